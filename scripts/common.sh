@@ -1,0 +1,35 @@
+# Shared by the scripts of this folder: `source "$(dirname "$0")/common.sh"`.
+# Sets ROOT (the repository) and gives step, die and build_release.
+
+set -euo pipefail
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+
+# The first script of a chain sets the clock; the scripts it calls go on counting from there.
+export TANDEM_SCRIPT_START="${TANDEM_SCRIPT_START:-$(date +%s)}"
+
+# step TEXT...: one line that says what begins now and how many seconds have passed.
+step() {
+  printf '[%4ds] %s\n' "$(($(date +%s) - TANDEM_SCRIPT_START))" "$*"
+}
+
+# die TEXT...: says why on stderr and ends the script.
+die() {
+  printf '%s: error: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# build_release [TARGET...]: configures and builds the Release preset in build/, with ccache when
+# it is installed (CMakeLists.txt looks for it). TANDEM_JOBS limits the parallel compilations;
+# a compilation of gRPC code takes about 1 GB, so memory limits them as well as cores.
+build_release() {
+  local memory_gb jobs
+  memory_gb="$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)"
+  jobs="$(nproc)"
+  ((memory_gb < jobs)) && jobs="$((memory_gb > 0 ? memory_gb : 1))"
+  jobs="${TANDEM_JOBS:-$jobs}"
+  step "configure (Release) into build/"
+  cmake -S "$ROOT" --preset release --log-level=WARNING
+  step "build with $jobs jobs"
+  cmake --build "$ROOT/build" -j "$jobs" ${1+--target "$@"}
+}

@@ -160,6 +160,8 @@ class _Reader:
         name = info.elements[0]
         if name in ("compact_intseq", "compact_realseq"):
             count, first, step = state.elements
+            if not 0 <= count < 2**31:
+                raise RDataError(f"a compact sequence claims {count} elements")
             numbers = [first + step * i for i in range(int(count))]
             elements = [int(v) for v in numbers] if name == "compact_intseq" else numbers
         elif name.startswith("wrap_"):
@@ -184,7 +186,8 @@ def unserialize(data):
     try:
         reader.header()
         return reader.item()
-    except (struct.error, UnicodeDecodeError, AttributeError, IndexError, TypeError) as error:
+    except (struct.error, ValueError, OverflowError, AttributeError, IndexError, TypeError,
+            RecursionError) as error:
         raise RDataError(f"damaged serialisation: {error}") from error
 
 

@@ -1,0 +1,77 @@
+# One static library per folder, one test binary per folder, and protobuf/gRPC code generation.
+
+# tandem_library(NAME SRCS a.cc ... HDRS a.h ... DEPS t1 ...): HDRS are what `cmake --install` ships.
+function(tandem_library NAME)
+  cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS" ${ARGN})
+  if(ARG_SRCS)
+    add_library(${NAME} STATIC ${ARG_SRCS} ${ARG_HDRS})
+    target_include_directories(${NAME} PUBLIC
+      $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>
+      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>)
+    target_link_libraries(${NAME} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:tandem_flags>)
+    target_compile_features(${NAME} PUBLIC cxx_std_20)
+  else()
+    add_library(${NAME} INTERFACE)
+    target_include_directories(${NAME} INTERFACE
+      $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>
+      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>)
+    target_link_libraries(${NAME} INTERFACE ${ARG_DEPS})
+  endif()
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  foreach(header ${ARG_HDRS})
+    get_filename_component(sub ${header} DIRECTORY)
+    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/${folder}/${sub})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY TANDEM_LIBRARIES ${NAME})
+endfunction()
+
+# tandem_test(NAME SRCS a_test.cc ... DEPS t1 ... [LABELS l] [TIMEOUT seconds]): one GoogleTest binary, one ctest entry.
+function(tandem_test NAME)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${NAME} ${ARG_SRCS})
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} tandem_testing tandem_flags GTest::gmock GTest::gtest_main)
+  add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+# tandem_proto(NAME PROTOS rel/path.proto ... [GRPC rel/path.proto ...] DEPS ...): message code for all of PROTOS, and
+# stock gRPC stubs for GRPC in a second library NAME_grpc (tests and other languages' peers only).
+function(tandem_proto NAME)
+  cmake_parse_arguments(ARG "" "" "PROTOS;GRPC;DEPS" ${ARGN})
+  set(out ${PROJECT_BINARY_DIR}/generated)
+  file(MAKE_DIRECTORY ${out})
+  find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+  foreach(proto ${ARG_PROTOS})
+    string(REGEX REPLACE "\\.proto$" "" stem ${proto})
+    set(generated ${out}/${stem}.pb.cc ${out}/${stem}.pb.h)
+    add_custom_command(OUTPUT ${generated}
+      COMMAND protobuf::protoc --cpp_out=${out} -I ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${proto}
+      DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${proto} VERBATIM)
+    list(APPEND sources ${generated})
+    get_filename_component(dir ${stem} DIRECTORY)
+    install(FILES ${out}/${stem}.pb.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/${dir})
+    install(FILES ${proto} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/${dir})
+  endforeach()
+  add_library(${NAME} STATIC ${sources})
+  target_include_directories(${NAME} SYSTEM PUBLIC $<BUILD_INTERFACE:${out}>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>)
+  target_link_libraries(${NAME} PUBLIC protobuf::libprotobuf ${ARG_DEPS})
+  set_property(GLOBAL APPEND PROPERTY TANDEM_LIBRARIES ${NAME})
+
+  foreach(proto ${ARG_GRPC})
+    string(REGEX REPLACE "\\.proto$" "" stem ${proto})
+    set(generated ${out}/${stem}.grpc.pb.cc ${out}/${stem}.grpc.pb.h)
+    add_custom_command(OUTPUT ${generated}
+      COMMAND protobuf::protoc --grpc_out=${out} --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN}
+              -I ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${proto}
+      DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${proto} VERBATIM)
+    list(APPEND grpc_sources ${generated})
+  endforeach()
+  if(ARG_GRPC)
+    add_library(${NAME}_grpc STATIC EXCLUDE_FROM_ALL ${grpc_sources})
+    target_link_libraries(${NAME}_grpc PUBLIC ${NAME} gRPC::grpc++)
+  endif()
+endfunction()

@@ -1,0 +1,42 @@
+#include "ps/dedupe.h"
+
+#include <algorithm>
+
+#include "absl/numeric/bits.h"
+#include "base/random.h"
+
+namespace tandem::ps {
+
+void Deduper::Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique, std::vector<uint32_t>* index) {
+  // Twice as many cells as ids: linear probes stay short even when every id is distinct.
+  const size_t needed = absl::bit_ceil(std::max<size_t>(64, 2 * ids.size()));
+  if (cells_.size() < needed || generation_ == ~uint32_t{0}) {
+    cells_.assign(std::max(cells_.size(), needed), Cell{0, 0, 0});
+    generation_ = 0;
+  }
+  ++generation_;
+  const size_t mask = cells_.size() - 1;
+  unique->clear();
+  index->resize(ids.size());
+  constexpr size_t kAhead = 16;  // cells are prefetched this many ids before they are probed
+  uint32_t* out = index->data();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i + kAhead < ids.size()) __builtin_prefetch(&cells_[Mix64(ids[i + kAhead]) & mask]);
+    const uint64_t id = ids[i];
+    for (size_t at = Mix64(id) & mask;; at = (at + 1) & mask) {
+      Cell& cell = cells_[at];
+      if (cell.generation != generation_) {
+        cell = Cell{id, static_cast<uint32_t>(unique->size()), generation_};
+        out[i] = cell.index;
+        unique->push_back(id);
+        break;
+      }
+      if (cell.id == id) {
+        out[i] = cell.index;
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace tandem::ps

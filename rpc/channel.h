@@ -1,0 +1,64 @@
+#ifndef TANDEM_RPC_CHANNEL_H_
+#define TANDEM_RPC_CHANNEL_H_
+
+// The client end of a connection to one server. Everything above rpc/ calls through this interface, so that gRPC, an
+// in-process loopback with injected faults, and later shared memory are interchangeable.
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/bytes.h"
+#include "base/status.h"
+#include "google/protobuf/message_lite.h"
+
+namespace tandem::rpc {
+
+struct CallOptions {
+  // From the start of the call to its answer, retries included. DeadlineExceeded after that.
+  absl::Duration timeout = absl::Seconds(30);
+  // The server may see the call twice without harm: it is retried with backoff while it fails with Unavailable and
+  // the timeout lasts. Calls not declared idempotent are sent once.
+  bool idempotent = false;
+};
+
+// Thread-safe. Destroying a channel cancels its outstanding calls (their `done` runs with Cancelled) and waits for them.
+class Channel {
+ public:
+  using Done = absl::AnyInvocable<void(absl::StatusOr<Bytes>) &&>;
+  virtual ~Channel() = default;
+
+  // Starts a unary call. `method` is "/tandem.v1.ParameterServer/Pull". `done` runs exactly once, on an RPC thread (or,
+  // for a call that cannot even start, in the caller): it must not block. Memory that `request` refers to must stay
+  // unchanged until `done` has run. Errors: what the server returned; Unavailable (cannot connect, connection lost);
+  // DeadlineExceeded; Cancelled. Messages name the target and the method.
+  virtual void CallAsync(absl::string_view method, Bytes request, const CallOptions& options, Done done) = 0;
+
+  // "host:port" (or "loopback"), for messages.
+  virtual const std::string& target() const = 0;
+
+  // Blocks until the answer, bounded by options.timeout. Never call it on an RPC thread.
+  absl::StatusOr<Bytes> Call(absl::string_view method, Bytes request, const CallOptions& options);
+};
+
+// Serialises `request`, calls, parses the answer into a Response. Blocks like Channel::Call.
+absl::Status CallProto(Channel& channel, absl::string_view method, const google::protobuf::MessageLite& request,
+                       google::protobuf::MessageLite* response, const CallOptions& options);
+
+struct ChannelOptions {
+  absl::Duration keepalive_time = absl::Seconds(20);    // a silent connection is probed this often
+  absl::Duration keepalive_timeout = absl::Seconds(10);  // ... and given up after this
+  size_t max_message_bytes = size_t{1} << 30;
+};
+
+// A gRPC channel to "host:port" or "unix:/path". Connects lazily; returns at once. InvalidArgument for a malformed
+// target.
+absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target, const ChannelOptions& options = {});
+
+}  // namespace tandem::rpc
+
+#endif  // TANDEM_RPC_CHANNEL_H_

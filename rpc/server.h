@@ -1,0 +1,40 @@
+#ifndef TANDEM_RPC_SERVER_H_
+#define TANDEM_RPC_SERVER_H_
+
+// A gRPC server for transport-independent services, with gRPC health checking and reflection.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rpc/service.h"
+
+namespace tandem::rpc {
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:0";  // "host:port"; port 0 lets the kernel pick; "unix:/path" works too
+  size_t max_message_bytes = size_t{1} << 30;
+  absl::Duration min_keepalive_interval = absl::Seconds(5);  // clients that ping more often are cut off
+};
+
+// Thread-safe. Owned by whoever started it; the destructor shuts down within 5 seconds.
+class Server {
+ public:
+  // Binds and serves. The handlers in `services` are called on RPC threads until Shutdown returns, so what they capture
+  // must outlive that. Errors: InvalidArgument (malformed address), Unavailable (cannot bind: says which address and, when
+  // it is in use, what to do).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::vector<Service> services);
+
+  virtual ~Server() = default;
+  virtual int port() const = 0;  // the bound port; 0 for unix sockets
+  // Stops taking calls (health turns NOT_SERVING), lets running ones finish for `grace`, cancels the rest; returns
+  // when no handler runs any more. Idempotent.
+  virtual void Shutdown(absl::Duration grace) = 0;
+};
+
+}  // namespace tandem::rpc
+
+#endif  // TANDEM_RPC_SERVER_H_

@@ -1,0 +1,42 @@
+#ifndef TANDEM_WORKER_DATA_BATCH_H_
+#define TANDEM_WORKER_DATA_BATCH_H_
+
+// A batch of examples, column-wise, as readers make them and trainers consume them.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tandem::worker {
+
+// One sparse feature of a batch: example b holds ids[offsets[b], offsets[b+1]). A single-valued feature has exactly one id
+// an example and leaves `offsets` empty. Ids are already global: the feature's name is hashed into them, so that all
+// features may share one table.
+struct SparseColumn {
+  std::vector<uint64_t> ids;
+  std::vector<uint32_t> offsets;  // size + 1 entries, or empty: one id an example
+  std::vector<float> weights;     // one per id (libsvm/libfm values), or empty: all 1
+};
+
+struct Batch {
+  size_t size = 0;
+  std::vector<float> labels;         // [size], 0 or 1
+  size_t num_dense = 0;
+  std::vector<float> dense;          // [size x num_dense], row-major
+  std::vector<SparseColumn> sparse;  // one per sparse feature
+
+  void Clear() {
+    size = 0;
+    labels.clear();
+    dense.clear();
+    for (SparseColumn& column : sparse) {
+      column.ids.clear();
+      column.offsets.clear();
+      column.weights.clear();
+    }
+  }
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_DATA_BATCH_H_

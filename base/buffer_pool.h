@@ -1,0 +1,44 @@
+#ifndef TANDEM_BASE_BUFFER_POOL_H_
+#define TANDEM_BASE_BUFFER_POOL_H_
+
+// Large buffers that are used for a moment and come back: message payloads. Taking them from malloc each time would fault
+// in fresh pages for every message.
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace tandem {
+
+// Thread-safe. Buffers may outlive the pool; they are then simply freed.
+class BufferPool {
+ public:
+  // Keeps at most `max_idle_bytes` of buffers that nobody uses.
+  explicit BufferPool(size_t max_idle_bytes = size_t{64} << 20) : state_(std::make_shared<State>(max_idle_bytes)) {}
+
+  // At least `size` bytes, 64-byte aligned, contents unspecified. Goes back to the pool when the last copy of the pointer
+  // is dropped, on whatever thread.
+  std::shared_ptr<char> Get(size_t size);
+
+ private:
+  struct Buffer {
+    char* data;
+    size_t capacity;
+  };
+  struct State {
+    explicit State(size_t limit) : max_idle_bytes(limit) {}
+    ~State();
+    const size_t max_idle_bytes;
+    absl::Mutex mutex;
+    std::vector<Buffer> idle ABSL_GUARDED_BY(mutex);  // last in, first out: the warmest memory first
+    size_t idle_bytes ABSL_GUARDED_BY(mutex) = 0;
+  };
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_BASE_BUFFER_POOL_H_

@@ -1,8 +1,8 @@
 #ifndef TANDEM_BASE_BUFFER_POOL_H_
 #define TANDEM_BASE_BUFFER_POOL_H_
 
-// Large buffers that are used for a moment and come back: message payloads. Taking them from malloc each time would fault
-// in fresh pages for every message.
+// Large buffers that are used for a moment and come back: message payloads. Taking them from malloc each time
+// would fault in fresh pages for every message.
 
 #include <cstddef>
 #include <memory>
@@ -17,10 +17,11 @@ namespace tandem {
 class BufferPool {
  public:
   // Keeps at most `max_idle_bytes` of buffers that nobody uses.
-  explicit BufferPool(size_t max_idle_bytes = size_t{64} << 20) : state_(std::make_shared<State>(max_idle_bytes)) {}
+  explicit BufferPool(size_t max_idle_bytes = size_t{64} << 20)
+      : state_(std::make_shared<State>(max_idle_bytes)) {}
 
-  // At least `size` bytes, 64-byte aligned, contents unspecified. Goes back to the pool when the last copy of the pointer
-  // is dropped, on whatever thread.
+  // At least `size` bytes, 64-byte aligned, contents unspecified. Goes back to the pool when the last copy of
+  // the pointer is dropped, on whatever thread.
   std::shared_ptr<char> Get(size_t size);
 
  private:

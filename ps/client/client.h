@@ -1,8 +1,9 @@
 #ifndef TANDEM_PS_CLIENT_CLIENT_H_
 #define TANDEM_PS_CLIENT_CLIENT_H_
 
-// A worker's view of the parameter servers: tables it pulls rows from and pushes gradients to, whatever server they are
-// on. Ids are split by bucket, one request goes to each server for all tables of a call, answers are put back in order.
+// A worker's view of the parameter servers: tables it pulls rows from and pushes gradients to, whatever
+// server they are on. Ids are split by bucket, one request goes to each server for all tables of a call,
+// answers are put back in order.
 
 #include <cstdint>
 #include <memory>
@@ -22,14 +23,16 @@ namespace tandem::ps {
 namespace v1 = ::tandem::v1;
 
 struct ClientOptions {
-  uint32_t worker = 0;     // this worker's rank: 0 <= worker < num_workers of every table it pushes to
-  uint64_t epoch = 1;      // of this worker's life; a restarted worker uses a higher one (fences its older self's pushes)
+  uint32_t worker = 0;  // this worker's rank: 0 <= worker < num_workers of every table it pushes to
+  uint64_t epoch =
+      1;  // of this worker's life; a restarted worker uses a higher one (fences its older self's pushes)
   absl::Duration timeout = absl::Seconds(60);  // of each pull and push, waiting for other workers included
+  absl::Duration checkpoint_timeout = absl::Minutes(10);  // of SaveCheckpoint and LoadCheckpoint
 };
 
 // Rows of one table asked for in a pull. `ids` must stay alive and unchanged until the pull is done.
-// Without pooling: ids should be unique (ps/dedupe.h); rows is [ids.size() x dim]. With pooling: offsets has bags + 1
-// entries, bag b is ids[offsets[b], offsets[b+1]), rows is [bags x dim] (an empty bag gives zeros).
+// Without pooling: ids should be unique (ps/dedupe.h); rows is [ids.size() x dim]. With pooling: offsets has
+// bags + 1 entries, bag b is ids[offsets[b], offsets[b+1]), rows is [bags x dim] (an empty bag gives zeros).
 struct PullPart {
   std::string table;
   absl::Span<const uint64_t> ids;
@@ -38,8 +41,8 @@ struct PullPart {
   absl::Span<const uint32_t> offsets;
 };
 
-// Gradients of one table to be applied. Same shapes as PullPart. An id may repeat; its gradients add up. `ids`,
-// `gradients` and `offsets` are copied before PushAsync returns.
+// Gradients of one table to be applied. Same shapes as PullPart. An id may repeat; its gradients add up.
+// `ids`, `gradients` and `offsets` are copied before PushAsync returns.
 struct PushPart {
   std::string table;
   absl::Span<const uint64_t> ids;
@@ -59,8 +62,8 @@ class Client {
   using PullDone = absl::AnyInvocable<void(absl::StatusOr<PullVersions>) &&>;
   using PushDone = absl::AnyInvocable<void(absl::Status) &&>;
 
-  // Talks to every server in `channels` (index = server index), checks that they are one job's servers and agree on the
-  // shard map. Blocks, bounded by options.timeout. Errors name the server.
+  // Talks to every server in `channels` (index = server index), checks that they are one job's servers and
+  // agree on the shard map. Blocks, bounded by options.timeout. Errors name the server.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(std::vector<std::unique_ptr<rpc::Channel>> channels,
                                                          const ClientOptions& options);
   virtual ~Client() = default;
@@ -75,13 +78,14 @@ class Client {
   // The same per server: [server][table].
   virtual absl::StatusOr<std::vector<std::vector<v1::TableInfo>>> ListTablesPerServer() = 0;
 
-  // Starts reading rows for training step `step`; `done` runs once, on an RPC thread, and must not block. On an error
-  // the rows' contents are unspecified. `read_only`: evaluation (creates no row). A pull may wait on the server for other
-  // workers' pushes, as the table's update mode demands; DeadlineExceeded then names them.
+  // Starts reading rows for training step `step`; `done` runs once, on an RPC thread, and must not block. On
+  // an error the rows' contents are unspecified. `read_only`: evaluation (creates no row). A pull may wait on
+  // the server for other workers' pushes, as the table's update mode demands; DeadlineExceeded then names
+  // them.
   virtual void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) = 0;
-  // Starts applying gradients of `step`. Retried until acknowledged or timed out; applied exactly once. One push per step
-  // carries all tables that are SYNC or BOUNDED: a server counts a worker's step as done when its push of that step
-  // arrives (a push is sent to every server, even when it holds no rows of it).
+  // Starts applying gradients of `step`. Retried until acknowledged or timed out; applied exactly once. One
+  // push per step carries all tables that are SYNC or BOUNDED: a server counts a worker's step as done when
+  // its push of that step arrives (a push is sent to every server, even when it holds no rows of it).
   virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, PushDone done) = 0;
 
   // Blocking forms.
@@ -90,10 +94,12 @@ class Client {
 
   // A DENSE table as one array of `elements` floats.
   virtual absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) = 0;
-  virtual absl::Status PushDense(const std::string& table, uint64_t step, absl::Span<const float> gradients) = 0;
+  virtual absl::Status PushDense(const std::string& table, uint64_t step,
+                                 absl::Span<const float> gradients) = 0;
 
-  // Every server writes its part of a checkpoint to `directory` (seen by all processes). Returns the file names. The
-  // caller makes sure that no push is under way (barrier) and commits the whole (see ps/checkpoint).
+  // Every server writes its part of a checkpoint to `directory` (seen by all processes). Returns the file
+  // names. The caller makes sure that no push is under way (barrier) and commits the whole (see
+  // ps/checkpoint).
   virtual absl::StatusOr<std::vector<std::string>> SaveCheckpoint(const std::string& directory) = 0;
   // Every server reads the rows it owns. On an error no table has changed on the servers that report it.
   virtual absl::Status LoadCheckpoint(const std::string& directory) = 0;

@@ -1,0 +1,102 @@
+#ifndef TANDEM_WORKER_JOB_JOB_SPEC_H_
+#define TANDEM_WORKER_JOB_JOB_SPEC_H_
+
+// A training job as the rest of the worker sees it: what a job file (worker/job/job_parser.h) says, defaults filled in and
+// checked. Plain values: copy freely.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "ps/table.h"
+#include "worker/data/dataset.h"
+#include "worker/models/model.h"
+
+namespace tandem::worker {
+
+namespace v1 = ::tandem::v1;
+
+// An embedding table on the parameter servers. Its dimension is the model's (`embedding` and `tables`) or 1 (`wide`).
+struct TableSpec {
+  std::string name;
+  std::vector<std::string> features;  // sparse columns whose rows live in it; empty for `embedding` and `wide`: all others
+  v1::OptimizerConfig optimizer = ps::Adagrad(0.05f);  // with l2 in it
+  v1::InitializerConfig initializer = ps::Normal(0.0f, 0.01f);
+};
+
+// Where the rows of a multi-valued feature are added up.
+enum class PoolingPlace {
+  kWorker,  // rows travel once per distinct id of a batch, the worker pools
+  kServer,  // one pooled row per example travels
+};
+
+// The optimizer of the dense parameters, applied by every worker to the same all-reduced gradient.
+struct DenseOptimizerSpec {
+  enum class Kind { kSgd, kMomentum, kAdagrad, kAdam };
+  Kind kind = Kind::kAdam;
+  float learning_rate = 0.001f;
+  float weight_decay = 0.0f;  // decoupled; only on blocks that decay (no biases)
+  float momentum = 0.9f;      // momentum
+  float beta1 = 0.9f;         // adam
+  float beta2 = 0.999f;       // adam
+  float epsilon = 1e-8f;      // adagrad, adam
+};
+
+// How learning rates, of dense parameters and of tables alike, change while training. Steps are batches of one worker.
+struct ScheduleSpec {
+  enum class Kind { kConstant, kStep, kExponential, kCosine, kReduceOnPlateau };
+  Kind kind = Kind::kConstant;
+  uint64_t warmup_steps = 0;  // every kind: linear from 0
+  uint64_t every = 1000;      // step, exponential: steps between two multiplications by `factor`
+  double factor = 0.5;        // step, exponential, reduce_on_plateau; in (0, 1)
+  int patience = 1;           // reduce_on_plateau: epochs without improvement that are borne
+  double min_lr = 0.0;        // no kind goes below (warm-up does)
+  uint64_t total_steps = 0;   // cosine: where it ends; 0: at the end of the last epoch
+};
+
+enum class Metric { kAuc, kLogloss };
+
+struct EarlyStoppingSpec {
+  Metric metric = Metric::kAuc;  // also decides which checkpoint is the best
+  int patience = 0;              // epochs without improvement that are borne; 0: never stop early
+  double min_delta = 0.0;        // a smaller improvement is none
+};
+
+struct TrainSpec {
+  v1::UpdateMode mode = ps::Sync();
+  size_t batch_size = 512;  // examples per worker and step
+  int epochs = 10;
+  uint64_t seed = 1;        // of model, tables and shuffling
+  int lookahead = 4;        // batches whose rows are pulled ahead of the one being computed
+  int max_in_flight = 8;    // staleness budget: batches pulled whose gradients are not yet acknowledged
+  EarlyStoppingSpec early_stopping;
+  absl::Duration log_every = absl::Seconds(1);
+  absl::Duration timeout = absl::Seconds(60);  // of every wait for another process
+};
+
+struct CheckpointSpec {
+  std::string dir;       // "runs/<job name>" unless given
+  int every_epochs = 1;  // 0: none
+  int keep = 3;          // the newest ones, beside the best
+};
+
+struct JobSpec {
+  std::string name = "job";
+  DatasetOptions data;
+  size_t shuffle_buffer = 1000000;  // examples
+  ModelOptions model;               // num_dense and num_sparse are the data's to tell; seed is train.seed
+  TableSpec embedding{.name = "embedding"};
+  PoolingPlace pooling = PoolingPlace::kWorker;
+  TableSpec wide{.name = "wide", .initializer = ps::Zeros()};
+  std::vector<TableSpec> tables;    // take their features out of `embedding`
+  DenseOptimizerSpec optimizer;
+  ScheduleSpec schedule;            // written under `optimizer` in the file
+  TrainSpec train;
+  CheckpointSpec checkpoint;
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_JOB_JOB_SPEC_H_

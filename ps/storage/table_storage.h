@@ -35,8 +35,9 @@ class TableStorage {
   virtual void Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
 
   // Applies the optimizer once to each distinct id, with the sum of its gradients (added in the order given);
-  // gradients is [ids.size() x dim]. Ids without a row are skipped; returns how many entries were.
-  virtual uint64_t Apply(absl::Span<const uint64_t> ids, const float* gradients) = 0;
+  // gradients is [ids.size() x dim]. The optimizer's learning rate is multiplied by `learning_rate_factor` (finite, >= 0).
+  // Ids without a row are skipped; returns how many entries were.
+  virtual uint64_t Apply(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor) = 0;
 
   virtual uint64_t rows() const = 0;
   virtual uint64_t bytes() const = 0;  // everything held: rows, index, slack

@@ -104,7 +104,7 @@ class ClientImpl : public Client {
     call->Start(channels_, options_.worker, step, read_only, options_.timeout);
   }
 
-  void PushAsync(uint64_t step, std::vector<PushPart> parts, PushDone done) override;
+  void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, PushDone done) override;
 
   absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) override {
     TANDEM_ASSIGN_OR_RETURN(DenseRows dense, FindDense(table, values.size()));
@@ -255,7 +255,7 @@ absl::StatusOr<std::vector<v1::TableInfo>> ClientImpl::ListTables() {
   return sums;
 }
 
-void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, PushDone done) {
+void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, PushDone done) {
   std::vector<uint32_t> dims;
   for (const PushPart& part : parts) {
     absl::StatusOr<std::shared_ptr<const v1::TableConfig>> table = FindTable(part.table);
@@ -290,6 +290,7 @@ void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, PushDone 
     header.set_epoch(options_.epoch);
     header.set_sequence(sequence[s]);
     header.set_step(step);
+    header.set_learning_rate_factor(learning_rate_factor);
     // Fenced by its sequence number, a push may be sent again without harm.
     channels_[s]->CallAsync(MethodName("Push"), rpc::EncodeBulk(header, std::move(requests[s].payload)),
                             {.timeout = options_.timeout, .idempotent = true},
@@ -361,10 +362,10 @@ absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::ve
   return result;
 }
 
-absl::Status Client::Push(uint64_t step, std::vector<PushPart> parts) {
+absl::Status Client::Push(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor) {
   absl::Notification finished;
   absl::Status result;
-  PushAsync(step, std::move(parts), [&](absl::Status status) {
+  PushAsync(step, std::move(parts), learning_rate_factor, [&](absl::Status status) {
     result = std::move(status);
     finished.Notify();
   });

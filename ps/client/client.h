@@ -86,11 +86,12 @@ class Client {
   // Starts applying gradients of `step`. Retried until acknowledged or timed out; applied exactly once. One
   // push per step carries all tables that are SYNC or BOUNDED: a server counts a worker's step as done when
   // its push of that step arrives (a push is sent to every server, even when it holds no rows of it).
-  virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, PushDone done) = 0;
+  // `learning_rate_factor` (finite, > 0) multiplies the tables' learning rates for this push.
+  virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, PushDone done) = 0;
 
   // Blocking forms.
   absl::StatusOr<PullVersions> Pull(uint64_t step, bool read_only, std::vector<PullPart> parts);
-  absl::Status Push(uint64_t step, std::vector<PushPart> parts);
+  absl::Status Push(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor = 1.0f);
 
   // A DENSE table as one array of `elements` floats.
   virtual absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) = 0;

@@ -135,12 +135,13 @@ absl::StatusOr<std::unique_ptr<LookedUp>> LookupPipeline::Next() {
   return batch;
 }
 
-void LookupPipeline::Push(std::unique_ptr<LookedUp> batch, std::vector<ps::PushPart> parts) {
+void LookupPipeline::Push(std::unique_ptr<LookedUp> batch, std::vector<ps::PushPart> parts,
+                          float learning_rate_factor) {
   {
     absl::MutexLock lock(&mutex_);
     ++calls_under_way_;
   }
-  client_->PushAsync(batch->step, std::move(parts), [this](absl::Status status) {
+  client_->PushAsync(batch->step, std::move(parts), learning_rate_factor, [this](absl::Status status) {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) FailLocked(status);
     --unacknowledged_;

@@ -65,7 +65,7 @@ class LookupPipeline {
 
   // Pushes the batch's gradients (see Lookup::Scatter) without waiting and recycles the batch. The permit comes back with the
   // acknowledgement.
-  void Push(std::unique_ptr<LookedUp> batch, std::vector<ps::PushPart> parts);
+  void Push(std::unique_ptr<LookedUp> batch, std::vector<ps::PushPart> parts, float learning_rate_factor);
   // Recycles a batch that is not pushed.
   void Recycle(std::unique_ptr<LookedUp> batch);
 

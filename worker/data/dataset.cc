@@ -1,0 +1,160 @@
+#include "worker/data/dataset.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status.h"
+#include "worker/data/line_parser.h"
+#include "worker/data/line_source.h"
+#include "worker/data/schema.h"
+#include "worker/data/shard_reader.h"
+#include "worker/data/split.h"
+
+namespace tandem::worker {
+namespace {
+
+constexpr uint64_t kLinesBetweenChecks = 1 << 16;  // of a file's size while it is scanned
+
+absl::Status CheckOptions(const DatasetOptions& options) {
+  if (options.train_files.empty()) return absl::InvalidArgumentError("no training files are given");
+  const double valid = options.valid_files.empty() ? options.valid_fraction : 0;
+  const double test = options.test_files.empty() ? options.test_fraction : 0;
+  if (!(valid >= 0 && test >= 0 && valid + test < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("valid_fraction ", options.valid_fraction, " and test_fraction ", options.test_fraction,
+                     " must not be negative and must leave something to train on"));
+  }
+  for (const SparseFeature& feature : options.schema.sparse) {
+    if (feature.separator != '\0' && options.schema.format == DataFormat::kCsv &&
+        feature.separator == options.schema.delimiter) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("column '", feature.column,
+                       "': its values are separated by the same character as the "
+                       "columns; choose another separator"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const ReadOptions& options) {
+  if (options.batch_size == 0) return absl::InvalidArgumentError("batch_size must be at least 1");
+  if (options.shuffle && options.shuffle_buffer == 0) {
+    return absl::InvalidArgumentError("shuffle_buffer must be at least 1");
+  }
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " is not a rank among ", options.world_size, " workers"));
+  }
+  return absl::OkStatus();
+}
+
+// What readers need after Open; they share it, so that they may outlive the Dataset.
+struct Opened {
+  Schema schema;
+  std::vector<std::string> columns;
+  std::vector<DenseScale> scales;
+  std::unique_ptr<LineSource> train;
+  std::unique_ptr<LineSource> valid;  // null when it is cut from train
+  std::unique_ptr<LineSource> test;
+  SplitRule rule;  // of train
+  uint64_t max_malformed = 0;
+
+  const LineSource* OwnFiles(Split split) const {
+    return split == Split::kValid ? valid.get() : split == Split::kTest ? test.get() : nullptr;
+  }
+};
+
+class FileDataset : public Dataset {
+ public:
+  explicit FileDataset(std::shared_ptr<const Opened> opened) : opened_(std::move(opened)) {}
+
+  const Schema& schema() const override { return opened_->schema; }
+
+  absl::StatusOr<uint64_t> Count(Split split) override ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (!counted_) {
+      TANDEM_ASSIGN_OR_RETURN(counts_, CountLines(*opened_->train, opened_->rule));
+      for (Split own : {Split::kValid, Split::kTest}) {
+        const LineSource* files = opened_->OwnFiles(own);
+        if (files == nullptr) continue;
+        TANDEM_ASSIGN_OR_RETURN(const Counts lines, CountLines(*files, SplitRule()));
+        counts_[static_cast<size_t>(own)] = lines[static_cast<size_t>(Split::kTrain)];
+      }
+      counted_ = true;
+    }
+    return counts_[static_cast<size_t>(split)];
+  }
+
+  absl::StatusOr<std::unique_ptr<BatchReader>> Read(const ReadOptions& options) override {
+    TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+    const Opened& o = *opened_;
+    std::unique_ptr<LineParser> parser =
+        o.columns.empty() ? MakeIndexParser(o.schema) : MakeDelimitedParser(o.schema, o.columns, o.scales);
+    // Files of a split's own are read whole: to their order they are one undivided split.
+    const LineSource* own = o.OwnFiles(options.split);
+    ReadOptions order = options;
+    if (own != nullptr) order.split = Split::kTrain;
+    return std::make_unique<ShardReader>(opened_, own != nullptr ? *own : *o.train,
+                                         own != nullptr ? SplitRule() : o.rule, order, o.schema,
+                                         std::move(parser), o.max_malformed);
+  }
+
+ private:
+  using Counts = std::array<uint64_t, 3>;  // by Split
+
+  static absl::StatusOr<Counts> CountLines(const LineSource& source, const SplitRule& rule) {
+    Counts counts = {};
+    LineSource::Cursor cursor(source);
+    uint64_t position = 0;
+    absl::string_view line;
+    for (uint64_t lines = 0; cursor.Next(&position, &line); ++lines) {
+      if (lines % kLinesBetweenChecks == 0) TANDEM_RETURN_IF_ERROR(source.CheckUnchanged());
+      ++counts[static_cast<size_t>(rule.Of(line))];
+    }
+    return counts;
+  }
+
+  const std::shared_ptr<const Opened> opened_;
+  absl::Mutex mutex_;
+  bool counted_ ABSL_GUARDED_BY(mutex_) = false;
+  Counts counts_ ABSL_GUARDED_BY(mutex_) = {};
+};
+
+// Opens a split's own files and checks that their columns are those of the training files.
+absl::Status OpenOwnFiles(const std::vector<std::string>& paths, const Opened& opened,
+                          std::unique_ptr<LineSource>* out) {
+  if (paths.empty()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(*out, LineSource::Open(paths, LineOptions(opened.schema)));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> columns, FindColumns(opened.schema, **out));
+  if (columns != opened.columns) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data file '", paths[0], "' does not have the same columns as the training files"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const DatasetOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+  auto opened = std::make_shared<Opened>();
+  opened->schema = options.schema;
+  opened->max_malformed = options.max_malformed;
+  opened->rule = {.seed = options.split_seed,
+                  .valid_fraction = options.valid_files.empty() ? options.valid_fraction : 0,
+                  .test_fraction = options.test_files.empty() ? options.test_fraction : 0};
+  TANDEM_ASSIGN_OR_RETURN(opened->train, LineSource::Open(options.train_files, LineOptions(options.schema)));
+  TANDEM_ASSIGN_OR_RETURN(opened->columns, FindColumns(opened->schema, *opened->train));
+  const absl::Status resolved = ResolveSchema(opened->columns, *opened->train, &opened->schema);
+  TANDEM_RETURN_IF_ERROR(Annotate(resolved, options.train_files[0]));
+  TANDEM_RETURN_IF_ERROR(OpenOwnFiles(options.valid_files, *opened, &opened->valid));
+  TANDEM_RETURN_IF_ERROR(OpenOwnFiles(options.test_files, *opened, &opened->test));
+  TANDEM_ASSIGN_OR_RETURN(opened->scales,
+                          MeasureDense(opened->schema, opened->columns, *opened->train, opened->rule));
+  return std::make_unique<FileDataset>(std::move(opened));
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,78 @@
+#include "worker/data/shard_reader.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status.h"
+
+namespace tandem::worker {
+namespace {
+
+constexpr size_t kSpares = 1024;           // good lines kept to make up for malformed ones
+constexpr uint64_t kMalformedLogged = 10;  // of a reader
+constexpr uint64_t kMalformedInError = 3;
+
+}  // namespace
+
+ShardReader::ShardReader(std::shared_ptr<const void> keep_alive, const LineSource& source,
+                         const SplitRule& rule, const ReadOptions& options, const Schema& schema,
+                         std::unique_ptr<LineParser> parser, uint64_t max_malformed)
+    : keep_alive_(std::move(keep_alive)),
+      source_(source),
+      options_(options),
+      schema_(schema),
+      parser_(std::move(parser)),
+      max_malformed_(max_malformed),
+      order_(source, rule, options) {}
+
+bool ShardReader::NextLine(uint64_t* position) {
+  if (!order_done_) {
+    if (order_.Next(position)) return true;
+    order_done_ = true;
+  }
+  if (options_.tail == ReadOptions::Tail::kExact || made_up_ == malformed_ || spares_.empty()) return false;
+  *position = spares_[made_up_++ % spares_.size()];
+  return true;
+}
+
+absl::Status ShardReader::NoteMalformed(uint64_t position, const std::string& reason) {
+  ++malformed_;
+  if (malformed_ <= kMalformedLogged) {
+    const std::string text = absl::StrCat(source_.Describe(position), ": ", reason);
+    LogWarning(absl::StrCat("malformed line left out: ", text));
+    if (malformed_ == kMalformedLogged) LogWarning("further malformed lines are counted, but not reported");
+    if (malformed_ <= kMalformedInError) absl::StrAppend(&first_malformed_, malformed_ > 1 ? "; " : "", text);
+  }
+  if (malformed_ <= max_malformed_) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("more than ", max_malformed_, " malformed lines (max_malformed): ",
+                                          first_malformed_, malformed_ > kMalformedInError ? "; ..." : ""));
+}
+
+absl::StatusOr<bool> ShardReader::Next(Batch* batch) {
+  TANDEM_RETURN_IF_ERROR(error_);
+  error_ = source_.CheckUnchanged();
+  TANDEM_RETURN_IF_ERROR(error_);
+  PrepareBatch(schema_, options_.batch_size, batch);
+  size_t row = 0;
+  uint64_t position = 0;
+  std::string reason;
+  while (row < options_.batch_size && NextLine(&position)) {
+    if (parser_->Parse(source_.LineAt(position), row, batch, &reason)) {
+      if (spares_.size() < kSpares && !order_done_) spares_.push_back(position);
+      ++row;
+      continue;
+    }
+    error_ = NoteMalformed(position, reason);
+    if (!error_.ok()) break;
+  }
+  if (error_.ok() && row == 0 && malformed_ > 0 && spares_.empty()) {
+    error_ = absl::DataLossError(
+        absl::StrCat("none of this worker's ", malformed_, " lines could be parsed: ", first_malformed_));
+  }
+  TrimBatch(row, batch);
+  TANDEM_RETURN_IF_ERROR(error_);
+  return row > 0;
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,31 @@
+#ifndef TANDEM_WORKER_DATA_SPLIT_H_
+#define TANDEM_WORKER_DATA_SPLIT_H_
+
+// Which split an example belongs to: a function of a seed and of the text of its line (without the line end),
+// so that it does not depend on the order of lines or files, nor on who asks. Equal lines are always in the
+// same split.
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "base/random.h"
+#include "worker/data/dataset.h"
+
+namespace tandem::worker {
+
+struct SplitRule {
+  uint64_t seed = 1;
+  double valid_fraction = 0;  // 0 for a split that has files of its own
+  double test_fraction = 0;
+
+  Split Of(absl::string_view line) const {
+    if (valid_fraction <= 0 && test_fraction <= 0) return Split::kTrain;
+    const double share = static_cast<double>(HashBytes(line, seed) >> 11) * 0x1.0p-53;
+    if (share < test_fraction) return Split::kTest;
+    return share < test_fraction + valid_fraction ? Split::kValid : Split::kTrain;
+  }
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_DATA_SPLIT_H_

@@ -2,26 +2,9 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "worker/trainer/lap_timer.h"
 
 namespace tandem::worker {
-namespace {
-
-// Adds the seconds since the last call to a total.
-class Lap {
- public:
-  void To(double* total) {
-    const int64_t now = absl::GetCurrentTimeNanos();
-    *total += static_cast<double>(now - last_) * 1e-9;
-    last_ = now;
-  }
-
- private:
-  int64_t last_ = absl::GetCurrentTimeNanos();
-};
-
-}  // namespace
-
 LookupPipeline::LookupPipeline(ps::Client* client, const LookupPlan* plan, BatchReader* reader,
                                const PipelineOptions& options)
     : client_(client), plan_(plan), reader_(reader), options_(options), thread_([this] { LookupLoop(); }) {}
@@ -71,9 +54,9 @@ void LookupPipeline::LookupLoop() {
   PipelineTimes times;
   for (;;) {
     std::unique_ptr<LookedUp> batch = TakeRecycled();
-    Lap lap;
+    LapTimer lap;
     const absl::StatusOr<bool> more = reader_->Next(&batch->batch);
-    lap.To(&times.read);
+    lap.AddTo(&times.read);
     if (!more.ok() || !*more) {
       absl::MutexLock lock(&mutex_);
       if (!more.ok()) FailLocked(more.status());
@@ -85,9 +68,9 @@ void LookupPipeline::LookupLoop() {
     batch->answered = false;
     batch->status = absl::OkStatus();
     const absl::Status prepared = batch->lookup.Prepare(&batch->batch);
-    lap.To(&times.dedupe);
+    lap.AddTo(&times.dedupe);
     const bool go = prepared.ok() && AwaitRoom();
-    lap.To(&times.permit);
+    lap.AddTo(&times.permit);
     LookedUp* pulling = batch.get();
     {
       absl::MutexLock lock(&mutex_);
@@ -113,8 +96,8 @@ void LookupPipeline::LookupLoop() {
                          pulling->answered = true;
                          --calls_under_way_;
                        });
-    ++step;
-    lap.To(&times.send);
+    if (!options_.read_only) ++step;
+    lap.AddTo(&times.send);
   }
 }
 

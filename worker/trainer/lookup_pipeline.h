@@ -27,7 +27,7 @@ struct PipelineOptions {
   int lookahead = 4;      // batches whose rows are being pulled or wait to be used
   int max_in_flight = 8;  // batches looked up whose gradients are not yet acknowledged; >= 1
   bool read_only = false;  // evaluation: no permits
-  uint64_t first_step = 0;
+  uint64_t first_step = 0;  // of the first batch; read_only: of all batches
 };
 
 // A batch with its rows.

@@ -1,0 +1,99 @@
+#include "worker/trainer/hybrid_trainer.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "worker/models/loss.h"
+#include "worker/trainer/lap_timer.h"
+
+namespace tandem::worker {
+
+HybridTrainer::HybridTrainer(ps::Client* client, collectives::ProcessGroup* group, Model* model,
+                             DenseOptimizer* optimizer, LookupPlan plan, const HybridOptions& options)
+    : client_(client),
+      model_(model),
+      optimizer_(optimizer),
+      plan_(std::move(plan)),
+      options_(options),
+      world_size_(group == nullptr ? 1 : group->world_size()),
+      reducer_(group, options.bucket_floats) {}
+
+absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
+                                               const std::function<void(const StepReport&)>& observe) {
+  LookupPipeline pipeline(client_, &plan_, reader,
+                          {.lookahead = options_.lookahead,
+                           .max_in_flight = options_.max_in_flight,
+                           .read_only = false,
+                           .first_step = step_});
+  PassStats stats;
+  StageTimes& times = stats.times;
+  LapTimer whole;
+  for (;;) {
+    LapTimer lap;
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<LookedUp> batch, pipeline.Next());
+    lap.AddTo(&times.wait_rows);
+    if (batch == nullptr) break;
+    const size_t examples = batch->batch.size;
+    ModelInput input;
+    batch->lookup.Gather(&input);
+    lap.AddTo(&times.gather);
+
+    logits_.resize(examples);
+    d_logits_.resize(examples);
+    model_->Forward(input, /*training=*/true, step_, absl::MakeSpan(logits_));
+    // Gradients of the mean over the global batch, so that sums over workers need no further scaling.
+    const float scale = 1.0f / (static_cast<float>(examples) * static_cast<float>(world_size_));
+    const double loss =
+        BinaryCrossEntropy(logits_, batch->batch.labels, scale, absl::MakeSpan(d_logits_));
+    lap.AddTo(&times.forward);
+
+    const InputGradients d_input = batch->lookup.GradientBuffers();
+    reducer_.Begin(model_->gradients());
+    model_->Backward(input, d_logits_, d_input, [this](size_t begin, size_t end) { reducer_.Ready(begin, end); });
+    lap.AddTo(&times.backward);
+
+    const double factor = options_.learning_rate_factor ? options_.learning_rate_factor(step_) : 1.0;
+    std::vector<ps::PushPart> parts = batch->lookup.Scatter();
+    lap.AddTo(&times.scatter);
+    pipeline.Push(std::move(batch), std::move(parts), static_cast<float>(factor));
+    lap.AddTo(&times.push);
+
+    TANDEM_RETURN_IF_ERROR(reducer_.Finish());
+    lap.AddTo(&times.wait_reduce);
+    optimizer_->Step(options_.learning_rate * factor, model_->gradients(), model_->parameters());
+    lap.AddTo(&times.optimizer);
+
+    ++stats.steps;
+    stats.examples += examples;
+    stats.loss_sum += loss * static_cast<double>(examples);
+    if (observe) observe({.step = step_, .examples = examples, .loss = loss});
+    ++step_;
+  }
+  TANDEM_RETURN_IF_ERROR(pipeline.Drain());
+  whole.AddTo(&stats.seconds);
+  times.ahead = pipeline.times();
+  stats.ids = pipeline.ids();
+  stats.unique_ids = pipeline.unique_ids();
+  return stats;
+}
+
+absl::StatusOr<Predictions> HybridTrainer::Predict(BatchReader* reader) {
+  LookupPipeline pipeline(client_, &plan_, reader,
+                          {.lookahead = options_.lookahead, .read_only = true, .first_step = step_});
+  // Every batch reads the rows as of the same step: nobody pushes during an evaluation.
+  Predictions predictions;
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<LookedUp> batch, pipeline.Next());
+    if (batch == nullptr) return predictions;
+    ModelInput input;
+    batch->lookup.Gather(&input);
+    logits_.resize(batch->batch.size);
+    model_->Forward(input, /*training=*/false, step_, absl::MakeSpan(logits_));
+    predictions.labels.insert(predictions.labels.end(), batch->batch.labels.begin(), batch->batch.labels.end());
+    predictions.scores.insert(predictions.scores.end(), logits_.begin(), logits_.end());
+    pipeline.Recycle(std::move(batch));
+  }
+}
+
+}  // namespace tandem::worker

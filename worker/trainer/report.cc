@@ -1,0 +1,182 @@
+#include "worker/trainer/report.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem::worker {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const Quality& quality) {
+  return {{"auc", quality.auc}, {"logloss", quality.logloss}, {"examples", quality.examples}};
+}
+
+// Milliseconds per step of each stage.
+Json ToJson(const StageTimes& times, uint64_t steps) {
+  auto ms = [steps](double seconds) { return steps == 0 ? 0.0 : seconds * 1e3 / static_cast<double>(steps); };
+  return {{"wait_rows", ms(times.wait_rows)},     {"gather", ms(times.gather)},
+          {"forward", ms(times.forward)},         {"backward", ms(times.backward)},
+          {"scatter", ms(times.scatter)},         {"push", ms(times.push)},
+          {"wait_reduce", ms(times.wait_reduce)}, {"optimizer", ms(times.optimizer)},
+          {"ahead_read", ms(times.ahead.read)},   {"ahead_dedupe", ms(times.ahead.dedupe)},
+          {"ahead_permit", ms(times.ahead.permit)}, {"ahead_send", ms(times.ahead.send)}};
+}
+
+std::string Thousands(uint64_t value) {
+  std::string digits = absl::StrCat(value);
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, ",");
+  return digits;
+}
+
+double BytesPerRow(const TableReport& table) {
+  return table.rows == 0 ? 0.0 : static_cast<double>(table.bytes) / static_cast<double>(table.rows);
+}
+
+}  // namespace
+
+TableReport SummarizeTable(const std::string& name, const std::vector<std::vector<tandem::v1::TableInfo>>& servers) {
+  TableReport report{.name = name};
+  double weighted = 0, pushes = 0;
+  for (const auto& server : servers) {
+    for (const tandem::v1::TableInfo& info : server) {
+      if (info.config().name() != name) continue;
+      const tandem::v1::TableStatistics& s = info.statistics();
+      report.dim = info.config().dim();
+      report.rows += s.rows();
+      report.bytes += s.bytes();
+      report.rows_per_shard.push_back(s.rows());
+      report.staleness_max = std::max(report.staleness_max, s.staleness_max());
+      report.missing_rows += s.missing_rows();
+      report.refused_pushes += s.refused_pushes();
+      if (static_cast<int>(report.staleness_histogram.size()) < s.staleness_histogram_size()) {
+        report.staleness_histogram.resize(s.staleness_histogram_size());
+      }
+      double count = 0;
+      for (int i = 0; i < s.staleness_histogram_size(); ++i) {
+        report.staleness_histogram[i] += s.staleness_histogram(i);
+        count += static_cast<double>(s.staleness_histogram(i));
+      }
+      weighted += s.staleness_mean() * count;
+      pushes += count;
+    }
+  }
+  if (pushes > 0) report.staleness_mean = weighted / pushes;
+  return report;
+}
+
+std::string FormatReport(const RunReport& report) {
+  std::string out = "\n";
+  absl::StrAppendFormat(&out, "%s: %s, %s, %d worker%s, %d parameter server%s\n", report.job, report.model, report.mode,
+                        report.workers, report.workers == 1 ? "" : "s", report.servers, report.servers == 1 ? "" : "s");
+  absl::StrAppendFormat(&out, "  %-34s %10s %10s\n", "on the test split", "AUC", "logloss");
+  auto line = [&](const std::string& name, const Quality& quality) {
+    absl::StrAppendFormat(&out, "  %-34s %10.4f %10.4f\n", name, quality.auc, quality.logloss);
+  };
+  for (const BaselineReport& baseline : report.baselines) line(baseline.name, baseline.test);
+  line(absl::StrCat("tandem ", report.model,
+                    report.best_epoch > 0 ? absl::StrCat(" (epoch ", report.best_epoch, ")") : ""),
+       report.test);
+  absl::StrAppendFormat(&out, "  %-34s %10s samples/s over %d epochs, %.1f s in all%s\n", "training speed",
+                        Thousands(static_cast<uint64_t>(report.samples_per_s)), report.epochs.size(), report.seconds,
+                        report.stopped_early ? ", stopped early" : "");
+  for (const TableReport& table : report.tables) {
+    absl::StrAppendFormat(&out, "  %-34s %10s rows, %.1f bytes/row, per shard %s\n",
+                          absl::StrCat("table '", table.name, "', dim ", table.dim), Thousands(table.rows),
+                          BytesPerRow(table),
+                          absl::StrJoin(table.rows_per_shard, " + ",
+                                        [](std::string* to, uint64_t rows) { absl::StrAppend(to, Thousands(rows)); }));
+    absl::StrAppendFormat(&out, "  %-34s %10.2f updates on average, %d at most\n", "  measured staleness",
+                          table.staleness_mean, table.staleness_max);
+    if (table.missing_rows + table.refused_pushes > 0) {
+      absl::StrAppendFormat(&out, "  %-34s %10d gradients of missing rows, %d pushes refused\n", "  dropped",
+                            table.missing_rows, table.refused_pushes);
+    }
+  }
+  if (report.malformed_lines > 0) {
+    absl::StrAppendFormat(&out, "  %-34s %10s (see the warnings above)\n", "malformed lines skipped",
+                          Thousands(report.malformed_lines));
+  }
+  if (!report.checkpoint.empty()) absl::StrAppendFormat(&out, "  %-34s %s\n", "checkpoint", report.checkpoint);
+  return out;
+}
+
+std::string ReportToJson(const RunReport& report) {
+  Json json = {{"job", report.job},
+               {"job_file", report.job_file},
+               {"model", report.model},
+               {"mode", report.mode},
+               {"workers", report.workers},
+               {"servers", report.servers},
+               {"seed", report.seed},
+               {"train_examples", report.train_examples},
+               {"malformed_lines", report.malformed_lines},
+               {"stopped_early", report.stopped_early},
+               {"best_epoch", report.best_epoch},
+               {"test", ToJson(report.test)},
+               {"samples_per_s", report.samples_per_s},
+               {"seconds", report.seconds},
+               {"checkpoint", report.checkpoint}};
+  json["baselines"] = Json::array();
+  for (const BaselineReport& baseline : report.baselines) {
+    Json entry = ToJson(baseline.test);
+    entry["name"] = baseline.name;
+    json["baselines"].push_back(std::move(entry));
+  }
+  json["epochs"] = Json::array();
+  for (const EpochReport& epoch : report.epochs) {
+    json["epochs"].push_back({{"epoch", epoch.epoch},
+                              {"step", epoch.step},
+                              {"steps", epoch.steps},
+                              {"examples", epoch.examples},
+                              {"seconds", epoch.seconds},
+                              {"samples_per_s", epoch.samples_per_s},
+                              {"train_loss", epoch.train_loss},
+                              {"learning_rate", epoch.learning_rate},
+                              {"valid", ToJson(epoch.valid)},
+                              {"best", epoch.best},
+                              {"ms_per_step", ToJson(epoch.times, epoch.steps)}});
+  }
+  json["tables"] = Json::array();
+  for (const TableReport& table : report.tables) {
+    json["tables"].push_back({{"name", table.name},
+                              {"dim", table.dim},
+                              {"rows", table.rows},
+                              {"bytes", table.bytes},
+                              {"bytes_per_row", BytesPerRow(table)},
+                              {"rows_per_shard", table.rows_per_shard},
+                              {"staleness_mean", table.staleness_mean},
+                              {"staleness_max", table.staleness_max},
+                              {"staleness_histogram", table.staleness_histogram},
+                              {"missing_rows", table.missing_rows},
+                              {"refused_pushes", table.refused_pushes}});
+  }
+  return json.dump(2) + "\n";
+}
+
+absl::Status WriteReport(const RunReport& report, const std::string& path) {
+  const std::string temporary = path + ".tmp";
+  {
+    std::ofstream out(temporary, std::ios::trunc);
+    out << ReportToJson(report);
+    out.close();
+    if (!out) {
+      return absl::UnavailableError(absl::StrCat("cannot write the report to '", temporary, "': ", std::strerror(errno)));
+    }
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot replace '", path, "': ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,77 @@
+# Sourced by the container tests: a Podman with settings and storage of its own, so that the
+# machine's are neither needed nor touched. Sets BASE_IMAGE_TAG and gives ensure_base_image.
+#
+# Kept between runs, in the cache directory: the storage with the base image and its layers.
+
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/tandem"
+mkdir -p "$cache/containers"
+
+cat > "$cache/containers/containers.conf" << CONF
+[containers]
+# Higher limits than these cannot be set inside a sandbox.
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+log_driver = "k8s-file"
+[engine]
+# crun refuses a mixed v1/v2 cgroup tree; runc does not.
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[network]
+network_backend = "netavark"
+CONF
+cat > "$cache/containers/storage.conf" << CONF
+[storage]
+driver = "overlay"
+graphroot = "$cache/containers/storage"
+runroot = "/run/tandem-containers"
+CONF
+cat > "$cache/containers/registries.conf" << CONF
+unqualified-search-registries = []
+CONF
+export CONTAINERS_CONF="$cache/containers/containers.conf"
+export CONTAINERS_STORAGE_CONF="$cache/containers/storage.conf"
+export CONTAINERS_REGISTRIES_CONF="$cache/containers/registries.conf"
+
+BASE_IMAGE_TAG="localhost/tandem-test/debian:12"
+
+# The mirror that this machine's own apt uses for bookworm.
+debian_mirror() {
+  local found
+  found="$(apt-get indextargets --format '$(REPO_URI)|$(RELEASE)' 2> /dev/null |
+    sed -n 's/|\(bookworm\|stable\|oldstable\)$//p' | head -n 1)"
+  printf '%s\n' "${found:-http://deb.debian.org/debian}"
+}
+
+# make_debian_root DIRECTORY: a minimal Debian 12 with the updates and security suites that this
+# machine has. Needs root and a mirror.
+make_debian_root() {
+  debootstrap --variant=minbase bookworm "$1" "$(debian_mirror)" > "$1.log" 2>&1 || {
+    tail -n 20 "$1.log" >&2
+    return 1
+  }
+  rm -f "$1.log"
+  # The machine's own sources, where they are Debian's and nothing else.
+  if [[ -r /etc/apt/sources.list.d/debian.sources ]]; then
+    cp /etc/apt/sources.list.d/debian.sources "$1/etc/apt/sources.list.d/"
+    : > "$1/etc/apt/sources.list"
+  fi
+  local config
+  for config in /etc/apt/apt.conf.d/*; do
+    if grep -qiE 'Acquire::.*proxy|Acquire::.*Verify' "$config"; then
+      cp "$config" "$1/etc/apt/apt.conf.d/"
+    fi
+  done
+}
+
+# ensure_base_image: $BASE_IMAGE_TAG is in the storage; made from packages because a registry is
+# not always within reach.
+ensure_base_image() {
+  podman image exists "$BASE_IMAGE_TAG" && return
+  local root
+  root="$(mktemp -d)"
+  make_debian_root "$root/debian" &&
+    tar -C "$root/debian" -c . | podman import --quiet - "$BASE_IMAGE_TAG" > /dev/null
+  local status=$?
+  rm -rf "$root"
+  return $status
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# What a new user does on a fresh machine: clones the committed state of this repository into a
+# Debian 12 root that has nothing but apt, and runs scripts/quickstart and scripts/test there.
+# Manual, because it takes up to half an hour. Needs root, debootstrap and a Debian mirror.
+#
+#   tests/deploy/clean_root.sh [--keep] [quickstart|test ...]     both by default
+#
+# Fails if either fails or takes longer than 15 minutes.
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
+limit_s=900
+
+# Mounts and processes of the root live in namespaces that end with this script.
+if [[ "${TANDEM_CLEAN_ROOT_INNER-}" != 1 ]]; then
+  ((EUID == 0)) || { echo "clean_root: error: chroot needs root" >&2; exit 1; }
+  command -v debootstrap > /dev/null || {
+    echo "clean_root: error: debootstrap is not installed" >&2
+    exit 1
+  }
+  TANDEM_CLEAN_ROOT_INNER=1 exec unshare --mount --pid --fork --kill-child "$0" "$@"
+fi
+
+keep=false
+steps=()
+for argument in "$@"; do
+  case "$argument" in
+    --keep) keep=true ;;
+    quickstart | test) steps+=("$argument") ;;
+    *) echo "clean_root: error: unknown argument '$argument'" >&2; exit 1 ;;
+  esac
+done
+((${#steps[@]} > 0)) || steps=(quickstart test)
+
+source "$root/tests/deploy/debian_root.sh"
+work="$(mktemp -d)"
+new="$work/debian"
+mounts=(proc dev/shm dev/pts dev sys)
+
+cleanup() {
+  local mount
+  for mount in "${mounts[@]}"; do
+    umount -l "$new/$mount" 2> /dev/null || true
+  done
+  if $keep; then
+    echo "the root stays in $new"
+  else
+    # --one-file-system: never through a mount into the machine.
+    rm -rf --one-file-system "$work"
+  fi
+}
+trap cleanup EXIT
+
+say() { printf '[clean_root %4ds] %s\n' "$SECONDS" "$*"; }
+
+say "debootstrap"
+make_debian_root "$new"
+mount --make-rprivate /
+mount -t proc proc "$new/proc"
+mount --rbind /sys "$new/sys"
+mount -t tmpfs -o mode=755 dev "$new/dev"
+mkdir "$new/dev/pts" "$new/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$new/dev/pts"
+mount -t tmpfs shm "$new/dev/shm"
+for node in null zero full random urandom tty; do
+  touch "$new/dev/$node"
+  mount --bind "/dev/$node" "$new/dev/$node"
+done
+ln -s pts/ptmx "$new/dev/ptmx"
+ln -s /proc/self/fd "$new/dev/fd"
+cp /etc/resolv.conf /etc/hosts "$new/etc/"
+git clone --quiet --no-hardlinks "$root" "$new/root/tandem"
+
+status=0
+for step in "${steps[@]}"; do
+  say "scripts/$step"
+  began=$SECONDS
+  chroot "$new" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 \
+    /root/tandem/scripts/$step < /dev/null || status=$?
+  took=$((SECONDS - began))
+  say "scripts/$step: exit code $status after $took s (limit $limit_s s)"
+  ((status == 0)) || exit "$status"
+  ((took <= limit_s)) || exit 1
+done
+say "PASSED"

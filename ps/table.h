@@ -40,14 +40,18 @@ v1::UpdateMode Sync();
 v1::UpdateMode Bounded(uint32_t staleness);
 v1::UpdateMode Async();
 
+// Tables for one worker, SYNC, seed 0: change num_workers, update_mode and seed to taste.
 v1::TableConfig EmbeddingTable(absl::string_view name, uint32_t dim, v1::OptimizerConfig optimizer,
                                v1::InitializerConfig initializer);
+// Rows of 1024 elements.
 v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::OptimizerConfig optimizer,
                            v1::InitializerConfig initializer);
 
 // OK, or InvalidArgument naming the table, the field, its value and what is allowed. Every server and client calls it
 // before anything else, so that the rest of ps/ may rely on it. Fills in no defaults.
 absl::Status ValidateTableConfig(const v1::TableConfig& config);
+// The same for an update mode alone (SetUpdateMode); names the field only.
+absl::Status ValidateUpdateMode(const v1::UpdateMode& mode);
 
 }  // namespace tandem::ps
 

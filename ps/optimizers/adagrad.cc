@@ -1,0 +1,75 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ps/optimizers/adagrad.cc"
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/highway.h"
+#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/vector_loop-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::ps {
+namespace HWY_NAMESPACE {
+
+void AdagradRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate, float epsilon, float l2) {
+  for (const RowUpdate& row : rows) {
+    ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
+      const auto w = hn::LoadU(d, row.weights + i);
+      const auto g = LoadGradient(d, row.gradient, i, w, l2);
+      const auto a = hn::Add(hn::LoadU(d, row.state + i), hn::Mul(g, g));
+      hn::StoreU(a, d, row.state + i);
+      const auto step =
+          hn::Div(hn::Mul(hn::Set(d, learning_rate), g), hn::Add(hn::Sqrt(a), hn::Set(d, epsilon)));
+      hn::StoreU(hn::Sub(w, step), d, row.weights + i);
+    });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tandem::ps
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+
+#include "base/status.h"
+
+namespace tandem::ps {
+namespace {
+
+HWY_EXPORT(AdagradRows);
+
+// a += g^2; w -= lr * g / (sqrt(a) + epsilon). State: a[dim].
+class AdagradOptimizer : public Optimizer {
+ public:
+  explicit AdagradOptimizer(const v1::OptimizerConfig& config)
+      : learning_rate_(config.learning_rate()),
+        initial_accumulator_(config.initial_accumulator()),
+        epsilon_(config.epsilon()),
+        l2_(config.l2()) {}
+  absl::string_view kind() const override { return "adagrad"; }
+  size_t state_floats(size_t dim) const override { return dim; }
+  void InitState(const float* weights, float* state, size_t dim) const override {
+    std::fill_n(state, dim, initial_accumulator_);
+  }
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_scale) const override {
+    HWY_DYNAMIC_DISPATCH(AdagradRows)(rows, dim, learning_rate_ * learning_rate_scale, epsilon_, l2_);
+  }
+
+ private:
+  const float learning_rate_;
+  const float initial_accumulator_;
+  const float epsilon_;
+  const float l2_;
+};
+
+}  // namespace
+
+OptimizerOr MakeAdagrad(const v1::OptimizerConfig& config) {
+  TANDEM_RETURN_IF_ERROR(CheckField("initial_accumulator", config.initial_accumulator(),
+                                    config.initial_accumulator() >= 0, "finite and >= 0 (0 is usual)"));
+  TANDEM_RETURN_IF_ERROR(
+      CheckField("epsilon", config.epsilon(), config.epsilon() > 0, "finite and > 0 (1e-10 is usual)"));
+  return std::make_unique<AdagradOptimizer>(config);
+}
+
+}  // namespace tandem::ps
+#endif  // HWY_ONCE

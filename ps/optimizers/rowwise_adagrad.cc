@@ -1,0 +1,106 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ps/optimizers/rowwise_adagrad.cc"
+#include <algorithm>
+#include <cmath>
+
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/highway.h"
+#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/vector_loop-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::ps {
+namespace HWY_NAMESPACE {
+
+// The sum of (g + l2 * w)^2 over the row. Sixteen sums side by side, whatever the vectors' width, added up in
+// a fixed order, so that the result is the same everywhere; blocks of 1024 meet in a double, so that long
+// rows lose nothing.
+inline double SumOfSquares(const RowUpdate& row, size_t dim, float l2) {
+  constexpr size_t kSums = 16;
+  constexpr size_t kBlock = 1024;
+  double total = 0;
+  for (size_t begin = 0; begin < dim; begin += kBlock) {
+    const size_t end = std::min(dim, begin + kBlock);
+    float sums[kSums] = {};
+    size_t i = begin;
+    for (; i + kSums <= end; i += kSums) {
+      for (size_t k = 0; k < kSums; ++k) {
+        const float g = l2 == 0.0f ? row.gradient[i + k] : row.gradient[i + k] + l2 * row.weights[i + k];
+        sums[k] += g * g;
+      }
+    }
+    for (size_t k = 0; i < end; ++i, ++k) {
+      const float g = l2 == 0.0f ? row.gradient[i] : row.gradient[i] + l2 * row.weights[i];
+      sums[k] += g * g;
+    }
+    for (size_t half = kSums / 2; half > 0; half /= 2) {
+      for (size_t k = 0; k < half; ++k) sums[k] += sums[k + half];
+    }
+    total += sums[0];
+  }
+  return total;
+}
+
+void RowwiseAdagradRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate, float epsilon,
+                        float l2) {
+  for (const RowUpdate& row : rows) {
+    const double mean = SumOfSquares(row, dim, l2) / static_cast<double>(dim);
+    const float accumulator = row.state[0] + static_cast<float>(mean);
+    row.state[0] = accumulator;
+    const float rate = learning_rate / (std::sqrt(accumulator) + epsilon);
+    ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
+      const auto w = hn::LoadU(d, row.weights + i);
+      const auto g = LoadGradient(d, row.gradient, i, w, l2);
+      hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, rate), g)), d, row.weights + i);
+    });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tandem::ps
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "base/status.h"
+
+namespace tandem::ps {
+namespace {
+
+HWY_EXPORT(RowwiseAdagradRows);
+
+// a += mean(g^2); w -= lr * g / (sqrt(a) + epsilon). State: a[1].
+class RowwiseAdagradOptimizer : public Optimizer {
+ public:
+  explicit RowwiseAdagradOptimizer(const v1::OptimizerConfig& config)
+      : learning_rate_(config.learning_rate()),
+        initial_accumulator_(config.initial_accumulator()),
+        epsilon_(config.epsilon()),
+        l2_(config.l2()) {}
+  absl::string_view kind() const override { return "rowwise_adagrad"; }
+  size_t state_floats(size_t dim) const override { return 1; }
+  void InitState(const float* weights, float* state, size_t dim) const override {
+    state[0] = initial_accumulator_;
+  }
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_scale) const override {
+    HWY_DYNAMIC_DISPATCH(RowwiseAdagradRows)(rows, dim, learning_rate_ * learning_rate_scale, epsilon_, l2_);
+  }
+
+ private:
+  const float learning_rate_;
+  const float initial_accumulator_;
+  const float epsilon_;
+  const float l2_;
+};
+
+}  // namespace
+
+OptimizerOr MakeRowwiseAdagrad(const v1::OptimizerConfig& config) {
+  TANDEM_RETURN_IF_ERROR(CheckField("initial_accumulator", config.initial_accumulator(),
+                                    config.initial_accumulator() >= 0, "finite and >= 0 (0 is usual)"));
+  TANDEM_RETURN_IF_ERROR(
+      CheckField("epsilon", config.epsilon(), config.epsilon() > 0, "finite and > 0 (1e-10 is usual)"));
+  return std::make_unique<RowwiseAdagradOptimizer>(config);
+}
+
+}  // namespace tandem::ps
+#endif  // HWY_ONCE

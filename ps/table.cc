@@ -1,0 +1,230 @@
+#include "ps/table.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "ps/initializers/initializer.h"
+#include "ps/optimizers/optimizer.h"
+
+namespace tandem::ps {
+namespace {
+
+constexpr size_t kMaxNameLength = 128;
+constexpr uint32_t kMaxDim = 65536;
+// A DENSE table is allocated when it is created: 16 GiB of weights is the most that one request may ask for.
+constexpr uint64_t kMaxDenseElements = uint64_t{1} << 32;
+
+v1::OptimizerConfig OptimizerOf(const char* kind, float learning_rate) {
+  v1::OptimizerConfig config;
+  config.set_kind(kind);
+  config.set_learning_rate(learning_rate);
+  return config;
+}
+
+v1::InitializerConfig InitializerOf(const char* kind) {
+  v1::InitializerConfig config;
+  config.set_kind(kind);
+  return config;
+}
+
+v1::TableConfig TableOf(absl::string_view name, v1::TableConfig::Kind kind, v1::OptimizerConfig optimizer,
+                      v1::InitializerConfig initializer) {
+  v1::TableConfig config;
+  config.set_name(std::string(name));
+  config.set_kind(kind);
+  *config.mutable_optimizer() = std::move(optimizer);
+  *config.mutable_initializer() = std::move(initializer);
+  config.set_num_workers(1);
+  return config;
+}
+
+absl::Status ValidateName(const std::string& name) {
+  // A table's name becomes part of file names (checkpoints) and of metric labels.
+  bool ok = !name.empty() && name.size() <= kMaxNameLength && name[0] != '.' && name[0] != '-';
+  for (const char c : name) ok = ok && (absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.');
+  if (ok) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the name must be 1 to ", kMaxNameLength,
+                   " letters, digits, '_', '-' or '.', and not begin with '-' or '.'"));
+}
+
+absl::Status ValidateShape(const v1::TableConfig& config) {
+  if (!v1::TableConfig::Kind_IsValid(config.kind())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kind is ", static_cast<int>(config.kind()), "; it must be EMBEDDING (0) or DENSE (1)"));
+  }
+  if (config.dim() < 1 || config.dim() > kMaxDim) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dim is ", config.dim(), "; it must be in [1, ", kMaxDim, "]"));
+  }
+  if (config.kind() == v1::TableConfig::DENSE) {
+    if (config.elements() < 1 || config.elements() > kMaxDenseElements) {
+      return absl::InvalidArgumentError(absl::StrCat("elements is ", config.elements(),
+                                                     "; a DENSE table must have 1 to ", kMaxDenseElements,
+                                                     " (an EMBEDDING table may be larger)"));
+    }
+  } else if (config.elements() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("elements is ", config.elements(),
+                     "; only a DENSE table has it (rows of an EMBEDDING table appear on "
+                     "first touch), so leave it 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateFields(const v1::TableConfig& config) {
+  TANDEM_RETURN_IF_ERROR(ValidateName(config.name()));
+  TANDEM_RETURN_IF_ERROR(ValidateShape(config));
+  TANDEM_RETURN_IF_ERROR(MakeOptimizer(config.optimizer()));
+  TANDEM_RETURN_IF_ERROR(MakeInitializer(config.initializer()));
+  TANDEM_RETURN_IF_ERROR(ValidateUpdateMode(config.update_mode()));
+  if (config.num_workers() < 1) {
+    return absl::InvalidArgumentError(
+        "num_workers is 0; it must be the number of workers that push to the table");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+v1::OptimizerConfig Sgd(float learning_rate) { return OptimizerOf("sgd", learning_rate); }
+
+v1::OptimizerConfig Momentum(float learning_rate, float momentum) {
+  v1::OptimizerConfig config = OptimizerOf("momentum", learning_rate);
+  config.set_momentum(momentum);
+  return config;
+}
+
+v1::OptimizerConfig Adagrad(float learning_rate, float initial_accumulator, float epsilon) {
+  v1::OptimizerConfig config = OptimizerOf("adagrad", learning_rate);
+  config.set_initial_accumulator(initial_accumulator);
+  config.set_epsilon(epsilon);
+  return config;
+}
+
+v1::OptimizerConfig RowwiseAdagrad(float learning_rate, float initial_accumulator, float epsilon) {
+  v1::OptimizerConfig config = OptimizerOf("rowwise_adagrad", learning_rate);
+  config.set_initial_accumulator(initial_accumulator);
+  config.set_epsilon(epsilon);
+  return config;
+}
+
+v1::OptimizerConfig Adam(float learning_rate, float beta1, float beta2, float epsilon) {
+  v1::OptimizerConfig config = OptimizerOf("adam", learning_rate);
+  config.set_beta1(beta1);
+  config.set_beta2(beta2);
+  config.set_epsilon(epsilon);
+  return config;
+}
+
+v1::OptimizerConfig Ftrl(float learning_rate, float l1, float l2, float initial_accumulator) {
+  v1::OptimizerConfig config = OptimizerOf("ftrl", learning_rate);
+  config.set_l1(l1);
+  config.set_l2(l2);
+  config.set_initial_accumulator(initial_accumulator);
+  config.set_learning_rate_power(-0.5f);
+  return config;
+}
+
+v1::InitializerConfig Zeros() { return InitializerOf("zeros"); }
+
+v1::InitializerConfig Constant(float value) {
+  v1::InitializerConfig config = InitializerOf("constant");
+  config.set_value(value);
+  return config;
+}
+
+v1::InitializerConfig Uniform(float low, float high) {
+  v1::InitializerConfig config = InitializerOf("uniform");
+  config.set_low(low);
+  config.set_high(high);
+  return config;
+}
+
+v1::InitializerConfig Normal(float mean, float stddev) {
+  v1::InitializerConfig config = InitializerOf("normal");
+  config.set_mean(mean);
+  config.set_stddev(stddev);
+  return config;
+}
+
+v1::InitializerConfig TruncatedNormal(float mean, float stddev) {
+  v1::InitializerConfig config = InitializerOf("truncated_normal");
+  config.set_mean(mean);
+  config.set_stddev(stddev);
+  return config;
+}
+
+v1::InitializerConfig Xavier(float gain) {
+  v1::InitializerConfig config = InitializerOf("xavier");
+  config.set_gain(gain);
+  return config;
+}
+
+v1::UpdateMode Sync() {
+  v1::UpdateMode mode;
+  mode.set_kind(v1::UpdateMode::SYNC);
+  return mode;
+}
+
+v1::UpdateMode Bounded(uint32_t staleness) {
+  v1::UpdateMode mode;
+  mode.set_kind(v1::UpdateMode::BOUNDED);
+  mode.set_staleness(staleness);
+  return mode;
+}
+
+v1::UpdateMode Async() {
+  v1::UpdateMode mode;
+  mode.set_kind(v1::UpdateMode::ASYNC);
+  return mode;
+}
+
+v1::TableConfig EmbeddingTable(absl::string_view name, uint32_t dim, v1::OptimizerConfig optimizer,
+                               v1::InitializerConfig initializer) {
+  v1::TableConfig config =
+      TableOf(name, v1::TableConfig::EMBEDDING, std::move(optimizer), std::move(initializer));
+  config.set_dim(dim);
+  return config;
+}
+
+v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::OptimizerConfig optimizer,
+                           v1::InitializerConfig initializer) {
+  // 4 KiB a row: long enough to stream, short enough that a model of a few thousand elements spreads over the
+  // servers.
+  constexpr uint32_t kDenseDim = 1024;
+  v1::TableConfig config = TableOf(name, v1::TableConfig::DENSE, std::move(optimizer), std::move(initializer));
+  config.set_dim(kDenseDim);
+  config.set_elements(elements);
+  return config;
+}
+
+absl::Status ValidateUpdateMode(const v1::UpdateMode& mode) {
+  if (!v1::UpdateMode::Kind_IsValid(mode.kind())) {
+    return absl::InvalidArgumentError(absl::StrCat("update_mode.kind is ", static_cast<int>(mode.kind()),
+                                                   "; it must be SYNC (0), BOUNDED (1) or ASYNC (2)"));
+  }
+  if (mode.kind() == v1::UpdateMode::BOUNDED && mode.staleness() < 1) {
+    return absl::InvalidArgumentError(
+        "update_mode.staleness is 0; BOUNDED needs at least 1 (0 would be SYNC)");
+  }
+  if (mode.kind() != v1::UpdateMode::BOUNDED && mode.staleness() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("update_mode.staleness is ", mode.staleness(),
+                                                   "; only BOUNDED has a staleness, so leave it 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTableConfig(const v1::TableConfig& config) {
+  // A name from the wire may be anything: shown, it is cut and made printable.
+  return Annotate(
+      ValidateFields(config),
+      absl::StrCat("table '", absl::CHexEscape(absl::string_view(config.name()).substr(0, kMaxNameLength)),
+                   "'"));
+}
+
+}  // namespace tandem::ps

@@ -1,14 +1,15 @@
 #ifndef TANDEM_RPC_CODEC_BULK_CODEC_H_
 #define TANDEM_RPC_CODEC_BULK_CODEC_H_
 
-// Bulk messages without copies. A bulk message is an ordinary protobuf message whose last field is `bytes payload = 15`:
+// Bulk messages without copies. A bulk message is an ordinary protobuf message whose last field is `bytes
+// payload = 15`:
 //
 //   A  the header: every other field, serialised by protobuf
 //   B  the payload's tag (0x7a) and varint length
 //   C  the payload, as slices over memory that is not copied
 //
-// so that any stock protobuf client can send and read it. (The idea of hand-encoding around an uncopied tensor is
-// TensorFlow's grpc_tensor_coding.)
+// so that any stock protobuf client can send and read it. (The idea of hand-encoding around an uncopied
+// tensor is TensorFlow's grpc_tensor_coding.)
 
 #include "absl/status/status.h"
 #include "base/bytes.h"
@@ -21,9 +22,10 @@ inline constexpr int kPayloadField = 15;
 // The wire form of `header` with `payload` as its field 15. `header` must not have field 15 set itself.
 Bytes EncodeBulk(const google::protobuf::MessageLite& header, Bytes payload);
 
-// Splits a wire message into its header (field 15 left out) and its payload (sharing `wire`'s memory; empty when
-// absent). Accepts what any protobuf encoder may produce: the payload anywhere among the fields, the last one winning
-// when it is there twice. InvalidArgument, naming the message type and the offset, when `wire` is malformed.
+// Splits a wire message into its header (field 15 left out) and its payload (sharing `wire`'s memory; empty
+// when absent). Accepts what any protobuf encoder may produce: the payload anywhere among the fields, the
+// last one winning when it is there twice. InvalidArgument, naming the message type and the offset, when
+// `wire` is malformed.
 absl::Status DecodeBulk(const Bytes& wire, google::protobuf::MessageLite* header, Bytes* payload);
 
 }  // namespace tandem::rpc

@@ -1,0 +1,41 @@
+#include "rpc/channel.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/codec/bytes_stream.h"
+
+namespace tandem::rpc {
+namespace {
+// The answer of one call, on its way from the RPC thread to the caller's.
+struct Waiter {
+  absl::Mutex mutex;
+  bool ready ABSL_GUARDED_BY(mutex) = false;
+  absl::StatusOr<Bytes> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("unanswered");
+};
+}  // namespace
+
+absl::StatusOr<Bytes> Channel::Call(absl::string_view method, Bytes request, const CallOptions& options) {
+  // Shared with `done`, which may still be leaving its critical section when this function returns.
+  auto waiter = std::make_shared<Waiter>();
+  CallAsync(method, std::move(request), options, [waiter](absl::StatusOr<Bytes> answer) {
+    absl::MutexLock lock(&waiter->mutex);
+    waiter->answer = std::move(answer);
+    waiter->ready = true;
+  });
+  absl::MutexLock lock(&waiter->mutex, absl::Condition(&waiter->ready));
+  return std::move(waiter->answer);
+}
+
+absl::Status CallProto(Channel& channel, absl::string_view method,
+                       const google::protobuf::MessageLite& request, google::protobuf::MessageLite* response,
+                       const CallOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(Bytes answer, channel.Call(method, Bytes(request.SerializeAsString()), options));
+  BytesInputStream stream(answer);
+  if (response->ParseFromZeroCopyStream(&stream)) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(method, " at ", channel.target(), ": the answer of ", answer.size(),
+                                          " bytes is no ", response->GetTypeName()));
+}
+
+}  // namespace tandem::rpc

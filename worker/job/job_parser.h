@@ -1,10 +1,11 @@
 #ifndef TANDEM_WORKER_JOB_JOB_PARSER_H_
 #define TANDEM_WORKER_JOB_JOB_PARSER_H_
 
-// Job files: one readable YAML file says what to train, on what, and how. All functions are thread-safe and pure but for
-// reading the file and the environment.
+// Job files: one readable YAML file says what to train, on what, and how. All functions are thread-safe and
+// pure but for reading the file and the environment.
 //
-//   TANDEM_ASSIGN_OR_RETURN(JobSpec job, LoadJob("jobs/insteval.yaml", {"model.kind=dlrm", "train.epochs=3"}));
+//   TANDEM_ASSIGN_OR_RETURN(JobSpec job, LoadJob("jobs/insteval.yaml", {"model.kind=dlrm",
+//   "train.epochs=3"}));
 
 #include <string>
 
@@ -15,15 +16,16 @@
 
 namespace tandem::worker {
 
-// The job that `text` describes. `file_name` is for messages. Each override is "dotted.path=value" (`--set`), the value
-// again YAML ("model.hidden=[64, 32]"); overrides replace or add fields before anything is checked.
+// The job that `text` describes. `file_name` is for messages. Each override is "dotted.path=value" (`--set`),
+// the value again YAML ("model.hidden=[64, 32]"); overrides replace or add fields before anything is checked.
 //
-// Paths of data and checkpoints may begin with "~/" and hold ${NAME} or ${NAME:-value when NAME is unset}; relative ones
-// are relative to the current directory.
+// Paths of data and checkpoints may begin with "~/" and hold ${NAME} or ${NAME:-value when NAME is unset};
+// relative ones are relative to the current directory.
 //
 // InvalidArgument holds every error found, one a line, in the order of the file:
 //   jobs/x.yaml:12: unknown field 'optimiser' in 'embedding'; did you mean 'optimizer'?
-//   --set model.kind=dlmr: field 'kind' in 'model' is 'dlmr'; it must be one of lr, fm, ...; did you mean 'dlrm'?
+//   --set model.kind=dlmr: field 'kind' in 'model' is 'dlmr'; it must be one of lr, fm, ...; did you mean
+//   'dlrm'?
 absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_name,
                                  absl::Span<const std::string> overrides = {});
 

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_JOB_JOB_SPEC_H_
 #define TANDEM_WORKER_JOB_JOB_SPEC_H_
 
-// A training job as the rest of the worker sees it: what a job file (worker/job/job_parser.h) says, defaults filled in and
-// checked. Plain values: copy freely.
+// A training job as the rest of the worker sees it: what a job file (worker/job/job_parser.h) says, defaults
+// filled in and checked. Plain values: copy freely.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +18,12 @@ namespace tandem::worker {
 
 namespace v1 = ::tandem::v1;
 
-// An embedding table on the parameter servers. Its dimension is the model's (`embedding` and `tables`) or 1 (`wide`).
+// An embedding table on the parameter servers. Its dimension is the model's (`embedding` and `tables`) or 1
+// (`wide`).
 struct TableSpec {
   std::string name;
-  std::vector<std::string> features;  // sparse columns whose rows live in it; empty for `embedding` and `wide`: all others
+  std::vector<std::string>
+      features;  // sparse columns whose rows live in it; empty for `embedding` and `wide`: all others
   v1::OptimizerConfig optimizer = ps::Adagrad(0.05f);  // with l2 in it
   v1::InitializerConfig initializer = ps::Normal(0.0f, 0.01f);
 };
@@ -44,7 +46,8 @@ struct DenseOptimizerSpec {
   float epsilon = 1e-8f;      // adagrad, adam
 };
 
-// How learning rates, of dense parameters and of tables alike, change while training. Steps are batches of one worker.
+// How learning rates, of dense parameters and of tables alike, change while training. Steps are batches of
+// one worker.
 struct ScheduleSpec {
   enum class Kind { kConstant, kStep, kExponential, kCosine, kReduceOnPlateau };
   Kind kind = Kind::kConstant;
@@ -68,9 +71,9 @@ struct TrainSpec {
   v1::UpdateMode mode = ps::Sync();
   size_t batch_size = 512;  // examples per worker and step
   int epochs = 10;
-  uint64_t seed = 1;        // of model, tables and shuffling
-  int lookahead = 4;        // batches whose rows are pulled ahead of the one being computed
-  int max_in_flight = 8;    // staleness budget: batches pulled whose gradients are not yet acknowledged
+  uint64_t seed = 1;      // of model, tables and shuffling
+  int lookahead = 4;      // batches whose rows are pulled ahead of the one being computed
+  int max_in_flight = 8;  // staleness budget: batches pulled whose gradients are not yet acknowledged
   EarlyStoppingSpec early_stopping;
   absl::Duration log_every = absl::Seconds(1);
   absl::Duration timeout = absl::Seconds(60);  // of every wait for another process
@@ -90,9 +93,9 @@ struct JobSpec {
   TableSpec embedding{.name = "embedding"};
   PoolingPlace pooling = PoolingPlace::kWorker;
   TableSpec wide{.name = "wide", .initializer = ps::Zeros()};
-  std::vector<TableSpec> tables;    // take their features out of `embedding`
+  std::vector<TableSpec> tables;  // take their features out of `embedding`
   DenseOptimizerSpec optimizer;
-  ScheduleSpec schedule;            // written under `optimizer` in the file
+  ScheduleSpec schedule;  // written under `optimizer` in the file
   TrainSpec train;
   CheckpointSpec checkpoint;
 };

@@ -1,0 +1,36 @@
+// The job files that come with Tandem are good ones.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+#include "worker/job/job_parser.h"
+
+namespace tandem::worker {
+namespace {
+
+std::vector<std::string> JobFiles() {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(TANDEM_JOBS_DIR)) {
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  }
+  return files;
+}
+
+TEST(JobFilesTest, EveryFileIsAJobNamedAfterIt) {
+  const std::vector<std::string> files = JobFiles();
+  EXPECT_THAT(files, ::testing::SizeIs(::testing::Ge(4)));
+  for (const std::string& file : files) {
+    absl::StatusOr<JobSpec> job = LoadJob(file);
+    TANDEM_EXPECT_OK(job);
+    if (job.ok()) {
+      EXPECT_EQ(job->name, std::filesystem::path(file).stem());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::worker

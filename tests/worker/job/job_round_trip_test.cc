@@ -1,0 +1,70 @@
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+#include "worker/job/job_parser.h"
+
+namespace tandem::worker {
+namespace {
+
+// A job whose every value differs from its default, in several shapes, comes back from its own text
+// unchanged. Texts are compared: two jobs that print alike are alike, since the writer prints every field.
+void ExpectRoundTrip(absl::string_view text) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const JobSpec job, ParseJob(text, "x.yaml"));
+  const std::string written = JobToYaml(job);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const JobSpec again, ParseJob(written, "written.yaml"));
+  EXPECT_EQ(JobToYaml(again), written);
+}
+
+TEST(JobRoundTripTest, AMinimalJobComesBack) {
+  ExpectRoundTrip("data: {train: a.csv, label: y, sparse: [s]}\nmodel: lr\n");
+}
+
+TEST(JobRoundTripTest, AFullJobComesBack) {
+  ExpectRoundTrip(R"(
+name: full
+data:
+  train: [a.csv, "b c.csv", "yes", "1"]
+  valid: v.csv
+  test: "$${HOME}.csv"
+  split: {valid: 0.2, test: 0.05, seed: 7}
+  header: false
+  delimiter: "\t"
+  label: {column: "true", threshold: -0.1}
+  sparse: [s, {column: "a: b", separator: "|", hash_buckets: 100000, shared_as: "#x"}, "~", "null"]
+  dense: [x1, {column: x2, transform: standardize}]
+  shuffle_buffer: 3
+  max_malformed: 5
+model: {kind: dlrm, dim: 8, hidden: [], bottom: [3], cross_layers: 2, dropout: 0.3}
+embedding: {optimizer: {kind: adam, lr: 0.1, beta1: 0.7}, initializer: {kind: uniform, low: -0.3, high: 0.1}, l2: 1e-7, pooling: server}
+wide: {optimizer: {kind: ftrl, l1: 0.1, l2: 0.3}, initializer: {kind: constant, value: 3}}
+tables:
+  - {name: item, features: [s, "a: b"], optimizer: rowwise_adagrad, initializer: xavier}
+optimizer: {kind: momentum, lr: 0.3, momentum: 0.1, weight_decay: 1e-9, schedule: {kind: step, every: 3, factor: 0.1, min_lr: 1e-6, warmup_steps: 4}}
+train: {mode: {bounded: 7}, batch_size: 3, epochs: 2, seed: 5, lookahead: 3, max_in_flight: 9, early_stopping: {metric: logloss, patience: 4, min_delta: 0.1}, log_every_seconds: 0.1, timeout_seconds: 33}
+checkpoint: {dir: some/where, every_epochs: 2, keep: 9}
+)");
+}
+
+TEST(JobRoundTripTest, EveryKindOfScheduleModeAndFormatComesBack) {
+  for (const char* schedule : {"constant", "step", "exponential", "cosine", "reduce_on_plateau"}) {
+    for (const char* mode : {"sync", "async", "{bounded: 3}"}) {
+      for (const char* format : {"criteo", "libsvm", "libfm"}) {
+        ExpectRoundTrip(std::string("data: {train: a, format: ") + format + "}\nmodel: fm\ntrain: {mode: " +
+                        mode + "}\noptimizer: {schedule: " + schedule + "}\n");
+      }
+    }
+  }
+}
+
+TEST(JobRoundTripTest, EveryOptimizerAndInitializerComesBack) {
+  for (const char* optimizer : {"sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "ftrl"}) {
+    for (const char* initializer : {"zeros", "constant", "uniform", "normal", "truncated_normal", "xavier"}) {
+      ExpectRoundTrip(std::string("data: {train: a, format: libfm}\nmodel: fm\nembedding: {optimizer: ") +
+                      optimizer + ", initializer: " + initializer + "}\n");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::worker

@@ -1,8 +1,9 @@
 #ifndef TANDEM_WORKER_MODELS_MODEL_H_
 #define TANDEM_WORKER_MODELS_MODEL_H_
 
-// A click model: from looked-up embeddings and dense features to one logit per example, and back. Embedding rows live on
-// the parameter servers; a model owns only its dense parameters, one flat array that is all-reduced as a whole.
+// A click model: from looked-up embeddings and dense features to one logit per example, and back. Embedding
+// rows live on the parameter servers; a model owns only its dense parameters, one flat array that is
+// all-reduced as a whole.
 
 #include <cstdint>
 #include <functional>
@@ -18,29 +19,32 @@
 namespace tandem::worker {
 
 struct ModelOptions {
-  std::string kind;               // lr, fm, wide_deep, deepfm, dcn, dlrm
+  std::string kind;  // lr, fm, wide_deep, deepfm, dcn, dlrm
   int num_dense = 0;
   int num_sparse = 0;
-  int dim = 16;                   // embedding dimension
-  std::vector<int> hidden = {64, 32};   // hidden layers of the MLP (DLRM: of the top MLP)
-  std::vector<int> bottom = {64};       // DLRM: hidden layers of the bottom MLP, which ends in `dim`
-  int cross_layers = 3;           // DCN-v2
-  float dropout = 0.0f;           // after each hidden layer, training only
+  int dim = 16;                        // embedding dimension
+  std::vector<int> hidden = {64, 32};  // hidden layers of the MLP (DLRM: of the top MLP)
+  std::vector<int> bottom = {64};      // DLRM: hidden layers of the bottom MLP, which ends in `dim`
+  int cross_layers = 3;                // DCN-v2
+  float dropout = 0.0f;                // after each hidden layer, training only
   uint64_t seed = 1;
 };
 
 // What the trainer looked up for a batch of B examples. Pointers are valid during the call.
 struct ModelInput {
   size_t batch = 0;
-  const float* dense = nullptr;       // [B x num_dense]
-  const float* embeddings = nullptr;  // [B x num_sparse x dim], pooled per feature; null unless NeedsEmbeddings()
-  const float* square_sums = nullptr; // [B x dim], sum over all ids i of (weight_i * row_i)^2; null unless NeedsSquareSums()
-  const float* wide = nullptr;        // [B x num_sparse], pooled 1-dim rows; null unless NeedsWide()
+  const float* dense = nullptr;  // [B x num_dense]
+  const float* embeddings =
+      nullptr;  // [B x num_sparse x dim], pooled per feature; null unless NeedsEmbeddings()
+  // [B x dim], sum over all ids i of (weight_i * row_i)^2. Only if NeedsSquareSums(), and there it may be
+  // null when no feature has more than one id: the embeddings then tell.
+  const float* square_sums = nullptr;
+  const float* wide = nullptr;  // [B x num_sparse], pooled 1-dim rows; null unless NeedsWide()
 };
 // Where the model writes gradients of the loss with respect to its inputs. Overwritten, not added to.
 struct InputGradients {
   float* embeddings = nullptr;   // [B x num_sparse x dim]
-  float* square_sums = nullptr;  // [B x dim]
+  float* square_sums = nullptr;  // [B x dim]; null if the input's is
   float* wide = nullptr;         // [B x num_sparse]
 };
 
@@ -68,11 +72,12 @@ class Model {
 
   // logits[b] for each example. `training` switches dropout on; `step` seeds it.
   virtual void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) = 0;
-  // From d loss / d logits. Calls `ready(begin, end)` as soon as gradients()[begin, end) is final, so that its all-reduce can
-  // start while the rest is computed; the ranges are disjoint and cover all. `input` is that of the last Forward.
+  // From d loss / d logits. Calls `ready(begin, end)` as soon as gradients()[begin, end) is final, so that
+  // its all-reduce can start while the rest is computed; the ranges are disjoint and cover all. `input` is
+  // that of the last Forward.
   using Ready = absl::FunctionRef<void(size_t begin, size_t end)>;
-  virtual void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
-                        Ready ready) = 0;
+  virtual void Backward(const ModelInput& input, absl::Span<const float> d_logits,
+                        const InputGradients& d_input, Ready ready) = 0;
 };
 
 // InvalidArgument names the field, or the kind with those there are.

@@ -1,0 +1,59 @@
+// DeepFM: a factorization machine and an MLP over [embeddings | dense] that share the embeddings (Guo et al.,
+// IJCAI 2017). The bias is the MLP's.
+
+#include "worker/models/dense_model.h"
+#include "worker/models/nn/fm.h"
+#include "worker/models/nn/wide.h"
+
+namespace tandem::worker {
+namespace {
+
+class DeepFm final : public DenseModel {
+ public:
+  explicit DeepFm(const ModelOptions& options)
+      : DenseModel(options),
+        wide_(options, /*has_bias=*/false, &parameters_),
+        pairs_(num_sparse(), dim()),
+        deep_(DeepOptions(), &parameters_) {}
+
+  bool NeedsSquareSums() const override { return true; }
+  bool NeedsWide() const override { return true; }
+
+  void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) override {
+    deep_.Forward(TowerInput(input), input.batch, training, step, {logits.data(), 1, 1});
+    wide_.Forward(input, logits);
+    pairs_.Forward(input, logits);
+  }
+
+  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
+                Ready ready) override {
+    pairs_.Backward(input, d_logits,
+                    d_input);  // overwrites the embeddings' gradients, to which the MLP then adds
+    deep_.Backward(TowerInput(input), input.batch, {d_logits.data(), 1, 1}, 1.0f, TowerGradient(d_input),
+                   ready);
+    wide_.Backward(input, d_logits, d_input.wide, ready);
+  }
+
+ private:
+  MlpOptions DeepOptions() const {
+    MlpOptions mlp = TowerOptions("deep", embedding_width() + num_dense(), options_.hidden);
+    mlp.output = 1;
+    return mlp;
+  }
+
+  Wide wide_;
+  FactorizationMachine pairs_;
+  Mlp deep_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> CreateDeepFm(const ModelOptions& options) {
+  if (options.num_sparse == 0) {
+    return absl::InvalidArgumentError(
+        "model.kind deepfm pairs up sparse features, and the data has none; use wide_deep");
+  }
+  return std::make_unique<DeepFm>(options);
+}
+
+}  // namespace tandem::worker

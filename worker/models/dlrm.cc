@@ -1,0 +1,102 @@
+// DLRM: dense features through a bottom MLP into one vector of the embeddings' dimension, dot products of all
+// pairs of vectors, and a top MLP over [bottom output | pairs] (Naumov et al., arXiv:1906.00091). Without
+// dense features there is no bottom MLP: the top MLP sees [embeddings | pairs].
+
+#include <cstring>
+#include <optional>
+
+#include "worker/models/dense_model.h"
+#include "worker/models/nn/interaction.h"
+
+namespace tandem::worker {
+namespace {
+
+class Dlrm final : public DenseModel {
+ public:
+  explicit Dlrm(const ModelOptions& options)
+      : DenseModel(options),
+        has_bottom_(options.num_dense > 0),
+        head_(has_bottom_ ? dim() : embedding_width()),
+        pairs_(Interaction::NumPairs(num_sparse() + (has_bottom_ ? 1 : 0))),
+        ld_(RoundUp(head_ + pairs_ + Interaction::kSlack, Interaction::kSlack)) {
+    if (has_bottom_) {
+      MlpOptions bottom = TowerOptions("bottom", num_dense(), options.bottom);
+      bottom.output = options.dim;
+      bottom.relu_output = true;
+      bottom_.emplace(bottom, &parameters_);
+    }
+    MlpOptions top = TowerOptions("top", head_ + pairs_, options.hidden);
+    top.output = 1;
+    top_.emplace(top, &parameters_);
+  }
+
+  void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) override {
+    const size_t batch = input.batch;
+    // The top MLP's input, [head | pairs | slack]: bottom MLP and interaction write straight into their
+    // columns.
+    const Matrix x{Grow(top_input_, batch * ld_), ld_, head_ + pairs_};
+    const Matrix head{x.data, ld_, head_};
+    if (has_bottom_) {
+      const ConstMatrix dense{input.dense, num_dense(), num_dense()};
+      bottom_->Forward(absl::MakeConstSpan(&dense, 1), batch, training, step, head);
+    } else {
+      for (size_t b = 0; b < batch; ++b) {
+        std::memcpy(head.data + b * ld_, input.embeddings + b * head_, head_ * sizeof(float));
+      }
+    }
+    interaction_.Forward(Vectors(input, head), batch, {x.data + head_, ld_, pairs_});
+    const ConstMatrix top_input = x;
+    top_->Forward(absl::MakeConstSpan(&top_input, 1), batch, training, step, {logits.data(), 1, 1});
+  }
+
+  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
+                Ready ready) override {
+    const size_t batch = input.batch;
+    const ConstMatrix x{top_input_.data(), ld_, head_ + pairs_};
+    const Matrix dx{Grow(d_top_input_, batch * ld_), ld_, head_ + pairs_};
+    top_->Backward(absl::MakeConstSpan(&x, 1), batch, {d_logits.data(), 1, 1}, 0.0f,
+                   absl::MakeConstSpan(&dx, 1), ready);
+
+    // The head's gradient already holds what came directly; the interaction adds its part.
+    const Matrix d_head{dx.data, ld_, head_};
+    VectorSetGradients dz;
+    dz.rest = d_input.embeddings;
+    if (has_bottom_) {
+      dz.first = d_head;
+    } else {
+      dz.rest_add = d_head;
+    }
+    interaction_.Backward(Vectors(input, {x.data, ld_, head_}), batch, {dx.data + head_, ld_, pairs_}, dz);
+    if (has_bottom_) {
+      const ConstMatrix dense{input.dense, num_dense(), num_dense()};
+      bottom_->Backward(absl::MakeConstSpan(&dense, 1), batch, d_head, 0.0f, {}, ready);
+    }
+  }
+
+ private:
+  VectorSet Vectors(const ModelInput& input, ConstMatrix head) const {
+    return {has_bottom_ ? head : ConstMatrix(), input.embeddings, num_sparse(), dim()};
+  }
+
+  const bool has_bottom_;
+  const size_t head_;  // columns before the pairs
+  const size_t pairs_;
+  const size_t ld_;
+  std::optional<Mlp> bottom_;
+  std::optional<Mlp> top_;
+  Interaction interaction_;
+  AlignedFloats top_input_;
+  AlignedFloats d_top_input_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> CreateDlrm(const ModelOptions& options) {
+  if (options.num_sparse == 0) {
+    return absl::InvalidArgumentError(
+        "model.kind dlrm pairs up sparse features, and the data has none; use wide_deep");
+  }
+  return std::make_unique<Dlrm>(options);
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,47 @@
+// Factorization machine: logistic regression plus the dot products of all pairs of an example's rows.
+
+#include <algorithm>
+
+#include "worker/models/dense_model.h"
+#include "worker/models/nn/fm.h"
+#include "worker/models/nn/wide.h"
+
+namespace tandem::worker {
+namespace {
+
+class Fm final : public DenseModel {
+ public:
+  explicit Fm(const ModelOptions& options)
+      : DenseModel(options), wide_(options, /*has_bias=*/true, &parameters_), pairs_(num_sparse(), dim()) {}
+
+  bool NeedsSquareSums() const override { return true; }
+  bool NeedsWide() const override { return true; }
+
+  void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) override {
+    std::fill(logits.begin(), logits.end(), 0.0f);
+    wide_.Forward(input, logits);
+    pairs_.Forward(input, logits);
+  }
+
+  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
+                Ready ready) override {
+    wide_.Backward(input, d_logits, d_input.wide, ready);
+    pairs_.Backward(input, d_logits, d_input);
+  }
+
+ private:
+  Wide wide_;
+  FactorizationMachine pairs_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> CreateFm(const ModelOptions& options) {
+  if (options.num_sparse == 0) {
+    return absl::InvalidArgumentError(
+        "model.kind fm pairs up sparse features, and the data has none; use lr");
+  }
+  return std::make_unique<Fm>(options);
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,40 @@
+// Logistic regression: logit = bias + sum of the wide rows + w . dense. Convex, and the baseline of every
+// other kind.
+
+#include <algorithm>
+
+#include "worker/models/dense_model.h"
+#include "worker/models/nn/wide.h"
+
+namespace tandem::worker {
+namespace {
+
+class Lr final : public DenseModel {
+ public:
+  explicit Lr(const ModelOptions& options)
+      : DenseModel(options), wide_(options, /*has_bias=*/true, &parameters_) {}
+
+  bool NeedsEmbeddings() const override { return false; }
+  bool NeedsWide() const override { return num_sparse() > 0; }
+
+  void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) override {
+    std::fill(logits.begin(), logits.end(), 0.0f);
+    wide_.Forward(input, logits);
+  }
+
+  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
+                Ready ready) override {
+    wide_.Backward(input, d_logits, d_input.wide, ready);
+  }
+
+ private:
+  Wide wide_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> CreateLr(const ModelOptions& options) {
+  return std::make_unique<Lr>(options);
+}
+
+}  // namespace tandem::worker

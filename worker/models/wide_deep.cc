@@ -1,0 +1,48 @@
+// Wide & Deep: a linear part over wide rows and dense features, and an MLP over [embeddings | dense] (Cheng
+// et al., DLRS 2016). The bias is the MLP's. Without sparse features both parts see the dense ones alone.
+
+#include "worker/models/dense_model.h"
+#include "worker/models/nn/wide.h"
+
+namespace tandem::worker {
+namespace {
+
+class WideDeep final : public DenseModel {
+ public:
+  explicit WideDeep(const ModelOptions& options)
+      : DenseModel(options),
+        wide_(options, /*has_bias=*/false, &parameters_),
+        deep_(DeepOptions(), &parameters_) {}
+
+  bool NeedsWide() const override { return num_sparse() > 0; }
+
+  void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) override {
+    deep_.Forward(TowerInput(input), input.batch, training, step, {logits.data(), 1, 1});
+    wide_.Forward(input, logits);
+  }
+
+  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
+                Ready ready) override {
+    deep_.Backward(TowerInput(input), input.batch, {d_logits.data(), 1, 1}, 0.0f, TowerGradient(d_input),
+                   ready);
+    wide_.Backward(input, d_logits, d_input.wide, ready);
+  }
+
+ private:
+  MlpOptions DeepOptions() const {
+    MlpOptions mlp = TowerOptions("deep", embedding_width() + num_dense(), options_.hidden);
+    mlp.output = 1;
+    return mlp;
+  }
+
+  Wide wide_;
+  Mlp deep_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> CreateWideDeep(const ModelOptions& options) {
+  return std::make_unique<WideDeep>(options);
+}
+
+}  // namespace tandem::worker

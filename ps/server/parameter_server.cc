@@ -1,0 +1,166 @@
+#include "ps/server/parameter_server.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "ps/server/server_core.h"
+#include "ps/table.h"
+
+namespace tandem::ps {
+namespace {
+constexpr uint32_t kMaxWorkers = 65536;  // a table keeps a clock for each
+}  // namespace
+
+ParameterServer::ParameterServer(const ParameterServerOptions& options)
+    : impl_(std::make_unique<Impl>(options)) {}
+ParameterServer::~ParameterServer() = default;
+rpc::Service ParameterServer::service() { return impl_->MakeService(); }
+void ParameterServer::Stop() { impl_->Stop(); }
+size_t ParameterServer::parked_calls() const { return impl_->parked_calls(); }
+
+ParameterServer::Impl::Impl(const ParameterServerOptions& options)
+    : options_(options),
+      shard_map_(ShardMap::Even(options.num_servers, options.num_buckets)),
+      lot_(options.clock),
+      executor_(options.threads),
+      background_(1) {
+  TANDEM_CHECK(options.index < options.num_servers);
+}
+
+void ParameterServer::Impl::Stop() {
+  stopping_ = true;
+  lot_.Stop();
+  background_.Stop();
+  executor_.Stop();
+}
+
+template <typename Request, typename Response>
+rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Response>(const Request&)> body) {
+  return rpc::AsyncProtoHandler<Request, Response>(
+      [this, body = std::move(body)](std::shared_ptr<rpc::ServerCall>, Request request,
+                                     rpc::Reply<Response> reply) {
+        const bool posted = background_.Post([this, body, reply, request = std::move(request)] {
+          if (stopping_) {
+            reply(absl::CancelledError("the parameter server is stopping"));
+          } else {
+            reply(body(request));
+          }
+        });
+        if (!posted) reply(absl::UnavailableError("the parameter server has stopped"));
+      });
+}
+
+rpc::Service ParameterServer::Impl::MakeService() {
+  rpc::Service service;
+  service.name = "tandem.v1.ParameterServer";
+  service.methods = {
+      {"CreateTable",
+       Background<v1::CreateTableRequest, v1::CreateTableResponse>(
+           [this](const v1::CreateTableRequest& request) -> absl::StatusOr<v1::CreateTableResponse> {
+             TANDEM_RETURN_IF_ERROR(CreateTable(request.config()));
+             return v1::CreateTableResponse();
+           })},
+      {"ListTables", rpc::ProtoHandler<v1::ListTablesRequest, v1::ListTablesResponse>(
+                         [this](const v1::ListTablesRequest&) -> absl::StatusOr<v1::ListTablesResponse> {
+                           v1::ListTablesResponse response;
+                           for (const auto& table : AllTables()) *response.add_tables() = table->Info();
+                           return response;
+                         })},
+      {"SetUpdateMode",
+       Background<v1::SetUpdateModeRequest, v1::SetUpdateModeResponse>(
+           [this](const v1::SetUpdateModeRequest& request) -> absl::StatusOr<v1::SetUpdateModeResponse> {
+             TANDEM_RETURN_IF_ERROR(SetUpdateMode(request.table(), request.update_mode()));
+             return v1::SetUpdateModeResponse();
+           })},
+      {"GetServerInfo",
+       rpc::ProtoHandler<v1::GetServerInfoRequest, v1::ServerInfo>(
+           [this](const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::ServerInfo> { return Info(); })},
+      {"Pull", [this](std::shared_ptr<rpc::ServerCall> call) { HandlePull(std::move(call)); }},
+      {"Push", [this](std::shared_ptr<rpc::ServerCall> call) { HandlePush(std::move(call)); }},
+  };
+  return service;
+}
+
+v1::ServerInfo ParameterServer::Impl::Info() const {
+  v1::ServerInfo info;
+  info.set_index(options_.index);
+  info.set_num_servers(options_.num_servers);
+  info.set_num_buckets(shard_map_.num_buckets());
+  info.mutable_bucket_owner()->Add(shard_map_.owners().begin(), shard_map_.owners().end());
+  return info;
+}
+
+std::unique_ptr<TableStorage> ParameterServer::Impl::NewStorage(const v1::TableConfig& config) const {
+  return TableStorage::Create(config, shard_map_.num_buckets(), [this](uint32_t bucket) {
+    return shard_map_.OwnerOfBucket(bucket) == options_.index;
+  });
+}
+
+absl::Status ParameterServer::Impl::CreateTable(const v1::TableConfig& config) {
+  TANDEM_RETURN_IF_ERROR(ValidateTableConfig(config));
+  if (config.num_workers() > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", config.name(), "': num_workers is ",
+                                                   config.num_workers(), ", at most ", kMaxWorkers,
+                                                   " are allowed"));
+  }
+  {
+    absl::MutexLock lock(&tables_mutex_);
+    auto found = tables_.find(config.name());
+    if (found != tables_.end()) {
+      std::string differences;
+      google::protobuf::util::MessageDifferencer differencer;
+      differencer.ReportDifferencesToString(&differences);
+      if (differencer.Compare(found->second->created_config(), config)) return absl::OkStatus();
+      return absl::AlreadyExistsError(
+          absl::StrCat("table '", config.name(), "' exists with another configuration: ", differences));
+    }
+  }
+  // Only this thread creates tables, so the name is still free below.
+  auto table = std::make_shared<ServerTable>(config, NewStorage(config), &buffers_);
+  absl::MutexLock lock(&tables_mutex_);
+  tables_.emplace(config.name(), std::move(table));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ServerTable>> ParameterServer::Impl::FindTable(absl::string_view name) const {
+  absl::MutexLock lock(&tables_mutex_);
+  auto found = tables_.find(name);
+  if (found != tables_.end()) return found->second;
+  return absl::NotFoundError(
+      absl::StrCat("no table '", name, "' on server ", options_.index, "; it has ",
+                   tables_.empty() ? "none: create tables first"
+                                   : absl::StrJoin(tables_, ", ", [](std::string* out, const auto& entry) {
+                                       absl::StrAppend(out, "'", entry.first, "'");
+                                     })));
+}
+
+std::vector<std::shared_ptr<ServerTable>> ParameterServer::Impl::AllTables() const {
+  absl::MutexLock lock(&tables_mutex_);
+  std::vector<std::shared_ptr<ServerTable>> tables;
+  for (const auto& [name, table] : tables_) tables.push_back(table);
+  return tables;
+}
+
+absl::Status ParameterServer::Impl::SetUpdateMode(const std::string& name, const v1::UpdateMode& mode) {
+  TANDEM_RETURN_IF_ERROR(Annotate(ValidateUpdateMode(mode), absl::StrCat("table '", name, "'")));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ServerTable> table, FindTable(name));
+  return BetweenPushes([&](Waiters* released) {
+    table->SetUpdateMode(mode, released);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status ParameterServer::Impl::BetweenPushes(
+    const std::function<absl::Status(Waiters* released)>& body) {
+  Waiters released;
+  gate_.Close();
+  const absl::Status status = body(&released);
+  for (std::function<void()>& kept : gate_.Open()) released.push_back(std::move(kept));
+  Dispatch(std::move(released));
+  return status;
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,277 @@
+// Pulls and pushes, from bytes to bytes.
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "ps/server/pooling.h"
+#include "ps/server/server_core.h"
+#include "rpc/codec/bulk_codec.h"
+
+namespace tandem::ps {
+namespace {
+
+// Answers a push once all its parts are applied or safely kept.
+struct PushCall {
+  std::shared_ptr<rpc::ServerCall> call;
+  std::atomic<size_t> unsettled;
+  std::atomic<uint64_t> missing{0};
+
+  void Settle(uint64_t part_missing) {
+    missing += part_missing;
+    if (--unsettled > 0) return;
+    v1::PushResponse response;
+    response.set_missing_rows(missing);
+    call->Finish(rpc::internal::SerializeResponse(response));
+  }
+};
+
+absl::Status Stopped() { return absl::UnavailableError("the parameter server has stopped"); }
+
+}  // namespace
+
+WireContext ParameterServer::Impl::Wire() {
+  return WireContext{.shard_map = shard_map_,
+                     .server = options_.index,
+                     .buffers = buffers_,
+                     .max_message_bytes = options_.max_message_bytes,
+                     .find = [this](absl::string_view name) { return FindTable(name); }};
+}
+
+absl::Status ParameterServer::Impl::CheckParkedBytes(uint64_t more) const {
+  uint64_t held = parked_bytes_.load(std::memory_order_relaxed);
+  for (const auto& table : AllTables()) held += table->waiting_bytes();
+  if (held + more <= options_.max_parked_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "server ", options_.index, ": calls that wait for other workers hold ", held, " bytes and may hold ",
+      options_.max_parked_bytes, ": a worker is far behind, or workers run too far ahead"));
+}
+
+absl::Time ParameterServer::Impl::GiveUpTime(const rpc::ServerCall& call) const {
+  const absl::Time now = options_.clock->Now();
+  const absl::Duration left = std::min(call.deadline() - now, options_.max_wait);
+  // A moment before the caller gives up itself, so that it hears for whom it waited.
+  return now + left - std::clamp(left / 10, absl::Milliseconds(5), absl::Seconds(1));
+}
+
+void ParameterServer::Impl::Dispatch(Waiters released) {
+  if (released.empty()) return;
+  for (size_t i = 0; i + 1 < released.size(); ++i) {
+    if (!executor_.Post(released[i])) released[i]();
+  }
+  released.back()();
+}
+
+void ParameterServer::Impl::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
+  if (stopping_) return call->Finish(Stopped());
+  absl::StatusOr<ParsedRequest> request = ParsePull(call->request(), Wire());
+  if (!request.ok()) return call->Finish(request.status());
+  auto pull = std::make_shared<PullCall>(PullCall{.call = std::move(call), .request = *std::move(request)});
+  const uint64_t step = pull->request.step;
+  const bool ready = std::all_of(pull->request.slices.begin(), pull->request.slices.end(),
+                                 [step](const ParsedSlice& slice) { return slice.table->Ready(step); });
+  if (ready) return AnswerPull(*pull);
+  if (absl::Status status = CheckParkedBytes(pull->request.memory_bytes); !status.ok()) {
+    return pull->call->Finish(status);
+  }
+  pull->ticket = lot_.NewTicket();
+  parked_bytes_ += pull->request.memory_bytes;
+  lot_.Park(pull->ticket, GiveUpTime(*pull->call),
+            [this, pull](ParkingLot::Reason reason) { GiveUpPull(*pull, reason); });
+  ContinuePull(pull);
+}
+
+void ParameterServer::Impl::ContinuePull(const std::shared_ptr<PullCall>& pull) {
+  const ParsedRequest& request = pull->request;
+  for (; pull->next < request.slices.size(); ++pull->next) {
+    ServerTable& table = *request.slices[pull->next].table;
+    if (!table.ReadyOrWait(request.step, pull->ticket, [this, pull] { ContinuePull(pull); })) {
+      // Given up between two tables: nobody else would take the waiter away.
+      if (!lot_.Contains(pull->ticket)) table.Forget(pull->ticket);
+      return;
+    }
+  }
+  if (!lot_.Unpark(pull->ticket)) return;
+  parked_bytes_ -= request.memory_bytes;
+  AnswerPull(*pull);
+}
+
+void ParameterServer::Impl::GiveUpPull(const PullCall& pull, ParkingLot::Reason reason) {
+  const ParsedRequest& request = pull.request;
+  parked_bytes_ -= request.memory_bytes;
+  if (reason == ParkingLot::Reason::kStopped) {
+    pull.call->Finish(absl::CancelledError("the parameter server is stopping"));
+  } else {
+    std::string why;
+    for (const ParsedSlice& slice : request.slices) {
+      if (slice.table->Ready(request.step)) continue;
+      why = slice.table->WhyWaiting(request.step, request.worker);
+      break;
+    }
+    if (why.empty())
+      why = absl::StrCat("pull of step ", request.step, " by worker ", request.worker, " came too late");
+    pull.call->Finish(absl::DeadlineExceededError(why));
+  }
+  for (const ParsedSlice& slice : request.slices) slice.table->Forget(pull.ticket);
+}
+
+void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
+  const ParsedRequest& request = pull.request;
+  std::shared_ptr<char> memory = buffers_.Get(request.response_bytes);
+  auto* out = reinterpret_cast<float*>(memory.get());
+  v1::PullResponse header;
+  for (const ParsedSlice& slice : request.slices) {
+    const uint32_t dim = slice.table->dim();
+    v1::PullSliceResult* result = header.add_slices();
+    result->set_dim(dim);
+    result->set_num_rows(slice.rows());
+    // Read before the rows: they hold at least the updates it counts.
+    result->set_version(slice.table->version());
+    const std::shared_ptr<TableStorage> storage = slice.table->storage();
+    if (slice.pooling == v1::NONE) {
+      storage->Gather(slice.ids, !request.read_only, out);
+    } else {
+      const std::shared_ptr<char> rows = buffers_.Get(slice.ids.size() * dim * sizeof(float));
+      auto* raw = reinterpret_cast<float*>(rows.get());
+      storage->Gather(slice.ids, !request.read_only, raw);
+      PoolRows(raw, slice.offsets, dim, slice.pooling, out);
+    }
+    out += slice.rows() * dim;
+    if (!request.read_only) slice.table->counters().AddPulledRows(slice.ids.size());
+  }
+  const char* data = memory.get();
+  pull.call->Finish(rpc::EncodeBulk(header, Bytes(Slice(std::move(memory), data, request.response_bytes))));
+}
+
+void ParameterServer::Impl::HandlePush(std::shared_ptr<rpc::ServerCall> call) {
+  if (stopping_) return call->Finish(Stopped());
+  if (!gate_.TryEnter()) return KeepPushAtGate(std::move(call));
+  RunPush(call);
+}
+
+void ParameterServer::Impl::KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call) {
+  const uint64_t bytes = call->request().size();
+  if (absl::Status status = CheckParkedBytes(bytes); !status.ok()) return call->Finish(status);
+  const uint64_t ticket = lot_.NewTicket();
+  parked_bytes_ += bytes;
+  lot_.Park(ticket, GiveUpTime(*call), [this, call, bytes](ParkingLot::Reason reason) {
+    parked_bytes_ -= bytes;
+    call->Finish(reason == ParkingLot::Reason::kStopped
+                     ? absl::CancelledError("the parameter server is stopping")
+                     : absl::DeadlineExceededError(
+                           absl::StrCat("server ", options_.index,
+                                        ": the push waited for a checkpoint or a change of update mode")));
+  });
+  auto go_on = [this, call, ticket, bytes] {
+    if (!lot_.Unpark(ticket)) return;
+    parked_bytes_ -= bytes;
+    HandlePush(call);
+  };
+  if (!gate_.EnterOrKeep(go_on)) return;
+  if (!lot_.Unpark(ticket)) return gate_.Leave();
+  parked_bytes_ -= bytes;
+  RunPush(call);
+}
+
+void ParameterServer::Impl::RunPush(const std::shared_ptr<rpc::ServerCall>& call) {
+  Waiters released;
+  const absl::Status status = [&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(ParsedRequest parsed, ParsePush(call->request(), Wire()));
+    auto request = std::make_shared<const ParsedRequest>(std::move(parsed));
+    std::vector<std::shared_ptr<ServerTable>> tables;
+    std::vector<TablePush> parts = MakeParts(request, &tables);
+    auto push = std::make_shared<PushCall>();
+    push->call = call;
+    push->unsettled = parts.size();
+    for (TablePush& part : parts) part.settled = [push](uint64_t missing) { push->Settle(missing); };
+    TANDEM_ASSIGN_OR_RETURN(const bool taken, Admit(*request, std::move(parts), tables));
+    if (!taken) {
+      v1::PushResponse response;
+      response.set_duplicate(true);
+      call->Finish(rpc::internal::SerializeResponse(response));
+      return absl::OkStatus();
+    }
+    for (const auto& table : tables) {
+      Waiters more = table->Drain();
+      std::move(more.begin(), more.end(), std::back_inserter(released));
+    }
+    return absl::OkStatus();
+  }();
+  gate_.Leave();
+  if (!status.ok()) call->Finish(status);
+  Dispatch(std::move(released));
+}
+
+absl::StatusOr<bool> ParameterServer::Impl::Admit(const ParsedRequest& request, std::vector<TablePush> parts,
+                                                  absl::Span<const std::shared_ptr<ServerTable>> tables) {
+  absl::MutexLock lock(&push_mutex_);
+  TANDEM_ASSIGN_OR_RETURN(const FenceTable::Verdict verdict,
+                          fences_.Check(request.worker, request.epoch, request.sequence));
+  if (verdict == FenceTable::Verdict::kDuplicate) return false;
+  bool ahead = false;
+  for (const auto& table : tables) {
+    TANDEM_RETURN_IF_ERROR(table->CheckPush(request.worker, request.step));
+    ahead = ahead || table->IsAhead(request.step);
+  }
+  // A push that others wait for is always taken: it frees memory.
+  if (ahead) TANDEM_RETURN_IF_ERROR(CheckParkedBytes(request.memory_bytes));
+  fences_.Commit(request.worker, request.epoch, request.sequence);
+  for (size_t i = 0; i < parts.size(); ++i) tables[i]->Enqueue(std::move(parts[i]));
+  return true;
+}
+
+std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<const ParsedRequest>& request,
+                                                        std::vector<std::shared_ptr<ServerTable>>* tables) {
+  std::vector<std::vector<const ParsedSlice*>> groups;
+  for (const ParsedSlice& slice : request->slices) {
+    const auto found = std::find(tables->begin(), tables->end(), slice.table);
+    if (found == tables->end()) {
+      tables->push_back(slice.table);
+      groups.push_back({&slice});
+    } else {
+      groups[found - tables->begin()].push_back(&slice);
+    }
+  }
+  std::vector<TablePush> parts;
+  for (const std::vector<const ParsedSlice*>& group : groups) {
+    const ParsedSlice& first = *group.front();
+    const uint32_t dim = first.table->dim();
+    TablePush& part = parts.emplace_back();
+    part.worker = request->worker;
+    part.step = request->step;
+    part.learning_rate_factor = request->learning_rate_factor;
+    part.pulled_version = first.pulled_version;
+    if (group.size() == 1 && first.pooling == v1::NONE) {
+      part.ids = first.ids;
+      part.gradients = first.gradients.data();
+      part.memory = request;
+    } else {
+      // Several slices of a table are one update, so that an id in two of them gets the sum of its gradients.
+      size_t rows = 0;
+      for (const ParsedSlice* slice : group) rows += slice->ids.size();
+      std::shared_ptr<char> memory = buffers_.Get(rows * (sizeof(uint64_t) + dim * sizeof(float)));
+      auto* ids = reinterpret_cast<uint64_t*>(memory.get());
+      auto* gradients = reinterpret_cast<float*>(ids + rows);
+      part.ids = absl::MakeConstSpan(ids, rows);
+      part.gradients = gradients;
+      part.memory = std::move(memory);
+      for (const ParsedSlice* slice : group) {
+        part.pulled_version = std::min(part.pulled_version, slice->pulled_version);
+        ids = std::copy(slice->ids.begin(), slice->ids.end(), ids);
+        if (slice->pooling == v1::NONE) {
+          gradients = std::copy(slice->gradients.begin(), slice->gradients.end(), gradients);
+        } else {
+          ExpandBags(slice->gradients.data(), slice->offsets, dim, slice->pooling, gradients);
+          gradients += slice->ids.size() * dim;
+        }
+      }
+    }
+    part.memory_bytes = part.ids.size() * (sizeof(uint64_t) + dim * sizeof(float));
+  }
+  return parts;
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,113 @@
+#ifndef TANDEM_PS_SERVER_SERVER_CORE_H_
+#define TANDEM_PS_SERVER_SERVER_CORE_H_
+
+// The inside of ParameterServer: tables, fences, what waits, and the handlers.
+//
+// Lock order: push_mutex_, then a table's. tables_mutex_ and the gate's are held alone.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "base/buffer_pool.h"
+#include "ps/partition/shard_map.h"
+#include "ps/server/executor.h"
+#include "ps/server/fence.h"
+#include "ps/server/gate.h"
+#include "ps/server/parameter_server.h"
+#include "ps/server/parking_lot.h"
+#include "ps/server/server_table.h"
+#include "ps/server/wire.h"
+#include "rpc/service.h"
+
+namespace tandem::ps {
+
+class ParameterServer::Impl {
+ public:
+  explicit Impl(const ParameterServerOptions& options);
+  ~Impl() { Stop(); }
+
+  rpc::Service MakeService();
+  void Stop();
+  size_t parked_calls() const { return lot_.size(); }
+
+ private:
+  using Waiters = std::vector<ServerTable::Waiter>;
+
+  // A pull until it is answered.
+  struct PullCall {
+    std::shared_ptr<rpc::ServerCall> call;
+    ParsedRequest request;
+    uint64_t ticket = 0;
+    size_t next = 0;  // slices before this one were ready
+  };
+
+  // parameter_server.cc: tables.
+  absl::Status CreateTable(const v1::TableConfig& config);
+  absl::StatusOr<std::shared_ptr<ServerTable>> FindTable(absl::string_view name) const;
+  std::vector<std::shared_ptr<ServerTable>> AllTables() const;
+  v1::ServerInfo Info() const;
+  absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode);
+  std::unique_ptr<TableStorage> NewStorage(const v1::TableConfig& config) const;
+
+  // requests.cc: pulls and pushes.
+  void HandlePull(std::shared_ptr<rpc::ServerCall> call);
+  void ContinuePull(const std::shared_ptr<PullCall>& pull);
+  void GiveUpPull(const PullCall& pull, ParkingLot::Reason reason);
+  void AnswerPull(const PullCall& pull);
+  void HandlePush(std::shared_ptr<rpc::ServerCall> call);
+  void KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call);
+  void RunPush(const std::shared_ptr<rpc::ServerCall>& call);
+  // Checks the push against fences and clocks and queues its parts, all or none. False: a duplicate.
+  absl::StatusOr<bool> Admit(const ParsedRequest& request, std::vector<TablePush> parts,
+                             absl::Span<const std::shared_ptr<ServerTable>> tables);
+  // One TablePush for each table of the push, in order of appearance.
+  std::vector<TablePush> MakeParts(const std::shared_ptr<const ParsedRequest>& request,
+                                   std::vector<std::shared_ptr<ServerTable>>* tables);
+  void Dispatch(Waiters released);
+  // OK unless what waits holds more memory than it may.
+  absl::Status CheckParkedBytes(uint64_t more) const;
+  absl::Time GiveUpTime(const rpc::ServerCall& call) const;
+  WireContext Wire();
+
+  // checkpoint_tasks.cc; on the background thread.
+  absl::StatusOr<v1::SaveCheckpointResponse> SaveCheckpoint(const std::string& directory);
+  absl::StatusOr<v1::LoadCheckpointResponse> LoadCheckpoint(const std::string& directory);
+
+  // Runs `body` while no push is under way; pushes that come meanwhile wait. Background thread only.
+  absl::Status BetweenPushes(const std::function<absl::Status(Waiters* released)>& body);
+  // A handler whose body runs on the background thread.
+  template <typename Request, typename Response>
+  rpc::Handler Background(std::function<absl::StatusOr<Response>(const Request&)> body);
+
+  const ParameterServerOptions options_;
+  const ShardMap shard_map_;
+  BufferPool buffers_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> parked_bytes_{0};  // of calls in lot_
+
+  mutable absl::Mutex tables_mutex_;
+  std::map<std::string, std::shared_ptr<ServerTable>, std::less<>> tables_ ABSL_GUARDED_BY(tables_mutex_);
+
+  // Held from a push's checks until its parts are queued, so that pushes are taken one by one.
+  absl::Mutex push_mutex_;
+  FenceTable fences_ ABSL_GUARDED_BY(push_mutex_);
+
+  Gate gate_;
+  ParkingLot lot_;
+  Executor executor_;    // pulls that had to wait, pushes that met a closed gate
+  Executor background_;  // one thread: checkpoints, table creation, changes of mode
+};
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_SERVER_SERVER_CORE_H_

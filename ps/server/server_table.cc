@@ -1,0 +1,352 @@
+#include "ps/server/server_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::ps {
+namespace {
+
+std::string ModeName(const v1::UpdateMode& mode) {
+  switch (mode.kind()) {
+    case v1::UpdateMode::SYNC:
+      return "sync";
+    case v1::UpdateMode::BOUNDED:
+      return absl::StrCat("bounded, staleness ", mode.staleness());
+    default:
+      return "async";
+  }
+}
+
+}  // namespace
+
+ServerTable::ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers)
+    : created_config_(std::move(config)),
+      buffers_(buffers),
+      mode_(created_config_.update_mode()),
+      storage_(std::move(storage)),
+      workers_(created_config_.num_workers()) {}
+
+v1::TableConfig ServerTable::config() const {
+  v1::TableConfig config = created_config_;
+  absl::MutexLock lock(&mutex_);
+  *config.mutable_update_mode() = mode_;
+  return config;
+}
+
+v1::TableInfo ServerTable::Info() const {
+  v1::TableInfo info;
+  *info.mutable_config() = config();
+  v1::TableStatistics* statistics = info.mutable_statistics();
+  counters_.Export(statistics);
+  const std::shared_ptr<TableStorage> rows = storage();
+  statistics->set_rows(rows->rows());
+  statistics->set_bytes(rows->bytes());
+  statistics->set_version(version());
+  return info;
+}
+
+std::shared_ptr<TableStorage> ServerTable::storage() const {
+  absl::MutexLock lock(&mutex_);
+  return storage_;
+}
+
+uint64_t ServerTable::MinClockLocked() const {
+  uint64_t min = ~uint64_t{0};
+  for (const Worker& worker : workers_) min = std::min(min, worker.clock);
+  return min;
+}
+
+bool ServerTable::ReadyLocked(uint64_t step) const {
+  switch (mode_.kind()) {
+    case v1::UpdateMode::SYNC:
+      return MinClockLocked() >= step;
+    case v1::UpdateMode::BOUNDED:
+      return step <= mode_.staleness() || MinClockLocked() >= step - mode_.staleness();
+    default:
+      return true;
+  }
+}
+
+bool ServerTable::Ready(uint64_t step) const {
+  absl::MutexLock lock(&mutex_);
+  return ReadyLocked(step);
+}
+
+bool ServerTable::IsAhead(uint64_t step) const {
+  absl::MutexLock lock(&mutex_);
+  return mode_.kind() != v1::UpdateMode::ASYNC && step > MinClockLocked();
+}
+
+bool ServerTable::ReadyOrWait(uint64_t step, uint64_t ticket, Waiter waiter) {
+  absl::MutexLock lock(&mutex_);
+  if (ReadyLocked(step)) return true;
+  parked_.push_back(Parked{step, ticket, std::move(waiter)});
+  return false;
+}
+
+void ServerTable::Forget(uint64_t ticket) {
+  std::vector<Parked> gone;  // destroyed outside the lock
+  absl::MutexLock lock(&mutex_);
+  auto first = std::stable_partition(parked_.begin(), parked_.end(),
+                                     [ticket](const Parked& parked) { return parked.ticket != ticket; });
+  std::move(first, parked_.end(), std::back_inserter(gone));
+  parked_.erase(first, parked_.end());
+}
+
+std::string ServerTable::WhyWaiting(uint64_t step, uint32_t worker) const {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t slack = mode_.kind() == v1::UpdateMode::BOUNDED ? mode_.staleness() : 0;
+  const uint64_t needed = step > slack ? step - slack : 0;
+  constexpr size_t kNamed = 8;
+  std::vector<std::string> missing;
+  size_t unnamed = 0;
+  for (uint32_t w = 0; w < workers_.size(); ++w) {
+    uint64_t at = workers_[w].clock;
+    while (workers_[w].waiting.count(at) > 0) ++at;
+    if (at >= needed) continue;
+    if (missing.size() < kNamed) {
+      missing.push_back(absl::StrCat("the push of step ", at, " from worker ", w));
+    } else {
+      ++unnamed;
+    }
+  }
+  std::string text =
+      absl::StrCat("table '", name(), "': pull of step ", step, " by worker ", worker, " waits for ");
+  if (missing.empty()) absl::StrAppend(&text, "updates that are being applied");
+  for (size_t i = 0; i < missing.size(); ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", missing[i]);
+  if (unnamed > 0) absl::StrAppend(&text, " and of ", unnamed, " more workers");
+  return absl::StrCat(text, " (", ModeName(mode_), ")");
+}
+
+absl::Status ServerTable::CheckPush(uint32_t worker, uint64_t step) const {
+  absl::MutexLock lock(&mutex_);
+  if (mode_.kind() == v1::UpdateMode::ASYNC) return absl::OkStatus();
+  const Worker& state = workers_[worker];
+  if (state.waiting.count(step) > 0 || (step < state.clock && state.skipped.count(step) == 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": table '", name(), "': push of step ",
+                                                   step, ", but that step was already pushed (next is step ",
+                                                   state.clock, "; ", ModeName(mode_), ")"));
+  }
+  if (step >= state.clock + kMaxEarlyPushes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker ", worker, ": table '", name(), "': push of step ", step, ", but step ",
+                     state.clock, " is next and at most ", kMaxEarlyPushes, " steps may be ahead of it (",
+                     ModeName(mode_), "); steps count from 0, or from the loaded checkpoint's"));
+  }
+  return absl::OkStatus();
+}
+
+void ServerTable::Enqueue(TablePush push) {
+  waiting_bytes_.fetch_add(push.memory_bytes, std::memory_order_relaxed);
+  absl::MutexLock lock(&mutex_);
+  Worker& worker = workers_[push.worker];
+  const uint64_t step = push.step;
+  worker.waiting.emplace(step, std::move(push));
+}
+
+std::vector<uint32_t> ServerTable::PickLocked() const {
+  const auto first_step = [](const Worker& worker) { return worker.waiting.begin()->first; };
+  if (mode_.kind() != v1::UpdateMode::SYNC) {
+    const bool in_order = mode_.kind() == v1::UpdateMode::BOUNDED;
+    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      const Worker& worker = workers_[w];
+      if (worker.busy || worker.waiting.empty()) continue;
+      if (!in_order || first_step(worker) <= worker.clock) return {w};
+    }
+    return {};
+  }
+  if (busy_ > 0) return {};
+  uint64_t foremost = 0;
+  for (const Worker& worker : workers_) foremost = std::max(foremost, worker.clock);
+  std::vector<uint32_t> all;
+  for (uint32_t w = 0; w < workers_.size(); ++w) {
+    const Worker& worker = workers_[w];
+    if (worker.waiting.empty()) continue;
+    const uint64_t step = first_step(worker);
+    if (step < worker.clock || (step == worker.clock && worker.clock < foremost)) return {w};
+    if (step == worker.clock) all.push_back(w);
+  }
+  if (all.size() < workers_.size()) all.clear();
+  return all;
+}
+
+void ServerTable::Advance(Worker& worker, uint64_t step) {
+  if (step < worker.clock) {
+    worker.skipped.erase(step);
+    return;
+  }
+  const uint64_t gap = std::min(step - worker.clock, kMaxEarlyPushes);
+  for (uint64_t s = step - gap; s < step; ++s) worker.skipped.insert(s);
+  while (worker.skipped.size() > kMaxEarlyPushes) worker.skipped.erase(worker.skipped.begin());
+  worker.clock = step + 1;
+}
+
+uint64_t ServerTable::ApplyMerged(TableStorage& storage, absl::Span<const TablePush* const> pushes) const {
+  const TablePush* only = nullptr;
+  size_t parts = 0;
+  size_t rows = 0;
+  for (const TablePush* push : pushes) {
+    if (push->ids.empty()) continue;
+    only = push;
+    ++parts;
+    rows += push->ids.size();
+  }
+  if (parts == 0) return 0;
+  // The lowest rank's factor, even if it brought no rows to this server: every server must use the same.
+  const float factor = pushes.front()->learning_rate_factor;
+  if (parts == 1) return storage.Apply(only->ids, only->gradients, factor);
+  // Rank order: the sum of an id's gradients has the same bits on any number of servers.
+  const std::shared_ptr<char> memory = buffers_->Get(rows * (sizeof(uint64_t) + dim() * sizeof(float)));
+  auto* ids = reinterpret_cast<uint64_t*>(memory.get());
+  auto* gradients = reinterpret_cast<float*>(ids + rows);
+  size_t at = 0;
+  for (const TablePush* push : pushes) {
+    if (push->ids.empty()) continue;
+    std::memcpy(ids + at, push->ids.data(), push->ids.size() * sizeof(uint64_t));
+    std::memcpy(gradients + at * dim(), push->gradients, push->ids.size() * dim() * sizeof(float));
+    at += push->ids.size();
+  }
+  return storage.Apply(absl::MakeConstSpan(ids, rows), gradients, factor);
+}
+
+void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
+  while (true) {
+    const std::vector<uint32_t> picked = PickLocked();
+    if (picked.empty()) return;
+    // The entries stay where they are until they are in the rows, so that CheckPush sees their steps.
+    std::vector<std::multimap<uint64_t, TablePush>::iterator> entries;
+    std::vector<const TablePush*> pushes;
+    for (uint32_t w : picked) {
+      workers_[w].busy = true;
+      entries.push_back(workers_[w].waiting.begin());
+      pushes.push_back(&entries.back()->second);
+    }
+    ++busy_;
+    const std::shared_ptr<TableStorage> storage = storage_;
+    mutex_.Unlock();
+    const uint64_t missing = ApplyMerged(*storage, pushes);
+    const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
+    for (size_t i = 0; i < pushes.size(); ++i) {
+      const uint64_t staleness = before > pushes[i]->pulled_version ? before - pushes[i]->pulled_version : 0;
+      counters_.AddPush(pushes[i]->ids.size(), i == 0 ? missing : 0, staleness);
+    }
+    mutex_.Lock();
+    --busy_;
+    std::vector<TablePush> done;
+    for (size_t i = 0; i < picked.size(); ++i) {
+      Worker& worker = workers_[picked[i]];
+      worker.busy = false;
+      done.push_back(std::move(entries[i]->second));
+      waiting_bytes_.fetch_sub(done.back().memory_bytes, std::memory_order_relaxed);
+      Advance(worker, done.back().step);
+      worker.waiting.erase(entries[i]);
+    }
+    CollectReadyLocked(released);
+    mutex_.Unlock();
+    for (TablePush& push : done) {
+      if (push.settled) push.settled(missing);
+    }
+    done.clear();
+    mutex_.Lock();
+  }
+}
+
+void ServerTable::CollectReadyLocked(std::vector<Waiter>* released) {
+  for (size_t i = 0; i < parked_.size();) {
+    if (ReadyLocked(parked_[i].step)) {
+      released->push_back(std::move(parked_[i].waiter));
+      parked_[i] = std::move(parked_.back());
+      parked_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+}
+
+void ServerTable::CollectBlockedLocked(std::vector<std::function<void(uint64_t)>>* settled) {
+  if (mode_.kind() == v1::UpdateMode::SYNC && busy_ > 0) return;
+  for (Worker& worker : workers_) {
+    if (worker.busy) continue;
+    for (auto& [step, push] : worker.waiting) {
+      if (push.settled) settled->push_back(std::exchange(push.settled, nullptr));
+    }
+  }
+}
+
+std::vector<ServerTable::Waiter> ServerTable::Drain() {
+  std::vector<Waiter> released;
+  std::vector<std::function<void(uint64_t)>> settled;
+  {
+    absl::MutexLock lock(&mutex_);
+    ApplyReadyLocked(&released);
+    CollectBlockedLocked(&settled);
+  }
+  for (auto& done : settled) done(0);
+  return released;
+}
+
+void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>* released) {
+  absl::MutexLock lock(&mutex_);
+  mode_ = mode;
+  if (mode.kind() != v1::UpdateMode::SYNC) {
+    // One at a time and the lowest step first, so that what was kept for merging goes in rank order.
+    while (true) {
+      Worker* next = nullptr;
+      for (Worker& worker : workers_) {
+        if (worker.waiting.empty()) continue;
+        const uint64_t step = worker.waiting.begin()->first;
+        if (mode.kind() == v1::UpdateMode::BOUNDED && step > worker.clock) continue;
+        if (next == nullptr || step < next->waiting.begin()->first) next = &worker;
+      }
+      if (next == nullptr) break;
+      TablePush push = std::move(next->waiting.begin()->second);
+      next->waiting.erase(next->waiting.begin());
+      waiting_bytes_.fetch_sub(push.memory_bytes, std::memory_order_relaxed);
+      const TablePush* const alone = &push;
+      const uint64_t missing = ApplyMerged(*storage_, {&alone, 1});
+      const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
+      counters_.AddPush(push.ids.size(), missing,
+                        before > push.pulled_version ? before - push.pulled_version : 0);
+      Advance(*next, push.step);
+    }
+  }
+  ApplyReadyLocked(released);
+  CollectReadyLocked(released);
+}
+
+absl::Status ServerTable::Describe(v1::TableFileHeader* header) const {
+  *header->mutable_config() = config();
+  absl::MutexLock lock(&mutex_);
+  for (uint32_t w = 0; w < workers_.size(); ++w) {
+    if (!workers_[w].waiting.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "table '", name(), "': the push of step ", workers_[w].waiting.begin()->first, " from worker ", w,
+          " is here but waits for others (", ModeName(mode_),
+          "): save when every worker has pushed the same steps (a barrier before SaveCheckpoint)"));
+    }
+    header->add_worker_clock(workers_[w].clock);
+  }
+  header->set_version(version());
+  return absl::OkStatus();
+}
+
+void ServerTable::Install(std::shared_ptr<TableStorage> storage, uint64_t version,
+                          const std::vector<uint64_t>& clocks, std::vector<Waiter>* released) {
+  std::shared_ptr<TableStorage> old = storage;  // destroyed outside the lock
+  absl::MutexLock lock(&mutex_);
+  std::swap(storage_, old);
+  version_.store(version, std::memory_order_release);
+  for (uint32_t w = 0; w < workers_.size(); ++w) {
+    for (const auto& [step, push] : workers_[w].waiting) {
+      waiting_bytes_.fetch_sub(push.memory_bytes, std::memory_order_relaxed);
+    }
+    workers_[w] = Worker{};
+    workers_[w].clock = clocks[w];
+  }
+  CollectReadyLocked(released);
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,70 @@
+#ifndef TANDEM_PS_SERVER_WIRE_H_
+#define TANDEM_PS_SERVER_WIRE_H_
+
+// From a Pull's or Push's bytes to arrays that are safe to use: everything a peer can get wrong is found
+// here, before anything changes. What has been parsed is trusted by the rest of the server.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/buffer_pool.h"
+#include "base/bytes.h"
+#include "ps/partition/shard_map.h"
+#include "ps/server/server_table.h"
+#include "tandem/v1/parameter_server.pb.h"
+
+namespace tandem::ps {
+
+// Steps and versions are counters that stay below this, so that adding to one cannot overflow.
+inline constexpr uint64_t kMaxStep = uint64_t{1} << 62;
+
+// What the requests are checked against. All members outlive the call.
+struct WireContext {
+  const ShardMap& shard_map;
+  uint32_t server;  // index of this one
+  BufferPool& buffers;
+  size_t max_message_bytes;
+  // The table, or NotFound naming it and those there are.
+  std::function<absl::StatusOr<std::shared_ptr<ServerTable>>(absl::string_view name)> find;
+};
+
+// Arrays that lie in the request's payload where it is aligned and stays alive, else in `copies`.
+struct ParsedSlice {
+  std::shared_ptr<ServerTable> table;
+  v1::Pooling pooling = v1::NONE;
+  absl::Span<const uint64_t> ids;
+  absl::Span<const uint32_t> offsets;  // with pooling: one more than there are bags
+  absl::Span<const float> gradients;   // pushes: [ids x dim], or [bags x dim] with pooling
+  uint64_t pulled_version = 0;         // pushes
+  uint64_t rows() const { return pooling == v1::NONE ? ids.size() : offsets.size() - 1; }
+};
+
+struct ParsedRequest {
+  uint32_t worker = 0;
+  uint64_t step = 0;
+  bool read_only = false;             // pulls
+  uint64_t epoch = 0;                 // pushes
+  uint64_t sequence = 0;              // pushes
+  float learning_rate_factor = 1.0f;  // pushes
+  std::vector<ParsedSlice> slices;
+  uint64_t response_bytes = 0;  // pulls: of the rows
+  Bytes payload;
+  std::shared_ptr<char> copies;
+  uint64_t memory_bytes = 0;  // held by payload and copies
+};
+
+// InvalidArgument, NotFound (table), FailedPrecondition (an id of another server; names it),
+// ResourceExhausted (the answer would not fit a message). Messages name worker, table and what was expected.
+absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const WireContext& context);
+// The same; gradients that are NaN or Inf are InvalidArgument and counted as a refused push of their table.
+absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& context);
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_SERVER_WIRE_H_

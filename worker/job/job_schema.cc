@@ -19,6 +19,15 @@ int IndexOf(const Names& names, absl::string_view name) {
   return found == names.end() ? 0 : static_cast<int>(found - names.begin());
 }
 
+// The field `kind` of a group whose other fields depend on it.
+const std::string& ChooseKind(Fields& f, std::string* kind, const Names& kinds) {
+  int index = IndexOf(kinds, *kind);
+  f.OneOf("kind", &index, kinds);
+  *kind = kinds[index];
+  f.Note(absl::StrCat("of kind '", *kind, "'"));
+  return *kind;
+}
+
 // Fields of protobuf messages have setters instead of addresses.
 template <typename Set>
 void RealField(Fields& f, const char* name, float value, Range range, Set set) {
@@ -194,32 +203,32 @@ void DescribeModel(Fields& f, ModelOptions& model) {
   f.Real("dropout", &model.dropout, Fraction());
 }
 
-void DescribeSchedule(Fields& f, ScheduleSpec& s) {
-  using Kind = ScheduleSpec::Kind;
-  const Names kinds = {"constant", "step", "exponential", "cosine", "reduce_on_plateau"};
-  f.Choice("kind", &s.kind, kinds);
-  f.Note(absl::StrCat("of kind '", kinds[static_cast<int>(s.kind)], "'"));
+void DescribeSchedule(Fields& f, LearningRateOptions& s) {
+  const std::string& kind =
+      ChooseKind(f, &s.kind, {"constant", "step", "exponential", "cosine", "reduce_on_plateau"});
+  const bool periodic = kind == "step" || kind == "exponential";
   f.Integer("warmup_steps", &s.warmup_steps, AtLeast(0));
-  if (s.kind == Kind::kStep || s.kind == Kind::kExponential) f.Integer("every", &s.every, AtLeast(1));
-  if (s.kind != Kind::kConstant && s.kind != Kind::kCosine) f.Real("factor", &s.factor, OpenFraction());
-  if (s.kind == Kind::kReduceOnPlateau) f.Integer("patience", &s.patience, AtLeast(0));
-  if (s.kind == Kind::kCosine) f.Integer("total_steps", &s.total_steps, AtLeast(0));
-  if (s.kind != Kind::kConstant) f.Real("min_lr", &s.min_lr, AtLeast(0));
+  if (periodic) f.Integer("every", &s.every, AtLeast(1));
+  if (periodic || kind == "reduce_on_plateau") f.Real("factor", &s.factor, OpenFraction());
+  if (kind == "reduce_on_plateau") {
+    f.Integer("patience", &s.patience, AtLeast(0));
+    f.Real("min_delta", &s.min_delta, AtLeast(0));
+  }
+  if (kind == "cosine") f.Integer("total_steps", &s.total_steps, AtLeast(0));
+  if (kind != "constant") f.Real("min_lr", &s.min_lr, AtLeast(0));
 }
 
-void DescribeDenseOptimizer(Fields& f, DenseOptimizerSpec& o, ScheduleSpec& schedule) {
-  using Kind = DenseOptimizerSpec::Kind;
-  const Names kinds = {"sgd", "momentum", "adagrad", "adam"};
-  f.Choice("kind", &o.kind, kinds);
-  f.Note(absl::StrCat("of kind '", kinds[static_cast<int>(o.kind)], "'"));
-  f.Real("lr", &o.learning_rate, Above(0));
+void DescribeDenseOptimizer(Fields& f, DenseOptimizerOptions& o, LearningRateOptions& schedule) {
+  const std::string& kind = ChooseKind(f, &o.kind, {"sgd", "momentum", "adagrad", "adam", "adamw"});
+  f.Real("lr", &schedule.base, Above(0));
   f.Real("weight_decay", &o.weight_decay, AtLeast(0));
-  if (o.kind == Kind::kMomentum) f.Real("momentum", &o.momentum, Fraction());
-  if (o.kind == Kind::kAdam) {
+  if (kind == "momentum") f.Real("momentum", &o.momentum, Fraction());
+  if (kind == "adam" || kind == "adamw") {
     f.Real("beta1", &o.beta1, Fraction());
     f.Real("beta2", &o.beta2, Fraction());
   }
-  if (o.kind == Kind::kAdam || o.kind == Kind::kAdagrad) f.Real("epsilon", &o.epsilon, Above(0));
+  if (kind == "adam" || kind == "adamw" || kind == "adagrad") f.Real("epsilon", &o.epsilon, Above(0));
+  if (kind == "adagrad") f.Real("initial_accumulator", &o.initial_accumulator, AtLeast(0));
   f.Group("schedule", "kind", [&](Fields& g) { DescribeSchedule(g, schedule); });
 }
 
@@ -330,8 +339,7 @@ void DescribeJob(Fields& f, JobSpec& job) {
   if (!f.reading()) return;
   job.model.seed = job.train.seed;
   if (job.checkpoint.dir.empty()) job.checkpoint.dir = absl::StrCat("runs/", job.name);
-  const bool needs_valid =
-      job.train.early_stopping.patience > 0 || job.schedule.kind == ScheduleSpec::Kind::kReduceOnPlateau;
+  const bool needs_valid = job.train.early_stopping.patience > 0 || job.schedule.kind == "reduce_on_plateau";
   if (needs_valid && job.data.valid_files.empty() && job.data.valid_fraction <= 0) {
     f.Wrong("data",
             "has no validation split, which early stopping and reduce_on_plateau look at: "

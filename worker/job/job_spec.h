@@ -12,6 +12,8 @@
 #include "absl/time/time.h"
 #include "ps/table.h"
 #include "worker/data/dataset.h"
+#include "worker/models/dense_optimizer.h"
+#include "worker/models/lr_schedule.h"
 #include "worker/models/model.h"
 
 namespace tandem::worker {
@@ -32,31 +34,6 @@ struct TableSpec {
 enum class PoolingPlace {
   kWorker,  // rows travel once per distinct id of a batch, the worker pools
   kServer,  // one pooled row per example travels
-};
-
-// The optimizer of the dense parameters, applied by every worker to the same all-reduced gradient.
-struct DenseOptimizerSpec {
-  enum class Kind { kSgd, kMomentum, kAdagrad, kAdam };
-  Kind kind = Kind::kAdam;
-  float learning_rate = 0.001f;
-  float weight_decay = 0.0f;  // decoupled; only on blocks that decay (no biases)
-  float momentum = 0.9f;      // momentum
-  float beta1 = 0.9f;         // adam
-  float beta2 = 0.999f;       // adam
-  float epsilon = 1e-8f;      // adagrad, adam
-};
-
-// How learning rates, of dense parameters and of tables alike, change while training. Steps are batches of
-// one worker.
-struct ScheduleSpec {
-  enum class Kind { kConstant, kStep, kExponential, kCosine, kReduceOnPlateau };
-  Kind kind = Kind::kConstant;
-  uint64_t warmup_steps = 0;  // every kind: linear from 0
-  uint64_t every = 1000;      // step, exponential: steps between two multiplications by `factor`
-  double factor = 0.5;        // step, exponential, reduce_on_plateau; in (0, 1)
-  int patience = 1;           // reduce_on_plateau: epochs without improvement that are borne
-  double min_lr = 0.0;        // no kind goes below (warm-up does)
-  uint64_t total_steps = 0;   // cosine: where it ends; 0: at the end of the last epoch
 };
 
 enum class Metric { kAuc, kLogloss };
@@ -93,9 +70,11 @@ struct JobSpec {
   TableSpec embedding{.name = "embedding"};
   PoolingPlace pooling = PoolingPlace::kWorker;
   TableSpec wide{.name = "wide", .initializer = ps::Zeros()};
-  std::vector<TableSpec> tables;  // take their features out of `embedding`
-  DenseOptimizerSpec optimizer;
-  ScheduleSpec schedule;  // written under `optimizer` in the file
+  std::vector<TableSpec> tables;    // take their features out of `embedding`
+  DenseOptimizerOptions optimizer;  // of the dense parameters
+  // Of every optimizer. `base` is the lr of the dense one; cosine with total_steps = 0 ends with the last
+  // epoch. Written under `optimizer` in the file.
+  LearningRateOptions schedule;
   TrainSpec train;
   CheckpointSpec checkpoint;
 };

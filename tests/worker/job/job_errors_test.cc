@@ -80,9 +80,8 @@ TEST(JobErrorsTest, WrongTypesSayWhatIsWanted) {
 TEST(JobErrorsTest, ValuesOutOfRangeSayTheRange) {
   EXPECT_EQ(ErrorsBelowGood("train: {epochs: 0}\n"),
             "jobs/x.yaml:3: field 'epochs' in 'train' must be a whole number of at least 1, not '0'");
-  EXPECT_EQ(
-      ErrorsBelowGood("checkpoint: {keep: -1}\n"),
-      "jobs/x.yaml:3: field 'keep' in 'checkpoint' must be a whole number of at least 1, not '-1'");
+  EXPECT_EQ(ErrorsBelowGood("checkpoint: {keep: -1}\n"),
+            "jobs/x.yaml:3: field 'keep' in 'checkpoint' must be a whole number of at least 1, not '-1'");
   EXPECT_THAT(ErrorsBelowGood("embedding: {optimizer: {kind: sgd, lr: 0}}\n"),
               HasSubstr("must be a number greater than 0, not"));
   EXPECT_THAT(ErrorsBelowGood("train: {seed: 99999999999999999999}\n"),

@@ -43,8 +43,9 @@ TEST(JobParserTest, AMinimalJobHasTheDefaults) {
   EXPECT_EQ(job.wide.name, "wide");
   EXPECT_EQ(job.wide.initializer.kind(), "zeros");
   EXPECT_EQ(job.pooling, PoolingPlace::kWorker);
-  EXPECT_EQ(job.optimizer.kind, DenseOptimizerSpec::Kind::kAdam);
-  EXPECT_EQ(job.schedule.kind, ScheduleSpec::Kind::kConstant);
+  EXPECT_EQ(job.optimizer.kind, "adam");
+  EXPECT_EQ(job.schedule.kind, "constant");
+  EXPECT_EQ(job.schedule.base, 0.001);
   EXPECT_EQ(job.train.mode.kind(), v1::UpdateMode::SYNC);
   EXPECT_EQ(job.train.early_stopping.patience, 0);
   EXPECT_EQ(job.checkpoint.dir, "runs/job");
@@ -159,7 +160,7 @@ optimizer:
   beta1: 0.5
   beta2: 0.75
   epsilon: 1e-4
-  schedule: {kind: reduce_on_plateau, warmup_steps: 10, factor: 0.25, patience: 3, min_lr: 1e-5}
+  schedule: {kind: reduce_on_plateau, warmup_steps: 10, factor: 0.25, patience: 3, min_delta: 0.5, min_lr: 1e-5}
 train:
   mode: {bounded: 4}
   batch_size: 128
@@ -172,15 +173,16 @@ train:
   timeout_seconds: 20
 checkpoint: {dir: out/x, every_epochs: 0, keep: 1}
 )");
-  EXPECT_THAT(job.optimizer.learning_rate, FloatEq(0.01f));
+  EXPECT_EQ(job.schedule.base, 0.01);
   EXPECT_THAT(job.optimizer.weight_decay, FloatEq(0.1f));
   EXPECT_EQ(job.optimizer.beta1, 0.5f);
   EXPECT_EQ(job.optimizer.beta2, 0.75f);
   EXPECT_THAT(job.optimizer.epsilon, FloatEq(1e-4f));
-  EXPECT_EQ(job.schedule.kind, ScheduleSpec::Kind::kReduceOnPlateau);
+  EXPECT_EQ(job.schedule.kind, "reduce_on_plateau");
   EXPECT_EQ(job.schedule.warmup_steps, 10u);
   EXPECT_EQ(job.schedule.factor, 0.25);
   EXPECT_EQ(job.schedule.patience, 3);
+  EXPECT_EQ(job.schedule.min_delta, 0.5);
   EXPECT_EQ(job.schedule.min_lr, 1e-5);
   EXPECT_EQ(job.train.mode.kind(), v1::UpdateMode::BOUNDED);
   EXPECT_EQ(job.train.mode.staleness(), 4u);
@@ -211,8 +213,8 @@ train: {mode: async, early_stopping: logloss}
   EXPECT_EQ(job.model.kind, "fm");
   EXPECT_EQ(job.embedding.optimizer.kind(), "sgd");
   EXPECT_EQ(job.embedding.initializer.kind(), "zeros");
-  EXPECT_EQ(job.optimizer.kind, DenseOptimizerSpec::Kind::kMomentum);
-  EXPECT_EQ(job.schedule.kind, ScheduleSpec::Kind::kCosine);
+  EXPECT_EQ(job.optimizer.kind, "momentum");
+  EXPECT_EQ(job.schedule.kind, "cosine");
   EXPECT_EQ(job.train.mode.kind(), v1::UpdateMode::ASYNC);
   EXPECT_EQ(job.train.early_stopping.metric, Metric::kLogloss);
   EXPECT_EQ(job.train.early_stopping.patience, 2);

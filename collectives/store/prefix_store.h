@@ -1,0 +1,40 @@
+#ifndef TANDEM_COLLECTIVES_STORE_PREFIX_STORE_H_
+#define TANDEM_COLLECTIVES_STORE_PREFIX_STORE_H_
+
+// A part of another store: every key is that store's "<prefix>/<key>".
+
+#include <string>
+#include <vector>
+
+#include "collectives/store/store.h"
+
+namespace tandem::collectives {
+
+// Thread-safe. `base` is borrowed and must outlive this. Errors name keys as `base` knows them, prefix
+// included; the prefix counts towards the limit of a key's length.
+class PrefixStore final : public Store {
+ public:
+  PrefixStore(Store* base, absl::string_view prefix);
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override;
+  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
+                                         absl::string_view desired) override;
+  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
+  absl::StatusOr<bool> Delete(absl::string_view key) override;
+  // The prefix is taken off again.
+  absl::StatusOr<std::vector<std::string>> List(absl::string_view prefix) override;
+  std::string address() const override { return base_->address(); }
+
+ private:
+  // "<prefix>/<key>"; an empty key stays invalid.
+  absl::StatusOr<std::string> Full(absl::string_view key) const;
+
+  Store* const base_;
+  const std::string prefix_;  // with its slash
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_STORE_PREFIX_STORE_H_

@@ -1,0 +1,152 @@
+#include "collectives/membership/job_monitor.h"
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "collectives/store/memory_store.h"
+#include "collectives/store/store_service.h"
+#include "rpc/loopback.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLease = absl::Seconds(10);
+
+class JobMonitorTest : public ::testing::Test {
+ protected:
+  JobMonitorTest() {
+    auto services = std::make_shared<std::vector<rpc::Service>>();
+    services->push_back(service_.MakeService());
+    channel_ = rpc::ConnectLoopback(services, [this](absl::string_view, int64_t) {
+      absl::MutexLock lock(&mutex_);
+      ++calls_;
+      rpc::Fault fault;
+      if (broken_) fault.kind = rpc::Fault::Kind::kFailBefore;
+      return fault;
+    });
+  }
+
+  std::unique_ptr<JobMonitor> Join(const std::string& member) {
+    auto monitor = JobMonitor::Start(channel_, {member, kLease, &clock_}, [this](const JobState& state) {
+      ++ends_;
+      last_ = state;
+      ended_.Notify();
+    });
+    return std::move(monitor).value();
+  }
+
+  // Moves the clock in small steps, each time waiting until the monitor's heartbeat of that step has been
+  // sent.
+  void LetHeartbeatsPass(int beats) {
+    for (int i = 0; i < beats; ++i) {
+      absl::MutexLock lock(&mutex_);
+      const int before = calls_;
+      clock_.Advance(kLease / 4);
+      auto called = [&]() { return calls_ > before; };
+      ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&called), absl::Seconds(30)));
+    }
+  }
+  void Break() {
+    absl::MutexLock lock(&mutex_);
+    broken_ = true;
+  }
+  // Moves the clock until the monitor has reported the end.
+  void AdvanceUntilEnded() {
+    for (int i = 0; i < 3000 && !ended_.WaitForNotificationWithTimeout(absl::Milliseconds(10)); ++i) {
+      clock_.Advance(kLease / 8);
+    }
+    ASSERT_TRUE(ended_.HasBeenNotified());
+  }
+
+  SimulatedClock clock_;
+  MemoryStore memory_;
+  Membership membership_{&clock_};
+  StoreService service_{&memory_, &membership_};
+  absl::Mutex mutex_;
+  int calls_ = 0;
+  bool broken_ = false;
+  std::atomic<int> ends_{0};
+  JobState last_;
+  absl::Notification ended_;
+  std::shared_ptr<rpc::Channel> channel_;  // first to go: its calls refer to all above
+};
+
+TEST_F(JobMonitorTest, HeartbeatsKeepAMemberAlive) {
+  auto monitor = Join("worker/0");
+  LetHeartbeatsPass(12);
+  EXPECT_FALSE(membership_.State().ended);
+  TANDEM_EXPECT_OK(monitor->Leave());
+  clock_.Advance(absl::Hours(1));
+  EXPECT_FALSE(membership_.State().ended);
+  EXPECT_EQ(ends_.load(), 0);
+}
+
+TEST_F(JobMonitorTest, AMemberThatVanishesWithoutLeavingEndsTheJob) {
+  Join("worker/0").reset();
+  clock_.Advance(kLease + absl::Seconds(1));
+  EXPECT_THAT(membership_.State().reason, HasSubstr("worker/0 has been silent for 11s (lease 10s)"));
+}
+
+TEST_F(JobMonitorTest, TheEndIsReportedOnce) {
+  auto monitor = Join("worker/0");
+  membership_.End("worker/1", true, "out of memory");
+  AdvanceUntilEnded();
+  EXPECT_EQ(last_.reason, "worker/1: out of memory");
+  EXPECT_TRUE(monitor->state().failed);
+  clock_.Advance(absl::Hours(1));
+  TANDEM_EXPECT_OK(monitor->Leave());
+  EXPECT_EQ(ends_.load(), 1);
+}
+
+TEST_F(JobMonitorTest, AFailureReportedByOneIsHeardByAll) {
+  auto monitor = Join("worker/0");
+  TANDEM_ASSERT_OK(monitor->ReportFailure("bad line 7 in train.csv"));
+  EXPECT_EQ(membership_.State().reason, "worker/0: bad line 7 in train.csv");
+  AdvanceUntilEnded();
+  EXPECT_TRUE(last_.failed);
+}
+
+TEST_F(JobMonitorTest, SuccessEndsTheJobWithoutFailure) {
+  auto monitor = Join("worker/0");
+  TANDEM_ASSERT_OK(monitor->ReportSuccess("trained"));
+  AdvanceUntilEnded();
+  EXPECT_FALSE(last_.failed);
+}
+
+TEST_F(JobMonitorTest, AStoreThatIsSilentForALeaseIsAFailure) {
+  auto monitor = Join("worker/0");
+  Break();
+  AdvanceUntilEnded();
+  EXPECT_TRUE(last_.failed);
+  EXPECT_THAT(last_.reason,
+              AllOf(HasSubstr("the job's store at loopback has been silent for"), HasSubstr("killed?")));
+}
+
+TEST_F(JobMonitorTest, AStoreThatIsBackWithinTheLeaseIsForgiven) {
+  auto monitor = Join("worker/0");
+  Break();
+  LetHeartbeatsPass(1);
+  {
+    absl::MutexLock lock(&mutex_);
+    broken_ = false;
+  }
+  LetHeartbeatsPass(8);
+  EXPECT_EQ(ends_.load(), 0);
+  TANDEM_EXPECT_OK(monitor->Leave());
+}
+
+TEST_F(JobMonitorTest, AMemberThatIsRefusedIsToldWhy) {
+  auto monitor = JobMonitor::Start(channel_, {"", kLease, &clock_}, nullptr);
+  EXPECT_THAT(monitor, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name")));
+}
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -1,0 +1,152 @@
+// The store over a network that loses answers, and a server that stops.
+
+#include "collectives/store/store_service.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "collectives/store/remote_store.h"
+#include "collectives/store/store_server.h"
+#include "rpc/loopback.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class LossyStoreTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<RemoteStore> Connect(rpc::FaultInjector injector,
+                                       absl::Duration call_timeout = absl::Seconds(30)) {
+    auto services = std::make_shared<std::vector<rpc::Service>>();
+    services->push_back(service_.MakeService());
+    return std::make_unique<RemoteStore>(rpc::ConnectLoopback(services, std::move(injector)), call_timeout);
+  }
+
+  MemoryStore memory_;
+  Membership membership_{Clock::Real()};
+  StoreService service_{&memory_, &membership_};
+};
+
+// Of every two attempts the first is answered, but the answer is lost.
+rpc::Fault LoseEveryOtherAnswer(absl::string_view, int64_t call_index) {
+  rpc::Fault fault;
+  if (call_index % 2 == 0) fault.kind = rpc::Fault::Kind::kFailAfter;
+  return fault;
+}
+
+TEST_F(LossyStoreTest, AnAddWhoseAnswerWasLostIsNotAppliedTwice) {
+  auto store = Connect(LoseEveryOtherAnswer);
+  for (int i = 1; i <= 5; ++i) EXPECT_EQ(store->Add("n", 1).value(), i);
+  EXPECT_EQ(memory_.TryGet("n"), "5");
+}
+
+TEST_F(LossyStoreTest, ACompareSetWhoseAnswerWasLostStillKnowsThatItWon) {
+  auto store = Connect(LoseEveryOtherAnswer);
+  EXPECT_EQ(store->CompareSet("k", "", "a").value(), "a");
+  EXPECT_EQ(store->CompareSet("k", "a", "b").value(), "b");
+}
+
+TEST_F(LossyStoreTest, ADeleteWhoseAnswerWasLostStillKnowsThatTheKeyWasThere) {
+  auto store = Connect(LoseEveryOtherAnswer);
+  TANDEM_ASSERT_OK(memory_.Set("k", "v"));
+  EXPECT_TRUE(store->Delete("k").value());
+}
+
+TEST_F(LossyStoreTest, ADuplicatedCallIsAppliedOnce) {
+  auto store = Connect([](absl::string_view, int64_t) {
+    rpc::Fault fault;
+    fault.kind = rpc::Fault::Kind::kDuplicate;
+    return fault;
+  });
+  EXPECT_EQ(store->Add("n", 7).value(), 7);
+  EXPECT_EQ(memory_.TryGet("n"), "7");
+}
+
+TEST_F(LossyStoreTest, TwoClientsRequestsAreNotMistakenForRepeats) {
+  auto first = Connect(nullptr), second = Connect(nullptr);
+  EXPECT_EQ(first->Add("n", 1).value(), 1);
+  EXPECT_EQ(second->Add("n", 1).value(), 2);
+}
+
+TEST_F(LossyStoreTest, AStoreThatNeverAnswersIsUnavailableNotMissingAKey) {
+  auto store = Connect(
+      [](absl::string_view, int64_t) {
+        rpc::Fault fault;
+        fault.kind = rpc::Fault::Kind::kNeverAnswer;
+        return fault;
+      },
+      absl::Milliseconds(50));
+  TANDEM_ASSERT_OK(memory_.Set("k", "v"));
+  EXPECT_THAT(store->Get("k", absl::Milliseconds(20)),
+              StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("loopback"), HasSubstr("Get"))));
+  EXPECT_THAT(store->Set("k", "w"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Set")));
+}
+
+TEST_F(LossyStoreTest, AStoppedServiceAnswersItsWaitersAtOnce) {
+  absl::Notification parked;
+  auto store = Connect([&](absl::string_view method, int64_t index) {
+    if (absl::StrContains(method, "Get") && index == 0) parked.Notify();
+    return rpc::Fault{};
+  });
+  const absl::Time start = absl::Now();
+  std::thread stopper([&] {
+    parked.WaitForNotification();
+    service_.StopWaits();
+  });
+  EXPECT_THAT(store->Get("never", absl::Minutes(2)),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("shutting down")));
+  stopper.join();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+}
+
+TEST(StoreServerTest, ServesItsOwnDataOverTheNetwork) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+  ASSERT_GT(server->port(), 0);
+  TANDEM_ASSERT_OK(server->store()->Set("k", "from inside"));
+  const std::string target = absl::StrCat("127.0.0.1:", server->port());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+  RemoteStore remote(std::move(channel), absl::Seconds(30));
+  EXPECT_EQ(remote.Get("k", absl::Seconds(30)).value(), "from inside");
+  EXPECT_EQ(remote.address(), target);
+}
+
+TEST(StoreServerTest, AServerThatIsGoneIsNamed) {
+  std::string target;
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+    target = absl::StrCat("127.0.0.1:", server->port());
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+  RemoteStore remote(std::move(channel), absl::Milliseconds(200));
+  EXPECT_THAT(remote.Set("k", "v"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(target)));
+  EXPECT_THAT(remote.Get("k", absl::Milliseconds(200)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(target)));
+}
+
+TEST(StoreServerTest, ShutdownDoesNotWaitForWaiters) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server->port())));
+  RemoteStore remote(std::move(channel), absl::Seconds(30));
+  TANDEM_ASSERT_OK(remote.Set("connected", ""));
+  std::thread waiter([&] {
+    // Before, during or after the shutdown, as it happens.
+    EXPECT_THAT(remote.Get("never", absl::Milliseconds(300)), ::testing::Not(::tandem::testing::IsOk()));
+  });
+  const absl::Time start = absl::Now();
+  server->Shutdown(absl::Seconds(20));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(15));
+  waiter.join();
+}
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -326,6 +326,7 @@ void DescribeJob(Fields& f, JobSpec& job) {
   f.Group("embedding", nullptr, [&](Fields& g) {
     DescribeTable(g, job.embedding);
     g.Choice("pooling", &job.pooling, {"worker", "server"});
+    g.Choice("combiner", &job.combiner, {"sum", "mean"});
   });
   f.Group("wide", nullptr, [&](Fields& g) { DescribeTable(g, job.wide); });
   DescribeExtraTables(f, job);

@@ -36,6 +36,9 @@ enum class PoolingPlace {
   kServer,  // one pooled row per example travels
 };
 
+// What the rows of a multi-valued feature become.
+enum class Combiner { kSum, kMean };
+
 enum class Metric { kAuc, kLogloss };
 
 struct EarlyStoppingSpec {
@@ -69,6 +72,7 @@ struct JobSpec {
   ModelOptions model;               // num_dense and num_sparse are the data's to tell; seed is train.seed
   TableSpec embedding{.name = "embedding"};
   PoolingPlace pooling = PoolingPlace::kWorker;
+  Combiner combiner = Combiner::kSum;
   TableSpec wide{.name = "wide", .initializer = ps::Zeros()};
   std::vector<TableSpec> tables;    // take their features out of `embedding`
   DenseOptimizerOptions optimizer;  // of the dense parameters

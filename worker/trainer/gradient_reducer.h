@@ -16,12 +16,12 @@
 
 namespace tandem::worker {
 
-// Owns a thread that calls the group; between Begin and Finish nobody else may use the group. Begin, Ready and Finish are
-// called by one thread. The same calls in the same order on every rank.
+// Owns a thread that calls the group; between Begin and Finish nobody else may use the group. Begin, Ready
+// and Finish are called by one thread. The same calls in the same order on every rank.
 class GradientReducer {
  public:
-  // `group` outlives the reducer; nullptr or a world of one makes everything a no-op. Ranges are gathered into buckets of
-  // at least `bucket_floats` before they are sent.
+  // `group` outlives the reducer; nullptr or a world of one makes everything a no-op. Ranges are gathered
+  // into buckets of at least `bucket_floats` before they are sent.
   GradientReducer(collectives::ProcessGroup* group, size_t bucket_floats);
   ~GradientReducer();
 
@@ -29,7 +29,8 @@ class GradientReducer {
   void Begin(absl::Span<float> gradients);
   // gradients[begin, end) is final and may be reduced from now on.
   void Ready(size_t begin, size_t end);
-  // Waits until every range is reduced. The first error, which also ends all later steps. Bounded by the group's timeout.
+  // Waits until every range is reduced. The first error, which also ends all later steps. Bounded by the
+  // group's timeout.
   absl::Status Finish();
 
  private:

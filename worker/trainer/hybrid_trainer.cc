@@ -44,13 +44,13 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     model_->Forward(input, /*training=*/true, step_, absl::MakeSpan(logits_));
     // Gradients of the mean over the global batch, so that sums over workers need no further scaling.
     const float scale = 1.0f / (static_cast<float>(examples) * static_cast<float>(world_size_));
-    const double loss =
-        BinaryCrossEntropy(logits_, batch->batch.labels, scale, absl::MakeSpan(d_logits_));
+    const double loss = BinaryCrossEntropy(logits_, batch->batch.labels, scale, absl::MakeSpan(d_logits_));
     lap.AddTo(&times.forward);
 
     const InputGradients d_input = batch->lookup.GradientBuffers();
     reducer_.Begin(model_->gradients());
-    model_->Backward(input, d_logits_, d_input, [this](size_t begin, size_t end) { reducer_.Ready(begin, end); });
+    model_->Backward(input, d_logits_, d_input,
+                     [this](size_t begin, size_t end) { reducer_.Ready(begin, end); });
     lap.AddTo(&times.backward);
 
     const double factor = options_.learning_rate_factor ? options_.learning_rate_factor(step_) : 1.0;
@@ -61,7 +61,8 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
 
     TANDEM_RETURN_IF_ERROR(reducer_.Finish());
     lap.AddTo(&times.wait_reduce);
-    optimizer_->Step(options_.learning_rate * factor, model_->gradients(), model_->parameters());
+    optimizer_->Step(static_cast<float>(options_.learning_rate(step_)), model_->gradients(),
+                     model_->parameters());
     lap.AddTo(&times.optimizer);
 
     ++stats.steps;
@@ -78,20 +79,19 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
   return stats;
 }
 
-absl::StatusOr<Predictions> HybridTrainer::Predict(BatchReader* reader) {
+absl::StatusOr<ScoredExamples> HybridTrainer::Predict(BatchReader* reader) {
   LookupPipeline pipeline(client_, &plan_, reader,
                           {.lookahead = options_.lookahead, .read_only = true, .first_step = step_});
   // Every batch reads the rows as of the same step: nobody pushes during an evaluation.
-  Predictions predictions;
+  ScoredExamples scored;
   for (;;) {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<LookedUp> batch, pipeline.Next());
-    if (batch == nullptr) return predictions;
+    if (batch == nullptr) return scored;
     ModelInput input;
     batch->lookup.Gather(&input);
     logits_.resize(batch->batch.size);
     model_->Forward(input, /*training=*/false, step_, absl::MakeSpan(logits_));
-    predictions.labels.insert(predictions.labels.end(), batch->batch.labels.begin(), batch->batch.labels.end());
-    predictions.scores.insert(predictions.scores.end(), logits_.begin(), logits_.end());
+    scored.Add(batch->batch.labels, logits_);
     pipeline.Recycle(std::move(batch));
   }
 }

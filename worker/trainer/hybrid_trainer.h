@@ -1,9 +1,10 @@
 #ifndef TANDEM_WORKER_TRAINER_HYBRID_TRAINER_H_
 #define TANDEM_WORKER_TRAINER_HYBRID_TRAINER_H_
 
-// Hybrid parallelism, one worker's part of it: embedding rows are pulled from and pushed to parameter servers, ahead of and
-// behind the computation; the dense network is kept equal on all workers by all-reduce, overlapping the backward pass.
-// (The split into asynchronous sparse and synchronous dense parameters is PERSIA's, Lian et al., KDD 2022.)
+// Hybrid parallelism, one worker's part of it: embedding rows are pulled from and pushed to parameter
+// servers, ahead of and behind the computation; the dense network is kept equal on all workers by all-reduce,
+// overlapping the backward pass. (The split into asynchronous sparse and synchronous dense parameters is
+// PERSIA's, Lian et al., KDD 2022.)
 
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 #include "collectives/process_group.h"
 #include "ps/client/client.h"
 #include "worker/data/dataset.h"
+#include "worker/data/metrics.h"
 #include "worker/models/dense_optimizer.h"
 #include "worker/models/model.h"
 #include "worker/trainer/gradient_reducer.h"
@@ -25,16 +27,16 @@ struct HybridOptions {
   int lookahead = 4;
   int max_in_flight = 8;
   size_t bucket_floats = size_t{1} << 18;  // dense gradients are all-reduced in buckets of at least this many
-  // The factor on every learning rate, dense and sparse, at a step; null: always 1.
+  // At a step: the dense optimizer's learning rate, and the factor on those of the tables (null: always 1).
+  std::function<double(uint64_t step)> learning_rate;
   std::function<double(uint64_t step)> learning_rate_factor;
-  float learning_rate = 0.001f;  // of the dense optimizer, before the factor
 };
 
 // Where a pass's time went, in seconds of the computing thread; `ahead` is the lookup thread's.
 struct StageTimes {
-  double wait_rows = 0;    // for the pull of the batch to finish
-  double gather = 0;       // rows into the model's input
-  double forward = 0;      // loss included
+  double wait_rows = 0;  // for the pull of the batch to finish
+  double gather = 0;     // rows into the model's input
+  double forward = 0;    // loss included
   double backward = 0;
   double scatter = 0;      // the input's gradients into the rows'
   double push = 0;         // encoding and sending
@@ -45,17 +47,12 @@ struct StageTimes {
 
 struct PassStats {
   uint64_t steps = 0;
-  uint64_t examples = 0;    // this worker's
-  double loss_sum = 0;      // of examples, so that workers' sums add up
+  uint64_t examples = 0;  // this worker's
+  double loss_sum = 0;    // of examples, so that workers' sums add up
   double seconds = 0;
   uint64_t ids = 0;         // looked up
   uint64_t unique_ids = 0;  // pulled
   StageTimes times;
-};
-
-struct Predictions {
-  std::vector<float> labels;
-  std::vector<float> scores;  // logits
 };
 
 // What an observer is told after each training step.
@@ -71,11 +68,12 @@ class HybridTrainer {
   HybridTrainer(ps::Client* client, collectives::ProcessGroup* group, Model* model, DenseOptimizer* optimizer,
                 LookupPlan plan, const HybridOptions& options);
 
-  // One pass of training over `reader`. Returns when every gradient is acknowledged. All workers' readers must give the same
-  // number of batches. `observe` is called after each step, on this thread.
-  absl::StatusOr<PassStats> Train(BatchReader* reader, const std::function<void(const StepReport&)>& observe = nullptr);
+  // One pass of training over `reader`. Returns when every gradient is acknowledged. All workers' readers
+  // must give the same number of batches. `observe` is called after each step, on this thread.
+  absl::StatusOr<PassStats> Train(BatchReader* reader,
+                                  const std::function<void(const StepReport&)>& observe = nullptr);
   // Scores of this worker's shard, with the rows as they are: no row is made, no gradient applied.
-  absl::StatusOr<Predictions> Predict(BatchReader* reader);
+  absl::StatusOr<ScoredExamples> Predict(BatchReader* reader);
 
   // Steps done by every worker so far; a resumed trainer is told where it was.
   uint64_t step() const { return step_; }

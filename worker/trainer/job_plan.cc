@@ -25,7 +25,8 @@ v1::TableConfig MakeTable(const JobSpec& job, const TableSpec& spec, int dim, in
 
 }  // namespace
 
-absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model, int num_workers) {
+absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
+                                int num_workers) {
   JobPlan plan;
   const int num_features = static_cast<int>(schema.sparse.size());
   plan.lookup.num_features = num_features;
@@ -35,13 +36,15 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const 
   plan.lookup.server_pooling = job.pooling == PoolingPlace::kServer;
   if (plan.lookup.server_pooling && plan.lookup.square_sums) {
     return absl::InvalidArgumentError(
-        absl::StrCat("model '", model.kind(), "' needs every row of a multi-valued feature; embedding.pooling must be "
+        absl::StrCat("model '", model.kind(),
+                     "' needs every row of a multi-valued feature; embedding.pooling must be "
                      "'worker', not 'server'"));
   }
   const bool weighted = schema.format == DataFormat::kLibsvm || schema.format == DataFormat::kLibfm;
   if (plan.lookup.server_pooling && weighted) {
     return absl::InvalidArgumentError(
-        "libsvm and libfm values weigh their rows, which servers do not do; embedding.pooling must be 'worker'");
+        "libsvm and libfm values weigh their rows, which servers do not do; embedding.pooling must be "
+        "'worker'");
   }
 
   absl::btree_map<std::string, std::vector<int>> shared;
@@ -57,18 +60,20 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const 
     for (const TableSpec& spec : job.tables) {
       LookupTable table{.name = spec.name, .dim = job.model.dim};
       for (const std::string& column : spec.features) {
-        const auto found = std::find_if(schema.sparse.begin(), schema.sparse.end(),
-                                        [&](const SparseFeature& feature) { return feature.column == column; });
+        const auto found =
+            std::find_if(schema.sparse.begin(), schema.sparse.end(),
+                         [&](const SparseFeature& feature) { return feature.column == column; });
         if (found == schema.sparse.end()) {
-          const std::string known =
-              absl::StrJoin(schema.sparse, ", ", [](std::string* out, const SparseFeature& f) { *out += f.column; });
-          return absl::InvalidArgumentError(absl::StrCat("table '", spec.name, "' wants feature '", column,
-                                                         "', which the data does not have; there are: ", known));
+          const std::string known = absl::StrJoin(
+              schema.sparse, ", ", [](std::string* out, const SparseFeature& f) { *out += f.column; });
+          return absl::InvalidArgumentError(
+              absl::StrCat("table '", spec.name, "' wants feature '", column,
+                           "', which the data does not have; there are: ", known));
         }
         const int f = static_cast<int>(found - schema.sparse.begin());
         if (owner[f] != nullptr) {
-          return absl::InvalidArgumentError(absl::StrCat("feature '", column, "' is claimed by two tables, '", *owner[f],
-                                                         "' and '", spec.name, "'"));
+          return absl::InvalidArgumentError(absl::StrCat("feature '", column, "' is claimed by two tables, '",
+                                                         *owner[f], "' and '", spec.name, "'"));
         }
         owner[f] = &spec.name;
         table.features.push_back(f);

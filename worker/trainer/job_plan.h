@@ -19,9 +19,10 @@ struct JobPlan {
   std::vector<v1::TableConfig> tables;  // to create on the servers
 };
 
-// `schema` is the opened dataset's. InvalidArgument when a table names a feature the data does not have, two tables claim
-// one, or the model cannot work with the job's pooling.
-absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model, int num_workers);
+// `schema` is the opened dataset's. InvalidArgument when a table names a feature the data does not have, two
+// tables claim one, or the model cannot work with the job's pooling.
+absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
+                                int num_workers);
 
 }  // namespace tandem::worker
 

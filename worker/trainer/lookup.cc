@@ -84,8 +84,8 @@ Lookup::Lookup(const LookupPlan* plan) : plan_(plan), rows_(plan->tables.size())
 absl::Status Lookup::Prepare(const Batch* batch) {
   batch_ = batch;
   if (batch->sparse.size() != static_cast<size_t>(plan_->num_features)) {
-    return absl::InvalidArgumentError(absl::StrCat("the batch has ", batch->sparse.size(), " sparse features, the job ",
-                                                   plan_->num_features));
+    return absl::InvalidArgumentError(absl::StrCat("the batch has ", batch->sparse.size(),
+                                                   " sparse features, the job ", plan_->num_features));
   }
   num_ids_ = num_unique_ = 0;
   for (Group& group : groups_) {
@@ -272,7 +272,8 @@ std::vector<ps::PushPart> Lookup::Scatter() {
   for (size_t t = 0; t < rows_.size(); ++t) {
     const LookupTable& table = plan_->tables[t];
     const Group& group = groups_[rows_[t].group];
-    ScatterTable(table, &rows_[t], table.wide ? d_wide_.data() : d_embeddings_.data(), table.wide ? 1 : plan_->dim);
+    ScatterTable(table, &rows_[t], table.wide ? d_wide_.data() : d_embeddings_.data(),
+                 table.wide ? 1 : plan_->dim);
     parts[t].table = table.name;
     parts[t].ids = group.unique;
     parts[t].gradients = rows_[t].gradients.data();

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_TRAINER_LOOKUP_H_
 #define TANDEM_WORKER_TRAINER_LOOKUP_H_
 
-// One batch's embedding rows: which ids to ask for, how rows become the model's input, how the model's gradients become
-// the rows' gradients.
+// One batch's embedding rows: which ids to ask for, how rows become the model's input, how the model's
+// gradients become the rows' gradients.
 
 #include <cstdint>
 #include <string>
@@ -27,18 +27,19 @@ struct LookupTable {
 // What every lookup of a job has in common. Immutable while in use.
 struct LookupPlan {
   std::vector<LookupTable> tables;
-  int num_features = 0;       // sparse features of the data
-  int dim = 0;                // of the embedding tables, all alike
-  bool mean = false;          // a bag is the mean of its rows, not their sum
-  bool square_sums = false;   // the model wants ModelInput::square_sums
-  // Sum bags on the servers instead of sending every row: fewer bytes when bags are long. Not for square sums or
-  // weighted ids, and sums of a bag that lies on several servers depend, in the last bit, on their number.
+  int num_features = 0;      // sparse features of the data
+  int dim = 0;               // of the embedding tables, all alike
+  bool mean = false;         // a bag is the mean of its rows, not their sum
+  bool square_sums = false;  // the model wants ModelInput::square_sums
+  // Sum bags on the servers instead of sending every row: fewer bytes when bags are long. Not for square sums
+  // or weighted ids, and sums of a bag that lies on several servers depend, in the last bit, on their number.
   bool server_pooling = false;
   // Features that share ids, by index; ids of features in different sets never collide. Empty: none share.
   std::vector<std::vector<int>> shared_features;
 };
 
-// Reused from batch to batch: a steady state allocates nothing. Used by one thread at a time (the pipeline hands it on).
+// Reused from batch to batch: a steady state allocates nothing. Used by one thread at a time (the pipeline
+// hands it on).
 class Lookup {
  public:
   explicit Lookup(const LookupPlan* plan);
@@ -57,7 +58,7 @@ class Lookup {
   // Turns those into row gradients. The parts refer to this object.
   std::vector<ps::PushPart> Scatter();
 
-  uint64_t ids() const { return num_ids_; }           // looked up, repeats included
+  uint64_t ids() const { return num_ids_; }            // looked up, repeats included
   uint64_t unique_ids() const { return num_unique_; }  // asked for
 
  private:

@@ -1,9 +1,9 @@
 #ifndef TANDEM_WORKER_TRAINER_LOOKUP_PIPELINE_H_
 #define TANDEM_WORKER_TRAINER_LOOKUP_PIPELINE_H_
 
-// Lookups that run ahead: a thread reads batches, deduplicates their ids and pulls their rows while the trainer computes
-// on earlier ones. A budget of permits, taken at the lookup and given back when the batch's gradients are acknowledged,
-// bounds how stale the rows can be (PERSIA's semaphore; Lian et al., KDD 2022).
+// Lookups that run ahead: a thread reads batches, deduplicates their ids and pulls their rows while the
+// trainer computes on earlier ones. A budget of permits, taken at the lookup and given back when the batch's
+// gradients are acknowledged, bounds how stale the rows can be (PERSIA's semaphore; Lian et al., KDD 2022).
 
 #include <cstdint>
 #include <deque>
@@ -24,9 +24,9 @@
 namespace tandem::worker {
 
 struct PipelineOptions {
-  int lookahead = 4;      // batches whose rows are being pulled or wait to be used
-  int max_in_flight = 8;  // batches looked up whose gradients are not yet acknowledged; >= 1
-  bool read_only = false;  // evaluation: no permits
+  int lookahead = 4;        // batches whose rows are being pulled or wait to be used
+  int max_in_flight = 8;    // batches looked up whose gradients are not yet acknowledged; >= 1
+  bool read_only = false;   // evaluation: no permits
   uint64_t first_step = 0;  // of the first batch; read_only: of all batches
 };
 
@@ -45,26 +45,27 @@ struct LookedUp {
 
 // Where the lookup thread's time went, in seconds.
 struct PipelineTimes {
-  double read = 0;    // waiting for, or parsing, the next batch
+  double read = 0;  // waiting for, or parsing, the next batch
   double dedupe = 0;
   double permit = 0;  // waiting for the staleness budget
   double send = 0;
 };
 
-// One pass over a reader. Used by one thread; owns its lookup thread. The destructor stops the pass and waits for pulls and
-// pushes under way (each ends by its own deadline).
+// One pass over a reader. Used by one thread; owns its lookup thread. The destructor stops the pass and waits
+// for pulls and pushes under way (each ends by its own deadline).
 class LookupPipeline {
  public:
   // `client`, `plan` and `reader` outlive the pipeline.
-  LookupPipeline(ps::Client* client, const LookupPlan* plan, BatchReader* reader, const PipelineOptions& options);
+  LookupPipeline(ps::Client* client, const LookupPlan* plan, BatchReader* reader,
+                 const PipelineOptions& options);
   ~LookupPipeline();
 
-  // The next batch, in the reader's order, once its rows are there; nullptr at the end. Blocks. The first error of reader,
-  // pulls or pushes ends the pass and is returned by every later call.
+  // The next batch, in the reader's order, once its rows are there; nullptr at the end. Blocks. The first
+  // error of reader, pulls or pushes ends the pass and is returned by every later call.
   absl::StatusOr<std::unique_ptr<LookedUp>> Next();
 
-  // Pushes the batch's gradients (see Lookup::Scatter) without waiting and recycles the batch. The permit comes back with the
-  // acknowledgement.
+  // Pushes the batch's gradients (see Lookup::Scatter) without waiting and recycles the batch. The permit
+  // comes back with the acknowledgement.
   void Push(std::unique_ptr<LookedUp> batch, std::vector<ps::PushPart> parts, float learning_rate_factor);
   // Recycles a batch that is not pushed.
   void Recycle(std::unique_ptr<LookedUp> batch);
@@ -89,9 +90,10 @@ class LookupPipeline {
   const PipelineOptions options_;
 
   mutable absl::Mutex mutex_;
-  std::deque<std::unique_ptr<LookedUp>> ahead_ ABSL_GUARDED_BY(mutex_);  // in order; the front may not be answered yet
+  std::deque<std::unique_ptr<LookedUp>> ahead_
+      ABSL_GUARDED_BY(mutex_);  // in order; the front may not be answered yet
   std::vector<std::unique_ptr<LookedUp>> recycled_ ABSL_GUARDED_BY(mutex_);
-  int unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // permits taken
+  int unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;   // permits taken
   int calls_under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that will still touch this object
   bool at_end_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

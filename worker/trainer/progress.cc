@@ -34,14 +34,15 @@ bool Progress::Due() {
 
 std::string Progress::Line(double staleness) const {
   constexpr int kWidth = 24;
-  const double part = total_ == 0 ? 0 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
+  const double part =
+      total_ == 0 ? 0 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const int filled = static_cast<int>(part * kWidth);
   const double seconds = std::max(1e-9, absl::ToDoubleSeconds(clock_->Now() - began_));
   const double rate = static_cast<double>(done_) / seconds;
   const double left = rate > 0 ? static_cast<double>(total_ - std::min(total_, done_)) / rate : 0;
-  return absl::StrFormat("epoch %d/%d [%s%s] %3.0f%% %8.0f samples/s  loss %.4f  staleness %.1f  %s left", epoch_, epochs_,
-                         std::string(filled, '='), std::string(kWidth - filled, ' '), part * 100, rate,
-                         std::max(0.0, mean_loss_), staleness,
+  return absl::StrFormat("epoch %d/%d [%s%s] %3.0f%% %8.0f samples/s  loss %.4f  staleness %.1f  %s left",
+                         epoch_, epochs_, std::string(filled, '='), std::string(kWidth - filled, ' '),
+                         part * 100, rate, std::max(0.0, mean_loss_), staleness,
                          absl::FormatDuration(absl::Seconds(static_cast<int64_t>(left + 0.5))));
 }
 

@@ -11,8 +11,9 @@
 
 namespace tandem::worker {
 
-// Shows, at most every `every`, how far the epoch is with samples/s, mean loss and measured staleness. On a terminal one
-// line is redrawn in place; elsewhere a line is printed ten times an epoch at most. Used by one thread.
+// Shows, at most every `every`, how far the epoch is with samples/s, mean loss and measured staleness. On a
+// terminal one line is redrawn in place; elsewhere a line is printed ten times an epoch at most. Used by one
+// thread.
 class Progress {
  public:
   // A silent one prints nothing (all ranks but 0).
@@ -20,7 +21,8 @@ class Progress {
 
   // `total` examples make the epoch, over all workers.
   void BeginEpoch(int epoch, int epochs, uint64_t total);
-  // This worker did a step; the others are assumed to keep up. `staleness` is asked for only when a line is due.
+  // This worker did a step; the others are assumed to keep up. `staleness` is asked for only when a line is
+  // due.
   template <typename Staleness>
   void Step(uint64_t examples_of_all_workers, double loss, Staleness staleness) {
     done_ += examples_of_all_workers;

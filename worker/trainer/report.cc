@@ -24,11 +24,11 @@ Json ToJson(const Quality& quality) {
 // Milliseconds per step of each stage.
 Json ToJson(const StageTimes& times, uint64_t steps) {
   auto ms = [steps](double seconds) { return steps == 0 ? 0.0 : seconds * 1e3 / static_cast<double>(steps); };
-  return {{"wait_rows", ms(times.wait_rows)},     {"gather", ms(times.gather)},
-          {"forward", ms(times.forward)},         {"backward", ms(times.backward)},
-          {"scatter", ms(times.scatter)},         {"push", ms(times.push)},
-          {"wait_reduce", ms(times.wait_reduce)}, {"optimizer", ms(times.optimizer)},
-          {"ahead_read", ms(times.ahead.read)},   {"ahead_dedupe", ms(times.ahead.dedupe)},
+  return {{"wait_rows", ms(times.wait_rows)},       {"gather", ms(times.gather)},
+          {"forward", ms(times.forward)},           {"backward", ms(times.backward)},
+          {"scatter", ms(times.scatter)},           {"push", ms(times.push)},
+          {"wait_reduce", ms(times.wait_reduce)},   {"optimizer", ms(times.optimizer)},
+          {"ahead_read", ms(times.ahead.read)},     {"ahead_dedupe", ms(times.ahead.dedupe)},
           {"ahead_permit", ms(times.ahead.permit)}, {"ahead_send", ms(times.ahead.send)}};
 }
 
@@ -44,7 +44,8 @@ double BytesPerRow(const TableReport& table) {
 
 }  // namespace
 
-TableReport SummarizeTable(const std::string& name, const std::vector<std::vector<tandem::v1::TableInfo>>& servers) {
+TableReport SummarizeTable(const std::string& name,
+                           const std::vector<std::vector<tandem::v1::TableInfo>>& servers) {
   TableReport report{.name = name};
   double weighted = 0, pushes = 0;
   for (const auto& server : servers) {
@@ -76,8 +77,9 @@ TableReport SummarizeTable(const std::string& name, const std::vector<std::vecto
 
 std::string FormatReport(const RunReport& report) {
   std::string out = "\n";
-  absl::StrAppendFormat(&out, "%s: %s, %s, %d worker%s, %d parameter server%s\n", report.job, report.model, report.mode,
-                        report.workers, report.workers == 1 ? "" : "s", report.servers, report.servers == 1 ? "" : "s");
+  absl::StrAppendFormat(&out, "%s: %s, %s, %d worker%s, %d parameter server%s\n", report.job, report.model,
+                        report.mode, report.workers, report.workers == 1 ? "" : "s", report.servers,
+                        report.servers == 1 ? "" : "s");
   absl::StrAppendFormat(&out, "  %-34s %10s %10s\n", "on the test split", "AUC", "logloss");
   auto line = [&](const std::string& name, const Quality& quality) {
     absl::StrAppendFormat(&out, "  %-34s %10.4f %10.4f\n", name, quality.auc, quality.logloss);
@@ -87,14 +89,14 @@ std::string FormatReport(const RunReport& report) {
                     report.best_epoch > 0 ? absl::StrCat(" (epoch ", report.best_epoch, ")") : ""),
        report.test);
   absl::StrAppendFormat(&out, "  %-34s %10s samples/s over %d epochs, %.1f s in all%s\n", "training speed",
-                        Thousands(static_cast<uint64_t>(report.samples_per_s)), report.epochs.size(), report.seconds,
-                        report.stopped_early ? ", stopped early" : "");
+                        Thousands(static_cast<uint64_t>(report.samples_per_s)), report.epochs.size(),
+                        report.seconds, report.stopped_early ? ", stopped early" : "");
   for (const TableReport& table : report.tables) {
-    absl::StrAppendFormat(&out, "  %-34s %10s rows, %.1f bytes/row, per shard %s\n",
-                          absl::StrCat("table '", table.name, "', dim ", table.dim), Thousands(table.rows),
-                          BytesPerRow(table),
-                          absl::StrJoin(table.rows_per_shard, " + ",
-                                        [](std::string* to, uint64_t rows) { absl::StrAppend(to, Thousands(rows)); }));
+    absl::StrAppendFormat(
+        &out, "  %-34s %10s rows, %.1f bytes/row, per shard %s\n",
+        absl::StrCat("table '", table.name, "', dim ", table.dim), Thousands(table.rows), BytesPerRow(table),
+        absl::StrJoin(table.rows_per_shard, " + ",
+                      [](std::string* to, uint64_t rows) { absl::StrAppend(to, Thousands(rows)); }));
     absl::StrAppendFormat(&out, "  %-34s %10.2f updates on average, %d at most\n", "  measured staleness",
                           table.staleness_mean, table.staleness_max);
     if (table.missing_rows + table.refused_pushes > 0) {
@@ -106,7 +108,8 @@ std::string FormatReport(const RunReport& report) {
     absl::StrAppendFormat(&out, "  %-34s %10s (see the warnings above)\n", "malformed lines skipped",
                           Thousands(report.malformed_lines));
   }
-  if (!report.checkpoint.empty()) absl::StrAppendFormat(&out, "  %-34s %s\n", "checkpoint", report.checkpoint);
+  if (!report.checkpoint.empty())
+    absl::StrAppendFormat(&out, "  %-34s %s\n", "checkpoint", report.checkpoint);
   return out;
 }
 
@@ -170,7 +173,8 @@ absl::Status WriteReport(const RunReport& report, const std::string& path) {
     out << ReportToJson(report);
     out.close();
     if (!out) {
-      return absl::UnavailableError(absl::StrCat("cannot write the report to '", temporary, "': ", std::strerror(errno)));
+      return absl::UnavailableError(
+          absl::StrCat("cannot write the report to '", temporary, "': ", std::strerror(errno)));
     }
   }
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {

@@ -20,17 +20,17 @@ struct Quality {
 };
 
 struct EpochReport {
-  int epoch = 0;  // from 1
-  uint64_t step = 0;           // at its end
-  uint64_t steps = 0;          // of this epoch
-  uint64_t examples = 0;       // over all workers
-  double seconds = 0;          // of training; evaluation and checkpoints are not in it
+  int epoch = 0;          // from 1
+  uint64_t step = 0;      // at its end
+  uint64_t steps = 0;     // of this epoch
+  uint64_t examples = 0;  // over all workers
+  double seconds = 0;     // of training; evaluation and checkpoints are not in it
   double samples_per_s = 0;
   double train_loss = 0;
-  double learning_rate = 0;    // of the dense optimizer, at the end
+  double learning_rate = 0;  // of the dense optimizer, at the end
   Quality valid;
-  bool best = false;           // so far
-  StageTimes times;            // rank 0's
+  bool best = false;  // so far
+  StageTimes times;   // rank 0's
 };
 
 struct BaselineReport {
@@ -58,18 +58,19 @@ struct RunReport {
   uint64_t train_examples = 0, malformed_lines = 0;
   std::vector<EpochReport> epochs;
   bool stopped_early = false;
-  int best_epoch = 0;  // 0: none was evaluated
-  Quality test;        // of the best epoch's model
+  int best_epoch = 0;        // 0: none was evaluated
+  Quality test;              // of the best epoch's model
   double samples_per_s = 0;  // over all epochs
   double seconds = 0;        // of the whole run
   std::vector<BaselineReport> baselines;
   std::vector<TableReport> tables;
-  std::string checkpoint;    // of the best epoch; empty: none was written
+  std::string checkpoint;  // of the best epoch; empty: none was written
   std::string job_file;
 };
 
 // Fills in a table's part from its per-server statistics, in server order.
-TableReport SummarizeTable(const std::string& name, const std::vector<std::vector<tandem::v1::TableInfo>>& servers);
+TableReport SummarizeTable(const std::string& name,
+                           const std::vector<std::vector<tandem::v1::TableInfo>>& servers);
 
 std::string FormatReport(const RunReport& report);
 std::string ReportToJson(const RunReport& report);

@@ -1,0 +1,164 @@
+#include "worker/trainer/model_checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "ps/checkpoint/checkpoint_dir.h"
+#include "tandem/v1/checkpoint.pb.h"
+#include "worker/job/job_parser.h"
+
+namespace tandem::worker {
+namespace {
+
+// The schedule's memory travels among the metrics, under these names.
+constexpr char kPlateauFactor[] = "schedule.plateau_factor";
+constexpr char kPlateauBest[] = "schedule.best";
+constexpr char kPlateauBad[] = "schedule.bad_metrics";
+
+std::string FloatBytes(absl::Span<const float> values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+}
+
+v1::DenseState ToDenseState(const JobSpec& job, Model* model, const DenseOptimizer& optimizer) {
+  v1::DenseState dense;
+  absl::Span<const float> parameters = model->parameters();
+  for (const ParameterBlock& block : model->blocks()) {
+    v1::DenseBlock* to = dense.add_parameters();
+    to->set_name(block.name);
+    for (const int size : block.shape) to->add_shape(static_cast<uint64_t>(size));
+    to->set_values(FloatBytes(parameters.subspan(block.offset, block.size)));
+  }
+  dense.set_optimizer(job.optimizer.kind);
+  dense.set_optimizer_state(FloatBytes(optimizer.state().slots));
+  dense.set_optimizer_steps(optimizer.state().steps);
+  return dense;
+}
+
+absl::Status CheckBlocks(const v1::DenseState& dense, const Model& model) {
+  const std::vector<ParameterBlock>& blocks = model.blocks();
+  if (dense.parameters_size() != static_cast<int>(blocks.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("the checkpoint has ", dense.parameters_size(),
+                                                   " dense parameter blocks, model '", model.kind(), "' has ",
+                                                   blocks.size(), "; was it written by another model?"));
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const v1::DenseBlock& saved = dense.parameters(static_cast<int>(i));
+    if (saved.name() == blocks[i].name && saved.values().size() == blocks[i].size * sizeof(float)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the checkpoint's block ", i, " is '", saved.name(),
+                                                   "' of shape [", absl::StrJoin(saved.shape(), ", "),
+                                                   "], the model's is '", blocks[i].name, "' of shape [",
+                                                   absl::StrJoin(blocks[i].shape, ", "), "]"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string LoadedModel::Serialize() const {
+  v1::CheckpointManifest manifest;
+  manifest.set_step(state.step);
+  manifest.set_epoch(state.epoch);
+  manifest.mutable_metrics()->insert(state.metrics.begin(), state.metrics.end());
+  manifest.set_model(path);
+  manifest.set_job_text(dense);
+  return manifest.SerializeAsString();
+}
+
+absl::StatusOr<LoadedModel> LoadedModel::Parse(const std::string& bytes) {
+  v1::CheckpointManifest manifest;
+  if (!manifest.ParseFromString(bytes)) return absl::DataLossError("rank 0 sent a malformed model state");
+  return LoadedModel{.path = manifest.model(),
+                     .state = {.step = manifest.step(),
+                               .epoch = manifest.epoch(),
+                               .metrics = {manifest.metrics().begin(), manifest.metrics().end()}},
+                     .dense = manifest.job_text()};
+}
+
+absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer,
+                                LearningRateSchedule* schedule) const {
+  v1::DenseState saved;
+  if (!saved.ParseFromString(dense))
+    return absl::DataLossError(absl::StrCat(path, ": the dense part does not parse"));
+  TANDEM_RETURN_IF_ERROR(Annotate(CheckBlocks(saved, *model), path));
+  DenseOptimizerState slots{.steps = saved.optimizer_steps()};
+  slots.slots.resize(saved.optimizer_state().size() / sizeof(float));
+  std::memcpy(slots.slots.data(), saved.optimizer_state().data(), slots.slots.size() * sizeof(float));
+  TANDEM_RETURN_IF_ERROR(Annotate(optimizer->Restore(std::move(slots)),
+                                  absl::StrCat(path, " (optimizer '", saved.optimizer(), "')")));
+  absl::Span<float> parameters = model->parameters();
+  for (size_t i = 0; i < model->blocks().size(); ++i) {
+    const std::string& values = saved.parameters(static_cast<int>(i)).values();
+    std::memcpy(parameters.data() + model->blocks()[i].offset, values.data(), values.size());
+  }
+  LearningRateState plateau;
+  for (const auto& [name, value] : state.metrics) {
+    if (name == kPlateauFactor) plateau.plateau_factor = value;
+    if (name == kPlateauBad) plateau.bad_metrics = static_cast<int>(value);
+    if (name == kPlateauBest) {
+      plateau.has_best = true;
+      plateau.best = value;
+    }
+  }
+  schedule->Restore(plateau);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& state, ps::Client* client,
+                                      Model* model, const DenseOptimizer& optimizer,
+                                      const LearningRateSchedule& schedule) {
+  TANDEM_ASSIGN_OR_RETURN(std::string unfinished, ps::BeginCheckpoint(job.checkpoint.dir, state.step));
+  TANDEM_RETURN_IF_ERROR(client->SaveCheckpoint(unfinished).status());
+  TANDEM_RETURN_IF_ERROR(ps::WriteDenseState(unfinished, ToDenseState(job, model, optimizer)));
+  v1::CheckpointManifest manifest;
+  manifest.set_job_name(job.name);
+  manifest.set_step(state.step);
+  manifest.set_epoch(state.epoch);
+  manifest.set_model(model->kind());
+  manifest.set_unix_millis(absl::ToUnixMillis(absl::Now()));
+  manifest.set_job_text(JobToYaml(job));
+  auto& metrics = *manifest.mutable_metrics();
+  metrics.insert(state.metrics.begin(), state.metrics.end());
+  metrics[kPlateauFactor] = schedule.state().plateau_factor;
+  metrics[kPlateauBad] = schedule.state().bad_metrics;
+  if (schedule.state().has_best) metrics[kPlateauBest] = schedule.state().best;
+  return ps::CommitCheckpoint(unfinished, manifest);
+}
+
+absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& path, ps::Client* client) {
+  LoadedModel loaded;
+  loaded.path = path;
+  if (path == "latest") {
+    TANDEM_ASSIGN_OR_RETURN(loaded.path, ps::LatestCheckpoint(job.checkpoint.dir));
+  }
+  TANDEM_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ps::ReadManifest(loaded.path));
+  TANDEM_ASSIGN_OR_RETURN(v1::DenseState dense, ps::ReadDenseState(loaded.path));
+  TANDEM_RETURN_IF_ERROR(client->LoadCheckpoint(loaded.path));
+  loaded.state.step = manifest.step();
+  loaded.state.epoch = manifest.epoch();
+  loaded.state.metrics = {manifest.metrics().begin(), manifest.metrics().end()};
+  loaded.dense = dense.SerializeAsString();
+  return loaded;
+}
+
+void PruneModels(const JobSpec& job, const std::string& best) {
+  const absl::Status pruned = ps::PruneCheckpoints(job.checkpoint.dir, job.checkpoint.keep, best);
+  if (!pruned.ok()) LogWarning(absl::StrCat("old checkpoints stay: ", pruned.message()));
+}
+
+std::string CheckpointOfEpoch(const JobSpec& job, uint64_t epoch) {
+  const absl::StatusOr<std::vector<ps::CheckpointEntry>> all = ps::ListCheckpoints(job.checkpoint.dir);
+  if (!all.ok()) return "";
+  for (const ps::CheckpointEntry& entry : *all) {
+    if (entry.manifest.epoch() == epoch) return entry.path;
+  }
+  return "";
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,392 @@
+#include "worker/trainer/training_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "worker/data/logistic_baseline.h"
+#include "worker/data/metrics.h"
+#include "worker/data/prefetch_reader.h"
+#include "worker/models/dense_optimizer.h"
+#include "worker/models/lr_schedule.h"
+#include "worker/models/nn/gemm.h"
+#include "worker/trainer/hybrid_trainer.h"
+#include "worker/trainer/job_plan.h"
+#include "worker/trainer/model_checkpoint.h"
+#include "worker/trainer/progress.h"
+
+namespace tandem::worker {
+namespace {
+
+using collectives::ReduceOp;
+
+constexpr size_t kReadAhead = 4;  // batches parsed before they are asked for
+
+std::string ModeName(const v1::UpdateMode& mode) {
+  switch (mode.kind()) {
+    case v1::UpdateMode::SYNC:
+      return "sync";
+    case v1::UpdateMode::BOUNDED:
+      return absl::StrCat("bounded staleness ", mode.staleness());
+    default:
+      return "async";
+  }
+}
+
+class TrainingRun {
+ public:
+  TrainingRun(const JobSpec& job, const RunOptions& options, const RunContext& context)
+      : job_(job),
+        options_(options),
+        context_(context),
+        rank_(context.group->rank()),
+        world_size_(context.group->world_size()),
+        progress_(rank_ != 0, options.terminal, job.train.log_every, context.clock) {}
+
+  absl::StatusOr<RunReport> Run();
+
+ private:
+  bool leads() const { return rank_ == 0; }
+  absl::Status Prepare();
+  absl::Status Resume();
+  // Rank 0 loads `path`; all ranks take over its model and step.
+  absl::Status Load(const std::string& path, ModelState* state);
+  absl::Status TrainEpoch(int epoch);
+  absl::StatusOr<Quality> Evaluate(Split split, ScoredExamples* all);
+  absl::Status SaveCheckpoint(const EpochReport& epoch);
+  absl::Status Test();
+  absl::Status WritePredictions(const ScoredExamples& scored);
+  void AddBaselines();
+  absl::Status AddTables();
+  double MeasuredStaleness();
+  bool EarlyStoppingSays(const EpochReport& epoch);
+  double MetricOf(const Quality& quality) const {
+    return job_.train.early_stopping.metric == Metric::kAuc ? quality.auc : -quality.logloss;
+  }
+  // Agreement on a figure that only rank 0 has.
+  absl::Status Share(absl::Span<double> values) {
+    return context_.group->Broadcast(values.data(), values.size() * sizeof(double), /*root=*/0);
+  }
+
+  const JobSpec job_;
+  const RunOptions options_;
+  const RunContext context_;
+  const int rank_;
+  const int world_size_;
+  Progress progress_;
+  std::unique_ptr<Dataset> dataset_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<DenseOptimizer> optimizer_;
+  std::optional<LearningRateSchedule> schedule_;
+  JobPlan plan_;
+  std::unique_ptr<HybridTrainer> trainer_;
+  int first_epoch_ = 1;
+  double best_metric_ = -std::numeric_limits<double>::infinity();
+  int epochs_since_best_ = 0;
+  std::string best_checkpoint_;
+  RunReport report_;
+};
+
+absl::Status TrainingRun::Prepare() {
+  UseOneBlasThread();
+  TANDEM_ASSIGN_OR_RETURN(dataset_, Dataset::Open(job_.data));
+  ModelOptions model_options = job_.model;
+  model_options.num_dense = dataset_->num_dense();
+  model_options.num_sparse = dataset_->num_sparse();
+  model_options.seed = job_.train.seed;
+  TANDEM_ASSIGN_OR_RETURN(model_, CreateModel(model_options));
+  TANDEM_ASSIGN_OR_RETURN(plan_, PlanJob(job_, dataset_->schema(), *model_, world_size_));
+  for (const v1::TableConfig& table : plan_.tables)
+    TANDEM_RETURN_IF_ERROR(context_.client->CreateTable(table));
+
+  TANDEM_ASSIGN_OR_RETURN(report_.train_examples, dataset_->Count(Split::kTrain));
+  if (report_.train_examples == 0) return absl::InvalidArgumentError("the training split has no examples");
+  const uint64_t global_batch = job_.train.batch_size * static_cast<uint64_t>(world_size_);
+  const uint64_t steps_per_epoch = (report_.train_examples + global_batch - 1) / global_batch;
+  TANDEM_ASSIGN_OR_RETURN(optimizer_, DenseOptimizer::Create(job_.optimizer, model_->blocks()));
+  LearningRateOptions schedule = job_.schedule;
+  if (schedule.total_steps == 0)
+    schedule.total_steps = steps_per_epoch * static_cast<uint64_t>(job_.train.epochs);
+  // Metrics are turned so that higher is better before anything looks at them (MetricOf).
+  schedule.higher_is_better = true;
+  TANDEM_ASSIGN_OR_RETURN(schedule_, LearningRateSchedule::Create(schedule));
+  trainer_ = std::make_unique<HybridTrainer>(
+      context_.client, context_.group, model_.get(), optimizer_.get(), plan_.lookup,
+      HybridOptions{.lookahead = job_.train.lookahead,
+                    .max_in_flight = job_.train.max_in_flight,
+                    .learning_rate = [this](uint64_t step) { return schedule_->At(step); },
+                    .learning_rate_factor = [this](uint64_t step) { return schedule_->FactorAt(step); }});
+  report_.job = job_.name;
+  report_.job_file = options_.job_file;
+  report_.model = model_->kind();
+  report_.mode = ModeName(job_.train.mode);
+  report_.workers = world_size_;
+  report_.servers = context_.client->num_servers();
+  report_.seed = job_.train.seed;
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::TrainEpoch(int epoch) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
+                          dataset_->Read({.split = Split::kTrain,
+                                          .batch_size = job_.train.batch_size,
+                                          .shuffle = true,
+                                          .seed = job_.train.seed,
+                                          .epoch = static_cast<uint64_t>(epoch),
+                                          .shuffle_buffer = job_.shuffle_buffer,
+                                          .rank = rank_,
+                                          .world_size = world_size_,
+                                          .tail = ReadOptions::Tail::kPad}));
+  PrefetchReader ahead(std::move(reader), kReadAhead);
+  progress_.BeginEpoch(epoch, job_.train.epochs, report_.train_examples);
+  absl::StatusOr<PassStats> stats = trainer_->Train(&ahead, [this](const StepReport& step) {
+    progress_.Step(step.examples * static_cast<uint64_t>(world_size_), step.loss,
+                   [this] { return MeasuredStaleness(); });
+  });
+  progress_.EndEpoch();
+  TANDEM_RETURN_IF_ERROR(stats);
+
+  // Everyone's figures; by the same all-reduce, nobody goes on before all gradients of all workers are
+  // acknowledged.
+  double sums[] = {static_cast<double>(stats->examples), stats->loss_sum,
+                   static_cast<double>(ahead.malformed_lines())};
+  double slowest[] = {stats->seconds};
+  TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(sums), ReduceOp::kSum));
+  TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(slowest), ReduceOp::kMax));
+
+  EpochReport entry;
+  entry.epoch = epoch;
+  entry.step = trainer_->step();
+  entry.steps = stats->steps;
+  entry.examples = static_cast<uint64_t>(sums[0]);
+  entry.train_loss = sums[1] / std::max(1.0, sums[0]);
+  entry.seconds = slowest[0];
+  entry.samples_per_s = sums[0] / std::max(1e-9, slowest[0]);
+  entry.learning_rate = schedule_->At(trainer_->step());
+  entry.times = stats->times;
+  report_.malformed_lines = static_cast<uint64_t>(sums[2]);
+  TANDEM_ASSIGN_OR_RETURN(entry.valid, Evaluate(Split::kValid, nullptr));
+  entry.best = MetricOf(entry.valid) >
+               best_metric_ + (report_.best_epoch == 0 ? 0.0 : job_.train.early_stopping.min_delta);
+  if (entry.best) {
+    best_metric_ = MetricOf(entry.valid);
+    report_.best_epoch = epoch;
+    epochs_since_best_ = 0;
+  } else {
+    ++epochs_since_best_;
+  }
+  schedule_->OnMetric(MetricOf(entry.valid));
+  if (leads()) {
+    std::printf("epoch %d/%d  train loss %.4f  valid AUC %.4f  logloss %.4f  %.0f samples/s%s\n", epoch,
+                job_.train.epochs, entry.train_loss, entry.valid.auc, entry.valid.logloss,
+                entry.samples_per_s, entry.best ? "  *" : "");
+    std::fflush(stdout);
+  }
+  if (job_.checkpoint.every_epochs > 0 &&
+      (entry.best || epoch % job_.checkpoint.every_epochs == 0 || epoch == job_.train.epochs)) {
+    TANDEM_RETURN_IF_ERROR(SaveCheckpoint(entry));
+  }
+  report_.epochs.push_back(std::move(entry));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
+                          dataset_->Read({.split = split,
+                                          .batch_size = std::max<size_t>(job_.train.batch_size, 1024),
+                                          .rank = rank_,
+                                          .world_size = world_size_,
+                                          .tail = ReadOptions::Tail::kExact}));
+  PrefetchReader ahead(std::move(reader), kReadAhead);
+  TANDEM_ASSIGN_OR_RETURN(ScoredExamples mine, trainer_->Predict(&ahead));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> everyones,
+                          context_.group->AllGatherBytes(mine.Serialize()));
+  ScoredExamples merged;
+  for (const std::string& theirs : everyones) {
+    TANDEM_ASSIGN_OR_RETURN(ScoredExamples part, ScoredExamples::Parse(theirs));
+    merged.Merge(part);
+  }
+  // All ranks hold the same examples in the same order and come to the same figures.
+  TANDEM_ASSIGN_OR_RETURN(ClickMetrics metrics, merged.Evaluate());
+  if (all != nullptr) *all = std::move(merged);
+  return Quality{.auc = metrics.auc, .logloss = metrics.logloss, .examples = metrics.examples};
+}
+
+double TrainingRun::MeasuredStaleness() {
+  const absl::StatusOr<std::vector<v1::TableInfo>> tables = context_.client->ListTables();
+  double mean = 0;
+  if (tables.ok()) {
+    for (const v1::TableInfo& table : *tables) mean = std::max(mean, table.statistics().staleness_mean());
+  }
+  return mean;
+}
+
+bool TrainingRun::EarlyStoppingSays(const EpochReport& epoch) {
+  const int patience = job_.train.early_stopping.patience;
+  return patience > 0 && epochs_since_best_ > patience && epoch.epoch < job_.train.epochs;
+}
+
+absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
+  // Rank 0 writes while the others wait: no push is under way, so all servers save one state.
+  absl::Status saved;
+  if (leads()) {
+    ModelState state{.step = trainer_->step(),
+                     .epoch = static_cast<uint64_t>(epoch.epoch),
+                     .metrics = {{"valid_auc", epoch.valid.auc},
+                                 {"valid_logloss", epoch.valid.logloss},
+                                 {"train_loss", epoch.train_loss},
+                                 {"best_metric", best_metric_},
+                                 {"best_epoch", report_.best_epoch},
+                                 {"epochs_since_best", epochs_since_best_}}};
+    absl::StatusOr<std::string> path =
+        SaveModel(job_, state, context_.client, model_.get(), *optimizer_, *schedule_);
+    saved = path.status();
+    if (path.ok()) {
+      if (epoch.best) best_checkpoint_ = *path;
+      PruneModels(job_, best_checkpoint_);
+    }
+  }
+  double ok[] = {saved.ok() ? 1.0 : 0.0};
+  TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(ok)));
+  if (!saved.ok()) return Annotate(saved, "saving a checkpoint");
+  return ok[0] == 1.0 ? absl::OkStatus()
+                      : absl::AbortedError("rank 0 could not save a checkpoint; its log says why");
+}
+
+absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
+  absl::Status status;
+  std::string serialized;
+  if (leads()) {
+    absl::StatusOr<LoadedModel> loaded = LoadModel(job_, path, context_.client);
+    status = loaded.status();
+    if (loaded.ok()) {
+      serialized = loaded->Serialize();
+      LogInfo(absl::StrCat("loaded ", loaded->path));
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> everyones, context_.group->AllGatherBytes(serialized));
+  TANDEM_RETURN_IF_ERROR(status);
+  if (everyones[0].empty())
+    return absl::AbortedError("rank 0 could not load the checkpoint; its log says why");
+  TANDEM_ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Parse(everyones[0]));
+  TANDEM_RETURN_IF_ERROR(loaded.Apply(model_.get(), optimizer_.get(), &*schedule_));
+  trainer_->set_step(loaded.state.step);
+  *state = std::move(loaded.state);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::Resume() {
+  if (options_.resume.empty()) return absl::OkStatus();
+  ModelState state;
+  TANDEM_RETURN_IF_ERROR(Annotate(Load(options_.resume, &state), "resuming"));
+  first_epoch_ = static_cast<int>(state.epoch) + 1;
+  auto metric = [&](const char* name, double fallback) {
+    const auto found = state.metrics.find(name);
+    return found == state.metrics.end() ? fallback : found->second;
+  };
+  best_metric_ = metric("best_metric", best_metric_);
+  report_.best_epoch = static_cast<int>(metric("best_epoch", 0));
+  epochs_since_best_ = static_cast<int>(metric("epochs_since_best", 0));
+  if (leads()) best_checkpoint_ = CheckpointOfEpoch(job_, static_cast<uint64_t>(report_.best_epoch));
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::Test() {
+  // The best epoch's model is what is tested and kept; it is the current one unless a later epoch was worse.
+  const bool current_is_best = !report_.epochs.empty() && report_.epochs.back().best;
+  double reload[] = {!current_is_best && !best_checkpoint_.empty() ? 1.0 : 0.0};
+  TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(reload)));
+  if (reload[0] == 1.0) {
+    ModelState state;
+    TANDEM_RETURN_IF_ERROR(Annotate(Load(best_checkpoint_, &state), "loading the best epoch's checkpoint"));
+  }
+  ScoredExamples scored;
+  TANDEM_ASSIGN_OR_RETURN(report_.test, Evaluate(Split::kTest, &scored));
+  if (leads() && !options_.predictions.empty()) return WritePredictions(scored);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::WritePredictions(const ScoredExamples& scored) {
+  std::ofstream out(options_.predictions, std::ios::trunc);
+  for (size_t i = 0; i < scored.size(); ++i) {
+    out << absl::StrFormat("%d\t%.9g\n", scored.labels()[i] > 0.5f ? 1 : 0, Sigmoid(scored.logits()[i]));
+  }
+  out.close();
+  if (!out)
+    return absl::UnavailableError(absl::StrCat("cannot write predictions to '", options_.predictions, "'"));
+  return absl::OkStatus();
+}
+
+void TrainingRun::AddBaselines() {
+  const absl::StatusOr<LogisticBaseline> baseline =
+      TrainLogisticBaseline(dataset_.get(), {.seed = job_.train.seed});
+  if (!baseline.ok()) {
+    LogWarning(absl::StrCat("no baselines: ", baseline.status().message()));
+    return;
+  }
+  report_.baselines.push_back(
+      {"global mean",
+       {.auc = 0.5, .logloss = baseline->mean_test_logloss, .examples = baseline->test.examples}});
+  report_.baselines.push_back(
+      {"logistic regression (one process)",
+       {.auc = baseline->test.auc, .logloss = baseline->test.logloss, .examples = baseline->test.examples}});
+}
+
+absl::Status TrainingRun::AddTables() {
+  TANDEM_ASSIGN_OR_RETURN(auto servers, context_.client->ListTablesPerServer());
+  for (const v1::TableConfig& table : plan_.tables)
+    report_.tables.push_back(SummarizeTable(table.name(), servers));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RunReport> TrainingRun::Run() {
+  const absl::Time began = context_.clock->Now();
+  TANDEM_RETURN_IF_ERROR(Prepare());
+  TANDEM_RETURN_IF_ERROR(context_.group->Barrier());  // every worker has made the tables
+  TANDEM_RETURN_IF_ERROR(Resume());
+  if (leads()) {
+    LogInfo(absl::StrCat("training ", report_.model, " on ", report_.train_examples,
+                         " examples: ", report_.workers, " workers, ", report_.servers,
+                         " parameter servers, ", report_.mode));
+  }
+  for (int epoch = first_epoch_; epoch <= job_.train.epochs; ++epoch) {
+    TANDEM_RETURN_IF_ERROR(TrainEpoch(epoch));
+    if (EarlyStoppingSays(report_.epochs.back())) {
+      report_.stopped_early = true;
+      break;
+    }
+  }
+  double examples = 0, seconds = 0;
+  for (const EpochReport& epoch : report_.epochs) {
+    examples += static_cast<double>(epoch.examples);
+    seconds += epoch.seconds;
+  }
+  report_.samples_per_s = seconds > 0 ? examples / seconds : 0;
+  if (leads()) TANDEM_RETURN_IF_ERROR(AddTables());  // before the best epoch's rows take the tables' place
+  TANDEM_RETURN_IF_ERROR(Test());
+  if (leads() && options_.baselines) AddBaselines();
+  report_.checkpoint = best_checkpoint_;
+  report_.seconds = absl::ToDoubleSeconds(context_.clock->Now() - began);
+  return report_;
+}
+
+}  // namespace
+
+absl::StatusOr<RunReport> RunTraining(const JobSpec& job, const RunOptions& options,
+                                      const RunContext& context) {
+  TrainingRun run(job, options, context);
+  return run.Run();
+}
+
+}  // namespace tandem::worker

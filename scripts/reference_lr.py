@@ -5,10 +5,11 @@
 
     reference_lr.py train DATA.csv [--split-file ROWS.tsv] [--l2 X ...]
         Logistic regression on one-hot categorical columns, to full convergence. Which rows train
-        and which test is said by a column `split` of the CSV (train, valid or test), or by a file
-        of lines `row<TAB>split`, rows counting from 0 after the header; without either, by a
-        hash of the row number, 80/10/10. Of several --l2 the one with the best AUC on valid is
-        taken. What is minimised over the training rows, with w without the bias:
+        and which test is said by a file of lines `row<TAB>split` (rows count from 0 after the
+        header), or by a column `split` of the CSV (train, valid or test); without either, by the
+        rule of Tandem's jobs: a hash of the line with the job's data.split.seed. Of several --l2
+        the one with the best AUC on valid is taken. What is minimised over the training rows,
+        with w without the bias:
 
             sum of log(1 + exp(-y * score))  +  l2 / 2 * |w|^2,      y = -1 or 1
 
@@ -17,7 +18,6 @@ Python standard library only. Each result is one JSON object on stdout.
 
 import argparse
 import csv
-import hashlib
 import itertools
 import json
 import math
@@ -170,11 +170,29 @@ def _solve(rows, curvature, penalty, right, accuracy=1e-3, max_iterations=500):
     return x
 
 
-def hashed_split(row, seed):
-    """80/10/10 by a hash of the row number."""
-    digest = hashlib.blake2b(f"{seed}:{row}".encode(), digest_size=8).digest()
-    share = int.from_bytes(digest, "big") / 2**64
-    return "train" if share < 0.8 else "valid" if share < 0.9 else "test"
+_MASK = 2**64 - 1
+
+
+def _mix(x):
+    """SplitMix64's finaliser."""
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
+    return x ^ (x >> 31)
+
+
+def hash_line(line, seed):
+    """The seeded hash that decides a line's split: 8 bytes at a time, little endian."""
+    h = _mix(_mix(seed) ^ (len(line) * 0xFF51AFD7ED558CCD & _MASK))
+    for start in range(0, len(line), 8):
+        h = _mix(h ^ int.from_bytes(line[start:start + 8], "little"))
+    return h
+
+
+def hashed_split(line, seed, valid, test):
+    """The split of a line (bytes, without its end), of which `valid` and `test` are the shares."""
+    share = (hash_line(line, seed) >> 11) * 2.0**-53
+    return "test" if share < test else "valid" if share < test + valid else "train"
 
 
 def read_split_file(path, rows):
@@ -205,7 +223,11 @@ def read_data(options):
     elif rows and "split" in rows[0]:
         splits = [row["split"] for row in rows]
     else:
-        splits = [hashed_split(i, options.seed) for i in range(len(rows))]
+        with open(options.data, "rb") as file:
+            lines = file.read().splitlines()[1:]
+        if len(lines) != len(rows):
+            raise ReferenceError(f"{options.data} has fields with line ends: give --split-file")
+        splits = [hashed_split(line, options.seed, options.valid, options.test) for line in lines]
     number = [{} for _ in options.features]
     data = {}
     for split in SPLITS:
@@ -270,7 +292,9 @@ def main(arguments=None):
     command.add_argument("--threshold", type=float, default=4, help="positive from here on")
     command.add_argument("--l2", nargs="+", type=float, default=[2, 4, 8])
     command.add_argument("--split-file", help="lines row<TAB>train|valid|test")
-    command.add_argument("--seed", type=int, default=1, help="of the split, where we make it")
+    command.add_argument("--seed", type=int, default=1, help="data.split.seed of the job")
+    command.add_argument("--valid", type=float, default=0.1, help="data.split.valid of the job")
+    command.add_argument("--test", type=float, default=0.1, help="data.split.test of the job")
     command.add_argument("--predictions", help="write label<TAB>probability of the test rows here")
     options = parser.parse_args(arguments)
     try:

@@ -73,6 +73,19 @@ class LogisticRegressionTest(unittest.TestCase):
         self.assertAlmostEqual(model.predict([[9]])[0], reference_lr.sigmoid(model.weights[0]))
 
 
+class SplitTest(unittest.TestCase):
+    def test_the_hash_is_that_of_base_random(self):
+        # Values of HashBytes in base/random.cc.
+        self.assertEqual(reference_lr.hash_line(b"", 0), 12035550249420947055)
+        self.assertEqual(reference_lr.hash_line(b"12345678", 1), 10668896943856672319)
+        self.assertEqual(reference_lr.hash_line(b"insteval,1", 42), 16262209945195920818)
+
+    def test_shares_are_those_asked_for(self):
+        splits = [reference_lr.hashed_split(b"row %d" % i, 3, 0.2, 0.1) for i in range(5000)]
+        self.assertAlmostEqual(splits.count("valid") / 5000, 0.2, delta=0.03)
+        self.assertAlmostEqual(splits.count("test") / 5000, 0.1, delta=0.02)
+
+
 class CommandTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()

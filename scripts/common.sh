@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts of this folder: `source "$(dirname "$0")/common.sh"`.
 # Sets ROOT (the repository) and gives step, die and build_release.
 

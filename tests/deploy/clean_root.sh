@@ -76,7 +76,7 @@ for step in "${steps[@]}"; do
   say "scripts/$step"
   began=$SECONDS
   chroot "$new" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 \
-    /root/tandem/scripts/$step < /dev/null || status=$?
+    "/root/tandem/scripts/$step" < /dev/null || status=$?
   took=$((SECONDS - began))
   say "scripts/$step: exit code $status after $took s (limit $limit_s s)"
   ((status == 0)) || exit "$status"

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced: makes minimal Debian 12 roots from packages (debootstrap).
 
 # The mirror that this machine's own apt uses for bookworm.

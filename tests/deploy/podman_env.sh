@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the container tests: a Podman with settings and storage of its own, so that the
 # machine's are neither needed nor touched. Sets BASE_IMAGE_TAG and gives ensure_base_image.
 #

@@ -23,10 +23,12 @@ HWY_INLINE V ExpOfMinusAbs(Tag d, V z) {
   return hn::Exp(d, hn::Neg(hn::Abs(z)));
 }
 
+// hn::Exp makes a number of NaN; a sick logit must not pass for a healthy one.
 template <class Tag, class V = hn::Vec<Tag>>
 HWY_INLINE V SigmoidOf(Tag d, V z, V t) {
   const V one = hn::Set(d, 1.0f);
-  return hn::Div(hn::IfThenElse(hn::Lt(z, hn::Zero(d)), t, one), hn::Add(one, t));
+  const V p = hn::Div(hn::IfThenElse(hn::Lt(z, hn::Zero(d)), t, one), hn::Add(one, t));
+  return hn::IfThenElse(hn::IsNaN(z), z, p);
 }
 
 // The losses of one vector; the gradients go to d_logits unless null.

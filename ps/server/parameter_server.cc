@@ -80,6 +80,12 @@ rpc::Service ParameterServer::Impl::MakeService() {
            [this](const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::ServerInfo> { return Info(); })},
       {"Pull", [this](std::shared_ptr<rpc::ServerCall> call) { HandlePull(std::move(call)); }},
       {"Push", [this](std::shared_ptr<rpc::ServerCall> call) { HandlePush(std::move(call)); }},
+      {"SaveCheckpoint",
+       Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
+           [this](const v1::SaveCheckpointRequest& request) { return SaveCheckpoint(request.directory()); })},
+      {"LoadCheckpoint",
+       Background<v1::LoadCheckpointRequest, v1::LoadCheckpointResponse>(
+           [this](const v1::LoadCheckpointRequest& request) { return LoadCheckpoint(request.directory()); })},
   };
   return service;
 }

@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "base/buffer_pool.h"
+#include "ps/checkpoint/format.h"
 #include "ps/partition/shard_map.h"
 #include "ps/server/executor.h"
 #include "ps/server/fence.h"
@@ -82,6 +83,8 @@ class ParameterServer::Impl {
   // checkpoint_tasks.cc; on the background thread.
   absl::StatusOr<v1::SaveCheckpointResponse> SaveCheckpoint(const std::string& directory);
   absl::StatusOr<v1::LoadCheckpointResponse> LoadCheckpoint(const std::string& directory);
+  absl::StatusOr<v1::LoadCheckpointResponse> LoadTables(const std::string& directory);
+  absl::Status LoadRows(TableFileReader& file, TableStorage& storage);
 
   // Runs `body` while no push is under way; pushes that come meanwhile wait. Background thread only.
   absl::Status BetweenPushes(const std::function<absl::Status(Waiters* released)>& body);

@@ -1,0 +1,250 @@
+#include "ps/checkpoint/checkpoint_dir.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "google/protobuf/text_format.h"
+#include "ps/checkpoint/file.h"
+
+namespace tandem::ps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::string_view kStep = "step-";
+constexpr absl::string_view kUnfinished = "unfinished-";
+constexpr absl::string_view kManifest = "MANIFEST";
+constexpr absl::string_view kManifestCrc = "# crc32: ";
+constexpr absl::string_view kDense = "DENSE";
+constexpr absl::string_view kDenseMagic = "TANDEMD1";
+
+absl::Status Failed(const std::error_code& error, absl::string_view what) {
+  return absl::ErrnoToStatus(error.value(), what);
+}
+
+std::string Join(absl::string_view directory, absl::string_view name) {
+  return absl::StrCat(directory, "/", name);
+}
+
+// The step of a committed directory's name; false for any other name.
+bool ParseName(absl::string_view name, uint64_t* step) {
+  return absl::ConsumePrefix(&name, kStep) && name.size() >= 12 &&
+         std::all_of(name.begin(), name.end(), absl::ascii_isdigit) && absl::SimpleAtoi(name, step);
+}
+
+absl::StatusOr<std::vector<std::string>> EntriesOf(const std::string& directory) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error) return Failed(error, absl::StrCat("listing ", directory));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::Status RemoveTree(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  return error ? Failed(error, absl::StrCat("removing ", path)) : absl::OkStatus();
+}
+
+// Moves `from` to `to`. What was at `to` is then at `from`, in one step where the file system can.
+absl::Status MoveInto(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  if (errno == EEXIST || errno == ENOTEMPTY) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0)
+      return absl::OkStatus();
+    const std::string aside = absl::StrCat(from, "-replaced");
+    if (::rename(to.c_str(), aside.c_str()) == 0 && ::rename(from.c_str(), to.c_str()) == 0 &&
+        ::rename(aside.c_str(), from.c_str()) == 0) {
+      return absl::OkStatus();
+    }
+  }
+  return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", from, " to ", to));
+}
+
+}  // namespace
+
+std::string CheckpointName(uint64_t step) { return absl::StrFormat("%s%012d", kStep, step); }
+
+absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t step) {
+  std::error_code error;
+  fs::create_directories(root, error);
+  if (error) return Failed(error, absl::StrCat("making ", root));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(root));
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, kUnfinished)) TANDEM_RETURN_IF_ERROR(RemoveTree(Join(root, name)));
+  }
+  const std::string path = Join(root, absl::StrCat(kUnfinished, CheckpointName(step)));
+  fs::create_directory(path, error);
+  if (error) return Failed(error, absl::StrCat("making ", path));
+  return path;
+}
+
+absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest) {
+  const fs::path from(unfinished);
+  absl::string_view name;
+  const std::string from_name = from.filename().string();
+  name = from_name;
+  uint64_t step = 0;
+  if (!absl::ConsumePrefix(&name, kUnfinished) || !ParseName(name, &step)) {
+    return absl::InvalidArgumentError(absl::StrCat(unfinished, " was not made by BeginCheckpoint"));
+  }
+  manifest.set_format_version(kCheckpointFormatVersion);
+  manifest.clear_files();
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(unfinished));
+  for (const std::string& file_name : names) {
+    if (file_name == kManifest) continue;
+    v1::CheckpointFile* file = manifest.add_files();
+    uint64_t bytes = 0;
+    TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(Join(unfinished, file_name), &bytes));
+    file->set_name(file_name);
+    file->set_bytes(bytes);
+    file->set_crc32(crc);
+  }
+  std::string text;
+  if (!google::protobuf::TextFormat::PrintToString(manifest, &text)) {
+    return absl::InternalError(absl::StrCat("the manifest of ", unfinished, " cannot be printed"));
+  }
+  absl::StrAppend(&text, kManifestCrc, absl::StrFormat("%08x", Crc32(text)), "\n");
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(Join(unfinished, kManifest), text));
+  TANDEM_RETURN_IF_ERROR(SyncDirectory(unfinished));
+  const std::string root = from.parent_path().string();
+  const std::string path = Join(root, name);
+  TANDEM_RETURN_IF_ERROR(MoveInto(unfinished, path));
+  TANDEM_RETURN_IF_ERROR(SyncDirectory(root));
+  TANDEM_RETURN_IF_ERROR(RemoveTree(unfinished));  // the checkpoint that was replaced, if any
+  return path;
+}
+
+absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& root) {
+  std::vector<CheckpointEntry> entries;
+  std::error_code error;
+  if (!fs::exists(root, error)) return entries;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(root));
+  for (const std::string& name : names) {
+    CheckpointEntry entry{.path = Join(root, name)};
+    if (!ParseName(name, &entry.step)) continue;
+    absl::StatusOr<v1::CheckpointManifest> manifest = ReadManifest(entry.path);
+    if (!manifest.ok()) continue;
+    entry.manifest = *std::move(manifest);
+    entries.push_back(std::move(entry));
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step < b.step; });
+  return entries;
+}
+
+absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, ListCheckpoints(root));
+  if (entries.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint under ", root));
+  return entries.back().path;
+}
+
+absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory) {
+  const std::string path = Join(directory, kManifest);
+  absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) {
+    if (!absl::IsNotFound(text.status())) return text.status();
+    return absl::NotFoundError(absl::StrCat(directory, " is not a checkpoint: it has no ", kManifest,
+                                            " (an unfinished one has none)"));
+  }
+  const size_t crc_at = absl::string_view(*text).rfind(kManifestCrc);
+  const std::string crc_line = absl::StrFormat(
+      "%s%08x\n", kManifestCrc, Crc32(absl::string_view(*text).substr(0, std::min(crc_at, text->size()))));
+  v1::CheckpointManifest manifest;
+  if (crc_at == std::string::npos || text->substr(crc_at) != crc_line ||
+      !google::protobuf::TextFormat::ParseFromString(*text, &manifest)) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged: its text and its CRC do not agree"));
+  }
+  if (manifest.format_version() > kCheckpointFormatVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is of format version ", manifest.format_version(), ", this program reads up to ",
+                     kCheckpointFormatVersion));
+  }
+  return manifest;
+}
+
+absl::Status VerifyCheckpoint(const std::string& directory) {
+  TANDEM_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ReadManifest(directory));
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    const std::string path = Join(directory, file.name());
+    uint64_t bytes = 0;
+    TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(path, &bytes));
+    if (bytes != file.bytes()) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", bytes, " bytes, the manifest says ", file.bytes()));
+    }
+    if (crc != file.crc32()) {
+      return absl::DataLossError(
+          absl::StrFormat("%s is damaged: its CRC is %08x, the manifest says %08x", path, crc, file.crc32()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, ListCheckpoints(root));
+  std::error_code error;
+  for (size_t i = 0; i + std::max(keep, 0) < entries.size(); ++i) {
+    if (!protect.empty() && fs::equivalent(entries[i].path, protect, error)) continue;
+    // Renamed first: a removal that is interrupted leaves no half checkpoint in the list.
+    const std::string aside =
+        Join(root, absl::StrCat(kUnfinished, CheckpointName(entries[i].step), "-pruned"));
+    if (::rename(entries[i].path.c_str(), aside.c_str()) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", entries[i].path));
+    }
+    TANDEM_RETURN_IF_ERROR(RemoveTree(aside));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteDenseState(const std::string& directory, const v1::DenseState& state) {
+  std::string bytes(kDenseMagic);
+  const uint32_t size = static_cast<uint32_t>(state.ByteSizeLong());
+  bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  if (!state.AppendToString(&bytes)) {
+    return absl::InvalidArgumentError("the dense parameters do not fit a protobuf message (2 GiB)");
+  }
+  const uint32_t crc = Crc32(bytes);
+  bytes.append(reinterpret_cast<const char*>(&crc), sizeof(crc));
+  return WriteFileAtomically(Join(directory, kDense), bytes);
+}
+
+absl::StatusOr<v1::DenseState> ReadDenseState(const std::string& directory) {
+  const std::string path = Join(directory, kDense);
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  const size_t fixed = kDenseMagic.size() + sizeof(uint32_t);
+  uint32_t size = 0;
+  uint32_t crc = 0;
+  const bool framed = bytes.size() >= fixed + sizeof(crc) && absl::StartsWith(bytes, kDenseMagic);
+  if (framed) {
+    std::memcpy(&size, bytes.data() + kDenseMagic.size(), sizeof(size));
+    std::memcpy(&crc, bytes.data() + bytes.size() - sizeof(crc), sizeof(crc));
+  }
+  v1::DenseState state;
+  if (!framed || bytes.size() != fixed + size + sizeof(crc) ||
+      Crc32(absl::string_view(bytes).substr(0, fixed + size)) != crc ||
+      !state.ParseFromArray(bytes.data() + fixed, static_cast<int>(size))) {
+    return absl::DataLossError(absl::StrCat(path, " is damaged (", bytes.size(), " bytes)"));
+  }
+  return state;
+}
+
+}  // namespace tandem::ps

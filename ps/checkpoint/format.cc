@@ -1,0 +1,254 @@
+#include "ps/checkpoint/format.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/numeric/bits.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "ps/partition/shard_map.h"
+#include "ps/table.h"
+
+namespace tandem::ps {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "files are little-endian and written as memory lies");
+
+constexpr size_t kBuffer = size_t{1} << 20;
+constexpr uint64_t kTrailer = 4 + 4 + 8;               // G, H, I
+constexpr uint64_t kMaxMetadata = uint64_t{64} << 20;  // of header and footer: far above what is ever written
+
+std::string U32(uint32_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); }
+uint32_t ReadU32(const char* at) {
+  uint32_t value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+// Gathers rows into large writes. The first error sticks.
+class RowWriter {
+ public:
+  explicit RowWriter(WritableFile* file) : file_(file) { buffer_.reserve(kBuffer); }
+  void Add(const void* bytes, size_t size) {
+    if (buffer_.size() + size > kBuffer) Flush();
+    buffer_.append(static_cast<const char*>(bytes), size);
+    offset_ += size;
+  }
+  void Add(absl::string_view bytes) { Add(bytes.data(), bytes.size()); }
+  void BeginCrc() {
+    Flush();
+    crc_ = 0;
+  }
+  uint32_t EndCrc() {
+    Flush();
+    return crc_;
+  }
+  absl::Status Finish() {
+    Flush();
+    return status_;
+  }
+  const absl::Status& status() const { return status_; }
+  uint64_t offset() const { return offset_; }
+
+ private:
+  void Flush() {
+    crc_ = Crc32(buffer_, crc_);
+    if (status_.ok() && !buffer_.empty()) status_ = file_->Append(buffer_);
+    buffer_.clear();
+  }
+  WritableFile* const file_;
+  std::string buffer_;
+  uint64_t offset_ = 0;
+  uint32_t crc_ = 0;
+  absl::Status status_;
+};
+
+absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const uint32_t> buckets,
+                           TableStorage& storage, const std::atomic<bool>& cancel, WritableFile* file,
+                           uint64_t* bytes) {
+  const std::string header_bytes = header.SerializeAsString();
+  const std::string start = absl::StrCat(kTableFileMagic, U32(header_bytes.size()), header_bytes);
+  RowWriter out(file);
+  out.Add(start);
+  out.Add(U32(Crc32(start)));
+  v1::TableFileFooter footer;
+  for (const uint32_t bucket : buckets) {
+    v1::BucketIndex* index = footer.add_buckets();
+    index->set_bucket(bucket);
+    index->set_offset(out.offset());
+    out.BeginCrc();
+    uint64_t rows = 0;
+    storage.VisitBucket(bucket, [&](uint64_t id, const float* row) {
+      out.Add(&id, sizeof(id));
+      out.Add(row, header.row_floats() * sizeof(float));
+      ++rows;
+    });
+    index->set_crc32(out.EndCrc());
+    index->set_rows(rows);
+    index->set_bytes(out.offset() - index->offset());
+    TANDEM_RETURN_IF_ERROR(out.status());
+    if (cancel) return absl::CancelledError("the checkpoint was abandoned: the server is stopping");
+  }
+  const std::string footer_bytes = footer.SerializeAsString();
+  const std::string end = absl::StrCat(footer_bytes, U32(footer_bytes.size()));
+  out.Add(end);
+  out.Add(U32(Crc32(end)));
+  out.Add(kTableFileMagic);
+  TANDEM_RETURN_IF_ERROR(out.Finish());
+  *bytes = out.offset();
+  return file->Sync();
+}
+
+}  // namespace
+
+std::string TableFileName(absl::string_view table, uint32_t server_index, uint32_t num_servers) {
+  return absl::StrCat(table, ".", server_index, "-of-", num_servers, kTableFileSuffix);
+}
+
+absl::StatusOr<uint64_t> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
+                                        absl::Span<const uint32_t> buckets, TableStorage& storage,
+                                        const std::atomic<bool>& cancel, const OpenFile& open) {
+  const std::string unfinished = absl::StrCat(path, ".tmp");
+  uint64_t bytes = 0;
+  const absl::Status status = [&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, open(unfinished));
+    TANDEM_RETURN_IF_ERROR(WriteContents(header, buckets, storage, cancel, file.get(), &bytes));
+    if (::rename(unfinished.c_str(), path.c_str()) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", unfinished));
+    }
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    ::unlink(unfinished.c_str());
+    return status;
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<TableFileReader>> TableFileReader::Open(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
+  std::unique_ptr<TableFileReader> reader(new TableFileReader(std::move(file)));
+  uint64_t rows_begin = 0;
+  TANDEM_RETURN_IF_ERROR(reader->ReadHeader(&rows_begin));
+  TANDEM_RETURN_IF_ERROR(reader->ReadFooter(rows_begin));
+  return reader;
+}
+
+absl::Status TableFileReader::Corrupt(uint64_t offset, absl::string_view what) const {
+  return absl::DataLossError(
+      absl::StrCat(path(), " is damaged at byte ", offset, " of ", file_->size(), ": ", what));
+}
+
+absl::Status TableFileReader::ReadHeader(uint64_t* rows_begin) {
+  const uint64_t fixed = kTableFileMagic.size() + sizeof(uint32_t);
+  if (file_->size() < fixed + sizeof(uint32_t) + kTrailer)
+    return Corrupt(file_->size(), "too short for a table file");
+  std::string start(fixed, '\0');
+  TANDEM_RETURN_IF_ERROR(file_->Read(0, fixed, start.data()));
+  if (!absl::StartsWith(start, kTableFileMagic)) {
+    if (absl::StartsWith(start, kTableFileMagic.substr(0, 7))) {
+      return absl::FailedPreconditionError(absl::StrCat(path(), " is of format version '", start.substr(7, 1),
+                                                        "', this program reads version '",
+                                                        kTableFileMagic.substr(7), "'"));
+    }
+    return Corrupt(0, "not a table file: it does not begin with TANDEMT1");
+  }
+  const uint64_t header_bytes = ReadU32(start.data() + kTableFileMagic.size());
+  if (header_bytes > kMaxMetadata || fixed + header_bytes + sizeof(uint32_t) + kTrailer > file_->size()) {
+    return Corrupt(8, absl::StrCat("a header of ", header_bytes, " bytes does not fit"));
+  }
+  start.resize(fixed + header_bytes + sizeof(uint32_t));
+  TANDEM_RETURN_IF_ERROR(file_->Read(0, start.size(), start.data()));
+  const absl::string_view covered = absl::string_view(start).substr(0, fixed + header_bytes);
+  if (Crc32(covered) != ReadU32(start.data() + covered.size()))
+    return Corrupt(covered.size(), "the header's CRC is wrong");
+  if (!header_.ParseFromArray(start.data() + fixed, static_cast<int>(header_bytes))) {
+    return Corrupt(fixed, "the header does not parse");
+  }
+  TANDEM_RETURN_IF_ERROR(Annotate(ValidateTableConfig(header_.config()), path()));
+  if (header_.server_index() >= header_.num_servers() || !absl::has_single_bit(header_.num_buckets()) ||
+      header_.row_floats() < header_.config().dim() ||
+      header_.worker_clock_size() != static_cast<int64_t>(header_.config().num_workers())) {
+    return Corrupt(fixed, "the header contradicts itself");
+  }
+  *rows_begin = start.size();
+  return absl::OkStatus();
+}
+
+absl::Status TableFileReader::ReadFooter(uint64_t rows_begin) {
+  char trailer[kTrailer];
+  const uint64_t trailer_at = file_->size() - kTrailer;
+  TANDEM_RETURN_IF_ERROR(file_->Read(trailer_at, kTrailer, trailer));
+  if (absl::string_view(trailer + 8, 8) != kTableFileMagic) {
+    return Corrupt(trailer_at + 8, "it does not end with TANDEMT1: the file was cut off");
+  }
+  const uint64_t footer_bytes = ReadU32(trailer);
+  if (footer_bytes > kMaxMetadata || footer_bytes > trailer_at - rows_begin) {
+    return Corrupt(trailer_at, absl::StrCat("a footer of ", footer_bytes, " bytes does not fit"));
+  }
+  const uint64_t footer_at = trailer_at - footer_bytes;
+  std::string end(footer_bytes + sizeof(uint32_t), '\0');
+  TANDEM_RETURN_IF_ERROR(file_->Read(footer_at, end.size(), end.data()));
+  if (Crc32(end) != ReadU32(trailer + 4)) return Corrupt(trailer_at + 4, "the footer's CRC is wrong");
+  if (!footer_.ParseFromArray(end.data(), static_cast<int>(footer_bytes))) {
+    return Corrupt(footer_at, "the footer does not parse");
+  }
+  uint64_t at = rows_begin;
+  std::vector<bool> seen(header_.num_buckets());
+  for (const v1::BucketIndex& bucket : footer_.buckets()) {
+    if (bucket.offset() != at || bucket.bytes() > footer_at - at || bucket.bytes() % row_bytes() != 0 ||
+        bucket.bytes() / row_bytes() != bucket.rows() || bucket.bucket() >= header_.num_buckets() ||
+        seen[bucket.bucket()]) {
+      return Corrupt(footer_at,
+                     absl::StrCat("the footer's entry of bucket ", bucket.bucket(), " makes no sense"));
+    }
+    seen[bucket.bucket()] = true;
+    at += bucket.bytes();
+  }
+  if (at != footer_at) return Corrupt(at, "bytes that belong to no bucket");
+  return absl::OkStatus();
+}
+
+absl::Status TableFileReader::ReadBucket(const v1::BucketIndex& bucket,
+                                         absl::FunctionRef<void(uint64_t id, const float* row)> visit) {
+  const uint64_t rows_a_read = std::max<uint64_t>(1, kBuffer / row_bytes());
+  std::string buffer;
+  std::vector<float> row(header_.row_floats());
+  uint32_t crc = 0;
+  uint64_t previous = 0;
+  for (uint64_t done = 0; done < bucket.rows();) {
+    const uint64_t count = std::min(rows_a_read, bucket.rows() - done);
+    const uint64_t at = bucket.offset() + done * row_bytes();
+    buffer.resize(count * row_bytes());
+    TANDEM_RETURN_IF_ERROR(file_->Read(at, buffer.size(), buffer.data()));
+    crc = Crc32(buffer, crc);
+    for (uint64_t i = 0; i < count; ++i) {
+      const char* from = buffer.data() + i * row_bytes();
+      uint64_t id;
+      std::memcpy(&id, from, sizeof(id));
+      if (BucketOf(id, header_.num_buckets()) != bucket.bucket() || (done + i > 0 && id <= previous)) {
+        return Corrupt(at + i * row_bytes(),
+                       absl::StrCat("id ", id, " is out of place in bucket ", bucket.bucket()));
+      }
+      previous = id;
+      std::memcpy(row.data(), from + sizeof(id), row.size() * sizeof(float));
+      visit(id, row.data());
+    }
+    done += count;
+  }
+  if (crc != bucket.crc32()) {
+    return Corrupt(bucket.offset(), absl::StrCat("the CRC of bucket ", bucket.bucket(), " is wrong"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,242 @@
+// A server's part of writing and reading checkpoints.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "ps/checkpoint/checkpoint_dir.h"
+#include "ps/checkpoint/file.h"
+#include "ps/checkpoint/format.h"
+#include "ps/server/server_core.h"
+
+namespace tandem::ps {
+namespace {
+
+// The files of one table, of all the servers that wrote the checkpoint.
+using TableFiles = std::vector<std::unique_ptr<TableFileReader>>;
+
+absl::Status CheckComplete(const std::string& table, const TableFiles& files) {
+  const v1::TableFileHeader& first = files.front()->header();
+  std::vector<bool> seen(first.num_servers());
+  for (const auto& file : files) {
+    const v1::TableFileHeader& header = file->header();
+    if (header.num_servers() != first.num_servers() || header.num_buckets() != first.num_buckets() ||
+        header.row_floats() != first.row_floats() || header.config().dim() != first.config().dim() ||
+        header.config().optimizer().kind() != first.config().optimizer().kind() ||
+        seen[header.server_index()]) {
+      return absl::DataLossError(absl::StrCat(file->path(), " does not belong with ", files.front()->path(),
+                                              ": another save wrote it"));
+    }
+    seen[header.server_index()] = true;
+  }
+  const auto missing = std::find(seen.begin(), seen.end(), false);
+  if (missing != seen.end()) {
+    return absl::DataLossError(absl::StrCat("table '", table, "': the file of server ",
+                                            missing - seen.begin(), " of ", seen.size(),
+                                            " is missing beside ", files.front()->path()));
+  }
+  return absl::OkStatus();
+}
+
+// What decides a row's layout must be as it was; learning rate, update mode, workers and the like may change.
+absl::Status CheckCompatible(const v1::TableConfig& saved, const v1::TableConfig& here,
+                             const std::string& path) {
+  const auto differs = [&](absl::string_view field, const auto& was, const auto& is) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": table '", here.name(), "' was saved with ", field,
+                                                   " ", was, ", here it has ", is));
+  };
+  if (saved.kind() != here.kind()) {
+    return differs("kind", v1::TableConfig::Kind_Name(saved.kind()), v1::TableConfig::Kind_Name(here.kind()));
+  }
+  if (saved.dim() != here.dim()) return differs("dim", saved.dim(), here.dim());
+  if (saved.elements() != here.elements()) return differs("elements", saved.elements(), here.elements());
+  if (saved.optimizer().kind() != here.optimizer().kind()) {
+    return differs("optimizer", saved.optimizer().kind(), here.optimizer().kind());
+  }
+  return absl::OkStatus();
+}
+
+// Each worker's clock, the furthest of all servers'. A job with another number of workers starts all of them
+// where the foremost was.
+absl::StatusOr<std::vector<uint64_t>> Clocks(const TableFiles& files, const v1::TableConfig& here) {
+  const v1::TableFileHeader& first = files.front()->header();
+  std::vector<uint64_t> clocks(first.worker_clock().begin(), first.worker_clock().end());
+  for (const auto& file : files) {
+    const auto& theirs = file->header().worker_clock();
+    if (theirs.size() != static_cast<int>(clocks.size())) {
+      return absl::DataLossError(absl::StrCat(file->path(), " counts ", theirs.size(), " workers, ",
+                                              files.front()->path(), " ", clocks.size()));
+    }
+    for (size_t w = 0; w < clocks.size(); ++w) {
+      const uint64_t clock = theirs[static_cast<int>(w)];
+      if (clock != clocks[w] && file->header().config().update_mode().kind() == v1::UpdateMode::SYNC) {
+        return absl::DataLossError(absl::StrCat(file->path(), " has worker ", w, " at step ", clock, ", ",
+                                                files.front()->path(), " at step ", clocks[w],
+                                                ": the servers saved at different moments"));
+      }
+      clocks[w] = std::max(clocks[w], clock);
+    }
+  }
+  if (clocks.size() != here.num_workers()) {
+    const uint64_t foremost = *std::max_element(clocks.begin(), clocks.end());
+    clocks.assign(here.num_workers(), foremost);
+  }
+  return clocks;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::SaveCheckpointResponse> ParameterServer::Impl::SaveCheckpoint(
+    const std::string& directory) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error)) {
+    return absl::NotFoundError(
+        absl::StrCat("server ", options_.index, ": ", directory,
+                     " is no directory here: checkpoints need storage that every process sees"));
+  }
+  std::vector<uint32_t> buckets;
+  for (uint32_t b = 0; b < shard_map_.num_buckets(); ++b) {
+    if (shard_map_.OwnerOfBucket(b) == options_.index) buckets.push_back(b);
+  }
+  v1::SaveCheckpointResponse response;
+  absl::Status status = BetweenPushes([&](Waiters*) -> absl::Status {
+    std::vector<v1::WorkerFence> fences;
+    {
+      absl::MutexLock lock(&push_mutex_);
+      fences = fences_.Save();
+    }
+    for (const auto& table : AllTables()) {
+      v1::TableFileHeader header;
+      TANDEM_RETURN_IF_ERROR(table->Describe(&header));
+      const std::shared_ptr<TableStorage> storage = table->storage();
+      header.set_server_index(options_.index);
+      header.set_num_servers(options_.num_servers);
+      header.set_num_buckets(shard_map_.num_buckets());
+      header.set_row_floats(storage->row_floats());
+      header.mutable_fences()->Add(fences.begin(), fences.end());
+      const std::string name = TableFileName(table->name(), options_.index, options_.num_servers);
+      TANDEM_ASSIGN_OR_RETURN(const uint64_t bytes, WriteTableFile(absl::StrCat(directory, "/", name), header,
+                                                                   buckets, *storage, stopping_));
+      response.add_files(name);
+      response.set_bytes(response.bytes() + bytes);
+    }
+    return absl::OkStatus();
+  });
+  if (status.ok()) status = SyncDirectory(directory);
+  if (!status.ok()) {
+    for (const std::string& name : response.files()) ::unlink(absl::StrCat(directory, "/", name).c_str());
+    return Annotate(status, absl::StrCat("server ", options_.index, ": saving a checkpoint"));
+  }
+  return response;
+}
+
+absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadCheckpoint(
+    const std::string& directory) {
+  absl::StatusOr<v1::LoadCheckpointResponse> loaded = LoadTables(directory);
+  if (!loaded.ok()) {
+    return Annotate(loaded.status(), absl::StrCat("server ", options_.index, ": loading a checkpoint"));
+  }
+  return loaded;
+}
+
+absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(const std::string& directory) {
+  TANDEM_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ReadManifest(directory));
+  std::map<std::string, TableFiles> saved;
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    if (!absl::EndsWith(file.name(), kTableFileSuffix)) continue;
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableFileReader> reader,
+                            TableFileReader::Open(absl::StrCat(directory, "/", file.name())));
+    TableFiles& files = saved[reader->header().config().name()];
+    files.push_back(std::move(reader));
+  }
+  for (const auto& table : AllTables()) {
+    if (saved.count(table->name()) == 0) {
+      return absl::NotFoundError(absl::StrCat(
+          directory, " holds no table '", table->name(), "'; it has ", saved.empty() ? "none" : "",
+          absl::StrJoin(saved, ", ", [](std::string* out, const auto& entry) { out->append(entry.first); })));
+    }
+  }
+
+  // Everything is read into fresh storage; the tables change only when all of it is good.
+  struct Loaded {
+    std::shared_ptr<ServerTable> table;
+    std::shared_ptr<TableStorage> storage;
+    uint64_t version = 0;
+    std::vector<uint64_t> clocks;
+  };
+  std::vector<Loaded> loaded;
+  std::vector<v1::WorkerFence> fences;
+  bool same_servers = true;
+  v1::LoadCheckpointResponse response;
+  for (const auto& [name, files] : saved) {
+    TANDEM_RETURN_IF_ERROR(CheckComplete(name, files));
+    Loaded& to = loaded.emplace_back();
+    absl::StatusOr<std::shared_ptr<ServerTable>> table = FindTable(name);
+    to.table = table.ok()
+                   ? *table
+                   : std::make_shared<ServerTable>(files.front()->header().config(), nullptr, &buffers_);
+    const v1::TableConfig config = to.table->config();
+    to.storage = NewStorage(config);
+    const uint64_t made = to.storage->rows();
+    to.storage->Clear();
+    TANDEM_ASSIGN_OR_RETURN(to.clocks, Clocks(files, config));
+    for (const auto& file : files) {
+      TANDEM_RETURN_IF_ERROR(CheckCompatible(file->header().config(), config, file->path()));
+      TANDEM_RETURN_IF_ERROR(LoadRows(*file, *to.storage));
+      const v1::TableFileHeader& header = file->header();
+      to.version = std::max(to.version, header.version());
+      const bool same =
+          header.num_servers() == options_.num_servers && header.num_buckets() == shard_map_.num_buckets();
+      same_servers = same_servers && same;
+      if (!same || header.server_index() == options_.index) {
+        fences.insert(fences.end(), header.fences().begin(), header.fences().end());
+      }
+    }
+    if (config.kind() == v1::TableConfig::DENSE && to.storage->rows() != made) {
+      return absl::DataLossError(absl::StrCat(directory, ": dense table '", name, "' has ",
+                                              to.storage->rows(), " of this server's ", made, " rows"));
+    }
+    response.set_rows(response.rows() + to.storage->rows());
+  }
+  TANDEM_RETURN_IF_ERROR(BetweenPushes([&](Waiters* released) {
+    for (Loaded& one : loaded) {
+      one.table->Install(std::move(one.storage), one.version, one.clocks, released);
+      absl::MutexLock lock(&tables_mutex_);
+      tables_.emplace(one.table->name(), one.table);
+    }
+    absl::MutexLock lock(&push_mutex_);
+    if (same_servers) {
+      fences_.Restore(fences);
+    } else {
+      fences_.RestoreEpochsOnly(fences);
+    }
+    return absl::OkStatus();
+  }));
+  return response;
+}
+
+absl::Status ParameterServer::Impl::LoadRows(TableFileReader& file, TableStorage& storage) {
+  if (file.header().row_floats() != storage.row_floats()) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": rows of ", file.header().row_floats(),
+                                                   " floats, the table's optimizer keeps ",
+                                                   storage.row_floats()));
+  }
+  const bool same_buckets = file.header().num_buckets() == shard_map_.num_buckets();
+  for (const v1::BucketIndex& bucket : file.footer().buckets()) {
+    if (same_buckets && shard_map_.OwnerOfBucket(bucket.bucket()) != options_.index) continue;
+    TANDEM_RETURN_IF_ERROR(file.ReadBucket(bucket, [&](uint64_t id, const float* row) {
+      if (same_buckets || shard_map_.OwnerOf(id) == options_.index) storage.Restore(id, row);
+    }));
+    if (stopping_) return absl::CancelledError("the server is stopping");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::ps

@@ -7,15 +7,18 @@
 
 namespace tandem::ps {
 
-void Deduper::Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique, std::vector<uint32_t>* index) {
+void Deduper::Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique,
+                  std::vector<uint32_t>* index) {
   // Twice as many cells as ids: linear probes stay short even when every id is distinct.
   const size_t needed = absl::bit_ceil(std::max<size_t>(64, 2 * ids.size()));
-  if (cells_.size() < needed || generation_ == ~uint32_t{0}) {
-    cells_.assign(std::max(cells_.size(), needed), Cell{0, 0, 0});
+  if (generation_ == ~uint32_t{0}) {
+    cells_.clear();
     generation_ = 0;
   }
+  if (cells_.size() < needed) cells_.assign(needed, Cell{0, 0, 0});
   ++generation_;
-  const size_t mask = cells_.size() - 1;
+  // Only as many cells as this call needs, so that a small call after a large one stays in the nearest cache.
+  const size_t mask = needed - 1;
   unique->clear();
   index->resize(ids.size());
   constexpr size_t kAhead = 16;  // cells are prefetched this many ids before they are probed

@@ -8,10 +8,14 @@
 
 namespace tandem::ps {
 
-// The distinct ids of `ids`, in order of first appearance, and for each input position the index of its id among them:
-// unique[index[i]] == ids[i]. Reused from call to call so that a steady state allocates nothing. Not thread-safe.
+// The distinct ids of `ids`, in order of first appearance, and for each input position the index of its id
+// among them: unique[index[i]] == ids[i]. Reused from call to call so that a steady state allocates nothing.
+// Not thread-safe.
 class Deduper {
  public:
+  // Tests start near the last generation.
+  explicit Deduper(uint32_t first_generation = 0) : generation_(first_generation) {}
+
   void Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique, std::vector<uint32_t>* index);
 
  private:
@@ -21,7 +25,7 @@ class Deduper {
     uint32_t generation;  // cells of earlier runs are empty ones: no clearing between runs
   };
   std::vector<Cell> cells_;
-  uint32_t generation_ = 0;
+  uint32_t generation_;
 };
 
 }  // namespace tandem::ps

@@ -32,7 +32,7 @@ v1::InitializerConfig InitializerOf(const char* kind) {
 }
 
 v1::TableConfig TableOf(absl::string_view name, v1::TableConfig::Kind kind, v1::OptimizerConfig optimizer,
-                      v1::InitializerConfig initializer) {
+                        v1::InitializerConfig initializer) {
   v1::TableConfig config;
   config.set_name(std::string(name));
   config.set_kind(kind);
@@ -197,7 +197,8 @@ v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::Optimi
   // 4 KiB a row: long enough to stream, short enough that a model of a few thousand elements spreads over the
   // servers.
   constexpr uint32_t kDenseDim = 1024;
-  v1::TableConfig config = TableOf(name, v1::TableConfig::DENSE, std::move(optimizer), std::move(initializer));
+  v1::TableConfig config =
+      TableOf(name, v1::TableConfig::DENSE, std::move(optimizer), std::move(initializer));
   config.set_dim(kDenseDim);
   config.set_elements(elements);
   return config;

@@ -1,10 +1,12 @@
 #ifndef TANDEM_PS_TABLE_H_
 #define TANDEM_PS_TABLE_H_
 
-// What a table is, as users write it. The wire messages (proto/tandem/v1/parameter_server.proto) are the one definition
-// of a table's configuration; the functions here make writing them short and check them in one place.
+// What a table is, as users write it. The wire messages (proto/tandem/v1/parameter_server.proto) are the one
+// definition of a table's configuration; the functions here make writing them short and check them in one
+// place.
 //
-//   v1::TableConfig users = ps::EmbeddingTable("user", /*dim=*/64, ps::Adagrad(0.05f), ps::Uniform(-0.01f, 0.01f));
+//   v1::TableConfig users = ps::EmbeddingTable("user", /*dim=*/64, ps::Adagrad(0.05f), ps::Uniform(-0.01f,
+//   0.01f));
 
 #include <cstdint>
 #include <string>
@@ -17,17 +19,22 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// Optimizers, applied by the server when gradients arrive. Fields not named keep the defaults of their papers.
+// Optimizers, applied by the server when gradients arrive. Fields not named keep the defaults of their
+// papers.
 v1::OptimizerConfig Sgd(float learning_rate);
 v1::OptimizerConfig Momentum(float learning_rate, float momentum = 0.9f);
 // Duchi, Hazan and Singer, JMLR 2011. w -= lr * g / (sqrt(a) + epsilon), a += g^2 first.
 v1::OptimizerConfig Adagrad(float learning_rate, float initial_accumulator = 0.0f, float epsilon = 1e-10f);
 // One accumulator a row, of the mean squared gradient (TorchRec's row-wise Adagrad): 4 bytes of state a row.
-v1::OptimizerConfig RowwiseAdagrad(float learning_rate, float initial_accumulator = 0.0f, float epsilon = 1e-10f);
-// Kingma and Ba, ICLR 2015; lazily, with each row's own step count (as SparseAdam): untouched rows do not move.
-v1::OptimizerConfig Adam(float learning_rate, float beta1 = 0.9f, float beta2 = 0.999f, float epsilon = 1e-8f);
+v1::OptimizerConfig RowwiseAdagrad(float learning_rate, float initial_accumulator = 0.0f,
+                                   float epsilon = 1e-10f);
+// Kingma and Ba, ICLR 2015; lazily, with each row's own step count (as SparseAdam): untouched rows do not
+// move.
+v1::OptimizerConfig Adam(float learning_rate, float beta1 = 0.9f, float beta2 = 0.999f,
+                         float epsilon = 1e-8f);
 // FTRL-Proximal, McMahan et al., KDD 2013.
-v1::OptimizerConfig Ftrl(float learning_rate, float l1 = 0.0f, float l2 = 0.0f, float initial_accumulator = 0.1f);
+v1::OptimizerConfig Ftrl(float learning_rate, float l1 = 0.0f, float l2 = 0.0f,
+                         float initial_accumulator = 0.1f);
 
 v1::InitializerConfig Zeros();
 v1::InitializerConfig Constant(float value);
@@ -47,8 +54,8 @@ v1::TableConfig EmbeddingTable(absl::string_view name, uint32_t dim, v1::Optimiz
 v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::OptimizerConfig optimizer,
                            v1::InitializerConfig initializer);
 
-// OK, or InvalidArgument naming the table, the field, its value and what is allowed. Every server and client calls it
-// before anything else, so that the rest of ps/ may rely on it. Fills in no defaults.
+// OK, or InvalidArgument naming the table, the field, its value and what is allowed. Every server and client
+// calls it before anything else, so that the rest of ps/ may rely on it. Fills in no defaults.
 absl::Status ValidateTableConfig(const v1::TableConfig& config);
 // The same for an update mode alone (SetUpdateMode); names the field only.
 absl::Status ValidateUpdateMode(const v1::UpdateMode& mode);

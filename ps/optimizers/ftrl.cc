@@ -67,8 +67,9 @@ class FtrlOptimizer : public Optimizer {
       state[dim + i] = initial_accumulator_;
     }
   }
-  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_scale) const override {
-    const float learning_rate = learning_rate_ * learning_rate_scale;
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
+    const float learning_rate = learning_rate_ * learning_rate_factor;
+    if (learning_rate == 0.0f) return;  // divides by it; weights do not move, nor what they are computed from
     if (power_ == -0.5f) {
       HWY_DYNAMIC_DISPATCH(FtrlRows)(rows, dim, learning_rate, l1_, l2_);
       return;

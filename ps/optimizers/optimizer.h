@@ -37,9 +37,9 @@ class Optimizer {
   virtual size_t state_floats(size_t dim) const = 0;
   // The state of a row that holds its initial weights.
   virtual void InitState(const float* weights, float* state, size_t dim) const = 0;
-  // One optimizer step on each row, with learning_rate * learning_rate_scale (a schedule's factor; 1 without
+  // One optimizer step on each row, with learning_rate * learning_rate_factor (a schedule's factor; 1 without
   // one). Takes many rows a call so that the choice of instruction set is paid for once.
-  virtual void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_scale) const = 0;
+  virtual void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const = 0;
 };
 
 // The optimizer that `config` describes. InvalidArgument names the field, its value and what is allowed.

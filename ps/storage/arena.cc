@@ -39,16 +39,16 @@ struct Arena::Region {
   std::atomic<size_t>* const total;
 };
 
-Arena::Slab Arena::Allocate(size_t bytes) {
-  bytes = RoundUp(bytes, kCacheLine);
+Arena::Slab Arena::Allocate(size_t unit, size_t count) {
   absl::MutexLock lock(&mutex_);
-  if (region_ == nullptr || region_->memory.bytes() - used_ < bytes) {
-    const size_t growth = std::clamp(RoundUp(this->bytes() / 8, kMinRegion), kMinRegion, kMaxRegion);
-    region_ = std::make_shared<Region>(std::max(bytes, growth), &bytes_);
+  if (region_ == nullptr || region_->memory.bytes() - used_ < unit) {
+    const size_t growth = std::clamp(RoundUp(bytes() / 8, kMinRegion), kMinRegion, kMaxRegion);
+    region_ = std::make_shared<Region>(std::max(unit, growth), &bytes_);
     used_ = 0;
   }
-  Slab slab{region_, region_->memory.data() + used_, bytes};
-  used_ += bytes;
+  const size_t left = region_->memory.bytes() - used_;
+  Slab slab{region_, region_->memory.data() + used_, std::min(count, left / unit) * unit};
+  used_ = std::min(region_->memory.bytes(), used_ + RoundUp(slab.bytes, kCacheLine));
   return slab;
 }
 

@@ -41,9 +41,9 @@ class Arena {
     size_t bytes = 0;
   };
 
-  // A slab of `bytes` bytes, contents unspecified. Regions grow with the table, by an eighth, so that little
-  // is held in reserve.
-  Slab Allocate(size_t bytes);
+  // A slab of 1 to `count` units of `unit` bytes, contents unspecified: fewer than `count` when that uses up
+  // what is left of a region. Regions grow with the table, by an eighth, so that little is held in reserve.
+  Slab Allocate(size_t unit, size_t count);
   // Starts a new region with the next slab: called when all slabs are being given up, so that the old regions
   // can go.
   void StartAfresh();

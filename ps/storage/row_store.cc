@@ -81,8 +81,8 @@ void RowStore::GrowRows() {
   }
   const size_t chunk_bytes = chunk_rows * layout_->stride;
   const size_t most = std::max<size_t>(1, kMaxSlabBytes / chunk_bytes);
-  const size_t count = std::clamp<size_t>(chunks_.size() / 8, 1, most);
-  slabs_.push_back(arena_->Allocate(count * chunk_bytes));
+  slabs_.push_back(arena_->Allocate(chunk_bytes, std::clamp<size_t>(chunks_.size() / 8, 1, most)));
+  const size_t count = slabs_.back().bytes / chunk_bytes;
   for (size_t i = 0; i < count; ++i) chunks_.push_back(slabs_.back().data + i * chunk_bytes);
   capacity_ = static_cast<uint32_t>(
       std::min<uint64_t>(std::numeric_limits<uint32_t>::max(), uint64_t{capacity_} + count * chunk_rows));
@@ -103,8 +103,8 @@ void RowStore::ForEach(absl::FunctionRef<void(const Row& row)> visit) const {
 void RowStore::Clear() {
   index_ = AlignedMemory();
   first_chunk_ = AlignedMemory();
-  chunks_ = {};
-  slabs_ = {};
+  chunks_ = std::vector<char*>();  // gives the memory back, which clear() would not
+  slabs_ = std::vector<Arena::Slab>();
   cell_mask_ = size_ = capacity_ = 0;
   next_stamp_ = 1;
 }

@@ -153,7 +153,8 @@ class BucketedStorage : public TableStorage {
     scratch_pool_.GiveBack(std::move(scratch));
   }
 
-  uint64_t Apply(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_scale) override {
+  uint64_t Apply(absl::Span<const uint64_t> ids, const float* gradients,
+                 float learning_rate_factor) override {
     std::unique_ptr<Scratch> scratch = scratch_pool_.Take();
     Grouping& grouping = scratch->grouping;
     grouping.Run(ids, num_buckets_);
@@ -162,7 +163,7 @@ class BucketedStorage : public TableStorage {
       LockExclusive(block);
       skipped += CollectUpdates(block, grouping.items().data(), gradients, scratch.get());
       if (!scratch->duplicates.empty()) MergeDuplicates(gradients, scratch.get());
-      optimizer_->Update(scratch->updates, dim_, learning_rate_scale);
+      optimizer_->Update(scratch->updates, dim_, learning_rate_factor);
       UnlockExclusive(block);
     });
     scratch_pool_.GiveBack(std::move(scratch));

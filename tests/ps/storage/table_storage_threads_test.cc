@@ -1,0 +1,120 @@
+// Many threads at one table. The invariant: an update changes all floats of a row alike, so whoever reads a
+// row, by whatever call, must find all its floats equal.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ps/storage/table_storage.h"
+#include "ps/table.h"
+
+namespace tandem::ps {
+namespace {
+
+constexpr uint32_t kDim = 24;
+constexpr uint64_t kIds = 3000;
+constexpr int kCalls = 300;
+
+std::vector<uint64_t> RandomIds(CounterRandom* random) {
+  std::vector<uint64_t> ids(1 + random->Below(400));
+  // A third of them hot: contended rows and repetitions.
+  for (uint64_t& id : ids) id = random->Below(3) == 0 ? random->Below(10) : random->Below(kIds);
+  return ids;
+}
+
+bool AllEqual(const float* row, size_t n) {
+  return std::all_of(row, row + n, [&](float v) { return v == row[0]; });
+}
+
+struct Counts {
+  std::vector<std::atomic<uint64_t>> applied = std::vector<std::atomic<uint64_t>>(kIds);
+  std::atomic<uint64_t> torn{0};
+};
+
+// Creates rows and pushes a gradient of 1 to each id; with learning rate 1 a row counts its pushes.
+void Train(TableStorage* table, uint64_t seed, Counts* counts) {
+  CounterRandom random(seed, 0);
+  std::vector<float> rows;
+  for (int call = 0; call < kCalls; ++call) {
+    const std::vector<uint64_t> ids = RandomIds(&random);
+    rows.assign(ids.size() * kDim, -1.0f);
+    table->Gather(ids, /*create=*/true, rows.data());
+    for (size_t i = 0; i < ids.size(); ++i) counts->torn += !AllEqual(&rows[i * kDim], kDim);
+    rows.assign(ids.size() * kDim, -1.0f);
+    const uint64_t missing = table->Apply(ids, rows.data(), 1.0f);
+    if (missing == 0) {
+      for (const uint64_t id : ids) ++counts->applied[id];
+    }
+  }
+}
+
+void Read(TableStorage* table, uint64_t seed, const std::atomic<bool>* stop, Counts* counts) {
+  CounterRandom random(seed, 1);
+  std::vector<float> rows;
+  while (!*stop) {
+    const std::vector<uint64_t> ids = RandomIds(&random);
+    rows.assign(ids.size() * kDim, -1.0f);
+    table->Gather(ids, /*create=*/false, rows.data());
+    for (size_t i = 0; i < ids.size(); ++i) counts->torn += !AllEqual(&rows[i * kDim], kDim);
+    table->VisitBucket(static_cast<uint32_t>(random.Below(256)),
+                       [&](uint64_t id, const float* row) { counts->torn += !AllEqual(row, kDim); });
+    EXPECT_LE(table->rows(), kIds);
+    EXPECT_GT(table->bytes(), 0);
+  }
+}
+
+TEST(TableStorageThreadsTest, NoRowIsEverSeenHalfUpdatedAndNoUpdateIsLost) {
+  const auto table = TableStorage::Create(EmbeddingTable("t", kDim, Sgd(1.0f), Zeros()), 256,
+                                          [](uint32_t bucket) { return true; });
+  Counts counts;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> readers, trainers;
+  for (uint64_t t = 0; t < 2; ++t) {
+    readers.emplace_back([&, t] { Read(table.get(), t, &stop, &counts); });
+  }
+  for (uint64_t t = 0; t < 4; ++t) {
+    trainers.emplace_back([&, t] { Train(table.get(), t, &counts); });
+  }
+  for (std::thread& thread : trainers) thread.join();
+  stop = true;
+  for (std::thread& thread : readers) thread.join();
+  EXPECT_EQ(counts.torn, 0);
+  uint64_t rows = 0;
+  for (uint64_t id = 0; id < kIds; ++id) {
+    float row[kDim];
+    table->Gather({id}, /*create=*/false, row);
+    // Fewer than 2^24 pushes: exact.
+    ASSERT_EQ(row[0], static_cast<float>(counts.applied[id])) << id;
+    rows += counts.applied[id] > 0;
+  }
+  EXPECT_EQ(table->rows(), rows);
+}
+
+TEST(TableStorageThreadsTest, ClearAndRestoreWhileOthersTrainLeaveNoTornRow) {
+  const auto table = TableStorage::Create(EmbeddingTable("t", kDim, Sgd(1.0f), Constant(5)), 16,
+                                          [](uint32_t bucket) { return true; });
+  Counts counts;
+  std::vector<std::thread> trainers;
+  for (uint64_t t = 0; t < 3; ++t) {
+    trainers.emplace_back([&, t] { Train(table.get(), t, &counts); });
+  }
+  std::vector<float> row(kDim, 9.0f);
+  for (int round = 0; round < 50; ++round) {
+    for (uint64_t id = 0; id < 20; ++id) table->Restore(id, row.data());
+    if (round % 5 == 0) table->Clear();
+  }
+  for (std::thread& thread : trainers) thread.join();
+  EXPECT_EQ(counts.torn, 0);
+  EXPECT_LE(table->rows(), kIds);
+  table->Clear();
+  EXPECT_EQ(table->rows(), 0);
+}
+
+}  // namespace
+}  // namespace tandem::ps

@@ -27,7 +27,8 @@ class Slice {
 
   // Takes over a string's memory.
   static Slice FromString(std::string text);
-  // Refers to memory that the caller keeps alive and unchanged until the message it is part of has been delivered.
+  // Refers to memory that the caller keeps alive and unchanged until the message it is part of has been delivered. What
+  // may outlast the delivery (a socket's queue after a deadline passed) copies such slices; one with an owner is shared.
   static Slice Unowned(const void* data, size_t size) {
     return Slice(nullptr, static_cast<const char*>(data), size);
   }

@@ -17,6 +17,7 @@
 #include "rpc/address.h"
 #include "rpc/channel.h"
 #include "rpc/grpc_bytes.h"
+#include "rpc/grpc_library.h"
 #include "rpc/grpc_status.h"
 #include "rpc/retrying_channel.h"
 
@@ -82,8 +83,11 @@ class GrpcTransport : public Transport {
   explicit GrpcTransport(std::shared_ptr<grpc::Channel> channel)
       : channel_(channel), stub_(std::move(channel)) {}
 
-  std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request,
-                                      absl::Time deadline) override {
+  std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
+                                      int failures) override {
+    // The call's own backoff decides when to try again; gRPC's would make it wait on top, up to minutes for a
+    // name that did not resolve.
+    if (failures > 0) grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
     return std::make_shared<GrpcAttempt>(&stub_, method, request, deadline);
   }
 
@@ -130,6 +134,7 @@ absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
     return absl::InvalidArgumentError(
         absl::StrCat("bad target \"", target, "\": port 0 is for servers only; name the port to connect to"));
   }
+  KeepGrpcLibrary();
   // "dns:///" keeps gRPC from taking the host for a URI scheme; it also takes IP addresses as they are.
   const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
   auto transport = std::make_unique<GrpcTransport>(

@@ -22,6 +22,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "rpc/address.h"
 #include "rpc/grpc_bytes.h"
+#include "rpc/grpc_library.h"
 #include "rpc/grpc_status.h"
 #include "rpc/server.h"
 
@@ -159,8 +160,8 @@ class GrpcServer : public Server {
     absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first is done
     if (shut_down_ || server_ == nullptr) return;
     shut_down_ = true;
-    server_->GetHealthCheckService()
-        ->Shutdown();  // watchers hear NOT_SERVING, for every service and for good
+    // Watchers hear NOT_SERVING, for every service and for good.
+    server_->GetHealthCheckService()->Shutdown();
     server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   }
 
@@ -172,8 +173,6 @@ class GrpcServer : public Server {
   int port_ = 0;
   absl::Mutex shutdown_mutex_;
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
-
-  friend class Server;
 };
 
 int ClampToInt(size_t value) {
@@ -183,8 +182,8 @@ int ClampToInt(size_t value) {
 void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(ClampToInt(options.max_message_bytes));
   builder->SetMaxSendMessageSize(-1);  // checked in Reactor::Answer, with a message that says more
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
-                              0);  // two servers on one port would share its connections
+  // Two servers on one port would share its connections between them.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -212,6 +211,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     raw_services.push_back(std::make_unique<RawService>(std::move(service), options.max_message_bytes));
   }
 
+  KeepGrpcLibrary();
   // Both are switches of the process that gRPC reads when a server is built.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();

@@ -159,8 +159,8 @@ class LoopbackTransport : public Transport {
                     TimerQueue* timers)
       : services_(std::move(services)), injector_(std::move(injector)), timers_(timers) {}
 
-  std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request,
-                                      absl::Time deadline) override {
+  std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
+                                      int failures) override {
     Fault fault;
     const int64_t index = attempts_.fetch_add(1);
     if (injector_) fault = injector_(method, index);

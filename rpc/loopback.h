@@ -29,7 +29,8 @@ struct Fault {
   Kind kind = Kind::kNone;
   absl::Status status = absl::UnavailableError("injected fault");
 };
-// `call_index` counts this channel's attempts from 0 (a retry is a new attempt). Called under no lock, from the calling thread.
+// `call_index` counts this channel's attempts from 0 (a retry is a new attempt). Called under no lock, from the thread
+// that calls, for a retry from the channel's own.
 using FaultInjector = std::function<Fault(absl::string_view method, int64_t call_index)>;
 
 // The services are shared: what their handlers capture must outlive the channel. Answers are delivered on a thread of the

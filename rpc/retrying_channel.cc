@@ -126,7 +126,7 @@ void OnAttemptDone(const std::shared_ptr<State>& state, const std::shared_ptr<Pe
 
 void StartAttempt(const std::shared_ptr<State>& state, const std::shared_ptr<PendingCall>& call) {
   std::shared_ptr<Attempt> attempt =
-      state->transport->NewAttempt(call->method, call->request, call->deadline);
+      state->transport->NewAttempt(call->method, call->request, call->deadline, call->failures);
   bool closing;
   {
     absl::MutexLock lock(&state->mutex);

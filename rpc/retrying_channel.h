@@ -32,9 +32,10 @@ class Attempt {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // `method` and `request` stay as they are until the attempt's `done` has run.
+  // `method` and `request` stay as they are until the attempt's `done` has run. `failures` is how many
+  // attempts at the same call failed with Unavailable before this one.
   virtual std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request,
-                                              absl::Time deadline) = 0;
+                                              absl::Time deadline, int failures) = 0;
 };
 
 // `timers` is the channel's own; the transport may schedule on it until its last attempt is done.

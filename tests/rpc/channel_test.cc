@@ -1,5 +1,5 @@
-// What every channel must do, whatever carries its bytes: one suite for gRPC over TCP, gRPC over a unix socket and the
-// loopback.
+// What every channel must do, whatever carries its bytes: one suite for gRPC over TCP, gRPC over a unix
+// socket and the loopback.
 
 #include "rpc/channel.h"
 
@@ -25,8 +25,8 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::tandem::testing::TempDir;
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::EchoService;
+using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kPatience;
 using testing::ParkingLot;
@@ -173,7 +173,8 @@ TEST_P(ChannelTest, AnUnknownMethodIsUnimplemented) {
   auto channel = link->Connect();
   EXPECT_THAT(channel->Call("/tandem.v1.Echo/Shout", Bytes(), {}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("/tandem.v1.Echo/Shout")));
-  EXPECT_THAT(channel->Call("/tandem.v1.Nobody/Echo", Bytes(), {}), StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_THAT(channel->Call("/tandem.v1.Nobody/Echo", Bytes(), {}),
+              StatusIs(absl::StatusCode::kUnimplemented));
   EXPECT_THAT(channel->Call("nonsense", Bytes(), {}), ::testing::Not(::tandem::testing::IsOk()));
 }
 
@@ -181,8 +182,9 @@ TEST_P(ChannelTest, AParkedCallEndsAtTheCallersDeadline) {
   ParkingLot lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
-  EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(200)}),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(kEcho), HasSubstr(channel->target()))));
+  EXPECT_THAT(
+      channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(200)}),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(kEcho), HasSubstr(channel->target()))));
   auto call = lot.Take();
   ASSERT_NE(call, nullptr);
   EXPECT_LT(call->deadline(), absl::Now() + kPatience);

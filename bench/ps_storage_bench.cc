@@ -1,0 +1,154 @@
+// How near the parameter server's tables come to the speed of the memory: batched reads and updates of random
+// rows of one table, beside a plain prefetched gather of rows of the same size (no index, no locks) as the
+// control.
+//
+//   bench/ps_storage_bench --benchmark_filter=dim:64
+//
+// items_per_second counts rows.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "benchmark/benchmark.h"
+#include "ps/partition/shard_map.h"
+#include "ps/storage/arena.h"
+#include "ps/storage/table_storage.h"
+#include "ps/table.h"
+
+namespace tandem::ps {
+namespace {
+
+constexpr uint64_t kRows = 1 << 20;
+constexpr size_t kBatches = 64;  // batches of ids made before the clock starts, used in turn
+
+std::vector<std::vector<uint64_t>> RandomBatches(size_t ids) {
+  CounterRandom random(/*seed=*/1, ids);
+  std::vector<std::vector<uint64_t>> batches(kBatches);
+  for (auto& batch : batches) {
+    batch.resize(ids);
+    for (uint64_t& id : batch) id = random.Below(kRows);
+  }
+  return batches;
+}
+
+std::unique_ptr<TableStorage> FilledTable(uint32_t dim, const v1::OptimizerConfig& optimizer) {
+  auto table = TableStorage::Create(EmbeddingTable("t", dim, optimizer, Uniform(-1, 1)), kDefaultBuckets,
+                                    [](uint32_t bucket) { return true; });
+  std::vector<uint64_t> ids(4096);
+  std::vector<float> rows(ids.size() * dim);
+  for (uint64_t first = 0; first < kRows; first += ids.size()) {
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = first + i;
+    table->Gather(ids, /*create=*/true, rows.data());
+  }
+  return table;
+}
+
+void Report(benchmark::State& state, const TableStorage& table, uint32_t dim, size_t ids) {
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * ids));
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * ids * dim * sizeof(float)));
+  state.counters["bytes_per_row"] = static_cast<double>(table.bytes()) / static_cast<double>(table.rows());
+}
+
+void PlainGather(benchmark::State& state) {
+  const size_t dim = state.range(0), ids = state.range(1);
+  AlignedMemory memory(kRows * dim * sizeof(float));
+  float* const rows = reinterpret_cast<float*>(memory.data());
+  std::fill_n(rows, kRows * dim, 1.0f);
+  const auto batches = RandomBatches(ids);
+  std::vector<float> out(ids * dim);
+  size_t next = 0;
+  for (auto _ : state) {
+    const std::vector<uint64_t>& batch = batches[next++ % kBatches];
+    constexpr size_t kAhead = 16;
+    for (size_t i = 0; i < ids; ++i) {
+      if (i + kAhead < ids) {
+        const char* ahead = reinterpret_cast<const char*>(rows + batch[i + kAhead] * dim);
+        for (size_t at = 0; at < dim * sizeof(float); at += 64) __builtin_prefetch(ahead + at);
+      }
+      std::memcpy(&out[i * dim], rows + batch[i] * dim, dim * sizeof(float));
+    }
+    benchmark::DoNotOptimize(out.data());
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * ids));
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * ids * dim * sizeof(float)));
+}
+
+void TableGather(benchmark::State& state) {
+  const auto dim = static_cast<uint32_t>(state.range(0));
+  const size_t ids = state.range(1);
+  const auto table = FilledTable(dim, Sgd(0.1f));
+  const auto batches = RandomBatches(ids);
+  std::vector<float> out(ids * dim);
+  size_t next = 0;
+  for (auto _ : state) table->Gather(batches[next++ % kBatches], /*create=*/true, out.data());
+  Report(state, *table, dim, ids);
+}
+
+void TableApply(benchmark::State& state, const v1::OptimizerConfig& optimizer) {
+  const auto dim = static_cast<uint32_t>(state.range(0));
+  const size_t ids = state.range(1);
+  const auto table = FilledTable(dim, optimizer);
+  auto batches = RandomBatches(ids);
+  for (auto& batch : batches) {  // clients merge repeated ids before they push
+    std::sort(batch.begin(), batch.end());
+    batch.erase(std::unique(batch.begin(), batch.end()), batch.end());
+    CounterRandom random(/*seed=*/2, batch.size());
+    std::shuffle(batch.begin(), batch.end(), random);
+  }
+  const std::vector<float> gradients(ids * dim, 0.01f);
+  size_t next = 0;
+  int64_t rows = 0;
+  for (auto _ : state) {
+    const std::vector<uint64_t>& batch = batches[next++ % kBatches];
+    rows += static_cast<int64_t>(batch.size());
+    table->Apply(batch, gradients.data(), 1.0f);
+  }
+  Report(state, *table, dim, ids);
+  state.SetItemsProcessed(rows);
+}
+
+void TableCreate(benchmark::State& state) {
+  const auto dim = static_cast<uint32_t>(state.range(0));
+  const size_t ids = state.range(1);
+  std::unique_ptr<TableStorage> table;
+  std::vector<uint64_t> batch(ids);
+  std::vector<float> out(ids * dim);
+  uint64_t next = kRows;
+  for (auto _ : state) {
+    if (next >= kRows) {
+      state.PauseTiming();
+      table = TableStorage::Create(EmbeddingTable("t", dim, Adagrad(0.1f), Uniform(-1, 1)), kDefaultBuckets,
+                                   [](uint32_t bucket) { return true; });
+      next = 0;
+      state.ResumeTiming();
+    }
+    for (uint64_t& id : batch) id = next++;
+    table->Gather(batch, /*create=*/true, out.data());
+  }
+  Report(state, *table, dim, ids);
+}
+
+void Shapes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"dim", "ids"});
+  for (const int dim : {16, 64}) {
+    for (const int ids : {256, 4096, 16384}) benchmark->Args({dim, ids});
+  }
+}
+
+BENCHMARK(PlainGather)->Apply(Shapes);
+BENCHMARK(TableGather)->Apply(Shapes);
+BENCHMARK_CAPTURE(TableApply, sgd, Sgd(0.1f))->Apply(Shapes);
+BENCHMARK_CAPTURE(TableApply, adagrad, Adagrad(0.1f))->Apply(Shapes);
+BENCHMARK_CAPTURE(TableApply, rowwise_adagrad, RowwiseAdagrad(0.1f))->Apply(Shapes);
+BENCHMARK_CAPTURE(TableApply, adam, Adam(0.1f))->Apply(Shapes);
+BENCHMARK(TableCreate)->ArgNames({"dim", "ids"})->Args({16, 4096})->Args({64, 4096});
+
+}  // namespace
+}  // namespace tandem::ps
+
+BENCHMARK_MAIN();

@@ -1,0 +1,73 @@
+#include "base/clock.h"
+
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+TEST(RealClockTest, ShowsTheMachinesTime) {
+  const absl::Time before = absl::Now();
+  const absl::Time now = Clock::Real()->Now();
+  EXPECT_LE(before, now);
+  EXPECT_LE(now, absl::Now());
+}
+
+TEST(RealClockTest, AwaitEndsAtTheDeadlineOrWhenTheConditionHolds) {
+  absl::Mutex mutex;
+  bool flag = false;
+  absl::MutexLock lock(&mutex);
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(20);
+  EXPECT_FALSE(Clock::Real()->AwaitUntil(&mutex, absl::Condition(&flag), deadline));
+  EXPECT_GE(absl::Now(), deadline);
+  flag = true;
+  EXPECT_TRUE(Clock::Real()->AwaitUntil(&mutex, absl::Condition(&flag), absl::InfinitePast()));
+}
+
+TEST(SimulatedClockTest, StandsStillUntilAdvanced) {
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  SimulatedClock clock(start);
+  EXPECT_EQ(clock.Now(), start);
+  EXPECT_EQ(clock.Now(), start);
+  clock.Advance(absl::Hours(3));
+  EXPECT_EQ(clock.Now(), start + absl::Hours(3));
+}
+
+TEST(SimulatedClockTest, AWaitEndsWhenAdvancePassesItsDeadline) {
+  SimulatedClock clock;
+  absl::Mutex mutex;
+  bool never = false;
+  bool held = true;
+  const absl::Time deadline = clock.Now() + absl::Hours(1);
+  std::thread waiter([&] {
+    absl::MutexLock lock(&mutex);
+    held = clock.AwaitUntil(&mutex, absl::Condition(&never), deadline);
+  });
+  clock.Advance(absl::Minutes(59));
+  clock.Advance(absl::Minutes(1));
+  waiter.join();
+  EXPECT_FALSE(held);
+  EXPECT_GE(clock.Now(), deadline);
+}
+
+TEST(SimulatedClockTest, AWaitEndsWhenItsConditionComesTrue) {
+  SimulatedClock clock;
+  absl::Mutex mutex;
+  bool flag = false;
+  bool held = false;
+  std::thread waiter([&] {
+    absl::MutexLock lock(&mutex);
+    held = clock.AwaitUntil(&mutex, absl::Condition(&flag), absl::InfiniteFuture());
+  });
+  {
+    absl::MutexLock lock(&mutex);
+    flag = true;
+  }
+  waiter.join();
+  EXPECT_TRUE(held);
+}
+
+}  // namespace
+}  // namespace tandem

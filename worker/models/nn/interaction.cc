@@ -1,8 +1,5 @@
 #include "worker/models/nn/interaction.h"
 
-#include <algorithm>
-#include <cstring>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "worker/models/nn/interaction.cc"
 #include "hwy/foreach_target.h"
@@ -16,8 +13,26 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Rows of the Gram matrix computed together: with two vectors each they fill 12 of AVX2's 16 registers.
-constexpr size_t kBlock = 6;
+// Rows computed together: with two vectors each they must leave a few of the 16 registers of AVX2. Of DLRM's
+// usual 27 vectors, blocks of 5 waste the least of the triangle; back, each row of a block needs an address
+// of its own.
+constexpr size_t kGramRows = 5;
+constexpr size_t kGradientRows = 4;
+
+// Calls work.Block<kRows>(i0) for whole blocks of rows and, in the end, one of the rows left.
+template <size_t kRows, class Work>
+HWY_INLINE void LastBlock(size_t rows, size_t i0, const Work& work) {
+  if constexpr (kRows > 0) {
+    if (rows - i0 == kRows) return work.template Block<kRows>(i0);
+    LastBlock<kRows - 1>(rows, i0, work);
+  }
+}
+template <size_t kRows, class Work>
+HWY_INLINE void ForBlocks(size_t rows, const Work& work) {
+  size_t i0 = 0;
+  for (; i0 + kRows <= rows; i0 += kRows) work.template Block<kRows>(i0);
+  LastBlock<kRows - 1>(rows, i0, work);
+}
 
 // Example b's vectors, dim floats each.
 struct Rows {
@@ -35,7 +50,7 @@ struct Rows {
   size_t dim;
 };
 
-// zt[d * ld + i] = z_i[d], in 4x4 blocks. Columns n and beyond keep their zeros.
+// zt[k * ld + i] = z_i[k], in 4x4 blocks.
 void TransposeRows(const Rows& z, size_t n, float* HWY_RESTRICT zt, size_t ld) {
   const hn::FixedTag<float, 4> d4;
   using V4 = hn::Vec<decltype(d4)>;
@@ -70,29 +85,53 @@ void TransposeRows(const Rows& z, size_t n, float* HWY_RESTRICT zt, size_t ld) {
   }
 }
 
-// gram[(i0 + r) * ld + col + lane] for kBlock rows and kVectors vectors of columns.
-template <size_t kVectors>
-HWY_INLINE void GramBlock(const float* HWY_RESTRICT zt, size_t ld, size_t dim, size_t i0, size_t col,
-                          float* HWY_RESTRICT gram) {
+// gram[(i0 + r) * ld + lane] = z_{i0+r} . z_{col+lane}, for kRows rows and kVectors vectors of columns.
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void GramBlock(const float* HWY_RESTRICT zt, size_t zt_ld, size_t dim, size_t i0, size_t col,
+                          float* HWY_RESTRICT gram, size_t ld) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  V sum[kBlock][kVectors];
-  for (size_t r = 0; r < kBlock; ++r) {
+  V sum[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
   for (size_t k = 0; k < dim; ++k) {
-    const float* row = zt + k * ld;
+    const float* row = zt + k * zt_ld;
     V columns[kVectors];
-    for (size_t v = 0; v < kVectors; ++v) columns[v] = hn::Load(d, row + col + v * lanes);
-    for (size_t r = 0; r < kBlock; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) columns[v] = hn::LoadU(d, row + col + v * lanes);
+    for (size_t r = 0; r < kRows; ++r) {
       const V z = hn::Set(d, row[i0 + r]);
       for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(z, columns[v], sum[r][v]);
     }
   }
-  for (size_t r = 0; r < kBlock; ++r) {
-    for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, gram + (i0 + r) * ld + col + v * lanes);
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, gram + (i0 + r) * ld + v * lanes);
   }
 }
+
+// Rows [i0, i0 + kRows) against all later columns, from i0 + 1 on.
+template <size_t kRows>
+HWY_INLINE void GramRows(const float* zt, size_t zt_ld, size_t dim, size_t n, size_t i0, float* gram,
+                         size_t ld) {
+  const size_t lanes = hn::Lanes(D());
+  size_t col = i0 + 1;
+  for (; col + lanes < n; col += 2 * lanes, gram += 2 * lanes) {
+    GramBlock<kRows, 2>(zt, zt_ld, dim, i0, col, gram, ld);
+  }
+  if (col < n) GramBlock<kRows, 1>(zt, zt_ld, dim, i0, col, gram, ld);
+}
+
+// Row i of `gram` then begins with column i / kGramRows * kGramRows + 1.
+struct GramTriangle {
+  template <size_t kRows>
+  HWY_INLINE void Block(size_t i0) const {
+    GramRows<kRows>(zt, zt_ld, dim, n, i0, gram, ld);
+  }
+  const float* zt;
+  size_t zt_ld, dim, n;
+  float* gram;
+  size_t ld;
+};
 
 // The rows' parts right of the diagonal, one after the other. Whole vectors are stored, so each row spills
 // into the place of the next, which then overwrites it, and the last into the slack.
@@ -100,26 +139,27 @@ HWY_INLINE void PackTriangle(const float* HWY_RESTRICT gram, size_t ld, size_t n
   const D d;
   const size_t lanes = hn::Lanes(d);
   for (size_t i = 0; i + 1 < n; ++i) {
-    const float* row = gram + i * ld + i + 1;
+    const float* row = gram + i * ld + i % kGramRows;
     const size_t length = n - 1 - i;
     for (size_t j = 0; j < length; j += lanes) hn::StoreU(hn::LoadU(d, row + j), d, out + j);
     out += length;
   }
 }
 
-// `ld`: at least n rounded up to whole blocks and whole vectors. `zt` [dim x ld] is zero in the columns
-// behind n; `gram` has [ld x ld] floats and Interaction::kSlack more.
-void ForwardT(const VectorSet& z, size_t batch, Matrix out, size_t ld, float* zt, float* gram) {
-  const size_t lanes = hn::Lanes(D());
+// Scratch: `zt` two of [dim x zt_ld] floats, `gram` two of [n x ld], kSlack floats behind each pair. Two,
+// because a step of an example that reads what the step before has just stored in other pieces would wait for
+// the stores to drain; so the steps of three examples alternate.
+void ForwardT(const VectorSet& z, size_t batch, Matrix out, float* zt, size_t zt_ld, float* gram, size_t ld) {
   const size_t n = z.size();
-  for (size_t b = 0; b < batch; ++b) {
-    TransposeRows(Rows(z, b), n, zt, ld);
-    for (size_t i0 = 0; i0 + 1 < n; i0 += kBlock) {
-      size_t col = (i0 + 1) / lanes * lanes;
-      for (; col + lanes < n; col += 2 * lanes) GramBlock<2>(zt, ld, z.dim, i0, col, gram);
-      if (col < n) GramBlock<1>(zt, ld, z.dim, i0, col, gram);
+  const auto zt_of = [&](size_t b) { return zt + b % 2 * z.dim * zt_ld; };
+  const auto gram_of = [&](size_t b) { return gram + b % 2 * n * ld; };
+  for (size_t b = 0; b < batch + 2; ++b) {
+    if (b < batch) TransposeRows(Rows(z, b), n, zt_of(b), zt_ld);
+    if (b >= 2) PackTriangle(gram_of(b), ld, n, out.data + (b - 2) * out.ld);
+    if (b >= 1 && b <= batch) {
+      // The last row has no later columns.
+      ForBlocks<kGramRows>(n - 1, GramTriangle{zt_of(b - 1), zt_ld, z.dim, n, gram_of(b - 1), ld});
     }
-    PackTriangle(gram, ld, n, out.data + b * out.ld);
   }
 }
 
@@ -127,11 +167,11 @@ void ForwardT(const VectorSet& z, size_t batch, Matrix out, size_t ld, float* zt
 // Base(i) + j (modulo 2^64: row 0's is -1).
 HWY_INLINE size_t Base(size_t i, size_t n) { return i * n - i * (i + 1) / 2 - i - 1; }
 
-// dz rows [i0, i0 + kRows), kVectors vectors of their components, from the packed gradients g and the rows z
-// [n x ld].
+// Rows [i0, i0 + kRows) of dz, kVectors vectors of their components from `at` on, from the packed gradients
+// g.
 template <size_t kRows, size_t kVectors>
-HWY_INLINE void GradientBlock(const float* HWY_RESTRICT g, const float* HWY_RESTRICT z, size_t ld, size_t n,
-                              size_t i0, float* HWY_RESTRICT dz) {
+HWY_INLINE void GradientBlock(const float* HWY_RESTRICT g, const float* const* z, size_t n, size_t i0,
+                              size_t at, float* const* dz) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   V sum[kRows][kVectors];
@@ -143,7 +183,7 @@ HWY_INLINE void GradientBlock(const float* HWY_RESTRICT g, const float* HWY_REST
   size_t above = i0 - 1;
   for (size_t j = 0; j < i0; ++j) {
     for (size_t v = 0; v < kVectors; ++v) {
-      const V column = hn::Load(d, z + j * ld + v * lanes);
+      const V column = hn::LoadU(d, z[j] + at + v * lanes);
       for (size_t r = 0; r < kRows; ++r) sum[r][v] = hn::MulAdd(hn::Set(d, g[above + r]), column, sum[r][v]);
     }
     above += n - 2 - j;
@@ -154,42 +194,34 @@ HWY_INLINE void GradientBlock(const float* HWY_RESTRICT g, const float* HWY_REST
     for (size_t other = r + 1; other < kRows; ++other) {
       const V coefficient = hn::Set(d, g[right[r] + i0 + other]);
       for (size_t v = 0; v < kVectors; ++v) {
-        sum[r][v] = hn::MulAdd(coefficient, hn::Load(d, z + (i0 + other) * ld + v * lanes), sum[r][v]);
-        sum[other][v] = hn::MulAdd(coefficient, hn::Load(d, z + (i0 + r) * ld + v * lanes), sum[other][v]);
+        sum[r][v] = hn::MulAdd(coefficient, hn::LoadU(d, z[i0 + other] + at + v * lanes), sum[r][v]);
+        sum[other][v] = hn::MulAdd(coefficient, hn::LoadU(d, z[i0 + r] + at + v * lanes), sum[other][v]);
       }
     }
   }
   for (size_t j = i0 + kRows; j < n; ++j) {
     for (size_t v = 0; v < kVectors; ++v) {
-      const V column = hn::Load(d, z + j * ld + v * lanes);
+      const V column = hn::LoadU(d, z[j] + at + v * lanes);
       for (size_t r = 0; r < kRows; ++r)
         sum[r][v] = hn::MulAdd(hn::Set(d, g[right[r] + j]), column, sum[r][v]);
     }
   }
   for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, dz + (i0 + r) * ld + v * lanes);
+    for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], d, dz[i0 + r] + at + v * lanes);
   }
 }
 
 template <size_t kVectors>
-void GradientRows(const float* g, const float* z, size_t ld, size_t n, float* dz) {
-  size_t i = 0;
-  for (; i + kBlock <= n; i += kBlock) GradientBlock<kBlock, kVectors>(g, z, ld, n, i, dz);
-  switch (n - i) {
-    case 5:
-      return GradientBlock<5, kVectors>(g, z, ld, n, i, dz);
-    case 4:
-      return GradientBlock<4, kVectors>(g, z, ld, n, i, dz);
-    case 3:
-      return GradientBlock<3, kVectors>(g, z, ld, n, i, dz);
-    case 2:
-      return GradientBlock<2, kVectors>(g, z, ld, n, i, dz);
-    case 1:
-      return GradientBlock<1, kVectors>(g, z, ld, n, i, dz);
-    default:
-      return;
+struct GradientRows {
+  template <size_t kRows>
+  HWY_INLINE void Block(size_t i0) const {
+    GradientBlock<kRows, kVectors>(g, z, n, i0, at, dz);
   }
-}
+  const float* g;
+  const float* const* z;
+  size_t n, at;
+  float* const* dz;
+};
 
 // out[k] = a[k] + (b ? b[k] : 0); the arrays hold exactly dim floats.
 HWY_INLINE void AddRow(const float* a, const float* b, size_t dim, float* out) {
@@ -204,32 +236,43 @@ HWY_INLINE void AddRow(const float* a, const float* b, size_t dim, float* out) {
   for (; k < dim; ++k) out[k] = a[k] + (b != nullptr ? b[k] : 0.0f);
 }
 
-// `rows` and `d_rows` are scratch of [n x ld] floats; ld is dim rounded up to whole vectors, and `rows` is
-// zero there.
-void BackwardT(const VectorSet& z, size_t batch, ConstMatrix d_out, const VectorSetGradients& dz, size_t ld,
-               float* rows, float* d_rows) {
+// Rows are read and written where they lie, as far as they are whole vectors and nothing is to be added to
+// them; for the others `scratch` has [2 x n x ld] floats, ld being dim rounded up to whole vectors. `z_rows`
+// and `dz_rows` have n entries.
+void BackwardT(const VectorSet& z, size_t batch, ConstMatrix d_out, const VectorSetGradients& dz,
+               float* scratch, size_t ld, const float** z_rows, float** dz_rows) {
   const size_t lanes = hn::Lanes(D());
   const size_t n = z.size();
+  const bool whole = z.dim % lanes == 0;
+  const bool adds = dz.rest_add.data != nullptr;
+  const size_t first = z.first.data != nullptr ? 1 : 0;
   for (size_t b = 0; b < batch; ++b) {
     const Rows source(z, b);
-    for (size_t i = 0; i < n; ++i) AddRow(source[i], nullptr, z.dim, rows + i * ld);
+    float* rest = dz.rest + b * z.num_rest * z.dim;
+    for (size_t i = 0; i < n; ++i) {
+      z_rows[i] = source[i];
+      if (!whole) {
+        AddRow(source[i], nullptr, z.dim, scratch + i * ld);
+        z_rows[i] = scratch + i * ld;
+      }
+      const bool direct = whole && !adds && i >= first;
+      dz_rows[i] = direct ? rest + (i - first) * z.dim : scratch + (n + i) * ld;
+    }
     const float* g = d_out.data + b * d_out.ld;
     size_t k = 0;
-    for (; k + lanes < z.dim; k += 2 * lanes) GradientRows<2>(g, rows + k, ld, n, d_rows + k);
-    if (k < z.dim) GradientRows<1>(g, rows + k, ld, n, d_rows + k);
-
-    size_t i = 0;
-    if (source.first != nullptr) {
-      float* first = dz.first.data + b * dz.first.ld;
-      AddRow(d_rows, first, z.dim, first);
-      i = 1;
+    for (; k + lanes < z.dim; k += 2 * lanes) {
+      ForBlocks<kGradientRows>(n, GradientRows<2>{g, z_rows, n, k, dz_rows});
     }
-    const float* add = dz.rest_add.data != nullptr ? dz.rest_add.data + b * dz.rest_add.ld : nullptr;
-    float* out = dz.rest + b * z.num_rest * z.dim;
-    for (; i < n; ++i) {
-      AddRow(d_rows + i * ld, add, z.dim, out);
-      out += z.dim;
-      if (add != nullptr) add += z.dim;
+    if (k < z.dim) ForBlocks<kGradientRows>(n, GradientRows<1>{g, z_rows, n, k, dz_rows});
+
+    if (first != 0) {
+      float* out = dz.first.data + b * dz.first.ld;
+      AddRow(dz_rows[0], out, z.dim, out);
+    }
+    if (whole && !adds) continue;
+    for (size_t i = first; i < n; ++i) {
+      const size_t at = (i - first) * z.dim;
+      AddRow(dz_rows[i], adds ? dz.rest_add.data + b * dz.rest_add.ld + at : nullptr, z.dim, rest + at);
     }
   }
 }
@@ -251,22 +294,23 @@ HWY_EXPORT(BackwardT);
 void Interaction::Forward(const VectorSet& z, size_t batch, Matrix out) {
   const size_t n = z.size();
   if (n < 2) return;
-  // A block of rows may reach 5 past n, a pair of vectors one vector.
-  const size_t ld = RoundUp(n + 5, kWidest);
-  const size_t transposed = z.dim * ld;
-  float* zt = Grow(scratch_, transposed + ld * ld + kSlack);
-  std::fill(zt, zt + transposed, 0.0f);
-  HWY_DYNAMIC_DISPATCH(ForwardT)(z, batch, out, ld, zt, zt + transposed);
+  const size_t ld = RoundUp(n, kWidest);
+  const size_t transposed = RoundUp(2 * z.dim * ld + kSlack, kWidest);
+  // Rows of the Gram matrix come in pairs of vectors of any width.
+  const size_t gram_ld = RoundUp(n, 2 * kWidest);
+  float* zt = Grow(scratch_, transposed + 2 * n * gram_ld + kSlack);
+  HWY_DYNAMIC_DISPATCH(ForwardT)(z, batch, out, zt, ld, zt + transposed, gram_ld);
 }
 
 void Interaction::Backward(const VectorSet& z, size_t batch, ConstMatrix d_out,
                            const VectorSetGradients& dz) {
   const size_t n = z.size();
   if (n == 0) return;
-  const size_t ld = RoundUp(z.dim, kWidest);
-  float* rows = Grow(scratch_, 2 * n * ld);
-  std::fill(rows, rows + n * ld, 0.0f);
-  HWY_DYNAMIC_DISPATCH(BackwardT)(z, batch, d_out, dz, ld, rows, rows + n * ld);
+  const size_t ld = RoundUp(z.dim, 2 * kWidest);
+  float* scratch = Grow(scratch_, 2 * n * ld);
+  z_rows_.resize(n);
+  dz_rows_.resize(n);
+  HWY_DYNAMIC_DISPATCH(BackwardT)(z, batch, d_out, dz, scratch, ld, z_rows_.data(), dz_rows_.data());
 }
 
 }  // namespace tandem::worker

@@ -4,6 +4,8 @@
 // DLRM's feature interaction: the dot products of all pairs of an example's vectors (Naumov et al.,
 // arXiv:1906.00091).
 
+#include <vector>
+
 #include "worker/models/nn/matrix.h"
 
 namespace tandem::worker {
@@ -44,6 +46,8 @@ class Interaction {
 
  private:
   AlignedFloats scratch_;
+  std::vector<const float*> z_rows_;
+  std::vector<float*> dz_rows_;
 };
 
 }  // namespace tandem::worker

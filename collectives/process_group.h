@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_PROCESS_GROUP_H_
 #define TANDEM_COLLECTIVES_PROCESS_GROUP_H_
 
-// Collectives among the workers of a job, in torch.distributed's vocabulary. All ranks of a group call the same
-// operations in the same order with the same sizes.
+// Collectives among the workers of a job, in torch.distributed's vocabulary. All ranks of a group call the
+// same operations in the same order with the same sizes.
 
 #include <cstdint>
 #include <memory>
@@ -22,19 +22,20 @@ enum class ReduceOp { kSum, kAvg, kMin, kMax };
 
 struct ProcessGroupOptions {
   std::string backend = "gloo";
-  std::string name = "default";     // groups of one store need distinct names
+  std::string name = "default";  // groups of one store need distinct names
   int rank = 0;
   int world_size = 1;
   absl::Duration timeout = absl::Seconds(60);  // rendezvous, and every operation unless it is given its own
-  std::string interface_address;    // address of the network interface to use; empty: the one that reaches the store
+  std::string
+      interface_address;  // address of the network interface to use; empty: the one that reaches the store
 };
 
-// A group is used from one thread at a time (make a second group for a second thread). After an operation has failed the
-// group is broken: every later call returns the first error again.
+// A group is used from one thread at a time (make a second group for a second thread). After an operation has
+// failed the group is broken: every later call returns the first error again.
 //
 // Every operation blocks until it is done on this rank, bounded by `timeout` (default: the group's). Errors:
-// DeadlineExceeded and Unavailable, both naming the operation, its sequence number and the ranks that are missing or gone;
-// InvalidArgument for sizes that differ between ranks.
+// DeadlineExceeded and Unavailable, both naming the operation, its sequence number and the ranks that are
+// missing or gone; InvalidArgument for sizes that differ between ranks.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -58,7 +59,8 @@ class ProcessGroup {
 
 // Meets the other ranks through `store` and connects. Blocks until all are there, bounded by options.timeout;
 // DeadlineExceeded names the absent ranks. A world of one needs no network. `store` must outlive the group.
-absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(Store* store, const ProcessGroupOptions& options);
+absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(Store* store,
+                                                               const ProcessGroupOptions& options);
 
 }  // namespace tandem::collectives
 

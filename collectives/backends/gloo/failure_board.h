@@ -1,0 +1,41 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_FAILURE_BOARD_H_
+#define TANDEM_COLLECTIVES_BACKENDS_GLOO_FAILURE_BOARD_H_
+
+// Where the ranks of a group tell each other why they gave up. A rank that fails closes its connections, so
+// its peers see only that it is gone; here they find the reason, and tell a rank that gave up from one that
+// died.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "collectives/store/prefix_store.h"
+
+namespace tandem::collectives {
+
+// For one thread at a time. `store` is borrowed. Keys: "pg/<group>/failed/<rank>".
+class FailureBoard {
+ public:
+  FailureBoard(Store* store, const std::string& group, int rank)
+      : store_(store, "pg/" + group + "/failed"), rank_(rank) {}
+
+  // Leaves this rank's reason, if the store can be reached.
+  void Record(const absl::Status& reason);
+  struct Found {
+    int rank;
+    absl::Status reason;
+  };
+  // The reason of one of `ranks`; waits at most `grace` for the first to leave one.
+  absl::optional<Found> Find(absl::Span<const int> ranks, absl::Duration grace);
+
+ private:
+  PrefixStore store_;
+  const int rank_;
+  bool reachable_ = true;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_FAILURE_BOARD_H_

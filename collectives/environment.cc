@@ -1,0 +1,106 @@
+#include "collectives/environment.h"
+
+#include <cstdlib>
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace tandem::collectives {
+namespace {
+
+constexpr char kAdvice[] =
+    "; start the program through `tandem run` or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT";
+
+class Reader {
+ public:
+  explicit Reader(const Environment::Lookup& lookup) : lookup_(lookup) {}
+
+  absl::StatusOr<int> Int(absl::string_view name, absl::optional<int> absent, int least, int most) const {
+    const absl::optional<std::string> text = lookup_(name);
+    if (!text || text->empty()) {
+      if (absent) return *absent;
+      return absl::InvalidArgumentError(absl::StrCat(name, " is not set", kAdvice));
+    }
+    int value = 0;
+    if (!absl::SimpleAtoi(*text, &value)) {
+      return absl::InvalidArgumentError(absl::StrCat(name, "='", *text, "' is not an integer", kAdvice));
+    }
+    if (value < least || value > most) {
+      return absl::InvalidArgumentError(absl::StrCat(name, "=", value, " is out of range: it must be ",
+                                                     most == std::numeric_limits<int>::max()
+                                                         ? absl::StrCat("at least ", least)
+                                                         : absl::StrCat("from ", least, " to ", most),
+                                                     kAdvice));
+    }
+    return value;
+  }
+
+  absl::StatusOr<std::string> Text(absl::string_view name) const {
+    absl::optional<std::string> text = lookup_(name);
+    if (!text || text->empty()) return absl::InvalidArgumentError(absl::StrCat(name, " is not set", kAdvice));
+    return *std::move(text);
+  }
+
+ private:
+  const Environment::Lookup& lookup_;
+};
+
+absl::optional<std::string> ProcessVariable(absl::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  if (value == nullptr) return absl::nullopt;
+  return std::string(value);
+}
+
+}  // namespace
+
+absl::StatusOr<Environment> Environment::FromLookup(const Lookup& lookup) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  const Reader read(lookup);
+  Environment env;
+  const std::string role = lookup("TANDEM_ROLE").value_or("worker");
+  if (role == "ps") {
+    env.role = Role::kParameterServer;
+  } else if (role != "worker" && !role.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("TANDEM_ROLE='", role, "' must be 'worker' or 'ps'"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(env.world_size, read.Int("WORLD_SIZE", absl::nullopt, 1, kMost));
+  TANDEM_ASSIGN_OR_RETURN(env.num_ps, read.Int("TANDEM_NUM_PS", 0, 0, kMost));
+  if (env.role == Role::kWorker) {
+    TANDEM_ASSIGN_OR_RETURN(env.rank, read.Int("RANK", absl::nullopt, 0, env.world_size - 1));
+    TANDEM_ASSIGN_OR_RETURN(env.local_world_size,
+                            read.Int("LOCAL_WORLD_SIZE", env.world_size, 1, env.world_size));
+    const int local_rank = env.rank % env.local_world_size;
+    TANDEM_ASSIGN_OR_RETURN(env.local_rank, read.Int("LOCAL_RANK", local_rank, 0, env.local_world_size - 1));
+  } else {
+    if (env.num_ps == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("TANDEM_ROLE=ps needs TANDEM_NUM_PS of at least 1", kAdvice));
+    }
+    TANDEM_ASSIGN_OR_RETURN(env.ps_index, read.Int("TANDEM_PS_INDEX", absl::nullopt, 0, env.num_ps - 1));
+  }
+  TANDEM_ASSIGN_OR_RETURN(env.master_addr, read.Text("MASTER_ADDR"));
+  TANDEM_ASSIGN_OR_RETURN(env.master_port, read.Int("MASTER_PORT", absl::nullopt, 0, 65535));
+  TANDEM_ASSIGN_OR_RETURN(const int external, read.Int("TANDEM_STORE_EXTERNAL", 0, 0, 1));
+  env.store_external = external == 1;
+  env.run_id = lookup("TANDEM_RUN_ID").value_or("");
+  return env;
+}
+
+absl::StatusOr<Environment> Environment::FromEnv() { return FromLookup(ProcessVariable); }
+
+bool Environment::IsLaunched(const Lookup& lookup) {
+  for (absl::string_view name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TANDEM_ROLE"}) {
+    if (lookup(name)) return true;
+  }
+  return false;
+}
+
+bool Environment::IsLaunched() { return IsLaunched(ProcessVariable); }
+
+std::string Environment::member() const {
+  return role == Role::kWorker ? absl::StrCat("worker/", rank) : absl::StrCat("ps/", ps_index);
+}
+
+}  // namespace tandem::collectives

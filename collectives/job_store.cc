@@ -1,0 +1,87 @@
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "collectives/environment.h"
+
+namespace tandem::collectives {
+namespace {
+
+std::string JoinAddress(const std::string& host, int port) {
+  // An IPv6 address needs brackets to tell its colons from the port's.
+  if (absl::StrContains(host, ':') && !absl::StartsWith(host, "["))
+    return absl::StrCat("[", host, "]:", port);
+  return absl::StrCat(host, ":", port);
+}
+
+bool IsLoopbackName(const std::string& host) {
+  return host == "localhost" || absl::StartsWith(host, "127.") || host == "::1";
+}
+
+// Processes of this machine alone need no port that others can reach. Elsewhere MASTER_ADDR may be a name or
+// an address that this machine does not have (a container's, behind a forwarded port), so every interface is
+// served.
+std::string ListenAddress(const Environment& env) {
+  return IsLoopbackName(env.master_addr) ? JoinAddress(env.master_addr, env.master_port)
+                                         : JoinAddress("0.0.0.0", env.master_port);
+}
+
+std::string ClosedKey(const std::string& member) { return absl::StrCat("job/closed/", member); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout) {
+  if (env.master_port == 0 && (!env.hosts_store() || env.world_size > 1 || env.num_ps > 0)) {
+    return absl::InvalidArgumentError(
+        "MASTER_PORT=0 lets the kernel pick a port that the job's other processes cannot learn; start the "
+        "job through "
+        "`tandem run`, or choose a port");
+  }
+  std::unique_ptr<JobStore> job(new JobStore(env));
+  int port = env.master_port;
+  if (env.hosts_store()) {
+    TANDEM_ASSIGN_OR_RETURN(job->server_, StoreServer::Start(ListenAddress(env)));
+    port = job->server_->port();
+  }
+  job->address_ = JoinAddress(env.master_addr, port);
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(job->address_));
+  job->remote_ = std::make_unique<RemoteStore>(std::move(channel));
+  RemoteStore probe(job->channel(), timeout);
+  if (absl::Status reached = probe.Set(absl::StrCat("job/opened/", env.member()), ""); !reached.ok()) {
+    job->closed_ = true;  // nobody has met this process: there is nothing to wait for
+    return absl::Status(reached.code(),
+                        absl::StrCat(env.member(), " cannot reach the job's store at ", job->address_,
+                                     " within ", absl::FormatDuration(timeout),
+                                     ": is rank 0 (or the launcher) running, and are MASTER_ADDR and "
+                                     "MASTER_PORT right? (",
+                                     reached.message(), ")"));
+  }
+  return job;
+}
+
+absl::Status JobStore::Close(absl::Duration timeout) {
+  if (closed_) return absl::OkStatus();
+  closed_ = true;
+  if (server_ == nullptr) {
+    RemoteStore patient(channel(), timeout);
+    return patient.Set(ClosedKey(env_.member()), "");
+  }
+  TANDEM_RETURN_IF_ERROR(server_->store()->Set(ClosedKey(env_.member()), ""));
+  std::vector<std::string> all;
+  for (int rank = 0; rank < env_.world_size; ++rank) all.push_back(ClosedKey(absl::StrCat("worker/", rank)));
+  for (int index = 0; index < env_.num_ps; ++index) all.push_back(ClosedKey(absl::StrCat("ps/", index)));
+  absl::Status closed = server_->store()->Wait(all, timeout);
+  server_->Shutdown(absl::Seconds(1));
+  return Annotate(closed, "closing the job's store before every process was done with it");
+}
+
+JobStore::~JobStore() {
+  if (remote_ == nullptr) return;
+  if (absl::Status closed = Close(absl::Seconds(5)); !closed.ok()) LogWarning(closed.message());
+}
+
+}  // namespace tandem::collectives

@@ -1,0 +1,30 @@
+#ifndef TANDEM_COLLECTIVES_NETWORK_H_
+#define TANDEM_COLLECTIVES_NETWORK_H_
+
+// Which address of this machine a group should use. Plain functions; only LocalAddressTowards may block (name
+// lookup).
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tandem::collectives {
+
+// The numeric address of this machine from which `target` ("host:port") is reached; nothing is sent.
+// 127.0.0.1 for a target that is no "host:port" (a store in this process, a unix socket). Unavailable names a
+// host that cannot be found or reached.
+absl::StatusOr<std::string> LocalAddressTowards(const std::string& target);
+
+// The numeric address that `text`, an address or the name of an interface ("eth0"), means on this machine.
+// InvalidArgument lists what this machine has.
+absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text);
+
+// Whether only processes of the same machine can reach `address`.
+bool IsLoopbackAddress(const std::string& address);
+
+// Differs between machines and between containers with network namespaces of their own.
+std::string HostIdentity();
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_NETWORK_H_

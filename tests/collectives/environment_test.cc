@@ -1,0 +1,194 @@
+#include "collectives/environment.h"
+
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using Variables = std::map<std::string, std::string>;
+
+Environment::Lookup LookupIn(Variables variables) {
+  return [variables](absl::string_view name) -> absl::optional<std::string> {
+    auto it = variables.find(std::string(name));
+    if (it == variables.end()) return absl::nullopt;
+    return it->second;
+  };
+}
+
+const Variables kWorker = {
+    {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}};
+
+Variables With(Variables variables, const Variables& changes) {
+  for (const auto& [name, value] : changes) variables[name] = value;
+  return variables;
+}
+
+TEST(EnvironmentTest, ReadsWhatTorchrunSets) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const Environment env,
+      Environment::FromLookup(LookupIn(With(kWorker, {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}))));
+  EXPECT_EQ(env.role, Environment::Role::kWorker);
+  EXPECT_EQ(env.rank, 3);
+  EXPECT_EQ(env.world_size, 4);
+  EXPECT_EQ(env.local_rank, 1);
+  EXPECT_EQ(env.local_world_size, 2);
+  EXPECT_EQ(env.master_addr, "10.0.0.1");
+  EXPECT_EQ(env.master_port, 29500);
+  EXPECT_FALSE(env.store_external);
+  EXPECT_EQ(env.num_ps, 0);
+  EXPECT_EQ(env.member(), "worker/3");
+  EXPECT_FALSE(env.hosts_store());
+}
+
+TEST(EnvironmentTest, ReadsWhatTandemRunSets) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Environment env,
+                              Environment::FromLookup(LookupIn(With(kWorker, {{"TANDEM_ROLE", "ps"},
+                                                                              {"TANDEM_NUM_PS", "2"},
+                                                                              {"TANDEM_PS_INDEX", "1"},
+                                                                              {"TANDEM_STORE_EXTERNAL", "1"},
+                                                                              {"TANDEM_RUN_ID", "abc"}}))));
+  EXPECT_EQ(env.role, Environment::Role::kParameterServer);
+  EXPECT_EQ(env.num_ps, 2);
+  EXPECT_EQ(env.ps_index, 1);
+  EXPECT_TRUE(env.store_external);
+  EXPECT_EQ(env.run_id, "abc");
+  EXPECT_EQ(env.member(), "ps/1");
+}
+
+TEST(EnvironmentTest, RankZeroHostsTheStoreUnlessTheLauncherDoes) {
+  EXPECT_TRUE(Environment::FromLookup(LookupIn(With(kWorker, {{"RANK", "0"}})))->hosts_store());
+  EXPECT_FALSE(
+      Environment::FromLookup(LookupIn(With(kWorker, {{"RANK", "0"}, {"TANDEM_STORE_EXTERNAL", "1"}})))
+          ->hosts_store());
+}
+
+TEST(EnvironmentTest, WhatIsWrongIsNamed) {
+  const struct {
+    Variables variables;
+    const char* message;
+  } kCases[] = {
+      {{}, "WORLD_SIZE is not set; start the program through `tandem run`"},
+      {With(kWorker, {{"RANK", "x"}}),
+       "RANK='x' is not an integer; start the program through `tandem run` or set RANK, WORLD_SIZE, "
+       "MASTER_ADDR and "
+       "MASTER_PORT"},
+      {With(kWorker, {{"RANK", "4"}}), "RANK=4 is out of range: it must be from 0 to 3"},
+      {With(kWorker, {{"RANK", "-1"}}), "RANK=-1"},
+      {With(kWorker, {{"RANK", ""}}), "RANK is not set"},
+      {With(kWorker, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE=0 is out of range: it must be at least 1"},
+      {With(kWorker, {{"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE='99999999999'"},
+      {With(kWorker, {{"MASTER_ADDR", ""}}), "MASTER_ADDR is not set"},
+      {With(kWorker, {{"MASTER_PORT", "70000"}}), "MASTER_PORT=70000"},
+      {With(kWorker, {{"TANDEM_ROLE", "boss"}}), "TANDEM_ROLE='boss' must be 'worker' or 'ps'"},
+      {With(kWorker, {{"TANDEM_ROLE", "ps"}}), "TANDEM_NUM_PS"},
+      {With(kWorker, {{"TANDEM_ROLE", "ps"}, {"TANDEM_NUM_PS", "1"}}), "TANDEM_PS_INDEX is not set"},
+      {With(kWorker, {{"TANDEM_STORE_EXTERNAL", "yes"}}), "TANDEM_STORE_EXTERNAL='yes'"},
+      {With(kWorker, {{"LOCAL_RANK", "4"}}), "LOCAL_RANK=4"},
+  };
+  for (const auto& one : kCases) {
+    EXPECT_THAT(Environment::FromLookup(LookupIn(one.variables)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(one.message)));
+  }
+}
+
+TEST(EnvironmentTest, AnEmptyEnvironmentIsNoLaunch) {
+  EXPECT_FALSE(Environment::IsLaunched(LookupIn({{"HOME", "/root"}})));
+  EXPECT_TRUE(Environment::IsLaunched(LookupIn({{"RANK", "0"}})));
+}
+
+Environment OneOf(int rank, int world_size, int port) {
+  Environment env;
+  env.rank = rank;
+  env.world_size = world_size;
+  env.master_addr = "127.0.0.1";
+  env.master_port = port;
+  return env;
+}
+
+TEST(JobStoreTest, ASingleProcessLetsTheKernelPickThePort) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto job, OpenStore(OneOf(0, 1, 0), absl::Seconds(30)));
+  ASSERT_NE(job->server(), nullptr);
+  EXPECT_EQ(job->address(), absl::StrCat("127.0.0.1:", job->server()->port()));
+  TANDEM_ASSERT_OK(job->store()->Set("k", "v"));
+  TANDEM_EXPECT_OK(job->Close(absl::Seconds(10)));
+}
+
+TEST(JobStoreTest, OthersCannotMeetOnAPortThatOnlyTheKernelKnows) {
+  EXPECT_THAT(OpenStore(OneOf(0, 2, 0), absl::Seconds(1)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("MASTER_PORT=0")));
+}
+
+TEST(JobStoreTest, AStoreThatIsNotThereIsNamed) {
+  int port = 0;
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+    port = server->port();
+  }
+  EXPECT_THAT(OpenStore(OneOf(1, 2, port), absl::Milliseconds(200)),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("worker/1"), HasSubstr(absl::StrCat("127.0.0.1:", port)))));
+}
+
+TEST(JobStoreTest, AnExternalStoreIsOnlyConnectedTo) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+  Environment env = OneOf(0, 2, server->port());
+  env.store_external = true;
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto job, OpenStore(env, absl::Seconds(30)));
+  EXPECT_EQ(job->server(), nullptr);
+  TANDEM_ASSERT_OK(job->store()->Set("k", "v"));
+  EXPECT_EQ(server->store()->TryGet("k"), "v");
+  TANDEM_EXPECT_OK(job->Close(absl::Seconds(10)));
+}
+
+// Opens rank 0 on a free port, then rank 1 on the same one.
+class PairTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // The port is free a moment before; another process may take it in between, so a few are tried.
+    for (int attempt = 0; attempt < 5 && host_ == nullptr; ++attempt) {
+      int port = 0;
+      {
+        TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+        port = server->port();
+      }
+      auto host = OpenStore(OneOf(0, 2, port), absl::Seconds(30));
+      if (host.ok()) host_ = *std::move(host);
+    }
+    ASSERT_NE(host_, nullptr);
+    TANDEM_ASSERT_OK_AND_ASSIGN(guest_, OpenStore(OneOf(1, 2, host_->server()->port()), absl::Seconds(30)));
+  }
+  std::unique_ptr<JobStore> host_, guest_;
+};
+
+TEST_F(PairTest, TheHostWaitsUntilTheOthersAreDone) {
+  std::thread guest([&] {
+    // The host has begun to close when its key is there; the store must still serve.
+    TANDEM_EXPECT_OK(guest_->store()->Get("job/closed/worker/0", absl::Seconds(30)));
+    TANDEM_EXPECT_OK(guest_->store()->Set("last", "word"));
+    TANDEM_EXPECT_OK(guest_->Close(absl::Seconds(30)));
+  });
+  TANDEM_EXPECT_OK(host_->Close(absl::Seconds(30)));
+  EXPECT_EQ(host_->server()->store()->TryGet("last"), "word");
+  guest.join();
+}
+
+TEST_F(PairTest, TheHostNamesThoseItCouldNotWaitFor) {
+  EXPECT_THAT(host_->Close(absl::Milliseconds(50)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("worker/1")));
+  TANDEM_EXPECT_OK(host_->Close(absl::Seconds(30)));
+  EXPECT_THAT(guest_->Close(absl::Milliseconds(50)), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+}  // namespace
+}  // namespace tandem::collectives

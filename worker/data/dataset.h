@@ -17,7 +17,7 @@ namespace tandem::worker {
 
 enum class DataFormat { kCsv, kTsv, kCriteo, kLibsvm, kLibfm };
 
-// What a dense (numeric) column becomes. Empty and unparsable-as-empty fields read as 0 after the transform.
+// What a dense (numeric) column becomes. Empty fields (and NA, NaN, null, NULL, None, \N, ?) are 0 after the transform.
 enum class DenseTransform {
   kNone,
   kLog1p,        // sign(x) * log(1 + |x|)
@@ -56,7 +56,7 @@ struct DatasetOptions {
   double valid_fraction = 0.1;           // used only for a split without files of its own
   double test_fraction = 0.1;
   uint64_t split_seed = 1;               // an example's split is a function of (seed, its line): any order, any host
-  uint64_t max_malformed = 100;          // over all files of a pass; more is fatal
+  uint64_t max_malformed = 100;          // that one worker meets in its lines of a pass; more is fatal
 };
 
 struct ReadOptions {
@@ -73,12 +73,16 @@ struct ReadOptions {
   enum class Tail { kPad, kDrop, kExact } tail = Tail::kPad;
 };
 
-// Reads one worker's shard of one epoch, batch by batch. Not thread-safe.
+// Reads one worker's shard of one epoch, batch by batch. Not thread-safe. With kPad and kDrop all workers see equally many
+// batches of the same sizes, malformed lines or not: a worker puts its first good examples again at its end for the lines
+// it had to leave out. With kExact they are only left out.
 class BatchReader {
  public:
   virtual ~BatchReader() = default;
   // Fills `batch` (reusing its memory); false at the end of the epoch. The last batch may be smaller. Errors: DataLoss when
-  // more lines are malformed than allowed, naming file, line number and what was wrong with the first ones.
+  // more lines are malformed than allowed, naming file, line number and what was wrong with the first ones, or when none
+  // of this worker's lines is good, or when a file was cut short. After an error, or the end, `batch` is empty and further
+  // calls return the same.
   virtual absl::StatusOr<bool> Next(Batch* batch) = 0;
   virtual uint64_t malformed_lines() const = 0;
 };

@@ -35,6 +35,10 @@ function(tandem_test NAME)
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} tandem_testing tandem_flags GTest::gmock GTest::gtest_main)
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(TANDEM_SANITIZE MATCHES thread)
+    set_tests_properties(${NAME} PROPERTIES ENVIRONMENT
+      "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
+  endif()
 endfunction()
 
 # tandem_proto(NAME PROTOS rel/path.proto ... [GRPC rel/path.proto ...] DEPS ...): message code for all of PROTOS, and

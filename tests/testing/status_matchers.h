@@ -3,10 +3,9 @@
 
 // Matchers and macros for absl::Status and absl::StatusOr<T> in tests (Debian 12's absl ships none):
 //
-//   TANDEM_ASSERT_OK(table.Load(path));                            // ends the test unless OK; TANDEM_EXPECT_OK goes on
-//   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, Server::Start(...));  // ends the test unless OK
-//   EXPECT_THAT(status_or, IsOk());
-//   EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound));
+//   TANDEM_ASSERT_OK(table.Load(path));                            // ends the test unless OK;
+//   TANDEM_EXPECT_OK goes on TANDEM_ASSERT_OK_AND_ASSIGN(auto server, Server::Start(...));  // ends the test
+//   unless OK EXPECT_THAT(status_or, IsOk()); EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound));
 //   EXPECT_THAT(status_or, StatusIs(absl::StatusCode::kNotFound, HasSubstr("user")));
 
 #include <ostream>

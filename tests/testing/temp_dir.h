@@ -12,8 +12,8 @@
 
 namespace tandem::testing {
 
-// A fresh directory of this test alone, removed with all that is in it when the object goes. Its path is short enough
-// for unix sockets when TMPDIR is.
+// A fresh directory of this test alone, removed with all that is in it when the object goes. Its path is
+// short enough for unix sockets when TMPDIR is.
 class TempDir {
  public:
   TempDir() : path_(::testing::TempDir()) {

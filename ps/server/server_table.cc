@@ -125,16 +125,21 @@ absl::Status ServerTable::CheckPush(uint32_t worker, uint64_t step) const {
   absl::MutexLock lock(&mutex_);
   if (mode_.kind() == v1::UpdateMode::ASYNC) return absl::OkStatus();
   const Worker& state = workers_[worker];
+  const auto next = [&] {
+    uint64_t at = state.clock;
+    while (state.waiting.count(at) > 0) ++at;
+    return at;
+  };
   if (state.waiting.count(step) > 0 || (step < state.clock && state.skipped.count(step) == 0)) {
     return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": table '", name(), "': push of step ",
                                                    step, ", but that step was already pushed (next is step ",
-                                                   state.clock, "; ", ModeName(mode_), ")"));
+                                                   next(), "; ", ModeName(mode_), ")"));
   }
   if (step >= state.clock + kMaxEarlyPushes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("worker ", worker, ": table '", name(), "': push of step ", step, ", but step ",
-                     state.clock, " is next and at most ", kMaxEarlyPushes, " steps may be ahead of it (",
-                     ModeName(mode_), "); steps count from 0, or from the loaded checkpoint's"));
+    return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": table '", name(), "': push of step ",
+                                                   step, ", but step ", next(), " is next and at most ",
+                                                   kMaxEarlyPushes, " steps may wait (", ModeName(mode_),
+                                                   "); steps count from 0, or from the loaded checkpoint's"));
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_PS_SERVER_DRIVER_H_
 #define TANDEM_TESTS_PS_SERVER_DRIVER_H_
 
-// Drives a parameter server's handlers without a network: calls are objects of the test's own, so that it decides when
-// each one is made, what its deadline is, and looks at answers when it pleases.
+// Drives a parameter server's handlers without a network: calls are objects of the test's own, so that it
+// decides when each one is made, what its deadline is, and looks at answers when it pleases.
 
 #include <cstring>
 #include <initializer_list>
@@ -40,7 +40,8 @@ class TestCall : public rpc::ServerCall {
   bool answered() const { return done_.HasBeenNotified(); }
   // Blocks for the answer; a minute without one is a failure.
   absl::StatusOr<Bytes> Wait() {
-    if (!done_.WaitForNotificationWithTimeout(absl::Minutes(1))) return absl::UnknownError("no answer in a minute");
+    if (!done_.WaitForNotificationWithTimeout(absl::Minutes(1)))
+      return absl::UnknownError("no answer in a minute");
     return response_;
   }
 
@@ -85,7 +86,8 @@ struct Rows {
   std::vector<uint64_t> versions;
 };
 
-inline Bytes PullRequestBytes(uint32_t worker, uint64_t step, const std::vector<PullOf>& parts, bool read_only = false) {
+inline Bytes PullRequestBytes(uint32_t worker, uint64_t step, const std::vector<PullOf>& parts,
+                              bool read_only = false) {
   v1::PullRequest header;
   header.set_worker(worker);
   header.set_step(step);
@@ -153,7 +155,8 @@ class Driver {
     service_ = server_.service();
   }
 
-  std::shared_ptr<TestCall> Start(absl::string_view method, Bytes request, absl::Time deadline = absl::InfiniteFuture()) {
+  std::shared_ptr<TestCall> Start(absl::string_view method, Bytes request,
+                                  absl::Time deadline = absl::InfiniteFuture()) {
     auto call = std::make_shared<TestCall>(std::move(request), deadline);
     for (const rpc::Method& candidate : service_.methods) {
       if (candidate.name != method) continue;
@@ -187,7 +190,8 @@ class Driver {
                                       bool read_only = false, absl::Time deadline = absl::InfiniteFuture()) {
     return Start("Pull", PullRequestBytes(worker, step, parts, read_only), deadline);
   }
-  absl::StatusOr<Rows> Pull(uint32_t worker, uint64_t step, const std::vector<PullOf>& parts, bool read_only = false) {
+  absl::StatusOr<Rows> Pull(uint32_t worker, uint64_t step, const std::vector<PullOf>& parts,
+                            bool read_only = false) {
     return ParseRows(StartPull(worker, step, parts, read_only)->Wait());
   }
   std::shared_ptr<TestCall> StartPush(const PushTag& tag, const std::vector<PushOf>& parts) {
@@ -203,7 +207,8 @@ class Driver {
     return response;
   }
   v1::TableInfo Table(const std::string& name) {
-    absl::StatusOr<v1::ListTablesResponse> tables = Call<v1::ListTablesResponse>("ListTables", v1::ListTablesRequest());
+    absl::StatusOr<v1::ListTablesResponse> tables =
+        Call<v1::ListTablesResponse>("ListTables", v1::ListTablesRequest());
     TANDEM_CHECK(tables.ok());
     for (const v1::TableInfo& table : tables->tables()) {
       if (table.config().name() == name) return table;

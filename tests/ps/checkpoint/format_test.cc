@@ -1,0 +1,199 @@
+#include "ps/checkpoint/format.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ps/partition/shard_map.h"
+#include "ps/table.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::ps {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::tandem::testing::TempDir;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kBuckets = 4;
+constexpr uint32_t kDim = 2;
+constexpr uint32_t kRowFloats = 3;
+
+// Rows in a map: all that the format needs of a table.
+class MapStorage : public TableStorage {
+ public:
+  void Gather(absl::Span<const uint64_t>, bool, float*) override {}
+  uint64_t Apply(absl::Span<const uint64_t>, const float*, float) override { return 0; }
+  uint64_t rows() const override { return rows_.size(); }
+  uint64_t bytes() const override { return 0; }
+  uint32_t row_floats() const override { return kRowFloats; }
+  void VisitBucket(uint32_t bucket, absl::FunctionRef<void(uint64_t, const float*)> visit) override {
+    for (const auto& [id, row] : rows_) {
+      if (BucketOf(id, kBuckets) == bucket) visit(id, row.data());
+    }
+  }
+  void Restore(uint64_t id, const float* row) override { rows_[id].assign(row, row + kRowFloats); }
+  void Clear() override { rows_.clear(); }
+
+  std::map<uint64_t, std::vector<float>> rows_;
+};
+
+// A disk with room for so many bytes.
+class SmallDisk : public WritableFile {
+ public:
+  SmallDisk(std::unique_ptr<WritableFile> file, size_t room) : file_(std::move(file)), room_(room) {}
+  absl::Status Append(absl::string_view bytes) override {
+    if (bytes.size() > room_) return absl::ResourceExhaustedError("the disk is full");
+    room_ -= bytes.size();
+    return file_->Append(bytes);
+  }
+  absl::Status Sync() override { return file_->Sync(); }
+
+ private:
+  const std::unique_ptr<WritableFile> file_;
+  size_t room_;
+};
+
+class Format : public ::testing::Test {
+ protected:
+  Format() : path_(dir_.File("user.0-of-1.table")) {
+    for (uint64_t i = 0; i < 12; ++i) storage_.rows_[i * 1000003] = {1.0f * i, 2.0f * i, -1.0f * i};
+    *header_.mutable_config() = EmbeddingTable("user", kDim, RowwiseAdagrad(0.1f), Zeros());
+    header_.set_num_servers(1);
+    header_.set_num_buckets(kBuckets);
+    header_.set_row_floats(kRowFloats);
+    header_.set_version(17);
+    header_.add_worker_clock(17);
+  }
+  absl::StatusOr<uint64_t> Write(const OpenFile& open = OpenPosixFile) {
+    const std::vector<uint32_t> buckets = {0, 1, 2, 3};
+    return WriteTableFile(path_, header_, buckets, storage_, cancel_, open);
+  }
+  absl::Status Read(MapStorage* to) {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableFileReader> reader, TableFileReader::Open(path_));
+    for (const v1::BucketIndex& bucket : reader->footer().buckets()) {
+      TANDEM_RETURN_IF_ERROR(
+          reader->ReadBucket(bucket, [&](uint64_t id, const float* row) { to->Restore(id, row); }));
+    }
+    return absl::OkStatus();
+  }
+  void Overwrite(const std::string& bytes) { std::ofstream(path_, std::ios::binary) << bytes; }
+
+  const TempDir dir_;
+  const std::string path_;
+  MapStorage storage_;
+  v1::TableFileHeader header_;
+  std::atomic<bool> cancel_{false};
+};
+
+TEST_F(Format, ReadsBackWhatWasWritten) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t bytes, Write());
+  EXPECT_EQ(bytes, std::filesystem::file_size(path_));
+  MapStorage read;
+  TANDEM_ASSERT_OK(Read(&read));
+  EXPECT_EQ(read.rows_, storage_.rows_);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path_));
+  EXPECT_EQ(reader->header().SerializeAsString(), header_.SerializeAsString());
+}
+
+TEST_F(Format, BeginsAndEndsAsItsDescriptionSays) {
+  TANDEM_ASSERT_OK(Write());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(path_));
+  EXPECT_EQ(bytes.substr(0, 8), "TANDEMT1");
+  EXPECT_EQ(bytes.substr(bytes.size() - 8), "TANDEMT1");
+  const std::string header = header_.SerializeAsString();
+  EXPECT_EQ(static_cast<unsigned char>(bytes[8]), header.size());
+  EXPECT_EQ(bytes.substr(12, header.size()), header);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path_));
+  EXPECT_EQ(reader->footer().buckets(0).offset(), 12 + header.size() + 4);
+}
+
+TEST_F(Format, AnEmptyTableIsAFileToo) {
+  storage_.Clear();
+  TANDEM_ASSERT_OK(Write());
+  MapStorage read;
+  TANDEM_ASSERT_OK(Read(&read));
+  EXPECT_EQ(read.rows(), 0);
+}
+
+TEST_F(Format, ManyRowsAreReadPieceByPiece) {
+  for (uint64_t i = 0; i < 300000; ++i) storage_.rows_[i * 3] = {1.0f * i, 0, 0};
+  TANDEM_ASSERT_OK(Write());
+  MapStorage read;
+  TANDEM_ASSERT_OK(Read(&read));
+  EXPECT_EQ(read.rows_, storage_.rows_);
+}
+
+TEST_F(Format, EveryTruncationIsAnError) {
+  TANDEM_ASSERT_OK(Write());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(path_));
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    Overwrite(bytes.substr(0, length));
+    MapStorage read;
+    ASSERT_THAT(Read(&read), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path_))) << length;
+  }
+  Overwrite(bytes + "x");
+  MapStorage read;
+  EXPECT_THAT(Read(&read), StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST_F(Format, AFlippedBitInAnyByteIsAnError) {
+  TANDEM_ASSERT_OK(Write());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(path_));
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
+    Overwrite(damaged);
+    MapStorage read;
+    ASSERT_FALSE(Read(&read).ok()) << "byte " << at;
+  }
+}
+
+TEST_F(Format, ANewerFormatIsNotCalledDamaged) {
+  TANDEM_ASSERT_OK(Write());
+  TANDEM_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadWholeFile(path_));
+  bytes[7] = '2';
+  Overwrite(bytes);
+  EXPECT_THAT(TableFileReader::Open(path_),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("version '2'"), HasSubstr("version '1'"))));
+  EXPECT_THAT(TableFileReader::Open(dir_.File("none")), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(Format, AFullDiskLeavesNothingBehindAndTheOldFileAsItWas) {
+  TANDEM_ASSERT_OK(Write());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string before, ReadWholeFile(path_));
+  storage_.rows_[5] = {1, 2, 3};
+  for (size_t room = 0; room < before.size(); room += 7) {
+    const OpenFile open = [room](const std::string& path) -> absl::StatusOr<std::unique_ptr<WritableFile>> {
+      TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, OpenPosixFile(path));
+      return std::make_unique<SmallDisk>(std::move(file), room);
+    };
+    ASSERT_THAT(Write(open), StatusIs(absl::StatusCode::kResourceExhausted)) << room;
+    ASSERT_EQ(*ReadWholeFile(path_), before);
+    ASSERT_FALSE(std::filesystem::exists(path_ + ".tmp"));
+  }
+}
+
+TEST_F(Format, AFullDiskIsToldWithPathAndBytes) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<WritableFile> full, OpenPosixFile("/dev/full"));
+  EXPECT_THAT(full->Append("hello"),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("/dev/full"), HasSubstr("0 bytes"), HasSubstr("next 5"))));
+}
+
+TEST_F(Format, ACancelledSaveLeavesNothingBehind) {
+  cancel_ = true;
+  EXPECT_THAT(Write(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+}
+
+}  // namespace
+}  // namespace tandem::ps

@@ -26,8 +26,8 @@ struct ProcessGroupOptions {
   int rank = 0;
   int world_size = 1;
   absl::Duration timeout = absl::Seconds(60);  // rendezvous, and every operation unless it is given its own
-  std::string
-      interface_address;  // address of the network interface to use; empty: the one that reaches the store
+  // Name or address of the network interface to use; empty: the one that reaches the store.
+  std::string interface_address;
 };
 
 // A group is used from one thread at a time (make a second group for a second thread). After an operation has
@@ -35,7 +35,11 @@ struct ProcessGroupOptions {
 //
 // Every operation blocks until it is done on this rank, bounded by `timeout` (default: the group's). Errors:
 // DeadlineExceeded and Unavailable, both naming the operation, its sequence number and the ranks that are
-// missing or gone; InvalidArgument for sizes that differ between ranks.
+// missing or gone; InvalidArgument, naming both sides, for operations, sizes, types, roots or reductions that
+// differ between ranks.
+//
+// The destructor leaves the group together with the other ranks, or after 2 seconds; a rank that goes on alone
+// then gets Unavailable.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;

@@ -21,7 +21,7 @@ uint64_t RandomWord() {
 // A wait's time-out belongs to the server, which says what is missing; the call lasts a little longer to hear
 // it.
 absl::Duration Slack(absl::Duration timeout) {
-  return std::clamp(timeout, absl::Milliseconds(100), absl::Seconds(1));
+  return std::clamp(timeout, absl::Milliseconds(500), absl::Seconds(1));
 }
 
 absl::Duration BoundedWait(absl::Duration timeout) {

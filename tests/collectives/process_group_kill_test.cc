@@ -26,13 +26,11 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int kWorld = 3;
-
 // Reduces until it fails; says in the store that it has begun, and how it ended.
-absl::Status Work(Store* store, int rank) {
+absl::Status Work(Store* store, int rank, int world_size) {
   ProcessGroupOptions options;
   options.rank = rank;
-  options.world_size = kWorld;
+  options.world_size = world_size;
   auto group = InitProcessGroup(store, options);
   if (!group.ok()) return group.status();
   std::vector<float> values(4 << 20, 0.0f);
@@ -45,7 +43,7 @@ absl::Status Work(Store* store, int rank) {
   }
 }
 
-// Not a test of its own: what the test below runs as another process.
+// Not tests of their own: what the tests below run as other processes.
 TEST(KillChild, DISABLED_Works) {
   const char* target = std::getenv("TANDEM_TEST_STORE");
   const char* rank_text = std::getenv("TANDEM_TEST_RANK");
@@ -54,14 +52,24 @@ TEST(KillChild, DISABLED_Works) {
   ASSERT_TRUE(absl::SimpleAtoi(rank_text, &rank));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
   RemoteStore store(std::move(channel));
-  const absl::Status end = Work(&store, rank);
+  const absl::Status end = Work(&store, rank, /*world_size=*/3);
   TANDEM_EXPECT_OK(store.Set(absl::StrCat("end/", rank), end.ToString()));
+}
+
+TEST(KillChild, DISABLED_HostsTheStoreAndWorks) {
+  const char* target = std::getenv("TANDEM_TEST_STORE");
+  ASSERT_TRUE(target != nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+  RemoteStore bulletin(std::move(channel));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+  TANDEM_ASSERT_OK(bulletin.Set("port", absl::StrCat(server->port())));
+  (void)Work(server->store(), 0, /*world_size=*/2);
 }
 
 class Child {
  public:
-  Child(const std::string& target, int rank) {
-    std::vector<std::string> arguments = {"/proc/self/exe", "--gtest_filter=KillChild.*",
+  Child(const std::string& test, const std::string& target, int rank) {
+    std::vector<std::string> arguments = {"/proc/self/exe", "--gtest_filter=KillChild.DISABLED_" + test,
                                           "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
     std::vector<std::string> variables = {absl::StrCat("TANDEM_TEST_STORE=", target),
                                           absl::StrCat("TANDEM_TEST_RANK=", rank)};
@@ -88,11 +96,11 @@ class Child {
 TEST(KillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   const std::string target = absl::StrCat("127.0.0.1:", server->port());
-  Child first(target, 1), second(target, 2);
+  Child first("Works", target, 1), second("Works", target, 2);
   absl::Status mine;
   absl::Time ended;
   std::thread worker([&] {
-    mine = Work(server->store(), 0);
+    mine = Work(server->store(), 0, /*world_size=*/3);
     ended = absl::Now();
   });
   TANDEM_EXPECT_OK(server->store()->Wait({"begun/0", "begun/1", "begun/2"}, absl::Seconds(60)));
@@ -105,6 +113,26 @@ TEST(KillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
   auto theirs = server->store()->Get("end/2", absl::Seconds(30));
   TANDEM_ASSERT_OK(theirs);
   EXPECT_THAT(*theirs, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("rank 1 was lost")));
+}
+
+TEST(KillTest, ARankIsNamedThoughTheStoreDiedWithIt) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto bulletin, StoreServer::Start("127.0.0.1:0"));
+  Child host("HostsTheStoreAndWorks", absl::StrCat("127.0.0.1:", bulletin->port()), 0);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string port, bulletin->store()->Get("port", absl::Seconds(60)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc("127.0.0.1:" + port));
+  RemoteStore store(std::move(channel));
+  absl::Status mine;
+  absl::Time ended;
+  std::thread worker([&] {
+    mine = Work(&store, 1, /*world_size=*/2);
+    ended = absl::Now();
+  });
+  TANDEM_EXPECT_OK(store.Wait({"begun/0", "begun/1"}, absl::Seconds(60)));
+  const absl::Time killed = absl::Now();
+  host.Kill();
+  worker.join();
+  EXPECT_THAT(mine, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0 was lost")));
+  EXPECT_LT(ended - killed, absl::Seconds(5));
 }
 
 }  // namespace

@@ -19,9 +19,12 @@
 namespace tandem::ps {
 namespace {
 
-// Items taken through each step of a lookup together. Enough for the memory to work on many rows at once; few
-// enough that what was prefetched is still in the nearest cache when it is used.
-constexpr size_t kBatch = 64;
+// A lookup goes through its items as a pipeline: while one item's row is used, the rows of the next
+// kRowsAhead are on their way from memory, and the index cells of the kCellsAhead after those.
+constexpr size_t kRowsAhead = 12;
+constexpr size_t kCellsAhead = 12;
+// Items that go through the pipeline before it runs empty.
+constexpr size_t kBatch = 256;
 // When buckets have few items each, up to so many are locked together to fill a batch. Always in ascending
 // order, so that no two calls wait for each other.
 constexpr size_t kMaxLocked = 16;
@@ -53,11 +56,11 @@ struct alignas(kCacheLine) Bucket {
   RowStore rows ABSL_GUARDED_BY(mutex);
 };
 
-// Some items of one bucket.
-struct Piece {
-  RowStore* store;
+// Items [begin, end) of a call and, for each, the rows of its bucket.
+struct Batch {
   uint32_t begin;
   uint32_t end;
+  RowStore* stores[kBatch];
 };
 
 // What one Gather or Apply needs besides its arguments.
@@ -143,8 +146,8 @@ class BucketedStorage : public TableStorage {
     ForEachBlock(grouping, [&](absl::Span<const Grouping::Group> block) {
       scratch->missing.clear();
       LockShared(block);
-      ForEachPieces(block, [&](absl::Span<const Piece> pieces) {
-        ReadRows(pieces, grouping.items().data(), out, &scratch->missing);
+      ForEachBatch(block, [&](const Batch& batch) {
+        ReadRows(batch, grouping.items().data(), out, &scratch->missing);
       });
       UnlockShared(block);
       if (!scratch->missing.empty())
@@ -239,23 +242,19 @@ class BucketedStorage : public TableStorage {
     }
   }
 
-  // Calls f(pieces) so that the pieces of all calls make up the block, at most kBatch items a call. The block
-  // is locked.
+  // Calls f(batch) so that the batches of all calls make up the block. The block is locked.
   template <class F>
-  void ForEachPieces(absl::Span<const Grouping::Group> block, const F& f) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Piece pieces[kMaxLocked];
-    if (block.size() == 1) {
-      const Grouping::Group group = block[0];
-      for (uint32_t begin = group.begin; begin < group.end; begin += kBatch) {
-        pieces[0] = {&buckets_[group.bucket]->rows, begin, std::min<uint32_t>(group.end, begin + kBatch)};
-        f(absl::MakeConstSpan(pieces, 1));
+  void ForEachBatch(absl::Span<const Grouping::Group> block, const F& f) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Batch batch;
+    size_t group = 0;
+    for (batch.begin = block.front().begin; batch.begin < block.back().end; batch.begin = batch.end) {
+      batch.end = std::min<uint32_t>(block.back().end, batch.begin + kBatch);
+      for (uint32_t k = batch.begin; k < batch.end; ++k) {
+        while (k == block[group].end) ++group;
+        batch.stores[k - batch.begin] = &buckets_[block[group].bucket]->rows;
       }
-      return;
+      f(batch);
     }
-    for (size_t i = 0; i < block.size(); ++i) {
-      pieces[i] = {&buckets_[block[i].bucket]->rows, block[i].begin, block[i].end};
-    }
-    f(absl::MakeConstSpan(pieces, block.size()));
   }
 
   void LockShared(absl::Span<const Grouping::Group> block) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -271,36 +270,41 @@ class BucketedStorage : public TableStorage {
     for (const Grouping::Group& group : block) buckets_[group.bucket]->mutex.Unlock();
   }
 
-  // Finds the rows of the pieces' items: found(k, row) for each item k in order, row = nullptr where it has
-  // none. prefetch(k, row) goes ahead of it for those likely to have one.
+  // Finds the rows of the batch's items: found(k, row) for each item k in order, row = nullptr where it has
+  // none. prefetch(k, row) goes some way ahead of it for those likely to have one.
   template <class Prefetch, class Found>
-  static void FindRows(absl::Span<const Piece> pieces, const Grouping::Item* items, const Prefetch& prefetch,
+  static void FindRows(const Batch& batch, const Grouping::Item* items, const Prefetch& prefetch,
                        const Found& found) {
+    const size_t count = batch.end - batch.begin;
+    items += batch.begin;
     Row* candidates[kBatch];
-    for (const Piece& piece : pieces) {
-      for (uint32_t k = piece.begin; k < piece.end; ++k) piece.store->PrefetchCell(items[k].tag);
-    }
-    size_t n = 0;
-    for (const Piece& piece : pieces) {
-      for (uint32_t k = piece.begin; k < piece.end; ++k) {
-        Row* row = piece.store->Candidate(items[k].tag);
-        if (row != nullptr) prefetch(k, row);
-        candidates[n++] = row;
+    const auto find_candidate = [&](size_t i) {
+      candidates[i] = batch.stores[i]->Candidate(items[i].tag);
+      if (candidates[i] != nullptr) prefetch(batch.begin + static_cast<uint32_t>(i), candidates[i]);
+    };
+    size_t cell = 0, row = 0;
+    for (; cell < std::min(count, kRowsAhead + kCellsAhead); ++cell)
+      batch.stores[cell]->PrefetchCell(items[cell].tag);
+    for (; row < std::min(count, kRowsAhead); ++row) find_candidate(row);
+    for (size_t i = 0; i < count; ++i) {
+      if (cell < count) {
+        batch.stores[cell]->PrefetchCell(items[cell].tag);
+        ++cell;
       }
-    }
-    n = 0;
-    for (const Piece& piece : pieces) {
-      for (uint32_t k = piece.begin; k < piece.end; ++k) {
-        found(k, piece.store->Confirm(candidates[n++], items[k].id, items[k].tag));
+      if (row < count) {
+        find_candidate(row);
+        ++row;
       }
+      found(batch.begin + static_cast<uint32_t>(i),
+            batch.stores[i]->Confirm(candidates[i], items[i].id, items[i].tag));
     }
   }
 
-  void ReadRows(absl::Span<const Piece> pieces, const Grouping::Item* items, float* out,
+  void ReadRows(const Batch& batch, const Grouping::Item* items, float* out,
                 std::vector<uint32_t>* missing) const {
     const size_t bytes = dim_ * sizeof(float);
     FindRows(
-        pieces, items,
+        batch, items,
         [&](uint32_t k, const Row* row) {
           PrefetchForRead(row, sizeof(Row) + bytes);
           PrefetchForWrite(out + items[k].position * dim_, bytes);
@@ -364,9 +368,9 @@ class BucketedStorage : public TableStorage {
       stamps[stamped++] = buckets_[group.bucket]->rows.BeginUpdates(group.end - group.begin);
     }
     size_t g = 0;
-    ForEachPieces(block, [&](absl::Span<const Piece> pieces) {
+    ForEachBatch(block, [&](const Batch& batch) {
       FindRows(
-          pieces, items,
+          batch, items,
           [&](uint32_t k, Row* row) {
             PrefetchForWrite(row, layout_.stride);
             PrefetchForRead(gradients + items[k].position * dim_, dim_ * sizeof(float));

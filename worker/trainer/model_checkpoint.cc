@@ -62,30 +62,28 @@ absl::Status CheckBlocks(const v1::DenseState& dense, const Model& model) {
 }  // namespace
 
 std::string LoadedModel::Serialize() const {
-  v1::CheckpointManifest manifest;
-  manifest.set_step(state.step);
-  manifest.set_epoch(state.epoch);
-  manifest.mutable_metrics()->insert(state.metrics.begin(), state.metrics.end());
-  manifest.set_model(path);
-  manifest.set_job_text(dense);
-  return manifest.SerializeAsString();
+  v1::LoadedCheckpoint message;
+  message.set_path(path);
+  message.mutable_manifest()->set_step(state.step);
+  message.mutable_manifest()->set_epoch(state.epoch);
+  message.mutable_manifest()->mutable_metrics()->insert(state.metrics.begin(), state.metrics.end());
+  *message.mutable_dense() = dense;
+  return message.SerializeAsString();
 }
 
 absl::StatusOr<LoadedModel> LoadedModel::Parse(const std::string& bytes) {
-  v1::CheckpointManifest manifest;
-  if (!manifest.ParseFromString(bytes)) return absl::DataLossError("rank 0 sent a malformed model state");
-  return LoadedModel{.path = manifest.model(),
+  v1::LoadedCheckpoint message;
+  if (!message.ParseFromString(bytes)) return absl::DataLossError("rank 0 sent a malformed model state");
+  const v1::CheckpointManifest& manifest = message.manifest();
+  return LoadedModel{.path = message.path(),
                      .state = {.step = manifest.step(),
                                .epoch = manifest.epoch(),
                                .metrics = {manifest.metrics().begin(), manifest.metrics().end()}},
-                     .dense = manifest.job_text()};
+                     .dense = std::move(*message.mutable_dense())};
 }
 
-absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer,
-                                LearningRateSchedule* schedule) const {
-  v1::DenseState saved;
-  if (!saved.ParseFromString(dense))
-    return absl::DataLossError(absl::StrCat(path, ": the dense part does not parse"));
+absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer, LearningRateSchedule* schedule) const {
+  const v1::DenseState& saved = dense;
   TANDEM_RETURN_IF_ERROR(Annotate(CheckBlocks(saved, *model), path));
   DenseOptimizerState slots{.steps = saved.optimizer_steps()};
   slots.slots.resize(saved.optimizer_state().size() / sizeof(float));
@@ -138,12 +136,11 @@ absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& pat
     TANDEM_ASSIGN_OR_RETURN(loaded.path, ps::LatestCheckpoint(job.checkpoint.dir));
   }
   TANDEM_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ps::ReadManifest(loaded.path));
-  TANDEM_ASSIGN_OR_RETURN(v1::DenseState dense, ps::ReadDenseState(loaded.path));
+  TANDEM_ASSIGN_OR_RETURN(loaded.dense, ps::ReadDenseState(loaded.path));
   TANDEM_RETURN_IF_ERROR(client->LoadCheckpoint(loaded.path));
   loaded.state.step = manifest.step();
   loaded.state.epoch = manifest.epoch();
   loaded.state.metrics = {manifest.metrics().begin(), manifest.metrics().end()};
-  loaded.dense = dense.SerializeAsString();
   return loaded;
 }
 

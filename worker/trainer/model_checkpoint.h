@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ps/client/client.h"
+#include "tandem/v1/checkpoint.pb.h"
 #include "worker/job/job_spec.h"
 #include "worker/models/dense_optimizer.h"
 #include "worker/models/lr_schedule.h"
@@ -31,7 +32,7 @@ struct ModelState {
 struct LoadedModel {
   std::string path;
   ModelState state;
-  std::string dense;  // a serialised v1::DenseState
+  v1::DenseState dense;
 
   std::string Serialize() const;
   static absl::StatusOr<LoadedModel> Parse(const std::string& bytes);

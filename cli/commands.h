@@ -1,0 +1,34 @@
+#ifndef TANDEM_CLI_COMMANDS_H_
+#define TANDEM_CLI_COMMANDS_H_
+
+// The subcommands of `tandem`, one file each: cli/NAME.cc holds AddName, which declares the flags of `tandem
+// name` and what it does.
+
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+
+namespace tandem::cli {
+
+// What main() and the subcommands tell each other. Outlives the parsing.
+struct CommandContext {
+  std::vector<std::string> after_dashes;  // the command line after "--"
+  int exit_code = 0;                      // set by the subcommand that ran
+};
+
+// Prints "tandem COMMAND: message", when there is something wrong, and returns the exit code: 0 for OK,
+// else 1.
+int Report(const std::string& command, const absl::Status& status);
+
+void AddRun(CLI::App& app, CommandContext* context);
+void AddPs(CLI::App& app, CommandContext* context);
+void AddCkpt(CLI::App& app, CommandContext* context);
+void AddData(CLI::App& app, CommandContext* context);
+void AddTrain(CLI::App& app, CommandContext* context);
+void AddBench(CLI::App& app, CommandContext* context);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_COMMANDS_H_

@@ -1,0 +1,51 @@
+#ifndef TANDEM_CLI_LAUNCH_CHILD_OUTPUT_H_
+#define TANDEM_CLI_LAUNCH_CHILD_OUTPUT_H_
+
+// Where one process's output goes: into its log file, onto the console, and, the last lines, into memory.
+
+#include <deque>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "cli/launch/console.h"
+#include "cli/launch/unique_fd.h"
+
+namespace tandem::cli {
+
+// Not thread-safe. `console` outlives it.
+class ChildOutput {
+ public:
+  static constexpr size_t kTailLines = 10;
+  static constexpr size_t kMaxLineBytes = 64 << 10;  // a longer line is cut in pieces
+
+  // `index` picks the colour. `raw`: streams that are a terminal get the bytes as they come, without prefix.
+  ChildOutput(Console* console, std::string name, int index, bool raw)
+      : console_(console), name_(std::move(name)), index_(index), raw_(raw) {}
+
+  // Creates the file, or empties it.
+  absl::Status OpenLog(const std::string& path);
+  const std::string& log_path() const { return log_path_; }
+
+  void Consume(Console::Stream stream, absl::string_view bytes);
+  // The stream has ended: an unfinished line is a line.
+  void Finish(Console::Stream stream);
+  const std::deque<std::string>& tail() const { return tail_; }
+
+ private:
+  void Line(Console::Stream stream, absl::string_view text);
+  bool raw(Console::Stream stream) { return raw_ && console_->sink(stream).is_terminal(); }
+
+  Console* const console_;
+  const std::string name_;
+  const int index_;
+  const bool raw_;
+  std::string log_path_;
+  UniqueFd log_;
+  std::string partial_[2];  // per stream, the line not yet ended
+  std::deque<std::string> tail_;
+};
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_LAUNCH_CHILD_OUTPUT_H_

@@ -1,0 +1,52 @@
+// `tandem`: starts, serves, trains and inspects. `tandem --help` lists the subcommands.
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "cli/commands.h"
+
+namespace tandem::cli {
+
+int Report(const std::string& command, const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "tandem %s: %s\n", command.c_str(), std::string(status.message()).c_str());
+  return 1;
+}
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+int Main(int argc, char** argv) {
+  CommandContext context;
+  // What follows "--" in `tandem run` is another program's: CLI11 would look for our flags there.
+  const bool runs = argc > 1 && absl::string_view(argv[1]) == "run";
+  char** const dashes = runs ? std::find(argv, argv + argc, absl::string_view("--")) : argv + argc;
+  if (dashes != argv + argc) context.after_dashes.assign(dashes + 1, argv + argc);
+
+  CLI::App app{"Distributed training with parameter servers and collectives in tandem"};
+  app.name("tandem");
+  app.set_version_flag("--version", absl::StrCat("tandem ", TANDEM_VERSION));
+  app.require_subcommand(1);
+  AddRun(app, &context);
+  AddTrain(app, &context);
+  AddPs(app, &context);
+  AddCkpt(app, &context);
+  AddData(app, &context);
+  AddBench(app, &context);
+  try {
+    app.parse(static_cast<int>(dashes - argv), argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : kUsageError;
+  }
+  return context.exit_code;
+}
+
+}  // namespace
+}  // namespace tandem::cli
+
+int main(int argc, char** argv) { return tandem::cli::Main(argc, argv); }

@@ -1,0 +1,173 @@
+// tandem ps: one parameter server of a job.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "cli/commands.h"
+#include "cli/launch/unique_fd.h"
+#include "collectives/environment.h"
+#include "collectives/membership/job_monitor.h"
+#include "ps/server/parameter_server.h"
+#include "rpc/address.h"
+#include "rpc/server.h"
+
+namespace tandem::cli {
+namespace {
+
+struct PsFlags {
+  int index = -1;        // -1: as the environment says
+  int num_servers = -1;  // -1: likewise
+  std::string listen = "127.0.0.1:0";
+  std::string advertise;
+  double join_timeout_seconds = 60;
+  double lease_seconds = 10;
+};
+
+// What ends the server: SIGTERM, SIGINT, or the job. Made before any other thread, so that all inherit the
+// blocked signals.
+class EndEvent {
+ public:
+  EndEvent() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGTERM);
+    ::sigaddset(&set, SIGINT);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    signals_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+
+  void JobEnded(const collectives::JobState& state) {
+    absl::MutexLock lock(&mutex_);
+    state_ = state;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t ignored = ::write(event_.get(), &one, sizeof(one));
+  }
+  // Blocks until one of them; how the job ended, or nothing for a signal.
+  std::optional<collectives::JobState> Wait() {
+    pollfd fds[] = {{event_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+    while (::poll(fds, 2, -1) < 0 && errno == EINTR) {
+    }
+    absl::MutexLock lock(&mutex_);
+    return state_;
+  }
+
+ private:
+  const UniqueFd event_;
+  UniqueFd signals_;
+  absl::Mutex mutex_;
+  std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::StatusOr<collectives::Environment> ServerEnvironment(const PsFlags& flags) {
+  return collectives::Environment::FromLookup([&](absl::string_view name) -> absl::optional<std::string> {
+    if (name == "TANDEM_ROLE") return "ps";
+    if (name == "TANDEM_PS_INDEX" && flags.index >= 0) return absl::StrCat(flags.index);
+    if (name == "TANDEM_NUM_PS" && flags.num_servers >= 0) return absl::StrCat(flags.num_servers);
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr) return name == "WORLD_SIZE" ? absl::make_optional<std::string>("1") : absl::nullopt;
+    return value;
+  });
+}
+
+// Where workers are told to find a server that is bound to `port`.
+absl::StatusOr<std::string> AdvertisedAddress(const PsFlags& flags, int port) {
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
+  if (listen.is_unix()) return flags.advertise.empty() ? flags.listen : flags.advertise;
+  if (absl::StrContains(flags.advertise, ':')) {
+    TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(flags.advertise).status(), "--advertise"));
+    return flags.advertise;
+  }
+  std::string host = flags.advertise.empty() ? listen.host : flags.advertise;
+  if (host == "0.0.0.0" || host == "::") {
+    char name[256] = {};
+    if (::gethostname(name, sizeof(name) - 1) != 0)
+      return absl::ErrnoToStatus(errno, "this machine has no name");
+    host = name;
+  }
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::Status Serve(const PsFlags& flags) {
+  EndEvent end;
+  TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, ServerEnvironment(flags));
+  SetLogName(env.member());
+  const uint32_t index = static_cast<uint32_t>(env.ps_index), count = static_cast<uint32_t>(env.num_ps);
+  if (count > ps::kDefaultBuckets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
+  }
+  ps::ParameterServer server({.index = index, .num_servers = count});
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
+                          rpc::Server::Start({.listen = flags.listen}, {server.service()}));
+  TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
+
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
+                          collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<collectives::JobMonitor> monitor,
+      collectives::JobMonitor::Start(store->channel(),
+                                     {.member = env.member(), .lease = absl::Seconds(flags.lease_seconds)},
+                                     [&end](const collectives::JobState& state) { end.JobEnded(state); }));
+  TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
+  LogInfo(absl::StrCat("serving at ", address, ", server ", index, " of ", count));
+
+  const std::optional<collectives::JobState> state = end.Wait();
+  server.Stop();
+  listening->Shutdown(/*grace=*/absl::Seconds(1));
+  // The store may be gone before us when the job has ended; whoever ended it needs no word from us.
+  constexpr absl::Duration kFarewell = absl::Seconds(1);
+  const bool failed = state.has_value() && state->failed;
+  if (!failed) {
+    if (absl::Status left = monitor->Leave(kFarewell); !left.ok()) LogDebug(left.message());
+  }
+  if (absl::Status closed = store->Close(kFarewell); !closed.ok()) LogDebug(closed.message());
+  if (failed) return absl::AbortedError(absl::StrCat("the job failed: ", state->reason));
+  LogInfo(state.has_value() ? absl::StrCat("done: ", state->reason) : "stopped by a signal");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPs(CLI::App& app, CommandContext* context) {
+  auto flags = std::make_shared<PsFlags>();
+  CLI::App* ps =
+      app.add_subcommand("ps", "Serve a shard of a job's tables; `tandem run --ps N` starts these by itself");
+  ps->footer(
+      "The job's store is at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has ended well or on SIGTERM, "
+      "and with an\n"
+      "error when the job has failed or its store is gone.");
+  ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")
+      ->check(CLI::NonNegativeNumber);
+  ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")
+      ->check(CLI::PositiveNumber);
+  ps->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
+      ->capture_default_str();
+  ps->add_option("--advertise", flags->advertise,
+                 "HOST or HOST:PORT under which workers reach it [that of --listen]");
+  ps->add_option("--join-timeout", flags->join_timeout_seconds, "Seconds to wait for the job's store")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  ps->add_option("--lease", flags->lease_seconds, "Seconds of silence that count as death")
+      ->check(CLI::Range(0.5, 3600.0))
+      ->capture_default_str();
+  ps->callback([flags, context] { context->exit_code = Report("ps", Serve(*flags)); });
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,60 @@
+#ifndef TANDEM_CLI_WORKER_SESSION_H_
+#define TANDEM_CLI_WORKER_SESSION_H_
+
+// A worker's connections: to its job's store, to the parameter servers, to the other workers. Started through
+// `tandem run` (or with the same variables set by hand or by compose) it joins that job; started by itself it
+// is a job of its own, with a parameter server in the same process.
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/environment.h"
+#include "collectives/membership/job_monitor.h"
+#include "collectives/process_group.h"
+#include "ps/client/client.h"
+#include "ps/server/parameter_server.h"
+
+namespace tandem::cli {
+
+// Used by one thread; one per process.
+class WorkerSession {
+ public:
+  // Blocks until everyone it needs is there, bounded by `timeout`; errors name who is not. From then on the
+  // process ends, with the reason on stderr and exit code 1, as soon as the job has failed elsewhere.
+  static absl::StatusOr<std::unique_ptr<WorkerSession>> Open(absl::Duration timeout);
+  ~WorkerSession();
+
+  ps::Client* client() { return client_.get(); }
+  collectives::ProcessGroup* group() { return group_.get(); }
+  int rank() const { return env_.rank; }
+  int world_size() const { return env_.world_size; }
+
+  // Says how this worker's part ended and returns the process's exit code. A failure that may be another's
+  // fault is first held against what the job knows of its members, so that the one who died is named, not
+  // those who noticed.
+  int Finish(const absl::Status& result);
+
+ private:
+  WorkerSession() = default;
+  absl::Status OpenAlone(absl::Duration timeout);
+  absl::Status OpenInJob(absl::Duration timeout);
+
+  collectives::Environment env_;
+  bool alone_ = false;
+  std::atomic<bool> leaving_{false};
+  // Torn down from the bottom up: the client's calls end before what serves them.
+  std::unique_ptr<ps::ParameterServer> local_server_;
+  std::unique_ptr<collectives::Store> local_store_;
+  std::unique_ptr<collectives::JobStore> store_;
+  std::unique_ptr<collectives::JobMonitor> monitor_;
+  std::unique_ptr<ps::Client> client_;
+  std::unique_ptr<collectives::ProcessGroup> group_;
+};
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_WORKER_SESSION_H_

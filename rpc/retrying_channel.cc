@@ -166,15 +166,16 @@ class RetryingChannel : public Channel {
       };
       state_->mutex.Await(absl::Condition(&quiet));
     }
+    // The timers first: a handler of the loopback may still be running there, and it belongs to the transport.
     if (!DoneScope::Any()) {
-      state_->transport.reset();
       state_->timers.reset();
+      state_->transport.reset();
       return;
     }
     // Taking a transport down joins its threads, and this may be one of them.
     std::thread([transport = std::move(state_->transport), timers = std::move(state_->timers)]() mutable {
-      transport.reset();
       timers.reset();
+      transport.reset();
     }).detach();
   }
 

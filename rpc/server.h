@@ -31,7 +31,8 @@ class Server {
   virtual ~Server() = default;
   virtual int port() const = 0;  // the bound port; 0 for unix sockets
   // Stops taking calls (health turns NOT_SERVING), lets running ones finish for `grace`, cancels the rest; returns
-  // when no handler runs any more. Idempotent.
+  // when no handler runs any more. A parked call that was cancelled may still be finished later: nothing happens then.
+  // Idempotent. Never call it, or the destructor, from a handler or from a channel's `done`: it waits for them.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 

@@ -1,0 +1,48 @@
+// What every command line has in common.
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cli/tandem_process.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(CommandTest, VersionIsPrinted) {
+  const Finished finished = RunTandem({"--version"});
+  EXPECT_EQ(finished.exit_code, 0);
+  EXPECT_THAT(finished.out, StartsWith("tandem 0."));
+}
+
+TEST(CommandTest, HelpListsTheCommands) {
+  const Finished finished = RunTandem({"--help"});
+  EXPECT_EQ(finished.exit_code, 0);
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("run"), HasSubstr("ps"), HasSubstr("ckpt"), HasSubstr("data")));
+}
+
+TEST(CommandTest, BadCommandLinesAreRefusedWithCodeTwo) {
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{},
+                                             {"fly"},
+                                             {"run"},
+                                             {"run", "--"},
+                                             {"run", "--ps", "2", "/bin/true"},
+                                             {"run", "--ps", "-1", "--", "true"},
+                                             {"run", "--workers", "0", "--", "true"},
+                                             {"run", "--workers", "x", "--", "true"},
+                                             {"run", "--wrokers", "2", "--", "true"},
+                                             {"ps", "--num-servers", "0"},
+                                             {"ckpt"},
+                                             {"ckpt", "ls"},
+                                             {"data"}}) {
+    const Finished finished = RunTandem(args);
+    EXPECT_EQ(finished.exit_code, 2) << ::testing::PrintToString(args);
+    EXPECT_FALSE(finished.err.empty()) << ::testing::PrintToString(args);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cli

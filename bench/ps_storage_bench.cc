@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "base/random.h"
 #include "benchmark/benchmark.h"
 #include "ps/partition/shard_map.h"
@@ -151,4 +152,12 @@ BENCHMARK(TableCreate)->ArgNames({"dim", "ids"})->Args({16, 4096})->Args({64, 40
 }  // namespace
 }  // namespace tandem::ps
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  // Debian's absl looks for lock cycles at every lock, under one lock for the whole process.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +20,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands.h"
+#include "cli/launch/signal_pipe.h"
 #include "cli/launch/unique_fd.h"
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
@@ -40,18 +40,11 @@ struct PsFlags {
   double lease_seconds = 10;
 };
 
-// What ends the server: SIGTERM, SIGINT, or the job. Made before any other thread, so that all inherit the
-// blocked signals.
+// What ends the server: SIGTERM, SIGINT, or the job.
 class EndEvent {
  public:
-  EndEvent() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    sigset_t set;
-    ::sigemptyset(&set);
-    ::sigaddset(&set, SIGTERM);
-    ::sigaddset(&set, SIGINT);
-    ::sigprocmask(SIG_BLOCK, &set, nullptr);
-    signals_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
+  explicit EndEvent(std::unique_ptr<SignalPipe> signals)
+      : signals_(std::move(signals)), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   void JobEnded(const collectives::JobState& state) {
     absl::MutexLock lock(&mutex_);
@@ -61,7 +54,7 @@ class EndEvent {
   }
   // Blocks until one of them; how the job ended, or nothing for a signal.
   std::optional<collectives::JobState> Wait() {
-    pollfd fds[] = {{event_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+    pollfd fds[] = {{event_.get(), POLLIN, 0}, {signals_->fd(), POLLIN, 0}};
     while (::poll(fds, 2, -1) < 0 && errno == EINTR) {
     }
     absl::MutexLock lock(&mutex_);
@@ -69,8 +62,8 @@ class EndEvent {
   }
 
  private:
+  const std::unique_ptr<SignalPipe> signals_;
   const UniqueFd event_;
-  UniqueFd signals_;
   absl::Mutex mutex_;
   std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
 };
@@ -105,7 +98,8 @@ absl::StatusOr<std::string> AdvertisedAddress(const PsFlags& flags, int port) {
 }
 
 absl::Status Serve(const PsFlags& flags) {
-  EndEvent end;
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
+  EndEvent end(std::move(signals));
   TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, ServerEnvironment(flags));
   SetLogName(env.member());
   const uint32_t index = static_cast<uint32_t>(env.ps_index), count = static_cast<uint32_t>(env.num_ps);

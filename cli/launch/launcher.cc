@@ -3,13 +3,13 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "absl/algorithm/container.h"
@@ -18,6 +18,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "cli/launch/unique_fd.h"
 
 namespace tandem::cli {
 namespace {
@@ -82,17 +83,13 @@ struct Launcher::JobWatch {
 
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Create() {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Guardian> guardian, Guardian::Start());
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, signal);
-  if (::sigprocmask(SIG_BLOCK, &set, nullptr) != 0) return absl::ErrnoToStatus(errno, "cannot block signals");
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals,
+                          SignalPipe::Install({SIGINT, SIGTERM, SIGHUP}));
   ::signal(SIGPIPE, SIG_IGN);  // a reader of our output that goes away ends the output, not the job
-  UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals.valid()) return absl::ErrnoToStatus(errno, "cannot listen to signals");
   return std::unique_ptr<Launcher>(new Launcher(std::move(guardian), std::move(signals)));
 }
 
-Launcher::Launcher(std::unique_ptr<Guardian> guardian, UniqueFd signals)
+Launcher::Launcher(std::unique_ptr<Guardian> guardian, std::unique_ptr<SignalPipe> signals)
     : guardian_(std::move(guardian)), signals_(std::move(signals)) {}
 
 Launcher::~Launcher() {
@@ -149,7 +146,7 @@ int Launcher::Run(collectives::Membership* membership) {
 }
 
 void Launcher::Poll(JobWatch& watch) {
-  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {watch.seen ? -1 : watch.event.get(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{signals_->fd(), POLLIN, 0}, {watch.seen ? -1 : watch.event.get(), POLLIN, 0}};
   for (Console::Stream stream : {Console::kOut, Console::kErr}) {
     const OutputSink& sink = console_.sink(stream);
     fds.push_back({sink.backlog_bytes() > 0 ? sink.fd() : -1, POLLOUT, 0});
@@ -189,9 +186,8 @@ void Launcher::Poll(JobWatch& watch) {
 }
 
 void Launcher::OnSignal() {
-  signalfd_siginfo info;
-  while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
+  while (const std::optional<int> next = signals_->Next()) {
+    const int signal = *next;
     if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
       console_.Say(absl::StrCat("stopping on ", SignalName(signal)));
       Stop(128 + signal);

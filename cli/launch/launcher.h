@@ -14,8 +14,8 @@
 #include "cli/launch/child_output.h"
 #include "cli/launch/console.h"
 #include "cli/launch/guardian.h"
+#include "cli/launch/signal_pipe.h"
 #include "cli/launch/spawn.h"
-#include "cli/launch/unique_fd.h"
 #include "collectives/membership/membership.h"
 
 namespace tandem::cli {
@@ -38,7 +38,7 @@ struct ProcessSpec {
 // Belongs to the main thread: children are tied to the life of the thread that starts them.
 class Launcher {
  public:
-  // Blocks the signals it will listen to and forks a guardian: call before the process has a second thread.
+  // Forks a guardian and listens to SIGINT, SIGTERM and SIGHUP: call before the process starts threads.
   static absl::StatusOr<std::unique_ptr<Launcher>> Create();
   // Kills what Run has not ended.
   ~Launcher();
@@ -60,7 +60,7 @@ class Launcher {
   // kSettling: something failed, and for a moment a better-placed witness may still turn up.
   enum class Phase { kRunning, kSettling, kStopping, kKilling };
 
-  Launcher(std::unique_ptr<Guardian> guardian, UniqueFd signals);
+  Launcher(std::unique_ptr<Guardian> guardian, std::unique_ptr<SignalPipe> signals);
   void Poll(JobWatch& watch);
   void OnSignal();
   void OnJobState(const collectives::JobState& state);
@@ -76,7 +76,7 @@ class Launcher {
   LauncherOptions options_;
   Console console_;
   const std::unique_ptr<Guardian> guardian_;
-  const UniqueFd signals_;
+  const std::unique_ptr<SignalPipe> signals_;
   std::vector<std::unique_ptr<Child>> children_;
   std::vector<Child*> failed_;  // in the order in which they ended
   std::string job_failure_;     // what the members say

@@ -128,6 +128,8 @@ TEST_F(RunFailureTest, ControlCStopsEverything) {
     for (const char* up : {"up 0", "up 1", "[ps/0] "}) ASSERT_TRUE(tandem.WaitForOutput(up)) << tandem.err();
     tandem.Signal(signal);
     EXPECT_EQ(tandem.Wait(), code);
+    EXPECT_THAT(tandem.err(),
+                HasSubstr("tandem run: stopping on SIG"));  // it was no plain death by the signal
     EXPECT_TRUE(NothingLeft());
   }
 }

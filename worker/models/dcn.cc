@@ -1,6 +1,7 @@
 // DCN-v2, parallel structure: cross layers and an MLP both over x_0 = [embeddings | dense], and a linear
 // output over [cross | deep] (Wang et al., WWW 2021). With no hidden layers, the cross network alone.
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 

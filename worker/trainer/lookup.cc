@@ -99,6 +99,7 @@ absl::Status Lookup::Prepare(const Batch* batch) {
     const Group& group = groups_[rows_[t].group];
     const size_t rows = plan_->server_pooling ? group.offsets.size() - 1 : group.unique.size();
     rows_[t].values.resize(rows * plan_->tables[t].dim);
+    num_ids_ += plan_->server_pooling ? group.unique.size() : group.index.size();
     num_unique_ += group.unique.size();
   }
   return absl::OkStatus();
@@ -112,7 +113,6 @@ void Lookup::DedupeGroup(Group* group) {
     group->start.push_back(group->index.size());
     group->index.resize(group->index.size() + batch_->sparse[f].ids.size());
   }
-  num_ids_ += group->index.size();
   // Features that share no ids are deduplicated one by one: their small tables stay in the L1 cache.
   std::vector<bool> done(group->features.size(), false);
   for (size_t i = 0; i < group->features.size(); ++i) {
@@ -158,7 +158,6 @@ void Lookup::FlattenGroup(Group* group) {
       group->offsets.push_back(static_cast<uint32_t>(group->unique.size()));
     }
   }
-  num_ids_ += group->unique.size();
 }
 
 std::vector<ps::PullPart> Lookup::PullParts() {

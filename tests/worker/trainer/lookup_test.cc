@@ -135,7 +135,8 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
         for (int k = 0; k < kDim; ++k) EXPECT_NEAR(input.embeddings[(b * 3 + f) * kDim + k], sum[k], 1e-5);
         EXPECT_NEAR(input.wide[b * 3 + f], wide, 1e-5);
       }
-      for (int k = 0; c.square_sums && k < kDim; ++k) EXPECT_NEAR(input.square_sums[b * kDim + k], squares[k], 1e-5);
+      for (int k = 0; c.square_sums && k < kDim; ++k)
+        EXPECT_NEAR(input.square_sums[b * kDim + k], squares[k], 1e-5);
     }
 
     std::map<std::pair<std::string, uint64_t>, std::vector<double>> actual;
@@ -161,7 +162,8 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
     ASSERT_EQ(actual.size(), expected.size());
     for (const auto& [key, gradient] : expected) {
       ASSERT_EQ(actual[key].size(), gradient.size()) << key.first << " " << key.second;
-      for (size_t k = 0; k < gradient.size(); ++k) EXPECT_NEAR(actual[key][k], gradient[k], 1e-5) << key.first;
+      for (size_t k = 0; k < gradient.size(); ++k)
+        EXPECT_NEAR(actual[key][k], gradient[k], 1e-5) << key.first;
     }
   }
 }
@@ -177,8 +179,9 @@ TEST(LookupTest, RefusesABatchWithAnotherNumberOfFeatures) {
   Lookup lookup(&plan);
   Batch batch;
   batch.sparse.resize(2);
-  EXPECT_THAT(lookup.Prepare(&batch), testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                                       ::testing::HasSubstr("2 sparse features, the job 3")));
+  EXPECT_THAT(lookup.Prepare(&batch),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                ::testing::HasSubstr("2 sparse features, the job 3")));
 }
 
 }  // namespace

@@ -1,0 +1,148 @@
+#include "worker/trainer/training_run.h"
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "collectives/store/memory_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ps/checkpoint/checkpoint_dir.h"
+#include "tests/testing/ps_cluster.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "worker/job/job_parser.h"
+
+namespace tandem::worker {
+namespace {
+
+using ::tandem::testing::PsCluster;
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+// Clicks that depend on user and item, each by itself: anything that learns gets an AUC near .8.
+void WriteClicks(const std::string& path, int rows) {
+  std::ofstream out(path);
+  out << "click,user,item,price\n";
+  CounterRandom random(5, 5);
+  for (int i = 0; i < rows; ++i) {
+    const uint64_t user = random.Below(40), item = random.Below(40);
+    const double logit = (user % 5) - 2.0 + ((item % 5) - 2.0);
+    out << (random.UniformDouble() < 1 / (1 + std::exp(-logit)) ? 1 : 0) << ",u" << user << ",i" << item
+        << "," << random.Below(100) << "\n";
+  }
+}
+
+class TrainingRunTest : public ::testing::Test {
+ protected:
+  TrainingRunTest() { WriteClicks(dir_.File("clicks.csv"), 6000); }
+
+  JobSpec Job(std::vector<std::string> overrides = {}) {
+    const std::string text = absl::StrCat(
+        "name: clicks\ndata: {format: csv, train: ", dir_.File("clicks.csv"),
+        ", label: click, sparse: [user, item], dense: [{column: price, transform: standardize}]}\n",
+        "model: {kind: wide_deep, dim: 4, hidden: [8]}\n",
+        "train: {mode: sync, batch_size: 128, epochs: 3, timeout_seconds: 30}\n",
+        "checkpoint: {dir: ", dir_.File("ckpt"), "}\n");
+    absl::StatusOr<JobSpec> job = ParseJob(text, "test", overrides);
+    TANDEM_CHECK_MSG(job.ok(), job.status().ToString());
+    return *std::move(job);
+  }
+
+  // The whole job in this process; rank 0's report.
+  absl::StatusOr<RunReport> Run(const JobSpec& job, int servers, int workers,
+                                const RunOptions& options = {}) {
+    PsCluster cluster(static_cast<uint32_t>(servers));
+    collectives::MemoryStore store;
+    std::vector<absl::StatusOr<RunReport>> reports(workers, absl::UnknownError("did not run"));
+    auto work = [&](int rank) -> absl::StatusOr<RunReport> {
+      TANDEM_ASSIGN_OR_RETURN(auto client,
+                              ps::Client::Connect(cluster.Channels(), {.worker = static_cast<uint32_t>(rank),
+                                                                       .epoch = ++epoch_,
+                                                                       .timeout = absl::Seconds(30)}));
+      TANDEM_ASSIGN_OR_RETURN(
+          auto group, collectives::InitProcessGroup(
+                          &store, {.rank = rank, .world_size = workers, .timeout = absl::Seconds(30)}));
+      return RunTraining(job, options, {.client = client.get(), .group = group.get()});
+    };
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < workers; ++rank) {
+      threads.emplace_back([&, rank] { reports[rank] = work(rank); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& report : reports) TANDEM_RETURN_IF_ERROR(report);
+    return reports[0];
+  }
+
+  testing::TempDir dir_;
+  std::atomic<uint64_t> epoch_{0};
+};
+
+TEST_F(TrainingRunTest, LearnsChecksPointsAndReports) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(RunReport report,
+                              Run(Job(), 2, 2, {.predictions = dir_.File("predictions.tsv")}));
+  ASSERT_EQ(report.epochs.size(), 3u);
+  EXPECT_GT(report.test.auc, 0.75);
+  EXPECT_LT(report.epochs.back().train_loss, report.epochs.front().train_loss);
+  EXPECT_EQ(report.workers, 2);
+  EXPECT_EQ(report.servers, 2);
+  ASSERT_EQ(report.tables.size(), 2u);
+  EXPECT_EQ(report.tables[0].rows_per_shard.size(), 2u);
+  EXPECT_GT(report.tables[0].rows, 70u);
+  ASSERT_EQ(report.baselines.size(), 2u);
+  EXPECT_NEAR(report.baselines[1].test.auc, report.test.auc, 0.05);
+  TANDEM_ASSERT_OK(ps::VerifyCheckpoint(report.checkpoint));
+  std::ifstream predictions(dir_.File("predictions.tsv"));
+  uint64_t lines = 0;
+  for (std::string line; std::getline(predictions, line);) ++lines;
+  EXPECT_EQ(lines, report.test.examples);
+}
+
+TEST_F(TrainingRunTest, AResumedRunEndsWhereAnUnbrokenOneDoes) {
+  const RunOptions plain{.baselines = false};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport whole, Run(Job({"train.epochs=4"}), 1, 2, plain));
+  const std::string elsewhere = absl::StrCat("checkpoint.dir=", dir_.File("resumed"));
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=2", elsewhere}), 2, 2, plain).status());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({"train.epochs=4", elsewhere}), 3, 2,
+                                                        {.resume = "latest", .baselines = false}));
+  ASSERT_EQ(rest.epochs.size(), 2u);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(rest.epochs[i].train_loss, whole.epochs[i + 2].train_loss);
+    EXPECT_EQ(rest.epochs[i].valid.auc, whole.epochs[i + 2].valid.auc);
+  }
+  EXPECT_EQ(rest.test.logloss, whole.test.logloss);
+}
+
+TEST_F(TrainingRunTest, StopsWhenValidationNoLongerImprovesAndKeepsTheBest) {
+  // A learning rate that blows up after the first epoch or two.
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const RunReport report,
+      Run(Job({"train.epochs=30", "train.early_stopping={metric: logloss, patience: 1}", "optimizer.lr=0.3",
+               "embedding.optimizer={kind: sgd, lr: 30}", "checkpoint.keep=1"}),
+          1, 1, {.baselines = false}));
+  EXPECT_TRUE(report.stopped_early);
+  ASSERT_LT(report.epochs.size(), 30u);
+  ASSERT_GE(report.best_epoch, 1);
+  EXPECT_EQ(report.epochs.size(), static_cast<size_t>(report.best_epoch) + 2);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto manifest, ps::ReadManifest(report.checkpoint));
+  EXPECT_EQ(manifest.epoch(), static_cast<uint64_t>(report.best_epoch));
+}
+
+TEST_F(TrainingRunTest, SaysWhatIsWrongBeforeItTrains) {
+  EXPECT_THAT(Run(Job({"data.train=/no/such/file.csv"}), 1, 1).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/file.csv")));
+  EXPECT_THAT(Run(Job(), 1, 1, {.resume = dir_.File("nothing")}).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
+  EXPECT_THAT(Run(Job({"data.sparse=[user, shop]"}), 1, 1).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shop")));
+  // A checkpoint of another model does not fit.
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=1"}), 1, 1, {.baselines = false}).status());
+  EXPECT_THAT(Run(Job({"model.hidden=[4]"}), 1, 2, {.resume = "latest", .baselines = false}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shape [")));
+}
+
+}  // namespace
+}  // namespace tandem::worker

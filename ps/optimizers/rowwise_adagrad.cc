@@ -12,10 +12,11 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::ps {
 namespace HWY_NAMESPACE {
 
-// The sum of (g + l2 * w)^2 over the row. Sixteen sums side by side, whatever the vectors' width, added up in
-// a fixed order, so that the result is the same everywhere; blocks of 1024 meet in a double, so that long
-// rows lose nothing.
-inline double SumOfSquares(const RowUpdate& row, size_t dim, float l2) {
+// The sum of g(i)^2 over the row. Sixteen sums side by side, whatever the vectors' width, added up in a fixed
+// order, so that the result is the same everywhere; blocks of 1024 meet in a double, so that long rows lose
+// nothing.
+template <class Gradient>
+HWY_INLINE double SumOfSquares(size_t dim, const Gradient& g) {
   constexpr size_t kSums = 16;
   constexpr size_t kBlock = 1024;
   double total = 0;
@@ -24,15 +25,9 @@ inline double SumOfSquares(const RowUpdate& row, size_t dim, float l2) {
     float sums[kSums] = {};
     size_t i = begin;
     for (; i + kSums <= end; i += kSums) {
-      for (size_t k = 0; k < kSums; ++k) {
-        const float g = l2 == 0.0f ? row.gradient[i + k] : row.gradient[i + k] + l2 * row.weights[i + k];
-        sums[k] += g * g;
-      }
+      for (size_t k = 0; k < kSums; ++k) sums[k] += g(i + k) * g(i + k);
     }
-    for (size_t k = 0; i < end; ++i, ++k) {
-      const float g = l2 == 0.0f ? row.gradient[i] : row.gradient[i] + l2 * row.weights[i];
-      sums[k] += g * g;
-    }
+    for (size_t k = 0; i < end; ++i, ++k) sums[k] += g(i) * g(i);
     for (size_t half = kSums / 2; half > 0; half /= 2) {
       for (size_t k = 0; k < half; ++k) sums[k] += sums[k + half];
     }
@@ -44,8 +39,12 @@ inline double SumOfSquares(const RowUpdate& row, size_t dim, float l2) {
 void RowwiseAdagradRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate, float epsilon,
                         float l2) {
   for (const RowUpdate& row : rows) {
-    const double mean = SumOfSquares(row, dim, l2) / static_cast<double>(dim);
-    const float accumulator = row.state[0] + static_cast<float>(mean);
+    const float* const gradient = row.gradient;
+    const float* const weights = row.weights;
+    const double sum =
+        l2 == 0.0f ? SumOfSquares(dim, [=](size_t i) HWY_ATTR { return gradient[i]; })
+                   : SumOfSquares(dim, [=](size_t i) HWY_ATTR { return gradient[i] + l2 * weights[i]; });
+    const float accumulator = row.state[0] + static_cast<float>(sum / static_cast<double>(dim));
     row.state[0] = accumulator;
     const float rate = learning_rate / (std::sqrt(accumulator) + epsilon);
     ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {

@@ -37,7 +37,7 @@ inline void PrefetchForRead(const void* data, size_t bytes) {
   const char* p = static_cast<const char*>(data);
   const char* const end = p + std::min<size_t>(bytes, 1024);
   __builtin_prefetch(p);
-  for (p = p + kCacheLine - reinterpret_cast<uintptr_t>(p) % kCacheLine; p < end; p += kCacheLine) {
+  for (p += kCacheLine - reinterpret_cast<uintptr_t>(p) % kCacheLine; p < end; p += kCacheLine) {
     __builtin_prefetch(p);
   }
 }
@@ -45,7 +45,7 @@ inline void PrefetchForWrite(void* data, size_t bytes) {
   char* p = static_cast<char*>(data);
   char* const end = p + std::min<size_t>(bytes, 1024);
   __builtin_prefetch(p, 1);
-  for (p = p + kCacheLine - reinterpret_cast<uintptr_t>(p) % kCacheLine; p < end; p += kCacheLine) {
+  for (p += kCacheLine - reinterpret_cast<uintptr_t>(p) % kCacheLine; p < end; p += kCacheLine) {
     __builtin_prefetch(p, 1);
   }
 }
@@ -305,10 +305,9 @@ class BucketedStorage : public TableStorage {
     const size_t bytes = dim_ * sizeof(float);
     FindRows(
         batch, items,
-        [&](uint32_t k, const Row* row) {
-          PrefetchForRead(row, sizeof(Row) + bytes);
-          PrefetchForWrite(out + items[k].position * dim_, bytes);
-        },
+        // Not the caller's memory, here and in CollectUpdates: the processor orders those accesses well by
+        // itself, and asking ahead for them was measured to cost a third of the speed at dim 16.
+        [&](uint32_t k, const Row* row) { PrefetchForRead(row, sizeof(Row) + bytes); },
         [&](uint32_t k, const Row* row) {
           if (row == nullptr) {
             missing->push_back(k);
@@ -370,11 +369,7 @@ class BucketedStorage : public TableStorage {
     size_t g = 0;
     ForEachBatch(block, [&](const Batch& batch) {
       FindRows(
-          batch, items,
-          [&](uint32_t k, Row* row) {
-            PrefetchForWrite(row, layout_.stride);
-            PrefetchForRead(gradients + items[k].position * dim_, dim_ * sizeof(float));
-          },
+          batch, items, [&](uint32_t k, Row* row) { PrefetchForWrite(row, layout_.stride); },
           [&](uint32_t k, Row* row) {
             if (k >= block[g].end) {
               while (k >= block[g].end) ++g;

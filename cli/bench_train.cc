@@ -1,5 +1,5 @@
-// `tandem bench train`: how fast the whole trainer is: a model on generated batches, worker and server processes of its own, and where each
-// millisecond of a step goes.
+// `tandem bench train`: how fast the whole trainer is: a model on generated batches, worker and server
+// processes of its own, and where each millisecond of a step goes.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,12 +21,12 @@
 #include "base/status.h"
 #include "cli/commands.h"
 #include "cli/worker_session.h"
-#include "nlohmann/json.hpp"
 #include "ps/table.h"
 #include "worker/data/synthetic.h"
 #include "worker/models/nn/gemm.h"
 #include "worker/trainer/hybrid_trainer.h"
 #include "worker/trainer/job_plan.h"
+#include "worker/trainer/report_json.h"
 
 namespace tandem::cli {
 namespace {
@@ -50,7 +50,8 @@ absl::StatusOr<v1::OptimizerConfig> TableOptimizer(const std::string& kind) {
   if (kind == "sgd") return ps::Sgd(0.01f);
   if (kind == "adagrad") return ps::Adagrad(0.01f);
   if (kind == "adam") return ps::Adam(0.001f);
-  return absl::InvalidArgumentError(absl::StrCat("--optimizer is '", kind, "'; it must be sgd, adagrad or adam"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--optimizer is '", kind, "'; it must be sgd, adagrad or adam"));
 }
 
 absl::StatusOr<v1::UpdateMode> Mode(const std::string& mode) {
@@ -76,11 +77,13 @@ absl::StatusOr<Json> Measure(const Options& options, WorkerSession* session) {
   worker::Schema schema;
   schema.sparse.resize(options.sparse);
   TANDEM_ASSIGN_OR_RETURN(worker::JobPlan plan, worker::PlanJob(job, schema, *model, session->world_size()));
-  for (const v1::TableConfig& table : plan.tables) TANDEM_RETURN_IF_ERROR(session->client()->CreateTable(table));
+  for (const v1::TableConfig& table : plan.tables)
+    TANDEM_RETURN_IF_ERROR(session->client()->CreateTable(table));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<worker::DenseOptimizer> optimizer,
                           worker::DenseOptimizer::Create(job.optimizer, model->blocks()));
   const double learning_rate = options.optimizer == "adam" ? 0.001 : 0.01;
-  worker::HybridTrainer trainer(session->client(), session->group(), model.get(), optimizer.get(), plan.lookup,
+  worker::HybridTrainer trainer(session->client(), session->group(), model.get(), optimizer.get(),
+                                plan.lookup,
                                 {.lookahead = options.lookahead,
                                  .max_in_flight = options.max_in_flight,
                                  .learning_rate = [learning_rate](uint64_t) { return learning_rate; }});
@@ -112,16 +115,17 @@ absl::StatusOr<Json> Measure(const Options& options, WorkerSession* session) {
   const double examples = static_cast<double>(options.batch) * options.steps * session->world_size();
   auto rate = [&](const worker::PassStats& stats) { return examples / stats.seconds; };
   auto ms = [&](double seconds) { return seconds * 1e3 / options.steps; };
-  const worker::StageTimes& t = median.times;
-  Json result = {{"model", options.model},       {"optimizer", options.optimizer}, {"mode", options.mode},
-                 {"workers", options.workers},   {"servers", options.servers},     {"batch", options.batch},
-                 {"samples_per_s", rate(median)}, {"samples_per_s_min", rate(passes.back())},
-                 {"samples_per_s_max", rate(passes.front())}, {"ms_per_step", ms(median.seconds)}};
-  result["ms"] = {{"wait_rows", ms(t.wait_rows)}, {"gather", ms(t.gather)},           {"forward", ms(t.forward)},
-                  {"backward", ms(t.backward)},   {"scatter", ms(t.scatter)},         {"push", ms(t.push)},
-                  {"wait_reduce", ms(t.wait_reduce)}, {"optimizer", ms(t.optimizer)}, {"ahead_read", ms(t.ahead.read)},
-                  {"ahead_dedupe", ms(t.ahead.dedupe)}, {"ahead_permit", ms(t.ahead.permit)},
-                  {"ahead_send", ms(t.ahead.send)}};
+  Json result = {{"model", options.model},
+                 {"optimizer", options.optimizer},
+                 {"mode", options.mode},
+                 {"workers", options.workers},
+                 {"servers", options.servers},
+                 {"batch", options.batch},
+                 {"samples_per_s", rate(median)},
+                 {"samples_per_s_min", rate(passes.back())},
+                 {"samples_per_s_max", rate(passes.front())},
+                 {"ms_per_step", ms(median.seconds)}};
+  result["ms"] = worker::StagesToJson(median.times, static_cast<uint64_t>(options.steps));
   result["ids_per_step"] = median.ids / static_cast<uint64_t>(options.steps);
   result["unique_ids_per_step"] = median.unique_ids / static_cast<uint64_t>(options.steps);
   return result;
@@ -145,15 +149,18 @@ int RunWorker(const Options& options) {
 }
 
 void PrintTable(const Json& result) {
-  std::printf("%s, %s, %s: %d worker(s), %d server(s), batch %d each\n", result["model"].get<std::string>().c_str(),
-              result["optimizer"].get<std::string>().c_str(), result["mode"].get<std::string>().c_str(),
-              result["workers"].get<int>(), result["servers"].get<int>(), result["batch"].get<int>());
+  std::printf("%s, %s, %s: %d worker(s), %d server(s), batch %d each\n",
+              result["model"].get<std::string>().c_str(), result["optimizer"].get<std::string>().c_str(),
+              result["mode"].get<std::string>().c_str(), result["workers"].get<int>(),
+              result["servers"].get<int>(), result["batch"].get<int>());
   std::printf("  samples/s  %.0f  (min %.0f, max %.0f)\n", result["samples_per_s"].get<double>(),
               result["samples_per_s_min"].get<double>(), result["samples_per_s_max"].get<double>());
   std::printf("  ids per step  %d, distinct %d\n", result["ids_per_step"].get<int>(),
               result["unique_ids_per_step"].get<int>());
-  std::printf("  milliseconds per step  %.3f, of them on the computing thread:\n", result["ms_per_step"].get<double>());
-  for (const auto& [stage, ms] : result["ms"].items()) std::printf("    %-14s %8.3f\n", stage.c_str(), ms.get<double>());
+  std::printf("  milliseconds per step  %.3f; on the computing thread, and beside it:\n",
+              result["ms_per_step"].get<double>());
+  for (const auto& [stage, ms] : result["ms"].items())
+    std::printf("    %-18s %8.3f\n", stage.c_str(), ms.get<double>());
 }
 
 // Starts this very command once more under `tandem run` and shows what its rank 0 measured.
@@ -169,9 +176,18 @@ int RunJob(const Options& options, std::vector<std::string> worker_args) {
   const ssize_t length = ::readlink("/proc/self/exe", self, sizeof(self) - 1);
   TANDEM_CHECK(length > 0);
   self[length] = '\0';
-  std::vector<std::string> args = {self, "run", "--ps", absl::StrCat(options.servers), "--workers",
-                                   absl::StrCat(options.workers), "--", self, "bench", "train",
-                                   "--result-file", result_file};
+  std::vector<std::string> args = {self,
+                                   "run",
+                                   "--ps",
+                                   absl::StrCat(options.servers),
+                                   "--workers",
+                                   absl::StrCat(options.workers),
+                                   "--",
+                                   self,
+                                   "bench",
+                                   "train",
+                                   "--result-file",
+                                   result_file};
   args.insert(args.end(), worker_args.begin(), worker_args.end());
   const pid_t child = ::fork();
   if (child == 0) {

@@ -54,10 +54,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     lap.AddTo(&times.backward);
 
     const double factor = options_.learning_rate_factor ? options_.learning_rate_factor(step_) : 1.0;
-    std::vector<ps::PushPart> parts = batch->lookup.Scatter();
-    lap.AddTo(&times.scatter);
-    pipeline.Push(std::move(batch), std::move(parts), static_cast<float>(factor));
-    lap.AddTo(&times.push);
+    pipeline.Push(std::move(batch), static_cast<float>(factor));
 
     TANDEM_RETURN_IF_ERROR(reducer_.Finish());
     lap.AddTo(&times.wait_reduce);
@@ -73,7 +70,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
   }
   TANDEM_RETURN_IF_ERROR(pipeline.Drain());
   whole.AddTo(&stats.seconds);
-  times.ahead = pipeline.times();
+  times.beside = pipeline.times();
   stats.ids = pipeline.ids();
   stats.unique_ids = pipeline.unique_ids();
   return stats;

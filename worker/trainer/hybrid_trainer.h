@@ -32,17 +32,16 @@ struct HybridOptions {
   std::function<double(uint64_t step)> learning_rate_factor;
 };
 
-// Where a pass's time went, in seconds of the computing thread; `ahead` is the lookup thread's.
+// Where a pass's time went, in seconds of the computing thread; `beside` is that of the pipeline's own
+// threads.
 struct StageTimes {
   double wait_rows = 0;  // for the pull of the batch to finish
   double gather = 0;     // rows into the model's input
   double forward = 0;    // loss included
   double backward = 0;
-  double scatter = 0;      // the input's gradients into the rows'
-  double push = 0;         // encoding and sending
   double wait_reduce = 0;  // what of the all-reduce the rest did not hide
   double optimizer = 0;
-  PipelineTimes ahead;
+  PipelineTimes beside;
 };
 
 struct PassStats {

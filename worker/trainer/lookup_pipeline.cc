@@ -7,14 +7,18 @@
 namespace tandem::worker {
 LookupPipeline::LookupPipeline(ps::Client* client, const LookupPlan* plan, BatchReader* reader,
                                const PipelineOptions& options)
-    : client_(client), plan_(plan), reader_(reader), options_(options), thread_([this] { LookupLoop(); }) {}
+    : client_(client), plan_(plan), reader_(reader), options_(options) {
+  lookup_thread_ = std::thread([this] { LookupLoop(); });
+  if (!options.read_only) push_thread_ = std::thread([this] { PushLoop(); });
+}
 
 LookupPipeline::~LookupPipeline() {
   {
     absl::MutexLock lock(&mutex_);
     stopped_ = true;
   }
-  thread_.join();
+  lookup_thread_.join();
+  if (push_thread_.joinable()) push_thread_.join();
   absl::MutexLock lock(&mutex_);
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_under_way_ == 0; };
   mutex_.Await(absl::Condition(&idle));  // every call ends by its deadline
@@ -36,6 +40,12 @@ std::unique_ptr<LookedUp> LookupPipeline::TakeRecycled() {
   return std::make_unique<LookedUp>(plan_);
 }
 
+void LookupPipeline::AddAheadTimes(const PipelineTimes& times) {
+  times_.read += times.read;
+  times_.dedupe += times.dedupe;
+  times_.permit += times.permit;
+}
+
 bool LookupPipeline::AwaitRoom() {
   absl::MutexLock lock(&mutex_);
   auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -51,8 +61,8 @@ bool LookupPipeline::AwaitRoom() {
 
 void LookupPipeline::LookupLoop() {
   uint64_t step = options_.first_step;
-  PipelineTimes times;
   for (;;) {
+    PipelineTimes times;  // of this batch
     std::unique_ptr<LookedUp> batch = TakeRecycled();
     LapTimer lap;
     const absl::StatusOr<bool> more = reader_->Next(&batch->batch);
@@ -61,7 +71,7 @@ void LookupPipeline::LookupLoop() {
       absl::MutexLock lock(&mutex_);
       if (!more.ok()) FailLocked(more.status());
       at_end_ = true;
-      times_ = times;
+      AddAheadTimes(times);
       return;
     }
     batch->step = step;
@@ -74,7 +84,7 @@ void LookupPipeline::LookupLoop() {
     LookedUp* pulling = batch.get();
     {
       absl::MutexLock lock(&mutex_);
-      times_ = times;
+      AddAheadTimes(times);
       if (!prepared.ok()) FailLocked(prepared);
       if (!go) {
         at_end_ = true;
@@ -98,6 +108,8 @@ void LookupPipeline::LookupLoop() {
                        });
     if (!options_.read_only) ++step;
     lap.AddTo(&times.send);
+    absl::MutexLock lock(&mutex_);
+    times_.send += times.send;
   }
 }
 
@@ -118,19 +130,41 @@ absl::StatusOr<std::unique_ptr<LookedUp>> LookupPipeline::Next() {
   return batch;
 }
 
-void LookupPipeline::Push(std::unique_ptr<LookedUp> batch, std::vector<ps::PushPart> parts,
-                          float learning_rate_factor) {
-  {
+void LookupPipeline::Push(std::unique_ptr<LookedUp> batch, float learning_rate_factor) {
+  absl::MutexLock lock(&mutex_);
+  behind_.emplace_back(std::move(batch), learning_rate_factor);
+}
+
+void LookupPipeline::PushLoop() {
+  for (;;) {
+    std::unique_ptr<LookedUp> batch;
+    float factor;
+    {
+      absl::MutexLock lock(&mutex_);
+      auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !behind_.empty(); };
+      mutex_.Await(absl::Condition(&work));
+      if (behind_.empty()) return;
+      batch = std::move(behind_.front().first);
+      factor = behind_.front().second;
+      behind_.pop_front();
+      ++calls_under_way_;
+    }
+    LapTimer lap;
+    double scatter = 0, push = 0;
+    std::vector<ps::PushPart> parts = batch->lookup.Scatter();
+    lap.AddTo(&scatter);
+    client_->PushAsync(batch->step, std::move(parts), factor, [this](absl::Status status) {
+      absl::MutexLock lock(&mutex_);
+      if (!status.ok()) FailLocked(status);
+      --unacknowledged_;
+      --calls_under_way_;
+    });
+    lap.AddTo(&push);
     absl::MutexLock lock(&mutex_);
-    ++calls_under_way_;
+    times_.scatter += scatter;
+    times_.push += push;
+    recycled_.push_back(std::move(batch));
   }
-  client_->PushAsync(batch->step, std::move(parts), learning_rate_factor, [this](absl::Status status) {
-    absl::MutexLock lock(&mutex_);
-    if (!status.ok()) FailLocked(status);
-    --unacknowledged_;
-    --calls_under_way_;
-  });
-  Recycle(std::move(batch));
 }
 
 void LookupPipeline::Recycle(std::unique_ptr<LookedUp> batch) {

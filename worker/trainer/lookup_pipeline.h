@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -43,15 +44,17 @@ struct LookedUp {
   absl::Status status;
 };
 
-// Where the lookup thread's time went, in seconds.
+// Where the two threads' time went, in seconds.
 struct PipelineTimes {
   double read = 0;  // waiting for, or parsing, the next batch
   double dedupe = 0;
   double permit = 0;  // waiting for the staleness budget
   double send = 0;
+  double scatter = 0;  // the input's gradients into the rows'
+  double push = 0;     // encoding and sending
 };
 
-// One pass over a reader. Used by one thread; owns its lookup thread. The destructor stops the pass and waits
+// One pass over a reader. Used by one thread; owns two. The destructor stops the pass and waits
 // for pulls and pushes under way (each ends by its own deadline).
 class LookupPipeline {
  public:
@@ -64,9 +67,9 @@ class LookupPipeline {
   // error of reader, pulls or pushes ends the pass and is returned by every later call.
   absl::StatusOr<std::unique_ptr<LookedUp>> Next();
 
-  // Pushes the batch's gradients (see Lookup::Scatter) without waiting and recycles the batch. The permit
-  // comes back with the acknowledgement.
-  void Push(std::unique_ptr<LookedUp> batch, std::vector<ps::PushPart> parts, float learning_rate_factor);
+  // Scatters the batch's gradients (its GradientBuffers, now written) to its rows and pushes them, in the
+  // order of these calls; returns at once. The permit comes back with the acknowledgement.
+  void Push(std::unique_ptr<LookedUp> batch, float learning_rate_factor);
   // Recycles a batch that is not pushed.
   void Recycle(std::unique_ptr<LookedUp> batch);
 
@@ -79,7 +82,9 @@ class LookupPipeline {
 
  private:
   void LookupLoop();
+  void PushLoop();
   void FailLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddAheadTimes(const PipelineTimes& times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes a permit and room for one more batch ahead; false when the pass is over.
   bool AwaitRoom();
   std::unique_ptr<LookedUp> TakeRecycled();
@@ -92,6 +97,8 @@ class LookupPipeline {
   mutable absl::Mutex mutex_;
   std::deque<std::unique_ptr<LookedUp>> ahead_
       ABSL_GUARDED_BY(mutex_);  // in order; the front may not be answered yet
+  std::deque<std::pair<std::unique_ptr<LookedUp>, float>> behind_
+      ABSL_GUARDED_BY(mutex_);  // to push, with their factors
   std::vector<std::unique_ptr<LookedUp>> recycled_ ABSL_GUARDED_BY(mutex_);
   int unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;   // permits taken
   int calls_under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that will still touch this object
@@ -101,7 +108,8 @@ class LookupPipeline {
   PipelineTimes times_ ABSL_GUARDED_BY(mutex_);
   uint64_t ids_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t unique_ids_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::thread thread_;
+  std::thread lookup_thread_;
+  std::thread push_thread_;
 };
 
 }  // namespace tandem::worker

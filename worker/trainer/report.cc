@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
+#include "worker/trainer/report_json.h"
 
 namespace tandem::worker {
 namespace {
@@ -19,17 +19,6 @@ using Json = nlohmann::ordered_json;
 
 Json ToJson(const Quality& quality) {
   return {{"auc", quality.auc}, {"logloss", quality.logloss}, {"examples", quality.examples}};
-}
-
-// Milliseconds per step of each stage.
-Json ToJson(const StageTimes& times, uint64_t steps) {
-  auto ms = [steps](double seconds) { return steps == 0 ? 0.0 : seconds * 1e3 / static_cast<double>(steps); };
-  return {{"wait_rows", ms(times.wait_rows)},       {"gather", ms(times.gather)},
-          {"forward", ms(times.forward)},           {"backward", ms(times.backward)},
-          {"scatter", ms(times.scatter)},           {"push", ms(times.push)},
-          {"wait_reduce", ms(times.wait_reduce)},   {"optimizer", ms(times.optimizer)},
-          {"ahead_read", ms(times.ahead.read)},     {"ahead_dedupe", ms(times.ahead.dedupe)},
-          {"ahead_permit", ms(times.ahead.permit)}, {"ahead_send", ms(times.ahead.send)}};
 }
 
 std::string Thousands(uint64_t value) {
@@ -43,6 +32,22 @@ double BytesPerRow(const TableReport& table) {
 }
 
 }  // namespace
+
+nlohmann::ordered_json StagesToJson(const StageTimes& times, uint64_t steps) {
+  auto ms = [steps](double seconds) { return steps == 0 ? 0.0 : seconds * 1e3 / static_cast<double>(steps); };
+  return {{"wait_rows", ms(times.wait_rows)},
+          {"gather", ms(times.gather)},
+          {"forward", ms(times.forward)},
+          {"backward", ms(times.backward)},
+          {"wait_reduce", ms(times.wait_reduce)},
+          {"optimizer", ms(times.optimizer)},
+          {"beside_read", ms(times.beside.read)},
+          {"beside_dedupe", ms(times.beside.dedupe)},
+          {"beside_permit", ms(times.beside.permit)},
+          {"beside_pull_send", ms(times.beside.send)},
+          {"beside_scatter", ms(times.beside.scatter)},
+          {"beside_push_send", ms(times.beside.push)}};
+}
 
 TableReport SummarizeTable(const std::string& name,
                            const std::vector<std::vector<tandem::v1::TableInfo>>& servers) {
@@ -147,7 +152,8 @@ std::string ReportToJson(const RunReport& report) {
                               {"learning_rate", epoch.learning_rate},
                               {"valid", ToJson(epoch.valid)},
                               {"best", epoch.best},
-                              {"ms_per_step", ToJson(epoch.times, epoch.steps)}});
+                              {"staleness_mean", epoch.staleness_mean},
+                              {"ms_per_step", StagesToJson(epoch.times, epoch.steps)}});
   }
   json["tables"] = Json::array();
   for (const TableReport& table : report.tables) {

@@ -30,7 +30,10 @@ struct EpochReport {
   double learning_rate = 0;  // of the dense optimizer, at the end
   Quality valid;
   bool best = false;  // so far
-  StageTimes times;   // rank 0's
+  // Of this epoch's pushes, over all tables: updates that a table had taken between a pull and the push that
+  // came of it. Rank 0's report alone has it.
+  double staleness_mean = 0;
+  StageTimes times;  // rank 0's
 };
 
 struct BaselineReport {

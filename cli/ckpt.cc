@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "cli/commands.h"
 #include "ps/checkpoint/checkpoint_dir.h"
+#include "ps/checkpoint/digest.h"
 
 namespace tandem::cli {
 namespace {
@@ -56,12 +57,13 @@ std::string HumanBytes(uint64_t bytes) {
   return absl::StrFormat("%.1f %s", value, unit);
 }
 
-// Protobuf maps have no order of their own.
+// How good the model is; what else lies among the metrics is the trainer's own memory.
 std::string Metrics(const ps::v1::CheckpointManifest& manifest) {
   std::vector<std::string> texts;
-  for (const auto& [name, value] : manifest.metrics())
-    texts.push_back(absl::StrFormat("%s=%.5g", name, value));
-  std::sort(texts.begin(), texts.end());
+  for (const char* name : {"valid_auc", "valid_logloss", "train_loss"}) {
+    const auto found = manifest.metrics().find(name);
+    if (found != manifest.metrics().end()) texts.push_back(absl::StrFormat("%s=%.5g", name, found->second));
+  }
   return absl::StrJoin(texts, " ");
 }
 
@@ -107,6 +109,20 @@ absl::Status List(const std::string& directory) {
   return absl::OkStatus();
 }
 
+absl::Status Digest(const std::string& directory) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> checkpoints, CheckpointsOf(directory));
+  for (const ps::CheckpointEntry& entry : checkpoints) {
+    TANDEM_ASSIGN_OR_RETURN(const ps::CheckpointDigest digest, ps::DigestCheckpoint(entry.path));
+    std::printf("step %llu\n", static_cast<unsigned long long>(entry.step));
+    std::printf("  %016llx  dense\n", static_cast<unsigned long long>(digest.dense));
+    for (const ps::TableDigest& table : digest.tables) {
+      std::printf("  %016llx  table %s, %llu rows\n", static_cast<unsigned long long>(table.digest),
+                  table.table.c_str(), static_cast<unsigned long long>(table.rows));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Every checkpoint is looked at, also after a bad one; the first error is returned. Directories with a
 // MANIFEST that cannot even be read are bad ones, too.
 absl::Status Verify(const std::string& directory) {
@@ -139,7 +155,7 @@ absl::Status Verify(const std::string& directory) {
 
 void AddCkpt(CLI::App& app, CommandContext* context) {
   auto directory = std::make_shared<std::string>();
-  CLI::App* ckpt = app.add_subcommand("ckpt", "List and check checkpoints");
+  CLI::App* ckpt = app.add_subcommand("ckpt", "List, check and compare checkpoints");
   ckpt->require_subcommand(1);
   CLI::App* ls = ckpt->add_subcommand("ls", "Step, epoch, time, size, model and metrics of each checkpoint");
   ls->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
@@ -148,6 +164,12 @@ void AddCkpt(CLI::App& app, CommandContext* context) {
       ckpt->add_subcommand("verify", "Read every file of each checkpoint and compare it with the MANIFEST");
   verify->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
   verify->callback([directory, context] { context->exit_code = Report("ckpt verify", Verify(*directory)); });
+  CLI::App* digest =
+      ckpt->add_subcommand("digest",
+                           "A hash of each checkpoint's tables and dense parameters, the same on any number "
+                           "of servers: equal digests, equal models");
+  digest->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
+  digest->callback([directory, context] { context->exit_code = Report("ckpt digest", Digest(*directory)); });
 }
 
 }  // namespace tandem::cli

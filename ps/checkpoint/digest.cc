@@ -1,0 +1,52 @@
+#include "ps/checkpoint/digest.h"
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "ps/checkpoint/checkpoint_dir.h"
+#include "ps/checkpoint/file.h"
+#include "ps/checkpoint/format.h"
+
+namespace tandem::ps {
+namespace {
+
+absl::Status AddFile(const std::string& path, std::map<std::string, TableDigest>* tables) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TableFileReader> reader, TableFileReader::Open(path));
+  TableDigest& table = (*tables)[reader->header().config().name()];
+  const size_t row_bytes = reader->header().row_floats() * sizeof(float);
+  for (const v1::BucketIndex& bucket : reader->footer().buckets()) {
+    TANDEM_RETURN_IF_ERROR(reader->ReadBucket(bucket, [&](uint64_t id, const float* row) {
+      // The id seeds the hash: rows that were swapped between ids do not cancel out.
+      table.digest += HashBytes({reinterpret_cast<const char*>(row), row_bytes}, Mix64(id));
+      ++table.rows;
+    }));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointDigest> DigestCheckpoint(const std::string& directory) {
+  TANDEM_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ReadManifest(directory));
+  std::map<std::string, TableDigest> tables;
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    if (!absl::EndsWith(file.name(), kTableFileSuffix)) continue;
+    TANDEM_RETURN_IF_ERROR(AddFile(absl::StrCat(directory, "/", file.name()), &tables));
+  }
+  TANDEM_RETURN_IF_ERROR(ReadDenseState(directory).status());  // that it is whole
+  TANDEM_ASSIGN_OR_RETURN(const std::string dense, ReadWholeFile(absl::StrCat(directory, "/DENSE")));
+  CheckpointDigest digest{.dense = HashBytes(dense)};
+  for (auto& [name, table] : tables) {
+    table.table = name;
+    digest.tables.push_back(std::move(table));
+  }
+  return digest;
+}
+
+}  // namespace tandem::ps

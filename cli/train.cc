@@ -2,15 +2,25 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/logging.h"
+#include "base/status.h"
 #include "cli/commands.h"
+#include "cli/launch/spawn.h"
 #include "cli/worker_session.h"
 #include "worker/job/job_parser.h"
 #include "worker/trainer/training_run.h"
@@ -31,6 +41,72 @@ struct Options {
 // A terminal behind the launcher's pipe counts, too: the launcher says so.
 bool OnTerminal() { return ::isatty(STDOUT_FILENO) == 1 || std::getenv("TANDEM_TERMINAL") != nullptr; }
 
+// As a shell reads it back as one word.
+std::string Quoted(const std::string& word) {
+  constexpr absl::string_view kPlain = "%+,-./:=@_";
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](unsigned char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains(kPlain, c);
+  });
+  return plain ? word : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+// What to type to run this program: its name when PATH finds it, else a path, relative when it is below here.
+std::string OwnName() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  const absl::StatusOr<std::string> in_path = FindProgram("tandem");
+  if (error || (in_path.ok() && fs::equivalent(*in_path, self, error))) return "tandem";
+  const fs::path near = fs::proximate(self, error);
+  if (error || near.empty() || *near.begin() == "..") return self.string();
+  return near.has_parent_path() ? near.string() : "./" + near.string();
+}
+
+// The command lines that go on from where this run has ended: with its overrides, and this very program.
+std::string NextSteps(const Options& options, const worker::JobSpec& job, const worker::RunReport& report) {
+  const std::string self = OwnName();
+  std::string train = absl::StrCat("tandem train ", Quoted(options.job_file));
+  for (const std::string& set : options.set) {
+    if (!absl::StartsWith(set, "train.epochs=")) absl::StrAppend(&train, " --set ", Quoted(set));
+  }
+  absl::StrAppend(&train, " --set train.epochs=", job.train.epochs * 2, " --resume latest");
+  return absl::StrCat("\nNext: go on training from the newest checkpoint, or look at what is there:\n  ",
+                      Quoted(self), " run --ps ", report.servers, " --workers ", report.workers, " -- ",
+                      train, "\n  ", Quoted(self), " ckpt ls ", Quoted(job.checkpoint.dir), "\n");
+}
+
+// That a file can be made at `path`: better said now than after hours of training.
+absl::Status CheckWritable(const char* flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  if (path.empty()) return absl::OkStatus();
+  const std::string parent = fs::path(path).parent_path().string();
+  std::error_code error;
+  const char* wrong = nullptr;
+  if (fs::is_directory(path, error)) {
+    wrong = "it is a directory";
+  } else if (!fs::is_directory(parent.empty() ? "." : parent, error)) {
+    wrong = "there is no such directory";
+  } else if (::access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) {
+    wrong = std::strerror(errno);
+  } else {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, " cannot be written: ", wrong));
+}
+
+absl::Status CheckOutputs(const Options& options, const worker::JobSpec& job) {
+  TANDEM_RETURN_IF_ERROR(CheckWritable("--report", options.report));
+  TANDEM_RETURN_IF_ERROR(CheckWritable("--predictions", options.run.predictions));
+  if (job.checkpoint.every_epochs == 0) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(job.checkpoint.dir, error);
+  if (!error && ::access(job.checkpoint.dir.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("checkpoints cannot be written to '", job.checkpoint.dir,
+                                                 "': ", error.message(),
+                                                 "; choose another with --set checkpoint.dir=DIR"));
+}
+
 int Train(Options options) {
   if (!options.model.empty()) options.set.push_back(absl::StrCat("model.kind=", options.model));
   const absl::StatusOr<worker::JobSpec> job = worker::LoadJob(options.job_file, options.set);
@@ -50,6 +126,10 @@ int Train(Options options) {
     LogError(session.status().message());
     return 1;
   }
+  if ((*session)->rank() == 0) {
+    if (const absl::Status writable = CheckOutputs(options, *job); !writable.ok())
+      return (*session)->Finish(writable);
+  }
   const absl::StatusOr<worker::RunReport> report =
       worker::RunTraining(*job, options.run, {.client = (*session)->client(), .group = (*session)->group()});
   absl::Status result = report.status();
@@ -60,12 +140,7 @@ int Train(Options options) {
       if (result.ok()) std::printf("  %-34s %s\n", "report", options.report.c_str());
     }
     if (!report->checkpoint.empty()) {
-      std::printf(
-          "\nNext: go on training from the newest checkpoint, or look at what is there:\n"
-          "  tandem run --ps %d --workers %d -- tandem train %s --resume latest --set train.epochs=%d\n"
-          "  tandem ckpt ls %s\n",
-          report->servers, report->workers, options.job_file.c_str(), job->train.epochs * 2,
-          job->checkpoint.dir.c_str());
+      std::fputs(NextSteps(options, *job, *report).c_str(), stdout);
     }
     std::fflush(stdout);
   }

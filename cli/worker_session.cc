@@ -18,6 +18,8 @@ namespace tandem::cli {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(10);
+// Longer than a quarter of a lease: every living member asks the store for the state of the job that often.
+const absl::Duration kHearsay = kLease / 4 + absl::Seconds(1);
 
 bool MayBeAnothersFault(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
@@ -59,6 +61,8 @@ absl::Status WorkerSession::OpenInJob(absl::Duration timeout) {
                                                  if (!state.failed || leaving_) return;
                                                  LogError(absl::StrCat("the job has failed: ", state.reason));
                                                  std::fflush(nullptr);
+                                                 // The others hear the reason from the store that lives here.
+                                                 if (env_.hosts_store()) absl::SleepFor(kHearsay);
                                                  // Nothing here is worth saving, and other threads may be in
                                                  // any state.
                                                  ::_exit(1);
@@ -105,11 +109,12 @@ int WorkerSession::Finish(const absl::Status& result) {
   LogError(absl::StrCat(result.message(), " [", absl::StatusCodeToString(result.code()), "]"));
   if (monitor_ == nullptr) return 1;
   if (MayBeAnothersFault(result)) {
-    // If a member has died, its silence is noticed within a lease; on_end then ends this process with its name.
+    // If a member has died, its silence is noticed within a lease; on_end then ends this process with its
+    // name.
     absl::SleepFor(kLease * 1.5);
   }
   leaving_ = true;
-  const absl::Status told = monitor_->ReportFailure(absl::StrCat(env_.member(), ": ", result.message()));
+  const absl::Status told = monitor_->ReportFailure(result.message());
   if (!told.ok()) LogWarning(told.message());
   return 1;
 }

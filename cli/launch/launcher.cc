@@ -269,6 +269,7 @@ void Launcher::AnnounceFailure() {
   const auto killed = absl::c_find_if(failed_, [](const Child* child) { return child->killed(); });
   const Child* cause = killed != failed_.end() ? *killed : failed_.empty() ? nullptr : failed_.front();
   std::string line;
+  bool explained = false;
   if (!job_failure_.empty() && killed == failed_.end()) {
     line = absl::StrCat("the job failed: ", job_failure_);
     // The member that the reason speaks of knows more than the first to notice.
@@ -276,13 +277,14 @@ void Launcher::AnnounceFailure() {
       if (absl::StartsWith(job_failure_, absl::StrCat(child->spec.name, ":")) ||
           absl::StartsWith(job_failure_, absl::StrCat(child->spec.name, " "))) {
         cause = child.get();
+        explained = absl::StartsWith(job_failure_, absl::StrCat(child->spec.name, ":"));
       }
     }
   } else {
     line = cause->HowItEnded();
   }
   console_.Say(absl::StrCat(line, "; stopping the job"));
-  if (cause != nullptr) {
+  if (cause != nullptr && !explained) {
     if (!cause->output->tail().empty()) {
       console_.Say(absl::StrCat("the last lines of ", cause->output->log_path(), ":"));
       for (const std::string& text : cause->output->tail()) console_.Say(absl::StrCat("  | ", text));

@@ -5,10 +5,19 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::collectives {
+namespace {
+
+// Valid UTF-8 on one line, as protobuf and a log want it. Quotes stay what they are: people read this.
+std::string Readable(absl::string_view text) {
+  return absl::StrReplaceAll(absl::Utf8SafeCEscape(text), {{"\\\\", "\\"}, {"\\'", "'"}, {"\\\"", "\""}});
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<JobMonitor>> JobMonitor::Start(std::shared_ptr<rpc::Channel> store,
                                                               Options options, OnEnd on_end) {
@@ -44,7 +53,7 @@ void JobMonitor::Stop() {
 
 absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration timeout, bool retry) {
   tandem::v1::HeartbeatRequest request;
-  request.set_member(absl::Utf8SafeCEscape(options_.member));
+  request.set_member(Readable(options_.member));
   request.set_lease_ms(absl::ToInt64Milliseconds(options_.lease));
   request.set_leaving(leaving);
   tandem::v1::HeartbeatResponse response;
@@ -92,9 +101,9 @@ absl::Status JobMonitor::Leave(absl::Duration timeout) {
 
 absl::Status JobMonitor::EndJob(bool failed, absl::string_view reason, absl::Duration timeout) {
   tandem::v1::EndJobRequest request;
-  request.set_member(absl::Utf8SafeCEscape(options_.member));
+  request.set_member(Readable(options_.member));
   request.set_failed(failed);
-  request.set_reason(absl::Utf8SafeCEscape(reason));
+  request.set_reason(Readable(reason));
   tandem::v1::EndJobResponse response;
   return rpc::CallProto(*store_, "/tandem.v1.Store/EndJob", request, &response,
                         {timeout, /*idempotent=*/true});

@@ -82,7 +82,8 @@ absl::StatusOr<LoadedModel> LoadedModel::Parse(const std::string& bytes) {
                      .dense = std::move(*message.mutable_dense())};
 }
 
-absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer, LearningRateSchedule* schedule) const {
+absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer,
+                                LearningRateSchedule* schedule) const {
   const v1::DenseState& saved = dense;
   TANDEM_RETURN_IF_ERROR(Annotate(CheckBlocks(saved, *model), path));
   DenseOptimizerState slots{.steps = saved.optimizer_steps()};
@@ -136,6 +137,11 @@ absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& pat
     TANDEM_ASSIGN_OR_RETURN(loaded.path, ps::LatestCheckpoint(job.checkpoint.dir));
   }
   TANDEM_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ps::ReadManifest(loaded.path));
+  if (manifest.model() != job.model.kind) {
+    return absl::InvalidArgumentError(absl::StrCat(loaded.path, " holds a model '", manifest.model(),
+                                                   "', the job trains '", job.model.kind, "'; give --model ",
+                                                   manifest.model(), ", or another checkpoint directory"));
+  }
   TANDEM_ASSIGN_OR_RETURN(loaded.dense, ps::ReadDenseState(loaded.path));
   TANDEM_RETURN_IF_ERROR(client->LoadCheckpoint(loaded.path));
   loaded.state.step = manifest.step();

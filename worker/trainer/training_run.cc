@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -70,6 +71,8 @@ class TrainingRun {
   void AddBaselines();
   absl::Status AddTables();
   double MeasuredStaleness();
+  // Rank 0: fills in entry->staleness_mean.
+  absl::Status AddStaleness(EpochReport* entry);
   bool EarlyStoppingSays(const EpochReport& epoch);
   double MetricOf(const Quality& quality) const {
     return job_.train.early_stopping.metric == Metric::kAuc ? quality.auc : -quality.logloss;
@@ -95,6 +98,7 @@ class TrainingRun {
   double best_metric_ = -std::numeric_limits<double>::infinity();
   int epochs_since_best_ = 0;
   std::string best_checkpoint_;
+  double staleness_sum_ = 0, staleness_pushes_ = 0;  // until the last epoch's end
   RunReport report_;
 };
 
@@ -175,6 +179,7 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   entry.samples_per_s = sums[0] / std::max(1e-9, slowest[0]);
   entry.learning_rate = schedule_->At(trainer_->step());
   entry.times = stats->times;
+  if (leads()) TANDEM_RETURN_IF_ERROR(AddStaleness(&entry));
   report_.malformed_lines = static_cast<uint64_t>(sums[2]);
   TANDEM_ASSIGN_OR_RETURN(entry.valid, Evaluate(Split::kValid, nullptr));
   entry.best = MetricOf(entry.valid) >
@@ -230,6 +235,23 @@ double TrainingRun::MeasuredStaleness() {
     for (const v1::TableInfo& table : *tables) mean = std::max(mean, table.statistics().staleness_mean());
   }
   return mean;
+}
+
+absl::Status TrainingRun::AddStaleness(EpochReport* entry) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::TableInfo> tables, context_.client->ListTables());
+  double sum = 0, pushes = 0;
+  for (const v1::TableInfo& table : tables) {
+    const auto& histogram = table.statistics().staleness_histogram();
+    const double count = std::accumulate(histogram.begin(), histogram.end(), 0.0);
+    sum += table.statistics().staleness_mean() * count;
+    pushes += count;
+  }
+  if (pushes > staleness_pushes_) {
+    entry->staleness_mean = std::max(0.0, (sum - staleness_sum_) / (pushes - staleness_pushes_));
+  }
+  staleness_sum_ = sum;
+  staleness_pushes_ = pushes;
+  return absl::OkStatus();
 }
 
 bool TrainingRun::EarlyStoppingSays(const EpochReport& epoch) {

@@ -5,13 +5,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
-#include "tests/cli/tandem_process.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {
 namespace {
 
+using testing::Finished;
+using testing::Lines;
+using testing::RunTandem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

@@ -2,11 +2,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/tandem_process.h"
+#include "tests/testing/tandem_process.h"
 
 namespace tandem::cli {
 namespace {
 
+using testing::Finished;
+using testing::RunTandem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;

@@ -2,14 +2,18 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/tandem_process.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/data/planted.h"
 
 namespace tandem::cli {
 namespace {
 
+using testing::Finished;
+using testing::Lines;
+using testing::ReadFile;
+using testing::RunTandem;
 using ::testing::HasSubstr;
 
 TEST(DataTest, PlantedLogsAreWrittenWithTheirBestPossibleMetrics) {

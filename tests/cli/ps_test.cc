@@ -11,12 +11,16 @@
 #include "gtest/gtest.h"
 #include "rpc/channel.h"
 #include "tandem/v1/parameter_server.pb.h"
-#include "tests/cli/tandem_process.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/tandem_process.h"
 
 namespace tandem::cli {
 namespace {
 
+using testing::Finished;
+using testing::kPatience;
+using testing::RunTandem;
+using testing::TandemProcess;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 

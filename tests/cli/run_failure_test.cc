@@ -12,12 +12,19 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/tandem_process.h"
+#include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {
 namespace {
 
+using testing::Finished;
+using testing::ProcessesMarked;
+using testing::ReadFile;
+using testing::RunTandem;
+using testing::TandemProcess;
+using testing::WaitUntilGone;
+using testing::WaitUntilNoneMarked;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;

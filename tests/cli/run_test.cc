@@ -9,12 +9,18 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/tandem_process.h"
+#include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {
 namespace {
 
+using testing::Finished;
+using testing::Lines;
+using testing::ProcessesMarked;
+using testing::ReadFile;
+using testing::RunTandem;
+using testing::WaitUntilNoneMarked;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;

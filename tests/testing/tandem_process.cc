@@ -1,4 +1,4 @@
-#include "tests/cli/tandem_process.h"
+#include "tests/testing/tandem_process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -25,7 +25,7 @@
 
 extern char** environ;
 
-namespace tandem::cli {
+namespace tandem::testing {
 namespace {
 
 // glibc 2.36 declares its own without extern "C".
@@ -181,4 +181,4 @@ bool WaitUntilNoneMarked(absl::string_view marker) {
   return true;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::testing

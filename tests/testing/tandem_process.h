@@ -1,5 +1,5 @@
-#ifndef TANDEM_TESTS_CLI_TANDEM_PROCESS_H_
-#define TANDEM_TESTS_CLI_TANDEM_PROCESS_H_
+#ifndef TANDEM_TESTS_TESTING_TANDEM_PROCESS_H_
+#define TANDEM_TESTS_TESTING_TANDEM_PROCESS_H_
 
 // The real `tandem` as a child of the test.
 
@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace tandem::cli {
+namespace tandem::testing {
 
 inline constexpr absl::Duration kPatience =
     absl::Seconds(60);  // far more than anything takes, also under sanitizers
@@ -70,6 +70,6 @@ std::vector<pid_t> ProcessesMarked(absl::string_view marker);
 // Waits until there are none, at most kPatience.
 bool WaitUntilNoneMarked(absl::string_view marker);
 
-}  // namespace tandem::cli
+}  // namespace tandem::testing
 
-#endif  // TANDEM_TESTS_CLI_TANDEM_PROCESS_H_
+#endif  // TANDEM_TESTS_TESTING_TANDEM_PROCESS_H_

@@ -47,7 +47,8 @@ struct PendingCall {
   CallOptions options;
   absl::Time deadline;
   Channel::Done done;
-  int failures = 0;                  // attempts that failed; written between attempts only
+  int failures = 0;                  // attempts that failed with Unavailable; written between attempts only
+  std::string last_failure;          // what the last of them said; the same
   std::shared_ptr<Attempt> attempt;  // the current one; guarded by State::mutex
 };
 
@@ -101,9 +102,17 @@ void Deliver(const std::shared_ptr<State>& state, const std::shared_ptr<PendingC
   --state->running_dones;
 }
 
+// The deadline passed of a call that failed before: says how, since that is the cause.
+absl::Status OutOfTime(const PendingCall& call) {
+  return absl::DeadlineExceededError(
+      absl::StrCat("no answer within ", absl::FormatDuration(call.options.timeout), ", after ", call.failures,
+                   " attempts of which the last failed with: ", call.last_failure));
+}
+
 void OnAttemptDone(const std::shared_ptr<State>& state, const std::shared_ptr<PendingCall>& call,
                    absl::StatusOr<Bytes> result) {
   if (result.ok() || !absl::IsUnavailable(result.status()) || !call->options.idempotent) {
+    if (absl::IsDeadlineExceeded(result.status()) && call->failures > 0) result = OutOfTime(*call);
     Deliver(state, call, std::move(result));
     return;
   }
@@ -114,11 +123,9 @@ void OnAttemptDone(const std::shared_ptr<State>& state, const std::shared_ptr<Pe
              0x1.0p-53;
   }
   const absl::Time next = absl::Now() + Backoff(call->failures++, state->backoff, random);
+  call->last_failure = std::string(result.status().message());
   if (next >= call->deadline) {
-    Deliver(state, call,
-            absl::DeadlineExceededError(
-                absl::StrCat("no answer within ", absl::FormatDuration(call->options.timeout), " and ",
-                             call->failures, " attempts; the last one: ", result.status().message())));
+    Deliver(state, call, OutOfTime(*call));
     return;
   }
   state->timers->Schedule(next, [state, call] { StartAttempt(state, call); });
@@ -166,7 +173,8 @@ class RetryingChannel : public Channel {
       };
       state_->mutex.Await(absl::Condition(&quiet));
     }
-    // The timers first: a handler of the loopback may still be running there, and it belongs to the transport.
+    // The timers first: a handler of the loopback may still be running there, and it belongs to the
+    // transport.
     if (!DoneScope::Any()) {
       state_->timers.reset();
       state_->transport.reset();

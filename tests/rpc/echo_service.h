@@ -29,10 +29,10 @@ class ParkingLot {
     calls_.push_back(std::move(call));
   }
   // Takes the next parked call out, waiting for one; null when none comes.
-  std::shared_ptr<ServerCall> Take() {
+  std::shared_ptr<ServerCall> Take(absl::Duration patience = kPatience) {
     absl::MutexLock lock(&mutex_);
     const auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !calls_.empty(); };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&any), kPatience)) return nullptr;
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&any), patience)) return nullptr;
     auto call = std::move(calls_.front());
     calls_.erase(calls_.begin());
     return call;

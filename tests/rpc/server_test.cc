@@ -172,7 +172,7 @@ TEST(ServerTest, ARefusedConnectionNamesTargetAndMethod) {
   EXPECT_THAT(Connect(target)->Call(kEcho, Bytes(), {}),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr(absl::StrCat(kEcho, " at ", target)), HasSubstr("refused"))));
-  EXPECT_THAT(Connect(target)->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(300), .idempotent = true}),
+  EXPECT_THAT(Connect(target)->Call(kEcho, Bytes(), {.timeout = absl::Seconds(1), .idempotent = true}),
               StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(target), HasSubstr("refused"))));
 }
 

@@ -147,9 +147,9 @@ up_and_training
 podman kill --signal KILL "$(container worker1)" > /dev/null
 await_end 90
 [[ "$(exit_code worker0)" != 0 ]] || { logs; fail "worker 0 ended with 0 though worker 1 died"; }
-podman logs "$(container worker0)" 2>&1 | grep -qiE '(worker|rank) ?1' ||
+podman logs "$(container worker0)" 2>&1 | grep -qiE '(worker|rank)[ /]1' ||
   { logs; fail "worker 0 does not name worker 1"; }
-say "worker 0 said: $(podman logs "$(container worker0)" 2>&1 | grep -iE '(worker|rank) ?1' | tail -n 1)"
+say "worker 0 said: $(podman logs "$(container worker0)" 2>&1 | grep -iE '(worker|rank)[ /]1' | tail -n 1)"
 [[ -z "${TANDEM_TEST_VERBOSE-}" ]] || logs
 down
 

@@ -16,6 +16,7 @@ HybridTrainer::HybridTrainer(ps::Client* client, collectives::ProcessGroup* grou
       optimizer_(optimizer),
       plan_(std::move(plan)),
       options_(options),
+      rank_(group == nullptr ? 0 : group->rank()),
       world_size_(group == nullptr ? 1 : group->world_size()),
       reducer_(group, options.bucket_floats) {}
 
@@ -41,7 +42,8 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
 
     logits_.resize(examples);
     d_logits_.resize(examples);
-    model_->Forward(input, /*training=*/true, step_, absl::MakeSpan(logits_));
+    // Each worker draws dropout masks of its own.
+    model_->Forward(input, /*training=*/true, step_ * world_size_ + rank_, absl::MakeSpan(logits_));
     // Gradients of the mean over the global batch, so that sums over workers need no further scaling.
     const float scale = 1.0f / (static_cast<float>(examples) * static_cast<float>(world_size_));
     const double loss = BinaryCrossEntropy(logits_, batch->batch.labels, scale, absl::MakeSpan(d_logits_));

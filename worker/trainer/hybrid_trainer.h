@@ -84,6 +84,7 @@ class HybridTrainer {
   DenseOptimizer* const optimizer_;
   const LookupPlan plan_;
   const HybridOptions options_;
+  const int rank_;
   const int world_size_;
   GradientReducer reducer_;
   uint64_t step_ = 0;

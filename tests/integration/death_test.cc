@@ -1,0 +1,211 @@
+// A process that dies or hangs takes the whole job with it: soon, with its name, and nothing is left.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/job_dir.h"
+#include "tests/testing/tandem_process.h"
+
+namespace tandem::integration {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using testing::Lines;
+using testing::TandemProcess;
+
+constexpr absl::Duration kDeadline = absl::Seconds(30);  // a lease is 10
+
+// Trains until it is stopped.
+const Args kEndless = {"--set", "train.epochs=1000000", "--set", "checkpoint.every_epochs=0",
+                       "--no-baselines"};
+constexpr char kProgress[] = "epoch 2/1000000";
+
+std::set<std::string> SharedMemory() {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", error)) names.insert(entry.path());
+  return names;
+}
+
+int LinesWith(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (const std::string& line : Lines(text)) count += absl::StrContains(line, part) ? 1 : 0;
+  return count;
+}
+
+class DeathTest : public ::testing::Test {
+ protected:
+  DeathTest() : shared_memory_(SharedMemory()) {}
+  ~DeathTest() override { EXPECT_EQ(SharedMemory(), shared_memory_); }
+
+ private:
+  const std::set<std::string> shared_memory_;
+};
+
+// A job under `tandem run` that is training.
+class Launched {
+ public:
+  Launched() : tandem_(job_.LaunchArgs(2, 2, kEndless), job_.Mark(), job_.File(".")) {
+    EXPECT_TRUE(tandem_.WaitForOutput(kProgress)) << tandem_.err();
+  }
+  TandemProcess& tandem() { return tandem_; }
+  const JobDir& job() const { return job_; }
+  // Sends `signal` to the process with `variable` and notes when.
+  void Strike(const std::string& variable, int signal) {
+    victim_ = job_.ProcessWith(variable);
+    ASSERT_NE(victim_, 0) << variable;
+    struck_ = absl::Now();
+    ASSERT_EQ(::kill(victim_, signal), 0);
+  }
+  pid_t victim() const { return victim_; }
+  void ExpectEndIn(absl::Duration most, int exit_code) {
+    EXPECT_EQ(tandem_.Wait(), exit_code) << tandem_.err();
+    EXPECT_LT(absl::Now() - struck_, most);
+    EXPECT_EQ(LinesWith(tandem_.err(), "stopping the job"), 1) << tandem_.err();
+    EXPECT_TRUE(job_.NothingLeft());
+    EXPECT_LT(Lines(tandem_.err()).size(), 40u) << tandem_.err();
+  }
+
+ private:
+  const JobDir job_{2000};
+  TandemProcess tandem_;
+  pid_t victim_ = 0;
+  absl::Time struck_;
+};
+
+TEST_F(DeathTest, AKilledProcessOfALaunchedJobEndsItAtOnce) {
+  for (const auto& [variable, name] : std::vector<std::pair<std::string, std::string>>{
+           {"RANK=0", "worker/0"}, {"RANK=1", "worker/1"}, {"TANDEM_PS_INDEX=1", "ps/1"}}) {
+    Launched launched;
+    launched.Strike(variable, SIGKILL);
+    launched.ExpectEndIn(kDeadline, 137);
+    EXPECT_THAT(launched.tandem().err(),
+                HasSubstr(absl::StrCat("tandem run: ", name, " (pid ", launched.victim(),
+                                       ") was killed by signal 9 (SIGKILL); stopping the job")));
+  }
+}
+
+TEST_F(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {
+  Launched worker, server;
+  worker.Strike("RANK=1", SIGSTOP);
+  server.Strike("TANDEM_PS_INDEX=0", SIGSTOP);
+  worker.ExpectEndIn(kDeadline, 1);
+  EXPECT_THAT(worker.tandem().err(),
+              ContainsRegex("tandem run: the job failed: worker/1 has been silent for .*hung"));
+  server.ExpectEndIn(kDeadline, 1);
+  EXPECT_THAT(server.tandem().err(),
+              ContainsRegex("tandem run: the job failed: ps/0 has been silent for .*hung"));
+}
+
+TEST_F(DeathTest, ControlCEndsTrainingCleanly) {
+  Launched launched;
+  launched.tandem().Signal(SIGINT);
+  EXPECT_EQ(launched.tandem().Wait(), 130) << launched.tandem().err();
+  EXPECT_THAT(launched.tandem().err(), HasSubstr("tandem run: stopping on SIGINT"));
+  EXPECT_EQ(LinesWith(launched.tandem().err(), " E "), 0) << launched.tandem().err();
+  EXPECT_TRUE(launched.job().NothingLeft());
+}
+
+int FreePort() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+// Two workers and a server that were started by hand: rank 0 serves the store.
+class ByHand {
+ public:
+  enum Member { kServer, kWorker0, kWorker1 };
+  ByHand() {
+    // Somebody else may take the port between our look and its use.
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      processes_.clear();
+      const std::string port = absl::StrCat(FreePort());
+      for (Member member : {kServer, kWorker0, kWorker1}) {
+        auto variables = job_.Mark();
+        variables.insert({{"WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "127.0.0.1"},
+                          {"MASTER_PORT", port},
+                          {"TANDEM_NUM_PS", "1"}});
+        Args args = {"train", "job.yaml"};
+        args.insert(args.end(), kEndless.begin(), kEndless.end());
+        if (member == kServer) {
+          args = {"ps"};
+          variables["TANDEM_PS_INDEX"] = "0";
+        } else {
+          variables["RANK"] = member == kWorker0 ? "0" : "1";
+        }
+        processes_.push_back(std::make_unique<TandemProcess>(args, variables, job_.File(".")));
+      }
+      if (processes_[kWorker0]->WaitForOutput(kProgress)) return;
+    }
+    ADD_FAILURE() << processes_[kWorker0]->err();
+  }
+  void Strike(Member member, int signal) {
+    struck_ = absl::Now();
+    struck_member_ = member;
+    processes_[member]->Signal(signal);
+  }
+  // That all others end in time and say what `who` says of the culprit.
+  void ExpectOthersEnd(const std::string& who) {
+    for (Member member : {kServer, kWorker0, kWorker1}) {
+      if (member == struck_member_) continue;
+      TandemProcess& process = *processes_[member];
+      EXPECT_EQ(process.Wait(), 1) << member;
+      EXPECT_LT(absl::Now() - struck_, kDeadline);
+      EXPECT_THAT(process.err(), ContainsRegex(who)) << member;
+      EXPECT_LE(LinesWith(process.err(), " E "), 2) << process.err();
+    }
+    // One that only hung finds out when it goes on.
+    processes_[struck_member_]->Signal(SIGCONT);
+    EXPECT_NE(processes_[struck_member_]->Wait(), 0);
+    EXPECT_TRUE(job_.NothingLeft());
+  }
+
+ private:
+  const JobDir job_{2000};
+  std::vector<std::unique_ptr<TandemProcess>> processes_;
+  absl::Time struck_;
+  Member struck_member_ = kServer;
+};
+
+TEST_F(DeathTest, WithoutALauncherTheOthersNameTheSilentOneAndEnd) {
+  // Side by side: nearly all of it is waiting for leases.
+  ByHand worker, server, host, hung;
+  worker.Strike(ByHand::kWorker1, SIGKILL);
+  server.Strike(ByHand::kServer, SIGKILL);
+  host.Strike(ByHand::kWorker0, SIGKILL);
+  hung.Strike(ByHand::kWorker1, SIGSTOP);
+  worker.ExpectOthersEnd("the job (has )?failed: worker/1 has been silent");
+  server.ExpectOthersEnd("the job has failed: ps/0 has been silent");
+  host.ExpectOthersEnd("the job.s store at .* has been silent for .*was rank 0");
+  hung.ExpectOthersEnd("the job (has )?failed: worker/1 has been silent");
+}
+
+}  // namespace
+}  // namespace tandem::integration

@@ -39,10 +39,10 @@ void RealField(Fields& f, const char* name, float value, Range range, Set set) {
 v1::OptimizerConfig ServerOptimizer(absl::string_view kind) {
   if (kind == "sgd") return ps::Sgd(0.05f);
   if (kind == "momentum") return ps::Momentum(0.01f);
-  if (kind == "rowwise_adagrad") return ps::RowwiseAdagrad(0.05f);
+  if (kind == "rowwise_adagrad") return ps::RowwiseAdagrad(0.01f);
   if (kind == "adam") return ps::Adam(0.001f);
   if (kind == "ftrl") return ps::Ftrl(0.05f);
-  return ps::Adagrad(0.05f);
+  return ps::Adagrad(0.01f);
 }
 
 void DescribeServerOptimizer(Fields& f, v1::OptimizerConfig& o) {

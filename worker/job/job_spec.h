@@ -26,7 +26,7 @@ struct TableSpec {
   std::string name;
   std::vector<std::string>
       features;  // sparse columns whose rows live in it; empty for `embedding` and `wide`: all others
-  v1::OptimizerConfig optimizer = ps::Adagrad(0.05f);  // with l2 in it
+  v1::OptimizerConfig optimizer = ps::Adagrad(0.01f);  // with l2 in it
   v1::InitializerConfig initializer = ps::Normal(0.0f, 0.01f);
 };
 

@@ -224,9 +224,14 @@ absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) 
     merged.Merge(part);
   }
   // All ranks hold the same examples in the same order and come to the same figures.
-  TANDEM_ASSIGN_OR_RETURN(ClickMetrics metrics, merged.Evaluate());
+  const absl::StatusOr<ClickMetrics> metrics = merged.Evaluate();
+  if (!metrics.ok()) {
+    return Annotate(metrics.status(),
+                    absl::StrCat("evaluating the ", split == Split::kValid ? "validation" : "test",
+                                 " split (are data.label and its threshold right?)"));
+  }
   if (all != nullptr) *all = std::move(merged);
-  return Quality{.auc = metrics.auc, .logloss = metrics.logloss, .examples = metrics.examples};
+  return Quality{.auc = metrics->auc, .logloss = metrics->logloss, .examples = metrics->examples};
 }
 
 double TrainingRun::MeasuredStaleness() {

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -50,6 +51,13 @@ int LinesWith(const std::string& text, const std::string& part) {
   int count = 0;
   for (const std::string& line : Lines(text)) count += absl::StrContains(line, part) ? 1 : 0;
   return count;
+}
+
+// Nearly all of what these do is waiting for leases.
+void SideBySide(const std::vector<std::function<void()>>& scenarios) {
+  std::vector<std::thread> threads;
+  for (const auto& scenario : scenarios) threads.emplace_back(scenario);
+  for (std::thread& thread : threads) thread.join();
 }
 
 class DeathTest : public ::testing::Test {
@@ -105,15 +113,14 @@ TEST_F(DeathTest, AKilledProcessOfALaunchedJobEndsItAtOnce) {
 }
 
 TEST_F(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {
-  Launched worker, server;
-  worker.Strike("RANK=1", SIGSTOP);
-  server.Strike("TANDEM_PS_INDEX=0", SIGSTOP);
-  worker.ExpectEndIn(kDeadline, 1);
-  EXPECT_THAT(worker.tandem().err(),
-              ContainsRegex("tandem run: the job failed: worker/1 has been silent for .*hung"));
-  server.ExpectEndIn(kDeadline, 1);
-  EXPECT_THAT(server.tandem().err(),
-              ContainsRegex("tandem run: the job failed: ps/0 has been silent for .*hung"));
+  auto hang = [](const char* variable, const char* name) {
+    Launched launched;
+    launched.Strike(variable, SIGSTOP);
+    launched.ExpectEndIn(kDeadline, 1);
+    EXPECT_THAT(launched.tandem().err(), ContainsRegex(absl::StrCat("tandem run: the job failed: ", name,
+                                                                    " has been silent for .*hung")));
+  };
+  SideBySide({[&] { hang("RANK=1", "worker/1"); }, [&] { hang("TANDEM_PS_INDEX=0", "ps/0"); }});
 }
 
 TEST_F(DeathTest, ControlCEndsTrainingCleanly) {
@@ -195,16 +202,17 @@ class ByHand {
 };
 
 TEST_F(DeathTest, WithoutALauncherTheOthersNameTheSilentOneAndEnd) {
-  // Side by side: nearly all of it is waiting for leases.
-  ByHand worker, server, host, hung;
-  worker.Strike(ByHand::kWorker1, SIGKILL);
-  server.Strike(ByHand::kServer, SIGKILL);
-  host.Strike(ByHand::kWorker0, SIGKILL);
-  hung.Strike(ByHand::kWorker1, SIGSTOP);
-  worker.ExpectOthersEnd("the job (has )?failed: worker/1 has been silent");
-  server.ExpectOthersEnd("the job has failed: ps/0 has been silent");
-  host.ExpectOthersEnd("the job.s store at .* has been silent for .*was rank 0");
-  hung.ExpectOthersEnd("the job (has )?failed: worker/1 has been silent");
+  auto strike = [](ByHand::Member member, int signal, const char* who) {
+    ByHand job;
+    job.Strike(member, signal);
+    job.ExpectOthersEnd(who);
+  };
+  const char* const worker = "the job (has )?failed: worker/1 has been silent";
+  SideBySide(
+      {[&] { strike(ByHand::kWorker1, SIGKILL, worker); },
+       [&] { strike(ByHand::kServer, SIGKILL, "the job has failed: ps/0 has been silent"); },
+       [&] { strike(ByHand::kWorker0, SIGKILL, "the job.s store at .* has been silent for .*was rank 0"); },
+       [&] { strike(ByHand::kWorker1, SIGSTOP, worker); }});
 }
 
 }  // namespace

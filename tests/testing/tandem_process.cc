@@ -12,8 +12,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "absl/strings/match.h"
@@ -133,8 +131,15 @@ Finished RunTandem(const std::vector<std::string>& args, const std::map<std::str
 }
 
 std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::string text;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return text;
+  char buffer[16384];
+  ssize_t size;
+  // What lies in /proc may fail in the middle, when its process ends: then that was all.
+  while ((size = ::read(fd, buffer, sizeof(buffer))) > 0) text.append(buffer, static_cast<size_t>(size));
+  ::close(fd);
+  return text;
 }
 
 std::vector<std::string> Lines(const std::string& text) {

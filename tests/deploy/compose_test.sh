@@ -127,7 +127,7 @@ done
 volume="$(podman volume inspect --format '{{.Mountpoint}}' "${project}_shared")"
 files="$(find "$volume" -type f | wc -l)"
 ((files > 0)) || fail "the shared volume holds no checkpoint"
-say "worker 0 said: $(podman logs "$(container worker0)" 2>&1 | grep -i "tandem wide_deep" | tail -n 1)"
+say "worker 0 said: $(podman logs "$(container worker0)" 2>&1 | grep -i "tandem deepfm" | tail -n 1)"
 say "the checkpoint has $files files"
 down
 

@@ -22,7 +22,7 @@
 #include "cli/commands.h"
 #include "cli/worker_session.h"
 #include "ps/table.h"
-#include "worker/data/synthetic.h"
+#include "worker/data/generated/synthetic.h"
 #include "worker/models/nn/gemm.h"
 #include "worker/trainer/hybrid_trainer.h"
 #include "worker/trainer/job_plan.h"

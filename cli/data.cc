@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "base/status.h"
 #include "cli/commands.h"
-#include "worker/data/planted.h"
+#include "worker/data/generated/planted.h"
 
 namespace tandem::cli {
 namespace {

@@ -31,8 +31,15 @@ bool MayBeAnothersFault(const absl::Status& status) {
 absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(absl::Duration timeout) {
   std::unique_ptr<WorkerSession> session(new WorkerSession);
   session->alone_ = !collectives::Environment::IsLaunched();
-  TANDEM_RETURN_IF_ERROR(session->alone_ ? session->OpenAlone(timeout) : session->OpenInJob(timeout));
-  return session;
+  const absl::Status opened = session->alone_ ? session->OpenAlone(timeout) : session->OpenInJob(timeout);
+  if (opened.ok()) return session;
+  if (session->monitor_ != nullptr) {
+    // Whoever died would have been named meanwhile: a timeout is longer than a lease.
+    session->leaving_ = true;
+    const absl::Status told = session->monitor_->ReportFailure(opened.message());
+    if (!told.ok()) LogWarning(told.message());
+  }
+  return opened;
 }
 
 absl::Status WorkerSession::OpenAlone(absl::Duration timeout) {
@@ -105,6 +112,11 @@ int WorkerSession::Finish(const absl::Status& result) {
         LogWarning(closed.message());
     }
     return 0;
+  }
+  if (monitor_ != nullptr && monitor_->state().failed) {
+    // What went wrong here is a consequence: on_end is about to end this process with the first reason.
+    absl::SleepFor(kHearsay * 2);
+    return 1;
   }
   LogError(absl::StrCat(result.message(), " [", absl::StatusCodeToString(result.code()), "]"));
   if (monitor_ == nullptr) return 1;

@@ -9,8 +9,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "rpc/codec/owned_bytes.h"
-#include "rpc/retrying_channel.h"
-#include "rpc/timer_queue.h"
+#include "rpc/retry/retrying_channel.h"
+#include "rpc/retry/timer_queue.h"
 
 namespace tandem::rpc {
 namespace {

@@ -5,7 +5,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
-#include "worker/data/planted.h"
+#include "worker/data/generated/planted.h"
 
 namespace tandem::cli {
 namespace {

@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "worker/data/logistic_baseline.h"
 #include "worker/data/metrics.h"
-#include "worker/data/planted.h"
+#include "worker/data/generated/planted.h"
 #include "worker/data/prefetch_reader.h"
 #include "worker/models/dense_optimizer.h"
 #include "worker/models/lr_schedule.h"

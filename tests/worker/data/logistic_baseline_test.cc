@@ -4,7 +4,7 @@
 
 #include "base/random.h"
 #include "tests/worker/data/test_files.h"
-#include "worker/data/planted.h"
+#include "worker/data/generated/planted.h"
 
 namespace tandem::worker {
 namespace {

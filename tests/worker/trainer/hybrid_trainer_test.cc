@@ -13,7 +13,7 @@
 #include "ps/table.h"
 #include "tests/testing/ps_cluster.h"
 #include "tests/testing/status_matchers.h"
-#include "worker/data/synthetic.h"
+#include "worker/data/generated/synthetic.h"
 #include "worker/models/nn/gemm.h"
 
 namespace tandem::worker {

@@ -12,11 +12,12 @@
 namespace tandem::cli {
 namespace {
 
-using testing::Finished;
-using testing::Lines;
-using testing::RunTandem;
 using ::testing::AllOf;
+using testing::Finished;
 using ::testing::HasSubstr;
+using testing::Lines;
+using ::testing::Not;
+using testing::RunTandem;
 
 // A checkpoint of the workers' part alone; its path.
 std::string MakeCheckpoint(const std::string& root, uint64_t step, double auc) {
@@ -32,7 +33,8 @@ std::string MakeCheckpoint(const std::string& root, uint64_t step, double auc) {
   manifest.set_step(step);
   manifest.set_epoch(step / 100);
   manifest.set_unix_millis(1700000000000);
-  (*manifest.mutable_metrics())["auc"] = auc;
+  (*manifest.mutable_metrics())["valid_auc"] = auc;
+  (*manifest.mutable_metrics())["schedule.best"] = 1;
   absl::StatusOr<std::string> path = ps::CommitCheckpoint(*unfinished, manifest);
   TANDEM_EXPECT_OK(path);
   return path.value_or("");
@@ -47,8 +49,9 @@ TEST(CkptTest, ListsCheckpointsOldestFirst) {
   const std::vector<std::string> lines = Lines(finished.out);
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_THAT(lines[0], AllOf(HasSubstr("step"), HasSubstr("epoch"), HasSubstr("metrics")));
-  EXPECT_THAT(lines[1], AllOf(::testing::StartsWith("100 "), HasSubstr("auc=0.5"), HasSubstr("wide_deep"),
-                              HasSubstr("2023-11-14 22:13:20"), HasSubstr("KiB")));
+  EXPECT_THAT(lines[1],
+              AllOf(::testing::StartsWith("100 "), HasSubstr("valid_auc=0.5 "), HasSubstr("wide_deep"),
+                    Not(HasSubstr("schedule")), HasSubstr("2023-11-14 22:13:20"), HasSubstr("KiB")));
   EXPECT_THAT(lines[2], AllOf(::testing::StartsWith("200 "), HasSubstr("auc=0.75")));
 }
 

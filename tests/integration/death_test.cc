@@ -1,10 +1,6 @@
 // A process that dies or hangs takes the whole job with it: soon, with its name, and nothing is left.
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -130,18 +126,6 @@ TEST_F(DeathTest, ControlCEndsTrainingCleanly) {
   EXPECT_THAT(launched.tandem().err(), HasSubstr("tandem run: stopping on SIGINT"));
   EXPECT_EQ(LinesWith(launched.tandem().err(), " E "), 0) << launched.tandem().err();
   EXPECT_TRUE(launched.job().NothingLeft());
-}
-
-int FreePort() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  ::close(fd);
-  return ntohs(address.sin_port);
 }
 
 // Two workers and a server that were started by hand: rank 0 serves the store.

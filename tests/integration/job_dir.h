@@ -56,6 +56,9 @@ class JobDir {
 // What training came to, without what time it took.
 Json Figures(const Json& report);
 
+// A TCP port of the loopback interface that was free a moment ago.
+int FreePort();
+
 }  // namespace tandem::integration
 
 #endif  // TANDEM_TESTS_INTEGRATION_JOB_DIR_H_

@@ -37,14 +37,15 @@ std::string CriteoLines(int rows) {
   return text;
 }
 
-// "rating user:1 item:1", and, if `varying`, up to three tags more.
+// "rating user:1 item:1" (2 or 5), or, if `varying`, "click user:1 item:1" (0 or 1) and up to three tags
+// more.
 std::string LibfmLines(int rows, bool varying) {
   CounterRandom random(2, 0);
   std::string text;
   for (int i = 0; i < rows; ++i) {
     const uint64_t user = random.Below(20), item = random.Below(30);
     const bool likes = random.Uniform() < 0.15f + 0.7f * static_cast<float>(item) / 30;
-    absl::StrAppend(&text, likes ? 5 : 2, " ", user, ":1 ", 100 + item, ":1");
+    absl::StrAppend(&text, varying ? (likes ? 1 : 0) : (likes ? 5 : 2), " ", user, ":1 ", 100 + item, ":1");
     for (uint64_t tags = varying ? random.Below(4) : 0; tags > 0; --tags)
       absl::StrAppend(&text, " ", 1000 + 10 * tags + random.Below(5), ":1");
     absl::StrAppend(&text, "\n");
@@ -54,12 +55,14 @@ std::string LibfmLines(int rows, bool varying) {
 
 class ModelsTest : public ::testing::Test {
  protected:
-  void ExpectLearns(const std::string& job_file, const std::string& data, const std::string& model) {
-    const Json report = job_.TrainAndReport(
-        2, 2,
-        {"--model", model, "--set", "data.train=" + data, "--set", "train.epochs=4", "--set",
-         "train.batch_size=64", "--set", "optimizer.lr=0.01", "--set", "checkpoint.dir=ckpt_" + data + model},
-        kJobs + job_file);
+  void ExpectLearns(const std::string& job_file, const std::string& data, const std::string& model,
+                    Args args = {}) {
+    for (const char* set :
+         {"train.epochs=4", "train.batch_size=64", "optimizer.lr=0.01", "embedding.optimizer.lr=0.01"})
+      args.insert(args.end(), {"--set", set});
+    args.insert(args.end(),
+                {"--model", model, "--set", "data.train=" + data, "--set", "checkpoint.dir=" + data + model});
+    const Json report = job_.TrainAndReport(2, 2, args, kJobs + job_file);
     if (!report.is_object()) return;
     EXPECT_EQ(report.at("model"), model);
     EXPECT_EQ(report.at("malformed_lines"), 0);
@@ -75,7 +78,8 @@ TEST_F(ModelsTest, DlrmAndDeepFmLearnFromACriteoFile) {
 
 TEST_F(ModelsTest, DlrmAndDeepFmLearnFromALibfmFileWithFieldsByPosition) {
   job_.Write("equal", LibfmLines(3000, /*varying=*/false));
-  for (const char* model : {"dlrm", "deepfm"}) ExpectLearns("libfm_deepfm.yaml", "equal", model);
+  for (const char* model : {"dlrm", "deepfm"})
+    ExpectLearns("libfm_deepfm.yaml", "equal", model, {"--set", "data.label.threshold=4"});
 }
 
 TEST_F(ModelsTest, DlrmAndDeepFmLearnFromALibfmFileWithOneMultiValuedField) {

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -148,6 +149,35 @@ TEST_F(WrongInputTest, AnEnvironmentThatIsNotWholeOrLeadsNowhereIsNamed) {
   variables = nowhere;
   variables["MASTER_ADDR"] = "no.such.host.invalid";
   EXPECT_THAT(run(variables), HasSubstr("no.such.host.invalid"));
+}
+
+TEST_F(WrongInputTest, AServerThatIsNotWhereItSaysIsNamed) {
+  testing::TandemProcess* server = nullptr;
+  std::unique_ptr<testing::TandemProcess> owned;
+  Finished worker;
+  // Somebody else may take the port between our look and its use: then there is another error, and we try
+  // again.
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    std::map<std::string, std::string> variables = {{"WORLD_SIZE", "1"},
+                                                    {"MASTER_ADDR", "127.0.0.1"},
+                                                    {"MASTER_PORT", absl::StrCat(FreePort())},
+                                                    {"TANDEM_NUM_PS", "1"},
+                                                    {"TANDEM_PS_INDEX", "0"}};
+    variables.merge(job_.Mark());
+    owned = std::make_unique<testing::TandemProcess>(Args{"ps", "--advertise", "127.0.0.1:1"}, variables,
+                                                     job_.File("."));
+    server = owned.get();
+    variables["RANK"] = "0";
+    worker = testing::RunTandem({"train", "job.yaml", "--set", "train.timeout_seconds=2"}, variables,
+                                job_.File("."));
+    if (absl::StrContains(worker.err, "127.0.0.1:1)")) break;
+  }
+  EXPECT_EQ(worker.exit_code, 1);
+  EXPECT_THAT(worker.err, ContainsRegex("worker/0 server 0 \\(127.0.0.1:1\\): .*no answer within 2s"));
+  EXPECT_EQ(Lines(worker.err).size(), 1u) << worker.err;
+  // The server hears why, and does not wait for its lease.
+  EXPECT_EQ(server->Wait(), 1);
+  EXPECT_THAT(server->err(), HasSubstr("the job failed: worker/0: server 0 (127.0.0.1:1)"));
 }
 
 TEST_F(WrongInputTest, OutputsThatCannotBeWrittenAreNamedBeforeTraining) {

@@ -7,7 +7,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -36,13 +35,6 @@ const Args kEndless = {"--set", "train.epochs=1000000", "--set", "checkpoint.eve
                        "--no-baselines"};
 constexpr char kProgress[] = "epoch 2/1000000";
 
-std::set<std::string> SharedMemory() {
-  std::set<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", error)) names.insert(entry.path());
-  return names;
-}
-
 int LinesWith(const std::string& text, const std::string& part) {
   int count = 0;
   for (const std::string& line : Lines(text)) count += absl::StrContains(line, part) ? 1 : 0;
@@ -56,14 +48,10 @@ void SideBySide(const std::vector<std::function<void()>>& scenarios) {
   for (std::thread& thread : threads) thread.join();
 }
 
-class DeathTest : public ::testing::Test {
- protected:
-  DeathTest() : shared_memory_(SharedMemory()) {}
-  ~DeathTest() override { EXPECT_EQ(SharedMemory(), shared_memory_); }
-
- private:
-  const std::set<std::string> shared_memory_;
-};
+// That none of these, which a job's processes used, is still there. Other programs' come and go meanwhile.
+void ExpectGone(const std::set<std::string>& shared_memory) {
+  for (const std::string& path : shared_memory) EXPECT_FALSE(std::filesystem::exists(path)) << path;
+}
 
 // A job under `tandem run` that is training.
 class Launched {
@@ -77,6 +65,7 @@ class Launched {
   void Strike(const std::string& variable, int signal) {
     victim_ = job_.ProcessWith(variable);
     ASSERT_NE(victim_, 0) << variable;
+    shared_memory_ = job_.SharedMemory();
     struck_ = absl::Now();
     ASSERT_EQ(::kill(victim_, signal), 0);
   }
@@ -86,6 +75,7 @@ class Launched {
     EXPECT_LT(absl::Now() - struck_, most);
     EXPECT_EQ(LinesWith(tandem_.err(), "stopping the job"), 1) << tandem_.err();
     EXPECT_TRUE(job_.NothingLeft());
+    ExpectGone(shared_memory_);
     EXPECT_LT(Lines(tandem_.err()).size(), 40u) << tandem_.err();
   }
 
@@ -93,10 +83,11 @@ class Launched {
   const JobDir job_{2000};
   TandemProcess tandem_;
   pid_t victim_ = 0;
+  std::set<std::string> shared_memory_;
   absl::Time struck_;
 };
 
-TEST_F(DeathTest, AKilledProcessOfALaunchedJobEndsItAtOnce) {
+TEST(DeathTest, AKilledProcessOfALaunchedJobEndsItAtOnce) {
   for (const auto& [variable, name] : std::vector<std::pair<std::string, std::string>>{
            {"RANK=0", "worker/0"}, {"RANK=1", "worker/1"}, {"TANDEM_PS_INDEX=1", "ps/1"}}) {
     Launched launched;
@@ -108,7 +99,7 @@ TEST_F(DeathTest, AKilledProcessOfALaunchedJobEndsItAtOnce) {
   }
 }
 
-TEST_F(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {
+TEST(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {
   auto hang = [](const char* variable, const char* name) {
     Launched launched;
     launched.Strike(variable, SIGSTOP);
@@ -119,7 +110,7 @@ TEST_F(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {
   SideBySide({[&] { hang("RANK=1", "worker/1"); }, [&] { hang("TANDEM_PS_INDEX=0", "ps/0"); }});
 }
 
-TEST_F(DeathTest, ControlCEndsTrainingCleanly) {
+TEST(DeathTest, ControlCEndsTrainingCleanly) {
   Launched launched;
   launched.tandem().Signal(SIGINT);
   EXPECT_EQ(launched.tandem().Wait(), 130) << launched.tandem().err();
@@ -158,6 +149,7 @@ class ByHand {
     ADD_FAILURE() << processes_[kWorker0]->err();
   }
   void Strike(Member member, int signal) {
+    shared_memory_ = job_.SharedMemory();
     struck_ = absl::Now();
     struck_member_ = member;
     processes_[member]->Signal(signal);
@@ -176,16 +168,18 @@ class ByHand {
     processes_[struck_member_]->Signal(SIGCONT);
     EXPECT_NE(processes_[struck_member_]->Wait(), 0);
     EXPECT_TRUE(job_.NothingLeft());
+    ExpectGone(shared_memory_);
   }
 
  private:
   const JobDir job_{2000};
   std::vector<std::unique_ptr<TandemProcess>> processes_;
+  std::set<std::string> shared_memory_;
   absl::Time struck_;
   Member struck_member_ = kServer;
 };
 
-TEST_F(DeathTest, WithoutALauncherTheOthersNameTheSilentOneAndEnd) {
+TEST(DeathTest, WithoutALauncherTheOthersNameTheSilentOneAndEnd) {
   auto strike = [](ByHand::Member member, int signal, const char* who) {
     ByHand job;
     job.Strike(member, signal);

@@ -109,6 +109,17 @@ pid_t JobDir::ProcessWith(const std::string& variable) const {
   return 0;
 }
 
+std::set<std::string> JobDir::SharedMemory() const {
+  std::set<std::string> found;
+  for (pid_t pid : testing::ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path()))) {
+    for (const std::string& line : testing::Lines(testing::ReadFile(absl::StrCat("/proc/", pid, "/maps")))) {
+      const size_t at = line.find("/dev/shm/");
+      if (at != std::string::npos) found.insert(line.substr(at));
+    }
+  }
+  return found;
+}
+
 ::testing::AssertionResult JobDir::NothingLeft() const {
   const std::string marker = absl::StrCat("TANDEM_TEST_MARK=", dir_.path());
   if (testing::WaitUntilNoneMarked(marker)) return ::testing::AssertionSuccess();

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ class JobDir {
   std::map<std::string, std::string> Mark() const { return {{"TANDEM_TEST_MARK", dir_.path()}}; }
   // The one process of this directory with NAME=VALUE in its environment; 0 when there is none.
   pid_t ProcessWith(const std::string& variable) const;
+  // The files in /dev/shm that processes of this directory have mapped.
+  std::set<std::string> SharedMemory() const;
   // Waits until no process of this directory is left.
   ::testing::AssertionResult NothingLeft() const;
 

@@ -17,7 +17,7 @@ size_t NumBags(const PullPart& part) { return part.offsets.empty() ? 0 : part.of
 }  // namespace
 
 PullCall::PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Client::PullDone done)
-    : map_(map), parts_(std::move(parts)), done_(std::move(done)) {
+    : parts_(std::move(parts)), done_(std::move(done)) {
   const uint32_t servers = map.num_servers();
   versions_.assign(parts_.size(), std::vector<uint64_t>(servers, 0));
   pooled_.resize(parts_.size());

@@ -39,7 +39,6 @@ class PullCall : public std::enable_shared_from_this<PullCall> {
   absl::Status Accept(uint32_t server, const Bytes& answer);
   void AddPooledRows();
 
-  const ShardMap& map_;
   std::vector<ResolvedPart> parts_;
   std::vector<std::vector<ServerIds>> split_;  // [part][server]; empty when there is one server
   std::vector<std::vector<Bytes>> pooled_;     // [part][server] partial sums

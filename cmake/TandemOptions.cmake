@@ -97,6 +97,16 @@ if(TANDEM_SANITIZE)
   add_compile_options(-fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined -g1)
   add_link_options(-fsanitize=${TANDEM_SANITIZE})
 endif()
+# What tests run with; docs/sanitizers.md says why.
+set(TANDEM_SANITIZE_ENVIRONMENT "")
+if(TANDEM_SANITIZE MATCHES thread)
+  set(TANDEM_SANITIZE_ENVIRONMENT
+    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
+elseif(TANDEM_SANITIZE)
+  set(TANDEM_SANITIZE_ENVIRONMENT
+    "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
+    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
+endif()
 
 function(tandem_print_summary)
   message(STATUS "Tandem ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, tests ${TANDEM_BUILD_TESTS}, sanitizers '${TANDEM_SANITIZE}'")

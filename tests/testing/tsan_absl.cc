@@ -4,9 +4,13 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "absl/base/config.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 
@@ -158,6 +162,23 @@ bool Notification::WaitForNotificationWithDeadline(absl::Time deadline) const {
   const bool notified = Forward<bool>(real, this, deadline);
   if (notified) __tsan_acquire(const_cast<Notification*>(this));
   return notified;
+}
+
+bool BlockingCounter::DecrementCount() {
+  TANDEM_REAL_("15BlockingCounter14DecrementCountEv");
+  __tsan_release(this);
+  return Forward<bool>(real, this);
+}
+void BlockingCounter::Wait() {
+  TANDEM_REAL_("15BlockingCounter4WaitEv");
+  Forward<void>(real, this);
+  __tsan_acquire(this);
+}
+
+// Not forwarded: what orders the last reference after the others is the count itself.
+void Status::UnrefNonInlined(uintptr_t rep) {
+  status_internal::StatusRep* const shared = RepToPointer(rep);
+  if (shared->ref.fetch_sub(1, std::memory_order_acq_rel) == 1) delete shared;
 }
 
 ABSL_NAMESPACE_END

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Shared by the scripts of this folder: `source "$(dirname "$0")/common.sh"`.
-# Sets ROOT (the repository) and gives step, die and build_release.
+# Sets ROOT (the repository) and gives step, die, build_preset and build_release.
 
 set -euo pipefail
 
@@ -20,17 +20,23 @@ die() {
   exit 1
 }
 
-# build_release [TARGET...]: configures and builds the Release preset in build/, with ccache when
-# it is installed (CMakeLists.txt looks for it). TANDEM_JOBS limits the parallel compilations;
+# build_preset PRESET FOLDER [TARGET...]: configures and builds a preset whose build tree is FOLDER, with
+# ccache when it is installed (CMakeLists.txt looks for it). TANDEM_JOBS limits the parallel compilations;
 # a compilation of gRPC code takes about 1 GB, so memory limits them as well as cores.
-build_release() {
-  local memory_gb jobs
+build_preset() {
+  local preset="$1" folder="$2" memory_gb jobs
+  shift 2
   memory_gb="$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)"
   jobs="$(nproc)"
   ((memory_gb < jobs)) && jobs="$((memory_gb > 0 ? memory_gb : 1))"
   jobs="${TANDEM_JOBS:-$jobs}"
-  step "configure (Release) into build/"
-  cmake -S "$ROOT" --preset release --log-level=WARNING
+  step "configure ($preset) into $folder/"
+  cmake -S "$ROOT" --preset "$preset" --log-level=WARNING
   step "build with $jobs jobs"
-  cmake --build "$ROOT/build" -j "$jobs" ${1+--target "$@"}
+  cmake --build "$ROOT/$folder" -j "$jobs" ${1+--target "$@"}
+}
+
+# build_release [TARGET...]: what users run, in build/.
+build_release() {
+  build_preset release build "$@"
 }

@@ -204,8 +204,13 @@ TEST_F(SanitizerDeathTest, SignedOverflowIsReported) {
 TEST_F(SanitizerDeathTest, LostMemoryIsReported) {
   EXPECT_EXIT(
       {
-        volatile auto* lost = new std::string(1000, 'x');
-        lost = nullptr;
+        // In a thread, whose stack is not searched for pointers once it has ended.
+        std::thread([] {
+          for (int i = 0; i < 100; ++i) {
+            char* volatile lost = new char[1000];
+            lost[0] = 1;
+          }
+        }).join();
         std::exit(0);
       },
       [](int status) { return WIFEXITED(status) && WEXITSTATUS(status) != 0; },

@@ -35,6 +35,8 @@ function(tandem_test NAME)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")  # what sanitizers cost
   endif()
   add_executable(${NAME} ${ARG_SRCS})
+  # What is tested is optimised; the tests themselves need not be, and compile a quarter faster so.
+  target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} tandem_testing tandem_flags GTest::gmock GTest::gtest_main)
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"

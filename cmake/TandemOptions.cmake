@@ -100,6 +100,7 @@ endif()
 # What tests run with; docs/sanitizers.md says why.
 set(TANDEM_SANITIZE_ENVIRONMENT "")
 if(TANDEM_SANITIZE MATCHES thread)
+  include_directories(BEFORE ${PROJECT_SOURCE_DIR}/tests/testing/tsan)  # messages as the library lays them out
   set(TANDEM_SANITIZE_ENVIRONMENT
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
 elseif(TANDEM_SANITIZE)

@@ -3,8 +3,8 @@
 
 // Reference-counted bytes that travel from a socket to a table row, and back, without being copied.
 //
-// `Slice` is an immutable run of memory with shared ownership; `Bytes` is a sequence of slices, as a message arrives
-// from the network or as it is put together for sending. Copying either copies references, not bytes.
+// `Slice` is an immutable run of memory with shared ownership; `Bytes` is a sequence of slices, as a message
+// arrives from the network or as it is put together for sending. Copying either copies references, not bytes.
 
 #include <cstddef>
 #include <memory>
@@ -27,8 +27,9 @@ class Slice {
 
   // Takes over a string's memory.
   static Slice FromString(std::string text);
-  // Refers to memory that the caller keeps alive and unchanged until the message it is part of has been delivered. What
-  // may outlast the delivery (a socket's queue after a deadline passed) copies such slices; one with an owner is shared.
+  // Refers to memory that the caller keeps alive and unchanged until the message it is part of has been
+  // delivered. What may outlast the delivery (a socket's queue after a deadline passed) copies such slices;
+  // one with an owner is shared.
   static Slice Unowned(const void* data, size_t size) {
     return Slice(nullptr, static_cast<const char*>(data), size);
   }
@@ -75,7 +76,8 @@ class Bytes {
   size_t size_ = 0;
 };
 
-// Reads a `Bytes` front to back. Nothing is copied unless asked. Not thread-safe; `bytes` must outlive the reader.
+// Reads a `Bytes` front to back. Nothing is copied unless asked. Not thread-safe; `bytes` must outlive the
+// reader.
 class BytesReader {
  public:
   explicit BytesReader(const Bytes& bytes) : slices_(bytes.slices()), remaining_(bytes.size()) {}
@@ -87,8 +89,8 @@ class BytesReader {
   bool Copy(void* out, size_t size);
   // Moves past `size` bytes. False, with nothing moved, when fewer remain.
   bool Skip(size_t size);
-  // A pointer to the next `size` bytes: in place when they lie in one slice, aligned to `align` (a power of two), else
-  // copied to `scratch`, which is resized. nullptr, with nothing moved, when fewer remain.
+  // A pointer to the next `size` bytes: in place when they lie in one slice, aligned to `align` (a power of
+  // two), else copied to `scratch`, which is resized. nullptr, with nothing moved, when fewer remain.
   const char* Contiguous(size_t size, size_t align, std::string* scratch);
 
  private:

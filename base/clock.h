@@ -14,7 +14,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() = 0;
-  // Waits on `mutex` (held) until `condition` holds or the clock reaches `deadline`; true if the condition holds.
+  // Waits on `mutex` (held) until `condition` holds or the clock reaches `deadline`; true if the condition
+  // holds.
   virtual bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) = 0;
 

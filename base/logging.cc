@@ -25,7 +25,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// The one process-wide object of Tandem: a process has one stderr. Never destroyed, so that late threads may log.
+// The one process-wide object of Tandem: a process has one stderr. Never destroyed, so that late threads may
+// log.
 spdlog::logger* Logger() {
   static spdlog::logger* logger = [] {
     auto* made = new spdlog::logger("tandem", std::make_shared<spdlog::sinks::stderr_sink_mt>());

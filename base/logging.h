@@ -1,8 +1,8 @@
 #ifndef TANDEM_BASE_LOGGING_H_
 #define TANDEM_BASE_LOGGING_H_
 
-// One line a message, to stderr: "I 12:34:56.789 worker/0 text". Callable from any thread. Build the text with
-// absl::StrCat; the backend (spdlog) stays out of this header so that including it costs nothing.
+// One line a message, to stderr: "I 12:34:56.789 worker/0 text". Callable from any thread. Build the text
+// with absl::StrCat; the backend (spdlog) stays out of this header so that including it costs nothing.
 
 #include "absl/strings/string_view.h"
 
@@ -12,7 +12,8 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Who is speaking ("worker/0"); shown on every line. Call once, early in main().
 void SetLogName(absl::string_view name);
-// Messages below `level` are dropped. Default kInfo, or the environment's TANDEM_LOG (debug, info, warning, error).
+// Messages below `level` are dropped. Default kInfo, or the environment's TANDEM_LOG (debug, info, warning,
+// error).
 void SetLogLevel(LogLevel level);
 
 void Log(LogLevel level, absl::string_view text);

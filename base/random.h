@@ -1,8 +1,9 @@
 #ifndef TANDEM_BASE_RANDOM_H_
 #define TANDEM_BASE_RANDOM_H_
 
-// Hashing and counter-based random numbers: every value is a function of its arguments, the same on every machine and
-// in every version, because bucket placement, row initial values, data splits and shuffles are built on them.
+// Hashing and counter-based random numbers: every value is a function of its arguments, the same on every
+// machine and in every version, because bucket placement, row initial values, data splits and shuffles are
+// built on them.
 
 #include <cstdint>
 

@@ -18,8 +18,8 @@ absl::Status Annotate(const absl::Status& status, absl::string_view context) {
 
 namespace internal {
 void CheckFailed(const char* file, int line, const char* condition, absl::string_view detail) {
-  std::fprintf(stderr, "%s:%d: CHECK failed: %s %.*s\n", file, line, condition, static_cast<int>(detail.size()),
-               detail.data());
+  std::fprintf(stderr, "%s:%d: CHECK failed: %s %.*s\n", file, line, condition,
+               static_cast<int>(detail.size()), detail.data());
   std::fflush(stderr);
   std::abort();
 }

@@ -29,12 +29,12 @@ const absl::Status& AsStatus(const absl::StatusOr<T>& status_or) {
 #define TANDEM_CONCAT_(a, b) TANDEM_CONCAT_INNER_(a, b)
 
 // Leaves the enclosing function with the status of `expr` unless it is OK.
-#define TANDEM_RETURN_IF_ERROR(expr)                              \
-  do {                                                            \
-    auto&& tandem_status_ = (expr);                               \
-    if (!tandem_status_.ok()) {                                   \
-      return ::tandem::internal::AsStatus(tandem_status_);        \
-    }                                                             \
+#define TANDEM_RETURN_IF_ERROR(expr)                       \
+  do {                                                     \
+    auto&& tandem_status_ = (expr);                        \
+    if (!tandem_status_.ok()) {                            \
+      return ::tandem::internal::AsStatus(tandem_status_); \
+    }                                                      \
   } while (false)
 
 // TANDEM_ASSIGN_OR_RETURN(auto x, MakeX());

@@ -38,8 +38,8 @@ struct ProcessGroupOptions {
 // missing or gone; InvalidArgument, naming both sides, for operations, sizes, types, roots or reductions that
 // differ between ranks.
 //
-// The destructor leaves the group together with the other ranks, or after 2 seconds; a rank that goes on alone
-// then gets Unavailable.
+// The destructor leaves the group together with the other ranks, or after 2 seconds; a rank that goes on
+// alone then gets Unavailable.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;

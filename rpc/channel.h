@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_CHANNEL_H_
 #define TANDEM_RPC_CHANNEL_H_
 
-// The client end of a connection to one server. Everything above rpc/ calls through this interface, so that gRPC, an
-// in-process loopback with injected faults, and later shared memory are interchangeable.
+// The client end of a connection to one server. Everything above rpc/ calls through this interface, so that
+// gRPC, an in-process loopback with injected faults, and later shared memory are interchangeable.
 
 #include <memory>
 #include <string>
@@ -21,21 +21,22 @@ namespace tandem::rpc {
 struct CallOptions {
   // From the start of the call to its answer, retries included. DeadlineExceeded after that.
   absl::Duration timeout = absl::Seconds(30);
-  // The server may see the call twice without harm: it is retried with backoff while it fails with Unavailable and
-  // the timeout lasts. Calls not declared idempotent are sent once.
+  // The server may see the call twice without harm: it is retried with backoff while it fails with
+  // Unavailable and the timeout lasts. Calls not declared idempotent are sent once.
   bool idempotent = false;
 };
 
-// Thread-safe. Destroying a channel cancels its outstanding calls (their `done` runs with Cancelled) and waits for them.
+// Thread-safe. Destroying a channel cancels its outstanding calls (their `done` runs with Cancelled) and
+// waits for them.
 class Channel {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<Bytes>) &&>;
   virtual ~Channel() = default;
 
-  // Starts a unary call. `method` is "/tandem.v1.ParameterServer/Pull". `done` runs exactly once, on an RPC thread (or,
-  // for a call that cannot even start, in the caller): it must not block. Memory that `request` refers to must stay
-  // unchanged until `done` has run. Errors: what the server returned; Unavailable (cannot connect, connection lost);
-  // DeadlineExceeded; Cancelled. Messages name the target and the method.
+  // Starts a unary call. `method` is "/tandem.v1.ParameterServer/Pull". `done` runs exactly once, on an RPC
+  // thread (or, for a call that cannot even start, in the caller): it must not block. Memory that `request`
+  // refers to must stay unchanged until `done` has run. Errors: what the server returned; Unavailable (cannot
+  // connect, connection lost); DeadlineExceeded; Cancelled. Messages name the target and the method.
   virtual void CallAsync(absl::string_view method, Bytes request, const CallOptions& options, Done done) = 0;
 
   // "host:port" (or "loopback"), for messages.
@@ -46,18 +47,20 @@ class Channel {
 };
 
 // Serialises `request`, calls, parses the answer into a Response. Blocks like Channel::Call.
-absl::Status CallProto(Channel& channel, absl::string_view method, const google::protobuf::MessageLite& request,
-                       google::protobuf::MessageLite* response, const CallOptions& options);
+absl::Status CallProto(Channel& channel, absl::string_view method,
+                       const google::protobuf::MessageLite& request, google::protobuf::MessageLite* response,
+                       const CallOptions& options);
 
 struct ChannelOptions {
-  absl::Duration keepalive_time = absl::Seconds(20);    // a silent connection is probed this often
+  absl::Duration keepalive_time = absl::Seconds(20);     // a silent connection is probed this often
   absl::Duration keepalive_timeout = absl::Seconds(10);  // ... and given up after this
   size_t max_message_bytes = size_t{1} << 30;
 };
 
-// A gRPC channel to "host:port" or "unix:/path". Connects lazily; returns at once. InvalidArgument for a malformed
-// target.
-absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target, const ChannelOptions& options = {});
+// A gRPC channel to "host:port" or "unix:/path". Connects lazily; returns at once. InvalidArgument for a
+// malformed target.
+absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
+                                                     const ChannelOptions& options = {});
 
 }  // namespace tandem::rpc
 

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_LOOPBACK_H_
 #define TANDEM_RPC_LOOPBACK_H_
 
-// A channel to services of the same process, with faults on demand: the second implementation of Channel, used by tests
-// and by programs that train in one process.
+// A channel to services of the same process, with faults on demand: the second implementation of Channel,
+// used by tests and by programs that train in one process.
 
 #include <functional>
 #include <memory>
@@ -29,13 +29,14 @@ struct Fault {
   Kind kind = Kind::kNone;
   absl::Status status = absl::UnavailableError("injected fault");
 };
-// `call_index` counts this channel's attempts from 0 (a retry is a new attempt). Called under no lock, from the thread
-// that calls, for a retry from the channel's own.
+// `call_index` counts this channel's attempts from 0 (a retry is a new attempt). Called under no lock, from
+// the thread that calls, for a retry from the channel's own.
 using FaultInjector = std::function<Fault(absl::string_view method, int64_t call_index)>;
 
-// The services are shared: what their handlers capture must outlive the channel. Answers are delivered on a thread of the
-// channel's own, as gRPC would. Deadlines and idempotent retries behave as over gRPC.
-std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services, FaultInjector injector = nullptr);
+// The services are shared: what their handlers capture must outlive the channel. Answers are delivered on a
+// thread of the channel's own, as gRPC would. Deadlines and idempotent retries behave as over gRPC.
+std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
+                                         FaultInjector injector = nullptr);
 
 }  // namespace tandem::rpc
 

@@ -23,16 +23,18 @@ struct ServerOptions {
 // Thread-safe. Owned by whoever started it; the destructor shuts down within 5 seconds.
 class Server {
  public:
-  // Binds and serves. The handlers in `services` are called on RPC threads until Shutdown returns, so what they capture
-  // must outlive that. Errors: InvalidArgument (malformed address), Unavailable (cannot bind: says which address and, when
-  // it is in use, what to do).
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, std::vector<Service> services);
+  // Binds and serves. The handlers in `services` are called on RPC threads until Shutdown returns, so what
+  // they capture must outlive that. Errors: InvalidArgument (malformed address), Unavailable (cannot bind:
+  // says which address and, when it is in use, what to do).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                                       std::vector<Service> services);
 
   virtual ~Server() = default;
   virtual int port() const = 0;  // the bound port; 0 for unix sockets
-  // Stops taking calls (health turns NOT_SERVING), lets running ones finish for `grace`, cancels the rest; returns
-  // when no handler runs any more. A parked call that was cancelled may still be finished later: nothing happens then.
-  // Idempotent. Never call it, or the destructor, from a handler or from a channel's `done`: it waits for them.
+  // Stops taking calls (health turns NOT_SERVING), lets running ones finish for `grace`, cancels the rest;
+  // returns when no handler runs any more. A parked call that was cancelled may still be finished later:
+  // nothing happens then. Idempotent. Never call it, or the destructor, from a handler or from a channel's
+  // `done`: it waits for them.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_SERVICE_H_
 #define TANDEM_RPC_SERVICE_H_
 
-// What a server offers, independent of transport: named methods from bytes to bytes. The same Service object is served
-// over gRPC (rpc/server.h) and called in-process (rpc/loopback.h).
+// What a server offers, independent of transport: named methods from bytes to bytes. The same Service object
+// is served over gRPC (rpc/server.h) and called in-process (rpc/loopback.h).
 
 #include <functional>
 #include <memory>
@@ -17,8 +17,9 @@
 
 namespace tandem::rpc {
 
-// One incoming call. A handler keeps the shared_ptr as long as it needs (a waiting pull is parked, not a blocked thread)
-// and calls Finish exactly once, from any thread. A call dropped without Finish is answered with Internal.
+// One incoming call. A handler keeps the shared_ptr as long as it needs (a waiting pull is parked, not a
+// blocked thread) and calls Finish exactly once, from any thread. A call dropped without Finish is answered
+// with Internal.
 class ServerCall {
  public:
   virtual ~ServerCall() = default;
@@ -41,12 +42,13 @@ struct Service {
   std::vector<Method> methods;
 };
 
-// A handler for an ordinary protobuf method that computes its answer without blocking: parses the request (InvalidArgument
-// when it does not parse), calls `body`, serialises the response.
+// A handler for an ordinary protobuf method that computes its answer without blocking: parses the request
+// (InvalidArgument when it does not parse), calls `body`, serialises the response.
 template <typename Request, typename Response>
 Handler ProtoHandler(std::function<absl::StatusOr<Response>(const Request&)> body);
 
-// The same for a body that answers later or blocks elsewhere: it gets the parsed request and a `reply` to call once.
+// The same for a body that answers later or blocks elsewhere: it gets the parsed request and a `reply` to
+// call once.
 template <typename Response>
 using Reply = std::function<void(absl::StatusOr<Response>)>;
 template <typename Request, typename Response>

@@ -104,7 +104,8 @@ class ClientImpl : public Client {
     call->Start(channels_, options_.worker, step, read_only, options_.timeout);
   }
 
-  void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, PushDone done) override;
+  void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
+                 PushDone done) override;
 
   absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) override {
     TANDEM_ASSIGN_OR_RETURN(DenseRows dense, FindDense(table, values.size()));
@@ -255,7 +256,8 @@ absl::StatusOr<std::vector<v1::TableInfo>> ClientImpl::ListTables() {
   return sums;
 }
 
-void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, PushDone done) {
+void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
+                           PushDone done) {
   std::vector<uint32_t> dims;
   for (const PushPart& part : parts) {
     absl::StatusOr<std::shared_ptr<const v1::TableConfig>> table = FindTable(part.table);

@@ -87,7 +87,8 @@ class Client {
   // push per step carries all tables that are SYNC or BOUNDED: a server counts a worker's step as done when
   // its push of that step arrives (a push is sent to every server, even when it holds no rows of it).
   // `learning_rate_factor` (finite, > 0) multiplies the tables' learning rates for this push.
-  virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, PushDone done) = 0;
+  virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
+                         PushDone done) = 0;
 
   // Blocking forms.
   absl::StatusOr<PullVersions> Pull(uint64_t step, bool read_only, std::vector<PullPart> parts);

@@ -7,10 +7,10 @@
 namespace tandem::cli {
 namespace {
 
-using testing::Finished;
-using testing::RunTandem;
 using ::testing::AllOf;
+using testing::Finished;
 using ::testing::HasSubstr;
+using testing::RunTandem;
 using ::testing::StartsWith;
 
 TEST(CommandTest, VersionIsPrinted) {

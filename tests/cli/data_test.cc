@@ -11,10 +11,10 @@ namespace tandem::cli {
 namespace {
 
 using testing::Finished;
+using ::testing::HasSubstr;
 using testing::Lines;
 using testing::ReadFile;
 using testing::RunTandem;
-using ::testing::HasSubstr;
 
 TEST(DataTest, PlantedLogsAreWrittenWithTheirBestPossibleMetrics) {
   testing::TempDir dir;

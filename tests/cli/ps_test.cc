@@ -18,11 +18,11 @@ namespace tandem::cli {
 namespace {
 
 using testing::Finished;
+using ::testing::HasSubstr;
 using testing::kPatience;
 using testing::RunTandem;
-using testing::TandemProcess;
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using testing::TandemProcess;
 
 class PsTest : public ::testing::Test {
  protected:

@@ -18,17 +18,17 @@
 namespace tandem::cli {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using testing::Finished;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::ProcessesMarked;
 using testing::ReadFile;
 using testing::RunTandem;
 using testing::TandemProcess;
 using testing::WaitUntilGone;
 using testing::WaitUntilNoneMarked;
-using ::testing::AllOf;
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Every process of a test inherits the mark, whatever it becomes.
 class RunFailureTest : public ::testing::Test {

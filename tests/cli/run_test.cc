@@ -15,20 +15,20 @@
 namespace tandem::cli {
 namespace {
 
-using testing::Finished;
-using testing::Lines;
-using testing::ProcessesMarked;
-using testing::ReadFile;
-using testing::RunTandem;
-using testing::WaitUntilNoneMarked;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using testing::Finished;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
+using testing::Lines;
 using ::testing::Not;
+using testing::ProcessesMarked;
+using testing::ReadFile;
+using testing::RunTandem;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
+using testing::WaitUntilNoneMarked;
 
 TEST(RunTest, EachWorkerIsToldItsPlace) {
   testing::TempDir dir;

@@ -9,9 +9,9 @@
 
 namespace tandem::worker {
 
-// One sparse feature of a batch: example b holds ids[offsets[b], offsets[b+1]). A single-valued feature has exactly one id
-// an example and leaves `offsets` empty. Ids are already global: the feature's name is hashed into them, so that all
-// features may share one table.
+// One sparse feature of a batch: example b holds ids[offsets[b], offsets[b+1]). A single-valued feature has
+// exactly one id an example and leaves `offsets` empty. Ids are already global: the feature's name is hashed
+// into them, so that all features may share one table.
 struct SparseColumn {
   std::vector<uint64_t> ids;
   std::vector<uint32_t> offsets;  // size + 1 entries, or empty: one id an example
@@ -20,7 +20,7 @@ struct SparseColumn {
 
 struct Batch {
   size_t size = 0;
-  std::vector<float> labels;         // [size], 0 or 1
+  std::vector<float> labels;  // [size], 0 or 1
   size_t num_dense = 0;
   std::vector<float> dense;          // [size x num_dense], row-major
   std::vector<SparseColumn> sparse;  // one per sparse feature

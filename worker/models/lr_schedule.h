@@ -17,13 +17,13 @@ struct LearningRateOptions {
   double base = 0.001;            // the rate that everything below multiplies
   uint64_t warmup_steps = 0;      // every kind: step s < warmup_steps is multiplied by (s + 1) / warmup_steps
   uint64_t every = 1000;          // step, exponential: steps for one multiplication by `factor`; step jumps,
-                          // exponential glides
-  double factor = 0.5;           // step, exponential, reduce_on_plateau; in (0, 1]
-  uint64_t total_steps = 0;      // cosine: reaches min_lr here, warm-up included
-  double min_lr = 0.0;           // no kind goes below; warm-up does
-  int patience = 1;              // reduce_on_plateau: metrics in a row without improvement that are borne
-  double min_delta = 0.0;        // reduce_on_plateau: a smaller improvement is none
-  bool higher_is_better = true;  // reduce_on_plateau: AUC; false: a loss
+                                  // exponential glides
+  double factor = 0.5;            // step, exponential, reduce_on_plateau; in (0, 1]
+  uint64_t total_steps = 0;       // cosine: reaches min_lr here, warm-up included
+  double min_lr = 0.0;            // no kind goes below; warm-up does
+  int patience = 1;               // reduce_on_plateau: metrics in a row without improvement that are borne
+  double min_delta = 0.0;         // reduce_on_plateau: a smaller improvement is none
+  bool higher_is_better = true;   // reduce_on_plateau: AUC; false: a loss
 };
 
 // What a checkpoint keeps of a schedule.

@@ -190,7 +190,8 @@ TEST(BulkCodecTest, RandomAndDamagedBytesAreReadAsProtobufReadsThem) {
     Bytes payload;
     const bool parses = expected.ParseFromString(wire);
     const absl::Status status = DecodeBulk(Bytes(wire), &header, &payload);
-    // Protobuf drops the upper bits of a tag that does not fit; no encoder writes one, so here it is an error.
+    // Protobuf drops the upper bits of a tag that does not fit; no encoder writes one, so here it is an
+    // error.
     if (status.message().find("tag is too large") == absl::string_view::npos) {
       ASSERT_EQ(status.ok(), parses) << round << ": " << status;
     }

@@ -31,7 +31,8 @@ class SyntheticReader : public BatchReader {
       for (int f = 0; f < options.num_sparse; ++f) {
         batch.sparse[f].ids.resize(batch.size);
         for (uint64_t& id : batch.sparse[f].ids) {
-          const auto at = std::lower_bound(cumulative.begin(), cumulative.end(), random.UniformDouble() * total);
+          const auto at =
+              std::lower_bound(cumulative.begin(), cumulative.end(), random.UniformDouble() * total);
           // Hashed, as a reader of real data would: hot ids lie anywhere in the table.
           id = Mix64(static_cast<uint64_t>(f) + 1, static_cast<uint64_t>(at - cumulative.begin()));
         }

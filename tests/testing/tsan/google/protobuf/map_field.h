@@ -1,6 +1,6 @@
-// Only in ThreadSanitizer builds, where it stands before protobuf's own. There protobuf gives map fields two more
-// members to find races with; Debian's library is built without them and would read our messages at the wrong
-// places.
+// Only in ThreadSanitizer builds, where it stands before protobuf's own. There protobuf gives map fields two
+// more members to find races with; Debian's library is built without them and would read our messages at the
+// wrong places.
 
 #include <atomic>
 #include <functional>

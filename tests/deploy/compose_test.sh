@@ -136,7 +136,7 @@ up_and_training() {
   up --set train.epochs=1000000 --set train.early_stopping.patience=0 \
     --set checkpoint.every_epochs=0 --set train.timeout_seconds=40
   local deadline=$((SECONDS + 90))
-  until podman logs "$(container worker0)" 2>&1 | grep -qi epoch; do
+  until podman logs "$(container worker0)" 2>&1 | grep -i epoch > /dev/null; do
     ((SECONDS < deadline)) || { logs; fail "worker 0 did not begin to train"; }
     sleep 0.5
   done
@@ -147,7 +147,8 @@ up_and_training
 podman kill --signal KILL "$(container worker1)" > /dev/null
 await_end 90
 [[ "$(exit_code worker0)" != 0 ]] || { logs; fail "worker 0 ended with 0 though worker 1 died"; }
-podman logs "$(container worker0)" 2>&1 | grep -qiE '(worker|rank)[ /]1' ||
+# Not grep -q: it would leave at the first match, and pipefail would blame podman for the broken pipe.
+podman logs "$(container worker0)" 2>&1 | grep -iE '(worker|rank)[ /]1' > /dev/null ||
   { logs; fail "worker 0 does not name worker 1"; }
 say "worker 0 said: $(podman logs "$(container worker0)" 2>&1 | grep -iE '(worker|rank)[ /]1' | tail -n 1)"
 [[ -z "${TANDEM_TEST_VERBOSE-}" ]] || logs

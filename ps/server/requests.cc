@@ -247,7 +247,10 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
     if (group.size() == 1 && first.pooling == v1::NONE) {
       part.ids = first.ids;
       part.gradients = first.gradients.data();
-      part.memory = request;
+      // What the ids and gradients lie in, and no more: the request also holds its tables, and a table that
+      // keeps this part would then hold itself.
+      part.memory =
+          std::make_shared<const std::pair<Bytes, std::shared_ptr<char>>>(request->payload, request->copies);
     } else {
       // Several slices of a table are one update, so that an id in two of them gets the sum of its gradients.
       size_t rows = 0;

@@ -1,0 +1,41 @@
+#ifndef TANDEM_COLLECTIVES_REDUCE_KERNELS_H_
+#define TANDEM_COLLECTIVES_REDUCE_KERNELS_H_
+
+// What reduce.cc hands to the kernels. Each kernel below runs on the best instruction set of the processor.
+
+#include <cstddef>
+
+#include "collectives/operation.h"
+
+namespace tandem::collectives::internal {
+
+// One call of ReduceInRankOrder, checked, with n > 0.
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  const void* const* sources = nullptr;
+  size_t num_sources = 0;
+  const double* factors = nullptr;  // of kPremulSum
+  int average_over = 1;
+  size_t n = 0;
+  void* out = nullptr;
+  bool stream = false;  // `out` is aligned to its elements
+};
+
+// All operations but the bitwise ones.
+void ReduceF32(const Reduction& r);
+void ReduceF64(const Reduction& r);
+void ReduceF16(const Reduction& r);
+void ReduceBF16(const Reduction& r);
+
+// Sum, product, min and max; kAvg is done by dividing sums (reduce.cc).
+void ReduceU8(const Reduction& r);
+void ReduceI8(const Reduction& r);
+void ReduceI32(const Reduction& r);
+void ReduceI64(const Reduction& r);
+
+// Bitwise operations of n bytes.
+void ReduceBits(const Reduction& r);
+
+}  // namespace tandem::collectives::internal
+
+#endif  // TANDEM_COLLECTIVES_REDUCE_KERNELS_H_

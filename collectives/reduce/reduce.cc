@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -39,14 +40,20 @@ void RunKernel(DType dtype, const Reduction& r) {
   }
 }
 
+// Numbers whose quotients, cut off, are the integer quotients; processors divide them several at a time.
+template <typename T>
+using Dividend =
+    std::conditional_t<sizeof(T) == 1, float, std::conditional_t<sizeof(T) == 4, double, int64_t>>;
+
 // The elements may lie at any address.
 template <typename T>
-void DivideEach(void* values, size_t n, int divisor) {
+void DivideEach(void* values, size_t n, int average_over) {
+  const auto divisor = static_cast<Dividend<T>>(average_over);
   for (size_t i = 0; i < n; ++i) {
     char* const at = static_cast<char*>(values) + i * sizeof(T);
     T value;
     std::memcpy(&value, at, sizeof(T));
-    value = static_cast<T>(static_cast<std::common_type_t<T, int>>(value) / divisor);
+    value = static_cast<T>(static_cast<Dividend<T>>(value) / divisor);
     std::memcpy(at, &value, sizeof(T));
   }
 }
@@ -96,6 +103,8 @@ void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> s
   TANDEM_CHECK(op != ReduceOp::kPremulSum || factors.size() == sources.size());
   TANDEM_CHECK(op != ReduceOp::kAvg || average_over > 0);
   if (n == 0) return;
+  // A source that was just read is in the caches, where it is also written to best.
+  const bool in_place = std::find(sources.begin(), sources.end(), out) != sources.end();
   Reduction r{.op = op,
               .sources = sources.data(),
               .num_sources = sources.size(),
@@ -103,7 +112,8 @@ void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> s
               .average_over = average_over,
               .n = n,
               .out = out,
-              .stream = hint == StoreHint::kStream && reinterpret_cast<uintptr_t>(out) % SizeOf(dtype) == 0};
+              .stream = hint == StoreHint::kStream && !in_place &&
+                        reinterpret_cast<uintptr_t>(out) % SizeOf(dtype) == 0};
   if (IsBitwise(op)) {
     r.n = n * SizeOf(dtype);
     return internal::ReduceBits(r);

@@ -2,7 +2,7 @@
 #define TANDEM_COLLECTIVES_REDUCE_REDUCE_H_
 
 // Element-wise reduction in the order of the ranks, with SIMD chosen at run time (Highway). Pure functions:
-// whoever evaluates one, on whatever processor, gets the same bits.
+// whoever evaluates one, on whatever processor, gets the same bits (but for a NaN's sign and payload).
 
 #include <cstddef>
 
@@ -18,7 +18,7 @@ namespace tandem::collectives {
 absl::Status SupportsReduction(ReduceOp op, DType dtype);
 
 // Where the result goes: kStream writes past the caches, for results that are not read again soon and are
-// larger than a cache (the same bits).
+// larger than a cache (the same bits). No hint changes anything where `out` is one of the sources.
 enum class StoreHint { kCache, kStream };
 
 // out[i] = op over s of sources[s][i], i in [0, n), evaluated from the first source to the last. f16 and bf16

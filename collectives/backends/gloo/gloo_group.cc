@@ -18,6 +18,8 @@
 namespace tandem::collectives {
 namespace {
 
+using namespace gloo_group;  // NOLINT
+
 constexpr size_t kInlineBytes = 256 << 10;   // data that travels with the first message
 constexpr size_t kOneShotBytes = 64 << 10;   // all-reduce: what a rank may receive in full
 constexpr size_t kMaxStringBytes = 1 << 30;  // AllGatherBytes: what one rank may contribute

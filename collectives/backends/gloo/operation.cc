@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_group {
 namespace {
 
 const char* Name(DType dtype) {
@@ -60,4 +60,4 @@ std::string Describe(const Operation& o) {
   return absl::StrCat("unknown operation", number);
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_group

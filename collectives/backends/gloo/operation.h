@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "collectives/process_group.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_group {
 
 enum class OpKind : uint32_t { kAllReduce = 1, kBroadcast, kAllGather, kAllGatherBytes, kBarrier, kLeave };
 enum class DType : uint32_t { kByte = 0, kF32, kF64, kI64 };
@@ -32,6 +32,6 @@ bool Agree(const Operation& a, const Operation& b);
 // "all_reduce #17 (sum of f32 x 1024)". Any bytes a peer may have sent give some text.
 std::string Describe(const Operation& operation);
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_group
 
 #endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_OPERATION_H_

@@ -1,0 +1,317 @@
+#include "collectives/backends/gloo/gloo_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "collectives/backends/gloo/algorithms.h"
+#include "collectives/backends/gloo/exchange.h"
+#include "collectives/backends/gloo/failure_board.h"
+#include "collectives/backends/gloo/links.h"
+#include "collectives/backends/gloo/point_to_point.h"
+#include "collectives/reduce/reduce.h"
+
+namespace tandem::collectives {
+namespace {
+
+// How long a rank that lost a peer looks for the peer's reason before it calls it dead.
+constexpr absl::Duration kGrace = absl::Milliseconds(500);
+// How long a rank that is done waits for the others to be done too.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+
+// "rank 1", "ranks 1, 3".
+std::string RanksText(absl::Span<const int> ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+}
+
+bool Reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
+}
+
+class GlooBackend final : public Backend, private Links::Receiver {
+ public:
+  explicit GlooBackend(const BackendOptions& options)
+      : group_(options.group),
+        rank_(options.rank),
+        world_size_(options.world_size),
+        leave_timeout_(std::min(options.timeout, kLeaveTimeout)),
+        exchange_(options.rank, options.world_size),
+        point_to_point_(options.group, options.rank, options.world_size,
+                        [this](int lost, const absl::Status& reason) { return GiveUp(lost, reason); }),
+        board_(options.store, options.group, options.rank) {}
+
+  ~GlooBackend() override {
+    if (world_size_ > 1 && links_ != nullptr && Broken().ok()) {
+      // A connection that closes fails whatever its peer is waiting for: leave together. Those that are not
+      // leaving, but in another operation, learn that this rank is gone.
+      Operation leave;
+      leave.kind = OpKind::kLeave;
+      (void)RunCollective(leave, rank_, world_size_, absl::Now() + leave_timeout_, &exchange_, &scratch_);
+    }
+    links_.reset();
+    point_to_point_.Fail(absl::AbortedError(absl::StrCat("group '", group_, "' was destroyed")));
+  }
+
+  absl::Status Connect(const BackendOptions& options) {
+    if (world_size_ == 1) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(links_, Links::Connect(options.store, group_, rank_, world_size_,
+                                                   options.peers[rank_].address, options.deadline, this));
+    exchange_.SetLinks(links_.get());
+    point_to_point_.SetLinks(links_.get());
+    return absl::OkStatus();
+  }
+
+  absl::string_view name() const override { return "gloo"; }
+
+  absl::Status Supports(const Operation& operation) const override {
+    absl::Status status;
+    if (operation.device.kind != Device::Kind::kCpu) {
+      status = absl::UnimplementedError("memory of another device than the CPU");
+    } else if (Reduces(operation.kind)) {
+      status = SupportsReduction(operation.reduce, operation.dtype);
+    }
+    return Annotate(status, absl::StrCat("backend gloo, ", Name(operation.kind)));
+  }
+
+  absl::Status Run(const Operation& operation) override {
+    TANDEM_RETURN_IF_ERROR(Broken());
+    TANDEM_RETURN_IF_ERROR(Supports(operation));
+    TANDEM_RETURN_IF_ERROR(CheckShape(operation));
+    if (world_size_ == 1) {
+      RunAlone(operation);
+      return absl::OkStatus();
+    }
+    const absl::Time deadline = absl::Now() + operation.timeout;
+    if (RunCollective(operation, rank_, world_size_, deadline, &exchange_, &scratch_)) {
+      return absl::OkStatus();
+    }
+    return Break(Explain(operation, exchange_.failure()));
+  }
+
+  void StartPointToPoint(const Operation& operation, Done done) override {
+    absl::Status status = Broken();
+    if (status.ok()) status = CheckPeer(operation);
+    if (!status.ok()) return done(status);
+    point_to_point_.Start(operation, std::move(done));
+  }
+
+  void Abort(const absl::Status& reason) override {
+    const absl::Status why = reason.ok() ? absl::AbortedError("aborted") : reason;
+    (void)Break(why, Annotate(why, absl::StrCat("rank ", rank_, " of group '", group_, "' aborted")),
+                /*close_first=*/true);
+  }
+
+ private:
+  absl::StatusOr<char*> FrameBegins(int peer, const Frame& frame) override {
+    return OfCollective(frame) ? exchange_.FrameBegins(peer, frame)
+                               : point_to_point_.FrameBegins(peer, frame);
+  }
+  void FrameEnds(int peer, const Frame& frame) override {
+    OfCollective(frame) ? exchange_.FrameEnds(peer, frame) : point_to_point_.FrameEnds(peer, frame);
+  }
+  void FrameSent(int peer, const Frame& frame) override {
+    OfCollective(frame) ? exchange_.FrameSent(peer, frame) : point_to_point_.FrameSent(peer, frame);
+  }
+  void LinkLost(int peer, const std::string& detail) override {
+    exchange_.LinkLost(peer, detail);
+    point_to_point_.LinkLost(peer, exchange_.HasLeft(peer));
+  }
+  void TurnEnds() override { point_to_point_.TurnEnds(); }
+  static bool OfCollective(const Frame& frame) {
+    return frame.type == Frame::Type::kHead || frame.type == Frame::Type::kData;
+  }
+
+  absl::Status CheckShape(const Operation& operation) const;
+  absl::Status CheckPeer(const Operation& operation) const;
+  std::string Here(const Operation& operation) const {
+    return absl::StrCat(Describe(operation), " on group '", group_, "'");
+  }
+  absl::Status Broken() const {
+    absl::MutexLock lock(&mutex_);
+    return broken_;
+  }
+  // What an operation's failure is called.
+  absl::Status Explain(const Operation& operation, const Exchange::Failure& failure);
+  absl::Status ExplainLost(const std::string& where, absl::Span<const int> ranks, const std::string& detail);
+  // After a time-out in the middle of an operation: those of `ranks` that leave a note were waiting as well;
+  // the one that hangs does not.
+  std::vector<int> WithoutThoseWhoWait(std::vector<int> ranks, const absl::Status& note);
+  // Breaks the group, unless it is broken already: leaves `note` for the others, and closes. Returns why it
+  // is broken. Those who see this rank go find the note if it is there before; but an abort may not wait for
+  // the store, so it closes first, and they look for a while.
+  absl::Status Break(const absl::Status& reason, const absl::Status& note, bool close_first);
+  absl::Status Break(const absl::Status& reason) { return Break(reason, reason, /*close_first=*/false); }
+  absl::Status GiveUp(int lost, const absl::Status& reason);
+
+  const std::string group_;
+  const int rank_;
+  const int world_size_;
+  const absl::Duration leave_timeout_;
+  Exchange exchange_;
+  PointToPoint point_to_point_;
+  Scratch scratch_;
+  std::unique_ptr<Links> links_;
+
+  absl::Mutex board_mutex_;
+  FailureBoard board_ ABSL_GUARDED_BY(board_mutex_);
+  mutable absl::Mutex mutex_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+};
+
+// ProcessGroup has looked at all of this; what stands here keeps memory safe whoever calls.
+absl::Status GlooBackend::CheckShape(const Operation& o) const {
+  auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(Here(o), ": ", what));
+  };
+  const size_t world = world_size_;
+  const bool rooted = o.kind == OpKind::kReduce || o.kind == OpKind::kBroadcast ||
+                      o.kind == OpKind::kGather || o.kind == OpKind::kScatter;
+  if (rooted && (o.root < 0 || o.root >= world_size_)) {
+    return wrong(absl::StrCat("the root must be a rank from 0 to ", world_size_ - 1, ", not ", o.root));
+  }
+  const bool is_root = rooted && o.root == rank_;
+  const bool ins = o.kind == OpKind::kReduceScatter || o.kind == OpKind::kAllToAll ||
+                   (o.kind == OpKind::kScatter && is_root);
+  const bool outs =
+      o.kind == OpKind::kAllGather || o.kind == OpKind::kAllToAll || (o.kind == OpKind::kGather && is_root);
+  if ((ins && o.ins.size() != world) || (outs && o.outs.size() != world)) {
+    return wrong(absl::StrCat("there must be one part for each of ", world, " ranks"));
+  }
+  const bool own_fits =
+      (o.kind == OpKind::kAllReduce || (o.kind == OpKind::kReduce && is_root)) ? o.in.count == o.out.count
+      : o.kind == OpKind::kBroadcast && is_root && o.out.count > 0             ? o.in.count == o.out.count
+      : o.kind == OpKind::kReduceScatter || (o.kind == OpKind::kScatter && is_root)
+          ? o.ins[rank_].count == o.out.count
+      : o.kind == OpKind::kAllToAll ? o.ins[rank_].count == o.outs[rank_].count
+      : outs                        ? o.in.count == o.outs[rank_].count
+                                    : true;
+  if (!own_fits) return wrong("this rank's input and output have different counts");
+  if (o.kind == OpKind::kSend || o.kind == OpKind::kRecv) return wrong("it is no collective");
+  return absl::OkStatus();
+}
+
+absl::Status GlooBackend::CheckPeer(const Operation& o) const {
+  const bool any = o.kind == OpKind::kRecv && o.root == kAnySource;
+  if (o.kind != OpKind::kSend && o.kind != OpKind::kRecv) {
+    return absl::InvalidArgumentError(absl::StrCat(Here(o), " is not point to point"));
+  }
+  if ((any && world_size_ > 1) || (o.root >= 0 && o.root < world_size_ && o.root != rank_)) {
+    return Supports(o);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(Here(o), ": rank ", rank_,
+                                                 " can exchange messages with ranks 0 to ", world_size_ - 1,
+                                                 " other than itself"));
+}
+
+absl::Status GlooBackend::Explain(const Operation& operation, const Exchange::Failure& failure) {
+  const std::string here = Here(operation);
+  switch (failure.kind) {
+    case Exchange::Failure::Kind::kNone:
+    case Exchange::Failure::Kind::kStopped:
+      return absl::AbortedError(absl::StrCat(here, ": aborted"));
+    case Exchange::Failure::Kind::kTimeout: {
+      const std::string within = absl::StrCat(" within ", absl::FormatDuration(operation.timeout));
+      if (!failure.arrived) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(here, ": ", RanksText(failure.ranks), " did not arrive", within));
+      }
+      const std::vector<int> ranks = WithoutThoseWhoWait(
+          failure.ranks, absl::DeadlineExceededError(absl::StrCat(here, ": not finished", within)));
+      return absl::DeadlineExceededError(
+          absl::StrCat(here, ": the data of ", RanksText(ranks), " did not arrive", within));
+    }
+    case Exchange::Failure::Kind::kLost:
+      return ExplainLost(here, failure.ranks, failure.detail);
+    case Exchange::Failure::Kind::kLeft:
+      return absl::UnavailableError(
+          absl::StrCat(here, ": ", RanksText(failure.ranks), " has left the group"));
+    case Exchange::Failure::Kind::kDisagreement:
+      return absl::InvalidArgumentError(
+          Disagreement(group_, rank_, FingerprintOf(operation), failure.ranks[0], failure.theirs));
+    case Exchange::Failure::Kind::kSizes:
+      break;
+  }
+  const size_t size = SizeOf(operation.dtype);
+  return absl::InvalidArgumentError(
+      absl::StrCat("ranks of group '", group_, "' disagree in ", Describe(operation), ": rank ",
+                   failure.ranks[0], " sends ", failure.bytes_sent / size, " elements to rank ", rank_,
+                   ", which expects ", failure.bytes_expected / size, "; both must give the same count"));
+}
+
+absl::Status GlooBackend::ExplainLost(const std::string& where, absl::Span<const int> ranks,
+                                      const std::string& detail) {
+  absl::MutexLock lock(&board_mutex_);
+  if (absl::optional<FailureBoard::Found> found = board_.Find(ranks, kGrace)) return found->reason;
+  return absl::UnavailableError(
+      absl::StrCat(where, ": the connection to ", RanksText(ranks), " was lost: killed? (", detail, ")"));
+}
+
+std::vector<int> GlooBackend::WithoutThoseWhoWait(std::vector<int> ranks, const absl::Status& note) {
+  absl::MutexLock lock(&board_mutex_);
+  board_.Record(note);
+  const absl::Time until = absl::Now() + kGrace;
+  std::vector<int> silent;
+  for (int rank : ranks) {
+    if (!board_.Find({rank}, std::max(until - absl::Now(), absl::ZeroDuration()))) silent.push_back(rank);
+  }
+  return silent.empty() ? ranks : silent;
+}
+
+absl::Status GlooBackend::Break(const absl::Status& reason, const absl::Status& note, bool close_first) {
+  bool first = false;
+  absl::Status why;
+  {
+    absl::MutexLock lock(&mutex_);
+    first = broken_.ok();
+    if (first) broken_ = reason;
+    why = broken_;
+  }
+  exchange_.Stop();
+  auto record = [&]() {
+    if (!first) return;
+    absl::MutexLock lock(&board_mutex_);
+    board_.Record(note);
+  };
+  if (!close_first) record();
+  if (links_ != nullptr) links_->Close();  // in every thread: none returns before memory is left alone
+  if (close_first) record();
+  point_to_point_.Fail(why);
+  return why;
+}
+
+absl::Status GlooBackend::GiveUp(int lost, const absl::Status& reason) {
+  if (absl::Status broken = Broken(); !broken.ok()) return Break(broken);
+  if (lost == kAnySource) return Break(reason);
+  return Break(ExplainLost(std::string(reason.message()), {lost}, "its connection closed"));
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
+  const std::string context = absl::StrCat("backend gloo of group '", options.group, "'");
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size ||
+      options.peers.size() != static_cast<size_t>(options.world_size)) {
+    return absl::InvalidArgumentError(absl::StrCat(context, ": rank ", options.rank, " of ",
+                                                   options.world_size, " with ", options.peers.size(),
+                                                   " peers: there must be one for each rank"));
+  }
+  auto backend = std::make_unique<GlooBackend>(options);
+  if (absl::Status status = backend->Connect(options); !status.ok()) return Annotate(status, context);
+  return backend;
+}
+
+}  // namespace
+
+BackendFactory GlooBackendFactory() {
+  BackendFactory factory;
+  factory.name = "gloo";
+  factory.device = Device::Kind::kCpu;
+  factory.viable = [](const BackendOptions&) { return absl::OkStatus(); };
+  factory.make = Make;
+  return factory;
+}
+
+}  // namespace tandem::collectives

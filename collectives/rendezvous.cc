@@ -9,7 +9,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
@@ -74,13 +73,6 @@ absl::Status Compare(const ProcessGroupOptions& options, const Announcement& min
 }
 
 }  // namespace
-
-std::string NameRanks(absl::Span<const int> ranks) {
-  if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
-  if (ranks.empty()) return "no rank";
-  return absl::StrCat("ranks ", absl::StrJoin(ranks.subspan(0, ranks.size() - 1), ", "), " and ",
-                      ranks.back());
-}
 
 absl::Status Meet(Store* store, const ProcessGroupOptions& options, const std::string& address,
                   absl::Time deadline) {

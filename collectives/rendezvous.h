@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "collectives/process_group.h"
+#include "collectives/ranks.h"
 #include "collectives/store/store.h"
 
 namespace tandem::collectives {
@@ -18,9 +19,6 @@ namespace tandem::collectives {
 // that expects another world size, or one whose loopback address the ranks on other hosts could not reach.
 absl::Status Meet(Store* store, const ProcessGroupOptions& options, const std::string& address,
                   absl::Time deadline);
-
-// "rank 1", "ranks 1, 3 and 4".
-std::string NameRanks(absl::Span<const int> ranks);
 
 }  // namespace tandem::collectives
 

@@ -34,8 +34,9 @@ enum class DebugLevel { kFromEnv, kOff, kInfo, kDetail };
 struct ProcessGroupOptions {
   // "auto", "shm", "gloo", "mpi", "nccl", "shm+gloo" (shared memory inside each host, Gloo between them), or
   // one per device: "cpu:auto,cuda:nccl". auto: shm where all ranks are on one host, gloo where each is alone
-  // on its own, else shm+gloo.
-  std::string backend = "auto";
+  // on its own, else shm+gloo; where that cannot be (containers that share no memory), all ranks take gloo.
+  // Empty: TANDEM_BACKEND, or auto. A world of one copies in its own memory, whatever CPU backend is named.
+  std::string backend;
   std::string name = "default";  // groups of one store need distinct names
   int rank = -1;                 // -1: what init_method tells
   int world_size = -1;
@@ -44,8 +45,12 @@ struct ProcessGroupOptions {
   // system).
   std::string init_method = "env://";
   absl::Duration timeout = absl::Seconds(60);  // rendezvous, and every operation unless it is given its own
-  // Name or address of the network interface to use; empty: the one that reaches the store.
+  // Name or address of the network interface to use; empty: TANDEM_INTERFACE, or the one that reaches the
+  // store.
   std::string interface_address;
+  // Which ranks share memory: those of equal host. Empty: TANDEM_HOST, or what tells machines, and containers
+  // with networks of their own, apart (HostIdentity()).
+  std::string host;
   DebugLevel debug = DebugLevel::kFromEnv;
   // Shared by the groups of a process; nullptr: one of its own, from the environment
   // (debug/flight_recorder.h).

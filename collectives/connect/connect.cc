@@ -1,0 +1,159 @@
+#include "collectives/connect/connect.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "collectives/connect/backend_choice.h"
+#include "collectives/connect/rendezvous.h"
+#include "collectives/connect/solo_backend.h"
+#include "collectives/network.h"
+#include "collectives/store/memory_store.h"
+#include "collectives/store/prefix_store.h"
+
+namespace tandem::collectives {
+namespace {
+
+// What connects one group, step by step.
+class Connector {
+ public:
+  Connector(Store* store, const ConnectOptions& options, const std::vector<BackendFactory>& factories,
+            absl::Time deadline)
+      : root_(store),
+        store_(store, absl::StrCat("pg/", options.group)),
+        options_(options),
+        factories_(factories),
+        deadline_(deadline) {}
+
+  absl::Status MeetPeers() {
+    Introduction me;
+    me.rank = options_.rank;
+    me.world_size = options_.world_size;
+    me.self.host = options_.host.empty() ? HostIdentity() : options_.host;
+    me.self.pid = ::getpid();
+    if (options_.interface_address.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(me.self.address, LocalAddressTowards(root_->address()));
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(me.self.address, ResolveLocalAddress(options_.interface_address));
+    }
+    me.backend = options_.backend;
+    me.debug = options_.debug;
+    me.members = options_.members;
+    TANDEM_ASSIGN_OR_RETURN(connection_.peers, Meet(&store_, me, deadline_));
+    return absl::OkStatus();
+  }
+
+  absl::Status ConnectDevice(const BackendRequest& request) {
+    if (request.name != "auto") return Try(request.device, request.name, deadline_);
+    const std::vector<std::string> candidates = AutoCandidates(connection_.peers);
+    std::string reasons;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const bool last = i + 1 == candidates.size();
+      // Something is left for the next candidate, should this one hang.
+      const absl::Time now = absl::Now();
+      const absl::Status status =
+          Try(request.device, candidates[i], last ? deadline_ : now + (deadline_ - now) / 2);
+      if (status.ok()) return status;
+      // What another backend would not mend.
+      if (last || absl::IsInvalidArgument(status)) {
+        return reasons.empty() ? status : Annotate(status, absl::StrCat("(after ", reasons, ")"));
+      }
+      reasons = absl::StrCat(candidates[i], " failed: ", status.message());
+      if (options_.rank == 0) {
+        LogWarning(absl::StrCat("process group '", options_.group, "': backend ", candidates[i],
+                                " cannot be used (", status.message(), "); all ranks take ",
+                                candidates[i + 1]));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Connection Take() { return std::move(connection_); }
+
+ private:
+  // All ranks succeed, or none.
+  absl::Status Try(Device::Kind device, const std::string& name, absl::Time deadline) {
+    const BackendFactory* factory = FindBackend(name, factories_);
+    Connection::Device one;
+    one.kind = device;
+    one.backend = name;
+    one.store = std::make_unique<PrefixStore>(&store_, name);
+    BackendOptions options;
+    options.group = options_.group;
+    options.rank = options_.rank;
+    options.world_size = options_.world_size;
+    options.store = one.store.get();
+    options.peers = connection_.peers;
+    options.deadline = deadline;
+    options.timeout = options_.timeout;
+    absl::Status mine = absl::FailedPreconditionError(absl::StrCat("this build has no backend '", name, "'"));
+    if (factory != nullptr) mine = factory->viable ? factory->viable(options) : absl::OkStatus();
+    TANDEM_RETURN_IF_ERROR(
+        AgreeOn(&store_, absl::StrCat("viable/", name), options_.rank, options_.world_size, mine, deadline));
+    absl::StatusOr<std::unique_ptr<Backend>> made = factory->make(options);
+    if (made.ok()) one.made = *std::move(made);
+    // Those that have connected wait for those that have not, even where these take all the time there is.
+    const absl::Status agreed = AgreeOn(&store_, absl::StrCat("made/", name), options_.rank,
+                                        options_.world_size, made.status(), deadline + kGrace);
+    if (!agreed.ok()) {
+      if (one.made != nullptr) one.made->Abort(agreed);
+      // Its own reason tells this rank more than another's.
+      return made.ok() ? agreed : made.status();
+    }
+    connection_.devices.push_back(std::move(one));
+    return absl::OkStatus();
+  }
+
+  static constexpr absl::Duration kGrace = absl::Seconds(2);
+
+  Store* const root_;
+  PrefixStore store_;
+  const ConnectOptions& options_;
+  const std::vector<BackendFactory>& factories_;
+  const absl::Time deadline_;
+  Connection connection_;
+};
+
+}  // namespace
+
+absl::StatusOr<Connection> Connect(Store* store, const ConnectOptions& options) {
+  std::vector<BackendFactory> factories(options.extra_backends.begin(), options.extra_backends.end());
+  for (BackendFactory& factory : BuiltInBackends()) factories.push_back(std::move(factory));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<BackendRequest> requests,
+                          ParseBackends(options.backend, factories));
+  const absl::Time deadline = absl::Now() + options.timeout;
+  if (options.world_size > 1) {
+    Connector connector(store, options, factories, deadline);
+    TANDEM_RETURN_IF_ERROR(connector.MeetPeers());
+    for (const BackendRequest& request : requests) TANDEM_RETURN_IF_ERROR(connector.ConnectDevice(request));
+    return connector.Take();
+  }
+  Connection alone;
+  alone.peers.push_back({options.host.empty() ? HostIdentity() : options.host, "127.0.0.1", ::getpid()});
+  for (const BackendRequest& request : requests) {
+    Connection::Device one;
+    one.kind = request.device;
+    // What is not in this process's memory, or a program's own, is served by its backend all the same.
+    if (request.device == Device::Kind::kCpu &&
+        FindBackend(request.name, options.extra_backends) == nullptr) {
+      one.backend = "solo";
+      one.made = MakeSoloBackend();
+    } else {
+      const BackendFactory* factory = FindBackend(request.name, factories);
+      one.backend = request.name;
+      one.store = std::make_unique<MemoryStore>();
+      BackendOptions backend{options.group, 0, 1, one.store.get(), alone.peers, deadline, options.timeout};
+      if (factory->viable) TANDEM_RETURN_IF_ERROR(factory->viable(backend));
+      TANDEM_ASSIGN_OR_RETURN(one.made, factory->make(backend));
+    }
+    alone.devices.push_back(std::move(one));
+  }
+  return alone;
+}
+
+}  // namespace tandem::collectives

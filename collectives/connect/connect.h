@@ -1,0 +1,51 @@
+#ifndef TANDEM_COLLECTIVES_CONNECT_CONNECT_H_
+#define TANDEM_COLLECTIVES_CONNECT_CONNECT_H_
+
+// From a store to connected backends: what InitProcessGroup and NewGroup have in common.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "collectives/backend.h"
+#include "collectives/store/store.h"
+
+namespace tandem::collectives {
+
+struct ConnectOptions {
+  std::string group;
+  int rank = 0;
+  int world_size = 1;
+  std::string members;  // the group's ranks as ranks of the first group, in words
+  std::string backend = "auto";
+  std::string debug;                // the debug level's name
+  bool check_fingerprints = false;  // also where a backend does not by itself
+  std::string interface_address;    // name or address; empty: the one that reaches the store
+  std::string host;                 // empty: HostIdentity()
+  absl::Duration timeout;
+  absl::Span<const BackendFactory> extra_backends;
+};
+
+struct Connection {
+  struct Device {
+    tandem::Device::Kind kind = tandem::Device::Kind::kCpu;
+    std::string backend;           // the factory's name; "solo" in a world of one
+    std::unique_ptr<Store> store;  // what `made` uses
+    std::unique_ptr<Backend> made;
+  };
+  std::vector<Peer> peers;
+  std::vector<Device> devices;
+};
+
+// Meets the other ranks in `store` (borrowed by the backends) and connects one backend for each device that
+// options.backend asks for. All ranks choose the same: where one of them cannot, all hear why, and under
+// "auto" all go on with the next candidate together. Errors as InitProcessGroup's. A world of one needs no
+// store.
+absl::StatusOr<Connection> Connect(Store* store, const ConnectOptions& options);
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_CONNECT_CONNECT_H_

@@ -1,0 +1,184 @@
+#include "collectives/group/group.h"
+
+#include <algorithm>
+
+#include "absl/base/optimization.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "collectives/group/validation.h"
+#include "collectives/ranks.h"
+#include "collectives/store/prefix_store.h"
+
+namespace tandem::collectives {
+namespace {
+
+// How long Destroy waits for messages under way.
+constexpr absl::Duration kPatience = absl::Seconds(2);
+
+absl::string_view Name(DebugLevel level) {
+  return level == DebugLevel::kDetail ? "DETAIL" : level == DebugLevel::kInfo ? "INFO" : "OFF";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
+  const ProcessGroupOptions& o = parts.options;
+  ConnectOptions connect;
+  connect.group = o.name;
+  connect.rank = o.rank;
+  connect.world_size = o.world_size;
+  connect.members = NameRanks(parts.global_ranks);
+  connect.backend = o.backend;
+  connect.debug = std::string(Name(o.debug));
+  connect.check_fingerprints = o.debug == DebugLevel::kDetail;
+  connect.interface_address = o.interface_address;
+  connect.host = o.host;
+  connect.timeout = o.timeout;
+  connect.extra_backends = o.extra_backends;
+  TANDEM_ASSIGN_OR_RETURN(Connection connection, Connect(parts.store.get(), connect));
+
+  std::unique_ptr<Group> group(new Group(std::move(parts)));
+  for (Connection::Device& device : connection.devices) {
+    Lane::Options lane;
+    lane.device = device.kind;
+    lane.backend_name = device.backend;
+    lane.store = std::move(device.store);
+    lane.backend = std::move(device.made);
+    lane.health = &group->health_;
+    lane.recorder = group->parts_.recorder;
+    if (lane.recorder != nullptr) {
+      lane.record_group =
+          lane.recorder->AddGroup(group->name(), device.backend, group->rank(), group->parts_.global_ranks);
+    }
+    lane.on_broken = [g = group.get()] { g->OnBroken(); };
+    group->lanes_.push_back(std::make_unique<Lane>(std::move(lane)));
+  }
+  return group;
+}
+
+std::string Group::backend(Device device) const {
+  const Lane* lane = LaneOf(device);
+  return lane == nullptr ? "" : lane->backend_name();
+}
+
+absl::StatusOr<int> Group::GlobalRank(int group_rank) const {
+  if (group_rank >= 0 && group_rank < world_size()) return parts_.global_ranks[group_rank];
+  return absl::InvalidArgumentError(
+      absl::StrCat("group '", name(), "' has ", world_size(), " ranks, no rank ", group_rank));
+}
+
+absl::StatusOr<int> Group::GroupRank(int global_rank) const {
+  auto found = std::find(parts_.global_ranks.begin(), parts_.global_ranks.end(), global_rank);
+  if (found != parts_.global_ranks.end()) return static_cast<int>(found - parts_.global_ranks.begin());
+  return absl::InvalidArgumentError(absl::StrCat("global rank ", global_rank, " is not in group '", name(),
+                                                 "', which has ", NameRanks(parts_.global_ranks)));
+}
+
+absl::Status Group::Refuse(OpKind kind, const absl::Status& status) const {
+  return status.ok() ? status : Annotate(status, absl::StrCat(Name(kind), " on group '", name(), "'"));
+}
+
+Lane* Group::LaneOf(const Device& device) const {
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    if (lane->device() == device.kind) return lane.get();
+  }
+  return nullptr;
+}
+
+absl::StatusOr<Lane*> Group::Prepare(Operation* operation, absl::Duration timeout) const {
+  if (ABSL_PREDICT_FALSE(timeout < absl::ZeroDuration())) {
+    return Refuse(operation->kind, CheckTimeout(timeout));
+  }
+  operation->timeout = timeout == absl::ZeroDuration() ? parts_.options.timeout : timeout;
+  if (ABSL_PREDICT_FALSE(health_.broken())) return health_.error();
+  Lane* lane = LaneOf(operation->device);
+  if (ABSL_PREDICT_FALSE(lane == nullptr)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Name(operation->kind), " on group '", name(), "': no backend for ",
+                     operation->device.kind == Device::Kind::kCpu ? "CPU" : "CUDA",
+                     " tensors; ask for one, as in backend ", "\"cpu:auto,cuda:nccl\""));
+  }
+  const absl::Status supported = lane->Supports(*operation);
+  if (ABSL_PREDICT_FALSE(!supported.ok())) return Refuse(operation->kind, supported);
+  return lane;
+}
+
+Work Group::Submit(Call* call, bool async, absl::Duration timeout) {
+  const absl::StatusOr<Lane*> lane = Prepare(&call->operation, timeout);
+  if (ABSL_PREDICT_FALSE(!lane.ok())) return Work(lane.status());
+  if (!async) return (*lane)->Run(&call->operation);
+  auto task = std::make_unique<Task>();
+  task->calls.push_back(std::move(*call));
+  return (*lane)->Enqueue(std::move(task));
+}
+
+Work Group::SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout) {
+  Lane* lane = nullptr;
+  for (Call& call : task->calls) {
+    const absl::StatusOr<Lane*> prepared = Prepare(&call.operation, timeout);
+    if (!prepared.ok()) return Work(prepared.status());
+    if (lane != nullptr && lane != *prepared) {
+      return Work(Refuse(call.operation.kind, absl::InvalidArgumentError(
+                                                  "the tensors of one call must be on one kind of device")));
+    }
+    lane = *prepared;
+  }
+  if (lane == nullptr) return Work(health_.error());  // nothing to do
+  return async ? lane->Enqueue(std::move(task)) : lane->Run(task.get());
+}
+
+absl::Status Group::MonitoredBarrier(absl::Duration timeout) {
+  if (health_.broken()) return health_.error();
+  if (world_size() == 1) return absl::OkStatus();
+  const absl::Time deadline = absl::Now() + timeout;
+  PrefixStore store(parts_.store.get(), absl::StrCat("pg/", name(), "/monitored"));
+  const uint64_t number = monitored_barriers_.fetch_add(1);
+  std::vector<std::string> keys;
+  for (int r = 0; r < world_size(); ++r) keys.push_back(absl::StrCat(number, "/", r));
+  const std::string context = absl::StrCat("monitored_barrier #", number, " on group '", name(), "'");
+  TANDEM_RETURN_IF_ERROR(Annotate(store.Set(keys[rank()], ""), context));
+  // Whoever is here has left the barrier before the last one, so nobody looks at its keys any more.
+  if (number >= 2) (void)store.Delete(absl::StrCat(number - 2, "/", rank()));
+  const absl::Status came = store.Wait(keys, std::max(deadline - absl::Now(), absl::ZeroDuration()));
+  if (!absl::IsDeadlineExceeded(came)) return Annotate(came, context);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> present, store.List(absl::StrCat(number, "/")));
+  std::vector<int> absent;
+  for (int r = 0; r < world_size(); ++r) {
+    if (std::find(present.begin(), present.end(), keys[r]) == present.end()) absent.push_back(r);
+  }
+  if (absent.empty()) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat(context, ": ", NameRanks(absent), " did not come within ", absl::FormatDuration(timeout)));
+}
+
+void Group::OnBroken() {
+  const absl::Status reason = health_.error();
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    lane->FailQueued();
+    // The backend that failed has told the others already; another one, of another device, has not.
+    if (lanes_.size() > 1) lane->AbortBackend(reason);
+  }
+}
+
+void Group::Abort(absl::string_view reason) {
+  const absl::Status error =
+      absl::AbortedError(absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason));
+  if (!health_.Break(error)) return;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    lane->AbortBackend(error);
+    lane->FailQueued();
+  }
+}
+
+void Group::Destroy() {
+  absl::MutexLock lock(&destroy_mutex_);
+  if (destroyed_) return;
+  destroyed_ = true;
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->WaitForQueued();
+  (void)health_.Break(absl::AbortedError(absl::StrCat("group '", name(), "' was destroyed")));
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->FailQueued();
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->Close(kPatience);
+}
+
+}  // namespace tandem::collectives

@@ -1,0 +1,128 @@
+#ifndef TANDEM_COLLECTIVES_GROUP_GROUP_H_
+#define TANDEM_COLLECTIVES_GROUP_GROUP_H_
+
+// The one implementation of ProcessGroup: validates calls, hands them to the lane of their device, and keeps
+// what lives as long as the group. What moves the bytes is a Backend.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "collectives/connect/connect.h"
+#include "collectives/debug/flight_recorder.h"
+#include "collectives/group/process_group.h"
+#include "collectives/queue/call.h"
+#include "collectives/queue/health.h"
+#include "collectives/queue/lane.h"
+
+namespace tandem::collectives {
+
+// Thread-safe, as ProcessGroup says.
+class Group final : public ProcessGroup {
+ public:
+  // What a group is made of. `store` is shared with subgroups; nullptr in a world of one without one.
+  struct Parts {
+    ProcessGroupOptions options;  // complete: nothing is left to the environment
+    std::vector<int> global_ranks;
+    std::shared_ptr<Store> store;
+    std::shared_ptr<FlightRecorder> recorder;
+  };
+  // Meets the other ranks and connects: InitProcessGroup, with everything decided.
+  static absl::StatusOr<std::unique_ptr<ProcessGroup>> Make(Parts parts);
+  ~Group() override { Destroy(); }
+
+  int rank() const override { return parts_.options.rank; }
+  int world_size() const override { return parts_.options.world_size; }
+  const std::string& name() const override { return parts_.options.name; }
+  std::string backend(Device device) const override;
+  bool is_initialized() const override { return !health_.broken(); }
+  absl::Span<const int> global_ranks() const override { return parts_.global_ranks; }
+  absl::StatusOr<int> GlobalRank(int group_rank) const override;
+  absl::StatusOr<int> GroupRank(int global_rank) const override;
+
+  Work AllReduce(TensorView tensor, const AllReduceOptions& options) override {
+    return AllReduce(ConstTensorView(tensor), tensor, options);
+  }
+  Work AllReduce(ConstTensorView in, TensorView out, const AllReduceOptions& options) override;
+  Work Reduce(TensorView tensor, const ReduceOptions& options) override;
+  Work Broadcast(TensorView tensor, const RootOptions& options) override;
+  Work AllGather(ConstTensorView in, TensorView out, const CallOptions& options) override;
+  Work AllGather(ConstTensorView in, absl::Span<const TensorView> outs, const CallOptions& options) override;
+  Work Gather(ConstTensorView in, absl::Span<const TensorView> outs, const RootOptions& options) override;
+  Work Scatter(absl::Span<const ConstTensorView> ins, TensorView out, const RootOptions& options) override;
+  Work ReduceScatter(ConstTensorView in, TensorView out, const ReduceScatterOptions& options) override;
+  Work ReduceScatter(absl::Span<const ConstTensorView> ins, TensorView out,
+                     const ReduceScatterOptions& options) override;
+  Work AllToAll(ConstTensorView in, TensorView out, const CallOptions& options) override;
+  Work AllToAll(absl::Span<const ConstTensorView> ins, absl::Span<const TensorView> outs,
+                const CallOptions& options) override;
+  Work Barrier(const CallOptions& options) override;
+  absl::Status MonitoredBarrier(absl::Duration timeout) override;
+
+  Work AllReduceCoalesced(absl::Span<const TensorView> tensors, const AllReduceOptions& options) override;
+  Work BroadcastCoalesced(absl::Span<const TensorView> tensors, const RootOptions& options) override;
+  Work AllGatherCoalesced(absl::Span<const ConstTensorView> ins, absl::Span<const TensorView> outs,
+                          const CallOptions& options) override;
+  Work ReduceScatterCoalesced(absl::Span<const ConstTensorView> ins, absl::Span<const TensorView> outs,
+                              const ReduceScatterOptions& options) override;
+
+  Work Send(ConstTensorView tensor, int peer, const PointToPointOptions& options) override;
+  Work Recv(TensorView tensor, int peer, const PointToPointOptions& options) override;
+  Work Isend(ConstTensorView tensor, int peer, const PointToPointOptions& options) override;
+  Work Irecv(TensorView tensor, int peer, const PointToPointOptions& options) override;
+  std::vector<Work> BatchIsendIrecv(absl::Span<const PointToPoint> operations) override;
+
+  absl::StatusOr<std::string> BroadcastBytes(absl::string_view bytes, const RootOptions& options) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherBytes(absl::string_view bytes,
+                                                          const CallOptions& options) override;
+  absl::StatusOr<std::vector<std::string>> GatherBytes(absl::string_view bytes,
+                                                       const RootOptions& options) override;
+  absl::StatusOr<std::string> ScatterBytes(absl::Span<const std::string> all,
+                                           const RootOptions& options) override;
+
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> NewGroup(absl::Span<const int> ranks,
+                                                         absl::string_view backend) override;
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> NewSubgroups(int size) override;
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
+
+  void Destroy() override;
+  void Abort(absl::string_view reason) override;
+  absl::Status error() const override { return health_.error(); }
+
+ private:
+  explicit Group(Parts parts) : parts_(std::move(parts)) {}
+
+  // "all_reduce on group 'default': ..."; OK stays OK.
+  absl::Status Refuse(OpKind kind, const absl::Status& status) const;
+  Lane* LaneOf(const Device& device) const;
+  // Completes `operation` by what all calls have in common, and checks that its backend can do it.
+  absl::StatusOr<Lane*> Prepare(Operation* operation, absl::Duration timeout) const;
+  Work Submit(Call* call, bool async, absl::Duration timeout);
+  // A coalesced operation: prepares all its calls before the first of them begins.
+  Work SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout);
+  Work PointToPointCall(OpKind kind, TensorView tensor, int peer, const PointToPointOptions& options,
+                        bool blocking);
+  absl::Status CheckPointToPoint(OpKind kind, const TensorView& tensor, int peer) const;
+  // The group of `ranks` of this group; nullptr if this rank is not among them.
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeSubgroup(absl::Span<const int> ranks, std::string name,
+                                                             absl::string_view backend) const;
+  std::string NextSubgroupName();
+  // An operation has broken the group.
+  void OnBroken();
+
+  const Parts parts_;
+  Health health_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // one or two; constant once made
+  std::atomic<uint64_t> subgroups_{0};
+  std::atomic<uint64_t> monitored_barriers_{0};
+  absl::Mutex destroy_mutex_;
+  bool destroyed_ ABSL_GUARDED_BY(destroy_mutex_) = false;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_GROUP_GROUP_H_

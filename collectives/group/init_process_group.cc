@@ -1,0 +1,90 @@
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/suggest.h"
+#include "collectives/group/group.h"
+
+namespace tandem::collectives {
+namespace {
+
+std::string FromEnv(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// What the program left open is taken from the environment.
+absl::Status Complete(ProcessGroupOptions* o) {
+  if (o->backend.empty()) o->backend = FromEnv("TANDEM_BACKEND");
+  if (o->backend.empty()) o->backend = "auto";
+  if (o->interface_address.empty()) o->interface_address = FromEnv("TANDEM_INTERFACE");
+  if (o->host.empty()) o->host = FromEnv("TANDEM_HOST");
+  if (o->debug == DebugLevel::kFromEnv) {
+    const std::string level = absl::AsciiStrToUpper(FromEnv("TANDEM_DEBUG"));
+    constexpr absl::string_view kLevels[] = {"OFF", "INFO", "DETAIL"};
+    if (level.empty() || level == "OFF") {
+      o->debug = DebugLevel::kOff;
+    } else if (level == "INFO") {
+      o->debug = DebugLevel::kInfo;
+    } else if (level == "DETAIL") {
+      o->debug = DebugLevel::kDetail;
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("TANDEM_DEBUG='", level, "' is no debug level", DidYouMean(level, kLevels)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Validate(const ProcessGroupOptions& o) {
+  if (o.world_size < 1 || o.rank < 0 || o.rank >= o.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", o.rank, " of a world of ", o.world_size,
+                                                   ": ranks go from 0 to the world's size less one"));
+  }
+  if (o.name.empty() || o.name.size() > 200) {
+    return absl::InvalidArgumentError("a group's name must have 1 to 200 bytes");
+  }
+  if (o.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a group's timeout must be positive, not ", absl::FormatDuration(o.timeout)));
+  }
+  for (const std::string* text : {&o.backend, &o.interface_address, &o.host}) {
+    if (text->find('\n') == text->npos) continue;
+    return absl::InvalidArgumentError("a backend, interface or host is a name of one line");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
+                                                   const ProcessGroupOptions& options) {
+  const std::string context = absl::StrCat("process group '", options.name, "'");
+  Group::Parts parts;
+  parts.options = options;
+  TANDEM_RETURN_IF_ERROR(Annotate(Complete(&parts.options), context));
+  TANDEM_RETURN_IF_ERROR(Annotate(Validate(parts.options), context));
+  if (store == nullptr && options.world_size > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(context, ": there is no store to meet in"));
+  }
+  parts.global_ranks.resize(options.world_size);
+  std::iota(parts.global_ranks.begin(), parts.global_ranks.end(), 0);
+  parts.store = std::move(store);
+  parts.recorder = options.recorder;
+  if (parts.recorder == nullptr) {
+    parts.recorder = std::make_shared<FlightRecorder>(FlightRecorder::OptionsFromEnv(options.rank));
+  }
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> group = Group::Make(std::move(parts));
+  if (!group.ok()) return Annotate(group.status(), context);
+  return group;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(Store* store,
+                                                               const ProcessGroupOptions& options) {
+  return Init(std::shared_ptr<Store>(store, [](Store*) {}), options);  // the caller's
+}
+
+}  // namespace tandem::collectives

@@ -1,0 +1,17 @@
+#ifndef TANDEM_COLLECTIVES_RANKS_H_
+#define TANDEM_COLLECTIVES_RANKS_H_
+
+// Ranks in sentences.
+
+#include <string>
+
+#include "absl/types/span.h"
+
+namespace tandem::collectives {
+
+// "rank 1", "ranks 1, 3 and 4"; "no rank".
+std::string NameRanks(absl::Span<const int> ranks);
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_RANKS_H_

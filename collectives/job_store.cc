@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
   }
   job->address_ = JoinAddress(env.master_addr, port);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(job->address_));
-  job->remote_ = std::make_unique<RemoteStore>(std::move(channel));
+  job->remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
   RemoteStore probe(job->channel(), timeout);
   if (absl::Status reached = probe.Set(absl::StrCat("job/opened/", env.member()), ""); !reached.ok()) {
     job->closed_ = true;  // nobody has met this process: there is nothing to wait for

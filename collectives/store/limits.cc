@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
@@ -24,13 +25,17 @@ absl::Status ValidateStoreKey(absl::string_view key) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateStoreValue(absl::string_view key, absl::string_view value) {
-  if (value.size() > kMaxStoreValueBytes) {
+absl::Status ValidateStoreSize(absl::string_view key, size_t value_bytes) {
+  if (value_bytes > kMaxStoreValueBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the value for store key ", QuoteKey(key), " has ",
-                                                   value.size(), " bytes; the limit is ",
+                                                   value_bytes, " bytes; the limit is ",
                                                    kMaxStoreValueBytes));
   }
   return absl::OkStatus();
+}
+
+absl::Status ValidateStoreValue(absl::string_view key, absl::string_view value) {
+  return ValidateStoreSize(key, value.size());
 }
 
 absl::Status ValidateStoreKeys(absl::Span<const std::string> keys) {
@@ -40,6 +45,48 @@ absl::Status ValidateStoreKeys(absl::Span<const std::string> keys) {
   }
   for (const std::string& key : keys) TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   return absl::OkStatus();
+}
+
+absl::Status ValidateStoreBatch(size_t keys, size_t bytes) {
+  if (bytes > kMaxStoreBatchBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the values of ", keys, " store keys have ", bytes,
+                                                   " bytes together; the limit of one call is ",
+                                                   kMaxStoreBatchBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateStoreEntries(absl::Span<const std::string> keys, absl::Span<const std::string> values) {
+  if (keys.size() != values.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("setting ", keys.size(), " store keys to ", values.size(), " values"));
+  }
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
+  size_t bytes = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(ValidateStoreValue(keys[i], values[i]));
+    bytes += values[i].size();
+  }
+  return ValidateStoreBatch(keys.size(), bytes);
+}
+
+absl::StatusOr<int64_t> StoreSum(absl::string_view key, const absl::optional<absl::string_view>& held,
+                                 int64_t delta) {
+  int64_t sum = 0;
+  if (held && !absl::SimpleAtoi(*held, &sum)) {
+    return absl::InvalidArgumentError(absl::StrCat("store key ", QuoteKey(key), " holds ", QuoteKey(*held),
+                                                   ", which is no number to add to"));
+  }
+  if (__builtin_add_overflow(sum, delta, &sum)) {
+    return absl::InvalidArgumentError(absl::StrCat("adding ", delta, " to store key ", QuoteKey(key),
+                                                   " leaves the range of 64-bit integers"));
+  }
+  return sum;
+}
+
+absl::Status QueueEmpty(absl::string_view queue, absl::Duration timeout) {
+  return absl::DeadlineExceededError(absl::StrCat("nothing came into queue ", QuoteKey(queue),
+                                                  " of the store within ", absl::FormatDuration(timeout)));
 }
 
 absl::Status KeysMissing(absl::Span<const std::string> missing, absl::Duration timeout) {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/status.h"
@@ -25,18 +24,24 @@ bool MemoryStore::Advance(Waiter* waiter) {
   return false;
 }
 
-std::vector<MemoryStore::Fired> MemoryStore::Put(absl::string_view key, std::string value) {
+std::vector<std::string> MemoryStore::Values(absl::Span<const std::string> keys, size_t wanted) const {
+  std::vector<std::string> values;
+  values.reserve(wanted);
+  for (size_t i = 0; i < wanted; ++i) values.push_back(values_.find(keys[i])->second);
+  return values;
+}
+
+void MemoryStore::Put(absl::string_view key, std::string value, std::vector<Fired>* fired) {
   auto it = values_.find(key);
   if (it != values_.end()) {
     it->second = std::move(value);
-    return {};  // the key existed: nobody waits for it
+    return;  // the key existed: nobody waits for it
   }
   values_.emplace(std::string(key), std::move(value));
   auto waiting = by_key_.find(key);
-  if (waiting == by_key_.end()) return {};
+  if (waiting == by_key_.end()) return;
   const std::vector<uint64_t> ids = std::move(waiting->second);
   by_key_.erase(waiting);
-  std::vector<Fired> fired;
   for (uint64_t id : ids) {
     auto found = waiters_.find(id);
     if (found == waiters_.end()) continue;
@@ -44,11 +49,14 @@ std::vector<MemoryStore::Fired> MemoryStore::Put(absl::string_view key, std::str
     if (Advance(&waiter)) {
       by_key_[waiter.keys[waiter.next]].push_back(id);
     } else {
-      fired.push_back({std::move(waiter.ready), values_.find(waiter.keys[0])->second});
+      fired->push_back({std::move(waiter.ready), Values(waiter.keys, waiter.wanted)});
       waiters_.erase(found);
     }
   }
-  return fired;
+}
+
+void MemoryStore::Run(std::vector<Fired> fired) {
+  for (Fired& one : fired) one.ready(std::move(one.values));
 }
 
 absl::Status MemoryStore::Set(absl::string_view key, absl::string_view value) {
@@ -57,9 +65,20 @@ absl::Status MemoryStore::Set(absl::string_view key, absl::string_view value) {
   std::vector<Fired> fired;
   {
     absl::MutexLock lock(&mutex_);
-    fired = Put(key, std::string(value));
+    Put(key, std::string(value), &fired);
   }
-  for (Fired& one : fired) one.ready(std::move(one.value));
+  Run(std::move(fired));
+  return absl::OkStatus();
+}
+
+absl::Status MemoryStore::MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreEntries(keys, values));
+  std::vector<Fired> fired;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < keys.size(); ++i) Put(keys[i], values[i], &fired);
+  }
+  Run(std::move(fired));
   return absl::OkStatus();
 }
 
@@ -70,18 +89,34 @@ absl::StatusOr<int64_t> MemoryStore::Add(absl::string_view key, int64_t delta) {
   {
     absl::MutexLock lock(&mutex_);
     auto it = values_.find(key);
-    if (it != values_.end() && !absl::SimpleAtoi(it->second, &sum)) {
-      return absl::InvalidArgumentError(absl::StrCat("store key ", QuoteKey(key), " holds ",
-                                                     QuoteKey(it->second), ", which is no number to add to"));
-    }
-    if (__builtin_add_overflow(sum, delta, &sum)) {
-      return absl::InvalidArgumentError(absl::StrCat("adding ", delta, " to store key ", QuoteKey(key),
-                                                     " leaves the range of 64-bit integers"));
-    }
-    fired = Put(key, absl::StrCat(sum));
+    absl::optional<absl::string_view> held;
+    if (it != values_.end()) held = it->second;
+    TANDEM_ASSIGN_OR_RETURN(sum, StoreSum(key, held, delta));
+    Put(key, absl::StrCat(sum), &fired);
   }
-  for (Fired& one : fired) one.ready(std::move(one.value));
+  Run(std::move(fired));
   return sum;
+}
+
+absl::StatusOr<int64_t> MemoryStore::Append(absl::string_view key, absl::string_view value) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, value));
+  std::vector<Fired> fired;
+  int64_t length = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = values_.find(key);
+    if (it == values_.end()) {
+      length = static_cast<int64_t>(value.size());
+      Put(key, std::string(value), &fired);
+    } else {
+      TANDEM_RETURN_IF_ERROR(ValidateStoreSize(key, it->second.size() + value.size()));
+      it->second.append(value.data(), value.size());
+      length = static_cast<int64_t>(it->second.size());
+    }
+  }
+  Run(std::move(fired));
+  return length;
 }
 
 absl::StatusOr<std::string> MemoryStore::CompareSet(absl::string_view key, absl::string_view expected,
@@ -95,9 +130,9 @@ absl::StatusOr<std::string> MemoryStore::CompareSet(absl::string_view key, absl:
     if (it == values_.end() ? !expected.empty() : it->second != expected) {
       return it == values_.end() ? std::string() : it->second;
     }
-    fired = Put(key, std::string(desired));
+    Put(key, std::string(desired), &fired);
   }
-  for (Fired& one : fired) one.ready(std::move(one.value));
+  Run(std::move(fired));
   return std::string(desired);
 }
 
@@ -121,12 +156,25 @@ absl::StatusOr<std::vector<std::string>> MemoryStore::List(absl::string_view pre
   return keys;
 }
 
-uint64_t MemoryStore::StartWait(std::vector<std::string> keys, Ready ready) {
-  TANDEM_CHECK(!keys.empty());
-  std::string value;
+absl::StatusOr<int64_t> MemoryStore::NumKeys() {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(values_.size());
+}
+
+absl::StatusOr<bool> MemoryStore::Check(absl::Span<const std::string> keys) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
+  absl::MutexLock lock(&mutex_);
+  return std::all_of(keys.begin(), keys.end(), [this](const std::string& key) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return values_.find(key) != values_.end();
+  });
+}
+
+uint64_t MemoryStore::StartWait(std::vector<std::string> keys, size_t wanted, Ready ready) {
+  TANDEM_CHECK(!keys.empty() && wanted <= keys.size());
+  std::vector<std::string> values;
   {
     absl::MutexLock lock(&mutex_);
-    Waiter waiter{std::move(keys), 0, nullptr};
+    Waiter waiter{std::move(keys), wanted, 0, nullptr};
     if (Advance(&waiter)) {
       const uint64_t id = next_id_++;
       waiter.ready = std::move(ready);
@@ -134,9 +182,9 @@ uint64_t MemoryStore::StartWait(std::vector<std::string> keys, Ready ready) {
       waiters_.emplace(id, std::move(waiter));
       return id;
     }
-    value = values_.find(waiter.keys[0])->second;
+    values = Values(waiter.keys, wanted);
   }
-  ready(std::move(value));
+  ready(std::move(values));
   return 0;
 }
 
@@ -161,47 +209,167 @@ absl::optional<std::string> MemoryStore::TryGet(absl::string_view key) const {
   return it->second;
 }
 
-std::vector<std::string> MemoryStore::Missing(absl::Span<const std::string> keys) const {
-  std::vector<std::string> missing;
+absl::optional<std::vector<std::string>> MemoryStore::TryValues(absl::Span<const std::string> keys,
+                                                                size_t wanted,
+                                                                std::vector<std::string>* missing) const {
   absl::MutexLock lock(&mutex_);
   for (const std::string& key : keys) {
-    if (values_.find(key) == values_.end()) missing.push_back(key);
+    if (values_.find(key) == values_.end()) missing->push_back(key);
   }
-  return missing;
+  if (!missing->empty()) return absl::nullopt;
+  return Values(keys, wanted);
 }
 
-absl::optional<std::string> MemoryStore::BlockingWait(std::vector<std::string> keys, absl::Duration timeout) {
+absl::StatusOr<std::vector<std::string>> MemoryStore::BlockingWait(absl::Span<const std::string> keys,
+                                                                   size_t wanted, absl::Duration timeout) {
   struct State {
-    std::string value;
+    std::vector<std::string> values;
     absl::Notification done;
   };
   auto state = std::make_shared<State>();  // `ready` may still be running after a time-out
-  const uint64_t id = StartWait(std::move(keys), [state](std::string value) {
-    state->value = std::move(value);
+  const uint64_t id = StartWait({keys.begin(), keys.end()}, wanted, [state](std::vector<std::string> values) {
+    state->values = std::move(values);
     state->done.Notify();
   });
   if (!state->done.WaitForNotificationWithTimeout(timeout)) {
     CancelWait(id);
-    if (!state->done.HasBeenNotified()) return absl::nullopt;
+    if (!state->done.HasBeenNotified()) {
+      std::vector<std::string> missing;
+      // What came in the last moment counts.
+      if (auto values = TryValues(keys, wanted, &missing)) return *std::move(values);
+      return KeysMissing(missing, timeout);
+    }
   }
-  return std::move(state->value);
+  return std::move(state->values);
 }
 
 absl::StatusOr<std::string> MemoryStore::Get(absl::string_view key, absl::Duration timeout) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
-  const std::string name(key);
-  absl::optional<std::string> value = BlockingWait({name}, timeout);
-  if (!value) return KeysMissing({name}, timeout);
-  return *std::move(value);
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> values, BlockingWait({std::string(key)}, 1, timeout));
+  return std::move(values[0]);
 }
 
 absl::Status MemoryStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
   if (keys.empty()) return absl::OkStatus();
-  if (BlockingWait({keys.begin(), keys.end()}, timeout)) return absl::OkStatus();
-  const std::vector<std::string> missing = Missing(keys);
-  if (missing.empty()) return absl::OkStatus();
-  return KeysMissing(missing, timeout);
+  return BlockingWait(keys, 0, timeout).status();
+}
+
+absl::StatusOr<std::vector<std::string>> MemoryStore::MultiGet(absl::Span<const std::string> keys,
+                                                               absl::Duration timeout) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
+  if (keys.empty()) return std::vector<std::string>();
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> values, BlockingWait(keys, keys.size(), timeout));
+  size_t bytes = 0;
+  for (const std::string& value : values) bytes += value.size();
+  TANDEM_RETURN_IF_ERROR(ValidateStoreBatch(keys.size(), bytes));
+  return values;
+}
+
+void MemoryStore::Clear() {
+  absl::MutexLock lock(&mutex_);
+  values_.clear();
+  for (auto it = queues_.begin(); it != queues_.end();) {
+    it->second.items.clear();
+    if (it->second.waiting.empty()) {
+      queues_.erase(it++);
+    } else {
+      ++it;
+    }
+  }
+}
+
+absl::Status MemoryStore::Push(absl::string_view queue, absl::string_view value) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  TANDEM_RETURN_IF_ERROR(ValidateStoreValue(queue, value));
+  std::function<void(std::string)> ready;
+  {
+    absl::MutexLock lock(&mutex_);
+    Queue& into = queues_[queue];
+    for (uint64_t id : into.waiting) {
+      auto it = poppers_.find(id);
+      if (it->second.popper.present && !it->second.popper.present()) continue;
+      ready = std::move(it->second.popper.ready);
+      DropPopper(it);
+      break;
+    }
+    if (ready == nullptr) into.items.emplace_back(value);
+  }
+  if (ready != nullptr) ready(std::string(value));
+  return absl::OkStatus();
+}
+
+void MemoryStore::DropPopper(absl::flat_hash_map<uint64_t, WaitingPopper>::iterator popper) {
+  auto queue = queues_.find(popper->second.queue);
+  queue->second.waiting.erase(popper->second.place);
+  if (queue->second.waiting.empty() && queue->second.items.empty()) queues_.erase(queue);
+  poppers_.erase(popper);
+}
+
+absl::optional<std::string> MemoryStore::TakeItem(absl::string_view queue) {
+  auto it = queues_.find(queue);
+  if (it == queues_.end() || it->second.items.empty()) return absl::nullopt;
+  std::string item = std::move(it->second.items.front());
+  it->second.items.pop_front();
+  if (it->second.items.empty() && it->second.waiting.empty()) queues_.erase(it);
+  return item;
+}
+
+absl::optional<std::string> MemoryStore::TryPop(absl::string_view queue) {
+  absl::MutexLock lock(&mutex_);
+  return TakeItem(queue);
+}
+
+absl::optional<std::string> MemoryStore::Front(absl::string_view queue) const {
+  absl::MutexLock lock(&mutex_);
+  auto it = queues_.find(queue);
+  if (it == queues_.end() || it->second.items.empty()) return absl::nullopt;
+  return it->second.items.front();
+}
+
+absl::optional<std::string> MemoryStore::StartPop(absl::string_view queue, Popper popper, uint64_t* id) {
+  absl::MutexLock lock(&mutex_);
+  if (absl::optional<std::string> item = TakeItem(queue)) return item;
+  *id = next_id_++;
+  std::list<uint64_t>& waiting = queues_[queue].waiting;
+  waiting.push_back(*id);
+  poppers_.emplace(*id, WaitingPopper{std::string(queue), std::prev(waiting.end()), std::move(popper)});
+  return absl::nullopt;
+}
+
+bool MemoryStore::CancelPop(uint64_t id) {
+  absl::MutexLock lock(&mutex_);
+  auto it = poppers_.find(id);
+  if (it == poppers_.end()) return false;
+  DropPopper(it);
+  return true;
+}
+
+absl::StatusOr<std::string> MemoryStore::Pop(absl::string_view queue, absl::Duration timeout) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  struct State {
+    std::string item;
+    absl::Notification done;
+  };
+  auto state = std::make_shared<State>();
+  uint64_t id = 0;
+  Popper popper{nullptr, [state](std::string item) {
+                  state->item = std::move(item);
+                  state->done.Notify();
+                }};
+  if (absl::optional<std::string> item = StartPop(queue, std::move(popper), &id)) return *std::move(item);
+  if (!state->done.WaitForNotificationWithTimeout(timeout) && CancelPop(id)) {
+    return QueueEmpty(queue, timeout);
+  }
+  state->done.WaitForNotification();  // an item was chosen in the last moment: it is on its way
+  return std::move(state->item);
+}
+
+absl::StatusOr<int64_t> MemoryStore::Length(absl::string_view queue) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  absl::MutexLock lock(&mutex_);
+  auto it = queues_.find(queue);
+  return it == queues_.end() ? int64_t{0} : static_cast<int64_t>(it->second.items.size());
 }
 
 }  // namespace tandem::collectives

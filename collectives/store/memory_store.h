@@ -5,7 +5,9 @@
 // through StoreService and RemoteStore.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <string>
 #include <vector>
@@ -27,38 +29,83 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
                                          absl::string_view desired) override;
   absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
+  absl::StatusOr<bool> Check(absl::Span<const std::string> keys) override;
+  absl::StatusOr<int64_t> Append(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
+                                                    absl::Duration timeout) override;
+  absl::Status MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) override;
   absl::StatusOr<bool> Delete(absl::string_view key) override;
   absl::StatusOr<std::vector<std::string>> List(absl::string_view prefix) override;
+  absl::StatusOr<int64_t> NumKeys() override;
+  absl::Status Push(absl::string_view queue, absl::string_view value) override;
+  absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
+  absl::StatusOr<int64_t> Length(absl::string_view queue) override;
 
-  // Waiting without a thread, for servers. Calls `ready(value of keys[0])` once all keys exist at the same
-  // time: before returning, in this thread, if they do already (then returns 0), else later, in the thread
-  // that makes it true. `ready` runs without the store's lock. CancelWait with the returned number gives the
-  // wait up; `ready` may be running or have run by then. `keys` must not be empty.
-  using Ready = std::function<void(std::string)>;
-  uint64_t StartWait(std::vector<std::string> keys, Ready ready);
+  // Waiting without a thread, for servers. Calls `ready(values of the first `wanted` keys)` once all keys
+  // exist at the same time: before returning, in this thread, if they do already (then returns 0), else
+  // later, in the thread that makes it true. `ready` runs without the store's lock. CancelWait with the
+  // returned number gives the wait up; `ready` may be running or have run by then. `keys` must not be empty.
+  using Ready = std::function<void(std::vector<std::string>)>;
+  uint64_t StartWait(std::vector<std::string> keys, size_t wanted, Ready ready);
   void CancelWait(uint64_t id);
+
+  // The same for queues. Gives an item at once if there is one; else `*id` is the wait's number, and
+  // `ready(item)` runs once, without the store's lock, in the thread that pushes, unless CancelPop comes
+  // first. `present` (empty: always true) is asked under the store's lock, so it must neither block nor call
+  // the store: while it returns false items pass this popper over. CancelPop tells whether the wait is given
+  // up; if not, an item has been chosen for it, and `ready` runs or has run.
+  struct Popper {
+    std::function<bool()> present;
+    std::function<void(std::string)> ready;
+  };
+  absl::optional<std::string> StartPop(absl::string_view queue, Popper popper, uint64_t* id);
+  bool CancelPop(uint64_t id);
 
   // Without waiting.
   absl::optional<std::string> TryGet(absl::string_view key) const;
-  std::vector<std::string> Missing(absl::Span<const std::string> keys) const;
+  absl::optional<std::string> TryPop(absl::string_view queue);
+  absl::optional<std::string> Front(absl::string_view queue) const;  // stays in the queue
+  // The values of the first `wanted` keys if all exist; otherwise nothing, and `*missing` says which do not.
+  absl::optional<std::vector<std::string>> TryValues(absl::Span<const std::string> keys, size_t wanted,
+                                                     std::vector<std::string>* missing) const;
+  // Forgets all keys and queues. Waits stay.
+  void Clear();
 
  private:
   struct Waiter {
     std::vector<std::string> keys;
+    size_t wanted = 0;
     size_t next = 0;  // registered under keys[next], which is missing
     Ready ready;
   };
   struct Fired {
     Ready ready;
-    std::string value;
+    std::vector<std::string> values;
+  };
+  struct Queue {
+    std::deque<std::string> items;
+    std::list<uint64_t> waiting;  // in the order in which they came
+  };
+  struct WaitingPopper {
+    std::string queue;
+    std::list<uint64_t>::iterator place;
+    Popper popper;
   };
 
-  // Writes the key; returns the waits that this fulfils, to be run after the lock is released.
-  std::vector<Fired> Put(absl::string_view key, std::string value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes the key; adds the waits that this fulfils to `fired`, to be run after the lock is released.
+  void Put(absl::string_view key, std::string value, std::vector<Fired>* fired)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void Run(std::vector<Fired> fired);
   // Moves the waiter on to a missing key; false if there is none.
   bool Advance(Waiter* waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Blocks until all keys exist or `timeout` is over; the value of keys[0], or nullopt on time-out.
-  absl::optional<std::string> BlockingWait(std::vector<std::string> keys, absl::Duration timeout);
+  std::vector<std::string> Values(absl::Span<const std::string> keys, size_t wanted) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::optional<std::string> TakeItem(absl::string_view queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropPopper(absl::flat_hash_map<uint64_t, WaitingPopper>::iterator popper)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Blocks until all keys exist or `timeout` is over; DeadlineExceeded names those that are missing then.
+  absl::StatusOr<std::vector<std::string>> BlockingWait(absl::Span<const std::string> keys, size_t wanted,
+                                                        absl::Duration timeout);
 
   mutable absl::Mutex mutex_;
   std::map<std::string, std::string, std::less<>> values_ ABSL_GUARDED_BY(mutex_);
@@ -66,6 +113,9 @@ class MemoryStore final : public Store {
   // The waiters registered under a missing key. A waiter waits on one key at a time, so that n keys cost it n
   // steps.
   absl::flat_hash_map<std::string, std::vector<uint64_t>> by_key_ ABSL_GUARDED_BY(mutex_);
+  // Only queues that have items or poppers are in it.
+  absl::flat_hash_map<std::string, Queue> queues_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, WaitingPopper> poppers_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

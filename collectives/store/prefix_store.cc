@@ -14,6 +14,16 @@ absl::StatusOr<std::string> PrefixStore::Full(absl::string_view key) const {
   return absl::StrCat(prefix_, key);
 }
 
+absl::StatusOr<std::vector<std::string>> PrefixStore::Full(absl::Span<const std::string> keys) const {
+  std::vector<std::string> full;
+  full.reserve(keys.size());
+  for (const std::string& key : keys) {
+    TANDEM_ASSIGN_OR_RETURN(std::string one, Full(key));
+    full.push_back(std::move(one));
+  }
+  return full;
+}
+
 absl::Status PrefixStore::Set(absl::string_view key, absl::string_view value) {
   TANDEM_ASSIGN_OR_RETURN(const std::string full, Full(key));
   return base_->Set(full, value);
@@ -36,13 +46,29 @@ absl::StatusOr<std::string> PrefixStore::CompareSet(absl::string_view key, absl:
 }
 
 absl::Status PrefixStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
-  std::vector<std::string> full;
-  full.reserve(keys.size());
-  for (const std::string& key : keys) {
-    TANDEM_ASSIGN_OR_RETURN(std::string one, Full(key));
-    full.push_back(std::move(one));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> full, Full(keys));
   return base_->Wait(full, timeout);
+}
+
+absl::StatusOr<bool> PrefixStore::Check(absl::Span<const std::string> keys) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> full, Full(keys));
+  return base_->Check(full);
+}
+
+absl::StatusOr<int64_t> PrefixStore::Append(absl::string_view key, absl::string_view value) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string full, Full(key));
+  return base_->Append(full, value);
+}
+
+absl::StatusOr<std::vector<std::string>> PrefixStore::MultiGet(absl::Span<const std::string> keys,
+                                                               absl::Duration timeout) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> full, Full(keys));
+  return base_->MultiGet(full, timeout);
+}
+
+absl::Status PrefixStore::MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> full, Full(keys));
+  return base_->MultiSet(full, values);
 }
 
 absl::StatusOr<bool> PrefixStore::Delete(absl::string_view key) {
@@ -54,6 +80,26 @@ absl::StatusOr<std::vector<std::string>> PrefixStore::List(absl::string_view pre
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> keys, base_->List(absl::StrCat(prefix_, prefix)));
   for (std::string& key : keys) key.erase(0, prefix_.size());
   return keys;
+}
+
+absl::StatusOr<int64_t> PrefixStore::NumKeys() {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> keys, base_->List(prefix_));
+  return static_cast<int64_t>(keys.size());
+}
+
+absl::Status PrefixStore::Push(absl::string_view queue, absl::string_view value) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string full, Full(queue));
+  return base_->Push(full, value);
+}
+
+absl::StatusOr<std::string> PrefixStore::Pop(absl::string_view queue, absl::Duration timeout) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string full, Full(queue));
+  return base_->Pop(full, timeout);
+}
+
+absl::StatusOr<int64_t> PrefixStore::Length(absl::string_view queue) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string full, Full(queue));
+  return base_->Length(full);
 }
 
 }  // namespace tandem::collectives

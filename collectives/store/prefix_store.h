@@ -22,14 +22,24 @@ class PrefixStore final : public Store {
   absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
                                          absl::string_view desired) override;
   absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
+  absl::StatusOr<bool> Check(absl::Span<const std::string> keys) override;
+  absl::StatusOr<int64_t> Append(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
+                                                    absl::Duration timeout) override;
+  absl::Status MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) override;
   absl::StatusOr<bool> Delete(absl::string_view key) override;
   // The prefix is taken off again.
   absl::StatusOr<std::vector<std::string>> List(absl::string_view prefix) override;
+  absl::StatusOr<int64_t> NumKeys() override;  // of this part; costs a List
+  absl::Status Push(absl::string_view queue, absl::string_view value) override;
+  absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
+  absl::StatusOr<int64_t> Length(absl::string_view queue) override;
   std::string address() const override { return base_->address(); }
 
  private:
   // "<prefix>/<key>"; an empty key stays invalid.
   absl::StatusOr<std::string> Full(absl::string_view key) const;
+  absl::StatusOr<std::vector<std::string>> Full(absl::Span<const std::string> keys) const;
 
   Store* const base_;
   const std::string prefix_;  // with its slash

@@ -60,6 +60,7 @@ absl::Status RemoteStore::Set(absl::string_view key, absl::string_view value) {
   tandem::v1::StoreSetRequest request;
   request.set_key(std::string(key));
   request.set_value(std::string(value));
+  request.set_request_id(NextRequestId());
   tandem::v1::StoreSetResponse response;
   return Call("Set", request, &response, call_timeout_);
 }
@@ -115,6 +116,100 @@ absl::Status RemoteStore::Wait(absl::Span<const std::string> keys, absl::Duratio
   if (response.missing().empty()) return absl::OkStatus();
   const std::vector<std::string> missing(response.missing().begin(), response.missing().end());
   return Annotate(KeysMissing(missing, timeout), absl::StrCat("store at ", channel_->target()));
+}
+
+absl::StatusOr<bool> RemoteStore::Check(absl::Span<const std::string> keys) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
+  tandem::v1::StoreCheckRequest request;
+  for (const std::string& key : keys) request.add_keys(key);
+  tandem::v1::StoreCheckResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("Check", request, &response, call_timeout_));
+  return response.all();
+}
+
+absl::StatusOr<int64_t> RemoteStore::Append(absl::string_view key, absl::string_view value) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, value));
+  tandem::v1::StoreAppendRequest request;
+  request.set_key(std::string(key));
+  request.set_value(std::string(value));
+  request.set_request_id(NextRequestId());
+  tandem::v1::StoreAppendResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("Append", request, &response, call_timeout_));
+  return response.length();
+}
+
+absl::StatusOr<std::vector<std::string>> RemoteStore::MultiGet(absl::Span<const std::string> keys,
+                                                               absl::Duration timeout) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
+  timeout = BoundedWait(timeout);
+  tandem::v1::StoreMultiGetRequest request;
+  for (const std::string& key : keys) request.add_keys(key);
+  request.set_timeout_ms(absl::ToInt64Milliseconds(timeout));
+  tandem::v1::StoreMultiGetResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("MultiGet", request, &response, timeout + Slack(timeout)));
+  if (!response.missing().empty()) {
+    const std::vector<std::string> missing(response.missing().begin(), response.missing().end());
+    return Annotate(KeysMissing(missing, timeout), absl::StrCat("store at ", channel_->target()));
+  }
+  if (static_cast<size_t>(response.values_size()) != keys.size()) {
+    return absl::InternalError(absl::StrCat("the store at ", channel_->target(), " answered MultiGet of ",
+                                            keys.size(), " keys with ", response.values_size(), " values"));
+  }
+  std::vector<std::string> values;
+  for (std::string& value : *response.mutable_values()) values.push_back(std::move(value));
+  return values;
+}
+
+absl::Status RemoteStore::MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreEntries(keys, values));
+  tandem::v1::StoreMultiSetRequest request;
+  for (const std::string& key : keys) request.add_keys(key);
+  for (const std::string& value : values) request.add_values(value);
+  request.set_request_id(NextRequestId());
+  tandem::v1::StoreMultiSetResponse response;
+  return Call("MultiSet", request, &response, call_timeout_);
+}
+
+absl::StatusOr<int64_t> RemoteStore::NumKeys() {
+  tandem::v1::StoreNumKeysResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("NumKeys", tandem::v1::StoreNumKeysRequest(), &response, call_timeout_));
+  return response.count();
+}
+
+absl::Status RemoteStore::Push(absl::string_view queue, absl::string_view value) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  TANDEM_RETURN_IF_ERROR(ValidateStoreValue(queue, value));
+  tandem::v1::StorePushRequest request;
+  request.set_queue(std::string(queue));
+  request.set_value(std::string(value));
+  request.set_request_id(NextRequestId());
+  tandem::v1::StorePushResponse response;
+  return Call("Push", request, &response, call_timeout_);
+}
+
+absl::StatusOr<std::string> RemoteStore::Pop(absl::string_view queue, absl::Duration timeout) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  timeout = BoundedWait(timeout);
+  tandem::v1::StorePopRequest request;
+  request.set_queue(std::string(queue));
+  request.set_timeout_ms(absl::ToInt64Milliseconds(timeout));
+  request.set_request_id(NextRequestId());
+  tandem::v1::StorePopResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("Pop", request, &response, timeout + Slack(timeout)));
+  if (response.empty()) {
+    return Annotate(QueueEmpty(queue, timeout), absl::StrCat("store at ", channel_->target()));
+  }
+  return std::move(*response.mutable_value());
+}
+
+absl::StatusOr<int64_t> RemoteStore::Length(absl::string_view queue) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  tandem::v1::StoreLengthRequest request;
+  request.set_queue(std::string(queue));
+  tandem::v1::StoreLengthResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("Length", request, &response, call_timeout_));
+  return response.length();
 }
 
 absl::StatusOr<bool> RemoteStore::Delete(absl::string_view key) {

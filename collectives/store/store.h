@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_STORE_STORE_H_
 #define TANDEM_COLLECTIVES_STORE_STORE_H_
 
-// A key-value store shared by the processes of a job: rendezvous, addresses, barriers. torch.distributed's
-// Store.
+// A key-value store shared by the processes of a job: rendezvous, addresses, barriers, small work queues.
+// torch.distributed's Store.
 
 #include <cstdint>
 #include <string>
@@ -18,6 +18,8 @@ namespace tandem::collectives {
 
 // Thread-safe. Keys (1 byte to 4 KiB) and values (at most 64 MiB) are byte strings; InvalidArgument outside
 // these limits. Errors of a remote store name its address: Unavailable means that it could not be reached.
+// After any error but Unavailable the store is as it was. A call that names several keys sees, or changes,
+// all of them at one moment.
 class Store {
  public:
   virtual ~Store() = default;
@@ -32,10 +34,32 @@ class Store {
                                                  absl::string_view desired) = 0;
   // Waits until all keys exist; DeadlineExceeded, naming those that do not, after `timeout`.
   virtual absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) = 0;
+  // Whether all keys exist now, without waiting.
+  virtual absl::StatusOr<bool> Check(absl::Span<const std::string> keys) = 0;
+  // Adds bytes at the end of the value (an absent key counts as ""); returns the new length in bytes.
+  virtual absl::StatusOr<int64_t> Append(absl::string_view key, absl::string_view value) = 0;
+  // Waits as Wait does; the values, by key. InvalidArgument if they are more than 256 MiB together.
+  virtual absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
+                                                            absl::Duration timeout) = 0;
+  // values[i] becomes the value of keys[i]; at most 256 MiB together.
+  virtual absl::Status MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) = 0;
   // True if the key existed.
   virtual absl::StatusOr<bool> Delete(absl::string_view key) = 0;
   // The keys that begin with `prefix`, sorted.
   virtual absl::StatusOr<std::vector<std::string>> List(absl::string_view prefix) = 0;
+  virtual absl::StatusOr<int64_t> NumKeys() = 0;
+
+  // Queues, first in first out, for many producers and consumers. Their names obey the limits of keys but are
+  // no keys: no other call sees them. An empty queue is the same as one that never was.
+  //
+  // An item is given to at most one Pop. It is lost only with a popper that dies, or that cannot be reached
+  // until its own time-out, after the item was chosen for it: a remote Pop whose answer is lost asks again
+  // and gets the same item, and a popper that is known to be gone is passed over.
+  virtual absl::Status Push(absl::string_view queue, absl::string_view value) = 0;
+  // Waits until there is an item; DeadlineExceeded, naming the queue, after `timeout`.
+  virtual absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<int64_t> Length(absl::string_view queue) = 0;
+
   // "host:port" of the store's server; empty when the store lives in this process.
   virtual std::string address() const { return ""; }
 };

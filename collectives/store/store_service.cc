@@ -4,7 +4,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
@@ -13,7 +12,20 @@
 namespace tandem::collectives {
 namespace {
 
-constexpr size_t kMaxRequestIdBytes = 64;
+absl::Status ValidateRequestId(const std::string& request_id) {
+  constexpr size_t kMaxRequestIdBytes = 64;
+  if (request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a request_id has at most ", kMaxRequestIdBytes, " bytes, not ", request_id.size()));
+}
+
+// When a call that may wait `timeout_ms` is over.
+absl::Time EndOf(const rpc::ServerCall& call, int64_t timeout_ms) {
+  constexpr absl::Duration kYear = absl::Hours(24 * 365);
+  const absl::Duration timeout =
+      absl::Milliseconds(std::clamp<int64_t>(timeout_ms, 0, absl::ToInt64Milliseconds(kYear)));
+  return std::min(absl::Now() + timeout, call.deadline());
+}
 
 // Not Unavailable: a client would ask again.
 absl::Status Stopping() { return absl::AbortedError("the job's store is shutting down"); }
@@ -59,45 +71,41 @@ bool StoreService::Take(uint64_t token, Parked* parked) {
   return true;
 }
 
-void StoreService::Park(const rpc::ServerCall& call, std::vector<std::string> keys, int64_t timeout_ms,
-                        std::function<void(std::string)> ready,
+uint64_t StoreService::ParkUntil(absl::Time deadline, std::function<void(bool stopped)> give_up) {
+  absl::MutexLock lock(&mutex_);
+  if (stopped_) return 0;
+  const uint64_t token = next_token_++;
+  timer_changed_ = timer_changed_ || deadlines_.empty() || deadline < deadlines_.begin()->first;
+  deadlines_.emplace(deadline, token);
+  parked_.emplace(token, Parked{deadline, 0, std::move(give_up)});
+  return token;
+}
+
+void StoreService::Park(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted,
+                        int64_t timeout_ms, std::function<void(std::vector<std::string>)> ready,
                         std::function<void(std::vector<std::string>)> give_up,
                         std::function<void(absl::Status)> refuse) {
-  const absl::Duration timeout = absl::Milliseconds(
-      std::clamp<int64_t>(timeout_ms, 0, absl::ToInt64Milliseconds(absl::Hours(24 * 365))));
-  uint64_t token = 0;
-  bool refused = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    refused = stopped_;
-    if (!refused) {
-      token = next_token_++;
-      Parked parked;
-      parked.deadline = std::min(absl::Now() + timeout, call.deadline());
-      parked.give_up = [this, keys, ready, give_up, refuse](bool stopped) {
-        std::vector<std::string> missing = store_->Missing(keys);
-        absl::optional<std::string> value = store_->TryGet(keys[0]);
-        if (missing.empty() && value) {
-          ready(*std::move(value));  // it came in the last moment
+  const uint64_t token =
+      ParkUntil(EndOf(call, timeout_ms), [this, keys, wanted, ready, give_up, refuse](bool stopped) {
+        std::vector<std::string> missing;
+        auto values = store_->TryValues(keys, wanted, &missing);
+        if (values) {
+          ready(*std::move(values));  // it came in the last moment
         } else if (stopped) {
           refuse(Stopping());
         } else {
-          give_up(missing.empty() ? std::vector<std::string>{keys[0]} : std::move(missing));
+          give_up(std::move(missing));
         }
-      };
-      timer_changed_ = timer_changed_ || deadlines_.empty() || parked.deadline < deadlines_.begin()->first;
-      deadlines_.emplace(parked.deadline, token);
-      parked_.emplace(token, std::move(parked));
-    }
-  }
-  if (refused) {
+      });
+  if (token == 0) {
     refuse(Stopping());
     return;
   }
-  const uint64_t wait = store_->StartWait(std::move(keys), [this, token, ready](std::string value) {
-    Parked parked;
-    if (Take(token, &parked)) ready(std::move(value));
-  });
+  const uint64_t wait =
+      store_->StartWait(std::move(keys), wanted, [this, token, ready](std::vector<std::string> values) {
+        Parked parked;
+        if (Take(token, &parked)) ready(std::move(values));
+      });
   if (wait == 0) return;
   {
     absl::MutexLock lock(&mutex_);
@@ -108,6 +116,105 @@ void StoreService::Park(const rpc::ServerCall& call, std::vector<std::string> ke
     }
   }
   store_->CancelWait(wait);  // the time was up before the wait had its number
+}
+
+void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StorePopRequest request,
+                       PopReply reply) {
+  if (absl::Status valid = ValidateStoreKey(request.queue()); !valid.ok()) return reply(valid);
+  if (absl::Status valid = ValidateRequestId(request.request_id()); !valid.ok()) return reply(valid);
+  const std::string& request_id = request.request_id();
+  uint64_t id = 0;
+  bool refused = false;
+  absl::optional<std::string> item;
+  {
+    absl::MutexLock lock(&pop_mutex_);
+    if (const std::string* known = popped_.Find(request_id)) {
+      item = *known;
+      pops_[id = next_pop_++].replies.push_back(reply);
+    } else if (auto same = pop_by_request_.find(request_id);
+               !request_id.empty() && same != pop_by_request_.end()) {
+      id = same->second;
+      ParkedPop& pop = pops_.find(id)->second;
+      pop.calls.push_back(std::move(call));
+      pop.replies.push_back(std::move(reply));
+      // Items passed it over while its first call was known to be gone: it asks anew. If an item has been
+      // chosen for it meanwhile, that one is on its way to all its replies.
+      if (store_->CancelPop(pop.wait)) item = AskForItem(id);
+    } else {
+      id = next_pop_++;
+      const uint64_t token =
+          ParkUntil(EndOf(*call, request.timeout_ms()), [this, id](bool stopped) { GiveUpPop(id, stopped); });
+      refused = token == 0;
+      if (!refused) {
+        ParkedPop& pop = pops_[id];
+        pop.queue = request.queue();
+        pop.request_id = request_id;
+        pop.token = token;
+        pop.calls.push_back(std::move(call));
+        pop.replies.push_back(reply);
+        if (!request_id.empty()) pop_by_request_[request_id] = id;
+        item = AskForItem(id);
+      }
+    }
+  }
+  if (refused) {
+    reply(Stopping());
+  } else if (item) {
+    FinishPop(id, *std::move(item));
+  }
+}
+
+absl::optional<std::string> StoreService::AskForItem(uint64_t id) {
+  ParkedPop& pop = pops_.find(id)->second;
+  auto present = [calls = pop.calls] {
+    return std::any_of(calls.begin(), calls.end(), [](const auto& call) { return !call->IsCancelled(); });
+  };
+  return store_->StartPop(
+      pop.queue, {std::move(present), [this, id](std::string item) { FinishPop(id, std::move(item)); }},
+      &pop.wait);
+}
+
+void StoreService::FinishPop(uint64_t id, std::string item) {
+  ParkedPop pop;
+  {
+    absl::MutexLock lock(&pop_mutex_);
+    auto it = pops_.find(id);
+    pop = std::move(it->second);
+    pops_.erase(it);
+    if (!pop.request_id.empty()) {
+      popped_.Remember(pop.request_id, item);
+      pop_by_request_.erase(pop.request_id);
+    }
+  }
+  Parked parked;
+  (void)Take(pop.token, &parked);
+  for (const PopReply& reply : pop.replies) {
+    tandem::v1::StorePopResponse response;
+    response.set_value(item);
+    reply(std::move(response));
+  }
+}
+
+void StoreService::GiveUpPop(uint64_t id, bool stopped) {
+  ParkedPop pop;
+  {
+    absl::MutexLock lock(&pop_mutex_);
+    auto it = pops_.find(id);
+    // Answered; or an item has been chosen for it, and FinishPop is about to run.
+    if (it == pops_.end() || !store_->CancelPop(it->second.wait)) return;
+    pop = std::move(it->second);
+    pops_.erase(it);
+    pop_by_request_.erase(pop.request_id);
+  }
+  for (const PopReply& reply : pop.replies) {
+    if (stopped) {
+      reply(Stopping());
+      continue;
+    }
+    tandem::v1::StorePopResponse response;
+    response.set_empty(true);
+    reply(std::move(response));
+  }
 }
 
 void StoreService::RunTimer() {
@@ -134,131 +241,34 @@ void StoreService::RunTimer() {
   }
 }
 
+const std::string* StoreService::Answers::Find(const std::string& request_id) const {
+  auto it = answers_.find(request_id);
+  return it == answers_.end() ? nullptr : &it->second;
+}
+
+void StoreService::Answers::Remember(const std::string& request_id, std::string answer) {
+  constexpr size_t kAnswers = 16384, kBytes = 256 << 20;
+  bytes_ += answer.size();
+  order_.push_back(request_id);
+  answers_.emplace(request_id, std::move(answer));
+  while (order_.size() > kAnswers || (bytes_ > kBytes && order_.size() > 1)) {
+    auto oldest = answers_.find(order_.front());
+    bytes_ -= oldest->second.size();
+    answers_.erase(oldest);
+    order_.pop_front();
+  }
+}
+
 absl::StatusOr<std::string> StoreService::Once(const std::string& request_id,
                                                const std::function<absl::StatusOr<std::string>()>& body) {
   if (request_id.empty()) return body();
-  if (request_id.size() > kMaxRequestIdBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a request_id has at most ", kMaxRequestIdBytes, " bytes, not ", request_id.size()));
-  }
+  TANDEM_RETURN_IF_ERROR(ValidateRequestId(request_id));
   // Held over `body`, so that a repeat that overtakes its original waits for it.
   absl::MutexLock lock(&once_mutex_);
-  auto known = answers_.find(request_id);
-  if (known != answers_.end()) return known->second;
+  if (const std::string* known = answers_.Find(request_id)) return *known;
   absl::StatusOr<std::string> answer = body();
-  if (!answer.ok()) return answer;  // nothing was changed
-  if (answer_order_.size() == kRememberedAnswers) {
-    answers_.erase(answer_order_.front());
-    answer_order_.pop_front();
-  }
-  answers_.emplace(request_id, *answer);
-  answer_order_.push_back(request_id);
+  if (answer.ok()) answers_.Remember(request_id, *answer);  // else nothing was changed
   return answer;
-}
-
-rpc::Service StoreService::MakeService() {
-  using namespace tandem::v1;  // NOLINT: the fifteen messages of this one service
-  rpc::Service service{"tandem.v1.Store", {}};
-
-  auto set = [this](const StoreSetRequest& request) -> absl::StatusOr<StoreSetResponse> {
-    TANDEM_RETURN_IF_ERROR(store_->Set(request.key(), request.value()));
-    return StoreSetResponse();
-  };
-  auto get = [this](std::shared_ptr<rpc::ServerCall> call, StoreGetRequest request,
-                    rpc::Reply<StoreGetResponse> reply) {
-    if (absl::Status valid = ValidateStoreKey(request.key()); !valid.ok()) return reply(valid);
-    Park(
-        *call, {request.key()}, request.timeout_ms(),
-        [reply](std::string value) {
-          StoreGetResponse response;
-          response.set_value(std::move(value));
-          reply(std::move(response));
-        },
-        [reply](std::vector<std::string>) {
-          StoreGetResponse response;
-          response.set_missing(true);
-          reply(std::move(response));
-        },
-        reply);
-  };
-  auto add = [this](const StoreAddRequest& request) -> absl::StatusOr<StoreAddResponse> {
-    TANDEM_ASSIGN_OR_RETURN(
-        const std::string sum, Once(request.request_id(), [&]() -> absl::StatusOr<std::string> {
-          TANDEM_ASSIGN_OR_RETURN(const int64_t sum, store_->Add(request.key(), request.delta()));
-          return absl::StrCat(sum);
-        }));
-    int64_t value = 0;
-    TANDEM_CHECK(absl::SimpleAtoi(sum, &value));
-    StoreAddResponse response;
-    response.set_value(value);
-    return response;
-  };
-  auto compare_set =
-      [this](const StoreCompareSetRequest& request) -> absl::StatusOr<StoreCompareSetResponse> {
-    TANDEM_ASSIGN_OR_RETURN(std::string value, Once(request.request_id(), [&] {
-                              return store_->CompareSet(request.key(), request.expected(), request.desired());
-                            }));
-    StoreCompareSetResponse response;
-    response.set_value(std::move(value));
-    return response;
-  };
-  auto wait = [this](std::shared_ptr<rpc::ServerCall> call, StoreWaitRequest request,
-                     rpc::Reply<StoreWaitResponse> reply) {
-    std::vector<std::string> keys(request.keys().begin(), request.keys().end());
-    if (absl::Status valid = ValidateStoreKeys(keys); !valid.ok()) return reply(valid);
-    if (keys.empty()) return reply(StoreWaitResponse());
-    Park(
-        *call, std::move(keys), request.timeout_ms(), [reply](std::string) { reply(StoreWaitResponse()); },
-        [reply](std::vector<std::string> missing) {
-          StoreWaitResponse response;
-          for (std::string& key : missing) response.add_missing(std::move(key));
-          reply(std::move(response));
-        },
-        reply);
-  };
-  auto remove = [this](const StoreDeleteRequest& request) -> absl::StatusOr<StoreDeleteResponse> {
-    TANDEM_ASSIGN_OR_RETURN(const std::string existed,
-                            Once(request.request_id(), [&]() -> absl::StatusOr<std::string> {
-                              TANDEM_ASSIGN_OR_RETURN(const bool existed, store_->Delete(request.key()));
-                              return existed ? "1" : "0";
-                            }));
-    StoreDeleteResponse response;
-    response.set_existed(existed == "1");
-    return response;
-  };
-  auto list = [this](const StoreListRequest& request) -> absl::StatusOr<StoreListResponse> {
-    TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> keys, store_->List(request.prefix()));
-    StoreListResponse response;
-    for (std::string& key : keys) response.add_keys(std::move(key));
-    return response;
-  };
-  auto heartbeat = [this](const HeartbeatRequest& request) -> absl::StatusOr<HeartbeatResponse> {
-    TANDEM_ASSIGN_OR_RETURN(
-        JobState state,
-        membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()), request.leaving()));
-    HeartbeatResponse response;
-    response.set_ended(state.ended);
-    response.set_failed(state.failed);
-    response.set_reason(std::move(state.reason));
-    return response;
-  };
-  auto end_job = [this](const EndJobRequest& request) -> absl::StatusOr<EndJobResponse> {
-    membership_->End(request.member(), request.failed(), request.reason());
-    return EndJobResponse();
-  };
-
-  service.methods = {
-      {"Set", rpc::ProtoHandler<StoreSetRequest, StoreSetResponse>(set)},
-      {"Get", rpc::AsyncProtoHandler<StoreGetRequest, StoreGetResponse>(get)},
-      {"Add", rpc::ProtoHandler<StoreAddRequest, StoreAddResponse>(add)},
-      {"CompareSet", rpc::ProtoHandler<StoreCompareSetRequest, StoreCompareSetResponse>(compare_set)},
-      {"Wait", rpc::AsyncProtoHandler<StoreWaitRequest, StoreWaitResponse>(wait)},
-      {"Delete", rpc::ProtoHandler<StoreDeleteRequest, StoreDeleteResponse>(remove)},
-      {"List", rpc::ProtoHandler<StoreListRequest, StoreListResponse>(list)},
-      {"Heartbeat", rpc::ProtoHandler<HeartbeatRequest, HeartbeatResponse>(heartbeat)},
-      {"EndJob", rpc::ProtoHandler<EndJobRequest, EndJobResponse>(end_job)},
-  };
-  return service;
 }
 
 }  // namespace tandem::collectives

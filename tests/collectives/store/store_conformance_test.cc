@@ -7,8 +7,12 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "collectives/store/barrier.h"
+#include "collectives/store/file/file_store.h"
 #include "collectives/store/limits.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/prefix_store.h"
@@ -16,6 +20,7 @@
 #include "collectives/store/store_server.h"
 #include "rpc/loopback.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
 
 namespace tandem::collectives {
 namespace {
@@ -80,6 +85,16 @@ class GrpcSubject : public Subject {
  private:
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<RemoteStore> remote_;
+};
+
+class FileSubject : public Subject {
+ public:
+  FileSubject() : store_(FileStore::Open(directory_.File("store")).value()) {}
+  Store* store() override { return store_.get(); }
+
+ private:
+  testing::TempDir directory_;
+  std::unique_ptr<FileStore> store_;
 };
 
 struct Kind {
@@ -217,6 +232,13 @@ TEST_P(StoreTest, EmptyAndHugeKeysAreRefused) {
     EXPECT_THAT(store().CompareSet(key, "", "v"), StatusIs(absl::StatusCode::kInvalidArgument));
     EXPECT_THAT(store().Delete(key), StatusIs(absl::StatusCode::kInvalidArgument));
     EXPECT_THAT(store().Wait({"good", key}, kShort), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(store().Check({"good", key}), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(store().Append(key, "v"), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(store().MultiGet({"good", key}, kShort), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(store().MultiSet({"good", key}, {"v", "v"}), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(store().Push(key, "v"), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(store().Pop(key, kShort), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(store().Length(key), StatusIs(absl::StatusCode::kInvalidArgument));
   }
   EXPECT_THAT(store().Set(huge, "v"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4096")));
 }
@@ -229,9 +251,166 @@ TEST_P(StoreTest, ValuesPastTheLimitAreRefusedAndLargeOnesKept) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("huge")));
 }
 
+TEST_P(StoreTest, CheckDoesNotWait) {
+  TANDEM_ASSERT_OK(store().Set("a", ""));
+  EXPECT_TRUE(store().Check({"a"}).value());
+  EXPECT_FALSE(store().Check({"a", "b"}).value());
+  EXPECT_TRUE(store().Check({}).value());
+}
+
+TEST_P(StoreTest, AppendMakesAndExtendsAValueAndWakesWaiters) {
+  std::thread getter([&] { EXPECT_EQ(store().Get("log", kLong).value(), "ab"); });
+  EXPECT_EQ(store().Append("log", "ab").value(), 2);
+  getter.join();
+  EXPECT_EQ(store().Append("log", std::string("\0c", 2)).value(), 4);
+  EXPECT_EQ(store().Get("log", kLong).value(), std::string("ab\0c", 4));
+  TANDEM_ASSERT_OK(store().Set("large", std::string(kMaxStoreValueBytes - 1, 'v')));
+  EXPECT_THAT(store().Append("large", "vv"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("large")));
+  EXPECT_EQ(store().Append("large", "v").value(), static_cast<int64_t>(kMaxStoreValueBytes));
+}
+
+TEST_P(StoreTest, ManyAreSetAndGotAtOnce) {
+  TANDEM_ASSERT_OK(store().MultiSet({"a", "b", "a"}, {"1", "", "3"}));
+  EXPECT_THAT(store().MultiGet({"b", "a", "b"}, kLong).value(), ElementsAre("", "3", ""));
+  EXPECT_THAT(store().MultiGet({}, kLong).value(), ElementsAre());
+  EXPECT_THAT(store().MultiGet({"a", "none"}, kShort),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr("none"), Not(HasSubstr("a'")))));
+  EXPECT_THAT(store().MultiSet({"a", "b"}, {"x"}), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(store().Get("a", kLong).value(), "3");
+}
+
+TEST_P(StoreTest, AMultiGetSeesAMultiSetWholly) {
+  constexpr int kRounds = 60;
+  std::thread writer([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      const std::string value = absl::StrCat(i);
+      TANDEM_EXPECT_OK(store().MultiSet({"left", "right"}, {value, value}));
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    auto both = store().MultiGet({"left", "right"}, kLong);
+    TANDEM_EXPECT_OK(both);
+    if (!both.ok()) break;
+    EXPECT_EQ((*both)[0], (*both)[1]);
+  }
+  writer.join();
+}
+
+TEST_P(StoreTest, KeysAreCounted) {
+  EXPECT_EQ(store().NumKeys().value(), 0);
+  TANDEM_ASSERT_OK(store().MultiSet({"a", "b"}, {"", ""}));
+  TANDEM_ASSERT_OK(store().Push("a queue is no key", ""));
+  EXPECT_EQ(store().NumKeys().value(), 2);
+  EXPECT_TRUE(store().Delete("a").value());
+  EXPECT_EQ(store().NumKeys().value(), 1);
+}
+
+TEST_P(StoreTest, AQueueIsFirstInFirstOutAndApartFromKeys) {
+  TANDEM_ASSERT_OK(store().Set("q", "a key"));
+  for (const char* item : {"1", "", "3"}) TANDEM_ASSERT_OK(store().Push("q", item));
+  TANDEM_ASSERT_OK(store().Push("other", "4"));
+  EXPECT_EQ(store().Length("q").value(), 3);
+  EXPECT_EQ(store().Length("none").value(), 0);
+  for (const char* item : {"1", "", "3"}) EXPECT_EQ(store().Pop("q", kLong).value(), item);
+  EXPECT_THAT(store().Pop("q", kShort),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr("q'"), HasSubstr("20ms"))));
+  EXPECT_THAT(store().Pop("q", absl::ZeroDuration()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(store().Get("q", kLong).value(), "a key");
+  EXPECT_EQ(store().Pop("other", kLong).value(), "4");
+}
+
+TEST_P(StoreTest, APopWakesWhenSomethingIsPushed) {
+  std::thread popper([&] { EXPECT_EQ(store().Pop("q", kLong).value(), "it"); });
+  TANDEM_EXPECT_OK(store().Push("q", "it"));
+  popper.join();
+  EXPECT_EQ(store().Length("q").value(), 0);
+}
+
+// Invariant: every item is popped once, and items of one producer in the order in which it pushed them, as
+// each consumer sees them.
+TEST_P(StoreTest, ManyProducersAndConsumersLoseAndDoubleNothing) {
+  constexpr int kProducers = 3, kConsumers = 3, kItems = 60;
+  std::vector<std::thread> threads;
+  absl::Mutex mutex;
+  std::vector<int> seen(kProducers * kItems, 0);
+  for (int c = 0; c < kConsumers; ++c) {
+    threads.emplace_back([&] {
+      std::vector<int> last(kProducers, -1);
+      for (int i = 0; i < kProducers * kItems / kConsumers; ++i) {
+        auto item = store().Pop("q", kLong);
+        TANDEM_EXPECT_OK(item);
+        int number = 0;
+        if (!item.ok() || !absl::SimpleAtoi(*item, &number)) return;
+        EXPECT_LT(last[number / kItems], number % kItems);
+        last[number / kItems] = number % kItems;
+        absl::MutexLock lock(&mutex);
+        ++seen[number];
+      }
+    });
+  }
+  for (int p = 0; p < kProducers; ++p) {
+    threads.emplace_back([&, p] {
+      for (int i = 0; i < kItems; ++i) TANDEM_EXPECT_OK(store().Push("q", absl::StrCat(p * kItems + i)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(seen, ::testing::Each(1));
+  EXPECT_EQ(store().Length("q").value(), 0);
+}
+
+TEST_P(StoreTest, ABarrierLetsNobodyThroughBeforeAllAreThereAndServesAgain) {
+  constexpr int kRanks = 4, kRounds = 4;
+  std::atomic<int> arrived{0};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (int round = 1; round <= kRounds; ++round) {
+        ++arrived;
+        TANDEM_EXPECT_OK(StoreBarrier(&store(), "b", kRanks, rank, kLong));
+        EXPECT_GE(arrived.load(), round * kRanks);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // Nothing piles up: a round, four arrivals, a verdict or two.
+  EXPECT_LE(store().NumKeys().value(), kRanks + 3);
+}
+
+TEST_P(StoreTest, ABarrierNamesTheAbsentToAllThatCameAndServesAgain) {
+  std::vector<std::thread> threads;
+  for (int rank : {0, 2}) {
+    threads.emplace_back([&, rank] {
+      EXPECT_THAT(StoreBarrier(&store(), "b", 4, rank, absl::Milliseconds(rank == 0 ? 300 : 30000)),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded,
+                           AllOf(HasSubstr("ranks 1, 3 of 4"), HasSubstr("rank 0 waited 300ms"))));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] { TANDEM_EXPECT_OK(StoreBarrier(&store(), "b", 4, rank, kLong)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(StoreTest, ABarrierNamesRanksThatExpectOtherSizes) {
+  std::vector<std::thread> threads;
+  for (int rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      EXPECT_THAT(StoreBarrier(&store(), "b", rank == 0 ? 3 : 4, rank, kLong),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr("rank 0 expects 3 ranks, rank 1 expects 4")));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(StoreBarrier(&store(), "b", 2, 2, kLong), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, StoreTest,
                          ::testing::Values(KindOf<MemorySubject>("Memory"), KindOf<PrefixSubject>("Prefix"),
-                                           KindOf<LoopbackSubject>("Loopback"), KindOf<GrpcSubject>("Grpc")),
+                                           KindOf<LoopbackSubject>("Loopback"), KindOf<GrpcSubject>("Grpc"),
+                                           KindOf<FileSubject>("File")),
                          [](const auto& info) { return info.param.name; });
 
 TEST(PrefixStoreTest, PrefixesKeepTheirKeysApart) {
@@ -246,7 +425,7 @@ TEST(PrefixStoreTest, PrefixesKeepTheirKeysApart) {
 TEST(MemoryStoreTest, AWaitNeedsAllKeysAtTheSameTime) {
   MemoryStore store;
   int ready = 0;
-  EXPECT_NE(store.StartWait({"a", "b"}, [&](std::string) { ++ready; }), 0u);
+  EXPECT_NE(store.StartWait({"a", "b"}, 1, [&](std::vector<std::string>) { ++ready; }), 0u);
   TANDEM_ASSERT_OK(store.Set("a", "1"));
   TANDEM_ASSERT_OK(store.Delete("a"));
   TANDEM_ASSERT_OK(store.Set("b", "2"));
@@ -258,11 +437,28 @@ TEST(MemoryStoreTest, AWaitNeedsAllKeysAtTheSameTime) {
 TEST(MemoryStoreTest, ACancelledWaitIsSilent) {
   MemoryStore store;
   int ready = 0;
-  const uint64_t id = store.StartWait({"a"}, [&](std::string) { ++ready; });
+  const uint64_t id = store.StartWait({"a"}, 1, [&](std::vector<std::string>) { ++ready; });
   store.CancelWait(id);
   store.CancelWait(id);
   TANDEM_ASSERT_OK(store.Set("a", "1"));
   EXPECT_EQ(ready, 0);
+}
+
+TEST(MemoryStoreTest, AnAbsentPopperIsPassedOverAndACancelledOneGetsNothing) {
+  MemoryStore store;
+  bool here = false;
+  std::vector<std::string> got;
+  uint64_t first = 0, second = 0;
+  EXPECT_FALSE(
+      store.StartPop("q", {[&] { return here; }, [&](std::string item) { got.push_back(item); }}, &first));
+  EXPECT_FALSE(store.StartPop("q", {nullptr, [&](std::string item) { got.push_back(item + "!"); }}, &second));
+  TANDEM_ASSERT_OK(store.Push("q", "1"));
+  EXPECT_THAT(got, ElementsAre("1!"));
+  EXPECT_FALSE(store.CancelPop(second));
+  TANDEM_ASSERT_OK(store.Push("q", "2"));
+  EXPECT_EQ(store.Length("q").value(), 1);
+  EXPECT_TRUE(store.CancelPop(first));
+  EXPECT_EQ(store.TryPop("q"), "2");
 }
 
 }  // namespace

@@ -72,6 +72,37 @@ TEST_F(LossyStoreTest, ADuplicatedCallIsAppliedOnce) {
   EXPECT_EQ(memory_.TryGet("n"), "7");
 }
 
+TEST_F(LossyStoreTest, NoChangeWhoseAnswerWasLostIsMadeTwice) {
+  auto store = Connect(LoseEveryOtherAnswer);
+  EXPECT_EQ(store->Append("a", "xy").value(), 2);
+  EXPECT_EQ(memory_.TryGet("a"), "xy");
+  TANDEM_ASSERT_OK(store->Push("q", "1"));
+  TANDEM_ASSERT_OK(store->Push("q", "2"));
+  EXPECT_EQ(memory_.Length("q").value(), 2);
+}
+
+TEST_F(LossyStoreTest, APopWhoseAnswerWasLostGetsTheSameItemAgain) {
+  auto store = Connect(LoseEveryOtherAnswer);
+  for (const char* item : {"1", "2", "3"}) TANDEM_ASSERT_OK(memory_.Push("q", item));
+  for (const char* item : {"1", "2", "3"}) EXPECT_EQ(store->Pop("q", absl::Seconds(30)).value(), item);
+}
+
+TEST_F(LossyStoreTest, APopThatIsRepeatedWhileItWaitsTakesOneItem) {
+  absl::Notification parked;
+  auto store = Connect([&](absl::string_view, int64_t) {
+    rpc::Fault fault;
+    fault.kind = rpc::Fault::Kind::kDuplicate;
+    parked.Notify();
+    return fault;
+  });
+  std::thread popper([&] { EXPECT_EQ(store->Pop("q", absl::Seconds(30)).value(), "1"); });
+  parked.WaitForNotification();
+  TANDEM_EXPECT_OK(memory_.Push("q", "1"));
+  popper.join();
+  TANDEM_EXPECT_OK(memory_.Push("q", "2"));
+  EXPECT_EQ(memory_.Length("q").value(), 1);
+}
+
 TEST_F(LossyStoreTest, TwoClientsRequestsAreNotMistakenForRepeats) {
   auto first = Connect(nullptr), second = Connect(nullptr);
   EXPECT_EQ(first->Add("n", 1).value(), 1);
@@ -90,6 +121,8 @@ TEST_F(LossyStoreTest, AStoreThatNeverAnswersIsUnavailableNotMissingAKey) {
   EXPECT_THAT(store->Get("k", absl::Milliseconds(20)),
               StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("loopback"), HasSubstr("Get"))));
   EXPECT_THAT(store->Set("k", "w"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Set")));
+  EXPECT_THAT(store->Pop("q", absl::Milliseconds(20)),
+              StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("loopback"), HasSubstr("Pop"))));
 }
 
 TEST_F(LossyStoreTest, AStoppedServiceAnswersItsWaitersAtOnce) {
@@ -106,6 +139,8 @@ TEST_F(LossyStoreTest, AStoppedServiceAnswersItsWaitersAtOnce) {
   EXPECT_THAT(store->Get("never", absl::Minutes(2)),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("shutting down")));
   stopper.join();
+  EXPECT_THAT(store->Pop("q", absl::Minutes(2)),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("shutting down")));
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
@@ -131,6 +166,19 @@ TEST(StoreServerTest, AServerThatIsGoneIsNamed) {
   EXPECT_THAT(remote.Set("k", "v"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(target)));
   EXPECT_THAT(remote.Get("k", absl::Milliseconds(200)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr(target)));
+}
+
+TEST(StoreServerTest, APopperWhoseConnectionBrokeIsPassedOver) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
+  const std::string target = absl::StrCat("127.0.0.1:", server->port());
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
+    RemoteStore gone(std::move(channel));
+    // The call ends a little after its time: its server keeps it parked no longer.
+    EXPECT_THAT(gone.Pop("q", absl::Milliseconds(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  }
+  TANDEM_ASSERT_OK(server->store()->Push("q", "1"));
+  EXPECT_EQ(server->store()->Length("q").value(), 1);
 }
 
 TEST(StoreServerTest, ShutdownDoesNotWaitForWaiters) {

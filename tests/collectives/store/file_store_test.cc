@@ -1,0 +1,321 @@
+// One file, several processes: killed in the middle of a change, full disks, files that are something else.
+
+#include "collectives/store/file/file_store.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+extern char** environ;
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::tandem::testing::TempDir;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLong = absl::Seconds(60);
+
+// This binary as another process, in one of the DISABLED tests below.
+class Child {
+ public:
+  Child(const std::string& test, const std::string& path, int number) {
+    std::vector<std::string> arguments = {"/proc/self/exe", "--gtest_filter=FileStoreChild.DISABLED_" + test,
+                                          "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
+    std::vector<std::string> variables = {"TANDEM_TEST_STORE=" + path,
+                                          absl::StrCat("TANDEM_TEST_NUMBER=", number)};
+    for (char** one = environ; *one != nullptr; ++one) variables.push_back(*one);
+    std::vector<char*> argv, envp;
+    for (std::string& text : arguments) argv.push_back(text.data());
+    for (std::string& text : variables) envp.push_back(text.data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+    TANDEM_CHECK(posix_spawn(&pid_, "/proc/self/exe", nullptr, nullptr, argv.data(), envp.data()) == 0);
+  }
+  ~Child() { Kill(); }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    (void)Wait();
+  }
+  // The exit code; -1 if it was killed.
+  int Wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+std::unique_ptr<FileStore> OpenAsChild(int* number) {
+  const char* path = std::getenv("TANDEM_TEST_STORE");
+  TANDEM_CHECK(path != nullptr && absl::SimpleAtoi(std::getenv("TANDEM_TEST_NUMBER"), number));
+  return FileStore::Open(path).value();
+}
+
+constexpr int kAdds = 200;
+
+TEST(FileStoreChild, DISABLED_Adds) {
+  int number = 0;
+  auto store = OpenAsChild(&number);
+  for (int i = 0; i < kAdds; ++i) TANDEM_ASSERT_OK(store->Add("sum", 1));
+  TANDEM_ASSERT_OK(store->Set(absl::StrCat("done/", number), ""));
+}
+
+// Changes three keys together until it is killed: long records, so that a kill falls into a write.
+TEST(FileStoreChild, DISABLED_WritesForEver) {
+  int number = 0;
+  auto store = OpenAsChild(&number);
+  for (int i = 0;; ++i) {
+    const std::string value = absl::StrCat(i, ":", std::string(100000, static_cast<char>('a' + i % 26)));
+    const std::string prefix = absl::StrCat("writer/", number, "/");
+    TANDEM_ASSERT_OK(store->MultiSet({prefix + "1", prefix + "2", prefix + "3"}, {value, value, value}));
+    TANDEM_ASSERT_OK(store->Add("changes", 1));
+  }
+}
+
+TEST(FileStoreChild, DISABLED_PopsAndCounts) {
+  int number = 0;
+  auto store = OpenAsChild(&number);
+  while (true) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::string item, store->Pop("work", kLong));
+    if (item == "end") return;
+    TANDEM_ASSERT_OK(store->Add("popped/" + item, 1));
+  }
+}
+
+TEST(FileStoreTest, ProcessesLoseNoAddition) {
+  TempDir directory;
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(directory.File("s")));
+  Child a("Adds", directory.File("s"), 0), b("Adds", directory.File("s"), 1),
+      c("Adds", directory.File("s"), 2);
+  TANDEM_EXPECT_OK(store->Wait({"done/0", "done/1", "done/2"}, kLong));
+  EXPECT_EQ(store->Add("sum", 0).value(), 3 * kAdds);
+  EXPECT_EQ(a.Wait() + b.Wait() + c.Wait(), 0);
+}
+
+TEST(FileStoreTest, ProcessesShareAQueueAndEachItemGoesToOne) {
+  constexpr int kItems = 150;
+  TempDir directory;
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(directory.File("s")));
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 3; ++i)
+    children.push_back(std::make_unique<Child>("PopsAndCounts", directory.File("s"), i));
+  for (int i = 0; i < kItems; ++i) TANDEM_ASSERT_OK(store->Push("work", absl::StrCat(i)));
+  for (int i = 0; i < 3; ++i) TANDEM_ASSERT_OK(store->Push("work", "end"));
+  for (auto& child : children) EXPECT_EQ(child->Wait(), 0);
+  for (int i = 0; i < kItems; ++i) EXPECT_EQ(store->Get(absl::StrCat("popped/", i), kLong).value(), "1");
+}
+
+// Invariant: what three keys hold is equal whenever they are read, whoever was killed while writing them.
+TEST(FileStoreTest, WritersThatAreKilledLeaveWholeChangesOnly) {
+  TempDir directory;
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(directory.File("s")));
+  int64_t changes = 0;
+  for (int round = 0; round < 6; ++round) {
+    Child first("WritesForEver", directory.File("s"), 0), second("WritesForEver", directory.File("s"), 1);
+    // Both are at work, and the moment of the kill differs from round to round.
+    const int64_t enough = changes + 4 + round;
+    const absl::Time deadline = absl::Now() + kLong;
+    while (changes < enough && absl::Now() < deadline) {
+      TANDEM_ASSERT_OK_AND_ASSIGN(const std::string text, store->Get("changes", kLong));
+      ASSERT_TRUE(absl::SimpleAtoi(text, &changes));
+    }
+    ASSERT_GE(changes, enough);
+    first.Kill();
+    second.Kill();
+    TANDEM_ASSERT_OK(store->Set("still", "works"));
+    for (int writer : {0, 1}) {
+      const std::string prefix = absl::StrCat("writer/", writer, "/");
+      TANDEM_ASSERT_OK_AND_ASSIGN(const bool wrote, store->Check({prefix + "1"}));
+      if (!wrote) continue;
+      TANDEM_ASSERT_OK_AND_ASSIGN(auto values,
+                                  store->MultiGet({prefix + "1", prefix + "2", prefix + "3"}, kLong));
+      EXPECT_EQ(values[0], values[1]);
+      EXPECT_EQ(values[1], values[2]);
+    }
+    // One that opens the file now reads it from its beginning.
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto late, FileStore::Open(directory.File("s")));
+    EXPECT_EQ(late->Get("still", absl::ZeroDuration()).value(), "works");
+  }
+}
+
+// Every possible torn end: the file is cut at each byte of its last record, or followed by part of one.
+TEST(FileStoreTest, ATornLastRecordIsIgnoredAndHealed) {
+  TempDir directory;
+  const std::string path = directory.File("s");
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto first, FileStore::Open(path));
+  TANDEM_ASSERT_OK(first->Set("kept", "1"));
+  struct stat before, after;
+  ASSERT_EQ(stat(path.c_str(), &before), 0);
+  TANDEM_ASSERT_OK(first->Set("torn", "2"));
+  ASSERT_EQ(stat(path.c_str(), &after), 0);
+  std::string bytes(after.st_size, '\0');
+  std::ifstream(path, std::ios::binary).read(bytes.data(), after.st_size);
+  for (off_t size = before.st_size + 1; size < after.st_size; ++size) {
+    const std::string copy = directory.File(absl::StrCat("copy", size));
+    std::ofstream(copy, std::ios::binary).write(bytes.data(), size);
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(copy));
+    EXPECT_EQ(store->Get("kept", absl::ZeroDuration()).value(), "1");
+    EXPECT_FALSE(store->Check({"torn"}).value());
+    TANDEM_ASSERT_OK(store->Set("torn", "3"));
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto other, FileStore::Open(copy));
+    EXPECT_EQ(other->Get("torn", absl::ZeroDuration()).value(), "3");
+  }
+}
+
+TEST(FileStoreTest, DamageInTheMiddleIsNamedNotSkipped) {
+  TempDir directory;
+  const std::string path = directory.File("s");
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
+    TANDEM_ASSERT_OK(store->Set("a", "1234"));
+    TANDEM_ASSERT_OK(store->Set("b", "5678"));
+  }
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  file.seekp(bytes.find("1234"));
+  file << "9";
+  file.close();
+  EXPECT_THAT(FileStore::Open(path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+}
+
+TEST(FileStoreTest, AFileOfSomethingElseIsLeftAsItIs) {
+  TempDir directory;
+  const std::string path = directory.File("letter");
+  std::ofstream(path) << "Dear all";
+  EXPECT_THAT(FileStore::Open(path),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no store file")));
+  std::string text;
+  std::getline(std::ifstream(path), text);
+  EXPECT_EQ(text, "Dear all");
+  EXPECT_THAT(FileStore::Open(directory.path()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(directory.path())));
+  EXPECT_THAT(FileStore::Open(directory.File("no/such/dir")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/such/dir")));
+  EXPECT_THAT(FileStore::Open("/proc/store"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/proc/store")));
+}
+
+TEST(FileStoreTest, APathThatMayNotBeWrittenIsNamed) {
+  if (geteuid() == 0) {
+    // Root may write everywhere but into a file system that is read-only.
+    TempDir directory;
+    if (mount("none", directory.path().c_str(), "tmpfs", MS_RDONLY, "size=64k") != 0) {
+      GTEST_SKIP() << "may not mount a file system here";
+    }
+    EXPECT_THAT(FileStore::Open(directory.File("s")),
+                StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr(directory.path())));
+    umount(directory.path().c_str());
+    return;
+  }
+  EXPECT_THAT(FileStore::Open("/store"), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("/store")));
+}
+
+TEST(FileStoreTest, AFullDiskIsNamedAndLeavesTheStoreAsItWas) {
+  TempDir directory;
+  if (mount("none", directory.path().c_str(), "tmpfs", 0, "size=256k") != 0) {
+    GTEST_SKIP() << "may not mount a small file system here: run as root to test a full disk";
+  }
+  {
+    auto opened = FileStore::Open(directory.File("s"));
+    auto other = FileStore::Open(directory.File("s"));
+    TANDEM_EXPECT_OK(opened);
+    TANDEM_EXPECT_OK(other);
+    if (opened.ok() && other.ok()) {
+      FileStore& store = **opened;
+      TANDEM_EXPECT_OK(store.Set("a", "1"));
+      EXPECT_THAT(store.Set("a", std::string(1 << 20, 'x')),
+                  StatusIs(absl::StatusCode::kResourceExhausted,
+                           AllOf(HasSubstr(directory.path()), HasSubstr("No space left"))));
+      EXPECT_EQ(store.Get("a", absl::ZeroDuration()).value(), "1");
+      EXPECT_EQ((*other)->Get("a", absl::ZeroDuration()).value(), "1");
+      TANDEM_EXPECT_OK(store.Set("a", "2"));
+      EXPECT_EQ((*other)->Get("a", absl::ZeroDuration()).value(), "2");
+    }
+  }
+  umount(directory.path().c_str());
+}
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+TEST(FileStoreTest, TheLastOfItsUsersRemovesTheFile) {
+  TempDir directory;
+  const std::string path = directory.File("s");
+  FileStoreOptions options;
+  options.users = 2;
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto first, FileStore::Open(path, options));
+  TANDEM_ASSERT_OK(first->Set("a", "1"));
+  first.reset();
+  EXPECT_TRUE(Exists(path)) << "the second user has not come";
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto second, FileStore::Open(path, options));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto again, FileStore::Open(path, options));
+  EXPECT_EQ(second->Get("a", absl::ZeroDuration()).value(), "1");
+  second.reset();
+  EXPECT_TRUE(Exists(path)) << "somebody still uses it";
+  again.reset();
+  EXPECT_FALSE(Exists(path));
+}
+
+TEST(FileStoreTest, WhatAKilledJobLeftIsDiscardedOnlyWhenNobodyUsesIt) {
+  TempDir directory;
+  const std::string path = directory.File("s");
+  FileStoreOptions options;
+  options.clear_abandoned = true;
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto watcher, FileStore::Open(path));
+    Child writer("WritesForEver", path, 0);
+    TANDEM_EXPECT_OK(watcher->Wait({"changes"}, kLong));
+    writer.Kill();
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto joined, FileStore::Open(path, options));
+    EXPECT_TRUE(joined->Check({"changes"}).value());
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto fresh, FileStore::Open(path, options));
+  EXPECT_EQ(fresh->NumKeys().value(), 0);
+  TANDEM_ASSERT_OK(fresh->Set("a", "1"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto second, FileStore::Open(path, options));
+  EXPECT_EQ(second->NumKeys().value(), 1);
+}
+
+TEST(FileStoreTest, ARemovedFileIsNamedAndALockedOneHasADeadline) {
+  TempDir directory;
+  const std::string path = directory.File("s");
+  FileStoreOptions options;
+  options.lock_timeout = absl::Milliseconds(50);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path, options));
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_len = 1;
+  ASSERT_EQ(fcntl(fd, F_OFD_SETLK, &lock), 0);
+  EXPECT_THAT(store->Set("a", "1"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stays locked")));
+  close(fd);
+  TANDEM_ASSERT_OK(store->Set("a", "1"));
+  unlink(path.c_str());
+  EXPECT_THAT(store->Set("a", "2"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("removed")));
+  EXPECT_THAT(store->Get("b", kLong), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("removed")));
+}
+
+}  // namespace
+}  // namespace tandem::collectives

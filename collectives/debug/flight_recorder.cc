@@ -109,9 +109,10 @@ uint64_t FlightRecorder::Claim(uint32_t group, const Operation& o, bool started)
     const Fingerprint f = FingerprintOf(o);
     const uint64_t element = SizeOf(o.dtype);
     const uint64_t now = clock_.Now();
-    entry.Set(kGroupAndRoot, Pack(group, static_cast<uint32_t>(o.root)));
-    entry.Set(kKinds, Pack(static_cast<uint32_t>(o.kind) | static_cast<uint32_t>(o.dtype) << 8 |
-                               static_cast<uint32_t>(o.reduce) << 16 | static_cast<uint32_t>(o.even) << 24 |
+    entry.Set(kGroupAndRoot, Pack(group, static_cast<uint32_t>(f.root)));
+    // The fingerprint's, where what does not matter is zero: so ranks can be compared.
+    entry.Set(kKinds, Pack(static_cast<uint32_t>(f.kind) | static_cast<uint32_t>(f.dtype) << 8 |
+                               static_cast<uint32_t>(f.reduce) << 16 | static_cast<uint32_t>(f.even) << 24 |
                                static_cast<uint32_t>(o.device.kind) << 25,
                            o.tag));
     entry.Set(kSequence, o.sequence);

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "collectives/reduce/reduce.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 namespace {
 
 // Vectors up to this are reduced whole by every rank (divided by the number of peers that send them).
@@ -228,8 +228,17 @@ bool Run::ReduceScatter() {
 }
 
 bool Run::Direct() {
+  // The fingerprint does not cover what only a pair of ranks must agree upon. So that all ranks hear of a
+  // pair that does not, each tells all others when it is content with its own pairs.
+  const bool by_pairs = !op_.even && (op_.kind == OpKind::kGather || op_.kind == OpKind::kScatter ||
+                                      op_.kind == OpKind::kAllToAll);
+  char* const contented = by_pairs ? scratch_->Get(world_) : nullptr;  // one byte from each rank
   ForEachPeer([&](int p) {
     Lane& lane = lanes_[p];
+    if (by_pairs) {
+      lane.receive2 = contented + p;
+      lane.receive2_bytes = lane.send2_bytes = 1;
+    }
     lane.send_bytes = CountTo(op_, rank_, p) * size_;
     lane.receive_bytes = CountFrom(op_, rank_, p) * size_;
     const bool in_parts = op_.kind == OpKind::kScatter || op_.kind == OpKind::kAllToAll;
@@ -242,6 +251,10 @@ bool Run::Direct() {
     }
   });
   if (!Begin()) return false;
+  if (by_pairs) {
+    if (!exchange_->AwaitHeads()) return false;
+    ForEachPeer([&](int p) { exchange_->SendMore(p, contented + rank_, 1); });
+  }
   // This rank's own part, while the others' are on their way.
   const bool is_root = rank_ == op_.root;
   if (op_.kind == OpKind::kAllGather || (op_.kind == OpKind::kGather && is_root)) {
@@ -314,4 +327,4 @@ void RunAlone(const Operation& o) {
   }
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp

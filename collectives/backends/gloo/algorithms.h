@@ -18,7 +18,7 @@
 #include "collectives/backends/gloo/exchange.h"
 #include "collectives/operation.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 
 // Memory that is kept from one operation to the next. For one thread.
 class Scratch {
@@ -42,6 +42,6 @@ bool RunCollective(const Operation& operation, int rank, int world_size, absl::T
 // Runs a collective of a group of one.
 void RunAlone(const Operation& operation);
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp
 
 #endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_ALGORITHMS_H_

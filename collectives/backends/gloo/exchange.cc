@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 
 Exchange::Exchange(int rank, int world_size) : rank_(rank), world_size_(world_size), peers_(world_size) {}
 
@@ -307,4 +307,4 @@ Exchange::Failure Exchange::failure() const {
   return failure_;
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp

@@ -27,7 +27,7 @@
 #include "absl/types/span.h"
 #include "collectives/backends/gloo/links.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 
 // Data moves and is reduced in pieces of this many bytes, a multiple of every element's size.
 inline constexpr size_t kChunkBytes = 256 << 10;
@@ -140,6 +140,6 @@ class Exchange {
   Failure failure_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp
 
 #endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_EXCHANGE_H_

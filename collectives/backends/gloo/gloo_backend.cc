@@ -17,6 +17,7 @@
 #include "collectives/reduce/reduce.h"
 
 namespace tandem::collectives {
+namespace gloo_tcp {
 namespace {
 
 // How long a rank that lost a peer looks for the peer's reason before it calls it dead.
@@ -304,13 +305,14 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
 }
 
 }  // namespace
+}  // namespace gloo_tcp
 
 BackendFactory GlooBackendFactory() {
   BackendFactory factory;
   factory.name = "gloo";
   factory.device = Device::Kind::kCpu;
   factory.viable = [](const BackendOptions&) { return absl::OkStatus(); };
-  factory.make = Make;
+  factory.make = gloo_tcp::Make;
   return factory;
 }
 

@@ -20,10 +20,10 @@
 #include "collectives/backends/gloo/meeting.h"
 #include "gloo/transport/tcp/device.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 namespace {
 
-namespace tcp = gloo::transport::tcp;
+namespace tcp = ::gloo::transport::tcp;
 
 // What one turn of the event loop reads from one peer before the others have theirs.
 constexpr size_t kReadBudget = 2 << 20;
@@ -252,4 +252,4 @@ absl::StatusOr<std::unique_ptr<Links>> Links::Connect(Store* store, const std::s
   }
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp

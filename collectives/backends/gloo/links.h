@@ -19,7 +19,7 @@
 #include "collectives/operation.h"
 #include "collectives/store/store.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 
 // The head of a message, sent as it lies in memory, by and to machines of little-endian order; `bytes` of
 // payload follow. Plain value.
@@ -85,6 +85,6 @@ class Links {
   virtual void Close() = 0;
 };
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp
 
 #endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_H_

@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "collectives/backends/gloo/links.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 namespace {
 
 absl::Duration Left(absl::Time deadline) { return std::max(deadline - absl::Now(), absl::ZeroDuration()); }
@@ -243,4 +243,4 @@ absl::StatusOr<std::vector<Socket>> MeetOverTcp(Store* store, const std::string&
   return meeting.Gather();
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp

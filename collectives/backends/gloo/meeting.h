@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "collectives/store/store.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 
 // A descriptor that is closed with its owner.
 class Socket {
@@ -36,6 +36,6 @@ absl::StatusOr<std::vector<Socket>> MeetOverTcp(Store* store, const std::string&
                                                 int world_size, const std::string& address,
                                                 absl::Time deadline);
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp
 
 #endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_MEETING_H_

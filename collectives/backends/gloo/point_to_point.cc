@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "collectives/backends/gloo/exchange.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 namespace {
 
 // What an eager message takes of its receiver's memory.
@@ -454,4 +454,4 @@ void PointToPoint::WatchLoop() {
   }
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp

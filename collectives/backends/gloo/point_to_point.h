@@ -26,7 +26,7 @@
 #include "collectives/backend.h"
 #include "collectives/backends/gloo/links.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 
 // Thread-safe.
 class PointToPoint {
@@ -132,6 +132,6 @@ class PointToPoint {
   std::thread watcher_;  // ends operations by their deadline; started when one has to wait
 };
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp
 
 #endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_POINT_TO_POINT_H_

@@ -1,0 +1,103 @@
+#ifndef TANDEM_TESTS_COLLECTIVES_BACKENDS_BACKEND_FIXTURE_H_
+#define TANDEM_TESTS_COLLECTIVES_BACKENDS_BACKEND_FIXTURE_H_
+
+// Groups of ranks that are threads of one process, and operations built from vectors.
+
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/backend.h"
+#include "collectives/store/memory_store.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::collectives {
+
+// Options of rank `rank` of `hosts.size()`; hosts[r] is rank r's host.
+inline BackendOptions OptionsOf(Store* store, int rank, const std::vector<std::string>& hosts,
+                                const std::string& address = "127.0.0.1") {
+  BackendOptions options;
+  options.group = "test";
+  options.rank = rank;
+  options.world_size = static_cast<int>(hosts.size());
+  options.store = store;
+  for (const std::string& host : hosts) options.peers.push_back({host, address, getpid()});
+  options.deadline = absl::Now() + absl::Seconds(30);
+  options.timeout = absl::Seconds(30);
+  return options;
+}
+
+// Runs `body(backend, rank)` for each rank, each on a thread of its own, and waits for all.
+inline void RunRanks(const BackendFactory& factory, const std::vector<std::string>& hosts,
+                     const std::function<void(Backend&, int)>& body) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
+    threads.emplace_back([&, rank] {
+      auto backend = factory.make(OptionsOf(&store, rank, hosts));
+      TANDEM_ASSERT_OK(backend);
+      body(**backend, rank);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline void RunRanks(const BackendFactory& factory, int world_size,
+                     const std::function<void(Backend&, int)>& body) {
+  RunRanks(factory, std::vector<std::string>(world_size, "host"), body);
+}
+
+// An all-reduce of floats in place.
+inline Operation AllReduceOf(std::vector<float>* values, uint64_t sequence,
+                             absl::Duration timeout = absl::Seconds(60)) {
+  Operation operation;
+  operation.kind = OpKind::kAllReduce;
+  operation.dtype = DType::kF32;
+  operation.sequence = sequence;
+  operation.in = {values->data(), values->size()};
+  operation.out = {values->data(), values->size()};
+  operation.timeout = timeout;
+  return operation;
+}
+
+inline Operation BarrierOf(uint64_t sequence, absl::Duration timeout = absl::Seconds(60)) {
+  Operation operation;
+  operation.sequence = sequence;
+  operation.timeout = timeout;
+  return operation;
+}
+
+// A message of floats.
+inline Operation SendOf(const std::vector<float>& values, int to, uint32_t tag = 0,
+                        absl::Duration timeout = absl::Seconds(60)) {
+  Operation operation;
+  operation.kind = OpKind::kSend;
+  operation.dtype = DType::kF32;
+  operation.root = to;
+  operation.tag = tag;
+  operation.in = {values.data(), values.size()};
+  operation.timeout = timeout;
+  return operation;
+}
+
+inline Operation RecvOf(std::vector<float>* values, int from, uint32_t tag = 0,
+                        absl::Duration timeout = absl::Seconds(60)) {
+  Operation operation;
+  operation.kind = OpKind::kRecv;
+  operation.dtype = DType::kF32;
+  operation.root = from;
+  operation.tag = tag;
+  operation.out = {values->data(), values->size()};
+  operation.timeout = timeout;
+  return operation;
+}
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_TESTS_COLLECTIVES_BACKENDS_BACKEND_FIXTURE_H_

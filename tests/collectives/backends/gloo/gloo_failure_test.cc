@@ -1,0 +1,284 @@
+// How a group over Gloo fails: always on every rank, always by its deadline, always with a name.
+
+#include <array>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "collectives/backends/gloo/gloo_backend.h"
+#include "tests/collectives/backends/backend_fixture.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+TEST(GlooConnectTest, ARankThatNeverComesIsNamed) {
+  MemoryStore store;
+  BackendOptions options = OptionsOf(&store, 0, {"a", "a", "a"});
+  options.deadline = absl::Now() + absl::Milliseconds(100);
+  EXPECT_THAT(GlooBackendFactory().make(options).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("'test'"), HasSubstr("ranks 1, 2 of 3 did not come"))));
+}
+
+TEST(GlooConnectTest, ARankThatGoesBeforeItConnectsIsNamed) {
+  MemoryStore store;
+  // As left by a process that listened for a moment. Port 1 of this machine: nobody is there.
+  TANDEM_ASSERT_OK(store.Set("address/0", "127.0.0.1 1"));
+  BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
+  options.deadline = absl::Now() + absl::Seconds(5);
+  EXPECT_THAT(GlooBackendFactory().make(options).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot connect to rank 0 at 127.0.0.1 1")));
+}
+
+TEST(GlooConnectTest, AnAddressThatIsNotThisMachinesIsNamed) {
+  MemoryStore store;
+  auto with = [&](const std::string& address) {
+    return GlooBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}, address)).status();
+  };
+  EXPECT_THAT(with("example.org"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'example.org'")));
+  EXPECT_THAT(with("192.0.2.7"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("192.0.2.7")));
+}
+
+TEST(GlooConnectTest, AStrangerWhoConnectsIsNotTakenForARank) {
+  MemoryStore store;
+  // The ranks of two groups share a store by mistake: rank 1 is of another group.
+  std::thread other([&] {
+    BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
+    options.group = "other";
+    options.deadline = absl::Now() + absl::Seconds(1);
+    EXPECT_FALSE(GlooBackendFactory().make(options).ok());
+  });
+  BackendOptions options = OptionsOf(&store, 0, {"a", "a"});
+  options.deadline = absl::Now() + absl::Seconds(1);
+  EXPECT_THAT(GlooBackendFactory().make(options).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2")));
+  other.join();
+}
+
+TEST(GlooFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
+  absl::BlockingCounter failed(2);
+  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    std::vector<float> values(1024, 1.0f);
+    if (rank == 1) failed.Wait();  // comes when the others have given up
+    const absl::Status first = backend.Run(AllReduceOf(&values, 1, absl::Milliseconds(300)));
+    EXPECT_THAT(first, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                HasSubstr("all_reduce #1 (sum of f32 x 1024) on group 'test': rank 1 did not "
+                                          "arrive within 300ms")));
+    // Broken from now on, for the same reason.
+    EXPECT_EQ(backend.Run(BarrierOf(2)), first);
+    EXPECT_EQ(backend.RunPointToPoint(SendOf(values, (rank + 1) % 3)).status(), first);
+    if (rank != 1) failed.DecrementCount();
+  });
+}
+
+TEST(GlooFailureTest, ARankThatIsMissingInALargeOperationIsNamedToAll) {
+  absl::BlockingCounter failed(2);
+  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+    std::vector<float> values(4 << 20, 1.0f);
+    if (rank == 2) return failed.Wait();
+    EXPECT_THAT(backend.Run(AllReduceOf(&values, 0, absl::Milliseconds(300))),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 2 did not arrive")));
+    failed.DecrementCount();
+  });
+}
+
+// Each rank calls what `operation` gives it; all must hear both sides' descriptions.
+void ExpectDisagreement(int world, const std::function<Operation(int, std::vector<char>*)>& operation,
+                        const std::string& one, const std::string& other) {
+  RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
+    std::vector<char> memory(32 << 20);
+    Operation o = operation(rank, &memory);
+    o.timeout = absl::Seconds(20);
+    const absl::Status status = backend.Run(o);
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(one), HasSubstr(other))));
+    EXPECT_EQ(backend.Run(BarrierOf(1)), status);
+  });
+}
+
+Operation InPlace(OpKind kind, size_t count, std::vector<char>* memory) {
+  Operation o;
+  o.kind = kind;
+  o.dtype = DType::kF32;
+  o.in = {memory->data(), count};
+  o.out = {memory->data(), count};
+  return o;
+}
+
+TEST(GlooDisagreementTest, DifferentSizesAreNamedOnAllRanks) {
+  // Small against small, small against large, large against larger.
+  const std::array<size_t, 2> kSizes[] = {{10, 11}, {0, 1}, {100, 5 << 20}, {3 << 20, 4 << 20}};
+  for (const auto& sizes : kSizes) {
+    for (int world : {2, 3}) {
+      ExpectDisagreement(
+          world,
+          [&](int rank, std::vector<char>* memory) {
+            return InPlace(OpKind::kAllReduce, sizes[rank == 1], memory);
+          },
+          absl::StrCat("all_reduce #0 (sum of f32 x ", sizes[0], ")"),
+          absl::StrCat("rank 1 calls all_reduce #0 (sum of f32 x ", sizes[1], ")"));
+    }
+  }
+}
+
+TEST(GlooDisagreementTest, DifferentOperationsAreNamedOnAllRanks) {
+  ExpectDisagreement(
+      3,
+      [](int rank, std::vector<char>* memory) {
+        return rank == 2 ? BarrierOf(0) : InPlace(OpKind::kAllReduce, 1 << 20, memory);
+      },
+      "rank 2 calls barrier #0", "all_reduce #0 (sum of f32 x 1048576)");
+}
+
+TEST(GlooDisagreementTest, AMissingCallIsNamedByItsNumber) {
+  ExpectDisagreement(
+      2,
+      [](int rank, std::vector<char>* memory) {
+        Operation o = InPlace(OpKind::kAllReduce, 10, memory);
+        o.sequence = 7 + rank;
+        return o;
+      },
+      "all_reduce #7", "all_reduce #8");
+}
+
+TEST(GlooDisagreementTest, DifferentTypesRootsAndReductionsAreNamed) {
+  auto disagree = [](auto change, const std::string& one, const std::string& other) {
+    ExpectDisagreement(
+        2,
+        [&](int rank, std::vector<char>* memory) {
+          Operation o = InPlace(OpKind::kReduce, 8, memory);
+          change(rank, &o);
+          return o;
+        },
+        one, other);
+  };
+  disagree([](int rank, Operation* o) { o->dtype = rank == 0 ? DType::kF64 : DType::kI64; }, "f64 x 8",
+           "i64 x 8");
+  disagree([](int rank, Operation* o) { o->root = rank; }, "to rank 0", "to rank 1");
+  disagree([](int rank, Operation* o) { o->reduce = rank == 0 ? ReduceOp::kMin : ReduceOp::kMax; }, "min of",
+           "max of");
+}
+
+TEST(GlooDisagreementTest, PairsWithDifferentCountsAreNamedOnAllRanks) {
+  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+    std::vector<float> in(300), out(300);
+    std::vector<ConstPart> ins;
+    std::vector<Part> outs;
+    for (int s = 0; s < 3; ++s) {
+      ins.push_back({in.data() + 100 * s, 10});
+      outs.push_back({out.data() + 100 * s, 10});
+    }
+    if (rank == 0) ins[2].count = 12;  // rank 2 expects 10
+    Operation o;
+    o.kind = OpKind::kAllToAll;
+    o.dtype = DType::kF32;
+    o.even = false;
+    o.ins = ins;
+    o.outs = outs;
+    o.timeout = absl::Seconds(20);
+    EXPECT_THAT(backend.Run(o), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("rank 0 sends 12 elements to rank 2, which expects 10")));
+  });
+}
+
+TEST(GlooFailureTest, WhatThisRankCanSeeToBeWrongLeavesTheGroupAsItWas) {
+  RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+    std::vector<float> values(4);
+    Operation o = AllReduceOf(&values, 0);
+    o.kind = OpKind::kBroadcast;
+    o.root = 2;
+    EXPECT_THAT(backend.Run(o), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not 2")));
+    EXPECT_THAT(backend.RunPointToPoint(SendOf(values, rank)).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("other than itself")));
+    TANDEM_EXPECT_OK(backend.Run(BarrierOf(0)));
+  });
+}
+
+TEST(GlooFailureTest, ARankThatHasLeftIsNamed) {
+  MemoryStore store;
+  absl::Notification left;
+  std::thread leaver([&] {
+    BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
+    options.timeout = absl::Milliseconds(100);
+    auto backend = GlooBackendFactory().make(options);
+    TANDEM_ASSERT_OK(backend);
+    backend->reset();
+    left.Notify();
+  });
+  auto backend = GlooBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}));
+  TANDEM_ASSERT_OK(backend);
+  left.WaitForNotification();
+  EXPECT_THAT((*backend)->Run(BarrierOf(0)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has left the group")));
+  leaver.join();
+}
+
+TEST(GlooFailureTest, RanksThatLeaveTogetherDoNotWait) {
+  absl::Time start;
+  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    if (rank == 0) start = absl::Now();
+  });
+  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+}
+
+TEST(GlooAbortTest, AnAbortFromAnotherThreadEndsTheOperationAndReachesThePeers) {
+  absl::Notification aborted;
+  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+    std::vector<float> values(4 << 20, 1.0f);
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    const absl::Time start = absl::Now();
+    if (rank == 2) {  // takes no part
+      aborted.WaitForNotification();
+      EXPECT_THAT(backend.Run(AllReduceOf(&values, 1)),
+                  StatusIs(absl::StatusCode::kCancelled, HasSubstr("no more of it")));
+      return;
+    }
+    std::thread other;
+    if (rank == 0) {
+      other = std::thread([&] {
+        backend.Abort(absl::CancelledError("no more of it"));
+        aborted.Notify();
+      });
+    }
+    const absl::Status status = backend.Run(AllReduceOf(&values, 1));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("no more of it")));
+    if (rank != 0) {
+      EXPECT_THAT(status.message(), HasSubstr("rank 0 of group 'test' aborted"));
+    }
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+    if (other.joinable()) other.join();
+    EXPECT_EQ(backend.Run(BarrierOf(2)), status);
+    backend.Abort(absl::AbortedError("again"));
+    EXPECT_EQ(backend.Run(BarrierOf(2)), status);
+  });
+}
+
+TEST(GlooAbortTest, AnAbortEndsMessagesThatWait) {
+  RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+    std::vector<float> values(1 << 20);
+    absl::Notification done;
+    absl::Status status;
+    backend.StartPointToPoint(rank == 0 ? RecvOf(&values, 1, 7) : RecvOf(&values, kAnySource, 9),
+                              [&](absl::StatusOr<int> source) {
+                                status = source.status();
+                                done.Notify();
+                              });
+    if (rank == 0) backend.Abort(absl::AbortedError("enough"));
+    ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
+  });
+}
+
+}  // namespace
+}  // namespace tandem::collectives

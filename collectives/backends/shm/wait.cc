@@ -1,0 +1,112 @@
+#include "collectives/backends/shm/wait.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+namespace tandem::collectives::shm {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+// The first sleep is short: the ring that was meant for it may have been missed (see Ring).
+constexpr int64_t kFirstSleepNs = kMillisecond;
+constexpr int64_t kLongestSleepNs = 100 * kMillisecond;
+// A yield that took this long went to a stranger who computes: sleeping is better than asking again.
+constexpr int64_t kLongYieldNs = kMillisecond / 2;
+
+int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// Shared futexes: the waiters may be of other processes.
+void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, int64_t ns) {
+  const timespec timeout = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
+}
+
+// The processors that a cgroup's quota amounts to, rounded up; no limit: a large number.
+int QuotaProcessors() {
+  FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "re");
+  if (file == nullptr) return std::numeric_limits<int>::max();
+  long long quota = 0, period = 0;
+  const int fields = std::fscanf(file, "%lld %lld", &quota, &period);
+  std::fclose(file);
+  if (fields != 2 || quota <= 0 || period <= 0) return std::numeric_limits<int>::max();
+  return static_cast<int>(std::min<long long>((quota + period - 1) / period, 1 << 20));
+}
+
+}  // namespace
+
+void RingAlways(Bell& bell) {
+  bell.rings.fetch_add(1, std::memory_order_release);
+  syscall(SYS_futex, &bell.rings, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
+
+Patience PatienceFor(int ranks, int processors) {
+  if (ranks <= processors) return {.spins = 4000, .yields = 0};
+  return {.spins = 20, .yields = 50};
+}
+
+int UsableProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int allowed = sched_getaffinity(0, sizeof(set), &set) == 0
+                          ? CPU_COUNT(&set)
+                          : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return std::max(1, std::min(allowed, QuotaProcessors()));
+}
+
+bool Waiter::Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left, Outcome* outcome) {
+  if (ready()) {
+    *outcome = Outcome::kReady;
+    return true;
+  }
+  const bool failed = failure_.load(std::memory_order_acquire) != 0;
+  const bool gone = left();
+  if (!failed && !gone) return false;
+  // Whatever was published before the failure, or before leaving, is there by now.
+  *outcome = ready() ? Outcome::kReady : failed ? Outcome::kFailed : Outcome::kLeft;
+  return true;
+}
+
+Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left) {
+  int64_t now = NowNs();
+  if (deadline_ns_ == 0) {
+    const int64_t timeout_ns = std::max<int64_t>(0, absl::ToInt64Nanoseconds(timeout_));
+    deadline_ns_ = timeout_ns > std::numeric_limits<int64_t>::max() - now
+                       ? std::numeric_limits<int64_t>::max()
+                       : std::max<int64_t>(1, now + timeout_ns);
+  }
+  Outcome outcome;
+  for (int i = 0; i < patience_.yields; ++i) {
+    sched_yield();
+    if (Ended(ready, left, &outcome)) return outcome;
+    const int64_t before = now;
+    now = NowNs();
+    if (now - before > kLongYieldNs) break;
+  }
+  // Registered once for all its sleeps: a ring can be missed only at the beginning.
+  bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = std::min(kLongestSleepNs, 2 * sleep_ns)) {
+    const uint32_t rings = bell.rings.load(std::memory_order_acquire);
+    if (Ended(ready, left, &outcome)) break;
+    now = NowNs();
+    if (now >= deadline_ns_) {
+      outcome = Outcome::kTimedOut;
+      break;
+    }
+    FutexWait(&bell.rings, rings, std::min(sleep_ns, deadline_ns_ - now));
+  }
+  bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return outcome;
+}
+
+}  // namespace tandem::collectives::shm

@@ -1,0 +1,98 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_WAIT_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_WAIT_H_
+
+// Waiting for a word that another process writes: spin a short while, then give the processor away, then
+// sleep in the kernel. The writer makes a system call only when somebody sleeps.
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+
+namespace tandem::collectives::shm {
+
+inline constexpr size_t kLine = 64;  // bytes of a cache line
+
+inline void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Lies in shared memory, one for each rank: on it sleep those who wait for something that this rank publishes
+// (or, for the mailbox of point to point, this rank itself). All zero is a valid bell.
+struct alignas(kLine) Bell {
+  std::atomic<uint32_t> rings{0};  // the futex
+  std::atomic<uint32_t> sleepers{0};
+};
+
+// Wakes all sleepers, whether or not some are known.
+void RingAlways(Bell& bell);
+
+// To be called after publishing with a release store. The load may overtake that store, and so miss somebody
+// who is just falling asleep: no fence is paid for on every message, the sleeper looks again after a
+// millisecond.
+inline void Ring(Bell& bell) {
+  if (bell.sleepers.load(std::memory_order_relaxed) != 0) RingAlways(bell);
+}
+
+// How long a wait holds its processor.
+struct Patience {
+  int spins = 0;   // looks, with a pause between
+  int yields = 0;  // looks, with sched_yield between
+};
+
+// For `ranks` ranks on one host of which this process may use `processors`. Where every rank has a processor,
+// waits spin for some 100 us (waking a sleeper takes about as long) and never yield: a yield would hand a
+// whole time slice to any busy neighbour, and a sleeper comes back before it. Where ranks share processors,
+// whoever waits holds up the one it waits for, and yields at once.
+Patience PatienceFor(int ranks, int processors);
+
+// Processors that this process may use (affinity and cgroup quota), at least 1.
+int UsableProcessors();
+
+enum class Outcome {
+  kReady,
+  kFailed,    // the group's failure word is set
+  kLeft,      // the one who is waited for has left
+  kTimedOut,  // the deadline is over
+};
+
+// The waits of one operation: they share its deadline, which begins when waiting first gets long, so that the
+// fast path reads no clock. Used by one thread.
+class Waiter {
+ public:
+  // `failure`: nonzero once the group has failed. Both references must outlive the waiter.
+  Waiter(const Patience& patience, const std::atomic<uint32_t>& failure, absl::Duration timeout)
+      : patience_(patience), failure_(failure), timeout_(timeout) {}
+
+  // Until ready() (which must load with acquire order). What is ready counts, even if the group has failed or
+  // the writer has left or the time is over. `left`: whether the writer will never write again; asked now and
+  // then.
+  template <typename Ready, typename Left>
+  Outcome Await(Bell& bell, Ready ready, Left left) {
+    if (ready()) return Outcome::kReady;
+    for (int i = 0; i < patience_.spins; ++i) {
+      Pause();
+      if (ready()) return Outcome::kReady;
+    }
+    return AwaitLong(bell, ready, left);
+  }
+
+ private:
+  Outcome AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left);
+  // Nothing while the wait should go on: else the outcome is in *outcome.
+  bool Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left, Outcome* outcome);
+
+  const Patience& patience_;
+  const std::atomic<uint32_t>& failure_;
+  const absl::Duration timeout_;
+  int64_t deadline_ns_ = 0;  // of the steady clock; 0: not begun
+};
+
+}  // namespace tandem::collectives::shm
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_WAIT_H_

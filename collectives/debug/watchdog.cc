@@ -52,7 +52,7 @@ Watchdog::Options Watchdog::OptionsFromEnv() {
 }
 
 Watchdog::Watchdog(std::shared_ptr<FlightRecorder> recorder, Options options)
-    : recorder_(std::move(recorder)), options_(std::move(options)) {
+    : recorder_(std::move(recorder)), options_(std::move(options)), last_look_(options_.clock->Now()) {
   if (options_.enabled) thread_ = std::thread([this] { Run(); });
 }
 
@@ -80,15 +80,15 @@ void Watchdog::RemoveGroup(uint32_t group) {
 }
 
 void Watchdog::Run() {
-  absl::Time last = options_.clock->Now();
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      if (options_.clock->AwaitUntil(&mutex_, absl::Condition(&stop_), last + options_.interval)) return;
+      if (options_.clock->AwaitUntil(&mutex_, absl::Condition(&stop_), last_look_ + options_.interval))
+        return;
     }
     const absl::Time now = options_.clock->Now();
-    const absl::Duration elapsed = now - last, late = elapsed - options_.interval;
-    last = now;
+    const absl::Duration elapsed = now - last_look_, late = elapsed - options_.interval;
+    last_look_ = now;
     if (late > options_.starved) {
       LogWarning(absl::StrCat("the watchdog of the process groups could not run for ", Rounded(late),
                               ": the process was stopped, the machine is overloaded, or its clock was set; "

@@ -70,7 +70,9 @@ class Watchdog {
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const Options options_;
-  std::map<uint64_t, Seen> seen_;  // the thread's own: operations in flight at the last look
+  // The thread's own.
+  absl::Time last_look_;
+  std::map<uint64_t, Seen> seen_;  // operations in flight at the last look
 
   absl::Mutex mutex_;
   std::map<uint32_t, std::shared_ptr<const AbortHook>> hooks_ ABSL_GUARDED_BY(mutex_);

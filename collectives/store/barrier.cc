@@ -42,15 +42,18 @@ class Round {
       TANDEM_ASSIGN_OR_RETURN(const int64_t round, store_->Add(prefix_ + "round", 0));
       TANDEM_RETURN_IF_ERROR(
           store_->Set(absl::StrCat(prefix_, "arrived/", rank_), absl::StrCat(round, " ", world_size_)));
-      // If the round was closed meanwhile nobody counts this rank in it.
+      // If the round was closed meanwhile, its verdict says whether this rank was counted in it. Without one
+      // it was not: verdicts of rounds in which it was stay until it has read them.
       TANDEM_ASSIGN_OR_RETURN(const int64_t still, store_->Add(prefix_ + "round", 0));
-      if (still != round) continue;
-      TANDEM_ASSIGN_OR_RETURN(const std::string verdict, Await(round));
+      absl::StatusOr<std::string> verdict =
+          still == round ? Await(round) : store_->Get(Verdict(round), absl::ZeroDuration());
+      if (still != round && verdict.status().code() == absl::StatusCode::kDeadlineExceeded) continue;
+      TANDEM_RETURN_IF_ERROR(verdict);
       const std::string open = absl::StrCat(round);
       TANDEM_RETURN_IF_ERROR(store_->CompareSet(prefix_ + "round", open, absl::StrCat(round + 1)));
-      if (verdict == "ok") return absl::OkStatus();
+      if (*verdict == "ok") return absl::OkStatus();
       const std::pair<absl::string_view, absl::string_view> parts =
-          absl::StrSplit(verdict, absl::MaxSplits(' ', 1));
+          absl::StrSplit(*verdict, absl::MaxSplits(' ', 1));
       if (parts.first == "mismatch") {
         return absl::InvalidArgumentError(absl::StrCat("barrier ", QuoteKey(name_), ": ", parts.second));
       }
@@ -73,6 +76,8 @@ class Round {
     std::vector<int> absent;
     std::string mismatch;
   };
+
+  std::string Verdict(int64_t round) const { return absl::StrCat(prefix_, "verdict/", round); }
 
   absl::StatusOr<Arrivals> Look(int64_t round) {
     const std::string announced = prefix_ + "arrived/";
@@ -106,7 +111,7 @@ class Round {
 
   // The verdict on `round`: another's, or this rank's own.
   absl::StatusOr<std::string> Await(int64_t round) {
-    const std::string key = absl::StrCat(prefix_, "verdict/", round);
+    const std::string key = Verdict(round);
     // The last to arrive sees all the others. Until then a mismatch is visible too.
     TANDEM_ASSIGN_OR_RETURN(Arrivals arrivals, Look(round));
     if (!arrivals.mismatch.empty()) return store_->CompareSet(key, "", arrivals.mismatch);

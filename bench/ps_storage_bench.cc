@@ -51,12 +51,16 @@ std::unique_ptr<TableStorage> FilledTable(uint32_t dim, const v1::OptimizerConfi
 void Report(benchmark::State& state, const TableStorage& table, uint32_t dim, size_t ids) {
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * ids));
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * ids * dim * sizeof(float)));
-  state.counters["bytes_per_row"] = static_cast<double>(table.bytes()) / static_cast<double>(table.rows());
+  const StorageStatistics statistics = table.Statistics();
+  state.counters["bytes_per_row"] =
+      static_cast<double>(statistics.bytes) / static_cast<double>(statistics.rows);
+  state.counters["longest_pause_us"] = statistics.longest_pause_us;
 }
 
 void PlainGather(benchmark::State& state) {
   const size_t dim = state.range(0), ids = state.range(1);
-  AlignedMemory memory(kRows * dim * sizeof(float));
+  Arena arena;
+  const Arena::Block memory = arena.AllocateZeroed(kRows * dim * sizeof(float));
   float* const rows = reinterpret_cast<float*>(memory.data());
   std::fill_n(rows, kRows * dim, 1.0f);
   const auto batches = RandomBatches(ids);
@@ -107,7 +111,7 @@ void TableApply(benchmark::State& state, const v1::OptimizerConfig& optimizer) {
   for (auto _ : state) {
     const std::vector<uint64_t>& batch = batches[next++ % kBatches];
     rows += static_cast<int64_t>(batch.size());
-    table->Apply(batch, gradients.data(), 1.0f);
+    table->Apply(batch, gradients.data(), {});
   }
   Report(state, *table, dim, ids);
   state.SetItemsProcessed(rows);

@@ -204,6 +204,17 @@ v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::Optimi
   return config;
 }
 
+DType RowTypeOf(const v1::TableConfig& config) {
+  switch (config.row_type()) {
+    case v1::TableConfig::F16:
+      return DType::kF16;
+    case v1::TableConfig::BF16:
+      return DType::kBF16;
+    default:
+      return DType::kF32;
+  }
+}
+
 absl::Status ValidateUpdateMode(const v1::UpdateMode& mode) {
   if (!v1::UpdateMode::Kind_IsValid(mode.kind())) {
     return absl::InvalidArgumentError(absl::StrCat("update_mode.kind is ", static_cast<int>(mode.kind()),

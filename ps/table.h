@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/dtype.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {
@@ -53,6 +54,9 @@ v1::TableConfig EmbeddingTable(absl::string_view name, uint32_t dim, v1::Optimiz
 // Rows of 1024 elements.
 v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::OptimizerConfig optimizer,
                            v1::InitializerConfig initializer);
+
+// The number format of the table's stored embeddings.
+DType RowTypeOf(const v1::TableConfig& config);
 
 // OK, or InvalidArgument naming the table, the field, its value and what is allowed. Every server and client
 // calls it before anything else, so that the rest of ps/ may rely on it. Fills in no defaults.

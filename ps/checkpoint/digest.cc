@@ -21,11 +21,12 @@ absl::Status AddFile(const std::string& path, std::map<std::string, TableDigest>
   TableDigest& table = (*tables)[reader->header().config().name()];
   const size_t row_bytes = reader->header().row_floats() * sizeof(float);
   for (const v1::BucketIndex& bucket : reader->footer().buckets()) {
-    TANDEM_RETURN_IF_ERROR(reader->ReadBucket(bucket, [&](uint64_t id, const float* row) {
+    const auto add = [&](uint64_t id, const float* row, const RowHistory&) {
       // The id seeds the hash: rows that were swapped between ids do not cancel out.
       table.digest += HashBytes({reinterpret_cast<const char*>(row), row_bytes}, Mix64(id));
       ++table.rows;
-    }));
+    };
+    TANDEM_RETURN_IF_ERROR(reader->ReadBucket(bucket, add, /*filter=*/nullptr));
   }
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "ps/partition/shard_map.h"
+#include "ps/storage/row_codec.h"
 #include "ps/table.h"
 
 namespace tandem::ps {
@@ -39,6 +40,7 @@ class RowWriter {
  public:
   explicit RowWriter(WritableFile* file) : file_(file) { buffer_.reserve(kBuffer); }
   void Add(const void* bytes, size_t size) {
+    if (size == 0) return;
     if (buffer_.size() + size > kBuffer) Flush();
     buffer_.append(static_cast<const char*>(bytes), size);
     offset_ += size;
@@ -81,17 +83,28 @@ absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const u
   out.Add(start);
   out.Add(U32(Crc32(start)));
   v1::TableFileFooter footer;
+  const size_t dim = header.config().dim();
+  const DType dtype = RowTypeOf(header.config());
+  std::string packed(dim * SizeOf(dtype), '\0');
+  char* const packed_data = packed.data();
   for (const uint32_t bucket : buckets) {
     v1::BucketIndex* index = footer.add_buckets();
     index->set_bucket(bucket);
     index->set_offset(out.offset());
     out.BeginCrc();
     uint64_t rows = 0;
-    storage.VisitBucket(bucket, [&](uint64_t id, const float* row) {
+    storage.VisitBucket(bucket, [&](uint64_t id, const float* row, const RowHistory& history) {
       out.Add(&id, sizeof(id));
-      out.Add(row, header.row_floats() * sizeof(float));
+      out.Add(&history.version, sizeof(history.version));
+      out.Add(&history.count, sizeof(history.count));
+      StoreRows(dtype, absl::MakeConstSpan(&packed_data, 1), dim, row, nullptr);
+      out.Add(packed);
+      out.Add(row + dim, (header.row_floats() - dim) * sizeof(float));
       ++rows;
     });
+    const std::string filter = storage.SaveFilter(bucket);
+    out.Add(filter);
+    index->set_filter_bytes(filter.size());
     index->set_crc32(out.EndCrc());
     index->set_rows(rows);
     index->set_bytes(out.offset() - index->offset());
@@ -154,13 +167,15 @@ absl::Status TableFileReader::ReadHeader(uint64_t* rows_begin) {
     return Corrupt(file_->size(), "too short for a table file");
   std::string start(fixed, '\0');
   TANDEM_RETURN_IF_ERROR(file_->Read(0, fixed, start.data()));
-  if (!absl::StartsWith(start, kTableFileMagic)) {
+  if (absl::StartsWith(start, kOldTableFileMagic)) {
+    magic_ = kOldTableFileMagic;
+  } else if (!absl::StartsWith(start, kTableFileMagic)) {
     if (absl::StartsWith(start, kTableFileMagic.substr(0, 7))) {
       return absl::FailedPreconditionError(absl::StrCat(path(), " is of format version '", start.substr(7, 1),
-                                                        "', this program reads version '",
+                                                        "', this program reads versions '1' to '",
                                                         kTableFileMagic.substr(7), "'"));
     }
-    return Corrupt(0, "not a table file: it does not begin with TANDEMT1");
+    return Corrupt(0, "not a table file: it does not begin with TANDEMT2");
   }
   const uint64_t header_bytes = ReadU32(start.data() + kTableFileMagic.size());
   if (header_bytes > kMaxMetadata || fixed + header_bytes + sizeof(uint32_t) + kTrailer > file_->size()) {
@@ -188,8 +203,8 @@ absl::Status TableFileReader::ReadFooter(uint64_t rows_begin) {
   char trailer[kTrailer];
   const uint64_t trailer_at = file_->size() - kTrailer;
   TANDEM_RETURN_IF_ERROR(file_->Read(trailer_at, kTrailer, trailer));
-  if (absl::string_view(trailer + 8, 8) != kTableFileMagic) {
-    return Corrupt(trailer_at + 8, "it does not end with TANDEMT1: the file was cut off");
+  if (absl::string_view(trailer + 8, 8) != magic_) {
+    return Corrupt(trailer_at + 8, absl::StrCat("it does not end with ", magic_, ": the file was cut off"));
   }
   const uint64_t footer_bytes = ReadU32(trailer);
   if (footer_bytes > kMaxMetadata || footer_bytes > trailer_at - rows_begin) {
@@ -205,9 +220,9 @@ absl::Status TableFileReader::ReadFooter(uint64_t rows_begin) {
   uint64_t at = rows_begin;
   std::vector<bool> seen(header_.num_buckets());
   for (const v1::BucketIndex& bucket : footer_.buckets()) {
-    if (bucket.offset() != at || bucket.bytes() > footer_at - at || bucket.bytes() % row_bytes() != 0 ||
-        bucket.bytes() / row_bytes() != bucket.rows() || bucket.bucket() >= header_.num_buckets() ||
-        seen[bucket.bucket()]) {
+    if (bucket.offset() != at || bucket.bytes() > footer_at - at || bucket.filter_bytes() > bucket.bytes() ||
+        rows_bytes(bucket) % row_bytes() != 0 || rows_bytes(bucket) / row_bytes() != bucket.rows() ||
+        bucket.bucket() >= header_.num_buckets() || seen[bucket.bucket()]) {
       return Corrupt(footer_at,
                      absl::StrCat("the footer's entry of bucket ", bucket.bucket(), " makes no sense"));
     }
@@ -218,9 +233,10 @@ absl::Status TableFileReader::ReadFooter(uint64_t rows_begin) {
   return absl::OkStatus();
 }
 
-absl::Status TableFileReader::ReadBucket(const v1::BucketIndex& bucket,
-                                         absl::FunctionRef<void(uint64_t id, const float* row)> visit) {
+absl::Status TableFileReader::ReadBucket(const v1::BucketIndex& bucket, TableStorage::RowVisitor visit,
+                                         std::string* filter) {
   const uint64_t rows_a_read = std::max<uint64_t>(1, kBuffer / row_bytes());
+  const size_t dim = header_.config().dim();
   std::string buffer;
   std::vector<float> row(header_.row_floats());
   uint32_t crc = 0;
@@ -235,19 +251,32 @@ absl::Status TableFileReader::ReadBucket(const v1::BucketIndex& bucket,
       const char* from = buffer.data() + i * row_bytes();
       uint64_t id;
       std::memcpy(&id, from, sizeof(id));
+      from += sizeof(id);
       if (BucketOf(id, header_.num_buckets()) != bucket.bucket() || (done + i > 0 && id <= previous)) {
         return Corrupt(at + i * row_bytes(),
                        absl::StrCat("id ", id, " is out of place in bucket ", bucket.bucket()));
       }
       previous = id;
-      std::memcpy(row.data(), from + sizeof(id), row.size() * sizeof(float));
-      visit(id, row.data());
+      RowHistory history{static_cast<uint32_t>(header_.version()), 1};
+      if (!old()) {
+        std::memcpy(&history.version, from, sizeof(history.version));
+        std::memcpy(&history.count, from + sizeof(history.version), sizeof(history.count));
+      }
+      from += history_bytes();
+      LoadRows(dtype(), absl::MakeConstSpan(&from, 1), dim, row.data());
+      from += dim * SizeOf(dtype());
+      std::memcpy(row.data() + dim, from, (row.size() - dim) * sizeof(float));
+      visit(id, row.data(), history);
     }
     done += count;
   }
+  std::string counters(bucket.filter_bytes(), '\0');
+  TANDEM_RETURN_IF_ERROR(file_->Read(bucket.offset() + rows_bytes(bucket), counters.size(), counters.data()));
+  crc = Crc32(counters, crc);
   if (crc != bucket.crc32()) {
     return Corrupt(bucket.offset(), absl::StrCat("the CRC of bucket ", bucket.bucket(), " is wrong"));
   }
+  if (filter != nullptr) *filter = std::move(counters);
   return absl::OkStatus();
 }
 

@@ -55,6 +55,10 @@ absl::Status CheckCompatible(const v1::TableConfig& saved, const v1::TableConfig
   if (saved.kind() != here.kind()) {
     return differs("kind", v1::TableConfig::Kind_Name(saved.kind()), v1::TableConfig::Kind_Name(here.kind()));
   }
+  if (saved.row_type() != here.row_type()) {
+    return differs("row_type", v1::TableConfig::RowType_Name(saved.row_type()),
+                   v1::TableConfig::RowType_Name(here.row_type()));
+  }
   if (saved.dim() != here.dim()) return differs("dim", saved.dim(), here.dim());
   if (saved.elements() != here.elements()) return differs("elements", saved.elements(), here.elements());
   if (saved.optimizer().kind() != here.optimizer().kind()) {
@@ -203,6 +207,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
       return absl::DataLossError(absl::StrCat(directory, ": dense table '", name, "' has ",
                                               to.storage->rows(), " of this server's ", made, " rows"));
     }
+    to.storage->SetClock(to.version);
     response.set_rows(response.rows() + to.storage->rows());
   }
   TANDEM_RETURN_IF_ERROR(BetweenPushes([&](Waiters* released) {
@@ -231,9 +236,17 @@ absl::Status ParameterServer::Impl::LoadRows(TableFileReader& file, TableStorage
   const bool same_buckets = file.header().num_buckets() == shard_map_.num_buckets();
   for (const v1::BucketIndex& bucket : file.footer().buckets()) {
     if (same_buckets && shard_map_.OwnerOfBucket(bucket.bucket()) != options_.index) continue;
-    TANDEM_RETURN_IF_ERROR(file.ReadBucket(bucket, [&](uint64_t id, const float* row) {
-      if (same_buckets || shard_map_.OwnerOf(id) == options_.index) storage.Restore(id, row);
-    }));
+    const auto restore = [&](uint64_t id, const float* row, const RowHistory& history) {
+      if (same_buckets || shard_map_.OwnerOf(id) == options_.index) storage.Restore(id, row, history);
+    };
+    std::string filter;
+    TANDEM_RETURN_IF_ERROR(file.ReadBucket(bucket, restore, &filter));
+    // Counters of other buckets than ours mean nothing here: unadmitted ids are counted anew.
+    if (same_buckets && !filter.empty() && !storage.RestoreFilter(bucket.bucket(), filter)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file.path(), ": the admission counters of bucket ", bucket.bucket(), " (", filter.size(),
+          " bytes) are not those of the table's admission: keep 'counters' as they were"));
+    }
     if (stopping_) return absl::CancelledError("the server is stopping");
   }
   return absl::OkStatus();

@@ -42,8 +42,15 @@ v1::TableInfo ServerTable::Info() const {
   v1::TableStatistics* statistics = info.mutable_statistics();
   counters_.Export(statistics);
   const std::shared_ptr<TableStorage> rows = storage();
-  statistics->set_rows(rows->rows());
-  statistics->set_bytes(rows->bytes());
+  const StorageStatistics held = rows->Statistics();
+  statistics->set_rows(held.rows);
+  statistics->set_bytes(held.bytes);
+  statistics->set_bytes_per_row(
+      held.rows == 0 ? 0.0 : static_cast<double>(held.bytes) / static_cast<double>(held.rows));
+  statistics->set_admitted_rows(held.admitted_rows);
+  statistics->set_refused_rows(held.refused_rows);
+  statistics->set_evicted_rows(held.evicted_rows);
+  statistics->set_longest_pause_us(held.longest_pause_us);
   statistics->set_version(version());
   return info;
 }
@@ -199,10 +206,11 @@ uint64_t ServerTable::ApplyMerged(TableStorage& storage, absl::Span<const TableP
     ++parts;
     rows += push->ids.size();
   }
-  if (parts == 0) return 0;
   // The lowest rank's factor, even if it brought no rows to this server: every server must use the same.
-  const float factor = pushes.front()->learning_rate_factor;
-  if (parts == 1) return storage.Apply(only->ids, only->gradients, factor);
+  const ApplyOptions options{.learning_rate_factor = pushes.front()->learning_rate_factor};
+  // Without rows, too: the table's clock must be the same on every server.
+  if (parts == 0) return storage.Apply({}, nullptr, options);
+  if (parts == 1) return storage.Apply(only->ids, only->gradients, options);
   // Rank order: the sum of an id's gradients has the same bits on any number of servers.
   const std::shared_ptr<char> memory = buffers_->Get(rows * (sizeof(uint64_t) + dim() * sizeof(float)));
   auto* ids = reinterpret_cast<uint64_t*>(memory.get());
@@ -214,7 +222,7 @@ uint64_t ServerTable::ApplyMerged(TableStorage& storage, absl::Span<const TableP
     std::memcpy(gradients + at * dim(), push->gradients, push->ids.size() * dim() * sizeof(float));
     at += push->ids.size();
   }
-  return storage.Apply(absl::MakeConstSpan(ids, rows), gradients, factor);
+  return storage.Apply(absl::MakeConstSpan(ids, rows), gradients, options);
 }
 
 void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {

@@ -3,59 +3,148 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
 #include <new>
+
+#include "base/status.h"
 
 namespace tandem::ps {
 namespace {
 
 constexpr size_t kCacheLine = 64;
+constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kMinRegion = size_t{64} << 10;
 constexpr size_t kMaxRegion = size_t{32} << 20;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+// Zeroed pages straight from the system, so that what is given back is gone. From 2 MiB on they begin at a
+// huge page and are advised to be ones (advice only: without them everything works, slower).
+char* MapPages(size_t bytes) {
+  const bool huge = bytes >= kHugePage;
+  const size_t mapped = huge ? bytes + kHugePage : bytes;
+  void* const pages = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) throw std::bad_alloc();
+  char* begin = static_cast<char*>(pages);
+  if (!huge) return begin;
+  char* const aligned = reinterpret_cast<char*>(RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePage));
+  if (aligned != begin) ::munmap(begin, aligned - begin);
+  if (const size_t tail = begin + mapped - (aligned + bytes); tail > 0) ::munmap(aligned + bytes, tail);
+  ::madvise(aligned, bytes, MADV_HUGEPAGE);
+  return aligned;
+}
+
 }  // namespace
 
-AlignedMemory::AlignedMemory(size_t bytes) {
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-  bytes_ = RoundUp(bytes, alignment);
-  data_.reset(static_cast<char*>(std::aligned_alloc(alignment, bytes_)));
-  if (data_ == nullptr) throw std::bad_alloc();
-  // Advice only: without huge pages everything works, slower.
-  if (alignment == kHugePage) madvise(data_.get(), bytes_, MADV_HUGEPAGE);
+Arena::~Arena() {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_CHECK(regions_.empty());  // every block is back
 }
 
-void AlignedMemory::Free::operator()(char* data) const { std::free(data); }
-
-struct Arena::Region {
-  Region(size_t bytes, std::atomic<size_t>* total) : memory(bytes), total(total) {
-    total->fetch_add(memory.bytes(), std::memory_order_relaxed);
-  }
-  ~Region() { total->fetch_sub(memory.bytes(), std::memory_order_relaxed); }
-
-  AlignedMemory memory;
-  std::atomic<size_t>* const total;
-};
-
-Arena::Slab Arena::Allocate(size_t unit, size_t count) {
-  absl::MutexLock lock(&mutex_);
-  if (region_ == nullptr || region_->memory.bytes() - used_ < unit) {
-    const size_t growth = std::clamp(RoundUp(bytes() / 8, kMinRegion), kMinRegion, kMaxRegion);
-    region_ = std::make_shared<Region>(std::max(unit, growth), &bytes_);
-    used_ = 0;
-  }
-  const size_t left = region_->memory.bytes() - used_;
-  Slab slab{region_, region_->memory.data() + used_, std::min(count, left / unit) * unit};
-  used_ = std::min(region_->memory.bytes(), used_ + RoundUp(slab.bytes, kCacheLine));
-  return slab;
+void Arena::AddRegionLocked(size_t bytes) {
+  bytes = RoundUp(bytes, bytes >= kHugePage ? kHugePage : kPage);
+  char* const data = MapPages(bytes);
+  regions_.emplace(data, Region{bytes, 0});
+  bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  AddHoleLocked(data, bytes);
 }
 
-void Arena::StartAfresh() {
+std::map<char*, Arena::Region>::iterator Arena::RegionOfLocked(char* data) {
+  return std::prev(regions_.upper_bound(data));
+}
+
+void Arena::AddHoleLocked(char* data, size_t bytes) {
+  holes_.emplace(data, bytes);
+  holes_by_size_.emplace(bytes, data);
+}
+
+void Arena::RemoveHoleLocked(char* data, size_t bytes) {
+  holes_.erase(data);
+  holes_by_size_.erase({bytes, data});
+}
+
+char* Arena::TakeLocked(size_t bytes) {
+  const auto best = holes_by_size_.lower_bound({bytes, nullptr});
+  if (best == holes_by_size_.end()) return nullptr;
+  const auto [size, data] = *best;
+  RemoveHoleLocked(data, size);
+  if (size > bytes) AddHoleLocked(data + bytes, size - bytes);
+  RegionOfLocked(data)->second.used += bytes;
+  return data;
+}
+
+Arena::Block Arena::AllocateUnits(size_t unit, size_t count) {
+  TANDEM_CHECK(unit > 0 && unit % kCacheLine == 0 && count > 0);
   absl::MutexLock lock(&mutex_);
-  region_.reset();
-  used_ = 0;
+  size_t bytes = unit * count;
+  char* data = TakeLocked(bytes);
+  if (data == nullptr && !holes_by_size_.empty() && holes_by_size_.rbegin()->first >= unit) {
+    bytes = holes_by_size_.rbegin()->first / unit * unit;
+    data = TakeLocked(bytes);
+  }
+  if (data == nullptr) {
+    // Regions grow with the table, by an eighth, so that little is held in reserve.
+    const size_t growth = std::clamp(this->bytes() / 8, kMinRegion, kMaxRegion);
+    bytes = std::min(unit * count, std::max(unit, growth / unit * unit));
+    AddRegionLocked(std::max(bytes, growth));
+    data = TakeLocked(bytes);
+  }
+  return Block(this, data, bytes);
+}
+
+Arena::Block Arena::AllocateZeroed(size_t bytes) {
+  bytes = RoundUp(bytes, kCacheLine);
+  if (bytes >= kHugePage) {
+    bytes = RoundUp(bytes, kPage);  // not whole huge pages: the last one's rest would be held for nothing
+    char* const data = MapPages(bytes);
+    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    absl::MutexLock lock(&mutex_);
+    regions_.emplace(data, Region{bytes, bytes});
+    return Block(this, data, bytes);
+  }
+  char* data;
+  {
+    absl::MutexLock lock(&mutex_);
+    data = TakeLocked(bytes);
+    if (data == nullptr) {
+      AddRegionLocked(std::max(bytes, std::clamp(this->bytes() / 8, kMinRegion, kMaxRegion)));
+      data = TakeLocked(bytes);
+    }
+  }
+  std::memset(data, 0, bytes);
+  return Block(this, data, bytes);
+}
+
+void Arena::GiveBack(char* data, size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const auto region = RegionOfLocked(data);
+  char* const region_begin = region->first;
+  char* const region_end = region_begin + region->second.bytes;
+  region->second.used -= bytes;
+  // Joined with the holes on both sides, within the region.
+  const auto after = holes_.lower_bound(data);
+  if (after != holes_.end() && after->first == data + bytes && after->first < region_end) {
+    const size_t more = after->second;
+    RemoveHoleLocked(data + bytes, more);
+    bytes += more;
+  }
+  const auto before = holes_.lower_bound(data);
+  if (before != holes_.begin()) {
+    const auto [start, size] = *std::prev(before);
+    if (start >= region_begin && start + size == data) {
+      RemoveHoleLocked(start, size);
+      data = start;
+      bytes += size;
+    }
+  }
+  if (region->second.used > 0) return AddHoleLocked(data, bytes);
+  bytes_.fetch_sub(region->second.bytes, std::memory_order_relaxed);
+  ::munmap(region_begin, region->second.bytes);
+  regions_.erase(region);
 }
 
 }  // namespace tandem::ps

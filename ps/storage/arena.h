@@ -1,62 +1,83 @@
 #ifndef TANDEM_PS_STORAGE_ARENA_H_
 #define TANDEM_PS_STORAGE_ARENA_H_
 
-// Memory for the rows of one table, taken from the system in large pieces (huge pages where the system offers
-// them: with small ones every row touched would cost a TLB miss besides the cache miss) and handed to the
-// buckets in slabs.
+// Memory for the rows and indexes of one table, taken from the system in large regions (huge pages where the
+// system offers them: with small ones every row and index line touched would cost a TLB miss besides the
+// cache miss) and handed out in blocks.
 
 #include <atomic>
 #include <cstddef>
-#include <memory>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
 namespace tandem::ps {
 
-// Memory that gives itself back. Aligned to a cache line, from 2 MiB on to a huge page, and then advised to
-// be one.
-class AlignedMemory {
- public:
-  AlignedMemory() = default;
-  explicit AlignedMemory(size_t bytes);
-  char* data() const { return data_.get(); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(char* data) const;
-  };
-  std::unique_ptr<char, Free> data_;
-  size_t bytes_ = 0;
-};
-
-// Thread-safe. Slabs keep their region alive, so they may outlive the arena's interest in it, not the arena
-// itself.
+// Thread-safe. Outlives its blocks.
 class Arena {
  public:
-  struct Slab {
-    std::shared_ptr<const void> region;  // keeps `data` alive
-    char* data = nullptr;                // aligned to a cache line
-    size_t bytes = 0;
+  // A piece of memory, aligned to a cache line, that gives itself back. Movable; not thread-safe.
+  class Block {
+   public:
+    Block() = default;
+    Block(Block&& other) noexcept { *this = std::move(other); }
+    Block& operator=(Block&& other) noexcept {
+      std::swap(arena_, other.arena_);
+      std::swap(data_, other.data_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Block() {
+      if (data_ != nullptr) arena_->GiveBack(data_, bytes_);
+    }
+    char* data() const { return data_; }
+    size_t bytes() const { return bytes_; }
+
+   private:
+    friend class Arena;
+    Block(Arena* arena, char* data, size_t bytes) : arena_(arena), data_(data), bytes_(bytes) {}
+    Arena* arena_ = nullptr;
+    char* data_ = nullptr;
+    size_t bytes_ = 0;
   };
 
-  // A slab of 1 to `count` units of `unit` bytes, contents unspecified: fewer than `count` when that uses up
-  // what is left of a region. Regions grow with the table, by an eighth, so that little is held in reserve.
-  Slab Allocate(size_t unit, size_t count);
-  // Starts a new region with the next slab: called when all slabs are being given up, so that the old regions
-  // can go.
-  void StartAfresh();
+  Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
+
+  // A block of 1 to `count` units of `unit` bytes (a multiple of a cache line), contents unspecified: fewer
+  // than `count` when that fills a hole that would otherwise stay empty. Throws std::bad_alloc when the
+  // system has no more.
+  Block AllocateUnits(size_t unit, size_t count);
+  // A block of zeros. From 2 MiB on it is a region of its own, whose pages the system clears when they are
+  // first touched, so that a large one costs no long pause here.
+  Block AllocateZeroed(size_t bytes);
   // Held from the system, handed out or not.
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
-  struct Region;
+  struct Region {
+    size_t bytes;
+    size_t used;  // in blocks
+  };
+
+  void GiveBack(char* data, size_t bytes);
+  char* TakeLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddHoleLocked(char* data, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemoveHoleLocked(char* data, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddRegionLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::map<char*, Region>::iterator RegionOfLocked(char* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::atomic<size_t> bytes_{0};
   absl::Mutex mutex_;
-  std::shared_ptr<Region> region_ ABSL_GUARDED_BY(mutex_);
-  size_t used_ ABSL_GUARDED_BY(mutex_) = 0;  // of region_
+  std::map<char*, Region> regions_ ABSL_GUARDED_BY(mutex_);
+  // Holes by address, to be joined with their neighbours, and by size, for the best fit.
+  std::map<char*, size_t> holes_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<size_t, char*>> holes_by_size_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::ps

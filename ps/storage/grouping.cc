@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/random.h"
 #include "base/status.h"
 #include "ps/partition/shard_map.h"
-#include "ps/storage/row_store.h"
 
 namespace tandem::ps {
 
@@ -35,12 +35,12 @@ void Grouping::SortByCounting(absl::Span<const uint64_t> ids, uint32_t num_bucke
   uint32_t* const starts = starts_.data();
   for (uint32_t i = 0; i < ids.size(); ++i) {
     const uint64_t id = ids[i];
-    items[starts[BucketOf(id, num_buckets)]++] = Item{id, i, TagOf(id)};
+    items[starts[BucketOf(id, num_buckets)]++] = Item{id, Mix64(id), i};
   }
 }
 
 void Grouping::SortByComparing(absl::Span<const uint64_t> ids, uint32_t num_buckets) {
-  for (uint32_t i = 0; i < ids.size(); ++i) items_[i] = Item{ids[i], i, TagOf(ids[i])};
+  for (uint32_t i = 0; i < ids.size(); ++i) items_[i] = Item{ids[i], Mix64(ids[i]), i};
   std::sort(items_.begin(), items_.end(), [num_buckets](const Item& a, const Item& b) {
     const uint32_t bucket_a = BucketOf(a.id, num_buckets), bucket_b = BucketOf(b.id, num_buckets);
     return bucket_a != bucket_b ? bucket_a < bucket_b : a.position < b.position;

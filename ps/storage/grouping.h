@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_STORAGE_GROUPING_H_
 #define TANDEM_PS_STORAGE_GROUPING_H_
 
-// The ids of one call, sorted by bucket, so that each bucket is locked once.
+// The ids of one call, sorted by the locks that guard their rows, so that each is taken once.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,8 @@ class Grouping {
  public:
   struct Item {
     uint64_t id;
+    uint64_t hash;      // Mix64(id)
     uint32_t position;  // in the call's ids
-    uint32_t tag;       // TagOf(id)
   };
   // Items [begin, end) belong to `bucket`, in the order in which they were given.
   struct Group {

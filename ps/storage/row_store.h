@@ -3,121 +3,86 @@
 
 // The rows of one bucket and the index that finds them.
 //
-// A row:    [ id: u64 | stamp: u32 | reserved: u32 | embedding: dim floats | optimizer state | padding to 8
-// bytes ] The index: open addressing with linear probing, cells of [ tag: u32 | slot + 1: u32 ], 0 = empty,
-// at most 3/4 full.
-//
-// The tag is the low half of the id's hash (the bucket came from the high half). A cell's place is the tag's
-// low bits, so the index grows by reading itself, without touching a row; a cell is 8 bytes, so that one
-// cache line holds most probes; and the id itself lies in the row, beside the embedding that is wanted next
-// anyway. A tag that matches by accident costs one wasted look at a row.
-//
 // Rows lie in slabs from the table's arena, cut into chunks of 2^k rows (about 16 KiB); slot s is row s mod
-// 2^k of chunk s / 2^k. Rows never move once their bucket is past its first chunk. A bucket grows by an
-// eighth, at most 1 MiB, at a time; its first chunk is filled by doubling, so that a bucket of a few rows is
-// small.
+// 2^k of chunk s / 2^k. Rows move only while their bucket is within its first chunk, which is filled by
+// doubling so that a bucket of a few rows is small, and in Compact. A bucket grows by an eighth, at most 1
+// MiB, at a time. Slots of erased rows are used again before new ones are.
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "base/random.h"
 #include "ps/storage/arena.h"
+#include "ps/storage/row_index.h"
+#include "ps/storage/row_layout.h"
 
 namespace tandem::ps {
 
-inline uint32_t TagOf(uint64_t id) { return static_cast<uint32_t>(Mix64(id)); }
+// From a slot to a row. A copy of its own of what the layout says, for loops that must not read it again and
+// again.
+class RowAddress {
+ public:
+  explicit RowAddress(const RowLayout& layout)
+      : shift_(layout.chunk_shift), mask_((uint32_t{1} << layout.chunk_shift) - 1), stride_(layout.stride) {}
+  char* Of(char* const* chunks, uint32_t slot) const {
+    return chunks[slot >> shift_] + size_t{slot & mask_} * stride_;
+  }
 
-// The layout that all rows of a table share.
-struct RowLayout {
-  RowLayout(size_t dim, size_t state_floats);
-
-  size_t dim;
-  size_t state_floats;
-  size_t stride;         // bytes from row to row
-  uint32_t chunk_shift;  // 2^chunk_shift rows a chunk
-  size_t row_floats() const { return dim + state_floats; }
-  size_t chunk_rows() const { return size_t{1} << chunk_shift; }
+ private:
+  const uint32_t shift_;
+  const uint32_t mask_;
+  const size_t stride_;
 };
-
-struct Row {
-  uint64_t id;
-  // When the row was last updated, in updates of its bucket (see RowStore::BeginUpdates); 0 = never.
-  uint32_t stamp;
-  uint32_t reserved;  // the place of an access count, for admission and eviction
-
-  float* floats() { return reinterpret_cast<float*>(this + 1); }
-  const float* floats() const { return reinterpret_cast<const float*>(this + 1); }
-};
-static_assert(sizeof(Row) == 16);
 
 // Not thread-safe: its bucket's lock guards it; const methods may run at the same time. `layout` and `arena`
 // must outlive it.
 class RowStore {
  public:
-  RowStore(const RowLayout* layout, Arena* arena) : layout_(layout), arena_(arena) {}
+  using Cell = RowIndex::Cell;
 
-  // Lookup in three steps, so that a caller can take many ids through each and the memory works on all of
-  // them at once: PrefetchCell, then Candidate (reads the index and returns the row that is most likely the
-  // id's, without reading it; nullptr: the id has no row), then Confirm (reads the row's id; searches on when
-  // it is another's).
-  void PrefetchCell(uint32_t tag) const {
-    if (cell_mask_ != 0) __builtin_prefetch(&cells()[tag & cell_mask_]);
+  RowStore(const RowLayout* layout, Arena* arena) : layout_(layout), arena_(arena), index_(arena) {}
+
+  // Lookups: see RowIndex.
+  const RowIndex& index() const { return index_; }
+  RowIndex& index() { return index_; }
+  char* RowAt(uint32_t slot) const { return RowAddress(*layout_).Of(chunks(), slot); }
+  char* const* chunks() const { return chunks_.data(); }
+  // The row of `id`, or nullptr.
+  char* Find(uint64_t id) const {
+    const Cell* const cell = index_.Find(id);
+    return cell == nullptr ? nullptr : RowAt(cell->slot());
   }
-  Row* Candidate(uint32_t tag) const {
-    if (cell_mask_ == 0) return nullptr;
-    for (uint32_t at = tag & cell_mask_;; at = (at + 1) & cell_mask_) {
-      const Cell cell = cells()[at];
-      if (cell.slot_plus_1 == 0) return nullptr;
-      if (cell.tag == tag) return RowAt(cell.slot_plus_1 - 1);
-    }
-  }
-  Row* Confirm(Row* candidate, uint64_t id, uint32_t tag) const {
-    return candidate == nullptr || candidate->id == id ? candidate : Find(id, tag);
-  }
-  // All three steps.
-  Row* Find(uint64_t id, uint32_t tag) const;
 
-  // Adds a row for `id`, which has none. Its floats are unspecified, its stamp 0. May move the bucket's rows.
-  Row* Insert(uint64_t id, uint32_t tag);
+  // Adds a row for `id`, which has none, its bytes unspecified but for a count of 0. May move the bucket's
+  // rows and cells.
+  char* Insert(uint64_t id, uint64_t hash, uint32_t version);
+  // Removes the row of `id`, which has one. May move the bucket's cells.
+  void Erase(uint64_t id);
+  // Moves rows from the bucket's last chunks into free slots and gives back the memory that is then unused.
+  // For after many were erased: it looks at every cell.
+  void Compact();
 
-  // Reserves `count` consecutive stamps above those of all rows and returns the first. A row stamped first +
-  // i was updated by entry i. Stamps are 32 bits: when they run out, every row's falls back to 0.
-  uint32_t BeginUpdates(uint32_t count);
-
-  // Rows in order of slot, that is of insertion.
-  void ForEach(absl::FunctionRef<void(const Row& row)> visit) const;
+  void ForEach(absl::FunctionRef<void(const Cell& cell, const char* row)> visit) const;
   void Clear();
 
-  uint32_t size() const { return size_; }
-  // The index and the first, small chunk; slabs are counted by the arena.
+  uint32_t size() const { return index_.size(); }
+  // Beside what the arena counts.
   size_t own_bytes() const;
 
  private:
-  struct Cell {
-    uint32_t tag;
-    uint32_t slot_plus_1;
-  };
-
-  Cell* cells() const { return reinterpret_cast<Cell*>(index_.data()); }
-  Row* RowAt(uint32_t slot) const {
-    char* chunk = chunks_[slot >> layout_->chunk_shift];
-    return reinterpret_cast<Row*>(chunk + (slot & (layout_->chunk_rows() - 1)) * layout_->stride);
-  }
-  void GrowIndex();
   void GrowRows();
+  uint32_t TakeSlot();
 
   const RowLayout* const layout_;
   Arena* const arena_;
-  AlignedMemory index_;
-  uint32_t cell_mask_ = 0;  // cells - 1; 0 = no index yet
-  uint32_t size_ = 0;
-  uint32_t capacity_ = 0;  // rows there is room for
-  uint32_t next_stamp_ = 1;
+  RowIndex index_;
+  uint32_t used_ = 0;      // slots ever given out
+  uint32_t capacity_ = 0;  // slots there is room for
+  uint32_t free_ = 0;  // slot + 1 of the first free one; each holds that of the next in its first four bytes
+  uint32_t free_count_ = 0;
   std::vector<char*> chunks_;
-  AlignedMemory first_chunk_;
-  std::vector<Arena::Slab> slabs_;  // hold the chunks after the first
+  std::vector<Arena::Block> slabs_;  // the first: the first chunk alone
 };
 
 }  // namespace tandem::ps

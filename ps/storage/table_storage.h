@@ -3,19 +3,19 @@
 
 // The rows of one table on one server. Knows nothing of workers, steps or the wire.
 //
-// A table is a set of buckets (ps/partition), each an open-addressing index from id to a row in slabs, under
-// a lock of its own. A row is [header | embedding: dim floats | optimizer state], so that one prefetch serves
-// both. Rows are never allocated one by one. Reads of a bucket share its lock; creating and updating rows
-// take it alone. A call takes its ids bucket by bucket: what it does to one row is atomic, what it does to
-// several is not.
+// A table is a set of buckets (ps/partition), each an open-addressing index from id to a row in slabs. A row
+// is [embedding: dim numbers | optimizer state]. Rows are never allocated one by one. Buckets share a few
+// locks: reads share them; creating, updating and evicting rows takes one alone. A call takes many ids at a
+// time: what it does to one row is atomic, what it does to several is not.
+//
+// Time is counted in updates: the clock is the number of calls of Apply.
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "tandem/v1/parameter_server.pb.h"
 
@@ -23,7 +23,29 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// Thread-safe: calls that touch different buckets run in parallel.
+// What is known of a row beside its numbers; part of checkpoints.
+struct RowHistory {
+  uint32_t version = 0;  // the low half of the clock at its last update, or when it was made
+  uint32_t count = 0;    // of its updates, in tables that evict by it; else 0
+};
+
+// What an update brings beside ids and gradients.
+struct ApplyOptions {
+  float learning_rate_factor = 1.0f;  // multiplies the optimizer's learning rate; finite, >= 0
+  const float* row_factors =
+      nullptr;  // [ids]: the same for each id (the first entry of an id counts); or none
+};
+
+struct StorageStatistics {
+  uint64_t rows = 0;
+  uint64_t bytes = 0;          // everything held: rows, index, slack
+  uint64_t admitted_rows = 0;  // made by Gather and Apply, ever
+  uint64_t refused_rows = 0;   // entries of Apply whose id was not admitted
+  uint64_t evicted_rows = 0;
+  double longest_pause_us = 0;  // the longest that one lock was held alone
+};
+
+// Thread-safe.
 class TableStorage {
  public:
   // `config` has passed ValidateTableConfig. A DENSE table's rows (those of buckets for which `owns` is true)
@@ -32,30 +54,39 @@ class TableStorage {
                                               absl::FunctionRef<bool(uint32_t bucket)> owns);
   virtual ~TableStorage() = default;
 
-  // out[i * dim, (i+1) * dim) = row ids[i]. An absent row has its initial value, a function of (seed, id);
-  // with `create` it also comes into being (EMBEDDING only; a DENSE id out of range reads as zeros). Ids may
-  // repeat.
+  // out[i * dim, (i+1) * dim) = row ids[i]. An absent row (never made, not admitted, evicted) has its initial
+  // value, a function of (seed, id), rounded as it would be when stored; with `create` it also comes into
+  // being, if the table admits every id (EMBEDDING only; a DENSE id out of range reads as zeros). Ids may
+  // repeat. Changes no history.
   virtual void Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
 
-  // Applies the optimizer once to each distinct id, with the sum of its gradients (added in the order given);
-  // gradients is [ids.size() x dim]. The optimizer's learning rate is multiplied by `learning_rate_factor`
-  // (finite, >= 0). Ids without a row are skipped; returns how many entries were.
+  // Applies the optimizer once to each distinct id, with the sum of its gradients (added in the order given),
+  // and moves the clock on by one; gradients is [ids.size() x dim]. An id without a row gets one if admission
+  // wants it now, else it is skipped; returns how many entries were. Then rows that eviction wants gone are
+  // erased.
   virtual uint64_t Apply(absl::Span<const uint64_t> ids, const float* gradients,
-                         float learning_rate_factor) = 0;
+                         const ApplyOptions& options) = 0;
 
   virtual uint64_t rows() const = 0;
-  virtual uint64_t bytes() const = 0;  // everything held: rows, index, slack
+  virtual StorageStatistics Statistics() const = 0;
 
   // For checkpoints. A stored row is [dim embedding floats, then the optimizer state], row_floats in all (a
   // step count the optimizer keeps per row is one of the state floats).
   virtual uint32_t row_floats() const = 0;
-  // Calls visit(id, row) for each row of `bucket`, under its lock, in ascending order of id (so that files do
-  // not depend on arrival order). row is [row_floats].
-  virtual void VisitBucket(uint32_t bucket, absl::FunctionRef<void(uint64_t id, const float* row)> visit) = 0;
-  // Puts a row there ([row_floats]), replacing what the id had. A DENSE table takes only ids in range; others
-  // are ignored.
-  virtual void Restore(uint64_t id, const float* row) = 0;
-  // Forgets all rows (a DENSE table's too; Restore brings them back).
+  // Calls visit(id, row, history) for each row of `bucket`, under its lock, in ascending order of id (so that
+  // files do not depend on arrival order). row is [row_floats].
+  using RowVisitor = absl::FunctionRef<void(uint64_t id, const float* row, const RowHistory& history)>;
+  virtual void VisitBucket(uint32_t bucket, RowVisitor visit) = 0;
+  // Puts a row there ([row_floats]; rounded to nearest), replacing what the id had. A DENSE table takes only
+  // ids in range; others are ignored.
+  virtual void Restore(uint64_t id, const float* row, const RowHistory& history) = 0;
+  // The admission counters of `bucket`, and their replacement: what SaveFilter returned for the same bucket
+  // of a table with the same admission. False, and nothing changed, when that cannot be.
+  virtual std::string SaveFilter(uint32_t bucket) const = 0;
+  virtual bool RestoreFilter(uint32_t bucket, absl::string_view counters) = 0;
+  virtual uint64_t clock() const = 0;
+  virtual void SetClock(uint64_t clock) = 0;
+  // Forgets all rows (a DENSE table's too; Restore brings them back) and counters.
   virtual void Clear() = 0;
 };
 

@@ -30,16 +30,20 @@ class MapStorage : public TableStorage {
  public:
   explicit MapStorage(Rows rows) : rows_(std::move(rows)) {}
   void Gather(absl::Span<const uint64_t>, bool, float*) override {}
-  uint64_t Apply(absl::Span<const uint64_t>, const float*, float) override { return 0; }
+  uint64_t Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override { return 0; }
   uint64_t rows() const override { return rows_.size(); }
-  uint64_t bytes() const override { return 0; }
+  StorageStatistics Statistics() const override { return {}; }
   uint32_t row_floats() const override { return kRowFloats; }
-  void VisitBucket(uint32_t bucket, absl::FunctionRef<void(uint64_t, const float*)> visit) override {
+  void VisitBucket(uint32_t bucket, RowVisitor visit) override {
     for (const auto& [id, row] : rows_) {
-      if (BucketOf(id, kBuckets) == bucket) visit(id, row.data());
+      if (BucketOf(id, kBuckets) == bucket) visit(id, row.data(), {});
     }
   }
-  void Restore(uint64_t, const float*) override {}
+  void Restore(uint64_t, const float*, const RowHistory&) override {}
+  std::string SaveFilter(uint32_t) const override { return {}; }
+  bool RestoreFilter(uint32_t, absl::string_view) override { return false; }
+  uint64_t clock() const override { return 0; }
+  void SetClock(uint64_t) override {}
   void Clear() override {}
 
  private:

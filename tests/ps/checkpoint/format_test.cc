@@ -29,16 +29,22 @@ constexpr uint32_t kRowFloats = 3;
 class MapStorage : public TableStorage {
  public:
   void Gather(absl::Span<const uint64_t>, bool, float*) override {}
-  uint64_t Apply(absl::Span<const uint64_t>, const float*, float) override { return 0; }
+  uint64_t Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override { return 0; }
   uint64_t rows() const override { return rows_.size(); }
-  uint64_t bytes() const override { return 0; }
+  StorageStatistics Statistics() const override { return {}; }
   uint32_t row_floats() const override { return kRowFloats; }
-  void VisitBucket(uint32_t bucket, absl::FunctionRef<void(uint64_t, const float*)> visit) override {
+  void VisitBucket(uint32_t bucket, RowVisitor visit) override {
     for (const auto& [id, row] : rows_) {
-      if (BucketOf(id, kBuckets) == bucket) visit(id, row.data());
+      if (BucketOf(id, kBuckets) == bucket) visit(id, row.data(), {});
     }
   }
-  void Restore(uint64_t id, const float* row) override { rows_[id].assign(row, row + kRowFloats); }
+  void Restore(uint64_t id, const float* row, const RowHistory&) override {
+    rows_[id].assign(row, row + kRowFloats);
+  }
+  std::string SaveFilter(uint32_t) const override { return {}; }
+  bool RestoreFilter(uint32_t, absl::string_view) override { return false; }
+  uint64_t clock() const override { return 0; }
+  void SetClock(uint64_t) override {}
   void Clear() override { rows_.clear(); }
 
   std::map<uint64_t, std::vector<float>> rows_;
@@ -78,8 +84,10 @@ class Format : public ::testing::Test {
   absl::Status Read(MapStorage* to) {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableFileReader> reader, TableFileReader::Open(path_));
     for (const v1::BucketIndex& bucket : reader->footer().buckets()) {
-      TANDEM_RETURN_IF_ERROR(
-          reader->ReadBucket(bucket, [&](uint64_t id, const float* row) { to->Restore(id, row); }));
+      TANDEM_RETURN_IF_ERROR(reader->ReadBucket(
+          bucket,
+          [&](uint64_t id, const float* row, const RowHistory& history) { to->Restore(id, row, history); },
+          nullptr));
     }
     return absl::OkStatus();
   }
@@ -105,13 +113,58 @@ TEST_F(Format, ReadsBackWhatWasWritten) {
 TEST_F(Format, BeginsAndEndsAsItsDescriptionSays) {
   TANDEM_ASSERT_OK(Write());
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(path_));
-  EXPECT_EQ(bytes.substr(0, 8), "TANDEMT1");
-  EXPECT_EQ(bytes.substr(bytes.size() - 8), "TANDEMT1");
+  EXPECT_EQ(bytes.substr(0, 8), "TANDEMT2");
+  EXPECT_EQ(bytes.substr(bytes.size() - 8), "TANDEMT2");
   const std::string header = header_.SerializeAsString();
   EXPECT_EQ(static_cast<unsigned char>(bytes[8]), header.size());
   EXPECT_EQ(bytes.substr(12, header.size()), header);
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path_));
   EXPECT_EQ(reader->footer().buckets(0).offset(), 12 + header.size() + 4);
+}
+
+// A file as the first version of the format had it.
+std::string OldFile(const v1::TableFileHeader& header, const std::map<uint64_t, std::vector<float>>& rows) {
+  const auto u32 = [](size_t value) {
+    const uint32_t narrow = static_cast<uint32_t>(value);
+    return std::string(reinterpret_cast<const char*>(&narrow), sizeof(narrow));
+  };
+  const std::string header_bytes = header.SerializeAsString();
+  std::string file = absl::StrCat("TANDEMT1", u32(header_bytes.size()), header_bytes);
+  file += u32(Crc32(file));
+  v1::TableFileFooter footer;
+  for (uint32_t b = 0; b < kBuckets; ++b) {
+    std::string bucket;
+    for (const auto& [id, row] : rows) {
+      if (BucketOf(id, kBuckets) != b) continue;
+      bucket.append(reinterpret_cast<const char*>(&id), sizeof(id));
+      bucket.append(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float));
+    }
+    v1::BucketIndex* index = footer.add_buckets();
+    index->set_bucket(b);
+    index->set_offset(file.size());
+    index->set_rows(bucket.size() / (8 + 4 * kRowFloats));
+    index->set_bytes(bucket.size());
+    index->set_crc32(Crc32(bucket));
+    file += bucket;
+  }
+  const std::string footer_bytes = footer.SerializeAsString();
+  const std::string end = absl::StrCat(footer_bytes, u32(footer_bytes.size()));
+  return absl::StrCat(file, end, u32(Crc32(end)), "TANDEMT1");
+}
+
+TEST_F(Format, TheFirstVersionIsStillRead) {
+  Overwrite(OldFile(header_, storage_.rows_));
+  MapStorage read;
+  TANDEM_ASSERT_OK(Read(&read));
+  EXPECT_EQ(read.rows_, storage_.rows_);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path_));
+  TANDEM_ASSERT_OK(reader->ReadBucket(
+      reader->footer().buckets(0),
+      [](uint64_t, const float*, const RowHistory& history) {
+        EXPECT_EQ(history.version, 17);
+        EXPECT_EQ(history.count, 1);
+      },
+      nullptr));
 }
 
 TEST_F(Format, AnEmptyTableIsAFileToo) {
@@ -158,11 +211,11 @@ TEST_F(Format, AFlippedBitInAnyByteIsAnError) {
 TEST_F(Format, ANewerFormatIsNotCalledDamaged) {
   TANDEM_ASSERT_OK(Write());
   TANDEM_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadWholeFile(path_));
-  bytes[7] = '2';
+  bytes[7] = '3';
   Overwrite(bytes);
   EXPECT_THAT(TableFileReader::Open(path_),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("version '2'"), HasSubstr("version '1'"))));
+                       AllOf(HasSubstr("version '3'"), HasSubstr("'1' to '2'"))));
   EXPECT_THAT(TableFileReader::Open(dir_.File("none")), StatusIs(absl::StatusCode::kNotFound));
 }
 

@@ -7,7 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/partition/shard_map.h"
-#include "ps/storage/row_store.h"
 
 namespace tandem::ps {
 namespace {
@@ -27,7 +26,7 @@ void ExpectGrouped(const Grouping& grouping, const std::vector<uint64_t>& ids, u
     for (uint32_t k = group.begin; k < group.end; ++k) {
       const Grouping::Item& item = grouping.items()[k];
       ASSERT_EQ(item.id, ids[item.position]);
-      ASSERT_EQ(item.tag, TagOf(item.id));
+      ASSERT_EQ(item.hash, Mix64(item.id));
       ASSERT_EQ(BucketOf(item.id, num_buckets), group.bucket);
       ASSERT_TRUE(k == group.begin || item.position > grouping.items()[k - 1].position);
       ASSERT_FALSE(seen[item.position]);

@@ -1,8 +1,9 @@
 #include "ps/storage/row_store.h"
 
 #include <cstdint>
-#include <limits>
+#include <cstring>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -12,124 +13,180 @@
 namespace tandem::ps {
 namespace {
 
-TEST(RowLayoutTest, RowsAreWholeWordsAndChunksArePowersOfTwo) {
-  for (const size_t dim : {1, 2, 3, 16, 17, 64, 1000, 65536}) {
-    for (const size_t state : {size_t{0}, size_t{1}, dim, 2 * dim + 1}) {
-      const RowLayout layout(dim, state);
-      EXPECT_EQ(layout.stride % 8, 0);
-      EXPECT_GE(layout.stride, 16 + 4 * (dim + state));
-      EXPECT_LT(layout.stride, 16 + 4 * (dim + state) + 8);
-      EXPECT_TRUE(layout.chunk_rows() == 1 || layout.chunk_rows() * layout.stride <= (16 << 10));
+TEST(RowLayoutTest, PartsLieBehindOneAnotherAndChunksArePowersOfTwo) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const size_t dim : {1, 2, 3, 16, 17, 64, 1000, 65536}) {
+      for (const size_t state : {size_t{0}, size_t{1}, dim, 2 * dim + 1}) {
+        for (const bool counted : {false, true}) {
+          const RowLayout layout(dim, state, dtype, counted);
+          EXPECT_EQ(layout.embedding_bytes, dim * SizeOf(dtype));
+          EXPECT_EQ(layout.state_offset % 4, 0);
+          EXPECT_GE(layout.state_offset, layout.embedding_bytes);
+          EXPECT_LT(layout.state_offset, layout.embedding_bytes + 4);
+          EXPECT_EQ(layout.stride, layout.state_offset + 4 * state + (counted ? 4 : 0));
+          EXPECT_EQ(layout.chunk_bytes % 64, 0);
+          EXPECT_GE(layout.chunk_bytes, layout.chunk_rows() * layout.stride);
+          EXPECT_TRUE(layout.chunk_rows() == 1 || layout.chunk_bytes <= (16 << 10));
+        }
+      }
     }
   }
 }
 
-// Ids whose hashes have the same low 16 bits: they share their place in the index of any bucket of up to
-// 65536 cells.
+// Ids whose hashes have the same top bits of the low half: they share their place in the index of any bucket
+// of up to 65536 lines.
 std::vector<uint64_t> CollidingIds(size_t count) {
   std::vector<uint64_t> ids;
   for (uint64_t id = 0; ids.size() < count; ++id) {
-    if ((TagOf(id) & 0xffff) == 0x1234) ids.push_back(id);
+    if ((Mix64(id) & 0xffff0000u) == 0x12340000u) ids.push_back(id);
   }
   return ids;
 }
 
+// A row store beside a map, under random operations.
 class RowStoreTest : public ::testing::TestWithParam<size_t> {
  protected:
-  // Inserts ids, each row filled with a function of its id, and checks that all are found, and others not, on
-  // the way.
-  void InsertAndCheck(const std::vector<uint64_t>& ids) {
-    const RowLayout layout(/*dim=*/GetParam(), /*state_floats=*/1);
-    Arena arena;
-    RowStore store(&layout, &arena);
-    for (size_t n = 0; n < ids.size(); ++n) {
-      ASSERT_EQ(store.Find(ids[n], TagOf(ids[n])), nullptr);
-      Row* row = store.Insert(ids[n], TagOf(ids[n]));
-      for (size_t i = 0; i < layout.row_floats(); ++i) row->floats()[i] = Value(ids[n], i);
-      ASSERT_EQ(row->stamp, 0);
-      // All of them now and then, the newest always.
-      const size_t first = (n & (n + 1)) == 0 || n + 1 == ids.size() ? 0 : n;
-      for (size_t k = first; k <= n; ++k) ExpectRow(store, layout, ids[k]);
-    }
-    ASSERT_EQ(store.size(), ids.size());
+  RowStoreTest() : layout_(/*dim=*/GetParam(), /*state_floats=*/1), store_(&layout_, &arena_) {}
+
+  void Insert(uint64_t id) {
+    ASSERT_EQ(store_.Find(id), nullptr);
+    const float value = static_cast<float>(++values_);
+    char* const row = store_.Insert(id, Mix64(id), values_);
+    for (size_t i = 0; i < layout_.dim; ++i) reinterpret_cast<float*>(row)[i] = value;
+    *layout_.state(row) = value;
+    model_[id] = value;
+  }
+  void Erase(uint64_t id) {
+    store_.Erase(id);
+    model_.erase(id);
+    ASSERT_EQ(store_.Find(id), nullptr);
+  }
+  void ExpectRow(uint64_t id) {
+    const uint64_t hash = Mix64(id);
+    const RowIndex::Cell* const cell = store_.index().Find(store_.index().Line(hash), id, hash);
+    const auto found = model_.find(id);
+    ASSERT_EQ(cell != nullptr, found != model_.end()) << id;
+    if (cell == nullptr) return;
+    ASSERT_EQ(cell->id, id);
+    ASSERT_EQ(static_cast<float>(cell->version), found->second);
+    const char* const row = store_.RowAt(cell->slot());
+    for (size_t i = 0; i < layout_.dim; ++i) ASSERT_EQ(reinterpret_cast<const float*>(row)[i], found->second);
+    ASSERT_EQ(*layout_.state(row), found->second);
+  }
+  void ExpectAll() {
+    ASSERT_EQ(store_.size(), model_.size());
+    for (const auto& [id, value] : model_) ExpectRow(id);
     size_t visited = 0;
-    store.ForEach([&](const Row& row) { ASSERT_EQ(row.id, ids[visited++]); });
-    EXPECT_EQ(visited, ids.size());
-    store.Clear();
-    EXPECT_EQ(store.size(), 0);
-    EXPECT_EQ(store.Find(ids[0], TagOf(ids[0])), nullptr);
-    store.Insert(ids[0], TagOf(ids[0]));
-    EXPECT_NE(store.Find(ids[0], TagOf(ids[0])), nullptr);
+    store_.ForEach([&](const RowIndex::Cell& cell, const char* row) {
+      ++visited;
+      ASSERT_EQ(*layout_.state(row), model_.at(cell.id));
+    });
+    ASSERT_EQ(visited, model_.size());
+  }
+  // Grows to `ids`, shrinks and grows again, erasing and inserting at random.
+  void Churn(const std::vector<uint64_t>& ids) {
+    CounterRandom random(/*seed=*/5, ids.size());
+    for (int round = 0; round < 4; ++round) {
+      const uint64_t keep_of_ten = round % 2 == 0 ? 8 : 2;
+      for (size_t n = 0; n < 3 * ids.size(); ++n) {
+        const uint64_t id = ids[random.Below(ids.size())];
+        const bool there = model_.count(id) > 0;
+        if (random.Below(10) < keep_of_ten) {
+          if (!there) Insert(id);
+        } else if (there) {
+          Erase(id);
+        }
+        ExpectRow(ids[random.Below(ids.size())]);
+        if (HasFatalFailure()) return;
+      }
+      ExpectAll();
+      const size_t before = arena_.bytes();
+      store_.Compact();
+      EXPECT_LE(arena_.bytes(), before + (64 << 10));
+      ExpectAll();
+    }
+    while (!model_.empty()) Erase(model_.begin()->first);
+    store_.Compact();
+    EXPECT_EQ(arena_.bytes(), 0);
+    Insert(ids[0]);
+    ExpectAll();
   }
 
-  static float Value(uint64_t id, size_t i) { return static_cast<float>(id % 1000 + 1000 * i); }
-
-  static void ExpectRow(const RowStore& store, const RowLayout& layout, uint64_t id) {
-    const uint32_t tag = TagOf(id);
-    store.PrefetchCell(tag);
-    const Row* row = store.Confirm(store.Candidate(tag), id, tag);
-    ASSERT_EQ(row, store.Find(id, tag));
-    ASSERT_NE(row, nullptr);
-    ASSERT_EQ(row->id, id);
-    for (size_t i = 0; i < layout.row_floats(); ++i) ASSERT_EQ(row->floats()[i], Value(id, i));
-  }
+  const RowLayout layout_;
+  Arena arena_;
+  RowStore store_;
+  std::map<uint64_t, float> model_;
+  uint32_t values_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(Dims, RowStoreTest, ::testing::Values(1, 3, 16, 300, 5000));
 
-TEST_P(RowStoreTest, KeepsEveryRowWhileItGrows) {
-  std::vector<uint64_t> ids;
-  for (uint64_t i = 0; i < 3000 / (1 + GetParam() / 100); ++i) ids.push_back(i * 0x9e3779b97f4a7c15ull);
-  InsertAndCheck(ids);
+TEST_P(RowStoreTest, IsAMapUnderInsertsErasuresAndCompaction) {
+  std::vector<uint64_t> ids = {0};
+  for (uint64_t i = 1; i < 3000 / (1 + GetParam() / 100); ++i) ids.push_back(i * 0x9e3779b97f4a7c15ull);
+  Churn(ids);
 }
 
-TEST_P(RowStoreTest, KeepsEveryRowWhenAllShareOnePlace) { InsertAndCheck(CollidingIds(60)); }
+TEST_P(RowStoreTest, IsAMapWhenAllIdsShareOnePlace) { Churn(CollidingIds(60)); }
 
-TEST(RowStoreTagTest, IdsWithEqualTagsAreToldApartByTheirRows) {
-  // Two ids with the same 32-bit tag, from a birthday search.
-  std::map<uint32_t, uint64_t> seen;
-  uint64_t a = 0, b = 0;
-  for (uint64_t id = 1; b == 0; ++id) {
-    const auto [it, is_new] = seen.emplace(TagOf(id), id);
-    if (!is_new) a = it->second, b = id;
+TEST_P(RowStoreTest, GrowsWithoutLosingARowAtAnySize) {
+  for (uint64_t id = 0; id < 2000 / (1 + GetParam() / 100); ++id) {
+    Insert(id * 7);
+    ExpectRow(id * 7);
+    ExpectRow(id * 7 + 1);
+    if ((id & (id + 1)) == 0 || id % 97 == 0) ExpectAll();
+    if (HasFatalFailure()) return;
   }
-  const RowLayout layout(2, 0);
-  Arena arena;
-  RowStore store(&layout, &arena);
-  Row* row_a = store.Insert(a, TagOf(a));
-  EXPECT_EQ(store.Confirm(store.Candidate(TagOf(b)), b, TagOf(b)), nullptr);
-  Row* row_b = store.Insert(b, TagOf(b));
-  ASSERT_NE(row_a, row_b);
-  EXPECT_EQ(store.Confirm(store.Candidate(TagOf(a)), a, TagOf(a)), row_a);
-  EXPECT_EQ(store.Confirm(store.Candidate(TagOf(b)), b, TagOf(b)), row_b);
+  store_.Clear();
+  EXPECT_EQ(store_.size(), 0);
+  EXPECT_EQ(store_.Find(0), nullptr);
+  EXPECT_EQ(store_.own_bytes(), 0);
+  EXPECT_EQ(arena_.bytes(), 0);
 }
 
-TEST(RowStoreStampTest, StampsAscendAndFallBackToZeroTogetherWhenTheyRunOut) {
-  const RowLayout layout(2, 0);
+TEST(RowIndexTest, HundredsOfThousandsOfIdsAreFoundWhileItGrowsAndTheLoadStaysInBounds) {
   Arena arena;
-  RowStore store(&layout, &arena);
-  Row* row = store.Insert(1, TagOf(1));
-  const uint32_t first = store.BeginUpdates(10);
-  EXPECT_GT(first, row->stamp);
-  EXPECT_EQ(store.BeginUpdates(5), first + 10);
-  row->stamp = store.BeginUpdates(std::numeric_limits<uint32_t>::max() - 100);
-  const uint32_t wrapped = store.BeginUpdates(200);
-  EXPECT_EQ(row->stamp, 0);
-  EXPECT_GE(wrapped, 1);
-  EXPECT_LE(wrapped, std::numeric_limits<uint32_t>::max() - 200);
+  RowIndex index(&arena);
+  EXPECT_EQ(index.Find(0), nullptr);
+  constexpr uint32_t kIds = 300000;
+  for (uint32_t id = 0; id < kIds; ++id) {
+    index.Insert(id, Mix64(id), id, 0);
+    if (id % 1000 == 0) {
+      for (uint32_t other = 0; other <= id; other += 97) ASSERT_EQ(index.Find(other)->slot(), other);
+      ASSERT_EQ(index.Find(id + 1), nullptr);
+    }
+  }
+  for (uint32_t id = 0; id < kIds; ++id) ASSERT_EQ(index.Find(id)->slot(), id);
+  EXPECT_LE(arena.bytes(), kIds * 16 * 4);  // both tables while it grows
 }
 
-TEST(ArenaTest, ClearedBucketsGiveTheirMemoryBack) {
-  const RowLayout layout(64, 64);
+TEST(ArenaTest, HoldsNoMoreThanAnEighthInReserveAndGivesAllBack) {
   Arena arena;
-  RowStore store(&layout, &arena);
+  CounterRandom random(/*seed=*/7, 0);
   for (int round = 0; round < 3; ++round) {
-    for (uint64_t id = 0; id < 20000; ++id) store.Insert(id, TagOf(id));
-    EXPECT_GE(arena.bytes(), (20000 - layout.chunk_rows()) * layout.stride);
-    EXPECT_LE(arena.bytes(), 20000 * layout.stride * 1.3 + (2 << 20));
-    arena.StartAfresh();
-    store.Clear();
+    std::vector<Arena::Block> blocks;
+    size_t held = 0;
+    for (int i = 0; i < 3000; ++i) {
+      if (random.Below(3) == 0 && !blocks.empty()) {
+        const size_t at = random.Below(blocks.size());
+        held -= blocks[at].bytes();
+        std::swap(blocks[at], blocks.back());
+        blocks.pop_back();
+      } else if (random.Below(2) == 0) {
+        blocks.push_back(arena.AllocateZeroed(1 + random.Below(i == 2000 ? 4 << 20 : 20000)));
+        held += blocks.back().bytes();
+        for (size_t at = 0; at < blocks.back().bytes(); at += 61) ASSERT_EQ(blocks.back().data()[at], 0);
+        std::memset(blocks.back().data(), 1, blocks.back().bytes());
+      } else {
+        blocks.push_back(arena.AllocateUnits(64 * (1 + random.Below(300)), 1 + random.Below(10)));
+        held += blocks.back().bytes();
+        std::memset(blocks.back().data(), 2, blocks.back().bytes());
+      }
+      if (!blocks.empty()) ASSERT_EQ(reinterpret_cast<uintptr_t>(blocks.back().data()) % 64, 0);
+    }
+    EXPECT_GE(arena.bytes(), held);
+    EXPECT_LE(static_cast<double>(arena.bytes()), static_cast<double>(held) * 1.5 + (4 << 20));
+    blocks.clear();
     EXPECT_EQ(arena.bytes(), 0);
-    EXPECT_EQ(store.own_bytes(), 0);
   }
 }
 

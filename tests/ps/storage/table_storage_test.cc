@@ -92,7 +92,7 @@ std::map<uint64_t, std::vector<float>> AllRows(TableStorage* table, uint32_t num
   for (uint32_t b = 0; b < num_buckets; ++b) {
     bool first = true;
     uint64_t last = 0;
-    table->VisitBucket(b, [&](uint64_t id, const float* row) {
+    table->VisitBucket(b, [&](uint64_t id, const float* row, const RowHistory&) {
       EXPECT_TRUE(first || id > last);
       EXPECT_EQ(BucketOf(id, num_buckets), b);
       EXPECT_TRUE(rows.emplace(id, std::vector<float>(row, row + table->row_floats())).second);
@@ -152,12 +152,13 @@ TEST_P(TableStorageModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperations
     } else if (choice < 18) {
       const std::vector<float> gradients = RandomFloats(&random, ids.size() * param.dim);
       const float scale = choice == 17 ? 0.5f : 1.0f;
-      ASSERT_EQ(table->Apply(ids, gradients.data(), scale), model.Apply(ids, gradients, scale));
+      ASSERT_EQ(table->Apply(ids, gradients.data(), {.learning_rate_factor = scale}),
+                model.Apply(ids, gradients, scale));
     } else if (choice == 18) {
       for (size_t i = 0; i < ids.size() && i < 10; ++i) {
         std::vector<float> row = RandomFloats(&random, table->row_floats());
         for (float& v : row) v = std::abs(v);  // accumulators are never negative
-        table->Restore(ids[i], row.data());
+        table->Restore(ids[i], row.data(), {});
         model.rows()[ids[i]] = row;
       }
     } else if (operation % 4 == 0) {
@@ -199,7 +200,7 @@ TEST(TableStorageTest, ValuesDependNeitherOnOrderOfArrivalNorOnHowBucketsAreSpli
         tables[s]->Gather(making, /*create=*/true, rows.data());
         tables[s]->Gather(split[s], /*create=*/false, rows.data());
         for (const float v : rows) gradients.push_back(v * 0.3f + 0.1f);
-        EXPECT_EQ(tables[s]->Apply(split[s], gradients.data(), 1.0f), 0);
+        EXPECT_EQ(tables[s]->Apply(split[s], gradients.data(), {}), 0);
       }
     }
     std::map<uint64_t, std::vector<float>> all;
@@ -214,7 +215,7 @@ TEST(TableStorageTest, AMissingRowShiftsNoOtherRowsGradient) {
   float out[6];
   table->Gather({1, 3}, /*create=*/true, out);
   const float gradients[] = {1, 2, 10, 20, 3, 4};
-  EXPECT_EQ(table->Apply({1, 2, 3}, gradients, 1.0f), 1);
+  EXPECT_EQ(table->Apply({1, 2, 3}, gradients, {}), 1);
   table->Gather({1, 2, 3}, /*create=*/false, out);
   EXPECT_THAT(out, ElementsAre(-1, -2, 0, 0, -3, -4));
   EXPECT_EQ(table->rows(), 2);
@@ -223,11 +224,11 @@ TEST(TableStorageTest, AMissingRowShiftsNoOtherRowsGradient) {
 TEST(TableStorageTest, ReadingWithoutCreateLeavesNoTrace) {
   const std::unique_ptr<TableStorage> table = Make(EmbeddingTable("t", 4, Sgd(1.0f), Constant(2)));
   std::vector<float> out(40);
-  const uint64_t bytes = table->bytes();
+  const uint64_t bytes = table->Statistics().bytes;
   table->Gather({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, /*create=*/false, out.data());
   EXPECT_THAT(out, Each(2.0f));
   EXPECT_EQ(table->rows(), 0);
-  EXPECT_LT(table->bytes(), bytes + 4096);  // working memory of the call itself
+  EXPECT_LT(table->Statistics().bytes, bytes + 4096);  // working memory of the call itself
 }
 
 TEST(TableStorageTest, TwoRepetitionsAreOneUpdateWithTheirSum) {
@@ -236,8 +237,8 @@ TEST(TableStorageTest, TwoRepetitionsAreOneUpdateWithTheirSum) {
   float out[1];
   table->Gather({7}, /*create=*/true, out);
   const float gradients[] = {1, 2};
-  EXPECT_EQ(table->Apply({7, 7}, gradients, 1.0f), 0);
-  table->VisitBucket(BucketOf(7, 256), [](uint64_t id, const float* row) {
+  EXPECT_EQ(table->Apply({7, 7}, gradients, {}), 0);
+  table->VisitBucket(BucketOf(7, 256), [](uint64_t id, const float* row, const RowHistory&) {
     EXPECT_EQ(id, 7);
     EXPECT_FLOAT_EQ(row[0], -0.5f);
     EXPECT_FLOAT_EQ(row[1], 9.0f);
@@ -256,8 +257,8 @@ TEST(TableStorageTest, ADenseTableHasItsRowsFromTheStart) {
   want.resize(4 * 1024, 0.0f);  // id 3 is out of range: zeros
   EXPECT_EQ(got, want);
   EXPECT_EQ(table->rows(), 3);
-  EXPECT_EQ(table->Apply({0, 3, uint64_t{1} << 63}, got.data(), 1.0f), 2);
-  table->Restore(3, got.data());
+  EXPECT_EQ(table->Apply({0, 3, uint64_t{1} << 63}, got.data(), {}), 2);
+  table->Restore(3, got.data(), {});
   EXPECT_EQ(table->rows(), 3);
 }
 
@@ -278,21 +279,21 @@ TEST(TableStorageTest, ADenseTableHoldsOnlyRowsOfOwnedBuckets) {
 TEST(TableStorageTest, ClearForgetsADenseTableToo) {
   const std::unique_ptr<TableStorage> table = Make(DenseTable("d", 1024, Sgd(1.0f), Constant(3)));
   std::vector<float> row(1024, 1.0f);
-  EXPECT_EQ(table->Apply({0}, row.data(), 1.0f), 0);
+  EXPECT_EQ(table->Apply({0}, row.data(), {}), 0);
   table->Clear();
   EXPECT_EQ(table->rows(), 0);
   table->Gather({0}, /*create=*/true, row.data());
   EXPECT_THAT(row, Each(3.0f));
   EXPECT_EQ(table->rows(), 0);
   row.assign(1024, 7.0f);
-  table->Restore(0, row.data());
+  table->Restore(0, row.data(), {});
   table->Gather({0}, /*create=*/false, row.data());
   EXPECT_THAT(row, Each(7.0f));
 }
 
 TEST(TableStorageTest, BytesCoverTheRowsAndSmallTablesStaySmall) {
   const std::unique_ptr<TableStorage> table = Make(EmbeddingTable("t", 16, Adagrad(0.1f), Zeros()));
-  EXPECT_LT(table->bytes(), 128 << 10);
+  EXPECT_LT(table->Statistics().bytes, 128 << 10);
   const auto grow_to = [&](uint64_t rows) {
     std::vector<uint64_t> ids;
     for (uint64_t id = table->rows(); id < rows; ++id) ids.push_back(id);
@@ -304,13 +305,13 @@ TEST(TableStorageTest, BytesCoverTheRowsAndSmallTablesStaySmall) {
   };
   const double payload = 2 * 16 * 4;
   grow_to(3000);
-  EXPECT_GE(table->bytes(), 3000 * payload);
-  EXPECT_LT(table->bytes(), 3000 * payload * 2 + (256 << 10));
+  EXPECT_GE(table->Statistics().bytes, 3000 * payload);
+  EXPECT_LT(table->Statistics().bytes, 3000 * payload * 2 + (256 << 10));
   grow_to(1000000);
-  EXPECT_GE(table->bytes(), 1000000 * (payload + 16));
-  EXPECT_LT(table->bytes(), 1000000 * (payload + 24) * 1.35);
+  EXPECT_GE(table->Statistics().bytes, 1000000 * (payload + 16));
+  EXPECT_LT(table->Statistics().bytes, 1000000 * (payload + 24) * 1.35);
   table->Clear();
-  EXPECT_LT(table->bytes(), 256 << 10);
+  EXPECT_LT(table->Statistics().bytes, 256 << 10);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ void Train(TableStorage* table, uint64_t seed, Counts* counts) {
     table->Gather(ids, /*create=*/true, rows.data());
     for (size_t i = 0; i < ids.size(); ++i) counts->torn += !AllEqual(&rows[i * kDim], kDim);
     rows.assign(ids.size() * kDim, -1.0f);
-    const uint64_t missing = table->Apply(ids, rows.data(), 1.0f);
+    const uint64_t missing = table->Apply(ids, rows.data(), {});
     if (missing == 0) {
       for (const uint64_t id : ids) ++counts->applied[id];
     }
@@ -62,10 +62,11 @@ void Read(TableStorage* table, uint64_t seed, const std::atomic<bool>* stop, Cou
     rows.assign(ids.size() * kDim, -1.0f);
     table->Gather(ids, /*create=*/false, rows.data());
     for (size_t i = 0; i < ids.size(); ++i) counts->torn += !AllEqual(&rows[i * kDim], kDim);
-    table->VisitBucket(static_cast<uint32_t>(random.Below(256)),
-                       [&](uint64_t id, const float* row) { counts->torn += !AllEqual(row, kDim); });
+    table->VisitBucket(
+        static_cast<uint32_t>(random.Below(256)),
+        [&](uint64_t id, const float* row, const RowHistory&) { counts->torn += !AllEqual(row, kDim); });
     EXPECT_LE(table->rows(), kIds);
-    EXPECT_GT(table->bytes(), 0);
+    EXPECT_GT(table->Statistics().bytes, 0);
   }
 }
 
@@ -106,7 +107,7 @@ TEST(TableStorageThreadsTest, ClearAndRestoreWhileOthersTrainLeaveNoTornRow) {
   }
   std::vector<float> row(kDim, 9.0f);
   for (int round = 0; round < 50; ++round) {
-    for (uint64_t id = 0; id < 20; ++id) table->Restore(id, row.data());
+    for (uint64_t id = 0; id < 20; ++id) table->Restore(id, row.data(), {});
     if (round % 5 == 0) table->Clear();
   }
   for (std::thread& thread : trainers) thread.join();

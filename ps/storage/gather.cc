@@ -1,0 +1,159 @@
+// Reading rows, and making them when they are first read.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/random.h"
+#include "ps/storage/bucketed_storage.h"
+#include "ps/storage/prefetch.h"
+#include "ps/storage/row_codec.h"
+
+namespace tandem::ps {
+namespace {
+
+// Ids that are read under one taking of the locks: enough to make the locks cheap, few enough that writers
+// wait for some ten microseconds.
+constexpr size_t kRun = 1024;
+// A read goes through its ids as a pipeline, kBlock at a time: while the rows of one block are copied, those
+// of the next two are on their way from memory, and the index lines of the kLinesAhead ids after those. Each
+// stage is a loop of its own, short enough that the processor works on several ids' chains of loads at once.
+constexpr size_t kBlock = 4;
+constexpr size_t kLinesAhead = 16;
+
+}  // namespace
+
+void BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create, float* out) {
+  std::vector<uint32_t> missing;
+  for (size_t first = 0; first < ids.size(); first += kRun) {
+    GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), out + first * dim_, &missing);
+  }
+  if (!missing.empty()) FillMissing(ids, missing, create, out);
+}
+
+void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, float* out,
+                                std::vector<uint32_t>* missing) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const size_t count = ids.size();
+  uint64_t hashes[kRun];
+  const Cell* lines[kRun];
+  const size_t embedding_bytes = layout_.embedding_bytes;
+  uint32_t needed = 0;
+  for (size_t i = 0; i < count; ++i) {
+    hashes[i] = Mix64(ids[i]);
+    needed |= uint32_t{1} << LockOfHash(hashes[i]);
+  }
+  for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
+    locks_[__builtin_ctz(locks)].mutex.ReaderLock();
+  }
+  const RowStore* const buckets = buckets_.data();
+  const uint32_t bucket_mask = bucket_mask_;
+  const auto find_lines = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < std::min(end, count); ++i) {
+      const uint64_t hash = hashes[i];
+      lines[i] = buckets[(hash >> 32) & bucket_mask].index().Line(hash);
+      __builtin_prefetch(lines[i]);
+    }
+  };
+  const RowAddress address(layout_);
+  const char* rows[kRun];
+  uint32_t beyond[kRun];  // ids whose cell, if any, is not in the line where it should be
+  size_t beyond_begin = 0, beyond_end = 0;
+  const auto take_row = [&](size_t i, const RowStore& store, const Cell* cell) {
+    if (cell == nullptr) {
+      rows[i] = nullptr;
+      missing->push_back(first + static_cast<uint32_t>(i));
+    } else {
+      rows[i] = address.Of(store.chunks(), cell->slot());
+      Prefetch<false>(rows[i], embedding_bytes);
+    }
+  };
+  const auto find_rows = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < std::min(end, count); ++i) {
+      const Cell* cell;
+      if (RowIndex::FindInLine(lines[i], ids[i], &cell)) {
+        take_row(i, buckets[(hashes[i] >> 32) & bucket_mask], cell);
+      } else {
+        __builtin_prefetch(lines[i] + RowIndex::kLineCells);
+        beyond[beyond_end++] = static_cast<uint32_t>(i);
+      }
+    }
+  };
+  // For those in blocks before `end`, whose next line has had time to come.
+  const auto find_beyond = [&](size_t end) {
+    for (; beyond_begin < beyond_end && beyond[beyond_begin] < end; ++beyond_begin) {
+      const size_t i = beyond[beyond_begin];
+      const RowStore& store = buckets[(hashes[i] >> 32) & bucket_mask];
+      take_row(i, store, store.index().FindBeyond(lines[i], ids[i], hashes[i]));
+    }
+  };
+  find_lines(0, 2 * kBlock + kLinesAhead);
+  find_rows(0, 2 * kBlock);
+  find_beyond(kBlock);
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    find_lines(begin + 2 * kBlock + kLinesAhead, begin + 3 * kBlock + kLinesAhead);
+    find_rows(begin + 2 * kBlock, begin + 3 * kBlock);
+    find_beyond(begin + 2 * kBlock);
+    LoadRows(layout_.dtype, absl::MakeConstSpan(rows + begin, std::min(kBlock, count - begin)), dim_,
+             out + begin * dim_);
+  }
+  for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
+    locks_[__builtin_ctz(locks)].mutex.ReaderUnlock();
+  }
+}
+
+void BucketedStorage::InitialValues(uint64_t id, float* values) const {
+  initializer_->Fill(seed_, id, values, dim_);
+  if (layout_.f32()) return;
+  std::vector<char> stored(layout_.embedding_bytes);
+  char* const row = stored.data();
+  StoreRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, values, nullptr);
+  const char* const from = row;
+  LoadRows(layout_.dtype, absl::MakeConstSpan(&from, 1), dim_, values);
+}
+
+void BucketedStorage::InitRow(char* row, const float* values) const {
+  StoreRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, values, nullptr);
+  optimizer_->InitState(values, layout_.state(row), dim_);
+}
+
+char* BucketedStorage::AddRow(RowStore* store, uint64_t id, uint64_t hash) {
+  num_rows_.fetch_add(1, std::memory_order_relaxed);
+  return store->Insert(id, hash, static_cast<uint32_t>(clock()));
+}
+
+void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing,
+                                  bool create, float* out) {
+  // Before taking a lock: initial values may be slow to compute and depend on nothing that it guards.
+  for (const uint32_t i : missing) {
+    float* const values = out + size_t{i} * dim_;
+    if (OutOfRange(ids[i])) {
+      std::fill_n(values, dim_, 0.0f);
+    } else {
+      InitialValues(ids[i], values);
+    }
+  }
+  if (!create || dense_) return;
+  std::unique_ptr<Scratch> scratch = TakeScratch();
+  scratch->ids.resize(missing.size());
+  for (size_t k = 0; k < missing.size(); ++k) scratch->ids[k] = ids[missing[k]];
+  scratch->grouping.Run(scratch->ids, lock_mask_ + 1);
+  for (const Grouping::Group& group : scratch->grouping.groups()) {
+    absl::MutexLock lock(&locks_[group.bucket].mutex);
+    const PauseTimer timer(&longest_pause_ns_);
+    for (const Grouping::Item& item :
+         scratch->grouping.items().subspan(group.begin, group.end - group.begin)) {
+      float* const values = out + size_t{missing[item.position]} * dim_;
+      RowStore& store = buckets_[BucketOfHash(item.hash)];
+      // Another call, or an earlier item of this one, may have made the row meanwhile.
+      if (const char* const row = store.Find(item.id)) {
+        LoadRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, values);
+        continue;
+      }
+      InitRow(AddRow(&store, item.id, item.hash), values);
+      admitted_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  GiveBackScratch(std::move(scratch));
+}
+
+}  // namespace tandem::ps

@@ -96,10 +96,11 @@ absl::StatusOr<Json> Measure(const Options& options, WorkerSession* session) {
                                      .batch_size = options.batch,
                                      .batches = static_cast<uint64_t>(steps),
                                      .seed = static_cast<uint64_t>(session->rank()) + 1});
-    TANDEM_RETURN_IF_ERROR(session->group()->Barrier());
+    TANDEM_RETURN_IF_ERROR(session->group()->Barrier().status());
     TANDEM_ASSIGN_OR_RETURN(worker::PassStats stats, trainer.Train(reader.get()));
     double slowest[] = {stats.seconds};
-    TANDEM_RETURN_IF_ERROR(session->group()->AllReduce(absl::MakeSpan(slowest), collectives::ReduceOp::kMax));
+    TANDEM_RETURN_IF_ERROR(
+        session->group()->AllReduce(absl::MakeSpan(slowest), {.op = collectives::ReduceOp::kMax}).status());
     stats.seconds = slowest[0];
     return stats;
   };

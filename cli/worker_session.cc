@@ -50,7 +50,8 @@ absl::Status WorkerSession::OpenAlone(absl::Duration timeout) {
   channels.push_back(rpc::ConnectLoopback(std::move(services)));
   TANDEM_ASSIGN_OR_RETURN(client_, ps::Client::Connect(std::move(channels), {.timeout = timeout}));
   local_store_ = std::make_unique<collectives::MemoryStore>();
-  TANDEM_ASSIGN_OR_RETURN(group_, collectives::InitProcessGroup(local_store_.get(), {.timeout = timeout}));
+  TANDEM_ASSIGN_OR_RETURN(group_, collectives::InitProcessGroup(
+                                      local_store_.get(), {.rank = 0, .world_size = 1, .timeout = timeout}));
   return absl::OkStatus();
 }
 

@@ -92,6 +92,8 @@ class Backend {
 struct BackendFactory {
   std::string name;
   Device::Kind device = Device::Kind::kCpu;
+  // Whether its ranks compare fingerprints by themselves. Where they do not, DebugLevel::kDetail does.
+  bool compares_fingerprints = true;
   // Whether it could work in this process for these peers; an error says why not ("libnccl.so.2 not found").
   std::function<absl::Status(const BackendOptions&)> viable;
   std::function<absl::StatusOr<std::unique_ptr<Backend>>(const BackendOptions&)> make;

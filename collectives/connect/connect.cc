@@ -12,6 +12,7 @@
 #include "collectives/connect/backend_choice.h"
 #include "collectives/connect/rendezvous.h"
 #include "collectives/connect/solo_backend.h"
+#include "collectives/debug/checked_backend.h"
 #include "collectives/network.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/prefix_store.h"
@@ -49,7 +50,27 @@ class Connector {
   }
 
   absl::Status ConnectDevice(const BackendRequest& request) {
-    if (request.name != "auto") return Try(request.device, request.name, deadline_);
+    Connection::Device device;
+    device.kind = request.device;
+    TANDEM_RETURN_IF_ERROR(ConnectOne(request.name, "", &device));
+    const BackendFactory* factory = FindBackend(device.backend, factories_);
+    if (options_.check_fingerprints && !factory->compares_fingerprints) {
+      Connection::Device control;
+      TANDEM_RETURN_IF_ERROR(ConnectOne("auto", absl::StrCat("check ", device.backend, "/"), &control));
+      for (std::unique_ptr<Store>& store : control.stores) device.stores.push_back(std::move(store));
+      device.made = std::make_unique<CheckedBackend>(options_.group, options_.rank, options_.world_size,
+                                                     std::move(device.made), std::move(control.made));
+    }
+    connection_.devices.push_back(std::move(device));
+    return absl::OkStatus();
+  }
+
+  Connection Take() { return std::move(connection_); }
+
+ private:
+  // Fills in *device. `purpose` sets its keys apart from those of a backend of the same name.
+  absl::Status ConnectOne(const std::string& name, const std::string& purpose, Connection::Device* device) {
+    if (name != "auto") return Try(name, purpose, deadline_, device);
     const std::vector<std::string> candidates = AutoCandidates(connection_.peers);
     std::string reasons;
     for (size_t i = 0; i < candidates.size(); ++i) {
@@ -57,7 +78,7 @@ class Connector {
       // Something is left for the next candidate, should this one hang.
       const absl::Time now = absl::Now();
       const absl::Status status =
-          Try(request.device, candidates[i], last ? deadline_ : now + (deadline_ - now) / 2);
+          Try(candidates[i], purpose, last ? deadline_ : now + (deadline_ - now) / 2, device);
       if (status.ok()) return status;
       // What another backend would not mend.
       if (last || absl::IsInvalidArgument(status)) {
@@ -73,39 +94,35 @@ class Connector {
     return absl::OkStatus();
   }
 
-  Connection Take() { return std::move(connection_); }
-
- private:
   // All ranks succeed, or none.
-  absl::Status Try(Device::Kind device, const std::string& name, absl::Time deadline) {
+  absl::Status Try(const std::string& name, const std::string& purpose, absl::Time deadline,
+                   Connection::Device* device) {
     const BackendFactory* factory = FindBackend(name, factories_);
-    Connection::Device one;
-    one.kind = device;
-    one.backend = name;
-    one.store = std::make_unique<PrefixStore>(&store_, name);
+    auto store = std::make_unique<PrefixStore>(&store_, absl::StrCat(purpose, name));
     BackendOptions options;
     options.group = options_.group;
     options.rank = options_.rank;
     options.world_size = options_.world_size;
-    options.store = one.store.get();
+    options.store = store.get();
     options.peers = connection_.peers;
     options.deadline = deadline;
     options.timeout = options_.timeout;
     absl::Status mine = absl::FailedPreconditionError(absl::StrCat("this build has no backend '", name, "'"));
     if (factory != nullptr) mine = factory->viable ? factory->viable(options) : absl::OkStatus();
-    TANDEM_RETURN_IF_ERROR(
-        AgreeOn(&store_, absl::StrCat("viable/", name), options_.rank, options_.world_size, mine, deadline));
+    TANDEM_RETURN_IF_ERROR(AgreeOn(&store_, absl::StrCat(purpose, "viable/", name), options_.rank,
+                                   options_.world_size, mine, deadline));
     absl::StatusOr<std::unique_ptr<Backend>> made = factory->make(options);
-    if (made.ok()) one.made = *std::move(made);
     // Those that have connected wait for those that have not, even where these take all the time there is.
-    const absl::Status agreed = AgreeOn(&store_, absl::StrCat("made/", name), options_.rank,
+    const absl::Status agreed = AgreeOn(&store_, absl::StrCat(purpose, "made/", name), options_.rank,
                                         options_.world_size, made.status(), deadline + kGrace);
     if (!agreed.ok()) {
-      if (one.made != nullptr) one.made->Abort(agreed);
+      if (made.ok()) (*made)->Abort(agreed);
       // Its own reason tells this rank more than another's.
       return made.ok() ? agreed : made.status();
     }
-    connection_.devices.push_back(std::move(one));
+    device->backend = name;
+    device->made = *std::move(made);
+    device->stores.push_back(std::move(store));
     return absl::OkStatus();
   }
 
@@ -146,8 +163,9 @@ absl::StatusOr<Connection> Connect(Store* store, const ConnectOptions& options) 
     } else {
       const BackendFactory* factory = FindBackend(request.name, factories);
       one.backend = request.name;
-      one.store = std::make_unique<MemoryStore>();
-      BackendOptions backend{options.group, 0, 1, one.store.get(), alone.peers, deadline, options.timeout};
+      one.stores.push_back(std::make_unique<MemoryStore>());
+      BackendOptions backend{options.group,  0, 1, one.stores[0].get(), alone.peers, deadline,
+                             options.timeout};
       if (factory->viable) TANDEM_RETURN_IF_ERROR(factory->viable(backend));
       TANDEM_ASSIGN_OR_RETURN(one.made, factory->make(backend));
     }

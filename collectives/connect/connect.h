@@ -32,8 +32,8 @@ struct ConnectOptions {
 struct Connection {
   struct Device {
     tandem::Device::Kind kind = tandem::Device::Kind::kCpu;
-    std::string backend;           // the factory's name; "solo" in a world of one
-    std::unique_ptr<Store> store;  // what `made` uses
+    std::string backend;                         // the factory's name; "solo" in a world of one
+    std::vector<std::unique_ptr<Store>> stores;  // what `made` uses
     std::unique_ptr<Backend> made;
   };
   std::vector<Peer> peers;

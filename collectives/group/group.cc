@@ -4,7 +4,7 @@
 
 #include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/logging.h"
 #include "base/status.h"
 #include "collectives/group/validation.h"
 #include "collectives/ranks.h"
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
     Lane::Options lane;
     lane.device = device.kind;
     lane.backend_name = device.backend;
-    lane.store = std::move(device.store);
+    lane.stores = std::move(device.stores);
     lane.backend = std::move(device.made);
     lane.health = &group->health_;
     lane.recorder = group->parts_.recorder;
@@ -53,6 +53,16 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
     }
     lane.on_broken = [g = group.get()] { g->OnBroken(); };
     group->lanes_.push_back(std::make_unique<Lane>(std::move(lane)));
+    if (group->parts_.watchdog != nullptr) {
+      group->parts_.watchdog->AddGroup(group->lanes_.back()->record_group(),
+                                       [g = group.get()](const absl::Status& stuck) { g->AbortWith(stuck); });
+    }
+  }
+  if (group->world_size() > 1) {
+    group->barrier_store_ = std::make_unique<PrefixStore>(group->parts_.store.get(),
+                                                          absl::StrCat("pg/", group->name(), "/barrier"));
+    group->monitored_barrier_ = std::make_unique<tandem::collectives::MonitoredBarrier>(
+        group->barrier_store_.get(), group->name(), group->rank(), group->world_size());
   }
   return group;
 }
@@ -130,30 +140,12 @@ Work Group::SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration ti
 
 absl::Status Group::MonitoredBarrier(absl::Duration timeout) {
   if (health_.broken()) return health_.error();
-  if (world_size() == 1) return absl::OkStatus();
-  const absl::Time deadline = absl::Now() + timeout;
-  PrefixStore store(parts_.store.get(), absl::StrCat("pg/", name(), "/monitored"));
-  const uint64_t number = monitored_barriers_.fetch_add(1);
-  std::vector<std::string> keys;
-  for (int r = 0; r < world_size(); ++r) keys.push_back(absl::StrCat(number, "/", r));
-  const std::string context = absl::StrCat("monitored_barrier #", number, " on group '", name(), "'");
-  TANDEM_RETURN_IF_ERROR(Annotate(store.Set(keys[rank()], ""), context));
-  // Whoever is here has left the barrier before the last one, so nobody looks at its keys any more.
-  if (number >= 2) (void)store.Delete(absl::StrCat(number - 2, "/", rank()));
-  const absl::Status came = store.Wait(keys, std::max(deadline - absl::Now(), absl::ZeroDuration()));
-  if (!absl::IsDeadlineExceeded(came)) return Annotate(came, context);
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> present, store.List(absl::StrCat(number, "/")));
-  std::vector<int> absent;
-  for (int r = 0; r < world_size(); ++r) {
-    if (std::find(present.begin(), present.end(), keys[r]) == present.end()) absent.push_back(r);
-  }
-  if (absent.empty()) return absl::OkStatus();
-  return absl::DeadlineExceededError(
-      absl::StrCat(context, ": ", NameRanks(absent), " did not come within ", absl::FormatDuration(timeout)));
+  return monitored_barrier_ == nullptr ? absl::OkStatus() : monitored_barrier_->Wait(timeout);
 }
 
 void Group::OnBroken() {
   const absl::Status reason = health_.error();
+  Dump(reason);
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     lane->FailQueued();
     // The backend that failed has told the others already; another one, of another device, has not.
@@ -162,13 +154,23 @@ void Group::OnBroken() {
 }
 
 void Group::Abort(absl::string_view reason) {
-  const absl::Status error =
-      absl::AbortedError(absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason));
+  AbortWith(
+      absl::AbortedError(absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason)));
+}
+
+void Group::AbortWith(const absl::Status& error) {
   if (!health_.Break(error)) return;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     lane->AbortBackend(error);
     lane->FailQueued();
   }
+  Dump(error);
+}
+
+void Group::Dump(const absl::Status& reason) const {
+  if (parts_.recorder == nullptr) return;
+  const absl::Status dumped = parts_.recorder->Dump(reason.ToString());
+  if (!dumped.ok()) LogWarning(dumped.message());
 }
 
 void Group::Destroy() {
@@ -176,6 +178,9 @@ void Group::Destroy() {
   if (destroyed_) return;
   destroyed_ = true;
   for (const std::unique_ptr<Lane>& lane : lanes_) lane->WaitForQueued();
+  if (parts_.watchdog != nullptr) {
+    for (const std::unique_ptr<Lane>& lane : lanes_) parts_.watchdog->RemoveGroup(lane->record_group());
+  }
   (void)health_.Break(absl::AbortedError(absl::StrCat("group '", name(), "' was destroyed")));
   for (const std::unique_ptr<Lane>& lane : lanes_) lane->FailQueued();
   for (const std::unique_ptr<Lane>& lane : lanes_) lane->Close(kPatience);

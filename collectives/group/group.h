@@ -14,7 +14,9 @@
 #include "absl/synchronization/mutex.h"
 #include "collectives/connect/connect.h"
 #include "collectives/debug/flight_recorder.h"
-#include "collectives/group/process_group.h"
+#include "collectives/debug/monitored_barrier.h"
+#include "collectives/debug/watchdog.h"
+#include "collectives/process_group.h"
 #include "collectives/queue/call.h"
 #include "collectives/queue/health.h"
 #include "collectives/queue/lane.h"
@@ -30,6 +32,7 @@ class Group final : public ProcessGroup {
     std::vector<int> global_ranks;
     std::shared_ptr<Store> store;
     std::shared_ptr<FlightRecorder> recorder;
+    std::shared_ptr<Watchdog> watchdog;  // looks at `recorder`; nullptr: nobody does
   };
   // Meets the other ranks and connects: InitProcessGroup, with everything decided.
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Make(Parts parts);
@@ -113,12 +116,17 @@ class Group final : public ProcessGroup {
   std::string NextSubgroupName();
   // An operation has broken the group.
   void OnBroken();
+  // Breaks it, unless it is broken: ends everything, here at once.
+  void AbortWith(const absl::Status& error);
+  // Of the flight recorder, where the environment wants dumps.
+  void Dump(const absl::Status& reason) const;
 
   const Parts parts_;
   Health health_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // one or two; constant once made
   std::atomic<uint64_t> subgroups_{0};
-  std::atomic<uint64_t> monitored_barriers_{0};
+  std::unique_ptr<Store> barrier_store_;                                      // part of parts_.store
+  std::unique_ptr<tandem::collectives::MonitoredBarrier> monitored_barrier_;  // nullptr in a world of one
   absl::Mutex destroy_mutex_;
   bool destroyed_ ABSL_GUARDED_BY(destroy_mutex_) = false;
 };

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/suggest.h"
 #include "collectives/group/group.h"
+#include "collectives/store_url.h"
 
 namespace tandem::collectives {
 namespace {
@@ -75,6 +76,10 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
   if (parts.recorder == nullptr) {
     parts.recorder = std::make_shared<FlightRecorder>(FlightRecorder::OptionsFromEnv(options.rank));
   }
+  if (const Watchdog::Options watchdog = Watchdog::OptionsFromEnv();
+      watchdog.enabled && options.world_size > 1) {
+    parts.watchdog = std::make_shared<Watchdog>(parts.recorder, watchdog);
+  }
   absl::StatusOr<std::unique_ptr<ProcessGroup>> group = Group::Make(std::move(parts));
   if (!group.ok()) return Annotate(group.status(), context);
   return group;
@@ -85,6 +90,19 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
 absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(Store* store,
                                                                const ProcessGroupOptions& options) {
   return Init(std::shared_ptr<Store>(store, [](Store*) {}), options);  // the caller's
+}
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(const ProcessGroupOptions& options) {
+  absl::StatusOr<std::unique_ptr<OpenedStore>> opened =
+      OpenStoreUrl(options.init_method, options.rank, options.world_size, options.timeout);
+  if (!opened.ok()) {
+    return Annotate(opened.status(), absl::StrCat("process group '", options.name, "'"));
+  }
+  const std::shared_ptr<OpenedStore> store = *std::move(opened);
+  ProcessGroupOptions complete = options;
+  complete.rank = store->rank();
+  complete.world_size = store->world_size();
+  return Init(std::shared_ptr<Store>(store, store->store()), complete);
 }
 
 }  // namespace tandem::collectives

@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::MakeSubgroup(absl::Span<con
   for (int member : ranks) parts.global_ranks.push_back(parts_.global_ranks[member]);
   parts.store = parts_.store;
   parts.recorder = parts_.recorder;
+  parts.watchdog = parts_.watchdog;
   const std::string context = absl::StrCat("process group '", parts.options.name, "'");
   absl::StatusOr<std::unique_ptr<ProcessGroup>> made = Make(std::move(parts));
   if (!made.ok()) return Annotate(made.status(), context);

@@ -16,10 +16,7 @@ bool BreaksGroup(const absl::Status& status) { return !status.ok() && !absl::IsI
 
 }  // namespace
 
-Lane::Lane(Options options)
-    : options_(std::move(options)),
-      store_(std::move(options_.store)),
-      backend_(std::move(options_.backend)) {}
+Lane::Lane(Options options) : options_(std::move(options)), backend_(std::move(options_.backend)) {}
 
 Lane::~Lane() { TANDEM_CHECK(!thread_.joinable()); }
 

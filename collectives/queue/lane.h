@@ -33,7 +33,7 @@ class Lane {
   struct Options {
     Device::Kind device = Device::Kind::kCpu;
     std::string backend_name;
-    std::unique_ptr<Store> store;  // of the backend alone; nullptr if it needs none
+    std::vector<std::unique_ptr<Store>> stores;  // of the backend alone
     std::unique_ptr<Backend> backend;
     Health* health = nullptr;  // of the group
     std::shared_ptr<FlightRecorder> recorder;
@@ -46,6 +46,7 @@ class Lane {
 
   Device::Kind device() const { return options_.device; }
   const std::string& backend_name() const { return options_.backend_name; }
+  uint32_t record_group() const { return options_.record_group; }
   absl::Status Supports(const Operation& operation) const { return backend_->Supports(operation); }
 
   // Runs it in this thread, in its turn.
@@ -115,7 +116,6 @@ class Lane {
   void Loop();
 
   Options options_;
-  std::unique_ptr<Store> store_;
   // Reset by Close, when nobody has a turn or an operation under way; else constant.
   std::unique_ptr<Backend> backend_;
 

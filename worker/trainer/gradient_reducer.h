@@ -4,20 +4,17 @@
 // Sums dense gradients over all workers while the backward pass still computes earlier layers.
 
 #include <cstddef>
-#include <deque>
-#include <thread>
 #include <utility>
+#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "collectives/process_group.h"
 
 namespace tandem::worker {
 
-// Owns a thread that calls the group; between Begin and Finish nobody else may use the group. Begin, Ready
-// and Finish are called by one thread. The same calls in the same order on every rank.
+// Queues asynchronous operations on the group, whose thread runs them in order. Used by one thread; the same
+// calls in the same order on every rank.
 class GradientReducer {
  public:
   // `group` outlives the reducer; nullptr or a world of one makes everything a no-op. Ranges are gathered
@@ -29,26 +26,20 @@ class GradientReducer {
   void Begin(absl::Span<float> gradients);
   // gradients[begin, end) is final and may be reduced from now on.
   void Ready(size_t begin, size_t end);
-  // Waits until every range is reduced. The first error, which also ends all later steps. Bounded by the
-  // group's timeout.
+  // Waits until every range is reduced, for each bucket at most the group's timeout. The first error, which
+  // also ends all later steps.
   absl::Status Finish();
 
  private:
   using Range = std::pair<size_t, size_t>;
   void Flush();
-  void ReduceLoop();
 
   collectives::ProcessGroup* const group_;
   const size_t bucket_floats_;
   absl::Span<float> gradients_;
   Range pending_{0, 0};  // ready, not yet queued; empty when first == second
-
-  absl::Mutex mutex_;
-  std::deque<absl::Span<float>> queue_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status error_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
+  std::vector<collectives::Work> works_;
+  absl::Status error_;
 };
 
 }  // namespace tandem::worker

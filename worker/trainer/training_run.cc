@@ -80,7 +80,7 @@ class TrainingRun {
   }
   // Agreement on a figure that only rank 0 has.
   absl::Status Share(absl::Span<double> values) {
-    return context_.group->Broadcast(values.data(), values.size() * sizeof(double), /*root=*/0);
+    return context_.group->Broadcast(values, {.root = 0}).status();
   }
 
   const JobSpec job_;
@@ -167,8 +167,8 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   double sums[] = {static_cast<double>(stats->examples), stats->loss_sum,
                    static_cast<double>(ahead.malformed_lines())};
   double slowest[] = {stats->seconds};
-  TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(sums), ReduceOp::kSum));
-  TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(slowest), ReduceOp::kMax));
+  TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(sums), {.op = ReduceOp::kSum}).status());
+  TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(slowest), {.op = ReduceOp::kMax}).status());
 
   EpochReport entry;
   entry.epoch = epoch;
@@ -388,7 +388,7 @@ absl::Status TrainingRun::AddTables() {
 absl::StatusOr<RunReport> TrainingRun::Run() {
   const absl::Time began = context_.clock->Now();
   TANDEM_RETURN_IF_ERROR(Prepare());
-  TANDEM_RETURN_IF_ERROR(context_.group->Barrier());  // every worker has made the tables
+  TANDEM_RETURN_IF_ERROR(context_.group->Barrier().status());  // every worker has made the tables
   TANDEM_RETURN_IF_ERROR(Resume());
   if (leads()) {
     LogInfo(absl::StrCat("training ", report_.model, " on ", report_.train_examples,

@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "collectives/group/process_group.h"
+#include "collectives/process_group.h"
 #include "tests/conformance/collectives/reference_backend.h"
 #include "tests/conformance/collectives/run_ranks.h"
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/group/process_group.h"
+#include "collectives/process_group.h"
 #include "collectives/store/memory_store.h"
 #include "tests/testing/status_matchers.h"
 

@@ -51,10 +51,10 @@ absl::Status TrainOneStep(int port) {
 
 absl::Status ReduceAlone() {
   tandem::collectives::MemoryStore store;
-  auto group = tandem::collectives::InitProcessGroup(&store, {});
+  auto group = tandem::collectives::InitProcessGroup(&store, {.rank = 0, .world_size = 1});
   if (!group.ok()) return group.status();
   std::vector<float> values = {1.0f, 2.0f};
-  return (*group)->AllReduce(absl::MakeSpan(values), tandem::collectives::ReduceOp::kSum);
+  return (*group)->AllReduce(absl::MakeSpan(values), {.op = tandem::collectives::ReduceOp::kSum}).Wait();
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 #include "worker/trainer/gradient_reducer.h"
 
-#include <string>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/conformance/collectives/run_ranks.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::worker {
@@ -13,66 +15,84 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::ElementsAre;
 
-// Doubles what it is given, as if the other rank had the same, and keeps a record of sizes.
-class TwinGroup : public collectives::ProcessGroup {
- public:
-  int rank() const override { return 0; }
-  int world_size() const override { return 2; }
-  absl::Status AllReduce(absl::Span<float> values, collectives::ReduceOp) override {
-    sizes.push_back(values.size());
-    if (!error.ok()) return error;
-    for (float& value : values) value *= 2;
-    return absl::OkStatus();
-  }
-  absl::Status AllReduce(absl::Span<double>, collectives::ReduceOp) override {
-    return absl::UnimplementedError("");
-  }
-  absl::Status AllReduce(absl::Span<int64_t>, collectives::ReduceOp) override {
-    return absl::UnimplementedError("");
-  }
-  absl::Status Broadcast(void*, size_t, int) override { return absl::UnimplementedError(""); }
-  absl::Status AllGather(const void*, size_t, void*) override { return absl::UnimplementedError(""); }
-  absl::StatusOr<std::vector<std::string>> AllGatherBytes(absl::string_view) override {
-    return absl::UnimplementedError("");
-  }
-  absl::Status Barrier() override { return absl::UnimplementedError(""); }
-  absl::Status Barrier(absl::Duration) override { return absl::UnimplementedError(""); }
-
+// What one rank's backend was asked for.
+struct Seen {
   std::vector<size_t> sizes;
   absl::Status error;
 };
 
+// Doubles what it is given, as if the other rank had the same.
+class TwinBackend : public collectives::Backend {
+ public:
+  explicit TwinBackend(std::shared_ptr<Seen> seen) : seen_(std::move(seen)) {}
+  absl::string_view name() const override { return "twin"; }
+  absl::Status Supports(const collectives::Operation&) const override { return absl::OkStatus(); }
+  absl::Status Run(const collectives::Operation& operation) override {
+    EXPECT_EQ(operation.kind, collectives::OpKind::kAllReduce);
+    seen_->sizes.push_back(operation.out.count);
+    if (!seen_->error.ok()) return seen_->error;
+    for (size_t i = 0; i < operation.out.count; ++i) static_cast<float*>(operation.out.data)[i] *= 2;
+    return absl::OkStatus();
+  }
+  void StartPointToPoint(const collectives::Operation&, Done done) override {
+    done(absl::UnimplementedError(""));
+  }
+  void Abort(const absl::Status&) override {}
+
+ private:
+  const std::shared_ptr<Seen> seen_;
+};
+
+// Runs `body` on two ranks.
+void RunTwins(const absl::Status& error,
+              const std::function<void(collectives::ProcessGroup&, const Seen&)>& body) {
+  std::vector<std::shared_ptr<Seen>> seen = {std::make_shared<Seen>(), std::make_shared<Seen>()};
+  for (const auto& one : seen) one->error = error;
+  collectives::ProcessGroupOptions options;
+  options.backend = "twin";
+  collectives::BackendFactory factory;
+  factory.name = "twin";
+  factory.make =
+      [&](const collectives::BackendOptions& o) -> absl::StatusOr<std::unique_ptr<collectives::Backend>> {
+    return std::make_unique<TwinBackend>(seen[o.rank]);
+  };
+  options.extra_backends = {factory};
+  collectives::RunRanks(2, options,
+                        [&](collectives::ProcessGroup& group) { body(group, *seen[group.rank()]); });
+}
+
 TEST(GradientReducerTest, ReducesEveryRangeOnceInBucketsOfNeighbours) {
-  TwinGroup group;
-  GradientReducer reducer(&group, 4);
-  std::vector<float> gradients(12, 1.0f);
-  reducer.Begin(absl::MakeSpan(gradients));
-  reducer.Ready(10, 12);  // from the last layer to the first
-  reducer.Ready(7, 10);   // makes a bucket of 5
-  reducer.Ready(5, 7);
-  reducer.Ready(0, 1);  // no neighbour of [5, 7): both travel by themselves
-  reducer.Ready(1, 5);
-  TANDEM_ASSERT_OK(reducer.Finish());
-  EXPECT_THAT(gradients, ::testing::Each(2.0f));
-  EXPECT_THAT(group.sizes, ElementsAre(5, 2, 5));
-  // The next step starts afresh.
-  reducer.Begin(absl::MakeSpan(gradients));
-  reducer.Ready(0, 12);
-  TANDEM_ASSERT_OK(reducer.Finish());
-  EXPECT_THAT(gradients, ::testing::Each(4.0f));
+  RunTwins(absl::OkStatus(), [](collectives::ProcessGroup& group, const Seen& seen) {
+    GradientReducer reducer(&group, 4);
+    std::vector<float> gradients(12, 1.0f);
+    reducer.Begin(absl::MakeSpan(gradients));
+    reducer.Ready(10, 12);  // from the last layer to the first
+    reducer.Ready(7, 10);   // makes a bucket of 5
+    reducer.Ready(5, 7);
+    reducer.Ready(0, 1);  // no neighbour of [5, 7): both travel by themselves
+    reducer.Ready(1, 5);
+    TANDEM_ASSERT_OK(reducer.Finish());
+    EXPECT_THAT(gradients, ::testing::Each(2.0f));
+    EXPECT_THAT(seen.sizes, ElementsAre(5, 2, 5));
+    // The next step starts afresh.
+    reducer.Begin(absl::MakeSpan(gradients));
+    reducer.Ready(0, 12);
+    TANDEM_ASSERT_OK(reducer.Finish());
+    EXPECT_THAT(gradients, ::testing::Each(4.0f));
+  });
 }
 
 TEST(GradientReducerTest, AFailureIsReturnedFromThenOn) {
-  TwinGroup group;
-  group.error = absl::UnavailableError("rank 1 is gone");
-  GradientReducer reducer(&group, 1);
-  std::vector<float> gradients(4, 1.0f);
-  for (int step = 0; step < 2; ++step) {
-    reducer.Begin(absl::MakeSpan(gradients));
-    reducer.Ready(0, 4);
-    EXPECT_THAT(reducer.Finish(), StatusIs(absl::StatusCode::kUnavailable, "rank 1 is gone"));
-  }
-  EXPECT_THAT(group.sizes, ElementsAre(4));  // a broken group is not asked again
+  RunTwins(absl::UnavailableError("rank 1 is gone"), [](collectives::ProcessGroup& group, const Seen& seen) {
+    GradientReducer reducer(&group, 1);
+    std::vector<float> gradients(4, 1.0f);
+    for (int step = 0; step < 2; ++step) {
+      reducer.Begin(absl::MakeSpan(gradients));
+      reducer.Ready(0, 4);
+      EXPECT_THAT(reducer.Finish(), StatusIs(absl::StatusCode::kUnavailable, "rank 1 is gone"));
+    }
+    EXPECT_THAT(seen.sizes, ElementsAre(4));  // a broken group is not asked again
+  });
 }
 
 TEST(GradientReducerTest, AloneThereIsNothingToDo) {

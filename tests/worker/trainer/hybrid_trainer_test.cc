@@ -83,7 +83,7 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
                           collectives::InitProcessGroup(
                               store, {.rank = rank, .world_size = workers, .timeout = absl::Seconds(30)}));
   TANDEM_RETURN_IF_ERROR(CreateTables(client.get(), mode, static_cast<uint32_t>(workers)));
-  TANDEM_RETURN_IF_ERROR(group->Barrier());
+  TANDEM_RETURN_IF_ERROR(group->Barrier().status());
   TANDEM_ASSIGN_OR_RETURN(auto model, CreateModel({.kind = "wide_deep",
                                                    .num_dense = kDense,
                                                    .num_sparse = kSparse,
@@ -102,7 +102,7 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
     EXPECT_EQ(stats.steps, 25u);
     EXPECT_EQ(stats.examples, 25u * 64);
     EXPECT_LE(stats.unique_ids, stats.ids);
-    TANDEM_RETURN_IF_ERROR(group->Barrier());
+    TANDEM_RETURN_IF_ERROR(group->Barrier().status());
   }
   EXPECT_EQ(trainer.step(), 25u * static_cast<uint64_t>(epochs));
   LearnableReader reader(1234, 4);
@@ -110,7 +110,7 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
   EXPECT_EQ(scored.size(), 4u * 64);
   trained.scores.assign(scored.logits().begin(), scored.logits().end());
   trained.parameters.assign(model->parameters().begin(), model->parameters().end());
-  TANDEM_RETURN_IF_ERROR(group->Barrier());
+  TANDEM_RETURN_IF_ERROR(group->Barrier().status());
   return trained;
 }
 

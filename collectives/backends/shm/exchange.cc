@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/backends/shm/copy.h"
+#include "collectives/ranks.h"
 
 namespace tandem::collectives::shm {
 namespace {
@@ -31,11 +31,6 @@ uint64_t WordOf(const Fingerprint& fingerprint, uint64_t sequence) {
 bool PairsAgreeAlone(const Operation& op) {
   return !op.even &&
          (op.kind == OpKind::kGather || op.kind == OpKind::kScatter || op.kind == OpKind::kAllToAll);
-}
-
-std::string NameRanks(const std::vector<int>& ranks) {
-  if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
-  return absl::StrCat("ranks ", absl::StrJoin(ranks.begin(), ranks.end() - 1, ", "), " and ", ranks.back());
 }
 
 // Below this the reading of all inputs by all ranks costs less than a second synchronisation.
@@ -216,14 +211,7 @@ absl::Status Exchange::RunTwoPhases(Running& run) {
 }
 
 void Exchange::PublishWord(std::atomic<uint64_t>& word, uint64_t value) {
-  if (patience_.yields > 0) {
-    // Somebody is likely to be falling asleep: the order of this store and Ring's look at the sleepers
-    // counts.
-    word.exchange(value, std::memory_order_seq_cst);
-  } else {
-    word.store(value, std::memory_order_release);
-  }
-  Ring(segment_->area(rank_).bell);
+  Publish(word, value, segment_->area(rank_).bell, /*fenced=*/patience_.yields > 0);
 }
 
 void Exchange::Announce(Running& run) {

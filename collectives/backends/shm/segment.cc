@@ -65,15 +65,16 @@ Registry& ThisProcess() {
 
 }  // namespace
 
-// Why stages are so large: a line that the reader still holds in its private cache costs the writer a round
-// trip between the cores (measured: 6 to 9 GB/s), one that has gone to the shared cache does not (40 GB/s).
-// A stage of several private caches' size, used round and round, makes sure of the latter.
+// Why stages, and rings where there is room, are so large: a line that the reader still holds in its private
+// cache costs the writer a round trip between the cores (measured: 6 to 9 GB/s), one that has gone to the
+// shared cache does not (40 GB/s). A stage of several private caches' size, used round and round, makes sure
+// of the latter.
 Geometry::Geometry(int world_size) : world_size(world_size) {
   const size_t ranks = world_size;
   stage_bytes = ranks <= 4 ? 4 * kMiB : ranks <= 16 ? 2 * kMiB : kMiB;
   block_bytes = std::min(stage_bytes / kStageParts, 256 * 1024 * std::max<size_t>(1, ranks / 2));
   block_bytes -= block_bytes % (kLine * ranks);
-  ring_bytes = ranks <= 2 ? 512 * 1024 : ranks <= 4 ? 128 * 1024 : ranks <= 16 ? 64 * 1024 : 16 * 1024;
+  ring_bytes = ranks <= 2 ? 2 * kMiB : ranks <= 4 ? kMiB / 2 : ranks <= 16 ? kMiB / 16 : kMiB / 64;
   areas_offset = RoundUp(sizeof(GroupHeader), kPage);
   controls_offset = areas_offset + ranks * sizeof(RankArea);
   rings_offset = RoundUp(controls_offset + ranks * ranks * sizeof(RingControl), kPage);

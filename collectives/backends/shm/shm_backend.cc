@@ -10,6 +10,7 @@
 #include "collectives/backends/shm/exchange.h"
 #include "collectives/backends/shm/failure_board.h"
 #include "collectives/backends/shm/handshake.h"
+#include "collectives/backends/shm/point_to_point.h"
 #include "collectives/backends/shm/segment.h"
 
 namespace tandem::collectives {
@@ -32,6 +33,7 @@ class ShmBackend final : public Backend {
   }
 
   ~ShmBackend() override {
+    point_to_point_.reset();  // what was sent goes out first
     // What this rank has published stays readable: the others map the memory too.
     segment_->area(rank_).state.store(kLeft, std::memory_order_seq_cst);
     segment_->WakeAll();
@@ -49,10 +51,19 @@ class ShmBackend final : public Backend {
                     absl::StrCat("backend shm, ", Name(operation.kind)));
   }
 
-  absl::Status Run(const Operation& operation) override { return exchange_.Run(operation); }
+  absl::Status Run(const Operation& operation) override {
+    // What only some dtypes have, or another device; the rest is common and not asked for.
+    if (operation.reduce >= ReduceOp::kBitAnd || operation.device.kind != Device::Kind::kCpu) {
+      TANDEM_RETURN_IF_ERROR(Supports(operation));
+    }
+    return exchange_.Run(operation);
+  }
 
   void StartPointToPoint(const Operation& operation, Done done) override {
-    done(absl::UnimplementedError(""));
+    point_to_point_->Start(operation, std::move(done));
+  }
+  absl::StatusOr<int> RunPointToPoint(const Operation& operation) override {
+    return point_to_point_->Run(operation);
   }
 
   void Abort(const absl::Status& reason) override { board_.Abort(reason); }
@@ -62,7 +73,8 @@ class ShmBackend final : public Backend {
       : rank_(options.rank),
         segment_(std::move(segment)),
         board_(segment_, options.rank),
-        exchange_(segment_, &board_, options.rank, options.group) {
+        exchange_(segment_, &board_, options.rank, options.group),
+        point_to_point_(std::make_unique<PointToPoint>(segment_, &board_, options.rank, options.group)) {
     segment_->area(rank_).state.store(kJoined, std::memory_order_release);
   }
 
@@ -70,6 +82,7 @@ class ShmBackend final : public Backend {
   const std::shared_ptr<Segment> segment_;
   FailureBoard board_;
   Exchange exchange_;
+  std::unique_ptr<PointToPoint> point_to_point_;
   std::unique_ptr<DeathWatch> watch_;  // ends first
 };
 

@@ -20,12 +20,6 @@ constexpr int64_t kLongestSleepNs = 100 * kMillisecond;
 // A yield that took this long went to a stranger who computes: sleeping is better than asking again.
 constexpr int64_t kLongYieldNs = kMillisecond / 2;
 
-int64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
 // Shared futexes: the waiters may be of other processes.
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, int64_t ns) {
   const timespec timeout = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
@@ -44,6 +38,19 @@ int QuotaProcessors() {
 }
 
 }  // namespace
+
+int64_t SteadyNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+int64_t DeadlineNs(absl::Duration timeout) {
+  const int64_t now = SteadyNs();
+  const int64_t timeout_ns = std::max<int64_t>(0, absl::ToInt64Nanoseconds(timeout));
+  return timeout_ns > std::numeric_limits<int64_t>::max() - now ? std::numeric_limits<int64_t>::max()
+                                                                : std::max<int64_t>(1, now + timeout_ns);
+}
 
 void RingAlways(Bell& bell) {
   bell.rings.fetch_add(1, std::memory_order_release);
@@ -78,19 +85,14 @@ bool Waiter::Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> le
 }
 
 Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left) {
-  int64_t now = NowNs();
-  if (deadline_ns_ == 0) {
-    const int64_t timeout_ns = std::max<int64_t>(0, absl::ToInt64Nanoseconds(timeout_));
-    deadline_ns_ = timeout_ns > std::numeric_limits<int64_t>::max() - now
-                       ? std::numeric_limits<int64_t>::max()
-                       : std::max<int64_t>(1, now + timeout_ns);
-  }
+  int64_t now = SteadyNs();
+  if (deadline_ns_ == 0) deadline_ns_ = DeadlineNs(timeout_);
   Outcome outcome;
   for (int i = 0; i < patience_.yields; ++i) {
     sched_yield();
     if (Ended(ready, left, &outcome)) return outcome;
     const int64_t before = now;
-    now = NowNs();
+    now = SteadyNs();
     if (now - before > kLongYieldNs) break;
   }
   // Registered once for all its sleeps: a ring can be missed only at the beginning.
@@ -98,7 +100,7 @@ Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::Fun
   for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = std::min(kLongestSleepNs, 2 * sleep_ns)) {
     const uint32_t rings = bell.rings.load(std::memory_order_acquire);
     if (Ended(ready, left, &outcome)) break;
-    now = NowNs();
+    now = SteadyNs();
     if (now >= deadline_ns_) {
       outcome = Outcome::kTimedOut;
       break;

@@ -39,6 +39,22 @@ inline void Ring(Bell& bell) {
   if (bell.sleepers.load(std::memory_order_relaxed) != 0) RingAlways(bell);
 }
 
+// Stores what others wait for, and wakes who sleeps on `bell`. `fenced` where sleepers are usual (ranks share
+// processors): then none is missed.
+inline void Publish(std::atomic<uint64_t>& word, uint64_t value, Bell& bell, bool fenced) {
+  if (fenced) {
+    word.exchange(value, std::memory_order_seq_cst);
+  } else {
+    word.store(value, std::memory_order_release);
+  }
+  Ring(bell);
+}
+
+// Of the monotonic clock.
+int64_t SteadyNs();
+// SteadyNs() plus `timeout`, at least 1 and at most the largest number.
+int64_t DeadlineNs(absl::Duration timeout);
+
 // How long a wait holds its processor.
 struct Patience {
   int spins = 0;   // looks, with a pause between

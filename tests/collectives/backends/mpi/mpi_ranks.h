@@ -1,0 +1,42 @@
+#ifndef TANDEM_TESTS_COLLECTIVES_BACKENDS_MPI_MPI_RANKS_H_
+#define TANDEM_TESTS_COLLECTIVES_BACKENDS_MPI_MPI_RANKS_H_
+
+// One rank of a test that mpirun has started: all ranks run the same tests in the same order.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/backend.h"
+#include "collectives/store/prefix_store.h"
+#include "collectives/store/store.h"
+#include "gtest/gtest.h"
+
+namespace tandem::collectives {
+
+class MpiRanks : public ::testing::Test {
+ public:
+  // Rank 0 removes the ranks' store, when all have come.
+  static void Leave();
+
+ protected:
+  static void SetUpTestSuite();
+
+  // The backend of a group of `ranks` of this test (all, where empty), of which this is one.
+  absl::StatusOr<std::unique_ptr<Backend>> Make(const std::string& group, std::vector<int> ranks = {});
+  // All ranks wait for each other, through the store.
+  void Meet(const std::string& where);
+
+  static int rank() { return rank_; }
+  static int world_size() { return world_size_; }
+  static constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+ private:
+  static int rank_, world_size_;
+  static std::unique_ptr<Store> store_;
+  std::vector<std::unique_ptr<Store>> stores_;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_TESTS_COLLECTIVES_BACKENDS_MPI_MPI_RANKS_H_

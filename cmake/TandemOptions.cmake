@@ -41,14 +41,15 @@ pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 find_library(TCMALLOC_LIBRARY tcmalloc_minimal)
 
 # Optional parts. Each names the room that will use it; finding one changes nothing else.
-set(TANDEM_FOUND_CUDA OFF)
+# CUDA's and NCCL's headers serve to check our own declarations of them; nothing links their libraries.
+set(TANDEM_CHECKS_NCCL OFF)
 if(NOT TANDEM_WITH_CUDA STREQUAL OFF)
-  find_package(CUDAToolkit QUIET)
-  find_library(NCCL_LIBRARY nccl)
-  if(CUDAToolkit_FOUND AND NCCL_LIBRARY)
-    set(TANDEM_FOUND_CUDA ON)
+  find_path(TANDEM_NCCL_INCLUDE nccl.h HINTS /usr/local/cuda/include)
+  find_path(TANDEM_CUDA_INCLUDE cuda_runtime_api.h HINTS /usr/local/cuda/include)
+  if(TANDEM_NCCL_INCLUDE AND TANDEM_CUDA_INCLUDE)
+    set(TANDEM_CHECKS_NCCL ON)
   elseif(TANDEM_WITH_CUDA STREQUAL ON)
-    message(FATAL_ERROR "TANDEM_WITH_CUDA=ON, but the CUDA toolkit or NCCL was not found")
+    message(FATAL_ERROR "TANDEM_WITH_CUDA=ON, but nccl.h or cuda_runtime_api.h was not found")
   endif()
 endif()
 set(TANDEM_FOUND_MPI OFF)
@@ -111,6 +112,7 @@ endif()
 
 function(tandem_print_summary)
   message(STATUS "Tandem ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, tests ${TANDEM_BUILD_TESTS}, sanitizers '${TANDEM_SANITIZE}'")
-  message(STATUS "  found, for backends to come: CUDA+NCCL ${TANDEM_FOUND_CUDA}, MPI ${TANDEM_FOUND_MPI}, "
-                 "RocksDB ${TANDEM_FOUND_ROCKSDB}, Python ${TANDEM_FOUND_PYTHON}")
+  message(STATUS "  backend mpi: ${TANDEM_FOUND_MPI} (a plugin); backend nccl: built, loads NCCL and CUDA when used; "
+                 "headers to check it with: ${TANDEM_CHECKS_NCCL}")
+  message(STATUS "  found, for parts to come: RocksDB ${TANDEM_FOUND_ROCKSDB}, Python ${TANDEM_FOUND_PYTHON}")
 endfunction()

@@ -1,0 +1,104 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_LINK_H_
+#define TANDEM_COLLECTIVES_BACKENDS_NCCL_LINK_H_
+
+// One group's communicator, its stream, and whether it works. All calls of NCCL for it go through here.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collectives/backend.h"
+#include "collectives/backends/nccl/nccl_api.h"
+#include "collectives/backends/nccl/runtime.h"
+
+namespace tandem::collectives::nccl {
+
+// Makes `device` current for a scope.
+class DeviceScope {
+ public:
+  DeviceScope(CudaApi* cuda, int device);
+  ~DeviceScope();
+
+ private:
+  CudaApi* const cuda_;
+  int before_ = -1;
+  const int device_;
+};
+
+// Thread-safe. Held by the group's backend, the runtime, and works that are under way.
+class Link : public std::enable_shared_from_this<Link> {
+ public:
+  // `begin` starts making the communicator; Link waits until it is ready or the deadline, and aborts it then.
+  using Begin = std::function<Result(Comm* comm)>;
+  static absl::StatusOr<std::shared_ptr<Link>> Connect(std::shared_ptr<Runtime> runtime, int device,
+                                                       const BackendOptions& options, absl::string_view call,
+                                                       const Begin& begin);
+  Link(std::shared_ptr<Runtime> runtime, int device, const BackendOptions& options);
+
+  const std::string& group() const { return group_; }
+  int rank() const { return rank_; }
+  int device() const { return device_; }
+  void* stream() const { return stream_; }
+  int* scratch() const { return scratch_; }  // one element of device memory
+  Runtime* runtime() const { return runtime_.get(); }
+  const std::shared_ptr<Runtime>& shared_runtime() const { return runtime_; }
+  Comm comm();  // nullptr once aborted
+
+  // Runs `body`, which calls NCCL, in the process's turn and on the device, and waits until the communicator
+  // has taken it in. Errors break the group; `what` names it in them.
+  absl::Status Call(absl::string_view what, absl::Time deadline, const std::function<Result(Comm)>& body);
+
+  bool broken() const { return broken_.load(std::memory_order_acquire); }
+  absl::Status error();
+  // The first reason stays; does not abort.
+  void MarkBroken(const absl::Status& reason);
+  // With all groups of the process.
+  void Break(const absl::Status& reason) { runtime_->AbortAll(this, reason); }
+
+  // Finalises and frees what it has; after an error, once it is aborted. Bounded by `patience`.
+  void Close(absl::Duration patience);
+
+  // Of the runtime's thread.
+  bool HasToAbort();
+  void AbortCommunicator();  // has the turn
+  void SetAborted();
+  // Asks NCCL for asynchronous errors, and the store for those of other ranks; then what OnWatch was given.
+  void Watch();
+  // `look` runs in each Watch until it returns true.
+  void OnWatch(std::function<bool()> look);
+
+  std::atomic<int> works{0};  // under way
+
+ private:
+  absl::Status AwaitReady(absl::string_view what, absl::Time deadline);
+  absl::Status FromNccl(absl::string_view what, Result result);
+  absl::Status FromCuda(absl::string_view what, int error);
+  absl::Status Allocate();
+  void ExchangeNews();
+
+  const std::shared_ptr<Runtime> runtime_;
+  const std::string group_;
+  const int rank_, world_size_, device_;
+  void* stream_ = nullptr;
+  int* scratch_ = nullptr;
+  std::atomic<bool> broken_{false};
+  absl::Mutex mutex_;
+  Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<bool()>> looks_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex store_mutex_;
+  Store* store_ ABSL_GUARDED_BY(store_mutex_);
+  bool told_ ABSL_GUARDED_BY(store_mutex_) = false;
+};
+
+}  // namespace tandem::collectives::nccl
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_LINK_H_

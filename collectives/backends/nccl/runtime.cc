@@ -1,0 +1,98 @@
+#include "collectives/backends/nccl/runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/backends/nccl/link.h"
+
+namespace tandem::collectives::nccl {
+namespace {
+
+// NCCL calls that hold the turn longer are taken to hang; the abort that ends them goes ahead.
+constexpr absl::Duration kPatience = absl::Seconds(2);
+
+}  // namespace
+
+Runtime::Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaApi> cuda, const Options& options)
+    : nccl_(std::move(nccl)), cuda_(std::move(cuda)), options_(options), thread_([this] { Watch(); }) {}
+
+Runtime::~Runtime() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+bool Runtime::TakeTurn(absl::Time deadline) {
+  absl::MutexLock lock(&turn_mutex_);
+  if (!turn_mutex_.AwaitWithDeadline(absl::Condition(&turn_free_), deadline)) return false;
+  turn_free_ = false;
+  return true;
+}
+
+void Runtime::GiveTurn() {
+  absl::MutexLock lock(&turn_mutex_);
+  turn_free_ = true;
+}
+
+void Runtime::Add(std::shared_ptr<Link> link) {
+  absl::MutexLock lock(&mutex_);
+  links_.push_back(std::move(link));
+}
+
+void Runtime::Remove(Link* link) {
+  absl::MutexLock watching(&watch_mutex_);
+  absl::MutexLock lock(&mutex_);
+  links_.erase(
+      std::remove_if(links_.begin(), links_.end(), [&](const auto& one) { return one.get() == link; }),
+      links_.end());
+}
+
+std::vector<std::shared_ptr<Link>> Runtime::links() {
+  absl::MutexLock lock(&mutex_);
+  return links_;
+}
+
+void Runtime::AbortAll(Link* origin, const absl::Status& reason) {
+  origin->MarkBroken(reason);
+  for (const auto& link : links()) {
+    if (link.get() == origin) continue;
+    link->MarkBroken(absl::Status(
+        reason.code(),
+        absl::StrCat("group '", origin->group(),
+                     "' of this process, which shares the GPU, was aborted: ", reason.message())));
+  }
+  absl::MutexLock lock(&mutex_);
+  aborting_ = true;
+}
+
+void Runtime::Watch() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || aborting_; };
+      mutex_.AwaitWithTimeout(absl::Condition(&wake), options_.watch_interval);
+      if (stopping_) return;
+      aborting_ = false;
+    }
+    absl::MutexLock watching(&watch_mutex_);
+    const std::vector<std::shared_ptr<Link>> all = links();
+    std::vector<Link*> broken;
+    for (const auto& link : all) {
+      if (link->HasToAbort()) broken.push_back(link.get());
+    }
+    if (!broken.empty()) {
+      Turn turn(this, absl::Now() + kPatience);
+      nccl_->GroupStart();
+      for (Link* link : broken) link->AbortCommunicator();
+      nccl_->GroupEnd();
+      for (Link* link : broken) link->SetAborted();
+    }
+    for (const auto& link : all) link->Watch();
+  }
+}
+
+}  // namespace tandem::collectives::nccl

@@ -1,0 +1,85 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_RUNTIME_H_
+#define TANDEM_COLLECTIVES_BACKENDS_NCCL_RUNTIME_H_
+
+// What all NCCL groups of a process share: the turn to call NCCL, and the thread that watches their
+// communicators, aborts them, and carries bad news between ranks.
+//
+// One aborted group takes all NCCL groups of the process with it, in one ncclGroup: kernels of one may be
+// queued on the GPU behind kernels of another that wait for a dead peer, so aborting them one by one can wait
+// for ever (NVIDIA/nccl#1013).
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "collectives/backends/nccl/cuda_api.h"
+#include "collectives/backends/nccl/nccl_api.h"
+
+namespace tandem::collectives::nccl {
+
+class Link;
+
+// Thread-safe. Shared by the links of its groups.
+class Runtime {
+ public:
+  struct Options {
+    absl::Duration watch_interval = absl::Milliseconds(100);
+  };
+  Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaApi> cuda, const Options& options);
+  Runtime(std::shared_ptr<NcclApi> nccl, std::shared_ptr<CudaApi> cuda)
+      : Runtime(std::move(nccl), std::move(cuda), Options()) {}
+  ~Runtime();
+
+  NcclApi* nccl() const { return nccl_.get(); }
+  CudaApi* cuda() const { return cuda_.get(); }
+
+  // Only who has the turn calls NCCL; non-blocking communicators keep it short. False at `deadline`: a call
+  // hangs.
+  bool TakeTurn(absl::Time deadline);
+  void GiveTurn();
+
+  void Add(std::shared_ptr<Link> link);
+  // Blocks while the watching thread looks at it.
+  void Remove(Link* link);
+  // Breaks all links, that of `origin` with `reason`, and has them aborted by the watching thread. Does not
+  // block.
+  void AbortAll(Link* origin, const absl::Status& reason);
+
+ private:
+  void Watch();
+  std::vector<std::shared_ptr<Link>> links();
+
+  const std::shared_ptr<NcclApi> nccl_;
+  const std::shared_ptr<CudaApi> cuda_;
+  const Options options_;
+  absl::Mutex turn_mutex_;
+  bool turn_free_ ABSL_GUARDED_BY(turn_mutex_) = true;
+  absl::Mutex mutex_;
+  std::vector<std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
+  bool aborting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Mutex watch_mutex_;  // held while links are looked at; before mutex_
+  std::thread thread_;
+};
+
+// The turn, for a scope.
+class Turn {
+ public:
+  Turn(Runtime* runtime, absl::Time deadline) : runtime_(runtime->TakeTurn(deadline) ? runtime : nullptr) {}
+  Turn(const Turn&) = delete;
+  ~Turn() {
+    if (runtime_ != nullptr) runtime_->GiveTurn();
+  }
+  bool taken() const { return runtime_ != nullptr; }
+
+ private:
+  Runtime* const runtime_;
+};
+
+}  // namespace tandem::collectives::nccl
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_RUNTIME_H_

@@ -1,0 +1,421 @@
+#include "tests/collectives/backends/nccl/fake_nccl.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "collectives/reduce/reduce.h"
+
+namespace tandem::collectives::nccl {
+namespace {
+
+DType DTypeOfFake(Type type) {
+  switch (type) {
+    case Type::kI8:
+      return DType::kI8;
+    case Type::kU8:
+      return DType::kU8;
+    case Type::kI32:
+      return DType::kI32;
+    case Type::kI64:
+      return DType::kI64;
+    case Type::kF16:
+      return DType::kF16;
+    case Type::kBF16:
+      return DType::kBF16;
+    case Type::kF32:
+      return DType::kF32;
+    case Type::kF64:
+      break;
+  }
+  return DType::kF64;
+}
+
+double FactorFrom(const void* bytes, Type type) {
+  return DispatchDType(DTypeOfFake(type), [&](auto value) {
+    std::memcpy(&value, bytes, sizeof(value));
+    return static_cast<double>(static_cast<float>(value));
+  });
+}
+
+std::vector<char> Bytes(const void* from, size_t n) {
+  const char* begin = static_cast<const char*>(from);
+  return std::vector<char>(begin, begin + n);
+}
+
+void Put(void* to, const std::vector<char>& bytes) {
+  if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+class FakeNccl final : public NcclApi {
+ public:
+  explicit FakeNccl(FakeWorld* world) : world_(world) {}
+  Result GetVersion(int* version) override {
+    *version = world_->version;
+    return Result::kSuccess;
+  }
+  Result GetUniqueId(UniqueId* id) override {
+    absl::MutexLock lock(&world_->mutex_);
+    std::memset(id, 0, sizeof(*id));
+    std::memcpy(id->bytes, &world_->next_id_, sizeof(int));
+    ++world_->next_id_;
+    return Result::kSuccess;
+  }
+  Result CommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) override {
+    absl::MutexLock lock(&world_->mutex_);
+    if (config->blocking != 0 || config->magic != 0xcafebeef) world_->misuse_.push_back("config");
+    int number;
+    std::memcpy(&number, id.bytes, sizeof(int));
+    auto& ring = world_->rings_[number];
+    if (ring == nullptr) ring = std::make_shared<FakeRing>(ranks);
+    *comm = NewComm(ring, rank);
+    return Result::kInProgress;
+  }
+  Result CommFinalize(Comm comm) override {
+    absl::MutexLock lock(&world_->mutex_);
+    world_->Find(comm, "CommFinalize");
+    return Result::kSuccess;
+  }
+  Result CommDestroy(Comm comm) override {
+    absl::MutexLock lock(&world_->mutex_);
+    Drop(world_->Find(comm, "CommDestroy"));
+    return Result::kSuccess;
+  }
+  Result CommAbort(Comm comm) override {
+    absl::MutexLock lock(&world_->mutex_);
+    FakeComm* const fake = world_->Find(comm, "CommAbort");
+    if (fake == nullptr) return Result::kInvalidArgument;
+    // Kernels end, having done nothing.
+    for (FakeCall& call : fake->calls) call.kernel->parts = 0;
+    for (auto* queues : {&fake->sends, &fake->recvs}) {
+      for (auto& [peer, calls] : *queues) {
+        for (FakeCall& call : calls) call.kernel->parts = 0;
+      }
+    }
+    Drop(fake);
+    ++aborted_;
+    return Result::kSuccess;
+  }
+  Result CommGetAsyncError(Comm comm, Result* error) override {
+    absl::MutexLock lock(&world_->mutex_);
+    FakeComm* const fake = world_->Find(comm, "CommGetAsyncError");
+    if (fake == nullptr) return Result::kInvalidArgument;
+    const bool ready = fake->ring != nullptr && fake->ring->joined.size() == fake->ring->members.size() &&
+                       !world_->hang_init && !fake->splitting;
+    *error = fake->async_error != Result::kSuccess ? fake->async_error
+             : ready                               ? Result::kSuccess
+                                                   : Result::kInProgress;
+    return Result::kSuccess;
+  }
+  bool has_split() const override { return world_->has_split; }
+  Result CommSplit(Comm comm, int color, int key, Comm* made, Config*) override {
+    absl::MutexLock lock(&world_->mutex_);
+    FakeComm* const parent = world_->Find(comm, "CommSplit");
+    if (parent == nullptr) return Result::kInvalidArgument;
+    *made = color == kNoColor ? nullptr : NewComm(nullptr, 0);
+    FakeRing* const ring = parent->ring.get();
+    ring->splits[parent->rank] = {color, key, reinterpret_cast<FakeComm*>(*made)};
+    parent->splitting = true;
+    if (ring->splits.size() < ring->members.size()) return Result::kInProgress;
+    std::map<int, std::vector<std::pair<int, FakeComm*>>> colors;
+    for (auto& [rank, split] : ring->splits) {
+      ring->members[rank]->splitting = false;
+      if (split.made != nullptr) colors[split.color].push_back({split.key, split.made});
+    }
+    for (auto& [ignored, members] : colors) {
+      std::stable_sort(members.begin(), members.end(), [](auto& a, auto& b) { return a.first < b.first; });
+      auto child = std::make_shared<FakeRing>(static_cast<int>(members.size()));
+      for (int rank = 0; rank < static_cast<int>(members.size()); ++rank)
+        Join(members[rank].second, child, rank);
+    }
+    ring->splits.clear();
+    return Result::kInProgress;
+  }
+  const char* GetErrorString(Result result) override {
+    return result == Result::kRemoteError ? "remote process exited or there was a network error"
+                                          : "some error";
+  }
+  const char* GetLastError(Comm) override { return "the cable"; }
+
+  Result GroupStart() override {
+    if (depth_++ == 0) aborted_ = 0;
+    return Result::kSuccess;
+  }
+  Result GroupEnd() override {
+    if (--depth_ > 0) return Result::kSuccess;
+    absl::MutexLock lock(&world_->mutex_);
+    if (aborted_ > 0) world_->aborted_together_.push_back(std::exchange(aborted_, 0));
+    auto kernel = std::make_shared<FakeKernel>();
+    kernel->parts = static_cast<int>(pending_.size());
+    std::set<FakeRing*> rings;
+    for (auto& [comm, call] : pending_) {
+      call.kernel = kernel;
+      call.stream->queued.push_back(kernel);
+      rings.insert(comm->ring.get());
+      if (call.kind == FakeCall::kSend) {
+        comm->sends[call.peer].push_back(call);
+      } else if (call.kind == FakeCall::kRecv) {
+        comm->recvs[call.peer].push_back(call);
+      } else {
+        comm->calls.push_back(call);
+      }
+    }
+    pending_.clear();
+    for (FakeRing* ring : rings) world_->Run(ring);
+    return Result::kInProgress;  // as non-blocking communicators like to
+  }
+  Result AllReduce(const void* in, void* out, size_t n, Type type, RedOp op, Comm comm,
+                   void* stream) override {
+    return Add(comm, {FakeCall::kAllReduce, in, out, n, type, op, 0, Of(stream), nullptr});
+  }
+  Result Reduce(const void* in, void* out, size_t n, Type type, RedOp op, int root, Comm comm,
+                void* stream) override {
+    return Add(comm, {FakeCall::kReduce, in, out, n, type, op, root, Of(stream), nullptr});
+  }
+  Result Broadcast(const void* in, void* out, size_t n, Type type, int root, Comm comm,
+                   void* stream) override {
+    return Add(comm, {FakeCall::kBroadcast, in, out, n, type, RedOp::kSum, root, Of(stream), nullptr});
+  }
+  Result AllGather(const void* in, void* out, size_t n, Type type, Comm comm, void* stream) override {
+    return Add(comm, {FakeCall::kAllGather, in, out, n, type, RedOp::kSum, 0, Of(stream), nullptr});
+  }
+  Result ReduceScatter(const void* in, void* out, size_t n, Type type, RedOp op, Comm comm,
+                       void* stream) override {
+    return Add(comm, {FakeCall::kReduceScatter, in, out, n, type, op, 0, Of(stream), nullptr});
+  }
+  Result Send(const void* in, size_t n, Type type, int peer, Comm comm, void* stream) override {
+    return Add(comm, {FakeCall::kSend, in, nullptr, n, type, RedOp::kSum, peer, Of(stream), nullptr});
+  }
+  Result Recv(void* out, size_t n, Type type, int peer, Comm comm, void* stream) override {
+    return Add(comm, {FakeCall::kRecv, nullptr, out, n, type, RedOp::kSum, peer, Of(stream), nullptr});
+  }
+  Result RedOpCreatePreMulSum(RedOp* op, void* factor, Type type, Comm comm) override {
+    absl::MutexLock lock(&world_->mutex_);
+    FakeComm* const fake = world_->Find(comm, "RedOpCreatePreMulSum");
+    const int number = 5 + static_cast<int>(fake->factors.size());
+    fake->factors[number] = FactorFrom(factor, type);
+    *op = static_cast<RedOp>(number);
+    return Result::kSuccess;
+  }
+  Result RedOpDestroy(RedOp, Comm) override { return Result::kSuccess; }  // kernels may still need it here
+
+ private:
+  static FakeStream* Of(void* stream) { return static_cast<FakeStream*>(stream); }
+  Comm NewComm(std::shared_ptr<FakeRing> ring, int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(world_->mutex_) {
+    world_->all_.push_back(std::make_unique<FakeComm>());
+    FakeComm* const comm = world_->all_.back().get();
+    world_->live_.insert(comm);
+    if (ring != nullptr) Join(comm, std::move(ring), rank);
+    return reinterpret_cast<Comm>(comm);
+  }
+  static void Join(FakeComm* comm, std::shared_ptr<FakeRing> ring, int rank) {
+    comm->rank = rank;
+    ring->members[rank] = comm;
+    ring->joined.insert(rank);
+    comm->ring = std::move(ring);
+  }
+  void Drop(FakeComm* comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(world_->mutex_) {
+    if (comm == nullptr) return;
+    world_->live_.erase(comm);
+    if (comm->ring != nullptr) comm->ring->members[comm->rank] = nullptr;
+  }
+  Result Add(Comm comm, FakeCall call) {
+    absl::MutexLock lock(&world_->mutex_);
+    FakeComm* const fake = world_->Find(comm, "a collective");
+    if (fake == nullptr || depth_ == 0) return Result::kInvalidUsage;
+    pending_.push_back({fake, std::move(call)});
+    return Result::kInProgress;
+  }
+
+  FakeWorld* const world_;
+  int depth_ = 0, aborted_ = 0;  // of the thread that has the turn
+  std::vector<std::pair<FakeComm*, FakeCall>> pending_;
+};
+
+class FakeCuda final : public CudaApi {
+ public:
+  explicit FakeCuda(FakeWorld* world) : world_(world) {}
+  int GetDeviceCount(int* count) override {
+    *count = world_->devices;
+    return world_->devices == 0 ? 100 : kCudaSuccess;
+  }
+  int GetDevice(int* device) override {
+    *device = device_;
+    return kCudaSuccess;
+  }
+  int SetDevice(int device) override {
+    device_ = device;
+    return kCudaSuccess;
+  }
+  int StreamCreateNonBlocking(void** stream) override {
+    *stream = new FakeStream;
+    return kCudaSuccess;
+  }
+  int StreamDestroy(void* stream) override {
+    delete static_cast<FakeStream*>(stream);
+    return kCudaSuccess;
+  }
+  int StreamWaitEvent(void* stream, void* event) override {
+    absl::MutexLock lock(&world_->mutex_);
+    for (auto& kernel : static_cast<FakeEvent*>(event)->queued) {
+      static_cast<FakeStream*>(stream)->queued.push_back(kernel);
+    }
+    return kCudaSuccess;
+  }
+  int EventCreate(void** event) override {
+    *event = new FakeEvent;
+    return kCudaSuccess;
+  }
+  int EventDestroy(void* event) override {
+    delete static_cast<FakeEvent*>(event);
+    return kCudaSuccess;
+  }
+  int EventRecord(void* event, void* stream) override {
+    absl::MutexLock lock(&world_->mutex_);
+    if (stream != nullptr) *static_cast<FakeEvent*>(event) = *static_cast<FakeStream*>(stream);
+    return kCudaSuccess;
+  }
+  int EventQuery(void* event) override {
+    absl::MutexLock lock(&world_->mutex_);
+    for (auto& kernel : static_cast<FakeEvent*>(event)->queued) {
+      if (kernel->parts > 0) return kCudaNotReady;
+    }
+    return kCudaSuccess;
+  }
+  int Malloc(void** memory, size_t bytes) override {
+    *memory = calloc(1, bytes);
+    return kCudaSuccess;
+  }
+  int Free(void* memory) override {
+    free(memory);
+    return kCudaSuccess;
+  }
+  int MemcpyAsync(void* to, const void* from, size_t bytes, void*) override {
+    std::memcpy(to, from, bytes);
+    return kCudaSuccess;
+  }
+  const char* GetErrorString(int) override { return "no CUDA-capable device is detected"; }
+
+ private:
+  FakeWorld* const world_;
+  static thread_local int device_;
+};
+thread_local int FakeCuda::device_ = 0;
+
+FakeWorld::~FakeWorld() = default;
+std::shared_ptr<NcclApi> FakeWorld::nccl() { return std::make_shared<FakeNccl>(this); }
+std::shared_ptr<CudaApi> FakeWorld::cuda() { return std::make_shared<FakeCuda>(this); }
+
+void FakeWorld::FailAsync(int rank, Result error) {
+  absl::MutexLock lock(&mutex_);
+  for (FakeComm* comm : live_) {
+    if (comm->rank == rank) comm->async_error = error;
+  }
+}
+int FakeWorld::communicators() {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int>(live_.size());
+}
+std::vector<int> FakeWorld::aborted_together() {
+  absl::MutexLock lock(&mutex_);
+  return aborted_together_;
+}
+std::vector<std::string> FakeWorld::misuse() {
+  absl::MutexLock lock(&mutex_);
+  return misuse_;
+}
+
+FakeComm* FakeWorld::Find(Comm comm, const char* call) {
+  FakeComm* const fake = reinterpret_cast<FakeComm*>(comm);
+  if (live_.count(fake) > 0) return fake;
+  misuse_.push_back(absl::StrCat(call, " of a communicator that is gone"));
+  return nullptr;
+}
+
+void FakeWorld::Run(FakeRing* ring) {
+  while (RunCollective(ring)) {
+  }
+  for (FakeComm* from : ring->members) {
+    for (FakeComm* to : ring->members) {
+      if (from == nullptr || to == nullptr) continue;
+      auto &sends = from->sends[to->rank], &recvs = to->recvs[from->rank];
+      while (!sends.empty() && !recvs.empty()) {
+        const FakeCall &send = sends.front(), &recv = recvs.front();
+        if (send.n != recv.n) misuse_.push_back("a message of another size");
+        Put(recv.out, Bytes(send.in, std::min(send.n, recv.n) * SizeOf(DTypeOfFake(send.type))));
+        --send.kernel->parts;
+        --recv.kernel->parts;
+        sends.pop_front();
+        recvs.pop_front();
+      }
+    }
+  }
+}
+
+bool FakeWorld::RunCollective(FakeRing* ring) {
+  const int size = static_cast<int>(ring->members.size());
+  std::vector<FakeCall> calls;
+  std::vector<double> factors;
+  for (FakeComm* member : ring->members) {
+    if (member == nullptr || member->calls.empty()) return false;
+    calls.push_back(member->calls.front());
+    factors.push_back(member->factors.count(static_cast<int>(calls.back().op)) > 0
+                          ? member->factors[static_cast<int>(calls.back().op)]
+                          : 0);
+  }
+  const FakeCall& first = calls[0];
+  for (const FakeCall& call : calls) {
+    if (call.kind != first.kind || call.n != first.n || call.peer != first.peer)
+      misuse_.push_back("a mismatch");
+  }
+  const DType dtype = DTypeOfFake(first.type);
+  const size_t bytes = first.n * SizeOf(dtype);
+  auto reduce = [&](size_t offset) {
+    std::vector<const void*> sources;
+    for (const FakeCall& call : calls) sources.push_back(static_cast<const char*>(call.in) + offset);
+    const bool scaled = static_cast<int>(first.op) >= 5;
+    const ReduceOp op = scaled                        ? ReduceOp::kPremulSum
+                        : first.op == RedOp::kSum     ? ReduceOp::kSum
+                        : first.op == RedOp::kProduct ? ReduceOp::kProduct
+                        : first.op == RedOp::kMax     ? ReduceOp::kMax
+                        : first.op == RedOp::kMin     ? ReduceOp::kMin
+                                                      : ReduceOp::kAvg;
+    std::vector<char> result(bytes);
+    ReduceInRankOrder(op, dtype, sources, scaled ? factors : std::vector<double>(), size, first.n,
+                      result.data());
+    return result;
+  };
+  std::vector<std::vector<char>> results;
+  switch (first.kind) {
+    case FakeCall::kAllReduce:
+    case FakeCall::kReduce:
+      results.assign(size, reduce(0));
+      break;
+    case FakeCall::kBroadcast:
+      results.assign(size, Bytes(calls[first.peer].in, bytes));
+      break;
+    case FakeCall::kAllGather: {
+      std::vector<char> all;
+      for (const FakeCall& call : calls) {
+        const std::vector<char> one = Bytes(call.in, bytes);
+        all.insert(all.end(), one.begin(), one.end());
+      }
+      results.assign(size, all);
+      break;
+    }
+    default:
+      for (int rank = 0; rank < size; ++rank) results.push_back(reduce(rank * bytes));
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    if (first.kind != FakeCall::kReduce || rank == first.peer) Put(calls[rank].out, results[rank]);
+    --calls[rank].kernel->parts;
+    ring->members[rank]->calls.pop_front();
+  }
+  return true;
+}
+
+}  // namespace tandem::collectives::nccl

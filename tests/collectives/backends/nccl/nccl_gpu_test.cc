@@ -1,0 +1,117 @@
+// On a real GPU; visibly skipped where there is none.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/backends/nccl/dlopen_api.h"
+#include "collectives/backends/nccl/nccl_backend.h"
+#include "collectives/store/file/file_store.h"
+#include "collectives/store/memory_store.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::collectives::nccl {
+namespace {
+
+constexpr char kRankVariable[] = "TANDEM_TEST_NCCL_RANK";
+constexpr char kStoreVariable[] = "TANDEM_TEST_NCCL_STORE";
+
+// Sums over `world_size` ranks on GPU 0, through device memory.
+void SumOnGpu(Store* store, int rank, int world_size) {
+  BackendOptions options;
+  options.group = "gpu";
+  options.rank = rank;
+  options.world_size = world_size;
+  options.store = store;
+  options.peers.resize(world_size);
+  options.deadline = absl::Now() + absl::Seconds(60);
+  options.timeout = absl::Seconds(60);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, NcclBackendFactory().make(options));
+  TANDEM_ASSERT_OK_AND_ASSIGN(Apis apis, LoadApis());
+  std::vector<float> values(1001, rank + 1.0f);
+  void *memory = nullptr, *stream = nullptr;
+  const size_t bytes = values.size() * sizeof(float);
+  ASSERT_EQ(apis.cuda->Malloc(&memory, bytes), kCudaSuccess);
+  ASSERT_EQ(apis.cuda->StreamCreateNonBlocking(&stream), kCudaSuccess);
+  ASSERT_EQ(apis.cuda->MemcpyAsync(memory, values.data(), bytes, nullptr), kCudaSuccess);
+  Operation sum;
+  sum.kind = OpKind::kAllReduce;
+  sum.dtype = DType::kF32;
+  sum.device = Device::Cuda(0);
+  sum.timeout = absl::Seconds(60);
+  sum.in = {memory, values.size()};
+  sum.out = {memory, values.size()};
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kPremulSum}) {
+    sum.reduce = op;
+    sum.factor = 0.5;
+    TANDEM_ASSERT_OK(backend->Run(sum));
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto work, backend->Enqueue({sum}));
+  TANDEM_ASSERT_OK(work->OrderStream(stream));
+  TANDEM_ASSERT_OK(work->Wait(absl::Now() + absl::Seconds(60)));
+  void* event = nullptr;
+  ASSERT_EQ(apis.cuda->MemcpyAsync(values.data(), memory, bytes, stream), kCudaSuccess);
+  ASSERT_EQ(apis.cuda->EventCreate(&event), kCudaSuccess);
+  ASSERT_EQ(apis.cuda->EventRecord(event, stream), kCudaSuccess);
+  while (apis.cuda->EventQuery(event) == kCudaNotReady) absl::SleepFor(absl::Milliseconds(1));
+  // sum, then twice half of P times it.
+  const float expected = world_size * (world_size + 1) / 2 * (0.5f * world_size) * (0.5f * world_size);
+  EXPECT_EQ(values, std::vector<float>(values.size(), expected));
+  apis.cuda->EventDestroy(event);
+  apis.cuda->StreamDestroy(stream);
+  apis.cuda->Free(memory);
+}
+
+class NcclGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::Status viable = NcclBackendFactory().viable(BackendOptions());
+    if (!viable.ok()) GTEST_SKIP() << viable;
+  }
+};
+
+TEST_F(NcclGpuTest, AWorldOfOneReducesOnItsGpu) {
+  MemoryStore store;
+  SumOnGpu(&store, 0, 1);
+}
+
+// NCCL refuses two ranks of one host on one GPU; ranks of distinct NCCL_HOSTID are of two hosts to it. It
+// reads that once in a process: so these are processes, and programs of their own (CUDA does not survive
+// fork).
+TEST_F(NcclGpuTest, TwoProcessesShareAGpu) {
+  if (const char* rank = std::getenv(kRankVariable)) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(std::getenv(kStoreVariable)));
+    SumOnGpu(store.get(), std::atoi(rank), 2);
+    return;
+  }
+  const std::string path = absl::StrCat(::testing::TempDir(), "/nccl_gpu_test_", getpid());
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string number = absl::StrCat(rank), host = absl::StrCat("tandem-test-", getpid(), "-", rank);
+    const pid_t child = fork();
+    if (child == 0) {
+      setenv(kRankVariable, number.c_str(), 1);
+      setenv(kStoreVariable, path.c_str(), 1);
+      setenv("NCCL_HOSTID", host.c_str(), 1);
+      setenv("NCCL_NET", "Socket", 1);
+      setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+      setenv("NCCL_MAX_CTAS", "1", 1);
+      execl("/proc/self/exe", "nccl_gpu_test", "--gtest_filter=*TwoProcessesShareAGpu", nullptr);
+      _exit(127);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  unlink(path.c_str());
+}
+
+}  // namespace
+}  // namespace tandem::collectives::nccl

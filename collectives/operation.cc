@@ -141,6 +141,7 @@ Fingerprint FingerprintOf(const Operation& o) {
       f.even = 1;
       break;
   }
+  if (o.context != 0) f.parts_hash = HashCount(f.parts_hash, o.context);
   return f;
 }
 

@@ -81,6 +81,7 @@ struct Operation {
   int32_t root = 0;       // of rooted kinds; send: the receiver, recv: the sender or kAnySource
   uint32_t tag = 0;       // of send and recv
   uint64_t sequence = 0;  // number in its group, from 0; collectives and point-to-point count apart
+  uint64_t context = 0;   // anything else that all ranks must agree upon, as what this is a part of
   Device device;
   ConstPart in;
   Part out;
@@ -100,7 +101,8 @@ struct Fingerprint {
   // ranks need not agree (uneven gather, scatter and all_to_all: there, what each pair exchanges is
   // compared).
   uint64_t count = 0;
-  uint64_t parts_hash = 0;  // of the counts, where they differ by rank and all ranks must know them; else 0
+  uint64_t parts_hash = 0;  // of the counts, where they differ by rank and all ranks must know them, and of
+                            // the context; else 0
   int32_t root = 0;
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kU8;

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 namespace {
 
 // "<code> <message>"
@@ -47,4 +47,4 @@ absl::optional<FailureBoard::Found> FailureBoard::Find(absl::Span<const int> ran
   return absl::nullopt;
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp

@@ -13,13 +13,12 @@
 #include "absl/types/span.h"
 #include "collectives/store/prefix_store.h"
 
-namespace tandem::collectives {
+namespace tandem::collectives::gloo_tcp {
 
-// For one thread at a time. `store` is borrowed. Keys: "pg/<group>/failed/<rank>".
+// For one thread at a time. `store` is borrowed. Keys: "failed/<rank>".
 class FailureBoard {
  public:
-  FailureBoard(Store* store, const std::string& group, int rank)
-      : store_(store, "pg/" + group + "/failed"), rank_(rank) {}
+  FailureBoard(Store* store, int rank) : store_(store, "failed"), rank_(rank) {}
 
   // Leaves this rank's reason, if the store can be reached.
   void Record(const absl::Status& reason);
@@ -36,6 +35,6 @@ class FailureBoard {
   bool reachable_ = true;
 };
 
-}  // namespace tandem::collectives
+}  // namespace tandem::collectives::gloo_tcp
 
 #endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_FAILURE_BOARD_H_

@@ -5,7 +5,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
@@ -14,6 +13,8 @@
 #include "collectives/backends/gloo/failure_board.h"
 #include "collectives/backends/gloo/links.h"
 #include "collectives/backends/gloo/point_to_point.h"
+#include "collectives/backends/shape.h"
+#include "collectives/ranks.h"
 #include "collectives/reduce/reduce.h"
 
 namespace tandem::collectives {
@@ -25,15 +26,6 @@ constexpr absl::Duration kGrace = absl::Milliseconds(500);
 // How long a rank that is done waits for the others to be done too.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
-// "rank 1", "ranks 1, 3".
-std::string RanksText(absl::Span<const int> ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
-}
-
-bool Reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
-}
-
 class GlooBackend final : public Backend, private Links::Receiver {
  public:
   explicit GlooBackend(const BackendOptions& options)
@@ -44,7 +36,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
         exchange_(options.rank, options.world_size),
         point_to_point_(options.group, options.rank, options.world_size,
                         [this](int lost, const absl::Status& reason) { return GiveUp(lost, reason); }),
-        board_(options.store, options.group, options.rank) {}
+        board_(options.store, options.rank) {}
 
   ~GlooBackend() override {
     if (world_size_ > 1 && links_ != nullptr && Broken().ok()) {
@@ -54,6 +46,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
       leave.kind = OpKind::kLeave;
       (void)RunCollective(leave, rank_, world_size_, absl::Now() + leave_timeout_, &exchange_, &scratch_);
     }
+    point_to_point_.Stop();
     links_.reset();
     point_to_point_.Fail(absl::AbortedError(absl::StrCat("group '", group_, "' was destroyed")));
   }
@@ -82,7 +75,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
   absl::Status Run(const Operation& operation) override {
     TANDEM_RETURN_IF_ERROR(Broken());
     TANDEM_RETURN_IF_ERROR(Supports(operation));
-    TANDEM_RETURN_IF_ERROR(CheckShape(operation));
+    TANDEM_RETURN_IF_ERROR(CheckCollective(operation, rank_, world_size_));
     if (world_size_ == 1) {
       RunAlone(operation);
       return absl::OkStatus();
@@ -96,7 +89,8 @@ class GlooBackend final : public Backend, private Links::Receiver {
 
   void StartPointToPoint(const Operation& operation, Done done) override {
     absl::Status status = Broken();
-    if (status.ok()) status = CheckPeer(operation);
+    if (status.ok()) status = CheckPointToPoint(operation, rank_, world_size_);
+    if (status.ok()) status = Supports(operation);
     if (!status.ok()) return done(status);
     point_to_point_.Start(operation, std::move(done));
   }
@@ -127,8 +121,6 @@ class GlooBackend final : public Backend, private Links::Receiver {
     return frame.type == Frame::Type::kHead || frame.type == Frame::Type::kData;
   }
 
-  absl::Status CheckShape(const Operation& operation) const;
-  absl::Status CheckPeer(const Operation& operation) const;
   std::string Here(const Operation& operation) const {
     return absl::StrCat(Describe(operation), " on group '", group_, "'");
   }
@@ -164,51 +156,6 @@ class GlooBackend final : public Backend, private Links::Receiver {
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
 };
 
-// ProcessGroup has looked at all of this; what stands here keeps memory safe whoever calls.
-absl::Status GlooBackend::CheckShape(const Operation& o) const {
-  auto wrong = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(Here(o), ": ", what));
-  };
-  const size_t world = world_size_;
-  const bool rooted = o.kind == OpKind::kReduce || o.kind == OpKind::kBroadcast ||
-                      o.kind == OpKind::kGather || o.kind == OpKind::kScatter;
-  if (rooted && (o.root < 0 || o.root >= world_size_)) {
-    return wrong(absl::StrCat("the root must be a rank from 0 to ", world_size_ - 1, ", not ", o.root));
-  }
-  const bool is_root = rooted && o.root == rank_;
-  const bool ins = o.kind == OpKind::kReduceScatter || o.kind == OpKind::kAllToAll ||
-                   (o.kind == OpKind::kScatter && is_root);
-  const bool outs =
-      o.kind == OpKind::kAllGather || o.kind == OpKind::kAllToAll || (o.kind == OpKind::kGather && is_root);
-  if ((ins && o.ins.size() != world) || (outs && o.outs.size() != world)) {
-    return wrong(absl::StrCat("there must be one part for each of ", world, " ranks"));
-  }
-  const bool own_fits =
-      (o.kind == OpKind::kAllReduce || (o.kind == OpKind::kReduce && is_root)) ? o.in.count == o.out.count
-      : o.kind == OpKind::kBroadcast && is_root && o.out.count > 0             ? o.in.count == o.out.count
-      : o.kind == OpKind::kReduceScatter || (o.kind == OpKind::kScatter && is_root)
-          ? o.ins[rank_].count == o.out.count
-      : o.kind == OpKind::kAllToAll ? o.ins[rank_].count == o.outs[rank_].count
-      : outs                        ? o.in.count == o.outs[rank_].count
-                                    : true;
-  if (!own_fits) return wrong("this rank's input and output have different counts");
-  if (o.kind == OpKind::kSend || o.kind == OpKind::kRecv) return wrong("it is no collective");
-  return absl::OkStatus();
-}
-
-absl::Status GlooBackend::CheckPeer(const Operation& o) const {
-  const bool any = o.kind == OpKind::kRecv && o.root == kAnySource;
-  if (o.kind != OpKind::kSend && o.kind != OpKind::kRecv) {
-    return absl::InvalidArgumentError(absl::StrCat(Here(o), " is not point to point"));
-  }
-  if ((any && world_size_ > 1) || (o.root >= 0 && o.root < world_size_ && o.root != rank_)) {
-    return Supports(o);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(Here(o), ": rank ", rank_,
-                                                 " can exchange messages with ranks 0 to ", world_size_ - 1,
-                                                 " other than itself"));
-}
-
 absl::Status GlooBackend::Explain(const Operation& operation, const Exchange::Failure& failure) {
   const std::string here = Here(operation);
   switch (failure.kind) {
@@ -219,18 +166,18 @@ absl::Status GlooBackend::Explain(const Operation& operation, const Exchange::Fa
       const std::string within = absl::StrCat(" within ", absl::FormatDuration(operation.timeout));
       if (!failure.arrived) {
         return absl::DeadlineExceededError(
-            absl::StrCat(here, ": ", RanksText(failure.ranks), " did not arrive", within));
+            absl::StrCat(here, ": ", NameRanks(failure.ranks), " did not arrive", within));
       }
       const std::vector<int> ranks = WithoutThoseWhoWait(
           failure.ranks, absl::DeadlineExceededError(absl::StrCat(here, ": not finished", within)));
       return absl::DeadlineExceededError(
-          absl::StrCat(here, ": the data of ", RanksText(ranks), " did not arrive", within));
+          absl::StrCat(here, ": the data of ", NameRanks(ranks), " did not arrive", within));
     }
     case Exchange::Failure::Kind::kLost:
       return ExplainLost(here, failure.ranks, failure.detail);
     case Exchange::Failure::Kind::kLeft:
       return absl::UnavailableError(
-          absl::StrCat(here, ": ", RanksText(failure.ranks), " has left the group"));
+          absl::StrCat(here, ": ", NameRanks(failure.ranks), " has left the group"));
     case Exchange::Failure::Kind::kDisagreement:
       return absl::InvalidArgumentError(
           Disagreement(group_, rank_, FingerprintOf(operation), failure.ranks[0], failure.theirs));
@@ -249,7 +196,7 @@ absl::Status GlooBackend::ExplainLost(const std::string& where, absl::Span<const
   absl::MutexLock lock(&board_mutex_);
   if (absl::optional<FailureBoard::Found> found = board_.Find(ranks, kGrace)) return found->reason;
   return absl::UnavailableError(
-      absl::StrCat(where, ": the connection to ", RanksText(ranks), " was lost: killed? (", detail, ")"));
+      absl::StrCat(where, ": the connection to ", NameRanks(ranks), " was lost: killed? (", detail, ")"));
 }
 
 std::vector<int> GlooBackend::WithoutThoseWhoWait(std::vector<int> ranks, const absl::Status& note) {

@@ -13,10 +13,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "collectives/backends/gloo/links.h"
+#include "collectives/ranks.h"
 
 namespace tandem::collectives::gloo_tcp {
 namespace {
@@ -128,9 +128,8 @@ class Meeting {
       for (const Greeting& one : waiting_) polled.push_back({one.socket.fd(), POLLIN, 0});
       const absl::Duration left = Left(deadline_);
       if (left == absl::ZeroDuration()) {
-        return absl::DeadlineExceededError(absl::StrCat(absent.size() == 1 ? "rank " : "ranks ",
-                                                        absl::StrJoin(absent, ", "), " of ", sockets_.size(),
-                                                        " did not connect to rank ", rank_));
+        return absl::DeadlineExceededError(
+            absl::StrCat(NameRanks(absent), " of ", sockets_.size(), " did not connect to rank ", rank_));
       }
       const int64_t ms = std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 60000);
       if (poll(polled.data(), polled.size(), static_cast<int>(ms)) <= 0) continue;
@@ -232,9 +231,8 @@ absl::StatusOr<std::vector<Socket>> MeetOverTcp(Store* store, const std::string&
     for (int peer = 0; peer < world_size; ++peer) {
       if (!store->Get(keys[peer], absl::ZeroDuration()).ok()) absent.push_back(peer);
     }
-    return absl::DeadlineExceededError(absl::StrCat(absent.size() == 1 ? "rank " : "ranks ",
-                                                    absl::StrJoin(absent, ", "), " of ", world_size,
-                                                    " did not come to connect"));
+    return absl::DeadlineExceededError(
+        absl::StrCat(NameRanks(absent), " of ", world_size, " did not come to connect"));
   }
   for (int peer = 0; peer < rank; ++peer) {
     TANDEM_ASSIGN_OR_RETURN(const std::string where, store->Get(keys[peer], Left(deadline)));

@@ -24,7 +24,7 @@ size_t BytesOf(const Operation& operation) {
 PointToPoint::PointToPoint(const std::string& group, int rank, int world_size, GiveUp give_up)
     : group_(group), rank_(rank), world_size_(world_size), give_up_(std::move(give_up)), peers_(world_size) {}
 
-PointToPoint::~PointToPoint() {
+void PointToPoint::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;

@@ -40,8 +40,11 @@ class PointToPoint {
   // group is broken.
   using GiveUp = std::function<absl::Status(int lost_rank, const absl::Status& reason)>;
   PointToPoint(const std::string& group, int rank, int world_size, GiveUp give_up);
-  // Fail has been called, or nothing is pending.
-  ~PointToPoint();
+  // Stop and Fail have been called.
+  ~PointToPoint() = default;
+
+  // Ends the watch over deadlines and lost ranks; afterwards this calls `give_up` no more by itself.
+  void Stop();
 
   // Before the first operation.
   void SetLinks(Links* links) { links_ = links; }

@@ -1,0 +1,214 @@
+// How a group across hosts fails: whatever happens on one host is told on all, in the words of the group's
+// users.
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/hierarchical/hierarchical_backend.h"
+#include "collectives/backends/shm/shm_backend.h"
+#include "tests/collectives/backends/backend_fixture.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Hosts = std::vector<std::string>;
+
+BackendFactory Factory() { return HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory()); }
+
+// All ranks but `missing` call an all-reduce; all, `missing` too when it comes, must hear its number.
+void ExpectMissing(const Hosts& hosts, int missing) {
+  SCOPED_TRACE(missing);
+  absl::BlockingCounter failed(static_cast<int>(hosts.size()) - 1);
+  RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
+    std::vector<float> values(1024, 1.0f);
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    if (rank == missing) failed.Wait();
+    const absl::Time start = absl::Now();
+    const absl::Status first = backend.Run(AllReduceOf(&values, 1, absl::Milliseconds(300)));
+    EXPECT_THAT(first, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                AllOf(HasSubstr("all_reduce #1 (sum of f32 x 1024) on group 'test': "),
+                                      HasSubstr(absl::StrCat("rank ", missing)), HasSubstr("within 300ms"))));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+    EXPECT_EQ(backend.Run(BarrierOf(2)), first);
+    EXPECT_EQ(backend.RunPointToPoint(SendOf(values, (rank + 1) % static_cast<int>(hosts.size()))).status(),
+              first);
+    if (rank != missing) failed.DecrementCount();
+  });
+}
+
+TEST(HierarchicalFailureTest, TheRankThatIsMissingIsNamedOnAllHosts) {
+  ExpectMissing({"a", "a", "b", "b"}, 3);
+  ExpectMissing({"a", "a", "b", "b"}, 2);  // who leads its host
+  ExpectMissing({"a", "b", "a", "b", "b"}, 4);
+  ExpectMissing({"a", "a", "a", "b"}, 3);  // who is alone
+}
+
+// Each rank calls what `operation` gives it; all must hear both sides' descriptions.
+void ExpectDisagreement(const Hosts& hosts,
+                        const std::function<Operation(int, std::vector<char>*)>& operation,
+                        const std::string& one, const std::string& other) {
+  RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
+    std::vector<char> memory(1 << 20);
+    Operation o = operation(rank, &memory);
+    o.timeout = absl::Seconds(20);
+    const absl::Time start = absl::Now();
+    const absl::Status status = backend.Run(o);
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(one), HasSubstr(other))));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+    EXPECT_EQ(backend.Run(BarrierOf(1)), status);
+  });
+}
+
+Operation InPlace(OpKind kind, size_t count, std::vector<char>* memory) {
+  Operation o;
+  o.kind = kind;
+  o.dtype = DType::kF32;
+  o.in = {memory->data(), count};
+  o.out = {memory->data(), count};
+  return o;
+}
+
+TEST(HierarchicalDisagreementTest, InsideAHostBothSidesAreNamedOnAllHosts) {
+  ExpectDisagreement(
+      {"a", "a", "b", "b"},
+      [](int rank, std::vector<char>* memory) {
+        return InPlace(OpKind::kAllReduce, rank == 3 ? 11 : 10, memory);
+      },
+      "rank 2 calls all_reduce #0 (sum of f32 x 10)", "rank 3 calls all_reduce #0 (sum of f32 x 11)");
+}
+
+TEST(HierarchicalDisagreementTest, BetweenHostsBothSidesAreNamedOnAllRanks) {
+  ExpectDisagreement(
+      {"a", "b", "a", "b"},
+      [](int rank, std::vector<char>* memory) {
+        return rank % 2 == 0 ? BarrierOf(0) : InPlace(OpKind::kAllReduce, 1000, memory);
+      },
+      "rank 0 calls barrier #0", "rank 1 calls all_reduce #0 (sum of f32 x 1000)");
+}
+
+TEST(HierarchicalDisagreementTest, RootsOnTheSameHostAreToldApart) {
+  ExpectDisagreement(
+      {"a", "a", "b", "b"},
+      [](int rank, std::vector<char>* memory) {
+        Operation o = InPlace(OpKind::kReduce, 100, memory);
+        o.root = rank < 2 ? 0 : 1;
+        return o;
+      },
+      "rank 0 calls reduce #0 (sum of f32 x 100 to rank 0)",
+      "rank 2 calls reduce #0 (sum of f32 x 100 to rank 1)");
+}
+
+TEST(HierarchicalDisagreementTest, AStraightCallAgainstALayeredOneIsNamed) {
+  ExpectDisagreement(
+      {"a", "a", "b", "b"},
+      [](int rank, std::vector<char>* memory) {
+        Operation o = InPlace(rank < 2 ? OpKind::kAllReduce : OpKind::kGather, 100, memory);
+        o.root = rank < 2 ? 0 : 1;  // nobody's own root, so that no parts are needed
+        return o;
+      },
+      "rank 0 calls all_reduce #0", "rank 2 calls gather #0 (f32 x 100 to rank 1)");
+}
+
+TEST(HierarchicalDisagreementTest, PairsWithDifferentCountsAreNamed) {
+  RunRanks(Factory(), Hosts{"a", "a", "b"}, [&](Backend& backend, int rank) {
+    std::vector<float> in(300), out(300);
+    std::vector<ConstPart> ins;
+    std::vector<Part> outs;
+    for (int s = 0; s < 3; ++s) {
+      ins.push_back({in.data() + 100 * s, 10});
+      outs.push_back({out.data() + 100 * s, 10});
+    }
+    if (rank == 0) ins[2].count = 12;  // rank 2 expects 10
+    Operation o;
+    o.kind = OpKind::kAllToAll;
+    o.dtype = DType::kF32;
+    o.even = false;
+    o.ins = ins;
+    o.outs = outs;
+    o.timeout = absl::Seconds(20);
+    EXPECT_THAT(backend.Run(o), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("rank 0 sends 12 elements to rank 2, which expects 10")));
+  });
+}
+
+TEST(HierarchicalFailureTest, WhatThisRankCanSeeToBeWrongLeavesTheGroupAsItWas) {
+  RunRanks(Factory(), Hosts{"a", "a", "b"}, [&](Backend& backend, int rank) {
+    std::vector<float> values(4);
+    Operation o = AllReduceOf(&values, 0);
+    o.kind = OpKind::kBroadcast;
+    o.root = 3;
+    EXPECT_THAT(backend.Run(o), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not 3")));
+    EXPECT_THAT(backend.RunPointToPoint(SendOf(values, rank)).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+    TANDEM_EXPECT_OK(backend.Run(BarrierOf(0)));
+  });
+}
+
+// Rank `who` aborts while the others wait for rank `absent`; all must hear why.
+void ExpectAbort(const Hosts& hosts, int who, int absent) {
+  SCOPED_TRACE(who);
+  absl::BlockingCounter ended(static_cast<int>(hosts.size()) - 1);
+  RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
+    std::vector<float> values(100000, 1.0f);
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    if (rank == absent) return ended.Wait();
+    std::thread other;
+    if (rank == who) other = std::thread([&] { backend.Abort(absl::CancelledError("no more of it")); });
+    const absl::Time start = absl::Now();
+    const absl::Status status = backend.Run(AllReduceOf(&values, 1, absl::Seconds(20)));
+    EXPECT_THAT(status.message(), HasSubstr("no more of it"));
+    if (rank == who) {
+      EXPECT_EQ(status, absl::CancelledError("no more of it"));
+    } else {
+      EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("rank ", who)));
+    }
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+    EXPECT_EQ(backend.Run(BarrierOf(2)), status);
+    if (other.joinable()) other.join();
+    ended.DecrementCount();
+  });
+}
+
+TEST(HierarchicalAbortTest, AnAbortOnOneHostEndsAllHosts) {
+  ExpectAbort({"a", "a", "b", "b"}, 3, 0);
+  ExpectAbort({"a", "a", "b", "b"}, 1, 2);
+  ExpectAbort({"a", "a", "a", "b"}, 0, 3);
+}
+
+TEST(HierarchicalFailureTest, RanksThatLeaveTogetherDoNotWait) {
+  absl::Time start;
+  RunRanks(Factory(), Hosts{"a", "a", "b", "b"}, [&](Backend& backend, int rank) {
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    if (rank == 0) start = absl::Now();
+  });
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+}
+
+TEST(HierarchicalConnectTest, ARankThatNeverComesIsNamedByTheGroupsNumbers) {
+  MemoryStore store;
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 1, 2}) {
+    ranks.emplace_back([&, rank] {
+      BackendOptions options = OptionsOf(&store, rank, {"a", "a", "b", "b"});
+      options.deadline = absl::Now() + absl::Milliseconds(500);
+      EXPECT_THAT(
+          Factory().make(options).status(),
+          StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr("backend shm+gloo of group 'test'"),
+                                                              HasSubstr(rank == 2 ? "rank 3" : "rank"))));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -1,0 +1,169 @@
+// Two hosts as nearly as one machine has them: network namespaces, joined by a cable (a pair of virtual
+// devices) that can be pulled, with two processes in each. Needs root and `ip`; skipped without.
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/hierarchical/hierarchical_backend.h"
+#include "collectives/backends/shm/shm_backend.h"
+#include "collectives/network.h"
+#include "collectives/store/file/file_store.h"
+#include "collectives/store/prefix_store.h"
+#include "tests/collectives/backends/backend_fixture.h"
+
+extern char** environ;
+
+namespace tandem::collectives {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kWorld = 4;
+constexpr absl::Duration kTimeout = absl::Seconds(3);
+
+std::string AddressOf(int rank) { return rank < 2 ? "10.213.77.1" : "10.213.77.2"; }
+
+// Reduces 4 MiB until it fails; says in the store that it has begun.
+absl::Status Work(Store* store, int rank) {
+  TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat("host/", rank), HostIdentity()));
+  PrefixStore keys(store, "backend");
+  BackendOptions options = OptionsOf(&keys, rank, std::vector<std::string>(kWorld));
+  for (int peer = 0; peer < kWorld; ++peer) {
+    TANDEM_ASSIGN_OR_RETURN(options.peers[peer].host,
+                            store->Get(absl::StrCat("host/", peer), absl::Seconds(30)));
+    options.peers[peer].address = AddressOf(peer);
+  }
+  auto made = HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory()).make(options);
+  TANDEM_RETURN_IF_ERROR(made);
+  if ((*made)->name() != "shm+gloo") return absl::InternalError(absl::StrCat("it is ", (*made)->name()));
+  for (uint64_t round = 0;; ++round) {
+    std::vector<float> values(1 << 20, static_cast<float>(rank + 1));
+    TANDEM_RETURN_IF_ERROR((*made)->Run(AllReduceOf(&values, round, kTimeout)));
+    if (values.front() != 10.0f || values.back() != 10.0f) return absl::DataLossError("a wrong sum");
+    if (round == 2) TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat("begun/", rank), ""));
+  }
+}
+
+// Not a test of its own: what the tests below run as other processes.
+TEST(NamespaceChild, DISABLED_Works) {
+  const char* path = std::getenv("TANDEM_TEST_STORE");
+  const char* rank_text = std::getenv("TANDEM_TEST_RANK");
+  const char* space = std::getenv("TANDEM_TEST_NETNS");
+  ASSERT_TRUE(path != nullptr && rank_text != nullptr && space != nullptr);
+  int rank = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(rank_text, &rank));
+  const int fd = open(absl::StrCat("/var/run/netns/", space).c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(setns(fd, CLONE_NEWNET), 0);  // before any other thread is there
+  close(fd);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
+  const absl::Status end = Work(store.get(), rank);
+  TANDEM_EXPECT_OK(store->Set(absl::StrCat("end/", rank), end.ToString()));
+}
+
+bool Runs(const std::string& command) {
+  return std::system(absl::StrCat(command, " >/dev/null 2>&1").c_str()) == 0;
+}
+
+class NetworkNamespacesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (int side : {0, 1}) names_.push_back(absl::StrCat("tandem-", getpid(), "-", side));
+    if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+    if (!Runs("ip -V")) GTEST_SKIP() << "there is no `ip`";
+    if (!Runs("ip netns add " + names_[0]) || !Runs("ip netns add " + names_[1])) {
+      GTEST_SKIP() << "this machine gives out no network namespaces";
+    }
+    const std::string in[] = {"ip -n " + names_[0], "ip -n " + names_[1]};
+    ASSERT_TRUE(Runs(absl::StrCat(in[0], " link add cable0 type veth peer name cable1 netns ", names_[1])));
+    for (int side : {0, 1}) {
+      ASSERT_TRUE(Runs(absl::StrCat(in[side], " addr add ", AddressOf(2 * side), "/24 dev cable", side)));
+      ASSERT_TRUE(Runs(absl::StrCat(in[side], " link set cable", side, " up")));
+      ASSERT_TRUE(Runs(in[side] + " link set lo up"));
+    }
+    path_ = absl::StrCat(::testing::TempDir(), "/tandem-netns-", getpid(), "-",
+                         ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    TANDEM_ASSERT_OK_AND_ASSIGN(store_, FileStore::Open(path_));
+    for (int rank = 0; rank < kWorld; ++rank) Start(rank);
+    TANDEM_ASSERT_OK(store_->Wait({"begun/0", "begun/1", "begun/2", "begun/3"}, absl::Seconds(60)));
+  }
+
+  void TearDown() override {
+    for (pid_t pid : children_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+    for (const std::string& name : names_) Runs("ip netns del " + name);
+    store_.reset();
+    unlink(path_.c_str());
+  }
+
+  void Start(int rank) {
+    std::string arguments[] = {"/proc/self/exe", "--gtest_filter=NamespaceChild.DISABLED_Works",
+                               "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
+    std::vector<std::string> variables = {absl::StrCat("TANDEM_TEST_STORE=", path_),
+                                          absl::StrCat("TANDEM_TEST_RANK=", rank),
+                                          absl::StrCat("TANDEM_TEST_NETNS=", names_[rank / 2])};
+    for (char** one = environ; *one != nullptr; ++one) variables.push_back(*one);
+    std::vector<char*> argv, envp;
+    for (std::string& text : arguments) argv.push_back(text.data());
+    for (std::string& text : variables) envp.push_back(text.data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+    pid_t pid = 0;
+    ASSERT_EQ(posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, argv.data(), envp.data()), 0);
+    children_.push_back(pid);
+  }
+
+  // How `rank` ended.
+  std::string End(int rank) {
+    const absl::StatusOr<std::string> end = store_->Get(absl::StrCat("end/", rank), absl::Seconds(30));
+    return end.ok() ? *end : end.status().ToString();
+  }
+
+  std::vector<std::string> names_;
+  std::string path_;
+  std::unique_ptr<FileStore> store_;
+  std::vector<pid_t> children_;
+};
+
+TEST_F(NetworkNamespacesTest, AKilledRankIsNamedOnBothHosts) {
+  const absl::Time killed = absl::Now();
+  kill(children_[3], SIGKILL);
+  for (int rank : {0, 1, 2}) {
+    EXPECT_THAT(End(rank), AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("all_reduce #"), HasSubstr("rank 3")));
+  }
+  EXPECT_LT(absl::Now() - killed, kTimeout) << "nobody has waited for the time-out";
+}
+
+TEST_F(NetworkNamespacesTest, AKilledLeaderIsNamedOnBothHosts) {
+  kill(children_[2], SIGKILL);
+  for (int rank : {0, 1, 3}) EXPECT_THAT(End(rank), AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("rank 2")));
+}
+
+TEST_F(NetworkNamespacesTest, ACableThatIsPulledEndsAllRanksByTheirDeadline) {
+  const absl::Time pulled = absl::Now();
+  ASSERT_TRUE(Runs(absl::StrCat("ip -n ", names_[0], " link set cable0 down")));
+  for (int rank = 0; rank < kWorld; ++rank) {
+    EXPECT_THAT(End(rank),
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("all_reduce #"), HasSubstr("rank")));
+  }
+  EXPECT_LT(absl::Now() - pulled, 2 * kTimeout);
+}
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -1,0 +1,46 @@
+// Who is on which host, and under which number a level's ranks are known to users.
+
+#include "collectives/backends/hierarchical/topology.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::collectives::hierarchical {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<Peer> On(std::initializer_list<const char*> hosts) {
+  std::vector<Peer> peers;
+  for (const char* host : hosts) peers.push_back({host, "", 0});
+  return peers;
+}
+
+TEST(TopologyTest, HostsComeInTheOrderOfTheirFirstRanks) {
+  const Topology topology(On({"z", "a", "z", "m", "a"}));
+  EXPECT_THAT(topology.hosts, ElementsAre(ElementsAre(0, 2), ElementsAre(1, 4), ElementsAre(3)));
+  EXPECT_THAT(topology.host_of, ElementsAre(0, 1, 0, 2, 1));
+  EXPECT_THAT(topology.local_of, ElementsAre(0, 0, 1, 0, 1));
+  EXPECT_THAT(topology.leaders(), ElementsAre(0, 1, 3));
+}
+
+TEST(TopologyTest, PartsLieHostByHost) {
+  const Topology topology(On({"a", "b", "a"}));
+  const Layout layout(topology, {5, 7, 2});
+  EXPECT_THAT(layout.offset, ElementsAre(0, 7, 5));
+  EXPECT_THAT(layout.host_offset, ElementsAre(0, 7));
+  EXPECT_THAT(layout.host_count, ElementsAre(7, 7));
+  EXPECT_EQ(layout.total, 14);
+}
+
+TEST(TopologyTest, RanksAreRenamedWhereverTheyAreNamed) {
+  const std::vector<int> names = {4, 10, 0};
+  EXPECT_EQ(RenameRanks("rank 1 died, ranks 0, 2 and 1 wait for rank 0", names),
+            "rank 10 died, ranks 4, 0 and 10 wait for rank 4");
+  EXPECT_EQ(RenameRanks("rank 7 of 9 and frank 1, ranks, rank", names),
+            "rank 7 of 9 and frank 1, ranks, rank");
+  EXPECT_EQ(RenameRanks("", names), "");
+}
+
+}  // namespace
+}  // namespace tandem::collectives::hierarchical

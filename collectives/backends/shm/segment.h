@@ -6,9 +6,11 @@
 //   GroupHeader | RankArea x P | stage x P | RingControl x P^2 | ring x P^2
 //
 // A stage is where one rank puts what the others read in large collectives; a ring carries the messages of
-// one rank to one other. Only what is touched is committed. One group of P ranks costs, in address space,
-// about P * (20 KiB + stage_bytes) + P^2 * ring_bytes: 9 MiB for 2 ranks, 18 MiB for 4, 68 MiB for 16, 130
-// MiB for 64; groups that send only small messages commit about 20 KiB for each rank.
+// one rank to one other. Only what is touched is committed. A group of P ranks costs, in address space, about
+// P * (20 KiB + stage_bytes) + P^2 * ring_bytes: 18 MiB for 2 ranks, 26 MiB for 4, 50 MiB for 16, 130 MiB for
+// 64. Of that are committed, for all ranks together: 20 KiB for each rank by small collectives, its stage (4
+// MiB; 2 or 1 MiB in groups of more than 4 or 16) by larger ones, and up to ring_bytes for each pair that
+// sends messages.
 //
 // Peers are not trusted: whatever is read from here is checked against a bound before it is used as a size or
 // an offset, and all geometry is computed by each process for itself.

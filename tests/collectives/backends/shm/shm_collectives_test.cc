@@ -1,0 +1,151 @@
+// What the collectives bring over shared memory: every kind, dtype and reduction, against a model.
+
+#include <vector>
+
+#include "collectives/backends/shm/shm_backend.h"
+#include "collectives/reduce/reduce.h"
+#include "tests/collectives/backends/backend_fixture.h"
+#include "tests/collectives/backends/collective_model.h"
+
+namespace tandem::collectives {
+namespace {
+
+constexpr OpKind kKinds[] = {OpKind::kAllReduce,     OpKind::kReduce,   OpKind::kBroadcast,
+                             OpKind::kAllGather,     OpKind::kGather,   OpKind::kScatter,
+                             OpKind::kReduceScatter, OpKind::kAllToAll, OpKind::kBarrier};
+
+bool MayBeUneven(OpKind kind) {
+  return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kScatter ||
+         kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
+}
+
+class ShmCollectivesTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(World, ShmCollectivesTest, ::testing::Values(1, 2, 3, 4, 7));
+
+TEST_P(ShmCollectivesTest, EveryKindBringsWhatTheModelSays) {
+  const int world = GetParam();
+  RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
+    uint64_t sequence = 0;
+    for (const OpKind kind : kKinds) {
+      // None, one; around what a post holds; in one block; in several.
+      for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{146}, size_t{1024}, size_t{1025},
+                                 size_t{9001}, size_t{140001}}) {
+        for (const bool in_place : {false, true}) {
+          Case c;
+          c.kind = kind;
+          c.count = count;
+          c.in_place = in_place;
+          c.root = static_cast<int>(sequence % world);
+          CheckCollective(backend, rank, world, c, sequence++);
+          c.even = false;
+          if (MayBeUneven(kind)) CheckCollective(backend, rank, world, c, sequence++);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(ShmCollectivesTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
+  const int world = GetParam();
+  RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
+    uint64_t sequence = 0;
+    for (int d = 0; d < kNumDTypes; ++d) {
+      for (int r = 0; r <= static_cast<int>(ReduceOp::kPremulSum); ++r) {
+        Case c;
+        c.dtype = static_cast<DType>(d);
+        c.reduce = static_cast<ReduceOp>(r);
+        if (!SupportsReduction(c.reduce, c.dtype).ok()) {
+          Operation operation;
+          operation.kind = OpKind::kAllReduce;
+          operation.dtype = c.dtype;
+          operation.reduce = c.reduce;
+          EXPECT_THAT(backend.Supports(operation),
+                      testing::StatusIs(absl::StatusCode::kUnimplemented,
+                                        ::testing::HasSubstr("backend shm, all_reduce")));
+          EXPECT_EQ(backend.Run(operation), backend.Supports(operation));
+          continue;
+        }
+        for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
+          for (const size_t count : {size_t{77}, size_t{3001}, size_t{30001}}) {
+            c.kind = kind;
+            c.count = count;
+            c.root = world - 1;
+            c.in_place = sequence % 2 == 1;
+            CheckCollective(backend, rank, world, c, sequence++);
+          }
+        }
+      }
+    }
+  });
+}
+
+// Blocks wrap around the stage many times, with small operations between; results are written past the
+// caches.
+TEST(ShmLargeTest, LongAndShortOperationsInTurnBringWhatTheModelSays) {
+  for (const int world : {2, 3}) {
+    RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
+      uint64_t sequence = 0;
+      for (const OpKind kind :
+           {OpKind::kAllReduce, OpKind::kBroadcast, OpKind::kAllGather, OpKind::kReduce, OpKind::kAllToAll}) {
+        Case c;
+        c.kind = kind;
+        for (const size_t count : {size_t{2'500'003}, size_t{3}, size_t{700'001}, size_t{5000}}) {
+          c.count = count;
+          c.in_place = !c.in_place;
+          CheckCollective(backend, rank, world, c, sequence++);
+        }
+      }
+    });
+  }
+}
+
+// Inexact sums: the order of evaluation shows.
+TEST(ShmBitsTest, AllRanksGetTheSameBitsAtEverySize) {
+  for (const int world : {2, 3, 4}) {
+    for (const size_t count : {size_t{5}, size_t{1500}, size_t{200'001}}) {
+      std::vector<std::vector<float>> results(world);
+      RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
+        std::vector<float> values(count);
+        for (size_t i = 0; i < count; ++i) values[i] = 1.0f / static_cast<float>(1 + rank * 7 + i % 97);
+        TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, 0)));
+        results[rank] = values;
+      });
+      for (size_t i = 0; i < count; ++i) {
+        float sum = 1.0f / static_cast<float>(1 + i % 97);
+        for (int r = 1; r < world; ++r) sum += 1.0f / static_cast<float>(1 + r * 7 + i % 97);
+        ASSERT_EQ(results[0][i], sum) << i;
+      }
+      for (int r = 1; r < world; ++r) EXPECT_EQ(results[r], results[0]);
+    }
+  }
+}
+
+TEST(ShmGroupsTest, ManyGroupsRunBesideEachOther) {
+  std::vector<std::thread> groups;
+  for (int g = 0; g < 4; ++g) {
+    groups.emplace_back([g] {
+      RunRanks(ShmBackendFactory(), 2 + g % 2, [&](Backend& backend, int rank) {
+        for (uint64_t i = 0; i < 200; ++i) {
+          std::vector<float> values(1 + i * g * 7, static_cast<float>(rank + 1));
+          TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, i)));
+          EXPECT_EQ(values.front(), g % 2 == 0 ? 3 : 6);
+          EXPECT_EQ(values.back(), values.front());
+        }
+      });
+    });
+  }
+  for (std::thread& group : groups) group.join();
+}
+
+TEST(ShmGroupsTest, SixtyFourRanksMeet) {
+  RunRanks(ShmBackendFactory(), 64, [&](Backend& backend, int rank) {
+    for (const size_t count : {size_t{3}, size_t{20'000}}) {
+      std::vector<float> values(count, 1.0f);
+      TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, count)));
+      EXPECT_EQ(values, std::vector<float>(count, 64.0f));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -1,0 +1,274 @@
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "collectives/backends/shm/point_to_point.h"
+#include "collectives/backends/shm/shm_backend.h"
+#include "tests/collectives/backends/backend_fixture.h"
+
+namespace tandem::collectives {
+namespace {
+
+using shm::kMostUnexpectedBytes;
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::vector<float> Numbers(size_t count, float first) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+// An asynchronous transfer and its end.
+struct Pending {
+  absl::Notification done;
+  absl::StatusOr<int> source = 0;
+  void Start(Backend& backend, const Operation& operation) {
+    backend.StartPointToPoint(operation, [this](absl::StatusOr<int> result) {
+      source = std::move(result);
+      done.Notify();
+    });
+  }
+  absl::StatusOr<int> Wait() {
+    done.WaitForNotification();
+    return source;
+  }
+};
+
+// Also none at all, and more than a ring holds.
+constexpr size_t kCounts[] = {0, 1, 7, 8, 9, 1000, 100'000, 1'500'001};
+
+TEST(ShmPointToPointTest, MessagesOfAllSizesArriveInOrder) {
+  for (const int world : {2, 3}) {
+    RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
+      for (const size_t count : kCounts) {
+        const std::vector<float> out = Numbers(count, rank),
+                                 want = Numbers(count, (rank + world - 1) % world);
+        std::vector<float> in(count);
+        Pending sent;
+        sent.Start(backend, SendOf(out, (rank + 1) % world));
+        const auto source = backend.RunPointToPoint(RecvOf(&in, (rank + world - 1) % world));
+        TANDEM_ASSERT_OK(source);
+        EXPECT_EQ(*source, (rank + world - 1) % world);
+        EXPECT_EQ(in, want);
+        TANDEM_ASSERT_OK(sent.Wait());
+      }
+    });
+  }
+}
+
+TEST(ShmPointToPointTest, BlockingPingPongBesideCollectives) {
+  RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+    std::thread collectives([&] {
+      for (uint64_t i = 0; i < 300; ++i) {
+        std::vector<float> values(1 + i * 37, 1.0f);
+        TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, i)));
+        EXPECT_EQ(values.back(), 2.0f);
+      }
+    });
+    std::vector<float> values(3);
+    for (int i = 0; i < 300; ++i) {
+      const std::vector<float> ball = Numbers(3, static_cast<float>(i));
+      if (rank == 0) {
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(ball, 1)));
+      }
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&values, 1 - rank)));
+      EXPECT_EQ(values, ball);
+      if (rank == 1) {
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(values, 0)));
+      }
+    }
+    collectives.join();
+  });
+}
+
+TEST(ShmPointToPointTest, TagsPickMessagesOutOfOrder) {
+  RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+    if (rank == 0) {
+      for (uint32_t tag = 0; tag < 20; ++tag) {
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({static_cast<float>(tag), 1}, 1, tag)));
+      }
+      return;
+    }
+    for (uint32_t tag = 20; tag-- > 0;) {
+      std::vector<float> values(2);
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&values, 0, tag)));
+      EXPECT_EQ(values[0], tag);
+    }
+  });
+}
+
+TEST(ShmPointToPointTest, AnySourceTellsWhoSent) {
+  RunRanks(ShmBackendFactory(), 4, [&](Backend& backend, int rank) {
+    if (rank > 0) {
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({static_cast<float>(rank)}, 0, 5)));
+    } else {
+      std::vector<bool> came(4, false);
+      for (int i = 1; i < 4; ++i) {
+        std::vector<float> value(1);
+        const auto source = backend.RunPointToPoint(RecvOf(&value, kAnySource, 5));
+        TANDEM_ASSERT_OK(source);
+        EXPECT_EQ(value[0], *source);
+        EXPECT_FALSE(came[*source]);
+        came[*source] = true;
+      }
+    }
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+  });
+}
+
+TEST(ShmPointToPointTest, UnexpectedMessagesBeyondTheBoundWaitInTheirRing) {
+  const size_t large = kMostUnexpectedBytes / sizeof(float) / 2 + 1000;
+  RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+    if (rank == 0) {
+      for (int i = 0; i < 3; ++i) {
+        const std::vector<float> values(large, static_cast<float>(i));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(values, 1, i)));
+      }
+      return;
+    }
+    // The first is kept, the second does not fit beside it until the first is taken.
+    Pending first;
+    std::vector<float> small(1);
+    std::vector<std::vector<float>> values(3, std::vector<float>(large));
+    for (int i = 0; i < 3; ++i) {
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&values[i], 0, i)));
+      EXPECT_EQ(values[i], std::vector<float>(large, static_cast<float>(i)));
+    }
+  });
+}
+
+TEST(ShmPointToPointTest, SendsToOneselfArrive) {
+  for (const int world : {1, 2}) {
+    RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
+      std::vector<float> early(2), late(2);
+      Pending recv;
+      recv.Start(backend, RecvOf(&early, rank, 1));
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({1, 2}, rank, 1)));
+      TANDEM_ASSERT_OK(recv.Wait());
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({3, 4}, rank, 2)));
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&late, kAnySource, 2)));
+      EXPECT_EQ(early, (std::vector<float>{1, 2}));
+      EXPECT_EQ(late, (std::vector<float>{3, 4}));
+    });
+  }
+}
+
+TEST(ShmPointToPointTest, AMessageOfAnotherSizeOrDtypeIsRefusedAndDropped) {
+  for (const bool early : {false, true}) {
+    RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+      if (rank == 0) {
+        if (!early) {
+          TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+        }
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(Numbers(12, 0), 1, 3)));
+        Operation integers = SendOf(Numbers(10, 0), 1, 3);
+        integers.dtype = DType::kI32;
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(integers));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(Numbers(10, 5), 1, 3)));
+        if (early) {
+          TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+        }
+        return;
+      }
+      std::vector<float> values(10);
+      Pending longer, other, right;
+      if (early) {
+        TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+      }
+      longer.Start(backend, RecvOf(&values, 0, 3));
+      if (!early) {
+        TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+      }
+      EXPECT_THAT(longer.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          AllOf(HasSubstr("(f32 x 10 from rank 0, tag 3)"),
+                                                HasSubstr("rank 0 sent f32 x 12"))));
+      other.Start(backend, RecvOf(&values, 0, 3));
+      EXPECT_THAT(other.Wait(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sent i32 x 10")));
+      right.Start(backend, RecvOf(&values, 0, 3));
+      TANDEM_ASSERT_OK(right.Wait());
+      EXPECT_EQ(values, Numbers(10, 5));
+    });
+  }
+}
+
+TEST(ShmPointToPointTest, SeveralThreadsSendAndReceiveAtOnce) {
+  constexpr int kThreads = 4;
+  RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+    std::vector<std::thread> threads;
+    for (uint32_t tag = 0; tag < kThreads; ++tag) {
+      threads.emplace_back([&, tag] {
+        for (size_t i = 0; i < 60; ++i) {
+          const std::vector<float> values = Numbers(1 + i * i * 11, static_cast<float>(tag));
+          std::vector<float> got(values.size());
+          if ((rank + tag) % 2 == 0) {
+            TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(values, 1 - rank, tag)));
+          } else {
+            TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&got, 1 - rank, tag)));
+            EXPECT_EQ(got, values);
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(ShmPointToPointFailureTest, AMessageThatDoesNotComeTimesOut) {
+  for (const bool async : {false, true}) {
+    RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+      if (rank == 0) {
+        std::vector<float> values(4);
+        const Operation recv = RecvOf(&values, 1, 9, absl::Milliseconds(200));
+        Pending pending;
+        if (async) pending.Start(backend, recv);
+        EXPECT_THAT(
+            async ? pending.Wait() : backend.RunPointToPoint(recv),
+            StatusIs(absl::StatusCode::kDeadlineExceeded,
+                     AllOf(HasSubstr("(f32 x 4 from rank 1, tag 9)"), HasSubstr("rank 1 did not send it"))));
+      } else {
+        EXPECT_THAT(backend.Run(BarrierOf(0)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+      }
+    });
+  }
+}
+
+TEST(ShmPointToPointFailureTest, WhatWasSentBeforeLeavingArrivesAndNothingAfter) {
+  RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+    const std::vector<float> message = Numbers(1'500'001, 3);  // more than the ring holds
+    if (rank == 0) {
+      Pending* const sent = new Pending;  // ends with the group, or before
+      backend.StartPointToPoint(SendOf(message, 1), [sent](absl::StatusOr<int> result) {
+        TANDEM_EXPECT_OK(result);
+        delete sent;
+      });
+      // The buffer is the backend's until then: leaving waits for it.
+      std::vector<float> token(1);
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&token, 1, 1)));
+      return;
+    }
+    std::vector<float> values(message.size());
+    TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&values, 0)));
+    EXPECT_EQ(values, message);
+    TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({1}, 0, 1)));
+    EXPECT_THAT(backend.RunPointToPoint(RecvOf(&values, 0)),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0 has left the group")));
+  });
+}
+
+TEST(ShmPointToPointFailureTest, AnAbortEndsWhatIsUnderWay) {
+  RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+    std::vector<float> values(4);
+    Pending recv;
+    recv.Start(backend, RecvOf(&values, 1 - rank));
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    if (rank == 0) backend.Abort(absl::AbortedError("enough"));
+    EXPECT_THAT(recv.Wait(), StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
+  });
+}
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -1,0 +1,318 @@
+// Ranks that are processes: memory passed by descriptor, deaths, descriptors, few processors, wild writers.
+
+#include <dirent.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/shm_backend.h"
+#include "collectives/store/file/file_store.h"
+#include "tests/collectives/backends/backend_fixture.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+int OpenDescriptors() {
+  int count = 0;
+  DIR* const directory = opendir("/proc/self/fd");
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count - 3;  // ".", ".." and the directory itself
+}
+
+// The address ranges of groups' memory that this process has mapped, from /proc/self/maps.
+struct Mapping {
+  uintptr_t begin, end;
+  unsigned long inode;
+};
+std::vector<Mapping> MappedSegments() {
+  std::vector<Mapping> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    Mapping one;
+    if (!absl::StrContains(line, "memfd:tandem-shm") ||
+        std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %lu", &one.begin, &one.end, &one.inode) != 3) {
+      continue;
+    }
+    // Pieces with different advice have lines of their own.
+    if (!found.empty() && found.back().inode == one.inode && found.back().end == one.begin) {
+      found.back().end = one.end;
+    } else {
+      found.push_back(one);
+    }
+  }
+  return found;
+}
+
+// Children, forked while this process has one thread, that each run a body; its failures are the test's.
+class Family {
+ public:
+  Family() : path_(absl::StrCat(::testing::TempDir(), "/shm_process_test.", getpid(), ".", Next())) {}
+  ~Family() {
+    for (const pid_t pid : pids_) {
+      if (pid > 0) kill(pid, SIGKILL), waitpid(pid, nullptr, 0);
+    }
+    unlink(path_.c_str());
+  }
+  // `body(store, options)`, where options are those of `rank`.
+  void Start(int rank, int world, const std::function<void(BackendOptions&)>& body) {
+    std::fflush(nullptr);  // not to be printed twice
+    const pid_t pid = fork();
+    ASSERT_GE(pid, 0);
+    if (pid > 0) {
+      pids_.push_back(pid);
+      return;
+    }
+    pids_.clear();
+    RunChild(rank, world, body);
+    std::fflush(nullptr);
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  void StartAll(int world, const std::function<void(Backend&, int)>& body) {
+    for (int rank = 0; rank < world; ++rank) {
+      Start(rank, world, [&, rank](BackendOptions& options) {
+        auto backend = ShmBackendFactory().make(options);
+        TANDEM_ASSERT_OK(backend);
+        body(**backend, rank);
+      });
+    }
+  }
+  void Kill(int rank) {
+    kill(pids_[rank], SIGKILL);
+    waitpid(pids_[rank], nullptr, 0);
+    pids_[rank] = -1;
+  }
+  // Waits for those that live.
+  void ExpectAllSucceed() {
+    for (pid_t& pid : pids_) {
+      if (pid <= 0) continue;
+      int status = -1;
+      waitpid(pid, &status, 0);
+      pid = -1;
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "wait status " << status;
+    }
+  }
+
+ private:
+  static int Next() {
+    static int next = 0;
+    return next++;
+  }
+  void RunChild(int rank, int world, const std::function<void(BackendOptions&)>& body) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path_));
+    BackendOptions options = OptionsOf(store.get(), rank, std::vector<std::string>(world, "host"));
+    TANDEM_ASSERT_OK(store->Set(absl::StrCat("pid/", rank), absl::StrCat(getpid())));
+    for (int s = 0; s < world; ++s) {
+      TANDEM_ASSERT_OK_AND_ASSIGN(const std::string pid,
+                                  store->Get(absl::StrCat("pid/", s), absl::Seconds(30)));
+      ASSERT_TRUE(absl::SimpleAtoi(pid, &options.peers[s].pid));
+    }
+    body(options);
+  }
+
+  const std::string path_;
+  std::vector<pid_t> pids_;
+};
+
+TEST(ShmProcessTest, AKilledRankEndsA64MiBAllReduceOnAllOthers) {
+  for (const int world : {2, 3}) {
+    for (const int victim : {0, world - 1}) {  // the one that made the memory, and one that did not
+      int begun[2];
+      ASSERT_EQ(pipe(begun), 0);
+      Family family;
+      family.StartAll(world, [&](Backend& backend, int rank) {
+        std::vector<float> values(16 << 20, 0.0f);
+        absl::Status status;
+        for (uint64_t round = 0; status.ok(); ++round) {
+          status = backend.Run(AllReduceOf(&values, round));
+          if (rank == victim) {
+            ASSERT_EQ(write(begun[1], "x", 1), 1);
+          }
+        }
+        const std::string death = absl::StrCat("rank ", victim, " of group 'test' died");
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr(death)));
+        EXPECT_EQ(backend.Run(BarrierOf(0)), status);
+      });
+      char token;
+      for (int round = 0; round < 2; ++round) ASSERT_EQ(read(begun[0], &token, 1), 1);
+      family.Kill(victim);
+      family.ExpectAllSucceed();
+      close(begun[0]);
+      close(begun[1]);
+    }
+  }
+}
+
+TEST(ShmProcessTest, AKilledRankEndsWaitsThatSleepAndReceives) {
+  Family family;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  family.StartAll(4, [&](Backend& backend, int rank) {
+    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    if (rank == 3) {
+      ASSERT_EQ(write(ready[1], "x", 1), 1);
+      pause();
+    }
+    std::vector<float> values(10);
+    const absl::Status status = rank == 0   ? backend.RunPointToPoint(RecvOf(&values, 3)).status()
+                                : rank == 1 ? backend.RunPointToPoint(RecvOf(&values, kAnySource)).status()
+                                            : backend.Run(BarrierOf(1));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 3 of group 'test' died")));
+  });
+  char token;
+  ASSERT_EQ(read(ready[0], &token, 1), 1);
+  family.Kill(3);
+  family.ExpectAllSucceed();
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(ShmProcessTest, NoDescriptorAndNoMappingStaysBehind) {
+  Family family;
+  for (int rank = 0; rank < 3; ++rank) {
+    family.Start(rank, 3, [&](BackendOptions& options) {
+      const int before = OpenDescriptors();
+      for (int round = 0; round < 5; ++round) {
+        auto backend = ShmBackendFactory().make(options);
+        TANDEM_ASSERT_OK(backend);
+        EXPECT_LE(OpenDescriptors(), before + 3);
+        EXPECT_EQ(MappedSegments().size(), 1u);
+        TANDEM_EXPECT_OK((*backend)->Run(BarrierOf(0)));
+        // The round ends together: the next one uses the same keys.
+        std::vector<float> token(1);
+        const Operation recv = RecvOf(&token, options.rank);
+        TANDEM_EXPECT_OK((*backend)->RunPointToPoint(SendOf(token, options.rank)));
+        TANDEM_EXPECT_OK((*backend)->RunPointToPoint(recv));
+        TANDEM_EXPECT_OK((*backend)->Run(BarrierOf(1)));
+        backend->reset();
+        EXPECT_EQ(OpenDescriptors(), before);
+        EXPECT_EQ(MappedSegments().size(), 0u);
+      }
+    });
+  }
+  family.ExpectAllSucceed();
+}
+
+TEST(ShmProcessTest, MoreRanksThanProcessorsSleepAndAreWoken) {
+  for (const int world : {4, 7}) {
+    Family family;
+    for (int rank = 0; rank < world; ++rank) {
+      family.Start(rank, world, [&, rank](BackendOptions& options) {
+        cpu_set_t one;  // the first that this process may use
+        ASSERT_EQ(sched_getaffinity(0, sizeof(one), &one), 0);
+        int cpu = 0;
+        while (!CPU_ISSET(cpu, &one)) ++cpu;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+        auto backend = ShmBackendFactory().make(options);
+        TANDEM_ASSERT_OK(backend);
+        for (uint64_t i = 0; i < 300; ++i) {
+          std::vector<float> values(i % 10 == 0 ? 20000 : 5, static_cast<float>(rank));
+          TANDEM_ASSERT_OK((*backend)->Run(AllReduceOf(&values, i)));
+          ASSERT_EQ(values.back(), world * (world - 1) / 2);
+        }
+        // A token goes round: all but one wait, and for so long that they sleep.
+        std::vector<float> token(1);
+        for (int lap = 0; lap < 20; ++lap) {
+          if (rank > 0 || lap > 0) {
+            TANDEM_ASSERT_OK((*backend)->RunPointToPoint(RecvOf(&token, (rank + world - 1) % world)));
+          }
+          token[0] += 1;
+          TANDEM_ASSERT_OK((*backend)->RunPointToPoint(SendOf(token, (rank + 1) % world)));
+        }
+        if (rank == 0) {
+          TANDEM_ASSERT_OK((*backend)->RunPointToPoint(RecvOf(&token, world - 1)));
+          EXPECT_EQ(token[0], 20 * world);
+        }
+        TANDEM_ASSERT_OK((*backend)->Run(BarrierOf(300)));
+      });
+    }
+    family.ExpectAllSucceed();
+  }
+}
+
+// Two processes of two ranks each.
+TEST(ShmProcessTest, ThreadsOfAProcessShareOneMapping) {
+  Family family;
+  for (const int process : {0, 1}) {
+    family.Start(process, 2, [&, process](BackendOptions& options) {
+      std::vector<std::thread> ranks;
+      for (int rank = 2 * process; rank < 2 * process + 2; ++rank) {
+        ranks.emplace_back([&, rank] {
+          BackendOptions mine = options;
+          mine.rank = rank;
+          mine.world_size = 4;
+          mine.peers = {options.peers[0], options.peers[0], options.peers[1], options.peers[1]};
+          auto backend = ShmBackendFactory().make(mine);
+          TANDEM_ASSERT_OK(backend);
+          EXPECT_EQ(MappedSegments().size(), 1u);
+          for (const size_t count : {5, 50000}) {
+            std::vector<float> values(count, 1.0f);
+            TANDEM_ASSERT_OK((*backend)->Run(AllReduceOf(&values, count)));
+            EXPECT_EQ(values, std::vector<float>(count, 4.0f));
+          }
+        });
+      }
+      for (std::thread& rank : ranks) rank.join();
+    });
+  }
+  family.ExpectAllSucceed();
+}
+
+// Writes nonsense over all of the memory that it shares but for the word that says that the group has failed.
+void Scribble() {
+  const std::vector<Mapping> maps = MappedSegments();
+  ASSERT_EQ(maps.size(), 1u);
+  uint64_t x = 88172645463325252u;
+  for (int round = 0; round < 3; ++round) {
+    for (uintptr_t at = maps[0].begin + sizeof(shm::GroupHeader); at < maps[0].end; at += sizeof(uint64_t)) {
+      x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+      *reinterpret_cast<volatile uint64_t*>(at) = x;
+    }
+  }
+}
+
+TEST(ShmProcessTest, APeerThatDamagesTheMemoryCrashesNobody) {
+  Family family;
+  family.StartAll(3, [&](Backend& backend, int rank) {
+    (void)backend.Run(BarrierOf(0));  // rank 2 may be done with it, and begin, before the others
+    if (rank == 2) {
+      Scribble();
+      _exit(0);
+    }
+    // Whatever comes of it, it comes.
+    const absl::Duration patience = absl::Milliseconds(300);
+    std::thread messages([&] {
+      std::vector<float> values(5000);
+      for (int i = 0; i < 1000; ++i) {
+        const auto status = rank == 0 ? backend.RunPointToPoint(SendOf(values, 1, 0, patience))
+                                      : backend.RunPointToPoint(RecvOf(&values, kAnySource, 0, patience));
+        if (!status.ok() && status.status().code() != absl::StatusCode::kInvalidArgument) break;
+      }
+    });
+    std::vector<float> values(100000);
+    for (uint64_t i = 1; i < 1000; ++i) {
+      if (!backend.Run(AllReduceOf(&values, i, patience)).ok()) break;
+    }
+    messages.join();
+  });
+  family.ExpectAllSucceed();
+}
+
+}  // namespace
+}  // namespace tandem::collectives

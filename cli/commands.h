@@ -28,6 +28,7 @@ void AddCkpt(CLI::App& app, CommandContext* context);
 void AddData(CLI::App& app, CommandContext* context);
 void AddTrain(CLI::App& app, CommandContext* context);
 void AddBench(CLI::App& app, CommandContext* context);
+void AddDoctor(CLI::App& app, CommandContext* context);
 
 }  // namespace tandem::cli
 

@@ -43,6 +43,7 @@ int Main(int argc, char** argv) {
   AddCkpt(app, &context);
   AddData(app, &context);
   AddBench(app, &context);
+  AddDoctor(app, &context);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& e) {

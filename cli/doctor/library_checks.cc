@@ -1,0 +1,98 @@
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/doctor/checks.h"
+
+namespace tandem::cli {
+namespace {
+
+std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+Checks CheckMpi(const Machine& machine) {
+  constexpr char kSection[] = "MPI";
+  Checks checks;
+  const bool built = machine.BuiltWithMpi();
+  checks.push_back({Level::kOk, kSection, "backend mpi",
+                    built ? "built" : "not built (no MPI was found; Debian: libopenmpi-dev)"});
+  const absl::StatusOr<std::string> mpirun = machine.FindProgram("mpirun");
+  if (!mpirun.ok()) {
+    checks.push_back({built ? Level::kWarn : Level::kOk, kSection, "mpirun", "not in PATH",
+                      built ? "backend mpi needs it to start ranks (Debian: openmpi-bin)" : ""});
+    return checks;
+  }
+  const absl::StatusOr<std::string> version = machine.RunProgram({*mpirun, "--version"});
+  if (!version.ok()) {
+    checks.push_back({Level::kWarn, kSection, "mpirun",
+                      absl::StrCat(*mpirun, " does not run: ", version.status().message()),
+                      "reinstall it (Debian: openmpi-bin)"});
+    return checks;
+  }
+  const bool other =
+      built && !absl::StrContains(*version, "Open MPI") && !absl::StrContains(*version, "OpenRTE");
+  checks.push_back(
+      {other ? Level::kWarn : Level::kOk, kSection, "mpirun",
+       absl::StrCat(*mpirun, ": ", FirstLine(*version)),
+       other ? "backend mpi is built with Open MPI; another's mpirun starts ranks that do not know "
+               "of each other: use mpirun.openmpi"
+             : ""});
+  return checks;
+}
+
+Checks CheckGpu(const Machine& machine) {
+  constexpr char kSection[] = "GPU";
+  Checks checks;
+  size_t gpus = 0;
+  const absl::StatusOr<Machine::Cuda> cuda = machine.FindCuda();
+  if (cuda.ok()) {
+    gpus = cuda->gpus.size();
+    checks.push_back(
+        {gpus > 0 ? Level::kOk : Level::kWarn, kSection, "CUDA driver",
+         absl::StrCat("CUDA ", cuda->driver_version / 1000, ".", cuda->driver_version % 1000 / 10, ", ", gpus,
+                      gpus == 1 ? " GPU" : " GPUs", gpus > 0 ? ": " : "", absl::StrJoin(cuda->gpus, ", ")),
+         gpus > 0 ? "" : "see CUDA_VISIBLE_DEVICES, and --gpus of the container"});
+  } else if (absl::IsNotFound(cuda.status())) {
+    checks.push_back({Level::kOk, kSection, "CUDA driver", "none: tensors of this machine are on the CPU"});
+  } else {
+    checks.push_back({Level::kWarn, kSection, "CUDA driver", std::string(cuda.status().message()),
+                      "see nvidia-smi and dmesg; driver and kernel module must have the same version"});
+  }
+  const absl::StatusOr<int> nccl = machine.FindNccl();
+  if (nccl.ok()) {
+    // 2.8.4 was 2804; since 2.9 it is 20900.
+    const int v = *nccl;
+    const std::string version = v < 10000 ? absl::StrCat(v / 1000, ".", v / 100 % 10, ".", v % 100)
+                                          : absl::StrCat(v / 10000, ".", v / 100 % 100, ".", v % 100);
+    const bool old = v < 21400;
+    checks.push_back({old ? Level::kWarn : Level::kOk, kSection, "NCCL", version,
+                      old ? "backend nccl wants 2.14 (non-blocking communicators) or newer" : ""});
+  } else if (absl::IsNotFound(nccl.status())) {
+    checks.push_back(
+        {gpus > 0 ? Level::kWarn : Level::kOk, kSection, "NCCL", "none",
+         gpus > 0 ? "GPUs are there, but backend nccl finds no libnccl.so.2: install libnccl2, or set "
+                    "LD_LIBRARY_PATH"
+                  : ""});
+  } else {
+    checks.push_back({Level::kWarn, kSection, "NCCL", std::string(nccl.status().message()),
+                      "reinstall libnccl2 for this driver"});
+  }
+  return checks;
+}
+
+Checks CheckVersions(const Machine& machine) {
+  Checks checks;
+  for (const Machine::Version& one : machine.Versions()) {
+    const bool differs =
+        !one.built.empty() && !one.running.empty() && !absl::StartsWith(one.running, one.built);
+    std::string fact = one.running.empty() ? one.built : one.running;
+    if (fact.empty()) fact = "linked; it does not tell its version";
+    if (differs) absl::StrAppend(&fact, ", built with ", one.built);
+    checks.push_back({differs ? Level::kWarn : Level::kOk, "versions", one.library, fact,
+                      differs ? "build Tandem again on this machine" : ""});
+  }
+  return checks;
+}
+
+}  // namespace tandem::cli

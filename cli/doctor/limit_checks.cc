@@ -1,0 +1,48 @@
+#include "absl/strings/str_cat.h"
+#include "cli/doctor/checks.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr char kSection[] = "limits";
+
+std::string Number(uint64_t value) { return value == Machine::kUnlimited ? "no limit" : absl::StrCat(value); }
+
+}  // namespace
+
+Checks CheckLimits(const Machine& machine) {
+  Checks checks;
+  const Machine::Limit files = machine.GetLimit(Machine::Resource::kOpenFiles);
+  const std::string raise =
+      files.hard > files.soft
+          ? absl::StrCat("ulimit -n ", Number(files.hard == Machine::kUnlimited ? 65536 : files.hard))
+          : "LimitNOFILE= of the service, --ulimit nofile= of the container, or "
+            "/etc/security/limits.conf";
+  checks.push_back(
+      {files.soft < 256    ? Level::kFail
+       : files.soft < 1024 ? Level::kWarn
+                           : Level::kOk,
+       kSection, "open files", absl::StrCat(Number(files.soft), " (at most ", Number(files.hard), ")"),
+       files.soft < 1024 ? absl::StrCat("each rank keeps connections to all others: ", raise) : ""});
+
+  const Machine::Limit processes = machine.GetLimit(Machine::Resource::kProcesses);
+  const bool few = processes.soft < 1024;
+  checks.push_back(
+      {few ? Level::kWarn : Level::kOk, kSection, "processes", Number(processes.soft),
+       few ? "threads count as well, some 20 for each rank: ulimit -u, or pids-limit of the container" : ""});
+
+  const Machine::Limit locked = machine.GetLimit(Machine::Resource::kLockedMemory);
+  const bool rdma = machine.ReadFile("/sys/class/infiniband_verbs/abi_version").ok();
+  const bool low = rdma && locked.soft != Machine::kUnlimited;
+  checks.push_back(
+      {low ? Level::kWarn : Level::kOk, kSection, "locked memory", Bytes(locked.soft),
+       low ? "InfiniBand is there, and MPI and NCCL register buffers with it: ulimit -l unlimited" : ""});
+
+  const Machine::Limit core = machine.GetLimit(Machine::Resource::kCore);
+  checks.push_back({Level::kOk, kSection, "core dumps",
+                    core.soft == 0 ? "none is written (ulimit -c unlimited, to look into a crash)"
+                                   : absl::StrCat("up to ", Bytes(core.soft))});
+  return checks;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,92 @@
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cli/doctor/cgroup.h"
+#include "cli/doctor/checks.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr char kSection[] = "memory";
+constexpr uint64_t kMiB = 1 << 20;
+
+// A line of /proc/meminfo, in bytes.
+std::optional<uint64_t> MemInfo(const Machine& machine, absl::string_view name) {
+  const absl::StatusOr<std::string> text = machine.ReadFile("/proc/meminfo");
+  if (!text.ok()) return std::nullopt;
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint64_t kib = 0;
+    if (words.size() >= 2 && words[0] == absl::StrCat(name, ":") && absl::SimpleAtoi(words[1], &kib)) {
+      return kib * 1024;
+    }
+  }
+  return std::nullopt;
+}
+
+// The word of "always [madvise] never" in brackets.
+std::string Chosen(const std::string& text) {
+  const size_t from = text.find('['), to = text.find(']');
+  return from == std::string::npos || to == std::string::npos || to < from
+             ? text
+             : text.substr(from + 1, to - from - 1);
+}
+
+}  // namespace
+
+Checks CheckMemory(const Machine& machine) {
+  Checks checks;
+  const std::optional<uint64_t> total = MemInfo(machine, "MemTotal"),
+                                available = MemInfo(machine, "MemAvailable");
+  if (total.has_value() && available.has_value()) {
+    const bool low = *available < 512 * kMiB;
+    checks.push_back({low ? Level::kWarn : Level::kOk, kSection, "memory",
+                      absl::StrCat(Bytes(*available), " of ", Bytes(*total), " available"),
+                      low ? "a job may be killed for want of memory: see what else runs here" : ""});
+  }
+  if (const std::optional<uint64_t> limit = CgroupMemoryLimit(machine); limit.has_value()) {
+    const bool low = *limit < 1024 * kMiB;
+    checks.push_back({low ? Level::kWarn : Level::kOk, kSection, "cgroup limit", Bytes(*limit),
+                      low ? "what ranks share counts as well: raise it (docker run --memory, Kubernetes "
+                            "resources.limits.memory)"
+                          : ""});
+  } else {
+    checks.push_back({Level::kOk, kSection, "cgroup limit", "none"});
+  }
+
+  const absl::Status memfd = machine.CanMapMemory();
+  checks.push_back(memfd.ok() ? Check{Level::kOk, kSection, "memfd", "memory without a name can be shared"}
+                              : Check{Level::kFail, kSection, "memfd", std::string(memfd.message()),
+                                      "the shm backend cannot work: allow memfd_create (seccomp), or use "
+                                      "backend gloo"});
+  const absl::StatusOr<Machine::FileSystem> shm = machine.StatFileSystem("/dev/shm");
+  if (!shm.ok()) {
+    checks.push_back({Level::kWarn, kSection, "/dev/shm", std::string(shm.status().message()),
+                      "Tandem does not need it; Open MPI and NCCL do: mount -t tmpfs tmpfs /dev/shm"});
+  } else {
+    const bool small = shm->free_bytes < 256 * kMiB;
+    checks.push_back({small ? Level::kWarn : Level::kOk, kSection, "/dev/shm",
+                      absl::StrCat(Bytes(shm->free_bytes), " of ", Bytes(shm->total_bytes), " free"),
+                      small
+                          ? "enough for Tandem, which shares memory without it; Open MPI and NCCL want more "
+                            "(docker run --shm-size=1g)"
+                          : ""});
+  }
+
+  const absl::StatusOr<std::string> huge = machine.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled");
+  if (huge.ok()) {
+    const std::string chosen = Chosen(*huge);
+    checks.push_back({chosen == "never" ? Level::kWarn : Level::kOk, kSection, "huge pages",
+                      absl::StrCat("transparent huge pages: ", chosen),
+                      chosen == "never"
+                          ? "random rows of large tables are read a third slower: echo madvise > "
+                            "/sys/kernel/mm/transparent_hugepage/enabled"
+                          : ""});
+  } else {
+    checks.push_back({Level::kOk, kSection, "huge pages", "not known: not readable here"});
+  }
+  return checks;
+}
+
+}  // namespace tandem::cli

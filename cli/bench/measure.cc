@@ -57,6 +57,7 @@ void PrintHeader(const BenchCase& c, const std::string& backend) {
               std::string(Name(c.dtype)).c_str());
   std::printf("%12s %8s %12s %12s %12s %10s %10s\n", "bytes", "in place", "min us", "median us", "p99 us",
               "alg GB/s", "bus GB/s");
+  std::fflush(stdout);
 }
 
 void PrintLine(const BenchCase& c, const Timing& t) {

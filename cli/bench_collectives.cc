@@ -1,0 +1,118 @@
+// `tandem bench allreduce`, `broadcast`, ...: how fast collectives are on this machine, by ranks that it
+// starts itself.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "cli/bench/bench_flags.h"
+#include "cli/bench/group_contestant.h"
+#include "cli/bench/measure.h"
+#include "cli/bench/rank_processes.h"
+#include "cli/commands.h"
+#include "collectives/environment.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr int kMaxRanks = 256;
+
+struct Options {
+  BenchFlags bench;
+  std::string backend = "auto";
+  int ranks = 2;
+  bool as_rank = false;  // set in the processes that it starts
+};
+
+absl::Status Validate(BenchOp op, const Options& options) {
+  if (options.ranks < 1 || options.ranks > kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ranks is ", options.ranks, "; it must be from 1 to ", kMaxRanks));
+  }
+  TANDEM_RETURN_IF_ERROR(MethodOf(options.bench).status());
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, CasesOf(op, options.bench, options.ranks));
+  if (Reduces(op) && !cases.empty()) {
+    TANDEM_RETURN_IF_ERROR(ParseReduceOp(options.bench.reduce, cases[0].dtype).status());
+  }
+  return absl::OkStatus();
+}
+
+// In a process of RunRanks. InvalidArgument for what the flags cannot ask for.
+absl::Status RunAsRank(BenchOp op, const Options& options) {
+  TANDEM_ASSIGN_OR_RETURN(const Method method, MethodOf(options.bench));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, CasesOf(op, options.bench, options.ranks));
+  collectives::ReduceOp reduce = collectives::ReduceOp::kSum;
+  if (Reduces(op) && !cases.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(reduce, ParseReduceOp(options.bench.reduce, cases[0].dtype));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::ProcessGroup> group,
+                          collectives::InitProcessGroup({.backend = options.backend}));
+  TANDEM_RETURN_IF_ERROR(
+      MeasureAndPrint(MakeGroupContestant(group.get(), reduce).get(), cases, method, options.bench.json));
+  group->Destroy();
+  return absl::OkStatus();
+}
+
+int ExitCode(const std::string& command, const absl::Status& status) {
+  const int code = Report(command, status);
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ? kUsageError : code;
+}
+
+int Run(BenchOp op, const Options& options, std::vector<std::string> args) {
+  const std::string command = absl::StrCat("bench ", Name(op));
+  if (options.as_rank) return ExitCode(command, RunAsRank(op, options));
+  if (const absl::Status status = Validate(op, options); !status.ok()) return ExitCode(command, status);
+  args.insert(args.begin(), {"bench", std::string(Name(op)), "--as-rank"});
+  const absl::StatusOr<int> code = RunRanks(options.ranks, args);
+  return code.ok() ? *code : ExitCode(command, code.status());
+}
+
+const char* Help(BenchOp op) {
+  switch (op) {
+    case BenchOp::kAllReduce:
+      return "Time all-reduces among processes that it starts";
+    case BenchOp::kBroadcast:
+      return "Time broadcasts from rank 0";
+    case BenchOp::kAllGather:
+      return "Time all-gathers; sizes are of what each rank gets";
+    case BenchOp::kReduceScatter:
+      return "Time reduce-scatters; sizes are of what each rank gives";
+    case BenchOp::kAllToAll:
+      return "Time all-to-all exchanges; sizes are of what each rank gives, and gets";
+    case BenchOp::kBarrier:
+      return "Time barriers";
+    case BenchOp::kSendRecv:
+      return "Time each rank sending to the next while it receives from the one before";
+  }
+  return "";
+}
+
+}  // namespace
+
+void AddBenchCollectives(CLI::App* bench, CommandContext* context) {
+  for (const BenchOp op : AllBenchOps()) {
+    CLI::App* command = bench->add_subcommand(std::string(Name(op)), Help(op));
+    auto options = std::make_shared<Options>();
+    command->add_option("--backend", options->backend, "auto, shm, gloo, mpi, shm+gloo, ...")
+        ->capture_default_str();
+    command->add_option("--ranks", options->ranks, "Processes")->capture_default_str();
+    DeclareBenchFlags(op, command, &options->bench);
+    command->add_flag("--as-rank", options->as_rank)->group("");
+    command->callback([op, options, command, context] {
+      // Its own processes get the same flags.
+      std::vector<std::string> args;
+      for (const CLI::Option* option : command->get_options()) {
+        if (option->count() == 0) continue;
+        args.push_back(option->get_name());
+        if (option->get_items_expected_max() > 0) args.push_back(option->results().back());
+      }
+      context->exit_code = Run(op, *options, std::move(args));
+    });
+  }
+}
+
+}  // namespace tandem::cli

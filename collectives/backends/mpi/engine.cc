@@ -1,7 +1,7 @@
 #include "collectives/backends/mpi/engine.h"
 
 #include <mpi.h>
-#include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,9 +14,10 @@
 namespace tandem::collectives::mpi {
 namespace {
 
-// After so long without progress the thread no longer yields, but sleeps: oversubscribed ranks need the core.
-constexpr absl::Duration kYieldFor = absl::Milliseconds(1);
-constexpr absl::Duration kShortestSleep = absl::Microseconds(50);
+// After so long without progress the thread sleeps: oversubscribed ranks need the core. It does not yield: on
+// a busy machine that gives away a whole round of the scheduler, whereas who sleeps is woken in time.
+constexpr absl::Duration kSpinFor = absl::Microseconds(20);
+constexpr absl::Duration kShortestSleep = absl::Microseconds(20);
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(1);
 // MPI_Finalize waits for all ranks; a rank that is broken must still be able to end.
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
@@ -155,6 +156,7 @@ absl::Status Engine::Call(absl::string_view what, std::function<absl::Status()> 
 }
 
 void Engine::Loop() {
+  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // nanoseconds; short sleeps are to be short
   absl::Time progressed = absl::Now();
   for (;;) {
     if (has_new_.exchange(false, std::memory_order_acquire)) {
@@ -193,10 +195,7 @@ void Engine::Loop() {
 }
 
 void Engine::Rest(bool foreground, bool background, absl::Duration idle) {
-  if (idle < kYieldFor) {
-    sched_yield();
-    return;
-  }
+  if (idle < kSpinFor) return;
   const absl::Duration sleep = foreground   ? std::clamp(idle / 16, kShortestSleep, kLongestSleep)
                                : background ? kIdlePoll
                                             : absl::InfiniteDuration();

@@ -16,10 +16,10 @@ void Combine(void* in, void* inout, int* length, MPI_Datatype*) {
 
 template <ReduceOp kOp, DType kDType>
 MPI_Op Made() {
-  // Not commutative: then one rank reduces for all, and all have the same bits.
+  // Floating point does not commute here: then one rank reduces for all, and all have the same bits.
   static const MPI_Op made = [] {
     MPI_Op op = MPI_OP_NULL;
-    TANDEM_CHECK(MPI_Op_create(&Combine<kOp, kDType>, /*commute=*/0, &op) == MPI_SUCCESS);
+    TANDEM_CHECK(MPI_Op_create(&Combine<kOp, kDType>, !IsFloatingPoint(kDType), &op) == MPI_SUCCESS);
     return op;
   }();
   return made;
@@ -51,8 +51,13 @@ MPI_Op OpOf(ReduceOp reduce, DType dtype) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
+      // Open MPI 4.1 saturates sums of bytes where the processor has AVX; ours wrap.
+      if (dtype == DType::kU8) return Made<ReduceOp::kSum, DType::kU8>();
+      if (dtype == DType::kI8) return Made<ReduceOp::kSum, DType::kI8>();
       return MPI_SUM;
     case ReduceOp::kProduct:
+      if (dtype == DType::kU8) return Made<ReduceOp::kProduct, DType::kU8>();
+      if (dtype == DType::kI8) return Made<ReduceOp::kProduct, DType::kI8>();
       return MPI_PROD;
     case ReduceOp::kMin:
       if (dtype == DType::kF32) return Made<ReduceOp::kMin, DType::kF32>();

@@ -1,15 +1,11 @@
 #include "collectives/backends/mpi/round.h"
 
 #include <mpi.h>
-#include <sched.h>
 
 #include <utility>
 
 namespace tandem::collectives::mpi {
 namespace {
-
-// How often a waiting thread gives its core away before it sleeps: two switches cost more than a small round.
-constexpr int kYields = 50;
 
 class MpiRound final : public Round, public Activity {
  public:
@@ -37,7 +33,6 @@ class MpiRound final : public Round, public Activity {
   bool background() const override { return monitor_->broken(); }
 
   absl::Status Wait(absl::Time deadline) override {
-    for (int i = 0; i < kYields && !done_.load(std::memory_order_acquire); ++i) sched_yield();
     if (!done_.load(std::memory_order_acquire)) monitor_->Wait(done_, deadline);
     if (monitor_->broken()) return monitor_->error();
     if (!done_.load(std::memory_order_acquire)) return absl::DeadlineExceededError("");

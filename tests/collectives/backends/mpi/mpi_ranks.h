@@ -29,6 +29,7 @@ class MpiRanks : public ::testing::Test {
 
   static int rank() { return rank_; }
   static int world_size() { return world_size_; }
+  static Store* store() { return store_.get(); }
   static constexpr absl::Duration kTimeout = absl::Seconds(60);
 
  private:

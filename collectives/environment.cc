@@ -47,6 +47,26 @@ class Reader {
   const Environment::Lookup& lookup_;
 };
 
+// What Open MPI's mpirun sets instead of torchrun's names.
+struct Alias {
+  absl::string_view name, mpirun;
+};
+constexpr Alias kAliases[] = {{"RANK", "OMPI_COMM_WORLD_RANK"},
+                              {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"},
+                              {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
+                              {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}};
+
+// `lookup`, with mpirun's names where torchrun's are not set. The two are not mixed: who sets RANK sets all.
+Environment::Lookup UnderstandingMpirun(const Environment::Lookup& lookup) {
+  if (lookup("RANK") || lookup("WORLD_SIZE") || lookup("TANDEM_ROLE")) return lookup;
+  return [lookup](absl::string_view name) -> absl::optional<std::string> {
+    for (const Alias& alias : kAliases) {
+      if (name == alias.name) return lookup(alias.mpirun);
+    }
+    return lookup(name);
+  };
+}
+
 absl::optional<std::string> ProcessVariable(absl::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
   if (value == nullptr) return absl::nullopt;
@@ -55,7 +75,8 @@ absl::optional<std::string> ProcessVariable(absl::string_view name) {
 
 }  // namespace
 
-absl::StatusOr<Environment> Environment::FromLookup(const Lookup& lookup) {
+absl::StatusOr<Environment> Environment::FromLookup(const Lookup& variables) {
+  const Lookup lookup = UnderstandingMpirun(variables);
   constexpr int kMost = std::numeric_limits<int>::max();
   const Reader read(lookup);
   Environment env;
@@ -91,7 +112,8 @@ absl::StatusOr<Environment> Environment::FromLookup(const Lookup& lookup) {
 absl::StatusOr<Environment> Environment::FromEnv() { return FromLookup(ProcessVariable); }
 
 bool Environment::IsLaunched(const Lookup& lookup) {
-  for (absl::string_view name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TANDEM_ROLE"}) {
+  for (absl::string_view name :
+       {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TANDEM_ROLE", "OMPI_COMM_WORLD_RANK"}) {
     if (lookup(name)) return true;
   }
   return false;

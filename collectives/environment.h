@@ -40,7 +40,9 @@ struct Environment {
   // Looks a variable up; nullopt when it is not set.
   using Lookup = std::function<absl::optional<std::string>(absl::string_view name)>;
 
-  // InvalidArgument names the variable, its value and what was expected.
+  // InvalidArgument names the variable, its value and what was expected. Where none of RANK, WORLD_SIZE and
+  // TANDEM_ROLE is set, the rank's variables are those of Open MPI's mpirun (OMPI_COMM_WORLD_RANK, _SIZE,
+  // _LOCAL_RANK, _LOCAL_SIZE).
   static absl::StatusOr<Environment> FromLookup(const Lookup& lookup);
   // From the process's own environment.
   static absl::StatusOr<Environment> FromEnv();

@@ -51,6 +51,24 @@ TEST(EnvironmentTest, ReadsWhatTorchrunSets) {
   EXPECT_FALSE(env.hosts_store());
 }
 
+TEST(EnvironmentTest, ReadsWhatMpirunSetsWhereNothingElseIsSet) {
+  const Variables mpirun = {{"OMPI_COMM_WORLD_RANK", "3"},       {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                            {"MASTER_ADDR", "10.0.0.1"},         {"MASTER_PORT", "29500"}};
+  EXPECT_TRUE(Environment::IsLaunched(LookupIn(mpirun)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Environment env, Environment::FromLookup(LookupIn(mpirun)));
+  EXPECT_EQ(env.rank, 3);
+  EXPECT_EQ(env.world_size, 4);
+  EXPECT_EQ(env.local_rank, 1);
+  EXPECT_EQ(env.local_world_size, 2);
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const Environment other,
+      Environment::FromLookup(LookupIn(With(mpirun, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}))));
+  EXPECT_EQ(other.rank, 0);
+  EXPECT_EQ(other.world_size, 1);
+  EXPECT_EQ(other.local_rank, 0);
+}
+
 TEST(EnvironmentTest, ReadsWhatTandemRunSets) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const Environment env,
                               Environment::FromLookup(LookupIn(With(kWorker, {{"TANDEM_ROLE", "ps"},

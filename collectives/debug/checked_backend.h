@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_DEBUG_CHECKED_BACKEND_H_
 #define TANDEM_COLLECTIVES_DEBUG_CHECKED_BACKEND_H_
 
-// DebugLevel::kDetail for backends that do not compare what the ranks call (mpi, nccl): torch.distributed's
+// DebugLevel::kDetail for backends that do not compare what the ranks call (nccl): torch.distributed's
 // ProcessGroupWrapper.
 
 #include <memory>

@@ -260,6 +260,7 @@ BackendFactory MakeFactory(std::shared_ptr<Runtime> runtime, absl::optional<int>
   BackendFactory factory;
   factory.name = "nccl";
   factory.device = Device::Kind::kCuda;
+  factory.compares_fingerprints = false;
   factory.viable = [runtime, device](const BackendOptions&) -> absl::Status {
     TANDEM_RETURN_IF_ERROR(LibraryVersion(runtime->nccl()).status());
     return ChooseDevice(runtime->cuda(), device).status();
@@ -292,6 +293,7 @@ BackendFactory NcclBackendFactory() {
   BackendFactory factory;
   factory.name = "nccl";
   factory.device = Device::Kind::kCuda;
+  factory.compares_fingerprints = false;
   factory.viable = [](const BackendOptions& options) -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(auto runtime, SharedRuntime());
     return nccl::MakeFactory(std::move(runtime), absl::nullopt).viable(options);

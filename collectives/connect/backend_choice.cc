@@ -14,26 +14,16 @@ namespace {
 
 constexpr absl::string_view kAuto = "auto";
 
-// Backends that a build may lack, and what it takes to have them.
-struct Optional {
-  absl::string_view name, advice;
-};
-constexpr Optional kOptional[] = {
-    {"shm", "it needs Linux"},
-    {"gloo", "install Gloo (libgloo-dev) and build again"},
-    {"shm+gloo", "install Gloo (libgloo-dev) and build again"},
-    {"mpi", "install libopenmpi-dev and openmpi-bin and build again"},
-    {"nccl", "configure with -DTANDEM_NCCL=ON and build again"},
-};
+// A backend that a build may lack, and what it takes to have it.
+constexpr absl::string_view kMpi = "mpi";
+constexpr absl::string_view kMpiAdvice = "install libopenmpi-dev and openmpi-bin and build again";
 
 absl::string_view Name(Device::Kind device) { return device == Device::Kind::kCpu ? "cpu" : "cuda"; }
 
 absl::Status Unknown(absl::string_view name, absl::Span<const BackendFactory> factories) {
-  for (const Optional& optional : kOptional) {
-    if (name == optional.name) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("this build has no backend '", name, "': ", optional.advice));
-    }
+  if (name == kMpi) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this build has no backend '", name, "': ", kMpiAdvice));
   }
   std::vector<absl::string_view> known = {kAuto};
   for (const BackendFactory& factory : factories) known.push_back(factory.name);

@@ -1,13 +1,25 @@
 // The one place that knows all backends.
 
 #include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/hierarchical/hierarchical_backend.h"
+#include "collectives/backends/nccl/nccl_backend.h"
+#include "collectives/backends/shm/shm_backend.h"
 #include "collectives/connect/backend_choice.h"
+#ifdef TANDEM_FOUND_MPI
+#include "collectives/backends/mpi/mpi_backend.h"
+#endif
 
 namespace tandem::collectives {
 
 std::vector<BackendFactory> BuiltInBackends() {
   std::vector<BackendFactory> backends;
+  backends.push_back(ShmBackendFactory());
   backends.push_back(GlooBackendFactory());
+  backends.push_back(HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory()));
+#ifdef TANDEM_FOUND_MPI
+  backends.push_back(MpiBackendFactory());
+#endif
+  backends.push_back(NcclBackendFactory());
   return backends;
 }
 

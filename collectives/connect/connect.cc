@@ -35,7 +35,8 @@ class Connector {
     Introduction me;
     me.rank = options_.rank;
     me.world_size = options_.world_size;
-    me.self.host = options_.host.empty() ? HostIdentity() : options_.host;
+    me.machine = HostIdentity();
+    me.self.host = options_.host.empty() ? me.machine : options_.host;
     me.self.pid = ::getpid();
     if (options_.interface_address.empty()) {
       TANDEM_ASSIGN_OR_RETURN(me.self.address, LocalAddressTowards(root_->address()));
@@ -98,7 +99,9 @@ class Connector {
   absl::Status Try(const std::string& name, const std::string& purpose, absl::Time deadline,
                    Connection::Device* device) {
     const BackendFactory* factory = FindBackend(name, factories_);
-    auto store = std::make_unique<PrefixStore>(&store_, absl::StrCat(purpose, name));
+    // Over root_, which lives on: store_ goes with this object.
+    auto store =
+        std::make_unique<PrefixStore>(root_, absl::StrCat("pg/", options_.group, "/", purpose, name));
     BackendOptions options;
     options.group = options_.group;
     options.rank = options_.rank;

@@ -23,9 +23,9 @@ constexpr absl::string_view kVersion = "tandem-rank=1";
 std::string Serialize(const Introduction& i) {
   std::random_device device;  // no two processes say the same
   return absl::StrCat(kVersion, "\nworld_size=", i.world_size, "\naddress=", i.self.address,
-                      "\nhost=", i.self.host, "\npid=", i.self.pid, "\nbackend=", i.backend,
-                      "\ndebug=", i.debug, "\nmembers=", i.members, "\ntoken=", absl::Hex(device()),
-                      absl::Hex(device()), absl::Hex(device()));
+                      "\nhost=", i.self.host, "\nmachine=", i.machine, "\npid=", i.self.pid,
+                      "\nbackend=", i.backend, "\ndebug=", i.debug, "\nmembers=", i.members,
+                      "\ntoken=", absl::Hex(device()), absl::Hex(device()), absl::Hex(device()));
 }
 
 absl::StatusOr<Introduction> Parse(int rank, const std::string& text) {
@@ -44,6 +44,7 @@ absl::StatusOr<Introduction> Parse(int rank, const std::string& text) {
   }
   i.self.address = values["address"];
   i.self.host = values["host"];
+  i.machine = values["machine"];
   i.backend = values["backend"];
   i.debug = values["debug"];
   i.members = values["members"];
@@ -83,7 +84,7 @@ absl::Status Compare(const Introduction& me, const std::vector<Introduction>& ot
     }
   }
   for (const Introduction& other : others) {
-    if (other.self.host == me.self.host) continue;
+    if (other.machine == me.machine) continue;
     const bool other_is_local = IsLoopbackAddress(other.self.address);
     if (!other_is_local && !IsLoopbackAddress(me.self.address)) continue;
     return absl::InvalidArgumentError(absl::StrCat(

@@ -96,43 +96,47 @@ Lane* Group::LaneOf(const Device& device) const {
   return nullptr;
 }
 
-absl::StatusOr<Lane*> Group::Prepare(Operation* operation, absl::Duration timeout) const {
-  if (ABSL_PREDICT_FALSE(timeout < absl::ZeroDuration())) {
-    return Refuse(operation->kind, CheckTimeout(timeout));
-  }
+Lane* Group::Prepare(Operation* operation, absl::Duration timeout, absl::Status* error) const {
   operation->timeout = timeout == absl::ZeroDuration() ? parts_.options.timeout : timeout;
-  if (ABSL_PREDICT_FALSE(health_.broken())) return health_.error();
   Lane* lane = LaneOf(operation->device);
-  if (ABSL_PREDICT_FALSE(lane == nullptr)) {
-    return absl::FailedPreconditionError(
+  if (ABSL_PREDICT_FALSE(timeout < absl::ZeroDuration())) {
+    *error = Refuse(operation->kind, CheckTimeout(timeout));
+  } else if (ABSL_PREDICT_FALSE(health_.broken())) {
+    *error = health_.error();
+  } else if (ABSL_PREDICT_FALSE(lane == nullptr)) {
+    *error = absl::FailedPreconditionError(
         absl::StrCat(Name(operation->kind), " on group '", name(), "': no backend for ",
                      operation->device.kind == Device::Kind::kCpu ? "CPU" : "CUDA",
-                     " tensors; ask for one, as in backend ", "\"cpu:auto,cuda:nccl\""));
+                     " tensors; ask for one, as in backend \"cpu:auto,cuda:nccl\""));
+  } else {
+    *error = lane->Supports(*operation);
+    if (ABSL_PREDICT_TRUE(error->ok())) return lane;
+    *error = Refuse(operation->kind, *error);
   }
-  const absl::Status supported = lane->Supports(*operation);
-  if (ABSL_PREDICT_FALSE(!supported.ok())) return Refuse(operation->kind, supported);
-  return lane;
+  return nullptr;
 }
 
 Work Group::Submit(Call* call, bool async, absl::Duration timeout) {
-  const absl::StatusOr<Lane*> lane = Prepare(&call->operation, timeout);
-  if (ABSL_PREDICT_FALSE(!lane.ok())) return Work(lane.status());
-  if (!async) return (*lane)->Run(&call->operation);
+  absl::Status error;
+  Lane* const lane = Prepare(&call->operation, timeout, &error);
+  if (ABSL_PREDICT_FALSE(lane == nullptr)) return Work(std::move(error));
+  if (!async) return lane->Run(&call->operation);
   auto task = std::make_unique<Task>();
   task->calls.push_back(std::move(*call));
-  return (*lane)->Enqueue(std::move(task));
+  return lane->Enqueue(std::move(task));
 }
 
 Work Group::SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout) {
   Lane* lane = nullptr;
   for (Call& call : task->calls) {
-    const absl::StatusOr<Lane*> prepared = Prepare(&call.operation, timeout);
-    if (!prepared.ok()) return Work(prepared.status());
-    if (lane != nullptr && lane != *prepared) {
+    absl::Status error;
+    Lane* const prepared = Prepare(&call.operation, timeout, &error);
+    if (prepared == nullptr) return Work(std::move(error));
+    if (lane != nullptr && lane != prepared) {
       return Work(Refuse(call.operation.kind, absl::InvalidArgumentError(
                                                   "the tensors of one call must be on one kind of device")));
     }
-    lane = *prepared;
+    lane = prepared;
   }
   if (lane == nullptr) return Work(health_.error());  // nothing to do
   return async ? lane->Enqueue(std::move(task)) : lane->Run(task.get());

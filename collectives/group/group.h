@@ -103,7 +103,8 @@ class Group final : public ProcessGroup {
   absl::Status Refuse(OpKind kind, const absl::Status& status) const;
   Lane* LaneOf(const Device& device) const;
   // Completes `operation` by what all calls have in common, and checks that its backend can do it.
-  absl::StatusOr<Lane*> Prepare(Operation* operation, absl::Duration timeout) const;
+  // nullptr: *error says why not.
+  Lane* Prepare(Operation* operation, absl::Duration timeout, absl::Status* error) const;
   Work Submit(Call* call, bool async, absl::Duration timeout);
   // A coalesced operation: prepares all its calls before the first of them begins.
   Work SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout);

@@ -25,9 +25,10 @@ Work Group::PointToPointCall(OpKind kind, TensorView tensor, int peer, const Poi
   } else {
     operation.out = {tensor.data, tensor.count};
   }
-  const absl::StatusOr<Lane*> lane = Prepare(&operation, options.timeout);
-  if (!lane.ok()) return Work(lane.status());
-  return blocking ? (*lane)->RunPointToPoint(&operation) : (*lane)->StartPointToPoint(&operation);
+  absl::Status error;
+  Lane* const lane = Prepare(&operation, options.timeout, &error);
+  if (lane == nullptr) return Work(std::move(error));
+  return blocking ? lane->RunPointToPoint(&operation) : lane->StartPointToPoint(&operation);
 }
 
 namespace {
@@ -80,9 +81,9 @@ std::vector<Work> Group::BatchIsendIrecv(absl::Span<const PointToPoint> operatio
       operation.tag = one.tag;
       operation.in = {one.tensor.data, one.kind == PointToPoint::Kind::kSend ? one.tensor.count : 0};
       operation.out = {one.tensor.data, one.kind == PointToPoint::Kind::kRecv ? one.tensor.count : 0};
-      const absl::StatusOr<Lane*> prepared = Prepare(&operation, absl::ZeroDuration());
-      if (!prepared.ok()) return std::vector<Work>(operations.size(), Work(prepared.status()));
-      lane = *prepared;
+      absl::Status error;
+      lane = Prepare(&operation, absl::ZeroDuration(), &error);
+      if (lane == nullptr) return std::vector<Work>(operations.size(), Work(error));
       batch.push_back(operation);
     }
     return lane->EnqueueBatch(absl::MakeSpan(batch));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "absl/base/optimization.h"
 #include "absl/container/inlined_vector.h"
@@ -20,12 +19,6 @@ std::string Show(const Device& device) {
 }
 
 std::string Show(const ConstTensorView& view) { return absl::StrCat(Name(view.dtype), " x ", view.count); }
-
-bool Overlap(const ConstTensorView& a, const ConstTensorView& b) {
-  const uintptr_t begin_a = reinterpret_cast<uintptr_t>(a.data),
-                  begin_b = reinterpret_cast<uintptr_t>(b.data);
-  return a.count > 0 && b.count > 0 && begin_a < begin_b + b.bytes() && begin_b < begin_a + a.bytes();
-}
 
 template <typename View>
 absl::Status CheckViews(absl::string_view what, absl::Span<const View> views, int world_size,
@@ -48,57 +41,52 @@ absl::Status CheckViews(absl::string_view what, absl::Span<const View> views, in
 
 }  // namespace
 
-absl::Status CheckTensor(absl::string_view what, const ConstTensorView& view) {
-  const size_t size = SizeOf(view.dtype);
-  if (ABSL_PREDICT_FALSE(size == 0)) {
+namespace internal {
+
+absl::Status BadTensor(absl::string_view what, const ConstTensorView& view) {
+  if (SizeOf(view.dtype) == 0) {
     return Invalid(absl::StrCat(what, " has no known dtype (", static_cast<int>(view.dtype), ")"));
   }
-  if (ABSL_PREDICT_FALSE(view.data == nullptr && view.count > 0)) {
+  if (view.data == nullptr) {
     return Invalid(absl::StrCat(what, " is a null pointer to ", view.count, " elements"));
   }
-  if (ABSL_PREDICT_FALSE(view.count > static_cast<size_t>(std::numeric_limits<ptrdiff_t>::max()) / size)) {
-    return Invalid(absl::StrCat(what, " has ", view.count, " elements, more than there is memory"));
-  }
-  return absl::OkStatus();
+  return Invalid(absl::StrCat(what, " has ", view.count, " elements, more than there is memory"));
 }
 
-absl::Status CheckPair(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
-                       const ConstTensorView& b) {
-  TANDEM_RETURN_IF_ERROR(CheckTensor(what_a, a));
-  TANDEM_RETURN_IF_ERROR(CheckTensor(what_b, b));
-  if (ABSL_PREDICT_FALSE(a.dtype != b.dtype)) {
+absl::Status BadPair(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
+                     const ConstTensorView& b) {
+  if (!IsTensor(a)) return BadTensor(what_a, a);
+  if (!IsTensor(b)) return BadTensor(what_b, b);
+  if (a.dtype != b.dtype) {
     return Invalid(absl::StrCat(what_a, " is ", Show(a), ", ", what_b, " is ", Show(b),
                                 "; they must have the same dtype"));
   }
-  if (ABSL_PREDICT_FALSE(!(a.device == b.device))) {
-    return Invalid(absl::StrCat(what_a, " is on ", Show(a.device), ", ", what_b, " is on ", Show(b.device),
-                                "; they must be on the same device"));
-  }
-  return absl::OkStatus();
+  return Invalid(absl::StrCat(what_a, " is on ", Show(a.device), ", ", what_b, " is on ", Show(b.device),
+                              "; they must be on the same device"));
 }
 
-absl::Status CheckSameCount(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
-                            const ConstTensorView& b) {
-  if (ABSL_PREDICT_TRUE(a.count == b.count)) return absl::OkStatus();
-  return Invalid(absl::StrCat(what_a, " has ", a.count, " elements, ", what_b, " has ", b.count,
+absl::Status BadCounts(absl::string_view what_a, size_t a, absl::string_view what_b, size_t b) {
+  return Invalid(absl::StrCat(what_a, " has ", a, " elements, ", what_b, " has ", b,
                               "; they must have the same number"));
 }
 
-absl::Status CheckMultiple(absl::string_view what_whole, const ConstTensorView& whole,
-                           absl::string_view what_part, const ConstTensorView& part, int parts) {
-  // Not a product, which could wrap.
-  const size_t ranks = static_cast<size_t>(parts);
-  if (ABSL_PREDICT_TRUE(whole.count % ranks == 0 && whole.count / ranks == part.count))
-    return absl::OkStatus();
-  return Invalid(absl::StrCat(what_whole, " has ", whole.count, " elements; with ", part.count, " in ",
-                              what_part, " and ", parts, " ranks it must have ", parts, " x ", part.count));
+absl::Status BadMultiple(absl::string_view what_whole, size_t whole, absl::string_view what_part, size_t part,
+                         int parts) {
+  return Invalid(absl::StrCat(what_whole, " has ", whole, " elements; with ", part, " in ", what_part,
+                              " and ", parts, " ranks it must have ", parts, " x ", part));
 }
 
-absl::Status CheckRoot(int root, int world_size) {
-  if (ABSL_PREDICT_TRUE(root >= 0 && root < world_size)) return absl::OkStatus();
+absl::Status BadRoot(int root, int world_size) {
   return Invalid(absl::StrCat("root ", root, " is no rank of a group of ", world_size,
                               "; ranks go from 0 to ", world_size - 1));
 }
+
+absl::Status BadOverlap(absl::string_view what_a, absl::string_view what_b, bool may_be_in_place) {
+  return Invalid(
+      absl::StrCat(what_a, " and ", what_b, " overlap", may_be_in_place ? " otherwise than in place" : ""));
+}
+
+}  // namespace internal
 
 absl::Status CheckPeer(int peer, int rank, int world_size, bool any) {
   if (ABSL_PREDICT_TRUE(peer >= 0 && peer < world_size && peer != rank)) return absl::OkStatus();
@@ -112,14 +100,6 @@ absl::Status CheckTimeout(absl::Duration timeout) {
   if (ABSL_PREDICT_TRUE(timeout >= absl::ZeroDuration())) return absl::OkStatus();
   return Invalid(absl::StrCat("the timeout is ", absl::FormatDuration(timeout),
                               "; it must be positive, or zero for the group's"));
-}
-
-absl::Status CheckApart(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
-                        const ConstTensorView& b, const void* in_place) {
-  if (ABSL_PREDICT_TRUE(!Overlap(a, b))) return absl::OkStatus();
-  if (in_place != nullptr && a.data == in_place) return absl::OkStatus();
-  return Invalid(absl::StrCat(what_a, " and ", what_b, " overlap",
-                              in_place != nullptr ? " otherwise than in place" : ""));
 }
 
 absl::Status CheckList(absl::string_view what, absl::Span<const ConstTensorView> views, int world_size,
@@ -154,7 +134,7 @@ absl::Status CheckDistinct(absl::string_view what, absl::Span<const TensorView> 
 
 absl::Status CheckOutputsApart(absl::Span<const TensorView> outs, const ConstTensorView& in, int own) {
   for (int rank = 0; rank < static_cast<int>(outs.size()); ++rank) {
-    if (!Overlap(in, outs[rank])) continue;
+    if (!internal::Overlap(in, outs[rank])) continue;
     TANDEM_RETURN_IF_ERROR(CheckApart("in", in, absl::StrCat("outs[", rank, "]"), outs[rank],
                                       rank == own ? outs[rank].data : nullptr));
   }
@@ -163,7 +143,7 @@ absl::Status CheckOutputsApart(absl::Span<const TensorView> outs, const ConstTen
 
 absl::Status CheckInputsApart(absl::Span<const ConstTensorView> ins, const ConstTensorView& out, int own) {
   for (int rank = 0; rank < static_cast<int>(ins.size()); ++rank) {
-    if (!Overlap(out, ins[rank])) continue;
+    if (!internal::Overlap(out, ins[rank])) continue;
     TANDEM_RETURN_IF_ERROR(CheckApart("out", out, absl::StrCat("ins[", rank, "]"), ins[rank],
                                       rank == own ? ins[rank].data : nullptr));
   }

@@ -4,6 +4,10 @@
 // What this rank alone can see to be wrong with a call. Pure functions: InvalidArgument says what is wrong
 // and what is expected; the caller adds operation and group. They cost a few nanoseconds when all is well.
 
+#include <cstdint>
+#include <limits>
+
+#include "absl/base/optimization.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -12,24 +16,70 @@
 
 namespace tandem::collectives {
 
+namespace internal {
+// What the checks below say once something is known to be wrong.
+absl::Status BadTensor(absl::string_view what, const ConstTensorView& view);
+absl::Status BadPair(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
+                     const ConstTensorView& b);
+absl::Status BadCounts(absl::string_view what_a, size_t a, absl::string_view what_b, size_t b);
+absl::Status BadMultiple(absl::string_view what_whole, size_t whole, absl::string_view what_part, size_t part,
+                         int parts);
+absl::Status BadRoot(int root, int world_size);
+absl::Status BadOverlap(absl::string_view what_a, absl::string_view what_b, bool may_be_in_place);
+
+inline bool IsTensor(const ConstTensorView& view) {
+  const size_t size = SizeOf(view.dtype);
+  return size > 0 && (view.data != nullptr || view.count == 0) &&
+         view.count <= static_cast<size_t>(std::numeric_limits<ptrdiff_t>::max()) / size;
+}
+inline bool Overlap(const ConstTensorView& a, const ConstTensorView& b) {
+  const uintptr_t begin_a = reinterpret_cast<uintptr_t>(a.data),
+                  begin_b = reinterpret_cast<uintptr_t>(b.data);
+  return a.count > 0 && b.count > 0 && begin_a < begin_b + b.bytes() && begin_b < begin_a + a.bytes();
+}
+}  // namespace internal
+
 // A known dtype, and memory where there are elements.
-absl::Status CheckTensor(absl::string_view what, const ConstTensorView& view);
+inline absl::Status CheckTensor(absl::string_view what, const ConstTensorView& view) {
+  return ABSL_PREDICT_TRUE(internal::IsTensor(view)) ? absl::OkStatus() : internal::BadTensor(what, view);
+}
 // Both are tensors, of one dtype on one device.
-absl::Status CheckPair(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
-                       const ConstTensorView& b);
-absl::Status CheckSameCount(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
-                            const ConstTensorView& b);
+inline absl::Status CheckPair(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
+                              const ConstTensorView& b) {
+  const bool good =
+      internal::IsTensor(a) && internal::IsTensor(b) && a.dtype == b.dtype && a.device == b.device;
+  return ABSL_PREDICT_TRUE(good) ? absl::OkStatus() : internal::BadPair(what_a, a, what_b, b);
+}
+inline absl::Status CheckSameCount(absl::string_view what_a, const ConstTensorView& a,
+                                   absl::string_view what_b, const ConstTensorView& b) {
+  return ABSL_PREDICT_TRUE(a.count == b.count) ? absl::OkStatus()
+                                               : internal::BadCounts(what_a, a.count, what_b, b.count);
+}
 // `whole` has `parts` times as many elements as `part`.
-absl::Status CheckMultiple(absl::string_view what_whole, const ConstTensorView& whole,
-                           absl::string_view what_part, const ConstTensorView& part, int parts);
-absl::Status CheckRoot(int root, int world_size);
+inline absl::Status CheckMultiple(absl::string_view what_whole, const ConstTensorView& whole,
+                                  absl::string_view what_part, const ConstTensorView& part, int parts) {
+  // Not a product, which could wrap.
+  const size_t ranks = static_cast<size_t>(parts);
+  const bool good = whole.count % ranks == 0 && whole.count / ranks == part.count;
+  return ABSL_PREDICT_TRUE(good)
+             ? absl::OkStatus()
+             : internal::BadMultiple(what_whole, whole.count, what_part, part.count, parts);
+}
+inline absl::Status CheckRoot(int root, int world_size) {
+  return ABSL_PREDICT_TRUE(root >= 0 && root < world_size) ? absl::OkStatus()
+                                                           : internal::BadRoot(root, world_size);
+}
 // Of a point-to-point operation. `any`: kAnySource will do.
 absl::Status CheckPeer(int peer, int rank, int world_size, bool any);
 absl::Status CheckTimeout(absl::Duration timeout);
 
 // The two share no byte; they may where `a` begins exactly at `in_place` (nullptr: nowhere).
-absl::Status CheckApart(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
-                        const ConstTensorView& b, const void* in_place);
+inline absl::Status CheckApart(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
+                               const ConstTensorView& b, const void* in_place) {
+  const bool good = (in_place != nullptr && a.data == in_place) || !internal::Overlap(a, b);
+  return ABSL_PREDICT_TRUE(good) ? absl::OkStatus()
+                                 : internal::BadOverlap(what_a, what_b, in_place != nullptr);
+}
 
 // One tensor a rank, all of the dtype and device of `like`.
 absl::Status CheckList(absl::string_view what, absl::Span<const ConstTensorView> views, int world_size,

@@ -96,7 +96,7 @@ TEST(RendezvousTest, ARankOfALargerWorldIsNamedThoughThisWorldIsComplete) {
 TEST(RendezvousTest, AnotherHostsLoopbackAddressIsRefused) {
   MemoryStore store;
   Introduction other = Rank(1, 2);
-  other.self.host = "another host";
+  other.machine = "another machine";
   other.self.address = "10.0.0.2";
   ComeAndGo(&store, other);
   EXPECT_THAT(Come(&store, Rank(0, 2)),

@@ -6,6 +6,7 @@
 //   INSTANTIATE_TEST_SUITE_P(Gloo, ConformanceTest, OnWorlds({.backend = "gloo"}), WorldName);
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,10 @@ struct ConformanceCase {
   std::function<std::string(int rank)> host = nullptr;           // nullptr: all on this one
   std::function<std::vector<BackendFactory>()> extra = nullptr;  // made anew for each group
 };
+
+inline void PrintTo(const ConformanceCase& c, std::ostream* os) {
+  *os << c.backend << " of " << c.world_size;
+}
 
 class ConformanceTest : public ::testing::TestWithParam<ConformanceCase> {
  protected:
@@ -73,9 +78,9 @@ TEST_P(ConformanceTest, ALongMixtureStaysInStep) {
   });
 }
 
-inline auto OnWorlds(ConformanceCase c) {
+inline auto OnWorlds(ConformanceCase c, const std::vector<int>& world_sizes = {1, 2, 3, 4, 7}) {
   std::vector<ConformanceCase> cases;
-  for (const int world_size : {1, 2, 3, 4, 7}) {
+  for (const int world_size : world_sizes) {
     c.world_size = world_size;
     cases.push_back(c);
   }

@@ -16,7 +16,7 @@ struct SuiteOptions {
   std::vector<DType> dtypes = {DType::kU8,  DType::kI8,   DType::kI32, DType::kI64,
                                DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
   // Elements of what must be cut into several pieces by any backend.
-  size_t large = 300'000;
+  size_t large = 200'000;
   // What the group's backend may refuse with Unimplemented: everything but sums of f32 and f64, if set.
   bool may_refuse = false;
 };

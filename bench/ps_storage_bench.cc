@@ -7,6 +7,7 @@
 // items_per_second counts rows.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -57,30 +58,74 @@ void Report(benchmark::State& state, const TableStorage& table, uint32_t dim, si
   state.counters["longest_pause_us"] = statistics.longest_pause_us;
 }
 
+// The control: rows of an array, each asked for some rows ahead.
+class PlainRows {
+ public:
+  explicit PlainRows(size_t dim) : dim_(dim), memory_(arena_.AllocateZeroed(kRows * dim * sizeof(float))) {
+    std::fill_n(rows(), kRows * dim, 1.0f);
+  }
+  void Gather(const std::vector<uint64_t>& ids, float* out) const {
+    constexpr size_t kAhead = 16;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (i + kAhead < ids.size()) {
+        const char* ahead = reinterpret_cast<const char*>(rows() + ids[i + kAhead] * dim_);
+        for (size_t at = 0; at < dim_ * sizeof(float); at += 64) __builtin_prefetch(ahead + at);
+      }
+      std::memcpy(out + i * dim_, rows() + ids[i] * dim_, dim_ * sizeof(float));
+    }
+  }
+
+ private:
+  float* rows() const { return reinterpret_cast<float*>(memory_.data()); }
+  const size_t dim_;
+  Arena arena_;
+  const Arena::Block memory_;
+};
+
 void PlainGather(benchmark::State& state) {
   const size_t dim = state.range(0), ids = state.range(1);
-  Arena arena;
-  const Arena::Block memory = arena.AllocateZeroed(kRows * dim * sizeof(float));
-  float* const rows = reinterpret_cast<float*>(memory.data());
-  std::fill_n(rows, kRows * dim, 1.0f);
+  const PlainRows rows(dim);
   const auto batches = RandomBatches(ids);
   std::vector<float> out(ids * dim);
   size_t next = 0;
   for (auto _ : state) {
-    const std::vector<uint64_t>& batch = batches[next++ % kBatches];
-    constexpr size_t kAhead = 16;
-    for (size_t i = 0; i < ids; ++i) {
-      if (i + kAhead < ids) {
-        const char* ahead = reinterpret_cast<const char*>(rows + batch[i + kAhead] * dim);
-        for (size_t at = 0; at < dim * sizeof(float); at += 64) __builtin_prefetch(ahead + at);
-      }
-      std::memcpy(&out[i * dim], rows + batch[i] * dim, dim * sizeof(float));
-    }
+    rows.Gather(batches[next++ % kBatches], out.data());
     benchmark::DoNotOptimize(out.data());
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * ids));
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * ids * dim * sizeof(float)));
+}
+
+// Both in turn, batch by batch, so that they share whatever else the machine does. table_to_plain is the
+// ratio of the medians of their rates.
+void TableBesidePlainGather(benchmark::State& state) {
+  const auto dim = static_cast<uint32_t>(state.range(0));
+  const size_t ids = state.range(1);
+  const PlainRows rows(dim);
+  const auto table = FilledTable(dim, Sgd(0.1f));
+  const auto batches = RandomBatches(ids);
+  std::vector<float> out(ids * dim);
+  std::vector<double> plain, tabled;
+  const auto seconds = [](const auto& call) {
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  size_t next = 0;
+  for (auto _ : state) {
+    const std::vector<uint64_t>& batch = batches[next++ % kBatches];
+    const std::vector<uint64_t>& other = batches[(next + kBatches / 2) % kBatches];
+    plain.push_back(seconds([&] { rows.Gather(batch, out.data()); }));
+    tabled.push_back(seconds([&] { table->Gather(other, /*create=*/true, out.data()); }));
+  }
+  const auto median = [](std::vector<double>& times) {
+    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+    return times[times.size() / 2];
+  };
+  state.counters["plain_rows_per_s"] = static_cast<double>(ids) / median(plain);
+  state.counters["table_rows_per_s"] = static_cast<double>(ids) / median(tabled);
+  state.counters["table_to_plain"] = median(plain) / median(tabled);
 }
 
 void TableGather(benchmark::State& state) {
@@ -145,6 +190,7 @@ void Shapes(benchmark::internal::Benchmark* benchmark) {
   }
 }
 
+BENCHMARK(TableBesidePlainGather)->Apply(Shapes);
 BENCHMARK(PlainGather)->Apply(Shapes);
 BENCHMARK(TableGather)->Apply(Shapes);
 BENCHMARK_CAPTURE(TableApply, sgd, Sgd(0.1f))->Apply(Shapes);

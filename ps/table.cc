@@ -1,5 +1,6 @@
 #include "ps/table.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "ps/admission/admission.h"
+#include "ps/eviction/eviction.h"
 #include "ps/initializers/initializer.h"
 #include "ps/optimizers/optimizer.h"
 
@@ -18,6 +21,8 @@ constexpr uint32_t kMaxDim = 65536;
 // A DENSE table is allocated when it is created: 16 GiB of weights is the most that one request may ask for.
 constexpr uint64_t kMaxDenseElements = uint64_t{1} << 32;
 
+constexpr uint64_t kMinByteBudget = uint64_t{64} << 10;
+
 v1::OptimizerConfig OptimizerOf(const char* kind, float learning_rate) {
   v1::OptimizerConfig config;
   config.set_kind(kind);
@@ -27,6 +32,12 @@ v1::OptimizerConfig OptimizerOf(const char* kind, float learning_rate) {
 
 v1::InitializerConfig InitializerOf(const char* kind) {
   v1::InitializerConfig config;
+  config.set_kind(kind);
+  return config;
+}
+
+v1::EvictionConfig EvictionOf(const char* kind) {
+  v1::EvictionConfig config;
   config.set_kind(kind);
   return config;
 }
@@ -76,11 +87,48 @@ absl::Status ValidateShape(const v1::TableConfig& config) {
   return absl::OkStatus();
 }
 
+// What only tables whose rows come and go have.
+absl::Status ValidatePolicies(const v1::TableConfig& config) {
+  if (!v1::TableConfig::RowType_IsValid(config.row_type())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("row_type is ", static_cast<int>(config.row_type()), "; it must be F32, F16 or BF16"));
+  }
+  if (config.stochastic_rounding() && config.row_type() == v1::TableConfig::F32) {
+    return absl::InvalidArgumentError("stochastic_rounding is set; only F16 and BF16 rows are rounded");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Admission> admission, MakeAdmission(config.admission()));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Eviction> eviction, MakeEviction(config.eviction()));
+  if (config.kind() == v1::TableConfig::DENSE) {
+    if (config.row_type() == v1::TableConfig::F32 && admission->at_pull() && eviction == nullptr &&
+        config.byte_budget() == 0) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "row_type, admission, eviction and byte_budget are for EMBEDDING tables; a DENSE table has all its "
+        "rows, as F32");
+  }
+  if (config.byte_budget() != 0 && eviction == nullptr) {
+    return absl::InvalidArgumentError(
+        "byte_budget is set, but eviction.kind does not say which rows leave when it is used up: lru, lfu, "
+        "l2_norm or ttl");
+  }
+  if (config.byte_budget() == 0 && eviction != nullptr && !eviction->sweeps()) {
+    return absl::InvalidArgumentError(absl::StrCat("byte_budget is 0; eviction '", eviction->kind(),
+                                                   "' needs one: it evicts when the budget is used up"));
+  }
+  if (config.byte_budget() != 0 && config.byte_budget() < kMinByteBudget) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("byte_budget is ", config.byte_budget(), "; it must be at least ", kMinByteBudget));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateFields(const v1::TableConfig& config) {
   TANDEM_RETURN_IF_ERROR(ValidateName(config.name()));
   TANDEM_RETURN_IF_ERROR(ValidateShape(config));
   TANDEM_RETURN_IF_ERROR(MakeOptimizer(config.optimizer()));
   TANDEM_RETURN_IF_ERROR(MakeInitializer(config.initializer()));
+  TANDEM_RETURN_IF_ERROR(ValidatePolicies(config));
   TANDEM_RETURN_IF_ERROR(ValidateUpdateMode(config.update_mode()));
   if (config.num_workers() < 1) {
     return absl::InvalidArgumentError(
@@ -118,6 +166,19 @@ v1::OptimizerConfig Adam(float learning_rate, float beta1, float beta2, float ep
   config.set_beta1(beta1);
   config.set_beta2(beta2);
   config.set_epsilon(epsilon);
+  return config;
+}
+
+v1::OptimizerConfig AdamW(float learning_rate, float weight_decay, float beta1, float beta2, float epsilon) {
+  v1::OptimizerConfig config = Adam(learning_rate, beta1, beta2, epsilon);
+  config.set_kind("adamw");
+  config.set_weight_decay(weight_decay);
+  return config;
+}
+
+v1::OptimizerConfig AmsGrad(float learning_rate, float beta1, float beta2, float epsilon) {
+  v1::OptimizerConfig config = Adam(learning_rate, beta1, beta2, epsilon);
+  config.set_kind("amsgrad");
   return config;
 }
 
@@ -162,6 +223,37 @@ v1::InitializerConfig TruncatedNormal(float mean, float stddev) {
 v1::InitializerConfig Xavier(float gain) {
   v1::InitializerConfig config = InitializerOf("xavier");
   config.set_gain(gain);
+  return config;
+}
+
+v1::AdmissionConfig AdmitAlways() {
+  v1::AdmissionConfig config;
+  config.set_kind("always");
+  return config;
+}
+
+v1::AdmissionConfig AdmitWithProbability(float probability) {
+  v1::AdmissionConfig config;
+  config.set_kind("probability");
+  config.set_probability(probability);
+  return config;
+}
+
+v1::AdmissionConfig AdmitAfter(uint32_t threshold, uint64_t counters) {
+  v1::AdmissionConfig config;
+  config.set_kind("count");
+  config.set_threshold(threshold);
+  config.set_counters(counters);
+  return config;
+}
+
+v1::EvictionConfig EvictLru() { return EvictionOf("lru"); }
+v1::EvictionConfig EvictLfu() { return EvictionOf("lfu"); }
+v1::EvictionConfig EvictL2Norm() { return EvictionOf("l2_norm"); }
+
+v1::EvictionConfig EvictAfter(uint64_t ttl) {
+  v1::EvictionConfig config = EvictionOf("ttl");
+  config.set_ttl(ttl);
   return config;
 }
 

@@ -33,6 +33,12 @@ v1::OptimizerConfig RowwiseAdagrad(float learning_rate, float initial_accumulato
 // move.
 v1::OptimizerConfig Adam(float learning_rate, float beta1 = 0.9f, float beta2 = 0.999f,
                          float epsilon = 1e-8f);
+// Adam with decoupled weight decay: Loshchilov and Hutter, ICLR 2019.
+v1::OptimizerConfig AdamW(float learning_rate, float weight_decay = 0.01f, float beta1 = 0.9f,
+                          float beta2 = 0.999f, float epsilon = 1e-8f);
+// Reddi, Kale and Kumar, ICLR 2018, Algorithm 2: the second average never falls; without bias correction.
+v1::OptimizerConfig AmsGrad(float learning_rate, float beta1 = 0.9f, float beta2 = 0.999f,
+                            float epsilon = 1e-8f);
 // FTRL-Proximal, McMahan et al., KDD 2013.
 v1::OptimizerConfig Ftrl(float learning_rate, float l1 = 0.0f, float l2 = 0.0f,
                          float initial_accumulator = 0.1f);
@@ -43,6 +49,17 @@ v1::InitializerConfig Uniform(float low, float high);
 v1::InitializerConfig Normal(float mean, float stddev);
 v1::InitializerConfig TruncatedNormal(float mean, float stddev);
 v1::InitializerConfig Xavier(float gain = 1.0f);
+
+// Which ids get a row (ps/admission).
+v1::AdmissionConfig AdmitAlways();
+v1::AdmissionConfig AdmitWithProbability(float probability);
+v1::AdmissionConfig AdmitAfter(uint32_t threshold, uint64_t counters);
+
+// Which rows leave (ps/eviction). All but EvictAfter need a byte_budget.
+v1::EvictionConfig EvictLru();
+v1::EvictionConfig EvictLfu();
+v1::EvictionConfig EvictL2Norm();
+v1::EvictionConfig EvictAfter(uint64_t ttl);
 
 v1::UpdateMode Sync();
 v1::UpdateMode Bounded(uint32_t staleness);

@@ -251,6 +251,12 @@ absl::StatusOr<std::vector<v1::TableInfo>> ClientImpl::ListTables() {
       to.set_missing_rows(to.missing_rows() + from.missing_rows());
       to.set_refused_pushes(to.refused_pushes() + from.refused_pushes());
       to.set_version(std::max(to.version(), from.version()));
+      to.set_bytes_per_row(to.rows() == 0 ? 0.0
+                                          : static_cast<double>(to.bytes()) / static_cast<double>(to.rows()));
+      to.set_admitted_rows(to.admitted_rows() + from.admitted_rows());
+      to.set_refused_rows(to.refused_rows() + from.refused_rows());
+      to.set_evicted_rows(to.evicted_rows() + from.evicted_rows());
+      to.set_longest_pause_us(std::max(to.longest_pause_us(), from.longest_pause_us()));
     }
   }
   return sums;
@@ -259,6 +265,8 @@ absl::StatusOr<std::vector<v1::TableInfo>> ClientImpl::ListTables() {
 void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
                            PushDone done) {
   std::vector<uint32_t> dims;
+  std::vector<float> norms;
+  bool clipped = false;
   for (const PushPart& part : parts) {
     absl::StatusOr<std::shared_ptr<const v1::TableConfig>> table = FindTable(part.table);
     absl::Status status =
@@ -268,7 +276,11 @@ void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float lea
       return;
     }
     dims.push_back((*table)->dim());
+    norms.push_back((*table)->optimizer().clip_global_norm());
+    clipped = clipped || norms.back() > 0;
   }
+  std::vector<std::vector<float>> scaled;
+  if (clipped) ClipGlobalNorms(dims, norms, &parts, &scaled);
   std::vector<EncodedPush> requests = EncodePush(map_, parts, dims, &buffers_);
 
   // Shared by the answers; the last one tells the caller.

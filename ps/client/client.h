@@ -51,6 +51,9 @@ struct PushPart {
   absl::Span<const uint32_t> offsets;
   // From PullVersions of the pull the gradients come from: one version per server.
   absl::Span<const uint64_t> pulled_versions;
+  // Multiplies the learning rate for these ids (finite, > 0): a feature with a rate of its own is a part of
+  // its own.
+  float learning_rate_factor = 1.0f;
 };
 
 // Per part, per server: the table's version when its rows were read.
@@ -86,7 +89,9 @@ class Client {
   // Starts applying gradients of `step`. Retried until acknowledged or timed out; applied exactly once. One
   // push per step carries all tables that are SYNC or BOUNDED: a server counts a worker's step as done when
   // its push of that step arrives (a push is sent to every server, even when it holds no rows of it).
-  // `learning_rate_factor` (finite, > 0) multiplies the tables' learning rates for this push.
+  // `learning_rate_factor` (finite, > 0) multiplies the tables' learning rates for this push. Gradients of a
+  // table whose optimizer has a clip_global_norm are scaled down to it here, before they are split over
+  // servers; their norm is that of all entries of the table's parts.
   virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
                          PushDone done) = 0;
 

@@ -1,7 +1,10 @@
 #include "ps/client/push_encoder.h"
 
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "ps/client/splitter.h"
@@ -57,6 +60,30 @@ void PutBagGradients(const PushPart& part, uint32_t dim, Writer* writer) {
 
 }  // namespace
 
+void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>& norms,
+                     std::vector<PushPart>* parts, std::vector<std::vector<float>>* scaled) {
+  const auto floats = [&](size_t p) {
+    const PushPart& part = (*parts)[p];
+    const size_t rows = part.pooling == v1::NONE ? part.ids.size() : NumBags(part);
+    return absl::MakeConstSpan(part.gradients, rows * dims[p]);
+  };
+  std::map<std::string, double> squares;
+  for (size_t p = 0; p < parts->size(); ++p) {
+    if (norms[p] == 0) continue;
+    double& sum = squares[(*parts)[p].table];
+    for (const float g : floats(p)) sum += static_cast<double>(g) * g;
+  }
+  for (size_t p = 0; p < parts->size(); ++p) {
+    const double length = norms[p] == 0 ? 0.0 : std::sqrt(squares[(*parts)[p].table]);
+    // A norm that is no number is for the server to refuse.
+    if (!(length > norms[p]) || !std::isfinite(length)) continue;
+    const float scale = static_cast<float>(norms[p] / length);
+    std::vector<float>& to = scaled->emplace_back();
+    for (const float g : floats(p)) to.push_back(g * scale);
+    (*parts)[p].gradients = to.data();
+  }
+}
+
 std::vector<EncodedPush> EncodePush(const ShardMap& map, const std::vector<PushPart>& parts,
                                     const std::vector<uint32_t>& dims, BufferPool* pool) {
   const uint32_t servers = map.num_servers();
@@ -80,6 +107,7 @@ std::vector<EncodedPush> EncodePush(const ShardMap& map, const std::vector<PushP
       slice->set_table(part.table);
       slice->set_num_ids(ids.size());
       slice->set_dim(dims[p]);
+      slice->set_learning_rate_factor(part.learning_rate_factor == 1.0f ? 0.0f : part.learning_rate_factor);
       if (server < part.pulled_versions.size()) slice->set_pulled_version(part.pulled_versions[server]);
       writer.Put(ids.data(), ids.size() * sizeof(uint64_t));
       const size_t row_bytes = dims[p] * sizeof(float);

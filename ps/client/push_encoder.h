@@ -20,6 +20,11 @@ struct EncodedPush {
   Bytes payload;
 };
 
+// Scales the gradients of tables whose L2 norm, over all of a table's parts, is above norms[p] (0: no bound)
+// down to it. Parts then point into `scaled`.
+void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>& norms,
+                     std::vector<PushPart>* parts, std::vector<std::vector<float>>* scaled);
+
 // One element per server, each with a slice for every part (an empty one when the server owns none of its
 // ids). dims[p] is the dimension of parts[p]'s table. Everything is copied into buffers of `pool`; MEAN bags
 // are turned into SUM bags whose gradient is divided by the size of the whole bag.

@@ -11,13 +11,13 @@ namespace HWY_NAMESPACE {
 
 void AdagradRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate, float epsilon, float l2) {
   for (const RowUpdate& row : rows) {
+    const float row_rate = learning_rate * row.learning_rate_factor;
     ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
       const auto w = hn::LoadU(d, row.weights + i);
       const auto g = LoadGradient(d, row.gradient, i, w, l2);
       const auto a = hn::Add(hn::LoadU(d, row.state + i), hn::Mul(g, g));
       hn::StoreU(a, d, row.state + i);
-      const auto step =
-          hn::Div(hn::Mul(hn::Set(d, learning_rate), g), hn::Add(hn::Sqrt(a), hn::Set(d, epsilon)));
+      const auto step = hn::Div(hn::Mul(hn::Set(d, row_rate), g), hn::Add(hn::Sqrt(a), hn::Set(d, epsilon)));
       hn::StoreU(hn::Sub(w, step), d, row.weights + i);
     });
   }

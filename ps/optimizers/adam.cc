@@ -56,7 +56,7 @@ void AdamRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate,
     float* const second = row.state + dim;
     const float t = row.state[2 * dim] + 1.0f;
     row.state[2 * dim] = t;
-    const float rate = learning_rate * correction.At(t);
+    const float rate = learning_rate * row.learning_rate_factor * correction.At(t);
     ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
       const auto w = hn::LoadU(d, row.weights + i);
       const auto g = LoadGradient(d, row.gradient, i, w, l2);
@@ -98,8 +98,9 @@ class AdamOptimizer : public Optimizer {
         beta2_(config.beta2()),
         epsilon_(config.epsilon()),
         l2_(config.l2()),
-        correction_(config.beta1(), config.beta2()) {}
-  absl::string_view kind() const override { return "adam"; }
+        correction_(config.beta1(), config.beta2()),
+        decoupled_(config.kind() == "adamw") {}
+  absl::string_view kind() const override { return decoupled_ ? "adamw" : "adam"; }
   size_t state_floats(size_t dim) const override { return 2 * dim + 1; }
   void InitState(const float* weights, float* state, size_t dim) const override {
     std::fill_n(state, 2 * dim + 1, 0.0f);
@@ -116,6 +117,7 @@ class AdamOptimizer : public Optimizer {
   const float epsilon_;
   const float l2_;
   const BiasCorrection correction_;
+  const bool decoupled_;
 };
 
 }  // namespace

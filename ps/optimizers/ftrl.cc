@@ -13,6 +13,7 @@ namespace HWY_NAMESPACE {
 
 void FtrlRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate, float l1, float l2) {
   for (const RowUpdate& row : rows) {
+    const float row_rate = learning_rate * row.learning_rate_factor;
     float* const z_row = row.state;
     float* const n_row = row.state + dim;
     ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
@@ -21,7 +22,7 @@ void FtrlRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate,
       const auto n0 = hn::LoadU(d, n_row + i);
       const auto n = hn::Add(n0, hn::Mul(g, g));
       const auto root = hn::Sqrt(n);
-      const auto rate = hn::Set(d, learning_rate);
+      const auto rate = hn::Set(d, row_rate);
       const auto sigma = hn::Div(hn::Sub(root, hn::Sqrt(n0)), rate);
       const auto z = hn::Add(hn::LoadU(d, z_row + i), hn::Sub(g, hn::Mul(sigma, w)));
       hn::StoreU(n, d, n_row + i);
@@ -74,7 +75,7 @@ class FtrlOptimizer : public Optimizer {
       HWY_DYNAMIC_DISPATCH(FtrlRows)(rows, dim, learning_rate, l1_, l2_);
       return;
     }
-    for (const RowUpdate& row : rows) UpdateWithPower(row, dim, learning_rate);
+    for (const RowUpdate& row : rows) UpdateWithPower(row, dim, learning_rate * row.learning_rate_factor);
   }
 
  private:

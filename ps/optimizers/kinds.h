@@ -19,7 +19,12 @@ OptimizerOr MakeMomentum(const v1::OptimizerConfig& config);
 OptimizerOr MakeAdagrad(const v1::OptimizerConfig& config);
 OptimizerOr MakeRowwiseAdagrad(const v1::OptimizerConfig& config);
 OptimizerOr MakeAdam(const v1::OptimizerConfig& config);
+OptimizerOr MakeAmsGrad(const v1::OptimizerConfig& config);
 OptimizerOr MakeFtrl(const v1::OptimizerConfig& config);
+
+// `base` with the weight decay, clipping and warm-up that `config` asks for; `base` itself when it asks for
+// none.
+OptimizerOr AddModifiers(const v1::OptimizerConfig& config, std::unique_ptr<Optimizer> base);
 
 // InvalidArgument("optimizer.<field> is <value>; it must be <allowed>") unless `ok` and the value is finite.
 absl::Status CheckField(absl::string_view field, float value, bool ok, absl::string_view allowed);

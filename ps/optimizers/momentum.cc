@@ -12,12 +12,13 @@ namespace HWY_NAMESPACE {
 void MomentumRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate, float momentum,
                   float l2) {
   for (const RowUpdate& row : rows) {
+    const float row_rate = learning_rate * row.learning_rate_factor;
     ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
       const auto w = hn::LoadU(d, row.weights + i);
       const auto g = LoadGradient(d, row.gradient, i, w, l2);
       const auto velocity = hn::Add(hn::Mul(hn::Set(d, momentum), hn::LoadU(d, row.state + i)), g);
       hn::StoreU(velocity, d, row.state + i);
-      hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, learning_rate), velocity)), d, row.weights + i);
+      hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, row_rate), velocity)), d, row.weights + i);
     });
   }
 }

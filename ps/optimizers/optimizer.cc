@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cmath>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -16,12 +18,14 @@ struct Entry {
   OptimizerOr (*make)(const v1::OptimizerConfig&);
 };
 
-constexpr std::array<Entry, 6> kEntries = {{
+constexpr std::array<Entry, 8> kEntries = {{
     {"sgd", MakeSgd},
     {"momentum", MakeMomentum},
     {"adagrad", MakeAdagrad},
     {"rowwise_adagrad", MakeRowwiseAdagrad},
     {"adam", MakeAdam},
+    {"adamw", MakeAdam},  // its weight decay is a modifier
+    {"amsgrad", MakeAmsGrad},
     {"ftrl", MakeFtrl},
 }};
 
@@ -45,7 +49,8 @@ OptimizerOr MakeOptimizer(const v1::OptimizerConfig& config) {
     TANDEM_RETURN_IF_ERROR(
         CheckField("learning_rate", config.learning_rate(), config.learning_rate() > 0, "finite and > 0"));
     TANDEM_RETURN_IF_ERROR(CheckField("l2", config.l2(), config.l2() >= 0, "finite and >= 0"));
-    return entry.make(config);
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Optimizer> optimizer, entry.make(config));
+    return AddModifiers(config, std::move(optimizer));
   }
   return absl::InvalidArgumentError(absl::StrCat("optimizer.kind is '", config.kind(), "', which is unknown",
                                                  DidYouMean(config.kind(), kKinds)));

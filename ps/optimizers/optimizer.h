@@ -10,6 +10,7 @@
 // C library.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -23,9 +24,10 @@ namespace v1 = ::tandem::v1;
 
 // One row and its gradient. The three arrays do not overlap; any float alignment will do.
 struct RowUpdate {
-  float* weights;         // [dim]
-  float* state;           // [state_floats(dim)]; ignored where that is 0
-  const float* gradient;  // [dim], finite
+  float* weights;                     // [dim]
+  float* state;                       // [state_floats(dim)]; ignored where that is 0
+  const float* gradient;              // [dim], finite
+  float learning_rate_factor = 1.0f;  // beside Update's
 };
 
 // Immutable and thread-safe; rows are not: no row may be in two calls at a time, nor twice in one.
@@ -40,6 +42,9 @@ class Optimizer {
   // One optimizer step on each row, with learning_rate * learning_rate_factor (a schedule's factor; 1 without
   // one). Takes many rows a call so that the choice of instruction set is paid for once.
   virtual void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const = 0;
+  // The part of the learning rate that update number `update` (from 1) of a table or parameter uses; the
+  // caller multiplies it into Update's factor. 1 unless the optimizer warms up.
+  virtual float WarmUp(uint64_t update) const { return 1.0f; }
 };
 
 // The optimizer that `config` describes. InvalidArgument names the field, its value and what is allowed.

@@ -12,30 +12,6 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::ps {
 namespace HWY_NAMESPACE {
 
-// The sum of g(i)^2 over the row. Sixteen sums side by side, whatever the vectors' width, added up in a fixed
-// order, so that the result is the same everywhere; blocks of 1024 meet in a double, so that long rows lose
-// nothing.
-template <class Gradient>
-HWY_INLINE double SumOfSquares(size_t dim, const Gradient& g) {
-  constexpr size_t kSums = 16;
-  constexpr size_t kBlock = 1024;
-  double total = 0;
-  for (size_t begin = 0; begin < dim; begin += kBlock) {
-    const size_t end = std::min(dim, begin + kBlock);
-    float sums[kSums] = {};
-    size_t i = begin;
-    for (; i + kSums <= end; i += kSums) {
-      for (size_t k = 0; k < kSums; ++k) sums[k] += g(i + k) * g(i + k);
-    }
-    for (size_t k = 0; i < end; ++i, ++k) sums[k] += g(i) * g(i);
-    for (size_t half = kSums / 2; half > 0; half /= 2) {
-      for (size_t k = 0; k < half; ++k) sums[k] += sums[k + half];
-    }
-    total += sums[0];
-  }
-  return total;
-}
-
 void RowwiseAdagradRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate, float epsilon,
                         float l2) {
   for (const RowUpdate& row : rows) {
@@ -46,7 +22,7 @@ void RowwiseAdagradRows(absl::Span<const RowUpdate> rows, size_t dim, float lear
                    : SumOfSquares(dim, [=](size_t i) HWY_ATTR { return gradient[i] + l2 * weights[i]; });
     const float accumulator = row.state[0] + static_cast<float>(sum / static_cast<double>(dim));
     row.state[0] = accumulator;
-    const float rate = learning_rate / (std::sqrt(accumulator) + epsilon);
+    const float rate = learning_rate * row.learning_rate_factor / (std::sqrt(accumulator) + epsilon);
     ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
       const auto w = hn::LoadU(d, row.weights + i);
       const auto g = LoadGradient(d, row.gradient, i, w, l2);

@@ -11,10 +11,11 @@ namespace HWY_NAMESPACE {
 
 void SgdRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate, float l2) {
   for (const RowUpdate& row : rows) {
+    const float row_rate = learning_rate * row.learning_rate_factor;
     ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
       const auto w = hn::LoadU(d, row.weights + i);
       const auto g = LoadGradient(d, row.gradient, i, w, l2);
-      hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, learning_rate), g)), d, row.weights + i);
+      hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, row_rate), g)), d, row.weights + i);
     });
   }
 }

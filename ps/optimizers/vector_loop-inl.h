@@ -8,6 +8,7 @@
 #define TANDEM_PS_OPTIMIZERS_VECTOR_LOOP_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 
 #include "hwy/highway.h"
@@ -36,6 +37,30 @@ template <class D, class V>
 HWY_INLINE V LoadGradient(D d, const float* gradient, size_t i, V w, float l2) {
   const V g = hn::LoadU(d, gradient + i);
   return l2 == 0.0f ? g : hn::Add(g, hn::Mul(hn::Set(d, l2), w));
+}
+
+// The sum of g(i)^2 over the row. Sixteen sums side by side, whatever the vectors' width, added up in a fixed
+// order, so that the result is the same everywhere; blocks of 1024 meet in a double, so that long rows lose
+// nothing.
+template <class Gradient>
+HWY_INLINE double SumOfSquares(size_t dim, const Gradient& g) {
+  constexpr size_t kSums = 16;
+  constexpr size_t kBlock = 1024;
+  double total = 0;
+  for (size_t begin = 0; begin < dim; begin += kBlock) {
+    const size_t end = std::min(dim, begin + kBlock);
+    float sums[kSums] = {};
+    size_t i = begin;
+    for (; i + kSums <= end; i += kSums) {
+      for (size_t k = 0; k < kSums; ++k) sums[k] += g(i + k) * g(i + k);
+    }
+    for (size_t k = 0; i < end; ++i, ++k) sums[k] += g(i) * g(i);
+    for (size_t half = kSums / 2; half > 0; half /= 2) {
+      for (size_t k = 0; k < half; ++k) sums[k] += sums[k + half];
+    }
+    total += sums[0];
+  }
+  return total;
 }
 
 }  // namespace HWY_NAMESPACE

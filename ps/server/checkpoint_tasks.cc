@@ -193,7 +193,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
     TANDEM_ASSIGN_OR_RETURN(to.clocks, Clocks(files, config));
     for (const auto& file : files) {
       TANDEM_RETURN_IF_ERROR(CheckCompatible(file->header().config(), config, file->path()));
-      TANDEM_RETURN_IF_ERROR(LoadRows(*file, *to.storage));
+      TANDEM_RETURN_IF_ERROR(LoadRows(*file, config, *to.storage));
       const v1::TableFileHeader& header = file->header();
       to.version = std::max(to.version, header.version());
       const bool same =
@@ -227,13 +227,17 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
   return response;
 }
 
-absl::Status ParameterServer::Impl::LoadRows(TableFileReader& file, TableStorage& storage) {
+absl::Status ParameterServer::Impl::LoadRows(TableFileReader& file, const v1::TableConfig& config,
+                                             TableStorage& storage) {
   if (file.header().row_floats() != storage.row_floats()) {
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": rows of ", file.header().row_floats(),
                                                    " floats, the table's optimizer keeps ",
                                                    storage.row_floats()));
   }
   const bool same_buckets = file.header().num_buckets() == shard_map_.num_buckets();
+  const v1::AdmissionConfig& saved = file.header().config().admission();
+  const bool same_admission =
+      saved.kind() == config.admission().kind() && saved.counters() == config.admission().counters();
   for (const v1::BucketIndex& bucket : file.footer().buckets()) {
     if (same_buckets && shard_map_.OwnerOfBucket(bucket.bucket()) != options_.index) continue;
     const auto restore = [&](uint64_t id, const float* row, const RowHistory& history) {
@@ -241,13 +245,14 @@ absl::Status ParameterServer::Impl::LoadRows(TableFileReader& file, TableStorage
     };
     std::string filter;
     TANDEM_RETURN_IF_ERROR(file.ReadBucket(bucket, restore, &filter));
-    // Counters of other buckets than ours mean nothing here: unadmitted ids are counted anew.
-    if (same_buckets && !filter.empty() && !storage.RestoreFilter(bucket.bucket(), filter)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          file.path(), ": the admission counters of bucket ", bucket.bucket(), " (", filter.size(),
-          " bytes) are not those of the table's admission: keep 'counters' as they were"));
-    }
     if (stopping_) return absl::CancelledError("the server is stopping");
+    // Counters of another admission, or of buckets cut otherwise, mean nothing here: ids are counted anew.
+    if (filter.empty() || !same_buckets || !same_admission) continue;
+    if (!storage.RestoreFilter(bucket.bucket(), filter)) {
+      return absl::DataLossError(absl::StrCat(file.path(), ": bucket ", bucket.bucket(), " has ",
+                                              filter.size(),
+                                              " bytes of admission counters, which is not what they need"));
+    }
   }
   return absl::OkStatus();
 }

@@ -244,7 +244,10 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
     part.step = request->step;
     part.learning_rate_factor = request->learning_rate_factor;
     part.pulled_version = first.pulled_version;
-    if (group.size() == 1 && first.pooling == v1::NONE) {
+    const bool factors = std::any_of(group.begin(), group.end(), [](const ParsedSlice* slice) {
+      return slice->learning_rate_factor != 1.0f;
+    });
+    if (group.size() == 1 && first.pooling == v1::NONE && !factors) {
       part.ids = first.ids;
       part.gradients = first.gradients.data();
       // What the ids and gradients lie in, and no more: the request also holds its tables, and a table that
@@ -255,15 +258,18 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
       // Several slices of a table are one update, so that an id in two of them gets the sum of its gradients.
       size_t rows = 0;
       for (const ParsedSlice* slice : group) rows += slice->ids.size();
-      std::shared_ptr<char> memory = buffers_.Get(rows * (sizeof(uint64_t) + dim * sizeof(float)));
+      std::shared_ptr<char> memory = buffers_.Get(rows * (sizeof(uint64_t) + (dim + 1) * sizeof(float)));
       auto* ids = reinterpret_cast<uint64_t*>(memory.get());
       auto* gradients = reinterpret_cast<float*>(ids + rows);
+      float* row_factors = gradients + rows * dim;
+      if (factors) part.row_factors = row_factors;
       part.ids = absl::MakeConstSpan(ids, rows);
       part.gradients = gradients;
       part.memory = std::move(memory);
       for (const ParsedSlice* slice : group) {
         part.pulled_version = std::min(part.pulled_version, slice->pulled_version);
         ids = std::copy(slice->ids.begin(), slice->ids.end(), ids);
+        row_factors = std::fill_n(row_factors, slice->ids.size(), slice->learning_rate_factor);
         if (slice->pooling == v1::NONE) {
           gradients = std::copy(slice->gradients.begin(), slice->gradients.end(), gradients);
         } else {
@@ -272,7 +278,7 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
         }
       }
     }
-    part.memory_bytes = part.ids.size() * (sizeof(uint64_t) + dim * sizeof(float));
+    part.memory_bytes = part.ids.size() * (sizeof(uint64_t) + (dim + (factors ? 1 : 0)) * sizeof(float));
   }
   return parts;
 }

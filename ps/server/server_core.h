@@ -84,7 +84,7 @@ class ParameterServer::Impl {
   absl::StatusOr<v1::SaveCheckpointResponse> SaveCheckpoint(const std::string& directory);
   absl::StatusOr<v1::LoadCheckpointResponse> LoadCheckpoint(const std::string& directory);
   absl::StatusOr<v1::LoadCheckpointResponse> LoadTables(const std::string& directory);
-  absl::Status LoadRows(TableFileReader& file, TableStorage& storage);
+  absl::Status LoadRows(TableFileReader& file, const v1::TableConfig& config, TableStorage& storage);
 
   // Runs `body` while no push is under way; pushes that come meanwhile wait. Background thread only.
   absl::Status BetweenPushes(const std::function<absl::Status(Waiters* released)>& body);

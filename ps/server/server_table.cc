@@ -207,21 +207,35 @@ uint64_t ServerTable::ApplyMerged(TableStorage& storage, absl::Span<const TableP
     rows += push->ids.size();
   }
   // The lowest rank's factor, even if it brought no rows to this server: every server must use the same.
-  const ApplyOptions options{.learning_rate_factor = pushes.front()->learning_rate_factor};
+  ApplyOptions options{.learning_rate_factor = pushes.front()->learning_rate_factor};
   // Without rows, too: the table's clock must be the same on every server.
   if (parts == 0) return storage.Apply({}, nullptr, options);
-  if (parts == 1) return storage.Apply(only->ids, only->gradients, options);
+  if (parts == 1) {
+    options.row_factors = only->row_factors;
+    return storage.Apply(only->ids, only->gradients, options);
+  }
+  const bool factors = std::any_of(pushes.begin(), pushes.end(),
+                                   [](const TablePush* push) { return push->row_factors != nullptr; });
   // Rank order: the sum of an id's gradients has the same bits on any number of servers.
-  const std::shared_ptr<char> memory = buffers_->Get(rows * (sizeof(uint64_t) + dim() * sizeof(float)));
+  const size_t row_bytes = sizeof(uint64_t) + (dim() + (factors ? 1 : 0)) * sizeof(float);
+  const std::shared_ptr<char> memory = buffers_->Get(rows * row_bytes);
   auto* ids = reinterpret_cast<uint64_t*>(memory.get());
   auto* gradients = reinterpret_cast<float*>(ids + rows);
+  float* const row_factors = factors ? gradients + rows * dim() : nullptr;
   size_t at = 0;
   for (const TablePush* push : pushes) {
-    if (push->ids.empty()) continue;
-    std::memcpy(ids + at, push->ids.data(), push->ids.size() * sizeof(uint64_t));
-    std::memcpy(gradients + at * dim(), push->gradients, push->ids.size() * dim() * sizeof(float));
-    at += push->ids.size();
+    const size_t count = push->ids.size();
+    if (count == 0) continue;
+    std::memcpy(ids + at, push->ids.data(), count * sizeof(uint64_t));
+    std::memcpy(gradients + at * dim(), push->gradients, count * dim() * sizeof(float));
+    if (push->row_factors != nullptr) {
+      std::copy_n(push->row_factors, count, row_factors + at);
+    } else if (factors) {
+      std::fill_n(row_factors + at, count, 1.0f);
+    }
+    at += count;
   }
+  options.row_factors = row_factors;
   return storage.Apply(absl::MakeConstSpan(ids, rows), gradients, options);
 }
 

@@ -44,6 +44,7 @@ struct TablePush {
   absl::Span<const uint64_t> ids;
   const float* gradients = nullptr;  // [ids.size() x dim]
   float learning_rate_factor = 1.0f;
+  const float* row_factors = nullptr;  // [ids.size()], beside learning_rate_factor; or none, when all are 1
   std::shared_ptr<const void> memory;  // keeps ids and gradients alive
   uint64_t memory_bytes = 0;
   // Runs once, under no lock: when the push is applied (with the entries its update dropped because their row

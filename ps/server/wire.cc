@@ -290,6 +290,12 @@ absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& co
                                                      reader.remaining(), " bytes are left"));
     }
     slice.pulled_version = from.pulled_version();
+    const float slice_factor = from.learning_rate_factor();
+    if (!std::isfinite(slice_factor) || slice_factor < 0.0f) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(who, ": learning_rate_factor ", slice_factor, " must be finite and not negative"));
+    }
+    slice.learning_rate_factor = slice_factor == 0.0f ? 1.0f : slice_factor;
   }
   TANDEM_RETURN_IF_ERROR(CheckAllRead(reader, worker, "push"));
   for (const ParsedSlice& slice : request.slices) {

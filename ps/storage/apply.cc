@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/random.h"
@@ -43,18 +44,58 @@ void BucketedStorage::ForEachBlock(const Grouping& grouping, const F& f) ABSL_NO
 
 uint64_t BucketedStorage::Apply(absl::Span<const uint64_t> ids, const float* gradients,
                                 const ApplyOptions& options) {
-  const uint32_t now = static_cast<uint32_t>(clock_.fetch_add(1, std::memory_order_relaxed) + 1);
-  if (ids.empty()) return 0;
-  std::unique_ptr<Scratch> scratch = TakeScratch();
-  scratch->grouping.Run(ids, lock_mask_ + 1);
+  const uint64_t time = clock_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const uint32_t now = static_cast<uint32_t>(time);
   uint64_t skipped = 0;
-  ForEachBlock(scratch->grouping, [&](absl::Span<const Grouping::Item> items) {
-    skipped += CollectUpdates(items, now, scratch.get());
-    MakeRowUpdates(gradients, options, scratch.get());
-    RunOptimizer(now, options.learning_rate_factor, scratch.get());
-  });
-  GiveBackScratch(std::move(scratch));
+  if (!ids.empty()) {
+    const float learning_rate_factor = options.learning_rate_factor * optimizer_->WarmUp(time);
+    std::unique_ptr<Scratch> scratch = TakeScratch();
+    scratch->grouping.Run(ids, lock_mask_ + 1);
+    ForEachBlock(scratch->grouping, [&](absl::Span<const Grouping::Item> items) {
+      if (!admission_->at_pull()) AdmitItems(items, time, scratch.get());
+      skipped += CollectUpdates(items, now, scratch.get());
+      MakeRowUpdates(gradients, options, scratch.get());
+      RunOptimizer(now, learning_rate_factor, scratch.get());
+      // Only buckets that this update touched: which those are does not depend on how buckets share locks and
+      // servers.
+      for (const Grouping::Item& item : items) {
+        RowStore& store = buckets_[BucketOfHash(item.hash)];
+        if (store.size() > bucket_quota_) EvictToQuota(&store, now);
+      }
+    });
+    GiveBackScratch(std::move(scratch));
+  }
+  if (!admission_->at_pull()) refused_.fetch_add(skipped, std::memory_order_relaxed);
+  if (eviction_ != nullptr && eviction_->sweeps()) {
+    const uint32_t bucket = static_cast<uint32_t>(time) & bucket_mask_;
+    absl::MutexLock lock(&LockOfBucket(bucket));
+    const PauseTimer timer(&longest_pause_ns_);
+    EraseExpired(&buckets_[bucket], now);
+  }
   return skipped;
+}
+
+void BucketedStorage::AdmitItems(absl::Span<const Grouping::Item> items, uint64_t now, Scratch* scratch) {
+  scratch->weights.resize(std::max(scratch->weights.size(), dim_));
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i + kLinesAhead < items.size()) {
+      const uint64_t ahead = items[i + kLinesAhead].hash;
+      __builtin_prefetch(buckets_[BucketOfHash(ahead)].index().Line(ahead));
+    }
+    const Grouping::Item& item = items[i];
+    const uint32_t b = BucketOfHash(item.hash);
+    if (buckets_[b].Find(item.id) != nullptr) continue;
+    absl::Span<uint8_t> counters;
+    if (!filters_.empty()) {
+      if (filters_[b].empty()) filters_[b].resize(admission_->counter_bytes(bucket_mask_ + 1));
+      counters = absl::MakeSpan(filters_[b]);
+    }
+    if (!admission_->Admit({seed_, item.id, now}, counters)) continue;
+    InitialValues(item.id, scratch->weights.data());
+    InitRow(AddRow(&buckets_[b], item.id, item.hash, static_cast<uint32_t>(now - 1)),
+            scratch->weights.data());
+    admitted_.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 // Fills scratch->updates with one entry per distinct row of the (locked) items, and scratch->duplicates with
@@ -110,10 +151,12 @@ void BucketedStorage::Collect(const Grouping::Item& item, Cell* cell, RowStore& 
       scratch->duplicates.push_back({entry->second, item.position});
       return;
     }
-  } else {
-    cell->version = now;
-    if (!scratch->seen.empty()) scratch->seen.emplace(row, static_cast<uint32_t>(scratch->updates.size()));
-    if (layout_.count_offset != 0) layout_.set_count(row, layout_.count(row) + 1);
+  } else if (!scratch->seen.empty()) {
+    scratch->seen.emplace(row, static_cast<uint32_t>(scratch->updates.size()));
+  }
+  cell->version = now;
+  if (const uint32_t count = layout_.count(row); count != std::numeric_limits<uint32_t>::max()) {
+    layout_.set_count(row, count + 1);
   }
   scratch->updates.push_back({row, item.id, item.position});
 }
@@ -124,6 +167,9 @@ void BucketedStorage::MakeRowUpdates(const float* gradients, const ApplyOptions&
     const Update& update = scratch->updates[u];
     scratch->row_updates[u] = {reinterpret_cast<float*>(update.row), layout_.state(update.row),
                                gradients + size_t{update.position} * dim_};
+    if (options.row_factors != nullptr) {
+      scratch->row_updates[u].learning_rate_factor = options.row_factors[update.position];
+    }
   }
   if (!scratch->duplicates.empty()) MergeDuplicates(gradients, scratch);
 }

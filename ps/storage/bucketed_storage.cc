@@ -1,31 +1,67 @@
 #include "ps/storage/bucketed_storage.h"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 #include <utility>
 
+#include "absl/numeric/bits.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "ps/storage/row_codec.h"
 #include "ps/table.h"
 
 namespace tandem::ps {
-BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buckets,
-                                 std::unique_ptr<Optimizer> optimizer,
-                                 std::unique_ptr<Initializer> initializer)
+namespace {
+
+constexpr uint32_t kNoQuota = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kMinQuota = 4;
+
+// What a bucket of so many rows takes: its chunks (as RowStore makes them), its part of an index that is
+// about half full, and a twelfth in reserve.
+uint64_t BucketBytes(uint64_t rows, const RowLayout& layout) {
+  uint64_t row_bytes = absl::bit_ceil(rows) * layout.stride;
+  if (rows > layout.chunk_rows()) {
+    const uint64_t chunks = (rows + layout.chunk_rows() - 1) / layout.chunk_rows();
+    row_bytes = (chunks + chunks / 8) * layout.chunk_bytes;
+  }
+  const uint64_t bytes = row_bytes + 2 * rows * sizeof(RowIndex::Cell);
+  return bytes + bytes / 12;
+}
+
+// The most rows that each of `num_buckets` buckets may keep so that all fit the budget.
+uint32_t QuotaOf(uint64_t byte_budget, uint32_t num_buckets, const RowLayout& layout) {
+  if (byte_budget == 0) return kNoQuota;
+  uint64_t fits = kMinQuota, too_many = kNoQuota;
+  while (too_many - fits > 1) {
+    const uint64_t rows = (fits + too_many) / 2;
+    (BucketBytes(rows, layout) <= byte_budget / num_buckets ? fits : too_many) = rows;
+  }
+  // A sixteenth of the room is for the new rows of a step.
+  return static_cast<uint32_t>(std::max<uint64_t>(kMinQuota, fits - fits / 16));
+}
+
+}  // namespace
+
+BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buckets, Policies policies)
     : dim_(config.dim()),
       seed_(config.seed()),
       dense_(config.kind() == v1::TableConfig::DENSE),
       dense_rows_(dense_ ? (config.elements() + dim_ - 1) / dim_ : 0),
       stochastic_rounding_(config.stochastic_rounding()),
-      optimizer_(std::move(optimizer)),
-      initializer_(std::move(initializer)),
-      layout_(dim_, optimizer_->state_floats(dim_), RowTypeOf(config)),
+      optimizer_(std::move(policies.optimizer)),
+      initializer_(std::move(policies.initializer)),
+      admission_(std::move(policies.admission)),
+      eviction_(std::move(policies.eviction)),
+      layout_(dim_, optimizer_->state_floats(dim_), RowTypeOf(config),
+              eviction_ != nullptr && eviction_->needs_count()),
+      bucket_quota_(QuotaOf(config.byte_budget(), num_buckets, layout_)),
       bucket_mask_(num_buckets - 1),
       lock_mask_(std::min(num_buckets, kLocks) - 1),
       locks_(std::make_unique<Lock[]>(lock_mask_ + 1)) {
   buckets_.reserve(num_buckets);
   for (uint32_t b = 0; b < num_buckets; ++b) buckets_.emplace_back(&layout_, &arena_);
+  // Made when they are first needed: a server has counters only for the buckets that are its.
+  filters_.resize(admission_->counter_bytes(num_buckets) > 0 ? num_buckets : 0);
 }
 
 void BucketedStorage::CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns) {
@@ -36,17 +72,19 @@ void BucketedStorage::CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns) {
     if (!owns(b)) continue;
     InitialValues(id, values.data());
     absl::MutexLock lock(&LockOfBucket(b));
-    InitRow(AddRow(&buckets_[b], id, hash), values.data());
+    InitRow(AddRow(&buckets_[b], id, hash, 0), values.data());
   }
 }
 
 StorageStatistics BucketedStorage::Statistics() const {
   StorageStatistics statistics;
   statistics.rows = rows();
+  if (bucket_quota_ != kNoQuota) statistics.budget_rows = uint64_t{bucket_quota_} * (bucket_mask_ + 1);
   statistics.bytes = sizeof(*this) + arena_.bytes() + (lock_mask_ + 1) * sizeof(Lock);
   for (uint32_t b = 0; b <= bucket_mask_; ++b) {
     absl::ReaderMutexLock lock(&LockOfBucket(b));
     statistics.bytes += sizeof(RowStore) + buckets_[b].own_bytes();
+    if (!filters_.empty()) statistics.bytes += sizeof(filters_[b]) + filters_[b].capacity();
   }
   {
     absl::MutexLock lock(&scratch_mutex_);
@@ -87,21 +125,32 @@ void BucketedStorage::Restore(uint64_t id, const float* floats, const RowHistory
   absl::MutexLock lock(&LockOfBucket(b));
   RowStore& store = buckets_[b];
   char* row = store.Find(id);
-  if (row == nullptr) row = AddRow(&store, id, hash);
+  if (row == nullptr) row = AddRow(&store, id, hash, history.version);
   StoreRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, floats, nullptr);
   std::copy_n(floats + dim_, layout_.state_floats, layout_.state(row));
   layout_.set_count(row, history.count);
   store.index().Find(id)->version = history.version;
 }
 
-std::string BucketedStorage::SaveFilter(uint32_t bucket) const { return {}; }
-bool BucketedStorage::RestoreFilter(uint32_t bucket, absl::string_view counters) { return counters.empty(); }
+std::string BucketedStorage::SaveFilter(uint32_t bucket) const {
+  if (filters_.empty()) return {};
+  absl::ReaderMutexLock lock(&LockOfBucket(bucket));
+  return std::string(filters_[bucket].begin(), filters_[bucket].end());
+}
+
+bool BucketedStorage::RestoreFilter(uint32_t bucket, absl::string_view counters) {
+  if (filters_.empty() || counters.size() != admission_->counter_bytes(bucket_mask_ + 1)) return false;
+  absl::MutexLock lock(&LockOfBucket(bucket));
+  filters_[bucket].assign(counters.begin(), counters.end());
+  return true;
+}
 
 void BucketedStorage::Clear() {
   for (uint32_t b = 0; b <= bucket_mask_; ++b) {
     absl::MutexLock lock(&LockOfBucket(b));
     num_rows_.fetch_sub(buckets_[b].size(), std::memory_order_relaxed);
     buckets_[b].Clear();
+    if (!filters_.empty()) filters_[b] = {};
   }
 }
 
@@ -134,8 +183,14 @@ std::unique_ptr<TableStorage> TableStorage::Create(const v1::TableConfig& config
   TANDEM_CHECK_MSG(optimizer.ok(), optimizer.status().message());
   absl::StatusOr<std::unique_ptr<Initializer>> initializer = MakeInitializer(config.initializer());
   TANDEM_CHECK_MSG(initializer.ok(), initializer.status().message());
-  auto storage =
-      std::make_unique<BucketedStorage>(config, num_buckets, *std::move(optimizer), *std::move(initializer));
+  absl::StatusOr<std::unique_ptr<Admission>> admission = MakeAdmission(config.admission());
+  TANDEM_CHECK_MSG(admission.ok(), admission.status().message());
+  absl::StatusOr<std::unique_ptr<Eviction>> eviction = MakeEviction(config.eviction());
+  TANDEM_CHECK_MSG(eviction.ok(), eviction.status().message());
+  auto storage = std::make_unique<BucketedStorage>(
+      config, num_buckets,
+      BucketedStorage::Policies{*std::move(optimizer), *std::move(initializer), *std::move(admission),
+                                *std::move(eviction)});
   storage->CreateDenseRows(owns);
   return storage;
 }

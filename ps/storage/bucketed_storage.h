@@ -1,7 +1,8 @@
 #ifndef TANDEM_PS_STORAGE_BUCKETED_STORAGE_H_
 #define TANDEM_PS_STORAGE_BUCKETED_STORAGE_H_
 
-// The inside of TableStorage. Reading is in gather.cc, updating in apply.cc, the rest in bucketed_storage.cc.
+// The inside of TableStorage. Reading is in gather.cc, updating in apply.cc, eviction in evict.cc, the rest
+// in bucketed_storage.cc.
 //
 // Locks. Bucket b belongs to lock b mod kLocks. A read locks, shared, all locks that a run of its ids needs
 // at once and then takes the ids in the order given, so that what it writes is written in sequence: with 256
@@ -21,6 +22,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "ps/admission/admission.h"
+#include "ps/eviction/eviction.h"
 #include "ps/initializers/initializer.h"
 #include "ps/optimizers/optimizer.h"
 #include "ps/partition/shard_map.h"
@@ -34,8 +37,13 @@ namespace tandem::ps {
 
 class BucketedStorage : public TableStorage {
  public:
-  BucketedStorage(const v1::TableConfig& config, uint32_t num_buckets, std::unique_ptr<Optimizer> optimizer,
-                  std::unique_ptr<Initializer> initializer);
+  struct Policies {
+    std::unique_ptr<Optimizer> optimizer;
+    std::unique_ptr<Initializer> initializer;
+    std::unique_ptr<Admission> admission;
+    std::unique_ptr<Eviction> eviction;  // may be nullptr
+  };
+  BucketedStorage(const v1::TableConfig& config, uint32_t num_buckets, Policies policies);
 
   void CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns);
 
@@ -114,6 +122,8 @@ class BucketedStorage : public TableStorage {
   void GiveBackScratch(std::unique_ptr<Scratch> scratch);
 
   // gather.cc
+  // Bit l: reading `ids` takes lock l.
+  uint32_t LocksOf(absl::Span<const uint64_t> ids) const;
   void GatherRun(absl::Span<const uint64_t> ids, uint32_t first, float* out, std::vector<uint32_t>* missing);
   void FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                    float* out);
@@ -121,16 +131,25 @@ class BucketedStorage : public TableStorage {
   void InitialValues(uint64_t id, float* values) const;
   // Writes initial values and state to a new row.
   void InitRow(char* row, const float* values) const;
-  char* AddRow(RowStore* store, uint64_t id, uint64_t hash);
+  char* AddRow(RowStore* store, uint64_t id, uint64_t hash, uint32_t version);
 
   // apply.cc
   template <class F>
   void ForEachBlock(const Grouping& grouping, const F& f);
+  // Makes rows for those items without one that admission wants now.
+  void AdmitItems(absl::Span<const Grouping::Item> items, uint64_t now, Scratch* scratch);
   uint64_t CollectUpdates(absl::Span<const Grouping::Item> items, uint32_t now, Scratch* scratch);
   void Collect(const Grouping::Item& item, Cell* cell, RowStore& store, uint32_t now, Scratch* scratch);
   void MakeRowUpdates(const float* gradients, const ApplyOptions& options, Scratch* scratch);
   void MergeDuplicates(const float* gradients, Scratch* scratch);
   void RunOptimizer(uint32_t now, float learning_rate_factor, Scratch* scratch);
+
+  // evict.cc; under the bucket's lock.
+  RowFacts FactsOf(const RowStore& store, const Cell& cell, uint32_t now, std::vector<float>* floats) const;
+  // Erases the rows of least worth until the bucket holds a sixteenth less than its quota.
+  void EvictToQuota(RowStore* store, uint32_t now);
+  void EraseExpired(RowStore* store, uint32_t now);
+  void EraseRows(RowStore* store, absl::Span<const uint64_t> ids);
 
   const size_t dim_;
   const uint64_t seed_;
@@ -139,11 +158,15 @@ class BucketedStorage : public TableStorage {
   const bool stochastic_rounding_;
   const std::unique_ptr<Optimizer> optimizer_;
   const std::unique_ptr<Initializer> initializer_;
+  const std::unique_ptr<Admission> admission_;
+  const std::unique_ptr<Eviction> eviction_;
   const RowLayout layout_;
+  const uint32_t bucket_quota_;  // rows a bucket may hold after an update
   const uint32_t bucket_mask_;
   const uint32_t lock_mask_;
-  Arena arena_;                    // outlives the buckets, whose memory is its
-  std::vector<RowStore> buckets_;  // each guarded by its lock
+  Arena arena_;                                // outlives the buckets, whose memory is its
+  std::vector<RowStore> buckets_;              // each guarded by its lock
+  std::vector<std::vector<uint8_t>> filters_;  // admission counters, one a bucket or none; likewise guarded
   const std::unique_ptr<Lock[]> locks_;
   std::atomic<uint64_t> num_rows_{0};
   std::atomic<uint64_t> clock_{0};

@@ -20,6 +20,7 @@ constexpr size_t kRun = 1024;
 // stage is a loop of its own, short enough that the processor works on several ids' chains of loads at once.
 constexpr size_t kBlock = 4;
 constexpr size_t kLinesAhead = 16;
+constexpr size_t kRing = 64;
 
 }  // namespace
 
@@ -31,59 +32,70 @@ void BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create, float*
   if (!missing.empty()) FillMissing(ids, missing, create, out);
 }
 
+uint32_t BucketedStorage::LocksOf(absl::Span<const uint64_t> ids) const {
+  const uint32_t all = static_cast<uint32_t>((uint64_t{1} << (lock_mask_ + 1)) - 1);
+  // So many ids need nearly all of them: hashing twice would cost more than the few that are taken for
+  // nothing.
+  if (ids.size() > 2 * kLocks) return all;
+  uint32_t needed = 0;
+  for (const uint64_t id : ids) needed |= uint32_t{1} << LockOfHash(Mix64(id));
+  return needed;
+}
+
 void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, float* out,
                                 std::vector<uint32_t>* missing) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t count = ids.size();
-  uint64_t hashes[kRun];
-  const Cell* lines[kRun];
-  const size_t embedding_bytes = layout_.embedding_bytes;
-  uint32_t needed = 0;
-  for (size_t i = 0; i < count; ++i) {
-    hashes[i] = Mix64(ids[i]);
-    needed |= uint32_t{1} << LockOfHash(hashes[i]);
-  }
+  const uint32_t needed = LocksOf(ids);
   for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
     locks_[__builtin_ctz(locks)].mutex.ReaderLock();
   }
+  // Rings, small enough that they do not push what was asked for out of the first-level cache.
+  static_assert((kRing & (kRing - 1)) == 0 && kRing >= 3 * kBlock + kLinesAhead && kRing % kBlock == 0);
+  uint64_t hashes[kRing];
+  const Cell* lines[kRing];
+  const char* rows[kRing];
+  uint32_t beyond[kRing];  // ids whose cell, if any, is not in the line where it should be
+  size_t beyond_begin = 0, beyond_end = 0;
+  const size_t count = ids.size();
+  const size_t embedding_bytes = layout_.embedding_bytes;
   const RowStore* const buckets = buckets_.data();
   const uint32_t bucket_mask = bucket_mask_;
+  const RowAddress address(layout_);
+  const auto store_of = [&](size_t i) -> const RowStore& {
+    return buckets[static_cast<uint32_t>(hashes[i % kRing] >> 32) & bucket_mask];
+  };
   const auto find_lines = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < std::min(end, count); ++i) {
-      const uint64_t hash = hashes[i];
-      lines[i] = buckets[(hash >> 32) & bucket_mask].index().Line(hash);
-      __builtin_prefetch(lines[i]);
+      const uint64_t hash = hashes[i % kRing] = Mix64(ids[i]);
+      const Cell* const line = lines[i % kRing] = store_of(i).index().Line(hash);
+      __builtin_prefetch(line);
     }
   };
-  const RowAddress address(layout_);
-  const char* rows[kRun];
-  uint32_t beyond[kRun];  // ids whose cell, if any, is not in the line where it should be
-  size_t beyond_begin = 0, beyond_end = 0;
   const auto take_row = [&](size_t i, const RowStore& store, const Cell* cell) {
     if (cell == nullptr) {
-      rows[i] = nullptr;
+      rows[i % kRing] = nullptr;
       missing->push_back(first + static_cast<uint32_t>(i));
     } else {
-      rows[i] = address.Of(store.chunks(), cell->slot());
-      Prefetch<false>(rows[i], embedding_bytes);
+      rows[i % kRing] = address.Of(store.chunks(), cell->slot());
+      Prefetch<false>(rows[i % kRing], embedding_bytes);
     }
   };
   const auto find_rows = [&](size_t begin, size_t end) {
     for (size_t i = begin; i < std::min(end, count); ++i) {
       const Cell* cell;
-      if (RowIndex::FindInLine(lines[i], ids[i], &cell)) {
-        take_row(i, buckets[(hashes[i] >> 32) & bucket_mask], cell);
+      if (RowIndex::FindInLine(lines[i % kRing], ids[i], &cell)) {
+        take_row(i, store_of(i), cell);
       } else {
-        __builtin_prefetch(lines[i] + RowIndex::kLineCells);
-        beyond[beyond_end++] = static_cast<uint32_t>(i);
+        __builtin_prefetch(lines[i % kRing] + RowIndex::kLineCells);
+        beyond[beyond_end++ % kRing] = static_cast<uint32_t>(i);
       }
     }
   };
   // For those in blocks before `end`, whose next line has had time to come.
   const auto find_beyond = [&](size_t end) {
-    for (; beyond_begin < beyond_end && beyond[beyond_begin] < end; ++beyond_begin) {
-      const size_t i = beyond[beyond_begin];
-      const RowStore& store = buckets[(hashes[i] >> 32) & bucket_mask];
-      take_row(i, store, store.index().FindBeyond(lines[i], ids[i], hashes[i]));
+    for (; beyond_begin < beyond_end && beyond[beyond_begin % kRing] < end; ++beyond_begin) {
+      const size_t i = beyond[beyond_begin % kRing];
+      const RowStore& store = store_of(i);
+      take_row(i, store, store.index().FindBeyond(lines[i % kRing], ids[i], hashes[i % kRing]));
     }
   };
   find_lines(0, 2 * kBlock + kLinesAhead);
@@ -93,7 +105,7 @@ void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, 
     find_lines(begin + 2 * kBlock + kLinesAhead, begin + 3 * kBlock + kLinesAhead);
     find_rows(begin + 2 * kBlock, begin + 3 * kBlock);
     find_beyond(begin + 2 * kBlock);
-    LoadRows(layout_.dtype, absl::MakeConstSpan(rows + begin, std::min(kBlock, count - begin)), dim_,
+    LoadRows(layout_.dtype, absl::MakeConstSpan(rows + begin % kRing, std::min(kBlock, count - begin)), dim_,
              out + begin * dim_);
   }
   for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
@@ -116,9 +128,9 @@ void BucketedStorage::InitRow(char* row, const float* values) const {
   optimizer_->InitState(values, layout_.state(row), dim_);
 }
 
-char* BucketedStorage::AddRow(RowStore* store, uint64_t id, uint64_t hash) {
+char* BucketedStorage::AddRow(RowStore* store, uint64_t id, uint64_t hash, uint32_t version) {
   num_rows_.fetch_add(1, std::memory_order_relaxed);
-  return store->Insert(id, hash, static_cast<uint32_t>(clock()));
+  return store->Insert(id, hash, version);
 }
 
 void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing,
@@ -132,7 +144,10 @@ void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<con
       InitialValues(ids[i], values);
     }
   }
-  if (!create || dense_) return;
+  if (!create || dense_ || !admission_->at_pull()) return;
+  // Rows are evicted by pushes, when every worker has pulled. Should nobody push, pulls still make no more
+  // rows than twice the quota.
+  const uint64_t most_rows = 2 * uint64_t{bucket_quota_};
   std::unique_ptr<Scratch> scratch = TakeScratch();
   scratch->ids.resize(missing.size());
   for (size_t k = 0; k < missing.size(); ++k) scratch->ids[k] = ids[missing[k]];
@@ -149,7 +164,8 @@ void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<con
         LoadRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, values);
         continue;
       }
-      InitRow(AddRow(&store, item.id, item.hash), values);
+      if (store.size() >= most_rows) continue;
+      InitRow(AddRow(&store, item.id, item.hash, static_cast<uint32_t>(clock())), values);
       admitted_.fetch_add(1, std::memory_order_relaxed);
     }
   }

@@ -67,6 +67,7 @@ class RowStore {
   void Clear();
 
   uint32_t size() const { return index_.size(); }
+  uint32_t free_slots() const { return free_count_; }  // of erased rows
   // Beside what the arena counts.
   size_t own_bytes() const;
 

@@ -39,6 +39,7 @@ struct ApplyOptions {
 struct StorageStatistics {
   uint64_t rows = 0;
   uint64_t bytes = 0;          // everything held: rows, index, slack
+  uint64_t budget_rows = 0;    // that the byte budget allows, an equal part in each bucket; 0: no budget
   uint64_t admitted_rows = 0;  // made by Gather and Apply, ever
   uint64_t refused_rows = 0;   // entries of Apply whose id was not admitted
   uint64_t evicted_rows = 0;

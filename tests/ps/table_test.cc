@@ -23,8 +23,8 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 v1::TableConfig Valid() { return EmbeddingTable("user", 16, Adagrad(0.05f), Uniform(-0.01f, 0.01f)); }
 
 TEST(TableTest, EveryFactoryMakesAValidConfig) {
-  for (const auto& optimizer :
-       {Sgd(0.1f), Momentum(0.1f), Adagrad(0.1f), RowwiseAdagrad(0.1f), Adam(0.1f), Ftrl(0.1f)}) {
+  for (const auto& optimizer : {Sgd(0.1f), Momentum(0.1f), Adagrad(0.1f), RowwiseAdagrad(0.1f), Adam(0.1f),
+                                AdamW(0.1f), AmsGrad(0.1f), Ftrl(0.1f)}) {
     TANDEM_EXPECT_OK(ValidateTableConfig(EmbeddingTable("t", 8, optimizer, Zeros())));
   }
   for (const auto& initializer :
@@ -93,7 +93,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"EmbeddingElements", [](auto* c) { c->set_elements(3); }, "only a DENSE table"},
         BadCase{"NoWorkers", [](auto* c) { c->set_num_workers(0); }, "num_workers is 0"},
         BadCase{"OptimizerMisspelt", [](auto* c) { c->mutable_optimizer()->set_kind("adagard"); },
-                "did you mean 'adagrad'? known: sgd, momentum, adagrad, rowwise_adagrad, adam, ftrl"},
+                "did you mean 'adagrad'? known: sgd, momentum, adagrad, rowwise_adagrad, adam, adamw, "
+                "amsgrad, ftrl"},
         BadCase{"OptimizerMissing", [](auto* c) { c->clear_optimizer(); }, "optimizer.kind is ''"},
         BadCase{"InitializerMisspelt", [](auto* c) { c->mutable_initializer()->set_kind("unifrom"); },
                 "did you mean 'uniform'?"},
@@ -143,6 +144,36 @@ TEST(TableTest, ANameNothingLikeAKnownOneGetsNoSuggestion) {
   config.mutable_optimizer()->set_kind("newton");
   EXPECT_THAT(ValidateTableConfig(config).message(),
               AllOf(HasSubstr("known: sgd"), Not(HasSubstr("did you mean"))));
+}
+
+TEST(TableTest, PoliciesThatContradictEachOtherAreNamed) {
+  const auto expect = [](const std::function<void(v1::TableConfig*)>& change, const std::string& text) {
+    v1::TableConfig config = Valid();
+    change(&config);
+    EXPECT_THAT(ValidateTableConfig(config),
+                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("'user'"), HasSubstr(text))));
+  };
+  expect([](v1::TableConfig* c) { c->set_stochastic_rounding(true); }, "stochastic_rounding");
+  expect([](v1::TableConfig* c) { c->set_row_type(static_cast<v1::TableConfig::RowType>(9)); },
+         "row_type is 9");
+  expect([](v1::TableConfig* c) { c->set_byte_budget(1 << 20); }, "eviction.kind");
+  expect([](v1::TableConfig* c) { *c->mutable_eviction() = EvictLru(); }, "byte_budget is 0");
+  expect(
+      [](v1::TableConfig* c) {
+        *c->mutable_eviction() = EvictLru();
+        c->set_byte_budget(100);
+      },
+      "byte_budget is 100");
+  expect([](v1::TableConfig* c) { c->mutable_admission()->set_kind("never"); }, "admission.kind");
+  expect(
+      [](v1::TableConfig* c) {
+        *c = DenseTable("user", 100, Sgd(1), Zeros());
+        c->set_row_type(v1::TableConfig::F16);
+      },
+      "DENSE");
+  v1::TableConfig config = Valid();
+  *config.mutable_eviction() = EvictAfter(5);
+  TANDEM_EXPECT_OK(ValidateTableConfig(config));
 }
 
 }  // namespace

@@ -41,12 +41,14 @@ v1::OptimizerConfig ServerOptimizer(absl::string_view kind) {
   if (kind == "momentum") return ps::Momentum(0.01f);
   if (kind == "rowwise_adagrad") return ps::RowwiseAdagrad(0.01f);
   if (kind == "adam") return ps::Adam(0.001f);
+  if (kind == "adamw") return ps::AdamW(0.001f);
+  if (kind == "amsgrad") return ps::AmsGrad(0.001f);
   if (kind == "ftrl") return ps::Ftrl(0.05f);
   return ps::Adagrad(0.01f);
 }
 
 void DescribeServerOptimizer(Fields& f, v1::OptimizerConfig& o) {
-  const Names kinds = {"sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "ftrl"};
+  const Names kinds = {"sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw", "amsgrad", "ftrl"};
   int index = IndexOf(kinds, o.kind());
   if (f.OneOf("kind", &index, kinds)) o = ServerOptimizer(kinds[index]);
   const std::string& kind = kinds[index];
@@ -55,11 +57,12 @@ void DescribeServerOptimizer(Fields& f, v1::OptimizerConfig& o) {
   if (kind == "momentum") {
     RealField(f, "momentum", o.momentum(), Fraction(), [&](float v) { o.set_momentum(v); });
   }
-  if (kind == "adam") {
+  const bool adam = kind == "adam" || kind == "adamw" || kind == "amsgrad";
+  if (adam) {
     RealField(f, "beta1", o.beta1(), Fraction(), [&](float v) { o.set_beta1(v); });
     RealField(f, "beta2", o.beta2(), Fraction(), [&](float v) { o.set_beta2(v); });
   }
-  if (kind == "adagrad" || kind == "rowwise_adagrad" || kind == "adam") {
+  if (kind == "adagrad" || kind == "rowwise_adagrad" || adam) {
     RealField(f, "epsilon", o.epsilon(), Above(0), [&](float v) { o.set_epsilon(v); });
   }
   if (kind == "adagrad" || kind == "rowwise_adagrad" || kind == "ftrl") {
@@ -72,7 +75,15 @@ void DescribeServerOptimizer(Fields& f, v1::OptimizerConfig& o) {
     RealField(f, "l2", o.l2(), AtLeast(0), [&](float v) { o.set_l2(v); });
     RealField(f, "lr_power", o.learning_rate_power(), Range{.min = -1, .max = 0, .below_max = true},
               [&](float v) { o.set_learning_rate_power(v); });
+  } else {
+    RealField(f, "weight_decay", o.weight_decay(), AtLeast(0), [&](float v) { o.set_weight_decay(v); });
   }
+  RealField(f, "clip_row_norm", o.clip_row_norm(), AtLeast(0), [&](float v) { o.set_clip_row_norm(v); });
+  RealField(f, "clip_global_norm", o.clip_global_norm(), AtLeast(0),
+            [&](float v) { o.set_clip_global_norm(v); });
+  uint32_t warmup = o.warmup_updates();
+  f.Integer("warmup_updates", &warmup, AtLeast(0));
+  o.set_warmup_updates(warmup);
 }
 
 v1::InitializerConfig Initializer(absl::string_view kind) {
@@ -107,12 +118,66 @@ void DescribeInitializer(Fields& f, v1::InitializerConfig& i) {
   }
 }
 
+void DescribeAdmission(Fields& f, v1::AdmissionConfig& admission) {
+  std::string kind = admission.kind();
+  ChooseKind(f, &kind, {"always", "probability", "count"});
+  if (f.reading() && kind != admission.kind()) {
+    admission = kind == "probability" ? ps::AdmitWithProbability(0.1f)
+                : kind == "count"     ? ps::AdmitAfter(2, uint64_t{1} << 24)
+                                      : ps::AdmitAlways();
+  }
+  if (kind == "probability") {
+    RealField(f, "probability", admission.probability(), Range{.min = 0, .max = 1, .above_min = true},
+              [&](float v) { admission.set_probability(v); });
+  }
+  if (kind == "count") {
+    uint32_t threshold = admission.threshold();
+    f.Integer("threshold", &threshold, Range{.min = 2, .max = 255});
+    admission.set_threshold(threshold);
+    uint64_t counters = admission.counters();
+    f.Integer("counters", &counters, Range{.min = 1, .max = 1099511627776.0});
+    admission.set_counters(counters);
+  }
+}
+
+void DescribeEviction(Fields& f, TableSpec& table) {
+  v1::EvictionConfig& eviction = table.eviction;
+  std::string kind = eviction.kind().empty() ? "none" : eviction.kind();
+  ChooseKind(f, &kind, {"none", "lru", "lfu", "l2_norm", "ttl"});
+  if (f.reading() && kind != "none") eviction.set_kind(kind);
+  if (kind == "ttl") {
+    uint64_t ttl = eviction.ttl();
+    if (!f.Integer("ttl", &ttl, Range{.min = 1, .max = 2147483648.0}) && f.reading()) {
+      f.Wrong("ttl", "is missing: after how many updates without one of its own a row leaves");
+    }
+    eviction.set_ttl(ttl);
+  }
+  if (f.reading() || table.byte_budget != 0) f.Integer("byte_budget", &table.byte_budget, AtLeast(0));
+  if (!f.reading()) return;
+  if (kind == "none" && table.byte_budget != 0) {
+    f.Wrong("byte_budget",
+            "needs a kind that says which rows leave when it is used up: lru, lfu, l2_norm or ttl");
+  }
+  if (kind != "none" && kind != "ttl" && table.byte_budget == 0) {
+    f.Wrong("byte_budget", absl::StrCat("is missing: '", kind, "' evicts rows when it is used up"));
+  }
+}
+
 void DescribeTable(Fields& f, TableSpec& table) {
   f.Group("optimizer", "kind", [&](Fields& g) { DescribeServerOptimizer(g, table.optimizer); });
   f.Group("initializer", "kind", [&](Fields& g) { DescribeInitializer(g, table.initializer); });
   if (table.optimizer.kind() != "ftrl") {  // which has an l2 of its own
     RealField(f, "l2", table.optimizer.l2(), AtLeast(0), [&](float v) { table.optimizer.set_l2(v); });
   }
+  int row_type = table.row_type;  // positions as in v1::TableConfig::RowType
+  f.OneOf("row_type", &row_type, Names{"f32", "f16", "bf16"});
+  table.row_type = static_cast<v1::TableConfig::RowType>(row_type);
+  f.Bool("stochastic_rounding", &table.stochastic_rounding);
+  if (f.reading() && table.stochastic_rounding && table.row_type == v1::TableConfig::F32) {
+    f.Wrong("stochastic_rounding", "rounds f16 and bf16 rows; 'row_type' is f32");
+  }
+  f.Group("admission", "kind", [&](Fields& g) { DescribeAdmission(g, table.admission); });
+  f.Group("eviction", "kind", [&](Fields& g) { DescribeEviction(g, table); });
 }
 
 void DescribeLabel(Fields& f, Schema& schema, bool named_columns) {

@@ -28,6 +28,11 @@ struct TableSpec {
       features;  // sparse columns whose rows live in it; empty for `embedding` and `wide`: all others
   v1::OptimizerConfig optimizer = ps::Adagrad(0.01f);  // with l2 in it
   v1::InitializerConfig initializer = ps::Normal(0.0f, 0.01f);
+  v1::TableConfig::RowType row_type = v1::TableConfig::F32;
+  bool stochastic_rounding = false;
+  v1::AdmissionConfig admission = ps::AdmitAlways();
+  v1::EvictionConfig eviction;  // kind "none"
+  uint64_t byte_budget = 0;     // of the whole table, over all servers; 0: none
 };
 
 // Where the rows of a multi-valued feature are added up.

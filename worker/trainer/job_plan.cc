@@ -20,6 +20,11 @@ v1::TableConfig MakeTable(const JobSpec& job, const TableSpec& spec, int dim, in
   config.set_seed(Mix64(job.train.seed, HashBytes(spec.name)));
   *config.mutable_update_mode() = job.train.mode;
   config.set_num_workers(static_cast<uint32_t>(num_workers));
+  config.set_row_type(spec.row_type);
+  config.set_stochastic_rounding(spec.stochastic_rounding);
+  *config.mutable_admission() = spec.admission;
+  *config.mutable_eviction() = spec.eviction;
+  config.set_byte_budget(spec.byte_budget);
   return config;
 }
 

@@ -46,5 +46,22 @@ TEST(PushEncoderTest, AServerThatOwnsNoneOfTheIdsStillHearsOfTheStep) {
   EXPECT_TRUE(requests[1].payload.empty());
 }
 
+TEST(ClipGlobalNormsTest, ScalesATablesPartsTogetherAndLeavesOthersAlone) {
+  const std::vector<uint64_t> ids = {1, 2};
+  const std::vector<float> a = {3, 0}, b = {0, 4}, c = {30, 40};
+  std::vector<PushPart> parts = {{.table = "t", .ids = ids, .gradients = a.data()},
+                                 {.table = "t", .ids = ids, .gradients = b.data()},
+                                 {.table = "other", .ids = ids, .gradients = c.data()}};
+  std::vector<std::vector<float>> scaled;
+  ClipGlobalNorms({1, 1, 1}, {1.0f, 1.0f, 0.0f}, &parts, &scaled);
+  EXPECT_FLOAT_EQ(parts[0].gradients[0], 0.6f);
+  EXPECT_FLOAT_EQ(parts[1].gradients[1], 0.8f);
+  EXPECT_EQ(parts[2].gradients, c.data());
+  parts[0].gradients = a.data();
+  parts[1].gradients = b.data();
+  ClipGlobalNorms({1, 1, 1}, {5.0f, 5.0f, 0.0f}, &parts, &scaled);
+  EXPECT_EQ(parts[0].gradients, a.data());  // 5 is not above 5: the same bits
+}
+
 }  // namespace
 }  // namespace tandem::ps

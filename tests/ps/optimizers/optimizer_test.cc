@@ -1,5 +1,6 @@
 #include "ps/optimizers/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -27,6 +28,12 @@ v1::OptimizerConfig WithL2(v1::OptimizerConfig config, float l2) {
   return config;
 }
 
+v1::OptimizerConfig Modified(v1::OptimizerConfig config, float weight_decay, float clip_row_norm) {
+  config.set_weight_decay(weight_decay);
+  config.set_clip_row_norm(clip_row_norm);
+  return config;
+}
+
 v1::OptimizerConfig FtrlWithPower(float power) {
   v1::OptimizerConfig config = Ftrl(0.1f, 0.02f, 0.1f);
   config.set_learning_rate_power(power);
@@ -38,7 +45,11 @@ v1::OptimizerConfig FtrlWithPower(float power) {
 class Reference {
  public:
   Reference(const v1::OptimizerConfig& config, const std::vector<float>& weights)
-      : c_(config), w_(weights.begin(), weights.end()), a_(w_.size(), 0), b_(w_.size(), 0) {
+      : c_(config),
+        w_(weights.begin(), weights.end()),
+        a_(w_.size(), 0),
+        b_(w_.size(), 0),
+        largest_(w_.size(), 0) {
     const std::string& kind = c_.kind();
     if (kind == "adagrad" || kind == "rowwise_adagrad") a_.assign(w_.size(), c_.initial_accumulator());
     if (kind == "ftrl") {
@@ -57,6 +68,15 @@ class Reference {
     const std::string& kind = c_.kind();
     ++t_;
     std::vector<double> g(gradient.begin(), gradient.end());
+    // Pascanu, Mikolov and Bengio, ICML 2013: a gradient longer than the bound is scaled down to it.
+    double length = 0;
+    for (const double x : g) length += x * x;
+    length = std::sqrt(length);
+    if (c_.clip_row_norm() > 0 && length > c_.clip_row_norm()) {
+      for (double& x : g) x *= c_.clip_row_norm() / length;
+    }
+    // Loshchilov and Hutter, ICLR 2019, Algorithm 2: the decay is no part of the gradient.
+    for (double& w : w_) w -= lr * c_.weight_decay() * w;
     if (kind != "ftrl") {
       for (size_t i = 0; i < g.size(); ++i) g[i] += c_.l2() * w_[i];
     }
@@ -74,7 +94,12 @@ class Reference {
       } else if (kind == "rowwise_adagrad") {
         a_[i] += mean_square;
         w_[i] -= lr * g[i] / (std::sqrt(a_[i]) + c_.epsilon());
-      } else if (kind == "adam") {
+      } else if (kind == "amsgrad") {  // Algorithm 2 of the paper, with an epsilon
+        a_[i] = c_.beta1() * a_[i] + (1 - c_.beta1()) * g[i];
+        b_[i] = c_.beta2() * b_[i] + (1 - c_.beta2()) * g[i] * g[i];
+        largest_[i] = std::max(largest_[i], b_[i]);
+        w_[i] -= lr * a_[i] / (std::sqrt(largest_[i]) + c_.epsilon());
+      } else if (kind == "adam" || kind == "adamw") {
         a_[i] = c_.beta1() * a_[i] + (1 - c_.beta1()) * g[i];
         b_[i] = c_.beta2() * b_[i] + (1 - c_.beta2()) * g[i] * g[i];
         // PyTorch's SparseAdam: epsilon is added to the uncorrected root.
@@ -98,8 +123,9 @@ class Reference {
  private:
   const v1::OptimizerConfig c_;
   std::vector<double> w_;
-  std::vector<double> a_;  // velocity, accumulator, first moment, z
-  std::vector<double> b_;  // second moment, n
+  std::vector<double> a_;        // velocity, accumulator, first moment, z
+  std::vector<double> b_;        // second moment, n
+  std::vector<double> largest_;  // second moment so far
   int t_ = 0;
 };
 
@@ -151,6 +177,15 @@ std::vector<Case> Cases() {
           {"RowwiseAdagradL2", WithL2(RowwiseAdagrad(0.1f, 0.5f, 1e-3f), 0.1f)},
           {"Adam", Adam(0.01f)},
           {"AdamL2", WithL2(Adam(0.01f, 0.5f, 0.9f, 1e-3f), 0.1f)},
+          {"AdamW", AdamW(0.01f)},
+          {"AdamWStrong", AdamW(0.01f, 0.5f, 0.5f, 0.9f, 1e-3f)},
+          {"AmsGrad", AmsGrad(0.01f)},
+          {"AmsGradL2", WithL2(AmsGrad(0.01f, 0.5f, 0.9f, 1e-3f), 0.1f)},
+          {"SgdDecayed", Modified(Sgd(0.05f), 0.1f, 0)},
+          {"SgdClipped", Modified(Sgd(0.05f), 0, 0.5f)},
+          {"AdagradDecayedAndClipped", Modified(Adagrad(0.1f), 0.1f, 1.0f)},
+          {"RowwiseAdagradClipped", Modified(RowwiseAdagrad(0.1f), 0, 0.3f)},
+          {"FtrlClipped", Modified(Ftrl(0.1f), 0, 0.5f)},
           {"Ftrl", Ftrl(0.1f)},
           {"FtrlL1L2", Ftrl(0.1f, 0.02f, 0.1f)},
           {"FtrlPower", FtrlWithPower(-0.4f)}};
@@ -261,6 +296,42 @@ TEST_P(OptimizerTest, ALearningRateOfZeroMovesNoWeight) {
   EXPECT_EQ(std::vector<float>(row.weights(), row.weights() + 5), weights);
 }
 
+TEST_P(OptimizerTest, ARowsOwnFactorCountsLikeTheCallsFactor) {
+  const std::unique_ptr<Optimizer> optimizer = Make(GetParam().config);
+  CounterRandom random(/*seed=*/8, 0);
+  const std::vector<float> initial = RandomVector(&random, 21, 0.5f),
+                           gradient = RandomVector(&random, 21, 1.0f);
+  GuardedRow by_row(*optimizer, initial), by_call(*optimizer, initial);
+  RowUpdate update = by_row.With(gradient);
+  update.learning_rate_factor = 0.5f;  // a power of two: the same bits wherever it is multiplied in
+  optimizer->Update({&update, 1}, 21, 1.0f);
+  update = by_call.With(gradient);
+  optimizer->Update({&update, 1}, 21, 0.5f);
+  EXPECT_EQ(by_row.memory(), by_call.memory());
+}
+
+TEST(WarmUpTest, RisesLinearlyToOneOverThatManyUpdates) {
+  v1::OptimizerConfig config = Adagrad(0.1f);
+  EXPECT_EQ(Make(config)->WarmUp(1), 1.0f);
+  config.set_warmup_updates(4);
+  const std::unique_ptr<Optimizer> optimizer = Make(config);
+  EXPECT_EQ(optimizer->WarmUp(1), 0.25f);
+  EXPECT_EQ(optimizer->WarmUp(3), 0.75f);
+  EXPECT_EQ(optimizer->WarmUp(4), 1.0f);
+  EXPECT_EQ(optimizer->WarmUp(1000000), 1.0f);
+}
+
+TEST(ModifiersTest, WrongValuesAreNamed) {
+  using ::tandem::testing::StatusIs;
+  using ::testing::HasSubstr;
+  EXPECT_THAT(MakeOptimizer(Modified(Sgd(0.1f), -1, 0)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("optimizer.weight_decay is -1")));
+  EXPECT_THAT(MakeOptimizer(Modified(Sgd(0.1f), 0, -1)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("optimizer.clip_row_norm is -1")));
+  EXPECT_THAT(MakeOptimizer(Modified(Ftrl(0.1f), 1, 0)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ftrl")));
+}
+
 TEST(OptimizerRegistryTest, AllKindsAreCovered) {
   for (const absl::string_view kind : OptimizerKinds()) {
     bool covered = false;
@@ -275,6 +346,8 @@ TEST(OptimizerStateTest, IsAsLongAsTheDesignSays) {
   EXPECT_EQ(Make(Adagrad(1))->state_floats(16), 16);
   EXPECT_EQ(Make(RowwiseAdagrad(1))->state_floats(16), 1);
   EXPECT_EQ(Make(Adam(1))->state_floats(16), 33);
+  EXPECT_EQ(Make(AdamW(1))->state_floats(16), 33);
+  EXPECT_EQ(Make(AmsGrad(1))->state_floats(16), 48);
   EXPECT_EQ(Make(Ftrl(1))->state_floats(16), 32);
 }
 

@@ -83,7 +83,8 @@ v1::TableConfig BiasTable() {
 
 TEST(ServerCheckpoint, GoesOnWithTheSameBitsOnAnyNumberOfServers) {
   const std::vector<v1::OptimizerConfig> optimizers = {
-      Sgd(0.1f), Momentum(0.1f), Adagrad(0.1f), RowwiseAdagrad(0.1f), Adam(0.1f), Ftrl(0.1f)};
+      Sgd(0.1f),  Momentum(0.1f), Adagrad(0.1f), RowwiseAdagrad(0.1f),
+      Adam(0.1f), AdamW(0.1f),    AmsGrad(0.1f), Ftrl(0.1f)};
   for (const v1::OptimizerConfig& optimizer : optimizers) {
     SCOPED_TRACE(optimizer.kind());
     const TempDir dir;
@@ -117,6 +118,51 @@ TEST(ServerCheckpoint, GoesOnWithTheSameBitsOnAnyNumberOfServers) {
       EXPECT_EQ(Train(resumed, 5, 9, 2), rest);
       EXPECT_EQ(*resumed.Pull(0, 9, "user", kDim, AllIds(), true), at_end);
     }
+  }
+}
+
+TEST(ServerCheckpoint, GoesOnWithTheSameDecisionsOnAnyNumberOfServers) {
+  std::vector<v1::TableConfig> configs(4, TestTable("user", kDim, kWorkers, Sync(), Adagrad(0.1f)));
+  configs[0].set_row_type(v1::TableConfig::F16);
+  configs[0].set_stochastic_rounding(true);
+  *configs[1].mutable_admission() = AdmitAfter(3, 100000);
+  configs[1].set_row_type(v1::TableConfig::BF16);
+  *configs[2].mutable_eviction() = EvictAfter(2);
+  *configs[2].mutable_admission() = AdmitWithProbability(0.5f);
+  *configs[3].mutable_eviction() = EvictLfu();
+  configs[3].set_byte_budget(64 << 10);
+  configs[3].mutable_optimizer()->set_warmup_updates(7);
+  configs[3].mutable_optimizer()->set_clip_row_norm(1.0f);
+  for (const v1::TableConfig& config : configs) {
+    SCOPED_TRACE(config.ShortDebugString());
+    const TempDir dir;
+    Cluster unbroken(2);
+    TANDEM_ASSERT_OK(unbroken.CreateTable(config));
+    Train(unbroken, 0, 5, 1);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::string path, Save(unbroken, dir.path(), 5));
+    const uint64_t rows = RowCount(unbroken);
+    EXPECT_GT(rows, 0);
+    const std::vector<float> rest = Train(unbroken, 5, 9, 2);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<float> at_end,
+                                unbroken.Pull(0, 9, "user", kDim, AllIds(), /*read_only=*/true));
+    for (uint32_t servers : {1, 2, 4}) {
+      SCOPED_TRACE(absl::StrCat(servers, " servers"));
+      Cluster resumed(servers);
+      TANDEM_ASSERT_OK(resumed.CreateTable(config));
+      TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t loaded, Load(resumed, path));
+      EXPECT_EQ(loaded, rows);
+      EXPECT_EQ(Train(resumed, 5, 9, 2), rest);
+      EXPECT_EQ(*resumed.Pull(0, 9, "user", kDim, AllIds(), true), at_end);
+      EXPECT_EQ(RowCount(resumed), RowCount(unbroken));
+    }
+    v1::TableConfig other = config;
+    other.set_row_type(config.row_type() == v1::TableConfig::F32 ? v1::TableConfig::F16
+                                                                 : v1::TableConfig::F32);
+    other.set_stochastic_rounding(false);
+    Cluster refuses(1);
+    TANDEM_ASSERT_OK(refuses.CreateTable(other));
+    EXPECT_THAT(refuses.server(0).Load(path),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("was saved with row_type")));
   }
 }
 

@@ -72,6 +72,7 @@ struct PushOf {
   v1::Pooling pooling = v1::NONE;
   std::vector<uint32_t> offsets;
   uint64_t pulled_version = 0;
+  float learning_rate_factor = 0.0f;
 };
 struct PushTag {
   uint32_t worker = 0;
@@ -122,6 +123,7 @@ inline Bytes PushRequestBytes(const PushTag& tag, const std::vector<PushOf>& par
     slice->set_dim(part.dim);
     slice->set_pooling(part.pooling);
     slice->set_pulled_version(part.pulled_version);
+    slice->set_learning_rate_factor(part.learning_rate_factor);
     AppendArray(part.ids, &payload);
     if (part.pooling != v1::NONE) {
       slice->set_num_bags(part.offsets.size() - 1);

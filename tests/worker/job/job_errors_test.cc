@@ -48,7 +48,8 @@ TEST(JobErrorsTest, AFieldUnlikeAnyOtherComesWithTheFieldsThereAre) {
 TEST(JobErrorsTest, AFieldOfAnotherKindIsUnknown) {
   EXPECT_EQ(
       ErrorsBelowGood("embedding: {optimizer: {kind: sgd, beta1: 0.5}}\n"),
-      "jobs/x.yaml:3: unknown field 'beta1' in 'embedding.optimizer' of kind 'sgd'; its fields are kind, lr");
+      "jobs/x.yaml:3: unknown field 'beta1' in 'embedding.optimizer' of kind 'sgd'; its fields are kind, lr, "
+      "weight_decay, clip_row_norm, clip_global_norm, warmup_updates");
   EXPECT_THAT(Errors("data: {format: libfm, train: a, header: true}\nmodel: fm\n"),
               StartsWith("jobs/x.yaml:1: unknown field 'header' in 'data' of format 'libfm'"));
 }
@@ -94,7 +95,7 @@ TEST(JobErrorsTest, WrongChoicesListWhatThereIs) {
   EXPECT_EQ(ErrorsBelowGood("embedding: {optimizer: {kind: adagard, lr: 0.1}}\n"),
             "jobs/x.yaml:3: field 'kind' in 'embedding.optimizer' is 'adagard'; it must be one of sgd, "
             "momentum, adagrad, "
-            "rowwise_adagrad, adam, ftrl; did you mean 'adagrad'?");
+            "rowwise_adagrad, adam, adamw, amsgrad, ftrl; did you mean 'adagrad'?");
   EXPECT_THAT(Errors("data: {train: a, label: y, sparse: [s]}\nmodel: dlmr\n"),
               ::testing::AllOf(HasSubstr("jobs/x.yaml:2: field 'kind' in 'model' is 'dlmr'"),
                                HasSubstr("did you mean 'dlrm'?")));

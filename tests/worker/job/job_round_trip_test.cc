@@ -1,5 +1,6 @@
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 #include "worker/job/job_parser.h"
@@ -39,7 +40,8 @@ model: {kind: dlrm, dim: 8, hidden: [], bottom: [3], cross_layers: 2, dropout: 0
 embedding: {optimizer: {kind: adam, lr: 0.1, beta1: 0.7}, initializer: {kind: uniform, low: -0.3, high: 0.1}, l2: 1e-7, pooling: server}
 wide: {optimizer: {kind: ftrl, l1: 0.1, l2: 0.3}, initializer: {kind: constant, value: 3}}
 tables:
-  - {name: item, features: [s, "a: b"], optimizer: rowwise_adagrad, initializer: xavier}
+  - {name: item, features: [s], optimizer: {kind: amsgrad, weight_decay: 0.1, clip_row_norm: 2, clip_global_norm: 3, warmup_updates: 7}, initializer: xavier, row_type: bf16, stochastic_rounding: true, admission: {kind: count, threshold: 4, counters: 1000}, eviction: {kind: lfu, byte_budget: 100000000}}
+  - {name: brand, features: ["a: b"], optimizer: adamw, row_type: f16, admission: {kind: probability, probability: 0.25}, eviction: {kind: ttl, ttl: 1000}}
 optimizer: {kind: momentum, lr: 0.3, momentum: 0.1, weight_decay: 1e-9, schedule: {kind: step, every: 3, factor: 0.1, min_lr: 1e-6, warmup_steps: 4}}
 train: {mode: {bounded: 7}, batch_size: 3, epochs: 2, seed: 5, lookahead: 3, max_in_flight: 9, early_stopping: {metric: logloss, patience: 4, min_delta: 0.1}, log_every_seconds: 0.1, timeout_seconds: 33}
 checkpoint: {dir: some/where, every_epochs: 2, keep: 9}
@@ -58,11 +60,35 @@ TEST(JobRoundTripTest, EveryKindOfScheduleModeAndFormatComesBack) {
 }
 
 TEST(JobRoundTripTest, EveryOptimizerAndInitializerComesBack) {
-  for (const char* optimizer : {"sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "ftrl"}) {
+  for (const char* optimizer :
+       {"sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw", "amsgrad", "ftrl"}) {
     for (const char* initializer : {"zeros", "constant", "uniform", "normal", "truncated_normal", "xavier"}) {
       ExpectRoundTrip(std::string("data: {train: a, format: libfm}\nmodel: fm\nembedding: {optimizer: ") +
                       optimizer + ", initializer: " + initializer + "}\n");
     }
+  }
+}
+
+TEST(JobRoundTripTest, TablePoliciesArriveAndContradictionsAreNamed) {
+  const std::string head = "data: {train: a.csv, label: y, sparse: [s]}\nmodel: lr\n";
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const JobSpec job,
+      ParseJob(
+          head +
+              "embedding: {row_type: f16, admission: count, eviction: {kind: lru, byte_budget: 1000000}}\n",
+          "x.yaml"));
+  EXPECT_EQ(job.embedding.row_type, v1::TableConfig::F16);
+  EXPECT_EQ(job.embedding.admission.kind(), "count");
+  EXPECT_EQ(job.embedding.admission.threshold(), 2);
+  EXPECT_EQ(job.embedding.eviction.kind(), "lru");
+  EXPECT_EQ(job.embedding.byte_budget, 1000000);
+  for (const char* wrong :
+       {"{stochastic_rounding: true}", "{eviction: lru}", "{eviction: {byte_budget: 1000000}}",
+        "{eviction: ttl}", "{admission: {kind: count, threshold: 1}}", "{row_type: f8}"}) {
+    EXPECT_THAT(
+        ParseJob(head + "embedding: " + wrong + "\n", "x.yaml"),
+        ::tandem::testing::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("embedding")))
+        << wrong;
   }
 }
 

@@ -1,0 +1,116 @@
+// What any optimizer may be given besides: decoupled weight decay, clipping of a row's gradient, warm-up.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ps/optimizers/modifiers.cc"
+#include <cmath>
+
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/highway.h"
+#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/vector_loop-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::ps {
+namespace HWY_NAMESPACE {
+
+// w -= rate * w.
+void DecayRows(absl::Span<const RowUpdate> rows, size_t dim, float rate) {
+  for (const RowUpdate& row : rows) {
+    const float row_rate = rate * row.learning_rate_factor;
+    ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
+      const auto w = hn::LoadU(d, row.weights + i);
+      hn::StoreU(hn::Sub(w, hn::Mul(hn::Set(d, row_rate), w)), d, row.weights + i);
+    });
+  }
+}
+
+// Gradients longer than `norm` are written to `scaled` ([rows x dim]), shortened to it, and the rows made to
+// use those.
+void ClipRows(absl::Span<RowUpdate> rows, size_t dim, float norm, float* scaled) {
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const float* const gradient = rows[r].gradient;
+    const double length = std::sqrt(SumOfSquares(dim, [=](size_t i) HWY_ATTR { return gradient[i]; }));
+    if (length <= norm) continue;
+    const float scale = static_cast<float>(norm / length);
+    float* const to = scaled + r * dim;
+    ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR {
+      hn::StoreU(hn::Mul(hn::LoadU(d, gradient + i), hn::Set(d, scale)), d, to + i);
+    });
+    rows[r].gradient = to;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tandem::ps
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status.h"
+
+namespace tandem::ps {
+namespace {
+
+HWY_EXPORT(DecayRows);
+HWY_EXPORT(ClipRows);
+
+class ModifiedOptimizer : public Optimizer {
+ public:
+  ModifiedOptimizer(const v1::OptimizerConfig& config, std::unique_ptr<Optimizer> base)
+      : base_(std::move(base)),
+        decay_(config.learning_rate() * config.weight_decay()),
+        clip_row_norm_(config.clip_row_norm()),
+        warmup_updates_(config.warmup_updates()) {}
+  absl::string_view kind() const override { return base_->kind(); }
+  size_t state_floats(size_t dim) const override { return base_->state_floats(dim); }
+  void InitState(const float* weights, float* state, size_t dim) const override {
+    base_->InitState(weights, state, dim);
+  }
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
+    if (decay_ > 0) HWY_DYNAMIC_DISPATCH(DecayRows)(rows, dim, decay_ * learning_rate_factor);
+    if (clip_row_norm_ == 0) return base_->Update(rows, dim, learning_rate_factor);
+    constexpr size_t kRows = 32;  // at a time: what is scaled stays in the cache
+    std::vector<float> scaled(std::min(kRows, rows.size()) * dim);
+    std::vector<RowUpdate> clipped;
+    for (size_t first = 0; first < rows.size(); first += kRows) {
+      const absl::Span<const RowUpdate> some = rows.subspan(first, kRows);
+      clipped.assign(some.begin(), some.end());
+      HWY_DYNAMIC_DISPATCH(ClipRows)(absl::MakeSpan(clipped), dim, clip_row_norm_, scaled.data());
+      base_->Update(clipped, dim, learning_rate_factor);
+    }
+  }
+  float WarmUp(uint64_t update) const override {
+    if (update >= warmup_updates_) return 1.0f;
+    return static_cast<float>(static_cast<double>(update) / static_cast<double>(warmup_updates_));
+  }
+
+ private:
+  const std::unique_ptr<Optimizer> base_;
+  const float decay_;  // of a weight, for a learning rate factor of 1
+  const float clip_row_norm_;
+  const uint64_t warmup_updates_;
+};
+
+}  // namespace
+
+OptimizerOr AddModifiers(const v1::OptimizerConfig& config, std::unique_ptr<Optimizer> base) {
+  const float decay = config.weight_decay();
+  TANDEM_RETURN_IF_ERROR(CheckField("weight_decay", decay, decay >= 0, "finite and >= 0"));
+  if (decay > 0 && config.kind() == "ftrl") {
+    return absl::InvalidArgumentError(
+        "optimizer.weight_decay is set; ftrl computes its weights anew in each update and has l2 instead");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckField("clip_row_norm", config.clip_row_norm(), config.clip_row_norm() >= 0,
+                                    "finite and >= 0 (0: no clipping)"));
+  TANDEM_RETURN_IF_ERROR(CheckField("clip_global_norm", config.clip_global_norm(),
+                                    config.clip_global_norm() >= 0, "finite and >= 0 (0: no clipping)"));
+  if (decay == 0 && config.clip_row_norm() == 0 && config.warmup_updates() <= 1) return base;
+  return std::make_unique<ModifiedOptimizer>(config, std::move(base));
+}
+
+}  // namespace tandem::ps
+#endif  // HWY_ONCE

@@ -11,12 +11,14 @@
 namespace tandem::collectives::gloo_tcp {
 namespace {
 
-// Vectors up to this are reduced whole by every rank (divided by the number of peers that send them).
+// Vectors up to this are reduced whole by every rank (divided by the number of peers that send them). Between
+// two ranks that is the same traffic in half the messages, so it ends only where reducing twice costs more.
 constexpr size_t kOneShotBytes = 256 << 10;
+constexpr size_t kOneShotBytesOfTwo = 1 << 20;
 // Broadcasts and reductions above this are spread over the ranks.
 constexpr size_t kSpreadBytes = 256 << 10;
 // All-reduce: what one peer may send ahead of its reduction; small enough to stay in the caches.
-constexpr size_t kRingBytes = 8 * kChunkBytes;
+constexpr size_t kRingBytes = 3 * kChunkBytes;
 constexpr std::align_val_t kAlignment{64};
 
 void Copy(void* to, const void* from, size_t bytes) {
@@ -162,7 +164,8 @@ bool Run::ReduceSlices(bool everywhere) {
 
 bool Run::AllReduce() {
   const size_t bytes = op_.in.count * size_;
-  return world_ == 2 || bytes <= kOneShotBytes / (world_ - 1) ? ReduceWhole(true) : ReduceSlices(true);
+  const size_t whole = world_ == 2 ? kOneShotBytesOfTwo : kOneShotBytes / (world_ - 1);
+  return bytes <= whole ? ReduceWhole(true) : ReduceSlices(true);
 }
 
 bool Run::Reduce() {

@@ -3,7 +3,7 @@
 
 // Which data the ranks exchange in each collective, and what they do with them.
 //
-// All-reduce: small vectors (any, between two ranks) go to every rank, and each reduces them itself: one
+// All-reduce: small vectors go to every rank, and each reduces them itself: one
 // message's time. Larger ones are cut into one slice a rank: rank r collects and reduces the r-th and sends
 // it to all, chunk by chunk, so that transfer and reduction overlap: the traffic of a ring or of
 // halving-doubling (2 (P-1)/P of the vector), in two messages' times whatever P is. Reduce is the same with

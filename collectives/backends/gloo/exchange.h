@@ -29,8 +29,9 @@
 
 namespace tandem::collectives::gloo_tcp {
 
-// Data moves and is reduced in pieces of this many bytes, a multiple of every element's size.
-inline constexpr size_t kChunkBytes = 256 << 10;
+// Data moves and is reduced in pieces of this many bytes, a multiple of every element's size. Smaller ones
+// wake threads more often than the overlap is worth.
+inline constexpr size_t kChunkBytes = 1 << 20;
 
 // What this rank and one other exchange in an operation. Sizes in bytes; both ranks must come to the same.
 struct Lane {

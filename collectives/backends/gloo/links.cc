@@ -28,6 +28,9 @@ namespace tcp = ::gloo::transport::tcp;
 // What one turn of the event loop reads from one peer before the others have theirs.
 constexpr size_t kReadBudget = 2 << 20;
 
+// Whether this thread is a loop's, in Receiver::TurnEnds.
+thread_local bool in_turn = false;
+
 // One connection, served by the loop of Gloo's device. `mutex_` is held while that thread reads and while
 // anybody closes; the thread only tries to take it, since who closes waits for the loop's turn.
 class Link final : public tcp::Handler {
@@ -41,8 +44,18 @@ class Link final : public tcp::Handler {
   // Throws what Gloo throws.
   void Start() { device_->registerDescriptor(fd_, EPOLLIN, this); }
 
-  void Close(bool softly) {
-    absl::MutexLock lock(&mutex_);
+  void Close(bool softly) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    // The loop's thread, in a callback, must not wait for a thread that closes, which waits for the loop.
+    if (!in_turn) {
+      mutex_.Lock();
+    } else if (!mutex_.TryLock()) {
+      return;
+    }
+    CloseUnlessClosed(softly);
+    mutex_.Unlock();
+  }
+
+  void CloseUnlessClosed(bool softly) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (fd_ < 0) return;
     if (!softly) {
       // What nobody will read is not kept by the kernel for minutes.
@@ -61,7 +74,9 @@ class Link final : public tcp::Handler {
     }
     mutex_.Unlock();
     if (!detail.empty()) receiver_->LinkLost(peer_, detail);
+    in_turn = true;
     receiver_->TurnEnds();
+    in_turn = false;
   }
 
   bool Send(const Frame& frame, const void* payload) {

@@ -27,8 +27,8 @@ TEST_P(GlooCollectivesTest, EveryKindBringsWhatTheModelSays) {
   RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
     uint64_t sequence = 0;
     for (const OpKind kind : kKinds) {
-      // None, one, odd, more than travels at once.
-      for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{140001}}) {
+      // None, one, odd, more than every rank reduces whole.
+      for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{40001}}) {
         for (const bool in_place : {false, true}) {
           Case c;
           c.kind = kind;
@@ -77,15 +77,25 @@ TEST_P(GlooCollectivesTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
   });
 }
 
-TEST(GlooLargeTest, AnAllReduceLongerThanItsRingBringsWhatTheModelSays) {
+TEST(GlooLargeTest, WhatIsLongerThanAChunkBringsWhatTheModelSays) {
   for (const int world : {2, 3}) {
     RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
-      for (uint64_t sequence = 0; sequence < 6; ++sequence) {
+      uint64_t sequence = 0;
+      for (const OpKind kind : kKinds) {
         Case c;
-        c.kind = sequence < 4 ? OpKind::kAllReduce : sequence == 4 ? OpKind::kReduce : OpKind::kBroadcast;
-        c.count = (7 << 18) + 12345 * sequence;
-        c.in_place = sequence % 2 == 1;
-        CheckCollective(backend, rank, world, c, sequence);
+        c.kind = kind;
+        c.count = 600001;
+        c.root = world - 1;
+        c.in_place = world == 2;
+        c.even = !MayBeUneven(kind);
+        CheckCollective(backend, rank, world, c, sequence++);
+      }
+      // Slices longer than their ring.
+      for (const bool in_place : {false, true}) {
+        Case c;
+        c.count = 11 << 18;
+        c.in_place = in_place;
+        CheckCollective(backend, rank, world, c, sequence++);
       }
     });
   }

@@ -264,6 +264,24 @@ TEST(GlooAbortTest, AnAbortFromAnotherThreadEndsTheOperationAndReachesThePeers) 
   });
 }
 
+TEST(GlooAbortTest, ACallbackMayAbortWhileAnotherThreadBreaksTheGroup) {
+  RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+    std::vector<float> message(10, 1.0f), values(1 << 20);
+    absl::Notification aborted;
+    if (rank == 0) {
+      TANDEM_EXPECT_OK(backend.RunPointToPoint(SendOf(message, 1)));
+    } else {
+      backend.StartPointToPoint(RecvOf(&message, 0), [&](absl::StatusOr<int>) {
+        backend.Abort(absl::CancelledError("from a callback"));
+        aborted.Notify();
+      });
+      backend.Abort(absl::CancelledError("from a thread"));
+      ASSERT_TRUE(aborted.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    }
+    EXPECT_THAT(backend.Run(AllReduceOf(&values, 0)).message(), HasSubstr("from a "));
+  });
+}
+
 TEST(GlooAbortTest, AnAbortEndsMessagesThatWait) {
   RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> values(1 << 20);

@@ -116,7 +116,6 @@ TEST(BenchCollectivesTest, AWrongFlagIsNamedAndExitsWithTwo) {
       {{"broadcast", "--op", "sum"}, "--op"},  // broadcast has no use for it
       {{"barrier", "--sizes", "8"}, "--sizes"},
       {{"allreduce", "--backend", "carrier-pigeon", "--sizes", "8"}, "carrier-pigeon"},
-      {{"allredcue"}, "allredcue"},
   };
   for (const auto& [flags, message] : cases) {
     std::vector<std::string> args = {"bench"};

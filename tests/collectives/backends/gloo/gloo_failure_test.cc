@@ -269,7 +269,7 @@ TEST(GlooAbortTest, ACallbackMayAbortWhileAnotherThreadBreaksTheGroup) {
     std::vector<float> message(10, 1.0f), values(1 << 20);
     absl::Notification aborted;
     if (rank == 0) {
-      TANDEM_EXPECT_OK(backend.RunPointToPoint(SendOf(message, 1)));
+      (void)backend.RunPointToPoint(SendOf(message, 1));  // may be too late
     } else {
       backend.StartPointToPoint(RecvOf(&message, 0), [&](absl::StatusOr<int>) {
         backend.Abort(absl::CancelledError("from a callback"));

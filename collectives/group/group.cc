@@ -58,6 +58,12 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
                                        [g = group.get()](const absl::Status& stuck) { g->AbortWith(stuck); });
     }
   }
+  if (group->parts_.options.debug != DebugLevel::kOff) {
+    for (const std::unique_ptr<Lane>& lane : group->lanes_) {
+      LogInfo(absl::StrCat("process group '", group->name(), "': rank ", group->rank(), " of ",
+                           group->world_size(), " over ", lane->backend_name()));
+    }
+  }
   if (group->world_size() > 1) {
     group->barrier_store_ = std::make_unique<PrefixStore>(group->parts_.store.get(),
                                                           absl::StrCat("pg/", group->name(), "/barrier"));

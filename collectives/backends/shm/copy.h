@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_COPY_H_
 #define TANDEM_COLLECTIVES_BACKENDS_SHM_COPY_H_
 
-// Copies that do or do not leave the destination in the cache.
+// Copies that do or do not leave the destination in the cache, and which of them suits shared memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +46,32 @@ inline void StreamFence() {
   _mm_sfence();
 #endif
 }
+
+// Writes what another core will read, in the way that is cheaper on this machine just now. Where two cores
+// share a cache, ordinary stores win: the reader finds the lines there (measured: 128 KiB written and read in
+// 6 us, against 15 streamed). Where they do not, each line that is written must first be fetched from the
+// reader's side, and streaming past the caches wins by far (13 us against 43). A virtual machine goes from
+// one to the other as its processors are moved, so this is measured now and then. Readers need not know. Used
+// by one thread at a time.
+class LaneWriter {
+ public:
+  // kStream: call Fence before the other side is told.
+  StoreHint hint() const { return stream_for_ > 0 ? StoreHint::kStream : StoreHint::kCache; }
+  void Write(void* to, const void* from, size_t bytes);
+  void Fence() {
+    if (stream_for_ > 0 || fence_) StreamFence();
+    fence_ = false;
+  }
+
+ private:
+  // Decides how to go on, from the time that it takes to fill `to`, which is about to be overwritten.
+  void Measure(void* to);
+
+  int writes_ = 0;      // until the next measurement
+  int slow_ = 0;        // measurements in a row that were
+  int stream_for_ = 0;  // writes to come
+  bool fence_ = false;  // something was streamed
+};
 
 }  // namespace tandem::collectives::shm
 

@@ -74,7 +74,8 @@ Place Exchange::place(const Running& run) const {
 
 absl::Status Exchange::RunSmall(Running& run, const Plan& plan) {
   const int parity = sequence_ & 1;
-  Pack(run.operation, place(run), plan, 0, segment_->area(rank_).posts[parity].Payload(plan.slot_bytes));
+  Pack(run.operation, place(run), plan, 0, segment_->area(rank_).posts[parity].Payload(plan.slot_bytes),
+       nullptr);
   Announce(run);
   TANDEM_RETURN_IF_ERROR(AwaitPosts(run, 0));
   const char* slots[kMaxRanks];
@@ -106,7 +107,7 @@ absl::Status Exchange::RunOnePhase(Running& run, Plan plan) {
     // Uneven operations reserve their first block before they know whether anybody needs it.
     if (k < plan.blocks || k == 0) {
       TANDEM_RETURN_IF_ERROR(Reserve(run, plan.slot_bytes, unpacked(k), &offset));
-      Pack(op, place(run), plan, k, segment_->stage(rank_) + offset);
+      Pack(op, place(run), plan, k, segment_->stage(rank_) + offset, &writer_);
       if (k > 0) Advance(packed(k));
     }
     if (k == 0) {
@@ -174,8 +175,7 @@ absl::Status Exchange::RunTwoPhases(Running& run) {
       for (int i = 1; i < world_size_; ++i) {
         const int s = (rank_ + i) % world_size_;
         const auto [begin, end] = slice(k, s);
-        Copy(segment_->stage(rank_) + offsets[k % 4] + s * stride, in + begin, end - begin,
-             StoreHint::kCache);
+        writer_.Write(segment_->stage(rank_) + offsets[k % 4] + s * stride, in + begin, end - begin);
       }
       if (k == 0) {
         Announce(run);
@@ -187,9 +187,11 @@ absl::Status Exchange::RunTwoPhases(Running& run) {
     if (k >= 1 && k <= blocks) {  // reduce this rank's slice of block k - 1
       const size_t lane = offsets[(k - 1) % 4] + rank_ * stride;
       TANDEM_RETURN_IF_ERROR(AwaitStepOfAll(run, given(k - 1)));
-      // In pieces of the first-level cache: the second of the two places where a result goes is written from
-      // there.
+      // In pieces that stay in the first-level cache: a result goes to two places, the second is written from
+      // the first. Where one of them is written past the caches, it must be the second.
       constexpr size_t kPiece = 8192;
+      alignas(kLine) char scratch[kPiece];
+      const bool stream_lane = writer_.hint() == StoreHint::kStream;
       const auto [begin, end] = slice(k - 1, rank_);
       for (size_t at = begin; at < end; at += kPiece) {
         const size_t bytes = std::min(kPiece, end - at);
@@ -197,10 +199,13 @@ absl::Status Exchange::RunTwoPhases(Running& run) {
         for (int s = 0; s < world_size_; ++s) {
           sources[s] = s == rank_ ? in + at : segment_->stage(s) + lane + (at - begin);
         }
-        char* const result = segment_->stage(rank_) + lane + (at - begin);
+        char* const shared = segment_->stage(rank_) + lane + (at - begin);
+        const bool first_out = stream_lane && out != nullptr && hint == StoreHint::kCache;
+        char* const result = !stream_lane ? shared : first_out ? out + at : scratch;
         ReduceInRankOrder(op.reduce, op.dtype, absl::MakeConstSpan(sources, world_size_), here.factors,
                           world_size_, bytes / element, result, StoreHint::kCache);
-        if (out != nullptr) Copy(out + at, result, bytes, hint);
+        if (stream_lane) Copy(shared, result, bytes, StoreHint::kStream);
+        if (out != nullptr && !first_out) Copy(out + at, result, bytes, hint);
       }
       Advance(reduced(k - 1));
     }
@@ -211,7 +216,8 @@ absl::Status Exchange::RunTwoPhases(Running& run) {
 }
 
 void Exchange::PublishWord(std::atomic<uint64_t>& word, uint64_t value) {
-  Publish(word, value, segment_->area(rank_).bell, /*fenced=*/patience_.yields > 0);
+  writer_.Fence();
+  Publish(word, value, segment_->area(rank_).bell, /*fenced=*/patience_.sleeps_often());
 }
 
 void Exchange::Announce(Running& run) {

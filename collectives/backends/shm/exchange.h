@@ -22,6 +22,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "collectives/backends/shm/copy.h"
 #include "collectives/backends/shm/failure_board.h"
 #include "collectives/backends/shm/parts.h"
 #include "collectives/backends/shm/segment.h"
@@ -88,6 +89,7 @@ class Exchange {
   int part_ = kStageParts - 1;     // of the stage, where the last block lies
   size_t part_used_;               // bytes of it
   uint64_t part_free_at_[kStageParts] = {};
+  LaneWriter writer_;  // of this rank's stage
 };
 
 }  // namespace tandem::collectives::shm

@@ -1,6 +1,7 @@
 #include "collectives/backends/shm/parts.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "collectives/backends/shm/copy.h"
 #include "collectives/backends/shm/segment.h"
@@ -44,10 +45,16 @@ void CopyLane(const Operation& op, const Plan& plan, size_t k, const char* lane,
 }
 
 // The same, into a lane.
-void FillLane(const Operation& op, const Plan& plan, size_t k, const ConstPart& from, char* lane) {
+void FillLane(const Operation& op, const Plan& plan, size_t k, const ConstPart& from, char* lane,
+              LaneWriter* writer) {
   const Range range = RangeOf(op, plan, k, from.count);
   if (range.bytes == 0) return;
-  Copy(lane, static_cast<const char*>(from.data) + range.begin, range.bytes, StoreHint::kCache);
+  const char* const bytes = static_cast<const char*>(from.data) + range.begin;
+  if (writer != nullptr) {
+    writer->Write(lane, bytes, range.bytes);
+  } else {
+    std::memcpy(lane, bytes, range.bytes);
+  }
 }
 
 // out = op over ranks of (slots[s] + lane, of this rank: own), for block k of `out`.
@@ -120,18 +127,19 @@ Plan StagedPlan(const Operation& op, size_t largest_part, int world_size, size_t
   return plan;
 }
 
-void Pack(const Operation& op, const Place& place, const Plan& plan, size_t k, char* slot) {
+void Pack(const Operation& op, const Place& place, const Plan& plan, size_t k, char* slot,
+          LaneWriter* writer) {
   switch (op.kind) {
     case OpKind::kBroadcast:
-      if (place.rank == op.root) FillLane(op, plan, k, op.in, slot);
+      if (place.rank == op.root) FillLane(op, plan, k, op.in, slot, writer);
       break;
     case OpKind::kReduce:
     case OpKind::kGather:
-      if (place.rank != op.root) FillLane(op, plan, k, op.in, slot);
+      if (place.rank != op.root) FillLane(op, plan, k, op.in, slot, writer);
       break;
     case OpKind::kAllReduce:
     case OpKind::kAllGather:
-      FillLane(op, plan, k, op.in, slot);
+      FillLane(op, plan, k, op.in, slot, writer);
       break;
     case OpKind::kScatter:
       if (place.rank != op.root) break;
@@ -139,7 +147,7 @@ void Pack(const Operation& op, const Place& place, const Plan& plan, size_t k, c
     case OpKind::kReduceScatter:
     case OpKind::kAllToAll:
       for (int s = 0; s < place.world_size; ++s) {
-        if (s != place.rank) FillLane(op, plan, k, op.ins[s], slot + s * plan.stride);
+        if (s != place.rank) FillLane(op, plan, k, op.ins[s], slot + s * plan.stride, writer);
       }
       break;
     default:

@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "absl/types/span.h"
+#include "collectives/backends/shm/copy.h"
 #include "collectives/operation.h"
 #include "collectives/reduce/reduce.h"
 
@@ -43,8 +44,9 @@ struct Place {
   absl::Span<const double> factors;  // by rank for kPremulSum, else empty
 };
 
-// Writes what the other ranks need of block k into `slot`.
-void Pack(const Operation& operation, const Place& place, const Plan& plan, size_t k, char* slot);
+// Writes what the other ranks need of block k into `slot`; through `writer` if there is one.
+void Pack(const Operation& operation, const Place& place, const Plan& plan, size_t k, char* slot,
+          LaneWriter* writer);
 // Reads what this rank needs of block k from the others' slots (slots[s]: of rank s; its own is not read) and
 // from its own input.
 void Unpack(const Operation& operation, const Place& place, const Plan& plan, size_t k,

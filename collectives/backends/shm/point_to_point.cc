@@ -128,7 +128,7 @@ absl::StatusOr<int> PointToPoint::Run(const Operation& operation) {
 
 void PointToPoint::RunThread() {
   // It competes with the threads that compute: it does not spin for long.
-  const Patience patience = {.spins = std::min(patience_.spins, 200), .yields = patience_.yields};
+  const Patience patience(patience_.spins, std::min(patience_.yields, 5), patience_.spins_between);
   while (true) {
     const uint64_t before = Activity();
     const uint32_t news = news_.load(std::memory_order_acquire);
@@ -248,7 +248,7 @@ void PointToPoint::ProgressSends(int to, Finished* finished) {
   uint64_t& read = room_seen_[to];
   std::deque<Transfer*>& queue = sends_[to];
   const auto publish = [&] {
-    Publish(control.written, written, segment_->area(to).mailbox_bell, patience_.yields > 0);
+    Publish(control.written, written, segment_->area(to).mailbox_bell, patience_.sleeps_often());
   };
   while (!queue.empty()) {
     Transfer* const send = queue.front();
@@ -283,7 +283,7 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
   uint64_t read = control.read.load(std::memory_order_relaxed);
   Incoming& incoming = incoming_[from];
   const auto publish = [&] {
-    Publish(control.read, read, segment_->area(from).mailbox_bell, patience_.yields > 0);
+    Publish(control.read, read, segment_->area(from).mailbox_bell, patience_.sleeps_often());
   };
   while (true) {
     const uint64_t available = control.written.load(std::memory_order_acquire) - read;

@@ -58,8 +58,8 @@ void RingAlways(Bell& bell) {
 }
 
 Patience PatienceFor(int ranks, int processors) {
-  if (ranks <= processors) return {.spins = 4000, .yields = 0};
-  return {.spins = 20, .yields = 50};
+  if (ranks <= processors) return {/*spins=*/500, /*yields=*/40, /*spins_between=*/50};
+  return {/*spins=*/20, /*yields=*/50, /*spins_between=*/0};
 }
 
 int UsableProcessors() {
@@ -88,12 +88,28 @@ Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::Fun
   int64_t now = SteadyNs();
   if (deadline_ns_ == 0) deadline_ns_ = DeadlineNs(timeout_);
   Outcome outcome;
+  const bool shy = patience_.shy.load(std::memory_order_relaxed) > 0;
+  if (shy) patience_.shy.fetch_sub(1, std::memory_order_relaxed);
   for (int i = 0; i < patience_.yields; ++i) {
-    sched_yield();
-    if (Ended(ready, left, &outcome)) return outcome;
-    const int64_t before = now;
-    now = SteadyNs();
-    if (now - before > kLongYieldNs) break;
+    if (!shy) sched_yield();
+    const bool ended = Ended(ready, left, &outcome);
+    if (!shy) {
+      const int64_t before = now;
+      now = SteadyNs();
+      const int shy_for = patience_.shy_for.load(std::memory_order_relaxed);
+      if (now - before > kLongYieldNs) {
+        patience_.shy.store(shy_for, std::memory_order_relaxed);
+        patience_.shy_for.store(std::min(2 * shy_for, Patience::kMostShy), std::memory_order_relaxed);
+      } else if (ended && shy_for != Patience::kLeastShy) {
+        patience_.shy_for.store(Patience::kLeastShy, std::memory_order_relaxed);
+      }
+    }
+    if (ended) return outcome;
+    if (!shy && patience_.shy.load(std::memory_order_relaxed) > 0) break;
+    for (int j = 0; j < patience_.spins_between; ++j) {
+      Pause();
+      if (ready()) return Outcome::kReady;
+    }
   }
   // Registered once for all its sleeps: a ring can be missed only at the beginning.
   bell.sleepers.fetch_add(1, std::memory_order_seq_cst);

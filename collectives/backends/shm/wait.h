@@ -55,16 +55,29 @@ int64_t SteadyNs();
 // SteadyNs() plus `timeout`, at least 1 and at most the largest number.
 int64_t DeadlineNs(absl::Duration timeout);
 
-// How long a wait holds its processor.
+// How long a wait holds its processor before it sleeps, and what it has learned. Copies learn apart.
 struct Patience {
-  int spins = 0;   // looks, with a pause between
-  int yields = 0;  // looks, with sched_yield between
+  Patience(int spins, int yields, int spins_between)
+      : spins(spins), yields(yields), spins_between(spins_between) {}
+  Patience(const Patience& other) : Patience(other.spins, other.yields, other.spins_between) {}
+
+  // Whether waits go on to sleep as a matter of course.
+  bool sleeps_often() const { return spins_between == 0; }
+
+  const int spins;          // looks, with a pause between, at first
+  const int yields;         // then sched_yield, so many times,
+  const int spins_between;  // with so many looks after each
+  // Long waits to come that do not yield: the last yield went to a stranger who computes, and cost his whole
+  // time slice, where a sleeper comes back at once. Each time for twice as many, until a yield has helped.
+  mutable std::atomic<int> shy{0};
+  mutable std::atomic<int> shy_for{kLeastShy};
+  static constexpr int kLeastShy = 64, kMostShy = 8192;
 };
 
-// For `ranks` ranks on one host of which this process may use `processors`. Where every rank has a processor,
-// waits spin for some 100 us (waking a sleeper takes about as long) and never yield: a yield would hand a
-// whole time slice to any busy neighbour, and a sleeper comes back before it. Where ranks share processors,
-// whoever waits holds up the one it waits for, and yields at once.
+// For `ranks` ranks on one host of which this process may use `processors`. Where every rank can have a
+// processor, waits go on for some 100 us (waking a sleeper takes about as long), with yields between, as two
+// ranks may have been put on one processor. Where ranks must share processors, whoever waits holds up the one
+// it waits for, and yields at once.
 Patience PatienceFor(int ranks, int processors);
 
 // Processors that this process may use (affinity and cgroup quota), at least 1.

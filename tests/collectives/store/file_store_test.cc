@@ -133,7 +133,7 @@ TEST(FileStoreTest, WritersThatAreKilledLeaveWholeChangesOnly) {
   TempDir directory;
   TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(directory.File("s")));
   int64_t changes = 0;
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 4; ++round) {
     Child first("WritesForEver", directory.File("s"), 0), second("WritesForEver", directory.File("s"), 1);
     // Both are at work, and the moment of the kill differs from round to round.
     const int64_t enough = changes + 4 + round;

@@ -80,7 +80,7 @@ void BucketedStorage::AdmitItems(absl::Span<const Grouping::Item> items, uint64_
   for (size_t i = 0; i < items.size(); ++i) {
     if (i + kLinesAhead < items.size()) {
       const uint64_t ahead = items[i + kLinesAhead].hash;
-      __builtin_prefetch(buckets_[BucketOfHash(ahead)].index().Line(ahead));
+      __builtin_prefetch(buckets_[BucketOfHash(ahead)].index().Line(ahead), 0, kPrefetchLocality);
     }
     const Grouping::Item& item = items[i];
     const uint32_t b = BucketOfHash(item.hash);
@@ -112,7 +112,7 @@ uint64_t BucketedStorage::CollectUpdates(absl::Span<const Grouping::Item> items,
   const auto find_line = [&](size_t i) {
     if (i >= items.size()) return;
     const Cell* const line = store_of(i).index().Line(items[i].hash);
-    __builtin_prefetch(line, 1);
+    __builtin_prefetch(line, 0, kPrefetchLocality);
     lines[i % std::size(lines)] = line;
   };
   const auto find_cell = [&](size_t i) {
@@ -120,7 +120,7 @@ uint64_t BucketedStorage::CollectUpdates(absl::Span<const Grouping::Item> items,
     RowStore& store = store_of(i);
     Cell* const cell = store.index().Find(lines[i % std::size(lines)], items[i].id, items[i].hash);
     cells[i % std::size(cells)] = cell;
-    if (cell != nullptr) Prefetch<true>(store.RowAt(cell->slot()), layout_.stride);
+    if (cell != nullptr) Prefetch(store.RowAt(cell->slot()), layout_.stride);
   };
   for (size_t i = 0; i < std::size(lines); ++i) find_line(i);
   for (size_t i = 0; i < kRowsAhead; ++i) find_cell(i);

@@ -18,8 +18,8 @@ constexpr size_t kRun = 1024;
 // A read goes through its ids as a pipeline, kBlock at a time: while the rows of one block are copied, those
 // of the next two are on their way from memory, and the index lines of the kLinesAhead ids after those. Each
 // stage is a loop of its own, short enough that the processor works on several ids' chains of loads at once.
-constexpr size_t kBlock = 4;
-constexpr size_t kLinesAhead = 16;
+constexpr size_t kBlock = 8;
+constexpr size_t kLinesAhead = 32;
 constexpr size_t kRing = 64;
 
 }  // namespace
@@ -29,7 +29,10 @@ void BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create, float*
   for (size_t first = 0; first < ids.size(); first += kRun) {
     GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), out + first * dim_, &missing);
   }
-  if (!missing.empty()) FillMissing(ids, missing, create, out);
+  if (missing.empty()) return;
+  // Those that had to look further came late; rows are made in the order given.
+  std::sort(missing.begin(), missing.end());
+  FillMissing(ids, missing, create, out);
 }
 
 uint32_t BucketedStorage::LocksOf(absl::Span<const uint64_t> ids) const {
@@ -67,7 +70,7 @@ void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, 
     for (size_t i = begin; i < std::min(end, count); ++i) {
       const uint64_t hash = hashes[i % kRing] = Mix64(ids[i]);
       const Cell* const line = lines[i % kRing] = store_of(i).index().Line(hash);
-      __builtin_prefetch(line);
+      __builtin_prefetch(line, 0, kPrefetchLocality);
     }
   };
   const auto take_row = [&](size_t i, const RowStore& store, const Cell* cell) {
@@ -76,7 +79,7 @@ void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, 
       missing->push_back(first + static_cast<uint32_t>(i));
     } else {
       rows[i % kRing] = address.Of(store.chunks(), cell->slot());
-      Prefetch<false>(rows[i % kRing], embedding_bytes);
+      Prefetch(rows[i % kRing], embedding_bytes);
     }
   };
   const auto find_rows = [&](size_t begin, size_t end) {
@@ -85,7 +88,7 @@ void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, 
       if (RowIndex::FindInLine(lines[i % kRing], ids[i], &cell)) {
         take_row(i, store_of(i), cell);
       } else {
-        __builtin_prefetch(lines[i % kRing] + RowIndex::kLineCells);
+        __builtin_prefetch(lines[i % kRing] + RowIndex::kLineCells, 0, kPrefetchLocality);
         beyond[beyond_end++ % kRing] = static_cast<uint32_t>(i);
       }
     }

@@ -25,6 +25,7 @@ constexpr uint32_t kMaxBodyBytes = 1020u << 20;  // more than any call of a stor
 
 constexpr off_t kContentByte = 0;
 constexpr off_t kPresenceByte = 1;
+constexpr off_t kDoorByte = 2;
 
 bool TryLock(int fd, off_t byte, short type) {
   struct flock lock = {};
@@ -149,9 +150,17 @@ bool FileLog::InPlace() const {
 }
 
 absl::Status FileLog::Lock(bool exclusive, absl::Time deadline) {
-  const short type = exclusive ? F_WRLCK : F_RDLCK;
+  // Whoever waits for the content holds the door meanwhile, so that a process that writes without pause
+  // cannot take the lock again before it.
+  TANDEM_RETURN_IF_ERROR(LockByte(kDoorByte, F_WRLCK, deadline));
+  const absl::Status locked = LockByte(kContentByte, exclusive ? F_WRLCK : F_RDLCK, deadline);
+  (void)TryLock(fd_, kDoorByte, F_UNLCK);
+  return locked;
+}
+
+absl::Status FileLog::LockByte(int64_t byte, short type, absl::Time deadline) {
   absl::Duration pause = absl::Microseconds(50);
-  for (int attempt = 0; !TryLock(fd_, kContentByte, type); ++attempt) {
+  for (int attempt = 0; !TryLock(fd_, byte, type); ++attempt) {
     if (errno != EAGAIN && errno != EACCES) return Failed("lock it", errno);
     if (attempt < 4) {
       sched_yield();
@@ -164,7 +173,7 @@ absl::Status FileLog::Lock(bool exclusive, absl::Time deadline) {
                                                  "one of its users stopped?"));
     }
     absl::SleepFor(std::min(pause, left));
-    pause = std::min(pause * 2, absl::Milliseconds(4));
+    pause = std::min(pause * 2, absl::Milliseconds(1));
   }
   return absl::OkStatus();
 }

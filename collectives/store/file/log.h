@@ -23,8 +23,9 @@ namespace tandem::collectives {
 //
 // Coordination is by open-file-description locks (fcntl), which work over NFS and which the kernel releases
 // with the process, whatever ends it: one on byte 0 for reading (shared) and writing (exclusive), one on byte
-// 1 that every user holds shared for its life, so that one can ask whether there are others. A writer that is
-// killed leaves at most one torn record, at the end: readers stop before it, the next writer cuts it off.
+// 1 that every user holds shared for its life, so that one can ask whether there are others; byte 2 is held
+// by who waits for byte 0, so that nobody waits for ever. A writer that is killed leaves at most one torn
+// record, at the end: readers stop before it, the next writer cuts it off.
 //
 // Errors name the file: PermissionDenied, NotFound (of its directory), ResourceExhausted (disk full, quota),
 // FailedPrecondition (no such file, or one of something else), DataLoss, Unavailable (I/O error, removed,
@@ -64,6 +65,7 @@ class FileLog {
   FileLog(std::string path, int fd, bool local) : path_(std::move(path)), fd_(fd), local_(local) {}
   // Whether path_ still leads to the open file.
   bool InPlace() const;
+  absl::Status LockByte(int64_t byte, short type, absl::Time deadline);
   absl::Status WriteAll(absl::string_view bytes, uint64_t at);
 
   const std::string path_;

@@ -259,7 +259,7 @@ TEST_P(PoliciesModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperationsAndR
       TableStorage::Create(config, num_buckets, [](uint32_t) { return true; });
   Model model(config, num_buckets, table->Statistics().budget_rows);
   CounterRandom random(/*seed=*/3, dim);
-  for (int operation = 0; operation < 160; ++operation) {
+  for (int operation = 0; operation < 100; ++operation) {
     const std::vector<uint64_t> ids = RandomIds(&random, 4000, operation % 3 == 0 ? 1500 : 60);
     const uint64_t choice = random.Below(20);
     if (choice < 9) {
@@ -298,7 +298,7 @@ TEST_P(PoliciesModelTest, DecisionsAndValuesDoNotDependOnHowBucketsAreSpreadOver
           TableStorage::Create(config, 64, [&](uint32_t b) { return map.OwnerOfBucket(b) == s; }));
     }
     CounterRandom random(/*seed=*/4, 0);
-    for (int step = 0; step < 60; ++step) {
+    for (int step = 0; step < 30; ++step) {
       const std::vector<uint64_t> ids = RandomIds(&random, 4000, 300);
       for (uint32_t s = 0; s < servers; ++s) {
         std::vector<uint64_t> mine;
@@ -332,7 +332,7 @@ TEST(ByteBudgetTest, IsKeptAndRowsThatLeftReadAsTheyBegan) {
   const auto table = TableStorage::Create(config, 256, [](uint32_t) { return true; });
   std::vector<float> initial(16), rows(1000 * 16);
   table->Gather({0}, /*create=*/false, initial.data());
-  for (uint64_t first = 0; first < 300000; first += 1000) {
+  for (uint64_t first = 0; first < 100000; first += 1000) {
     std::vector<uint64_t> ids;
     for (uint64_t id = first; id < first + 1000; ++id) ids.push_back(id);
     table->Gather(ids, /*create=*/true, rows.data());
@@ -341,8 +341,8 @@ TEST(ByteBudgetTest, IsKeptAndRowsThatLeftReadAsTheyBegan) {
   const StorageStatistics statistics = table->Statistics();
   EXPECT_LE(statistics.rows, statistics.budget_rows);
   EXPECT_GE(statistics.rows, statistics.budget_rows * 4 / 5);
-  EXPECT_EQ(statistics.admitted_rows, 300000);
-  EXPECT_EQ(statistics.evicted_rows, 300000 - statistics.rows);
+  EXPECT_EQ(statistics.admitted_rows, 100000);
+  EXPECT_EQ(statistics.evicted_rows, 100000 - statistics.rows);
   EXPECT_LE(static_cast<double>(statistics.bytes), 1.15 * (8 << 20));  // the budget, and one step's new rows
   table->Gather({0}, /*create=*/false, rows.data());
   EXPECT_TRUE(std::equal(initial.begin(), initial.end(), rows.begin()));
@@ -407,7 +407,7 @@ TEST(PoliciesThreadsTest, NoRowIsEverSeenHalfWrittenWhileOthersAreAdmittedAndEvi
     std::atomic<uint64_t> torn{0};
     const auto run = [&](uint64_t seed) {
       CounterRandom random(seed, 1);
-      for (int call = 0; call < 60; ++call) {
+      for (int call = 0; call < 30; ++call) {
         const std::vector<uint64_t> ids = RandomIds(&random, 3000, 300);
         std::vector<float> rows(ids.size() * c.dim);
         table->Gather(ids, /*create=*/seed % 2 == 0, rows.data());

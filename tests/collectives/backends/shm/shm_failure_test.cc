@@ -1,5 +1,10 @@
 // Every way in which ranks can disagree, stay away or go ends on all ranks, with a name.
 
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -165,6 +170,33 @@ TEST(ShmSetUpTest, AnAbsentRankIsNamed) {
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(ShmSetUpTest, AStrangerWithoutTheSecretGetsNothing) {
+  MemoryStore store;
+  const auto make = [&](int rank) {
+    auto backend = ShmBackendFactory().make(OptionsOf(&store, rank, {"h", "h"}));
+    TANDEM_ASSERT_OK(backend);
+    TANDEM_EXPECT_OK((*backend)->Run(BarrierOf(0)));
+  };
+  std::thread leader([&] { make(0); });
+  const auto address = store.Get("shm/leader", absl::Seconds(30));
+  TANDEM_EXPECT_OK(address);
+  const std::string name = address->substr(0, address->find(' '));
+  sockaddr_un to = {};
+  to.sun_family = AF_UNIX;
+  std::memcpy(to.sun_path + 1, name.data(), name.size());
+  const int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(
+      connect(stranger, reinterpret_cast<sockaddr*>(&to), offsetof(sockaddr_un, sun_path) + 1 + name.size()),
+      0);
+  const std::string guess(48, 'x');
+  EXPECT_EQ(send(stranger, guess.data(), guess.size(), MSG_NOSIGNAL), 48);
+  char answer[64];
+  EXPECT_LE(recv(stranger, answer, sizeof(answer), 0), 0);  // shown out
+  close(stranger);
+  make(1);
+  leader.join();
 }
 
 }  // namespace

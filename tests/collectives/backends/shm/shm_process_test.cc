@@ -246,6 +246,25 @@ TEST(ShmProcessTest, MoreRanksThanProcessorsSleepAndAreWoken) {
   }
 }
 
+TEST(ShmProcessTest, ARankInAnotherNetworkNamespaceIsToldWhyAndSoAreTheOthers) {
+  Family family;
+  for (int rank = 0; rank < 3; ++rank) {
+    family.Start(rank, 3, [rank](BackendOptions& options) {
+      const bool elsewhere = rank == 2 && unshare(CLONE_NEWNET) == 0;
+      if (rank == 2 && !elsewhere) {  // not allowed here: then this rank only says so
+        TANDEM_ASSERT_OK(options.store->Set("not allowed", ""));
+        return;
+      }
+      options.deadline = absl::Now() + absl::Seconds(rank == 2 ? 30 : 5);
+      const absl::Status status = ShmBackendFactory().make(options).status();
+      if (const auto skipped = options.store->Check({"not allowed"}); skipped.ok() && *skipped) return;
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("rank 2 cannot reach rank 0's unix socket")));
+    });
+  }
+  family.ExpectAllSucceed();
+}
+
 // Two processes of two ranks each.
 TEST(ShmProcessTest, ThreadsOfAProcessShareOneMapping) {
   Family family;

@@ -119,17 +119,23 @@ std::string ToJson(const BenchCase& c, const std::string& backend, const Timing&
 absl::Status MeasureAndPrint(Contestant* contestant, absl::Span<const BenchCase> cases, const Method& method,
                              bool json) {
   const bool prints = contestant->rank() == 0;
-  if (prints && !json && !cases.empty()) PrintHeader(cases[0], contestant->backend());
-  for (const BenchCase& c : cases) {
+  if (cases.empty()) return absl::OkStatus();
+  const auto measure = [&](const BenchCase& c) -> absl::StatusOr<Timing> {
     absl::StatusOr<Timing> timing = Measure(contestant, c, method);
-    if (!timing.ok()) {
-      return Annotate(timing.status(), absl::StrCat(Name(c.op), " of ", c.actual_bytes(), " bytes"));
-    }
+    if (timing.ok()) return timing;
+    return Annotate(timing.status(), absl::StrCat(Name(c.op), " of ", c.actual_bytes(), " bytes"));
+  };
+  if (prints && !json) PrintHeader(cases[0], contestant->backend());
+  // Thrown away: for the first tenths of a second the scheduler still moves the processes that were just
+  // started from one processor to another, which says nothing about the first size.
+  TANDEM_RETURN_IF_ERROR(measure(cases[0]).status());
+  for (const BenchCase& c : cases) {
+    TANDEM_ASSIGN_OR_RETURN(const Timing timing, measure(c));
     if (!prints) continue;
     if (json) {
-      std::printf("%s\n", ToJson(c, contestant->backend(), *timing).c_str());
+      std::printf("%s\n", ToJson(c, contestant->backend(), timing).c_str());
     } else {
-      PrintLine(c, *timing);
+      PrintLine(c, timing);
     }
     std::fflush(stdout);
   }

@@ -6,8 +6,8 @@
 // A sample is the mean time of a batch of operations, one behind the other, on the slowest rank; a batch
 // lasts `batch` (one operation, where that lasts longer), so that reading the clock costs nothing that shows.
 // A repeat begins with a barrier and lasts `time_per_size`; how many operations that are is found out before,
-// which is also the warm-up, and agreed by all ranks. Operations go round several sets of buffers
-// (buffer_sets.h).
+// which is also the warm-up, and agreed by all ranks; the very first size is measured once for nothing
+// before. Operations go round several sets of buffers (buffer_sets.h).
 
 #include <cstdint>
 #include <string>

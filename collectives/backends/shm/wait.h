@@ -71,7 +71,7 @@ struct Patience {
   // time slice, where a sleeper comes back at once. Each time for twice as many, until a yield has helped.
   mutable std::atomic<int> shy{0};
   mutable std::atomic<int> shy_for{kLeastShy};
-  static constexpr int kLeastShy = 64, kMostShy = 8192;
+  static constexpr int kLeastShy = 64, kMostShy = 1024;
 };
 
 // For `ranks` ranks on one host of which this process may use `processors`. Where every rank can have a

@@ -104,7 +104,10 @@ Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::Fun
         patience_.shy_for.store(Patience::kLeastShy, std::memory_order_relaxed);
       }
     }
-    if (ended) return outcome;
+    if (ended) {
+      if (i == 0 && !shy) SpinLess();
+      return outcome;
+    }
     if (!shy && patience_.shy.load(std::memory_order_relaxed) > 0) break;
     for (int j = 0; j < patience_.spins_between; ++j) {
       Pause();

@@ -4,6 +4,7 @@
 // Waiting for a word that another process writes: spin a short while, then give the processor away, then
 // sleep in the kernel. The writer makes a system call only when somebody sleeps.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -58,13 +59,13 @@ int64_t DeadlineNs(absl::Duration timeout);
 // How long a wait holds its processor before it sleeps, and what it has learned. Copies learn apart.
 struct Patience {
   Patience(int spins, int yields, int spins_between)
-      : spins(spins), yields(yields), spins_between(spins_between) {}
+      : spins(spins), yields(yields), spins_between(spins_between), spin_budget(spins) {}
   Patience(const Patience& other) : Patience(other.spins, other.yields, other.spins_between) {}
 
   // Whether waits go on to sleep as a matter of course.
   bool sleeps_often() const { return spins_between == 0; }
 
-  const int spins;          // looks, with a pause between, at first
+  const int spins;          // looks, with a pause between, at first, and at most
   const int yields;         // then sched_yield, so many times,
   const int spins_between;  // with so many looks after each
   // Long waits to come that do not yield: the last yield went to a stranger who computes, and cost his whole
@@ -72,6 +73,11 @@ struct Patience {
   mutable std::atomic<int> shy{0};
   mutable std::atomic<int> shy_for{kLeastShy};
   static constexpr int kLeastShy = 64, kMostShy = 1024;
+  // Of `spins`, what has paid of late. Where the first yield brings what no spinning did, both ranks have
+  // been put on one processor (beside a busy neighbour they often are), and whoever spins holds up the other:
+  // half as much next time. A spin that was worth it doubles it again.
+  mutable std::atomic<int> spin_budget;
+  static constexpr int kFewestSpins = 64;
 };
 
 // For `ranks` ranks on one host of which this process may use `processors`. Where every rank can have a
@@ -104,14 +110,27 @@ class Waiter {
   template <typename Ready, typename Left>
   Outcome Await(Bell& bell, Ready ready, Left left) {
     if (ready()) return Outcome::kReady;
-    for (int i = 0; i < patience_.spins; ++i) {
+    const int spins = patience_.spin_budget.load(std::memory_order_relaxed);
+    for (int i = 0; i < spins; ++i) {
       Pause();
-      if (ready()) return Outcome::kReady;
+      if (ready()) {
+        if (spins < patience_.spins) SpinMore(spins);
+        return Outcome::kReady;
+      }
     }
     return AwaitLong(bell, ready, left);
   }
 
  private:
+  void SpinMore(int spins) {
+    patience_.spin_budget.store(std::min(2 * spins, patience_.spins), std::memory_order_relaxed);
+  }
+  void SpinLess() {
+    const int spins = patience_.spin_budget.load(std::memory_order_relaxed);
+    if (spins > Patience::kFewestSpins) {
+      patience_.spin_budget.store(std::max(spins / 2, Patience::kFewestSpins), std::memory_order_relaxed);
+    }
+  }
   Outcome AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left);
   // Nothing while the wait should go on: else the outcome is in *outcome.
   bool Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left, Outcome* outcome);

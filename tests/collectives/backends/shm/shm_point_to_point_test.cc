@@ -165,7 +165,8 @@ TEST(ShmPointToPointTest, AMessageOfAnotherSizeOrDtypeIsRefusedAndDropped) {
           TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
         }
         TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(Numbers(12, 0), 1, 3)));
-        Operation integers = SendOf(Numbers(10, 0), 1, 3);
+        const auto ten = Numbers(10, 0);
+        Operation integers = SendOf(ten, 1, 3);
         integers.dtype = DType::kI32;
         TANDEM_ASSERT_OK(backend.RunPointToPoint(integers));
         TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(Numbers(10, 5), 1, 3)));

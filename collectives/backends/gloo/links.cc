@@ -237,6 +237,15 @@ class GlooLinks final : public Links {
     }
   }
 
+  ~GlooLinks() override {
+    for (const auto& link : links_) {
+      if (link != nullptr) link->Close(/*softly=*/true);
+    }
+    // Joins the loop's thread: a link that the loop has closed itself did not make the line above wait for
+    // it, and the loop may still be on its way out of that link.
+    device_.reset();
+  }
+
   bool Send(int peer, const Frame& frame, const void* payload) override {
     return links_[peer]->Send(frame, payload);
   }
@@ -249,7 +258,7 @@ class GlooLinks final : public Links {
 
  private:
   std::shared_ptr<tcp::Device> device_;
-  std::vector<std::unique_ptr<Link>> links_;  // by rank; before the device, whose thread they use
+  std::vector<std::unique_ptr<Link>> links_;  // by rank
 };
 
 }  // namespace

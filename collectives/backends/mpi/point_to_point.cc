@@ -232,8 +232,13 @@ class Receiver final : public Activity {
     }
     failed_ = broken;
     for (auto it = waiting_.begin(); it != waiting_.end();) {
-      it = Match(it->get()) || shared_->TimedOut(it->get(), "nothing came") ? waiting_.erase(it)
-                                                                            : std::next(it);
+      const auto probed = it++;
+      const auto over = Match(probed);
+      if (over != waiting_.end()) {
+        waiting_.erase(over);
+      } else if (shared_->TimedOut(probed->get(), "nothing came")) {
+        waiting_.erase(probed);
+      }
     }
     arrivals_.remove_if([&](Arrival& arrival) { return arrival.Poll(shared_.get(), communicators_); });
     return false;
@@ -241,31 +246,37 @@ class Receiver final : public Activity {
   bool background() const override { return failed_; }
 
  private:
-  // Looks for a message for the receive at the front of its kind.
-  bool Match(Transfer* transfer) {
-    const Operation& o = transfer->operation;
+  using Waiting = std::list<std::shared_ptr<Transfer>>;
+
+  // Looks for a message that the receive `probed` would take, and gives it to the oldest receive that would:
+  // an older one may have been probed a moment before the message came. Returns that receive, which is not
+  // later than `probed`, or the end if there is no message.
+  Waiting::iterator Match(Waiting::iterator probed) {
+    const Operation& o = (*probed)->operation;
     int found = 0;
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Status status;
     const int error = MPI_Improbe(o.root == kAnySource ? MPI_ANY_SOURCE : o.root, static_cast<int>(o.tag),
                                   MPI_Comm_f2c(communicators_.operations), &found, &message, &status);
     if (error != MPI_SUCCESS) {
-      shared_->Break(transfer, Annotate(FromMpi(error, "MPI_Improbe"), shared_->Here(o)));
-      return true;
+      shared_->Break(probed->get(), Annotate(FromMpi(error, "MPI_Improbe"), shared_->Here(o)));
+      return probed;
     }
-    if (found == 0) return false;
+    if (found == 0) return waiting_.end();
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
-    auto owner = std::find_if(waiting_.begin(), waiting_.end(),
-                              [&](const auto& waiting) { return waiting.get() == transfer; });
-    arrivals_.emplace_back(shared_.get(), *owner, status.MPI_SOURCE, bytes, message);
-    return true;
+    const auto oldest = std::find_if(waiting_.begin(), probed, [&](const auto& waiting) {
+      const Operation& w = waiting->operation;
+      return w.tag == o.tag && (w.root == kAnySource || w.root == status.MPI_SOURCE);
+    });
+    arrivals_.emplace_back(shared_.get(), *oldest, status.MPI_SOURCE, bytes, message);
+    return oldest;
   }
 
   const std::shared_ptr<Shared> shared_;
   const Communicators communicators_;
   bool failed_ = false;
-  std::list<std::shared_ptr<Transfer>> waiting_;  // in their order
+  Waiting waiting_;  // in their order
   std::list<Arrival> arrivals_;
 };
 

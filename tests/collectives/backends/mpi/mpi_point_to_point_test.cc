@@ -56,6 +56,30 @@ TEST_F(MpiPointToPointTest, TagsChooseAndMessagesOfOneTagKeepTheirOrder) {
   Meet("end");
 }
 
+TEST_F(MpiPointToPointTest, MessagesOfOneTagGoToReceivesInTheirOrderHoweverManyWait) {
+  // Most arrive while the receives are being looked through, one after the other.
+  constexpr int kMessages = 400;
+  std::vector<std::vector<int32_t>> values(kMessages, std::vector<int32_t>(1));
+  std::vector<absl::Notification> over(kMessages);
+  Meet("begin");
+  if (rank() > 1) return Meet("end");
+  for (int i = 0; i < kMessages; ++i) {
+    if (rank() == 0) values[i][0] = i;
+    // Every third takes whoever sends.
+    const int peer = rank() == 0 ? 1 : i % 3 == 0 ? kAnySource : 0;
+    const OpKind kind = rank() == 0 ? OpKind::kSend : OpKind::kRecv;
+    backend_->StartPointToPoint(Of(kind, peer, 7, &values[i]), [&over, i](absl::StatusOr<int> result) {
+      EXPECT_THAT(result, IsOk());
+      over[i].Notify();
+    });
+  }
+  for (int i = 0; i < kMessages; ++i) {
+    over[i].WaitForNotification();
+    EXPECT_EQ(values[i][0], i);
+  }
+  Meet("end");
+}
+
 TEST_F(MpiPointToPointTest, LongMessagesCrossEachOtherAndEmptyOnesArrive) {
   const int next = (rank() + 1) % world_size(), previous = (rank() + world_size() - 1) % world_size();
   for (const size_t n : {size_t{0}, size_t{5000}, size_t{1500000}}) {

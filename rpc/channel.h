@@ -39,6 +39,14 @@ class Channel {
   // connect, connection lost); DeadlineExceeded; Cancelled. Messages name the target and the method.
   virtual void CallAsync(absl::string_view method, Bytes request, const CallOptions& options, Done done) = 0;
 
+  // Memory for `bytes` of a request that the transport can deliver without another copy, or nullptr when it
+  // has none: then take memory of your own. Fill it, then hand it to CallAsync as a Slice whose owner is this
+  // pointer. 64-byte aligned. Never blocks.
+  virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
+
+  // What carries the bytes: "tcp", "unix", "shm" or "loopback", for reports.
+  virtual absl::string_view transport() const = 0;
+
   // "host:port" (or "loopback"), for messages.
   virtual const std::string& target() const = 0;
 

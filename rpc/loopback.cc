@@ -167,6 +167,7 @@ class LoopbackTransport : public Transport {
     return std::make_shared<LoopbackAttempt>(*services_, method, request, deadline, std::move(fault),
                                              timers_);
   }
+  absl::string_view name() const override { return "loopback"; }
 
  private:
   const std::shared_ptr<const std::vector<Service>> services_;

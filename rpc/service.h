@@ -28,6 +28,10 @@ class ServerCall {
   virtual absl::Time deadline() const = 0;      // InfiniteFuture when the caller set none
   virtual bool IsCancelled() const = 0;         // the caller went away or its deadline passed
   virtual void Finish(absl::StatusOr<Bytes> response) = 0;
+  // Memory for `bytes` of the answer that the transport can deliver without another copy (shared memory that
+  // the caller reads in place), or nullptr when it has none: then take memory of your own. Fill it, then hand
+  // it to Finish as a Slice whose owner is this pointer. 64-byte aligned.
+  virtual std::shared_ptr<char> AnswerMemory(size_t bytes) { return nullptr; }
 };
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;

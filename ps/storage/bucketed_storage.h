@@ -48,6 +48,8 @@ class BucketedStorage : public TableStorage {
   void CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns);
 
   void Gather(absl::Span<const uint64_t> ids, bool create, float* out) override;
+  size_t GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age, bool create,
+                     float* out, uint8_t* sent) override;
   uint64_t Apply(absl::Span<const uint64_t> ids, const float* gradients,
                  const ApplyOptions& options) override;
   uint64_t rows() const override { return num_rows_.load(std::memory_order_relaxed); }
@@ -124,6 +126,8 @@ class BucketedStorage : public TableStorage {
   // gather.cc
   // Bit l: reading `ids` takes lock l.
   uint32_t LocksOf(absl::Span<const uint64_t> ids) const;
+  // Whether a copy of the row made at `cached` serves no more at `now`; under the id's lock.
+  bool NeedsNewer(uint64_t id, uint32_t cached, uint32_t now, uint64_t max_age) const;
   void GatherRun(absl::Span<const uint64_t> ids, uint32_t first, float* out, std::vector<uint32_t>* missing);
   void FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                    float* out);

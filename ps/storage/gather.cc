@@ -35,6 +35,42 @@ void BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create, float*
   FillMissing(ids, missing, create, out);
 }
 
+bool BucketedStorage::NeedsNewer(uint64_t id, uint32_t cached, uint32_t now, uint64_t max_age) const {
+  if (cached == 0) return true;
+  const uint32_t age = now - cached;
+  if (age <= max_age) return false;
+  const uint64_t hash = Mix64(id);
+  const RowIndex& index = buckets_[BucketOfHash(hash)].index();
+  const Cell* const cell = index.Find(index.Line(hash), id, hash);
+  // A row that is gone reads as its initial value again: its copy is older than that.
+  return cell == nullptr || static_cast<int32_t>(cell->version - cached) > 0;
+}
+
+size_t BucketedStorage::GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age,
+                                    bool create, float* out, uint8_t* sent) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::fill_n(sent, (ids.size() + 7) / 8, uint8_t{0});
+  std::vector<uint64_t> wanted;
+  for (size_t first = 0; first < ids.size(); first += kRun) {
+    const absl::Span<const uint64_t> run = ids.subspan(first, kRun);
+    const uint32_t needed = LocksOf(run);
+    for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
+      locks_[__builtin_ctz(locks)].mutex.ReaderLock();
+    }
+    const auto now = static_cast<uint32_t>(clock());
+    for (size_t i = first; i < first + run.size(); ++i) {
+      if (!NeedsNewer(ids[i], cached[i], now, max_age)) continue;
+      sent[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+      wanted.push_back(ids[i]);
+    }
+    for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
+      locks_[__builtin_ctz(locks)].mutex.ReaderUnlock();
+    }
+  }
+  // What is updated between the two looks is sent newer than it need be.
+  Gather(wanted, create, out);
+  return wanted.size();
+}
+
 uint32_t BucketedStorage::LocksOf(absl::Span<const uint64_t> ids) const {
   const uint32_t all = static_cast<uint32_t>((uint64_t{1} << (lock_mask_ + 1)) - 1);
   // So many ids need nearly all of them: hashing twice would cost more than the few that are taken for

@@ -61,6 +61,13 @@ class TableStorage {
   // repeat. Changes no history.
   virtual void Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
 
+  // The rows of copies that no longer serve: of ids[i], read when the table's clock was cached[i] (its low
+  // half; 0: there is no copy), when the row was updated since and the clock has moved on by more than
+  // `max_age`, or there is no copy. They are written one after the other; bit i % 8 of sent[i / 8]
+  // ((ids.size() + 7) / 8 bytes) says whether row i is among them. Returns how many are. Else as Gather.
+  virtual size_t GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age,
+                             bool create, float* out, uint8_t* sent) = 0;
+
   // Applies the optimizer once to each distinct id, with the sum of its gradients (added in the order given),
   // and moves the clock on by one; gradients is [ids.size() x dim]. An id without a row gets one if admission
   // wants it now, else it is skipped; returns how many entries were. Then rows that eviction wants gone are

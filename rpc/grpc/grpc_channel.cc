@@ -80,8 +80,8 @@ class GrpcAttempt : public Attempt, public std::enable_shared_from_this<GrpcAtte
 
 class GrpcTransport : public Transport {
  public:
-  explicit GrpcTransport(std::shared_ptr<grpc::Channel> channel)
-      : channel_(channel), stub_(std::move(channel)) {}
+  GrpcTransport(std::shared_ptr<grpc::Channel> channel, bool unix)
+      : channel_(channel), stub_(std::move(channel)), unix_(unix) {}
 
   std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
                                       int failures) override {
@@ -90,10 +90,12 @@ class GrpcTransport : public Transport {
     if (failures > 0) grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
     return std::make_shared<GrpcAttempt>(&stub_, method, request, deadline);
   }
+  absl::string_view name() const override { return unix_ ? "unix" : "tcp"; }
 
  private:
   std::shared_ptr<grpc::Channel> channel_;
   grpc::GenericStub stub_;
+  const bool unix_;
 };
 
 int ClampToInt(size_t value) {
@@ -138,7 +140,8 @@ absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
   // "dns:///" keeps gRPC from taking the host for a URI scheme; it also takes IP addresses as they are.
   const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
   auto transport = std::make_unique<GrpcTransport>(
-      grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)));
+      grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)),
+      address.is_unix());
   return MakeRetryingChannel(target, std::move(transport), std::make_unique<TimerQueue>(),
                              options.max_message_bytes);
 }

@@ -212,6 +212,10 @@ class RetryingChannel : public Channel {
     StartAttempt(state_, call);
   }
 
+  std::shared_ptr<char> RequestMemory(size_t bytes) override {
+    return state_->transport->RequestMemory(bytes);
+  }
+  absl::string_view transport() const override { return state_->transport->name(); }
   const std::string& target() const override { return state_->target; }
 
  private:

@@ -36,6 +36,9 @@ class Transport {
   // attempts at the same call failed with Unavailable before this one.
   virtual std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request,
                                               absl::Time deadline, int failures) = 0;
+  // As Channel's.
+  virtual absl::string_view name() const = 0;
+  virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
 };
 
 // `timers` is the channel's own; the transport may schedule on it until its last attempt is done.

@@ -30,6 +30,9 @@ class MapStorage : public TableStorage {
  public:
   explicit MapStorage(Rows rows) : rows_(std::move(rows)) {}
   void Gather(absl::Span<const uint64_t>, bool, float*) override {}
+  size_t GatherNewer(absl::Span<const uint64_t>, const uint32_t*, uint64_t, bool, float*, uint8_t*) override {
+    return 0;
+  }
   uint64_t Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override { return 0; }
   uint64_t rows() const override { return rows_.size(); }
   StorageStatistics Statistics() const override { return {}; }

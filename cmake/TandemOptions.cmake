@@ -108,7 +108,8 @@ if(TANDEM_SANITIZE MATCHES thread)
 elseif(TANDEM_SANITIZE)
   set(TANDEM_SANITIZE_ENVIRONMENT
     "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1"
-    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
+    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
 endif()
 
 function(tandem_print_summary)

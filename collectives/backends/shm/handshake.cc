@@ -2,18 +2,16 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/ipc/unix_socket.h"
 #include "base/status.h"
 
 namespace tandem::collectives::shm {
@@ -48,7 +46,7 @@ Mapped ToMessage(const absl::Status& status) {
   Mapped message;
   message.code = static_cast<int32_t>(status.code());
   message.length = static_cast<uint32_t>(std::min(status.message().size(), kMaxText));
-  std::memcpy(message.text, status.message().data(), message.length);
+  if (message.length > 0) std::memcpy(message.text, status.message().data(), message.length);
   return message;
 }
 
@@ -56,64 +54,6 @@ absl::Status FromMessage(const Mapped& message) {
   if (message.code == 0) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(message.code),
                       absl::string_view(message.text, std::min<size_t>(message.length, kMaxText)));
-}
-
-absl::Status Errno(absl::string_view what) {
-  return absl::FailedPreconditionError(absl::StrCat(what, " failed: ", std::strerror(errno)));
-}
-
-int MillisecondsUntil(absl::Time deadline, int at_most) {
-  const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
-  return static_cast<int>(std::clamp<int64_t>(left, 0, at_most));
-}
-
-sockaddr_un AbstractAddress(const std::string& name, socklen_t* length) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  const size_t size = std::min(name.size(), sizeof(address.sun_path) - 1);
-  std::memcpy(address.sun_path + 1, name.data(), size);  // behind a zero byte: no name in the file system
-  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
-  return address;
-}
-
-bool SendPacket(int socket, const void* data, size_t size, int descriptor = -1) {
-  iovec part = {const_cast<void*>(data), size};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
-  }
-  return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
-}
-
-// Receives one packet of exactly `size` bytes that is there already; false at the end of the connection or
-// for any other packet. *descriptor is set if one came.
-bool ReceivePacket(int socket, void* data, size_t size, Descriptor* descriptor = nullptr) {
-  iovec part = {data, size};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (received < 0) return false;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof(int));
-    Descriptor received_descriptor(fd);  // closed, if nobody wants it
-    if (descriptor != nullptr) *descriptor = std::move(received_descriptor);
-  }
-  return static_cast<size_t>(received) == size && (message.msg_flags & MSG_TRUNC) == 0;
 }
 
 bool SameProcess(const BackendOptions& options, int a, int b) {
@@ -133,7 +73,7 @@ bool SpeaksForItsProcess(const BackendOptions& options, int rank) {
 // ---- rank 0
 
 struct Guest {
-  Descriptor socket;
+  ipc::Descriptor socket;
   int rank = -1;  // -1: it has not said
   bool has_memory = false;
   bool mapped = false;
@@ -150,7 +90,7 @@ class Host {
     if (!status.ok()) (void)options_.store->Set(kLeaderKey, absl::StrCat("!", status.message()));
     const Go go = ToMessage(status);
     for (const Guest& guest : guests_) {
-      if (guest.rank >= 0) SendPacket(guest.socket.get(), &go, sizeof(go));
+      if (guest.rank >= 0) ipc::SendPacket(guest.socket.get(), &go, sizeof(go));
     }
     TANDEM_RETURN_IF_ERROR(status);
     (void)options_.store->Delete(kLeaderKey);  // nobody needs it any more
@@ -168,19 +108,12 @@ class Host {
  private:
   absl::Status Begin() {
     TANDEM_ASSIGN_OR_RETURN(segment_, Segment::Create(options_.world_size));
-    listener_ = Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const std::string name = absl::StrCat("tandem-shm-", RandomToken());
-    socklen_t length;
-    const sockaddr_un address = AbstractAddress(name, &length);
-    if (listener_.get() < 0 ||
-        bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-        listen(listener_.get(), kMaxRanks) != 0) {
-      return Errno("a unix socket for passing shared memory");
-    }
+    const std::string name = absl::StrCat("tandem-shm-", ipc::RandomToken());
+    TANDEM_ASSIGN_OR_RETURN(listener_, ipc::ListenAbstract(name, kMaxRanks));
     if (SpeaksForItsProcess(options_, 0)) {
       TANDEM_RETURN_IF_ERROR(options_.store->Set(ProcessKey(0), OfferToThisProcess(segment_)));
     }
-    secret_ = RandomToken();
+    secret_ = ipc::RandomToken();
     return options_.store->Set(kLeaderKey, absl::StrCat(name, " ", secret_));
   }
 
@@ -204,14 +137,14 @@ class Host {
       }
       std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
       for (const Guest& guest : guests_) polled.push_back({guest.socket.get(), POLLIN, 0});
-      poll(polled.data(), polled.size(), MillisecondsUntil(std::min(next_look, options_.deadline), 200));
+      poll(polled.data(), polled.size(), ipc::MillisecondsUntil(std::min(next_look, options_.deadline), 200));
       for (size_t i = guests_.size(); i-- > 0;) {
         if (polled[i + 1].revents == 0) continue;
         TANDEM_ASSIGN_OR_RETURN(const bool stays, Hear(guests_[i]));
         if (!stays) guests_.erase(guests_.begin() + i);
       }
       if (polled[0].revents != 0) {
-        Descriptor guest(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        ipc::Descriptor guest(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (guest.get() >= 0 && guests_.size() < 2 * kMaxRanks) guests_.push_back({std::move(guest)});
       }
     }
@@ -228,7 +161,7 @@ class Host {
   absl::StatusOr<bool> Hear(Guest& guest) {
     if (guest.rank < 0) {
       Hello hello;
-      if (!ReceivePacket(guest.socket.get(), &hello, sizeof(hello)) ||
+      if (!ipc::ReceivePacket(guest.socket.get(), &hello, sizeof(hello)) ||
           absl::string_view(hello.secret, sizeof(hello.secret)) != secret_) {
         return false;
       }
@@ -241,14 +174,14 @@ class Host {
       guest.rank = hello.rank;
       guest.has_memory = hello.has_memory != 0;
       const Welcome welcome;
-      if (!SendPacket(guest.socket.get(), &welcome, sizeof(welcome),
-                      guest.has_memory ? -1 : segment_->descriptor())) {
+      if (!ipc::SendPacket(guest.socket.get(), &welcome, sizeof(welcome),
+                           guest.has_memory ? -1 : segment_->descriptor())) {
         return Died(guest.rank);
       }
       return true;
     }
     Mapped mapped;
-    if (!ReceivePacket(guest.socket.get(), &mapped, sizeof(mapped))) return Died(guest.rank);
+    if (!ipc::ReceivePacket(guest.socket.get(), &mapped, sizeof(mapped))) return Died(guest.rank);
     if (mapped.code != 0) return FromMessage(mapped);
     came_[guest.rank] = true;
     return true;
@@ -261,7 +194,7 @@ class Host {
 
   const BackendOptions& options_;
   std::shared_ptr<Segment> segment_;
-  Descriptor listener_;
+  ipc::Descriptor listener_;
   std::string secret_;
   std::vector<Guest> guests_;
   std::vector<bool> came_;
@@ -270,15 +203,12 @@ class Host {
 // ---- the other ranks
 
 absl::Status AwaitReadable(int socket, const BackendOptions& options) {
-  pollfd polled = {socket, POLLIN, 0};
-  while (absl::Now() < options.deadline) {
-    if (poll(&polled, 1, MillisecondsUntil(options.deadline, 1000)) > 0) return absl::OkStatus();
-  }
+  if (ipc::AwaitReadable(socket, options.deadline)) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("not all ranks came to share memory for group '", options.group, "' in time"));
 }
 
-absl::StatusOr<Descriptor> Connect(const BackendOptions& options, std::string* secret) {
+absl::StatusOr<ipc::Descriptor> Connect(const BackendOptions& options, std::string* secret) {
   const auto leader = options.store->Get(kLeaderKey, options.deadline - absl::Now());
   TANDEM_RETURN_IF_ERROR(leader);
   if (absl::StartsWith(*leader, "!")) return absl::FailedPreconditionError(leader->substr(1));
@@ -287,17 +217,13 @@ absl::StatusOr<Descriptor> Connect(const BackendOptions& options, std::string* s
     return absl::FailedPreconditionError("the store holds no socket address of rank 0 under 'shm/leader'");
   }
   *secret = fields[1];
-  Descriptor connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  socklen_t length;
-  const sockaddr_un address = AbstractAddress(fields[0], &length);
-  if (connection.get() < 0 ||
-      connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    const int error = errno;
+  absl::StatusOr<ipc::Descriptor> connection = ipc::ConnectAbstract(fields[0]);
+  if (!connection.ok()) {
     // Perhaps rank 0 has given up meanwhile, and says why.
     const auto again = options.store->Get(kLeaderKey, absl::Seconds(1));
     if (again.ok() && absl::StartsWith(*again, "!")) return absl::FailedPreconditionError(again->substr(1));
     return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", options.rank, " cannot reach rank 0's unix socket (", std::strerror(error),
+        "rank ", options.rank, " cannot reach rank 0's unix socket (", connection.status().message(),
         "): they run in different network namespaces (containers), or rank 0 has ended; use backend gloo"));
   }
   return connection;
@@ -316,7 +242,7 @@ absl::StatusOr<std::shared_ptr<Segment>> FindShared(const BackendOptions& option
 
 absl::StatusOr<Meeting> Join(const BackendOptions& options, bool* connected) {
   std::string secret;
-  TANDEM_ASSIGN_OR_RETURN(Descriptor connection, Connect(options, &secret));
+  TANDEM_ASSIGN_OR_RETURN(ipc::Descriptor connection, Connect(options, &secret));
   *connected = true;
   Meeting meeting;
   TANDEM_ASSIGN_OR_RETURN(meeting.segment, FindShared(options));
@@ -326,15 +252,15 @@ absl::StatusOr<Meeting> Join(const BackendOptions& options, bool* connected) {
   std::memcpy(hello.secret, secret.data(), sizeof(hello.secret));
   const absl::Status gone =
       absl::UnavailableError(absl::StrCat("rank 0 ended while group '", options.group, "' was being set up"));
-  if (!SendPacket(connection.get(), &hello, sizeof(hello))) return gone;
+  if (!ipc::SendPacket(connection.get(), &hello, sizeof(hello))) return gone;
 
   Welcome welcome;
-  Descriptor memory;
+  ipc::Descriptor memory;
   TANDEM_RETURN_IF_ERROR(AwaitReadable(connection.get(), options));
   Mapped mapped;
-  if (!ReceivePacket(connection.get(), &welcome, sizeof(welcome), &memory)) return gone;
+  if (!ipc::ReceivePacket(connection.get(), &welcome, sizeof(welcome), &memory)) return gone;
   if (!hello.has_memory) {
-    auto segment = Segment::Map(memory.Release(), options.world_size);
+    auto segment = Segment::Map(std::move(memory), options.world_size);
     if (segment.ok()) {
       meeting.segment = *std::move(segment);
     } else {
@@ -344,11 +270,11 @@ absl::StatusOr<Meeting> Join(const BackendOptions& options, bool* connected) {
   if (meeting.segment != nullptr && SpeaksForItsProcess(options, options.rank)) {
     TANDEM_RETURN_IF_ERROR(options.store->Set(ProcessKey(options.rank), OfferToThisProcess(meeting.segment)));
   }
-  if (!SendPacket(connection.get(), &mapped, sizeof(mapped))) return gone;
+  if (!ipc::SendPacket(connection.get(), &mapped, sizeof(mapped))) return gone;
 
   Go go;
   TANDEM_RETURN_IF_ERROR(AwaitReadable(connection.get(), options));
-  if (!ReceivePacket(connection.get(), &go, sizeof(go))) return gone;
+  if (!ipc::ReceivePacket(connection.get(), &go, sizeof(go))) return gone;
   TANDEM_RETURN_IF_ERROR(FromMessage(go));
   if (!(hello.has_memory && SameProcess(options, 0, options.rank))) {
     meeting.watched.push_back({0, std::move(connection)});
@@ -357,10 +283,6 @@ absl::StatusOr<Meeting> Join(const BackendOptions& options, bool* connected) {
 }
 
 }  // namespace
-
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
 
 absl::Status CheckViable(const BackendOptions& options) {
   if (options.world_size > kMaxRanks) {

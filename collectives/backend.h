@@ -21,7 +21,7 @@ namespace tandem::collectives {
 
 // What the ranks told each other when they met.
 struct Peer {
-  std::string host;     // HostIdentity() of its machine: equal for processes that can share memory
+  std::string host;     // ipc::HostIdentity() of its machine: equal for processes that can share memory
   std::string address;  // numeric address on which it can be reached
   int64_t pid = 0;
 };

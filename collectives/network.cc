@@ -5,12 +5,10 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -98,17 +96,6 @@ absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text) {
 
 bool IsLoopbackAddress(const std::string& address) {
   return absl::StartsWith(address, "127.") || address == "::1";
-}
-
-std::string HostIdentity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  // Containers of one machine share the boot id; their network namespaces differ.
-  struct stat network {};
-  const bool known = stat("/proc/self/ns/net", &network) == 0;
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return absl::StrCat(boot, "/", known ? network.st_ino : 0, "/", name);
 }
 
 }  // namespace tandem::collectives

@@ -22,9 +22,6 @@ absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text);
 // Whether only processes of the same machine can reach `address`.
 bool IsLoopbackAddress(const std::string& address);
 
-// Differs between machines and between containers with network namespaces of their own.
-std::string HostIdentity();
-
 }  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_NETWORK_H_

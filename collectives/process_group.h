@@ -49,7 +49,7 @@ struct ProcessGroupOptions {
   // store.
   std::string interface_address;
   // Which ranks share memory: those of equal host. Empty: TANDEM_HOST, or what tells machines, and containers
-  // with networks of their own, apart (HostIdentity()).
+  // with networks of their own, apart (ipc::HostIdentity()).
   std::string host;
   DebugLevel debug = DebugLevel::kFromEnv;
   // Shared by the groups of a process; nullptr: one of its own, from the environment

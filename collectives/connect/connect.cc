@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/ipc/host_identity.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/connect/backend_choice.h"
@@ -35,7 +36,7 @@ class Connector {
     Introduction me;
     me.rank = options_.rank;
     me.world_size = options_.world_size;
-    me.machine = HostIdentity();
+    me.machine = ipc::HostIdentity();
     me.self.host = options_.host.empty() ? me.machine : options_.host;
     me.self.pid = ::getpid();
     if (options_.interface_address.empty()) {
@@ -154,7 +155,7 @@ absl::StatusOr<Connection> Connect(Store* store, const ConnectOptions& options) 
     return connector.Take();
   }
   Connection alone;
-  alone.peers.push_back({options.host.empty() ? HostIdentity() : options.host, "127.0.0.1", ::getpid()});
+  alone.peers.push_back({options.host.empty() ? ipc::HostIdentity() : options.host, "127.0.0.1", ::getpid()});
   for (const BackendRequest& request : requests) {
     Connection::Device one;
     one.kind = request.device;

@@ -24,7 +24,7 @@ struct ConnectOptions {
   std::string debug;                // the debug level's name
   bool check_fingerprints = false;  // also where a backend does not by itself
   std::string interface_address;    // name or address; empty: the one that reaches the store
-  std::string host;                 // empty: HostIdentity()
+  std::string host;                 // empty: ipc::HostIdentity()
   absl::Duration timeout;
   absl::Span<const BackendFactory> extra_backends;
 };

@@ -20,7 +20,7 @@ struct Introduction {
   int rank = 0;
   int world_size = 1;
   Peer self;
-  std::string machine;  // HostIdentity(), whatever self.host says
+  std::string machine;  // ipc::HostIdentity(), whatever self.host says
   std::string backend;  // as requested
   std::string debug;    // the debug level's name
   std::string members;  // the group's ranks, as ranks of the first group

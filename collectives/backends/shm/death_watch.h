@@ -41,7 +41,7 @@ class DeathWatch {
   FailureBoard* const board_;
   const std::string group_;
   std::vector<Watched> watched_;
-  const Descriptor stop_;  // an eventfd
+  const ipc::Descriptor stop_;  // an eventfd
   std::thread thread_;
 };
 

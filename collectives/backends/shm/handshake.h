@@ -9,37 +9,20 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/ipc/descriptor.h"
 #include "collectives/backend.h"
 #include "collectives/backends/shm/segment.h"
 
 namespace tandem::collectives::shm {
 
-// Owns a file descriptor. Movable.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 // A connection whose end means that `rank`'s process has ended.
 struct Watched {
   int rank;
-  Descriptor socket;
+  ipc::Descriptor socket;
 };
 
 struct Meeting {

@@ -1,40 +1,21 @@
 #include "collectives/backends/shm/segment.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/ipc/unix_socket.h"
 #include "base/status.h"
 
 namespace tandem::collectives::shm {
 namespace {
 
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
-              "words between processes must not hide a lock");
-
 constexpr size_t kPage = 4096;
 constexpr size_t kMiB = 1 << 20;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
-absl::Status Refused(absl::string_view what) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("shared memory cannot be used here: ", what, " failed: ", std::strerror(errno)));
-}
 
 // Segments that this process has mapped, by key. Weak: a group's ranks own it.
 class Registry {
@@ -82,52 +63,22 @@ Geometry::Geometry(int world_size) : world_size(world_size) {
   total_bytes = stages_offset + ranks * stage_bytes;
 }
 
-absl::StatusOr<std::shared_ptr<Segment>> Segment::MapFile(int fd, int world_size) {
-  const Geometry geometry(world_size);
-  void* base = mmap(nullptr, geometry.total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED) {
-    const absl::Status refused = Refused(absl::StrCat("mmap of ", geometry.total_bytes, " bytes"));
-    close(fd);
-    return refused;
-  }
-  char* const bytes = static_cast<char*>(base);
-  // Huge pages where the system allows them for shared memory; not having them is no error.
-  madvise(bytes + geometry.stages_offset, geometry.world_size * geometry.stage_bytes, MADV_HUGEPAGE);
-  return std::shared_ptr<Segment>(new Segment(world_size, fd, bytes));
-}
-
 absl::StatusOr<std::shared_ptr<Segment>> Segment::Create(int world_size) {
-  const int fd = memfd_create("tandem-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return Refused("memfd_create");
-  if (ftruncate(fd, Geometry(world_size).total_bytes) != 0 || fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
-    const absl::Status refused = Refused("sizing and sealing the memory file");
-    close(fd);
-    return refused;
-  }
-  return MapFile(fd, world_size);  // fresh pages are zero, which every structure in it takes for new
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ipc::MemoryFile> memory,
+                          ipc::MemoryFile::Create("tandem-shm", Geometry(world_size).total_bytes));
+  // Fresh pages are zero, which every structure in it takes for new.
+  return std::shared_ptr<Segment>(new Segment(world_size, std::move(memory)));
 }
 
-absl::StatusOr<std::shared_ptr<Segment>> Segment::Map(int fd, int world_size) {
-  struct stat status;
-  if (fcntl(fd, F_GET_SEALS) != kSeals || fstat(fd, &status) != 0 ||
-      static_cast<size_t>(status.st_size) != Geometry(world_size).total_bytes) {
-    close(fd);
-    return absl::FailedPreconditionError(
-        "the memory file that rank 0 passed is not sealed or not of the expected size: do all ranks run the "
-        "same version?");
-  }
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, MapFile(fd, world_size));
-  segment->CloseDescriptor();
-  return segment;
+absl::StatusOr<std::shared_ptr<Segment>> Segment::Map(ipc::Descriptor file, int world_size) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ipc::MemoryFile> memory,
+                          ipc::MemoryFile::Map(std::move(file), Geometry(world_size).total_bytes));
+  return std::shared_ptr<Segment>(new Segment(world_size, std::move(memory)));
 }
 
-Segment::~Segment() {
-  CloseDescriptor();
-  munmap(base_, geometry_.total_bytes);
-}
-
-void Segment::CloseDescriptor() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
+Segment::Segment(int world_size, std::unique_ptr<ipc::MemoryFile> memory)
+    : geometry_(world_size), memory_(std::move(memory)), base_(memory_->data()) {
+  memory_->PreferHugePages(geometry_.stages_offset, geometry_.world_size * geometry_.stage_bytes);
 }
 
 void Segment::WakeAll() {
@@ -138,17 +89,11 @@ void Segment::WakeAll() {
 }
 
 std::string OfferToThisProcess(const std::shared_ptr<Segment>& segment) {
-  std::string key = RandomToken();
+  std::string key = ipc::RandomToken();
   ThisProcess().Add(key, segment);
   return key;
 }
 
 std::shared_ptr<Segment> FindInThisProcess(absl::string_view key) { return ThisProcess().Find(key); }
-
-std::string RandomToken() {
-  char bytes[16];
-  TANDEM_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes));
-  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
-}
 
 }  // namespace tandem::collectives::shm

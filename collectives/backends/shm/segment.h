@@ -23,6 +23,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/ipc/descriptor.h"
+#include "base/ipc/memory_file.h"
 #include "collectives/backends/shm/wait.h"
 #include "collectives/operation.h"
 
@@ -108,16 +110,15 @@ class Segment {
   // Makes the memory: an anonymous file (memfd), sealed to its size, of which this process then holds the
   // only descriptor. FailedPrecondition naming the system call that the kernel refused.
   static absl::StatusOr<std::shared_ptr<Segment>> Create(int world_size);
-  // Maps another process's, and closes `fd` in any case. FailedPrecondition if it is not a sealed memory file
-  // of the size that `world_size` asks for (so that nobody can shrink it under us).
-  static absl::StatusOr<std::shared_ptr<Segment>> Map(int fd, int world_size);
-  ~Segment();
+  // Maps another process's. FailedPrecondition if `file` is not a sealed memory file of the size that
+  // `world_size` asks for (so that nobody can shrink it under us).
+  static absl::StatusOr<std::shared_ptr<Segment>> Map(ipc::Descriptor file, int world_size);
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
   // The creator's descriptor, for passing on; -1 after CloseDescriptor and in other processes.
-  int descriptor() const { return fd_; }
-  void CloseDescriptor();
+  int descriptor() const { return memory_->descriptor(); }
+  void CloseDescriptor() { memory_->CloseDescriptor(); }
 
   const Geometry& geometry() const { return geometry_; }
   GroupHeader& header() { return *reinterpret_cast<GroupHeader*>(base_); }
@@ -135,11 +136,10 @@ class Segment {
   void WakeAll();
 
  private:
-  Segment(int world_size, int fd, char* base) : geometry_(world_size), fd_(fd), base_(base) {}
-  static absl::StatusOr<std::shared_ptr<Segment>> MapFile(int fd, int world_size);
+  Segment(int world_size, std::unique_ptr<ipc::MemoryFile> memory);
 
   const Geometry geometry_;
-  int fd_;
+  const std::unique_ptr<ipc::MemoryFile> memory_;
   char* const base_;
 };
 
@@ -148,9 +148,6 @@ class Segment {
 // another process's in another container).
 std::string OfferToThisProcess(const std::shared_ptr<Segment>& segment);
 std::shared_ptr<Segment> FindInThisProcess(absl::string_view key);  // nullptr: it was another process
-
-// 128 random bits in hexadecimal.
-std::string RandomToken();
 
 }  // namespace tandem::collectives::shm
 

@@ -1,13 +1,8 @@
 #include "collectives/backends/shm/wait.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 
 namespace tandem::collectives::shm {
@@ -20,30 +15,7 @@ constexpr int64_t kLongestSleepNs = 100 * kMillisecond;
 // A yield that took this long went to a stranger who computes: sleeping is better than asking again.
 constexpr int64_t kLongYieldNs = kMillisecond / 2;
 
-// Shared futexes: the waiters may be of other processes.
-void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, int64_t ns) {
-  const timespec timeout = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-  syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
-}
-
-// The processors that a cgroup's quota amounts to, rounded up; no limit: a large number.
-int QuotaProcessors() {
-  FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "re");
-  if (file == nullptr) return std::numeric_limits<int>::max();
-  long long quota = 0, period = 0;
-  const int fields = std::fscanf(file, "%lld %lld", &quota, &period);
-  std::fclose(file);
-  if (fields != 2 || quota <= 0 || period <= 0) return std::numeric_limits<int>::max();
-  return static_cast<int>(std::min<long long>((quota + period - 1) / period, 1 << 20));
-}
-
 }  // namespace
-
-int64_t SteadyNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 int64_t DeadlineNs(absl::Duration timeout) {
   const int64_t now = SteadyNs();
@@ -54,21 +26,12 @@ int64_t DeadlineNs(absl::Duration timeout) {
 
 void RingAlways(Bell& bell) {
   bell.rings.fetch_add(1, std::memory_order_release);
-  syscall(SYS_futex, &bell.rings, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+  ipc::FutexWake(&bell.rings);
 }
 
 Patience PatienceFor(int ranks, int processors) {
   if (ranks <= processors) return {/*spins=*/500, /*yields=*/40, /*spins_between=*/50};
   return {/*spins=*/20, /*yields=*/50, /*spins_between=*/0};
-}
-
-int UsableProcessors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int allowed = sched_getaffinity(0, sizeof(set), &set) == 0
-                          ? CPU_COUNT(&set)
-                          : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  return std::max(1, std::min(allowed, QuotaProcessors()));
 }
 
 bool Waiter::Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left, Outcome* outcome) {
@@ -124,7 +87,7 @@ Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::Fun
       outcome = Outcome::kTimedOut;
       break;
     }
-    FutexWait(&bell.rings, rings, std::min(sleep_ns, deadline_ns_ - now));
+    ipc::FutexWait(&bell.rings, rings, std::min(sleep_ns, deadline_ns_ - now));
   }
   bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return outcome;

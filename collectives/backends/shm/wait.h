@@ -10,18 +10,14 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "base/ipc/futex.h"
 
 namespace tandem::collectives::shm {
 
-inline constexpr size_t kLine = 64;  // bytes of a cache line
-
-inline void Pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
+using ipc::kLine;
+using ipc::Pause;
+using ipc::SteadyNs;
+using ipc::UsableProcessors;
 
 // Lies in shared memory, one for each rank: on it sleep those who wait for something that this rank publishes
 // (or, for the mailbox of point to point, this rank itself). All zero is a valid bell.
@@ -51,8 +47,6 @@ inline void Publish(std::atomic<uint64_t>& word, uint64_t value, Bell& bell, boo
   Ring(bell);
 }
 
-// Of the monotonic clock.
-int64_t SteadyNs();
 // SteadyNs() plus `timeout`, at least 1 and at most the largest number.
 int64_t DeadlineNs(absl::Duration timeout);
 
@@ -85,9 +79,6 @@ struct Patience {
 // ranks may have been put on one processor. Where ranks must share processors, whoever waits holds up the one
 // it waits for, and yields at once.
 Patience PatienceFor(int ranks, int processors);
-
-// Processors that this process may use (affinity and cgroup quota), at least 1.
-int UsableProcessors();
 
 enum class Outcome {
   kReady,

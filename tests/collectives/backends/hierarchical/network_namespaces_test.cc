@@ -16,10 +16,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/ipc/host_identity.h"
 #include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
 #include "collectives/backends/shm/shm_backend.h"
-#include "collectives/network.h"
 #include "collectives/store/file/file_store.h"
 #include "collectives/store/prefix_store.h"
 #include "tests/collectives/backends/backend_fixture.h"
@@ -39,7 +39,7 @@ std::string AddressOf(int rank) { return rank < 2 ? "10.213.77.1" : "10.213.77.2
 
 // Reduces 4 MiB until it fails; says in the store that it has begun.
 absl::Status Work(Store* store, int rank) {
-  TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat("host/", rank), HostIdentity()));
+  TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat("host/", rank), ipc::HostIdentity()));
   PrefixStore keys(store, "backend");
   BackendOptions options = OptionsOf(&keys, rank, std::vector<std::string>(kWorld));
   for (int peer = 0; peer < kWorld; ++peer) {

@@ -78,7 +78,7 @@ TEST(SegmentTest, GeometryKeepsPiecesApartForEveryWorldSize) {
 TEST(SegmentTest, ASecondMappingSharesTheMemoryAndKeepsNoDescriptor) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto first, Segment::Create(2));
   const int passed = fcntl(first->descriptor(), F_DUPFD_CLOEXEC, 0);
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto second, Segment::Map(passed, 2));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto second, Segment::Map(ipc::Descriptor(passed), 2));
   EXPECT_EQ(fcntl(passed, F_GETFD), -1);
   first->area(1).progress = 7;
   EXPECT_EQ(second->area(1).progress.load(), 7u);
@@ -87,11 +87,11 @@ TEST(SegmentTest, ASecondMappingSharesTheMemoryAndKeepsNoDescriptor) {
 TEST(SegmentTest, MemoryThatCouldShrinkOrHasAnotherSizeIsRefused) {
   const int unsealed = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ASSERT_EQ(ftruncate(unsealed, Geometry(2).total_bytes), 0);
-  EXPECT_THAT(Segment::Map(unsealed, 2).status(),
+  EXPECT_THAT(Segment::Map(ipc::Descriptor(unsealed), 2).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not sealed")));
   EXPECT_EQ(fcntl(unsealed, F_GETFD), -1);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto two, Segment::Create(2));
-  EXPECT_THAT(Segment::Map(fcntl(two->descriptor(), F_DUPFD_CLOEXEC, 0), 4).status(),
+  EXPECT_THAT(Segment::Map(ipc::Descriptor(fcntl(two->descriptor(), F_DUPFD_CLOEXEC, 0)), 4).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 

@@ -1,0 +1,41 @@
+#include "base/ipc/futex.h"
+
+#include <atomic>
+#include <thread>
+
+#include "base/ipc/host_identity.h"
+#include "gtest/gtest.h"
+
+namespace tandem::ipc {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+TEST(FutexTest, AWakeEndsAWaitAndAWordThatDiffersBeginsNone) {
+  std::atomic<uint32_t> word{0};
+  const int64_t begin = SteadyNs();
+  FutexWait(&word, 1, 60 * kSecond);  // it is not 1
+  std::thread waker([&word] {
+    word.store(1);
+    FutexWake(&word);
+  });
+  while (word.load() == 0) FutexWait(&word, 0, 60 * kSecond);
+  waker.join();
+  EXPECT_LT(SteadyNs() - begin, 30 * kSecond);
+}
+
+TEST(FutexTest, AWaitEndsAtItsTime) {
+  std::atomic<uint32_t> word{0};
+  const int64_t begin = SteadyNs();
+  while (SteadyNs() - begin < 2'000'000) FutexWait(&word, 0, 1'000'000);
+  EXPECT_LT(SteadyNs() - begin, 30 * kSecond);
+}
+
+TEST(HostIdentityTest, IsTheSameEachTimeAndNotEmpty) {
+  EXPECT_EQ(HostIdentity(), HostIdentity());
+  EXPECT_GT(HostIdentity().size(), 10u);
+  EXPECT_GE(UsableProcessors(), 1);
+}
+
+}  // namespace
+}  // namespace tandem::ipc

@@ -1,0 +1,74 @@
+#include "base/ipc/unix_socket.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::ipc {
+namespace {
+
+using ::tandem::testing::StatusIs;
+
+TEST(UnixSocketTest, APacketTravelsWithADescriptor) {
+  const std::string name = absl::StrCat("tandem-test-", RandomToken());
+  TANDEM_ASSERT_OK_AND_ASSIGN(Descriptor listener, ListenAbstract(name, 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(Descriptor client, ConnectAbstract(name));
+  Descriptor server(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_GE(server.get(), 0);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Descriptor read_end(ends[0]), write_end(ends[1]);
+  ASSERT_TRUE(SendPacket(client.get(), "hello", 5, write_end.get()));
+  ASSERT_TRUE(AwaitReadable(server.get(), absl::Now() + absl::Seconds(30)));
+  char text[5];
+  Descriptor passed;
+  ASSERT_TRUE(ReceivePacket(server.get(), text, sizeof(text), &passed));
+  EXPECT_EQ(std::string(text, 5), "hello");
+  ASSERT_GE(passed.get(), 0);
+  write_end = Descriptor();
+  EXPECT_EQ(write(passed.get(), "x", 1), 1);
+  EXPECT_EQ(read(read_end.get(), text, 1), 1);
+}
+
+TEST(UnixSocketTest, APacketOfAnotherSizeOrTheEndIsNone) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  Descriptor one(ends[0]), two(ends[1]);
+  char text[8];
+  EXPECT_FALSE(ReceivePacket(two.get(), text, 4));  // nothing is there
+  EXPECT_FALSE(AwaitReadable(two.get(), absl::Now()));
+  ASSERT_TRUE(SendPacket(one.get(), "long one", 8));
+  EXPECT_FALSE(ReceivePacket(two.get(), text, 4));
+  ASSERT_TRUE(SendPacket(one.get(), "ab", 2));
+  EXPECT_FALSE(ReceivePacket(two.get(), text, 4));
+  one = Descriptor();
+  EXPECT_TRUE(AwaitReadable(two.get(), absl::Now() + absl::Seconds(30)));
+  EXPECT_FALSE(ReceivePacket(two.get(), text, 4));
+  EXPECT_FALSE(SendPacket(two.get(), "x", 1));
+}
+
+TEST(UnixSocketTest, NobodyIsReachedUnderANameThatIsGone) {
+  const std::string name = absl::StrCat("tandem-test-", RandomToken());
+  EXPECT_THAT(ConnectAbstract(name).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(Descriptor listener, ListenAbstract(name, 1));
+    EXPECT_THAT(ListenAbstract(name, 1).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+    TANDEM_ASSERT_OK(ConnectAbstract(name).status());
+  }
+  EXPECT_THAT(ConnectAbstract(name).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST(UnixSocketTest, TokensDiffer) {
+  EXPECT_EQ(RandomToken().size(), 32u);
+  EXPECT_NE(RandomToken(), RandomToken());
+}
+
+}  // namespace
+}  // namespace tandem::ipc

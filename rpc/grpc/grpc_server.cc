@@ -1,4 +1,4 @@
-// The gRPC side of rpc/server.h.
+#include "rpc/grpc/grpc_server.h"
 
 #include <algorithm>
 #include <atomic>
@@ -199,8 +199,8 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
-                                                      std::vector<Service> services) {
+absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& options,
+                                                        std::vector<Service> services) {
   TANDEM_ASSIGN_OR_RETURN(Address address, ParseAddress(options.listen));
   TANDEM_RETURN_IF_ERROR(CheckBindable(address, options.listen));
 

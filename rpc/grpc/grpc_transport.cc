@@ -1,4 +1,4 @@
-// The gRPC side of rpc/channel.h.
+#include "rpc/grpc/grpc_transport.h"
 
 #include <algorithm>
 #include <limits>
@@ -129,8 +129,8 @@ grpc::ChannelArguments Arguments(const ChannelOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
-                                                     const ChannelOptions& options) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& target,
+                                                             const ChannelOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(Address address, ParseAddress(target));
   if (!address.is_unix() && address.port == 0) {
     return absl::InvalidArgumentError(
@@ -139,9 +139,14 @@ absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
   KeepGrpcLibrary();
   // "dns:///" keeps gRPC from taking the host for a URI scheme; it also takes IP addresses as they are.
   const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
-  auto transport = std::make_unique<GrpcTransport>(
+  return std::make_unique<GrpcTransport>(
       grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)),
       address.is_unix());
+}
+
+absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
+                                                     const ChannelOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, MakeGrpcTransport(target, options));
   return MakeRetryingChannel(target, std::move(transport), std::make_unique<TimerQueue>(),
                              options.max_message_bytes);
 }

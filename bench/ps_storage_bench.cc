@@ -15,6 +15,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "base/random.h"
+#include "base/status.h"
 #include "benchmark/benchmark.h"
 #include "ps/partition/shard_map.h"
 #include "ps/storage/arena.h"
@@ -44,7 +45,7 @@ std::unique_ptr<TableStorage> FilledTable(uint32_t dim, const v1::OptimizerConfi
   std::vector<float> rows(ids.size() * dim);
   for (uint64_t first = 0; first < kRows; first += ids.size()) {
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = first + i;
-    table->Gather(ids, /*create=*/true, rows.data());
+    TANDEM_CHECK(table->Gather(ids, /*create=*/true, rows.data()).ok());
   }
   return table;
 }
@@ -122,7 +123,7 @@ void TableBesidePlainGather(benchmark::State& state) {
     const std::vector<uint64_t>& third = batches[(next + kBatches / 4) % kBatches];
     plain.push_back(seconds([&] { rows.Gather<3>(batch, out.data()); }));
     plain_l2.push_back(seconds([&] { rows.Gather<2>(third, out.data()); }));
-    tabled.push_back(seconds([&] { table->Gather(other, /*create=*/true, out.data()); }));
+    tabled.push_back(seconds([&] { TANDEM_CHECK(table->Gather(other, /*create=*/true, out.data()).ok()); }));
   }
   const auto median = [](std::vector<double>& times) {
     std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
@@ -142,7 +143,8 @@ void TableGather(benchmark::State& state) {
   const auto batches = RandomBatches(ids);
   std::vector<float> out(ids * dim);
   size_t next = 0;
-  for (auto _ : state) table->Gather(batches[next++ % kBatches], /*create=*/true, out.data());
+  for (auto _ : state)
+    TANDEM_CHECK(table->Gather(batches[next++ % kBatches], /*create=*/true, out.data()).ok());
   Report(state, *table, dim, ids);
 }
 
@@ -163,7 +165,7 @@ void TableApply(benchmark::State& state, const v1::OptimizerConfig& optimizer) {
   for (auto _ : state) {
     const std::vector<uint64_t>& batch = batches[next++ % kBatches];
     rows += static_cast<int64_t>(batch.size());
-    table->Apply(batch, gradients.data(), {});
+    TANDEM_CHECK(table->Apply(batch, gradients.data(), {}).ok());
   }
   Report(state, *table, dim, ids);
   state.SetItemsProcessed(rows);
@@ -185,7 +187,7 @@ void TableCreate(benchmark::State& state) {
       state.ResumeTiming();
     }
     for (uint64_t& id : batch) id = next++;
-    table->Gather(batch, /*create=*/true, out.data());
+    TANDEM_CHECK(table->Gather(batch, /*create=*/true, out.data()).ok());
   }
   Report(state, *table, dim, ids);
 }

@@ -93,7 +93,7 @@ absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const u
     index->set_offset(out.offset());
     out.BeginCrc();
     uint64_t rows = 0;
-    storage.VisitBucket(bucket, [&](uint64_t id, const float* row, const RowHistory& history) {
+    const auto write = [&](uint64_t id, const float* row, const RowHistory& history) {
       out.Add(&id, sizeof(id));
       out.Add(&history.version, sizeof(history.version));
       out.Add(&history.count, sizeof(history.count));
@@ -101,7 +101,8 @@ absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const u
       out.Add(packed);
       out.Add(row + dim, (header.row_floats() - dim) * sizeof(float));
       ++rows;
-    });
+    };
+    TANDEM_RETURN_IF_ERROR(storage.VisitBucket(bucket, write));
     const std::string filter = storage.SaveFilter(bucket);
     out.Add(filter);
     index->set_filter_bytes(filter.size());

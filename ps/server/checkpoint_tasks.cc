@@ -240,11 +240,14 @@ absl::Status ParameterServer::Impl::LoadRows(TableFileReader& file, const v1::Ta
       saved.kind() == config.admission().kind() && saved.counters() == config.admission().counters();
   for (const v1::BucketIndex& bucket : file.footer().buckets()) {
     if (same_buckets && shard_map_.OwnerOfBucket(bucket.bucket()) != options_.index) continue;
+    absl::Status restored;
     const auto restore = [&](uint64_t id, const float* row, const RowHistory& history) {
-      if (same_buckets || shard_map_.OwnerOf(id) == options_.index) storage.Restore(id, row, history);
+      if (!same_buckets && shard_map_.OwnerOf(id) != options_.index) return;
+      if (restored.ok()) restored = storage.Restore(id, row, history);
     };
     std::string filter;
     TANDEM_RETURN_IF_ERROR(file.ReadBucket(bucket, restore, &filter));
+    TANDEM_RETURN_IF_ERROR(restored);
     if (stopping_) return absl::CancelledError("the server is stopping");
     // Counters of another admission, or of buckets cut otherwise, mean nothing here: ids are counted anew.
     if (filter.empty() || !same_buckets || !same_admission) continue;

@@ -196,7 +196,8 @@ void ServerTable::Advance(Worker& worker, uint64_t step) {
   worker.clock = step + 1;
 }
 
-uint64_t ServerTable::ApplyMerged(TableStorage& storage, absl::Span<const TablePush* const> pushes) const {
+absl::StatusOr<uint64_t> ServerTable::ApplyMerged(TableStorage& storage,
+                                                  absl::Span<const TablePush* const> pushes) const {
   const TablePush* only = nullptr;
   size_t parts = 0;
   size_t rows = 0;
@@ -254,7 +255,7 @@ void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
     ++busy_;
     const std::shared_ptr<TableStorage> storage = storage_;
     mutex_.Unlock();
-    const uint64_t missing = ApplyMerged(*storage, pushes);
+    const uint64_t missing = ApplyMerged(*storage, pushes).value();
     const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
     for (size_t i = 0; i < pushes.size(); ++i) {
       const uint64_t staleness = before > pushes[i]->pulled_version ? before - pushes[i]->pulled_version : 0;
@@ -333,7 +334,7 @@ void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>*
       next->waiting.erase(next->waiting.begin());
       waiting_bytes_.fetch_sub(push.memory_bytes, std::memory_order_relaxed);
       const TablePush* const alone = &push;
-      const uint64_t missing = ApplyMerged(*storage_, {&alone, 1});
+      const uint64_t missing = ApplyMerged(*storage_, {&alone, 1}).value();
       const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
       counters_.AddPush(push.ids.size(), missing,
                         before > push.pulled_version ? before - push.pulled_version : 0);

@@ -26,6 +26,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
@@ -136,8 +137,8 @@ class ServerTable {
   // `settled` of pushes that are left waiting for others, not for a thread.
   void CollectBlockedLocked(std::vector<std::function<void(uint64_t)>>* settled)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Applies pushes as one update. Returns how many entries had no row.
-  uint64_t ApplyMerged(TableStorage& storage, absl::Span<const TablePush* const> pushes) const;
+  // Applies pushes as one update. Returns how many entries had no row, or why the table is damaged.
+  absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage, absl::Span<const TablePush* const> pushes) const;
 
   const v1::TableConfig created_config_;
   BufferPool* const buffers_;

@@ -42,8 +42,8 @@ void BucketedStorage::ForEachBlock(const Grouping& grouping, const F& f) ABSL_NO
   }
 }
 
-uint64_t BucketedStorage::Apply(absl::Span<const uint64_t> ids, const float* gradients,
-                                const ApplyOptions& options) {
+absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, const float* gradients,
+                                                const ApplyOptions& options) {
   const uint64_t time = clock_.fetch_add(1, std::memory_order_relaxed) + 1;
   const uint32_t now = static_cast<uint32_t>(time);
   uint64_t skipped = 0;

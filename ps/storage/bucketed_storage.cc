@@ -97,7 +97,7 @@ StorageStatistics BucketedStorage::Statistics() const {
   return statistics;
 }
 
-void BucketedStorage::VisitBucket(uint32_t bucket, RowVisitor visit) {
+absl::Status BucketedStorage::VisitBucket(uint32_t bucket, RowVisitor visit) {
   TANDEM_CHECK(bucket <= bucket_mask_);
   struct Found {
     uint64_t id;
@@ -116,10 +116,11 @@ void BucketedStorage::VisitBucket(uint32_t bucket, RowVisitor visit) {
     std::copy_n(layout_.state(one.row), layout_.state_floats, floats.data() + dim_);
     visit(one.id, floats.data(), {one.version, layout_.count(one.row)});
   }
+  return absl::OkStatus();
 }
 
-void BucketedStorage::Restore(uint64_t id, const float* floats, const RowHistory& history) {
-  if (OutOfRange(id)) return;
+absl::Status BucketedStorage::Restore(uint64_t id, const float* floats, const RowHistory& history) {
+  if (OutOfRange(id)) return absl::OkStatus();
   const uint64_t hash = Mix64(id);
   const uint32_t b = BucketOfHash(hash);
   absl::MutexLock lock(&LockOfBucket(b));
@@ -130,6 +131,7 @@ void BucketedStorage::Restore(uint64_t id, const float* floats, const RowHistory
   std::copy_n(floats + dim_, layout_.state_floats, layout_.state(row));
   layout_.set_count(row, history.count);
   store.index().Find(id)->version = history.version;
+  return absl::OkStatus();
 }
 
 std::string BucketedStorage::SaveFilter(uint32_t bucket) const {

@@ -47,16 +47,16 @@ class BucketedStorage : public TableStorage {
 
   void CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns);
 
-  void Gather(absl::Span<const uint64_t> ids, bool create, float* out) override;
-  size_t GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age, bool create,
-                     float* out, uint8_t* sent) override;
-  uint64_t Apply(absl::Span<const uint64_t> ids, const float* gradients,
-                 const ApplyOptions& options) override;
+  absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) override;
+  absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age,
+                                     bool create, float* out, uint8_t* sent) override;
+  absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t> ids, const float* gradients,
+                                 const ApplyOptions& options) override;
   uint64_t rows() const override { return num_rows_.load(std::memory_order_relaxed); }
   StorageStatistics Statistics() const override;
   uint32_t row_floats() const override { return static_cast<uint32_t>(layout_.row_floats()); }
-  void VisitBucket(uint32_t bucket, RowVisitor visit) override;
-  void Restore(uint64_t id, const float* row, const RowHistory& history) override;
+  absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) override;
+  absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) override;
   std::string SaveFilter(uint32_t bucket) const override;
   bool RestoreFilter(uint32_t bucket, absl::string_view counters) override;
   uint64_t clock() const override { return clock_.load(std::memory_order_relaxed); }

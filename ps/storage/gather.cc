@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "base/status.h"
 #include "ps/storage/bucketed_storage.h"
 #include "ps/storage/prefetch.h"
 #include "ps/storage/row_codec.h"
@@ -24,15 +25,16 @@ constexpr size_t kRing = 64;
 
 }  // namespace
 
-void BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create, float* out) {
+absl::Status BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create, float* out) {
   std::vector<uint32_t> missing;
   for (size_t first = 0; first < ids.size(); first += kRun) {
     GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), out + first * dim_, &missing);
   }
-  if (missing.empty()) return;
+  if (missing.empty()) return absl::OkStatus();
   // Those that had to look further came late; rows are made in the order given.
   std::sort(missing.begin(), missing.end());
   FillMissing(ids, missing, create, out);
+  return absl::OkStatus();
 }
 
 bool BucketedStorage::NeedsNewer(uint64_t id, uint32_t cached, uint32_t now, uint64_t max_age) const {
@@ -46,8 +48,9 @@ bool BucketedStorage::NeedsNewer(uint64_t id, uint32_t cached, uint32_t now, uin
   return cell == nullptr || static_cast<int32_t>(cell->version - cached) > 0;
 }
 
-size_t BucketedStorage::GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age,
-                                    bool create, float* out, uint8_t* sent) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::StatusOr<size_t> BucketedStorage::GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached,
+                                                    uint64_t max_age, bool create, float* out,
+                                                    uint8_t* sent) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   std::fill_n(sent, (ids.size() + 7) / 8, uint8_t{0});
   std::vector<uint64_t> wanted;
   for (size_t first = 0; first < ids.size(); first += kRun) {
@@ -67,7 +70,7 @@ size_t BucketedStorage::GatherNewer(absl::Span<const uint64_t> ids, const uint32
     }
   }
   // What is updated between the two looks is sent newer than it need be.
-  Gather(wanted, create, out);
+  TANDEM_RETURN_IF_ERROR(Gather(wanted, create, out));
   return wanted.size();
 }
 

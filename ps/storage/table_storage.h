@@ -9,12 +9,17 @@
 // time: what it does to one row is atomic, what it does to several is not.
 //
 // Time is counted in updates: the clock is the number of calls of Apply.
+//
+// Only tables whose rows also lie on disk (TableConfig.spill, ps/tiers) ever return an error: one that names
+// table, directory and cause. The other tables' calls return OK.
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "tandem/v1/parameter_server.pb.h"
@@ -58,36 +63,37 @@ class TableStorage {
   // out[i * dim, (i+1) * dim) = row ids[i]. An absent row (never made, not admitted, evicted) has its initial
   // value, a function of (seed, id), rounded as it would be when stored; with `create` it also comes into
   // being, if the table admits every id (EMBEDDING only; a DENSE id out of range reads as zeros). Ids may
-  // repeat. Changes no history.
-  virtual void Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
+  // repeat. Changes no history. After an error `out` is unspecified and the table as good as before.
+  virtual absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
 
   // The rows of copies that no longer serve: of ids[i], read when the table's clock was cached[i] (its low
   // half; 0: there is no copy), when the row was updated since and the clock has moved on by more than
   // `max_age`, or there is no copy. They are written one after the other; bit i % 8 of sent[i / 8]
   // ((ids.size() + 7) / 8 bytes) says whether row i is among them. Returns how many are. Else as Gather.
-  virtual size_t GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age,
-                             bool create, float* out, uint8_t* sent) = 0;
+  virtual absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached,
+                                             uint64_t max_age, bool create, float* out, uint8_t* sent) = 0;
 
   // Applies the optimizer once to each distinct id, with the sum of its gradients (added in the order given),
   // and moves the clock on by one; gradients is [ids.size() x dim]. An id without a row gets one if admission
   // wants it now, else it is skipped; returns how many entries were. Then rows that eviction wants gone are
-  // erased.
-  virtual uint64_t Apply(absl::Span<const uint64_t> ids, const float* gradients,
-                         const ApplyOptions& options) = 0;
+  // erased. DataLoss: some of the rows could not be read, and this update of them is lost. A table with such
+  // a gap serves no more: Gather, GatherNewer, Apply and VisitBucket return that error until Clear.
+  virtual absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t> ids, const float* gradients,
+                                         const ApplyOptions& options) = 0;
 
-  virtual uint64_t rows() const = 0;
+  virtual uint64_t rows() const = 0;  // in memory and on disk
   virtual StorageStatistics Statistics() const = 0;
 
   // For checkpoints. A stored row is [dim embedding floats, then the optimizer state], row_floats in all (a
   // step count the optimizer keeps per row is one of the state floats).
   virtual uint32_t row_floats() const = 0;
   // Calls visit(id, row, history) for each row of `bucket`, under its lock, in ascending order of id (so that
-  // files do not depend on arrival order). row is [row_floats].
+  // files do not depend on arrival order). row is [row_floats]. After an error some were not visited.
   using RowVisitor = absl::FunctionRef<void(uint64_t id, const float* row, const RowHistory& history)>;
-  virtual void VisitBucket(uint32_t bucket, RowVisitor visit) = 0;
+  virtual absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) = 0;
   // Puts a row there ([row_floats]; rounded to nearest), replacing what the id had. A DENSE table takes only
-  // ids in range; others are ignored.
-  virtual void Restore(uint64_t id, const float* row, const RowHistory& history) = 0;
+  // ids in range; others are ignored. After an error the id has what it had.
+  virtual absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) = 0;
   // The admission counters of `bucket`, and their replacement: what SaveFilter returned for the same bucket
   // of a table with the same admission. False, and nothing changed, when that cannot be.
   virtual std::string SaveFilter(uint32_t bucket) const = 0;

@@ -29,20 +29,24 @@ using Rows = std::map<uint64_t, std::vector<float>>;
 class MapStorage : public TableStorage {
  public:
   explicit MapStorage(Rows rows) : rows_(std::move(rows)) {}
-  void Gather(absl::Span<const uint64_t>, bool, float*) override {}
-  size_t GatherNewer(absl::Span<const uint64_t>, const uint32_t*, uint64_t, bool, float*, uint8_t*) override {
+  absl::Status Gather(absl::Span<const uint64_t>, bool, float*) override { return absl::OkStatus(); }
+  absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t>, const uint32_t*, uint64_t, bool, float*,
+                                     uint8_t*) override {
     return 0;
   }
-  uint64_t Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override { return 0; }
+  absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override {
+    return 0;
+  }
   uint64_t rows() const override { return rows_.size(); }
   StorageStatistics Statistics() const override { return {}; }
   uint32_t row_floats() const override { return kRowFloats; }
-  void VisitBucket(uint32_t bucket, RowVisitor visit) override {
+  absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) override {
     for (const auto& [id, row] : rows_) {
       if (BucketOf(id, kBuckets) == bucket) visit(id, row.data(), {});
     }
+    return absl::OkStatus();
   }
-  void Restore(uint64_t, const float*, const RowHistory&) override {}
+  absl::Status Restore(uint64_t, const float*, const RowHistory&) override { return absl::OkStatus(); }
   std::string SaveFilter(uint32_t) const override { return {}; }
   bool RestoreFilter(uint32_t, absl::string_view) override { return false; }
   uint64_t clock() const override { return 0; }

@@ -23,6 +23,7 @@
 #include "ps/storage/row_codec.h"
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"
+#include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {
 namespace {
@@ -169,9 +170,9 @@ class Model {
 Rows AllRows(TableStorage* table, uint32_t num_buckets) {
   Rows rows;
   for (uint32_t b = 0; b < num_buckets; ++b) {
-    table->VisitBucket(b, [&](uint64_t id, const float* row, const RowHistory& history) {
+    TANDEM_EXPECT_OK(table->VisitBucket(b, [&](uint64_t id, const float* row, const RowHistory& history) {
       rows[id] = {{row, row + table->row_floats()}, history.version, history.count};
-    });
+    }));
   }
   return rows;
 }
@@ -181,8 +182,9 @@ std::unique_ptr<TableStorage> Reloaded(const v1::TableConfig& config, uint32_t n
                                        TableStorage* from) {
   auto to = TableStorage::Create(config, num_buckets, [](uint32_t) { return true; });
   for (uint32_t b = 0; b < num_buckets; ++b) {
-    from->VisitBucket(
-        b, [&](uint64_t id, const float* row, const RowHistory& history) { to->Restore(id, row, history); });
+    TANDEM_EXPECT_OK(from->VisitBucket(b, [&](uint64_t id, const float* row, const RowHistory& history) {
+      TANDEM_EXPECT_OK(to->Restore(id, row, history));
+    }));
     const std::string filter = from->SaveFilter(b);
     if (!filter.empty()) EXPECT_TRUE(to->RestoreFilter(b, filter));
   }
@@ -265,7 +267,7 @@ TEST_P(PoliciesModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperationsAndR
     if (choice < 9) {
       const bool create = choice < 7;
       std::vector<float> got(ids.size() * dim), want;
-      table->Gather(ids, create, got.data());
+      TANDEM_EXPECT_OK(table->Gather(ids, create, got.data()));
       for (const uint64_t id : ids) {
         const std::vector<float> row = model.Read(id, create);
         want.insert(want.end(), row.begin(), row.end());
@@ -274,7 +276,7 @@ TEST_P(PoliciesModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperationsAndR
     } else if (choice < 18) {
       std::vector<float> gradients(ids.size() * dim);
       for (float& g : gradients) g = random.Uniform() - 0.5f;
-      ASSERT_EQ(table->Apply(ids, gradients.data(), {}), model.Apply(ids, gradients)) << operation;
+      ASSERT_EQ(*table->Apply(ids, gradients.data(), {}), model.Apply(ids, gradients)) << operation;
     } else if (choice == 18) {
       table = Reloaded(config, num_buckets, table.get());
     } else if (operation % 4 == 0) {
@@ -313,8 +315,8 @@ TEST_P(PoliciesModelTest, DecisionsAndValuesDoNotDependOnHowBucketsAreSpreadOver
         // Workers pull in any order.
         std::vector<uint64_t> pulled = mine;
         if (servers == 2) std::reverse(pulled.begin(), pulled.end());
-        tables[s]->Gather(pulled, /*create=*/true, rows.data());
-        tables[s]->Apply(mine, gradients.data(), {});
+        TANDEM_EXPECT_OK(tables[s]->Gather(pulled, /*create=*/true, rows.data()));
+        TANDEM_EXPECT_OK(tables[s]->Apply(mine, gradients.data(), {}));
       }
     }
     Rows all;
@@ -331,12 +333,12 @@ TEST(ByteBudgetTest, IsKeptAndRowsThatLeftReadAsTheyBegan) {
   config.set_byte_budget(8 << 20);
   const auto table = TableStorage::Create(config, 256, [](uint32_t) { return true; });
   std::vector<float> initial(16), rows(1000 * 16);
-  table->Gather({0}, /*create=*/false, initial.data());
+  TANDEM_EXPECT_OK(table->Gather({0}, /*create=*/false, initial.data()));
   for (uint64_t first = 0; first < 100000; first += 1000) {
     std::vector<uint64_t> ids;
     for (uint64_t id = first; id < first + 1000; ++id) ids.push_back(id);
-    table->Gather(ids, /*create=*/true, rows.data());
-    EXPECT_EQ(table->Apply(ids, rows.data(), {}), 0);
+    TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/true, rows.data()));
+    EXPECT_EQ(*table->Apply(ids, rows.data(), {}), 0);
   }
   const StorageStatistics statistics = table->Statistics();
   EXPECT_LE(statistics.rows, statistics.budget_rows);
@@ -344,10 +346,10 @@ TEST(ByteBudgetTest, IsKeptAndRowsThatLeftReadAsTheyBegan) {
   EXPECT_EQ(statistics.admitted_rows, 100000);
   EXPECT_EQ(statistics.evicted_rows, 100000 - statistics.rows);
   EXPECT_LE(static_cast<double>(statistics.bytes), 1.15 * (8 << 20));  // the budget, and one step's new rows
-  table->Gather({0}, /*create=*/false, rows.data());
+  TANDEM_EXPECT_OK(table->Gather({0}, /*create=*/false, rows.data()));
   EXPECT_TRUE(std::equal(initial.begin(), initial.end(), rows.begin()));
   const std::vector<float> gradient(16, 1.0f);
-  EXPECT_EQ(table->Apply({0}, gradient.data(), {}), 1);  // a gradient for it is dropped
+  EXPECT_EQ(*table->Apply({0}, gradient.data(), {}), 1);  // a gradient for it is dropped
 }
 
 TEST(TtlTest, ATableThatIsNoLongerUsedGivesItsMemoryBack) {
@@ -357,9 +359,9 @@ TEST(TtlTest, ATableThatIsNoLongerUsedGivesItsMemoryBack) {
   std::vector<uint64_t> ids(100000);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = i;
   std::vector<float> rows(ids.size() * 16);
-  table->Gather(ids, /*create=*/true, rows.data());
+  TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/true, rows.data()));
   const uint64_t full = table->Statistics().bytes;
-  for (int update = 0; update < 400; ++update) table->Apply({}, nullptr, {});
+  for (int update = 0; update < 400; ++update) TANDEM_EXPECT_OK(table->Apply({}, nullptr, {}));
   EXPECT_EQ(table->rows(), 0);
   EXPECT_LT(table->Statistics().bytes, full / 4);
 }
@@ -371,9 +373,9 @@ TEST(RefusedIdsTest, ReadAsTheirInitialValueAndTheirGradientsAreCounted) {
   const float gradient[] = {1, 1};
   float row[2];
   for (int push = 1; push <= 4; ++push) {
-    table->Gather({7}, /*create=*/true, row);
+    TANDEM_EXPECT_OK(table->Gather({7}, /*create=*/true, row));
     EXPECT_EQ(row[0], push <= 3 ? 3.0f : 2.0f);
-    EXPECT_EQ(table->Apply({7}, gradient, {}), push < 3 ? 1 : 0);
+    EXPECT_EQ(*table->Apply({7}, gradient, {}), push < 3 ? 1 : 0);
   }
   const StorageStatistics statistics = table->Statistics();
   EXPECT_EQ(statistics.rows, 1);
@@ -385,11 +387,12 @@ TEST(RowFactorsTest, MultiplyTheLearningRateOfTheirRows) {
   const auto table =
       TableStorage::Create(EmbeddingTable("t", 1, Sgd(1.0f), Zeros()), 256, [](uint32_t) { return true; });
   std::vector<float> rows(3);
-  table->Gather({1, 2, 3}, /*create=*/true, rows.data());
+  TANDEM_EXPECT_OK(table->Gather({1, 2, 3}, /*create=*/true, rows.data()));
   const std::vector<float> gradients = {1, 1, 1, 1};
   const std::vector<float> factors = {1, 0.5f, 2, 4};
-  table->Apply({1, 2, 3, 1}, gradients.data(), {.learning_rate_factor = 10, .row_factors = factors.data()});
-  table->Gather({1, 2, 3}, /*create=*/false, rows.data());
+  TANDEM_EXPECT_OK(table->Apply({1, 2, 3, 1}, gradients.data(),
+                                {.learning_rate_factor = 10, .row_factors = factors.data()}));
+  TANDEM_EXPECT_OK(table->Gather({1, 2, 3}, /*create=*/false, rows.data()));
   EXPECT_THAT(rows, ::testing::ElementsAre(-20, -5, -20));
 }
 
@@ -410,17 +413,17 @@ TEST(PoliciesThreadsTest, NoRowIsEverSeenHalfWrittenWhileOthersAreAdmittedAndEvi
       for (int call = 0; call < 30; ++call) {
         const std::vector<uint64_t> ids = RandomIds(&random, 3000, 300);
         std::vector<float> rows(ids.size() * c.dim);
-        table->Gather(ids, /*create=*/seed % 2 == 0, rows.data());
+        TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/seed % 2 == 0, rows.data()));
         for (size_t i = 0; i < ids.size(); ++i) {
           const float* const row = &rows[i * c.dim];
           torn += !std::all_of(row, row + c.dim, [&](float v) { return v == row[0]; });
         }
         std::fill(rows.begin(), rows.end(), 1.0f);
-        table->Apply(ids, rows.data(), {});
-        table->VisitBucket(static_cast<uint32_t>(random.Below(64)),
-                           [&](uint64_t, const float* row, const RowHistory&) {
-                             torn += !std::all_of(row, row + c.dim, [&](float v) { return v == row[0]; });
-                           });
+        TANDEM_EXPECT_OK(table->Apply(ids, rows.data(), {}));
+        TANDEM_EXPECT_OK(table->VisitBucket(
+            static_cast<uint32_t>(random.Below(64)), [&](uint64_t, const float* row, const RowHistory&) {
+              torn += !std::all_of(row, row + c.dim, [&](float v) { return v == row[0]; });
+            }));
       }
     };
     std::vector<std::thread> threads;

@@ -15,6 +15,7 @@
 #include "ps/optimizers/optimizer.h"
 #include "ps/partition/shard_map.h"
 #include "ps/table.h"
+#include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {
 namespace {
@@ -92,13 +93,13 @@ std::map<uint64_t, std::vector<float>> AllRows(TableStorage* table, uint32_t num
   for (uint32_t b = 0; b < num_buckets; ++b) {
     bool first = true;
     uint64_t last = 0;
-    table->VisitBucket(b, [&](uint64_t id, const float* row, const RowHistory&) {
+    TANDEM_EXPECT_OK(table->VisitBucket(b, [&](uint64_t id, const float* row, const RowHistory&) {
       EXPECT_TRUE(first || id > last);
       EXPECT_EQ(BucketOf(id, num_buckets), b);
       EXPECT_TRUE(rows.emplace(id, std::vector<float>(row, row + table->row_floats())).second);
       first = false;
       last = id;
-    });
+    }));
   }
   return rows;
 }
@@ -146,19 +147,19 @@ TEST_P(TableStorageModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperations
     if (choice < 10) {
       const bool create = choice < 7;
       std::vector<float> got(ids.size() * param.dim), want;
-      table->Gather(ids, create, got.data());
+      TANDEM_EXPECT_OK(table->Gather(ids, create, got.data()));
       model.Gather(ids, create, &want);
       ASSERT_EQ(got, want) << "operation " << operation;
     } else if (choice < 18) {
       const std::vector<float> gradients = RandomFloats(&random, ids.size() * param.dim);
       const float scale = choice == 17 ? 0.5f : 1.0f;
-      ASSERT_EQ(table->Apply(ids, gradients.data(), {.learning_rate_factor = scale}),
+      ASSERT_EQ(*table->Apply(ids, gradients.data(), {.learning_rate_factor = scale}),
                 model.Apply(ids, gradients, scale));
     } else if (choice == 18) {
       for (size_t i = 0; i < ids.size() && i < 10; ++i) {
         std::vector<float> row = RandomFloats(&random, table->row_floats());
         for (float& v : row) v = std::abs(v);  // accumulators are never negative
-        table->Restore(ids[i], row.data(), {});
+        TANDEM_EXPECT_OK(table->Restore(ids[i], row.data(), {}));
         model.rows()[ids[i]] = row;
       }
     } else if (operation % 4 == 0) {
@@ -197,10 +198,10 @@ TEST(TableStorageTest, ValuesDependNeitherOnOrderOfArrivalNorOnHowBucketsAreSpli
         std::vector<uint64_t> making = split[s];
         if (servers == 2) std::reverse(making.begin(), making.end());
         std::vector<float> rows(split[s].size() * 8), gradients;
-        tables[s]->Gather(making, /*create=*/true, rows.data());
-        tables[s]->Gather(split[s], /*create=*/false, rows.data());
+        TANDEM_EXPECT_OK(tables[s]->Gather(making, /*create=*/true, rows.data()));
+        TANDEM_EXPECT_OK(tables[s]->Gather(split[s], /*create=*/false, rows.data()));
         for (const float v : rows) gradients.push_back(v * 0.3f + 0.1f);
-        EXPECT_EQ(tables[s]->Apply(split[s], gradients.data(), {}), 0);
+        EXPECT_EQ(*tables[s]->Apply(split[s], gradients.data(), {}), 0);
       }
     }
     std::map<uint64_t, std::vector<float>> all;
@@ -213,10 +214,10 @@ TEST(TableStorageTest, ValuesDependNeitherOnOrderOfArrivalNorOnHowBucketsAreSpli
 TEST(TableStorageTest, AMissingRowShiftsNoOtherRowsGradient) {
   const std::unique_ptr<TableStorage> table = Make(EmbeddingTable("t", 2, Sgd(1.0f), Zeros()));
   float out[6];
-  table->Gather({1, 3}, /*create=*/true, out);
+  TANDEM_EXPECT_OK(table->Gather({1, 3}, /*create=*/true, out));
   const float gradients[] = {1, 2, 10, 20, 3, 4};
-  EXPECT_EQ(table->Apply({1, 2, 3}, gradients, {}), 1);
-  table->Gather({1, 2, 3}, /*create=*/false, out);
+  EXPECT_EQ(*table->Apply({1, 2, 3}, gradients, {}), 1);
+  TANDEM_EXPECT_OK(table->Gather({1, 2, 3}, /*create=*/false, out));
   EXPECT_THAT(out, ElementsAre(-1, -2, 0, 0, -3, -4));
   EXPECT_EQ(table->rows(), 2);
 }
@@ -225,7 +226,7 @@ TEST(TableStorageTest, ReadingWithoutCreateLeavesNoTrace) {
   const std::unique_ptr<TableStorage> table = Make(EmbeddingTable("t", 4, Sgd(1.0f), Constant(2)));
   std::vector<float> out(40);
   const uint64_t bytes = table->Statistics().bytes;
-  table->Gather({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, /*create=*/false, out.data());
+  TANDEM_EXPECT_OK(table->Gather({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, /*create=*/false, out.data()));
   EXPECT_THAT(out, Each(2.0f));
   EXPECT_EQ(table->rows(), 0);
   EXPECT_LT(table->Statistics().bytes, bytes + 4096);  // working memory of the call itself
@@ -235,14 +236,14 @@ TEST(TableStorageTest, TwoRepetitionsAreOneUpdateWithTheirSum) {
   // Adagrad tells one update by 3 from updates by 1 and 2: its first step is always the learning rate.
   const std::unique_ptr<TableStorage> table = Make(EmbeddingTable("t", 1, Adagrad(0.5f), Zeros()));
   float out[1];
-  table->Gather({7}, /*create=*/true, out);
+  TANDEM_EXPECT_OK(table->Gather({7}, /*create=*/true, out));
   const float gradients[] = {1, 2};
-  EXPECT_EQ(table->Apply({7, 7}, gradients, {}), 0);
-  table->VisitBucket(BucketOf(7, 256), [](uint64_t id, const float* row, const RowHistory&) {
+  EXPECT_EQ(*table->Apply({7, 7}, gradients, {}), 0);
+  TANDEM_EXPECT_OK(table->VisitBucket(BucketOf(7, 256), [](uint64_t id, const float* row, const RowHistory&) {
     EXPECT_EQ(id, 7);
     EXPECT_FLOAT_EQ(row[0], -0.5f);
     EXPECT_FLOAT_EQ(row[1], 9.0f);
-  });
+  }));
 }
 
 TEST(TableStorageTest, ADenseTableHasItsRowsFromTheStart) {
@@ -252,13 +253,13 @@ TEST(TableStorageTest, ADenseTableHasItsRowsFromTheStart) {
   EXPECT_EQ(table->rows(), 3);
   Model model(config);
   std::vector<float> got(4 * 1024), want;
-  table->Gather({2, 0, 1, 3}, /*create=*/true, got.data());
+  TANDEM_EXPECT_OK(table->Gather({2, 0, 1, 3}, /*create=*/true, got.data()));
   model.Gather({2, 0, 1}, /*create=*/true, &want);
   want.resize(4 * 1024, 0.0f);  // id 3 is out of range: zeros
   EXPECT_EQ(got, want);
   EXPECT_EQ(table->rows(), 3);
-  EXPECT_EQ(table->Apply({0, 3, uint64_t{1} << 63}, got.data(), {}), 2);
-  table->Restore(3, got.data(), {});
+  EXPECT_EQ(*table->Apply({0, 3, uint64_t{1} << 63}, got.data(), {}), 2);
+  TANDEM_EXPECT_OK(table->Restore(3, got.data(), {}));
   EXPECT_EQ(table->rows(), 3);
 }
 
@@ -279,15 +280,15 @@ TEST(TableStorageTest, ADenseTableHoldsOnlyRowsOfOwnedBuckets) {
 TEST(TableStorageTest, ClearForgetsADenseTableToo) {
   const std::unique_ptr<TableStorage> table = Make(DenseTable("d", 1024, Sgd(1.0f), Constant(3)));
   std::vector<float> row(1024, 1.0f);
-  EXPECT_EQ(table->Apply({0}, row.data(), {}), 0);
+  EXPECT_EQ(*table->Apply({0}, row.data(), {}), 0);
   table->Clear();
   EXPECT_EQ(table->rows(), 0);
-  table->Gather({0}, /*create=*/true, row.data());
+  TANDEM_EXPECT_OK(table->Gather({0}, /*create=*/true, row.data()));
   EXPECT_THAT(row, Each(3.0f));
   EXPECT_EQ(table->rows(), 0);
   row.assign(1024, 7.0f);
-  table->Restore(0, row.data(), {});
-  table->Gather({0}, /*create=*/false, row.data());
+  TANDEM_EXPECT_OK(table->Restore(0, row.data(), {}));
+  TANDEM_EXPECT_OK(table->Gather({0}, /*create=*/false, row.data()));
   EXPECT_THAT(row, Each(7.0f));
 }
 
@@ -300,7 +301,7 @@ TEST(TableStorageTest, BytesCoverTheRowsAndSmallTablesStaySmall) {
     std::vector<float> out(ids.size() * 16);
     for (size_t i = 0; i < ids.size(); i += 1000) {
       const size_t n = std::min<size_t>(1000, ids.size() - i);
-      table->Gather(absl::MakeConstSpan(ids).subspan(i, n), /*create=*/true, out.data());
+      TANDEM_EXPECT_OK(table->Gather(absl::MakeConstSpan(ids).subspan(i, n), /*create=*/true, out.data()));
     }
   };
   const double payload = 2 * 16 * 4;

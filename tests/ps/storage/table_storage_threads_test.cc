@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"
+#include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {
 namespace {
@@ -44,10 +45,10 @@ void Train(TableStorage* table, uint64_t seed, Counts* counts) {
   for (int call = 0; call < kCalls; ++call) {
     const std::vector<uint64_t> ids = RandomIds(&random);
     rows.assign(ids.size() * kDim, -1.0f);
-    table->Gather(ids, /*create=*/true, rows.data());
+    TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/true, rows.data()));
     for (size_t i = 0; i < ids.size(); ++i) counts->torn += !AllEqual(&rows[i * kDim], kDim);
     rows.assign(ids.size() * kDim, -1.0f);
-    const uint64_t missing = table->Apply(ids, rows.data(), {});
+    const uint64_t missing = *table->Apply(ids, rows.data(), {});
     if (missing == 0) {
       for (const uint64_t id : ids) ++counts->applied[id];
     }
@@ -60,11 +61,11 @@ void Read(TableStorage* table, uint64_t seed, const std::atomic<bool>* stop, Cou
   while (!*stop) {
     const std::vector<uint64_t> ids = RandomIds(&random);
     rows.assign(ids.size() * kDim, -1.0f);
-    table->Gather(ids, /*create=*/false, rows.data());
+    TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/false, rows.data()));
     for (size_t i = 0; i < ids.size(); ++i) counts->torn += !AllEqual(&rows[i * kDim], kDim);
-    table->VisitBucket(
+    TANDEM_EXPECT_OK(table->VisitBucket(
         static_cast<uint32_t>(random.Below(256)),
-        [&](uint64_t id, const float* row, const RowHistory&) { counts->torn += !AllEqual(row, kDim); });
+        [&](uint64_t id, const float* row, const RowHistory&) { counts->torn += !AllEqual(row, kDim); }));
     EXPECT_LE(table->rows(), kIds);
     EXPECT_GT(table->Statistics().bytes, 0);
   }
@@ -89,7 +90,7 @@ TEST(TableStorageThreadsTest, NoRowIsEverSeenHalfUpdatedAndNoUpdateIsLost) {
   uint64_t rows = 0;
   for (uint64_t id = 0; id < kIds; ++id) {
     float row[kDim];
-    table->Gather({id}, /*create=*/false, row);
+    TANDEM_EXPECT_OK(table->Gather({id}, /*create=*/false, row));
     // Fewer than 2^24 pushes: exact.
     ASSERT_EQ(row[0], static_cast<float>(counts.applied[id])) << id;
     rows += counts.applied[id] > 0;
@@ -107,7 +108,7 @@ TEST(TableStorageThreadsTest, ClearAndRestoreWhileOthersTrainLeaveNoTornRow) {
   }
   std::vector<float> row(kDim, 9.0f);
   for (int round = 0; round < 50; ++round) {
-    for (uint64_t id = 0; id < 20; ++id) table->Restore(id, row.data(), {});
+    for (uint64_t id = 0; id < 20; ++id) TANDEM_EXPECT_OK(table->Restore(id, row.data(), {}));
     if (round % 5 == 0) table->Clear();
   }
   for (std::thread& thread : trainers) thread.join();

@@ -3,10 +3,13 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "ps/admission/admission.h"
 #include "ps/eviction/eviction.h"
@@ -276,6 +279,51 @@ v1::UpdateMode Async() {
   return mode;
 }
 
+v1::UpdateMode Gba(uint32_t staleness, uint32_t global_batch) {
+  v1::UpdateMode mode;
+  mode.set_kind(v1::UpdateMode::GBA);
+  mode.set_staleness(staleness);
+  mode.set_global_batch(global_batch);
+  return mode;
+}
+
+std::string FormatUpdateMode(const v1::UpdateMode& mode) {
+  switch (mode.kind()) {
+    case v1::UpdateMode::SYNC:
+      return "sync";
+    case v1::UpdateMode::BOUNDED:
+      return absl::StrCat("bounded:", mode.staleness());
+    case v1::UpdateMode::GBA:
+      return absl::StrCat("gba:", mode.staleness(),
+                          mode.global_batch() == 0 ? "" : absl::StrCat(":", mode.global_batch()));
+    default:
+      return "async";
+  }
+}
+
+absl::StatusOr<v1::UpdateMode> ParseUpdateMode(absl::string_view text) {
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ':');
+  std::vector<uint32_t> numbers(words.size() - 1);
+  bool numeric = true;
+  for (size_t i = 1; i < words.size(); ++i) numeric = numeric && absl::SimpleAtoi(words[i], &numbers[i - 1]);
+  v1::UpdateMode mode;
+  if (words[0] == "sync" && numbers.empty()) {
+    mode = Sync();
+  } else if (words[0] == "async" && numbers.empty()) {
+    mode = Async();
+  } else if (words[0] == "bounded" && numeric && numbers.size() == 1) {
+    mode = Bounded(numbers[0]);
+  } else if (words[0] == "gba" && numeric && (numbers.size() == 1 || numbers.size() == 2)) {
+    mode = Gba(numbers[0], numbers.size() == 2 ? numbers[1] : 0);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "update mode '", text,
+        "' is none of sync, bounded:STALENESS, async, gba:STALENESS, gba:STALENESS:GLOBAL_BATCH"));
+  }
+  TANDEM_RETURN_IF_ERROR(ValidateUpdateMode(mode));
+  return mode;
+}
+
 v1::TableConfig EmbeddingTable(absl::string_view name, uint32_t dim, v1::OptimizerConfig optimizer,
                                v1::InitializerConfig initializer) {
   v1::TableConfig config =
@@ -308,17 +356,27 @@ DType RowTypeOf(const v1::TableConfig& config) {
 }
 
 absl::Status ValidateUpdateMode(const v1::UpdateMode& mode) {
+  // A table keeps an update's pushes in memory.
+  constexpr uint32_t kMaxGlobalBatch = 1 << 20;
   if (!v1::UpdateMode::Kind_IsValid(mode.kind())) {
-    return absl::InvalidArgumentError(absl::StrCat("update_mode.kind is ", static_cast<int>(mode.kind()),
-                                                   "; it must be SYNC (0), BOUNDED (1) or ASYNC (2)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("update_mode.kind is ", static_cast<int>(mode.kind()),
+                     "; it must be SYNC (0), BOUNDED (1), ASYNC (2) or GBA (3)"));
   }
+  const bool gba = mode.kind() == v1::UpdateMode::GBA;
   if (mode.kind() == v1::UpdateMode::BOUNDED && mode.staleness() < 1) {
     return absl::InvalidArgumentError(
         "update_mode.staleness is 0; BOUNDED needs at least 1 (0 would be SYNC)");
   }
-  if (mode.kind() != v1::UpdateMode::BOUNDED && mode.staleness() != 0) {
+  if (mode.kind() != v1::UpdateMode::BOUNDED && !gba && mode.staleness() != 0) {
     return absl::InvalidArgumentError(absl::StrCat("update_mode.staleness is ", mode.staleness(),
-                                                   "; only BOUNDED has a staleness, so leave it 0"));
+                                                   "; only BOUNDED and GBA have a staleness, so leave it 0"));
+  }
+  if (mode.global_batch() > (gba ? kMaxGlobalBatch : 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("update_mode.global_batch is ", mode.global_batch(),
+                     gba ? absl::StrCat("; at most ", kMaxGlobalBatch, " pushes make an update")
+                         : "; only GBA has a global batch, so leave it 0"));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/dtype.h"
 #include "tandem/v1/parameter_server.pb.h"
@@ -64,6 +65,13 @@ v1::EvictionConfig EvictAfter(uint64_t ttl);
 v1::UpdateMode Sync();
 v1::UpdateMode Bounded(uint32_t staleness);
 v1::UpdateMode Async();
+// Global-batch aggregation (Su et al., NeurIPS 2022). `global_batch` pushes are an update; 0: as many as
+// there are workers.
+v1::UpdateMode Gba(uint32_t staleness, uint32_t global_batch = 0);
+// "sync", "bounded:4", "async", "gba:8" (staleness) or "gba:8:16" (staleness, global batch).
+std::string FormatUpdateMode(const v1::UpdateMode& mode);
+// The same back. InvalidArgument names what is wrong and what there is.
+absl::StatusOr<v1::UpdateMode> ParseUpdateMode(absl::string_view text);
 
 // Tables for one worker, SYNC, seed 0: change num_workers, update_mode and seed to taste.
 v1::TableConfig EmbeddingTable(absl::string_view name, uint32_t dim, v1::OptimizerConfig optimizer,

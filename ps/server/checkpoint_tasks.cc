@@ -118,6 +118,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> ParameterServer::Impl::SaveCheckpoint
     }
     for (const auto& table : AllTables()) {
       v1::TableFileHeader header;
+      table->ApplyKept();
       TANDEM_RETURN_IF_ERROR(table->Describe(&header));
       const std::shared_ptr<TableStorage> storage = table->storage();
       header.set_server_index(options_.index);
@@ -183,9 +184,9 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
     TANDEM_RETURN_IF_ERROR(CheckComplete(name, files));
     Loaded& to = loaded.emplace_back();
     absl::StatusOr<std::shared_ptr<ServerTable>> table = FindTable(name);
-    to.table = table.ok()
-                   ? *table
-                   : std::make_shared<ServerTable>(files.front()->header().config(), nullptr, &buffers_);
+    to.table = table.ok() ? *table
+                          : std::make_shared<ServerTable>(files.front()->header().config(), nullptr,
+                                                          &buffers_, options_.index == 0);
     const v1::TableConfig config = to.table->config();
     to.storage = NewStorage(config);
     const uint64_t made = to.storage->rows();

@@ -23,6 +23,7 @@ size_t ParameterServer::parked_calls() const { return impl_->parked_calls(); }
 
 ParameterServer::Impl::Impl(const ParameterServerOptions& options)
     : options_(options),
+      started_(options.clock->Now()),
       shard_map_(ShardMap::Even(options.num_servers, options.num_buckets)),
       lot_(options.clock),
       executor_(options.threads),
@@ -63,21 +64,29 @@ rpc::Service ParameterServer::Impl::MakeService() {
              TANDEM_RETURN_IF_ERROR(CreateTable(request.config()));
              return v1::CreateTableResponse();
            })},
-      {"ListTables", rpc::ProtoHandler<v1::ListTablesRequest, v1::ListTablesResponse>(
-                         [this](const v1::ListTablesRequest&) -> absl::StatusOr<v1::ListTablesResponse> {
-                           v1::ListTablesResponse response;
-                           for (const auto& table : AllTables()) *response.add_tables() = table->Info();
-                           return response;
-                         })},
+      {"ListTables",
+       rpc::ProtoHandler<v1::ListTablesRequest, v1::ListTablesResponse>(
+           [this](const v1::ListTablesRequest& request) -> absl::StatusOr<v1::ListTablesResponse> {
+             v1::ListTablesResponse response;
+             for (const auto& table : AllTables()) {
+               *response.add_tables() = table->Info(request.hottest());
+             }
+             return response;
+           })},
       {"SetUpdateMode",
        Background<v1::SetUpdateModeRequest, v1::SetUpdateModeResponse>(
            [this](const v1::SetUpdateModeRequest& request) -> absl::StatusOr<v1::SetUpdateModeResponse> {
-             TANDEM_RETURN_IF_ERROR(SetUpdateMode(request.table(), request.update_mode()));
+             TANDEM_RETURN_IF_ERROR(SetUpdateMode(request));
              return v1::SetUpdateModeResponse();
            })},
       {"GetServerInfo",
        rpc::ProtoHandler<v1::GetServerInfoRequest, v1::ServerInfo>(
            [this](const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::ServerInfo> { return Info(); })},
+      {"GetServerStatistics",
+       rpc::ProtoHandler<v1::GetServerStatisticsRequest, v1::ServerStatistics>(
+           [this](const v1::GetServerStatisticsRequest&) -> absl::StatusOr<v1::ServerStatistics> {
+             return Statistics();
+           })},
       {"Pull", [this](std::shared_ptr<rpc::ServerCall> call) { HandlePull(std::move(call)); }},
       {"Push", [this](std::shared_ptr<rpc::ServerCall> call) { HandlePush(std::move(call)); }},
       {"SaveCheckpoint",
@@ -97,6 +106,21 @@ v1::ServerInfo ParameterServer::Impl::Info() const {
   info.set_num_buckets(shard_map_.num_buckets());
   info.mutable_bucket_owner()->Add(shard_map_.owners().begin(), shard_map_.owners().end());
   return info;
+}
+
+v1::ServerStatistics ParameterServer::Impl::Statistics() const {
+  v1::ServerStatistics statistics;
+  statistics.set_index(options_.index);
+  statistics.set_num_servers(options_.num_servers);
+  statistics.set_uptime_s(absl::ToDoubleSeconds(options_.clock->Now() - started_));
+  statistics.set_parked_calls(lot_.size());
+  statistics.set_parked_bytes(parked_bytes_.load(std::memory_order_relaxed));
+  for (const auto& table : AllTables()) {
+    statistics.set_kept_bytes(statistics.kept_bytes() + table->waiting_bytes());
+  }
+  statistics.set_max_parked_bytes(options_.max_parked_bytes);
+  ExportProcess(&statistics);
+  return statistics;
 }
 
 std::unique_ptr<TableStorage> ParameterServer::Impl::NewStorage(const v1::TableConfig& config) const {
@@ -125,7 +149,7 @@ absl::Status ParameterServer::Impl::CreateTable(const v1::TableConfig& config) {
     }
   }
   // Only this thread creates tables, so the name is still free below.
-  auto table = std::make_shared<ServerTable>(config, NewStorage(config), &buffers_);
+  auto table = std::make_shared<ServerTable>(config, NewStorage(config), &buffers_, options_.index == 0);
   absl::MutexLock lock(&tables_mutex_);
   tables_.emplace(config.name(), std::move(table));
   return absl::OkStatus();
@@ -150,11 +174,19 @@ std::vector<std::shared_ptr<ServerTable>> ParameterServer::Impl::AllTables() con
   return tables;
 }
 
-absl::Status ParameterServer::Impl::SetUpdateMode(const std::string& name, const v1::UpdateMode& mode) {
-  TANDEM_RETURN_IF_ERROR(Annotate(ValidateUpdateMode(mode), absl::StrCat("table '", name, "'")));
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ServerTable> table, FindTable(name));
+absl::Status ParameterServer::Impl::SetUpdateMode(const v1::SetUpdateModeRequest& request) {
+  const bool changes = request.has_update_mode();
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ServerTable> table, FindTable(request.table()));
+  if (changes) {
+    TANDEM_RETURN_IF_ERROR(
+        Annotate(ValidateUpdateMode(request.update_mode()), absl::StrCat("table '", table->name(), "'")));
+  }
   return BetweenPushes([&](Waiters* released) {
-    table->SetUpdateMode(mode, released);
+    if (changes) {
+      table->SetUpdateMode(request.update_mode(), released);
+    } else {
+      table->ApplyKept();
+    }
     return absl::OkStatus();
   });
 }

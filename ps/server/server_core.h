@@ -27,6 +27,7 @@
 #include "ps/server/parameter_server.h"
 #include "ps/server/parking_lot.h"
 #include "ps/server/server_table.h"
+#include "ps/server/statistics.h"
 #include "ps/server/wire.h"
 #include "rpc/service.h"
 
@@ -57,7 +58,8 @@ class ParameterServer::Impl {
   absl::StatusOr<std::shared_ptr<ServerTable>> FindTable(absl::string_view name) const;
   std::vector<std::shared_ptr<ServerTable>> AllTables() const;
   v1::ServerInfo Info() const;
-  absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode);
+  v1::ServerStatistics Statistics() const;
+  absl::Status SetUpdateMode(const v1::SetUpdateModeRequest& request);
   std::unique_ptr<TableStorage> NewStorage(const v1::TableConfig& config) const;
 
   // requests.cc: pulls and pushes.
@@ -93,6 +95,7 @@ class ParameterServer::Impl {
   rpc::Handler Background(std::function<absl::StatusOr<Response>(const Request&)> body);
 
   const ParameterServerOptions options_;
+  const absl::Time started_;
   const ShardMap shard_map_;
   BufferPool buffers_;
   std::atomic<bool> stopping_{false};

@@ -15,16 +15,24 @@ std::string ModeName(const v1::UpdateMode& mode) {
       return "sync";
     case v1::UpdateMode::BOUNDED:
       return absl::StrCat("bounded, staleness ", mode.staleness());
+    case v1::UpdateMode::GBA:
+      return absl::StrCat("gba, staleness ", mode.staleness(), ", global batch ", mode.global_batch());
     default:
       return "async";
   }
 }
 
+uint64_t StalenessOf(uint64_t version, uint64_t pulled_version) {
+  return version > pulled_version ? version - pulled_version : 0;
+}
+
 }  // namespace
 
-ServerTable::ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers)
+ServerTable::ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers,
+                         bool places)
     : created_config_(std::move(config)),
       buffers_(buffers),
+      places_(places),
       mode_(created_config_.update_mode()),
       storage_(std::move(storage)),
       workers_(created_config_.num_workers()) {}
@@ -36,11 +44,11 @@ v1::TableConfig ServerTable::config() const {
   return config;
 }
 
-v1::TableInfo ServerTable::Info() const {
+v1::TableInfo ServerTable::Info(size_t hottest) const {
   v1::TableInfo info;
   *info.mutable_config() = config();
   v1::TableStatistics* statistics = info.mutable_statistics();
-  counters_.Export(statistics);
+  counters_.Export(hottest, statistics);
   const std::shared_ptr<TableStorage> rows = storage();
   const StorageStatistics held = rows->Statistics();
   statistics->set_rows(held.rows);
@@ -52,6 +60,11 @@ v1::TableInfo ServerTable::Info() const {
   statistics->set_evicted_rows(held.evicted_rows);
   statistics->set_longest_pause_us(held.longest_pause_us);
   statistics->set_version(version());
+  statistics->set_kept_bytes(waiting_bytes());
+  absl::MutexLock lock(&mutex_);
+  uint64_t kept = batch_.pushes();
+  for (const Worker& worker : workers_) kept += worker.waiting.size();
+  statistics->set_kept_pushes(kept);
   return info;
 }
 
@@ -84,6 +97,7 @@ bool ServerTable::Ready(uint64_t step) const {
 
 bool ServerTable::IsAhead(uint64_t step) const {
   absl::MutexLock lock(&mutex_);
+  if (mode_.kind() == v1::UpdateMode::GBA) return batch_.pushes() + 1 < GlobalBatchSizeLocked();
   return mode_.kind() != v1::UpdateMode::ASYNC && step > MinClockLocked();
 }
 
@@ -130,7 +144,7 @@ std::string ServerTable::WhyWaiting(uint64_t step, uint32_t worker) const {
 
 absl::Status ServerTable::CheckPush(uint32_t worker, uint64_t step) const {
   absl::MutexLock lock(&mutex_);
-  if (mode_.kind() == v1::UpdateMode::ASYNC) return absl::OkStatus();
+  if (mode_.kind() == v1::UpdateMode::ASYNC || mode_.kind() == v1::UpdateMode::GBA) return absl::OkStatus();
   const Worker& state = workers_[worker];
   const auto next = [&] {
     uint64_t at = state.clock;
@@ -154,6 +168,7 @@ absl::Status ServerTable::CheckPush(uint32_t worker, uint64_t step) const {
 void ServerTable::Enqueue(TablePush push) {
   waiting_bytes_.fetch_add(push.memory_bytes, std::memory_order_relaxed);
   absl::MutexLock lock(&mutex_);
+  if (mode_.kind() == v1::UpdateMode::GBA) return batch_.Add(std::move(push));
   Worker& worker = workers_[push.worker];
   const uint64_t step = push.step;
   worker.waiting.emplace(step, std::move(push));
@@ -241,6 +256,7 @@ absl::StatusOr<uint64_t> ServerTable::ApplyMerged(TableStorage& storage,
 }
 
 void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
+  if (mode_.kind() == v1::UpdateMode::GBA) return ApplyBatchesLocked();
   while (true) {
     const std::vector<uint32_t> picked = PickLocked();
     if (picked.empty()) return;
@@ -258,8 +274,8 @@ void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
     const uint64_t missing = ApplyMerged(*storage, pushes).value();
     const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
     for (size_t i = 0; i < pushes.size(); ++i) {
-      const uint64_t staleness = before > pushes[i]->pulled_version ? before - pushes[i]->pulled_version : 0;
-      counters_.AddPush(pushes[i]->ids.size(), i == 0 ? missing : 0, staleness);
+      counters_.AddAppliedPush(pushes[i]->ids.size(), i == 0 ? missing : 0,
+                               StalenessOf(before, pushes[i]->pulled_version));
     }
     mutex_.Lock();
     --busy_;
@@ -295,12 +311,14 @@ void ServerTable::CollectReadyLocked(std::vector<Waiter>* released) {
 }
 
 void ServerTable::CollectBlockedLocked(std::vector<std::function<void(uint64_t)>>* settled) {
+  const auto collect = [settled](TablePush& push) {
+    if (push.settled) settled->push_back(std::exchange(push.settled, nullptr));
+  };
+  batch_.ForEach(collect);
   if (mode_.kind() == v1::UpdateMode::SYNC && busy_ > 0) return;
   for (Worker& worker : workers_) {
     if (worker.busy) continue;
-    for (auto& [step, push] : worker.waiting) {
-      if (push.settled) settled->push_back(std::exchange(push.settled, nullptr));
-    }
+    for (auto& [step, push] : worker.waiting) collect(push);
   }
 }
 
@@ -318,6 +336,7 @@ std::vector<ServerTable::Waiter> ServerTable::Drain() {
 
 void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>* released) {
   absl::MutexLock lock(&mutex_);
+  while (batch_.pushes() > 0) ApplyBatchLocked(batch_.TakeFirst());
   mode_ = mode;
   if (mode.kind() != v1::UpdateMode::SYNC) {
     // One at a time and the lowest step first, so that what was kept for merging goes in rank order.
@@ -336,11 +355,11 @@ void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>*
       const TablePush* const alone = &push;
       const uint64_t missing = ApplyMerged(*storage_, {&alone, 1}).value();
       const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
-      counters_.AddPush(push.ids.size(), missing,
-                        before > push.pulled_version ? before - push.pulled_version : 0);
+      counters_.AddAppliedPush(push.ids.size(), missing, StalenessOf(before, push.pulled_version));
       Advance(*next, push.step);
     }
   }
+  batch_.Reopen(version());  // those were updates, too
   ApplyReadyLocked(released);
   CollectReadyLocked(released);
 }
@@ -356,6 +375,10 @@ absl::Status ServerTable::Describe(v1::TableFileHeader* header) const {
           "): save when every worker has pushed the same steps (a barrier before SaveCheckpoint)"));
     }
     header->add_worker_clock(workers_[w].clock);
+  }
+  if (batch_.pushes() > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("table '", name(), "': ", batch_.pushes(), " pushes are kept (", ModeName(mode_), ")"));
   }
   header->set_version(version());
   return absl::OkStatus();
@@ -374,6 +397,10 @@ void ServerTable::Install(std::shared_ptr<TableStorage> storage, uint64_t versio
     workers_[w] = Worker{};
     workers_[w].clock = clocks[w];
   }
+  batch_.ForEach([this](const TablePush& push) {
+    waiting_bytes_.fetch_sub(push.memory_bytes, std::memory_order_relaxed);
+  });
+  batch_.Reset(version);
   CollectReadyLocked(released);
 }
 

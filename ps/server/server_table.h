@@ -12,8 +12,11 @@
 //             are applied on arrival until they have caught up with the foremost; then merging begins.
 //   BOUNDED   all of w's pushes of steps < t are in.
 //   ASYNC     it arrives. clock[w] = the highest step + 1; steps may repeat and come in any order.
+//   GBA       global_batch pushes are here, whoever sent them: they are applied as one update
+//   (ps/server/global_batch.h).
+//             Clocks and steps as in ASYNC, once a push is applied.
 // Pushes that cannot be applied yet are kept, and acknowledged, until they can. A pull of step t may run when
-//   SYNC      every clock >= t;   BOUNDED(k)  every clock >= t - k;   ASYNC  always.
+//   SYNC      every clock >= t;   BOUNDED(k)  every clock >= t - k;   ASYNC, GBA  always.
 
 #include <atomic>
 #include <cstdint>
@@ -26,32 +29,17 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
+#include "ps/server/global_batch.h"
 #include "ps/server/statistics.h"
+#include "ps/server/table_push.h"
 #include "ps/storage/table_storage.h"
 #include "tandem/v1/checkpoint.pb.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {
-
-// One push's gradients for one table.
-struct TablePush {
-  uint32_t worker = 0;
-  uint64_t step = 0;
-  uint64_t pulled_version = 0;
-  absl::Span<const uint64_t> ids;
-  const float* gradients = nullptr;  // [ids.size() x dim]
-  float learning_rate_factor = 1.0f;
-  const float* row_factors = nullptr;  // [ids.size()], beside learning_rate_factor; or none, when all are 1
-  std::shared_ptr<const void> memory;  // keeps ids and gradients alive
-  uint64_t memory_bytes = 0;
-  // Runs once, under no lock: when the push is applied (with the entries its update dropped because their row
-  // is gone), or when it is kept to wait for other pushes (with 0).
-  std::function<void(uint64_t missing)> settled;
-};
 
 // Thread-safe. Shared by the requests that use it.
 class ServerTable {
@@ -63,7 +51,9 @@ class ServerTable {
   // tables.
   using Waiter = std::function<void()>;
 
-  ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers);
+  // `places`: this server gives the pushes of a GBA table their places (a job's server 0).
+  ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers,
+              bool places);
 
   const std::string& name() const { return created_config_.name(); }
   uint32_t dim() const { return created_config_.dim(); }
@@ -74,7 +64,8 @@ class ServerTable {
   // As CreateTable was given it; `config` has the update mode in force.
   const v1::TableConfig& created_config() const { return created_config_; }
   v1::TableConfig config() const;
-  v1::TableInfo Info() const;
+  // With the `hottest` most pulled ids.
+  v1::TableInfo Info(size_t hottest = 0) const;
   std::shared_ptr<TableStorage> storage() const;
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
@@ -91,8 +82,13 @@ class ServerTable {
   absl::Status CheckPush(uint32_t worker, uint64_t step) const;
   // Whether a push of `step` would wait for some worker that is not there yet.
   bool IsAhead(uint64_t step) const;
-  // Takes a push that CheckPush let pass. The caller lets no other push between the two, and calls Drain
-  // after it.
+  // Gives a push that CheckPush let pass its place, when the table is GBA and this is the server that says
+  // so, and notes it for PlaceOf; returns the place.
+  PushPlace Assign(TablePush* push);
+  // The place of a push that came before: of the last one that `worker` sent for `step`, if not too long ago.
+  PushPlace PlaceOf(uint32_t worker, uint64_t step) const;
+  // Takes a push that CheckPush let pass. The caller lets no other push between the two (and Assign), and
+  // calls Drain after it.
   void Enqueue(TablePush push);
   // Applies what can be applied; several threads share the work. Returns the pulls that may run now.
   std::vector<Waiter> Drain();
@@ -102,11 +98,14 @@ class ServerTable {
 
   // The following need that no push is under way (ParameterServer's gate).
   //
+  // Applies what GBA keeps: the update that is being filled is made of what is there.
+  void ApplyKept();
   // Switches the mode, then applies what the new one need not keep. Leaving SYNC, kept pushes are applied
-  // step by step in rank order, each as an update of its own.
+  // step by step in rank order, each as an update of its own; leaving GBA, or changing its figures, as
+  // ApplyKept does.
   void SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>* released);
-  // Fills in version and clocks. FailedPrecondition while pushes are kept: they are acknowledged but not in
-  // the rows.
+  // Fills in version and clocks. FailedPrecondition while pushes are kept (in GBA: call ApplyKept first):
+  // they are acknowledged but not in the rows.
   absl::Status Describe(v1::TableFileHeader* header) const;
   // Replaces rows, version and clocks; drops kept pushes.
   void Install(std::shared_ptr<TableStorage> storage, uint64_t version, const std::vector<uint64_t>& clocks,
@@ -119,6 +118,7 @@ class ServerTable {
     std::multimap<uint64_t, TablePush> waiting;  // by step
     std::set<uint64_t>
         skipped;  // steps < clock that an ASYNC table has not seen: they may still be on their way
+    std::map<uint64_t, PushPlace> places;  // GBA: of its last steps
   };
   struct Parked {
     uint64_t step;
@@ -132,16 +132,23 @@ class ServerTable {
   std::vector<uint32_t> PickLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes updates until PickLocked finds none; releases the lock while it computes.
   void ApplyReadyLocked(std::vector<Waiter>* released) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same in GBA.
+  void ApplyBatchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes one update of a global batch; releases the lock while it computes.
+  void ApplyBatchLocked(std::vector<TablePush> batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t GlobalBatchSizeLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Advance(Worker& worker, uint64_t step);
   void CollectReadyLocked(std::vector<Waiter>* released) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `settled` of pushes that are left waiting for others, not for a thread.
   void CollectBlockedLocked(std::vector<std::function<void(uint64_t)>>* settled)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies pushes as one update. Returns how many entries had no row, or why the table is damaged.
-  absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage, absl::Span<const TablePush* const> pushes) const;
+  absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage,
+                                       absl::Span<const TablePush* const> pushes) const;
 
   const v1::TableConfig created_config_;
   BufferPool* const buffers_;
+  const bool places_;
   TableCounters counters_;
   std::atomic<uint64_t> version_{0};
   std::atomic<uint64_t> waiting_bytes_{0};
@@ -151,6 +158,7 @@ class ServerTable {
   std::shared_ptr<TableStorage> storage_ ABSL_GUARDED_BY(mutex_);
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   int busy_ ABSL_GUARDED_BY(mutex_) = 0;  // threads applying an update
+  GlobalBatch batch_ ABSL_GUARDED_BY(mutex_);
   std::vector<Parked> parked_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -223,6 +223,7 @@ void AddBench(CLI::App& app, CommandContext* context) {
   CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
   bench->require_subcommand(1);
   AddBenchCollectives(bench, context);
+  AddBenchPs(bench, context);
   auto options = std::make_shared<Options>();
   CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");
   // Everything a worker must know is passed on to it as it was given here.

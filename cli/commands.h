@@ -31,6 +31,8 @@ void AddBench(CLI::App& app, CommandContext* context);
 void AddDoctor(CLI::App& app, CommandContext* context);
 // The subcommands of `tandem bench` that time collectives.
 void AddBenchCollectives(CLI::App* bench, CommandContext* context);
+// `tandem bench ps`.
+void AddBenchPs(CLI::App* bench, CommandContext* context);
 
 }  // namespace tandem::cli
 

@@ -48,8 +48,8 @@ std::vector<std::string> RankEnvironment(int rank, int ranks, int store_port) {
 // One rank's process. The destructor kills what is left of it.
 class RankProcess {
  public:
-  RankProcess(int rank, Spawned spawned, Console* console)
-      : rank_(rank), process_(std::move(spawned)), console_(console) {}
+  RankProcess(int rank, std::string name, Spawned spawned, Console* console)
+      : rank_(rank), name_(std::move(name)), process_(std::move(spawned)), console_(console) {}
   ~RankProcess() {
     if (!running_) return;
     ::kill(-process_.pid, SIGKILL);
@@ -61,6 +61,11 @@ class RankProcess {
   int exit_code() const { return exit_code_; }  // once it runs no more
   void Kill() const {
     if (running_) ::kill(-process_.pid, SIGKILL);
+  }
+
+  void SayHowItEnded() {
+    Line(exit_code_ > 128 ? absl::StrCat("was killed by signal ", exit_code_ - 128)
+                          : absl::StrCat("failed with exit code ", exit_code_));
   }
 
   // What it may have news on; -1: nothing more to come.
@@ -94,9 +99,7 @@ class RankProcess {
       Line(absl::string_view(*lines).substr(0, end));
     }
   }
-  void Line(absl::string_view text) {
-    console_->PrefixedLine(Console::kErr, absl::StrCat("rank/", rank_), rank_, text);
-  }
+  void Line(absl::string_view text) { console_->PrefixedLine(Console::kErr, name_, rank_, text); }
   void Reap() {
     int status = 0;
     while (::waitpid(process_.pid, &status, 0) < 0 && errno == EINTR) {
@@ -106,6 +109,7 @@ class RankProcess {
   }
 
   const int rank_;
+  const std::string name_;
   Spawned process_;
   Console* const console_;
   bool running_ = true;
@@ -138,6 +142,7 @@ int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, Console* co
       processes[i]->Handle(&fds[3 * i]);
       if (!ran || processes[i]->running() || processes[i]->exit_code() == 0 || exit_code != 0) continue;
       exit_code = processes[i]->exit_code();
+      processes[i]->SayHowItEnded();
       deadline = absl::Now() + kGrace;
     }
     if (absl::Now() < deadline) continue;
@@ -147,7 +152,8 @@ int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, Console* co
 
 }  // namespace
 
-absl::StatusOr<int> RunRanks(int ranks, const std::vector<std::string>& args) {
+absl::StatusOr<int> RunRanks(int ranks, const std::vector<std::string>& args,
+                             const std::vector<std::string>& names) {
   std::error_code error;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::UnavailableError(absl::StrCat("cannot find this program: ", error.message()));
@@ -160,7 +166,8 @@ absl::StatusOr<int> RunRanks(int ranks, const std::vector<std::string>& args) {
     options.args.insert(options.args.end(), args.begin(), args.end());
     options.environment = RankEnvironment(rank, ranks, store->port());
     TANDEM_ASSIGN_OR_RETURN(Spawned spawned, Spawn(options));
-    processes.push_back(std::make_unique<RankProcess>(rank, std::move(spawned), &console));
+    std::string name = names.empty() ? absl::StrCat("rank/", rank) : names[static_cast<size_t>(rank)];
+    processes.push_back(std::make_unique<RankProcess>(rank, std::move(name), std::move(spawned), &console));
   }
   const int exit_code = WaitForAll(processes, &console);
   console.Drain(/*seconds=*/5);

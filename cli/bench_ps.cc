@@ -1,0 +1,130 @@
+// `tandem bench ps`: how many rows a second the parameter server serves on this machine, over each transport,
+// between server and worker processes that it starts itself.
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "cli/bench/ps/group_process.h"
+#include "cli/bench/ps/ps_flags.h"
+#include "cli/bench/ps/ps_report.h"
+#include "cli/bench/rank_processes.h"
+#include "cli/commands.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr char kCommand[] = "bench ps";
+
+struct Options {
+  PsFlags flags;
+  // Set in the processes that it starts.
+  int group = -1;
+  std::string socket_directory;
+};
+
+// A directory of its own that goes with it.
+class SocketDirectory {
+ public:
+  static absl::StatusOr<std::unique_ptr<SocketDirectory>> Make() {
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    std::string path = error ? "/tmp" : parent.string();
+    path += "/tandem-bench-XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a directory like ", path));
+    }
+    return std::unique_ptr<SocketDirectory>(new SocketDirectory(path));
+  }
+  ~SocketDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit SocketDirectory(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
+
+bool IsFairness(const PsGroup& group) { return group.cases.front().op == PsOp::kFairness; }
+
+// Starts the processes of each group, one group after the other; the exit code.
+absl::StatusOr<int> RunGroups(const std::vector<PsGroup>& groups, bool json,
+                              const std::vector<std::string>& args) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SocketDirectory> sockets, SocketDirectory::Make());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const PsGroup& group = groups[g];
+    if (!json && (g == 0 || IsFairness(groups[g - 1]) != IsFairness(group))) {
+      IsFairness(group) ? PrintFairnessHeader() : PrintPsHeader();
+    }
+    std::vector<std::string> words = {"bench",        "ps", "--group", absl::StrCat(g), "--socket-directory",
+                                      sockets->path()};
+    words.insert(words.end(), args.begin(), args.end());
+    std::vector<std::string> names;
+    for (int w = 0; w < group.workers; ++w) names.push_back(absl::StrCat("worker/", w));
+    for (int s = 0; s < group.servers; ++s) names.push_back(absl::StrCat("server/", s));
+    TANDEM_ASSIGN_OR_RETURN(const int code, RunRanks(static_cast<int>(names.size()), words, names));
+    if (code != 0) return code;
+  }
+  return 0;
+}
+
+absl::StatusOr<int> Run(const Options& options, const std::vector<std::string>& args) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<PsGroup> groups, PsGroupsOf(options.flags));
+  if (options.group < 0) return RunGroups(groups, options.flags.json, args);
+  if (options.group >= static_cast<int>(groups.size())) return absl::InvalidArgumentError("no such group");
+  TANDEM_RETURN_IF_ERROR(
+      RunGroupProcess(groups[options.group], {.rows = options.flags.rows,
+                                              .time_per_case = absl::Milliseconds(options.flags.time_ms),
+                                              .json = options.flags.json,
+                                              .socket_directory = options.socket_directory}));
+  return 0;
+}
+
+}  // namespace
+
+void AddBenchPs(CLI::App* bench, CommandContext* context) {
+  CLI::App* command =
+      bench->add_subcommand("ps", "Time pulls and pushes between servers and workers that it starts");
+  command->footer(
+      "The table does its real work: ids are looked up in its index, pushes are applied by Adagrad. After "
+      "each case rows\nare pulled and compared with what they must be after all pushes: a wrong one ends the "
+      "benchmark.");
+  auto options = std::make_shared<Options>();
+  DeclarePsFlags(command, &options->flags);
+  command->add_option("--group", options->group)->group("");
+  command->add_option("--socket-directory", options->socket_directory)->group("");
+  command->callback([options, command, context] {
+    // Its own processes get the same flags.
+    std::vector<std::string> args;
+    for (const CLI::Option* option : command->get_options()) {
+      if (option->count() == 0) continue;
+      args.push_back("--" + option->get_lnames().front());
+      if (option->get_items_expected_max() > 0) args.push_back(option->results().back());
+    }
+    const absl::StatusOr<int> code = Run(*options, args);
+    if (code.ok()) {
+      context->exit_code = *code;
+      return;
+    }
+    context->exit_code = Report(kCommand, code.status());
+    if (absl::IsInvalidArgument(code.status()) || absl::IsUnimplemented(code.status())) {
+      context->exit_code = kUsageError;
+    }
+  });
+}
+
+}  // namespace tandem::cli

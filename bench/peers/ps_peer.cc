@@ -1,0 +1,121 @@
+#include "bench/peers/ps_peer.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "cli/bench/measure.h"
+#include "cli/bench/ps/cpu_seconds.h"
+#include "cli/bench/ps/id_batches.h"
+#include "cli/bench/ps/ps_flags.h"
+#include "cli/bench/ps/ps_report.h"
+
+namespace tandem::bench {
+namespace {
+
+// The server's process. Ends with this object, or with the process that made it.
+class ServerProcess {
+ public:
+  explicit ServerProcess(const std::function<int(const std::function<void(std::string)>& tell)>& serve) {
+    int fds[2];
+    if (::pipe(fds) != 0) return;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::close(fds[0]);
+      ::_exit(serve([&](const std::string& address) {
+        [[maybe_unused]] const ssize_t written = ::write(fds[1], address.data(), address.size());
+        ::close(fds[1]);
+      }));
+    }
+    ::close(fds[1]);
+    char bytes[256];
+    for (ssize_t size; (size = ::read(fds[0], bytes, sizeof(bytes))) > 0;) address_.append(bytes, size);
+    ::close(fds[0]);
+  }
+  ~ServerProcess() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  const std::string& address() const { return address_; }  // empty: it ended before it could tell
+
+ private:
+  pid_t pid_ = -1;
+  std::string address_;
+};
+
+bool MeasureCase(const cli::PsCase& c, const IdBatches& batches, double seconds, pid_t server, PsPeer* peer,
+                 bool json) {
+  if (peer->Run(c, batches, 0, Now() + seconds / 5).empty()) return false;  // to warm up
+  const absl::StatusOr<double> server_before = cli::CpuSecondsOf(server);
+  const absl::StatusOr<double> client_before = cli::CpuSecondsOf(::getpid());
+  const double begin = Now();
+  std::vector<double> latencies_us = peer->Run(c, batches, batches.size() / 2, begin + seconds);
+  const double took = Now() - begin;
+  const absl::StatusOr<double> server_after = cli::CpuSecondsOf(server);
+  const absl::StatusOr<double> client_after = cli::CpuSecondsOf(::getpid());
+  if (latencies_us.empty() || !server_before.ok() || !server_after.ok()) return false;
+  const double keys = static_cast<double>(latencies_us.size()) * static_cast<double>(c.ids);
+  cli::PsResult result;
+  result.keys_per_s = keys / took;
+  result.call = cli::Summarize(std::move(latencies_us));
+  result.client_cpu_s_per_mkeys = (*client_after - *client_before) / keys * 1e6;
+  result.server_cpu_s_per_mkeys = (*server_after - *server_before) / keys * 1e6;
+  cli::Print(c, result, json);
+  return true;
+}
+
+}  // namespace
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int RunPsPeer(int argc, char** argv, const char* name,
+              const std::function<int(const PsPeerSetup&, const std::function<void(std::string)>&)>& serve,
+              const std::function<PsPeer*(const PsPeerSetup&, const std::string&)>& connect) {
+  CLI::App app{name};
+  cli::PsFlags flags;
+  flags.transports = "tcp";
+  flags.ops = "pull,push";
+  flags.dims = "64";
+  flags.servers = "1";
+  flags.distributions = "uniform";
+  cli::DeclarePsFlags(&app, &flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  const absl::StatusOr<std::vector<cli::PsGroup>> groups = cli::PsGroupsOf(flags);
+  if (!groups.ok() || groups->size() != 1) {
+    std::fprintf(stderr, "%s: %s\n", name,
+                 groups.ok() ? "one --dim and one pair of processes at a time"
+                             : std::string(groups.status().message()).c_str());
+    return 2;
+  }
+  const PsPeerSetup setup{.transport = flags.transports, .rows = flags.rows, .dim = groups->front().dim};
+  const ServerProcess server([&](const auto& tell) { return serve(setup, tell); });
+  const std::unique_ptr<PsPeer> peer(server.address().empty() ? nullptr : connect(setup, server.address()));
+  if (peer == nullptr) {
+    std::fprintf(stderr, "%s: its server did not start\n", name);
+    return 1;
+  }
+  for (const cli::PsCase& c : groups->front().cases) {
+    const IdBatches batches = cli::MakeIdBatches(c.ids, flags.rows, c.distribution);
+    if (!MeasureCase(c, batches, flags.time_ms / 1e3, server.pid(), peer.get(), flags.json)) return 1;
+  }
+  return 0;
+}
+
+}  // namespace tandem::bench

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace tandem::ps {
 namespace {
@@ -22,6 +23,11 @@ std::string ModeName(const v1::UpdateMode& mode) {
   }
 }
 
+// Larger than any before of this server, in this process's life or an earlier one's.
+uint64_t NewGeneration(uint64_t before) {
+  return std::max(before + 1, static_cast<uint64_t>(absl::GetCurrentTimeNanos()));
+}
+
 uint64_t StalenessOf(uint64_t version, uint64_t pulled_version) {
   return version > pulled_version ? version - pulled_version : 0;
 }
@@ -35,7 +41,8 @@ ServerTable::ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> s
       places_(places),
       mode_(created_config_.update_mode()),
       storage_(std::move(storage)),
-      workers_(created_config_.num_workers()) {}
+      workers_(created_config_.num_workers()),
+      generation_(NewGeneration(0)) {}
 
 v1::TableConfig ServerTable::config() const {
   v1::TableConfig config = created_config_;
@@ -71,6 +78,14 @@ v1::TableInfo ServerTable::Info(size_t hottest) const {
 std::shared_ptr<TableStorage> ServerTable::storage() const {
   absl::MutexLock lock(&mutex_);
   return storage_;
+}
+
+ServerTable::View ServerTable::Look() const {
+  absl::MutexLock lock(&mutex_);
+  // Whatever has a number up to the least of these was under way before it, so it is done.
+  const uint64_t version =
+      under_way_.empty() ? this->version() : std::min(*under_way_.begin(), this->version());
+  return {storage_, version, generation_, mode_.kind() == v1::UpdateMode::SYNC};
 }
 
 uint64_t ServerTable::MinClockLocked() const {
@@ -163,6 +178,15 @@ absl::Status ServerTable::CheckPush(uint32_t worker, uint64_t step) const {
                                                    "); steps count from 0, or from the loaded checkpoint's"));
   }
   return absl::OkStatus();
+}
+
+absl::Status ServerTable::CheckHeldBack(uint32_t worker) const {
+  absl::MutexLock lock(&mutex_);
+  if (mode_.kind() == v1::UpdateMode::BOUNDED || mode_.kind() == v1::UpdateMode::ASYNC)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", worker, ": table '", name(), "': gradients held back from earlier steps, but the table is ",
+      ModeName(mode_), ": push them before the mode changes"));
 }
 
 void ServerTable::Enqueue(TablePush push) {
@@ -270,6 +294,7 @@ void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
     }
     ++busy_;
     const std::shared_ptr<TableStorage> storage = storage_;
+    const auto begun = under_way_.insert(storage->clock());
     mutex_.Unlock();
     const uint64_t missing = ApplyMerged(*storage, pushes).value();
     const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
@@ -279,13 +304,14 @@ void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
     }
     mutex_.Lock();
     --busy_;
+    under_way_.erase(begun);
     std::vector<TablePush> done;
     for (size_t i = 0; i < picked.size(); ++i) {
       Worker& worker = workers_[picked[i]];
       worker.busy = false;
       done.push_back(std::move(entries[i]->second));
       waiting_bytes_.fetch_sub(done.back().memory_bytes, std::memory_order_relaxed);
-      Advance(worker, done.back().step);
+      if (!done.back().held_back) Advance(worker, done.back().step);
       worker.waiting.erase(entries[i]);
     }
     CollectReadyLocked(released);
@@ -356,7 +382,7 @@ void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>*
       const uint64_t missing = ApplyMerged(*storage_, {&alone, 1}).value();
       const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
       counters_.AddAppliedPush(push.ids.size(), missing, StalenessOf(before, push.pulled_version));
-      Advance(*next, push.step);
+      if (!push.held_back) Advance(*next, push.step);
     }
   }
   batch_.Reopen(version());  // those were updates, too
@@ -389,6 +415,7 @@ void ServerTable::Install(std::shared_ptr<TableStorage> storage, uint64_t versio
   std::shared_ptr<TableStorage> old = storage;  // destroyed outside the lock
   absl::MutexLock lock(&mutex_);
   std::swap(storage_, old);
+  generation_ = NewGeneration(generation_);
   version_.store(version, std::memory_order_release);
   for (uint32_t w = 0; w < workers_.size(); ++w) {
     for (const auto& [step, push] : workers_[w].waiting) {

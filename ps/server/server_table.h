@@ -69,6 +69,17 @@ class ServerTable {
   std::shared_ptr<TableStorage> storage() const;
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
+  // What a pull reads from, and what its rows are at least as new as.
+  struct View {
+    std::shared_ptr<TableStorage> storage;
+    // All updates up to this one are in the rows. Updates run in parallel: version() counts those that are
+    // done, and among as many first ones there may be one that is not.
+    uint64_t version = 0;
+    uint64_t generation = 0;  // v1::PullSliceResult.generation
+    bool sync = false;        // the mode in force
+  };
+  View Look() const;
+
   // Whether a pull of `step` may run now.
   bool Ready(uint64_t step) const;
   // The same; when not, `waiter` is kept under `ticket` and run as soon as it may.
@@ -80,6 +91,9 @@ class ServerTable {
 
   // OK when a push of `step` by `worker` can be taken. InvalidArgument names what came and what was expected.
   absl::Status CheckPush(uint32_t worker, uint64_t step) const;
+  // The same for gradients held back from earlier steps. FailedPrecondition when the mode has no place for
+  // them.
+  absl::Status CheckHeldBack(uint32_t worker) const;
   // Whether a push of `step` would wait for some worker that is not there yet.
   bool IsAhead(uint64_t step) const;
   // Gives a push that CheckPush let pass its place, when the table is GBA and this is the server that says
@@ -158,6 +172,9 @@ class ServerTable {
   std::shared_ptr<TableStorage> storage_ ABSL_GUARDED_BY(mutex_);
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   int busy_ ABSL_GUARDED_BY(mutex_) = 0;  // threads applying an update
+  // Of each of these updates: the storage's clock when it was about to begin.
+  std::multiset<uint64_t> under_way_ ABSL_GUARDED_BY(mutex_);
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_);
   GlobalBatch batch_ ABSL_GUARDED_BY(mutex_);
   std::vector<Parked> parked_ ABSL_GUARDED_BY(mutex_);
 };

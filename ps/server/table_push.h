@@ -20,7 +20,8 @@ struct TablePush {
   uint32_t worker = 0;
   uint64_t step = 0;
   uint64_t pulled_version = 0;
-  PushPlace place;  // GBA
+  PushPlace place;         // GBA
+  bool held_back = false;  // of steps that were pushed before: counts as none
   absl::Span<const uint64_t> ids;
   const float* gradients = nullptr;  // [ids.size() x dim]
   float learning_rate_factor = 1.0f;

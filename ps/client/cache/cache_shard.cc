@@ -1,0 +1,179 @@
+#include "ps/client/cache/cache_shard.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/random.h"
+#include "base/status.h"
+
+namespace tandem::ps {
+namespace {
+
+constexpr int kDrawn = 8;  // copies of which the least used goes
+constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t StrideOf(uint32_t dim, bool holds) {
+  const size_t bytes = sizeof(CacheHeader) + (holds ? 2 * size_t{dim} + 1 : dim) * sizeof(float);
+  return (bytes + alignof(CacheHeader) - 1) / alignof(CacheHeader) * alignof(CacheHeader);
+}
+size_t CellsOf(size_t rows) { return std::bit_ceil(rows + rows / 3 + 1); }
+size_t SketchOf(size_t rows) { return std::bit_ceil(2 * rows); }
+
+}  // namespace
+
+void HeldGradients::Append(const HeldGradients& other) {
+  ids.insert(ids.end(), other.ids.begin(), other.ids.end());
+  versions.insert(versions.end(), other.versions.begin(), other.versions.end());
+  sums.insert(sums.end(), other.sums.begin(), other.sums.end());
+}
+
+void HeldGradients::Clear() {
+  ids.clear();
+  versions.clear();
+  sums.clear();
+}
+
+uint32_t CacheShard::CapacityOf(size_t bytes, uint32_t dim, bool holds) {
+  const auto needs = [&](size_t rows) {
+    return rows * StrideOf(dim, holds) + CellsOf(rows) * sizeof(uint64_t) + SketchOf(rows);
+  };
+  size_t fits = 0, too_many = std::min<size_t>(bytes / StrideOf(dim, holds) + 1, size_t{1} << 30);
+  while (too_many - fits > 1) {
+    const size_t middle = fits + (too_many - fits) / 2;
+    (needs(middle) <= bytes ? fits : too_many) = middle;
+  }
+  return static_cast<uint32_t>(fits);
+}
+
+void CacheShard::Init(size_t bytes, uint32_t dim, bool holds) {
+  dim_ = dim;
+  holds_ = holds;
+  stride_ = StrideOf(dim, holds);
+  capacity_ = CapacityOf(bytes, dim, holds);
+  TANDEM_CHECK(capacity_ > 0);
+  cells_.assign(CellsOf(capacity_), 0);
+  mask_ = static_cast<uint32_t>(cells_.size() - 1);
+  sketch_.assign(SketchOf(capacity_), 0);
+  const size_t slab = (capacity_ * stride_ + kHugePage - 1) / kHugePage * kHugePage;
+  const bool huge = capacity_ * stride_ >= kHugePage;
+  // Pages come when they are first written to.
+  slab_.reset(
+      static_cast<char*>(huge ? std::aligned_alloc(kHugePage, slab) : std::malloc(capacity_ * stride_)));
+  TANDEM_CHECK(slab_ != nullptr);
+  if (huge)
+    ::madvise(slab_.get(), slab, MADV_HUGEPAGE);  // fewer misses of the TLB, where the system has them
+}
+
+size_t CacheShard::bytes() const {
+  return size_t{used_} * stride_ + cells_.size() * sizeof(uint64_t) + sketch_.size();
+}
+
+uint16_t CacheShard::CountInSketch(uint64_t hash, uint16_t epoch) {
+  if (sketch_epoch_ != epoch) {
+    for (uint8_t& uses : sketch_) uses = static_cast<uint8_t>(Halved(uses, sketch_epoch_, epoch));
+    sketch_epoch_ = epoch;
+  }
+  // Other bits than the index's, or ids that collide there would collide here.
+  const uint64_t other = Mix64(hash);
+  uint8_t& a = sketch_[other & (sketch_.size() - 1)];
+  uint8_t& b = sketch_[(other >> 32) & (sketch_.size() - 1)];
+  const uint8_t least = std::min(a, b);
+  // Only the lower one counts up: it errs less (conservative update).
+  if (least < kMostUses) {
+    const bool both = a == b;
+    if (both || a == least) ++a;
+    if (&a != &b && (both || b == least)) ++b;
+  }
+  return std::min(a, b);
+}
+
+void CacheShard::RaiseInSketch(uint64_t hash, uint16_t uses) {
+  const uint64_t other = Mix64(hash);
+  uint8_t& a = sketch_[other & (sketch_.size() - 1)];
+  uint8_t& b = sketch_[(other >> 32) & (sketch_.size() - 1)];
+  const uint8_t value = static_cast<uint8_t>(std::min(uses, kMostUses));
+  a = std::max(a, value);
+  b = std::max(b, value);
+}
+
+uint32_t CacheShard::DrawVictim(uint16_t epoch) {
+  uint32_t victim = 0;
+  uint32_t fewest = ~uint32_t{0};
+  for (int i = 0; i < kDrawn; ++i) {
+    random_ = random_ * 6364136223846793005ull + 1442695040888963407ull;  // Knuth's MMIX
+    const uint32_t slot = static_cast<uint32_t>(((random_ >> 32) * capacity_) >> 32);
+    const CacheHeader* const record = RecordAt(slot);
+    const uint32_t uses = Halved(record->uses, record->epoch, epoch);
+    if (uses < fewest) {
+      fewest = uses;
+      victim = slot;
+    }
+  }
+  return victim;
+}
+
+CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, HeldGradients* left) {
+  const uint16_t uses = CountInSketch(hash, epoch);
+  uint32_t slot;
+  if (!free_.empty()) {
+    slot = free_.back();
+    free_.pop_back();
+  } else if (used_ < capacity_) {
+    slot = used_++;
+  } else {
+    slot = DrawVictim(epoch);
+    const CacheHeader* const victim = RecordAt(slot);
+    const uint16_t victims = Halved(victim->uses, victim->epoch, epoch);
+    if (uses <= victims) {
+      ++refused_;
+      return nullptr;
+    }
+    RaiseInSketch(Mix64(victim->id), victims);
+    Erase(slot, left);
+    ++evicted_;
+  }
+  uint32_t at = static_cast<uint32_t>(hash) & mask_;
+  while (cells_[at] != 0) at = (at + 1) & mask_;
+  cells_[at] = hash << 32 | (slot + 1);
+  ++rows_;
+  CacheHeader* const record = RecordAt(slot);
+  *record = {.id = id, .version = 0, .confirmed = 0, .uses = uses, .epoch = epoch, .held = 0};
+  return record;
+}
+
+void CacheShard::Erase(uint32_t slot, HeldGradients* left) {
+  CacheHeader* const record = RecordAt(slot);
+  if (record->held > 0) TakeHeld(record, left);
+  uint32_t hole = static_cast<uint32_t>(Mix64(record->id)) & mask_;
+  while (static_cast<uint32_t>(cells_[hole]) != slot + 1) hole = (hole + 1) & mask_;
+  // Cells after the hole move up where that brings them no further from home than before it.
+  for (uint32_t at = (hole + 1) & mask_; cells_[at] != 0; at = (at + 1) & mask_) {
+    const uint32_t home = static_cast<uint32_t>(cells_[at] >> 32) & mask_;
+    if (((at - home) & mask_) < ((at - hole) & mask_)) continue;
+    cells_[hole] = cells_[at];
+    hole = at;
+  }
+  cells_[hole] = 0;
+  record->version = 0;
+  --rows_;
+}
+
+void CacheShard::TakeHeld(CacheHeader* record, HeldGradients* left) {
+  left->ids.push_back(record->id);
+  left->versions.push_back(*HeldVersion(record));
+  const float* const sums = HeldSums(record);
+  left->sums.insert(left->sums.end(), sums, sums + dim_);
+  record->held = 0;
+}
+
+void CacheShard::TakeAllHeld(HeldGradients* left) {
+  if (!holds_) return;
+  for (uint32_t slot = 0; slot < used_; ++slot) {
+    CacheHeader* const record = RecordAt(slot);
+    if (record->version != 0 && record->held > 0) TakeHeld(record, left);
+  }
+}
+
+}  // namespace tandem::ps

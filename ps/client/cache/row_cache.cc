@@ -1,0 +1,319 @@
+#include "ps/client/cache/row_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/random.h"
+
+namespace tandem::ps {
+namespace {
+
+// Ids that are read under one taking of the locks: enough to make the locks cheap, few enough that writers
+// wait for some ten microseconds.
+constexpr size_t kRun = 512;
+// Ids whose memory is asked for before the first is used.
+constexpr size_t kBlock = 32;
+constexpr size_t kAhead = 8;  // the same where ids are written one by one
+constexpr size_t kCacheLine = 64;
+
+void PrefetchRecord(const CacheHeader* record, size_t bytes) {
+  const char* const end = reinterpret_cast<const char*>(record) + std::min<size_t>(bytes, 1024);
+  for (const char* at = reinterpret_cast<const char*>(record); at < end; at += kCacheLine) {
+    __builtin_prefetch(at, 0, 2);
+  }
+}
+
+uint32_t LowHalf(uint64_t number) { return static_cast<uint32_t>(number); }
+
+}  // namespace
+
+RowCache::RowCache(const v1::TableConfig& table, const CacheOptions& options, const ShardMap* map)
+    : dim_(table.dim()),
+      options_(options),
+      learning_rate_(table.optimizer().learning_rate()),
+      map_(map),
+      generations_(map->num_servers(), 0),
+      shards_(new Shard[kCacheShards]) {
+  uint64_t capacity = 0;
+  for (uint32_t s = 0; s < kCacheShards; ++s) {
+    absl::MutexLock lock(&shards_[s].mutex);
+    shards_[s].rows.Init(options.bytes / kCacheShards, dim_, holds());
+    capacity += shards_[s].rows.capacity();
+  }
+  // TinyLFU's samples are some ten times the capacity.
+  window_ = 8 * capacity;
+}
+
+uint16_t RowCache::Epoch(uint64_t more) {
+  return static_cast<uint16_t>((uses_.fetch_add(more, std::memory_order_relaxed) + more) / window_);
+}
+
+std::vector<uint64_t> RowCache::Generations() const {
+  absl::ReaderMutexLock lock(&generations_mutex_);
+  return generations_;
+}
+
+void RowCache::Find(absl::Span<const uint64_t> ids, uint64_t step, float* rows, uint32_t* versions,
+                    Copy* copies) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const uint16_t epoch = Epoch(ids.size());
+  const uint32_t now = LowHalf(step);
+  const size_t row_bytes = dim_ * sizeof(float);
+  uint64_t hashes[kBlock];
+  for (size_t run = 0; run < ids.size(); run += kRun) {
+    const size_t run_end = std::min(run + kRun, ids.size());
+    for (uint32_t s = 0; s < kCacheShards; ++s) shards_[s].mutex.ReaderLock();
+    for (size_t first = run; first < run_end; first += kBlock) {
+      const size_t count = std::min(kBlock, run_end - first);
+      for (size_t i = 0; i < count; ++i) {
+        const uint64_t hash = hashes[i] = Mix64(ids[first + i]);
+        __builtin_prefetch(shards_[CacheShardOf(hash)].rows.Cell(hash), 0, 2);
+      }
+      for (size_t i = 0; i < count; ++i) {
+        const CacheHeader* const record = shards_[CacheShardOf(hashes[i])].rows.Guess(hashes[i]);
+        if (record != nullptr) PrefetchRecord(record, sizeof(CacheHeader) + row_bytes);
+      }
+      for (size_t i = 0; i < count; ++i) {
+        const size_t at = first + i;
+        const CacheShard& shard = shards_[CacheShardOf(hashes[i])].rows;
+        CacheHeader* const record = shard.Find(ids[at], hashes[i]);
+        if (record == nullptr) {
+          versions[at] = 0;
+          copies[at] = kNone;
+          continue;
+        }
+        std::memcpy(rows + at * dim_, shard.Row(record), row_bytes);
+        versions[at] = record->version;
+        const auto since = static_cast<int32_t>(now - record->confirmed);
+        copies[at] = options_.recheck > 0 && since <= static_cast<int32_t>(options_.recheck) ? kUse : kAsk;
+        CacheShard::Use(record, epoch);
+      }
+    }
+    for (uint32_t s = 0; s < kCacheShards; ++s) shards_[s].mutex.ReaderUnlock();
+  }
+}
+
+template <typename Wanted>
+RowCache::Order RowCache::OrderByShard(absl::Span<const uint64_t> ids, const Wanted& wanted) const {
+  Order order;
+  order.hashes.resize(ids.size());
+  std::vector<uint32_t> some;
+  some.reserve(ids.size());
+  uint32_t counts[kCacheShards] = {};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const uint64_t hash = order.hashes[i] = Mix64(ids[i]);
+    if (!wanted(i, hash)) continue;
+    some.push_back(static_cast<uint32_t>(i));
+    ++counts[CacheShardOf(hash)];
+  }
+  uint32_t at = 0;
+  for (uint32_t s = 0; s < kCacheShards; ++s) {
+    order.begin[s] = at;
+    at += counts[s];
+    counts[s] = order.begin[s];
+  }
+  order.begin[kCacheShards] = at;
+  order.positions.resize(at);
+  for (const uint32_t i : some) order.positions[counts[CacheShardOf(order.hashes[i])]++] = i;
+  return order;
+}
+
+bool RowCache::Tells(const Answer& answer, size_t at, uint64_t hash) const {
+  return answer.sent[at] || options_.recheck > 0 ||
+         LowHalf(answer.versions[ServerOf(hash)]) - answer.asked[at] > options_.max_age;
+}
+
+void RowCache::Adopt(absl::Span<const uint64_t> generations) {
+  {
+    absl::ReaderMutexLock lock(&generations_mutex_);
+    if (generations == absl::MakeConstSpan(generations_)) return;
+  }
+  absl::MutexLock lock(&generations_mutex_);
+  // An answer from before a restart that comes late turns this back once more, which costs copies, no truth:
+  // the server lets no copy of another generation serve.
+  std::vector<bool> changed(generations.size(), false);
+  for (size_t s = 0; s < generations.size(); ++s) {
+    changed[s] = generations[s] != generations_[s];
+    generations_[s] = generations[s];
+  }
+  for (uint32_t s = 0; s < kCacheShards; ++s) {
+    Shard& shard = shards_[s];
+    absl::MutexLock shard_lock(&shard.mutex);
+    // Held-back gradients are the worker's work, whatever became of the rows: they go with the next push.
+    forgotten_ += shard.rows.EraseIf(
+        [&](const CacheHeader& record) { return changed[ServerOf(Mix64(record.id))]; }, &shard.left);
+  }
+}
+
+void RowCache::Follow(float* row, const float* gradient, float factor) const {
+  const float rate = learning_rate_ * factor;
+  for (uint32_t d = 0; d < dim_; ++d) row[d] -= rate * gradient[d];
+}
+
+void RowCache::AcceptOne(Shard& shard, const Answer& answer, uint32_t at, uint64_t hash, uint16_t epoch) {
+  const uint64_t id = answer.ids[at];
+  const uint64_t version = answer.versions[ServerOf(hash)];
+  CacheHeader* record = shard.rows.Find(id, hash);
+  const uint32_t step = LowHalf(answer.step);
+  if (!answer.sent[at]) {
+    // Another answer may have brought a newer row, which it then confirmed.
+    if (record == nullptr || record->version != answer.asked[at]) return;
+    if (static_cast<int32_t>(step - record->confirmed) > 0) record->confirmed = step;
+    // Too old, and yet not sent: the row was not updated up to the answer's version.
+    if (LowHalf(version) - record->version > options_.max_age && LowHalf(version) != 0) {
+      record->version = LowHalf(version);
+    }
+    return;
+  }
+  if (LowHalf(version) == 0) return;  // would mean that there is no copy
+  if (record == nullptr) {
+    record = shard.rows.Insert(id, hash, epoch, &shard.left);
+    if (record == nullptr) return;
+    ++shard.admitted;
+    record->confirmed = step;
+  } else {
+    // Answers overtake each other.
+    if (static_cast<int32_t>(LowHalf(version) - record->version) < 0) return;
+    if (static_cast<int32_t>(step - record->confirmed) > 0) record->confirmed = step;
+  }
+  record->version = LowHalf(version);
+  float* const row = shard.rows.Row(record);
+  std::memcpy(row, answer.rows + size_t{answer.positions[at]} * dim_, dim_ * sizeof(float));
+  if (options_.local_update && record->held > 0) Follow(row, shard.rows.HeldSums(record), 1.0f);
+}
+
+void RowCache::Accept(const Answer& answer) {
+  Adopt(answer.generations);
+  absl::ReaderMutexLock lock(&generations_mutex_);
+  if (answer.generations != absl::MakeConstSpan(generations_)) return;  // changed again meanwhile
+  const Order order =
+      OrderByShard(answer.ids, [&](size_t at, uint64_t hash) { return Tells(answer, at, hash); });
+  const uint16_t epoch = Epoch(0);
+  for (uint32_t s = 0; s < kCacheShards; ++s) {
+    Shard& shard = shards_[s];
+    absl::MutexLock shard_lock(&shard.mutex);
+    for (uint32_t i = order.begin[s]; i < order.begin[s + 1]; ++i) {
+      if (i + kAhead < order.begin[s + 1]) {
+        __builtin_prefetch(shard.rows.Cell(order.hashes[order.positions[i + kAhead]]), 0, 2);
+      }
+      const uint32_t at = order.positions[i];
+      AcceptOne(shard, answer, at, order.hashes[at], epoch);
+    }
+  }
+}
+
+void RowCache::Absorb(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
+                      absl::Span<const uint64_t> pulled_versions, HeldGradients* out) {
+  const Order order = OrderByShard(ids, [](size_t, uint64_t) { return true; });
+  uint64_t held = 0;
+  int64_t rows = 0;
+  for (uint32_t s = 0; s < kCacheShards; ++s) {
+    Shard& shard = shards_[s];
+    absl::MutexLock lock(&shard.mutex);
+    for (uint32_t i = order.begin[s]; i < order.begin[s + 1]; ++i) {
+      const uint32_t at = order.positions[i];
+      const uint64_t hash = order.hashes[at];
+      const float* const gradient = gradients + size_t{at} * dim_;
+      CacheHeader* const record = shard.rows.Find(ids[at], hash);
+      if (record != nullptr && options_.local_update) {
+        Follow(shard.rows.Row(record), gradient, learning_rate_factor);
+      }
+      if (!holds()) continue;
+      const uint32_t server = ServerOf(hash);
+      const uint32_t version =
+          server < pulled_versions.size() ? static_cast<uint32_t>(pulled_versions[server]) : 0;
+      if (record == nullptr) {
+        out->ids.push_back(ids[at]);
+        out->versions.push_back(version);
+        out->sums.insert(out->sums.end(), gradient, gradient + dim_);
+        continue;
+      }
+      float* const sums = shard.rows.HeldSums(record);
+      if (record->held == 0) {
+        std::memcpy(sums, gradient, dim_ * sizeof(float));
+        *shard.rows.HeldVersion(record) = version;
+        ++rows;
+      } else {
+        for (uint32_t d = 0; d < dim_; ++d) sums[d] += gradient[d];
+      }
+      ++held;
+      if (++record->held < options_.push_bound) continue;
+      shard.rows.TakeHeld(record, out);
+      --rows;
+    }
+    rows -= static_cast<int64_t>(shard.left.ids.size());
+    out->Append(shard.left);
+    shard.left.Clear();
+  }
+  held_gradients_ += held;
+  held_rows_ += static_cast<uint64_t>(rows);
+}
+
+void RowCache::TakeHeld(HeldGradients* out) {
+  const size_t before = out->ids.size();
+  for (uint32_t s = 0; s < kCacheShards; ++s) {
+    Shard& shard = shards_[s];
+    absl::MutexLock lock(&shard.mutex);
+    out->Append(shard.left);
+    shard.left.Clear();
+    shard.rows.TakeAllHeld(out);
+  }
+  held_rows_ -= out->ids.size() - before;
+}
+
+void RowCache::Clear() {
+  HeldGradients gone;
+  absl::MutexLock lock(&generations_mutex_);
+  for (uint32_t s = 0; s < kCacheShards; ++s) {
+    Shard& shard = shards_[s];
+    absl::MutexLock shard_lock(&shard.mutex);
+    shard.rows.EraseIf([](const CacheHeader&) { return true; }, &gone);
+    gone.Append(shard.left);
+    shard.left.Clear();
+  }
+  held_rows_ -= gone.ids.size();
+}
+
+void RowCache::CountPull(uint64_t unasked, uint64_t unchanged, uint64_t refreshed, uint64_t missed,
+                         uint64_t request_bytes, uint64_t answer_bytes, uint64_t age_sum, uint64_t age_max) {
+  unasked_ += unasked;
+  unchanged_ += unchanged;
+  refreshed_ += refreshed;
+  missed_ += missed;
+  request_bytes_ += request_bytes;
+  answer_bytes_ += answer_bytes;
+  age_sum_ += age_sum;
+  uint64_t max = age_max_.load(std::memory_order_relaxed);
+  while (age_max > max && !age_max_.compare_exchange_weak(max, age_max, std::memory_order_relaxed)) {
+  }
+}
+
+CacheStatistics RowCache::Statistics() const {
+  CacheStatistics s;
+  s.unasked = unasked_;
+  s.unchanged = unchanged_;
+  s.refreshed = refreshed_;
+  s.missed = missed_;
+  s.lookups = s.unasked + s.unchanged + s.refreshed + s.missed;
+  s.forgotten = forgotten_;
+  s.request_bytes = request_bytes_;
+  s.answer_bytes = answer_bytes_;
+  s.plain_request_bytes = s.lookups * sizeof(uint64_t);
+  s.plain_answer_bytes = s.lookups * dim_ * sizeof(float);
+  s.age_mean = s.lookups == 0 ? 0.0 : static_cast<double>(age_sum_) / static_cast<double>(s.lookups);
+  s.age_max = age_max_;
+  s.held_gradients = held_gradients_;
+  s.held_rows = held_rows_;
+  for (uint32_t i = 0; i < kCacheShards; ++i) {
+    const Shard& shard = shards_[i];
+    absl::ReaderMutexLock lock(&shard.mutex);
+    s.admitted += shard.admitted;
+    s.refused += shard.rows.refused();
+    s.evicted += shard.rows.evicted();
+    s.rows += shard.rows.rows();
+    s.bytes += shard.rows.bytes();
+    s.capacity += shard.rows.capacity();
+  }
+  return s;
+}
+
+}  // namespace tandem::ps

@@ -36,7 +36,15 @@ void CallLoop::Start(Slot* slot, bool pull) {
   next_batch_ = (next_batch_ + 1) % batches_.size();
   ++calls_;
   ++outstanding_;
+  if (!pull) ++pushes_[slot->batch];
   const std::vector<uint64_t>& ids = batches_[slot->batch];
+  std::vector<ps::PullPart> pulled;
+  std::vector<ps::PushPart> pushed;
+  if (pull) {
+    pulled.push_back({.table = kPsTable, .ids = ids, .rows = slot->rows.data()});
+  } else {
+    pushed.push_back({.table = kPsTable, .ids = ids, .gradients = gradients_.data()});
+  }
   const auto done = [this, slot](absl::Status status) {
     slot->end = Clock::now();
     slot->status = std::move(status);
@@ -44,14 +52,16 @@ void CallLoop::Start(Slot* slot, bool pull) {
     done_.push_back(slot);
   };
   slot->begin = Clock::now();
-  if (pull) {
-    client_->PullAsync(calls_, /*read_only=*/false,
-                       {{.table = kPsTable, .ids = ids, .rows = slot->rows.data()}},
+  // One at a time is what the blocking calls are for.
+  if (pull && case_.in_flight == 1) {
+    done(client_->Pull(calls_, /*read_only=*/false, std::move(pulled)).status());
+  } else if (pull) {
+    client_->PullAsync(calls_, /*read_only=*/false, std::move(pulled),
                        [done](absl::StatusOr<ps::PullVersions> versions) { done(versions.status()); });
+  } else if (case_.in_flight == 1) {
+    done(client_->Push(calls_, std::move(pushed)));
   } else {
-    ++pushes_[slot->batch];
-    client_->PushAsync(calls_, {{.table = kPsTable, .ids = ids, .gradients = gradients_.data()}},
-                       /*learning_rate_factor=*/1.0f, done);
+    client_->PushAsync(calls_, std::move(pushed), /*learning_rate_factor=*/1.0f, done);
   }
 }
 

@@ -28,7 +28,8 @@ struct CallTimes {
   std::vector<double> latencies_us;  // of each call
 };
 
-// Runs calls of one case. One thread; answers come on others. `client`, `batches` and `model` outlive it.
+// Runs calls of one case: the blocking ones where one is in flight, else the asynchronous ones. One thread;
+// answers come on others. `client`, `batches` and `model` outlive it.
 class CallLoop {
  public:
   // Begins with the `first`-th batch. `check_answers`: nobody pushes meanwhile, and of each answer one row is

@@ -14,14 +14,13 @@ namespace tandem::ps {
 namespace {
 
 constexpr uint32_t kNotMerged = ~uint32_t{0};
-// As in gather.cc: how far ahead of an item its row and its index line are asked for.
-constexpr size_t kRowsAhead = 12;
-constexpr size_t kLinesAhead = 12;
 // When locks have few items each, up to so many are taken together, to fill the pipeline.
 constexpr size_t kMaxLocked = 16;
-// Rows that are not stored as floats are unpacked and packed so many at a time: they fit the first-level
-// cache.
-constexpr size_t kUnpacked = 32;
+// Rows are updated so many at a time, while the next ones and their gradients come from memory. What is at
+// hand at a time fits the first-level cache.
+constexpr size_t kMaxRows = 16;
+constexpr size_t kBytesAtHand = size_t{12} << 10;
+constexpr size_t kBlocksAhead = 2;
 
 }  // namespace
 
@@ -53,11 +52,11 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
     scratch->grouping.Run(ids, lock_mask_ + 1);
     ForEachBlock(scratch->grouping, [&](absl::Span<const Grouping::Item> items) {
       if (!admission_->at_pull()) AdmitItems(items, time, scratch.get());
-      skipped += CollectUpdates(items, now, scratch.get());
-      MakeRowUpdates(gradients, options, scratch.get());
+      skipped += CollectUpdates(items, now, gradients, options.row_factors, scratch.get());
       RunOptimizer(now, learning_rate_factor, scratch.get());
       // Only buckets that this update touched: which those are does not depend on how buckets share locks and
       // servers.
+      if (bucket_quota_ == kNoQuota) return;
       for (const Grouping::Item& item : items) {
         RowStore& store = buckets_[BucketOfHash(item.hash)];
         if (store.size() > bucket_quota_) EvictToQuota(&store, now);
@@ -77,11 +76,11 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
 
 void BucketedStorage::AdmitItems(absl::Span<const Grouping::Item> items, uint64_t now, Scratch* scratch) {
   scratch->weights.resize(std::max(scratch->weights.size(), dim_));
+  const Cell* cells[kMaxLookup];
   for (size_t i = 0; i < items.size(); ++i) {
-    if (i + kLinesAhead < items.size()) {
-      const uint64_t ahead = items[i + kLinesAhead].hash;
-      __builtin_prefetch(buckets_[BucketOfHash(ahead)].index().Line(ahead), 0, kPrefetchLocality);
-    }
+    if (i % kMaxLookup == 0) FindCells(indexes(), items.subspan(i, kMaxLookup), cells);
+    // Cells move when rows are made, but none becomes empty.
+    if (cells[i % kMaxLookup] != nullptr) continue;
     const Grouping::Item& item = items[i];
     const uint32_t b = BucketOfHash(item.hash);
     if (buckets_[b].Find(item.id) != nullptr) continue;
@@ -98,80 +97,59 @@ void BucketedStorage::AdmitItems(absl::Span<const Grouping::Item> items, uint64_
   }
 }
 
-// Fills scratch->updates with one entry per distinct row of the (locked) items, and scratch->duplicates with
-// the gradients beyond the first of each. Returns how many items have no row.
+// Fills scratch->updates with one entry per distinct row of the (locked) items, with the sum of its
+// gradients. Returns how many items have no row.
 uint64_t BucketedStorage::CollectUpdates(absl::Span<const Grouping::Item> items, uint32_t now,
-                                         Scratch* scratch) {
+                                         const float* gradients, const float* row_factors, Scratch* scratch) {
   scratch->updates.clear();
+  scratch->update_ids.clear();
   scratch->duplicates.clear();
   scratch->seen.clear();
+  scratch->updates.reserve(items.size());
   uint64_t skipped = 0;
-  const Cell* lines[kLinesAhead + kRowsAhead];
-  Cell* cells[kRowsAhead];
-  const auto store_of = [&](size_t i) -> RowStore& { return buckets_[BucketOfHash(items[i].hash)]; };
-  const auto find_line = [&](size_t i) {
-    if (i >= items.size()) return;
-    const Cell* const line = store_of(i).index().Line(items[i].hash);
-    __builtin_prefetch(line, 0, kPrefetchLocality);
-    lines[i % std::size(lines)] = line;
-  };
-  const auto find_cell = [&](size_t i) {
-    if (i >= items.size()) return;
-    RowStore& store = store_of(i);
-    Cell* const cell = store.index().Find(lines[i % std::size(lines)], items[i].id, items[i].hash);
-    cells[i % std::size(cells)] = cell;
-    if (cell != nullptr) Prefetch(store.RowAt(cell->slot()), layout_.stride);
-  };
-  for (size_t i = 0; i < std::size(lines); ++i) find_line(i);
-  for (size_t i = 0; i < kRowsAhead; ++i) find_cell(i);
-  for (size_t i = 0; i < items.size(); ++i) {
-    Cell* const cell = cells[i % kRowsAhead];
-    if (cell == nullptr) {
-      ++skipped;
-    } else {
-      Collect(items[i], cell, store_of(i), now, scratch);
-    }
-    find_cell(i + kRowsAhead);
-    find_line(i + std::size(lines));
-  }
-  return skipped;
-}
-
-void BucketedStorage::Collect(const Grouping::Item& item, Cell* cell, RowStore& store, uint32_t now,
-                              Scratch* scratch) {
-  char* const row = store.RowAt(cell->slot());
-  // A row of this version was most likely seen before in this call; one that was just made may have it, too.
-  if (cell->version == now) {
-    if (scratch->seen.empty()) {
-      for (uint32_t u = 0; u < scratch->updates.size(); ++u)
-        scratch->seen.emplace(scratch->updates[u].row, u);
-    }
-    const auto [entry, is_new] = scratch->seen.emplace(row, static_cast<uint32_t>(scratch->updates.size()));
-    if (!is_new) {
-      scratch->duplicates.push_back({entry->second, item.position});
-      return;
-    }
-  } else if (!scratch->seen.empty()) {
-    scratch->seen.emplace(row, static_cast<uint32_t>(scratch->updates.size()));
-  }
-  cell->version = now;
-  if (const uint32_t count = layout_.count(row); count != std::numeric_limits<uint32_t>::max()) {
-    layout_.set_count(row, count + 1);
-  }
-  scratch->updates.push_back({row, item.id, item.position});
-}
-
-void BucketedStorage::MakeRowUpdates(const float* gradients, const ApplyOptions& options, Scratch* scratch) {
-  scratch->row_updates.resize(scratch->updates.size());
-  for (size_t u = 0; u < scratch->updates.size(); ++u) {
-    const Update& update = scratch->updates[u];
-    scratch->row_updates[u] = {reinterpret_cast<float*>(update.row), layout_.state(update.row),
-                               gradients + size_t{update.position} * dim_};
-    if (options.row_factors != nullptr) {
-      scratch->row_updates[u].learning_rate_factor = options.row_factors[update.position];
+  const RowAddress address = pool_.address();
+  const Cell* cells[kMaxLookup];
+  for (size_t first = 0; first < items.size(); first += kMaxLookup) {
+    const absl::Span<const Grouping::Item> some = items.subspan(first, kMaxLookup);
+    FindCells(indexes(), some, cells);
+    for (size_t i = 0; i < some.size(); ++i) {
+      const Grouping::Item& item = some[i];
+      auto* const cell = const_cast<Cell*>(cells[i]);  // this call has its lock alone
+      if (cell == nullptr) {
+        ++skipped;
+        continue;
+      }
+      char* const row = address.Of(cell->slot());
+      // A row of this version was most likely seen before in this call; one that was just made may have it,
+      // too.
+      if ((cell->version == now || !scratch->seen.empty()) &&
+          IsDuplicate(row, item.position, cell->version == now, scratch)) {
+        continue;
+      }
+      cell->version = now;
+      scratch->updates.push_back({reinterpret_cast<float*>(row), layout_.state(row),
+                                  gradients + size_t{item.position} * dim_,
+                                  row_factors == nullptr ? 1.0f : row_factors[item.position]});
+      if (stochastic_rounding_) scratch->update_ids.push_back(item.id);
     }
   }
   if (!scratch->duplicates.empty()) MergeDuplicates(gradients, scratch);
+  return skipped;
+}
+
+// Whether the row has an entry in scratch->updates already; if so, notes the gradient as its duplicate. The
+// map of rows seen is made when a row first looks `suspicious`, and then kept up to date.
+bool BucketedStorage::IsDuplicate(const char* row, uint32_t position, bool suspicious, Scratch* scratch) {
+  const auto next = static_cast<uint32_t>(scratch->updates.size());
+  if (scratch->seen.empty()) {
+    for (uint32_t u = 0; u < next; ++u) {
+      scratch->seen.emplace(reinterpret_cast<const char*>(scratch->updates[u].weights), u);
+    }
+  }
+  const auto [entry, is_new] = scratch->seen.emplace(row, next);
+  if (is_new || !suspicious) return false;
+  scratch->duplicates.push_back({entry->second, position});
+  return true;
 }
 
 void BucketedStorage::MergeDuplicates(const float* gradients, Scratch* scratch) {
@@ -179,7 +157,7 @@ void BucketedStorage::MergeDuplicates(const float* gradients, Scratch* scratch) 
   scratch->merged_sums.resize(scratch->duplicates.size() * dim_);
   uint32_t merged = 0;
   for (const Duplicate& duplicate : scratch->duplicates) {
-    RowUpdate& update = scratch->row_updates[duplicate.update];
+    RowUpdate& update = scratch->updates[duplicate.update];
     uint32_t& index = scratch->merged_index[duplicate.update];
     const bool first = index == kNotMerged;
     if (first) index = merged++;
@@ -194,26 +172,51 @@ void BucketedStorage::MergeDuplicates(const float* gradients, Scratch* scratch) 
 }
 
 void BucketedStorage::RunOptimizer(uint32_t now, float learning_rate_factor, Scratch* scratch) {
-  const absl::Span<RowUpdate> updates = absl::MakeSpan(scratch->row_updates);
-  if (layout_.f32()) return optimizer_->Update(updates, dim_, learning_rate_factor);
-  scratch->weights.resize(kUnpacked * dim_);
-  scratch->row_pointers.resize(kUnpacked);
-  scratch->rounding_keys.resize(kUnpacked);
-  float* const weights = scratch->weights.data();
-  for (size_t first = 0; first < updates.size(); first += kUnpacked) {
-    const absl::Span<RowUpdate> some = updates.subspan(first, kUnpacked);
-    for (size_t i = 0; i < some.size(); ++i) {
-      const Update& update = scratch->updates[first + i];
-      scratch->row_pointers[i] = update.row;
-      scratch->rounding_keys[i] = Mix64(Mix64(seed_, update.id), now);
-      some[i].weights = weights + i * dim_;
+  const absl::Span<RowUpdate> updates = absl::MakeSpan(scratch->updates);
+  const size_t bytes = layout_.stride + dim_ * sizeof(float);
+  const size_t block = std::clamp<size_t>(kBytesAtHand / bytes, 1, kMaxRows);
+  const auto prefetch = [&](size_t begin) {
+    for (size_t u = begin; u < std::min(begin + block, updates.size()); ++u) {
+      Prefetch(reinterpret_cast<const char*>(updates[u].weights), layout_.stride);
+      Prefetch(reinterpret_cast<const char*>(updates[u].gradient), dim_ * sizeof(float));
     }
-    const absl::Span<char* const> rows = absl::MakeConstSpan(scratch->row_pointers.data(), some.size());
-    LoadRows(layout_.dtype, rows, dim_, weights);
-    optimizer_->Update(some, dim_, learning_rate_factor);
-    StoreRows(layout_.dtype, rows, dim_, weights,
-              stochastic_rounding_ ? scratch->rounding_keys.data() : nullptr);
+  };
+  for (size_t begin = 0; begin < kBlocksAhead * block; begin += block) prefetch(begin);
+  for (size_t begin = 0; begin < updates.size(); begin += block) {
+    prefetch(begin + kBlocksAhead * block);
+    const absl::Span<RowUpdate> some = updates.subspan(begin, block);
+    if (layout_.count_offset != 0) {
+      for (const RowUpdate& update : some) Count(reinterpret_cast<char*>(update.weights));
+    }
+    if (layout_.f32()) {
+      optimizer_->Update(some, dim_, learning_rate_factor);
+    } else {
+      UpdateUnpacked(begin, some, now, learning_rate_factor, scratch);
+    }
   }
+}
+
+void BucketedStorage::Count(char* row) const {
+  const uint32_t count = layout_.count(row);
+  if (count != std::numeric_limits<uint32_t>::max()) layout_.set_count(row, count + 1);
+}
+
+// For rows that are not stored as floats: unpacks, updates and packs `some`, scratch->updates[first ...].
+void BucketedStorage::UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, uint32_t now,
+                                     float learning_rate_factor, Scratch* scratch) {
+  scratch->weights.resize(kMaxRows * dim_);
+  float* const weights = scratch->weights.data();
+  char* rows[kMaxRows];
+  uint64_t rounding_keys[kMaxRows];
+  for (size_t i = 0; i < some.size(); ++i) {
+    rows[i] = reinterpret_cast<char*>(some[i].weights);
+    if (stochastic_rounding_) rounding_keys[i] = Mix64(Mix64(seed_, scratch->update_ids[first + i]), now);
+    some[i].weights = weights + i * dim_;
+  }
+  const absl::Span<char* const> from = absl::MakeConstSpan(rows, some.size());
+  LoadRows(layout_.dtype, from, dim_, weights);
+  optimizer_->Update(some, dim_, learning_rate_factor);
+  StoreRows(layout_.dtype, from, dim_, weights, stochastic_rounding_ ? rounding_keys : nullptr);
 }
 
 }  // namespace tandem::ps

@@ -1,7 +1,6 @@
 #include "ps/storage/bucketed_storage.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/numeric/bits.h"
@@ -13,25 +12,20 @@
 namespace tandem::ps {
 namespace {
 
-constexpr uint32_t kNoQuota = std::numeric_limits<uint32_t>::max();
 constexpr uint32_t kMinQuota = 4;
 
-// What a bucket of so many rows takes: its chunks (as RowStore makes them), its part of an index that is
-// about half full, and a twelfth in reserve.
+// What a bucket of so many rows takes: its slots (a run of a sixteenth, or four, may be empty), its part of
+// an index that is about half full, and a twelfth in reserve.
 uint64_t BucketBytes(uint64_t rows, const RowLayout& layout) {
-  uint64_t row_bytes = absl::bit_ceil(rows) * layout.stride;
-  if (rows > layout.chunk_rows()) {
-    const uint64_t chunks = (rows + layout.chunk_rows() - 1) / layout.chunk_rows();
-    row_bytes = (chunks + chunks / 8) * layout.chunk_bytes;
-  }
-  const uint64_t bytes = row_bytes + 2 * rows * sizeof(RowIndex::Cell);
+  const uint64_t bytes =
+      (rows + std::max<uint64_t>(4, rows / 16)) * layout.stride + 2 * rows * sizeof(RowIndex::Cell);
   return bytes + bytes / 12;
 }
 
 // The most rows that each of `num_buckets` buckets may keep so that all fit the budget.
-uint32_t QuotaOf(uint64_t byte_budget, uint32_t num_buckets, const RowLayout& layout) {
-  if (byte_budget == 0) return kNoQuota;
-  uint64_t fits = kMinQuota, too_many = kNoQuota;
+uint32_t QuotaOf(uint64_t byte_budget, uint32_t num_buckets, const RowLayout& layout, uint32_t no_quota) {
+  if (byte_budget == 0) return no_quota;
+  uint64_t fits = kMinQuota, too_many = no_quota;
   while (too_many - fits > 1) {
     const uint64_t rows = (fits + too_many) / 2;
     (BucketBytes(rows, layout) <= byte_budget / num_buckets ? fits : too_many) = rows;
@@ -54,12 +48,14 @@ BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buc
       eviction_(std::move(policies.eviction)),
       layout_(dim_, optimizer_->state_floats(dim_), RowTypeOf(config),
               eviction_ != nullptr && eviction_->needs_count()),
-      bucket_quota_(QuotaOf(config.byte_budget(), num_buckets, layout_)),
+      bucket_quota_(QuotaOf(config.byte_budget(), num_buckets, layout_, kNoQuota)),
       bucket_mask_(num_buckets - 1),
       lock_mask_(std::min(num_buckets, kLocks) - 1),
+      pool_(&layout_),
+      heads_(num_buckets),
       locks_(std::make_unique<Lock[]>(lock_mask_ + 1)) {
   buckets_.reserve(num_buckets);
-  for (uint32_t b = 0; b < num_buckets; ++b) buckets_.emplace_back(&layout_, &arena_);
+  for (uint32_t b = 0; b < num_buckets; ++b) buckets_.emplace_back(&layout_, &pool_, &arena_, &heads_[b]);
   // Made when they are first needed: a server has counters only for the buckets that are its.
   filters_.resize(admission_->counter_bytes(num_buckets) > 0 ? num_buckets : 0);
 }
@@ -80,10 +76,10 @@ StorageStatistics BucketedStorage::Statistics() const {
   StorageStatistics statistics;
   statistics.rows = rows();
   if (bucket_quota_ != kNoQuota) statistics.budget_rows = uint64_t{bucket_quota_} * (bucket_mask_ + 1);
-  statistics.bytes = sizeof(*this) + arena_.bytes() + (lock_mask_ + 1) * sizeof(Lock);
+  statistics.bytes = sizeof(*this) + arena_.bytes() + pool_.bytes() + (lock_mask_ + 1) * sizeof(Lock);
   for (uint32_t b = 0; b <= bucket_mask_; ++b) {
     absl::ReaderMutexLock lock(&LockOfBucket(b));
-    statistics.bytes += sizeof(RowStore) + buckets_[b].own_bytes();
+    statistics.bytes += sizeof(RowStore) + sizeof(RowIndex::Head) + buckets_[b].own_bytes();
     if (!filters_.empty()) statistics.bytes += sizeof(filters_[b]) + filters_[b].capacity();
   }
   {
@@ -158,11 +154,10 @@ void BucketedStorage::Clear() {
 
 size_t BucketedStorage::Scratch::bytes() const {
   return sizeof(Scratch) + grouping.bytes() + ids.capacity() * sizeof(ids[0]) +
-         updates.capacity() * sizeof(updates[0]) + row_updates.capacity() * sizeof(row_updates[0]) +
+         updates.capacity() * sizeof(updates[0]) + update_ids.capacity() * sizeof(update_ids[0]) +
          duplicates.capacity() * sizeof(duplicates[0]) + seen.capacity() * (sizeof(*seen.begin()) + 1) +
          merged_index.capacity() * sizeof(merged_index[0]) + merged_sums.capacity() * sizeof(merged_sums[0]) +
-         weights.capacity() * sizeof(weights[0]) + row_pointers.capacity() * sizeof(row_pointers[0]) +
-         rounding_keys.capacity() * sizeof(rounding_keys[0]);
+         weights.capacity() * sizeof(weights[0]);
 }
 
 std::unique_ptr<BucketedStorage::Scratch> BucketedStorage::TakeScratch() {

@@ -29,7 +29,9 @@
 #include "ps/partition/shard_map.h"
 #include "ps/storage/arena.h"
 #include "ps/storage/grouping.h"
+#include "ps/storage/lookup.h"
 #include "ps/storage/row_layout.h"
+#include "ps/storage/row_pool.h"
 #include "ps/storage/row_store.h"
 #include "ps/storage/table_storage.h"
 
@@ -66,17 +68,12 @@ class BucketedStorage : public TableStorage {
  private:
   using Cell = RowIndex::Cell;
   static constexpr uint32_t kLocks = 32;
-  // Items whose rows are looked for before the first is used.
+  static constexpr uint32_t kNoQuota = ~uint32_t{0};
+  // Items that are worth a locking of several locks together.
   static constexpr size_t kBatch = 256;
 
   struct alignas(64) Lock {
     mutable absl::Mutex mutex;
-  };
-  // Rows of one update, numbers and where they go.
-  struct Update {
-    char* row;
-    uint64_t id;
-    uint32_t position;  // of the gradient
   };
   struct Duplicate {
     uint32_t update;    // the entry of `updates` that it adds to
@@ -86,15 +83,13 @@ class BucketedStorage : public TableStorage {
   struct Scratch {
     Grouping grouping;
     std::vector<uint64_t> ids;
-    std::vector<Update> updates;
-    std::vector<RowUpdate> row_updates;
+    std::vector<RowUpdate> updates;    // weights: where the row lies
+    std::vector<uint64_t> update_ids;  // of `updates`, for stochastic rounding
     std::vector<Duplicate> duplicates;
     absl::flat_hash_map<const char*, uint32_t> seen;  // row -> entry of `updates`, once there is a duplicate
     std::vector<uint32_t> merged_index;               // per update: its sum in merged_sums, or kNotMerged
     std::vector<float> merged_sums;
     std::vector<float> weights;  // of rows that are not stored as floats
-    std::vector<char*> row_pointers;
-    std::vector<uint64_t> rounding_keys;
     size_t bytes() const;
   };
   // Notes how long locks are held alone.
@@ -123,11 +118,13 @@ class BucketedStorage : public TableStorage {
   std::unique_ptr<Scratch> TakeScratch();
   void GiveBackScratch(std::unique_ptr<Scratch> scratch);
 
+  Indexes indexes() const { return {heads_.data(), bucket_mask_}; }
+
   // gather.cc
   // Bit l: reading `ids` takes lock l.
   uint32_t LocksOf(absl::Span<const uint64_t> ids) const;
-  // Whether a copy of the row made at `cached` serves no more at `now`; under the id's lock.
-  bool NeedsNewer(uint64_t id, uint32_t cached, uint32_t now, uint64_t max_age) const;
+  void LockShared(uint32_t locks) const;
+  void UnlockShared(uint32_t locks) const;
   void GatherRun(absl::Span<const uint64_t> ids, uint32_t first, float* out, std::vector<uint32_t>* missing);
   void FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                    float* out);
@@ -142,11 +139,14 @@ class BucketedStorage : public TableStorage {
   void ForEachBlock(const Grouping& grouping, const F& f);
   // Makes rows for those items without one that admission wants now.
   void AdmitItems(absl::Span<const Grouping::Item> items, uint64_t now, Scratch* scratch);
-  uint64_t CollectUpdates(absl::Span<const Grouping::Item> items, uint32_t now, Scratch* scratch);
-  void Collect(const Grouping::Item& item, Cell* cell, RowStore& store, uint32_t now, Scratch* scratch);
-  void MakeRowUpdates(const float* gradients, const ApplyOptions& options, Scratch* scratch);
+  uint64_t CollectUpdates(absl::Span<const Grouping::Item> items, uint32_t now, const float* gradients,
+                          const float* row_factors, Scratch* scratch);
+  bool IsDuplicate(const char* row, uint32_t position, bool suspicious, Scratch* scratch);
   void MergeDuplicates(const float* gradients, Scratch* scratch);
   void RunOptimizer(uint32_t now, float learning_rate_factor, Scratch* scratch);
+  void UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, uint32_t now, float learning_rate_factor,
+                      Scratch* scratch);
+  void Count(char* row) const;
 
   // evict.cc; under the bucket's lock.
   RowFacts FactsOf(const RowStore& store, const Cell& cell, uint32_t now, std::vector<float>* floats) const;
@@ -168,7 +168,10 @@ class BucketedStorage : public TableStorage {
   const uint32_t bucket_quota_;  // rows a bucket may hold after an update
   const uint32_t bucket_mask_;
   const uint32_t lock_mask_;
-  Arena arena_;                                // outlives the buckets, whose memory is its
+  // What the buckets' memory and heads are of outlives them.
+  Arena arena_;
+  RowPool pool_;
+  std::vector<RowIndex::Head> heads_;          // each guarded by its bucket's lock
   std::vector<RowStore> buckets_;              // each guarded by its lock
   std::vector<std::vector<uint8_t>> filters_;  // admission counters, one a bucket or none; likewise guarded
   const std::unique_ptr<Lock[]> locks_;

@@ -1,13 +1,10 @@
 // Reading rows, and making them when they are first read.
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/random.h"
-#include "base/status.h"
 #include "ps/storage/bucketed_storage.h"
-#include "ps/storage/prefetch.h"
 #include "ps/storage/row_codec.h"
 
 namespace tandem::ps {
@@ -16,12 +13,7 @@ namespace {
 // Ids that are read under one taking of the locks: enough to make the locks cheap, few enough that writers
 // wait for some ten microseconds.
 constexpr size_t kRun = 1024;
-// A read goes through its ids as a pipeline, kBlock at a time: while the rows of one block are copied, those
-// of the next two are on their way from memory, and the index lines of the kLinesAhead ids after those. Each
-// stage is a loop of its own, short enough that the processor works on several ids' chains of loads at once.
-constexpr size_t kBlock = 8;
-constexpr size_t kLinesAhead = 32;
-constexpr size_t kRing = 64;
+static_assert(kRun <= kMaxLookup);
 
 }  // namespace
 
@@ -31,46 +23,51 @@ absl::Status BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create
     GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), out + first * dim_, &missing);
   }
   if (missing.empty()) return absl::OkStatus();
-  // Those that had to look further came late; rows are made in the order given.
-  std::sort(missing.begin(), missing.end());
   FillMissing(ids, missing, create, out);
   return absl::OkStatus();
 }
 
-bool BucketedStorage::NeedsNewer(uint64_t id, uint32_t cached, uint32_t now, uint64_t max_age) const {
-  if (cached == 0) return true;
-  const uint32_t age = now - cached;
-  if (age <= max_age) return false;
-  const uint64_t hash = Mix64(id);
-  const RowIndex& index = buckets_[BucketOfHash(hash)].index();
-  const Cell* const cell = index.Find(index.Line(hash), id, hash);
-  // A row that is gone reads as its initial value again: its copy is older than that.
-  return cell == nullptr || static_cast<int32_t>(cell->version - cached) > 0;
-}
-
 absl::StatusOr<size_t> BucketedStorage::GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached,
                                                     uint64_t max_age, bool create, float* out,
-                                                    uint8_t* sent) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                                    uint8_t* sent) {
   std::fill_n(sent, (ids.size() + 7) / 8, uint8_t{0});
   std::vector<uint64_t> wanted;
+  std::vector<uint32_t> missing;  // in `wanted`
+  // Of the ids of a run whose copies are too old to serve unseen: their cells are looked at.
+  uint64_t old_ids[kRun];
+  uint32_t positions[kRun];
+  const Cell* cells[kRun];
+  const char* rows[kRun];
   for (size_t first = 0; first < ids.size(); first += kRun) {
     const absl::Span<const uint64_t> run = ids.subspan(first, kRun);
-    const uint32_t needed = LocksOf(run);
-    for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
-      locks_[__builtin_ctz(locks)].mutex.ReaderLock();
-    }
+    const uint32_t locks = LocksOf(run);
+    LockShared(locks);
     const auto now = static_cast<uint32_t>(clock());
-    for (size_t i = first; i < first + run.size(); ++i) {
-      if (!NeedsNewer(ids[i], cached[i], now, max_age)) continue;
+    size_t old = 0;
+    for (size_t i = 0; i < run.size(); ++i) {
+      const uint32_t age = now - cached[first + i];
+      old_ids[old] = run[i];
+      positions[old] = static_cast<uint32_t>(first + i);
+      old += (cached[first + i] == 0) | (age > max_age) ? 1 : 0;
+    }
+    FindCells(indexes(), absl::MakeConstSpan(old_ids, old), cells);
+    const RowAddress address = pool_.address();
+    const size_t begin = wanted.size();
+    for (size_t k = 0; k < old; ++k) {
+      const size_t i = positions[k];
+      // A row that is gone reads as its initial value again: its copy is older than that.
+      if (cached[i] != 0 && cells[k] != nullptr && static_cast<int32_t>(cells[k]->version - cached[i]) <= 0) {
+        continue;
+      }
       sent[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+      rows[wanted.size() - begin] = cells[k] == nullptr ? nullptr : address.Of(cells[k]->slot());
+      if (cells[k] == nullptr) missing.push_back(static_cast<uint32_t>(wanted.size()));
       wanted.push_back(ids[i]);
     }
-    for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
-      locks_[__builtin_ctz(locks)].mutex.ReaderUnlock();
-    }
+    LoadRows(layout_.dtype, absl::MakeConstSpan(rows, wanted.size() - begin), dim_, out + begin * dim_);
+    UnlockShared(locks);
   }
-  // What is updated between the two looks is sent newer than it need be.
-  TANDEM_RETURN_IF_ERROR(Gather(wanted, create, out));
+  if (!missing.empty()) FillMissing(wanted, missing, create, out);
   return wanted.size();
 }
 
@@ -84,75 +81,25 @@ uint32_t BucketedStorage::LocksOf(absl::Span<const uint64_t> ids) const {
   return needed;
 }
 
+void BucketedStorage::LockShared(uint32_t locks) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].mutex.ReaderLock();
+}
+
+void BucketedStorage::UnlockShared(uint32_t locks) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].mutex.ReaderUnlock();
+}
+
 void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, float* out,
-                                std::vector<uint32_t>* missing) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const uint32_t needed = LocksOf(ids);
-  for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
-    locks_[__builtin_ctz(locks)].mutex.ReaderLock();
+                                std::vector<uint32_t>* missing) {
+  const uint32_t locks = LocksOf(ids);
+  LockShared(locks);
+  const char* rows[kRun];
+  FindRows(indexes(), pool_.address(), ids, rows);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (rows[i] == nullptr) missing->push_back(first + static_cast<uint32_t>(i));
   }
-  // Rings, small enough that they do not push what was asked for out of the first-level cache.
-  static_assert((kRing & (kRing - 1)) == 0 && kRing >= 3 * kBlock + kLinesAhead && kRing % kBlock == 0);
-  uint64_t hashes[kRing];
-  const Cell* lines[kRing];
-  const char* rows[kRing];
-  uint32_t beyond[kRing];  // ids whose cell, if any, is not in the line where it should be
-  size_t beyond_begin = 0, beyond_end = 0;
-  const size_t count = ids.size();
-  const size_t embedding_bytes = layout_.embedding_bytes;
-  const RowStore* const buckets = buckets_.data();
-  const uint32_t bucket_mask = bucket_mask_;
-  const RowAddress address(layout_);
-  const auto store_of = [&](size_t i) -> const RowStore& {
-    return buckets[static_cast<uint32_t>(hashes[i % kRing] >> 32) & bucket_mask];
-  };
-  const auto find_lines = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < std::min(end, count); ++i) {
-      const uint64_t hash = hashes[i % kRing] = Mix64(ids[i]);
-      const Cell* const line = lines[i % kRing] = store_of(i).index().Line(hash);
-      __builtin_prefetch(line, 0, kPrefetchLocality);
-    }
-  };
-  const auto take_row = [&](size_t i, const RowStore& store, const Cell* cell) {
-    if (cell == nullptr) {
-      rows[i % kRing] = nullptr;
-      missing->push_back(first + static_cast<uint32_t>(i));
-    } else {
-      rows[i % kRing] = address.Of(store.chunks(), cell->slot());
-      Prefetch(rows[i % kRing], embedding_bytes);
-    }
-  };
-  const auto find_rows = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < std::min(end, count); ++i) {
-      const Cell* cell;
-      if (RowIndex::FindInLine(lines[i % kRing], ids[i], &cell)) {
-        take_row(i, store_of(i), cell);
-      } else {
-        __builtin_prefetch(lines[i % kRing] + RowIndex::kLineCells, 0, kPrefetchLocality);
-        beyond[beyond_end++ % kRing] = static_cast<uint32_t>(i);
-      }
-    }
-  };
-  // For those in blocks before `end`, whose next line has had time to come.
-  const auto find_beyond = [&](size_t end) {
-    for (; beyond_begin < beyond_end && beyond[beyond_begin % kRing] < end; ++beyond_begin) {
-      const size_t i = beyond[beyond_begin % kRing];
-      const RowStore& store = store_of(i);
-      take_row(i, store, store.index().FindBeyond(lines[i % kRing], ids[i], hashes[i % kRing]));
-    }
-  };
-  find_lines(0, 2 * kBlock + kLinesAhead);
-  find_rows(0, 2 * kBlock);
-  find_beyond(kBlock);
-  for (size_t begin = 0; begin < count; begin += kBlock) {
-    find_lines(begin + 2 * kBlock + kLinesAhead, begin + 3 * kBlock + kLinesAhead);
-    find_rows(begin + 2 * kBlock, begin + 3 * kBlock);
-    find_beyond(begin + 2 * kBlock);
-    LoadRows(layout_.dtype, absl::MakeConstSpan(rows + begin % kRing, std::min(kBlock, count - begin)), dim_,
-             out + begin * dim_);
-  }
-  for (uint32_t locks = needed; locks != 0; locks &= locks - 1) {
-    locks_[__builtin_ctz(locks)].mutex.ReaderUnlock();
-  }
+  LoadRows(layout_.dtype, absl::MakeConstSpan(rows, ids.size()), dim_, out);
+  UnlockShared(locks);
 }
 
 void BucketedStorage::InitialValues(uint64_t id, float* values) const {
@@ -194,6 +141,7 @@ void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<con
   scratch->ids.resize(missing.size());
   for (size_t k = 0; k < missing.size(); ++k) scratch->ids[k] = ids[missing[k]];
   scratch->grouping.Run(scratch->ids, lock_mask_ + 1);
+  pool_.Prepare(static_cast<uint32_t>(missing.size()));
   for (const Grouping::Group& group : scratch->grouping.groups()) {
     absl::MutexLock lock(&locks_[group.bucket].mutex);
     const PauseTimer timer(&longest_pause_ns_);

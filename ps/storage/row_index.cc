@@ -23,19 +23,29 @@ RowIndex::Cell* RowIndex::EmptyLine() {
   return const_cast<Cell*>(line);
 }
 
-const RowIndex::Cell* RowIndex::FindBeyond(const Cell* line, uint64_t id, uint64_t hash) const {
-  const uint32_t tag = TagOf(hash);
-  const Table& table = old_.lines != 0 && !Moved(tag) ? old_ : table_;
-  const Cell* const end = table.cells + size_t{kLineCells} * table.lines;
+const RowIndex::Cell* RowIndex::Head::FindBeyond(const Cell* line, uint64_t id, uint64_t hash) const {
+  const uint32_t side = SideOf(TagOf(hash));
+  const Cell* const end = cells[side] + size_t{kLineCells} * lines[side];
   // An index always has empty cells, so this ends.
   while (true) {
     line += kLineCells;
-    if (line == end) line = table.cells;
-    for (uint32_t i = 0; i < kLineCells; ++i) {
-      if (line[i].slot_plus_1 == 0) return nullptr;
-      if (line[i].id == id) return &line[i];
-    }
+    if (line == end) line = cells[side];
+    const Cell* cell;
+    if (FindInLine(line, id, &cell)) return cell;
   }
+}
+
+void RowIndex::UpdateHead() {
+  *head_ = Head{};
+  head_->cells[0] = head_->cells[1] = table_.cells;
+  head_->lines[0] = head_->lines[1] = table_.lines;
+  if (old_.lines == 0) return;
+  // At least one line has been moved and at least one has not.
+  head_->cells[0] = old_.cells;
+  head_->lines[0] = old_.lines;
+  const auto end = static_cast<uint32_t>((uint64_t{move_begin_} + moved_lines_) % old_.lines);
+  head_->moved_from = FirstTag(move_begin_, old_.lines);
+  head_->moved_tags_less_1 = FirstTag(end, old_.lines) - head_->moved_from - 1;
 }
 
 RowIndex::Cell* RowIndex::Place(Table& table, uint64_t id, uint64_t hash, uint32_t slot, uint32_t version) {
@@ -64,7 +74,7 @@ void RowIndex::GoOverTo(uint32_t lines) {
   next.memory = arena_->AllocateZeroed(size_t{lines} * kLineCells * sizeof(Cell));
   next.cells = reinterpret_cast<Cell*>(next.memory.data());
   std::swap(table_, next);
-  if (size_ == 0) return;
+  if (size_ == 0) return UpdateHead();
   old_ = std::move(next);
   moved_lines_ = 0;
   // Behind a line with room nothing runs over, so the first line may go without the last.
@@ -86,10 +96,11 @@ void RowIndex::MoveSome(uint32_t lines) {
     }
     ++moved_lines_;
     if (lines > 0) --lines;
-    if (lines == 0 && ends_here && moved_lines_ < old_.lines) return;
+    if (lines == 0 && ends_here && moved_lines_ < old_.lines) return UpdateHead();
   }
   old_ = Table{};
   old_.lines = 0;
+  UpdateHead();
 }
 
 void RowIndex::Erase(uint64_t id) {
@@ -131,6 +142,7 @@ void RowIndex::Clear() {
   old_ = Table{};
   old_.lines = 0;
   size_ = 0;
+  UpdateHead();
 }
 
 void RowIndex::ForEach(absl::FunctionRef<void(Cell& cell)> visit) {

@@ -9,10 +9,13 @@
 // the time and then nothing but the row's own payload; a row that is absent is not touched at all; and
 // versions can be compared, for eviction by age, without touching rows.
 //
-// The index grows by half when it is 4/5 full, and not in one go: old and new stand side by side, and each
-// insert moves a few lines, so that no call pays for all. Lines map to lines monotonically, hence both are
-// walked front to back, and one comparison tells in which of the two an id is. An id is looked up in exactly
-// one of them.
+// The index grows by a quarter when it is 2/3 full, and not in one go: old and new stand side by side, and
+// each insert moves a few lines, so that no call pays for all. Lines map to lines monotonically, hence both
+// are walked front to back, and one comparison tells in which of the two an id is. An id is looked up in
+// exactly one of them.
+//
+// What a lookup needs to find the line is the index's head, 32 bytes that the owner keeps beside the heads of
+// the table's other buckets, so that all of them stay in the first-level cache (lookup.h).
 
 #include <cstdint>
 
@@ -24,7 +27,7 @@ namespace tandem::ps {
 
 inline uint32_t TagOf(uint64_t hash) { return static_cast<uint32_t>(hash); }
 
-// Not thread-safe: const methods may run at the same time. The arena must outlive it.
+// Not thread-safe: const methods may run at the same time.
 class RowIndex {
  public:
   struct Cell {
@@ -35,19 +38,34 @@ class RowIndex {
   };
   static constexpr uint32_t kLineCells = 4;
 
-  explicit RowIndex(Arena* arena) : arena_(arena) {}
+  // Where the lines are: an id whose tag is one of moved_tags_less_1 + 1 from moved_from on, going round, has
+  // its cell in lines of cells[1], else of cells[0].
+  struct alignas(32) Head {
+    const Cell* cells[2] = {EmptyLine(), EmptyLine()};
+    uint32_t lines[2] = {1, 1};
+    uint32_t moved_from = 0;
+    uint32_t moved_tags_less_1 = ~uint32_t{0};
+
+    const Cell* Line(uint64_t hash) const {
+      const uint32_t tag = TagOf(hash);
+      const uint32_t side = SideOf(tag);
+      return cells[side] + size_t{kLineCells} * Home(tag, lines[side]);
+    }
+    uint32_t SideOf(uint32_t tag) const { return tag - moved_from <= moved_tags_less_1 ? 1 : 0; }
+    // The id's cell in the lines after `line`, which is Line(hash) and full; or nullptr.
+    const Cell* FindBeyond(const Cell* line, uint64_t id, uint64_t hash) const;
+  };
+
+  // `arena` and `head` (which is as it was made) must outlive it.
+  RowIndex(Arena* arena, Head* head) : arena_(arena), head_(head) {}
 
   // Lookup in two steps, so that a caller can take many ids through each and the memory works on all of them
   // at once: Line, which the caller prefetches, then Find.
-  const Cell* Line(uint64_t hash) const {
-    const uint32_t tag = TagOf(hash);
-    const Table& table = old_.lines != 0 && !Moved(tag) ? old_ : table_;
-    return table.cells + size_t{kLineCells} * Home(tag, table.lines);
-  }
+  const Cell* Line(uint64_t hash) const { return head_->Line(hash); }
   // The id's cell, or nullptr. `line` is Line(hash) of the id's hash, and nothing has changed since.
   const Cell* Find(const Cell* line, uint64_t id, uint64_t hash) const {
     const Cell* cell;
-    return FindInLine(line, id, &cell) ? cell : FindBeyond(line, id, hash);
+    return FindInLine(line, id, &cell) ? cell : head_->FindBeyond(line, id, hash);
   }
   // Find in two steps, the second of which is seldom needed and looks at the lines after this one.
   static bool FindInLine(const Cell* line, uint64_t id, const Cell** cell) {
@@ -62,7 +80,6 @@ class RowIndex {
     *cell = nullptr;
     return line[kLineCells - 1].slot_plus_1 == 0;
   }
-  const Cell* FindBeyond(const Cell* line, uint64_t id, uint64_t hash) const;
   Cell* Find(const Cell* line, uint64_t id, uint64_t hash) {
     return const_cast<Cell*>(static_cast<const RowIndex*>(this)->Find(line, id, hash));
   }
@@ -103,6 +120,11 @@ class RowIndex {
     const uint32_t home = Home(tag, old_.lines);
     return (home >= move_begin_ ? home - move_begin_ : home + old_.lines - move_begin_) < moved_lines_;
   }
+  // The first tag whose home is `line`; 2^32, so 0, for the line after the last.
+  static uint32_t FirstTag(uint32_t line, uint32_t lines) {
+    return static_cast<uint32_t>(((uint64_t{line} << 32) + lines - 1) / lines);
+  }
+  void UpdateHead();
   static Cell* Place(Table& table, uint64_t id, uint64_t hash, uint32_t slot, uint32_t version);
   void GoOverTo(uint32_t lines);
   void MoveSome(uint32_t lines);
@@ -115,8 +137,10 @@ class RowIndex {
   uint32_t moved_lines_ = 0;
   uint32_t size_ = 0;
   Arena* const arena_;
+  Head* const head_;
 };
 static_assert(sizeof(RowIndex::Cell) == 16);
+static_assert(sizeof(RowIndex::Head) == 32);
 
 }  // namespace tandem::ps
 

@@ -26,14 +26,11 @@ struct RowLayout {
   DType dtype;  // of the embedding: kF32, kF16 or kBF16
   size_t embedding_bytes;
   size_t state_offset;
-  size_t count_offset;   // 0: rows have no count
-  size_t stride;         // bytes from row to row, a multiple of 4
-  uint32_t chunk_shift;  // 2^chunk_shift rows a chunk
-  size_t chunk_bytes;    // a multiple of a cache line
+  size_t count_offset;  // 0: rows have no count
+  size_t stride;        // bytes from row to row, a multiple of 4
 
   bool f32() const { return dtype == DType::kF32; }
   size_t row_floats() const { return dim + state_floats; }
-  size_t chunk_rows() const { return size_t{1} << chunk_shift; }
 
   float* state(char* row) const { return reinterpret_cast<float*>(row + state_offset); }
   const float* state(const char* row) const { return reinterpret_cast<const float*>(row + state_offset); }

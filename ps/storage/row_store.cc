@@ -2,21 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <iterator>
 #include <utility>
 
-#include "absl/numeric/bits.h"
 #include "base/status.h"
 
 namespace tandem::ps {
 namespace {
 
-constexpr size_t kCacheLine = 64;
-constexpr size_t kChunkBytes = size_t{16} << 10;
-constexpr size_t kMaxSlabBytes = size_t{1} << 20;
-constexpr size_t kMaxChunkRows = 1024;
-constexpr uint32_t kFirstRows = 4;
-constexpr uint32_t kMaxRows = uint32_t{3} << 30;  // some 800 billion in 256 buckets
+constexpr size_t kMaxRunBytes = size_t{1} << 20;
+constexpr size_t kFirstRunBytes = size_t{16} << 10;
+constexpr size_t kFirstRows = 4;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -29,9 +25,7 @@ RowLayout::RowLayout(size_t dim, size_t state_floats, DType dtype, bool counted)
       embedding_bytes(dim * SizeOf(dtype)),
       state_offset(RoundUp(embedding_bytes, sizeof(float))),
       count_offset(counted ? state_offset + state_floats * sizeof(float) : 0),
-      stride(state_offset + state_floats * sizeof(float) + (counted ? sizeof(uint32_t) : 0)),
-      chunk_shift(absl::bit_width(std::clamp<size_t>(kChunkBytes / stride, 1, kMaxChunkRows)) - 1),
-      chunk_bytes(RoundUp(stride << chunk_shift, kCacheLine)) {}
+      stride(state_offset + state_floats * sizeof(float) + (counted ? sizeof(uint32_t) : 0)) {}
 
 uint32_t RowStore::TakeSlot() {
   if (free_ != 0) {
@@ -40,8 +34,8 @@ uint32_t RowStore::TakeSlot() {
     --free_count_;
     return slot;
   }
-  if (used_ == capacity_) GrowRows();
-  return used_++;
+  if (next_ == end_) TakeRun();
+  return next_++;
 }
 
 char* RowStore::Insert(uint64_t id, uint64_t hash, uint32_t version) {
@@ -57,58 +51,56 @@ void RowStore::Erase(uint64_t id) {
   TANDEM_CHECK(cell != nullptr);
   const uint32_t slot = cell->slot();
   index_.Erase(id);
+  FreeSlot(slot);
+}
+
+void RowStore::FreeSlot(uint32_t slot) {
   std::memcpy(RowAt(slot), &free_, sizeof(free_));
   free_ = slot + 1;
   ++free_count_;
 }
 
-void RowStore::GrowRows() {
-  TANDEM_CHECK(used_ < kMaxRows);
-  const size_t chunk_rows = layout_->chunk_rows();
-  if (capacity_ < chunk_rows) {
-    const size_t rows = std::min<size_t>(chunk_rows, std::max<size_t>(kFirstRows, 2 * size_t{capacity_}));
-    Arena::Block chunk = arena_->AllocateUnits(RoundUp(rows * layout_->stride, kCacheLine), 1);
-    if (used_ > 0) std::memcpy(chunk.data(), chunks_[0], used_ * layout_->stride);
-    chunks_.assign(1, chunk.data());
-    slabs_.clear();
-    slabs_.push_back(std::move(chunk));
-    capacity_ = static_cast<uint32_t>(rows);
-    return;
-  }
-  const size_t most = std::max<size_t>(1, kMaxSlabBytes / layout_->chunk_bytes);
-  slabs_.push_back(
-      arena_->AllocateUnits(layout_->chunk_bytes, std::clamp<size_t>(chunks_.size() / 8, 1, most)));
-  const size_t count = slabs_.back().bytes() / layout_->chunk_bytes;
-  for (size_t i = 0; i < count; ++i) chunks_.push_back(slabs_.back().data() + i * layout_->chunk_bytes);
-  capacity_ = static_cast<uint32_t>(
-      std::min<uint64_t>(std::numeric_limits<uint32_t>::max(), uint64_t{capacity_} + count * chunk_rows));
+void RowStore::TakeRun() {
+  const size_t first = std::clamp<size_t>(kFirstRunBytes / layout_->stride, 1, kFirstRows);
+  const size_t most = std::max<size_t>(first, kMaxRunBytes / layout_->stride);
+  const RowPool::Run run = pool_->Take(static_cast<uint32_t>(std::clamp<size_t>(size() / 16, first, most)));
+  next_ = run.begin;
+  end_ = run.end;
+  runs_.push_back(run);
 }
 
 void RowStore::Compact() {
   if (size() == 0) return Clear();
-  const uint32_t keep = size();
-  std::vector<uint32_t> holes;  // free slots below `keep`, as many as there are rows above
+  std::sort(runs_.begin(), runs_.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  size_t kept = 0;
+  for (uint64_t slots = 0; slots < size(); ++kept) slots += runs_[kept].size();
+  std::vector<RowPool::Run> dropped(runs_.begin() + kept, runs_.end());
+  runs_.resize(kept);
+  const auto by_begin = [](const RowPool::Run& a, const RowPool::Run& b) { return a.begin < b.begin; };
+  std::sort(dropped.begin(), dropped.end(), by_begin);
+  const auto leaves = [&](uint32_t slot) {
+    const auto after = std::upper_bound(dropped.begin(), dropped.end(), RowPool::Run{slot, slot}, by_begin);
+    return after != dropped.begin() && slot < std::prev(after)->end;
+  };
+  std::vector<uint32_t> holes;
   for (; free_ != 0; --free_count_) {
     const uint32_t slot = free_ - 1;
     std::memcpy(&free_, RowAt(slot), sizeof(free_));
-    if (slot < keep) holes.push_back(slot);
+    if (!leaves(slot)) holes.push_back(slot);
   }
-  index_.ForEach([&](Cell& cell) {
-    if (cell.slot() < keep) return;
-    std::memcpy(RowAt(holes.back()), RowAt(cell.slot()), layout_->stride);
-    cell.slot_plus_1 = holes.back() + 1;
-    holes.pop_back();
-  });
-  used_ = keep;
-  // Slabs that hold no row any more; the first chunk stays whole.
-  while (slabs_.size() > 1) {
-    const size_t chunks = slabs_.back().bytes() / layout_->chunk_bytes;
-    const uint64_t rows = (chunks_.size() - chunks) * layout_->chunk_rows();
-    if (rows < used_) break;
-    capacity_ = static_cast<uint32_t>(rows);
-    chunks_.resize(chunks_.size() - chunks);
-    slabs_.pop_back();
+  for (; next_ < end_; ++next_) {
+    if (!leaves(next_)) holes.push_back(next_);
   }
+  if (!dropped.empty()) {
+    index_.ForEach([&](Cell& cell) {
+      if (!leaves(cell.slot())) return;
+      std::memcpy(RowAt(holes.back()), RowAt(cell.slot()), layout_->stride);
+      cell.slot_plus_1 = holes.back() + 1;
+      holes.pop_back();
+    });
+  }
+  for (const uint32_t slot : holes) FreeSlot(slot);
+  for (const RowPool::Run& run : dropped) pool_->GiveBack(run);
   index_.Shrink();
 }
 
@@ -118,13 +110,15 @@ void RowStore::ForEach(absl::FunctionRef<void(const Cell& cell, const char* row)
 
 void RowStore::Clear() {
   index_.Clear();
-  chunks_ = std::vector<char*>();  // gives the memory back, which clear() would not
-  slabs_ = std::vector<Arena::Block>();
-  used_ = capacity_ = free_ = free_count_ = 0;
+  GiveBackRuns();
+  next_ = end_ = free_ = free_count_ = 0;
 }
 
-size_t RowStore::own_bytes() const {
-  return chunks_.capacity() * sizeof(chunks_[0]) + slabs_.capacity() * sizeof(slabs_[0]);
+void RowStore::GiveBackRuns() {
+  for (const RowPool::Run& run : runs_) pool_->GiveBack(run);
+  runs_ = std::vector<RowPool::Run>();  // gives the memory back, which clear() would not
 }
+
+size_t RowStore::own_bytes() const { return runs_.capacity() * sizeof(runs_[0]); }
 
 }  // namespace tandem::ps

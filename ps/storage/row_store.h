@@ -3,10 +3,9 @@
 
 // The rows of one bucket and the index that finds them.
 //
-// Rows lie in slabs from the table's arena, cut into chunks of 2^k rows (about 16 KiB); slot s is row s mod
-// 2^k of chunk s / 2^k. Rows move only while their bucket is within its first chunk, which is filled by
-// doubling so that a bucket of a few rows is small, and in Compact. A bucket grows by an eighth, at most 1
-// MiB, at a time. Slots of erased rows are used again before new ones are.
+// A row lies in a slot of the table's pool (row_pool.h) and moves only in Compact. A bucket takes slots by
+// runs of a sixteenth of what it has, at most 1 MiB, at a time. Slots of erased rows are used again before
+// new ones are.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,38 +15,25 @@
 #include "ps/storage/arena.h"
 #include "ps/storage/row_index.h"
 #include "ps/storage/row_layout.h"
+#include "ps/storage/row_pool.h"
 
 namespace tandem::ps {
 
-// From a slot to a row. A copy of its own of what the layout says, for loops that must not read it again and
-// again.
-class RowAddress {
- public:
-  explicit RowAddress(const RowLayout& layout)
-      : shift_(layout.chunk_shift), mask_((uint32_t{1} << layout.chunk_shift) - 1), stride_(layout.stride) {}
-  char* Of(char* const* chunks, uint32_t slot) const {
-    return chunks[slot >> shift_] + size_t{slot & mask_} * stride_;
-  }
-
- private:
-  const uint32_t shift_;
-  const uint32_t mask_;
-  const size_t stride_;
-};
-
-// Not thread-safe: its bucket's lock guards it; const methods may run at the same time. `layout` and `arena`
-// must outlive it.
+// Not thread-safe: its bucket's lock guards it; const methods may run at the same time. `layout`, `pool`,
+// `arena` (for the index) and `head` (as it was made) must outlive it.
 class RowStore {
  public:
   using Cell = RowIndex::Cell;
 
-  RowStore(const RowLayout* layout, Arena* arena) : layout_(layout), arena_(arena), index_(arena) {}
+  RowStore(const RowLayout* layout, RowPool* pool, Arena* arena, RowIndex::Head* head)
+      : layout_(layout), pool_(pool), index_(arena, head) {}
+  RowStore(RowStore&&) = default;
+  ~RowStore() { GiveBackRuns(); }
 
   // Lookups: see RowIndex.
   const RowIndex& index() const { return index_; }
   RowIndex& index() { return index_; }
-  char* RowAt(uint32_t slot) const { return RowAddress(*layout_).Of(chunks(), slot); }
-  char* const* chunks() const { return chunks_.data(); }
+  char* RowAt(uint32_t slot) const { return pool_->RowAt(slot); }
   // The row of `id`, or nullptr.
   char* Find(uint64_t id) const {
     const Cell* const cell = index_.Find(id);
@@ -59,8 +45,8 @@ class RowStore {
   char* Insert(uint64_t id, uint64_t hash, uint32_t version);
   // Removes the row of `id`, which has one. May move the bucket's cells.
   void Erase(uint64_t id);
-  // Moves rows from the bucket's last chunks into free slots and gives back the memory that is then unused.
-  // For after many were erased: it looks at every cell.
+  // Moves rows from the bucket's smallest runs into free slots of the others and gives back the runs that are
+  // then empty. For after many were erased: it looks at every cell.
   void Compact();
 
   void ForEach(absl::FunctionRef<void(const Cell& cell, const char* row)> visit) const;
@@ -68,22 +54,23 @@ class RowStore {
 
   uint32_t size() const { return index_.size(); }
   uint32_t free_slots() const { return free_count_; }  // of erased rows
-  // Beside what the arena counts.
+  // Beside what pool and arena count.
   size_t own_bytes() const;
 
  private:
-  void GrowRows();
+  void TakeRun();
   uint32_t TakeSlot();
+  void FreeSlot(uint32_t slot);
+  void GiveBackRuns();
 
   const RowLayout* const layout_;
-  Arena* const arena_;
+  RowPool* const pool_;
   RowIndex index_;
-  uint32_t used_ = 0;      // slots ever given out
-  uint32_t capacity_ = 0;  // slots there is room for
+  std::vector<RowPool::Run> runs_;
+  uint32_t next_ = 0;  // slots [next_, end_), of the last run, have not been used yet
+  uint32_t end_ = 0;
   uint32_t free_ = 0;  // slot + 1 of the first free one; each holds that of the next in its first four bytes
   uint32_t free_count_ = 0;
-  std::vector<char*> chunks_;
-  std::vector<Arena::Block> slabs_;  // the first: the first chunk alone
 };
 
 }  // namespace tandem::ps

@@ -13,7 +13,7 @@
 namespace tandem::ps {
 namespace {
 
-TEST(RowLayoutTest, PartsLieBehindOneAnotherAndChunksArePowersOfTwo) {
+TEST(RowLayoutTest, PartsLieBehindOneAnother) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const size_t dim : {1, 2, 3, 16, 17, 64, 1000, 65536}) {
       for (const size_t state : {size_t{0}, size_t{1}, dim, 2 * dim + 1}) {
@@ -24,9 +24,6 @@ TEST(RowLayoutTest, PartsLieBehindOneAnotherAndChunksArePowersOfTwo) {
           EXPECT_GE(layout.state_offset, layout.embedding_bytes);
           EXPECT_LT(layout.state_offset, layout.embedding_bytes + 4);
           EXPECT_EQ(layout.stride, layout.state_offset + 4 * state + (counted ? 4 : 0));
-          EXPECT_EQ(layout.chunk_bytes % 64, 0);
-          EXPECT_GE(layout.chunk_bytes, layout.chunk_rows() * layout.stride);
-          EXPECT_TRUE(layout.chunk_rows() == 1 || layout.chunk_bytes <= (16 << 10));
         }
       }
     }
@@ -46,7 +43,10 @@ std::vector<uint64_t> CollidingIds(size_t count) {
 // A row store beside a map, under random operations.
 class RowStoreTest : public ::testing::TestWithParam<size_t> {
  protected:
-  RowStoreTest() : layout_(/*dim=*/GetParam(), /*state_floats=*/1), store_(&layout_, &arena_) {}
+  RowStoreTest()
+      : layout_(/*dim=*/GetParam(), /*state_floats=*/1),
+        pool_(&layout_),
+        store_(&layout_, &pool_, &arena_, &head_) {}
 
   void Insert(uint64_t id) {
     ASSERT_EQ(store_.Find(id), nullptr);
@@ -103,17 +103,21 @@ class RowStoreTest : public ::testing::TestWithParam<size_t> {
       const size_t before = arena_.bytes();
       store_.Compact();
       EXPECT_LE(arena_.bytes(), before + (64 << 10));
+      EXPECT_LE(store_.free_slots(), store_.size());
       ExpectAll();
     }
     while (!model_.empty()) Erase(model_.begin()->first);
     store_.Compact();
     EXPECT_EQ(arena_.bytes(), 0);
+    EXPECT_EQ(pool_.bytes(), 0);
     Insert(ids[0]);
     ExpectAll();
   }
 
   const RowLayout layout_;
   Arena arena_;
+  RowPool pool_;
+  RowIndex::Head head_;
   RowStore store_;
   std::map<uint64_t, float> model_;
   uint32_t values_ = 0;
@@ -141,11 +145,13 @@ TEST_P(RowStoreTest, GrowsWithoutLosingARowAtAnySize) {
   EXPECT_EQ(store_.Find(0), nullptr);
   EXPECT_EQ(store_.own_bytes(), 0);
   EXPECT_EQ(arena_.bytes(), 0);
+  EXPECT_EQ(pool_.bytes(), 0);
 }
 
 TEST(RowIndexTest, HundredsOfThousandsOfIdsAreFoundWhileItGrowsAndTheLoadStaysInBounds) {
   Arena arena;
-  RowIndex index(&arena);
+  RowIndex::Head head;
+  RowIndex index(&arena, &head);
   EXPECT_EQ(index.Find(0), nullptr);
   constexpr uint32_t kIds = 300000;
   for (uint32_t id = 0; id < kIds; ++id) {

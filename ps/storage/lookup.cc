@@ -1,0 +1,148 @@
+#include "ps/storage/lookup.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ps/storage/lookup.cc"
+#include <algorithm>
+
+#include "base/random.h"
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/highway.h"
+#include "ps/storage/prefetch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::ps {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Cell = RowIndex::Cell;
+
+constexpr size_t kLinesAhead = 64;
+constexpr size_t kBlock = 16;
+
+// Bit 2c: cell c of the line has this id.
+HWY_INLINE uint32_t Matches(const Cell* line, uint64_t id) {
+#if HWY_TARGET <= HWY_AVX3
+  const hn::FixedTag<uint64_t, 8> d;
+  const auto* const words = reinterpret_cast<const uint64_t*>(line);
+  return static_cast<uint32_t>(hn::Eq(hn::LoadU(d, words), hn::Set(d, id)).raw) & 0x55u;
+#else
+  return (line[0].id == id ? 0x01u : 0u) | (line[1].id == id ? 0x04u : 0u) | (line[2].id == id ? 0x10u : 0u) |
+         (line[3].id == id ? 0x40u : 0u);
+#endif
+}
+
+struct Ids {
+  const uint64_t* ids;
+  size_t count;
+  uint64_t id(size_t i) const { return ids[i]; }
+  uint64_t hash(size_t i) const { return Mix64(ids[i]); }
+};
+struct Items {
+  const Grouping::Item* items;
+  size_t count;
+  uint64_t id(size_t i) const { return items[i].id; }
+  uint64_t hash(size_t i) const { return items[i].hash; }
+};
+
+// Calls emit(i, cell, slot_plus_1) for each id in turn, with a slot_plus_1 of 0 (and any cell) for those
+// without one, and then once more for those whose cell lies further on.
+template <class Keys, class Emit>
+HWY_INLINE void FindAll(const Indexes& indexes, const Keys keys, const Emit& emit) {
+  const RowIndex::Head* const heads = indexes.heads;
+  const uint32_t bucket_mask = indexes.bucket_mask;
+  const Cell* lines[kMaxLookup];
+  uint32_t beyond[kMaxLookup + 1];
+  uint32_t beyond_count = 0;
+  const size_t count = keys.count;
+  const auto find_lines = [&](size_t begin) HWY_ATTR {
+    if (begin >= count) return;
+    uint64_t hashes[kBlock];
+    const size_t n = std::min(kBlock, count - begin);
+    if (n == kBlock) {  // a loop of known length: vectors
+      for (size_t i = 0; i < kBlock; ++i) hashes[i] = keys.hash(begin + i);
+    } else {
+      for (size_t i = 0; i < n; ++i) hashes[i] = keys.hash(begin + i);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const uint64_t hash = hashes[i];
+      const Cell* const line = heads[static_cast<uint32_t>(hash >> 32) & bucket_mask].Line(hash);
+      lines[begin + i] = line;
+      __builtin_prefetch(line, 0, kPrefetchLocality);
+    }
+  };
+  for (size_t begin = 0; begin < kLinesAhead; begin += kBlock) find_lines(begin);
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    find_lines(begin + kLinesAhead);
+    const size_t end = std::min(begin + kBlock, count);
+    for (size_t i = begin; i < end; ++i) {
+      const Cell* const line = lines[i];
+      const uint32_t matches = Matches(line, keys.id(i));
+      const Cell* const cell = line + (__builtin_ctz(matches | 0x100u) / 2 & 3);
+      const bool more = (matches == 0) & (line[RowIndex::kLineCells - 1].slot_plus_1 != 0);
+      beyond[beyond_count] = static_cast<uint32_t>(i);
+      beyond_count += more ? 1 : 0;
+      __builtin_prefetch(more ? line + RowIndex::kLineCells : line);
+      // An empty cell has id 0; lines are filled from the front, so that a full cell is found before it.
+      emit(i, cell, matches != 0 ? cell->slot_plus_1 : 0);
+    }
+  }
+  for (uint32_t k = 0; k < beyond_count; ++k) {
+    const size_t i = beyond[k];
+    const uint64_t hash = keys.hash(i);
+    const Cell* const cell = indexes.HeadOf(hash).FindBeyond(lines[i], keys.id(i), hash);
+    if (cell != nullptr) emit(i, cell, cell->slot_plus_1);
+  }
+}
+
+void FindRowsOf(const Indexes& indexes, const RowAddress& by_reference, const uint64_t* ids, size_t count,
+                const char** rows) {
+  const RowAddress address = by_reference;
+  FindAll(indexes, Ids{ids, count}, [&](size_t i, const Cell*, uint32_t slot_plus_1) HWY_ATTR {
+    // No branch here either.
+    const char* const row = address.Of(slot_plus_1 == 0 ? 0 : slot_plus_1 - 1);
+    rows[i] = slot_plus_1 == 0 ? nullptr : row;
+  });
+}
+
+void FindCellsOfIds(const Indexes& indexes, const uint64_t* ids, size_t count, const Cell** cells) {
+  FindAll(indexes, Ids{ids, count}, [&](size_t i, const Cell* cell, uint32_t slot_plus_1) HWY_ATTR {
+    cells[i] = slot_plus_1 == 0 ? nullptr : cell;
+  });
+}
+
+void FindCellsOfItems(const Indexes& indexes, const Grouping::Item* items, size_t count, const Cell** cells) {
+  FindAll(indexes, Items{items, count}, [&](size_t i, const Cell* cell, uint32_t slot_plus_1) HWY_ATTR {
+    cells[i] = slot_plus_1 == 0 ? nullptr : cell;
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tandem::ps
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "base/status.h"
+
+namespace tandem::ps {
+
+HWY_EXPORT(FindRowsOf);
+HWY_EXPORT(FindCellsOfIds);
+HWY_EXPORT(FindCellsOfItems);
+
+void FindRows(const Indexes& indexes, const RowAddress& address, absl::Span<const uint64_t> ids,
+              const char** rows) {
+  TANDEM_CHECK(ids.size() <= kMaxLookup);
+  HWY_DYNAMIC_DISPATCH(FindRowsOf)(indexes, address, ids.data(), ids.size(), rows);
+}
+void FindCells(const Indexes& indexes, absl::Span<const uint64_t> ids, const RowIndex::Cell** cells) {
+  TANDEM_CHECK(ids.size() <= kMaxLookup);
+  HWY_DYNAMIC_DISPATCH(FindCellsOfIds)(indexes, ids.data(), ids.size(), cells);
+}
+void FindCells(const Indexes& indexes, absl::Span<const Grouping::Item> items, const RowIndex::Cell** cells) {
+  TANDEM_CHECK(items.size() <= kMaxLookup);
+  HWY_DYNAMIC_DISPATCH(FindCellsOfItems)(indexes, items.data(), items.size(), cells);
+}
+
+}  // namespace tandem::ps
+#endif  // HWY_ONCE

@@ -116,5 +116,6 @@ function(tandem_print_summary)
   message(STATUS "Tandem ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, tests ${TANDEM_BUILD_TESTS}, sanitizers '${TANDEM_SANITIZE}'")
   message(STATUS "  backend mpi: ${TANDEM_FOUND_MPI} (a plugin); backend nccl: built, loads NCCL and CUDA when used; "
                  "headers to check it with: ${TANDEM_CHECKS_NCCL}")
-  message(STATUS "  found, for parts to come: RocksDB ${TANDEM_FOUND_ROCKSDB}, Python ${TANDEM_FOUND_PYTHON}")
+  message(STATUS "  rows on disk (RocksDB): ${TANDEM_FOUND_ROCKSDB}")
+  message(STATUS "  found, for parts to come: Python ${TANDEM_FOUND_PYTHON}")
 endfunction()

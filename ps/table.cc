@@ -103,12 +103,17 @@ absl::Status ValidatePolicies(const v1::TableConfig& config) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Eviction> eviction, MakeEviction(config.eviction()));
   if (config.kind() == v1::TableConfig::DENSE) {
     if (config.row_type() == v1::TableConfig::F32 && admission->at_pull() && eviction == nullptr &&
-        config.byte_budget() == 0) {
+        config.byte_budget() == 0 && !config.spill()) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        "row_type, admission, eviction and byte_budget are for EMBEDDING tables; a DENSE table has all its "
-        "rows, as F32");
+        "row_type, admission, eviction, byte_budget and spill are for EMBEDDING tables; a DENSE table has all "
+        "its rows, as F32");
+  }
+  if (config.spill() && (eviction == nullptr || eviction->sweeps())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spill is set, but eviction.kind is '", eviction == nullptr ? "none" : eviction->kind(),
+                     "'; which rows go to disk when byte_budget is used up, lru, lfu or l2_norm must say"));
   }
   if (config.byte_budget() != 0 && eviction == nullptr) {
     return absl::InvalidArgumentError(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "base/status.h"
 #include "ps/storage/bucketed_storage.h"
 #include "ps/storage/prefetch.h"
 #include "ps/storage/row_codec.h"
@@ -43,6 +44,7 @@ void BucketedStorage::ForEachBlock(const Grouping& grouping, const F& f) ABSL_NO
 
 absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, const float* gradients,
                                                 const ApplyOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
   const uint64_t time = clock_.fetch_add(1, std::memory_order_relaxed) + 1;
   const uint32_t now = static_cast<uint32_t>(time);
   uint64_t skipped = 0;
@@ -50,19 +52,36 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
     const float learning_rate_factor = options.learning_rate_factor * optimizer_->WarmUp(time);
     std::unique_ptr<Scratch> scratch = TakeScratch();
     scratch->grouping.Run(ids, lock_mask_ + 1);
+    scratch->absent.clear();
+    scratch->over.clear();
     ForEachBlock(scratch->grouping, [&](absl::Span<const Grouping::Item> items) {
-      if (!admission_->at_pull()) AdmitItems(items, time, scratch.get());
+      // Behind a tier an id without a row may have one on disk: ApplyAbsent asks there before admission.
+      if (!admission_->at_pull() && tier_ == nullptr) AdmitItems(items, time, scratch.get());
       skipped += CollectUpdates(items, now, gradients, options.row_factors, scratch.get());
       RunOptimizer(now, learning_rate_factor, scratch.get());
       // Only buckets that this update touched: which those are does not depend on how buckets share locks and
       // servers.
       if (bucket_quota_ == kNoQuota) return;
       for (const Grouping::Item& item : items) {
-        RowStore& store = buckets_[BucketOfHash(item.hash)];
-        if (store.size() > bucket_quota_) EvictToQuota(&store, now);
+        const uint32_t bucket = BucketOfHash(item.hash);
+        if (buckets_[bucket].size() <= bucket_quota_) continue;
+        if (tier_ == nullptr) {
+          EvictToQuota(bucket, now);
+        } else {
+          scratch->over.push_back(bucket);
+        }
       }
     });
+    absl::Status status;
+    if (tier_ != nullptr) {
+      const absl::StatusOr<uint64_t> absent =
+          ApplyAbsent(gradients, options, time, learning_rate_factor, scratch.get());
+      skipped = absent.value_or(0);
+      status = absent.status();
+      SpillOver(&scratch->over, now, bucket_quota_);
+    }
     GiveBackScratch(std::move(scratch));
+    TANDEM_RETURN_IF_ERROR(status);
   }
   if (!admission_->at_pull()) refused_.fetch_add(skipped, std::memory_order_relaxed);
   if (eviction_ != nullptr && eviction_->sweeps()) {
@@ -117,6 +136,7 @@ uint64_t BucketedStorage::CollectUpdates(absl::Span<const Grouping::Item> items,
       auto* const cell = const_cast<Cell*>(cells[i]);  // this call has its lock alone
       if (cell == nullptr) {
         ++skipped;
+        if (tier_ != nullptr) scratch->absent.push_back(item);
         continue;
       }
       char* const row = address.Of(cell->slot());

@@ -1,9 +1,11 @@
 #include "ps/storage/bucketed_storage.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/numeric/bits.h"
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "ps/storage/row_codec.h"
@@ -37,7 +39,8 @@ uint32_t QuotaOf(uint64_t byte_budget, uint32_t num_buckets, const RowLayout& la
 }  // namespace
 
 BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buckets, Policies policies)
-    : dim_(config.dim()),
+    : name_(config.name()),
+      dim_(config.dim()),
       seed_(config.seed()),
       dense_(config.kind() == v1::TableConfig::DENSE),
       dense_rows_(dense_ ? (config.elements() + dim_ - 1) / dim_ : 0),
@@ -46,14 +49,18 @@ BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buc
       initializer_(std::move(policies.initializer)),
       admission_(std::move(policies.admission)),
       eviction_(std::move(policies.eviction)),
+      tier_(std::move(policies.tier)),
       layout_(dim_, optimizer_->state_floats(dim_), RowTypeOf(config),
               eviction_ != nullptr && eviction_->needs_count()),
+      cold_row_bytes_(sizeof(uint32_t) + layout_.stride),
       bucket_quota_(QuotaOf(config.byte_budget(), num_buckets, layout_, kNoQuota)),
       bucket_mask_(num_buckets - 1),
       lock_mask_(std::min(num_buckets, kLocks) - 1),
       pool_(&layout_),
       heads_(num_buckets),
-      locks_(std::make_unique<Lock[]>(lock_mask_ + 1)) {
+      locks_(std::make_unique<Lock[]>(lock_mask_ + 1)),
+      doors_(std::make_unique<Lock[]>(lock_mask_ + 1)),
+      borders_(tier_ == nullptr ? nullptr : std::make_unique<Border[]>(num_buckets)) {
   buckets_.reserve(num_buckets);
   for (uint32_t b = 0; b < num_buckets; ++b) buckets_.emplace_back(&layout_, &pool_, &arena_, &heads_[b]);
   // Made when they are first needed: a server has counters only for the buckets that are its.
@@ -74,13 +81,18 @@ void BucketedStorage::CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns) {
 
 StorageStatistics BucketedStorage::Statistics() const {
   StorageStatistics statistics;
-  statistics.rows = rows();
+  statistics.rows = num_rows_.load(std::memory_order_relaxed);
   if (bucket_quota_ != kNoQuota) statistics.budget_rows = uint64_t{bucket_quota_} * (bucket_mask_ + 1);
-  statistics.bytes = sizeof(*this) + arena_.bytes() + pool_.bytes() + (lock_mask_ + 1) * sizeof(Lock);
+  statistics.bytes = sizeof(*this) + arena_.bytes() + pool_.bytes() + 2 * (lock_mask_ + 1) * sizeof(Lock);
   for (uint32_t b = 0; b <= bucket_mask_; ++b) {
     absl::ReaderMutexLock lock(&LockOfBucket(b));
     statistics.bytes += sizeof(RowStore) + sizeof(RowIndex::Head) + buckets_[b].own_bytes();
     if (!filters_.empty()) statistics.bytes += sizeof(filters_[b]) + filters_[b].capacity();
+    if (tier_ != nullptr) {
+      const Border& border = borders_[b];
+      statistics.bytes +=
+          sizeof(Border) + (border.young.capacity() + border.younger.capacity()) * (sizeof(uint64_t) + 1);
+    }
   }
   {
     absl::MutexLock lock(&scratch_mutex_);
@@ -90,6 +102,13 @@ StorageStatistics BucketedStorage::Statistics() const {
   statistics.refused_rows = refused_.load(std::memory_order_relaxed);
   statistics.evicted_rows = evicted_.load(std::memory_order_relaxed);
   statistics.longest_pause_us = static_cast<double>(longest_pause_ns_.load(std::memory_order_relaxed)) * 1e-3;
+  if (tier_ != nullptr) {
+    statistics.spilled_rows = cold_rows_.load(std::memory_order_relaxed);
+    statistics.spilled_bytes = tier_->bytes();
+    statistics.spill_reads = spill_reads_.load(std::memory_order_relaxed);
+    statistics.spill_writes = spill_writes_.load(std::memory_order_relaxed);
+    statistics.failed_spills = failed_spills_.load(std::memory_order_relaxed);
+  }
   return statistics;
 }
 
@@ -100,6 +119,8 @@ absl::Status BucketedStorage::VisitBucket(uint32_t bucket, RowVisitor visit) {
     const char* row;
     uint32_t version;
   };
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
+  absl::ReaderMutexLock door(&DoorOfBucket(bucket));
   absl::ReaderMutexLock lock(&LockOfBucket(bucket));
   const RowStore& store = buckets_[bucket];
   std::vector<Found> found;
@@ -107,27 +128,54 @@ absl::Status BucketedStorage::VisitBucket(uint32_t bucket, RowVisitor visit) {
   store.ForEach([&](const Cell& cell, const char* row) { found.push_back({cell.id, row, cell.version}); });
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.id < b.id; });
   std::vector<float> floats(layout_.row_floats());
-  for (const Found& one : found) {
+  const auto visit_one = [&](const Found& one) {
     LoadRows(layout_.dtype, absl::MakeConstSpan(&one.row, 1), dim_, floats.data());
     std::copy_n(layout_.state(one.row), layout_.state_floats, floats.data() + dim_);
     visit(one.id, floats.data(), {one.version, layout_.count(one.row)});
+  };
+  auto next = found.begin();
+  const uint32_t cold = tier_ == nullptr ? 0 : borders_[bucket].cold.load(std::memory_order_relaxed);
+  if (cold > 0) {
+    uint32_t visited = 0;
+    std::vector<float> aligned((cold_row_bytes_ + sizeof(float) - 1) / sizeof(float));
+    const auto* const copy = reinterpret_cast<const char*>(aligned.data());
+    TANDEM_RETURN_IF_ERROR(tier_->VisitBucket(bucket, cold_row_bytes_, [&](uint64_t id, const char* row) {
+      for (; next != found.end() && next->id < id; ++next) visit_one(*next);
+      if (next != found.end() && next->id == id) return;  // superseded
+      std::memcpy(aligned.data(), row, cold_row_bytes_);
+      uint32_t version;
+      std::memcpy(&version, copy, sizeof(version));
+      visit_one({id, copy + sizeof(version), version});
+      ++visited;
+    }));
+    if (visited != cold) {
+      return absl::DataLossError(absl::StrCat("table '", name_, "': bucket ", bucket, " should have ", cold,
+                                              " rows on disk and has ", visited));
+    }
   }
+  for (; next != found.end(); ++next) visit_one(*next);
   return absl::OkStatus();
 }
 
 absl::Status BucketedStorage::Restore(uint64_t id, const float* floats, const RowHistory& history) {
   if (OutOfRange(id)) return absl::OkStatus();
+  if (tier_ != nullptr) return RestoreOverTier(id, floats, history);
   const uint64_t hash = Mix64(id);
   const uint32_t b = BucketOfHash(hash);
   absl::MutexLock lock(&LockOfBucket(b));
-  RowStore& store = buckets_[b];
+  PutRow(b, id, hash, floats, history);
+  return absl::OkStatus();
+}
+
+void BucketedStorage::PutRow(uint32_t bucket, uint64_t id, uint64_t hash, const float* floats,
+                             const RowHistory& history) {
+  RowStore& store = buckets_[bucket];
   char* row = store.Find(id);
   if (row == nullptr) row = AddRow(&store, id, hash, history.version);
   StoreRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, floats, nullptr);
   std::copy_n(floats + dim_, layout_.state_floats, layout_.state(row));
   layout_.set_count(row, history.count);
   store.index().Find(id)->version = history.version;
-  return absl::OkStatus();
 }
 
 std::string BucketedStorage::SaveFilter(uint32_t bucket) const {
@@ -143,13 +191,27 @@ bool BucketedStorage::RestoreFilter(uint32_t bucket, absl::string_view counters)
   return true;
 }
 
-void BucketedStorage::Clear() {
+void BucketedStorage::Clear() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  // Doors are shut only where there is a disk behind them.
+  const uint32_t doors = tier_ == nullptr ? 0 : lock_mask_ + 1;
+  for (uint32_t d = 0; d < doors; ++d) doors_[d].mutex.Lock();
   for (uint32_t b = 0; b <= bucket_mask_; ++b) {
     absl::MutexLock lock(&LockOfBucket(b));
     num_rows_.fetch_sub(buckets_[b].size(), std::memory_order_relaxed);
     buckets_[b].Clear();
     if (!filters_.empty()) filters_[b] = {};
+    if (tier_ == nullptr) continue;
+    cold_rows_.fetch_sub(borders_[b].cold.exchange(0), std::memory_order_relaxed);
+    borders_[b].young.clear();
+    borders_[b].younger.clear();
   }
+  if (tier_ != nullptr) {
+    tier_->Clear();
+    absl::MutexLock lock(&damage_mutex_);
+    damage_ = absl::OkStatus();
+    damaged_.store(false, std::memory_order_release);
+  }
+  for (uint32_t d = 0; d < doors; ++d) doors_[d].mutex.Unlock();
 }
 
 size_t BucketedStorage::Scratch::bytes() const {
@@ -157,7 +219,9 @@ size_t BucketedStorage::Scratch::bytes() const {
          updates.capacity() * sizeof(updates[0]) + update_ids.capacity() * sizeof(update_ids[0]) +
          duplicates.capacity() * sizeof(duplicates[0]) + seen.capacity() * (sizeof(*seen.begin()) + 1) +
          merged_index.capacity() * sizeof(merged_index[0]) + merged_sums.capacity() * sizeof(merged_sums[0]) +
-         weights.capacity() * sizeof(weights[0]);
+         weights.capacity() * sizeof(weights[0]) + absent.capacity() * sizeof(absent[0]) +
+         over.capacity() * sizeof(over[0]) + cold_at.capacity() * sizeof(cold_at[0]) +
+         cold_keys.capacity() * sizeof(cold_keys[0]) + cold_found.capacity() + cold_rows.capacity();
 }
 
 std::unique_ptr<BucketedStorage::Scratch> BucketedStorage::TakeScratch() {
@@ -174,7 +238,9 @@ void BucketedStorage::GiveBackScratch(std::unique_ptr<Scratch> scratch) {
 }
 
 std::unique_ptr<TableStorage> TableStorage::Create(const v1::TableConfig& config, uint32_t num_buckets,
-                                                   absl::FunctionRef<bool(uint32_t bucket)> owns) {
+                                                   absl::FunctionRef<bool(uint32_t bucket)> owns,
+                                                   std::unique_ptr<ColdTier> tier) {
+  TANDEM_CHECK(config.spill() == (tier != nullptr));
   TANDEM_CHECK(num_buckets > 0 && (num_buckets & (num_buckets - 1)) == 0);
   absl::StatusOr<std::unique_ptr<Optimizer>> optimizer = MakeOptimizer(config.optimizer());
   TANDEM_CHECK_MSG(optimizer.ok(), optimizer.status().message());
@@ -187,7 +253,7 @@ std::unique_ptr<TableStorage> TableStorage::Create(const v1::TableConfig& config
   auto storage = std::make_unique<BucketedStorage>(
       config, num_buckets,
       BucketedStorage::Policies{*std::move(optimizer), *std::move(initializer), *std::move(admission),
-                                *std::move(eviction)});
+                                *std::move(eviction), std::move(tier)});
   storage->CreateDenseRows(owns);
   return storage;
 }

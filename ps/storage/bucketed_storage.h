@@ -1,14 +1,36 @@
 #ifndef TANDEM_PS_STORAGE_BUCKETED_STORAGE_H_
 #define TANDEM_PS_STORAGE_BUCKETED_STORAGE_H_
 
-// The inside of TableStorage. Reading is in gather.cc, updating in apply.cc, eviction in evict.cc, the rest
-// in bucketed_storage.cc.
+// The inside of TableStorage. Reading is in gather.cc, updating in apply.cc, eviction in evict.cc, the way to
+// disk and back in spill.cc, the rest in bucketed_storage.cc.
 //
 // Locks. Bucket b belongs to lock b mod kLocks. A read locks, shared, all locks that a run of its ids needs
 // at once and then takes the ids in the order given, so that what it writes is written in sequence: with 256
 // locks taken one after the other, sorting the ids by lock and writing in that order cost as much as reading
 // the rows. A write sorts its ids by lock and takes one lock (or several small ones) at a time, so that
 // writers meet only where their rows do. Always in ascending order, so that no two calls wait for each other.
+//
+// Rows on disk. A table with a cold tier (ps/tiers) keeps there what its byte budget has no room for; memory
+// is a cache before it. The row of an id is
+//   in memory  when its bucket has it; if the tier has an entry for the id, that entry is superseded;
+//   cold       when it is not in memory, and the tier has an entry: that is the row;
+//   nowhere    otherwise.
+// Each lock has a door beside it, which guards the border to the disk; doors are taken before locks, and
+// calls that find all their rows in memory pass none.
+//   - Rows leave memory only under their door, held alone (SpillBucket): they are chosen and copied under the
+//     lock, shared; the copies are put into the tier under no lock; then, under the lock alone, those rows
+//     are erased that are still what was put. A row that was updated meanwhile just stays, and its entry is
+//     superseded. A put that fails changes nothing: the rows stay, beyond the budget.
+//   - Rows come back, and new rows are made, under their door, shared, from the look into the tier until they
+//     are in memory. Nothing leaves memory meanwhile, so what the tier said stays true: when two calls bring
+//     the same row back, the second finds it in memory, with what was done to it since; and an id of which
+//     the tier knows nothing has no row, unless it is in memory by now.
+//   - An update of rows that are not in memory (ApplyAbsent) brings them back, asks admission for those that
+//     are nowhere, and applies, all in one holding of door and lock: no row can leave between.
+//   - Reading the tier changes nothing in it. An entry is superseded when its row comes back and overwritten
+//     when the row leaves again: nothing is ever deleted, so no deletion can fail and bring an old row back.
+// What the tier holds of a bucket beyond superseded entries is counted; a checkpoint that finds another
+// number fails.
 
 #include <atomic>
 #include <chrono>
@@ -20,6 +42,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "ps/admission/admission.h"
@@ -34,6 +57,7 @@
 #include "ps/storage/row_pool.h"
 #include "ps/storage/row_store.h"
 #include "ps/storage/table_storage.h"
+#include "ps/tiers/cold_tier.h"
 
 namespace tandem::ps {
 
@@ -44,6 +68,7 @@ class BucketedStorage : public TableStorage {
     std::unique_ptr<Initializer> initializer;
     std::unique_ptr<Admission> admission;
     std::unique_ptr<Eviction> eviction;  // may be nullptr
+    std::unique_ptr<ColdTier> tier;      // nullptr: rows that eviction wants gone are forgotten
   };
   BucketedStorage(const v1::TableConfig& config, uint32_t num_buckets, Policies policies);
 
@@ -54,7 +79,9 @@ class BucketedStorage : public TableStorage {
                                      bool create, float* out, uint8_t* sent) override;
   absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t> ids, const float* gradients,
                                  const ApplyOptions& options) override;
-  uint64_t rows() const override { return num_rows_.load(std::memory_order_relaxed); }
+  uint64_t rows() const override {
+    return num_rows_.load(std::memory_order_relaxed) + cold_rows_.load(std::memory_order_relaxed);
+  }
   StorageStatistics Statistics() const override;
   uint32_t row_floats() const override { return static_cast<uint32_t>(layout_.row_floats()); }
   absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) override;
@@ -90,7 +117,24 @@ class BucketedStorage : public TableStorage {
     std::vector<uint32_t> merged_index;               // per update: its sum in merged_sums, or kNotMerged
     std::vector<float> merged_sums;
     std::vector<float> weights;  // of rows that are not stored as floats
+    // Tables with a tier: items whose rows are not in memory, and buckets that have too many.
+    std::vector<Grouping::Item> absent;
+    std::vector<uint32_t> over;
+    // What the tier was asked: of each item its key, or kNotAsked; of each key whether it has a row, and
+    // which.
+    std::vector<uint32_t> cold_at;
+    std::vector<ColdTier::Key> cold_keys;
+    std::vector<uint8_t> cold_found;
+    std::vector<char> cold_rows;
     size_t bytes() const;
+  };
+  // What a bucket of a table with a tier has beside its rows.
+  struct Border {
+    std::atomic<uint32_t> cold{0};  // its cold rows; grows under the door alone, shrinks under the lock alone
+    // Ids whose rows came to memory lately, which eviction spares: a row that a pull has brought must still
+    // be there when its push comes, or each would read it. Guarded by the lock.
+    absl::flat_hash_set<uint64_t> young, younger;
+    uint32_t younger_since = 0;  // on the table's clock
   };
   // Notes how long locks are held alone.
   class PauseTimer {
@@ -114,10 +158,13 @@ class BucketedStorage : public TableStorage {
   uint32_t BucketOfHash(uint64_t hash) const { return static_cast<uint32_t>(hash >> 32) & bucket_mask_; }
   uint32_t LockOfHash(uint64_t hash) const { return static_cast<uint32_t>(hash >> 32) & lock_mask_; }
   absl::Mutex& LockOfBucket(uint32_t bucket) const { return locks_[bucket & lock_mask_].mutex; }
+  absl::Mutex& DoorOfBucket(uint32_t bucket) const { return doors_[bucket & lock_mask_].mutex; }
 
   std::unique_ptr<Scratch> TakeScratch();
   void GiveBackScratch(std::unique_ptr<Scratch> scratch);
 
+  // Writes a row to memory, made if need be; under its lock.
+  void PutRow(uint32_t bucket, uint64_t id, uint64_t hash, const float* floats, const RowHistory& history);
   Indexes indexes() const { return {heads_.data(), bucket_mask_}; }
 
   // gather.cc
@@ -150,11 +197,49 @@ class BucketedStorage : public TableStorage {
 
   // evict.cc; under the bucket's lock.
   RowFacts FactsOf(const RowStore& store, const Cell& cell, uint32_t now, std::vector<float>* floats) const;
-  // Erases the rows of least worth until the bucket holds a sixteenth less than its quota.
-  void EvictToQuota(RowStore* store, uint32_t now);
+  // The ids of the rows of least worth beyond a sixteenth less than the quota.
+  std::vector<uint64_t> LeastWorth(uint32_t bucket, uint32_t now) const;
+  void EvictToQuota(uint32_t bucket, uint32_t now);
   void EraseExpired(RowStore* store, uint32_t now);
   void EraseRows(RowStore* store, absl::Span<const uint64_t> ids);
 
+  // spill.cc; tables with a tier only. Under no lock unless they say so.
+  // The error of the first update that was lost.
+  absl::Status CheckWhole() const {
+    return damaged_.load(std::memory_order_acquire) ? Damage(absl::OkStatus()) : absl::OkStatus();
+  }
+  absl::Status Damage(const absl::Status& cause) const;
+  // Gather for ids[missing], which were not in memory.
+  absl::Status FillFromTier(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
+                            float* out);
+  // GatherNewer for ids[doubtful], which were not in memory: takes the bits of those back whose copies serve.
+  absl::Status LookAgain(absl::Span<const uint64_t> ids, const uint32_t* cached,
+                         absl::Span<const uint32_t> doubtful, uint8_t* sent);
+  // Apply for scratch->absent. Returns how many items have no row.
+  absl::StatusOr<uint64_t> ApplyAbsent(const float* gradients, const ApplyOptions& options, uint64_t time,
+                                       float learning_rate_factor, Scratch* scratch);
+  absl::Status RestoreOverTier(uint64_t id, const float* floats, const RowHistory& history);
+  void SortByLock(std::vector<Grouping::Item>* items) const;
+  // Calls f(run) for runs of items, which are sorted by lock, with their doors held, shared; all items of a
+  // lock are in one run.
+  template <class F>
+  absl::Status ForEachRunBehindDoors(absl::Span<const Grouping::Item> items, const F& f);
+  // Calls f(begin, end) for the items of each lock of a run.
+  template <class F>
+  void ForEachLockOf(absl::Span<const Grouping::Item> run, const F& f) const;
+  // Asks the tier for the rows of a run; under its doors.
+  absl::Status AskTier(absl::Span<const Grouping::Item> run, Scratch* scratch) const;
+  // What it said about item i: [version: u32 | row], or nullptr.
+  const char* Cold(const Scratch& scratch, size_t i) const;
+  // Puts a cold row into memory, which does not have it; under its door and lock.
+  char* BringBack(const Grouping::Item& item, const char* cold);
+  void NoteArrival(uint32_t bucket, uint64_t id);
+  // Spills from those of the buckets that hold more than `most` rows.
+  void SpillOver(std::vector<uint32_t>* buckets, uint32_t now, uint64_t most);
+  void SpillBucket(uint32_t bucket, uint32_t now, uint64_t most);
+  void NoteSpilled(const absl::Status& status);
+
+  const std::string name_;
   const size_t dim_;
   const uint64_t seed_;
   const bool dense_;
@@ -164,7 +249,9 @@ class BucketedStorage : public TableStorage {
   const std::unique_ptr<Initializer> initializer_;
   const std::unique_ptr<Admission> admission_;
   const std::unique_ptr<Eviction> eviction_;
+  const std::unique_ptr<ColdTier> tier_;
   const RowLayout layout_;
+  const size_t cold_row_bytes_;  // of a row in the tier: its version, then as it lies in memory
   const uint32_t bucket_quota_;  // rows a bucket may hold after an update
   const uint32_t bucket_mask_;
   const uint32_t lock_mask_;
@@ -175,12 +262,22 @@ class BucketedStorage : public TableStorage {
   std::vector<RowStore> buckets_;              // each guarded by its lock
   std::vector<std::vector<uint8_t>> filters_;  // admission counters, one a bucket or none; likewise guarded
   const std::unique_ptr<Lock[]> locks_;
+  const std::unique_ptr<Lock[]> doors_;      // as many
+  const std::unique_ptr<Border[]> borders_;  // one a bucket, in tables with a tier
   std::atomic<uint64_t> num_rows_{0};
   std::atomic<uint64_t> clock_{0};
   std::atomic<uint64_t> admitted_{0};
   std::atomic<uint64_t> refused_{0};
   std::atomic<uint64_t> evicted_{0};
   std::atomic<int64_t> longest_pause_ns_{0};
+  std::atomic<uint64_t> cold_rows_{0};
+  std::atomic<uint64_t> spill_reads_{0};
+  std::atomic<uint64_t> spill_writes_{0};
+  std::atomic<uint64_t> failed_spills_{0};
+  std::atomic<int64_t> next_spill_ns_{0};  // after a failure, on the steady clock
+  mutable std::atomic<bool> damaged_{false};
+  mutable absl::Mutex damage_mutex_;
+  mutable absl::Status damage_ ABSL_GUARDED_BY(damage_mutex_);
 
   // Scratch that is not in use. At most as many as calls ever ran at once.
   mutable absl::Mutex scratch_mutex_;

@@ -1,6 +1,7 @@
-// Rows that leave: when their bucket has used up its part of the byte budget, or by age.
+// Rows that leave memory: when their bucket has used up its part of the byte budget, or by age.
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "ps/storage/bucketed_storage.h"
@@ -23,20 +24,31 @@ RowFacts BucketedStorage::FactsOf(const RowStore& store, const Cell& cell, uint3
   return facts;
 }
 
-void BucketedStorage::EvictToQuota(RowStore* store, uint32_t now) {
+std::vector<uint64_t> BucketedStorage::LeastWorth(uint32_t bucket, uint32_t now) const {
+  const RowStore& store = buckets_[bucket];
   // A sixteenth at a time: the bucket is looked through once for many rows that leave.
   const uint32_t keep = bucket_quota_ - bucket_quota_ / 16;
+  const Border* const border = tier_ == nullptr ? nullptr : &borders_[bucket];
   std::vector<std::pair<double, uint64_t>> rows;
-  rows.reserve(store->size());
+  rows.reserve(store.size());
   std::vector<float> floats;
-  std::as_const(*store).index().ForEach([&](const Cell& cell) {
-    rows.emplace_back(eviction_->Worth(FactsOf(*store, cell, now, &floats)), cell.id);
+  store.index().ForEach([&](const Cell& cell) {
+    const bool spared =
+        border != nullptr && (border->young.contains(cell.id) || border->younger.contains(cell.id));
+    rows.emplace_back(
+        spared ? std::numeric_limits<double>::max() : eviction_->Worth(FactsOf(store, cell, now, &floats)),
+        cell.id);
   });
   const auto middle = rows.begin() + (rows.size() - keep);
   std::nth_element(rows.begin(), middle, rows.end());
   std::vector<uint64_t> leaving;
+  leaving.reserve(middle - rows.begin());
   for (auto row = rows.begin(); row != middle; ++row) leaving.push_back(row->second);
-  EraseRows(store, leaving);
+  return leaving;
+}
+
+void BucketedStorage::EvictToQuota(uint32_t bucket, uint32_t now) {
+  EraseRows(&buckets_[bucket], LeastWorth(bucket, now));
 }
 
 void BucketedStorage::EraseExpired(RowStore* store, uint32_t now) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "base/status.h"
 #include "ps/storage/bucketed_storage.h"
 #include "ps/storage/row_codec.h"
 
@@ -18,11 +19,13 @@ static_assert(kRun <= kMaxLookup);
 }  // namespace
 
 absl::Status BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create, float* out) {
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
   std::vector<uint32_t> missing;
   for (size_t first = 0; first < ids.size(); first += kRun) {
     GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), out + first * dim_, &missing);
   }
   if (missing.empty()) return absl::OkStatus();
+  if (tier_ != nullptr) return FillFromTier(ids, missing, create, out);
   FillMissing(ids, missing, create, out);
   return absl::OkStatus();
 }
@@ -31,8 +34,10 @@ absl::StatusOr<size_t> BucketedStorage::GatherNewer(absl::Span<const uint64_t> i
                                                     uint64_t max_age, bool create, float* out,
                                                     uint8_t* sent) {
   std::fill_n(sent, (ids.size() + 7) / 8, uint8_t{0});
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
   std::vector<uint64_t> wanted;
-  std::vector<uint32_t> missing;  // in `wanted`
+  std::vector<uint32_t> doubtful;  // with a copy and not in memory, but perhaps on disk
+  std::vector<uint32_t> missing;   // in `wanted`
   // Of the ids of a run whose copies are too old to serve unseen: their cells are looked at.
   uint64_t old_ids[kRun];
   uint32_t positions[kRun];
@@ -61,13 +66,29 @@ absl::StatusOr<size_t> BucketedStorage::GatherNewer(absl::Span<const uint64_t> i
       }
       sent[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
       rows[wanted.size() - begin] = cells[k] == nullptr ? nullptr : address.Of(cells[k]->slot());
-      if (cells[k] == nullptr) missing.push_back(static_cast<uint32_t>(wanted.size()));
+      if (cells[k] == nullptr) {
+        missing.push_back(static_cast<uint32_t>(wanted.size()));
+        if (tier_ != nullptr && cached[i] != 0) doubtful.push_back(static_cast<uint32_t>(i));
+      }
       wanted.push_back(ids[i]);
     }
     LoadRows(layout_.dtype, absl::MakeConstSpan(rows, wanted.size() - begin), dim_, out + begin * dim_);
     UnlockShared(locks);
   }
-  if (!missing.empty()) FillMissing(wanted, missing, create, out);
+  if (!doubtful.empty()) {
+    TANDEM_RETURN_IF_ERROR(LookAgain(ids, cached, doubtful, sent));
+    wanted.clear();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if ((sent[i / 8] >> (i % 8) & 1) != 0) wanted.push_back(ids[i]);
+    }
+    TANDEM_RETURN_IF_ERROR(Gather(wanted, create, out));
+  } else if (!missing.empty()) {
+    if (tier_ != nullptr) {
+      TANDEM_RETURN_IF_ERROR(FillFromTier(wanted, missing, create, out));
+    } else {
+      FillMissing(wanted, missing, create, out);
+    }
+  }
   return wanted.size();
 }
 

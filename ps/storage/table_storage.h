@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "ps/tiers/cold_tier.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {
@@ -42,22 +43,31 @@ struct ApplyOptions {
 };
 
 struct StorageStatistics {
-  uint64_t rows = 0;
+  uint64_t rows = 0;           // in memory
   uint64_t bytes = 0;          // everything held: rows, index, slack
   uint64_t budget_rows = 0;    // that the byte budget allows, an equal part in each bucket; 0: no budget
   uint64_t admitted_rows = 0;  // made by Gather and Apply, ever
   uint64_t refused_rows = 0;   // entries of Apply whose id was not admitted
   uint64_t evicted_rows = 0;
   double longest_pause_us = 0;  // the longest that one lock was held alone
+  // Tables with rows on disk.
+  uint64_t spilled_rows = 0;   // on disk and not in memory
+  uint64_t spilled_bytes = 0;  // held there, rows that memory supersedes included; an estimate
+  uint64_t spill_reads = 0;    // rows brought back
+  uint64_t spill_writes = 0;
+  uint64_t failed_spills = 0;  // attempts that left rows in memory beyond the budget
 };
 
 // Thread-safe.
 class TableStorage {
  public:
   // `config` has passed ValidateTableConfig. A DENSE table's rows (those of buckets for which `owns` is true)
-  // are made at once; an EMBEDDING table starts empty.
+  // are made at once; an EMBEDDING table starts empty. One with `spill` needs an empty `tier`: rows that
+  // eviction takes out of memory go there and come back when they are touched, so that the table behaves as
+  // if its memory had no bound. The others have none.
   static std::unique_ptr<TableStorage> Create(const v1::TableConfig& config, uint32_t num_buckets,
-                                              absl::FunctionRef<bool(uint32_t bucket)> owns);
+                                              absl::FunctionRef<bool(uint32_t bucket)> owns,
+                                              std::unique_ptr<ColdTier> tier = nullptr);
   virtual ~TableStorage() = default;
 
   // out[i * dim, (i+1) * dim) = row ids[i]. An absent row (never made, not admitted, evicted) has its initial

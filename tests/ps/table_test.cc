@@ -158,6 +158,19 @@ TEST(TableTest, PoliciesThatContradictEachOtherAreNamed) {
          "row_type is 9");
   expect([](v1::TableConfig* c) { c->set_byte_budget(1 << 20); }, "eviction.kind");
   expect([](v1::TableConfig* c) { *c->mutable_eviction() = EvictLru(); }, "byte_budget is 0");
+  expect([](v1::TableConfig* c) { c->set_spill(true); }, "spill is set, but eviction.kind is 'none'");
+  expect(
+      [](v1::TableConfig* c) {
+        c->set_spill(true);
+        *c->mutable_eviction() = EvictAfter(5);
+      },
+      "spill is set, but eviction.kind is 'ttl'");
+  expect(
+      [](v1::TableConfig* c) {
+        c->set_spill(true);
+        *c->mutable_eviction() = EvictLfu();
+      },
+      "byte_budget is 0");
   expect(
       [](v1::TableConfig* c) {
         *c->mutable_eviction() = EvictLru();

@@ -18,6 +18,14 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // "host:port"; port 0 lets the kernel pick; "unix:/path" works too
   size_t max_message_bytes = size_t{1} << 30;
   absl::Duration min_keepalive_interval = absl::Seconds(5);  // clients that ping more often are cut off
+  // Threads that read requests, run handlers and write answers; connections are dealt to them. 0: half of the
+  // machine's processors, at least 1 and at most 8.
+  int threads = 0;
+  // Of each connection, to bound memory in flight. Answers that its client does not read: with more waiting,
+  // no further requests are taken from it, until it reads.
+  size_t max_unsent_answer_bytes = size_t{64} << 20;
+  // Requests that are unanswered: more are refused with ResourceExhausted, unless there is but one.
+  size_t max_held_request_bytes = size_t{1} << 30;
 };
 
 // Thread-safe. Owned by whoever started it; the destructor shuts down within 5 seconds.

@@ -24,7 +24,9 @@
 #include "rpc/grpc/grpc_bytes.h"
 #include "rpc/grpc/grpc_library.h"
 #include "rpc/grpc/grpc_status.h"
+#include "rpc/grpc/server_stream.h"
 #include "rpc/server.h"
+#include "rpc/stream/frame.h"
 
 namespace tandem::rpc {
 namespace {
@@ -117,17 +119,23 @@ class GrpcServerCall : public ServerCall {
 // them.
 class RawService : public grpc::Service {
  public:
-  RawService(rpc::Service service, size_t max_message_bytes) {
-    for (Method& method : service.methods) {
+  RawService(const rpc::Service& service, size_t max_message_bytes) {
+    for (const Method& method : service.methods) {
       // gRPC keeps the pointer to the name: a deque never moves its strings.
       const std::string& path = paths_.emplace_back(absl::StrCat("/", service.name, "/", method.name));
       AddMethod(
           new grpc::internal::RpcServiceMethod(path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC, nullptr));
-      auto serve = [&path, max_message_bytes, handler = std::move(method.handler)](
+      auto serve = [&path, max_message_bytes, handler = method.handler](
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                        grpc::ByteBuffer* response) -> grpc::ServerUnaryReactor* {
         std::shared_ptr<Reactor> reactor = Reactor::Make(response, max_message_bytes);
         Reactor* raw = reactor.get();
+        if (request->Length() > max_message_bytes) {
+          raw->Answer(absl::ResourceExhaustedError(
+              absl::StrCat("a request of ", request->Length(),
+                           " bytes is larger than max_message_bytes of the server, ", max_message_bytes)));
+          return raw;
+        }
         handler(std::make_shared<GrpcServerCall>(std::move(reactor), path, *context, *request));
         return raw;  // alive until OnDone, which comes after this returns
       };
@@ -143,14 +151,16 @@ class RawService : public grpc::Service {
 
 class GrpcServer : public Server {
  public:
-  GrpcServer(std::vector<std::unique_ptr<RawService>> services, std::vector<std::string> names)
-      : services_(std::move(services)), names_(std::move(names)) {}
+  GrpcServer(std::vector<std::unique_ptr<RawService>> services, std::vector<std::string> names,
+             std::unique_ptr<StreamService> streams)
+      : services_(std::move(services)), names_(std::move(names)), streams_(std::move(streams)) {}
 
   ~GrpcServer() override { Shutdown(absl::Seconds(5)); }
 
   void Run(std::unique_ptr<grpc::Server> server, int port) {
     server_ = std::move(server);
     port_ = port;
+    streams_->Serve();
     for (const std::string& name : names_) server_->GetHealthCheckService()->SetServingStatus(name, true);
   }
 
@@ -162,13 +172,16 @@ class GrpcServer : public Server {
     shut_down_ = true;
     // Watchers hear NOT_SERVING, for every service and for good.
     server_->GetHealthCheckService()->Shutdown();
+    streams_->Drain();
     server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    streams_->Stop();
   }
 
  private:
   // Before server_, which refers to them.
   const std::vector<std::unique_ptr<RawService>> services_;
   const std::vector<std::string> names_;
+  const std::unique_ptr<StreamService> streams_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   absl::Mutex shutdown_mutex_;
@@ -180,7 +193,8 @@ int ClampToInt(size_t value) {
 }
 
 void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  builder->SetMaxReceiveMessageSize(ClampToInt(options.max_message_bytes));
+  // Larger requests are refused by us, call by call: gRPC would end the whole stream.
+  builder->SetMaxReceiveMessageSize(ClampToInt(std::max(options.max_message_bytes, kMaxFrameBytes)));
   builder->SetMaxSendMessageSize(-1);  // checked in Reactor::Answer, with a message that says more
   // Two servers on one port would share its connections between them.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -206,10 +220,11 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
 
   std::vector<std::unique_ptr<RawService>> raw_services;
   std::vector<std::string> names;
-  for (rpc::Service& service : services) {
+  for (const rpc::Service& service : services) {
     names.push_back(service.name);
-    raw_services.push_back(std::make_unique<RawService>(std::move(service), options.max_message_bytes));
+    raw_services.push_back(std::make_unique<RawService>(service, options.max_message_bytes));
   }
+  auto streams = std::make_unique<StreamService>(options, services);
 
   KeepGrpcLibrary();
   // Both are switches of the process that gRPC reads when a server is built.
@@ -219,10 +234,11 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   grpc::ServerBuilder builder;
   Configure(options, &builder);
   for (size_t i = 0; i < names.size(); ++i) builder.RegisterService(raw_services[i].get());
+  streams->AddTo(&builder);
   int port = 0;
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
 
-  auto server = std::make_unique<GrpcServer>(std::move(raw_services), std::move(names));
+  auto server = std::make_unique<GrpcServer>(std::move(raw_services), std::move(names), std::move(streams));
   std::unique_ptr<grpc::Server> built = builder.BuildAndStart();
   if (built == nullptr || port == 0) {
     return absl::UnavailableError(

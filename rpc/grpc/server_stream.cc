@@ -1,0 +1,376 @@
+#include "rpc/grpc/server_stream.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "grpcpp/impl/rpc_service_method.h"
+#include "rpc/grpc/grpc_bytes.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr size_t kCallOverhead = 512;  // of a call beside its request, about
+
+int DefaultThreads() {
+  // Half of the processors: the others belong to clients of this host, or to the tables' own work. More than a few
+  // threads only pass the sockets around among themselves.
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
+}
+
+absl::Status Broken(uint64_t call, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("broken stream: call ", call, " ", what));
+}
+
+}  // namespace
+
+// The handler's end of a call.
+class ServerStream::Call : public ServerCall {
+ public:
+  Call(std::shared_ptr<ServerStream> stream, uint64_t number, std::string method, Bytes request, absl::Time deadline)
+      : stream_(std::move(stream)),
+        number_(number),
+        method_(std::move(method)),
+        request_(std::move(request)),
+        deadline_(deadline) {}
+
+  ~Call() override {
+    if (!finished_.load()) {
+      stream_->Answer(number_, absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
+    }
+    stream_->held_bytes_ -= request_.size() + kCallOverhead;
+  }
+
+  const Bytes& request() const override { return request_; }
+  const std::string& peer() const override { return stream_->peer_; }
+  absl::Time deadline() const override { return deadline_; }
+  bool IsCancelled() const override { return cancelled_.load() || absl::Now() > deadline_; }
+  void Finish(absl::StatusOr<Bytes> response) override {
+    finished_.store(true);
+    stream_->Answer(number_, std::move(response));
+  }
+
+  void Cancel() { cancelled_.store(true); }
+
+ private:
+  const std::shared_ptr<ServerStream> stream_;
+  const uint64_t number_;
+  const std::string method_;
+  const Bytes request_;
+  const absl::Time deadline_;
+  std::atomic<bool> finished_{false};
+  std::atomic<bool> cancelled_{false};
+};
+
+StreamService::StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services) : options_(options) {
+  for (const rpc::Service& service : services) {
+    for (const Method& method : service.methods) {
+      handlers_[absl::StrCat("/", service.name, "/", method.name)] = method.handler;
+    }
+  }
+  AddMethod(
+      new grpc::internal::RpcServiceMethod(kStreamMethod, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+  MarkMethodRaw(0);
+}
+
+void StreamService::AddTo(grpc::ServerBuilder* builder) {
+  builder->RegisterService(this);
+  const int threads = options_.threads > 0 ? options_.threads : DefaultThreads();
+  for (int i = 0; i < threads; ++i) {
+    std::unique_ptr<grpc::ServerCompletionQueue> queue = builder->AddCompletionQueue();
+    Loop& loop = loops_.emplace_back();
+    loop.queue = queue.get();
+    loop.loop = std::make_unique<CompletionLoop>(std::move(queue));
+  }
+}
+
+void StreamService::Serve() {
+  for (Loop& loop : loops_) {
+    Accept(loop.queue);
+    loop.loop->Start();
+  }
+}
+
+const Handler* StreamService::Find(const std::string& path) const {
+  const auto found = handlers_.find(path);
+  return found == handlers_.end() ? nullptr : &found->second;
+}
+
+void StreamService::Accept(grpc::ServerCompletionQueue* queue) {
+  auto stream = std::make_shared<ServerStream>(this, queue);
+  Add(stream);
+  stream->Accept();
+}
+
+void StreamService::Add(std::shared_ptr<ServerStream> stream) {
+  absl::MutexLock lock(&mutex_);
+  streams_.insert(std::move(stream));
+}
+
+void StreamService::Remove(const std::shared_ptr<ServerStream>& stream) {
+  absl::MutexLock lock(&mutex_);
+  streams_.erase(stream);
+}
+
+void StreamService::Drain() {
+  draining_.store(true);
+  std::vector<std::shared_ptr<ServerStream>> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    streams.assign(streams_.begin(), streams_.end());
+  }
+  for (const auto& stream : streams) stream->Drain();
+}
+
+void StreamService::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return streams_.empty(); };
+    mutex_.Await(absl::Condition(&none));
+  }
+  for (Loop& loop : loops_) loop.loop->Stop();
+}
+
+void ServerStream::Accept() {
+  {
+    absl::MutexLock lock(&mutex_);
+    operations_ = 1;
+  }
+  rpc_.emplace();
+  rpc_->context.AsyncNotifyWhenDone(done_tag_.tag());
+  service_->RequestAsyncBidiStreaming(0, &rpc_->context, &rpc_->stream, queue_, queue_, accepted_tag_.tag());
+}
+
+void ServerStream::OnAccepted(bool ok) {
+  if (!ok) {  // the server shuts down; the done tag will not come
+    EndOperation();
+    return;
+  }
+  service_->Accept(queue_);
+  peer_ = rpc_->context.peer();
+  mutex_.Lock();
+  accepted_ = true;
+  ++operations_;  // until OnDone
+  Proceed();
+  EndOperation();
+}
+
+void ServerStream::Drain() {
+  mutex_.Lock();
+  if (!accepted_) {
+    mutex_.Unlock();
+    return;
+  }
+  Proceed();
+}
+
+void ServerStream::Proceed() {
+  std::optional<grpc::Status> finish;
+  Bytes frame;
+  bool write = false;
+  bool read = false;
+  if (!writing_ && !finishing_ && !gone_) {
+    if (broken_.has_value()) {
+      finish = *broken_;
+    } else if (!queue_out_.empty()) {
+      write = writing_ = true;
+      frame = queue_out_.Next();
+    } else if (calls_.empty() && !handling_) {
+      if (half_closed_) finish = grpc::Status::OK;
+      if (service_->draining()) finish = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
+    }
+    if (finish.has_value()) finishing_ = true;
+  }
+  // A client that does not read its answers is not served any further, whatever it sends.
+  if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() &&
+      queue_out_.bytes() <= service_->options().max_unsent_answer_bytes) {
+    read = reading_ = true;
+  }
+  operations_ += (finish.has_value() || write ? 1 : 0) + (read ? 1 : 0);
+  mutex_.Unlock();
+  if (finish.has_value()) rpc_->stream.Finish(*finish, finished_tag_.tag());
+  if (write) rpc_->stream.Write(ToByteBuffer(frame), written_tag_.tag());
+  if (read) rpc_->stream.Read(&incoming_, read_tag_.tag());
+}
+
+void ServerStream::OnRead(bool ok) {
+  absl::Status taken;
+  if (ok) {
+    {
+      absl::MutexLock lock(&mutex_);
+      handling_ = true;  // a handler that answers in here does not end the stream of a draining server
+    }
+    const Bytes wire = FromByteBuffer(incoming_);
+    incoming_.Clear();
+    taken = Take(wire);
+  }
+  mutex_.Lock();
+  handling_ = false;
+  reading_ = false;
+  half_closed_ = half_closed_ || !ok;
+  if (!taken.ok()) {
+    broken_.emplace(grpc::StatusCode::INVALID_ARGUMENT, std::string(taken.message()));
+    queue_out_.Clear();
+    CancelAll();
+  }
+  Proceed();
+  EndOperation();
+}
+
+absl::Status ServerStream::Take(const Bytes& wire) {
+  TANDEM_ASSIGN_OR_RETURN(Frame frame, ParseFrame(wire));
+  const uint64_t number = frame.header.call();
+  if (frame.header.cancel()) {
+    CancelCall(number);
+    return absl::OkStatus();
+  }
+  std::optional<MessageAssembler::Message> message;
+  if (frame.header.method().empty()) {
+    if (number > last_number_) return Broken(number, "is continued and never began");
+    if (!assembler_.Has(number)) return absl::OkStatus();  // it was refused or cancelled
+    TANDEM_ASSIGN_OR_RETURN(message, assembler_.Continue(std::move(frame)));
+  } else {
+    if (number <= last_number_) {
+      return Broken(number, absl::StrCat("begins after call ", last_number_, ": numbers must rise"));
+    }
+    last_number_ = number;
+    if (absl::Status refused = Admit(frame); !refused.ok()) {
+      mutex_.Lock();
+      Enqueue(number, refused);
+      Proceed();
+      return absl::OkStatus();
+    }
+    TANDEM_ASSIGN_OR_RETURN(message, assembler_.Begin(std::move(frame)));
+  }
+  if (message.has_value()) Run(*std::move(message));
+  return absl::OkStatus();
+}
+
+absl::Status ServerStream::Admit(const Frame& frame) {
+  const ServerOptions& options = service_->options();
+  if (service_->draining()) return absl::UnavailableError("the server is shutting down");
+  const uint64_t size = std::max<uint64_t>(frame.header.message_bytes(), frame.payload.size());
+  if (size > options.max_message_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a request of ", size, " bytes is larger than max_message_bytes of the server, ",
+                     options.max_message_bytes));
+  }
+  if (service_->Find(frame.header.method()) == nullptr) {
+    return absl::UnimplementedError(absl::StrCat("the server has no method ", frame.header.method()));
+  }
+  const size_t held = held_bytes_.load() + assembler_.bytes();
+  if (held > 0 && size > options.max_held_request_bytes - std::min(options.max_held_request_bytes, held)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the server holds ", held, " bytes of this connection's unanswered requests and may hold ",
+                     options.max_held_request_bytes,
+                     " (ServerOptions::max_held_request_bytes): await answers before sending more"));
+  }
+  return absl::OkStatus();
+}
+
+void ServerStream::Run(MessageAssembler::Message message) {
+  const uint64_t number = message.header.call();
+  const uint64_t timeout_us = message.header.timeout_us();
+  constexpr uint64_t kForeverUs = uint64_t{1000} * 365 * 24 * 3600 * 1000000;
+  const absl::Time deadline = timeout_us == 0 || timeout_us > kForeverUs
+                                  ? absl::InfiniteFuture()
+                                  : absl::Now() + absl::Microseconds(static_cast<int64_t>(timeout_us));
+  const Handler* handler = service_->Find(message.header.method());
+  held_bytes_ += message.bytes.size() + kCallOverhead;
+  auto call = std::make_shared<Call>(shared_from_this(), number, std::move(*message.header.mutable_method()),
+                                     std::move(message.bytes), deadline);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (gone_) {
+      call->Cancel();
+    } else {
+      calls_.emplace(number, call.get());
+    }
+  }
+  (*handler)(std::move(call));
+}
+
+void ServerStream::CancelCall(uint64_t number) {
+  assembler_.Drop(number);
+  absl::MutexLock lock(&mutex_);
+  queue_out_.Drop(number);
+  const auto found = calls_.find(number);
+  if (found == calls_.end()) return;
+  found->second->Cancel();
+  calls_.erase(found);
+}
+
+void ServerStream::CancelAll() {
+  for (const auto& [number, call] : calls_) call->Cancel();
+  calls_.clear();
+}
+
+void ServerStream::Answer(uint64_t number, absl::StatusOr<Bytes> answer) {
+  mutex_.Lock();
+  if (calls_.erase(number) == 0) {  // then the stream may be over, and the service gone
+    mutex_.Unlock();
+    return;
+  }
+  const size_t limit = service_->options().max_message_bytes;
+  if (answer.ok() && answer->size() > limit) {
+    answer = absl::ResourceExhaustedError(
+        absl::StrCat("an answer of ", answer->size(), " bytes exceeds the server's limit of ", limit,
+                     " bytes (ServerOptions::max_message_bytes)"));
+  }
+  Enqueue(number, std::move(answer));
+  Proceed();
+}
+
+void ServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
+  v1::StreamFrame header;
+  header.set_call(number);
+  if (answer.ok()) {
+    queue_out_.Add(std::move(header), *std::move(answer));
+    return;
+  }
+  header.set_code(static_cast<uint32_t>(answer.status().raw_code()));
+  absl::string_view text = answer.status().message();
+  if (text.size() > kMaxErrorBytes) {
+    header.set_error(absl::StrCat(text.substr(0, kMaxErrorBytes - 64), "... (cut; ", text.size(), " bytes in all)"));
+  } else {
+    header.set_error(text.data(), text.size());
+  }
+  queue_out_.Add(std::move(header), Bytes());
+}
+
+void ServerStream::OnWritten(bool ok) {
+  mutex_.Lock();
+  writing_ = false;
+  if (!ok) {
+    gone_ = true;
+    queue_out_.Clear();
+    CancelAll();
+  }
+  Proceed();
+  EndOperation();
+}
+
+void ServerStream::OnFinished(bool ok) { EndOperation(); }
+
+void ServerStream::OnDone(bool ok) {
+  mutex_.Lock();
+  gone_ = true;
+  queue_out_.Clear();
+  CancelAll();
+  mutex_.Unlock();
+  EndOperation();
+}
+
+void ServerStream::EndOperation() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (--operations_ > 0) return;
+  }
+  rpc_.reset();
+  service_->Remove(shared_from_this());
+}
+
+}  // namespace tandem::rpc

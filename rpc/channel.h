@@ -36,7 +36,8 @@ class Channel {
   // Starts a unary call. `method` is "/tandem.v1.ParameterServer/Pull". `done` runs exactly once, on an RPC
   // thread (or, for a call that cannot even start, in the caller): it must not block. Memory that `request`
   // refers to must stay unchanged until `done` has run. Errors: what the server returned; Unavailable (cannot
-  // connect, connection lost); DeadlineExceeded; Cancelled. Messages name the target and the method.
+  // connect, connection lost); DeadlineExceeded; Cancelled; ResourceExhausted (a limit of ChannelOptions, which the
+  // message names). Messages name the target and the method.
   virtual void CallAsync(absl::string_view method, Bytes request, const CallOptions& options, Done done) = 0;
 
   // Memory for `bytes` of a request that the transport can deliver without another copy, or nullptr when it
@@ -63,6 +64,12 @@ struct ChannelOptions {
   absl::Duration keepalive_time = absl::Seconds(20);     // a silent connection is probed this often
   absl::Duration keepalive_timeout = absl::Seconds(10);  // ... and given up after this
   size_t max_message_bytes = size_t{1} << 30;
+  // Of requests whose calls are not over, which their senders keep in memory. A call that would pass it ends with
+  // ResourceExhausted at once, unless it is the only one.
+  size_t max_outstanding_bytes = size_t{1} << 30;
+  // All calls share one stream, which spares most of a call's cost; false: each is a gRPC call of its own, as they
+  // are with a server that does not know the stream.
+  bool stream = true;
 };
 
 // A gRPC channel to "host:port" or "unix:/path". Connects lazily; returns at once. InvalidArgument for a

@@ -77,13 +77,14 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
 class GrpcTransport : public Transport {
  public:
   GrpcTransport(std::shared_ptr<grpc::Channel> channel, const std::string& target, bool unix,
-                size_t max_message_bytes)
+                const ChannelOptions& options)
       : channel_(channel),
         stub_(std::move(channel)),
         target_(target),
         unix_(unix),
-        max_message_bytes_(max_message_bytes),
-        loop_(std::make_unique<grpc::CompletionQueue>()) {
+        max_message_bytes_(options.max_message_bytes),
+        loop_(std::make_unique<grpc::CompletionQueue>()),
+        no_stream_(!options.stream) {
     loop_.Start();
   }
 
@@ -154,7 +155,7 @@ class GrpcTransport : public Transport {
   CompletionLoop loop_;
 
   absl::Mutex mutex_;
-  bool no_stream_ ABSL_GUARDED_BY(mutex_) = false;
+  bool no_stream_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ClientStream> stream_ ABSL_GUARDED_BY(mutex_);
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;  // with operations under way
 };
@@ -297,14 +298,14 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& 
   const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
   return std::make_unique<GrpcTransport>(
       grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)),
-      target, address.is_unix(), options.max_message_bytes);
+      target, address.is_unix(), options);
 }
 
 absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
                                                      const ChannelOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, MakeGrpcTransport(target, options));
   return MakeRetryingChannel(target, std::move(transport), std::make_unique<TimerQueue>(),
-                             options.max_message_bytes);
+                             options.max_message_bytes, {}, options.max_outstanding_bytes);
 }
 
 }  // namespace tandem::rpc

@@ -56,23 +56,26 @@ struct PendingCall {
 // channel was destroyed inside a `done`.
 struct State {
   State(std::string target, std::unique_ptr<Transport> transport, std::unique_ptr<TimerQueue> timers,
-        size_t max_message_bytes, const BackoffOptions& backoff)
+        size_t max_message_bytes, const BackoffOptions& backoff, size_t max_outstanding_bytes)
       : target(std::move(target)),
         transport(std::move(transport)),
         timers(std::move(timers)),
         max_message_bytes(max_message_bytes),
-        backoff(backoff) {}
+        backoff(backoff),
+        max_outstanding_bytes(max_outstanding_bytes) {}
 
   const std::string target;
   std::unique_ptr<Transport> transport;
   std::unique_ptr<TimerQueue> timers;
   const size_t max_message_bytes;
   const BackoffOptions backoff;
+  const size_t max_outstanding_bytes;
 
   absl::Mutex mutex;
   bool closing ABSL_GUARDED_BY(mutex) = false;
   absl::flat_hash_set<std::shared_ptr<PendingCall>> calls
       ABSL_GUARDED_BY(mutex);  // those whose `done` has not begun
+  size_t outstanding_bytes ABSL_GUARDED_BY(mutex) = 0;  // of the requests of `calls`
   int running_dones ABSL_GUARDED_BY(mutex) = 0;
   uint64_t retries ABSL_GUARDED_BY(mutex) = 0;
 };
@@ -88,6 +91,7 @@ void Deliver(const std::shared_ptr<State>& state, const std::shared_ptr<PendingC
   {
     absl::MutexLock lock(&state->mutex);
     state->calls.erase(call);
+    state->outstanding_bytes -= call->request.size();
     call->attempt.reset();
     ++state->running_dones;
   }
@@ -197,7 +201,15 @@ class RetryingChannel : public Channel {
     absl::Status refused;
     {
       absl::MutexLock lock(&state_->mutex);
+      const size_t held = state_->outstanding_bytes;
+      if (held > 0 && held + call->request.size() > state_->max_outstanding_bytes) {
+        refused = absl::ResourceExhaustedError(absl::StrCat(
+            "unanswered calls hold ", held, " bytes of requests, with these ", call->request.size(),
+            " it would be more than ", state_->max_outstanding_bytes,
+            " (ChannelOptions::max_outstanding_bytes): the server is slow or gone; await answers first"));
+      }
       state_->calls.insert(call);
+      state_->outstanding_bytes += call->request.size();
       if (state_->closing) refused = absl::CancelledError("the channel was closed");
     }
     if (call->request.size() > state_->max_message_bytes) {
@@ -226,9 +238,10 @@ class RetryingChannel : public Channel {
 
 std::unique_ptr<Channel> MakeRetryingChannel(std::string target, std::unique_ptr<Transport> transport,
                                              std::unique_ptr<TimerQueue> timers, size_t max_message_bytes,
-                                             const BackoffOptions& backoff) {
+                                             const BackoffOptions& backoff, size_t max_outstanding_bytes) {
   return std::make_unique<RetryingChannel>(std::make_shared<State>(
-      std::move(target), std::move(transport), std::move(timers), max_message_bytes, backoff));
+      std::move(target), std::move(transport), std::move(timers), max_message_bytes, backoff,
+      max_outstanding_bytes));
 }
 
 }  // namespace tandem::rpc

@@ -4,6 +4,7 @@
 // What every channel does, whatever carries its bytes: deadlines, retries of idempotent calls, cancellation
 // when the channel goes. A transport only has to make single attempts.
 
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -41,10 +42,12 @@ class Transport {
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
 };
 
-// `timers` is the channel's own; the transport may schedule on it until its last attempt is done.
+// `timers` is the channel's own; the transport may schedule on it until its last attempt is done. The two limits are
+// those of ChannelOptions.
 std::unique_ptr<Channel> MakeRetryingChannel(std::string target, std::unique_ptr<Transport> transport,
                                              std::unique_ptr<TimerQueue> timers, size_t max_message_bytes,
-                                             const BackoffOptions& backoff = {});
+                                             const BackoffOptions& backoff = {},
+                                             size_t max_outstanding_bytes = std::numeric_limits<size_t>::max());
 
 }  // namespace tandem::rpc
 

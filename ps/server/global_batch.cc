@@ -9,6 +9,12 @@ namespace tandem::ps {
 
 void GlobalBatch::Reset(uint64_t version) {
   *this = GlobalBatch();
+  passed_ = version;
+  Reopen(version);
+}
+
+void GlobalBatch::Start(uint64_t version) {
+  passed_.reset();
   Reopen(version);
 }
 
@@ -31,7 +37,8 @@ PushPlace GlobalBatch::Assign(uint64_t pulled_version, uint64_t size, uint64_t s
 
 void GlobalBatch::Add(TablePush push) {
   ++pushes_;
-  std::vector<TablePush>& to = push.place.update > passed_ ? placed_[push.place.update] : unplaced_;
+  std::vector<TablePush>& to =
+      push.place.update > passed_.value_or(0) ? placed_[push.place.update] : unplaced_;
   to.push_back(std::move(push));
 }
 
@@ -40,7 +47,9 @@ std::optional<std::vector<TablePush>> GlobalBatch::TakeNext(uint64_t size) {
     if (unplaced_.size() < size) return std::nullopt;
     return TakeFirst();
   }
-  if (placed_.begin()->second.size() >= size || pushes_ >= kMaxUpdates * size) return TakeFirst();
+  const auto& [update, pushes] = *placed_.begin();
+  const bool in_order = !passed_.has_value() || update == *passed_ + 1;
+  if ((in_order && pushes.size() >= size) || pushes_ >= kMaxUpdates * size) return TakeFirst();
   return std::nullopt;
 }
 

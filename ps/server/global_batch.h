@@ -36,10 +36,12 @@ class GlobalBatch {
  public:
   static constexpr size_t kMaxUpdates = 4;  // more are not kept to wait for the first of them
 
-  // Forgets everything, in a table that is at `version` from now on.
+  // Forgets everything, in a table that is at `version` from now on, here as on server 0.
   void Reset(uint64_t version);
-  // Updates were made otherwise, or before they were complete: the table is at `version` now, and nothing is
-  // kept.
+  // The table becomes GBA at `version`; server 0 may count otherwise. Nothing is kept.
+  void Start(uint64_t version);
+  // What was kept has been taken, the last update perhaps before it was complete: the table is at `version`
+  // now.
   void Reopen(uint64_t version);
 
   // The place of the push that arrives next, on server 0, which is to be added.
@@ -55,9 +57,9 @@ class GlobalBatch {
   void ForEach(const std::function<void(TablePush&)>& visit);
 
  private:
-  uint64_t open_ = 1;     // the number of the update that is being filled, on server 0
-  uint64_t in_open_ = 0;  // its pushes so far
-  uint64_t passed_ = 0;   // updates up to this have been made
+  uint64_t open_ = 1;               // the number of the update that is being filled, on server 0
+  uint64_t in_open_ = 0;            // its pushes so far
+  std::optional<uint64_t> passed_;  // updates up to this have been made; none: the next may be any
   std::map<uint64_t, std::vector<TablePush>> placed_;  // by update
   std::vector<TablePush> unplaced_;                    // in order of arrival
   size_t pushes_ = 0;

@@ -88,7 +88,8 @@ rpc::Service ParameterServer::Impl::MakeService() {
              return Statistics();
            })},
       {"Pull", [this](std::shared_ptr<rpc::ServerCall> call) { HandlePull(std::move(call)); }},
-      {"Push", [this](std::shared_ptr<rpc::ServerCall> call) { HandlePush(std::move(call)); }},
+      {"Push", [this](std::shared_ptr<rpc::ServerCall>
+                          call) { HandlePush(std::move(call), TableCounters::Clock::now()); }},
       {"SaveCheckpoint",
        Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
            [this](const v1::SaveCheckpointRequest& request) { return SaveCheckpoint(request.directory()); })},

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "ps/server/pooling.h"
@@ -18,16 +19,29 @@ namespace {
 struct PushCall {
   std::shared_ptr<rpc::ServerCall> call;
   std::atomic<size_t> unsettled;
+  v1::PushResponse response;  // but for the missing rows
   std::atomic<uint64_t> missing{0};
 
   void Settle(uint64_t part_missing) {
     missing += part_missing;
     if (--unsettled > 0) return;
-    v1::PushResponse response;
     response.set_missing_rows(missing);
     call->Finish(rpc::internal::SerializeResponse(response));
   }
 };
+
+// Tells where a GBA table has put the push, slice by slice.
+void AddPlaces(const ParsedRequest& request, absl::Span<const std::shared_ptr<ServerTable>> tables,
+               absl::Span<const PushPlace> places, v1::PushResponse* response) {
+  if (std::all_of(places.begin(), places.end(), [](const PushPlace& place) { return place.update == 0; }))
+    return;
+  for (const ParsedSlice& slice : request.slices) {
+    const PushPlace& place = places[std::find(tables.begin(), tables.end(), slice.table) - tables.begin()];
+    v1::PushPlace* out = response->add_places();
+    out->set_update(place.update);
+    out->set_stale(place.stale);
+  }
+}
 
 absl::Status Stopped() { return absl::UnavailableError("the parameter server has stopped"); }
 
@@ -66,10 +80,12 @@ void ParameterServer::Impl::Dispatch(Waiters released) {
 }
 
 void ParameterServer::Impl::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
+  const TableCounters::Clock::time_point arrived = TableCounters::Clock::now();
   if (stopping_) return call->Finish(Stopped());
   absl::StatusOr<ParsedRequest> request = ParsePull(call->request(), Wire());
   if (!request.ok()) return call->Finish(request.status());
-  auto pull = std::make_shared<PullCall>(PullCall{.call = std::move(call), .request = *std::move(request)});
+  auto pull = std::make_shared<PullCall>(
+      PullCall{.call = std::move(call), .request = *std::move(request), .arrived = arrived});
   const uint64_t step = pull->request.step;
   const bool ready = std::all_of(pull->request.slices.begin(), pull->request.slices.end(),
                                  [step](const ParsedSlice& slice) { return slice.table->Ready(step); });
@@ -123,6 +139,7 @@ void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
   std::shared_ptr<char> memory = buffers_.Get(request.response_bytes);
   auto* out = reinterpret_cast<float*>(memory.get());
   v1::PullResponse header;
+  absl::InlinedVector<uint64_t, 8> ends;
   for (const ParsedSlice& slice : request.slices) {
     const uint32_t dim = slice.table->dim();
     v1::PullSliceResult* result = header.add_slices();
@@ -140,19 +157,37 @@ void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
       PoolRows(raw, slice.offsets, dim, slice.pooling, out);
     }
     out += slice.rows() * dim;
-    if (!request.read_only) slice.table->counters().AddPulledRows(slice.ids.size());
+    ends.push_back(reinterpret_cast<const char*>(out) - memory.get());
+    if (!request.read_only) slice.table->counters().AddPulledIds(slice.ids);
   }
+  CountPull(pull, ends);
   const char* data = memory.get();
   pull.call->Finish(rpc::EncodeBulk(header, Bytes(Slice(std::move(memory), data, request.response_bytes))));
 }
 
-void ParameterServer::Impl::HandlePush(std::shared_ptr<rpc::ServerCall> call) {
-  if (stopping_) return call->Finish(Stopped());
-  if (!gate_.TryEnter()) return KeepPushAtGate(std::move(call));
-  RunPush(call);
+void ParameterServer::Impl::CountPull(const PullCall& pull, absl::Span<const uint64_t> ends) {
+  const std::vector<ParsedSlice>& slices = pull.request.slices;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const auto same = [&](const ParsedSlice& other) { return other.table == slices[i].table; };
+    if (std::any_of(slices.begin(), slices.begin() + i, same))
+      continue;  // counted with the first of its table
+    uint64_t bytes = 0;
+    for (size_t j = i; j < slices.size(); ++j) {
+      if (same(slices[j])) bytes += ends[j] - (j == 0 ? 0 : ends[j - 1]);
+    }
+    slices[i].table->counters().AddPull(pull.arrived, bytes);
+  }
 }
 
-void ParameterServer::Impl::KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call) {
+void ParameterServer::Impl::HandlePush(std::shared_ptr<rpc::ServerCall> call,
+                                       TableCounters::Clock::time_point arrived) {
+  if (stopping_) return call->Finish(Stopped());
+  if (!gate_.TryEnter()) return KeepPushAtGate(std::move(call), arrived);
+  RunPush(call, arrived);
+}
+
+void ParameterServer::Impl::KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call,
+                                           TableCounters::Clock::time_point arrived) {
   const uint64_t bytes = call->request().size();
   if (absl::Status status = CheckParkedBytes(bytes); !status.ok()) return call->Finish(status);
   const uint64_t ticket = lot_.NewTicket();
@@ -165,18 +200,19 @@ void ParameterServer::Impl::KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call
                            absl::StrCat("server ", options_.index,
                                         ": the push waited for a checkpoint or a change of update mode")));
   });
-  auto go_on = [this, call, ticket, bytes] {
+  auto go_on = [this, call, ticket, bytes, arrived] {
     if (!lot_.Unpark(ticket)) return;
     parked_bytes_ -= bytes;
-    HandlePush(call);
+    HandlePush(call, arrived);
   };
   if (!gate_.EnterOrKeep(go_on)) return;
   if (!lot_.Unpark(ticket)) return gate_.Leave();
   parked_bytes_ -= bytes;
-  RunPush(call);
+  RunPush(call, arrived);
 }
 
-void ParameterServer::Impl::RunPush(const std::shared_ptr<rpc::ServerCall>& call) {
+void ParameterServer::Impl::RunPush(const std::shared_ptr<rpc::ServerCall>& call,
+                                    TableCounters::Clock::time_point arrived) {
   Waiters released;
   const absl::Status status = [&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(ParsedRequest parsed, ParsePush(call->request(), Wire()));
@@ -186,12 +222,18 @@ void ParameterServer::Impl::RunPush(const std::shared_ptr<rpc::ServerCall>& call
     auto push = std::make_shared<PushCall>();
     push->call = call;
     push->unsettled = parts.size();
-    for (TablePush& part : parts) part.settled = [push](uint64_t missing) { push->Settle(missing); };
-    TANDEM_ASSIGN_OR_RETURN(const bool taken, Admit(*request, std::move(parts), tables));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      // The table outlives the call: it is what calls.
+      TableCounters* const counters = &tables[i]->counters();
+      parts[i].settled = [push, counters, arrived, bytes = parts[i].memory_bytes](uint64_t missing) {
+        counters->AddPushCall(arrived, bytes);
+        push->Settle(missing);
+      };
+    }
+    TANDEM_ASSIGN_OR_RETURN(const bool taken, Admit(*request, std::move(parts), tables, &push->response));
     if (!taken) {
-      v1::PushResponse response;
-      response.set_duplicate(true);
-      call->Finish(rpc::internal::SerializeResponse(response));
+      push->response.set_duplicate(true);
+      call->Finish(rpc::internal::SerializeResponse(push->response));
       return absl::OkStatus();
     }
     for (const auto& table : tables) {
@@ -206,11 +248,19 @@ void ParameterServer::Impl::RunPush(const std::shared_ptr<rpc::ServerCall>& call
 }
 
 absl::StatusOr<bool> ParameterServer::Impl::Admit(const ParsedRequest& request, std::vector<TablePush> parts,
-                                                  absl::Span<const std::shared_ptr<ServerTable>> tables) {
+                                                  absl::Span<const std::shared_ptr<ServerTable>> tables,
+                                                  v1::PushResponse* response) {
   absl::MutexLock lock(&push_mutex_);
+  const bool tells_places = options_.index == 0;
+  std::vector<PushPlace> places;
   TANDEM_ASSIGN_OR_RETURN(const FenceTable::Verdict verdict,
                           fences_.Check(request.worker, request.epoch, request.sequence));
-  if (verdict == FenceTable::Verdict::kDuplicate) return false;
+  if (verdict == FenceTable::Verdict::kDuplicate) {
+    // The first answer may have been lost, and the other servers need the places that it told.
+    for (const auto& table : tables) places.push_back(table->PlaceOf(request.worker, request.step));
+    if (tells_places) AddPlaces(request, tables, places, response);
+    return false;
+  }
   bool ahead = false;
   for (const auto& table : tables) {
     TANDEM_RETURN_IF_ERROR(table->CheckPush(request.worker, request.step));
@@ -219,6 +269,8 @@ absl::StatusOr<bool> ParameterServer::Impl::Admit(const ParsedRequest& request, 
   // A push that others wait for is always taken: it frees memory.
   if (ahead) TANDEM_RETURN_IF_ERROR(CheckParkedBytes(request.memory_bytes));
   fences_.Commit(request.worker, request.epoch, request.sequence);
+  for (size_t i = 0; i < parts.size(); ++i) places.push_back(tables[i]->Assign(&parts[i]));
+  if (tells_places) AddPlaces(request, tables, places, response);
   for (size_t i = 0; i < parts.size(); ++i) tables[i]->Enqueue(std::move(parts[i]));
   return true;
 }
@@ -244,6 +296,7 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
     part.step = request->step;
     part.learning_rate_factor = request->learning_rate_factor;
     part.pulled_version = first.pulled_version;
+    part.place = first.place;
     const bool factors = std::any_of(group.begin(), group.end(), [](const ParsedSlice* slice) {
       return slice->learning_rate_factor != 1.0f;
     });

@@ -49,6 +49,7 @@ class ParameterServer::Impl {
   struct PullCall {
     std::shared_ptr<rpc::ServerCall> call;
     ParsedRequest request;
+    TableCounters::Clock::time_point arrived;
     uint64_t ticket = 0;
     size_t next = 0;  // slices before this one were ready
   };
@@ -67,12 +68,16 @@ class ParameterServer::Impl {
   void ContinuePull(const std::shared_ptr<PullCall>& pull);
   void GiveUpPull(const PullCall& pull, ParkingLot::Reason reason);
   void AnswerPull(const PullCall& pull);
-  void HandlePush(std::shared_ptr<rpc::ServerCall> call);
-  void KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call);
-  void RunPush(const std::shared_ptr<rpc::ServerCall>& call);
-  // Checks the push against fences and clocks and queues its parts, all or none. False: a duplicate.
+  // Adds a pull to its tables' statistics; slice i's rows end at byte ends[i] of the answer.
+  static void CountPull(const PullCall& pull, absl::Span<const uint64_t> ends);
+  void HandlePush(std::shared_ptr<rpc::ServerCall> call, TableCounters::Clock::time_point arrived);
+  void KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call, TableCounters::Clock::time_point arrived);
+  void RunPush(const std::shared_ptr<rpc::ServerCall>& call, TableCounters::Clock::time_point arrived);
+  // Checks the push against fences and clocks and queues its parts, all or none. False: a duplicate. Server 0
+  // adds the places of GBA tables to `response`.
   absl::StatusOr<bool> Admit(const ParsedRequest& request, std::vector<TablePush> parts,
-                             absl::Span<const std::shared_ptr<ServerTable>> tables);
+                             absl::Span<const std::shared_ptr<ServerTable>> tables,
+                             v1::PushResponse* response);
   // One TablePush for each table of the push, in order of appearance.
   std::vector<TablePush> MakeParts(const std::shared_ptr<const ParsedRequest>& request,
                                    std::vector<std::shared_ptr<ServerTable>>* tables);

@@ -385,7 +385,7 @@ void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>*
       if (!push.held_back) Advance(*next, push.step);
     }
   }
-  batch_.Reopen(version());  // those were updates, too
+  batch_.Start(version());
   ApplyReadyLocked(released);
   CollectReadyLocked(released);
 }

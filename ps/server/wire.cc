@@ -290,6 +290,7 @@ absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& co
                                                      reader.remaining(), " bytes are left"));
     }
     slice.pulled_version = from.pulled_version();
+    slice.place = {from.place().update(), from.place().stale()};
     const float slice_factor = from.learning_rate_factor();
     if (!std::isfinite(slice_factor) || slice_factor < 0.0f) {
       return absl::InvalidArgumentError(

@@ -42,6 +42,7 @@ struct ParsedSlice {
   absl::Span<const uint32_t> offsets;  // with pooling: one more than there are bags
   absl::Span<const float> gradients;   // pushes: [ids x dim], or [bags x dim] with pooling
   uint64_t pulled_version = 0;         // pushes
+  PushPlace place;                     // pushes, GBA
   float learning_rate_factor = 1.0f;   // pushes: of this slice's ids, beside the request's
   uint64_t rows() const { return pooling == v1::NONE ? ids.size() : offsets.size() - 1; }
 };

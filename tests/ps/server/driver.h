@@ -73,6 +73,7 @@ struct PushOf {
   std::vector<uint32_t> offsets;
   uint64_t pulled_version = 0;
   float learning_rate_factor = 0.0f;
+  v1::PushPlace place;
 };
 struct PushTag {
   uint32_t worker = 0;
@@ -124,6 +125,7 @@ inline Bytes PushRequestBytes(const PushTag& tag, const std::vector<PushOf>& par
     slice->set_pooling(part.pooling);
     slice->set_pulled_version(part.pulled_version);
     slice->set_learning_rate_factor(part.learning_rate_factor);
+    if (part.place.update() != 0) *slice->mutable_place() = part.place;
     AppendArray(part.ids, &payload);
     if (part.pooling != v1::NONE) {
       slice->set_num_bags(part.offsets.size() - 1);

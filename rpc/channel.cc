@@ -1,15 +1,18 @@
 #include "rpc/channel.h"
 
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "rpc/codec/bytes_stream.h"
 
 namespace tandem::rpc {
 namespace {
 // The answer of one call, on its way from the RPC thread to the caller's.
 struct Waiter {
+  std::atomic<bool> over{false};  // `ready`, for looks without the lock
   absl::Mutex mutex;
   bool ready ABSL_GUARDED_BY(mutex) = false;
   absl::StatusOr<Bytes> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("unanswered");
@@ -23,7 +26,9 @@ absl::StatusOr<Bytes> Channel::Call(absl::string_view method, Bytes request, con
     absl::MutexLock lock(&waiter->mutex);
     waiter->answer = std::move(answer);
     waiter->ready = true;
+    waiter->over.store(true, std::memory_order_release);
   });
+  Help([&waiter] { return waiter->over.load(std::memory_order_acquire); }, absl::Now() + options.timeout);
   absl::MutexLock lock(&waiter->mutex, absl::Condition(&waiter->ready));
   return std::move(waiter->answer);
 }

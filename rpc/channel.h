@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -44,6 +45,11 @@ class Channel {
   // has none: then take memory of your own. Fill it, then hand it to CallAsync as a Slice whose owner is this
   // pointer. 64-byte aligned. Never blocks.
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
+
+  // For a thread that waits for a call of this channel: receives on its behalf, if the transport can, which
+  // spares a hand-over between threads. Returns when `over` says so, at `deadline`, or earlier for any
+  // reason: then wait as you would. The `done` of any call may run in it: hold no lock that one takes.
+  virtual void Help(absl::FunctionRef<bool()> over, absl::Time deadline) {}
 
   // What carries the bytes: "tcp", "unix", "shm" or "loopback", for reports.
   virtual absl::string_view transport() const = 0;

@@ -1,14 +1,61 @@
 #include "rpc/server.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
 #include "rpc/grpc/grpc_server.h"
+#include "rpc/shm/shm_server.h"
 
 namespace tandem::rpc {
+namespace {
+
+// gRPC, and shared memory beside it.
+class BothServer : public Server {
+ public:
+  BothServer(std::unique_ptr<shm::ShmServer> shm, std::unique_ptr<Server> grpc)
+      : shm_(std::move(shm)), grpc_(std::move(grpc)) {}
+  ~BothServer() override { Shutdown(absl::Seconds(5)); }
+
+  int port() const override { return grpc_->port(); }
+  void Shutdown(absl::Duration grace) override {
+    const absl::Time end = absl::Now() + grace;
+    shm_->Shutdown(grace);
+    grpc_->Shutdown(std::max(absl::ZeroDuration(), end - absl::Now()));
+  }
+
+ private:
+  const std::unique_ptr<shm::ShmServer> shm_;  // gRPC's side refers to it
+  const std::unique_ptr<Server> grpc_;
+};
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       std::vector<Service> services) {
-  return StartGrpcServer(options, std::move(services));
+  if (options.transport != "auto" && options.transport != "grpc") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ServerOptions::transport is \"", options.transport, "\"; expected auto or grpc"));
+  }
+  if (options.transport == "grpc") {
+    services.push_back(shm::OfferService(nullptr, "the server is told to serve gRPC only"));
+    return StartGrpcServer(options, std::move(services));
+  }
+  absl::StatusOr<std::unique_ptr<shm::ShmServer>> shm = shm::ShmServer::Start(
+      {.max_message_bytes = options.max_message_bytes, .payload_bytes = options.shared_memory_bytes},
+      services);
+  if (absl::IsInvalidArgument(shm.status())) return shm.status();
+  if (!shm.ok()) {
+    LogInfo(absl::StrCat("serving gRPC only: ", shm.status().message()));
+    services.push_back(shm::OfferService(nullptr, std::string(shm.status().message())));
+    return StartGrpcServer(options, std::move(services));
+  }
+  services.push_back(shm::OfferService(shm->get(), ""));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Server> grpc, StartGrpcServer(options, std::move(services)));
+  return std::make_unique<BothServer>(*std::move(shm), std::move(grpc));
 }
 
 }  // namespace tandem::rpc

@@ -18,6 +18,11 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // "host:port"; port 0 lets the kernel pick; "unix:/path" works too
   size_t max_message_bytes = size_t{1} << 30;
   absl::Duration min_keepalive_interval = absl::Seconds(5);  // clients that ping more often are cut off
+  // "auto": gRPC, and shared memory with clients of this host that ask for it (rpc/connect.h); "grpc": gRPC
+  // only.
+  std::string transport = "auto";
+  // Memory shared with each such client, each way; committed when first used. A multiple of 2 MiB.
+  size_t shared_memory_bytes = size_t{32} << 20;
   // Threads that read requests, run handlers and write answers; connections are dealt to them. 0: half of the
   // machine's processors, at least 1 and at most 8.
   int threads = 0;

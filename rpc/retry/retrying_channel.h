@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/bytes.h"
@@ -40,6 +41,7 @@ class Transport {
   // As Channel's.
   virtual absl::string_view name() const = 0;
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
+  virtual void Help(absl::FunctionRef<bool()> over, absl::Time deadline) {}
 };
 
 // `timers` is the channel's own; the transport may schedule on it until its last attempt is done. The two limits are

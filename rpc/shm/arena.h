@@ -3,9 +3,9 @@
 
 // Gives out the payload memory of one direction: the sender's books, which the peer cannot damage.
 //
-// A block is a run of pages. It is free again when nobody here holds it and the peer has given it back as often
-// as it was sent (a retried request sends its block twice). The peer does so by counting up a word for the
-// block's first page, in any order and from any thread, without a message: whoever needs memory looks.
+// A block is a run of pages. It is free again when nobody here holds it and the peer has given it back as
+// often as it was sent (a retried request sends its block twice). The peer does so by counting up a word for
+// the block's first page, in any order and from any thread, without a message: whoever needs memory looks.
 
 #include <atomic>
 #include <cstdint>
@@ -58,10 +58,10 @@ class Arena {
   const std::atomic<uint32_t>* const released_;
   const uint32_t window_;  // pages that are used round and round while they suffice
   absl::Mutex mutex_;
-  std::vector<Block> blocks_ ABSL_GUARDED_BY(mutex_);               // by first page
-  std::vector<uint32_t> block_of_ ABSL_GUARDED_BY(mutex_);          // of each page in a block
-  std::map<uint32_t, uint32_t> free_ ABSL_GUARDED_BY(mutex_);       // first page -> pages, never adjacent
-  std::deque<uint32_t> away_ ABSL_GUARDED_BY(mutex_);               // let go, not yet come back
+  std::vector<Block> blocks_ ABSL_GUARDED_BY(mutex_);          // by first page
+  std::vector<uint32_t> block_of_ ABSL_GUARDED_BY(mutex_);     // of each page in a block
+  std::map<uint32_t, uint32_t> free_ ABSL_GUARDED_BY(mutex_);  // first page -> pages, never adjacent
+  std::deque<uint32_t> away_ ABSL_GUARDED_BY(mutex_);          // let go, not yet come back
   size_t free_pages_ ABSL_GUARDED_BY(mutex_);
   uint32_t cursor_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -5,8 +5,8 @@
 //
 //   Control | records 0 | records 1 | released 0 | released 1 | payload 0 | payload 1
 //
-// Direction 0 is from the client to the server, 1 back. `records` is a ring of bytes that carries records (see
-// record.h); `payload` is memory in which the sender puts what is too large for a record, and where the
+// Direction 0 is from the client to the server, 1 back. `records` is a ring of bytes that carries records
+// (see record.h); `payload` is memory in which the sender puts what is too large for a record, and where the
 // receiver reads it; `released` counts, for each page of payload, how often the receiver has given back a
 // block that begins there. Who sends keeps the books of its payload for itself (arena.h).
 //
@@ -50,8 +50,8 @@ struct Control {
 
 // Where everything lies.
 struct Geometry {
-  // InvalidArgument unless records_bytes is a power of two in [32 KiB, 16 MiB] and payload_bytes a multiple of
-  // 2 MiB in [2 MiB, 1 GiB].
+  // InvalidArgument unless records_bytes is a power of two in [32 KiB, 16 MiB] and payload_bytes a multiple
+  // of 2 MiB in [2 MiB, 1 GiB].
   static absl::StatusOr<Geometry> Make(uint64_t records_bytes, uint64_t payload_bytes);
 
   size_t records_bytes = 0;  // each way

@@ -77,8 +77,8 @@ struct Record {
 // payload, in their block's part of it.
 absl::Status ParseRecord(absl::string_view copy, size_t payload_bytes, Record* record);
 
-// Writes `record` to `out`, which has room for kMaxRecord bytes; returns its size. The record must keep to the
-// limits above.
+// Writes `record` to `out`, which has room for kMaxRecord bytes; returns its size. The record must keep to
+// the limits above.
 size_t EncodeRecord(const Record& record, char* out);
 
 // The receiving end of a ring. Used by one thread at a time.

@@ -1,5 +1,5 @@
 // What every channel must do, whatever carries its bytes: one suite for gRPC over TCP, gRPC over a unix
-// socket and the loopback.
+// socket, shared memory and the loopback.
 
 #include "rpc/channel.h"
 
@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "rpc/connect.h"
 #include "rpc/loopback.h"
 #include "rpc/server.h"
 #include "tests/rpc/echo_service.h"
@@ -43,7 +44,7 @@ class Link {
 
 class GrpcLink : public Link {
  public:
-  GrpcLink(const std::string& listen, std::vector<Service> services) {
+  GrpcLink(const std::string& listen, std::vector<Service> services, bool stream = true) : stream_(stream) {
     auto server = Server::Start({.listen = listen}, std::move(services));
     TANDEM_CHECK_MSG(server.ok(), server.status().ToString());
     server_ = *std::move(server);
@@ -51,12 +52,13 @@ class GrpcLink : public Link {
   }
   ~GrpcLink() override { server_->Shutdown(absl::ZeroDuration()); }
   std::unique_ptr<Channel> Connect() override {
-    auto channel = ConnectGrpc(target_);
+    auto channel = ConnectGrpc(target_, {.stream = stream_});
     TANDEM_CHECK_MSG(channel.ok(), channel.status().ToString());
     return *std::move(channel);
   }
 
  private:
+  const bool stream_;
   std::unique_ptr<Server> server_;
   std::string target_;
 };
@@ -70,6 +72,24 @@ class UnixLink : public Link {
  private:
   TempDir directory_;
   GrpcLink link_;
+};
+
+class ShmLink : public Link {
+ public:
+  explicit ShmLink(std::vector<Service> services) {
+    auto server = Server::Start({}, std::move(services));
+    TANDEM_CHECK_MSG(server.ok(), server.status().ToString());
+    server_ = *std::move(server);
+  }
+  ~ShmLink() override { server_->Shutdown(absl::ZeroDuration()); }
+  std::unique_ptr<Channel> Connect() override {
+    auto channel = rpc::Connect(absl::StrCat("127.0.0.1:", server_->port()), {.transport = "shm"});
+    TANDEM_CHECK_MSG(channel.ok(), channel.status().ToString());
+    return *std::move(channel);
+  }
+
+ private:
+  std::unique_ptr<Server> server_;
 };
 
 class LoopbackLink : public Link {
@@ -87,12 +107,16 @@ class ChannelTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Link> Serve(Service service) {
     std::vector<Service> services = {std::move(service)};
     if (GetParam() == "Tcp") return std::make_unique<GrpcLink>("127.0.0.1:0", std::move(services));
+    if (GetParam() == "TcpCallByCall") {
+      return std::make_unique<GrpcLink>("127.0.0.1:0", std::move(services), /*stream=*/false);
+    }
     if (GetParam() == "Unix") return std::make_unique<UnixLink>(std::move(services));
+    if (GetParam() == "Shm") return std::make_unique<ShmLink>(std::move(services));
     return std::make_unique<LoopbackLink>(std::move(services));
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, ChannelTest, ::testing::Values("Tcp", "Unix", "Loopback"),
+INSTANTIATE_TEST_SUITE_P(Transports, ChannelTest, ::testing::Values("Tcp", "Unix", "Shm", "Loopback"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(ChannelTest, PayloadsOfEverySizeComeBackUnchanged) {

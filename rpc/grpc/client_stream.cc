@@ -131,7 +131,9 @@ void ClientStream::OnRead(bool ok) {
     heard_ = true;
     const Bytes wire = FromByteBuffer(incoming_);
     incoming_.Clear();
-    if (absl::Status taken = Take(wire); !taken.ok()) Break(std::move(taken));
+    if (absl::Status taken = Take(wire); !taken.ok()) {
+      Break(absl::InternalError(absl::StrCat("the server sent a broken stream: ", taken.message())));
+    }
     stream_->Read(&incoming_, read_tag_.tag());
     return;
   }
@@ -151,7 +153,7 @@ absl::Status ClientStream::Take(const Bytes& wire) {
     const auto found = calls_.find(number);
     if (found != calls_.end()) call = found->second.call;
     if (call == nullptr && number > last_number_) {
-      return absl::InternalError(absl::StrCat("the server answered call ", number, ", which was never made"));
+      return absl::InternalError(absl::StrCat("it answered call ", number, ", which was never made"));
     }
   }
   if (call == nullptr) {  // it was cancelled meanwhile

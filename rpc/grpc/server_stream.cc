@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
@@ -259,7 +260,7 @@ absl::Status ServerStream::Admit(const Frame& frame) {
                      options.max_message_bytes));
   }
   if (service_->Find(frame.header.method()) == nullptr) {
-    return absl::UnimplementedError(absl::StrCat("the server has no method ", frame.header.method()));
+    return absl::UnimplementedError(absl::StrCat("the server has no method ", absl::CHexEscape(frame.header.method())));
   }
   const size_t held = held_bytes_.load() + assembler_.bytes();
   if (held > 0 && size > options.max_held_request_bytes - std::min(options.max_held_request_bytes, held)) {

@@ -116,7 +116,7 @@ class ChannelTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, ChannelTest, ::testing::Values("Tcp", "Unix", "Shm", "Loopback"),
+INSTANTIATE_TEST_SUITE_P(Transports, ChannelTest, ::testing::Values("Tcp", "TcpCallByCall", "Unix", "Shm", "Loopback"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(ChannelTest, PayloadsOfEverySizeComeBackUnchanged) {

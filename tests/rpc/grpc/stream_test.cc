@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -185,8 +187,367 @@ TEST(StreamTest, BrokenFramesEndTheirStreamWithTheReason) {
   EXPECT_THAT(end_of({text(Request(4)), text(Request(3))}), AllOf(HasSubstr(invalid), HasSubstr("begins after call 4")));
   EXPECT_THAT(end_of({text(Request(9, "", ""))}), AllOf(HasSubstr(invalid), HasSubstr("never began")));
   EXPECT_THAT(end_of({text(Request(1, std::string(kMaxFramePayload + 1, 'x')))}),
-              AllOf(HasSubstr(invalid), HasSubstr("at most"), HasSubstr("2097152")) ,
-              ) << "placeholder";
+              AllOf(HasSubstr(invalid), HasSubstr("a frame's may have 2097152")));
+  v1::StreamFrame first = Request(1, "1234");
+  first.set_message_bytes(6);
+  v1::StreamFrame rest;
+  rest.set_call(1);
+  EXPECT_THAT(end_of({text(first), text(rest)}), AllOf(HasSubstr(invalid), HasSubstr("is empty")));
+  rest.set_payload("567");
+  EXPECT_THAT(end_of({text(first), text(rest)}), AllOf(HasSubstr(invalid), HasSubstr("it was to have 6")));
+}
+
+TEST(StreamTest, GarbageNeverHurtsTheServer) {
+  std::atomic<int> calls{0};
+  auto server = StartServer(EchoService([&calls](std::shared_ptr<ServerCall> call) {
+    ++calls;
+    call->Finish(call->request());
+  }));
+  auto bystander = Connect(*server);
+  std::mt19937 random(3);
+  for (int i = 0; i < 60; ++i) {
+    StockStream stream(*server);
+    uint64_t call = 0;
+    for (int n = 0; n < 8; ++n) {
+      v1::StreamFrame frame = Request(++call, std::string(random() % 3000, 'x'));
+      if (random() % 3 == 0) frame.set_message_bytes(random());
+      if (random() % 4 == 0) frame.clear_method();
+      std::string text = frame.SerializeAsString();
+      for (int c = random() % 3; c > 0; --c) text[random() % text.size()] = static_cast<char>(random());
+      if (random() % 3 == 0) text.resize(random() % text.size());
+      if (!stream.WriteRaw(text)) break;
+    }
+    if (random() % 2 == 0) stream.HalfClose();
+    if (random() % 4 != 0) stream.Cancel();
+  }
+  TANDEM_EXPECT_OK(bystander->Call(kEcho, Bytes(), {}));
+  EXPECT_GT(calls, 1);
+}
+
+TEST(StreamTest, ARequestThatIsCutOffReachesNoHandler) {
+  std::atomic<int> calls{0};
+  auto server = StartServer(EchoService([&calls](std::shared_ptr<ServerCall> call) {
+    ++calls;
+    call->Finish(Bytes());
+  }));
+  StockStream stream(*server);
+  v1::StreamFrame frame = Request(1, "half of it");
+  frame.set_message_bytes(20);
+  ASSERT_TRUE(stream.Write(frame));
+  stream.HalfClose();
+  EXPECT_EQ(ReadToEnd(&stream), "");
+  EXPECT_TRUE(stream.End().ok());
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(StreamTest, ARequestThatIsTooLargeIsRefusedAndTheStreamGoesOn) {
+  auto server = StartServer(PlainEchoService(), {.max_message_bytes = 1000});
+  StockStream stream(*server);
+  v1::StreamFrame frame = Request(1, std::string(600, 'x'));
+  frame.set_message_bytes(1800);
+  ASSERT_TRUE(stream.Write(frame));
+  v1::StreamFrame answer = stream.Read();
+  EXPECT_EQ(answer.call(), 1);
+  EXPECT_EQ(answer.code(), static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(answer.error(), AllOf(HasSubstr("1800 bytes"), HasSubstr("max_message_bytes")));
+  for (int i = 0; i < 2; ++i) {  // its rest, which was on its way
+    frame = v1::StreamFrame();
+    frame.set_call(1);
+    frame.set_payload(std::string(600, 'x'));
+    ASSERT_TRUE(stream.Write(frame));
+  }
+  ASSERT_TRUE(stream.Write(Request(2)));
+  EXPECT_EQ(stream.Read().call(), 2);
+}
+
+TEST(StreamTest, ACancelledCallIsForgotten) {
+  ParkingLot lot;
+  auto server = StartServer(ParkingService(&lot));
+  StockStream stream(*server);
+  ASSERT_TRUE(stream.Write(Request(1)));
+  auto call = lot.Take();
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call->deadline(), absl::InfiniteFuture());
+  EXPECT_FALSE(call->IsCancelled());
+  v1::StreamFrame cancel;
+  cancel.set_call(1);
+  cancel.set_cancel(true);
+  ASSERT_TRUE(stream.Write(cancel));
+  ASSERT_TRUE(stream.Write(cancel));  // again: nothing happens
+  ASSERT_TRUE(stream.Write(Request(2)));
+  auto next = lot.Take();  // comes after the cancellation
+  ASSERT_NE(next, nullptr);
+  EXPECT_TRUE(call->IsCancelled());
+  EXPECT_FALSE(next->IsCancelled());
+  call->Finish(Bytes(std::string("late")));
+  next->Finish(Bytes(std::string("in time")));
+  const v1::StreamFrame answer = stream.Read();
+  EXPECT_EQ(answer.call(), 2);
+  EXPECT_EQ(answer.payload(), "in time");
+}
+
+TEST(StreamTest, ASmallAnswerDoesNotWaitForALargeOne) {
+  auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) {
+                              call->Finish(Bytes(std::string(call->request().size() > 0 ? size_t{32} << 20 : 1, 'a')));
+                            }),
+                            {.threads = 1});
+  StockStream stream(*server);
+  ASSERT_TRUE(stream.Write(Request(1, "large")));
+  ASSERT_TRUE(stream.Write(Request(2)));
+  size_t large = 0;
+  for (v1::StreamFrame frame = stream.Read(); frame.call() == 1; frame = stream.Read()) large += frame.payload().size();
+  EXPECT_LT(large, size_t{16} << 20);
+}
+
+// A client that does not read its answers: its requests are left unread, and memory stays bounded.
+TEST(StreamTest, AClientThatDoesNotReadIsNotServedAnyFurther) {
+  std::atomic<int> served{0};
+  constexpr size_t kAnswer = size_t{256} << 10;
+  const auto rows = std::make_shared<std::string>(kAnswer, 'r');
+  auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
+                              if (call->request().empty()) return call->Finish(Bytes());  // a bystander
+                              ++served;
+                              call->Finish(Bytes(Slice(rows, rows->data(), rows->size())));
+                            }),
+                            {.threads = 1, .max_unsent_answer_bytes = size_t{4} << 20});
+  constexpr int kCalls = 400;  // 100 MiB of answers
+  StockStream stream(*server);
+  for (int i = 1; i <= kCalls; ++i) ASSERT_TRUE(stream.Write(Request(i, "rows")));
+  // Meanwhile others are served, by the same thread: it has had its chance to serve the silent one.
+  auto bystander = Connect(*server);
+  for (int i = 0; i < 200; ++i) TANDEM_ASSERT_OK(bystander->Call(kEcho, Bytes(), {}));
+  // The limit, one answer past it, and what the network takes.
+  EXPECT_GE(served, (4 << 20) / static_cast<int>(kAnswer));
+  EXPECT_LT(served, kCalls / 4);
+  for (int i = 0; i < kCalls; ++i) ASSERT_EQ(stream.Read().payload().size(), kAnswer);
+  EXPECT_EQ(served, kCalls);
+}
+
+TEST(StreamTest, RequestsThatHandlersKeepAreBounded) {
+  ParkingLot lot;
+  auto server = StartServer(ParkingService(&lot), {.max_held_request_bytes = 1 << 20});
+  auto channel = Connect(*server);
+  const Bytes request(std::string(300 << 10, 'x'));
+  absl::Mutex mutex;
+  std::vector<absl::Status> ends;
+  const auto call = [&] {
+    channel->CallAsync(kEcho, request, {.timeout = kPatience}, [&](absl::StatusOr<Bytes> answer) {
+      absl::MutexLock lock(&mutex);
+      ends.push_back(answer.status());
+    });
+  };
+  const auto await = [&](size_t count) {
+    absl::MutexLock lock(&mutex);
+    const auto enough = [&] { return ends.size() >= count; };
+    return mutex.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+  };
+  for (int i = 0; i < 5; ++i) call();
+  ASSERT_TRUE(await(2));
+  for (const absl::Status& end : ends) {
+    EXPECT_THAT(end, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_held_request_bytes")));
+  }
+  for (int i = 0; i < 3; ++i) {
+    auto parked = lot.Take();
+    ASSERT_NE(parked, nullptr);
+    parked->Finish(Bytes());
+  }
+  ASSERT_TRUE(await(5));
+  call();  // there is room again
+  auto parked = lot.Take();
+  ASSERT_NE(parked, nullptr);
+  parked->Finish(Bytes());
+  parked.reset();
+  ASSERT_TRUE(await(6));
+  channel.reset();
+  EXPECT_EQ(std::count_if(ends.begin(), ends.end(), [](const absl::Status& end) { return end.ok(); }), 4);
+}
+
+TEST(StreamTest, RequestsThatAClientKeepsAreBounded) {
+  ParkingLot lot;
+  auto server = StartServer(ParkingService(&lot));
+  auto channel = Connect(*server, {.max_outstanding_bytes = 1 << 20});
+  absl::Notification first;
+  // A single call may pass the limit.
+  channel->CallAsync(kEcho, Bytes(std::string(2 << 20, 'x')), {}, [&](absl::StatusOr<Bytes> answer) {
+    TANDEM_EXPECT_OK(answer);
+    first.Notify();
+  });
+  auto parked = lot.Take();
+  ASSERT_NE(parked, nullptr);
+  EXPECT_THAT(channel->Call(kEcho, Bytes(std::string("x")), {}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("ChannelOptions::max_outstanding_bytes"), HasSubstr("2097152 bytes"))));
+  parked->Finish(Bytes());
+  ASSERT_TRUE(first.WaitForNotificationWithTimeout(kPatience));
+  absl::Notification second;
+  channel->CallAsync(kEcho, Bytes(std::string("x")), {}, [&](absl::StatusOr<Bytes> answer) {
+    TANDEM_EXPECT_OK(answer);
+    second.Notify();
+  });
+  parked = lot.Take();
+  ASSERT_NE(parked, nullptr);
+  parked->Finish(Bytes());
+  EXPECT_TRUE(second.WaitForNotificationWithTimeout(kPatience));
+}
+
+// A server of our stream that does as the test says.
+class FakeServer {
+ public:
+  // `answer`: what to send for the n-th stream's first message. Without one, the stream is opened and never read.
+  explicit FakeServer(std::function<std::string(int)> answer = nullptr) : answer_(std::move(answer)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterAsyncGenericService(&service_);
+    queue_ = builder.AddCompletionQueue();
+    server_ = builder.BuildAndStart();
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~FakeServer() {
+    server_->Shutdown(absl::ToChronoTime(absl::Now()));
+    queue_->Shutdown();
+    thread_.join();
+  }
+  std::string target() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  struct Stream {
+    grpc::GenericServerContext context;
+    grpc::GenericServerAsyncReaderWriter stream{&context};
+    grpc::ByteBuffer message;
+    int state = 0;
+  };
+  void Accept() {
+    Stream& stream = streams_.emplace_back();
+    service_.RequestCall(&stream.context, &stream.stream, queue_.get(), queue_.get(), &stream);
+  }
+  void Serve() {
+    Accept();
+    void* tag;
+    bool ok;
+    while (queue_->Next(&tag, &ok)) {
+      if (!ok) continue;
+      Stream& stream = *static_cast<Stream*>(tag);
+      switch (stream.state++) {
+        case 0:
+          Accept();
+          if (answer_) stream.stream.Read(&stream.message, &stream);
+          break;
+        case 1:
+          stream.stream.Write(ToByteBuffer(Bytes(answer_(answered_++))), &stream);
+          break;
+      }
+    }
+  }
+
+  const std::function<std::string(int)> answer_;
+  int answered_ = 0;
+  int port_ = 0;
+  grpc::AsyncGenericService service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+  std::deque<Stream> streams_;
+  std::thread thread_;
+};
+
+TEST(StreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnotherStream) {
+  v1::StreamFrame good;
+  good.set_call(1);
+  good.set_payload("at last");
+  v1::StreamFrame stray;
+  stray.set_call(77);
+  v1::StreamFrame large;
+  large.set_call(1);
+  large.set_message_bytes(uint64_t{1} << 40);
+  const std::vector<std::string> answers = {"\xff\xff nonsense", stray.SerializeAsString(), large.SerializeAsString(),
+                                            good.SerializeAsString()};
+  FakeServer server([&](int n) { return answers[n]; });
+  auto connected = ConnectGrpc(server.target());
+  TANDEM_ASSERT_OK(connected);
+  Channel& channel = **connected;
+  EXPECT_THAT(channel.Call(kEcho, Bytes(), {}),
+              StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("broken stream"), HasSubstr("malformed"))));
+  EXPECT_THAT(channel.Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kInternal, HasSubstr("call 77")));
+  EXPECT_THAT(channel.Call(kEcho, Bytes(), {}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1099511627776 bytes")));
+  connected->reset();
+  auto again = ConnectGrpc(server.target());
+  TANDEM_ASSERT_OK(again);
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, (*again)->Call(kEcho, Bytes(), {}));
+  EXPECT_EQ(answer.Flatten(), "at last");
+}
+
+TEST(StreamTest, CallsThatAServerDoesNotReadEndAtTheirDeadline) {
+  FakeServer server;
+  auto connected = ConnectGrpc(server.target());
+  TANDEM_ASSERT_OK(connected);
+  absl::Mutex mutex;
+  std::vector<absl::Status> ends;
+  constexpr int kCalls = 16;
+  for (int i = 0; i < kCalls; ++i) {
+    (*connected)->CallAsync(kEcho, Bytes(std::string(4 << 20, 'x')), {.timeout = absl::Seconds(1)},
+                            [&](absl::StatusOr<Bytes> answer) {
+                              absl::MutexLock lock(&mutex);
+                              ends.push_back(answer.status());
+                            });
+  }
+  {
+    absl::MutexLock lock(&mutex);
+    const auto all = [&] { return ends.size() == kCalls; };
+    ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all), kPatience));
+    for (const absl::Status& end : ends) {
+      EXPECT_THAT(end, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(kEcho)));
+    }
+    EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("bytes waited for the connection")));
+  }
+}
+
+TEST(StreamTest, MessagesOfAllSizesTravelTogether) {
+  auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(call->request()); }));
+  auto channel = Connect(*server);
+  std::mt19937 random(5);
+  const std::string pattern = Pattern(5 << 20);
+  constexpr int kCalls = 150;
+  std::atomic<int> right{0};
+  std::atomic<int> over{0};
+  absl::Notification all;
+  for (int i = 0; i < kCalls; ++i) {
+    const size_t size = i % 3 == 0 ? random() % (5 << 20) : random() % 5000;
+    const size_t offset = random() % (pattern.size() - size);
+    const absl::string_view sent = absl::string_view(pattern).substr(offset, size);
+    channel->CallAsync(kEcho, Bytes(std::string(sent)), {.timeout = kPatience}, [&, sent](absl::StatusOr<Bytes> answer) {
+      if (answer.ok() && answer->Flatten() == sent) ++right;
+      if (++over == kCalls) all.Notify();
+    });
+  }
+  ASSERT_TRUE(all.WaitForNotificationWithTimeout(2 * kPatience));
+  EXPECT_EQ(right, kCalls);
+}
+
+// One connection that sends as fast as it can takes turns with another, message by message.
+TEST(StreamTest, ABusyConnectionDoesNotStarveAnother) {
+  auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(Bytes()); }), {.threads = 1});
+  auto busy = Connect(*server);
+  auto quiet = Connect(*server);
+  TANDEM_ASSERT_OK(quiet->Call(kEcho, Bytes(), {}));
+  constexpr int kInFlight = 256;
+  const auto rows = std::make_shared<std::string>(256 << 10, 'x');
+  std::atomic<bool> stop{false};
+  std::atomic<int> pushed{0};
+  std::function<void()> push = [&] {
+    busy->CallAsync(kEcho, Bytes(Slice(rows, rows->data(), rows->size())), {}, [&](absl::StatusOr<Bytes> answer) {
+      ++pushed;
+      if (answer.ok() && !stop) push();
+    });
+  };
+  for (int i = 0; i < kInFlight; ++i) push();
+  constexpr int kPings = 40;
+  const int before = pushed;
+  for (int i = 0; i < kPings; ++i) TANDEM_ASSERT_OK(quiet->Call(kEcho, Bytes(), {}));
+  const int meanwhile = pushed - before;
+  stop = true;
+  busy.reset();
+  // Behind all that the other has sent it would be kInFlight each time.
+  EXPECT_LT(meanwhile / kPings, kInFlight / 2);
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ std::set<std::string> FieldsOf(const Json& result) {
 
 TEST(BenchPsTest, EachCaseIsOneObjectOfThirteenFields) {
   const std::vector<Json> results =
-      Results(Bench({"--transport", "tcp,unix", "--op", "pull,push,mixed", "--ids", "1,64", "--dim", "8",
+      Results(Bench({"--transport", "tcp,unix,shm", "--op", "pull,push,mixed", "--ids", "1,64", "--dim", "8",
                      "--servers", "1", "--in-flight", "1,3", "--distribution", "uniform", "--json"}));
   std::set<std::string> cases;
   for (const Json& result : results) {
@@ -81,7 +81,7 @@ TEST(BenchPsTest, EachCaseIsOneObjectOfThirteenFields) {
     cases.insert(absl::StrCat(result["transport"].get<std::string>(), " ", result["op"].get<std::string>(),
                               " ", result["ids"].get<int>(), " ", result["in_flight"].get<int>()));
   }
-  EXPECT_EQ(results.size(), 2u * 3 * 2 * 2);
+  EXPECT_EQ(results.size(), 3u * 3 * 2 * 2);
   EXPECT_EQ(cases.size(), results.size());
 }
 

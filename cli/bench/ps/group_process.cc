@@ -11,6 +11,7 @@
 #include "cli/bench/ps/in_process.h"
 #include "ps/server/parameter_server.h"
 #include "rpc/channel.h"
+#include "rpc/connect.h"
 #include "rpc/server.h"
 
 namespace tandem::cli {
@@ -24,7 +25,7 @@ absl::Status Serve(const GroupOptions& options, BenchPeers* peers) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> tcp,
                           rpc::Server::Start({.listen = "127.0.0.1:0"}, {server.service()}));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> local,
-                          rpc::Server::Start({.listen = socket}, {server.service()}));
+                          rpc::Server::Start({.listen = socket, .transport = "grpc"}, {server.service()}));
   TANDEM_RETURN_IF_ERROR(peers->Announce(
       {.tcp = absl::StrCat("127.0.0.1:", tcp->port()), .unix_socket = socket, .pid = ::getpid()}));
   const absl::Status done = peers->WaitUntilDone();
@@ -41,12 +42,15 @@ absl::StatusOr<std::unique_ptr<ps::Client>> ConnectBenchClient(const std::vector
                                                                uint64_t life) {
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const BenchServer& server : servers) {
-    if (transport == PsTransport::kShm) {
-      return absl::UnimplementedError("--transport shm: this build has no shared memory between processes");
+    const std::string& target = transport == PsTransport::kUnix ? server.unix_socket : server.tcp;
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
+                            transport == PsTransport::kShm ? rpc::Connect(target, {.transport = "shm"})
+                                                           : rpc::ConnectGrpc(target));
+    // The environment can overrule the choice.
+    if (channel->transport() != Name(transport)) {
+      return absl::FailedPreconditionError(absl::StrCat("--transport ", Name(transport), ": the channel to ",
+                                                        target, " is carried by ", channel->transport()));
     }
-    TANDEM_ASSIGN_OR_RETURN(
-        std::unique_ptr<rpc::Channel> channel,
-        rpc::ConnectGrpc(transport == PsTransport::kUnix ? server.unix_socket : server.tcp));
     channels.push_back(std::move(channel));
   }
   return ps::Client::Connect(std::move(channels),

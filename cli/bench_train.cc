@@ -224,6 +224,7 @@ void AddBench(CLI::App& app, CommandContext* context) {
   bench->require_subcommand(1);
   AddBenchCollectives(bench, context);
   AddBenchPs(bench, context);
+  AddBenchRows(bench, context);
   auto options = std::make_shared<Options>();
   CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");
   // Everything a worker must know is passed on to it as it was given here.

@@ -33,6 +33,8 @@ void AddDoctor(CLI::App& app, CommandContext* context);
 void AddBenchCollectives(CLI::App* bench, CommandContext* context);
 // `tandem bench ps`.
 void AddBenchPs(CLI::App* bench, CommandContext* context);
+// `tandem bench rows`.
+void AddBenchRows(CLI::App* bench, CommandContext* context);
 
 }  // namespace tandem::cli
 

@@ -10,6 +10,7 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::strin
   std::unique_ptr<StoreServer> store(new StoreServer(clock));
   rpc::ServerOptions options;
   options.listen = listen;
+  options.transport = "grpc";  // calls are few and far between
   std::vector<rpc::Service> services;
   services.push_back(store->service_.MakeService());
   TANDEM_ASSIGN_OR_RETURN(store->server_, rpc::Server::Start(options, std::move(services)));

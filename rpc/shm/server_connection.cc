@@ -5,8 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/ipc/futex.h"
 
 namespace tandem::rpc::shm {
+
+namespace {
+constexpr int64_t kTurnNs = 100'000;  // then another connection of the thread has its turn
+}  // namespace
 
 MethodTable::MethodTable(std::vector<Service> services) {
   for (Service& service : services) {
@@ -58,11 +63,13 @@ class ShmServerCall : public ServerCall {
   std::atomic<bool> cancelled_{false};
 };
 
-bool ServerConnection::Serve(int most) {
+bool ServerConnection::Serve() {
   bool worked = link_->has_queue() && link_->MoveQueue();
   Message message;
-  for (int i = 0; i < most && !Congested() && link_->Receive(&message); ++i) {
+  int64_t end_ns = 0;
+  while (!Congested() && (end_ns == 0 || ipc::SteadyNs() < end_ns) && link_->Receive(&message)) {
     worked = true;
+    if (end_ns == 0) end_ns = ipc::SteadyNs() + kTurnNs;
     if (message.kind == RecordKind::kRequest) {
       Begin(std::move(message));
       continue;

@@ -20,7 +20,6 @@ namespace tandem::rpc::shm {
 namespace {
 
 constexpr size_t kRecordsBytes = 256 << 10;
-constexpr int kRequestsInTurn = 16;          // of one connection, before the next has its turn
 constexpr int64_t kPollEveryNs = 5'000'000;  // while there is work: for new connections and deaths
 constexpr int kQueuePollMs = 100;            // while answers wait for room: their deadlines pass
 
@@ -79,7 +78,7 @@ void ServingThread::Run() {
   for (uint32_t turn = 0; !stop_.load(std::memory_order_relaxed); ++turn) {
     if (has_new_.load(std::memory_order_relaxed)) TakeNew(&connections);
     bool worked = false;
-    for (const auto& connection : connections) worked |= connection->Serve(kRequestsInTurn);
+    for (const auto& connection : connections) worked |= connection->Serve();
     if (worked) {
       spinner.Worked();
       if (turn % 64 != 0) continue;

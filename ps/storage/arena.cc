@@ -19,6 +19,9 @@ constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kMinRegion = size_t{64} << 10;
 constexpr size_t kMaxRegion = size_t{32} << 20;
+// Holes from here on keep no memory. All indexes of a table grow at about the same size: what their old
+// blocks leave is too small for the new ones and was half of an index besides.
+constexpr size_t kLargeHole = size_t{64} << 10;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -36,6 +39,17 @@ char* MapPages(size_t bytes) {
   if (const size_t tail = begin + mapped - (aligned + bytes); tail > 0) ::munmap(aligned + bytes, tail);
   ::madvise(aligned, bytes, MADV_HUGEPAGE);
   return aligned;
+}
+
+// Where the whole pages of a hole lie that are given back; empty in a small one.
+struct Pages {
+  char* begin;
+  size_t bytes;
+};
+Pages PagesOf(char* data, size_t bytes) {
+  if (bytes < kLargeHole) return {data, 0};
+  const size_t skip = RoundUp(reinterpret_cast<uintptr_t>(data), kPage) - reinterpret_cast<uintptr_t>(data);
+  return {data + skip, (bytes - skip) / kPage * kPage};
 }
 
 }  // namespace
@@ -60,11 +74,13 @@ std::map<char*, Arena::Region>::iterator Arena::RegionOfLocked(char* data) {
 void Arena::AddHoleLocked(char* data, size_t bytes) {
   holes_.emplace(data, bytes);
   holes_by_size_.emplace(bytes, data);
+  bytes_.fetch_sub(PagesOf(data, bytes).bytes, std::memory_order_relaxed);
 }
 
 void Arena::RemoveHoleLocked(char* data, size_t bytes) {
   holes_.erase(data);
   holes_by_size_.erase({bytes, data});
+  bytes_.fetch_add(PagesOf(data, bytes).bytes, std::memory_order_relaxed);
 }
 
 char* Arena::TakeLocked(size_t bytes) {
@@ -75,25 +91,6 @@ char* Arena::TakeLocked(size_t bytes) {
   if (size > bytes) AddHoleLocked(data + bytes, size - bytes);
   RegionOfLocked(data)->second.used += bytes;
   return data;
-}
-
-Arena::Block Arena::AllocateUnits(size_t unit, size_t count) {
-  TANDEM_CHECK(unit > 0 && unit % kCacheLine == 0 && count > 0);
-  absl::MutexLock lock(&mutex_);
-  size_t bytes = unit * count;
-  char* data = TakeLocked(bytes);
-  if (data == nullptr && !holes_by_size_.empty() && holes_by_size_.rbegin()->first >= unit) {
-    bytes = holes_by_size_.rbegin()->first / unit * unit;
-    data = TakeLocked(bytes);
-  }
-  if (data == nullptr) {
-    // Regions grow with the table, by an eighth, so that little is held in reserve.
-    const size_t growth = std::clamp(this->bytes() / 8, kMinRegion, kMaxRegion);
-    bytes = std::min(unit * count, std::max(unit, growth / unit * unit));
-    AddRegionLocked(std::max(bytes, growth));
-    data = TakeLocked(bytes);
-  }
-  return Block(this, data, bytes);
 }
 
 Arena::Block Arena::AllocateZeroed(size_t bytes) {
@@ -111,6 +108,7 @@ Arena::Block Arena::AllocateZeroed(size_t bytes) {
     absl::MutexLock lock(&mutex_);
     data = TakeLocked(bytes);
     if (data == nullptr) {
+      // Regions grow with the table, by an eighth.
       AddRegionLocked(std::max(bytes, std::clamp(this->bytes() / 8, kMinRegion, kMaxRegion)));
       data = TakeLocked(bytes);
     }
@@ -141,7 +139,12 @@ void Arena::GiveBack(char* data, size_t bytes) {
       bytes += size;
     }
   }
-  if (region->second.used > 0) return AddHoleLocked(data, bytes);
+  if (region->second.used > 0) {
+    if (const Pages pages = PagesOf(data, bytes); pages.bytes > 0) {
+      ::madvise(pages.begin, pages.bytes, MADV_DONTNEED);
+    }
+    return AddHoleLocked(data, bytes);
+  }
   bytes_.fetch_sub(region->second.bytes, std::memory_order_relaxed);
   ::munmap(region_begin, region->second.bytes);
   regions_.erase(region);

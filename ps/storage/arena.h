@@ -1,9 +1,9 @@
 #ifndef TANDEM_PS_STORAGE_ARENA_H_
 #define TANDEM_PS_STORAGE_ARENA_H_
 
-// Memory for the rows and indexes of one table, taken from the system in large regions (huge pages where the
-// system offers them: with small ones every row and index line touched would cost a TLB miss besides the
-// cache miss) and handed out in blocks.
+// Memory for the indexes of one table, taken from the system in large regions (huge pages where the system
+// offers them: with small ones every line touched would cost a TLB miss besides the cache miss) and handed
+// out in blocks.
 
 #include <atomic>
 #include <cstddef>
@@ -49,14 +49,11 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
   ~Arena();
 
-  // A block of 1 to `count` units of `unit` bytes (a multiple of a cache line), contents unspecified: fewer
-  // than `count` when that fills a hole that would otherwise stay empty. Throws std::bad_alloc when the
-  // system has no more.
-  Block AllocateUnits(size_t unit, size_t count);
   // A block of zeros. From 2 MiB on it is a region of its own, whose pages the system clears when they are
-  // first touched, so that a large one costs no long pause here.
+  // first touched, so that a large one costs no long pause here. Throws std::bad_alloc when the system has no
+  // more.
   Block AllocateZeroed(size_t bytes);
-  // Held from the system, handed out or not.
+  // Held from the system, handed out or not. The pages of large holes are given back.
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -67,6 +64,7 @@ class Arena {
 
   void GiveBack(char* data, size_t bytes);
   char* TakeLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // From then on, and no longer, `bytes` leaves out the hole's pages if it is large.
   void AddHoleLocked(char* data, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveHoleLocked(char* data, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddRegionLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -13,7 +13,7 @@ constexpr uint32_t kMaxLines = uint32_t{1} << 30;  // 2^32 cells a bucket
 constexpr uint32_t kLinesMovedPerInsert = 16;      // little work an insert, and yet growing is soon over
 
 constexpr bool TooFull(uint64_t cells_used, uint64_t lines) {
-  return 3 * cells_used > 2 * lines * RowIndex::kLineCells;
+  return 5 * cells_used > 3 * lines * RowIndex::kLineCells;
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 // the time and then nothing but the row's own payload; a row that is absent is not touched at all; and
 // versions can be compared, for eviction by age, without touching rows.
 //
-// The index grows by a quarter when it is 2/3 full, and not in one go: old and new stand side by side, and
+// The index grows by a quarter when it is 3/5 full, and not in one go: old and new stand side by side, and
 // each insert moves a few lines, so that no call pays for all. Lines map to lines monotonically, hence both
 // are walked front to back, and one comparison tells in which of the two an id is. An id is looked up in
 // exactly one of them.

@@ -165,7 +165,29 @@ TEST(RowIndexTest, HundredsOfThousandsOfIdsAreFoundWhileItGrowsAndTheLoadStaysIn
   EXPECT_LE(arena.bytes(), kIds * 16 * 4);  // both tables while it grows
 }
 
-TEST(ArenaTest, HoldsNoMoreThanAnEighthInReserveAndGivesAllBack) {
+TEST(ArenaTest, LargeHolesKeepNoMemory) {
+  Arena arena;
+  constexpr size_t kBytes = 100000;
+  std::vector<Arena::Block> old_blocks, blocks;
+  for (int i = 0; i < 256; ++i) {
+    old_blocks.push_back(arena.AllocateZeroed(kBytes));
+    std::memset(old_blocks.back().data(), 1, kBytes);
+  }
+  // As the indexes of a table grow: every other old block stays, so that no hole has room for a new one.
+  for (int i = 0; i < 256; i += 2) {
+    blocks.push_back(arena.AllocateZeroed(kBytes * 5 / 4));
+    for (size_t at = 0; at < blocks.back().bytes(); ++at) ASSERT_EQ(blocks.back().data()[at], 0);
+    old_blocks[i] = Arena::Block();
+  }
+  const double held = 128 * kBytes * (1 + 1.25);
+  EXPECT_GE(static_cast<double>(arena.bytes()), held);
+  EXPECT_LE(static_cast<double>(arena.bytes()), held * 1.1);
+  // What is taken from a hole again is zero.
+  const Arena::Block again = arena.AllocateZeroed(kBytes * 9 / 10);
+  for (size_t at = 0; at < again.bytes(); ++at) ASSERT_EQ(again.data()[at], 0);
+}
+
+TEST(ArenaTest, HoldsLittleInReserveAndGivesAllBack) {
   Arena arena;
   CounterRandom random(/*seed=*/7, 0);
   for (int round = 0; round < 3; ++round) {
@@ -177,15 +199,13 @@ TEST(ArenaTest, HoldsNoMoreThanAnEighthInReserveAndGivesAllBack) {
         held -= blocks[at].bytes();
         std::swap(blocks[at], blocks.back());
         blocks.pop_back();
-      } else if (random.Below(2) == 0) {
-        blocks.push_back(arena.AllocateZeroed(1 + random.Below(i == 2000 ? 4 << 20 : 20000)));
+      } else {
+        blocks.push_back(arena.AllocateZeroed(1 + random.Below(i == 2000     ? 4 << 20
+                                                               : i % 10 == 0 ? 300000
+                                                                             : 20000)));
         held += blocks.back().bytes();
         for (size_t at = 0; at < blocks.back().bytes(); at += 61) ASSERT_EQ(blocks.back().data()[at], 0);
         std::memset(blocks.back().data(), 1, blocks.back().bytes());
-      } else {
-        blocks.push_back(arena.AllocateUnits(64 * (1 + random.Below(300)), 1 + random.Below(10)));
-        held += blocks.back().bytes();
-        std::memset(blocks.back().data(), 2, blocks.back().bytes());
       }
       if (!blocks.empty()) ASSERT_EQ(reinterpret_cast<uintptr_t>(blocks.back().data()) % 64, 0);
     }

@@ -310,7 +310,7 @@ TEST(TableStorageTest, BytesCoverTheRowsAndSmallTablesStaySmall) {
   EXPECT_LT(table->Statistics().bytes, 3000 * payload * 2 + (256 << 10));
   grow_to(1000000);
   EXPECT_GE(table->Statistics().bytes, 1000000 * (payload + 16));
-  EXPECT_LT(table->Statistics().bytes, 1000000 * (payload + 24) * 1.35);
+  EXPECT_LT(table->Statistics().bytes, 1000000 * (payload + 24) * 1.2);
   table->Clear();
   EXPECT_LT(table->Statistics().bytes, 256 << 10);
 }

@@ -12,10 +12,14 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "base/buffer_pool.h"
 #include "base/status.h"
+#include "ps/client/bytes_in_flight.h"
 #include "ps/client/pull_call.h"
+#include "ps/client/push_call.h"
 #include "ps/client/push_encoder.h"
+#include "ps/client/statistics.h"
 #include "ps/partition/shard_map.h"
 #include "ps/table.h"
 #include "rpc/codec/bulk_codec.h"
@@ -47,6 +51,7 @@ class ClientImpl : public Client {
  public:
   ClientImpl(std::vector<std::unique_ptr<rpc::Channel>> channels, ShardMap map, const ClientOptions& options)
       : options_(options),
+        in_flight_(options.max_bytes_in_flight),
         map_(std::move(map)),
         channels_(std::move(channels)),
         next_sequence_(channels_.size(), 1) {}
@@ -61,8 +66,30 @@ class ClientImpl : public Client {
         CallAll<v1::CreateTableResponse>("CreateTable", request, options_.timeout, /*idempotent=*/true)
             .status());
     absl::MutexLock lock(&tables_mutex_);
-    tables_[config.name()] = std::make_shared<const v1::TableConfig>(config);
+    KnownTable& table = tables_[config.name()];
+    if (config.update_mode().kind() == v1::UpdateMode::GBA) places_told_ = true;  // they will be
+    // A table that is created again keeps its wire.
+    table.config = std::make_shared<const v1::TableConfig>(config);
     return absl::OkStatus();
+  }
+
+  absl::Status SetWire(const std::string& name, const WireOptions& options) override {
+    if (absl::Status status = ValidateWireOptions(options); !status.ok()) {
+      return Annotate(status, absl::StrCat("table '", name, "'"));
+    }
+    TANDEM_ASSIGN_OR_RETURN(KnownTable table, FindTable(name));
+    table.wire = options;
+    table.feedback = options.UsesErrorFeedback()
+                         ? std::make_shared<ErrorFeedback>(table.config->dim(), options.error_feedback_bytes)
+                         : nullptr;
+    absl::MutexLock lock(&tables_mutex_);
+    tables_[name] = std::move(table);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ErrorFeedbackStatistics> FeedbackStatistics(const std::string& name) override {
+    TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+    return table.feedback == nullptr ? ErrorFeedbackStatistics() : table.feedback->statistics();
   }
 
   absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode) override {
@@ -73,11 +100,24 @@ class ClientImpl : public Client {
         .status();
   }
 
-  absl::StatusOr<std::vector<std::vector<v1::TableInfo>>> ListTablesPerServer() override {
-    TANDEM_ASSIGN_OR_RETURN(
-        std::vector<v1::ListTablesResponse> answers,
-        CallAll<v1::ListTablesResponse>("ListTables", v1::ListTablesRequest(), options_.timeout,
-                                        /*idempotent=*/true));
+  absl::Status Flush(const std::string& table) override {
+    v1::SetUpdateModeRequest request;
+    request.set_table(table);
+    return CallAll<v1::SetUpdateModeResponse>("SetUpdateMode", request, options_.timeout, /*idempotent=*/true)
+        .status();
+  }
+
+  absl::StatusOr<std::vector<v1::ServerStatistics>> ListServers() override {
+    return CallAll<v1::ServerStatistics>("GetServerStatistics", v1::GetServerStatisticsRequest(),
+                                         options_.timeout, /*idempotent=*/true);
+  }
+
+  absl::StatusOr<std::vector<std::vector<v1::TableInfo>>> ListTablesPerServer(uint32_t hottest) override {
+    v1::ListTablesRequest request;
+    request.set_hottest(hottest);
+    TANDEM_ASSIGN_OR_RETURN(std::vector<v1::ListTablesResponse> answers,
+                            CallAll<v1::ListTablesResponse>("ListTables", request, options_.timeout,
+                                                            /*idempotent=*/true));
     std::vector<std::vector<v1::TableInfo>> servers;
     for (v1::ListTablesResponse& answer : answers) {
       servers.emplace_back(answer.tables().begin(), answer.tables().end());
@@ -85,23 +125,26 @@ class ClientImpl : public Client {
     return servers;
   }
 
-  absl::StatusOr<std::vector<v1::TableInfo>> ListTables() override;
-
   void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) override {
     std::vector<ResolvedPart> resolved;
     resolved.reserve(parts.size());
+    uint64_t bytes = 0;
     for (PullPart& part : parts) {
-      absl::StatusOr<std::shared_ptr<const v1::TableConfig>> table = FindTable(part.table);
+      absl::StatusOr<KnownTable> table = FindTable(part.table);
       absl::Status status =
           table.ok() ? CheckBags(part.table, part.ids, part.pooling, part.offsets) : table.status();
       if (!status.ok()) {
         std::move(done)(std::move(status));
         return;
       }
-      resolved.push_back({std::move(part), (*table)->dim()});
+      bytes += BytesOf(part, table->config->dim());
+      resolved.push_back({std::move(part), table->config->dim(), table->wire});
     }
-    auto call = std::make_shared<PullCall>(map_, std::move(resolved), std::move(done));
-    call->Start(channels_, options_.worker, step, read_only, options_.timeout);
+    if (!Count(bytes, &done)) return;
+    std::unique_ptr<Deduper> deduper = TakeDeduper();
+    auto call = std::make_shared<PullCall>(map_, std::move(resolved), deduper.get(), std::move(done));
+    GiveBackDeduper(std::move(deduper));
+    call->Start(channels_, &buffers_, options_.worker, step, read_only, options_.timeout);
   }
 
   void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
@@ -179,7 +222,59 @@ class ClientImpl : public Client {
     return responses;
   }
 
-  absl::StatusOr<std::shared_ptr<const v1::TableConfig>> FindTable(const std::string& name) {
+  struct KnownTable {
+    std::shared_ptr<const v1::TableConfig> config;
+    WireOptions wire;
+    std::shared_ptr<ErrorFeedback> feedback;  // where the wire wants it
+  };
+
+  void Help(absl::FunctionRef<bool()> over) override {
+    // With several servers each channel receives for itself: their answers are wanted at the same time.
+    if (channels_.size() == 1) channels_.front()->Help(over, absl::Now() + options_.timeout);
+  }
+
+  // Of ids and rows. `part` is a PullPart or a PushPart.
+  template <typename Part>
+  static uint64_t BytesOf(const Part& part, uint32_t dim) {
+    const size_t rows = part.pooling == v1::NONE ? part.ids.size() : part.offsets.size() - 1;
+    return part.ids.size() * sizeof(uint64_t) + rows * dim * sizeof(float);
+  }
+  // Counts a call of `bytes` as under way until its `done`, which is changed for that. False when it may not
+  // be: `done` has then run.
+  template <typename Result>
+  bool Count(uint64_t bytes, absl::AnyInvocable<void(Result) &&>* done) {
+    absl::StatusOr<BytesInFlight::Share> share = in_flight_.Take(
+        bytes, options_.when_full == WhenFull::kWait ? options_.timeout : absl::ZeroDuration());
+    if (!share.ok()) {
+      std::move (*done)(share.status());
+      return false;
+    }
+    *done = [share = *std::move(share), inner = std::move(*done)](Result result) mutable {
+      { const BytesInFlight::Share given_back = std::move(share); }
+      std::move(inner)(std::move(result));
+    };
+    return true;
+  }
+
+  uint64_t NextSequence(uint32_t server) {
+    absl::MutexLock lock(&sequence_mutex_);
+    return next_sequence_[server]++;
+  }
+
+  // Their tables of cells are worth keeping from call to call.
+  std::unique_ptr<Deduper> TakeDeduper() {
+    absl::MutexLock lock(&dedupers_mutex_);
+    if (dedupers_.empty()) return std::make_unique<Deduper>();
+    std::unique_ptr<Deduper> deduper = std::move(dedupers_.back());
+    dedupers_.pop_back();
+    return deduper;
+  }
+  void GiveBackDeduper(std::unique_ptr<Deduper> deduper) {
+    absl::MutexLock lock(&dedupers_mutex_);
+    dedupers_.push_back(std::move(deduper));
+  }
+
+  absl::StatusOr<KnownTable> FindTable(const std::string& name) {
     absl::MutexLock lock(&tables_mutex_);
     auto found = tables_.find(name);
     if (found != tables_.end()) return found->second;
@@ -192,7 +287,8 @@ class ClientImpl : public Client {
   }
 
   absl::StatusOr<DenseRows> FindDense(const std::string& name, size_t elements) {
-    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const v1::TableConfig> config, FindTable(name));
+    TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+    const std::shared_ptr<const v1::TableConfig>& config = table.config;
     if (config->kind() != v1::TableConfig::DENSE || config->elements() != elements) {
       return absl::InvalidArgumentError(absl::StrCat(
           "table '", name, "' is ", config->kind() == v1::TableConfig::DENSE ? "a dense" : "an embedding",
@@ -206,125 +302,66 @@ class ClientImpl : public Client {
   }
 
   const ClientOptions options_;
+  BytesInFlight in_flight_;  // outlives the calls of channels_
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
   BufferPool buffers_;
   absl::Mutex tables_mutex_;
-  absl::flat_hash_map<std::string, std::shared_ptr<const v1::TableConfig>> tables_
-      ABSL_GUARDED_BY(tables_mutex_);
+  absl::flat_hash_map<std::string, KnownTable> tables_ ABSL_GUARDED_BY(tables_mutex_);
+  absl::Mutex dedupers_mutex_;
+  std::vector<std::unique_ptr<Deduper>> dedupers_ ABSL_GUARDED_BY(dedupers_mutex_);
+  std::atomic<bool> places_told_{false};  // by server 0's last answer to a push
   absl::Mutex sequence_mutex_;
   std::vector<uint64_t> next_sequence_ ABSL_GUARDED_BY(sequence_mutex_);  // per server
 };
 
-absl::StatusOr<std::vector<v1::TableInfo>> ClientImpl::ListTables() {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<std::vector<v1::TableInfo>> servers, ListTablesPerServer());
-  std::vector<v1::TableInfo> sums;
-  for (const std::vector<v1::TableInfo>& server : servers) {
-    for (const v1::TableInfo& info : server) {
-      auto sum = std::find_if(sums.begin(), sums.end(), [&](const v1::TableInfo& seen) {
-        return seen.config().name() == info.config().name();
-      });
-      if (sum == sums.end()) {
-        sums.push_back(info);
-        continue;
-      }
-      v1::TableStatistics& to = *sum->mutable_statistics();
-      const v1::TableStatistics& from = info.statistics();
-      auto pushes = [](const v1::TableStatistics& s) {
-        double n = 0;
-        for (uint64_t count : s.staleness_histogram()) n += static_cast<double>(count);
-        return n;
-      };
-      const double n = pushes(to) + pushes(from);
-      if (n > 0) {
-        to.set_staleness_mean((to.staleness_mean() * pushes(to) + from.staleness_mean() * pushes(from)) / n);
-      }
-      to.set_staleness_max(std::max(to.staleness_max(), from.staleness_max()));
-      while (to.staleness_histogram_size() < from.staleness_histogram_size()) to.add_staleness_histogram(0);
-      for (int i = 0; i < from.staleness_histogram_size(); ++i) {
-        to.set_staleness_histogram(i, to.staleness_histogram(i) + from.staleness_histogram(i));
-      }
-      to.set_rows(to.rows() + from.rows());
-      to.set_bytes(to.bytes() + from.bytes());
-      to.set_pulled_rows(to.pulled_rows() + from.pulled_rows());
-      to.set_pushed_rows(to.pushed_rows() + from.pushed_rows());
-      to.set_missing_rows(to.missing_rows() + from.missing_rows());
-      to.set_refused_pushes(to.refused_pushes() + from.refused_pushes());
-      to.set_version(std::max(to.version(), from.version()));
-      to.set_bytes_per_row(to.rows() == 0 ? 0.0
-                                          : static_cast<double>(to.bytes()) / static_cast<double>(to.rows()));
-      to.set_admitted_rows(to.admitted_rows() + from.admitted_rows());
-      to.set_refused_rows(to.refused_rows() + from.refused_rows());
-      to.set_evicted_rows(to.evicted_rows() + from.evicted_rows());
-      to.set_longest_pause_us(std::max(to.longest_pause_us(), from.longest_pause_us()));
-    }
-  }
-  return sums;
-}
-
 void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
                            PushDone done) {
+  std::vector<KnownTable> tables;
   std::vector<uint32_t> dims;
   std::vector<float> norms;
   bool clipped = false;
+  uint64_t bytes = 0;
   for (const PushPart& part : parts) {
-    absl::StatusOr<std::shared_ptr<const v1::TableConfig>> table = FindTable(part.table);
+    absl::StatusOr<KnownTable> table = FindTable(part.table);
     absl::Status status =
         table.ok() ? CheckBags(part.table, part.ids, part.pooling, part.offsets) : table.status();
     if (!status.ok()) {
       std::move(done)(std::move(status));
       return;
     }
-    dims.push_back((*table)->dim());
-    norms.push_back((*table)->optimizer().clip_global_norm());
+    bytes += BytesOf(part, table->config->dim());
+    dims.push_back(table->config->dim());
+    norms.push_back(table->config->optimizer().clip_global_norm());
     clipped = clipped || norms.back() > 0;
+    tables.push_back(*std::move(table));
   }
+  if (!Count(bytes, &done)) return;
   std::vector<std::vector<float>> scaled;
   if (clipped) ClipGlobalNorms(dims, norms, &parts, &scaled);
-  std::vector<EncodedPush> requests = EncodePush(map_, parts, dims, &buffers_);
-
-  // Shared by the answers; the last one tells the caller.
-  struct Pending {
-    std::atomic<size_t> outstanding;
-    absl::Mutex mutex;
-    absl::Status first_error ABSL_GUARDED_BY(mutex);
-    PushDone done;
-  };
-  auto pending = std::make_shared<Pending>();
-  pending->outstanding.store(channels_.size(), std::memory_order_relaxed);
-  pending->done = std::move(done);
-  std::vector<uint64_t> sequence(channels_.size());
-  {
-    absl::MutexLock lock(&sequence_mutex_);
-    for (size_t s = 0; s < channels_.size(); ++s) sequence[s] = next_sequence_[s]++;
+  std::vector<WiredPush> wired;
+  wired.reserve(parts.size());
+  for (size_t p = 0; p < parts.size(); ++p) {
+    wired.push_back({std::move(parts[p]), dims[p], tables[p].wire, std::move(tables[p].feedback)});
   }
-  for (size_t s = 0; s < channels_.size(); ++s) {
-    v1::PushRequest& header = requests[s].header;
+  std::unique_ptr<Deduper> deduper = TakeDeduper();
+  PushEncoder encoder(map_, std::move(wired), deduper.get(), &buffers_);
+  GiveBackDeduper(std::move(deduper));
+
+  const auto call = std::make_shared<PushCall>(channels_, &places_told_, options_.timeout, std::move(done));
+  for (uint32_t s = 0; s < channels_.size(); ++s) {
+    rpc::Channel& channel = *channels_[s];
+    const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, &buffers_, bytes); };
+    EncodedPush request = encoder.Encode(s, {.memory = memory, .reads_in_place = ReadsInPlace(channel)});
+    v1::PushRequest& header = request.header;
     header.set_worker(options_.worker);
     header.set_epoch(options_.epoch);
-    header.set_sequence(sequence[s]);
+    header.set_sequence(NextSequence(s));
     header.set_step(step);
     header.set_learning_rate_factor(learning_rate_factor);
-    // Fenced by its sequence number, a push may be sent again without harm.
-    channels_[s]->CallAsync(MethodName("Push"), rpc::EncodeBulk(header, std::move(requests[s].payload)),
-                            {.timeout = options_.timeout, .idempotent = true},
-                            [pending, s, target = channels_[s]->target()](absl::StatusOr<Bytes> answer) {
-                              if (!answer.ok()) {
-                                absl::MutexLock lock(&pending->mutex);
-                                if (pending->first_error.ok()) {
-                                  pending->first_error = Annotate(
-                                      answer.status(), absl::StrCat("push to server ", s, " (", target, ")"));
-                                }
-                              }
-                              if (pending->outstanding.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-                              absl::Status result;
-                              {
-                                absl::MutexLock lock(&pending->mutex);
-                                result = pending->first_error;
-                              }
-                              std::move(pending->done)(std::move(result));
-                            });
+    call->Add(s, std::move(request));
   }
+  call->Go();
 }
 
 }  // namespace
@@ -365,6 +402,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(std::vector<std::unique_
   return std::make_unique<ClientImpl>(std::move(channels), std::move(map), options);
 }
 
+absl::StatusOr<std::vector<v1::TableInfo>> Client::ListTables(uint32_t hottest) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::vector<v1::TableInfo>> servers,
+                          ListTablesPerServer(hottest));
+  return SumTables(servers, hottest);
+}
+
 absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::vector<PullPart> parts) {
   absl::Notification finished;
   absl::StatusOr<PullVersions> result;
@@ -372,6 +415,7 @@ absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::ve
     result = std::move(versions);
     finished.Notify();
   });
+  Help([&] { return finished.HasBeenNotified(); });
   finished.WaitForNotification();  // the calls end by their own deadlines
   return result;
 }
@@ -383,6 +427,7 @@ absl::Status Client::Push(uint64_t step, std::vector<PushPart> parts, float lear
     result = std::move(status);
     finished.Notify();
   });
+  Help([&] { return finished.HasBeenNotified(); });
   finished.WaitForNotification();
   return result;
 }

@@ -11,10 +11,13 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "ps/client/error_feedback.h"
+#include "ps/client/wire_options.h"
 #include "rpc/channel.h"
 #include "tandem/v1/parameter_server.pb.h"
 
@@ -22,23 +25,36 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
+// What a call does that would go beyond ClientOptions::max_bytes_in_flight.
+enum class WhenFull {
+  kWait,  // in its caller, for calls before it to end, as long as a call may take: not for RPC threads
+  kFail,  // ResourceExhausted, at once
+};
+
 struct ClientOptions {
   uint32_t worker = 0;  // this worker's rank: 0 <= worker < num_workers of every table it pushes to
   uint64_t epoch =
       1;  // of this worker's life; a restarted worker uses a higher one (fences its older self's pushes)
   absl::Duration timeout = absl::Seconds(60);  // of each pull and push, waiting for other workers included
   absl::Duration checkpoint_timeout = absl::Minutes(10);  // of SaveCheckpoint and LoadCheckpoint
+  // Of the ids, rows and gradients of all pulls and pushes under way together; a call that alone is larger
+  // goes alone. A worker that starts calls faster than servers answer them is held up, or told, here.
+  uint64_t max_bytes_in_flight = uint64_t{1} << 30;
+  WhenFull when_full = WhenFull::kWait;
 };
 
-// Rows of one table asked for in a pull. `ids` must stay alive and unchanged until the pull is done.
-// Without pooling: ids should be unique (ps/dedupe.h); rows is [ids.size() x dim]. With pooling: offsets has
-// bags + 1 entries, bag b is ids[offsets[b], offsets[b+1]), rows is [bags x dim] (an empty bag gives zeros).
+// Rows of one table asked for in a pull. `ids` and `offsets` must stay alive and unchanged until the pull is
+// done. Without pooling rows is [ids.size() x dim]. With pooling: offsets has bags + 1 entries, bag b is
+// ids[offsets[b], offsets[b+1]), rows is [bags x dim] (an empty bag gives zeros).
 struct PullPart {
   std::string table;
   absl::Span<const uint64_t> ids;
   float* rows = nullptr;  // written before the pull is done; owned by the caller
   v1::Pooling pooling = v1::NONE;
   absl::Span<const uint32_t> offsets;
+  // Without pooling: ids repeat, so that each is asked for once and its row copied to the other places. What
+  // callers can do themselves (ps/dedupe.h). When false, an id that repeats is sent as often.
+  bool repeats = false;
 };
 
 // Gradients of one table to be applied. Same shapes as PullPart. An id may repeat; its gradients add up.
@@ -51,9 +67,12 @@ struct PushPart {
   absl::Span<const uint32_t> offsets;
   // From PullVersions of the pull the gradients come from: one version per server.
   absl::Span<const uint64_t> pulled_versions;
-  // Multiplies the learning rate for these ids (finite, > 0): a feature with a rate of its own is a part of
-  // its own.
+  // Multiplies the learning rate for these ids (> 0, at most 2^20): a feature with a rate of its own is a
+  // part of its own.
   float learning_rate_factor = 1.0f;
+  // Without pooling: ids may repeat, and the gradients of one that does are added up before they are sent,
+  // where that saves bytes. False: the caller has seen to it that none does, which spares the search.
+  bool repeats = true;
 };
 
 // Per part, per server: the table's version when its rows were read.
@@ -76,10 +95,19 @@ class Client {
   // Makes the table known on all servers (idempotent; AlreadyExists names the field that differs).
   virtual absl::Status CreateTable(const v1::TableConfig& config) = 0;
   virtual absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode) = 0;
-  // All tables, statistics summed over servers.
-  virtual absl::StatusOr<std::vector<v1::TableInfo>> ListTables() = 0;
+  // How this client's later pulls and pushes of the table travel; until then, as WireOptions' defaults say.
+  // What error feedback held of the table is forgotten. NotFound: CreateTable has not been called for it.
+  virtual absl::Status SetWire(const std::string& table, const WireOptions& options) = 0;
+  // What error feedback holds and has dropped; zeros for a table without it.
+  virtual absl::StatusOr<ErrorFeedbackStatistics> FeedbackStatistics(const std::string& table) = 0;
+  // Has what a GBA table keeps applied, though the update is not full. Does nothing to others.
+  virtual absl::Status Flush(const std::string& table) = 0;
+  // All tables, statistics summed over servers (ps/client/statistics.h), with the `hottest` most pulled ids.
+  absl::StatusOr<std::vector<v1::TableInfo>> ListTables(uint32_t hottest = 0);
   // The same per server: [server][table].
-  virtual absl::StatusOr<std::vector<std::vector<v1::TableInfo>>> ListTablesPerServer() = 0;
+  virtual absl::StatusOr<std::vector<std::vector<v1::TableInfo>>> ListTablesPerServer(uint32_t hottest) = 0;
+  // How each server fares.
+  virtual absl::StatusOr<std::vector<v1::ServerStatistics>> ListServers() = 0;
 
   // Starts reading rows for training step `step`; `done` runs once, on an RPC thread, and must not block. On
   // an error the rows' contents are unspecified. `read_only`: evaluation (creates no row). A pull may wait on
@@ -89,8 +117,8 @@ class Client {
   // Starts applying gradients of `step`. Retried until acknowledged or timed out; applied exactly once. One
   // push per step carries all tables that are SYNC or BOUNDED: a server counts a worker's step as done when
   // its push of that step arrives (a push is sent to every server, even when it holds no rows of it).
-  // `learning_rate_factor` (finite, > 0) multiplies the tables' learning rates for this push. Gradients of a
-  // table whose optimizer has a clip_global_norm are scaled down to it here, before they are split over
+  // `learning_rate_factor` (> 0, at most 2^20) multiplies the tables' learning rates for this push. Gradients
+  // of a table whose optimizer has a clip_global_norm are scaled down to it here, before they are split over
   // servers; their norm is that of all entries of the table's parts.
   virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
                          PushDone done) = 0;
@@ -110,6 +138,11 @@ class Client {
   virtual absl::StatusOr<std::vector<std::string>> SaveCheckpoint(const std::string& directory) = 0;
   // Every server reads the rows it owns. On an error no table has changed on the servers that report it.
   virtual absl::Status LoadCheckpoint(const std::string& directory) = 0;
+
+ private:
+  // For a thread that has started a call and does nothing but wait for it: receives answers itself where that
+  // spares a hand-over between threads, until `over`, or returns at once.
+  virtual void Help(absl::FunctionRef<bool()> over) {}
 };
 
 }  // namespace tandem::ps

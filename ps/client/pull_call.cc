@@ -1,10 +1,10 @@
 #include "ps/client/pull_call.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ps/wire/value_codec.h"
 #include "rpc/codec/bulk_codec.h"
 
 namespace tandem::ps {
@@ -16,50 +16,96 @@ size_t NumBags(const PullPart& part) { return part.offsets.empty() ? 0 : part.of
 
 }  // namespace
 
-PullCall::PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Client::PullDone done)
+PullCall::PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper,
+                   Client::PullDone done)
     : parts_(std::move(parts)), done_(std::move(done)) {
   const uint32_t servers = map.num_servers();
   versions_.assign(parts_.size(), std::vector<uint64_t>(servers, 0));
   pooled_.resize(parts_.size());
   split_.resize(parts_.size());
+  repeats_.resize(parts_.size());
   for (size_t p = 0; p < parts_.size(); ++p) {
-    if (parts_[p].part.pooling != v1::NONE) pooled_[p].resize(servers);
-    if (servers > 1) SplitByServer(map, parts_[p].part.ids, parts_[p].part.offsets, &split_[p]);
+    const PullPart& part = parts_[p].part;
+    if (part.pooling != v1::NONE) pooled_[p].resize(servers);
+    if (part.repeats && part.pooling == v1::NONE) {
+      Dedupe(p, map, deduper);
+    } else if (servers > 1) {
+      SplitByServer(map, part.ids, part.offsets, &split_[p]);
+    }
   }
 }
 
-void PullCall::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, uint32_t worker, uint64_t step,
-                     bool read_only, absl::Duration timeout) {
+void PullCall::Dedupe(size_t p, const ShardMap& map, Deduper* deduper) {
+  const PullPart& part = parts_[p].part;
+  std::vector<uint64_t> distinct;
+  std::vector<uint32_t> index;
+  deduper->Run(part.ids, &distinct, &index);
+  std::vector<uint32_t> first;  // where each distinct id stands first
+  first.reserve(distinct.size());
+  for (uint32_t i = 0; i < index.size(); ++i) {
+    if (index[i] == first.size()) {
+      first.push_back(i);
+    } else {
+      repeats_[p].push_back({first[index[i]], i});
+    }
+  }
+  if (map.num_servers() > 1) {
+    SplitByServer(map, distinct, {}, &split_[p]);
+    for (ServerIds& server : split_[p]) {
+      for (uint32_t& position : server.positions) position = first[position];
+    }
+  } else if (!repeats_[p].empty()) {
+    split_[p].push_back({.ids = std::move(distinct), .positions = std::move(first)});
+  }
+}
+
+Bytes PullCall::EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,
+                              bool read_only) const {
+  v1::PullRequest header;
+  header.set_worker(worker);
+  header.set_step(step);
+  header.set_read_only(read_only);
+  const auto offsets_of = [&](size_t p) {
+    return split_[p].empty() ? parts_[p].part.offsets : absl::MakeConstSpan(split_[p][server].offsets);
+  };
+  std::vector<IdArray> ids;
+  ids.reserve(parts_.size());
+  size_t total = 0;
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const PullPart& part = parts_[p].part;
+    ids.emplace_back(Ids(p, server), parts_[p].wire.pack_ids, route);
+    v1::PullSlice* slice = header.add_slices();
+    slice->set_table(part.table);
+    slice->set_values(parts_[p].wire.pull_values);
+    ids.back().Describe(slice);
+    total += ids.back().bytes() + offsets_of(p).size() * sizeof(uint32_t);
+    if (part.pooling == v1::NONE) continue;
+    // A mean over a bag that lies on several servers is not the mean of their means: ask for sums, divide
+    // here.
+    slice->set_pooling(v1::SUM);
+    slice->set_num_bags(NumBags(part));
+  }
+  PayloadWriter writer(route, total);
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    writer.Put(ids[p]);
+    writer.Put(offsets_of(p).data(), offsets_of(p).size() * sizeof(uint32_t));
+  }
+  return rpc::EncodeBulk(header, std::move(writer).Finish());
+}
+
+void PullCall::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool,
+                     uint32_t worker, uint64_t step, bool read_only, absl::Duration timeout) {
   outstanding_.store(static_cast<uint32_t>(channels.size()), std::memory_order_relaxed);
   for (uint32_t server = 0; server < channels.size(); ++server) {
-    v1::PullRequest header;
-    header.set_worker(worker);
-    header.set_step(step);
-    header.set_read_only(read_only);
-    Bytes payload;
-    for (size_t p = 0; p < parts_.size(); ++p) {
-      const PullPart& part = parts_[p].part;
-      // With one server the caller's arrays go to the socket as they are.
-      absl::Span<const uint64_t> ids =
-          split_[p].empty() ? part.ids : absl::MakeConstSpan(split_[p][server].ids);
-      absl::Span<const uint32_t> offsets =
-          split_[p].empty() ? part.offsets : absl::MakeConstSpan(split_[p][server].offsets);
-      v1::PullSlice* slice = header.add_slices();
-      slice->set_table(part.table);
-      slice->set_num_ids(ids.size());
-      payload.Append(Slice::Unowned(ids.data(), ids.size() * sizeof(uint64_t)));
-      if (part.pooling != v1::NONE) {
-        // A mean over a bag that lies on several servers is not the mean of their means: ask for sums, divide
-        // here.
-        slice->set_pooling(v1::SUM);
-        slice->set_num_bags(NumBags(part));
-        payload.Append(Slice::Unowned(offsets.data(), offsets.size() * sizeof(uint32_t)));
-      }
-    }
-    channels[server]->CallAsync(
-        kPull, rpc::EncodeBulk(header, std::move(payload)), {.timeout = timeout, .idempotent = true},
-        [self = shared_from_this(), server, target = channels[server]->target()](
-            absl::StatusOr<Bytes> answer) { self->OnAnswer(server, target, std::move(answer)); });
+    rpc::Channel& channel = *channels[server];
+    const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, pool, bytes); };
+    Bytes request = EncodeRequest(server, {.memory = memory, .reads_in_place = ReadsInPlace(channel)}, worker,
+                                  step, read_only);
+    channel.CallAsync(
+        kPull, std::move(request), {.timeout = timeout, .idempotent = true},
+        [self = shared_from_this(), server, target = channel.target()](absl::StatusOr<Bytes> answer) {
+          self->OnAnswer(server, target, std::move(answer));
+        });
   }
 }
 
@@ -79,7 +125,10 @@ void PullCall::OnAnswer(uint32_t server, const std::string& target, absl::Status
     std::move(done_)(std::move(status));
     return;
   }
-  AddPooledRows();
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    if (parts_[p].part.pooling != v1::NONE) AddPooledRows(p);
+    CopyRepeats(p);
+  }
   std::move(done_)(std::move(versions_));
 }
 
@@ -95,67 +144,65 @@ absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
   for (size_t p = 0; p < parts_.size(); ++p) {
     const PullPart& part = parts_[p].part;
     const v1::PullSliceResult& slice = header.slices(p);
-    const size_t rows = part.pooling != v1::NONE ? NumBags(part)
-                        : split_[p].empty()      ? part.ids.size()
-                                                 : split_[p][server].ids.size();
+    const size_t rows = part.pooling != v1::NONE ? NumBags(part) : Ids(p, server).size();
     if (slice.dim() != parts_[p].dim || slice.num_rows() != rows) {
       return absl::DataLossError(absl::StrCat("table '", part.table, "': the answer has ", slice.num_rows(),
-                                              " rows of ", slice.dim(), " floats, expected ", rows, " of ",
+                                              " rows of ", slice.dim(), " numbers, expected ", rows, " of ",
                                               parts_[p].dim));
     }
+    if (slice.values() != parts_[p].wire.pull_values) {
+      return absl::DataLossError(absl::StrCat("table '", part.table, "': the answer's rows are ",
+                                              Name(slice.values()), ", expected ",
+                                              Name(parts_[p].wire.pull_values)));
+    }
     versions_[p][server] = slice.version();
-    expected_bytes += rows * slice.dim() * sizeof(float);
+    expected_bytes += rows * RowBytes(slice.values(), slice.dim());
   }
   if (payload.size() != expected_bytes) {
     return absl::DataLossError(
         absl::StrCat("the answer's payload has ", payload.size(), " bytes, expected ", expected_bytes));
   }
   BytesReader reader(payload);
-  size_t offset = 0;
   for (size_t p = 0; p < parts_.size(); ++p) {
     const PullPart& part = parts_[p].part;
-    const size_t row_bytes = parts_[p].dim * sizeof(float);
+    const v1::ValueFormat values = parts_[p].wire.pull_values;
     if (part.pooling != v1::NONE) {
-      const size_t bytes = NumBags(part) * row_bytes;
-      pooled_[p][server] = payload.Sub(offset, bytes);
+      const size_t bytes = NumBags(part) * RowBytes(values, parts_[p].dim);
+      pooled_[p][server] = payload.Sub(payload.size() - reader.remaining(), bytes);
       reader.Skip(bytes);
-      offset += bytes;
-    } else if (split_[p].empty()) {
-      reader.Copy(part.rows, part.ids.size() * row_bytes);
-      offset += part.ids.size() * row_bytes;
     } else {
-      const std::vector<uint32_t>& positions = split_[p][server].positions;
-      for (const uint32_t position : positions) {
-        reader.Copy(part.rows + static_cast<size_t>(position) * parts_[p].dim, row_bytes);
-      }
-      offset += positions.size() * row_bytes;
+      DecodeRows(values, &reader, split_[p].empty() ? nullptr : split_[p][server].positions.data(),
+                 Ids(p, server).size(), parts_[p].dim, part.rows);
     }
   }
   return absl::OkStatus();
 }
 
-void PullCall::AddPooledRows() {
-  std::string scratch;
-  for (size_t p = 0; p < parts_.size(); ++p) {
-    const PullPart& part = parts_[p].part;
-    if (part.pooling == v1::NONE) continue;
-    const size_t dim = parts_[p].dim;
-    const size_t bags = NumBags(part);
-    std::fill_n(part.rows, bags * dim, 0.0f);
-    for (const Bytes& partial : pooled_[p]) {
-      BytesReader reader(partial);
-      const char* data = reader.Contiguous(bags * dim * sizeof(float), alignof(float), &scratch);
-      const float* sums = reinterpret_cast<const float*>(data);
-      for (size_t i = 0; i < bags * dim; ++i) part.rows[i] += sums[i];
-    }
-    if (part.pooling != v1::MEAN) continue;
-    for (size_t bag = 0; bag < bags; ++bag) {
-      const uint32_t count = part.offsets[bag + 1] - part.offsets[bag];
-      if (count < 2) continue;
-      const float scale = 1.0f / static_cast<float>(count);
-      for (size_t d = 0; d < dim; ++d) part.rows[bag * dim + d] *= scale;
-    }
+void PullCall::AddPooledRows(size_t p) {
+  const PullPart& part = parts_[p].part;
+  const size_t dim = parts_[p].dim;
+  const size_t bags = NumBags(part);
+  std::vector<float> sums;
+  for (size_t server = 0; server < pooled_[p].size(); ++server) {
+    BytesReader reader(pooled_[p][server]);
+    if (server > 0) sums.resize(bags * dim);
+    DecodeRows(parts_[p].wire.pull_values, &reader, nullptr, bags, dim,
+               server == 0 ? part.rows : sums.data());
+    for (size_t i = 0; i < sums.size(); ++i) part.rows[i] += sums[i];
   }
+  if (part.pooling != v1::MEAN) return;
+  for (size_t bag = 0; bag < bags; ++bag) {
+    const uint32_t count = part.offsets[bag + 1] - part.offsets[bag];
+    if (count < 2) continue;
+    const float scale = 1.0f / static_cast<float>(count);
+    for (size_t d = 0; d < dim; ++d) part.rows[bag * dim + d] *= scale;
+  }
+}
+
+void PullCall::CopyRepeats(size_t p) {
+  const size_t dim = parts_[p].dim;
+  float* const rows = parts_[p].part.rows;
+  for (const Repeat& repeat : repeats_[p]) std::copy_n(rows + repeat.from * dim, dim, rows + repeat.to * dim);
 }
 
 }  // namespace tandem::ps

@@ -10,8 +10,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/buffer_pool.h"
 #include "ps/client/client.h"
+#include "ps/client/payload_writer.h"
 #include "ps/client/splitter.h"
+#include "ps/dedupe.h"
 #include "rpc/channel.h"
 
 namespace tandem::ps {
@@ -20,29 +23,49 @@ namespace tandem::ps {
 struct ResolvedPart {
   PullPart part;
   uint32_t dim = 0;
+  WireOptions wire;
 };
 
-// Shared by the answers under way; destroys itself after the last one. Unpooled rows are written as each
-// server answers (servers own disjoint ids, so no two write the same row); pooled rows are partial sums and
-// are added in server order once all are there, so that the bits do not depend on who was faster.
+// Shared by the answers under way; destroys itself after the last one. Unpooled rows are decoded to their
+// places as each server answers (servers own disjoint ids, so no two write the same row); pooled rows are
+// partial sums and are added in server order once all are there, so that the bits do not depend on who was
+// faster.
 class PullCall : public std::enable_shared_from_this<PullCall> {
  public:
-  PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Client::PullDone done);
+  // `deduper` is free again afterwards.
+  PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper, Client::PullDone done);
 
-  // Sends the requests; `done` runs when all are answered or, with the first error, when all have ended.
-  void Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, uint32_t worker, uint64_t step,
-             bool read_only, absl::Duration timeout);
+  // Sends the requests, put together in memory of the channels or else of `pool`; `done` runs when all are
+  // answered or, with the first error, when all have ended.
+  void Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool, uint32_t worker,
+             uint64_t step, bool read_only, absl::Duration timeout);
 
  private:
+  // A place that gets a copy of a row that was asked for once.
+  struct Repeat {
+    uint32_t from;
+    uint32_t to;
+  };
+
+  // Asks for each id of the part once.
+  void Dedupe(size_t p, const ShardMap& map, Deduper* deduper);
+  absl::Span<const uint64_t> Ids(size_t p, uint32_t server) const {
+    return split_[p].empty() ? parts_[p].part.ids : absl::MakeConstSpan(split_[p][server].ids);
+  }
+  Bytes EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,
+                      bool read_only) const;
   void OnAnswer(uint32_t server, const std::string& target, absl::StatusOr<Bytes> answer);
   // Checks an answer's shape and writes its unpooled rows.
   absl::Status Accept(uint32_t server, const Bytes& answer);
-  void AddPooledRows();
+  void AddPooledRows(size_t p);
+  void CopyRepeats(size_t p);
 
   std::vector<ResolvedPart> parts_;
-  std::vector<std::vector<ServerIds>> split_;  // [part][server]; empty when there is one server
-  std::vector<std::vector<Bytes>> pooled_;     // [part][server] partial sums
-  PullVersions versions_;                      // [part][server]; each server writes its own column
+  // [part][server]; empty when there is one server, which is sent the part's ids as they are
+  std::vector<std::vector<ServerIds>> split_;
+  std::vector<std::vector<Repeat>> repeats_;  // [part]
+  std::vector<std::vector<Bytes>> pooled_;    // [part][server] partial sums
+  PullVersions versions_;                     // [part][server]; each server writes its own column
   Client::PullDone done_;
   std::atomic<uint32_t> outstanding_{0};
   absl::Mutex mutex_;

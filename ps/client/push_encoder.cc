@@ -1,62 +1,18 @@
 #include "ps/client/push_encoder.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "ps/client/splitter.h"
+#include "ps/wire/value_codec.h"
 
 namespace tandem::ps {
 namespace {
 
-// Writes arrays back to back into one pooled buffer whose size is known beforehand.
-class Writer {
- public:
-  Writer(BufferPool* pool, size_t size) : buffer_(pool->Get(size)), size_(size) {}
-  char* Reserve(size_t bytes) {
-    char* at = buffer_.get() + used_;
-    used_ += bytes;
-    return at;
-  }
-  void Put(const void* data, size_t bytes) {
-    if (bytes > 0) std::memcpy(Reserve(bytes), data, bytes);
-  }
-  Bytes Finish() && {
-    TANDEM_CHECK(used_ == size_);
-    const char* data = buffer_.get();
-    return Bytes(Slice(std::move(buffer_), data, size_));
-  }
-
- private:
-  std::shared_ptr<char> buffer_;
-  size_t size_;
-  size_t used_ = 0;
-};
-
 size_t NumBags(const PushPart& part) { return part.offsets.empty() ? 0 : part.offsets.size() - 1; }
-
-size_t SliceBytes(const PushPart& part, size_t ids, uint32_t dim) {
-  const size_t rows = part.pooling == v1::NONE ? ids : NumBags(part);
-  const size_t offsets = part.pooling == v1::NONE ? 0 : NumBags(part) + 1;
-  return ids * sizeof(uint64_t) + offsets * sizeof(uint32_t) + rows * dim * sizeof(float);
-}
-
-void PutBagGradients(const PushPart& part, uint32_t dim, Writer* writer) {
-  const size_t bags = NumBags(part);
-  char* out = writer->Reserve(bags * dim * sizeof(float));
-  for (size_t bag = 0; bag < bags; ++bag) {
-    const uint32_t count = part.offsets[bag + 1] - part.offsets[bag];
-    const float scale = part.pooling == v1::MEAN && count > 1 ? 1.0f / static_cast<float>(count) : 1.0f;
-    for (uint32_t d = 0; d < dim; ++d) {
-      const float value = part.gradients[bag * dim + d] * scale;
-      std::memcpy(out, &value, sizeof(value));  // the buffer is not aligned for floats here
-      out += sizeof(value);
-    }
-  }
-}
 
 }  // namespace
 
@@ -84,52 +40,117 @@ void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>
   }
 }
 
-std::vector<EncodedPush> EncodePush(const ShardMap& map, const std::vector<PushPart>& parts,
-                                    const std::vector<uint32_t>& dims, BufferPool* pool) {
-  const uint32_t servers = map.num_servers();
-  std::vector<std::vector<ServerIds>> split(parts.size());
-  if (servers > 1) {
-    for (size_t p = 0; p < parts.size(); ++p) SplitByServer(map, parts[p].ids, parts[p].offsets, &split[p]);
-  }
-  std::vector<EncodedPush> requests(servers);
-  for (uint32_t server = 0; server < servers; ++server) {
-    auto ids_of = [&](size_t p) {
-      return split[p].empty() ? parts[p].ids : absl::MakeConstSpan(split[p][server].ids);
-    };
-    size_t total = 0;
-    for (size_t p = 0; p < parts.size(); ++p) total += SliceBytes(parts[p], ids_of(p).size(), dims[p]);
-    Writer writer(pool, total);
-    EncodedPush& request = requests[server];
-    for (size_t p = 0; p < parts.size(); ++p) {
-      const PushPart& part = parts[p];
-      const absl::Span<const uint64_t> ids = ids_of(p);
-      v1::PushSlice* slice = request.header.add_slices();
-      slice->set_table(part.table);
-      slice->set_num_ids(ids.size());
-      slice->set_dim(dims[p]);
-      slice->set_learning_rate_factor(part.learning_rate_factor == 1.0f ? 0.0f : part.learning_rate_factor);
-      if (server < part.pulled_versions.size()) slice->set_pulled_version(part.pulled_versions[server]);
-      writer.Put(ids.data(), ids.size() * sizeof(uint64_t));
-      const size_t row_bytes = dims[p] * sizeof(float);
-      if (part.pooling != v1::NONE) {
-        slice->set_pooling(v1::SUM);
-        slice->set_num_bags(NumBags(part));
-        const auto offsets = split[p].empty() ? part.offsets : absl::MakeConstSpan(split[p][server].offsets);
-        writer.Put(offsets.data(), offsets.size() * sizeof(uint32_t));
-        PutBagGradients(part, dims[p], &writer);
-      } else if (split[p].empty()) {
-        writer.Put(part.gradients, ids.size() * row_bytes);
-      } else {
-        char* out = writer.Reserve(ids.size() * row_bytes);
-        for (const uint32_t position : split[p][server].positions) {
-          std::memcpy(out, part.gradients + static_cast<size_t>(position) * dims[p], row_bytes);
-          out += row_bytes;
-        }
-      }
+PushEncoder::PushEncoder(const ShardMap& map, std::vector<WiredPush> parts, Deduper* deduper,
+                         BufferPool* pool)
+    : parts_(parts.size()) {
+  for (size_t p = 0; p < parts.size(); ++p) {
+    Part& part = parts_[p];
+    part.push = std::move(parts[p]);
+    PushPart& push = part.push.part;
+    if (push.pooling != v1::NONE) {
+      if (push.pooling == v1::MEAN) DivideMeans(&part, pool);
+      // The gradients are of bags; what is lost of one belongs to no id.
+      part.push.feedback = nullptr;
+    } else if (push.repeats) {
+      Merge(&part, deduper, pool);
     }
-    request.payload = std::move(writer).Finish();
+    if (map.num_servers() > 1) SplitByServer(map, push.ids, push.offsets, &part.split);
   }
-  return requests;
+}
+
+void PushEncoder::Merge(Part* part, Deduper* deduper, BufferPool* pool) {
+  PushPart& push = part->push.part;
+  std::vector<uint32_t> index;
+  deduper->Run(push.ids, &part->ids, &index);
+  const size_t distinct = part->ids.size();
+  // Copying all gradients to save a few would not pay; error feedback, however, wants an id once.
+  const size_t most = part->push.feedback != nullptr ? push.ids.size() : push.ids.size() / 16 * 15 + 1;
+  if (distinct >= most) return;
+  const size_t dim = part->push.dim;
+  part->gradients = pool->Get(distinct * dim * sizeof(float));
+  auto* const sums = reinterpret_cast<float*>(part->gradients.get());
+  size_t seen = 0;  // indices are given out in order of first appearance
+  for (size_t i = 0; i < index.size(); ++i) {
+    const float* const from = push.gradients + i * dim;
+    float* const to = sums + index[i] * dim;
+    if (index[i] == seen) {
+      std::copy_n(from, dim, to);
+      ++seen;
+    } else {
+      for (size_t d = 0; d < dim; ++d) to[d] += from[d];
+    }
+  }
+  push.ids = part->ids;
+  push.gradients = sums;
+}
+
+void PushEncoder::DivideMeans(Part* part, BufferPool* pool) {
+  PushPart& push = part->push.part;
+  const size_t dim = part->push.dim;
+  const size_t bags = NumBags(push);
+  part->gradients = pool->Get(bags * dim * sizeof(float));
+  auto* const quotients = reinterpret_cast<float*>(part->gradients.get());
+  for (size_t bag = 0; bag < bags; ++bag) {
+    const uint32_t count = push.offsets[bag + 1] - push.offsets[bag];
+    const float scale = count > 1 ? 1.0f / static_cast<float>(count) : 1.0f;
+    for (size_t i = bag * dim; i < (bag + 1) * dim; ++i) quotients[i] = push.gradients[i] * scale;
+  }
+  push.gradients = quotients;
+}
+
+EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
+  EncodedPush request;
+  std::vector<IdArray> ids;
+  ids.reserve(parts_.size());
+  size_t total = 0;
+  for (const Part& part : parts_) {
+    const PushPart& push = part.push.part;
+    const WireOptions& wire = part.push.wire;
+    const bool pooled = push.pooling != v1::NONE;
+    const absl::Span<const uint64_t> own =
+        part.split.empty() ? push.ids : absl::MakeConstSpan(part.split[server].ids);
+    ids.emplace_back(own, wire.pack_ids, route);
+    v1::PushSlice* slice = request.header.add_slices();
+    slice->set_table(push.table);
+    ids.back().Describe(slice);
+    slice->set_dim(part.push.dim);
+    slice->set_values(wire.push_values);
+    slice->set_learning_rate_factor(push.learning_rate_factor == 1.0f ? 0.0f : push.learning_rate_factor);
+    if (server < push.pulled_versions.size()) slice->set_pulled_version(push.pulled_versions[server]);
+    if (pooled) {
+      slice->set_pooling(v1::SUM);
+      slice->set_num_bags(NumBags(push));
+    }
+    total += ids.back().bytes() + (pooled ? (NumBags(push) + 1) * sizeof(uint32_t) : 0) +
+             (pooled ? NumBags(push) : own.size()) * RowBytes(wire.push_values, part.push.dim);
+  }
+  PayloadWriter writer(route, total);
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const Part& part = parts_[p];
+    const PushPart& push = part.push.part;
+    const v1::ValueFormat values = part.push.wire.push_values;
+    const size_t dim = part.push.dim;
+    const ServerIds* const own = part.split.empty() ? nullptr : &part.split[server];
+    writer.Put(ids[p]);
+    if (push.pooling != v1::NONE) {
+      const absl::Span<const uint32_t> offsets =
+          own == nullptr ? push.offsets : absl::MakeConstSpan(own->offsets);
+      writer.Put(offsets.data(), offsets.size() * sizeof(uint32_t));
+      char* const out = writer.Reserve(NumBags(push) * RowBytes(values, dim));
+      EncodeRows(values, push.gradients, nullptr, NumBags(push), dim, out);
+      continue;
+    }
+    const absl::Span<const uint64_t> rows = own == nullptr ? push.ids : absl::MakeConstSpan(own->ids);
+    const uint32_t* const positions = own == nullptr ? nullptr : own->positions.data();
+    char* const out = writer.Reserve(rows.size() * RowBytes(values, dim));
+    if (part.push.feedback != nullptr) {
+      part.push.feedback->Encode(values, rows, push.gradients, positions, out);
+    } else {
+      EncodeRows(values, push.gradients, positions, rows.size(), dim, out);
+    }
+  }
+  request.payload = std::move(writer).Finish();
+  return request;
 }
 
 }  // namespace tandem::ps

@@ -4,11 +4,17 @@
 // Turns the parts of a push into one request per server.
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
 #include "ps/client/client.h"
+#include "ps/client/error_feedback.h"
+#include "ps/client/payload_writer.h"
+#include "ps/client/splitter.h"
+#include "ps/dedupe.h"
 #include "ps/partition/shard_map.h"
 #include "tandem/v1/parameter_server.pb.h"
 
@@ -25,11 +31,39 @@ struct EncodedPush {
 void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>& norms,
                      std::vector<PushPart>* parts, std::vector<std::vector<float>>* scaled);
 
-// One element per server, each with a slice for every part (an empty one when the server owns none of its
-// ids). dims[p] is the dimension of parts[p]'s table. Everything is copied into buffers of `pool`; MEAN bags
-// are turned into SUM bags whose gradient is divided by the size of the whole bag.
-std::vector<EncodedPush> EncodePush(const ShardMap& map, const std::vector<PushPart>& parts,
-                                    const std::vector<uint32_t>& dims, BufferPool* pool);
+// A part of a push with what the client knows about its table.
+struct WiredPush {
+  PushPart part;
+  uint32_t dim = 0;
+  WireOptions wire;
+  std::shared_ptr<ErrorFeedback> feedback;  // where the wire wants it
+};
+
+// Used for one push, by one thread. The parts' arrays must stay unchanged until the last Encode.
+class PushEncoder {
+ public:
+  // Adds up the gradients of ids that repeat, where that saves bytes, in memory of `pool`, and deals the ids
+  // out to servers. `deduper` is free again afterwards.
+  PushEncoder(const ShardMap& map, std::vector<WiredPush> parts, Deduper* deduper, BufferPool* pool);
+
+  // The request for one server, with a slice for every part (an empty one when the server owns none of its
+  // ids). Everything is copied to memory of `route`. MEAN bags are turned into SUM bags whose gradient is
+  // divided by the size of the whole bag. To be called once for each server: it changes the residuals of
+  // error feedback.
+  EncodedPush Encode(uint32_t server, const RequestRoute& route);
+
+ private:
+  struct Part {
+    WiredPush push;
+    std::vector<uint64_t> ids;        // distinct ones, where they were merged
+    std::shared_ptr<char> gradients;  // floats: of those, or those of bags divided by their sizes
+    std::vector<ServerIds> split;     // by server; empty when there is one
+  };
+  static void Merge(Part* part, Deduper* deduper, BufferPool* pool);
+  static void DivideMeans(Part* part, BufferPool* pool);
+
+  std::vector<Part> parts_;
+};
 
 }  // namespace tandem::ps
 

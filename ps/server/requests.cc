@@ -8,8 +8,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "ps/server/answer.h"
 #include "ps/server/pooling.h"
 #include "ps/server/server_core.h"
+#include "ps/wire/value_codec.h"
 #include "rpc/codec/bulk_codec.h"
 
 namespace tandem::ps {
@@ -22,9 +24,21 @@ struct PushCall {
   v1::PushResponse response;  // but for the missing rows
   std::atomic<uint64_t> missing{0};
 
-  void Settle(uint64_t part_missing) {
-    missing += part_missing;
+  absl::Mutex mutex;
+  absl::Status error ABSL_GUARDED_BY(mutex);  // of a part: the first
+
+  void Settle(const absl::StatusOr<uint64_t>& part_missing) {
+    if (part_missing.ok()) {
+      missing += *part_missing;
+    } else {
+      absl::MutexLock lock(&mutex);
+      error.Update(part_missing.status());
+    }
     if (--unsettled > 0) return;
+    {
+      absl::MutexLock lock(&mutex);
+      if (!error.ok()) return call->Finish(error);
+    }
     response.set_missing_rows(missing);
     call->Finish(rpc::internal::SerializeResponse(response));
   }
@@ -136,8 +150,9 @@ void ParameterServer::Impl::GiveUpPull(const PullCall& pull, ParkingLot::Reason 
 
 void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
   const ParsedRequest& request = pull.request;
-  std::shared_ptr<char> memory = buffers_.Get(request.response_bytes);
-  auto* out = reinterpret_cast<float*>(memory.get());
+  std::shared_ptr<char> memory = pull.call->AnswerMemory(request.response_bytes);
+  if (memory == nullptr) memory = buffers_.Get(request.response_bytes);
+  char* out = memory.get();
   v1::PullResponse header;
   absl::InlinedVector<uint64_t, 8> ends;
   for (const ParsedSlice& slice : request.slices) {
@@ -145,23 +160,21 @@ void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
     v1::PullSliceResult* result = header.add_slices();
     result->set_dim(dim);
     result->set_num_rows(slice.rows());
-    // Read before the rows: they hold at least the updates it counts.
-    result->set_version(slice.table->version());
-    const std::shared_ptr<TableStorage> storage = slice.table->storage();
-    if (slice.pooling == v1::NONE) {
-      storage->Gather(slice.ids, !request.read_only, out);
-    } else {
-      const std::shared_ptr<char> rows = buffers_.Get(slice.ids.size() * dim * sizeof(float));
-      auto* raw = reinterpret_cast<float*>(rows.get());
-      storage->Gather(slice.ids, !request.read_only, raw);
-      PoolRows(raw, slice.offsets, dim, slice.pooling, out);
+    result->set_values(slice.values);
+    // Seen before the rows are read: they hold at least the updates it counts.
+    const ServerTable::View view = slice.table->Look();
+    result->set_version(view.version);
+    result->set_generation(view.generation);
+    if (absl::Status status = WriteRows(*view.storage, slice, !request.read_only, buffers_, out);
+        !status.ok()) {
+      return pull.call->Finish(status);
     }
-    out += slice.rows() * dim;
+    out += slice.rows() * RowBytes(slice.values, dim);
     ends.push_back(reinterpret_cast<const char*>(out) - memory.get());
     if (!request.read_only) slice.table->counters().AddPulledIds(slice.ids);
   }
   CountPull(pull, ends);
-  const char* data = memory.get();
+  const char* const data = memory.get();
   pull.call->Finish(rpc::EncodeBulk(header, Bytes(Slice(std::move(memory), data, request.response_bytes))));
 }
 
@@ -225,7 +238,11 @@ void ParameterServer::Impl::RunPush(const std::shared_ptr<rpc::ServerCall>& call
     for (size_t i = 0; i < parts.size(); ++i) {
       // The table outlives the call: it is what calls.
       TableCounters* const counters = &tables[i]->counters();
-      parts[i].settled = [push, counters, arrived, bytes = parts[i].memory_bytes](uint64_t missing) {
+      uint64_t bytes = 0;
+      for (const ParsedSlice& slice : request->slices) {
+        if (slice.table == tables[i]) bytes += slice.wire_bytes;
+      }
+      parts[i].settled = [push, counters, arrived, bytes](const absl::StatusOr<uint64_t>& missing) {
         counters->AddPushCall(arrived, bytes);
         push->Settle(missing);
       };
@@ -305,8 +322,8 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
       part.gradients = first.gradients.data();
       // What the ids and gradients lie in, and no more: the request also holds its tables, and a table that
       // keeps this part would then hold itself.
-      part.memory =
-          std::make_shared<const std::pair<Bytes, std::shared_ptr<char>>>(request->payload, request->copies);
+      part.memory = std::make_shared<const std::pair<Bytes, std::vector<std::shared_ptr<char>>>>(
+          request->payload, request->copies);
     } else {
       // Several slices of a table are one update, so that an id in two of them gets the sum of its gradients.
       size_t rows = 0;

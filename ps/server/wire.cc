@@ -5,82 +5,16 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "ps/server/array_reader.h"
+#include "ps/wire/id_codec.h"
+#include "ps/wire/value_codec.h"
 #include "rpc/codec/bulk_codec.h"
 
 namespace tandem::ps {
 namespace {
-
-// Cuts a payload into arrays. An array is used where it lies when it is in one piece, aligned, and its memory
-// is owned (unowned memory is only the caller's until the call is answered, and a push may be kept longer).
-class ArrayReader {
- public:
-  ArrayReader(const Bytes& payload, size_t arrays, BufferPool& buffers)
-      : slices_(payload.slices()),
-        remaining_(payload.size()),
-        capacity_(payload.size() + arrays * alignof(uint64_t)),
-        buffers_(buffers) {}
-
-  // False when fewer than `count` elements remain; nothing has been read then.
-  template <typename T>
-  bool Read(uint64_t count, absl::Span<const T>* out) {
-    if (count > remaining_ / sizeof(T)) return false;
-    const size_t bytes = count * sizeof(T);
-    remaining_ -= bytes;
-    if (bytes == 0) {
-      *out = {};
-      return true;
-    }
-    SkipFinished();
-    const Slice& slice = slices_[index_];
-    const char* here = slice.data() + offset_;
-    if (slice.owner() != nullptr && slice.size() - offset_ >= bytes &&
-        reinterpret_cast<uintptr_t>(here) % alignof(T) == 0) {
-      offset_ += bytes;
-      *out = absl::MakeConstSpan(reinterpret_cast<const T*>(here), count);
-      return true;
-    }
-    char* to = Allocate(bytes);
-    *out = absl::MakeConstSpan(reinterpret_cast<const T*>(to), count);
-    for (size_t left = bytes; left > 0;) {
-      SkipFinished();
-      const size_t take = std::min(left, slices_[index_].size() - offset_);
-      std::memcpy(to, slices_[index_].data() + offset_, take);
-      to += take;
-      offset_ += take;
-      left -= take;
-    }
-    return true;
-  }
-
-  size_t remaining() const { return remaining_; }
-  size_t copied() const { return used_; }
-  std::shared_ptr<char> TakeCopies() { return std::move(copies_); }
-
- private:
-  void SkipFinished() {
-    while (offset_ == slices_[index_].size()) {
-      ++index_;
-      offset_ = 0;
-    }
-  }
-  char* Allocate(size_t bytes) {
-    if (copies_ == nullptr) copies_ = buffers_.Get(capacity_);
-    char* at = copies_.get() + used_;
-    used_ += (bytes + alignof(uint64_t) - 1) / alignof(uint64_t) * alignof(uint64_t);
-    return at;
-  }
-
-  const absl::Span<const Slice> slices_;
-  size_t index_ = 0;
-  size_t offset_ = 0;
-  size_t remaining_;
-  const size_t capacity_;
-  size_t used_ = 0;
-  BufferPool& buffers_;
-  std::shared_ptr<char> copies_;
-};
 
 // "worker 1: table 'user'", the beginning of every message about a slice.
 std::string Who(uint32_t worker, const std::string& table) {
@@ -129,30 +63,125 @@ absl::Status CheckIds(absl::Span<const uint64_t> ids, const ServerTable& table, 
   return absl::OkStatus();
 }
 
-// NaN and Inf are the floats whose exponent bits are all ones: looked for as integers, which compilers
-// vectorise.
-bool AllFinite(absl::Span<const float> values) {
-  uint32_t largest = 0;
-  for (const float value : values) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof(bits));
-    largest = std::max(largest, bits & 0x7fffffffu);
-  }
-  return largest < 0x7f800000u;
-}
+// Gradients as they came, until all of the request is known to be well-formed.
+struct Gradients {
+  float largest = 0;          // magnitude
+  absl::string_view encoded;  // empty: as floats
+};
 
-absl::Status CheckGradients(const ParsedSlice& slice, const std::string& who) {
-  if (AllFinite(slice.gradients)) return absl::OkStatus();
+absl::Status CheckGradients(const ParsedSlice& slice, const Gradients& gradients, uint32_t worker) {
+  if (gradients.largest < kMaxGradient) return absl::OkStatus();
   slice.table->counters().AddRefusedPush();
   const size_t at = std::find_if(slice.gradients.begin(), slice.gradients.end(),
-                                 [](float g) { return !std::isfinite(g); }) -
+                                 [](float g) { return !(std::abs(g) < kMaxGradient); }) -
                     slice.gradients.begin();
-  const uint64_t row = at / slice.table->dim();
+  if (at == static_cast<size_t>(slice.gradients.size())) {  // memory that the client writes to meanwhile
+    return absl::InvalidArgumentError(absl::StrCat(Who(worker, slice.table->name()),
+                                                   ": gradients changed while they were read; push refused"));
+  }
+  const float value = slice.gradients[at];
+  const uint32_t dim = slice.table->dim();
+  const uint64_t row = at / dim;
   const std::string which =
       slice.pooling == v1::NONE ? absl::StrCat("id ", slice.ids[row]) : absl::StrCat("bag ", row);
-  return absl::InvalidArgumentError(absl::StrCat(who, ": gradient of ", which, " is ",
-                                                 std::isnan(slice.gradients[at]) ? "NaN" : "Inf",
-                                                 "; push refused"));
+  const std::string what = std::isnan(value)   ? "NaN"
+                           : std::isinf(value) ? "Inf"
+                                               : absl::StrCat(value, ", beyond 2^60");
+  std::string how;
+  if (slice.values == v1::VALUES_INT8) {
+    float scale;
+    std::memcpy(&scale, gradients.encoded.data() + row * RowBytes(slice.values, dim), sizeof(scale));
+    how = absl::StrCat(" (int8 with scale ", scale, ")");
+  }
+  return absl::InvalidArgumentError(absl::StrCat(Who(worker, slice.table->name()), ": gradient of ", which,
+                                                 " is ", what, how, "; push refused"));
+}
+
+absl::Status CheckRateFactor(float factor, const std::string& who) {
+  if (factor >= 0.0f && factor <= kMaxRateFactor) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(who, ": learning_rate_factor ", factor,
+                                                 " must be finite and not negative, and at most 2^20"));
+}
+
+// `header` is a PullSlice or a PushSlice.
+template <typename SliceHeader>
+absl::Status ReadIds(const SliceHeader& header, const std::string& who, const WireContext& context,
+                     ArrayReader& reader, ParsedSlice* slice) {
+  const uint64_t count = header.num_ids();
+  if (header.ids() == v1::IDS_RAW) {
+    if (header.id_bytes() != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(who, ": id_bytes is ", header.id_bytes(), " with raw ids, must be 0"));
+    }
+    if (!reader.Copy(count, &slice->ids)) {
+      return absl::InvalidArgumentError(absl::StrCat(who, ": payload too short: num_ids is ", count, ", ",
+                                                     reader.remaining(), " bytes are left"));
+    }
+    return absl::OkStatus();
+  }
+  if (header.ids() != v1::IDS_PACKED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who, ": unknown id format ", static_cast<int>(header.ids()), ", expected 0 or 1"));
+  }
+  // Before memory is taken for them: few bytes can hold many ids.
+  if (count > context.max_message_bytes / sizeof(uint64_t)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(who, ": ", count, " ids need more than the message limit of ", context.max_message_bytes,
+                     " bytes: send fewer at a time"));
+  }
+  if (header.id_bytes() < MinPackedBytes(count) || header.id_bytes() > MaxPackedBytes(count)) {
+    return absl::InvalidArgumentError(absl::StrCat(who, ": id_bytes is ", header.id_bytes(), ", but ", count,
+                                                   " ids are packed in ", MinPackedBytes(count), " to ",
+                                                   MaxPackedBytes(count)));
+  }
+  absl::Span<const char> packed;
+  if (!reader.Copy(header.id_bytes(), &packed)) {
+    return absl::InvalidArgumentError(absl::StrCat(who, ": payload too short: id_bytes is ",
+                                                   header.id_bytes(), ", ", reader.remaining(),
+                                                   " bytes are left"));
+  }
+  uint64_t* const ids = reader.Allocate<uint64_t>(count);
+  slice->ids = absl::MakeConstSpan(ids, count);
+  if (absl::Status status = UnpackIds({packed.data(), packed.size()}, count, ids); !status.ok())
+    return Annotate(status, who);
+  return absl::OkStatus();
+}
+
+// Blocks small enough to be looked at while they are in the nearest cache.
+void DecodeGradients(ParsedSlice* slice, uint64_t rows, ArrayReader& reader, Gradients* gradients) {
+  const uint32_t dim = slice->table->dim();
+  const size_t row_bytes = RowBytes(slice->values, dim);
+  const size_t block = std::max<size_t>(1, 4096 / dim);
+  float* const to = reader.Allocate<float>(rows * dim);
+  slice->gradients = absl::MakeConstSpan(to, rows * dim);
+  uint32_t largest = 0;  // magnitudes order as their bits do, NaN last
+  for (uint64_t row = 0; row < rows; row += block) {
+    const size_t n = std::min<uint64_t>(block, rows - row);
+    DecodeRows(slice->values, gradients->encoded.data() + row * row_bytes, nullptr, n, dim, to + row * dim);
+    const float magnitude = LargestMagnitude(slice->gradients.subspan(row * dim, n * dim));
+    largest = std::max(largest, absl::bit_cast<uint32_t>(magnitude));
+  }
+  gradients->largest = absl::bit_cast<float>(largest);
+}
+
+absl::Status ReadGradients(const std::string& who, ArrayReader& reader, ParsedSlice* slice,
+                           Gradients* gradients) {
+  const uint64_t rows = slice->rows();
+  const uint32_t dim = slice->table->dim();
+  const size_t row_bytes = RowBytes(slice->values, dim);
+  if (rows > reader.remaining() / row_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(who, ": payload too short for ", rows,
+                                                   " gradients of dim ", dim, " as ", Name(slice->values),
+                                                   ": ", reader.remaining(), " bytes are left"));
+  }
+  if (slice->values == v1::VALUES_F32) {
+    reader.Read(rows * dim, &slice->gradients);
+    gradients->largest = LargestMagnitude(slice->gradients);
+  } else {
+    reader.ReadBytes(rows * row_bytes, &gradients->encoded);
+    DecodeGradients(slice, rows, reader, gradients);
+  }
+  return absl::OkStatus();
 }
 
 // The ids of the slice and, with pooling, its offsets. `header` is a PullSlice or a PushSlice.
@@ -172,10 +201,12 @@ absl::Status StartSlice(const SliceHeader& header, uint32_t worker, bool needs_r
     return absl::InvalidArgumentError(
         absl::StrCat(who, ": unknown pooling ", static_cast<int>(header.pooling())));
   }
-  if (!reader.Read(header.num_ids(), &slice->ids)) {
-    return absl::InvalidArgumentError(absl::StrCat(who, ": payload too short: num_ids is ", header.num_ids(),
-                                                   ", ", reader.remaining(), " bytes are left"));
+  slice->values = header.values();
+  if (!v1::ValueFormat_IsValid(header.values())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who, ": unknown value format ", static_cast<int>(header.values()), ", expected 0 to 3"));
   }
+  TANDEM_RETURN_IF_ERROR(ReadIds(header, who, context, reader, slice));
   return CheckIds(slice->ids, *slice->table, context, who);
 }
 
@@ -186,7 +217,7 @@ absl::Status ReadOffsets(uint64_t num_bags, const std::string& who, ArrayReader&
         absl::StrCat(who, ": num_bags is ", num_bags, " without pooling, must be 0"));
   }
   // Compared first: num_bags + 1 must not overflow.
-  if (num_bags >= reader.remaining() / sizeof(uint32_t) || !reader.Read(num_bags + 1, &slice->offsets)) {
+  if (num_bags >= reader.remaining() / sizeof(uint32_t) || !reader.Copy(num_bags + 1, &slice->offsets)) {
     return absl::InvalidArgumentError(absl::StrCat(who, ": payload too short for the offsets of ", num_bags,
                                                    " bags: ", reader.remaining(), " bytes are left"));
   }
@@ -206,7 +237,7 @@ absl::Status CheckStep(uint64_t step, uint32_t worker) {
 
 void Keep(ArrayReader& reader, ParsedRequest* request) {
   request->copies = reader.TakeCopies();
-  request->memory_bytes = request->payload.size() + reader.copied();
+  request->memory_bytes = request->payload.size() + reader.allocated();
 }
 
 }  // namespace
@@ -219,22 +250,30 @@ absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const WireContext& co
   request.step = header.step();
   request.read_only = header.read_only();
   TANDEM_RETURN_IF_ERROR(CheckStep(request.step, worker));
-  ArrayReader reader(request.payload, 2 * header.slices_size(), context.buffers);
+  ArrayReader reader(request.payload, context.buffers);
   uint64_t response_bytes = 0;
   request.slices.resize(header.slices_size());
   for (int s = 0; s < header.slices_size(); ++s) {
     const v1::PullSlice& from = header.slices(s);
     ParsedSlice& slice = request.slices[s];
+    const size_t before = reader.remaining();
     TANDEM_RETURN_IF_ERROR(StartSlice(from, worker, !request.read_only, context, reader, &slice));
-    TANDEM_RETURN_IF_ERROR(ReadOffsets(from.num_bags(), Who(worker, from.table()), reader, &slice));
+    const std::string who = Who(worker, from.table());
+    if (from.conditional()) {
+      return absl::UnimplementedError(absl::StrCat(who, ": this server answers no conditional pulls"));
+    }
+    TANDEM_RETURN_IF_ERROR(ReadOffsets(from.num_bags(), who, reader, &slice));
+    slice.wire_bytes = before - reader.remaining();
     // No overflow: counts are at most the payload's bytes, dim is 32 bits, and the sum is checked slice by
     // slice.
-    const size_t row_bytes = slice.table->dim() * sizeof(float);
+    const size_t row_bytes = RowBytes(slice.values, slice.table->dim());
     const unsigned __int128 bytes = static_cast<unsigned __int128>(slice.rows()) * row_bytes + response_bytes;
-    const unsigned __int128 unpooled = static_cast<unsigned __int128>(slice.ids.size()) * row_bytes;
+    // Rows to be pooled are first gathered as floats.
+    const size_t float_bytes = slice.pooling == v1::NONE ? 0 : slice.table->dim() * sizeof(float);
+    const unsigned __int128 unpooled = static_cast<unsigned __int128>(slice.ids.size()) * float_bytes;
     if (std::max(bytes, unpooled) > context.max_message_bytes) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(Who(worker, from.table()), ": the rows asked for need more than the message limit of ",
+          absl::StrCat(who, ": the rows asked for need more than the message limit of ",
                        context.max_message_bytes, " bytes: pull fewer at a time"));
     }
     response_bytes = static_cast<uint64_t>(bytes);
@@ -255,20 +294,19 @@ absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& co
   request.sequence = header.sequence();
   TANDEM_RETURN_IF_ERROR(CheckStep(request.step, worker));
   const float factor = header.learning_rate_factor();
-  if (!std::isfinite(factor) || factor < 0.0f) {
-    return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": learning_rate_factor ", factor,
-                                                   " must be finite and not negative"));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckRateFactor(factor, absl::StrCat("worker ", worker)));
   request.learning_rate_factor = factor == 0.0f ? 1.0f : factor;
   if (header.slices_size() == 0) {
     return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": push of step ", request.step,
                                                    " names no table (an empty slice of each will do)"));
   }
-  ArrayReader reader(request.payload, 3 * header.slices_size(), context.buffers);
+  ArrayReader reader(request.payload, context.buffers);
+  std::vector<Gradients> gradients(header.slices_size());
   request.slices.resize(header.slices_size());
   for (int s = 0; s < header.slices_size(); ++s) {
     const v1::PushSlice& from = header.slices(s);
     ParsedSlice& slice = request.slices[s];
+    const size_t before = reader.remaining();
     TANDEM_RETURN_IF_ERROR(StartSlice(from, worker, true, context, reader, &slice));
     const std::string who = Who(worker, from.table());
     if (from.dim() != slice.table->dim()) {
@@ -282,25 +320,17 @@ absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& co
           who, ": the gradients of ", slice.ids.size(), " ids need more than the message limit of ",
           context.max_message_bytes, " bytes: push fewer at a time"));
     }
-    const uint64_t rows = slice.rows();
-    if (rows > reader.remaining() / sizeof(float) / from.dim() ||
-        !reader.Read(rows * from.dim(), &slice.gradients)) {
-      return absl::InvalidArgumentError(absl::StrCat(who, ": payload too short for ", rows,
-                                                     " gradients of dim ", from.dim(), ": ",
-                                                     reader.remaining(), " bytes are left"));
-    }
+    TANDEM_RETURN_IF_ERROR(ReadGradients(who, reader, &slice, &gradients[s]));
+    slice.wire_bytes = before - reader.remaining();
     slice.pulled_version = from.pulled_version();
     slice.place = {from.place().update(), from.place().stale()};
     const float slice_factor = from.learning_rate_factor();
-    if (!std::isfinite(slice_factor) || slice_factor < 0.0f) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(who, ": learning_rate_factor ", slice_factor, " must be finite and not negative"));
-    }
+    TANDEM_RETURN_IF_ERROR(CheckRateFactor(slice_factor, who));
     slice.learning_rate_factor = slice_factor == 0.0f ? 1.0f : slice_factor;
   }
   TANDEM_RETURN_IF_ERROR(CheckAllRead(reader, worker, "push"));
-  for (const ParsedSlice& slice : request.slices) {
-    TANDEM_RETURN_IF_ERROR(CheckGradients(slice, Who(worker, slice.table->name())));
+  for (size_t s = 0; s < gradients.size(); ++s) {
+    TANDEM_RETURN_IF_ERROR(CheckGradients(request.slices[s], gradients[s], worker));
   }
   Keep(reader, &request);
   return request;

@@ -23,6 +23,11 @@ namespace tandem::ps {
 
 // Steps and versions are counters that stay below this, so that adding to one cannot overflow.
 inline constexpr uint64_t kMaxStep = uint64_t{1} << 62;
+// Gradients of this magnitude come from a model that has diverged, and a few of them would leave infinities
+// in rows or optimizer state: they are refused as those that are infinite already.
+inline constexpr float kMaxGradient = 0x1p60f;
+// What a push or slice may multiply learning rates by.
+inline constexpr float kMaxRateFactor = 0x1p20f;
 
 // What the requests are checked against. All members outlive the call.
 struct WireContext {
@@ -34,16 +39,21 @@ struct WireContext {
   std::function<absl::StatusOr<std::shared_ptr<ServerTable>>(absl::string_view name)> find;
 };
 
-// Arrays that lie in the request's payload where it is aligned and stays alive, else in `copies`.
+// Ids and offsets lie in `copies`: they are checked, and used as indexes, and the payload may be memory that
+// the client can still write to. Gradients do so when they came encoded; those that came as f32 lie in the
+// payload where it is aligned and stays alive, so that a client that writes to them after they were checked
+// may spoil its own rows, and nothing else.
 struct ParsedSlice {
   std::shared_ptr<ServerTable> table;
   v1::Pooling pooling = v1::NONE;
+  v1::ValueFormat values = v1::VALUES_F32;  // pulls: of the answer; pushes: in which the gradients came
   absl::Span<const uint64_t> ids;
   absl::Span<const uint32_t> offsets;  // with pooling: one more than there are bags
   absl::Span<const float> gradients;   // pushes: [ids x dim], or [bags x dim] with pooling
   uint64_t pulled_version = 0;         // pushes
   PushPlace place;                     // pushes, GBA
   float learning_rate_factor = 1.0f;   // pushes: of this slice's ids, beside the request's
+  uint64_t wire_bytes = 0;             // of the payload
   uint64_t rows() const { return pooling == v1::NONE ? ids.size() : offsets.size() - 1; }
 };
 
@@ -55,16 +65,17 @@ struct ParsedRequest {
   uint64_t sequence = 0;              // pushes
   float learning_rate_factor = 1.0f;  // pushes
   std::vector<ParsedSlice> slices;
-  uint64_t response_bytes = 0;  // pulls: of the rows
+  uint64_t response_bytes = 0;  // pulls: of the rows, as they are sent
   Bytes payload;
-  std::shared_ptr<char> copies;
+  std::vector<std::shared_ptr<char>> copies;
   uint64_t memory_bytes = 0;  // held by payload and copies
 };
 
 // InvalidArgument, NotFound (table), FailedPrecondition (an id of another server; names it),
 // ResourceExhausted (the answer would not fit a message). Messages name worker, table and what was expected.
 absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const WireContext& context);
-// The same; gradients that are NaN or Inf are InvalidArgument and counted as a refused push of their table.
+// The same; gradients that are NaN, Inf or beyond kMaxGradient once decoded are InvalidArgument and counted
+// as a refused push of their table.
 absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& context);
 
 }  // namespace tandem::ps

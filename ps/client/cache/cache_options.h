@@ -21,6 +21,10 @@
 //   Of a worker's own gradients the same holds as of others': a row may lack those of its last max_age
 //   updates. With local_update copies have them at once, as plain SGD would apply them.
 // max_age = 0 and recheck = 0: as without a cache, in fewer bytes where rows were not updated.
+// Rows are kept as they came over the wire (WireOptions), decoded; sums of held-back gradients go over it
+// like any gradient, through its error feedback where it has one. A server that started anew, or whose tables
+// were loaded from a checkpoint, is noticed by its answers' generation: no older copy serves a pull that
+// asked it.
 
 #include <cstddef>
 #include <cstdint>

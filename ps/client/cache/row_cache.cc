@@ -203,6 +203,11 @@ void RowCache::Accept(const Answer& answer) {
 
 void RowCache::Absorb(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
                       absl::Span<const uint64_t> pulled_versions, HeldGradients* out) {
+  if (!pulled_versions.empty()) {
+    absl::MutexLock lock(&pulled_mutex_);
+    pulled_.resize(pulled_versions.size());
+    for (size_t s = 0; s < pulled_.size(); ++s) pulled_[s] = std::max(pulled_[s], pulled_versions[s]);
+  }
   const Order order = OrderByShard(ids, [](size_t, uint64_t) { return true; });
   uint64_t held = 0;
   int64_t rows = 0;
@@ -217,7 +222,7 @@ void RowCache::Absorb(absl::Span<const uint64_t> ids, const float* gradients, fl
       if (record != nullptr && options_.local_update) {
         Follow(shard.rows.Row(record), gradient, learning_rate_factor);
       }
-      if (!holds()) continue;
+      if (out == nullptr) continue;
       const uint32_t server = ServerOf(hash);
       const uint32_t version =
           server < pulled_versions.size() ? static_cast<uint32_t>(pulled_versions[server]) : 0;
@@ -240,6 +245,7 @@ void RowCache::Absorb(absl::Span<const uint64_t> ids, const float* gradients, fl
       shard.rows.TakeHeld(record, out);
       --rows;
     }
+    if (out == nullptr) continue;
     rows -= static_cast<int64_t>(shard.left.ids.size());
     out->Append(shard.left);
     shard.left.Clear();
@@ -248,7 +254,7 @@ void RowCache::Absorb(absl::Span<const uint64_t> ids, const float* gradients, fl
   held_rows_ += static_cast<uint64_t>(rows);
 }
 
-void RowCache::TakeHeld(HeldGradients* out) {
+void RowCache::TakeHeld(HeldGradients* out, std::vector<uint64_t>* pulled) {
   const size_t before = out->ids.size();
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
@@ -258,6 +264,21 @@ void RowCache::TakeHeld(HeldGradients* out) {
     shard.rows.TakeAllHeld(out);
   }
   held_rows_ -= out->ids.size() - before;
+  absl::MutexLock lock(&pulled_mutex_);
+  *pulled = pulled_;
+}
+
+std::vector<uint64_t> RowCache::Oldest(const HeldGradients& gradients,
+                                       absl::Span<const uint64_t> near) const {
+  std::vector<uint64_t> oldest(near.begin(), near.end());
+  for (size_t i = 0; i < gradients.ids.size() && !near.empty(); ++i) {
+    const uint32_t server = ServerOf(Mix64(gradients.ids[i]));
+    const auto behind = static_cast<int32_t>(LowHalf(near[server]) - gradients.versions[i]);
+    // Versions of 0 are unknown.
+    if (gradients.versions[i] == 0 || behind <= 0 || static_cast<uint64_t>(behind) > near[server]) continue;
+    oldest[server] = std::min(oldest[server], near[server] - static_cast<uint64_t>(behind));
+  }
+  return oldest;
 }
 
 void RowCache::Clear() {

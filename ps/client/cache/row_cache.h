@@ -57,15 +57,19 @@ class RowCache {
   // Takes over the rows and confirms the copies.
   void Accept(const Answer& answer);
 
-  // Gradients on their way to the servers: those that are to go now are added to `out`, the others held back;
-  // copies follow them where asked. Repeats of an id count one by one. pulled_versions: per server, or empty.
+  // Gradients on their way to the servers: copies follow them where asked; with `out`, those that are to go
+  // now are added to it and the others held back. Repeats of an id count one by one. pulled_versions: per
+  // server, or empty.
   void Absorb(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
               absl::Span<const uint64_t> pulled_versions, HeldGradients* out);
-  // Whether gradients need to pass Absorb, and whether it holds any back.
-  bool absorbs() const { return options_.local_update || holds(); }
+  // Whether gradients may be held back.
   bool holds() const { return options_.push_bound > 1; }
   // All that are held back. What was absorbed before the call is in `out` or was in an earlier one's.
-  void TakeHeld(HeldGradients* out);
+  // `pulled`: newest pulled_versions of Absorb.
+  void TakeHeld(HeldGradients* out, std::vector<uint64_t>* pulled);
+  // Per server, the oldest version among the gradients', whole, given versions soon before or after them;
+  // empty when those are.
+  std::vector<uint64_t> Oldest(const HeldGradients& gradients, absl::Span<const uint64_t> near) const;
   // Forgets copies and held-back gradients.
   void Clear();
 
@@ -115,6 +119,8 @@ class RowCache {
   mutable absl::Mutex generations_mutex_;
   std::vector<uint64_t> generations_ ABSL_GUARDED_BY(generations_mutex_);
   const std::unique_ptr<Shard[]> shards_;
+  absl::Mutex pulled_mutex_;
+  std::vector<uint64_t> pulled_ ABSL_GUARDED_BY(pulled_mutex_);
 
   std::atomic<uint64_t> unasked_{0}, unchanged_{0}, refreshed_{0}, missed_{0}, forgotten_{0};
   std::atomic<uint64_t> request_bytes_{0}, answer_bytes_{0}, age_sum_{0}, age_max_{0};

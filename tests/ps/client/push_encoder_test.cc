@@ -1,23 +1,37 @@
 #include "ps/client/push_encoder.h"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tandem::ps {
 namespace {
 
+std::vector<EncodedPush> EncodeAll(const ShardMap& map, std::vector<WiredPush> parts, bool in_place = false) {
+  BufferPool pool;
+  Deduper deduper;
+  PushEncoder encoder(map, std::move(parts), &deduper, &pool);
+  std::vector<EncodedPush> requests;
+  const auto memory = [&](size_t bytes) { return pool.Get(bytes); };
+  for (uint32_t server = 0; server < map.num_servers(); ++server) {
+    requests.push_back(encoder.Encode(server, {.memory = memory, .reads_in_place = in_place}));
+  }
+  return requests;
+}
+
 TEST(PushEncoderTest, TheWireHoldsIdsThenGradientsOfEachPart) {
-  const ShardMap map = ShardMap::Even(1);
   const std::vector<uint64_t> ids = {7, 9};
   const std::vector<float> gradients = {1, 2, 3, 4};
   const std::vector<uint64_t> versions = {42};
-  BufferPool pool;
-  std::vector<EncodedPush> requests = EncodePush(
-      map, {{.table = "t", .ids = ids, .gradients = gradients.data(), .pulled_versions = versions}}, {2},
-      &pool);
+  const std::vector<EncodedPush> requests = EncodeAll(
+      ShardMap::Even(1),
+      {{.part = {.table = "t", .ids = ids, .gradients = gradients.data(), .pulled_versions = versions},
+        .dim = 2,
+        .wire = {.pack_ids = PackIds::kNever}}});
   ASSERT_EQ(requests.size(), 1u);
   const v1::PushSlice& slice = requests[0].header.slices(0);
   EXPECT_EQ(slice.table(), "t");
@@ -36,14 +50,48 @@ TEST(PushEncoderTest, AServerThatOwnsNoneOfTheIdsStillHearsOfTheStep) {
   while (map.OwnerOf(id) != 0) ++id;
   const std::vector<uint64_t> ids = {id};
   const std::vector<float> gradients = {1};
-  BufferPool pool;
-  std::vector<EncodedPush> requests =
-      EncodePush(map, {{.table = "t", .ids = ids, .gradients = gradients.data()}}, {1}, &pool);
+  const std::vector<EncodedPush> requests =
+      EncodeAll(map, {{.part = {.table = "t", .ids = ids, .gradients = gradients.data()}, .dim = 1}});
   ASSERT_EQ(requests.size(), 2u);
   EXPECT_EQ(requests[0].header.slices(0).num_ids(), 1u);
   ASSERT_EQ(requests[1].header.slices_size(), 1);
   EXPECT_EQ(requests[1].header.slices(0).num_ids(), 0u);
   EXPECT_TRUE(requests[1].payload.empty());
+}
+
+TEST(PushEncoderTest, GradientsOfAnIdThatRepeatsAreAddedUpInTheirOrder) {
+  const std::vector<uint64_t> ids = {7, 9, 7, 9, 7};
+  const std::vector<float> gradients = {1, 2, 3, 4, 10, 20, 30, 40, 100, 200};
+  WiredPush push{.part = {.table = "t", .ids = ids, .gradients = gradients.data()},
+                 .dim = 2,
+                 .wire = {.pack_ids = PackIds::kNever}};
+  const std::vector<EncodedPush> merged = EncodeAll(ShardMap::Even(1), {push});
+  ASSERT_EQ(merged[0].header.slices(0).num_ids(), 2u);
+  const std::vector<float> sums = {111, 222, 33, 44};
+  EXPECT_EQ(std::memcmp(merged[0].payload.Flatten().data() + 2 * 8, sums.data(), 16), 0);
+  push.part.repeats = false;
+  EXPECT_EQ(EncodeAll(ShardMap::Even(1), {push})[0].header.slices(0).num_ids(), 5u);
+}
+
+TEST(PushEncoderTest, IdsArePackedWhereTheyCrossASocketAndItPays) {
+  std::vector<uint64_t> near(256), far(256);
+  for (size_t i = 0; i < near.size(); ++i) near[i] = i;
+  for (size_t i = 0; i < far.size(); ++i) far[i] = Mix64(i);
+  const std::vector<float> gradients(256);
+  const auto format = [&](const std::vector<uint64_t>& ids, PackIds pack, bool in_place) {
+    return EncodeAll(ShardMap::Even(1),
+                     {{.part = {.table = "t", .ids = ids, .gradients = gradients.data()},
+                       .dim = 1,
+                       .wire = {.pack_ids = pack}}},
+                     in_place)[0]
+        .header.slices(0)
+        .ids();
+  };
+  EXPECT_EQ(format(near, PackIds::kAuto, false), v1::IDS_PACKED);
+  EXPECT_EQ(format(far, PackIds::kAuto, false), v1::IDS_RAW);
+  EXPECT_EQ(format(near, PackIds::kAuto, true), v1::IDS_RAW);
+  EXPECT_EQ(format(far, PackIds::kAlways, true), v1::IDS_PACKED);
+  EXPECT_EQ(format(near, PackIds::kNever, false), v1::IDS_RAW);
 }
 
 TEST(ClipGlobalNormsTest, ScalesATablesPartsTogetherAndLeavesOthersAlone) {

@@ -1,0 +1,22 @@
+#ifndef TANDEM_PS_SERVER_ANSWER_H_
+#define TANDEM_PS_SERVER_ANSWER_H_
+
+// The rows of a pull's answer, from the table to the bytes that are sent.
+
+#include "absl/status/status.h"
+#include "base/buffer_pool.h"
+#include "ps/server/wire.h"
+#include "ps/storage/table_storage.h"
+
+namespace tandem::ps {
+
+// Writes the slice's rows, pooled if it asks for that, in the format it asks for: slice.rows() * RowBytes
+// bytes at `out`, at any alignment. As TableStorage::Gather otherwise: `create`, the errors, and what is then
+// in `out`. Rows sent as f32 go from the table straight to `out` when that is aligned for floats; others
+// through memory of the pool, a block that stays in the second-level cache at a time.
+absl::Status WriteRows(TableStorage& storage, const ParsedSlice& slice, bool create, BufferPool& buffers,
+                       char* out);
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_SERVER_ANSWER_H_

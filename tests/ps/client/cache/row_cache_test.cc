@@ -1,0 +1,369 @@
+// The cache alone, with answers made by hand.
+
+#include "ps/client/cache/row_cache.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ps/client/cache/cached_part.h"
+#include "ps/table.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::ps {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kDim = 3;
+
+v1::TableConfig Table(v1::UpdateMode mode = Async(), float learning_rate = 0.5f) {
+  v1::TableConfig config = EmbeddingTable("t", kDim, Sgd(learning_rate), Zeros());
+  *config.mutable_update_mode() = mode;
+  config.set_num_workers(2);
+  return config;
+}
+
+// A cache and a server that is a function: row `id` as of version v is {id, v, id + v}.
+class Harness {
+ public:
+  explicit Harness(const CacheOptions& options, uint32_t servers = 1)
+      : map_(ShardMap::Even(servers)), cache_(Table(), options, &map_), generations_(servers, 7) {}
+
+  RowCache& cache() { return cache_; }
+  std::vector<uint64_t>& generations() { return generations_; }
+  static float Number(uint64_t id, uint64_t version, uint32_t d) {
+    return static_cast<float>(d == 0 ? id : d == 1 ? version : id + version);
+  }
+
+  // The server sends the rows for which `sends(i)`.
+  template <typename Sends>
+  void Answer(const std::vector<uint64_t>& ids, const std::vector<uint32_t>& asked, uint64_t version,
+              uint64_t step, const Sends& sends) {
+    std::vector<float> rows(ids.size() * kDim);
+    std::vector<uint8_t> sent(ids.size());
+    std::vector<uint32_t> positions(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      positions[i] = static_cast<uint32_t>(i);
+      sent[i] = sends(i);
+      for (uint32_t d = 0; d < kDim; ++d) rows[i * kDim + d] = Number(ids[i], version, d);
+    }
+    const std::vector<uint64_t> versions(generations_.size(), version);
+    cache_.Accept({.ids = ids,
+                   .asked = asked.data(),
+                   .sent = sent.data(),
+                   .positions = positions.data(),
+                   .rows = rows.data(),
+                   .versions = versions,
+                   .generations = generations_,
+                   .step = step});
+  }
+  void Bring(const std::vector<uint64_t>& ids, uint64_t version, uint64_t step = 0) {
+    Answer(ids, std::vector<uint32_t>(ids.size(), 0), version, step, [](size_t) { return true; });
+  }
+  struct Found {
+    std::vector<float> rows;
+    std::vector<uint32_t> versions;
+    std::vector<RowCache::Copy> copies;
+  };
+  Found Find(const std::vector<uint64_t>& ids, uint64_t step = 0) {
+    Found found{.rows = std::vector<float>(ids.size() * kDim, -1),
+                .versions = std::vector<uint32_t>(ids.size()),
+                .copies = std::vector<RowCache::Copy>(ids.size())};
+    cache_.Find(ids, step, found.rows.data(), found.versions.data(), found.copies.data());
+    return found;
+  }
+
+ private:
+  const ShardMap map_;
+  RowCache cache_;
+  std::vector<uint64_t> generations_;
+};
+
+TEST(RowCache, GivesBackTheRowsItWasGivenWithTheirVersions) {
+  Harness harness({.bytes = 1 << 20});
+  EXPECT_THAT(harness.Find({1, 2}).copies, Each(RowCache::kNone));
+  harness.Bring({1, 2, 3}, 10);
+  harness.Bring({2}, 12);
+  const Harness::Found found = harness.Find({3, 9, 2});
+  EXPECT_THAT(found.versions, ElementsAre(10, 0, 12));
+  EXPECT_THAT(found.copies, ElementsAre(RowCache::kAsk, RowCache::kNone, RowCache::kAsk));
+  EXPECT_THAT(found.rows, ElementsAre(3, 10, 13, -1, -1, -1, 2, 12, 14));
+}
+
+TEST(RowCache, AnOlderAnswerThatComesLateDoesNotTakeARowBack) {
+  Harness harness({.bytes = 1 << 20});
+  harness.Bring({5}, 20);
+  harness.Bring({5}, 19);
+  EXPECT_THAT(harness.Find({5}).versions, ElementsAre(20));
+}
+
+TEST(RowCache, VersionsGoOnPast32Bits) {
+  Harness harness({.bytes = 1 << 20});
+  harness.Bring({5}, 0xfffffffeull);
+  harness.Bring({5}, 0x100000003ull);
+  EXPECT_THAT(harness.Find({5}).versions, ElementsAre(3));
+  // A version whose low half is 0 would read as "no copy": the row is not taken.
+  harness.Bring({6}, 0x200000000ull);
+  EXPECT_THAT(harness.Find({6}).copies, ElementsAre(RowCache::kNone));
+}
+
+TEST(RowCache, ACopyIsUsedUnaskedForSoManyOfTheWorkersSteps) {
+  Harness harness({.bytes = 1 << 20, .recheck = 3});
+  harness.Bring({5}, 20, /*step=*/10);
+  EXPECT_THAT(harness.Find({5}, 10).copies, ElementsAre(RowCache::kUse));
+  EXPECT_THAT(harness.Find({5}, 13).copies, ElementsAre(RowCache::kUse));
+  EXPECT_THAT(harness.Find({5}, 14).copies, ElementsAre(RowCache::kAsk));
+  harness.Answer({5}, {20}, 25, 14, [](size_t) { return false; });
+  EXPECT_THAT(harness.Find({5}, 17).copies, ElementsAre(RowCache::kUse));
+  // An answer about another copy than the one that is here confirms nothing.
+  harness.Answer({5}, {19}, 25, 30, [](size_t) { return false; });
+  EXPECT_THAT(harness.Find({5}, 18).copies, ElementsAre(RowCache::kAsk));
+}
+
+TEST(RowCache, ARowThatIsTooOldAndYetNotSentWasNotUpdated) {
+  Harness harness({.bytes = 1 << 20, .max_age = 10});
+  harness.Bring({5, 6}, 20);
+  harness.Answer({5}, {20}, 30, 0, [](size_t) { return false; });  // only young enough
+  EXPECT_THAT(harness.Find({5}).versions, ElementsAre(20));
+  harness.Answer({5}, {20}, 31, 0, [](size_t) { return false; });
+  EXPECT_THAT(harness.Find({5, 6}).versions, ElementsAre(31, 20));
+}
+
+TEST(RowCache, CopiesOfAServerThatStartedAnewAreForgottenThoseOfOthersStay) {
+  Harness harness({.bytes = 1 << 20}, /*servers=*/2);
+  const ShardMap map = ShardMap::Even(2);
+  std::vector<uint64_t> ids(200);
+  for (uint64_t i = 0; i < ids.size(); ++i) ids[i] = i;
+  harness.Bring(ids, 1000);
+  harness.generations()[1] = 8;
+  harness.Bring({1000}, 3);
+  const Harness::Found found = harness.Find(ids);
+  uint64_t forgotten = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(found.versions[i], map.OwnerOf(ids[i]) == 1 ? 0 : 1000) << ids[i];
+    forgotten += found.versions[i] == 0;
+  }
+  EXPECT_EQ(harness.cache().Statistics().forgotten, forgotten);
+  EXPECT_THAT(harness.cache().Generations(), ElementsAre(7, 8));
+  EXPECT_THAT(harness.Find({1000}).versions, ElementsAre(3));
+}
+
+// Long random sequences against a map: what is found is what was last brought; never more than the budget.
+TEST(RowCache, HoldsWhatAMapWouldHoldOfItUnderItsBudget) {
+  Harness harness({.bytes = 64 << 10});
+  const uint64_t capacity = harness.cache().Statistics().capacity;
+  ASSERT_GT(capacity, 500);
+  ASSERT_LT(capacity, 3000);
+  std::map<uint64_t, uint64_t> model;
+  CounterRandom random(3, 4);
+  uint64_t found_rows = 0;
+  for (uint64_t version = 1; version < 1500; ++version) {
+    std::vector<uint64_t> ids(1 + random.Below(60));
+    for (uint64_t& id : ids) {
+      const uint64_t r = random.Below(10000);
+      id = Mix64(r * r / 10000);  // the lower the more often
+    }
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    const Harness::Found found = harness.Find(ids);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (found.copies[i] == RowCache::kNone) continue;
+      ++found_rows;
+      ASSERT_EQ(found.versions[i], model.at(ids[i]));
+      for (uint32_t d = 0; d < kDim; ++d) {
+        ASSERT_EQ(found.rows[i * kDim + d], Harness::Number(ids[i], model.at(ids[i]), d));
+      }
+    }
+    harness.Answer(ids, found.versions, version, version, [](size_t) { return true; });
+    for (const uint64_t id : ids) model[id] = version;
+    if (version % 500 == 0) {  // a server starts anew
+      ++harness.generations()[0];
+    }
+    const CacheStatistics statistics = harness.cache().Statistics();
+    ASSERT_LE(statistics.rows, capacity);
+    ASSERT_LE(statistics.bytes, 64 << 10);
+  }
+  const CacheStatistics statistics = harness.cache().Statistics();
+  EXPECT_GT(found_rows, 10000);
+  EXPECT_GT(statistics.evicted, 100);
+  EXPECT_GT(statistics.refused, 100);
+  EXPECT_GT(statistics.forgotten, 100);
+  EXPECT_EQ(statistics.admitted, statistics.rows + statistics.evicted + statistics.forgotten);
+}
+
+TEST(RowCache, RowsThatAreUsedOftenStayWhenManyOthersPassBy) {
+  Harness harness({.bytes = 64 << 10});
+  const uint64_t capacity = harness.cache().Statistics().capacity;
+  std::vector<uint64_t> hot(capacity / 2);
+  for (size_t i = 0; i < hot.size(); ++i) hot[i] = Mix64(i);
+  uint64_t next = 1 << 20;
+  for (uint64_t version = 1; version < 60; ++version) {
+    const Harness::Found found = harness.Find(hot);
+    harness.Answer(hot, found.versions, version, version, [](size_t) { return true; });
+    std::vector<uint64_t> passing(capacity);
+    for (uint64_t& id : passing) id = Mix64(next++);
+    harness.Find(passing);
+    harness.Bring(passing, version);
+  }
+  const Harness::Found found = harness.Find(hot);
+  EXPECT_GT(std::count(found.copies.begin(), found.copies.end(), RowCache::kAsk), hot.size() * 95 / 100);
+}
+
+TEST(RowCache, GradientsOfARowAreAddedUpUntilTheirBound) {
+  Harness harness({.bytes = 1 << 20, .push_bound = 3});
+  harness.Bring({5}, 20);
+  const std::vector<uint64_t> ids = {5, 9};
+  const std::vector<float> gradients = {1, 2, 3, 10, 20, 30};
+  HeldGradients out;
+  harness.cache().Absorb(ids, gradients.data(), 1, {{21}}, &out);
+  EXPECT_THAT(out.ids, ElementsAre(9));  // without a copy a gradient has no place to stay
+  EXPECT_THAT(out.sums, ElementsAre(10, 20, 30));
+  EXPECT_THAT(out.versions, ElementsAre(21));
+  out.Clear();
+  harness.cache().Absorb({{5}}, gradients.data(), 1, {{22}}, &out);
+  EXPECT_THAT(out.ids, ElementsAre());
+  EXPECT_EQ(harness.cache().Statistics().held_rows, 1);
+  harness.cache().Absorb({{5}}, gradients.data(), 1, {{23}}, &out);
+  EXPECT_THAT(out.ids, ElementsAre(5));
+  EXPECT_THAT(out.sums, ElementsAre(3, 6, 9));
+  EXPECT_THAT(out.versions, ElementsAre(21));  // of the oldest
+  EXPECT_EQ(harness.cache().Statistics().held_rows, 0);
+  EXPECT_EQ(harness.cache().Statistics().held_gradients, 3);
+}
+
+TEST(RowCache, CopiesFollowTheWorkersOwnGradients) {
+  Harness harness({.bytes = 1 << 20, .push_bound = 10, .local_update = true});
+  harness.Bring({5}, 20);
+  const std::vector<float> gradient = {2, 4, 8};
+  HeldGradients out;
+  harness.cache().Absorb({{5}}, gradient.data(), 0.5f, {}, &out);
+  EXPECT_THAT(harness.Find({5}).rows, ElementsAre(5 - 0.5f, 20 - 1, 25 - 2));  // 0.5 * 0.5 of the gradient
+  // A row that comes anew lacks what is held back.
+  harness.Bring({5}, 30);
+  EXPECT_THAT(harness.Find({5}).rows, ElementsAre(5 - 1, 30 - 2, 35 - 4));
+}
+
+// Sums of what went in and what came out, over evictions, new generations, bounds and flushes, with several
+// threads.
+TEST(RowCache, LosesNoGradient) {
+  Harness harness({.bytes = 32 << 10, .recheck = 2, .push_bound = 4, .local_update = true});
+  constexpr int kThreads = 3;
+  std::vector<std::map<uint64_t, std::vector<double>>> in(kThreads), came_out(kThreads);
+  std::vector<std::thread> threads;
+  const auto add = [](const HeldGradients& held, std::map<uint64_t, std::vector<double>>* sums) {
+    for (size_t i = 0; i < held.ids.size(); ++i) {
+      std::vector<double>& sum = sums->try_emplace(held.ids[i], kDim).first->second;
+      for (uint32_t d = 0; d < kDim; ++d) sum[d] += held.sums[i * kDim + d];
+    }
+  };
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      CounterRandom random(5, t);
+      const ShardMap map = ShardMap::Even(1);
+      for (uint64_t step = 1; step < 400; ++step) {
+        std::vector<uint64_t> ids(40);
+        for (uint64_t& id : ids) id = random.Below(1 + random.Below(1500));
+        std::vector<float> rows(ids.size() * kDim), gradients(ids.size() * kDim);
+        std::vector<uint32_t> versions(ids.size()), positions(ids.size());
+        std::vector<RowCache::Copy> copies(ids.size());
+        std::vector<uint8_t> sent(ids.size());
+        harness.cache().Find(ids, step, rows.data(), versions.data(), copies.data());
+        for (size_t i = 0; i < ids.size(); ++i) {
+          positions[i] = static_cast<uint32_t>(i);
+          sent[i] = versions[i] == 0 || random.Below(4) == 0;
+          for (uint32_t d = 0; d < kDim; ++d)
+            gradients[i * kDim + d] = static_cast<float>(random.Below(16)) / 8 - 1;
+        }
+        const uint64_t server_version[] = {step}, generation[] = {1 + step / 150};
+        harness.cache().Accept({.ids = ids,
+                                .asked = versions.data(),
+                                .sent = sent.data(),
+                                .positions = positions.data(),
+                                .rows = rows.data(),
+                                .versions = server_version,
+                                .generations = generation,
+                                .step = step});
+        HeldGradients mine{.ids = ids, .versions = {}, .sums = gradients};
+        add(mine, &in[t]);
+        HeldGradients out;
+        harness.cache().Absorb(ids, gradients.data(), 1, server_version, &out);
+        std::vector<uint64_t> pulled;
+        if (random.Below(50) == 0) harness.cache().TakeHeld(&out, &pulled);
+        add(out, &came_out[t]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  HeldGradients rest;
+  std::vector<uint64_t> pulled;
+  harness.cache().TakeHeld(&rest, &pulled);
+  EXPECT_THAT(pulled, ElementsAre(399));
+  EXPECT_FALSE(rest.ids.empty());
+  add(rest, &came_out[0]);
+  std::map<uint64_t, std::vector<double>> total;
+  for (int t = 0; t < kThreads; ++t) {
+    for (const auto& [id, sum] : in[t]) {
+      for (uint32_t d = 0; d < kDim; ++d) total.try_emplace(id, kDim).first->second[d] += sum[d];
+    }
+    for (const auto& [id, sum] : came_out[t]) {
+      for (uint32_t d = 0; d < kDim; ++d) total.try_emplace(id, kDim).first->second[d] -= sum[d];
+    }
+  }
+  for (const auto& [id, sum] : total) EXPECT_THAT(sum, Each(0.0)) << id;
+  const CacheStatistics statistics = harness.cache().Statistics();
+  EXPECT_EQ(statistics.held_rows, 0);
+  EXPECT_GT(statistics.evicted, 0);
+  EXPECT_GT(statistics.held_gradients, 1000);
+}
+
+TEST(SortIds, SortsWithPositions) {
+  CounterRandom random(1, 1);
+  for (const int bits : {1, 11, 12, 20, 45, 64}) {
+    std::vector<uint64_t> ids(1 + random.Below(3000));
+    std::vector<uint32_t> positions(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ids[i] = random() >> (64 - bits);
+      positions[i] = static_cast<uint32_t>(i);
+    }
+    const std::vector<uint64_t> before = ids;
+    SortIds(&ids, &positions);
+    EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
+    for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(ids[i], before[positions[i]]);
+    std::sort(positions.begin(), positions.end());
+    for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(positions[i], i);
+  }
+}
+
+TEST(CacheOptions, WhatWouldBreakATablesPromiseIsRefused) {
+  const CacheOptions good = {.bytes = 1 << 20};
+  TANDEM_EXPECT_OK(ValidateCacheOptions(Table(Async()), good));
+  TANDEM_EXPECT_OK(ValidateCacheOptions(Table(Bounded(4)), good));
+  TANDEM_EXPECT_OK(ValidateCacheOptions(Table(Sync()), {}));  // none at all
+  const auto refused = [](const v1::TableConfig& table, const CacheOptions& options, const std::string& why) {
+    EXPECT_THAT(ValidateCacheOptions(table, options),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
+  };
+  refused(Table(Sync()), good, "'t': cache: the table is synchronous");
+  refused(DenseTable("d", 10, Sgd(1), Zeros()), good, "dense");
+  refused(Table(), {.bytes = 100}, "bytes is 100");
+  refused(Table(), {.bytes = 1 << 20, .max_age = uint64_t{1} << 31}, "max_age");
+  refused(Table(), {.bytes = 1 << 20, .push_bound = 0}, "push_bound is 0");
+  v1::UpdateMode gba;
+  gba.set_kind(v1::UpdateMode::GBA);
+  gba.set_staleness(50);
+  gba.set_global_batch(4);
+  refused(Table(gba), {.bytes = 1 << 20, .max_age = 50}, "staleness of 50");
+  refused(Table(gba), {.bytes = 1 << 20, .max_age = 10, .push_bound = 2}, "push_bound 1");
+  TANDEM_EXPECT_OK(ValidateCacheOptions(Table(gba), {.bytes = 1 << 20, .max_age = 49}));
+}
+
+}  // namespace
+}  // namespace tandem::ps

@@ -1,0 +1,122 @@
+// What a worker's calls may hold in memory together: ClientOptions::max_bytes_in_flight.
+
+#include <deque>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ps/client/client.h"
+#include "ps/table.h"
+#include "tests/testing/ps_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::ps {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+constexpr uint32_t kDim = 8;
+constexpr size_t kIds = 100;
+constexpr uint64_t kCallBytes = kIds * (sizeof(uint64_t) + kDim * sizeof(float));
+
+// A pull of step 1 waits on the server until both workers have pushed step 0, so that a test says how long a
+// call is under way.
+class ClientLimitsTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Client> Connect(uint32_t worker, WhenFull when_full) {
+    absl::StatusOr<std::unique_ptr<Client>> client =
+        Client::Connect(cluster_.Channels(),
+                        {.worker = worker, .max_bytes_in_flight = 2 * kCallBytes, .when_full = when_full});
+    TANDEM_EXPECT_OK(client);
+    v1::TableConfig table = EmbeddingTable("t", kDim, Sgd(0.1f), Zeros());
+    table.set_num_workers(2);
+    *table.mutable_update_mode() = Sync();
+    TANDEM_EXPECT_OK((*client)->CreateTable(table));
+    return *std::move(client);
+  }
+  // Starts a pull of step 1.
+  void Start(Client* client, absl::StatusOr<PullVersions>* result, absl::Notification* done) {
+    rows_.push_back(std::vector<float>(kIds * kDim));
+    client->PullAsync(/*step=*/1, /*read_only=*/false,
+                      {{.table = "t", .ids = ids_, .rows = rows_.back().data()}},
+                      [result, done](absl::StatusOr<PullVersions> versions) {
+                        *result = std::move(versions);
+                        done->Notify();
+                      });
+  }
+  absl::Status PushStep0(Client* client) {
+    return client->Push(/*step=*/0, {{.table = "t", .ids = {}, .gradients = nullptr}});
+  }
+
+  testing::PsCluster cluster_{1};
+  std::vector<uint64_t> ids_ = [] {
+    std::vector<uint64_t> ids(kIds);
+    for (size_t i = 0; i < kIds; ++i) ids[i] = i;
+    return ids;
+  }();
+  std::deque<std::vector<float>> rows_;
+};
+
+TEST_F(ClientLimitsTest, ACallThatDoesNotFitIsRefusedWhereTheClientIsToldSo) {
+  const auto a = Connect(0, WhenFull::kFail), b = Connect(1, WhenFull::kFail);
+  absl::StatusOr<PullVersions> results[3];
+  absl::Notification done[3];
+  for (int i = 0; i < 3; ++i) Start(a.get(), &results[i], &done[i]);
+  EXPECT_TRUE(done[2].HasBeenNotified());
+  EXPECT_THAT(results[2], StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_bytes_in_flight")));
+  EXPECT_FALSE(done[0].HasBeenNotified());
+  // What holds nothing always fits; the others are answered, and give back what they held.
+  TANDEM_ASSERT_OK(PushStep0(a.get()));
+  TANDEM_ASSERT_OK(PushStep0(b.get()));
+  for (int i = 0; i < 2; ++i) {
+    done[i].WaitForNotification();
+    TANDEM_EXPECT_OK(results[i]);
+  }
+  absl::Notification again;
+  Start(a.get(), &results[2], &again);
+  again.WaitForNotification();
+  TANDEM_EXPECT_OK(results[2]);
+}
+
+TEST_F(ClientLimitsTest, ACallThatDoesNotFitWaitsForTheOthers) {
+  const auto a = Connect(0, WhenFull::kWait), b = Connect(1, WhenFull::kWait);
+  absl::StatusOr<PullVersions> results[3];
+  absl::Notification done[3], started;
+  for (int i = 0; i < 2; ++i) Start(a.get(), &results[i], &done[i]);
+  std::thread third([&] {
+    Start(a.get(), &results[2], &done[2]);
+    started.Notify();
+  });
+  // It can only start once both of the step's pushes have let the first two go.
+  TANDEM_ASSERT_OK(PushStep0(a.get()));
+  EXPECT_FALSE(started.HasBeenNotified());
+  TANDEM_ASSERT_OK(PushStep0(b.get()));
+  third.join();
+  for (int i = 0; i < 3; ++i) {
+    done[i].WaitForNotification();
+    TANDEM_EXPECT_OK(results[i]);
+  }
+}
+
+TEST_F(ClientLimitsTest, APushIsCountedToo) {
+  const auto a = Connect(0, WhenFull::kFail);
+  absl::StatusOr<PullVersions> results[2];
+  absl::Notification done[2];
+  for (int i = 0; i < 2; ++i) Start(a.get(), &results[i], &done[i]);
+  const std::vector<float> gradients(kIds * kDim, 1.0f);
+  EXPECT_THAT(a->Push(/*step=*/0, {{.table = "t", .ids = ids_, .gradients = gradients.data()}}),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  // The step's push was not sent: it can be sent once more.
+  const auto b = Connect(1, WhenFull::kFail);
+  TANDEM_EXPECT_OK(PushStep0(b.get()));
+  TANDEM_EXPECT_OK(PushStep0(a.get()));
+  for (int i = 0; i < 2; ++i) done[i].WaitForNotification();
+}
+
+}  // namespace
+}  // namespace tandem::ps

@@ -1,0 +1,133 @@
+// Global-batch aggregation through the client: server 0 places a push, the others group as it does.
+
+#include <atomic>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ps/client/client.h"
+#include "ps/table.h"
+#include "tests/testing/ps_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::ps {
+namespace {
+
+using tandem::testing::PsCluster;
+
+constexpr uint32_t kServers = 3, kWorkers = 3;
+
+v1::TableConfig SumTable(const v1::UpdateMode& mode) {
+  v1::TableConfig config = EmbeddingTable("user", 1, Sgd(1.0f), Zeros());
+  config.set_num_workers(kWorkers);
+  *config.mutable_update_mode() = mode;
+  return config;
+}
+
+// Each worker pulls and pushes 1 for each of 30 ids, spread over all servers, `steps` times; `after` runs
+// after each push.
+void Train(PsCluster& cluster, const v1::TableConfig& config, uint64_t steps, rpc::FaultInjector injector,
+           const std::function<void(uint32_t worker, uint64_t step)>& after) {
+  std::vector<std::thread> workers;
+  for (uint32_t w = 0; w < kWorkers; ++w) {
+    workers.emplace_back([&, w] {
+      absl::StatusOr<std::unique_ptr<Client>> client = cluster.Connect(w, injector);
+      TANDEM_CHECK_MSG(client.ok(), client.status().ToString());
+      absl::Status made = (*client)->CreateTable(config);
+      TANDEM_CHECK_MSG(made.ok(), made.ToString());
+      std::vector<uint64_t> ids(30);
+      for (size_t i = 0; i < ids.size(); ++i) ids[i] = i * 977;
+      std::vector<float> rows(ids.size()), ones(ids.size(), 1.0f);
+      for (uint64_t step = 0; step < steps; ++step) {
+        auto versions = (*client)->Pull(step, false, {{.table = "user", .ids = ids, .rows = rows.data()}});
+        TANDEM_CHECK_MSG(versions.ok(), versions.status().ToString());
+        const absl::Status pushed = (*client)->Push(
+            step,
+            {{.table = "user", .ids = ids, .gradients = ones.data(), .pulled_versions = (*versions)[0]}});
+        TANDEM_CHECK_MSG(pushed.ok(), pushed.ToString());
+        after(w, step);
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+}
+
+TEST(GbaClient, AllServersMakeTheSameUpdates) {
+  PsCluster cluster(kServers);
+  Train(cluster, SumTable(Gba(/*staleness=*/0, /*global_batch=*/4)), 40, nullptr, [](uint32_t, uint64_t) {});
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto servers, client->ListTablesPerServer(0));
+  const uint64_t stale = servers[0][0].statistics().stale_pushes();
+  for (const auto& server : servers) {
+    EXPECT_EQ(server[0].statistics().version(), kWorkers * 40 / 4);
+    EXPECT_EQ(server[0].statistics().stale_pushes(), stale);
+    EXPECT_EQ(server[0].statistics().kept_pushes(), 0);
+  }
+}
+
+TEST(GbaClient, EachIdHasTheSamePushesOnWhicheverServerItLives) {
+  PsCluster cluster(kServers);
+  const v1::TableConfig config = SumTable(Gba(1, 2));
+  Train(cluster, config, 30, nullptr, [](uint32_t, uint64_t) {});
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK(client->CreateTable(config));
+  TANDEM_ASSERT_OK(client->Flush("user"));
+  std::vector<uint64_t> ids(30);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = i * 977;
+  std::vector<float> rows(ids.size());
+  TANDEM_ASSERT_OK(client->Pull(0, true, {{.table = "user", .ids = ids, .rows = rows.data()}}).status());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto tables, client->ListTables());
+  const uint64_t stale = tables[0].statistics().stale_pushes() / kServers;
+  EXPECT_THAT(rows, ::testing::Each(-static_cast<float>(kWorkers * 30 - stale)));
+}
+
+TEST(GbaClient, ChangesOfModeUnderLoadLoseNothing) {
+  const v1::UpdateMode modes[] = {Sync(), Bounded(2), Async(), Gba(1000)};
+  for (const v1::UpdateMode& from : modes) {
+    for (const v1::UpdateMode& to : modes) {
+      SCOPED_TRACE(FormatUpdateMode(from) + " and " + FormatUpdateMode(to));
+      PsCluster cluster(2);
+      const v1::TableConfig config = SumTable(from);
+      TANDEM_ASSERT_OK_AND_ASSIGN(auto control, cluster.Connect());
+      TANDEM_ASSERT_OK(control->CreateTable(config));
+      Train(cluster, config, 20, nullptr, [&](uint32_t worker, uint64_t step) {
+        if (worker != 0 || step % 4 != 3) return;
+        const absl::Status changed = control->SetUpdateMode("user", step % 8 == 3 ? to : from);
+        TANDEM_CHECK_MSG(changed.ok(), changed.ToString());
+      });
+      TANDEM_ASSERT_OK(control->SetUpdateMode("user", Async()));
+      const uint64_t id[] = {977};
+      float row = 0;
+      TANDEM_ASSERT_OK(control->Pull(0, true, {{.table = "user", .ids = id, .rows = &row}}).status());
+      EXPECT_EQ(row, -static_cast<float>(kWorkers * 20));
+      TANDEM_ASSERT_OK_AND_ASSIGN(const auto servers, control->ListTablesPerServer(0));
+      for (const auto& server : servers) EXPECT_EQ(server[0].statistics().kept_pushes(), 0);
+    }
+  }
+}
+
+TEST(GbaClient, LostAnswersApplyNothingTwiceAndGroupAlike) {
+  PsCluster cluster(2);
+  std::atomic<int> calls{0};
+  // Every fifth push is applied, but its answer is lost: the client sends it again.
+  const rpc::FaultInjector injector = [&calls](absl::string_view method, int64_t) {
+    const bool lost = method == "/tandem.v1.ParameterServer/Push" && calls.fetch_add(1) % 5 == 0;
+    return rpc::Fault{.kind = lost ? rpc::Fault::Kind::kFailAfter : rpc::Fault::Kind::kNone};
+  };
+  Train(cluster, SumTable(Gba(1000, 3)), 20, injector, [](uint32_t, uint64_t) {});
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto servers, client->ListTablesPerServer(0));
+  for (const auto& server : servers) EXPECT_EQ(server[0].statistics().version(), kWorkers * 20 / 3);
+}
+
+TEST(GbaClient, ServersTellOfThemselves) {
+  PsCluster cluster(2);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto servers, client->ListServers());
+  ASSERT_EQ(servers.size(), 2);
+  EXPECT_EQ(servers[1].index(), 1);
+  EXPECT_GT(servers[1].rss_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace tandem::ps

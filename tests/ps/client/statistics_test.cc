@@ -1,0 +1,101 @@
+#include "ps/client/statistics.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::ps {
+namespace {
+
+using ::testing::ElementsAre;
+
+v1::TableInfo Info(const std::string& name, uint64_t rows) {
+  v1::TableInfo info;
+  info.mutable_config()->set_name(name);
+  info.mutable_statistics()->set_rows(rows);
+  info.mutable_statistics()->set_bytes(rows * 10);
+  return info;
+}
+v1::LatencyHistogram Latency(std::initializer_list<uint64_t> counts) {
+  v1::LatencyHistogram histogram;
+  for (const uint64_t count : counts) {
+    histogram.add_counts(count);
+    histogram.set_sum_us(histogram.sum_us() + 10.0 * static_cast<double>(count));
+  }
+  return histogram;
+}
+
+TEST(SumTables, AddsWhatServersSay) {
+  v1::TableInfo here = Info("user", 10), there = Info("user", 30);
+  *here.mutable_statistics()->mutable_pull_latency() = Latency({1, 2});
+  *there.mutable_statistics()->mutable_pull_latency() = Latency({0, 1, 4});
+  for (const uint64_t count : {3, 1}) here.mutable_statistics()->add_staleness_histogram(count);
+  for (const uint64_t count : {0, 0, 4}) there.mutable_statistics()->add_staleness_histogram(count);
+  here.mutable_statistics()->set_staleness_mean(0.25);
+  there.mutable_statistics()->set_staleness_mean(2);
+  here.mutable_statistics()->set_version(7);
+  there.mutable_statistics()->set_version(8);
+  for (const auto& [id, pulls] : std::vector<std::pair<uint64_t, uint64_t>>{{1, 50}, {3, 20}}) {
+    v1::HotId* hot = here.mutable_statistics()->add_hottest();
+    hot->set_id(id);
+    hot->set_pulls(pulls);
+  }
+  v1::HotId* hot = there.mutable_statistics()->add_hottest();
+  hot->set_id(2);
+  hot->set_pulls(30);
+  const std::vector<v1::TableInfo> sums = SumTables({{here, Info("item", 5)}, {there}}, /*hottest=*/2);
+  ASSERT_EQ(sums.size(), 2);
+  const v1::TableStatistics& s = sums[0].statistics();
+  EXPECT_EQ(s.rows(), 40);
+  EXPECT_EQ(s.bytes(), 400);
+  EXPECT_DOUBLE_EQ(s.bytes_per_row(), 10.0);
+  EXPECT_EQ(s.version(), 8);
+  EXPECT_THAT(s.pull_latency().counts(), ElementsAre(1, 3, 4));
+  EXPECT_DOUBLE_EQ(s.pull_latency().sum_us(), 80.0);
+  EXPECT_THAT(s.staleness_histogram(), ElementsAre(3, 1, 4));
+  EXPECT_DOUBLE_EQ(s.staleness_mean(), 9.0 / 8);
+  ASSERT_EQ(s.hottest_size(), 2);
+  EXPECT_EQ(s.hottest(0).id(), 1);
+  EXPECT_EQ(s.hottest(1).id(), 2);
+  EXPECT_EQ(sums[1].statistics().rows(), 5);
+}
+
+TEST(SumTables, EveryFieldOfTheStatisticsIsSummed) {
+  // A field that is added to the message and forgotten here would stay what the first server says.
+  v1::TableInfo one = Info("user", 0);
+  const google::protobuf::Reflection* reflection = one.statistics().GetReflection();
+  const google::protobuf::Descriptor* descriptor = one.statistics().GetDescriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = descriptor->field(i);
+    if (field->is_repeated() || field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64)
+      continue;
+    reflection->SetUInt64(one.mutable_statistics(), field, 7);
+  }
+  const v1::TableStatistics sum = SumTables({{one}, {one}}, 0)[0].statistics();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = descriptor->field(i);
+    if (field->is_repeated() || field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64)
+      continue;
+    const bool is_maximum = field->name() == "version" || field->name() == "staleness_max";
+    EXPECT_EQ(reflection->GetUInt64(sum, field), is_maximum ? 7u : 14u) << field->name();
+  }
+}
+
+TEST(Quantile, IsWithinItsBin) {
+  EXPECT_EQ(QuantileUs(v1::LatencyHistogram(), 0.5), 0.0);
+  const v1::LatencyHistogram histogram = Latency({0, 0, 0, 98, 0, 2});  // 4 to 8 us; 16 to 32
+  EXPECT_EQ(CountOf(histogram), 100);
+  EXPECT_GE(QuantileUs(histogram, 0.5), 4.0);
+  EXPECT_LE(QuantileUs(histogram, 0.5), 8.0);
+  EXPECT_GT(QuantileUs(histogram, 0.99), 16.0);
+  EXPECT_LE(QuantileUs(histogram, 1.0), 32.0);
+  EXPECT_LE(QuantileUs(Latency({5}), 0.99), 1.0);
+}
+
+TEST(SinceEarlier, IsWhatWasAdded) {
+  EXPECT_THAT(Since(Latency({5, 6}), Latency({2, 6})).counts(), ElementsAre(3, 0));
+  EXPECT_THAT(Since(Latency({1, 0}), Latency({2, 6})).counts(), ElementsAre(1, 0));  // started anew
+  EXPECT_THAT(Since(Latency({1, 2}), v1::LatencyHistogram()).counts(), ElementsAre(1, 2));
+}
+
+}  // namespace
+}  // namespace tandem::ps

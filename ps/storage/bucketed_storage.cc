@@ -61,6 +61,7 @@ BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buc
       locks_(std::make_unique<Lock[]>(lock_mask_ + 1)),
       doors_(std::make_unique<Lock[]>(lock_mask_ + 1)),
       borders_(tier_ == nullptr ? nullptr : std::make_unique<Border[]>(num_buckets)) {
+  for (uint32_t b = 0; tier_ != nullptr && b < num_buckets; ++b) borders_[b].left = SeenFilter(bucket_quota_);
   buckets_.reserve(num_buckets);
   for (uint32_t b = 0; b < num_buckets; ++b) buckets_.emplace_back(&layout_, &pool_, &arena_, &heads_[b]);
   // Made when they are first needed: a server has counters only for the buckets that are its.
@@ -90,8 +91,8 @@ StorageStatistics BucketedStorage::Statistics() const {
     if (!filters_.empty()) statistics.bytes += sizeof(filters_[b]) + filters_[b].capacity();
     if (tier_ != nullptr) {
       const Border& border = borders_[b];
-      statistics.bytes +=
-          sizeof(Border) + (border.young.capacity() + border.younger.capacity()) * (sizeof(uint64_t) + 1);
+      statistics.bytes += sizeof(Border) + border.left.bytes() +
+                          (border.young.capacity() + border.younger.capacity()) * (sizeof(uint64_t) + 1);
     }
   }
   {
@@ -202,6 +203,7 @@ void BucketedStorage::Clear() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (!filters_.empty()) filters_[b] = {};
     if (tier_ == nullptr) continue;
     cold_rows_.fetch_sub(borders_[b].cold.exchange(0), std::memory_order_relaxed);
+    borders_[b].left.Clear();
     borders_[b].young.clear();
     borders_[b].younger.clear();
   }

@@ -58,6 +58,7 @@
 #include "ps/storage/row_store.h"
 #include "ps/storage/table_storage.h"
 #include "ps/tiers/cold_tier.h"
+#include "ps/tiers/seen_filter.h"
 
 namespace tandem::ps {
 
@@ -131,6 +132,8 @@ class BucketedStorage : public TableStorage {
   // What a bucket of a table with a tier has beside its rows.
   struct Border {
     std::atomic<uint32_t> cold{0};  // its cold rows; grows under the door alone, shrinks under the lock alone
+    // The ids of all rows that have ever left memory: changes under door and lock alone.
+    SeenFilter left{0};
     // Ids whose rows came to memory lately, which eviction spares: a row that a pull has brought must still
     // be there when its push comes, or each would read it. Guarded by the lock.
     absl::flat_hash_set<uint64_t> young, younger;

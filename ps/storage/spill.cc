@@ -85,8 +85,9 @@ absl::Status BucketedStorage::AskTier(absl::Span<const Grouping::Item> run, Scra
   scratch->cold_keys.clear();
   for (size_t i = 0; i < run.size(); ++i) {
     const uint32_t bucket = BucketOfHash(run[i].hash);
-    // Grows only under the door alone: 0 stays 0.
+    // Grows only under the door alone: 0 stays 0. New ids seldom get further than this.
     if (borders_[bucket].cold.load(std::memory_order_relaxed) == 0) continue;
+    if (!borders_[bucket].left.MayContain(run[i].id)) continue;
     scratch->cold_at[i] = static_cast<uint32_t>(scratch->cold_keys.size());
     scratch->cold_keys.push_back({bucket, run[i].id});
   }
@@ -243,7 +244,7 @@ absl::Status BucketedStorage::RestoreOverTier(uint64_t id, const float* floats, 
   {
     absl::ReaderMutexLock door(&DoorOfBucket(bucket));
     uint8_t found = 0;
-    if (borders_[bucket].cold.load(std::memory_order_relaxed) > 0) {
+    if (borders_[bucket].cold.load(std::memory_order_relaxed) > 0 && borders_[bucket].left.MayContain(id)) {
       std::vector<char> row(cold_row_bytes_);
       const ColdTier::Key key = {bucket, id};
       TANDEM_RETURN_IF_ERROR(tier_->Get({&key, 1}, cold_row_bytes_, row.data(), &found));
@@ -307,6 +308,7 @@ void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) 
         continue;  // updated since: not cold after all
       }
       store.Erase(ids[i]);
+      borders_[bucket].left.Add(ids[i]);
       ++left;
     }
     num_rows_.fetch_sub(left, std::memory_order_relaxed);

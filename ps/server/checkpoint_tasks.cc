@@ -188,15 +188,17 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
                           : std::make_shared<ServerTable>(files.front()->header().config(), nullptr,
                                                           &buffers_, options_.index == 0);
     const v1::TableConfig config = to.table->config();
-    to.storage = NewStorage(config);
+    TANDEM_ASSIGN_OR_RETURN(to.storage, NewStorage(config));
     const uint64_t made = to.storage->rows();
     to.storage->Clear();
     TANDEM_ASSIGN_OR_RETURN(to.clocks, Clocks(files, config));
+    // First of all: rows that leave memory while they are read are chosen by their age.
+    for (const auto& file : files) to.version = std::max(to.version, file->header().version());
+    to.storage->SetClock(to.version);
     for (const auto& file : files) {
       TANDEM_RETURN_IF_ERROR(CheckCompatible(file->header().config(), config, file->path()));
       TANDEM_RETURN_IF_ERROR(LoadRows(*file, config, *to.storage));
       const v1::TableFileHeader& header = file->header();
-      to.version = std::max(to.version, header.version());
       const bool same =
           header.num_servers() == options_.num_servers && header.num_buckets() == shard_map_.num_buckets();
       same_servers = same_servers && same;
@@ -208,7 +210,6 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
       return absl::DataLossError(absl::StrCat(directory, ": dense table '", name, "' has ",
                                               to.storage->rows(), " of this server's ", made, " rows"));
     }
-    to.storage->SetClock(to.version);
     response.set_rows(response.rows() + to.storage->rows());
   }
   TANDEM_RETURN_IF_ERROR(BetweenPushes([&](Waiters* released) {

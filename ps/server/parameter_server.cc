@@ -124,10 +124,25 @@ v1::ServerStatistics ParameterServer::Impl::Statistics() const {
   return statistics;
 }
 
-std::unique_ptr<TableStorage> ParameterServer::Impl::NewStorage(const v1::TableConfig& config) const {
-  return TableStorage::Create(config, shard_map_.num_buckets(), [this](uint32_t bucket) {
-    return shard_map_.OwnerOfBucket(bucket) == options_.index;
-  });
+absl::StatusOr<std::unique_ptr<TableStorage>> ParameterServer::Impl::NewStorage(
+    const v1::TableConfig& config) const {
+  std::unique_ptr<ColdTier> tier;
+  if (config.spill()) {
+    if (options_.cold_store == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("table '", config.name(), "': spill is set, but server ", options_.index,
+                       " was given no directory for rows on disk; start it with --spill-dir DIR"));
+    }
+    absl::StatusOr<std::unique_ptr<ColdTier>> made = options_.cold_store->NewTier(config.name());
+    if (!made.ok()) {
+      return Annotate(made.status(), absl::StrCat("table '", config.name(), "': server ", options_.index));
+    }
+    tier = *std::move(made);
+  }
+  return TableStorage::Create(
+      config, shard_map_.num_buckets(),
+      [this](uint32_t bucket) { return shard_map_.OwnerOfBucket(bucket) == options_.index; },
+      std::move(tier));
 }
 
 absl::Status ParameterServer::Impl::CreateTable(const v1::TableConfig& config) {
@@ -150,7 +165,8 @@ absl::Status ParameterServer::Impl::CreateTable(const v1::TableConfig& config) {
     }
   }
   // Only this thread creates tables, so the name is still free below.
-  auto table = std::make_shared<ServerTable>(config, NewStorage(config), &buffers_, options_.index == 0);
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableStorage> storage, NewStorage(config));
+  auto table = std::make_shared<ServerTable>(config, std::move(storage), &buffers_, options_.index == 0);
   absl::MutexLock lock(&tables_mutex_);
   tables_.emplace(config.name(), std::move(table));
   return absl::OkStatus();

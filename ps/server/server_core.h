@@ -61,7 +61,8 @@ class ParameterServer::Impl {
   v1::ServerInfo Info() const;
   v1::ServerStatistics Statistics() const;
   absl::Status SetUpdateMode(const v1::SetUpdateModeRequest& request);
-  std::unique_ptr<TableStorage> NewStorage(const v1::TableConfig& config) const;
+  // FailedPrecondition when the table needs a disk that this server has not.
+  absl::StatusOr<std::unique_ptr<TableStorage>> NewStorage(const v1::TableConfig& config) const;
 
   // requests.cc: pulls and pushes.
   void HandlePull(std::shared_ptr<rpc::ServerCall> call);

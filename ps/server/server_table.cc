@@ -66,6 +66,10 @@ v1::TableInfo ServerTable::Info(size_t hottest) const {
   statistics->set_refused_rows(held.refused_rows);
   statistics->set_evicted_rows(held.evicted_rows);
   statistics->set_longest_pause_us(held.longest_pause_us);
+  statistics->set_spilled_rows(held.spilled_rows);
+  statistics->set_spilled_bytes(held.spilled_bytes);
+  statistics->set_spill_reads(held.spill_reads);
+  statistics->set_spill_writes(held.spill_writes);
   statistics->set_version(version());
   statistics->set_kept_bytes(waiting_bytes());
   absl::MutexLock lock(&mutex_);
@@ -296,10 +300,10 @@ void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
     const std::shared_ptr<TableStorage> storage = storage_;
     const auto begun = under_way_.insert(storage->clock());
     mutex_.Unlock();
-    const uint64_t missing = ApplyMerged(*storage, pushes).value();
+    const absl::StatusOr<uint64_t> missing = ApplyMerged(*storage, pushes);
     const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
     for (size_t i = 0; i < pushes.size(); ++i) {
-      counters_.AddAppliedPush(pushes[i]->ids.size(), i == 0 ? missing : 0,
+      counters_.AddAppliedPush(pushes[i]->ids.size(), i == 0 ? missing.value_or(0) : 0,
                                StalenessOf(before, pushes[i]->pulled_version));
     }
     mutex_.Lock();
@@ -336,7 +340,7 @@ void ServerTable::CollectReadyLocked(std::vector<Waiter>* released) {
   }
 }
 
-void ServerTable::CollectBlockedLocked(std::vector<std::function<void(uint64_t)>>* settled) {
+void ServerTable::CollectBlockedLocked(std::vector<TablePush::Settled>* settled) {
   const auto collect = [settled](TablePush& push) {
     if (push.settled) settled->push_back(std::exchange(push.settled, nullptr));
   };
@@ -350,13 +354,13 @@ void ServerTable::CollectBlockedLocked(std::vector<std::function<void(uint64_t)>
 
 std::vector<ServerTable::Waiter> ServerTable::Drain() {
   std::vector<Waiter> released;
-  std::vector<std::function<void(uint64_t)>> settled;
+  std::vector<TablePush::Settled> settled;
   {
     absl::MutexLock lock(&mutex_);
     ApplyReadyLocked(&released);
     CollectBlockedLocked(&settled);
   }
-  for (auto& done : settled) done(0);
+  for (auto& done : settled) done(uint64_t{0});
   return released;
 }
 
@@ -379,7 +383,8 @@ void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>*
       next->waiting.erase(next->waiting.begin());
       waiting_bytes_.fetch_sub(push.memory_bytes, std::memory_order_relaxed);
       const TablePush* const alone = &push;
-      const uint64_t missing = ApplyMerged(*storage_, {&alone, 1}).value();
+      // Acknowledged long ago: an error shows in the table's next calls.
+      const uint64_t missing = ApplyMerged(*storage_, {&alone, 1}).value_or(0);
       const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
       counters_.AddAppliedPush(push.ids.size(), missing, StalenessOf(before, push.pulled_version));
       if (!push.held_back) Advance(*next, push.step);

@@ -154,7 +154,7 @@ class ServerTable {
   static void Advance(Worker& worker, uint64_t step);
   void CollectReadyLocked(std::vector<Waiter>* released) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `settled` of pushes that are left waiting for others, not for a thread.
-  void CollectBlockedLocked(std::vector<std::function<void(uint64_t)>>* settled)
+  void CollectBlockedLocked(std::vector<TablePush::Settled>* settled)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies pushes as one update. Returns how many entries had no row, or why the table is damaged.
   absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage,

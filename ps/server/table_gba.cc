@@ -56,15 +56,15 @@ void ServerTable::ApplyBatchLocked(std::vector<TablePush> batch) {
     }
   }
   // An update of which nothing is left counts, too: versions must be those of the other servers.
-  const uint64_t missing =
-      (fresh.empty() ? storage->Apply({}, nullptr, {}) : ApplyMerged(*storage, fresh)).value();
+  const absl::StatusOr<uint64_t> missing =
+      fresh.empty() ? storage->Apply({}, nullptr, {}) : ApplyMerged(*storage, fresh);
   version_.fetch_add(1, std::memory_order_acq_rel);
   for (size_t i = 0; i < fresh.size(); ++i) {
-    counters_.AddAppliedPush(fresh[i]->ids.size(), i == 0 ? missing : 0,
+    counters_.AddAppliedPush(fresh[i]->ids.size(), i == 0 ? missing.value_or(0) : 0,
                              before > fresh[i]->pulled_version ? before - fresh[i]->pulled_version : 0);
   }
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i].settled) batch[i].settled(stale[i] ? 0 : missing);
+    if (batch[i].settled) batch[i].settled(stale[i] && missing.ok() ? uint64_t{0} : missing);
   }
   mutex_.Lock();
   --busy_;

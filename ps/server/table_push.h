@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 namespace tandem::ps {
@@ -29,8 +30,10 @@ struct TablePush {
   std::shared_ptr<const void> memory;  // keeps ids and gradients alive
   uint64_t memory_bytes = 0;
   // Runs once, under no lock: when the push is applied (with the entries its update dropped because their row
-  // is gone), or when it is kept to wait for other pushes (with 0).
-  std::function<void(uint64_t missing)> settled;
+  // is gone, or with the error because of which the table serves no more), or when it is kept to wait for
+  // other pushes (with 0).
+  using Settled = std::function<void(const absl::StatusOr<uint64_t>& missing)>;
+  Settled settled;
 };
 
 }  // namespace tandem::ps

@@ -108,6 +108,18 @@ class MemoryTier : public ColdTier {
   std::map<std::pair<uint32_t, uint64_t>, std::string> rows_;  // guarded by the disk's mutex
 };
 
+// Tiers of one disk, which the test owns.
+class MemoryStore : public ColdStore {
+ public:
+  explicit MemoryStore(MemoryDisk* disk) : disk_(disk) {}
+  absl::StatusOr<std::unique_ptr<ColdTier>> NewTier(absl::string_view) override {
+    return std::make_unique<MemoryTier>(disk_);
+  }
+
+ private:
+  MemoryDisk* const disk_;
+};
+
 }  // namespace tandem::ps::testing
 
 #endif  // TANDEM_TESTS_PS_TIERS_MEMORY_TIER_H_

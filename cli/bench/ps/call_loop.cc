@@ -43,7 +43,7 @@ void CallLoop::Start(Slot* slot, bool pull) {
   if (pull) {
     pulled.push_back({.table = kPsTable, .ids = ids, .rows = slot->rows.data()});
   } else {
-    pushed.push_back({.table = kPsTable, .ids = ids, .gradients = gradients_.data()});
+    pushed.push_back({.table = kPsTable, .ids = ids, .gradients = gradients_.data(), .repeats = false});
   }
   const auto done = [this, slot](absl::Status status) {
     slot->end = Clock::now();

@@ -14,8 +14,12 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/buffer_pool.h"
+#include "base/logging.h"
 #include "base/status.h"
+#include "ps/client/absorb.h"
 #include "ps/client/bytes_in_flight.h"
+#include "ps/client/cache/cached_part.h"
+#include "ps/client/cache/row_cache.h"
 #include "ps/client/pull_call.h"
 #include "ps/client/push_call.h"
 #include "ps/client/push_encoder.h"
@@ -55,6 +59,11 @@ class ClientImpl : public Client {
         map_(std::move(map)),
         channels_(std::move(channels)),
         next_sequence_(channels_.size(), 1) {}
+  ~ClientImpl() override {
+    if (absl::Status pushed = PushHeldBack(); !pushed.ok()) {
+      LogError(absl::StrCat("gradients that were held back are lost: ", pushed.message()));
+    }
+  }
 
   int num_servers() const override { return static_cast<int>(channels_.size()); }
 
@@ -93,12 +102,44 @@ class ClientImpl : public Client {
   }
 
   absl::Status SetUpdateMode(const std::string& table, const v1::UpdateMode& mode) override {
+    const absl::StatusOr<KnownTable> known = FindTable(table);
+    if (known.ok() && known->cache != nullptr) {
+      v1::TableConfig config = *known->config;
+      *config.mutable_update_mode() = mode;
+      TANDEM_RETURN_IF_ERROR(ValidateCacheOptions(config, known->cache->options()));
+    }
     v1::SetUpdateModeRequest request;
     request.set_table(table);
     *request.mutable_update_mode() = mode;
-    return CallAll<v1::SetUpdateModeResponse>("SetUpdateMode", request, options_.timeout, /*idempotent=*/true)
-        .status();
+    TANDEM_RETURN_IF_ERROR(CallAll<v1::SetUpdateModeResponse>("SetUpdateMode", request, options_.timeout,
+                                                              /*idempotent=*/true)
+                               .status());
+    absl::MutexLock lock(&tables_mutex_);
+    const auto found = tables_.find(table);
+    if (found == tables_.end()) return absl::OkStatus();
+    auto config = std::make_shared<v1::TableConfig>(*found->second.config);
+    *config->mutable_update_mode() = mode;
+    found->second.config = std::move(config);
+    return absl::OkStatus();
   }
+
+  absl::Status SetCache(const std::string& name, const CacheOptions& options) override {
+    TANDEM_ASSIGN_OR_RETURN(const KnownTable known, FindTable(name));
+    TANDEM_RETURN_IF_ERROR(ValidateCacheOptions(*known.config, options));
+    if (known.cache != nullptr && known.cache->holds()) TANDEM_RETURN_IF_ERROR(PushHeldBack());
+    std::shared_ptr<RowCache> cache;
+    if (options.bytes > 0) cache = std::make_shared<RowCache>(*known.config, options, &map_);
+    absl::MutexLock lock(&tables_mutex_);
+    tables_[name].cache = std::move(cache);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<CacheStatistics> CacheStatisticsOf(const std::string& name) override {
+    TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+    return table.cache == nullptr ? CacheStatistics() : table.cache->Statistics();
+  }
+
+  absl::Status PushHeldBack() override;
 
   absl::Status Flush(const std::string& table) override {
     v1::SetUpdateModeRequest request;
@@ -138,7 +179,15 @@ class ClientImpl : public Client {
         return;
       }
       bytes += BytesOf(part, table->config->dim());
-      resolved.push_back({std::move(part), table->config->dim(), table->wire});
+      std::shared_ptr<CachedPart> cached;
+      if (table->cache != nullptr && !read_only && part.pooling == v1::NONE) {
+        const bool sort = table->wire.pack_ids == PackIds::kAlways ||
+                          (table->wire.pack_ids == PackIds::kAuto && !ReadsInPlace(*channels_[0]));
+        cached = std::make_shared<CachedPart>(table->cache, part.ids, part.rows, step, sort);
+        part.ids = cached->asked();
+        part.repeats = false;
+      }
+      resolved.push_back({std::move(part), table->config->dim(), table->wire, std::move(cached)});
     }
     if (!Count(bytes, &done)) return;
     std::unique_ptr<Deduper> deduper = TakeDeduper();
@@ -148,7 +197,14 @@ class ClientImpl : public Client {
   }
 
   void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
-                 PushDone done) override;
+                 PushDone done) override {
+    {
+      absl::MutexLock lock(&sequence_mutex_);
+      last_step_ = std::max(last_step_, step);
+      last_factor_ = learning_rate_factor;
+    }
+    SendPush(step, std::move(parts), learning_rate_factor, /*held_back=*/false, std::move(done));
+  }
 
   absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) override {
     TANDEM_ASSIGN_OR_RETURN(DenseRows dense, FindDense(table, values.size()));
@@ -167,6 +223,7 @@ class ClientImpl : public Client {
   }
 
   absl::StatusOr<std::vector<std::string>> SaveCheckpoint(const std::string& directory) override {
+    TANDEM_RETURN_IF_ERROR(PushHeldBack());
     v1::SaveCheckpointRequest request;
     request.set_directory(directory);
     TANDEM_ASSIGN_OR_RETURN(
@@ -183,9 +240,13 @@ class ClientImpl : public Client {
   absl::Status LoadCheckpoint(const std::string& directory) override {
     v1::LoadCheckpointRequest request;
     request.set_directory(directory);
-    return CallAll<v1::LoadCheckpointResponse>("LoadCheckpoint", request, options_.checkpoint_timeout,
-                                               /*idempotent=*/false)
-        .status();
+    const absl::Status loaded =
+        CallAll<v1::LoadCheckpointResponse>("LoadCheckpoint", request, options_.checkpoint_timeout,
+                                            /*idempotent=*/false)
+            .status();
+    // Of some servers, even when others failed.
+    for (const auto& [name, cache] : Caches()) cache->Clear();
+    return loaded;
   }
 
  private:
@@ -226,7 +287,21 @@ class ClientImpl : public Client {
     std::shared_ptr<const v1::TableConfig> config;
     WireOptions wire;
     std::shared_ptr<ErrorFeedback> feedback;  // where the wire wants it
+    std::shared_ptr<RowCache> cache;          // where there is one
   };
+
+  // `held_back`: of steps that were pushed before (v1::PushRequest.held_back).
+  void SendPush(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, bool held_back,
+                PushDone done);
+
+  std::vector<std::pair<std::string, std::shared_ptr<RowCache>>> Caches() {
+    std::vector<std::pair<std::string, std::shared_ptr<RowCache>>> caches;
+    absl::MutexLock lock(&tables_mutex_);
+    for (const auto& [name, table] : tables_) {
+      if (table.cache != nullptr) caches.emplace_back(name, table.cache);
+    }
+    return caches;
+  }
 
   void Help(absl::FunctionRef<bool()> over) override {
     // With several servers each channel receives for itself: their answers are wanted at the same time.
@@ -313,10 +388,44 @@ class ClientImpl : public Client {
   std::atomic<bool> places_told_{false};  // by server 0's last answer to a push
   absl::Mutex sequence_mutex_;
   std::vector<uint64_t> next_sequence_ ABSL_GUARDED_BY(sequence_mutex_);  // per server
+  uint64_t last_step_ ABSL_GUARDED_BY(sequence_mutex_) = 0;               // that was pushed
+  float last_factor_ ABSL_GUARDED_BY(sequence_mutex_) = 1.0f;
 };
 
-void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
-                           PushDone done) {
+absl::Status ClientImpl::PushHeldBack() {
+  std::vector<AbsorbedPart> taken;
+  std::vector<std::string> names;
+  for (const auto& [name, cache] : Caches()) {
+    AbsorbedPart part = TakeHeldBack(*cache);
+    if (part.gradients.ids.empty()) continue;
+    taken.push_back(std::move(part));
+    names.push_back(name);
+  }
+  if (taken.empty()) return absl::OkStatus();
+  std::vector<PushPart> parts(taken.size());
+  for (size_t i = 0; i < taken.size(); ++i) {
+    parts[i].table = names[i];
+    taken[i].PutInto(&parts[i]);
+  }
+  uint64_t step;
+  float factor;
+  {
+    absl::MutexLock lock(&sequence_mutex_);
+    step = last_step_;
+    factor = last_factor_;
+  }
+  absl::Notification finished;
+  absl::Status result;
+  SendPush(step, std::move(parts), factor, /*held_back=*/true, [&](absl::Status status) {
+    result = std::move(status);
+    finished.Notify();
+  });
+  finished.WaitForNotification();  // the calls end by their own deadlines
+  return result.ok() ? result : Annotate(result, "gradients held back by caches");
+}
+
+void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
+                          bool held_back, PushDone done) {
   std::vector<KnownTable> tables;
   std::vector<uint32_t> dims;
   std::vector<float> norms;
@@ -338,7 +447,12 @@ void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float lea
   }
   if (!Count(bytes, &done)) return;
   std::vector<std::vector<float>> scaled;
-  if (clipped) ClipGlobalNorms(dims, norms, &parts, &scaled);
+  if (clipped && !held_back) ClipGlobalNorms(dims, norms, &parts, &scaled);
+  std::vector<AbsorbedPart> absorbed(parts.size());
+  for (size_t p = 0; p < parts.size() && !held_back; ++p) {
+    if (tables[p].cache == nullptr || parts[p].pooling != v1::NONE) continue;
+    AbsorbPart(*tables[p].cache, learning_rate_factor, &parts[p], &absorbed[p]);
+  }
   std::vector<WiredPush> wired;
   wired.reserve(parts.size());
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -358,6 +472,7 @@ void ClientImpl::PushAsync(uint64_t step, std::vector<PushPart> parts, float lea
     header.set_epoch(options_.epoch);
     header.set_sequence(NextSequence(s));
     header.set_step(step);
+    header.set_held_back(held_back);
     header.set_learning_rate_factor(learning_rate_factor);
     call->Add(s, std::move(request));
   }

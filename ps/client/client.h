@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "ps/client/cache/cache_options.h"
 #include "ps/client/error_feedback.h"
 #include "ps/client/wire_options.h"
 #include "rpc/channel.h"
@@ -100,6 +101,20 @@ class Client {
   virtual absl::Status SetWire(const std::string& table, const WireOptions& options) = 0;
   // What error feedback holds and has dropped; zeros for a table without it.
   virtual absl::StatusOr<ErrorFeedbackStatistics> FeedbackStatistics(const std::string& table) = 0;
+  // Keeps hot rows of the table here, from now on, and perhaps their gradients back: what pulls and pushes
+  // then mean is told in ps/client/cache/cache_options.h. Read-only pulls (evaluation) and pooled ones go
+  // around the cache: they see the servers' rows as they are. In bounded mode pulls wait as without one. A
+  // cache that the table had is given up, its held-back gradients pushed before (blocks, if there are any);
+  // bytes 0: no cache. InvalidArgument: the options or the table's mode. No pull or push of the table may be
+  // under way.
+  virtual absl::Status SetCache(const std::string& table, const CacheOptions& options) = 0;
+  // Of a table without a cache: zeros.
+  virtual absl::StatusOr<CacheStatistics> CacheStatisticsOf(const std::string& table) = 0;
+  // Pushes the gradients that caches hold back, and waits until they are acknowledged. To be called, on every
+  // worker, when no push of this client is under way: at the end of a pass, before an evaluation and before
+  // any client's SaveCheckpoint. Nothing is held back after it, nor pushed twice; on an error what was on its
+  // way is lost, as a push's gradients are. The destructor calls it, too.
+  virtual absl::Status PushHeldBack() = 0;
   // Has what a GBA table keeps applied, though the update is not full. Does nothing to others.
   virtual absl::Status Flush(const std::string& table) = 0;
   // All tables, statistics summed over servers (ps/client/statistics.h), with the `hottest` most pulled ids.
@@ -136,7 +151,9 @@ class Client {
   // names. The caller makes sure that no push is under way (barrier) and commits the whole (see
   // ps/checkpoint).
   virtual absl::StatusOr<std::vector<std::string>> SaveCheckpoint(const std::string& directory) = 0;
-  // Every server reads the rows it owns. On an error no table has changed on the servers that report it.
+  // Every server reads the rows it owns. On an error no table has changed on the servers that report it. This
+  // client's caches forget rows and held-back gradients; those of others forget rows as soon as a server
+  // answers them.
   virtual absl::Status LoadCheckpoint(const std::string& directory) = 0;
 
  private:

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ps/wire/value_codec.h"
+#include "ps/wire/version_codec.h"
 #include "rpc/codec/bulk_codec.h"
 
 namespace tandem::ps {
@@ -70,6 +71,9 @@ Bytes PullCall::EncodeRequest(uint32_t server, const RequestRoute& route, uint32
   };
   std::vector<IdArray> ids;
   ids.reserve(parts_.size());
+  std::vector<VersionCoding> codings(parts_.size());
+  std::vector<std::vector<uint32_t>> copies(parts_.size());
+  const auto copy_bytes = [&](size_t p) { return PackedVersionBytes(copies[p].size(), codings[p].bits); };
   size_t total = 0;
   for (size_t p = 0; p < parts_.size(); ++p) {
     const PullPart& part = parts_[p].part;
@@ -79,6 +83,18 @@ Bytes PullCall::EncodeRequest(uint32_t server, const RequestRoute& route, uint32
     slice->set_values(parts_[p].wire.pull_values);
     ids.back().Describe(slice);
     total += ids.back().bytes() + offsets_of(p).size() * sizeof(uint32_t);
+    if (parts_[p].cached != nullptr) {
+      ConditionalPull& conditional = *parts_[p].cached->conditional();
+      copies[p] = CopyVersions(p, server);
+      codings[p] = ChooseVersionCoding(copies[p], RowBytes(parts_[p].wire.pull_values, parts_[p].dim));
+      slice->set_conditional(true);
+      slice->set_max_age(conditional.max_age);
+      slice->set_version_bits(codings[p].bits);
+      slice->set_version_base(codings[p].base);
+      slice->set_generation(conditional.generations[server]);
+      total += copy_bytes(p);
+      conditional.request_bytes += ids.back().bytes() + copy_bytes(p);
+    }
     if (part.pooling == v1::NONE) continue;
     // A mean over a bag that lies on several servers is not the mean of their means: ask for sums, divide
     // here.
@@ -89,8 +105,18 @@ Bytes PullCall::EncodeRequest(uint32_t server, const RequestRoute& route, uint32
   for (size_t p = 0; p < parts_.size(); ++p) {
     writer.Put(ids[p]);
     writer.Put(offsets_of(p).data(), offsets_of(p).size() * sizeof(uint32_t));
+    if (!copies[p].empty()) PackVersions(copies[p], codings[p], writer.Reserve(copy_bytes(p)));
   }
   return rpc::EncodeBulk(header, std::move(writer).Finish());
+}
+
+std::vector<uint32_t> PullCall::CopyVersions(size_t p, uint32_t server) const {
+  const absl::Span<const uint32_t> all = parts_[p].cached->conditional()->versions;
+  if (split_[p].empty()) return {all.begin(), all.end()};
+  std::vector<uint32_t> versions;
+  versions.reserve(split_[p][server].positions.size());
+  for (const uint32_t position : split_[p][server].positions) versions.push_back(all[position]);
+  return versions;
 }
 
 void PullCall::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool,
@@ -128,6 +154,7 @@ void PullCall::OnAnswer(uint32_t server, const std::string& target, absl::Status
   for (size_t p = 0; p < parts_.size(); ++p) {
     if (parts_[p].part.pooling != v1::NONE) AddPooledRows(p);
     CopyRepeats(p);
+    if (parts_[p].cached != nullptr) parts_[p].cached->Finish(&versions_[p]);
   }
   std::move(done_)(std::move(versions_));
 }
@@ -144,7 +171,9 @@ absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
   for (size_t p = 0; p < parts_.size(); ++p) {
     const PullPart& part = parts_[p].part;
     const v1::PullSliceResult& slice = header.slices(p);
-    const size_t rows = part.pooling != v1::NONE ? NumBags(part) : Ids(p, server).size();
+    const bool conditional = parts_[p].cached != nullptr;
+    const size_t all = part.pooling != v1::NONE ? NumBags(part) : Ids(p, server).size();
+    const size_t rows = conditional ? std::min<uint64_t>(slice.num_rows(), all) : all;
     if (slice.dim() != parts_[p].dim || slice.num_rows() != rows) {
       return absl::DataLossError(absl::StrCat("table '", part.table, "': the answer has ", slice.num_rows(),
                                               " rows of ", slice.dim(), " numbers, expected ", rows, " of ",
@@ -156,7 +185,7 @@ absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
                                               Name(parts_[p].wire.pull_values)));
     }
     versions_[p][server] = slice.version();
-    expected_bytes += rows * RowBytes(slice.values(), slice.dim());
+    expected_bytes += rows * RowBytes(slice.values(), slice.dim()) + (conditional ? (all + 7) / 8 : 0);
   }
   if (payload.size() != expected_bytes) {
     return absl::DataLossError(
@@ -170,11 +199,40 @@ absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
       const size_t bytes = NumBags(part) * RowBytes(values, parts_[p].dim);
       pooled_[p][server] = payload.Sub(payload.size() - reader.remaining(), bytes);
       reader.Skip(bytes);
+    } else if (parts_[p].cached != nullptr) {
+      TANDEM_RETURN_IF_ERROR(AcceptNewer(p, server, header.slices(p), &reader));
     } else {
       DecodeRows(values, &reader, split_[p].empty() ? nullptr : split_[p][server].positions.data(),
                  Ids(p, server).size(), parts_[p].dim, part.rows);
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status PullCall::AcceptNewer(size_t p, uint32_t server, const v1::PullSliceResult& slice,
+                                   BytesReader* reader) {
+  ConditionalPull& conditional = *parts_[p].cached->conditional();
+  const size_t count = Ids(p, server).size();
+  const size_t before = reader->remaining();
+  std::vector<uint8_t> bitmap((count + 7) / 8);
+  reader->Copy(bitmap.data(), bitmap.size());
+  std::vector<uint32_t> to;
+  to.reserve(slice.num_rows());
+  std::vector<uint32_t> sent;
+  sent.reserve(slice.num_rows());
+  for (size_t i = 0; i < count; ++i) {
+    if ((bitmap[i / 8] >> (i % 8) & 1) == 0) continue;
+    sent.push_back(split_[p].empty() ? static_cast<uint32_t>(i) : split_[p][server].positions[i]);
+    to.push_back(conditional.positions[sent.back()]);
+  }
+  if (to.size() != slice.num_rows()) {
+    return absl::DataLossError(absl::StrCat("table '", parts_[p].part.table, "': the answer says that ",
+                                            to.size(), " rows were sent, and has ", slice.num_rows()));
+  }
+  DecodeRows(parts_[p].wire.pull_values, reader, to.data(), to.size(), parts_[p].dim, parts_[p].part.rows);
+  for (const uint32_t i : sent) conditional.sent[i] = 1;
+  conditional.answer_generations[server] = slice.generation();
+  conditional.answer_bytes += before - reader->remaining();
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/buffer_pool.h"
+#include "ps/client/cache/cached_part.h"
 #include "ps/client/client.h"
 #include "ps/client/payload_writer.h"
 #include "ps/client/splitter.h"
@@ -24,6 +25,9 @@ struct ResolvedPart {
   PullPart part;
   uint32_t dim = 0;
   WireOptions wire;
+  // When the table has a cache that serves the pull: `part` asks for what is left, its `rows` are those of
+  // the whole.
+  std::shared_ptr<CachedPart> cached;
 };
 
 // Shared by the answers under way; destroys itself after the last one. Unpooled rows are decoded to their
@@ -54,9 +58,13 @@ class PullCall : public std::enable_shared_from_this<PullCall> {
   }
   Bytes EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,
                       bool read_only) const;
+  // Of the copies of the ids that go to `server`.
+  std::vector<uint32_t> CopyVersions(size_t p, uint32_t server) const;
   void OnAnswer(uint32_t server, const std::string& target, absl::StatusOr<Bytes> answer);
   // Checks an answer's shape and writes its unpooled rows.
   absl::Status Accept(uint32_t server, const Bytes& answer);
+  // Reads a conditional slice's rows. DataLoss when it does not have the shape that its header says.
+  absl::Status AcceptNewer(size_t p, uint32_t server, const v1::PullSliceResult& slice, BytesReader* reader);
   void AddPooledRows(size_t p);
   void CopyRepeats(size_t p);
 

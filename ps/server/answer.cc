@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "ps/server/pooling.h"
 #include "ps/wire/value_codec.h"
@@ -49,6 +51,37 @@ absl::Status WritePooled(TableStorage& storage, const ParsedSlice& slice, bool c
 }
 
 }  // namespace
+
+absl::StatusOr<uint64_t> WriteNewerRows(const ServerTable::View& view, const ParsedSlice& slice, bool create,
+                                        BufferPool& buffers, char* out) {
+  if (view.sync && slice.max_age > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "table '", slice.table->name(), "' is synchronous, which promises the newest rows: copies up to ",
+        slice.max_age, " updates old do not serve (turn the cache off)"));
+  }
+  const size_t dim = slice.table->dim();
+  const size_t row_bytes = RowBytes(slice.values, dim);
+  auto* const sent = reinterpret_cast<uint8_t*>(out);
+  char* const rows = out + BitmapBytes(slice.ids.size());
+  // A multiple of eight: each block's bits begin with a byte.
+  const size_t block = BlockRows(dim) / 8 * 8;
+  const std::vector<uint32_t> none(
+      slice.generation == view.generation ? 0 : std::min(block, slice.ids.size()), 0);
+  const std::shared_ptr<char> memory = buffers.Get(std::min(block, slice.ids.size()) * dim * sizeof(float));
+  uint64_t written = 0;
+  for (size_t first = 0; first < slice.ids.size(); first += block) {
+    const absl::Span<const uint64_t> ids = slice.ids.subspan(first, block);
+    const uint32_t* const versions = none.empty() ? slice.versions.data() + first : none.data();
+    char* const to = rows + written * row_bytes;
+    const bool direct = slice.values == v1::VALUES_F32 && AlignedForFloats(to);
+    auto* const floats = reinterpret_cast<float*>(direct ? to : memory.get());
+    TANDEM_ASSIGN_OR_RETURN(const size_t newer, view.storage->GatherNewer(ids, versions, slice.max_age,
+                                                                          create, floats, sent + first / 8));
+    if (!direct) EncodeRows(slice.values, floats, nullptr, newer, dim, to);
+    written += newer;
+  }
+  return written;
+}
 
 absl::Status WriteRows(TableStorage& storage, const ParsedSlice& slice, bool create, BufferPool& buffers,
                        char* out) {

@@ -4,7 +4,9 @@
 // The rows of a pull's answer, from the table to the bytes that are sent.
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/buffer_pool.h"
+#include "ps/server/server_table.h"
 #include "ps/server/wire.h"
 #include "ps/storage/table_storage.h"
 
@@ -16,6 +18,12 @@ namespace tandem::ps {
 // through memory of the pool, a block that stays in the second-level cache at a time.
 absl::Status WriteRows(TableStorage& storage, const ParsedSlice& slice, bool create, BufferPool& buffers,
                        char* out);
+
+// A conditional slice's answer: the bitmap, then the rows that its copies do not serve for. Returns how many
+// those are: BitmapBytes + so many * RowBytes bytes are written at `out`, which has room for all rows.
+// FailedPrecondition when the copies may be older than the table's mode lets any row be; else as above.
+absl::StatusOr<uint64_t> WriteNewerRows(const ServerTable::View& view, const ParsedSlice& slice, bool create,
+                                        BufferPool& buffers, char* out);
 
 }  // namespace tandem::ps
 

@@ -159,23 +159,31 @@ void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
     const uint32_t dim = slice.table->dim();
     v1::PullSliceResult* result = header.add_slices();
     result->set_dim(dim);
-    result->set_num_rows(slice.rows());
     result->set_values(slice.values);
     // Seen before the rows are read: they hold at least the updates it counts.
     const ServerTable::View view = slice.table->Look();
     result->set_version(view.version);
     result->set_generation(view.generation);
-    if (absl::Status status = WriteRows(*view.storage, slice, !request.read_only, buffers_, out);
-        !status.ok()) {
+    uint64_t rows = slice.rows();
+    if (slice.conditional) {
+      const absl::StatusOr<uint64_t> newer = WriteNewerRows(view, slice, !request.read_only, buffers_, out);
+      if (!newer.ok()) return pull.call->Finish(newer.status());
+      slice.table->counters().AddUnchangedRows(rows - *newer);
+      rows = *newer;
+      out += BitmapBytes(slice.ids.size());
+    } else if (absl::Status status = WriteRows(*view.storage, slice, !request.read_only, buffers_, out);
+               !status.ok()) {
       return pull.call->Finish(status);
     }
-    out += slice.rows() * RowBytes(slice.values, dim);
+    result->set_num_rows(rows);
+    out += rows * RowBytes(slice.values, dim);
     ends.push_back(reinterpret_cast<const char*>(out) - memory.get());
     if (!request.read_only) slice.table->counters().AddPulledIds(slice.ids);
   }
   CountPull(pull, ends);
   const char* const data = memory.get();
-  pull.call->Finish(rpc::EncodeBulk(header, Bytes(Slice(std::move(memory), data, request.response_bytes))));
+  const size_t size = out - data;
+  pull.call->Finish(rpc::EncodeBulk(header, Bytes(Slice(std::move(memory), data, size))));
 }
 
 void ParameterServer::Impl::CountPull(const PullCall& pull, absl::Span<const uint64_t> ends) {
@@ -280,8 +288,9 @@ absl::StatusOr<bool> ParameterServer::Impl::Admit(const ParsedRequest& request, 
   }
   bool ahead = false;
   for (const auto& table : tables) {
-    TANDEM_RETURN_IF_ERROR(table->CheckPush(request.worker, request.step));
-    ahead = ahead || table->IsAhead(request.step);
+    TANDEM_RETURN_IF_ERROR(request.held_back ? table->CheckHeldBack(request.worker)
+                                             : table->CheckPush(request.worker, request.step));
+    ahead = ahead || (!request.held_back && table->IsAhead(request.step));
   }
   // A push that others wait for is always taken: it frees memory.
   if (ahead) TANDEM_RETURN_IF_ERROR(CheckParkedBytes(request.memory_bytes));
@@ -311,6 +320,7 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
     TablePush& part = parts.emplace_back();
     part.worker = request->worker;
     part.step = request->step;
+    part.held_back = request->held_back;
     part.learning_rate_factor = request->learning_rate_factor;
     part.pulled_version = first.pulled_version;
     part.place = first.place;

@@ -11,6 +11,7 @@
 #include "ps/server/array_reader.h"
 #include "ps/wire/id_codec.h"
 #include "ps/wire/value_codec.h"
+#include "ps/wire/version_codec.h"
 #include "rpc/codec/bulk_codec.h"
 
 namespace tandem::ps {
@@ -224,6 +225,34 @@ absl::Status ReadOffsets(uint64_t num_bags, const std::string& who, ArrayReader&
   return CheckOffsets(slice->offsets, slice->ids.size(), who);
 }
 
+absl::Status ReadVersions(const v1::PullSlice& header, const std::string& who, ArrayReader& reader,
+                          ParsedSlice* slice) {
+  if (!header.conditional()) return absl::OkStatus();
+  if (slice->pooling != v1::NONE) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who, ": a conditional pull of pooled rows: copies are of single rows"));
+  }
+  const VersionCoding coding{.bits = header.version_bits(), .base = header.version_base()};
+  if (coding.bits < 1 || coding.bits > 32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who, ": version_bits is ", coding.bits, ", must be in 1 .. 32"));
+  }
+  const uint64_t bytes = PackedVersionBytes(slice->ids.size(), coding.bits);
+  absl::string_view packed;
+  if (!reader.ReadBytes(bytes, &packed)) {
+    return absl::InvalidArgumentError(absl::StrCat(who, ": payload too short: the versions of ",
+                                                   slice->ids.size(), " copies need ", bytes, " bytes, ",
+                                                   reader.remaining(), " are left"));
+  }
+  uint32_t* const versions = reader.Allocate<uint32_t>(slice->ids.size());
+  UnpackVersions(packed.data(), slice->ids.size(), coding, versions);
+  slice->versions = absl::MakeConstSpan(versions, slice->ids.size());
+  slice->conditional = true;
+  slice->max_age = header.max_age();
+  slice->generation = header.generation();
+  return absl::OkStatus();
+}
+
 absl::Status CheckAllRead(const ArrayReader& reader, uint32_t worker, absl::string_view what) {
   if (reader.remaining() == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": ", what, ": payload too long: ",
@@ -259,15 +288,15 @@ absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const WireContext& co
     const size_t before = reader.remaining();
     TANDEM_RETURN_IF_ERROR(StartSlice(from, worker, !request.read_only, context, reader, &slice));
     const std::string who = Who(worker, from.table());
-    if (from.conditional()) {
-      return absl::UnimplementedError(absl::StrCat(who, ": this server answers no conditional pulls"));
-    }
     TANDEM_RETURN_IF_ERROR(ReadOffsets(from.num_bags(), who, reader, &slice));
+    TANDEM_RETURN_IF_ERROR(ReadVersions(from, who, reader, &slice));
     slice.wire_bytes = before - reader.remaining();
     // No overflow: counts are at most the payload's bytes, dim is 32 bits, and the sum is checked slice by
     // slice.
     const size_t row_bytes = RowBytes(slice.values, slice.table->dim());
-    const unsigned __int128 bytes = static_cast<unsigned __int128>(slice.rows()) * row_bytes + response_bytes;
+    const uint64_t bitmap_bytes = slice.conditional ? BitmapBytes(slice.ids.size()) : 0;
+    const unsigned __int128 bytes =
+        static_cast<unsigned __int128>(slice.rows()) * row_bytes + bitmap_bytes + response_bytes;
     // Rows to be pooled are first gathered as floats.
     const size_t float_bytes = slice.pooling == v1::NONE ? 0 : slice.table->dim() * sizeof(float);
     const unsigned __int128 unpooled = static_cast<unsigned __int128>(slice.ids.size()) * float_bytes;
@@ -292,6 +321,7 @@ absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& co
   request.step = header.step();
   request.epoch = header.epoch();
   request.sequence = header.sequence();
+  request.held_back = header.held_back();
   TANDEM_RETURN_IF_ERROR(CheckStep(request.step, worker));
   const float factor = header.learning_rate_factor();
   TANDEM_RETURN_IF_ERROR(CheckRateFactor(factor, absl::StrCat("worker ", worker)));

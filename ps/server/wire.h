@@ -29,6 +29,9 @@ inline constexpr float kMaxGradient = 0x1p60f;
 // What a push or slice may multiply learning rates by.
 inline constexpr float kMaxRateFactor = 0x1p20f;
 
+// Of the bits that a conditional pull's answer has for `ids` ids.
+inline uint64_t BitmapBytes(uint64_t ids) { return (ids + 7) / 8; }
+
 // What the requests are checked against. All members outlive the call.
 struct WireContext {
   const ShardMap& shard_map;
@@ -53,7 +56,13 @@ struct ParsedSlice {
   uint64_t pulled_version = 0;         // pushes
   PushPlace place;                     // pushes, GBA
   float learning_rate_factor = 1.0f;   // pushes: of this slice's ids, beside the request's
-  uint64_t wire_bytes = 0;             // of the payload
+  // Pulls that want only rows newer than the caller's copies, which are of these versions (0: none) and
+  // generation.
+  bool conditional = false;
+  absl::Span<const uint32_t> versions;  // [ids]
+  uint64_t max_age = 0;
+  uint64_t generation = 0;
+  uint64_t wire_bytes = 0;  // of the payload
   uint64_t rows() const { return pooling == v1::NONE ? ids.size() : offsets.size() - 1; }
 };
 
@@ -63,9 +72,10 @@ struct ParsedRequest {
   bool read_only = false;             // pulls
   uint64_t epoch = 0;                 // pushes
   uint64_t sequence = 0;              // pushes
+  bool held_back = false;             // pushes
   float learning_rate_factor = 1.0f;  // pushes
   std::vector<ParsedSlice> slices;
-  uint64_t response_bytes = 0;  // pulls: of the rows, as they are sent
+  uint64_t response_bytes = 0;  // pulls: of the rows, as they are sent; at most
   Bytes payload;
   std::vector<std::shared_ptr<char>> copies;
   uint64_t memory_bytes = 0;  // held by payload and copies

@@ -3,11 +3,14 @@
 #include <cctype>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 
 namespace tandem::worker {
 namespace {
@@ -163,6 +166,62 @@ void DescribeEviction(Fields& f, TableSpec& table) {
   }
 }
 
+v1::ValueFormat DescribeValues(Fields& f, const char* name, v1::ValueFormat format) {
+  int index = format;  // positions as in v1::ValueFormat
+  f.OneOf(name, &index, Names{"f32", "f16", "bf16", "int8"});
+  return static_cast<v1::ValueFormat>(index);
+}
+
+void DescribeWire(Fields& f, ps::WireOptions& wire) {
+  wire.pull_values = DescribeValues(f, "pull", wire.pull_values);
+  wire.push_values = DescribeValues(f, "push", wire.push_values);
+  f.Choice("pack_ids", &wire.pack_ids, {"auto", "always", "never"});
+  const bool lossy = wire.push_values != v1::VALUES_F32;
+  if (f.reading() || lossy) {
+    bool feedback = wire.UsesErrorFeedback();
+    if (f.Bool("error_feedback", &feedback)) wire.error_feedback = feedback;
+    if (f.reading() && !lossy && feedback) {
+      f.Wrong("error_feedback", "is for pushes that lose something; 'push' is f32");
+    }
+  }
+  if (f.reading() || wire.UsesErrorFeedback()) {
+    f.Integer("error_feedback_bytes", &wire.error_feedback_bytes, AtLeast(1));
+  }
+}
+
+// A number of bytes, with or without a unit.
+void ByteSize(Fields& f, const char* name, size_t* bytes) {
+  constexpr std::pair<const char*, int> kUnits[] = {{"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"", 0}};
+  std::string text;
+  if (!f.reading()) {
+    for (const auto& [unit, shift] : kUnits) {
+      if (*bytes % (size_t{1} << shift) != 0 || (*bytes == 0 && shift > 0)) continue;
+      text = absl::StrCat(*bytes >> shift, unit);
+      break;
+    }
+  }
+  if (!f.Text(name, &text)) return;
+  for (const auto& [unit, shift] : kUnits) {
+    absl::string_view number = text;
+    uint64_t value;
+    if (!absl::ConsumeSuffix(&number, unit)) continue;
+    if (absl::SimpleAtoi(number, &value) && value < uint64_t{1} << (44 - shift)) {
+      *bytes = value << shift;
+      return;
+    }
+  }
+  f.Wrong(name, absl::StrCat("is '", text,
+                             "'; write a whole number of bytes, or one with KiB, MiB or GiB, as 64MiB"));
+}
+
+void DescribeCache(Fields& f, ps::CacheOptions& cache) {
+  ByteSize(f, "bytes", &cache.bytes);
+  f.Integer("max_age", &cache.max_age, Range{.min = 0, .max = 2147483647.0});
+  f.Integer("recheck", &cache.recheck, Range{.min = 0, .max = 2147483647.0});
+  f.Integer("push_bound", &cache.push_bound, Range{.min = 1, .max = 1 << 20});
+  f.Bool("local_update", &cache.local_update);
+}
+
 void DescribeTable(Fields& f, TableSpec& table) {
   f.Group("optimizer", "kind", [&](Fields& g) { DescribeServerOptimizer(g, table.optimizer); });
   f.Group("initializer", "kind", [&](Fields& g) { DescribeInitializer(g, table.initializer); });
@@ -178,6 +237,17 @@ void DescribeTable(Fields& f, TableSpec& table) {
   }
   f.Group("admission", "kind", [&](Fields& g) { DescribeAdmission(g, table.admission); });
   f.Group("eviction", "kind", [&](Fields& g) { DescribeEviction(g, table); });
+  f.Group("wire", nullptr, [&](Fields& g) { DescribeWire(g, table.wire); });
+  if (f.reading() || table.cache.bytes > 0) {
+    f.Group("cache", "bytes", [&](Fields& g) { DescribeCache(g, table.cache); });
+  }
+  if (f.reading() || table.spill) f.Bool("spill", &table.spill);
+  const std::string& leaving = table.eviction.kind();
+  if (f.reading() && table.spill && (leaving.empty() || leaving == "none" || leaving == "ttl")) {
+    f.Wrong(
+        "spill",
+        "needs 'eviction' to say which rows go to disk when its byte_budget is used up: lru, lfu or l2_norm");
+  }
 }
 
 void DescribeLabel(Fields& f, Schema& schema, bool named_columns) {
@@ -298,19 +368,32 @@ void DescribeDenseOptimizer(Fields& f, DenseOptimizerOptions& o, LearningRateOpt
 }
 
 void DescribeMode(Fields& f, v1::UpdateMode& mode) {
-  const Names kinds = {"sync", "bounded", "async"};  // positions as in v1::UpdateMode::Kind
+  const Names kinds = {"sync", "bounded", "async", "gba"};  // positions as in v1::UpdateMode::Kind
+  constexpr uint32_t kGbaStaleness = 4;
   int kind = mode.kind();
+  const bool plain = kind == v1::UpdateMode::SYNC || kind == v1::UpdateMode::ASYNC;
   bool named = false;
-  if (f.reading() || mode.kind() != v1::UpdateMode::BOUNDED) named = f.OneOf("kind", &kind, kinds);
-  uint32_t staleness = mode.staleness();
-  bool bounded = false;
+  if (f.reading() || plain) named = f.OneOf("kind", &kind, kinds);
+  uint32_t staleness = mode.staleness(), gba_staleness = kGbaStaleness;
+  if (mode.kind() == v1::UpdateMode::GBA) gba_staleness = mode.staleness();
+  bool bounded = false, gba = false;
   if (f.reading() || mode.kind() == v1::UpdateMode::BOUNDED) {
     bounded = f.Integer("bounded", &staleness, Range{.min = 1, .max = 1 << 20});
   }
+  uint32_t global_batch = mode.global_batch();
+  bool batched = false;
+  if (f.reading() || mode.kind() == v1::UpdateMode::GBA) {
+    gba = f.Integer("gba", &gba_staleness, Range{.min = 0, .max = 1 << 20});
+    batched = f.Integer("global_batch", &global_batch, Range{.min = 0, .max = 1 << 20});
+  }
   if (!f.reading()) return;
+  if (batched && !gba && kind != v1::UpdateMode::GBA) f.Wrong("global_batch", "is for 'gba' only");
   if (bounded) {
-    if (named && kind != v1::UpdateMode::BOUNDED) f.Wrong("bounded", "contradicts 'kind'");
+    if (gba || (named && kind != v1::UpdateMode::BOUNDED)) f.Wrong("bounded", "contradicts the other kind");
     mode = ps::Bounded(staleness);
+  } else if (gba || kind == v1::UpdateMode::GBA) {
+    if (named && kind != v1::UpdateMode::GBA) f.Wrong("gba", "contradicts 'kind'");
+    mode = ps::Gba(gba_staleness, global_batch);
   } else if (kind == v1::UpdateMode::BOUNDED) {
     f.Wrong("bounded", "is missing: write {bounded: 4} for a staleness of at most 4");
   } else {
@@ -368,6 +451,25 @@ void DescribeExtraTables(Fields& f, JobSpec& job) {
   }
 }
 
+// Needs the whole job: what a cache goes with is told elsewhere in it.
+void CheckCaches(Fields& f, const JobSpec& job) {
+  const auto check = [&](const char* field, const TableSpec& table) {
+    if (table.cache.bytes == 0) return;
+    if (job.train.mode.kind() == v1::UpdateMode::SYNC) {
+      f.Wrong(
+          field,
+          "has a cache, but 'train.mode' is sync, which promises the newest rows: make it async or bounded");
+    }
+    if (job.pooling == PoolingPlace::kServer) {
+      f.Wrong(field,
+              "has a cache, which holds rows, but with 'pooling: server' only sums come to the workers");
+    }
+  };
+  check("embedding", job.embedding);
+  check("wide", job.wide);
+  for (const TableSpec& table : job.tables) check("tables", table);
+}
+
 bool IsName(absl::string_view name) {
   return !name.empty() && name[0] != '.' && absl::c_all_of(name, [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
@@ -403,6 +505,7 @@ void DescribeJob(Fields& f, JobSpec& job) {
     g.Integer("keep", &job.checkpoint.keep, AtLeast(1));
   });
   if (!f.reading()) return;
+  CheckCaches(f, job);
   job.model.seed = job.train.seed;
   if (job.checkpoint.dir.empty()) job.checkpoint.dir = absl::StrCat("runs/", job.name);
   const bool needs_valid = job.train.early_stopping.patience > 0 || job.schedule.kind == "reduce_on_plateau";

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "ps/client/cache/cache_options.h"
+#include "ps/client/wire_options.h"
 #include "ps/table.h"
 #include "worker/data/dataset.h"
 #include "worker/models/dense_optimizer.h"
@@ -33,6 +35,9 @@ struct TableSpec {
   v1::AdmissionConfig admission = ps::AdmitAlways();
   v1::EvictionConfig eviction;  // kind "none"
   uint64_t byte_budget = 0;     // of the whole table, over all servers; 0: none
+  bool spill = false;           // rows beyond it go to the servers' disks
+  ps::WireOptions wire;         // how this job's workers pull and push it
+  ps::CacheOptions cache;       // of hot rows at each worker; bytes 0: none
 };
 
 // Where the rows of a multi-valued feature are added up.

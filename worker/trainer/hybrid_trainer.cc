@@ -71,6 +71,8 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     ++step_;
   }
   TANDEM_RETURN_IF_ERROR(pipeline.Drain());
+  // What caches hold back belongs to this pass.
+  TANDEM_RETURN_IF_ERROR(client_->PushHeldBack());
   whole.AddTo(&stats.seconds);
   times.beside = pipeline.times();
   stats.ids = pipeline.ids();

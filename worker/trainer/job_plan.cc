@@ -25,6 +25,7 @@ v1::TableConfig MakeTable(const JobSpec& job, const TableSpec& spec, int dim, in
   *config.mutable_admission() = spec.admission;
   *config.mutable_eviction() = spec.eviction;
   config.set_byte_budget(spec.byte_budget);
+  config.set_spill(spec.spill);
   return config;
 }
 
@@ -85,6 +86,8 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const 
       }
       plan.lookup.tables.push_back(std::move(table));
       plan.tables.push_back(MakeTable(job, spec, job.model.dim, num_workers));
+      plan.wires.push_back(spec.wire);
+      plan.caches.push_back(spec.cache);
     }
     LookupTable rest{.name = job.embedding.name, .dim = job.model.dim};
     for (int f = 0; f < num_features; ++f) {
@@ -93,6 +96,8 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const 
     if (!rest.features.empty()) {
       plan.lookup.tables.push_back(std::move(rest));
       plan.tables.push_back(MakeTable(job, job.embedding, job.model.dim, num_workers));
+      plan.wires.push_back(job.embedding.wire);
+      plan.caches.push_back(job.embedding.cache);
     }
   }
   if (model.NeedsWide()) {
@@ -100,8 +105,13 @@ absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const 
     for (int f = 0; f < num_features; ++f) wide.features.push_back(f);
     plan.lookup.tables.push_back(std::move(wide));
     plan.tables.push_back(MakeTable(job, job.wide, 1, num_workers));
+    plan.wires.push_back(job.wide.wire);
+    plan.caches.push_back(job.wide.cache);
   }
-  for (const v1::TableConfig& config : plan.tables) TANDEM_RETURN_IF_ERROR(ps::ValidateTableConfig(config));
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    TANDEM_RETURN_IF_ERROR(ps::ValidateTableConfig(plan.tables[t]));
+    TANDEM_RETURN_IF_ERROR(ps::ValidateCacheOptions(plan.tables[t], plan.caches[t]));
+  }
   return plan;
 }
 

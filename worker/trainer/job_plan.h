@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ps/client/cache/cache_options.h"
+#include "ps/client/wire_options.h"
 #include "tandem/v1/parameter_server.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/job/job_spec.h"
@@ -17,6 +19,8 @@ namespace tandem::worker {
 struct JobPlan {
   LookupPlan lookup;
   std::vector<v1::TableConfig> tables;  // to create on the servers
+  std::vector<ps::WireOptions> wires;   // of the tables
+  std::vector<ps::CacheOptions> caches;
 };
 
 // `schema` is the opened dataset's. InvalidArgument when a table names a feature the data does not have, two

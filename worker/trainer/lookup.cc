@@ -276,6 +276,7 @@ std::vector<ps::PushPart> Lookup::Scatter() {
     parts[t].table = table.name;
     parts[t].ids = group.unique;
     parts[t].gradients = rows_[t].gradients.data();
+    parts[t].repeats = false;
     if (plan_->server_pooling) {
       parts[t].pooling = plan_->mean ? ps::v1::MEAN : ps::v1::SUM;
       parts[t].offsets = group.offsets;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "ps/table.h"
 #include "worker/trainer/report_json.h"
 
 namespace tandem::worker {
@@ -29,6 +30,32 @@ std::string Thousands(uint64_t value) {
 
 double BytesPerRow(const TableReport& table) {
   return table.rows == 0 ? 0.0 : static_cast<double>(table.bytes) / static_cast<double>(table.rows);
+}
+
+double Percent(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+Json ToJson(const ps::CacheStatistics& cache) {
+  return {{"lookups", cache.lookups},
+          {"unasked", cache.unasked},
+          {"unchanged", cache.unchanged},
+          {"refreshed", cache.refreshed},
+          {"missed", cache.missed},
+          {"admitted", cache.admitted},
+          {"refused", cache.refused},
+          {"evicted", cache.evicted},
+          {"forgotten", cache.forgotten},
+          {"rows", cache.rows},
+          {"capacity", cache.capacity},
+          {"bytes", cache.bytes},
+          {"request_bytes", cache.request_bytes},
+          {"answer_bytes", cache.answer_bytes},
+          {"plain_request_bytes", cache.plain_request_bytes},
+          {"plain_answer_bytes", cache.plain_answer_bytes},
+          {"age_mean", cache.age_mean},
+          {"age_max", cache.age_max},
+          {"held_gradients", cache.held_gradients}};
 }
 
 }  // namespace
@@ -62,8 +89,12 @@ TableReport SummarizeTable(const std::string& name,
       report.bytes += s.bytes();
       report.rows_per_shard.push_back(s.rows());
       report.staleness_max = std::max(report.staleness_max, s.staleness_max());
+      report.mode = ps::FormatUpdateMode(info.config().update_mode());
+      report.stale_pushes += s.stale_pushes();
       report.missing_rows += s.missing_rows();
       report.refused_pushes += s.refused_pushes();
+      report.pulled_bytes += s.pull_answer_bytes();
+      report.pushed_bytes += s.push_request_bytes();
       if (static_cast<int>(report.staleness_histogram.size()) < s.staleness_histogram_size()) {
         report.staleness_histogram.resize(s.staleness_histogram_size());
       }
@@ -102,8 +133,26 @@ std::string FormatReport(const RunReport& report) {
         absl::StrCat("table '", table.name, "', dim ", table.dim), Thousands(table.rows), BytesPerRow(table),
         absl::StrJoin(table.rows_per_shard, " + ",
                       [](std::string* to, uint64_t rows) { absl::StrAppend(to, Thousands(rows)); }));
-    absl::StrAppendFormat(&out, "  %-34s %10.2f updates on average, %d at most\n", "  measured staleness",
-                          table.staleness_mean, table.staleness_max);
+    absl::StrAppendFormat(&out, "  %-34s %10.2f updates on average, %d at most (%s)\n",
+                          "  measured staleness", table.staleness_mean, table.staleness_max, table.mode);
+    if (table.stale_pushes > 0) {
+      absl::StrAppendFormat(&out, "  %-34s %10s pushes, for their staleness\n", "  left out",
+                            Thousands(table.stale_pushes));
+    }
+    if (table.feedback.rows > 0) {
+      absl::StrAppendFormat(&out, "  %-34s %10s rows in %.1f MB, %s dropped\n", "  error feedback of rank 0",
+                            Thousands(table.feedback.rows), static_cast<double>(table.feedback.bytes) / 1e6,
+                            Thousands(table.feedback.dropped_rows));
+    }
+    if (table.cache.has_value()) {
+      const ps::CacheStatistics& cache = *table.cache;
+      absl::StrAppendFormat(
+          &out, "  %-34s %9.1f%% of rows; %.1f%% of pulled bytes saved; rows %.1f updates old, %d at most\n",
+          "  served by workers' caches", Percent(cache.hits(), cache.lookups),
+          100.0 - Percent(cache.request_bytes + cache.answer_bytes,
+                          cache.plain_request_bytes + cache.plain_answer_bytes),
+          cache.age_mean, cache.age_max);
+    }
     if (table.missing_rows + table.refused_pushes > 0) {
       absl::StrAppendFormat(&out, "  %-34s %10d gradients of missing rows, %d pushes refused\n", "  dropped",
                             table.missing_rows, table.refused_pushes);
@@ -163,11 +212,21 @@ std::string ReportToJson(const RunReport& report) {
                               {"bytes", table.bytes},
                               {"bytes_per_row", BytesPerRow(table)},
                               {"rows_per_shard", table.rows_per_shard},
+                              {"mode", table.mode},
                               {"staleness_mean", table.staleness_mean},
                               {"staleness_max", table.staleness_max},
+                              {"stale_pushes", table.stale_pushes},
                               {"staleness_histogram", table.staleness_histogram},
                               {"missing_rows", table.missing_rows},
-                              {"refused_pushes", table.refused_pushes}});
+                              {"refused_pushes", table.refused_pushes},
+                              {"pulled_bytes", table.pulled_bytes},
+                              {"pushed_bytes", table.pushed_bytes},
+                              {"feedback_rows", table.feedback.rows},
+                              {"feedback_bytes", table.feedback.bytes},
+                              {"feedback_dropped_rows", table.feedback.dropped_rows}});
+  }
+  for (size_t t = 0; t < report.tables.size(); ++t) {
+    if (report.tables[t].cache.has_value()) json["tables"][t]["cache"] = ToJson(*report.tables[t].cache);
   }
   return json.dump(2) + "\n";
 }

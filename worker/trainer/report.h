@@ -4,10 +4,13 @@
 // What a run has to say for itself: the final table on the screen and the same figures as JSON.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "ps/client/cache/cache_options.h"
+#include "ps/client/error_feedback.h"
 #include "tandem/v1/parameter_server.pb.h"
 #include "worker/trainer/hybrid_trainer.h"
 
@@ -47,11 +50,16 @@ struct TableReport {
   uint64_t rows = 0;
   uint64_t bytes = 0;
   std::vector<uint64_t> rows_per_shard;
+  std::string mode;  // at the end; it may have been changed while the job ran
   double staleness_mean = 0;
   uint64_t staleness_max = 0;
   std::vector<uint64_t> staleness_histogram;
+  uint64_t stale_pushes = 0;  // GBA: left out
   uint64_t missing_rows = 0;
   uint64_t refused_pushes = 0;
+  std::optional<ps::CacheStatistics> cache;     // of all workers, when the table has one
+  uint64_t pulled_bytes = 0, pushed_bytes = 0;  // on the wire, without ids of pulls and without headers
+  ps::ErrorFeedbackStatistics feedback;         // rank 0's; zeros where pushes lose nothing
 };
 
 struct RunReport {

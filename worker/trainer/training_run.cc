@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "ps/table.h"
 #include "worker/data/generated/planted.h"
 #include "worker/data/logistic_baseline.h"
 #include "worker/data/metrics.h"
@@ -71,7 +73,11 @@ class TrainingRun {
   absl::Status WritePredictions(const ScoredExamples& scored);
   void AddBaselines();
   absl::Status AddTables();
+  // Every rank: what the workers' caches did, summed.
+  absl::Status AddCaches();
   double MeasuredStaleness();
+  // Has what GBA tables keep applied, before rows are looked at or saved.
+  absl::Status ApplyKept();
   // Rank 0: fills in entry->staleness_mean.
   absl::Status AddStaleness(EpochReport* entry);
   bool EarlyStoppingSays(const EpochReport& epoch);
@@ -112,8 +118,11 @@ absl::Status TrainingRun::Prepare() {
   model_options.seed = job_.train.seed;
   TANDEM_ASSIGN_OR_RETURN(model_, CreateModel(model_options));
   TANDEM_ASSIGN_OR_RETURN(plan_, PlanJob(job_, dataset_->schema(), *model_, world_size_));
-  for (const v1::TableConfig& table : plan_.tables)
-    TANDEM_RETURN_IF_ERROR(context_.client->CreateTable(table));
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    TANDEM_RETURN_IF_ERROR(context_.client->CreateTable(plan_.tables[t]));
+    TANDEM_RETURN_IF_ERROR(context_.client->SetWire(plan_.tables[t].name(), plan_.wires[t]));
+    TANDEM_RETURN_IF_ERROR(context_.client->SetCache(plan_.tables[t].name(), plan_.caches[t]));
+  }
 
   TANDEM_ASSIGN_OR_RETURN(report_.train_examples, dataset_->Count(Split::kTrain));
   if (report_.train_examples == 0) return absl::InvalidArgumentError("the training split has no examples");
@@ -135,7 +144,7 @@ absl::Status TrainingRun::Prepare() {
   report_.job = job_.name;
   report_.job_file = options_.job_file;
   report_.model = model_->kind();
-  report_.mode = ModeName(job_.train.mode);
+  report_.mode = ps::FormatUpdateMode(job_.train.mode);
   report_.workers = world_size_;
   report_.servers = context_.client->num_servers();
   report_.seed = job_.train.seed;
@@ -169,6 +178,8 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   double slowest[] = {stats->seconds};
   TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(sums), {.op = ReduceOp::kSum}).status());
   TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(slowest), {.op = ReduceOp::kMax}).status());
+
+  TANDEM_RETURN_IF_ERROR(ApplyKept());
 
   EpochReport entry;
   entry.epoch = epoch;
@@ -241,6 +252,16 @@ double TrainingRun::MeasuredStaleness() {
     for (const v1::TableInfo& table : *tables) mean = std::max(mean, table.statistics().staleness_mean());
   }
   return mean;
+}
+
+absl::Status TrainingRun::ApplyKept() {
+  absl::Status applied;
+  if (leads()) {
+    // Whatever the job says: somebody may have changed a table's mode meanwhile.
+    for (const v1::TableConfig& table : plan_.tables) applied.Update(context_.client->Flush(table.name()));
+  }
+  TANDEM_RETURN_IF_ERROR(applied);
+  return context_.group->Barrier().status();
 }
 
 absl::Status TrainingRun::AddStaleness(EpochReport* entry) {
@@ -379,9 +400,38 @@ void TrainingRun::AddBaselines() {
 }
 
 absl::Status TrainingRun::AddTables() {
-  TANDEM_ASSIGN_OR_RETURN(auto servers, context_.client->ListTablesPerServer());
-  for (const v1::TableConfig& table : plan_.tables)
+  TANDEM_ASSIGN_OR_RETURN(auto servers, context_.client->ListTablesPerServer(0));
+  for (const v1::TableConfig& table : plan_.tables) {
     report_.tables.push_back(SummarizeTable(table.name(), servers));
+    TANDEM_ASSIGN_OR_RETURN(report_.tables.back().feedback,
+                            context_.client->FeedbackStatistics(table.name()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRun::AddCaches() {
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    if (plan_.caches[t].bytes == 0) continue;
+    const std::string& name = plan_.tables[t].name();
+    TANDEM_ASSIGN_OR_RETURN(const ps::CacheStatistics mine, context_.client->CacheStatisticsOf(name));
+    // Plain numbers, from processes of the same program.
+    static_assert(std::is_trivially_copyable_v<ps::CacheStatistics>);
+    TANDEM_ASSIGN_OR_RETURN(
+        const std::vector<std::string> everyones,
+        context_.group->AllGatherBytes(std::string(reinterpret_cast<const char*>(&mine), sizeof(mine))));
+    if (!leads()) continue;
+    ps::CacheStatistics sum;
+    for (const std::string& theirs : everyones) {
+      if (theirs.size() != sizeof(sum))
+        return absl::DataLossError("a worker sent malformed cache statistics");
+      ps::CacheStatistics one;
+      std::memcpy(&one, theirs.data(), sizeof(one));
+      sum.Add(one);
+    }
+    for (TableReport& table : report_.tables) {
+      if (table.name == name) table.cache = sum;
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -409,6 +459,7 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
   }
   report_.samples_per_s = seconds > 0 ? examples / seconds : 0;
   if (leads()) TANDEM_RETURN_IF_ERROR(AddTables());  // before the best epoch's rows take the tables' place
+  TANDEM_RETURN_IF_ERROR(AddCaches());
   TANDEM_RETURN_IF_ERROR(Test());
   if (leads() && options_.baselines) AddBaselines();
   report_.checkpoint = best_checkpoint_;

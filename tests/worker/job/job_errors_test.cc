@@ -117,7 +117,9 @@ TEST(JobErrorsTest, MissingFieldsAreNamed) {
 
 TEST(JobErrorsTest, FieldsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(ErrorsBelowGood("train: {mode: bounded}\n"), HasSubstr("write {bounded: 4}"));
-  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: sync, bounded: 3}}\n"), HasSubstr("contradicts 'kind'"));
+  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: sync, bounded: 3}}\n"), HasSubstr("contradicts the other kind"));
+  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: sync, gba: 3}}\n"), HasSubstr("contradicts 'kind'"));
+  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: async, global_batch: 3}}\n"), HasSubstr("'gba' only"));
   EXPECT_THAT(
       ErrorsBelowGood("embedding: {initializer: {kind: uniform, low: 1, high: 1}}\n"),
       HasSubstr("field 'high' in 'embedding.initializer' of kind 'uniform' must be greater than 'low', 1"));

@@ -40,8 +40,8 @@ model: {kind: dlrm, dim: 8, hidden: [], bottom: [3], cross_layers: 2, dropout: 0
 embedding: {optimizer: {kind: adam, lr: 0.1, beta1: 0.7}, initializer: {kind: uniform, low: -0.3, high: 0.1}, l2: 1e-7, pooling: server}
 wide: {optimizer: {kind: ftrl, l1: 0.1, l2: 0.3}, initializer: {kind: constant, value: 3}}
 tables:
-  - {name: item, features: [s], optimizer: {kind: amsgrad, weight_decay: 0.1, clip_row_norm: 2, clip_global_norm: 3, warmup_updates: 7}, initializer: xavier, row_type: bf16, stochastic_rounding: true, admission: {kind: count, threshold: 4, counters: 1000}, eviction: {kind: lfu, byte_budget: 100000000}}
-  - {name: brand, features: ["a: b"], optimizer: adamw, row_type: f16, admission: {kind: probability, probability: 0.25}, eviction: {kind: ttl, ttl: 1000}}
+  - {name: item, features: [s], optimizer: {kind: amsgrad, weight_decay: 0.1, clip_row_norm: 2, clip_global_norm: 3, warmup_updates: 7}, initializer: xavier, row_type: bf16, stochastic_rounding: true, admission: {kind: count, threshold: 4, counters: 1000}, eviction: {kind: lfu, byte_budget: 100000000}, spill: true}
+  - {name: brand, features: ["a: b"], optimizer: adamw, row_type: f16, wire: {pull: bf16, push: int8, pack_ids: never, error_feedback: false}, admission: {kind: probability, probability: 0.25}, eviction: {kind: ttl, ttl: 1000}}
 optimizer: {kind: momentum, lr: 0.3, momentum: 0.1, weight_decay: 1e-9, schedule: {kind: step, every: 3, factor: 0.1, min_lr: 1e-6, warmup_steps: 4}}
 train: {mode: {bounded: 7}, batch_size: 3, epochs: 2, seed: 5, lookahead: 3, max_in_flight: 9, early_stopping: {metric: logloss, patience: 4, min_delta: 0.1}, log_every_seconds: 0.1, timeout_seconds: 33}
 checkpoint: {dir: some/where, every_epochs: 2, keep: 9}
@@ -50,7 +50,8 @@ checkpoint: {dir: some/where, every_epochs: 2, keep: 9}
 
 TEST(JobRoundTripTest, EveryKindOfScheduleModeAndFormatComesBack) {
   for (const char* schedule : {"constant", "step", "exponential", "cosine", "reduce_on_plateau"}) {
-    for (const char* mode : {"sync", "async", "{bounded: 3}"}) {
+    for (const char* mode :
+         {"sync", "async", "{bounded: 3}", "gba", "{gba: 0}", "{gba: 7, global_batch: 12}"}) {
       for (const char* format : {"criteo", "libsvm", "libfm"}) {
         ExpectRoundTrip(std::string("data: {train: a, format: ") + format + "}\nmodel: fm\ntrain: {mode: " +
                         mode + "}\noptimizer: {schedule: " + schedule + "}\n");
@@ -82,12 +83,58 @@ TEST(JobRoundTripTest, TablePoliciesArriveAndContradictionsAreNamed) {
   EXPECT_EQ(job.embedding.admission.threshold(), 2);
   EXPECT_EQ(job.embedding.eviction.kind(), "lru");
   EXPECT_EQ(job.embedding.byte_budget, 1000000);
+  EXPECT_FALSE(job.embedding.spill);
   for (const char* wrong :
        {"{stochastic_rounding: true}", "{eviction: lru}", "{eviction: {byte_budget: 1000000}}",
-        "{eviction: ttl}", "{admission: {kind: count, threshold: 1}}", "{row_type: f8}"}) {
+        "{eviction: ttl}", "{spill: true}", "{spill: true, eviction: {kind: ttl, ttl: 5}}",
+        "{admission: {kind: count, threshold: 1}}", "{row_type: f8}"}) {
     EXPECT_THAT(
         ParseJob(head + "embedding: " + wrong + "\n", "x.yaml"),
         ::tandem::testing::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("embedding")))
+        << wrong;
+  }
+}
+
+TEST(JobRoundTripTest, WiresArriveAndWhatTheyDoNotGoWithIsNamed) {
+  const std::string head = "data: {train: a.csv, label: y, sparse: [s]}\nmodel: lr\n";
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const JobSpec job,
+      ParseJob(head + "wide: {wire: {pull: bf16, push: int8, error_feedback_bytes: 1000}}\n", "x.yaml"));
+  EXPECT_EQ(job.wide.wire.pull_values, v1::VALUES_BF16);
+  EXPECT_EQ(job.wide.wire.push_values, v1::VALUES_INT8);
+  EXPECT_EQ(job.wide.wire.pack_ids, ps::PackIds::kAuto);
+  EXPECT_TRUE(job.wide.wire.UsesErrorFeedback());
+  EXPECT_EQ(job.wide.wire.error_feedback_bytes, 1000u);
+  EXPECT_FALSE(job.embedding.wire.UsesErrorFeedback());
+  for (const char* wrong : {"{pull: f64}", "{push: int4}", "{pack_ids: sometimes}", "{error_feedback: true}",
+                            "{push: int8, error_feedback_bytes: 0}", "{send: int8}"}) {
+    EXPECT_THAT(ParseJob(head + "wide: {wire: " + wrong + "}\n", "x.yaml"),
+                ::tandem::testing::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("wire")))
+        << wrong;
+  }
+}
+
+TEST(JobRoundTripTest, CachesArriveAndWhatTheyDoNotGoWithIsNamed) {
+  const std::string head = "data: {train: a.csv, label: y, sparse: [s]}\nmodel: fm\n";
+  const std::string text =
+      head +
+      "embedding: {cache: {bytes: 48KiB, max_age: 7, recheck: 2, push_bound: 3, local_update: true}}\n"
+      "wide: {cache: 1GiB}\ntrain: {mode: async}\n";
+  ExpectRoundTrip(text);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const JobSpec job, ParseJob(text, "x.yaml"));
+  EXPECT_EQ(job.embedding.cache.bytes, 48 << 10);
+  EXPECT_EQ(job.embedding.cache.max_age, 7);
+  EXPECT_EQ(job.embedding.cache.recheck, 2);
+  EXPECT_EQ(job.embedding.cache.push_bound, 3);
+  EXPECT_TRUE(job.embedding.cache.local_update);
+  EXPECT_EQ(job.wide.cache.bytes, 1 << 30);
+  for (const auto& [wrong, why] :
+       {std::pair("embedding: {cache: 1MiB}\n", "sync"),
+        std::pair("embedding: {cache: 1MB}\ntrain: {mode: async}\n", "as 64MiB"),
+        std::pair("embedding: {cache: {bytes: 1MiB, push_bound: 0}}\n", "push_bound"),
+        std::pair("embedding: {cache: 1MiB, pooling: server}\ntrain: {mode: async}\n", "only sums")}) {
+    EXPECT_THAT(ParseJob(head + wrong, "x.yaml"),
+                ::tandem::testing::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(why)))
         << wrong;
   }
 }

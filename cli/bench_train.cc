@@ -133,7 +133,8 @@ absl::StatusOr<Json> Measure(const Options& options, WorkerSession* session) {
 }
 
 int RunWorker(const Options& options) {
-  absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open(absl::Seconds(60));
+  absl::StatusOr<std::unique_ptr<WorkerSession>> session =
+      WorkerSession::Open(absl::Seconds(60), /*spill_dir=*/"");
   if (!session.ok()) {
     LogError(session.status().message());
     return 1;

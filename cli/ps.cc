@@ -25,6 +25,7 @@
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
 #include "ps/server/parameter_server.h"
+#include "ps/tiers/spill_store.h"
 #include "rpc/address.h"
 #include "rpc/server.h"
 
@@ -38,6 +39,8 @@ struct PsFlags {
   std::string advertise;
   double join_timeout_seconds = 60;
   double lease_seconds = 10;
+  std::string spill_dir;
+  uint64_t spill_cache = uint64_t{64} << 20;
 };
 
 // What ends the server: SIGTERM, SIGINT, or the job.
@@ -97,6 +100,17 @@ absl::StatusOr<std::string> AdvertisedAddress(const PsFlags& flags, int port) {
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
+// Where rows go that do not fit the memory; nullptr: nowhere.
+absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const PsFlags& flags) {
+  // A launcher's choice is taken when a table needs it, a user's at once: errors are his to see.
+  const char* const launchers = std::getenv("TANDEM_SPILL_DIR");
+  if (flags.spill_dir.empty() && launchers == nullptr) return std::shared_ptr<ps::ColdStore>();
+  auto store = std::make_shared<ps::SpillStore>(ps::SpillOptions{
+      .directory = flags.spill_dir.empty() ? launchers : flags.spill_dir, .cache_bytes = flags.spill_cache});
+  if (!flags.spill_dir.empty()) TANDEM_RETURN_IF_ERROR(store->Claim());
+  return std::shared_ptr<ps::ColdStore>(std::move(store));
+}
+
 absl::Status Serve(const PsFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
   EndEvent end(std::move(signals));
@@ -107,7 +121,8 @@ absl::Status Serve(const PsFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
   }
-  ps::ParameterServer server({.index = index, .num_servers = count});
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
+  ps::ParameterServer server({.index = index, .num_servers = count, .cold_store = std::move(cold_store)});
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
                           rpc::Server::Start({.listen = flags.listen}, {server.service()}));
   TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
@@ -161,6 +176,15 @@ void AddPs(CLI::App& app, CommandContext* context) {
   ps->add_option("--lease", flags->lease_seconds, "Seconds of silence that count as death")
       ->check(CLI::Range(0.5, 3600.0))
       ->capture_default_str();
+  ps->add_option("--spill-dir", flags->spill_dir,
+                 "Where cold rows of tables with `spill` go: a directory of this server's own, on a local "
+                 "disk. What a killed server left there is removed at the start, the rest at the end [none: "
+                 "such tables are refused]");
+  ps->add_option("--spill-cache", flags->spill_cache,
+                 "Memory for rows on their way to and from that disk, in bytes or as 64MiB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+      ->default_str("64MiB");
   ps->callback([flags, context] { context->exit_code = Report("ps", Serve(*flags)); });
 }
 

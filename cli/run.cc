@@ -33,6 +33,7 @@ struct RunFlags {
   std::string log_dir;
   double grace_seconds = 5;
   double timeout_seconds = 0;
+  std::string spill_dir;
 };
 
 using Variables = std::map<std::string, std::string>;
@@ -52,6 +53,16 @@ std::vector<std::string> ToStrings(const Variables& variables) {
   std::vector<std::string> strings;
   for (const auto& [name, value] : variables) strings.push_back(absl::StrCat(name, "=", value));
   return strings;
+}
+
+// Where server i puts rows that do not fit its memory.
+std::string ServerSpillDir(const RunFlags& flags, int i) { return absl::StrCat(flags.spill_dir, "/ps-", i); }
+
+// Servers remove theirs; this is for those that were killed.
+void RemoveSpillDirs(const RunFlags& flags) {
+  std::error_code ignored;
+  for (int i = 0; i < flags.servers; ++i) std::filesystem::remove_all(ServerSpillDir(flags, i), ignored);
+  std::filesystem::remove(flags.spill_dir, ignored);  // if nothing else is in it
 }
 
 // Of the workers when `role` is "worker", else of the parameter servers.
@@ -78,6 +89,7 @@ absl::Status StartAll(Launcher& launcher, const RunFlags& flags, const std::stri
   for (int i = 0; i < flags.servers; ++i) {
     Variables variables = JobEnvironment(flags, run_id, store_port, "ps");
     variables["TANDEM_PS_INDEX"] = absl::StrCat(i);
+    variables["TANDEM_SPILL_DIR"] = ServerSpillDir(flags, i);
     ProcessSpec spec{.name = absl::StrCat("ps/", i), .server = true, .program = self};
     spec.args = {"tandem", "ps", "--index", absl::StrCat(i), "--num-servers", absl::StrCat(flags.servers)};
     spec.environment = ToStrings(variables);
@@ -100,7 +112,7 @@ int Fail(Launcher& launcher, const absl::Status& status) {
   return absl::IsNotFound(status) ? kNotFound : absl::IsPermissionDenied(status) ? kCannotExecute : 1;
 }
 
-int Run(const RunFlags& flags, const std::vector<std::string>& command) {
+int Run(RunFlags flags, const std::vector<std::string>& command) {
   // First of all: it must be created while there is one thread.
   absl::StatusOr<std::unique_ptr<Launcher>> made = Launcher::Create();
   if (!made.ok()) return Report("run", made.status());
@@ -117,6 +129,7 @@ int Run(const RunFlags& flags, const std::vector<std::string>& command) {
       absl::StrCat(absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()), "-", ::getpid());
   LauncherOptions options;
   options.log_dir = flags.log_dir.empty() ? absl::StrCat("runs/", run_id, "/logs") : flags.log_dir;
+  if (flags.spill_dir.empty()) flags.spill_dir = absl::StrCat(options.log_dir, "/spill");
   options.grace = absl::Seconds(flags.grace_seconds);
   if (flags.timeout_seconds > 0) options.timeout = absl::Seconds(flags.timeout_seconds);
   std::filesystem::create_directories(options.log_dir, error);
@@ -136,7 +149,9 @@ int Run(const RunFlags& flags, const std::vector<std::string>& command) {
       !started.ok()) {
     return Fail(launcher, started);
   }
-  return launcher.Run((*store)->membership());
+  const int exit_code = launcher.Run((*store)->membership());
+  RemoveSpillDirs(flags);
+  return exit_code;
 }
 
 }  // namespace
@@ -158,6 +173,9 @@ void AddRun(CLI::App& app, CommandContext* context) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   run->add_option("--log-dir", flags->log_dir, "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]");
+  run->add_option("--spill-dir", flags->spill_dir,
+                  "Where servers put rows of tables with `spill` that do not fit their memory; removed at the "
+                  "end [LOG_DIR/spill]");
   run->add_option("--grace", flags->grace_seconds,
                   "Seconds between SIGTERM and SIGKILL when the job is stopped")
       ->check(CLI::Range(0.0, 3600.0))

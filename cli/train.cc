@@ -36,6 +36,7 @@ struct Options {
   worker::RunOptions run;
   bool no_baselines = false;
   bool print_job = false;
+  std::string spill_dir;
 };
 
 // A terminal behind the launcher's pipe counts, too: the launcher says so.
@@ -121,7 +122,9 @@ int Train(Options options) {
   options.run.job_file = options.job_file;
   options.run.baselines = !options.no_baselines;
   options.run.terminal = OnTerminal();
-  absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open(job->train.timeout);
+  absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open(
+      job->train.timeout,
+      options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir);
   if (!session.ok()) {
     LogError(session.status().message());
     return 1;
@@ -162,6 +165,10 @@ void AddTrain(CLI::App& app, CommandContext* context) {
   command->add_option("--report", options->report, "Write every figure of the run to this JSON file");
   command->add_option("--predictions", options->run.predictions,
                       "Write 'label<TAB>probability' of every test example to this file");
+  command->add_option(
+      "--spill-dir", options->spill_dir,
+      "Without `tandem run`: where rows of tables with `spill` go that do not fit the memory; "
+      "removed at the end [checkpoint.dir/spill]");
   command->add_flag("--no-baselines", options->no_baselines,
                     "Do not train the plain baselines for the final table");
   command->add_flag("--print-job", options->print_job,

@@ -11,7 +11,9 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/store/memory_store.h"
+#include "ps/tiers/spill_store.h"
 #include "rpc/channel.h"
+#include "rpc/connect.h"
 #include "rpc/loopback.h"
 
 namespace tandem::cli {
@@ -28,10 +30,12 @@ bool MayBeAnothersFault(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(absl::Duration timeout) {
+absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(absl::Duration timeout,
+                                                                   const std::string& spill_dir) {
   std::unique_ptr<WorkerSession> session(new WorkerSession);
   session->alone_ = !collectives::Environment::IsLaunched();
-  const absl::Status opened = session->alone_ ? session->OpenAlone(timeout) : session->OpenInJob(timeout);
+  const absl::Status opened =
+      session->alone_ ? session->OpenAlone(timeout, spill_dir) : session->OpenInJob(timeout);
   if (opened.ok()) return session;
   if (session->monitor_ != nullptr) {
     // Whoever died would have been named meanwhile: a timeout is longer than a lease.
@@ -42,8 +46,12 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(absl::Duratio
   return opened;
 }
 
-absl::Status WorkerSession::OpenAlone(absl::Duration timeout) {
-  local_server_ = std::make_unique<ps::ParameterServer>(ps::ParameterServerOptions{});
+absl::Status WorkerSession::OpenAlone(absl::Duration timeout, const std::string& spill_dir) {
+  ps::ParameterServerOptions options;
+  if (!spill_dir.empty()) {
+    options.cold_store = std::make_shared<ps::SpillStore>(ps::SpillOptions{.directory = spill_dir});
+  }
+  local_server_ = std::make_unique<ps::ParameterServer>(options);
   auto services =
       std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{local_server_->service()});
   std::vector<std::unique_ptr<rpc::Channel>> channels;
@@ -81,7 +89,7 @@ absl::Status WorkerSession::OpenInJob(absl::Duration timeout) {
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get(key, timeout));
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(address));
     channels.push_back(std::move(channel));
   }
   TANDEM_ASSIGN_OR_RETURN(

@@ -24,8 +24,11 @@ namespace tandem::cli {
 class WorkerSession {
  public:
   // Blocks until everyone it needs is there, bounded by `timeout`; errors name who is not. From then on the
-  // process ends, with the reason on stderr and exit code 1, as soon as the job has failed elsewhere.
-  static absl::StatusOr<std::unique_ptr<WorkerSession>> Open(absl::Duration timeout);
+  // process ends, with the reason on stderr and exit code 1, as soon as the job has failed elsewhere. A job
+  // of its own puts rows that do not fit its memory into `spill_dir`, which is made when it is needed ("":
+  // such tables are refused).
+  static absl::StatusOr<std::unique_ptr<WorkerSession>> Open(absl::Duration timeout,
+                                                             const std::string& spill_dir);
   ~WorkerSession();
 
   ps::Client* client() { return client_.get(); }
@@ -40,7 +43,7 @@ class WorkerSession {
 
  private:
   WorkerSession() = default;
-  absl::Status OpenAlone(absl::Duration timeout);
+  absl::Status OpenAlone(absl::Duration timeout, const std::string& spill_dir);
   absl::Status OpenInJob(absl::Duration timeout);
 
   collectives::Environment env_;

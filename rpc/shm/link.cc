@@ -376,7 +376,10 @@ void Link::AddBody(const Record& record, bool copy, Message* message) {
       continue;
     }
     const char* data = in_payload_ + segment.offset;
-    if (!copy && held_bytes() + segment.bytes <= geometry_.payload_bytes / 2) {
+    // Where a request begins is its header, which usually came inline. One that lies in memory which the
+    // client can still write to is not to be parsed.
+    const bool header = message->kind == RecordKind::kRequest && message->body.empty();
+    if (!copy && !header && held_bytes() + segment.bytes <= geometry_.payload_bytes / 2) {
       message->body.Append(Slice(std::make_shared<Received>(shared_from_this(), segment.block, segment.bytes),
                                  data, segment.bytes));
       continue;

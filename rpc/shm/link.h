@@ -7,8 +7,10 @@
 // (Lend) travel as they are, others are copied in. What finds no room waits in a queue, which whoever
 // receives also moves on; a message too large for the payload memory that is free goes in parts, which the
 // receiver puts together. Received parts of payload are read in place: their memory goes back to the peer
-// when the last slice is dropped. While this process holds more than half of it (parked pushes, answers
-// that the application keeps), what comes in is copied out at once, so that traffic goes on.
+// when the last slice is dropped. The peer could still write there: what must not change between a check and
+// its use is to be copied first (the beginning of a request, its header, always is). While this process holds
+// more than half of it (parked pushes, answers that the application keeps), what comes in is copied out at
+// once, so that traffic goes on.
 
 #include <atomic>
 #include <cstdint>

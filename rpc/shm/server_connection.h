@@ -43,8 +43,8 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
                    const ServerLimits& limits, const std::atomic<bool>* refusing)
       : link_(std::move(link)), methods_(std::move(methods)), limits_(limits), refusing_(refusing) {}
 
-  // One turn: runs the handlers of requests for a short while (or one, if it takes longer) and moves the queue
-  // of answers. Whether there was anything.
+  // One turn: runs the handlers of requests for a short while (or one, if it takes longer) and moves the
+  // queue of answers. Whether there was anything.
   bool Serve();
   // Whether Serve would find something.
   bool HasWork() const { return link_->HasIncoming() && !Congested(); }

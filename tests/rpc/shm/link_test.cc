@@ -120,10 +120,12 @@ TEST(LinkTest, AReceiverThatKeepsEverythingDoesNotStopTheTraffic) {
   LinkPair pair;
   std::vector<Bytes> kept;
   for (int i = 0; i < 40; ++i) {  // 8 MB through 2 MiB
-    pair.client->Send(Request(i, Bytes(Pattern(200000))));
+    Bytes body(std::string("header"));
+    body.Append(Bytes(Pattern(200000)));
+    pair.client->Send(Request(i, std::move(body)));
     Message got;
     ASSERT_TRUE(Await(*pair.client, *pair.server, &got)) << i;
-    kept.push_back(std::move(got.body));
+    kept.push_back(got.body.Sub(6, 200000));
     EXPECT_LE(pair.server->held_bytes(), pair.geometry.payload_bytes / 2);
   }
   EXPECT_GT(pair.server->held_bytes(), 0u);
@@ -149,6 +151,19 @@ TEST(LinkTest, WhatNeedsNoMemoryPassesWhatWaitsForSome) {
   got = Message();
   while (order.size() < 4 && Await(*pair.client, *pair.server, &got)) order.push_back(got.call);
   EXPECT_THAT(order, ::testing::UnorderedElementsAre(0, 1, 2, 3));
+}
+
+TEST(LinkTest, TheBeginningOfARequestIsOutOfTheClientsReach) {
+  LinkPair pair;
+  std::shared_ptr<char> memory = pair.client->Lend(10000);
+  std::memset(memory.get(), 'a', 10000);
+  Bytes body(Slice(memory, memory.get(), 5000));
+  body.Append(Slice(memory, memory.get() + 5000, 5000));
+  pair.client->Send(Request(1, body));
+  Message got;
+  ASSERT_TRUE(pair.server->Receive(&got));
+  std::memset(memory.get(), 'b', 10000);
+  EXPECT_EQ(got.body.Flatten(), std::string(5000, 'a') + std::string(5000, 'b'));
 }
 
 TEST(LinkTest, AMessageOverTheLimitIsToldAndLeavesNothing) {

@@ -40,6 +40,8 @@ int Main(int argc, char** argv) {
   AddRun(app, &context);
   AddTrain(app, &context);
   AddPs(app, &context);
+  AddTop(app, &context);
+  AddTable(app, &context);
   AddCkpt(app, &context);
   AddData(app, &context);
   AddBench(app, &context);

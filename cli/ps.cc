@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
@@ -22,11 +23,14 @@
 #include "cli/commands.h"
 #include "cli/launch/signal_pipe.h"
 #include "cli/launch/unique_fd.h"
+#include "cli/metrics/metrics_server.h"
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
 #include "ps/server/parameter_server.h"
 #include "ps/tiers/spill_store.h"
 #include "rpc/address.h"
+#include "rpc/channel.h"
+#include "rpc/loopback.h"
 #include "rpc/server.h"
 
 namespace tandem::cli {
@@ -37,8 +41,10 @@ struct PsFlags {
   int num_servers = -1;  // -1: likewise
   std::string listen = "127.0.0.1:0";
   std::string advertise;
+  std::string transport = "auto";
   double join_timeout_seconds = 60;
   double lease_seconds = 10;
+  int metrics_port = -1;  // -1: none
   std::string spill_dir;
   uint64_t spill_cache = uint64_t{64} << 20;
 };
@@ -100,6 +106,27 @@ absl::StatusOr<std::string> AdvertisedAddress(const PsFlags& flags, int port) {
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
+// What the server's own statistics calls answer, asked within the process.
+absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const PsFlags& flags,
+                                                            ps::ParameterServer& server) {
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
+  const std::shared_ptr<rpc::Channel> self = rpc::ConnectLoopback(
+      std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{server.service()}));
+  const auto collect = [self] {
+    const rpc::CallOptions options{.timeout = absl::Seconds(10)};
+    ServerFigures figures;
+    tandem::v1::ListTablesResponse tables;
+    absl::Status status = rpc::CallProto(*self, "/tandem.v1.ParameterServer/GetServerStatistics",
+                                         tandem::v1::GetServerStatisticsRequest(), &figures.server, options);
+    status.Update(rpc::CallProto(*self, "/tandem.v1.ParameterServer/ListTables",
+                                 tandem::v1::ListTablesRequest(), &tables, options));
+    if (!status.ok()) LogWarning(absl::StrCat("metrics: ", status.message()));
+    figures.tables.assign(tables.tables().begin(), tables.tables().end());
+    return figures;
+  };
+  return MetricsServer::Start(listen.is_unix() ? "127.0.0.1" : listen.host, flags.metrics_port, collect);
+}
+
 // Where rows go that do not fit the memory; nullptr: nowhere.
 absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const PsFlags& flags) {
   // A launcher's choice is taken when a table needs it, a user's at once: errors are his to see.
@@ -123,8 +150,9 @@ absl::Status Serve(const PsFlags& flags) {
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
   ps::ParameterServer server({.index = index, .num_servers = count, .cold_store = std::move(cold_store)});
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
-                          rpc::Server::Start({.listen = flags.listen}, {server.service()}));
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<rpc::Server> listening,
+      rpc::Server::Start({.listen = flags.listen, .transport = flags.transport}, {server.service()}));
   TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
@@ -136,8 +164,14 @@ absl::Status Serve(const PsFlags& flags) {
                                      [&end](const collectives::JobState& state) { end.JobEnded(state); }));
   TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
   LogInfo(absl::StrCat("serving at ", address, ", server ", index, " of ", count));
+  std::unique_ptr<MetricsServer> metrics;
+  if (flags.metrics_port >= 0) {
+    TANDEM_ASSIGN_OR_RETURN(metrics, ServeMetrics(flags, server));
+    LogInfo(absl::StrCat("metrics at port ", metrics->port(), ", path /metrics"));
+  }
 
   const std::optional<collectives::JobState> state = end.Wait();
+  metrics.reset();
   server.Stop();
   listening->Shutdown(/*grace=*/absl::Seconds(1));
   // The store may be gone before us when the job has ended; whoever ended it needs no word from us.
@@ -170,6 +204,10 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->capture_default_str();
   ps->add_option("--advertise", flags->advertise,
                  "HOST or HOST:PORT under which workers reach it [that of --listen]");
+  ps->add_option("--transport", flags->transport,
+                 "auto: gRPC, and shared memory with workers of this host; grpc: gRPC only")
+      ->check(CLI::IsMember({"auto", "grpc"}))
+      ->capture_default_str();
   ps->add_option("--join-timeout", flags->join_timeout_seconds, "Seconds to wait for the job's store")
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
@@ -185,6 +223,10 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
       ->default_str("64MiB");
+  ps->add_option(
+        "--metrics-port", flags->metrics_port,
+        "Serve /metrics for Prometheus at this port of --listen's host; 0: the kernel picks [not served]")
+      ->check(CLI::Range(0, 65535));
   ps->callback([flags, context] { context->exit_code = Report("ps", Serve(*flags)); });
 }
 

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "cli/commands.h"
 #include "cli/launch/launcher.h"
+#include "cli/servers/find_servers.h"
 #include "collectives/store/store_server.h"
 
 extern char** environ;
@@ -34,6 +35,7 @@ struct RunFlags {
   double grace_seconds = 5;
   double timeout_seconds = 0;
   std::string spill_dir;
+  int metrics_port = -1;  // of ps/0; ps/i has this + i
 };
 
 using Variables = std::map<std::string, std::string>;
@@ -92,6 +94,11 @@ absl::Status StartAll(Launcher& launcher, const RunFlags& flags, const std::stri
     variables["TANDEM_SPILL_DIR"] = ServerSpillDir(flags, i);
     ProcessSpec spec{.name = absl::StrCat("ps/", i), .server = true, .program = self};
     spec.args = {"tandem", "ps", "--index", absl::StrCat(i), "--num-servers", absl::StrCat(flags.servers)};
+    if (flags.metrics_port >= 0) {
+      // 0 lets the kernel pick one for each; their logs say which.
+      const int port = flags.metrics_port == 0 ? 0 : flags.metrics_port + i;
+      spec.args.insert(spec.args.end(), {"--metrics-port", absl::StrCat(port)});
+    }
     spec.environment = ToStrings(variables);
     TANDEM_RETURN_IF_ERROR(launcher.Start(spec));
   }
@@ -142,6 +149,12 @@ int Run(RunFlags flags, const std::vector<std::string>& command) {
   absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store =
       collectives::StoreServer::Start("127.0.0.1:0");
   if (!store.ok()) return Fail(launcher, Annotate(store.status(), "cannot serve the job's store"));
+  // For `tandem top` and `tandem table`.
+  if (absl::Status written =
+          WriteJobFile(options.log_dir, run_id, absl::StrCat("127.0.0.1:", (*store)->port()), flags.servers);
+      !written.ok()) {
+    return Fail(launcher, written);
+  }
   launcher.console().Say(absl::StrCat(flags.servers, " parameter servers, ", flags.workers,
                                       " workers; logs in ", options.log_dir));
   launcher.Configure(std::move(options));
@@ -173,9 +186,10 @@ void AddRun(CLI::App& app, CommandContext* context) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   run->add_option("--log-dir", flags->log_dir, "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]");
-  run->add_option("--spill-dir", flags->spill_dir,
-                  "Where servers put rows of tables with `spill` that do not fit their memory; removed at the "
-                  "end [LOG_DIR/spill]");
+  run->add_option(
+      "--spill-dir", flags->spill_dir,
+      "Where servers put rows of tables with `spill` that do not fit their memory; removed at the "
+      "end [LOG_DIR/spill]");
   run->add_option("--grace", flags->grace_seconds,
                   "Seconds between SIGTERM and SIGKILL when the job is stopped")
       ->check(CLI::Range(0.0, 3600.0))
@@ -183,6 +197,10 @@ void AddRun(CLI::App& app, CommandContext* context) {
   run->add_option("--timeout", flags->timeout_seconds, "Seconds after which the job is stopped; 0: never")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
+  run->add_option(
+         "--metrics-port", flags->metrics_port,
+         "Parameter server i serves /metrics for Prometheus at this port + i; 0: the kernel picks [none do]")
+      ->check(CLI::Range(0, 65535 - 256));
   run->callback([flags, context] {
     if (context->after_dashes.empty())
       throw CLI::ValidationError("PROGRAM", "is missing: tandem run [OPTIONS] -- PROGRAM ...");

@@ -3,8 +3,8 @@
 
 // Which ids of a table are pulled most: Space-Saving (Metwally, Agrawal and El Abbadi, ICDT 2005) over a
 // sample of what is pulled. Of every kStride ids one is counted, with that weight, from a random place on, so
-// that the pull path pays less than a hundredth (ps_server_bench); a table's first kEager ids are looked at
-// more closely, so that a small job has an answer, too.
+// that the pull path pays less than a hundredth (bench/ps_statistics_bench); a table's first kEager ids are
+// looked at more closely, so that a small job has an answer, too.
 
 #include <atomic>
 #include <cstddef>

@@ -189,5 +189,22 @@ TEST(TableTest, PoliciesThatContradictEachOtherAreNamed) {
   TANDEM_EXPECT_OK(ValidateTableConfig(config));
 }
 
+TEST(TableTest, UpdateModesAreWrittenAndReadBack) {
+  for (const char* text : {"sync", "bounded:4", "async", "gba:0", "gba:8", "gba:8:16"}) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const v1::UpdateMode mode, ParseUpdateMode(text));
+    EXPECT_EQ(FormatUpdateMode(mode), text);
+  }
+  for (const char* text : {"", "sink", "sync:1", "bounded", "bounded:", "bounded:0", "bounded:x",
+                           "bounded:-1", "async:2", "gba", "gba:1:2:3", "gba:1:9999999", "gba: 1:"}) {
+    EXPECT_THAT(ParseUpdateMode(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
+  }
+  EXPECT_THAT(ParseUpdateMode("gab:3"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                 HasSubstr("'gab:3' is none of sync, bounded:STALENESS")));
+  v1::UpdateMode mode = Async();
+  mode.set_global_batch(3);
+  EXPECT_THAT(ValidateUpdateMode(mode),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("only GBA has a global batch")));
+}
+
 }  // namespace
 }  // namespace tandem::ps

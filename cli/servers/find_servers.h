@@ -1,0 +1,41 @@
+#ifndef TANDEM_CLI_SERVERS_FIND_SERVERS_H_
+#define TANDEM_CLI_SERVERS_FIND_SERVERS_H_
+
+// Where the parameter servers of a running job are, for commands that look at it from outside.
+
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace tandem::cli {
+
+// The file in a job's log directory in which `tandem run` says where the job's store is.
+inline constexpr char kJobFile[] = "job.json";
+
+// Ways to name a job. With none of them: MASTER_ADDR and MASTER_PORT, else the newest runs/*/logs/job.json.
+struct ServersFlags {
+  std::string servers;  // host:port,host:port,... in the order of their indexes
+  std::string store;    // host:port of the job's store
+  std::string job;      // a log directory of `tandem run`, or its parent
+  double timeout_seconds = 5;
+};
+
+// Adds --servers, --store, --job and --timeout.
+void AddServersFlags(CLI::App* command, ServersFlags* flags);
+
+// Writes kJobFile into `directory`. Errors name the path.
+absl::Status WriteJobFile(const std::string& directory, const std::string& run_id, const std::string& store,
+                          int num_servers);
+
+// The servers' addresses by index; "" where one has not said its own. Blocks at most the time-out for the
+// store. Errors: InvalidArgument (a malformed flag), NotFound (no way to a job: says what to give; or the job
+// has no servers), Unavailable (nobody serves the store: the job may have ended).
+absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_SERVERS_FIND_SERVERS_H_

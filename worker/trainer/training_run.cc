@@ -37,17 +37,6 @@ using collectives::ReduceOp;
 
 constexpr size_t kReadAhead = 4;  // batches parsed before they are asked for
 
-std::string ModeName(const v1::UpdateMode& mode) {
-  switch (mode.kind()) {
-    case v1::UpdateMode::SYNC:
-      return "sync";
-    case v1::UpdateMode::BOUNDED:
-      return absl::StrCat("bounded staleness ", mode.staleness());
-    default:
-      return "async";
-  }
-}
-
 class TrainingRun {
  public:
   TrainingRun(const JobSpec& job, const RunOptions& options, const RunContext& context)

@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_STORAGE_LOOKUP_H_
 #define TANDEM_PS_STORAGE_LOOKUP_H_
 
-// Looking many ids up at once. The index lines of some sixty ids are on their way from memory while those
+// Looking many ids up at once. The index lines of some thirty ids are on their way from memory while those
 // that came are searched, without a branch that depends on what is found: an id that is not in the line where
 // it should be (one in fifteen) is noted, its next line is asked for, and it is looked at in the end.
 // Guessing wrong and waiting for that line had been half of a lookup's time. Stages are loops of their own

@@ -275,9 +275,9 @@ TEST(UpdateModes, StalenessIsTheUpdatesBetweenAPullAndItsPush) {
 }
 
 TEST(UpdateModes, WorkersThatRunFarAheadAreRefusedBeforeMemoryRunsOut) {
-  Driver driver({.max_parked_bytes = 1000});
+  Driver driver({.max_parked_bytes = 1160});
   TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Sync())));
-  const std::vector<uint64_t> ids(20, 42);  // 240 bytes a push
+  const std::vector<uint64_t> ids(20, 42);  // 240 bytes a push, and 160 more while it is taken in
   const std::vector<float> gradients(20, 1.0f);
   uint64_t step = 0;
   absl::Status refused;
@@ -286,7 +286,7 @@ TEST(UpdateModes, WorkersThatRunFarAheadAreRefusedBeforeMemoryRunsOut) {
     if (!refused.ok()) break;
   }
   EXPECT_EQ(step, 4);
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1000")));
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1160")));
   EXPECT_THAT(driver.StartPull(0, 3, {{"user", ids}})->Wait(),
               StatusIs(absl::StatusCode::kResourceExhausted));
   // The worker that is behind is let in, and makes room.

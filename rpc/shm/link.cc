@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kCopyInline = 1024;            // larger slices of others go to payload memory
 constexpr size_t kPartBytes = size_t{1} << 20;  // of a message in parts
 constexpr size_t kLeastPart = 64 << 10;
+// That complete no message: a peer that sends them without end does not keep a thread from its other work.
+constexpr int kRecordsInTurn = 64;
 // What is lent leaves so much of the payload memory (an eighth), so that what must be copied in can go on.
 size_t Reserve(const Geometry& geometry) { return geometry.pages / 8; }
 
@@ -297,7 +299,7 @@ std::shared_ptr<char> Link::Lend(size_t bytes) {
 // ---- Receiving
 
 bool Link::Receive(Message* message) {
-  while (!broken()) {
+  for (int records = 0; records < kRecordsInTurn && !broken(); ++records) {
     const absl::StatusOr<bool> next = reader_.Next(&copy_);
     if (!next.ok()) {
       Break(next.status());
@@ -425,12 +427,12 @@ void Link::WakeOwn() {
 
 bool Link::DrainSocket() {
   char bytes[16];
-  while (true) {
+  for (int packets = 0; packets < kRecordsInTurn; ++packets) {
     const ssize_t received = recv(socket_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-    if (received > 0) continue;
-    if (received < 0 && errno == EINTR) continue;
+    if (received > 0 || (received < 0 && errno == EINTR)) continue;
     return received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
   }
+  return true;
 }
 
 void Link::Break(const absl::Status& why) {

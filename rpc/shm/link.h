@@ -75,7 +75,8 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // ---- Receiving.
 
-  // The next message; false when none is there. A damaged ring breaks the link.
+  // The next message; false when none is there, or after many parts of one: HasIncoming() knows. A damaged
+  // ring breaks the link.
   bool Receive(Message* message);
   bool HasIncoming() const { return !broken() && reader_.HasMore(); }
 

@@ -193,11 +193,11 @@ void BucketedStorage::MergeDuplicates(const float* gradients, Scratch* scratch) 
 
 void BucketedStorage::RunOptimizer(uint32_t now, float learning_rate_factor, Scratch* scratch) {
   const absl::Span<RowUpdate> updates = absl::MakeSpan(scratch->updates);
-  const size_t bytes = layout_.stride + dim_ * sizeof(float);
+  const size_t bytes = layout_.row_bytes + dim_ * sizeof(float);
   const size_t block = std::clamp<size_t>(kBytesAtHand / bytes, 1, kMaxRows);
   const auto prefetch = [&](size_t begin) {
     for (size_t u = begin; u < std::min(begin + block, updates.size()); ++u) {
-      Prefetch(reinterpret_cast<const char*>(updates[u].weights), layout_.stride);
+      Prefetch(reinterpret_cast<const char*>(updates[u].weights), layout_.row_bytes);
       Prefetch(reinterpret_cast<const char*>(updates[u].gradient), dim_ * sizeof(float));
     }
   };

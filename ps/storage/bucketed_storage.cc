@@ -52,7 +52,7 @@ BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buc
       tier_(std::move(policies.tier)),
       layout_(dim_, optimizer_->state_floats(dim_), RowTypeOf(config),
               eviction_ != nullptr && eviction_->needs_count()),
-      cold_row_bytes_(sizeof(uint32_t) + layout_.stride),
+      cold_row_bytes_(sizeof(uint32_t) + layout_.row_bytes),
       bucket_quota_(QuotaOf(config.byte_budget(), num_buckets, layout_, kNoQuota)),
       bucket_mask_(num_buckets - 1),
       lock_mask_(std::min(num_buckets, kLocks) - 1),

@@ -27,7 +27,8 @@ struct RowLayout {
   size_t embedding_bytes;
   size_t state_offset;
   size_t count_offset;  // 0: rows have no count
-  size_t stride;        // bytes from row to row, a multiple of 4
+  size_t row_bytes;     // a multiple of 4
+  size_t stride;        // bytes from row to row, a multiple of 4: row_bytes, or a little more
 
   bool f32() const { return dtype == DType::kF32; }
   size_t row_floats() const { return dim + state_floats; }

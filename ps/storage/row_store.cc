@@ -16,6 +16,12 @@ constexpr size_t kFirstRows = 4;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+// Rows whose embeddings all lay in the same half of each 512 bytes would be read from one half of the
+// memory's channels: 34 ns a row instead of 16. A cache line between them spreads them.
+size_t Spread(size_t row_bytes, size_t embedding_bytes) {
+  return embedding_bytes <= 256 && row_bytes % 512 == 0 ? row_bytes + 64 : row_bytes;
+}
+
 }  // namespace
 
 RowLayout::RowLayout(size_t dim, size_t state_floats, DType dtype, bool counted)
@@ -25,7 +31,8 @@ RowLayout::RowLayout(size_t dim, size_t state_floats, DType dtype, bool counted)
       embedding_bytes(dim * SizeOf(dtype)),
       state_offset(RoundUp(embedding_bytes, sizeof(float))),
       count_offset(counted ? state_offset + state_floats * sizeof(float) : 0),
-      stride(state_offset + state_floats * sizeof(float) + (counted ? sizeof(uint32_t) : 0)) {}
+      row_bytes(state_offset + state_floats * sizeof(float) + (counted ? sizeof(uint32_t) : 0)),
+      stride(Spread(row_bytes, embedding_bytes)) {}
 
 uint32_t RowStore::TakeSlot() {
   if (free_ != 0) {

@@ -109,7 +109,7 @@ char* BucketedStorage::BringBack(const Grouping::Item& item, const char* cold) {
   uint32_t version;
   std::memcpy(&version, cold, sizeof(version));
   char* const row = AddRow(&buckets_[bucket], item.id, item.hash, version);
-  std::memcpy(row, cold + sizeof(version), layout_.stride);
+  std::memcpy(row, cold + sizeof(version), layout_.row_bytes);
   borders_[bucket].cold.fetch_sub(1, std::memory_order_relaxed);
   cold_rows_.fetch_sub(1, std::memory_order_relaxed);
   spill_reads_.fetch_add(1, std::memory_order_relaxed);
@@ -290,7 +290,7 @@ void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) 
         TANDEM_CHECK(cell != nullptr);  // nobody else is behind this door
         char* const copy = copies.data() + i * cold_row_bytes_;
         std::memcpy(copy, &cell->version, sizeof(cell->version));
-        std::memcpy(copy + sizeof(cell->version), store.RowAt(cell->slot()), layout_.stride);
+        std::memcpy(copy + sizeof(cell->version), store.RowAt(cell->slot()), layout_.row_bytes);
       }
     }
     const absl::Status put = tier_->Put(bucket, ids, cold_row_bytes_, copies.data());
@@ -304,7 +304,7 @@ void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) 
       const Cell* const cell = std::as_const(store).index().Find(ids[i]);
       const char* const copy = copies.data() + i * cold_row_bytes_;
       if (std::memcmp(copy, &cell->version, sizeof(cell->version)) != 0 ||
-          std::memcmp(copy + sizeof(cell->version), store.RowAt(cell->slot()), layout_.stride) != 0) {
+          std::memcmp(copy + sizeof(cell->version), store.RowAt(cell->slot()), layout_.row_bytes) != 0) {
         continue;  // updated since: not cold after all
       }
       store.Erase(ids[i]);

@@ -23,11 +23,25 @@ TEST(RowLayoutTest, PartsLieBehindOneAnother) {
           EXPECT_EQ(layout.state_offset % 4, 0);
           EXPECT_GE(layout.state_offset, layout.embedding_bytes);
           EXPECT_LT(layout.state_offset, layout.embedding_bytes + 4);
-          EXPECT_EQ(layout.stride, layout.state_offset + 4 * state + (counted ? 4 : 0));
+          EXPECT_EQ(layout.row_bytes, layout.state_offset + 4 * state + (counted ? 4 : 0));
+          EXPECT_GE(layout.stride, layout.row_bytes);
+          EXPECT_LE(layout.stride, layout.row_bytes + 64);
         }
       }
     }
   }
+}
+
+TEST(RowLayoutTest, EmbeddingsLieInAllPartsOfMemoryEvenly) {
+  // In the lower half of each 512 bytes, all of them would come from half of the memory's channels.
+  for (const size_t dim : {16, 32, 64}) {
+    for (size_t state = 0; state <= 4 * dim; state += 16) {
+      const RowLayout layout(dim, state);
+      EXPECT_NE(layout.stride % 512, 0) << dim << " + " << state;
+    }
+  }
+  EXPECT_EQ(RowLayout(64, 0).stride, 256);
+  EXPECT_EQ(RowLayout(128, 128).stride, 1024);
 }
 
 // Ids whose hashes have the same top bits of the low half: they share their place in the index of any bucket

@@ -127,7 +127,7 @@ void DrawTables(const std::vector<TableActivity>& tables, const ScreenOptions& o
   const Columns rest{options.columns, {12, 16, 6, 7, 7, 7, 6}};
   lines->push_back("");
   lines->push_back(Coloured(
-      rest.Line({"TABLE", "MODE", "STALE mean/max/ok", "LEFT", "CACHED%", "EVICT/S", "SPILLED", "KEPT"}),
+      rest.Line({"TABLE", "MODE", "STALE avg/max/ok", "LEFT", "CACHED%", "EVICT/S", "SPILLED", "KEPT"}),
       kHeading, options.colours));
   for (const TableActivity& table : tables) {
     const auto& s = table.info.statistics();
@@ -167,7 +167,7 @@ std::string ShortNumber(double value) {
     return value == std::floor(value) ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.1f", value);
   if (value < 999.5) return absl::StrFormat("%.0f", value);
   const char* unit = "";
-  for (const char* next : {"k", "M", "G", "T", "P"}) {
+  for (const char* next : {"k", "M", "G", "T", "P", "E"}) {
     value /= 1000;
     unit = next;
     if (value < 999.5) break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/fixed_array.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "ps/storage/bucketed_storage.h"
@@ -126,8 +127,8 @@ void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, 
 void BucketedStorage::InitialValues(uint64_t id, float* values) const {
   initializer_->Fill(seed_, id, values, dim_);
   if (layout_.f32()) return;
-  std::vector<char> stored(layout_.embedding_bytes);
-  char* const row = stored.data();
+  absl::FixedArray<uint16_t, 512> stored(dim_);  // what is not f32 has 16 bits
+  char* const row = reinterpret_cast<char*>(stored.data());
   StoreRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, values, nullptr);
   const char* const from = row;
   LoadRows(layout_.dtype, absl::MakeConstSpan(&from, 1), dim_, values);

@@ -1,9 +1,11 @@
-// Calls over one stream beside calls of their own, gRPC over TCP and over a unix socket, server and client in two
-// processes: answers of given sizes, some in flight. Rounds alternate, so that a slow moment of the machine hits both.
+// Calls over one stream beside calls of their own, gRPC over TCP and over a unix socket, server and client in
+// two processes: answers of given sizes, some in flight. Rounds alternate, so that a slow moment of the
+// machine hits both.
 //
 //   rpc_stream_bench [seconds per cell, default 0.5] [rounds, default 3]
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,7 +48,9 @@ Service RowsService() {
 double CpuSeconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -84,20 +88,21 @@ class Run {
  private:
   void Next() {
     const absl::Time start = absl::Now();
-    channel_->CallAsync(kRows, Bytes(std::string(reinterpret_cast<const char*>(&answer_bytes_), sizeof(answer_bytes_))),
-                        {}, [this, start](absl::StatusOr<Bytes> answer) {
-                          TANDEM_CHECK_MSG(answer.ok(), answer.status().ToString());
-                          TANDEM_CHECK(answer->size() == answer_bytes_);
-                          const absl::Time now = absl::Now();
-                          bool last = false;
-                          {
-                            absl::MutexLock lock(&mutex_);
-                            micros_.push_back(absl::ToDoubleMicroseconds(now - start));
-                            if (now >= end_) last = --chains_ == 0;
-                          }
-                          if (now < end_) return Next();
-                          if (last) over_.Notify();
-                        });
+    channel_->CallAsync(
+        kRows, Bytes(std::string(reinterpret_cast<const char*>(&answer_bytes_), sizeof(answer_bytes_))), {},
+        [this, start](absl::StatusOr<Bytes> answer) {
+          TANDEM_CHECK_MSG(answer.ok(), answer.status().ToString());
+          TANDEM_CHECK(answer->size() == answer_bytes_);
+          const absl::Time now = absl::Now();
+          bool last = false;
+          {
+            absl::MutexLock lock(&mutex_);
+            micros_.push_back(absl::ToDoubleMicroseconds(now - start));
+            if (now >= end_) last = --chains_ == 0;
+          }
+          if (now < end_) return Next();
+          if (last) over_.Notify();
+        });
   }
 
   Channel* const channel_;
@@ -109,12 +114,13 @@ class Run {
   absl::Notification over_;
 };
 
-// A server in a process of its own, until the parent closes the pipe.
+// A server in a process of its own, which ends with this one.
 std::string Serve(const std::string& listen, std::vector<pid_t>* children) {
   int report[2];
   TANDEM_CHECK(pipe(report) == 0);
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     auto server = Server::Start({.listen = listen}, {RowsService()});
     TANDEM_CHECK_MSG(server.ok(), server.status().ToString());
     const int port = (*server)->port();
@@ -137,8 +143,8 @@ int Main(int argc, char** argv) {
   const std::string unix_path = absl::StrCat("/tmp/rpc_stream_bench.", getpid());
   const std::vector<std::pair<std::string, std::string>> targets = {
       {"tcp", Serve("127.0.0.1:0", &children)}, {"unix", Serve(absl::StrCat("unix:", unix_path), &children)}};
-  std::printf("%-5s %8s %9s  %-6s %9s %9s %9s %7s %12s\n", "", "answer", "in flight", "", "p50 us", "p99 us", "calls/s",
-              "GB/s", "client us CPU");
+  std::printf("%-5s %8s %9s  %-6s %9s %9s %9s %7s %12s\n", "", "answer", "in flight", "", "p50 us", "p99 us",
+              "calls/s", "GB/s", "client us CPU");
   for (const auto& [name, target] : targets) {
     std::vector<std::unique_ptr<Channel>> channels;
     for (const bool stream : {true, false}) {
@@ -150,15 +156,16 @@ int Main(int argc, char** argv) {
       for (const int in_flight : {1, 8, 16}) {
         std::vector<Result> results[2];
         for (int round = 0; round < rounds; ++round) {
-          for (int i = 0; i < 2; ++i) results[i].push_back(Run(channels[i].get(), kib << 10, in_flight, length).Go());
+          for (int i = 0; i < 2; ++i)
+            results[i].push_back(Run(channels[i].get(), kib << 10, in_flight, length).Go());
         }
         for (int i = 0; i < 2; ++i) {
           std::sort(results[i].begin(), results[i].end(),
                     [](const Result& a, const Result& b) { return a.calls_per_s < b.calls_per_s; });
           const Result& r = results[i][rounds / 2];
-          std::printf("%-5s %5zu KiB %9d  %-6s %9.0f %9.0f %9.0f %7.2f %12.1f\n", name.c_str(), static_cast<size_t>(kib),
-                      in_flight, i == 0 ? "stream" : "unary", r.median_us, r.p99_us, r.calls_per_s,
-                      r.calls_per_s * static_cast<double>(kib << 10) / 1e9, r.client_cpu_us);
+          std::printf("%-5s %5zu KiB %9d  %-6s %9.0f %9.0f %9.0f %7.2f %12.1f\n", name.c_str(),
+                      static_cast<size_t>(kib), in_flight, i == 0 ? "stream" : "unary", r.median_us, r.p99_us,
+                      r.calls_per_s, r.calls_per_s * static_cast<double>(kib << 10) / 1e9, r.client_cpu_us);
           std::fflush(stdout);
         }
       }

@@ -13,8 +13,8 @@
 namespace tandem::rpc {
 namespace {
 
-// What a call hears when its stream ended with `status`. Whatever looks like a lost connection or a server that goes
-// away is Unavailable, so that idempotent calls are retried.
+// What a call hears when its stream ended with `status`. Whatever looks like a lost connection or a server
+// that goes away is Unavailable, so that idempotent calls are retried.
 absl::Status CallStatus(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::OK:
@@ -44,8 +44,8 @@ void ClientStream::Open(grpc::GenericStub* stub) {
   stream_->Read(&incoming_, read_tag_.tag());
 }
 
-uint64_t ClientStream::Send(std::shared_ptr<StreamedCall> call, const std::string& method, const Bytes& request,
-                            absl::Time deadline) {
+uint64_t ClientStream::Send(std::shared_ptr<StreamedCall> call, const std::string& method,
+                            const Bytes& request, absl::Time deadline) {
   v1::StreamFrame header;
   header.set_method(method);
   if (deadline != absl::InfiniteFuture()) {
@@ -163,8 +163,9 @@ absl::Status ClientStream::Take(const Bytes& wire) {
   const uint64_t total = std::max<uint64_t>(frame.header.message_bytes(), frame.payload.size());
   if (total > max_message_bytes_) {
     Forget(number);
-    call->OnAnswer(absl::ResourceExhaustedError(absl::StrCat(
-        "an answer of ", total, " bytes is larger than max_message_bytes of the channel, ", max_message_bytes_)));
+    call->OnAnswer(absl::ResourceExhaustedError(
+        absl::StrCat("an answer of ", total, " bytes is larger than max_message_bytes of the channel, ",
+                     max_message_bytes_)));
     return absl::OkStatus();
   }
   TANDEM_ASSIGN_OR_RETURN(auto message, assembler_.Has(number) ? assembler_.Continue(std::move(frame))

@@ -30,29 +30,31 @@ namespace tandem::rpc {
 class StreamedCall {
  public:
   virtual ~StreamedCall() = default;
-  // The answer, or why there is none. A call may hear of two ends (its own cancellation and an answer that was on its
-  // way): the first counts.
+  // The answer, or why there is none. A call may hear of two ends (its own cancellation and an answer that
+  // was on its way): the first counts.
   virtual void OnAnswer(absl::StatusOr<Bytes> answer) = 0;
   // The server has no such stream, and has not seen the call.
   virtual void OnNoStream() = 0;
 };
 
-// One stream, from its opening to its end; then the transport opens another. Thread-safe. Keeps itself alive until
-// its last operation is over.
+// One stream, from its opening to its end; then the transport opens another. Thread-safe. Keeps itself alive
+// until its last operation is over.
 //
-// A call's first bytes are written by the thread that starts the call, the rest and all answers are handled by the
-// loop's. One lock, held for a few instructions and never across gRPC or a call's own code, guards the state.
+// A call's first bytes are written by the thread that starts the call, the rest and all answers are handled
+// by the loop's. One lock, held for a few instructions and never across gRPC or a call's own code, guards the
+// state.
 class ClientStream : public std::enable_shared_from_this<ClientStream> {
  public:
-  // `on_over` runs last of all, under no lock, when gRPC holds nothing of the stream any more. `loop` outlives that.
+  // `on_over` runs last of all, under no lock, when gRPC holds nothing of the stream any more. `loop`
+  // outlives that.
   ClientStream(CompletionLoop* loop, size_t max_message_bytes, absl::AnyInvocable<void() &&> on_over)
       : loop_(loop), max_message_bytes_(max_message_bytes), on_over_(std::move(on_over)) {}
 
   // Once, before anything else; a call must follow.
   void Open(grpc::GenericStub* stub);
 
-  // Sends a call; its number, or 0 when the stream has ended and took nothing. The call is told DeadlineExceeded at
-  // `deadline`.
+  // Sends a call; its number, or 0 when the stream has ended and took nothing. The call is told
+  // DeadlineExceeded at `deadline`.
   uint64_t Send(std::shared_ptr<StreamedCall> call, const std::string& method, const Bytes& request,
                 absl::Time deadline);
   // The caller does not wait for `number` any more. It may still hear of an answer that is being delivered.
@@ -111,10 +113,10 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
   FrameQueue queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;   // takes no more calls
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;    // takes no more calls
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);  // why we ended it ourselves
-  // Earliest deadline that an alarm is set for. Alarms are not moved when calls are answered: a stream whose calls
-  // all have the same timeout sets one in that time, not one a call.
+  // Earliest deadline that an alarm is set for. Alarms are not moved when calls are answered: a stream whose
+  // calls all have the same timeout sets one in that time, not one a call.
   absl::Time armed_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::list<std::unique_ptr<DeadlineAlarm>> alarms_ ABSL_GUARDED_BY(mutex_);
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;

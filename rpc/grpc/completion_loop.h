@@ -35,8 +35,8 @@ class MemberTag final : public CompletionTag {
   void (Owner::*const method_)(bool);
 };
 
-// A completion queue and the one thread that waits on it. Everything whose operations are on the queue is told of
-// their end on that thread. All tags are CompletionTags.
+// A completion queue and the one thread that waits on it. Everything whose operations are on the queue is
+// told of their end on that thread. All tags are CompletionTags.
 class CompletionLoop {
  public:
   explicit CompletionLoop(std::unique_ptr<grpc::CompletionQueue> queue) : queue_(std::move(queue)) {}
@@ -44,7 +44,8 @@ class CompletionLoop {
 
   // Once, before the first operation can end.
   void Start();
-  // Waits until the operations under way are over; none may be begun any more. Idempotent; not on the loop's thread.
+  // Waits until the operations under way are over; none may be begun any more. Idempotent; not on the loop's
+  // thread.
   void Stop();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }

@@ -226,8 +226,8 @@ void GrpcAttempt::Cancel() {
 void GrpcAttempt::OnUnaryDone() {
   absl::StatusOr<Bytes> result;
   {
-    // The context holds a reference to the gRPC channel. It must be gone before `done` lets the channel's destructor
-    // proceed.
+    // The context holds a reference to the gRPC channel. It must be gone before `done` lets the channel's
+    // destructor proceed.
     absl::MutexLock lock(&mutex_);
     if (unary_->status.ok()) {
       result = FromByteBuffer(unary_->answer);
@@ -237,9 +237,9 @@ void GrpcAttempt::OnUnaryDone() {
     unary_.reset();
   }
   if (result.ok() && result->size() > transport_->max_message_bytes()) {
-    result = absl::ResourceExhaustedError(
-        absl::StrCat("an answer of ", result->size(), " bytes is larger than max_message_bytes of the channel, ",
-                     transport_->max_message_bytes()));
+    result = absl::ResourceExhaustedError(absl::StrCat(
+        "an answer of ", result->size(), " bytes is larger than max_message_bytes of the channel, ",
+        transport_->max_message_bytes()));
   }
   Complete(std::move(result));
 }
@@ -297,8 +297,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& 
   // "dns:///" keeps gRPC from taking the host for a URI scheme; it also takes IP addresses as they are.
   const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
   return std::make_unique<GrpcTransport>(
-      grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)),
-      target, address.is_unix(), options);
+      grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)), target,
+      address.is_unix(), options);
 }
 
 absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,

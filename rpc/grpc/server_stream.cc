@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kCallOverhead = 512;  // of a call beside its request, about
 
 int DefaultThreads() {
-  // Half of the processors: the others belong to clients of this host, or to the tables' own work. More than a few
-  // threads only pass the sockets around among themselves.
+  // Half of the processors: the others belong to clients of this host, or to the tables' own work. More than
+  // a few threads only pass the sockets around among themselves.
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
 }
 
@@ -31,7 +31,8 @@ absl::Status Broken(uint64_t call, absl::string_view what) {
 // The handler's end of a call.
 class ServerStream::Call : public ServerCall {
  public:
-  Call(std::shared_ptr<ServerStream> stream, uint64_t number, std::string method, Bytes request, absl::Time deadline)
+  Call(std::shared_ptr<ServerStream> stream, uint64_t number, std::string method, Bytes request,
+       absl::Time deadline)
       : stream_(std::move(stream)),
         number_(number),
         method_(std::move(method)),
@@ -40,7 +41,8 @@ class ServerStream::Call : public ServerCall {
 
   ~Call() override {
     if (!finished_.load()) {
-      stream_->Answer(number_, absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
+      stream_->Answer(number_,
+                      absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
     }
     stream_->held_bytes_ -= request_.size() + kCallOverhead;
   }
@@ -66,14 +68,15 @@ class ServerStream::Call : public ServerCall {
   std::atomic<bool> cancelled_{false};
 };
 
-StreamService::StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services) : options_(options) {
+StreamService::StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services)
+    : options_(options) {
   for (const rpc::Service& service : services) {
     for (const Method& method : service.methods) {
       handlers_[absl::StrCat("/", service.name, "/", method.name)] = method.handler;
     }
   }
-  AddMethod(
-      new grpc::internal::RpcServiceMethod(kStreamMethod, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+  AddMethod(new grpc::internal::RpcServiceMethod(kStreamMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
+                                                 nullptr));
   MarkMethodRaw(0);
 }
 
@@ -181,7 +184,8 @@ void ServerStream::Proceed() {
       frame = queue_out_.Next();
     } else if (calls_.empty() && !handling_) {
       if (half_closed_) finish = grpc::Status::OK;
-      if (service_->draining()) finish = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
+      if (service_->draining())
+        finish = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
     }
     if (finish.has_value()) finishing_ = true;
   }
@@ -260,14 +264,15 @@ absl::Status ServerStream::Admit(const Frame& frame) {
                      options.max_message_bytes));
   }
   if (service_->Find(frame.header.method()) == nullptr) {
-    return absl::UnimplementedError(absl::StrCat("the server has no method ", absl::CHexEscape(frame.header.method())));
+    return absl::UnimplementedError(
+        absl::StrCat("the server has no method ", absl::CHexEscape(frame.header.method())));
   }
   const size_t held = held_bytes_.load() + assembler_.bytes();
   if (held > 0 && size > options.max_held_request_bytes - std::min(options.max_held_request_bytes, held)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the server holds ", held, " bytes of this connection's unanswered requests and may hold ",
-                     options.max_held_request_bytes,
-                     " (ServerOptions::max_held_request_bytes): await answers before sending more"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the server holds ", held, " bytes of this connection's unanswered requests and may hold ",
+        options.max_held_request_bytes,
+        " (ServerOptions::max_held_request_bytes): await answers before sending more"));
   }
   return absl::OkStatus();
 }
@@ -317,9 +322,9 @@ void ServerStream::Answer(uint64_t number, absl::StatusOr<Bytes> answer) {
   }
   const size_t limit = service_->options().max_message_bytes;
   if (answer.ok() && answer->size() > limit) {
-    answer = absl::ResourceExhaustedError(
-        absl::StrCat("an answer of ", answer->size(), " bytes exceeds the server's limit of ", limit,
-                     " bytes (ServerOptions::max_message_bytes)"));
+    answer = absl::ResourceExhaustedError(absl::StrCat("an answer of ", answer->size(),
+                                                       " bytes exceeds the server's limit of ", limit,
+                                                       " bytes (ServerOptions::max_message_bytes)"));
   }
   Enqueue(number, std::move(answer));
   Proceed();
@@ -335,7 +340,8 @@ void ServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
   header.set_code(static_cast<uint32_t>(answer.status().raw_code()));
   absl::string_view text = answer.status().message();
   if (text.size() > kMaxErrorBytes) {
-    header.set_error(absl::StrCat(text.substr(0, kMaxErrorBytes - 64), "... (cut; ", text.size(), " bytes in all)"));
+    header.set_error(
+        absl::StrCat(text.substr(0, kMaxErrorBytes - 64), "... (cut; ", text.size(), " bytes in all)"));
   } else {
     header.set_error(text.data(), text.size());
   }

@@ -32,8 +32,8 @@ namespace tandem::rpc {
 class ServerStream;
 
 // tandem.v1.Data: takes streams and gives each to one of a few threads, where all of its frames are read, its
-// handlers run and most of its answers are written. Streams of a thread take turns, a frame each, so none can starve
-// another. Thread-safe but for what is said.
+// handlers run and most of its answers are written. Streams of a thread take turns, a frame each, so none can
+// starve another. Thread-safe but for what is said.
 class StreamService : public grpc::Service {
  public:
   StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services);
@@ -45,7 +45,8 @@ class StreamService : public grpc::Service {
   void Serve();
   // From now on calls are refused; a stream ends when its last call is answered.
   void Drain();
-  // When gRPC has shut the server down: returns when no handler runs any more. Idempotent; not on one of the threads.
+  // When gRPC has shut the server down: returns when no handler runs any more. Idempotent; not on one of the
+  // threads.
   void Stop();
 
   const ServerOptions& options() const { return options_; }
@@ -68,13 +69,15 @@ class StreamService : public grpc::Service {
   std::vector<Loop> loops_;
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;
-  absl::flat_hash_set<std::shared_ptr<ServerStream>> streams_ ABSL_GUARDED_BY(mutex_);  // with operations under way
+  absl::flat_hash_set<std::shared_ptr<ServerStream>> streams_
+      ABSL_GUARDED_BY(mutex_);  // with operations under way
 };
 
 // One connection's stream. Its calls hold it too, and may outlive its end: then their answers go nowhere.
 class ServerStream : public std::enable_shared_from_this<ServerStream> {
  public:
-  ServerStream(StreamService* service, grpc::ServerCompletionQueue* queue) : service_(service), queue_(queue) {}
+  ServerStream(StreamService* service, grpc::ServerCompletionQueue* queue)
+      : service_(service), queue_(queue) {}
 
   // Waits for a client.
   void Accept();
@@ -131,12 +134,12 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   absl::flat_hash_map<uint64_t, Call*> calls_ ABSL_GUARDED_BY(mutex_);
   FrameQueue queue_out_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;    // a read is under way, or its frame is being handled
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a read is under way, or its frame is being handled
   bool accepted_ ABSL_GUARDED_BY(mutex_) = false;
   bool handling_ ABSL_GUARDED_BY(mutex_) = false;     // a frame, in this moment
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // nobody reads answers any more
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;                   // nobody reads answers any more
   std::optional<grpc::Status> broken_ ABSL_GUARDED_BY(mutex_);  // why the stream must end at once
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;
 };

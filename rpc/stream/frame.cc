@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMessageOverhead = 256;  // of a queued message beside its bytes, about
 
-// A piece that leaves less than half a frame behind takes it along: a frame of few bytes costs as much as a call.
+// A piece that leaves less than half a frame behind takes it along: a frame of few bytes costs as much as a
+// call.
 size_t PieceOf(size_t rest) { return rest <= kFramePayload + kFramePayload / 2 ? rest : kFramePayload; }
 
 absl::Status Broken(uint64_t call, absl::string_view what) {
@@ -30,16 +31,17 @@ absl::StatusOr<Frame> ParseFrame(const Bytes& wire) {
     return Broken(call, absl::StrCat("its payload has ", frame.payload.size(), " bytes, a frame's may have ",
                                      kMaxFramePayload, "; longer messages take several frames"));
   }
-  if (header.cancel() && (!header.method().empty() || header.message_bytes() != 0 || !frame.payload.empty())) {
+  if (header.cancel() &&
+      (!header.method().empty() || header.message_bytes() != 0 || !frame.payload.empty())) {
     return Broken(call, "it cancels the call and carries a message as well");
   }
   if (header.message_bytes() != 0 && header.message_bytes() < frame.payload.size()) {
-    return Broken(call, absl::StrCat("its payload has ", frame.payload.size(), " bytes, the whole message is to have ",
-                                     header.message_bytes()));
+    return Broken(call, absl::StrCat("its payload has ", frame.payload.size(),
+                                     " bytes, the whole message is to have ", header.message_bytes()));
   }
   if (header.error().size() > kMaxErrorBytes) {
-    return Broken(call, absl::StrCat("its error has ", header.error().size(), " bytes, at most ", kMaxErrorBytes,
-                                     " are allowed"));
+    return Broken(call, absl::StrCat("its error has ", header.error().size(), " bytes, at most ",
+                                     kMaxErrorBytes, " are allowed"));
   }
   return frame;
 }
@@ -64,8 +66,9 @@ absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Conti
   const uint64_t total = message.header.message_bytes();
   if (frame.payload.empty()) return Broken(call, "it continues a message and is empty");
   if (frame.payload.size() > total - message.bytes.size()) {
-    return Broken(call, absl::StrCat("with its ", frame.payload.size(), " bytes the message has ",
-                                     message.bytes.size() + frame.payload.size(), ", it was to have ", total));
+    return Broken(call,
+                  absl::StrCat("with its ", frame.payload.size(), " bytes the message has ",
+                               message.bytes.size() + frame.payload.size(), ", it was to have ", total));
   }
   message.bytes.Append(std::move(frame.payload));
   if (message.bytes.size() < total) return std::nullopt;

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_STREAM_FRAME_H_
 #define TANDEM_RPC_STREAM_FRAME_H_
 
-// Calls as frames of one stream (proto/tandem/v1/stream.proto). Nothing here knows what carries the frames, and
-// nothing is thread-safe.
+// Calls as frames of one stream (proto/tandem/v1/stream.proto). Nothing here knows what carries the frames,
+// and nothing is thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,8 +28,8 @@ struct Frame {
   Bytes payload;
 };
 
-// Reads one frame and checks all that can be checked without knowing the frames before it. InvalidArgument, saying
-// what is wrong, for anything else. A pure function: any bytes may be given to it.
+// Reads one frame and checks all that can be checked without knowing the frames before it. InvalidArgument,
+// saying what is wrong, for anything else. A pure function: any bytes may be given to it.
 absl::StatusOr<Frame> ParseFrame(const Bytes& wire);
 
 // Puts messages together whose frames come interleaved.

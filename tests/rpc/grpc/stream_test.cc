@@ -1,5 +1,5 @@
-// /tandem.v1.Data/Stream itself: what its server does with frames that no client of ours sends, and with clients and
-// servers that are slow.
+// /tandem.v1.Data/Stream itself: what its server does with frames that no client of ours sends, and with
+// clients and servers that are slow.
 
 #include <algorithm>
 #include <atomic>
@@ -183,8 +183,10 @@ TEST(StreamTest, BrokenFramesEndTheirStreamWithTheReason) {
 
   EXPECT_THAT(end_of({"\xff\xff\xff garbage"}), AllOf(HasSubstr(invalid), HasSubstr("malformed")));
   EXPECT_THAT(end_of({""}), AllOf(HasSubstr(invalid), HasSubstr("numbered from 1")));
-  EXPECT_THAT(end_of({text(Request(4)), text(Request(4))}), AllOf(HasSubstr(invalid), HasSubstr("begins after call 4")));
-  EXPECT_THAT(end_of({text(Request(4)), text(Request(3))}), AllOf(HasSubstr(invalid), HasSubstr("begins after call 4")));
+  EXPECT_THAT(end_of({text(Request(4)), text(Request(4))}),
+              AllOf(HasSubstr(invalid), HasSubstr("begins after call 4")));
+  EXPECT_THAT(end_of({text(Request(4)), text(Request(3))}),
+              AllOf(HasSubstr(invalid), HasSubstr("begins after call 4")));
   EXPECT_THAT(end_of({text(Request(9, "", ""))}), AllOf(HasSubstr(invalid), HasSubstr("never began")));
   EXPECT_THAT(end_of({text(Request(1, std::string(kMaxFramePayload + 1, 'x')))}),
               AllOf(HasSubstr(invalid), HasSubstr("a frame's may have 2097152")));
@@ -287,15 +289,17 @@ TEST(StreamTest, ACancelledCallIsForgotten) {
 }
 
 TEST(StreamTest, ASmallAnswerDoesNotWaitForALargeOne) {
-  auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) {
-                              call->Finish(Bytes(std::string(call->request().size() > 0 ? size_t{32} << 20 : 1, 'a')));
-                            }),
-                            {.threads = 1});
+  auto server =
+      StartServer(EchoService([](std::shared_ptr<ServerCall> call) {
+                    call->Finish(Bytes(std::string(call->request().size() > 0 ? size_t{32} << 20 : 1, 'a')));
+                  }),
+                  {.threads = 1});
   StockStream stream(*server);
   ASSERT_TRUE(stream.Write(Request(1, "large")));
   ASSERT_TRUE(stream.Write(Request(2)));
   size_t large = 0;
-  for (v1::StreamFrame frame = stream.Read(); frame.call() == 1; frame = stream.Read()) large += frame.payload().size();
+  for (v1::StreamFrame frame = stream.Read(); frame.call() == 1; frame = stream.Read())
+    large += frame.payload().size();
   EXPECT_LT(large, size_t{16} << 20);
 }
 
@@ -374,9 +378,10 @@ TEST(StreamTest, RequestsThatAClientKeepsAreBounded) {
   });
   auto parked = lot.Take();
   ASSERT_NE(parked, nullptr);
-  EXPECT_THAT(channel->Call(kEcho, Bytes(std::string("x")), {}),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("ChannelOptions::max_outstanding_bytes"), HasSubstr("2097152 bytes"))));
+  EXPECT_THAT(
+      channel->Call(kEcho, Bytes(std::string("x")), {}),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(HasSubstr("ChannelOptions::max_outstanding_bytes"), HasSubstr("2097152 bytes"))));
   parked->Finish(Bytes());
   ASSERT_TRUE(first.WaitForNotificationWithTimeout(kPatience));
   absl::Notification second;
@@ -393,7 +398,8 @@ TEST(StreamTest, RequestsThatAClientKeepsAreBounded) {
 // A server of our stream that does as the test says.
 class FakeServer {
  public:
-  // `answer`: what to send for the n-th stream's first message. Without one, the stream is opened and never read.
+  // `answer`: what to send for the n-th stream's first message. Without one, the stream is opened and never
+  // read.
   explicit FakeServer(std::function<std::string(int)> answer = nullptr) : answer_(std::move(answer)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -458,14 +464,15 @@ TEST(StreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnotherStream
   v1::StreamFrame large;
   large.set_call(1);
   large.set_message_bytes(uint64_t{1} << 40);
-  const std::vector<std::string> answers = {"\xff\xff nonsense", stray.SerializeAsString(), large.SerializeAsString(),
-                                            good.SerializeAsString()};
+  const std::vector<std::string> answers = {"\xff\xff nonsense", stray.SerializeAsString(),
+                                            large.SerializeAsString(), good.SerializeAsString()};
   FakeServer server([&](int n) { return answers[n]; });
   auto connected = ConnectGrpc(server.target());
   TANDEM_ASSERT_OK(connected);
   Channel& channel = **connected;
-  EXPECT_THAT(channel.Call(kEcho, Bytes(), {}),
-              StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("broken stream"), HasSubstr("malformed"))));
+  EXPECT_THAT(
+      channel.Call(kEcho, Bytes(), {}),
+      StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("broken stream"), HasSubstr("malformed"))));
   EXPECT_THAT(channel.Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kInternal, HasSubstr("call 77")));
   EXPECT_THAT(channel.Call(kEcho, Bytes(), {}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1099511627776 bytes")));
@@ -484,11 +491,12 @@ TEST(StreamTest, CallsThatAServerDoesNotReadEndAtTheirDeadline) {
   std::vector<absl::Status> ends;
   constexpr int kCalls = 16;
   for (int i = 0; i < kCalls; ++i) {
-    (*connected)->CallAsync(kEcho, Bytes(std::string(4 << 20, 'x')), {.timeout = absl::Seconds(1)},
-                            [&](absl::StatusOr<Bytes> answer) {
-                              absl::MutexLock lock(&mutex);
-                              ends.push_back(answer.status());
-                            });
+    (*connected)
+        ->CallAsync(kEcho, Bytes(std::string(4 << 20, 'x')), {.timeout = absl::Seconds(1)},
+                    [&](absl::StatusOr<Bytes> answer) {
+                      absl::MutexLock lock(&mutex);
+                      ends.push_back(answer.status());
+                    });
   }
   {
     absl::MutexLock lock(&mutex);
@@ -497,12 +505,14 @@ TEST(StreamTest, CallsThatAServerDoesNotReadEndAtTheirDeadline) {
     for (const absl::Status& end : ends) {
       EXPECT_THAT(end, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(kEcho)));
     }
-    EXPECT_THAT(ends.back(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("bytes waited for the connection")));
+    EXPECT_THAT(ends.back(),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("bytes waited for the connection")));
   }
 }
 
 TEST(StreamTest, MessagesOfAllSizesTravelTogether) {
-  auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(call->request()); }));
+  auto server =
+      StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(call->request()); }));
   auto channel = Connect(*server);
   std::mt19937 random(5);
   const std::string pattern = Pattern(5 << 20);
@@ -514,10 +524,11 @@ TEST(StreamTest, MessagesOfAllSizesTravelTogether) {
     const size_t size = i % 3 == 0 ? random() % (5 << 20) : random() % 5000;
     const size_t offset = random() % (pattern.size() - size);
     const absl::string_view sent = absl::string_view(pattern).substr(offset, size);
-    channel->CallAsync(kEcho, Bytes(std::string(sent)), {.timeout = kPatience}, [&, sent](absl::StatusOr<Bytes> answer) {
-      if (answer.ok() && answer->Flatten() == sent) ++right;
-      if (++over == kCalls) all.Notify();
-    });
+    channel->CallAsync(kEcho, Bytes(std::string(sent)), {.timeout = kPatience},
+                       [&, sent](absl::StatusOr<Bytes> answer) {
+                         if (answer.ok() && answer->Flatten() == sent) ++right;
+                         if (++over == kCalls) all.Notify();
+                       });
   }
   ASSERT_TRUE(all.WaitForNotificationWithTimeout(2 * kPatience));
   EXPECT_EQ(right, kCalls);
@@ -525,7 +536,8 @@ TEST(StreamTest, MessagesOfAllSizesTravelTogether) {
 
 // One connection that sends as fast as it can takes turns with another, message by message.
 TEST(StreamTest, ABusyConnectionDoesNotStarveAnother) {
-  auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(Bytes()); }), {.threads = 1});
+  auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(Bytes()); }),
+                            {.threads = 1});
   auto busy = Connect(*server);
   auto quiet = Connect(*server);
   TANDEM_ASSERT_OK(quiet->Call(kEcho, Bytes(), {}));
@@ -534,10 +546,11 @@ TEST(StreamTest, ABusyConnectionDoesNotStarveAnother) {
   std::atomic<bool> stop{false};
   std::atomic<int> pushed{0};
   std::function<void()> push = [&] {
-    busy->CallAsync(kEcho, Bytes(Slice(rows, rows->data(), rows->size())), {}, [&](absl::StatusOr<Bytes> answer) {
-      ++pushed;
-      if (answer.ok() && !stop) push();
-    });
+    busy->CallAsync(kEcho, Bytes(Slice(rows, rows->data(), rows->size())), {},
+                    [&](absl::StatusOr<Bytes> answer) {
+                      ++pushed;
+                      if (answer.ok() && !stop) push();
+                    });
   };
   for (int i = 0; i < kInFlight; ++i) push();
   constexpr int kPings = 40;

@@ -48,11 +48,13 @@ TEST(ParseFrameTest, AFrameIsAnOrdinaryProtobufMessage) {
 TEST(ParseFrameTest, WhatNoFrameMayBeIsRefusedByName) {
   EXPECT_THAT(ParseFrame(Bytes(std::string("\xff\xff\xff"))),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("StreamFrame")));
-  EXPECT_THAT(ParseFrame(Bytes()), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("numbered from 1")));
+  EXPECT_THAT(ParseFrame(Bytes()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("numbered from 1")));
 
   v1::StreamFrame frame = Header(3);
   frame.set_payload(std::string(kMaxFramePayload + 1, 'x'));
-  EXPECT_THAT(ParseStatus(frame), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a frame's may have 2097152")));
+  EXPECT_THAT(ParseStatus(frame),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a frame's may have 2097152")));
 
   frame = Header(3);
   frame.set_cancel(true);
@@ -103,8 +105,10 @@ TEST(MessageAssemblerTest, MessagesThatComeInPiecesAreCheckedAgainstTheirSize) {
   EXPECT_FALSE(first.has_value());
   EXPECT_TRUE(assembler.Has(1));
   EXPECT_EQ(assembler.bytes(), 10);
-  EXPECT_THAT(assembler.Continue(Part(1, 0, 7)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 11")));
-  EXPECT_THAT(assembler.Continue(Part(1, 0, 0)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty")));
+  EXPECT_THAT(assembler.Continue(Part(1, 0, 7)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 11")));
+  EXPECT_THAT(assembler.Continue(Part(1, 0, 0)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty")));
   EXPECT_THAT(assembler.Continue(Part(2, 0, 1)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("never began")));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto last, assembler.Continue(Part(1, 0, 6)));
@@ -164,8 +168,13 @@ TEST(FrameQueueTest, WhatGoesInComesOutOfTheAssembler) {
     }
   };
   for (int i = 0; i < 60; ++i) {
-    const size_t sizes[] = {0, 1, 1000, kFramePayload, kFramePayload + kFramePayload / 2,
-                            kFramePayload + kFramePayload / 2 + 1, random() % (4 * kFramePayload)};
+    const size_t sizes[] = {0,
+                            1,
+                            1000,
+                            kFramePayload,
+                            kFramePayload + kFramePayload / 2,
+                            kFramePayload + kFramePayload / 2 + 1,
+                            random() % (4 * kFramePayload)};
     std::string text(sizes[random() % 7], static_cast<char>('a' + i % 26));
     ++call;
     queue.Add(Header(call), Bytes(text));

@@ -7,7 +7,7 @@ namespace tandem::ps {
 absl::StatusOr<BytesInFlight::Share> BytesInFlight::Take(uint64_t bytes, absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   const auto fits = [this, bytes]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return held_ == 0 || (held_ < limit_ && bytes <= limit_ - held_);
+    return bytes == 0 || held_ == 0 || (held_ < limit_ && bytes <= limit_ - held_);
   };
   if (!fits() &&
       (patience <= absl::ZeroDuration() || !mutex_.AwaitWithTimeout(absl::Condition(&fits), patience))) {

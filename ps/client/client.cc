@@ -55,7 +55,8 @@ class ClientImpl : public Client {
  public:
   ClientImpl(std::vector<std::unique_ptr<rpc::Channel>> channels, ShardMap map, const ClientOptions& options)
       : options_(options),
-        in_flight_(options.max_bytes_in_flight),
+        pulls_in_flight_(options.max_bytes_in_flight),
+        pushes_in_flight_(options.max_bytes_in_flight),
         map_(std::move(map)),
         channels_(std::move(channels)),
         next_sequence_(channels_.size(), 1) {}
@@ -189,7 +190,7 @@ class ClientImpl : public Client {
       }
       resolved.push_back({std::move(part), table->config->dim(), table->wire, std::move(cached)});
     }
-    if (!Count(bytes, &done)) return;
+    if (!Count(pulls_in_flight_, bytes, &done)) return;
     std::unique_ptr<Deduper> deduper = TakeDeduper();
     auto call = std::make_shared<PullCall>(map_, std::move(resolved), deduper.get(), std::move(done));
     GiveBackDeduper(std::move(deduper));
@@ -317,9 +318,9 @@ class ClientImpl : public Client {
   // Counts a call of `bytes` as under way until its `done`, which is changed for that. False when it may not
   // be: `done` has then run.
   template <typename Result>
-  bool Count(uint64_t bytes, absl::AnyInvocable<void(Result) &&>* done) {
-    absl::StatusOr<BytesInFlight::Share> share = in_flight_.Take(
-        bytes, options_.when_full == WhenFull::kWait ? options_.timeout : absl::ZeroDuration());
+  bool Count(BytesInFlight& counter, uint64_t bytes, absl::AnyInvocable<void(Result) &&>* done) {
+    absl::StatusOr<BytesInFlight::Share> share =
+        counter.Take(bytes, options_.when_full == WhenFull::kWait ? options_.timeout : absl::ZeroDuration());
     if (!share.ok()) {
       std::move (*done)(share.status());
       return false;
@@ -377,7 +378,9 @@ class ClientImpl : public Client {
   }
 
   const ClientOptions options_;
-  BytesInFlight in_flight_;  // outlives the calls of channels_
+  // Outlive the calls of channels_. Apart, since a pull may wait on a server for this worker's own push.
+  BytesInFlight pulls_in_flight_;
+  BytesInFlight pushes_in_flight_;
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
   BufferPool buffers_;
@@ -445,7 +448,7 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
     clipped = clipped || norms.back() > 0;
     tables.push_back(*std::move(table));
   }
-  if (!Count(bytes, &done)) return;
+  if (!Count(pushes_in_flight_, bytes, &done)) return;
   std::vector<std::vector<float>> scaled;
   if (clipped && !held_back) ClipGlobalNorms(dims, norms, &parts, &scaled);
   std::vector<AbsorbedPart> absorbed(parts.size());

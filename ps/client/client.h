@@ -38,8 +38,9 @@ struct ClientOptions {
       1;  // of this worker's life; a restarted worker uses a higher one (fences its older self's pushes)
   absl::Duration timeout = absl::Seconds(60);  // of each pull and push, waiting for other workers included
   absl::Duration checkpoint_timeout = absl::Minutes(10);  // of SaveCheckpoint and LoadCheckpoint
-  // Of the ids, rows and gradients of all pulls and pushes under way together; a call that alone is larger
-  // goes alone. A worker that starts calls faster than servers answer them is held up, or told, here.
+  // Of the ids and rows of all pulls under way together, and as much again of the ids and gradients of all
+  // pushes (apart, since a pull may wait for this worker's own push). A call that alone is larger goes alone.
+  // A worker that starts calls faster than servers answer them is held up, or told, here.
   uint64_t max_bytes_in_flight = uint64_t{1} << 30;
   WhenFull when_full = WhenFull::kWait;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,10 +29,13 @@ constexpr uint64_t kCallBytes = kIds * (sizeof(uint64_t) + kDim * sizeof(float))
 // call is under way.
 class ClientLimitsTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Client> Connect(uint32_t worker, WhenFull when_full) {
+  std::unique_ptr<Client> Connect(uint32_t worker, WhenFull when_full, rpc::FaultInjector injector = nullptr,
+                                  absl::Duration timeout = absl::Seconds(60)) {
     absl::StatusOr<std::unique_ptr<Client>> client =
-        Client::Connect(cluster_.Channels(),
-                        {.worker = worker, .max_bytes_in_flight = 2 * kCallBytes, .when_full = when_full});
+        Client::Connect(cluster_.Channels(std::move(injector)), {.worker = worker,
+                                                                 .timeout = timeout,
+                                                                 .max_bytes_in_flight = 2 * kCallBytes,
+                                                                 .when_full = when_full});
     TANDEM_EXPECT_OK(client);
     v1::TableConfig table = EmbeddingTable("t", kDim, Sgd(0.1f), Zeros());
     table.set_num_workers(2);
@@ -103,19 +107,43 @@ TEST_F(ClientLimitsTest, ACallThatDoesNotFitWaitsForTheOthers) {
   }
 }
 
-TEST_F(ClientLimitsTest, APushIsCountedToo) {
-  const auto a = Connect(0, WhenFull::kFail);
+TEST_F(ClientLimitsTest, PullsThatWaitForThisWorkersPushDoNotKeepItBack) {
+  const auto a = Connect(0, WhenFull::kFail), b = Connect(1, WhenFull::kFail);
   absl::StatusOr<PullVersions> results[2];
   absl::Notification done[2];
   for (int i = 0; i < 2; ++i) Start(a.get(), &results[i], &done[i]);
   const std::vector<float> gradients(kIds * kDim, 1.0f);
-  EXPECT_THAT(a->Push(/*step=*/0, {{.table = "t", .ids = ids_, .gradients = gradients.data()}}),
-              StatusIs(absl::StatusCode::kResourceExhausted));
-  // The step's push was not sent: it can be sent once more.
-  const auto b = Connect(1, WhenFull::kFail);
   TANDEM_EXPECT_OK(PushStep0(b.get()));
-  TANDEM_EXPECT_OK(PushStep0(a.get()));
-  for (int i = 0; i < 2; ++i) done[i].WaitForNotification();
+  TANDEM_EXPECT_OK(a->Push(/*step=*/0, {{.table = "t", .ids = ids_, .gradients = gradients.data()}}));
+  for (int i = 0; i < 2; ++i) {
+    done[i].WaitForNotification();
+    TANDEM_EXPECT_OK(results[i]);
+  }
+}
+
+TEST_F(ClientLimitsTest, PushesAreCountedAmongThemselves) {
+  const auto lost = [](absl::string_view method, int64_t) {
+    const bool push = absl::EndsWith(method, "/Push");
+    return rpc::Fault{.kind = push ? rpc::Fault::Kind::kNeverAnswer : rpc::Fault::Kind::kNone};
+  };
+  const auto a = Connect(0, WhenFull::kFail, lost, /*timeout=*/absl::Seconds(2));
+  const std::vector<float> gradients(kIds * kDim, 1.0f);
+  const auto push = [&](uint64_t step, absl::Status* status, absl::Notification* done) {
+    a->PushAsync(step, {{.table = "t", .ids = ids_, .gradients = gradients.data()}}, 1.0f,
+                 [status, done](absl::Status result) {
+                   *status = std::move(result);
+                   done->Notify();
+                 });
+  };
+  absl::Status status[3];
+  absl::Notification done[3];
+  for (int i = 0; i < 3; ++i) push(static_cast<uint64_t>(i), &status[i], &done[i]);
+  ASSERT_TRUE(done[2].HasBeenNotified());
+  EXPECT_THAT(status[2], StatusIs(absl::StatusCode::kResourceExhausted));
+  for (int i = 0; i < 2; ++i) {
+    done[i].WaitForNotification();
+    EXPECT_THAT(status[i], StatusIs(absl::StatusCode::kDeadlineExceeded));
+  }
 }
 
 }  // namespace

@@ -157,7 +157,9 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
   EXPECT_EQ(failed > 0, sequence.faults);
   for (Worker& worker : workers) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const CacheStatistics statistics, worker.client->CacheStatisticsOf("t"));
-    if (sequence.cache.recheck == 0) EXPECT_LE(statistics.age_max, sequence.cache.max_age);
+    if (sequence.cache.recheck == 0) {
+      EXPECT_LE(statistics.age_max, sequence.cache.max_age);
+    }
     sum->Add(statistics);
   }
   // What is read around the caches is what the history ends with.
@@ -324,13 +326,17 @@ TEST(HeldBackGradients, AllArriveExactlyOnce) {
           TANDEM_ASSERT_OK(client->Push(
               step,
               {{.table = "t", .ids = ids, .gradients = gradients.data(), .pulled_versions = versions[0]}}));
-          if (step == 70) TANDEM_ASSERT_OK(client->PushHeldBack());
+          if (step == 70) {
+            TANDEM_ASSERT_OK(client->PushHeldBack());
+          }
         }
         TANDEM_ASSERT_OK_AND_ASSIGN(const CacheStatistics statistics, client->CacheStatisticsOf("t"));
         EXPECT_GT(statistics.held_rows, 10);
         EXPECT_GT(statistics.held_gradients, 1000);
         EXPECT_GT(statistics.evicted, 0);
-        if (w == 0) TANDEM_ASSERT_OK(client->SetCache("t", {}));  // which pushes; the others' destructors do
+        if (w == 0) {  // which pushes; the others' destructors do
+          TANDEM_ASSERT_OK(client->SetCache("t", {}));
+        }
       };
       std::vector<std::thread> threads;
       for (uint32_t w = 0; w < kWorkers; ++w) threads.emplace_back(work, w);

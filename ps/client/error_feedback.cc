@@ -61,12 +61,14 @@ void ErrorFeedback::EncodeBlock(v1::ValueFormat format, absl::Span<const uint64_
     if (!std::isfinite(largest)) continue;
     // A row that was made for an earlier id of this block may have been this one's.
     uint32_t row = dropped_ == dropped_before ? rows[i] : Find(ids[i]);
-    if (row == kNone) {
+    if (row != kNone) {
+      pushed_[row] = 1;
+    } else {
+      // No second chance yet: ids that come once give way to those that come again.
       if (largest == 0) continue;
       row = Insert(ids[i]);
       if (row == kNone) continue;
     }
-    pushed_[row] = 1;
     std::copy_n(lost, dim_, Residual(row));
   }
 }
@@ -84,7 +86,7 @@ uint32_t ErrorFeedback::Insert(uint64_t id) {
   if (Grow()) {
     const auto row = static_cast<uint32_t>(row_ids_.size());
     row_ids_.push_back(id);
-    pushed_.push_back(1);
+    pushed_.push_back(0);
     Place(id, row);
     return row;
   }

@@ -64,8 +64,9 @@ void PushEncoder::Merge(Part* part, Deduper* deduper, BufferPool* pool) {
   deduper->Run(push.ids, &part->ids, &index);
   const size_t distinct = part->ids.size();
   // Copying all gradients to save a few would not pay; error feedback, however, wants an id once.
-  const size_t most = part->push.feedback != nullptr ? push.ids.size() : push.ids.size() / 16 * 15 + 1;
-  if (distinct >= most) return;
+  const bool pays =
+      part->push.feedback != nullptr ? distinct < push.ids.size() : distinct * 16 <= push.ids.size() * 15;
+  if (!pays) return;
   const size_t dim = part->push.dim;
   part->gradients = pool->Get(distinct * dim * sizeof(float));
   auto* const sums = reinterpret_cast<float*>(part->gradients.get());

@@ -1,0 +1,91 @@
+// Runs every target over its kept corpus and over mutations of it, the same ones each time.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/stubs/logging.h"
+#include "gtest/gtest.h"
+#include "tests/fuzz/targets.h"
+
+namespace tandem::fuzz {
+namespace {
+
+std::vector<std::string> Corpus(const std::string& target) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(TANDEM_FUZZ_CORPUS) + "/" + target)) {
+    paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> inputs;
+  for (const std::filesystem::path& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  return inputs;
+}
+
+// One to four changes as libFuzzer makes them: bits, bytes and numbers changed, runs cut out, doubled and
+// taken from other inputs.
+std::string Mutate(std::string text, const std::vector<std::string>& corpus, CounterRandom* random) {
+  const auto place = [&] { return text.empty() ? 0 : random->Below(text.size()); };
+  for (uint64_t left = 1 + random->Below(4); left > 0; --left) {
+    switch (random->Below(6)) {
+      case 0:
+        if (!text.empty()) text[place()] ^= static_cast<char>(1u << random->Below(8));
+        break;
+      case 1:
+        if (!text.empty()) text[place()] = static_cast<char>((*random)());
+        break;
+      case 2: {
+        static constexpr uint64_t kNumbers[] = {0,      1,          0x7f,       0xff,
+                                                0xffff, 0x7fffffff, 0xffffffff, ~uint64_t{0}};
+        const uint64_t number = kNumbers[random->Below(8)];
+        const size_t size = size_t{1} << random->Below(4);
+        const size_t at = place();
+        text.replace(at, std::min(size, text.size() - at), reinterpret_cast<const char*>(&number), size);
+        break;
+      }
+      case 3:
+        text.erase(place(), random->Below(16));
+        break;
+      case 4:
+        text.insert(place(), text.substr(place(), random->Below(32)));
+        break;
+      default: {
+        const std::string& other = corpus[random->Below(corpus.size())];
+        const size_t from = other.empty() ? 0 : random->Below(other.size());
+        text = text.substr(0, place()) + other.substr(from);
+      }
+    }
+  }
+  return text;
+}
+
+class CorpusTest : public ::testing::TestWithParam<Target> {};
+INSTANTIATE_TEST_SUITE_P(Targets, CorpusTest, ::testing::ValuesIn(Targets()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(CorpusTest, KeptInputsAndMutationsOfThemBreakNoPromise) {
+  const google::protobuf::LogSilencer silence;
+  const std::vector<std::string> corpus = Corpus(GetParam().name);
+  ASSERT_FALSE(corpus.empty());
+  const auto run = [&](const std::string& text) {
+    GetParam().run(Input(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+  };
+  run("");
+  for (const std::string& input : corpus) run(input);
+  CounterRandom random(1, 0);
+  for (int round = 0; round < 3000; ++round) {
+    run(Mutate(corpus[random.Below(corpus.size())], corpus, &random));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::fuzz

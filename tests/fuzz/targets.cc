@@ -1,0 +1,17 @@
+#include "tests/fuzz/targets.h"
+
+namespace tandem::fuzz {
+
+const std::vector<Target>& Targets() {
+  static const auto* const targets = new std::vector<Target>{
+      {"id_codec", FuzzIdCodec},
+      {"value_codec", FuzzValueCodec},
+      {"bulk_codec", FuzzBulkCodec},
+      {"pull", FuzzPull},
+      {"push", FuzzPush},
+      {"ring", FuzzRing},
+  };
+  return *targets;
+}
+
+}  // namespace tandem::fuzz

@@ -1,0 +1,37 @@
+#ifndef TANDEM_TESTS_FUZZ_TARGETS_H_
+#define TANDEM_TESTS_FUZZ_TARGETS_H_
+
+// What is fuzzed: code that reads bytes of a peer. A target takes any bytes, and aborts where the code under
+// test breaks a promise of its header. fuzz_main.cc makes a libFuzzer program of each (scripts/fuzz);
+// corpus_test.cc runs all of them over the kept corpus, tests/fuzz/corpus/NAME/, and over mutations of it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace tandem::fuzz {
+
+using Input = absl::Span<const uint8_t>;
+
+struct Target {
+  std::string name;
+  void (*run)(Input input);
+};
+
+void FuzzIdCodec(Input input);     // ps/wire/id_codec.h
+void FuzzValueCodec(Input input);  // ps/wire/value_codec.h
+void FuzzBulkCodec(Input input);   // rpc/codec/bulk_codec.h
+void FuzzRing(Input input);        // rpc/shm/record.h
+// The handlers of a live parameter server: a refused request changes no table, an accepted one leaves every
+// row finite. See ps_target.cc for the forms of an input.
+void FuzzPull(Input input);
+void FuzzPush(Input input);
+
+// All of them.
+const std::vector<Target>& Targets();
+
+}  // namespace tandem::fuzz
+
+#endif  // TANDEM_TESTS_FUZZ_TARGETS_H_

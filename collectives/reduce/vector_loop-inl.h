@@ -28,11 +28,24 @@ struct Plain {
   using Computed = T;
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* from) {
-    return hn::LoadU(d, from);
+    // Of one lane, LoadU may read a T, which may stand at no address of a T's: arrays are where users put
+    // them.
+    if constexpr (hn::MaxLanes(D()) == 1) {
+      T one;
+      hwy::CopyBytes<sizeof(T)>(from, &one);
+      return hn::Set(d, one);
+    } else {
+      return hn::LoadU(d, from);
+    }
   }
   template <class D>
   static HWY_INLINE void Store(D d, hn::Vec<D> v, T* to) {
-    hn::StoreU(v, d, to);
+    if constexpr (hn::MaxLanes(D()) == 1) {
+      const T one = hn::GetLane(v);
+      hwy::CopyBytes<sizeof(T)>(&one, to);
+    } else {
+      hn::StoreU(v, d, to);
+    }
   }
   template <class D>
   static HWY_INLINE void Stream(D d, hn::Vec<D> v, T* to) {

@@ -62,6 +62,8 @@ absl::Status AutoTransport::Connect() {
   if (options_.only_shm) {
     return Annotate(why_not_, absl::StrCat("no shared memory with the server at ", target_));
   }
+  // Whoever cannot be reached at all is the calls' to name.
+  if (absl::IsUnavailable(why_not_) || absl::IsDeadlineExceeded(why_not_)) return absl::OkStatus();
   LogInfo(absl::StrCat(target_, ": over ", grpc_->name(), ", without shared memory: ", why_not_.message()));
   return absl::OkStatus();
 }

@@ -45,7 +45,7 @@ struct WireContext {
 // Ids and offsets lie in `copies`: they are checked, and used as indexes, and the payload may be memory that
 // the client can still write to. Gradients do so when they came encoded; those that came as f32 lie in the
 // payload where it is aligned and stays alive, so that a client that writes to them after they were checked
-// may spoil its own rows, and nothing else.
+// may put numbers that are not finite into rows it could have pushed to anyway; it can break no server.
 struct ParsedSlice {
   std::shared_ptr<ServerTable> table;
   v1::Pooling pooling = v1::NONE;

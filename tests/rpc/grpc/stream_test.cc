@@ -545,12 +545,13 @@ TEST(StreamTest, ABusyConnectionDoesNotStarveAnother) {
   const auto rows = std::make_shared<std::string>(256 << 10, 'x');
   std::atomic<bool> stop{false};
   std::atomic<int> pushed{0};
-  std::function<void()> push = [&] {
-    busy->CallAsync(kEcho, Bytes(Slice(rows, rows->data(), rows->size())), {},
-                    [&](absl::StatusOr<Bytes> answer) {
-                      ++pushed;
-                      if (answer.ok() && !stop) push();
-                    });
+  // A pointer of their own: the answers that come while the channel goes still look at it.
+  std::function<void()> push = [&, channel = busy.get()] {
+    channel->CallAsync(kEcho, Bytes(Slice(rows, rows->data(), rows->size())), {},
+                       [&](absl::StatusOr<Bytes> answer) {
+                         ++pushed;
+                         if (answer.ok() && !stop) push();
+                       });
   };
   for (int i = 0; i < kInFlight; ++i) push();
   constexpr int kPings = 40;

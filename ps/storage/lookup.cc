@@ -17,9 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Cell = RowIndex::Cell;
 
-// With more requests under way to the second-level cache, the processor now and then drops some: 64 ahead
-// were a nanosecond faster where rows lie close together and took three times as long where they lie 512
-// bytes apart.
+// 64 were a nanosecond faster where rows lie close together, and not where they lie far apart (a few launches
+// on a busy machine).
 constexpr size_t kLinesAhead = 32;
 constexpr size_t kBlock = 16;
 

@@ -81,8 +81,7 @@ TEST(ConnectTest, WithoutSharedMemoryCallsGoOverGrpcAndTheReasonIsLogged) {
     std::string target, host, reason;
   };
   const Case cases[] = {{TargetOf(*server), "", "gRPC only"},
-                        {TargetOf(*sharing), "another", "on another host"},
-                        {"127.0.0.1:1", "", "127.0.0.1:1"}};
+                        {TargetOf(*sharing), "another", "on another host"}};
   for (const Case& one : cases) {
     ::testing::internal::CaptureStderr();
     TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(one.target, {.host = one.host}));
@@ -93,9 +92,18 @@ TEST(ConnectTest, WithoutSharedMemoryCallsGoOverGrpcAndTheReasonIsLogged) {
     EXPECT_EQ(channel->transport(), "tcp");
     EXPECT_THAT(Connect(one.target, {.transport = "shm", .host = one.host}).status().message(),
                 HasSubstr(one.reason));
-    if (one.target == "127.0.0.1:1") continue;
     TANDEM_EXPECT_OK(channel->Call(kEcho, Bytes(), {}).status());
   }
+}
+
+TEST(ConnectTest, AServerThatIsNotThereIsNamedByItsCallsOnly) {
+  ::testing::internal::CaptureStderr();
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect("127.0.0.1:1"));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(channel->transport(), "tcp");
+  EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(200)}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("127.0.0.1:1")));
+  EXPECT_THAT(Connect("127.0.0.1:1", {.transport = "shm"}).status().message(), HasSubstr("127.0.0.1:1"));
 }
 
 TEST(ConnectTest, TheChoiceCanBeForced) {

@@ -19,7 +19,9 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # Without this ccache takes no compilation that uses a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 find_program(LLD_PROGRAM ld.lld)
@@ -93,6 +95,8 @@ if(NOT TANDEM_WITH_PYTHON STREQUAL OFF)
 endif()
 
 add_library(tandem_flags INTERFACE)
+# As most of the libraries ask for: precompiled headers need the same everywhere.
+target_compile_options(tandem_flags INTERFACE -pthread)
 target_compile_features(tandem_flags INTERFACE cxx_std_20)
 target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare
                        -Wno-missing-field-initializers)

@@ -10,6 +10,7 @@ function(tandem_library NAME)
       $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>)
     target_link_libraries(${NAME} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:tandem_flags>)
     target_compile_features(${NAME} PUBLIC cxx_std_20)
+    tandem_precompile(${NAME} tandem_precompiled)
   else()
     add_library(${NAME} INTERFACE)
     target_include_directories(${NAME} INTERFACE
@@ -41,6 +42,7 @@ function(tandem_test NAME)
   # What is tested is optimised; the tests themselves need not be, and compile a quarter faster so.
   target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} tandem_testing tandem_flags GTest::gmock GTest::gtest_main)
+  tandem_precompile(${NAME} tandem_precompiled_tests)
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "${TANDEM_SANITIZE_ENVIRONMENT}")

@@ -87,7 +87,7 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
   const auto injector = [&](absl::string_view method, int64_t) -> rpc::Fault {
     if (!sequence.faults || (!absl::StrContains(method, "Pull") && !absl::StrContains(method, "Push")))
       return {};
-    switch (calls++ % 9) {
+    switch (calls++ % 67) {  // a retry waits some ten milliseconds
       case 0:
         return {.kind = rpc::Fault::Kind::kFailBefore};
       case 3:
@@ -297,7 +297,7 @@ TEST(HeldBackGradients, AllArriveExactlyOnce) {
         std::atomic<uint64_t> calls{0};
         const auto injector = [&](absl::string_view method, int64_t) -> rpc::Fault {
           if (!absl::StrContains(method, "Push")) return {};
-          switch (calls++ % 7) {
+          switch (calls++ % 41) {  // a retry waits some ten milliseconds
             case 0:
               return {.kind = rpc::Fault::Kind::kFailBefore};
             case 2:

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kMostTimesIdle = 5;
 // A neighbour on the machine may fall into any one launch.
-constexpr int kLaunches = 10;
+constexpr int kLaunches = 5;
 
 TEST(FairnessTest, PullsBesideAPushingWorkerKeepTheirTailWithinFiveTimesIdle) {
   std::vector<double> ratios;

@@ -1,0 +1,95 @@
+#ifndef TANDEM_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_H_
+#define TANDEM_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_H_
+
+// Where the launchers of a job's nodes meet: they agree on who takes part, in which order, and under which epoch,
+// again and again while nodes come and go. torchrun's rendezvous, over any Store: the one that a node's launcher
+// embeds, or etcd, with which no node's death ends the job.
+//
+//   every node:  round = Join(node)  ->  start processes with the round's ranks  ->  WaitForEvent
+//                  kRestart: stop or re-form the processes, Join again        kClosed: stop, end
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace tandem::collectives {
+
+// What a launcher tells the others of its node. A plain value.
+struct Node {
+  std::string id;       // of this life of the launcher; no two lives share one
+  std::string host;     // an address at which the other nodes reach this one
+  std::string store;    // "host:port" of a fresh job store that this launcher serves, for the round
+  int master_port = 0;  // of `host`, kept free for a program that binds MASTER_PORT itself (PyTorch's rank 0)
+  int node_rank = -1;   // wanted place; -1: any
+  std::map<std::string, int> processes;  // by role: {"worker", 4}, {"ps", 1}
+};
+
+// What all nodes of a round agree on. A plain value.
+struct Round {
+  int64_t epoch = 0;        // 1, 2, ...: grows with every round of the job
+  int64_t restarts = 0;     // rounds that began because something had failed
+  int group_rank = 0;       // this node's index in `nodes`
+  std::vector<Node> nodes;  // nodes[0] serves the round's store and is MASTER_ADDR
+
+  // Ranks go by node, then by local rank: those of `role` on nodes before this one, and on all nodes.
+  int FirstRank(absl::string_view role) const;
+  int WorldSize(absl::string_view role) const;
+};
+
+struct RendezvousEvent {
+  enum class Kind {
+    kRestart,  // a node died, left or wants to join, or asked for it: the round is over, Join again
+    kClosed,   // the job is over for all
+  };
+  Kind kind = Kind::kRestart;
+  bool failed = false;  // of kClosed: the job did not reach its end; of kRestart: it counts as a restart
+  std::string reason;   // "node b (10.0.0.2) has been silent for 5s (lease 5s): killed, or cut off?"
+};
+
+struct RendezvousOptions {
+  std::string run_id = "default";
+  int min_nodes = 1;
+  int max_nodes = 1;
+  // With min_nodes there, a round waits this long for more of them (torchrun's last_call_timeout).
+  absl::Duration last_call = absl::Seconds(30);
+  absl::Duration join_timeout = absl::Seconds(600);  // for min_nodes
+  absl::Duration close_timeout = absl::Seconds(30);
+  absl::Duration lease = absl::Seconds(5);  // a node that is silent for longer is dead
+  int max_restarts = 0;                     // of the whole job
+};
+
+// Thread-safe. One per launcher.
+class Rendezvous {
+ public:
+  // Leaves if still in a round: the others see that at once rather than after the lease.
+  virtual ~Rendezvous() = default;
+
+  // Blocks until a round with this node begins. A newcomer to a running round with room asks for a restart and waits;
+  // to a full one it waits as a spare. Errors: DeadlineExceeded after join_timeout naming who is there and how many
+  // are missing; FailedPrecondition when the job is over (with its reason), max_restarts is used up, or this
+  // node's processes or options contradict the others' (naming both); Unavailable (the store cannot be reached).
+  virtual absl::StatusOr<Round> Join(const Node& node) = 0;
+  // Blocks until the round `epoch` is over or `deadline`: then DeadlineExceeded. Unavailable when this node has not
+  // reached the store for a lease, and so counts as dead itself: its processes must stop.
+  virtual absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) = 0;
+  // Ends the round for all: something here failed and is to be started again. The first reason of a round stays.
+  // FailedPrecondition naming the limit when max_restarts is used up: the job is closed as failed.
+  virtual absl::Status RequestRestart(int64_t epoch, absl::string_view reason) = 0;
+  // This node's processes have finished well. When all nodes of the round have, the job closes as succeeded.
+  virtual absl::Status Finish(int64_t epoch) = 0;
+  // Ends the job for all nodes. The first reason stays.
+  virtual absl::Status Close(bool failed, absl::string_view reason) = 0;
+  // Leaves the round; the others go on without this node if they are enough.
+  virtual absl::Status Leave() = 0;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_H_

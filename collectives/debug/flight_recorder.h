@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/debug/ticks.h"
+#include "base/ticks.h"
 #include "collectives/operation.h"
 
 namespace tandem::collectives {

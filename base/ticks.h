@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_DEBUG_TICKS_H_
-#define TANDEM_COLLECTIVES_DEBUG_TICKS_H_
+#ifndef TANDEM_BASE_TICKS_H_
+#define TANDEM_BASE_TICKS_H_
 
 // The processor's own counter: a time stamp for a few nanoseconds where absl::Now() costs thirty. Ticks mean
 // nothing by themselves; TickClock turns them into times afterwards, by two moments at which both were read.
@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace tandem::collectives {
+namespace tandem {
 
 inline int64_t SteadyNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -38,7 +38,8 @@ class TickClock {
     explicit Calibration(const TickClock& clock) {
       ticks_ = clock.Now();
       wall_ = absl::Now();
-      const double elapsed = static_cast<double>(SteadyNanoseconds() - clock.steady_);
+      steady_ = SteadyNanoseconds();
+      const double elapsed = static_cast<double>(steady_ - clock.steady_);
       const double ticked = static_cast<double>(ticks_ - clock.ticks_);
       nanoseconds_per_tick_ = ticked > 0 && elapsed > 0 ? elapsed / ticked : 1.0;
     }
@@ -50,9 +51,16 @@ class TickClock {
     absl::Duration Since(uint64_t ticks) const { return Between(ticks, ticks_); }
     absl::Time WallTime(uint64_t ticks) const { return wall_ - Since(ticks); }
     absl::Time now() const { return wall_; }
+    // On the steady clock.
+    int64_t SteadyNanosecondsAt(uint64_t ticks) const {
+      const double distance =
+          ticks_ >= ticks ? static_cast<double>(ticks_ - ticks) : -static_cast<double>(ticks - ticks_);
+      return steady_ - static_cast<int64_t>(distance * nanoseconds_per_tick_);
+    }
 
    private:
     uint64_t ticks_;
+    int64_t steady_;
     absl::Time wall_;
     double nanoseconds_per_tick_;
   };
@@ -82,6 +90,6 @@ class TickClock {
   const int64_t steady_;
 };
 
-}  // namespace tandem::collectives
+}  // namespace tandem
 
-#endif  // TANDEM_COLLECTIVES_DEBUG_TICKS_H_
+#endif  // TANDEM_BASE_TICKS_H_

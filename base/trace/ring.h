@@ -1,0 +1,78 @@
+#ifndef TANDEM_BASE_TRACE_RING_H_
+#define TANDEM_BASE_TRACE_RING_H_
+
+// One thread's last events. The thread writes without a lock or a wait; who wants to see them copies, and
+// keeps what was not overwritten meanwhile.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tandem::trace {
+
+struct Kind;
+
+// An event as it lies in the ring: a cache line.
+struct RawEvent {
+  const Kind* kind = nullptr;
+  uint64_t begin = 0, end = 0;  // ticks
+  uint64_t flow = 0;
+  uint64_t flow_end = 0;  // Flow::End
+  std::array<int64_t, 3> arguments{};
+};
+
+class Ring {
+ public:
+  // `events`: a power of two. The memory is the kernel's until it is written to.
+  Ring(size_t events, int64_t thread_id, std::string thread_name);
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  // By the owning thread only.
+  void Put(const RawEvent& event) {
+    const uint64_t count = count_.load(std::memory_order_relaxed);
+    std::atomic<uint64_t>* const words = words_ + (count & (events_ - 1)) * kWords;
+    // Release: a reader that meets one of these words sees that `count` events, and no more, were there
+    // before.
+    words[0].store(reinterpret_cast<uintptr_t>(event.kind), std::memory_order_release);
+    words[1].store(event.begin, std::memory_order_release);
+    words[2].store(event.end, std::memory_order_release);
+    words[3].store(event.flow, std::memory_order_release);
+    words[4].store(event.flow_end, std::memory_order_release);
+    for (size_t i = 0; i < 3; ++i) {
+      words[5 + i].store(static_cast<uint64_t>(event.arguments[i]), std::memory_order_release);
+    }
+    count_.store(count + 1, std::memory_order_release);
+  }
+
+  // Any thread, at any moment: the events from the `from`th on that are still there, oldest first, at most
+  // the newest `limit`. *lost: how many from there on are not.
+  std::vector<RawEvent> Read(uint64_t from, size_t limit, uint64_t* lost) const;
+
+  uint64_t count() const { return count_.load(std::memory_order_acquire); }
+  int64_t thread_id() const { return thread_id_; }
+  const std::string& thread_name() const { return thread_name_; }
+
+  // The thread has ended: nobody writes any more.
+  void Retire() { retired_.store(true, std::memory_order_release); }
+  bool retired() const { return retired_.load(std::memory_order_acquire); }
+
+ private:
+  static constexpr size_t kWords = 8;
+
+  const size_t events_;
+  const int64_t thread_id_;
+  const std::string thread_name_;
+  std::atomic<uint64_t>* words_;
+  std::atomic<uint64_t> count_{0};
+  std::atomic<bool> retired_{false};
+};
+
+}  // namespace tandem::trace
+
+#endif  // TANDEM_BASE_TRACE_RING_H_

@@ -1,9 +1,9 @@
 #ifndef TANDEM_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_H_
 #define TANDEM_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_H_
 
-// Where the launchers of a job's nodes meet: they agree on who takes part, in which order, and under which epoch,
-// again and again while nodes come and go. torchrun's rendezvous, over any Store: the one that a node's launcher
-// embeds, or etcd, with which no node's death ends the job.
+// Where the launchers of a job's nodes meet: they agree on who takes part, in which order, and under which
+// epoch, again and again while nodes come and go. torchrun's rendezvous, over any Store: the one that a
+// node's launcher embeds, or etcd, with which no node's death ends the job.
 //
 //   every node:  round = Join(node)  ->  start processes with the round's ranks  ->  WaitForEvent
 //                  kRestart: stop or re-form the processes, Join again        kClosed: stop, end
@@ -18,6 +18,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
+#include "collectives/store/store.h"
 
 namespace tandem::collectives {
 
@@ -57,12 +59,14 @@ struct RendezvousOptions {
   std::string run_id = "default";
   int min_nodes = 1;
   int max_nodes = 1;
-  // With min_nodes there, a round waits this long for more of them (torchrun's last_call_timeout).
+  // With min_nodes there, the first round waits this long for more of them, a later one for those of the last
+  // that live and have not come yet (torchrun's last_call_timeout). It begins at once when all of them, or
+  // max_nodes, are there: a node that comes later starts another round.
   absl::Duration last_call = absl::Seconds(30);
   absl::Duration join_timeout = absl::Seconds(600);  // for min_nodes
-  absl::Duration close_timeout = absl::Seconds(30);
-  absl::Duration lease = absl::Seconds(5);  // a node that is silent for longer is dead
-  int max_restarts = 0;                     // of the whole job
+  absl::Duration close_timeout = absl::Seconds(30);  // of the destructor's Leave, at most
+  absl::Duration lease = absl::Seconds(5);           // a node that is silent for longer is dead
+  int max_restarts = 0;                              // of the whole job
 };
 
 // Thread-safe. One per launcher.
@@ -71,24 +75,40 @@ class Rendezvous {
   // Leaves if still in a round: the others see that at once rather than after the lease.
   virtual ~Rendezvous() = default;
 
-  // Blocks until a round with this node begins. A newcomer to a running round with room asks for a restart and waits;
-  // to a full one it waits as a spare. Errors: DeadlineExceeded after join_timeout naming who is there and how many
-  // are missing; FailedPrecondition when the job is over (with its reason), max_restarts is used up, or this
-  // node's processes or options contradict the others' (naming both); Unavailable (the store cannot be reached).
+  // Blocks until a round with this node begins. A newcomer to a running round with room asks for a restart
+  // and waits; to a full one it waits as a spare, as long as that lasts. A node_rank that a node of another
+  // id holds is waited for until that one is found dead. Errors: DeadlineExceeded after join_timeout of
+  // gathering, naming who is there and how many are missing; FailedPrecondition when the job is over (with
+  // its reason) or was begun with other options (naming both), or when the store has lost its state;
+  // AlreadyExists when the holder of this node_rank lives; InvalidArgument; Unavailable (the store cannot be
+  // reached, for a lease).
   virtual absl::StatusOr<Round> Join(const Node& node) = 0;
-  // Blocks until the round `epoch` is over or `deadline`: then DeadlineExceeded. Unavailable when this node has not
-  // reached the store for a lease, and so counts as dead itself: its processes must stop.
+  // Blocks until the round `epoch` is over or `deadline`: then DeadlineExceeded. Unavailable when this node
+  // has not reached the store for a lease, and so counts as dead, or when the others have gone on without it:
+  // its processes must stop. It may Join again.
   virtual absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) = 0;
-  // Ends the round for all: something here failed and is to be started again. The first reason of a round stays.
-  // FailedPrecondition naming the limit when max_restarts is used up: the job is closed as failed.
+  // Ends the round for all: something here failed and is to be started again. The first reason of a round
+  // stays; a round that is over already stays as it is, and nothing is counted. FailedPrecondition naming the
+  // limit when max_restarts is used up: the job is closed as failed.
   virtual absl::Status RequestRestart(int64_t epoch, absl::string_view reason) = 0;
   // This node's processes have finished well. When all nodes of the round have, the job closes as succeeded.
+  // From now on this node's silence is no death, and newcomers no longer end the round. Nothing happens when
+  // it is over already: WaitForEvent tells.
   virtual absl::Status Finish(int64_t epoch) = 0;
   // Ends the job for all nodes. The first reason stays.
   virtual absl::Status Close(bool failed, absl::string_view reason) = 0;
-  // Leaves the round; the others go on without this node if they are enough.
+  // Leaves the round; the others go on without this node if they are enough. A Join that waits ends with
+  // Cancelled.
   virtual absl::Status Leave() = 0;
 };
+
+// A rendezvous in `store`, under "rdzv/<run_id>/". `store` is borrowed; its calls should fail within about a
+// lease when it cannot be reached. All nodes give the same min_nodes, max_nodes and max_restarts. Hosts need
+// not agree on the time: heartbeats are counters, and each node measures by its own clock how long another's
+// has stood still. Owns one thread, which does that. InvalidArgument for options that make no sense; nothing
+// is sent before Join.
+absl::StatusOr<std::unique_ptr<Rendezvous>> MakeRendezvous(Store* store, const RendezvousOptions& options,
+                                                           Clock* clock = Clock::Real());
 
 }  // namespace tandem::collectives
 

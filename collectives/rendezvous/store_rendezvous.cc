@@ -1,0 +1,458 @@
+#include "collectives/rendezvous/store_rendezvous.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status.h"
+
+namespace tandem::collectives {
+namespace {
+
+constexpr char kStateKey[] = "state";
+constexpr int64_t kHintsKept = 8;  // keys changed/<v>
+
+std::string ChangedKey(int64_t version) { return absl::StrCat("changed/", version); }
+std::string BeatKey(absl::string_view id) { return absl::StrCat("beat/", id); }
+
+uint64_t RandomWord() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device() | 1;  // never 0
+}
+
+std::string Seconds(absl::Duration duration) {
+  return absl::FormatDuration(
+      absl::Trunc(duration, absl::Milliseconds(duration < absl::Seconds(1) ? 1 : 100)));
+}
+
+}  // namespace
+
+StoreRendezvous::StoreRendezvous(Store* store, const RendezvousOptions& options, Clock* clock)
+    : options_(options), clock_(clock), store_(store, absl::StrCat("rdzv/", options.run_id)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+StoreRendezvous::~StoreRendezvous() {
+  if (const absl::Status left = Leave(); !left.ok()) LogDebug(left.message());
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+std::string StoreRendezvous::id() const {
+  absl::MutexLock lock(&mutex_);
+  return id_;
+}
+
+absl::StatusOr<RendezvousState> StoreRendezvous::Parse(const std::string& text) {
+  RendezvousState state;
+  if (!text.empty() && !state.ParseFromString(text)) {
+    return absl::FailedPreconditionError(absl::StrCat("what the store holds for the job '", options_.run_id,
+                                                      "' is no rendezvous of this version"));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (incarnation_ != 0 && state.incarnation() != incarnation_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the store has lost the state of the job '", options_.run_id, "' (last seen at epoch ",
+                     state_.epoch(), text.empty() ? ")" : "), and another job has begun there under its name",
+                     ": was the store restarted?"));
+  }
+  return state;
+}
+
+void StoreRendezvous::Publish(const RendezvousState& state) {
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(&mutex_);
+  if (incarnation_ == 0) incarnation_ = state.incarnation();
+  if (state.version() <= state_.version()) return;
+  const bool gathers = state.phase() == RendezvousState::GATHERING;
+  if (gathers && (state_.phase() != RendezvousState::GATHERING || state_.epoch() != state.epoch())) {
+    gathering_since_ = now;
+    enough_since_ = absl::InfiniteFuture();
+  }
+  state_ = state;
+  if (!HasEnough(state)) {
+    enough_since_ = absl::InfiniteFuture();
+  } else if (enough_since_ == absl::InfiniteFuture()) {
+    enough_since_ = now;
+  }
+}
+
+absl::StatusOr<RendezvousState> StoreRendezvous::Read() {
+  absl::StatusOr<std::string> text = store_.Get(kStateKey, absl::ZeroDuration());
+  if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) return text.status();
+  TANDEM_ASSIGN_OR_RETURN(RendezvousState state, Parse(text.ok() ? *text : ""));
+  if (text.ok()) Publish(state);
+  return state;
+}
+
+absl::StatusOr<RendezvousState> StoreRendezvous::Update(
+    bool create, const std::function<absl::Status(RendezvousState*)>& change) {
+  absl::StatusOr<std::string> text = store_.Get(kStateKey, absl::ZeroDuration());
+  if (!text.ok() && !absl::IsDeadlineExceeded(text.status())) return text.status();
+  std::string held = text.ok() ? *std::move(text) : "";
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const RendezvousState before, Parse(held));
+    RendezvousState after = before;
+    if (held.empty()) {
+      if (!create) return before;
+      after = NewState(options_);
+      after.set_incarnation(RandomWord());
+    }
+    TANDEM_RETURN_IF_ERROR(change(&after));
+    if (!held.empty() && after.SerializeAsString() == before.SerializeAsString()) {
+      Publish(before);
+      return before;
+    }
+    after.set_version(before.version() + 1);
+    after.set_writer(RandomWord());
+    const std::string desired = after.SerializeAsString();
+    TANDEM_ASSIGN_OR_RETURN(std::string holds, store_.CompareSet(kStateKey, held, desired));
+    if (holds == desired) {
+      Publish(after);
+      // Hints: whether they arrive or not, the document says what is true.
+      (void)store_.Set(ChangedKey(after.version()), "");
+      if (after.version() > kHintsKept) (void)store_.Delete(ChangedKey(after.version() - kHintsKept));
+      return after;
+    }
+    held = std::move(holds);
+  }
+}
+
+absl::StatusOr<Round> StoreRendezvous::Join(const Node& node) {
+  TANDEM_RETURN_IF_ERROR(CheckNode(node, options_));
+  absl::MutexLock one(&join_mutex_);
+  const std::string context =
+      absl::StrCat("node ", node.id, " (", node.host, ") cannot join the job '", options_.run_id, "'");
+  if (const std::string old = id(); !old.empty() && old != node.id) TANDEM_RETURN_IF_ERROR(Leave());
+  int64_t leaves;
+  {
+    absl::MutexLock lock(&mutex_);
+    leaves = leaves_;
+  }
+  TANDEM_RETURN_IF_ERROR(Annotate(AwaitRank(node, leaves), context));
+  const absl::Time sent = clock_->Now();
+  const absl::StatusOr<int64_t> beat = store_.Add(BeatKey(node.id), 1);
+  if (!beat.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat(context, ": its store cannot be reached: ", beat.status().message()));
+  }
+  absl::StatusOr<RendezvousState> added =
+      Update(/*create=*/true, [&](RendezvousState* state) { return AddNode(node, options_, state); });
+  if (!added.ok()) {
+    (void)store_.Delete(BeatKey(node.id));
+    return Annotate(added.status(), context);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    id_ = node.id;
+    contact_ = sent;
+    trouble_ = absl::OkStatus();
+    if (gathering_since_ < sent) gathering_since_ = sent;
+  }
+  absl::StatusOr<Round> round = AwaitRound(node, leaves);
+  if (round.ok()) return round;
+  if (!absl::IsUnavailable(round.status())) (void)Leave();
+  return Annotate(round.status(), context);
+}
+
+absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
+  if (node.node_rank < 0) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(RendezvousState state, Read());
+  std::string holder = RankHolder(state, node);
+  if (holder.empty() || state.phase() == RendezvousState::CLOSED) return absl::OkStatus();
+  absl::Time since = clock_->Now();
+  std::string first_beat = store_.Get(BeatKey(holder), absl::ZeroDuration()).value_or("");
+  while (!holder.empty()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto left = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return leaves_ != leaves; };
+      if (clock_->AwaitUntil(&mutex_, absl::Condition(&left), clock_->Now() + options_.lease / 10)) {
+        return absl::CancelledError("it has left while it waited");
+      }
+    }
+    const absl::Time looked = clock_->Now();
+    const std::string beat = store_.Get(BeatKey(holder), absl::ZeroDuration()).value_or("");
+    if (beat != first_beat && !beat.empty()) {
+      return absl::AlreadyExistsError(absl::StrCat("node rank ", node.node_rank, " is taken by node ", holder,
+                                                   ", which lives: two launchers have the same --node-rank"));
+    }
+    if (looked - since > options_.lease) {
+      TANDEM_RETURN_IF_ERROR(Update(/*create=*/false, [&](RendezvousState* s) {
+                               ExpireNode(holder,
+                                          absl::StrCat("has been silent for ", Seconds(looked - since),
+                                                       " (lease ", Seconds(options_.lease),
+                                                       ") while its successor waited for its node rank"),
+                                          s);
+                               return absl::OkStatus();
+                             }).status());
+    }
+    TANDEM_ASSIGN_OR_RETURN(state, Read());
+    const std::string now_holds = RankHolder(state, node);
+    if (now_holds != holder) {
+      since = clock_->Now();
+      first_beat =
+          store_.Get(BeatKey(now_holds.empty() ? holder : now_holds), absl::ZeroDuration()).value_or("");
+    }
+    holder = now_holds;
+    if (state.phase() == RendezvousState::CLOSED) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leaves) {
+  while (true) {
+    absl::Time deadline;
+    {
+      absl::MutexLock lock(&mutex_);
+      const tandem::v1::RendezvousMember* me = FindMember(state_, node.id);
+      const auto ready = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        me = FindMember(state_, node.id);
+        return leaves_ != leaves || absl::IsFailedPrecondition(trouble_) || me == nullptr ||
+               state_.phase() == RendezvousState::CLOSED ||
+               (state_.phase() == RendezvousState::RUNNING && state_.epoch() > joined_epoch_ &&
+                me->in_round());
+      };
+      // A spare waits as long as a round runs.
+      const bool gathers = state_.phase() == RendezvousState::GATHERING;
+      deadline = gathers ? gathering_since_ + options_.join_timeout : absl::InfiniteFuture();
+      const absl::Time look = std::min(deadline, clock_->Now() + options_.lease / 4);
+      clock_->AwaitUntil(&mutex_, absl::Condition(&ready), look);
+      const absl::Time now = clock_->Now();
+      if (ready()) {
+        if (leaves_ != leaves) return absl::CancelledError("it has left while it waited");
+        if (state_.phase() == RendezvousState::CLOSED) {
+          return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state_.reason()));
+        }
+        if (absl::IsFailedPrecondition(trouble_)) return trouble_;
+        if (me != nullptr) {
+          joined_epoch_ = state_.epoch();
+          return RoundOf(state_, node.id);
+        }
+      } else {
+        if (absl::Status lost = Lost(now); !lost.ok()) return lost;
+        if (gathers && state_.phase() == RendezvousState::GATHERING && now >= deadline &&
+            now >= gathering_since_ + options_.join_timeout) {
+          return absl::DeadlineExceededError(
+              absl::StrCat(WhoHasCome(state_), " within ", absl::FormatDuration(options_.join_timeout)));
+        }
+        continue;
+      }
+    }
+    // Silent for too long while it waited, this node was taken for dead: once more.
+    TANDEM_RETURN_IF_ERROR(
+        Update(/*create=*/false, [&](RendezvousState* s) { return AddNode(node, options_, s); }).status());
+  }
+}
+
+absl::Status StoreRendezvous::Lost(absl::Time now) const {
+  if (id_.empty() || now - contact_ <= options_.lease) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "node ", id_, " has not reached the job's store", store_.address().empty() ? "" : " at ",
+      store_.address(), " for ", Seconds(now - contact_), " (lease ", Seconds(options_.lease),
+      "): the others take it for dead", trouble_.ok() ? "" : absl::StrCat(" (", trouble_.message(), ")")));
+}
+
+absl::StatusOr<RendezvousEvent> StoreRendezvous::WaitForEvent(int64_t epoch, absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  while (true) {
+    const auto over = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || id_.empty() || absl::IsFailedPrecondition(trouble_) ||
+             state_.phase() != RendezvousState::RUNNING || state_.epoch() > epoch;
+    };
+    clock_->AwaitUntil(&mutex_, absl::Condition(&over),
+                       std::min(deadline, contact_ + options_.lease + absl::Milliseconds(1)));
+    const absl::Time now = clock_->Now();
+    if (over()) {
+      if (state_.phase() == RendezvousState::CLOSED) return EndOf(state_, epoch);
+      if (absl::IsFailedPrecondition(trouble_)) return trouble_;
+      if (stopping_ || id_.empty()) return absl::FailedPreconditionError("this node has left the job");
+      if (FindMember(state_, id_) != nullptr) return EndOf(state_, epoch);
+      return absl::UnavailableError(absl::StrCat("the others have gone on without this node after epoch ",
+                                                 epoch, ": ", EndOf(state_, epoch).reason));
+    }
+    TANDEM_RETURN_IF_ERROR(Lost(now));
+    if (now >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("epoch ", epoch, " goes on"));
+    }
+  }
+}
+
+absl::Status StoreRendezvous::RequestRestart(int64_t epoch, absl::string_view reason) {
+  TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Update(/*create=*/false, [&](RendezvousState* s) {
+                            RestartRound(epoch, reason, s);
+                            return absl::OkStatus();
+                          }));
+  if (state.phase() != RendezvousState::CLOSED) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state.reason()));
+}
+
+absl::Status StoreRendezvous::Finish(int64_t epoch) {
+  const std::string me = id();
+  return Update(/*create=*/false,
+                [&](RendezvousState* s) {
+                  FinishNode(me, epoch, s);
+                  return absl::OkStatus();
+                })
+      .status();
+}
+
+absl::Status StoreRendezvous::Close(bool failed, absl::string_view reason) {
+  return Update(/*create=*/false,
+                [&](RendezvousState* s) {
+                  CloseState(failed, reason, s);
+                  return absl::OkStatus();
+                })
+      .status();
+}
+
+absl::Status StoreRendezvous::Leave() {
+  std::string me;
+  {
+    absl::MutexLock lock(&mutex_);
+    me = std::exchange(id_, "");
+    ++leaves_;
+  }
+  if (me.empty()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(Update(/*create=*/false, [&](RendezvousState* s) {
+                           RemoveNode(me, s);
+                           return absl::OkStatus();
+                         }).status());
+  return store_.Delete(BeatKey(me)).status();
+}
+
+void StoreRendezvous::Run() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto wanted = [this]()
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !id_.empty(); };
+      mutex_.Await(absl::Condition(&wanted));
+      if (stopping_) return;
+    }
+    const absl::Status status = Step();
+    {
+      absl::MutexLock lock(&mutex_);
+      // That the state is lost stays so.
+      if (!absl::IsFailedPrecondition(trouble_)) trouble_ = status;
+      if (!status.ok() &&
+          clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Now() + options_.lease / 20)) {
+        return;
+      }
+    }
+    if (status.ok()) AwaitChange();
+  }
+}
+
+absl::Status StoreRendezvous::Step() {
+  TANDEM_RETURN_IF_ERROR(Beat());
+  TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Read());
+  TANDEM_RETURN_IF_ERROR(Observe(state));
+  return Act(state);
+}
+
+absl::Status StoreRendezvous::Beat() {
+  const absl::Time sent = clock_->Now();
+  if (sent < next_beat_) return absl::OkStatus();
+  const std::string me = id();
+  if (me.empty()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(store_.Add(BeatKey(me), 1).status());
+  next_beat_ = sent + options_.lease / 5;
+  absl::MutexLock lock(&mutex_);
+  // Others see this beat later than it was sent: this node takes itself for dead before they do.
+  contact_ = std::max(contact_, sent);
+  return absl::OkStatus();
+}
+
+absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
+  const std::string me = id();
+  std::vector<std::string> ids, keys;
+  for (const tandem::v1::RendezvousMember& member : state.members()) {
+    if (member.node().id() == me) continue;
+    ids.push_back(member.node().id());
+    keys.push_back(BeatKey(ids.back()));
+  }
+  // Before the look: should this process be stopped in between, the silence that it measures ends here.
+  const absl::Time looked = clock_->Now();
+  std::vector<std::string> beats;
+  absl::StatusOr<std::vector<std::string>> all = store_.MultiGet(keys, absl::ZeroDuration());
+  if (all.ok()) {
+    beats = *std::move(all);
+  } else {
+    if (!absl::IsDeadlineExceeded(all.status())) return all.status();
+    for (const std::string& key : keys) {  // some node has not beaten yet, or was removed
+      absl::StatusOr<std::string> beat = store_.Get(key, absl::ZeroDuration());
+      if (!beat.ok() && !absl::IsDeadlineExceeded(beat.status())) return beat.status();
+      beats.push_back(beat.value_or(""));
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  // Time in which this node could not look is nobody's silence: a stopped process, or a store that stood
+  // still, finds others that are about to beat again.
+  const absl::Duration blind = looked - looked_ - options_.lease / 4;
+  std::map<std::string, Observed> observed;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto known = observed_.find(ids[i]);
+    Observed now{beats[i], looked};
+    if (known != observed_.end() && known->second.beat == beats[i]) {
+      now.since = known->second.since;
+      if (blind > absl::ZeroDuration()) now.since += blind;
+    }
+    observed[ids[i]] = std::move(now);
+  }
+  observed_ = std::move(observed);
+  looked_ = looked;
+  return absl::OkStatus();
+}
+
+absl::Status StoreRendezvous::Act(const RendezvousState& state) {
+  if (state.phase() == RendezvousState::CLOSED) return absl::OkStatus();
+  std::vector<std::pair<std::string, absl::Duration>> silent;
+  bool last_call_over;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, observed] : observed_) {
+      if (looked_ - observed.since > options_.lease) silent.emplace_back(id, looked_ - observed.since);
+    }
+    last_call_over = clock_->Now() - enough_since_ >= options_.last_call;
+  }
+  for (const auto& [id, silence] : silent) {
+    const tandem::v1::RendezvousMember* member = FindMember(state, id);
+    if (member == nullptr || member->finished()) continue;
+    TANDEM_RETURN_IF_ERROR(Update(/*create=*/false, [&, id = id, silence = silence](RendezvousState* s) {
+                             ExpireNode(id,
+                                        absl::StrCat("has been silent for ", Seconds(silence), " (lease ",
+                                                     Seconds(options_.lease), "): killed, or cut off?"),
+                                        s);
+                             return absl::OkStatus();
+                           }).status());
+    (void)store_.Delete(BeatKey(id));
+  }
+  if (!HasEnough(state) || !(last_call_over || HasAll(state))) return absl::OkStatus();
+  return Update(/*create=*/false,
+                [&](RendezvousState* s) {
+                  if (s->epoch() == state.epoch() && (HasAll(*s) || (last_call_over && HasEnough(*s))))
+                    BeginRound(s);
+                  return absl::OkStatus();
+                })
+      .status();
+}
+
+void StoreRendezvous::AwaitChange() {
+  int64_t version;
+  absl::Time until = next_beat_;
+  {
+    absl::MutexLock lock(&mutex_);
+    version = state_.version();
+    until = std::min(until, enough_since_ + options_.last_call);
+  }
+  const absl::Duration wait = std::clamp(until - clock_->Now(), absl::Milliseconds(1), options_.lease / 5);
+  (void)store_.Get(ChangedKey(version + 1), wait);
+}
+
+}  // namespace tandem::collectives

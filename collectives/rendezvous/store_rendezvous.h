@@ -1,0 +1,96 @@
+#ifndef TANDEM_COLLECTIVES_RENDEZVOUS_STORE_RENDEZVOUS_H_
+#define TANDEM_COLLECTIVES_RENDEZVOUS_STORE_RENDEZVOUS_H_
+
+// The rendezvous over a Store. Keys under "rdzv/<run_id>/":
+//
+//   state        the document (state.h), changed by compare-and-set only
+//   changed/<v>  made after the document's version v was written: what waits for a change waits for this key.
+//   A hint:
+//                if its writer died before, the others look again within a fraction of the lease
+//   beat/<id>    a counter that node <id> keeps increasing while it lives
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "collectives/rendezvous/rendezvous.h"
+#include "collectives/rendezvous/state.h"
+#include "collectives/store/prefix_store.h"
+
+namespace tandem::collectives {
+
+// Thread-safe.
+class StoreRendezvous final : public Rendezvous {
+ public:
+  StoreRendezvous(Store* store, const RendezvousOptions& options, Clock* clock);
+  ~StoreRendezvous() override;
+
+  absl::StatusOr<Round> Join(const Node& node) override;
+  absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) override;
+  absl::Status RequestRestart(int64_t epoch, absl::string_view reason) override;
+  absl::Status Finish(int64_t epoch) override;
+  absl::Status Close(bool failed, absl::string_view reason) override;
+  absl::Status Leave() override;
+
+ private:
+  // How long another node's counter has stood still, by this node's clock.
+  struct Observed {
+    std::string beat;
+    absl::Time since;
+  };
+
+  // Reads the document, lets `change` make a new one, writes it; again if somebody else was quicker. Nothing
+  // is written where `change` changes nothing. The document as it is then. A new one is made only if
+  // `create`.
+  absl::StatusOr<RendezvousState> Update(bool create,
+                                         const std::function<absl::Status(RendezvousState*)>& change);
+  // Takes the document in; FailedPrecondition if it is another job's than the one seen before.
+  absl::StatusOr<RendezvousState> Parse(const std::string& text);
+  void Publish(const RendezvousState& state);
+  absl::StatusOr<RendezvousState> Read();
+
+  void Run();
+  // One round of the thread: beats, looks, and does to the document what is due.
+  absl::Status Step();
+  absl::Status Beat();
+  absl::Status Observe(const RendezvousState& state);
+  absl::Status Act(const RendezvousState& state);
+  // Until the document changes, or there is something to do.
+  void AwaitChange();
+  absl::StatusOr<Round> AwaitRound(const Node& node, int64_t leaves);
+  absl::Status AwaitRank(const Node& node, int64_t leaves);
+  absl::Status Lost(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string id() const;
+
+  const RendezvousOptions options_;
+  Clock* const clock_;
+  PrefixStore store_;
+
+  mutable absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string id_ ABSL_GUARDED_BY(mutex_);         // of the node that has joined and not left
+  int64_t leaves_ ABSL_GUARDED_BY(mutex_) = 0;     // how often Leave was called: it ends a Join that waits
+  RendezvousState state_ ABSL_GUARDED_BY(mutex_);  // the newest that was seen
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t joined_epoch_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last round that Join returned
+  absl::Time contact_ ABSL_GUARDED_BY(mutex_);        // when the last call that the store answered was sent
+  absl::Status trouble_ ABSL_GUARDED_BY(mutex_);      // of the last call that it did not
+  absl::Time gathering_since_ ABSL_GUARDED_BY(mutex_);
+  // When the nodes that have come were enough, or infinite future.
+  absl::Time enough_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  std::map<std::string, Observed> observed_ ABSL_GUARDED_BY(mutex_);
+  absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // at the others' counters
+  absl::Time next_beat_ = absl::InfinitePast();                       // the thread's
+
+  absl::Mutex join_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // one Join at a time
+  std::thread thread_;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_RENDEZVOUS_STORE_RENDEZVOUS_H_

@@ -451,7 +451,9 @@ void StoreRendezvous::AwaitChange() {
     version = state_.version();
     until = std::min(until, enough_since_ + options_.last_call);
   }
-  const absl::Duration wait = std::clamp(until - clock_->Now(), absl::Milliseconds(1), options_.lease / 5);
+  // The destructor waits for this.
+  const absl::Duration most = std::min(options_.lease / 5, absl::Milliseconds(250));
+  const absl::Duration wait = std::clamp(until - clock_->Now(), absl::Milliseconds(1), most);
   (void)store_.Get(ChangedKey(version + 1), wait);
 }
 

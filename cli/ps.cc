@@ -193,7 +193,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
   CLI::App* ps =
       app.add_subcommand("ps", "Serve a shard of a job's tables; `tandem run --ps N` starts these by itself");
   ps->footer(
-      "The job's store is at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has ended well or on SIGTERM, "
+      "The job's store is at TANDEM_STORE, else at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has ended well or on SIGTERM, "
       "and with an\n"
       "error when the job has failed or its store is gone.");
   ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")

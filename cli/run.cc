@@ -76,7 +76,7 @@ Variables JobEnvironment(const RunFlags& flags, const std::string& run_id, int s
   variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = absl::StrCat(flags.workers);
   variables["MASTER_ADDR"] = "127.0.0.1";
   variables["MASTER_PORT"] = absl::StrCat(store_port);
-  variables["TANDEM_STORE_EXTERNAL"] = "1";
+  variables["TANDEM_STORE"] = absl::StrCat("127.0.0.1:", store_port);
   variables["TANDEM_ROLE"] = role;
   variables["TANDEM_NUM_PS"] = absl::StrCat(flags.servers);
   variables["TANDEM_RUN_ID"] = run_id;

@@ -3,9 +3,11 @@
 #include <cstdlib>
 #include <limits>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "rpc/address.h"
 
 namespace tandem::collectives {
 namespace {
@@ -67,6 +69,14 @@ Environment::Lookup UnderstandingMpirun(const Environment::Lookup& lookup) {
   };
 }
 
+bool IsRoleName(absl::string_view name) {
+  if (name.empty() || name.size() > 64) return false;
+  for (const char c : name) {
+    if (!absl::ascii_isalnum(c) && c != '-' && c != '_') return false;
+  }
+  return true;
+}
+
 absl::optional<std::string> ProcessVariable(absl::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
   if (value == nullptr) return absl::nullopt;
@@ -80,40 +90,60 @@ absl::StatusOr<Environment> Environment::FromLookup(const Lookup& variables) {
   constexpr int kMost = std::numeric_limits<int>::max();
   const Reader read(lookup);
   Environment env;
-  const std::string role = lookup("TANDEM_ROLE").value_or("worker");
-  if (role == "ps") {
-    env.role = Role::kParameterServer;
-  } else if (role != "worker" && !role.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("TANDEM_ROLE='", role, "' must be 'worker' or 'ps'"));
+  if (const absl::optional<std::string> role = lookup("TANDEM_ROLE"); role && !role->empty()) {
+    if (!IsRoleName(*role)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "TANDEM_ROLE='", *role, "' is no name of a role: at most 64 letters, digits, '-' and '_'"));
+    }
+    env.role = *role;
   }
+  const bool server = env.role == "ps";
+  env.worker = !server && (lookup("RANK").has_value() || !lookup("ROLE_RANK").has_value());
   TANDEM_ASSIGN_OR_RETURN(env.world_size, read.Int("WORLD_SIZE", absl::nullopt, 1, kMost));
   TANDEM_ASSIGN_OR_RETURN(env.num_ps, read.Int("TANDEM_NUM_PS", 0, 0, kMost));
-  if (env.role == Role::kWorker) {
-    TANDEM_ASSIGN_OR_RETURN(env.rank, read.Int("RANK", absl::nullopt, 0, env.world_size - 1));
-    TANDEM_ASSIGN_OR_RETURN(env.local_world_size,
-                            read.Int("LOCAL_WORLD_SIZE", env.world_size, 1, env.world_size));
-    const int local_rank = env.rank % env.local_world_size;
-    TANDEM_ASSIGN_OR_RETURN(env.local_rank, read.Int("LOCAL_RANK", local_rank, 0, env.local_world_size - 1));
-  } else {
+  if (server) {
     if (env.num_ps == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("TANDEM_ROLE=ps needs TANDEM_NUM_PS of at least 1", kAdvice));
     }
     TANDEM_ASSIGN_OR_RETURN(env.ps_index, read.Int("TANDEM_PS_INDEX", absl::nullopt, 0, env.num_ps - 1));
+    env.role_rank = env.ps_index;
+    env.role_world_size = env.num_ps;
+  } else if (env.worker) {
+    TANDEM_ASSIGN_OR_RETURN(env.rank, read.Int("RANK", absl::nullopt, 0, env.world_size - 1));
+    env.role_rank = env.rank;
+    env.role_world_size = env.world_size;
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(env.role_world_size, read.Int("ROLE_WORLD_SIZE", absl::nullopt, 1, kMost));
+    TANDEM_ASSIGN_OR_RETURN(env.role_rank, read.Int("ROLE_RANK", absl::nullopt, 0, env.role_world_size - 1));
   }
-  TANDEM_ASSIGN_OR_RETURN(env.master_addr, read.Text("MASTER_ADDR"));
-  TANDEM_ASSIGN_OR_RETURN(env.master_port, read.Int("MASTER_PORT", absl::nullopt, 0, 65535));
-  TANDEM_ASSIGN_OR_RETURN(const int external, read.Int("TANDEM_STORE_EXTERNAL", 0, 0, 1));
-  env.store_external = external == 1;
-  env.run_id = lookup("TANDEM_RUN_ID").value_or("");
+  if (!server) {
+    TANDEM_ASSIGN_OR_RETURN(env.local_world_size,
+                            read.Int("LOCAL_WORLD_SIZE", env.role_world_size, 1, env.role_world_size));
+    const int local_rank = env.role_rank % env.local_world_size;
+    TANDEM_ASSIGN_OR_RETURN(env.local_rank, read.Int("LOCAL_RANK", local_rank, 0, env.local_world_size - 1));
+  }
+  TANDEM_ASSIGN_OR_RETURN(env.group_rank, read.Int("GROUP_RANK", 0, 0, kMost));
+  env.store = lookup("TANDEM_STORE").value_or("");
+  if (env.store.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(env.master_addr, read.Text("MASTER_ADDR"));
+    TANDEM_ASSIGN_OR_RETURN(env.master_port, read.Int("MASTER_PORT", absl::nullopt, 0, 65535));
+  } else {
+    TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(env.store).status(), "TANDEM_STORE"));
+    env.master_addr = lookup("MASTER_ADDR").value_or("");
+    TANDEM_ASSIGN_OR_RETURN(env.master_port, read.Int("MASTER_PORT", 0, 0, 65535));
+  }
+  TANDEM_ASSIGN_OR_RETURN(env.restart_count, read.Int("TORCHELASTIC_RESTART_COUNT", 0, 0, kMost));
+  TANDEM_ASSIGN_OR_RETURN(env.epoch, read.Int("TANDEM_EPOCH", 0, 0, kMost));
+  env.run_id = lookup("TANDEM_RUN_ID").value_or(lookup("TORCHELASTIC_RUN_ID").value_or(""));
   return env;
 }
 
 absl::StatusOr<Environment> Environment::FromEnv() { return FromLookup(ProcessVariable); }
 
 bool Environment::IsLaunched(const Lookup& lookup) {
-  for (absl::string_view name :
-       {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TANDEM_ROLE", "OMPI_COMM_WORLD_RANK"}) {
+  for (absl::string_view name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TANDEM_ROLE",
+                                 "TANDEM_STORE", "OMPI_COMM_WORLD_RANK"}) {
     if (lookup(name)) return true;
   }
   return false;
@@ -121,8 +151,6 @@ bool Environment::IsLaunched(const Lookup& lookup) {
 
 bool Environment::IsLaunched() { return IsLaunched(ProcessVariable); }
 
-std::string Environment::member() const {
-  return role == Role::kWorker ? absl::StrCat("worker/", rank) : absl::StrCat("ps/", ps_index);
-}
+std::string Environment::member() const { return absl::StrCat(role, "/", worker ? rank : role_rank); }
 
 }  // namespace tandem::collectives

@@ -21,21 +21,28 @@
 
 namespace tandem::collectives {
 
-// A plain value.
+// A plain value. One role of a job, "worker" unless the launcher named it otherwise, is its main one: its
+// processes have a RANK and take part in the job's collectives. The others ("ps", "actor", ...) have a place
+// in their role.
 struct Environment {
-  enum class Role { kWorker, kParameterServer };
-
-  Role role = Role::kWorker;    // TANDEM_ROLE: "worker" (default) or "ps"
-  int rank = 0;                 // RANK, of workers; 0 in parameter servers
+  std::string role = "worker";  // TANDEM_ROLE; "ps": parameter servers
+  bool worker = true;           // whether this process belongs to the main role
+  int rank = 0;                 // RANK, of workers; 0 elsewhere
   int world_size = 1;           // WORLD_SIZE: the number of workers
-  int local_rank = 0;           // LOCAL_RANK; default: RANK
-  int local_world_size = 1;     // LOCAL_WORLD_SIZE; default: WORLD_SIZE
+  int local_rank = 0;           // LOCAL_RANK: among the processes of the role on this node
+  int local_world_size = 1;     // LOCAL_WORLD_SIZE
+  int role_rank = 0;            // ROLE_RANK (of workers: RANK): among the processes of the role in the job
+  int role_world_size = 1;      // ROLE_WORLD_SIZE
+  int group_rank = 0;           // GROUP_RANK: of this node
   int num_ps = 0;               // TANDEM_NUM_PS
-  int ps_index = 0;             // TANDEM_PS_INDEX, of parameter servers
-  std::string master_addr;      // MASTER_ADDR: host of the job's store
-  int master_port = 0;          // MASTER_PORT
-  bool store_external = false;  // TANDEM_STORE_EXTERNAL=1: the launcher serves the store, not rank 0
-  std::string run_id;           // TANDEM_RUN_ID
+  int ps_index = 0;             // TANDEM_PS_INDEX, of parameter servers; their role_rank
+  std::string master_addr;      // MASTER_ADDR; may be absent where there is a `store`
+  int master_port = 0;          // MASTER_PORT, likewise
+  std::string store;            // TANDEM_STORE: "host:port" of the job's store, which a launcher serves;
+                                // "": rank 0 serves it at master_addr:master_port
+  int restart_count = 0;        // TORCHELASTIC_RESTART_COUNT: how often the job has been started again
+  int64_t epoch = 0;   // TANDEM_EPOCH: the rendezvous round in which this process was started, from 1
+  std::string run_id;  // TANDEM_RUN_ID, else TORCHELASTIC_RUN_ID
 
   // Looks a variable up; nullopt when it is not set.
   using Lookup = std::function<absl::optional<std::string>(absl::string_view name)>;
@@ -53,7 +60,7 @@ struct Environment {
   // "worker/0", "ps/1": the name under which this process is known in messages and to JobMonitor.
   std::string member() const;
   // Whether this process is to serve the job's store.
-  bool hosts_store() const { return !store_external && role == Role::kWorker && rank == 0; }
+  bool hosts_store() const { return store.empty() && worker && rank == 0; }
 };
 
 // The way to a job's store: a client and, in the process that hosts it, the server. Movable only through its
@@ -88,7 +95,8 @@ class JobStore {
 
 // Serves the store if env.hosts_store() says so, and connects to it. Blocks until the store answers, at most
 // `timeout`. Errors: Unavailable naming the address (nobody there, or the port is taken); InvalidArgument
-// when MASTER_PORT is 0 and other processes could not learn the port that the kernel picks.
+// when TANDEM_STORE is no address, or MASTER_PORT is 0 and other processes could not learn the port that the
+// kernel picks.
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
 
 }  // namespace tandem::collectives

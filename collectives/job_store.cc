@@ -36,7 +36,8 @@ std::string ClosedKey(const std::string& member) { return absl::StrCat("job/clos
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout) {
-  if (env.master_port == 0 && (!env.hosts_store() || env.world_size > 1 || env.num_ps > 0)) {
+  if (env.store.empty() && env.master_port == 0 &&
+      (!env.hosts_store() || env.world_size > 1 || env.num_ps > 0)) {
     return absl::InvalidArgumentError(
         "MASTER_PORT=0 lets the kernel pick a port that the job's other processes cannot learn; start the "
         "job through "
@@ -48,7 +49,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
     TANDEM_ASSIGN_OR_RETURN(job->server_, StoreServer::Start(ListenAddress(env)));
     port = job->server_->port();
   }
-  job->address_ = JoinAddress(env.master_addr, port);
+  job->address_ = env.store.empty() ? JoinAddress(env.master_addr, port) : env.store;
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(job->address_));
   job->remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
   RemoteStore probe(job->channel(), timeout);
@@ -57,8 +58,10 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
     return absl::Status(reached.code(),
                         absl::StrCat(env.member(), " cannot reach the job's store at ", job->address_,
                                      " within ", absl::FormatDuration(timeout),
-                                     ": is rank 0 (or the launcher) running, and are MASTER_ADDR and "
-                                     "MASTER_PORT right? (",
+                                     env.store.empty() ? ": is rank 0 running, and are MASTER_ADDR and "
+                                                         "MASTER_PORT right? ("
+                                                       : ": is the launcher running, and is TANDEM_STORE "
+                                                         "right? (",
                                      reached.message(), ")"));
   }
   return job;
@@ -73,7 +76,8 @@ absl::Status JobStore::Close(absl::Duration timeout) {
   }
   TANDEM_RETURN_IF_ERROR(server_->store()->Set(ClosedKey(env_.member()), ""));
   std::vector<std::string> all;
-  for (int rank = 0; rank < env_.world_size; ++rank) all.push_back(ClosedKey(absl::StrCat("worker/", rank)));
+  for (int rank = 0; rank < env_.world_size; ++rank)
+    all.push_back(ClosedKey(absl::StrCat(env_.role, "/", rank)));
   for (int index = 0; index < env_.num_ps; ++index) all.push_back(ClosedKey(absl::StrCat("ps/", index)));
   absl::Status closed = server_->store()->Wait(all, timeout);
   server_->Shutdown(absl::Seconds(1));

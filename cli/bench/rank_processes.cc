@@ -26,8 +26,8 @@ namespace {
 
 constexpr absl::Duration kGrace = absl::Seconds(5);
 constexpr absl::string_view kOurs[] = {
-    "RANK=",        "WORLD_SIZE=",       "LOCAL_RANK=",  "MASTER_ADDR=",
-    "MASTER_PORT=", "LOCAL_WORLD_SIZE=", "TANDEM_ROLE=", "TANDEM_STORE_EXTERNAL="};
+    "RANK=",        "WORLD_SIZE=",   "LOCAL_RANK=", "MASTER_ADDR=", "MASTER_PORT=", "LOCAL_WORLD_SIZE=",
+    "TANDEM_ROLE=", "TANDEM_STORE=", "ROLE_RANK="};
 
 std::vector<std::string> RankEnvironment(int rank, int ranks, int store_port) {
   std::vector<std::string> environment;
@@ -38,8 +38,7 @@ std::vector<std::string> RankEnvironment(int rank, int ranks, int store_port) {
   }
   for (const std::string& entry :
        {absl::StrCat("RANK=", rank), absl::StrCat("LOCAL_RANK=", rank), absl::StrCat("WORLD_SIZE=", ranks),
-        absl::StrCat("LOCAL_WORLD_SIZE=", ranks), std::string("MASTER_ADDR=127.0.0.1"),
-        absl::StrCat("MASTER_PORT=", store_port), std::string("TANDEM_STORE_EXTERNAL=1")}) {
+        absl::StrCat("LOCAL_WORLD_SIZE=", ranks), absl::StrCat("TANDEM_STORE=127.0.0.1:", store_port)}) {
     environment.push_back(entry);
   }
   return environment;

@@ -70,16 +70,18 @@ absl::StatusOr<JobFile> NewestJob() {
   return absl::NotFoundError(
       "which job? Give --servers HOST:PORT,..., --store HOST:PORT or --job DIR (the log directory of a "
       "`tandem run`), "
-      "or set MASTER_ADDR and MASTER_PORT; there is no runs/*/logs/job.json below this directory");
+      "or set TANDEM_STORE (or MASTER_ADDR and MASTER_PORT); there is no runs/*/logs/job.json below this "
+      "directory");
 }
 
 absl::StatusOr<JobFile> WhichJob(const ServersFlags& flags) {
   if (!flags.store.empty()) return JobFile{.store = flags.store};
   if (!flags.job.empty()) return JobIn(flags.job);
+  const char* const store = std::getenv("TANDEM_STORE");
   const char* const host = std::getenv("MASTER_ADDR");
   const char* const port = std::getenv("MASTER_PORT");
-  if (host != nullptr && port != nullptr) {
-    JobFile job{.store = absl::StrCat(host, ":", port)};
+  if (store != nullptr || (host != nullptr && port != nullptr)) {
+    JobFile job{.store = store != nullptr ? store : absl::StrCat(host, ":", port)};
     const char* const servers = std::getenv("TANDEM_NUM_PS");
     if (servers == nullptr || !absl::SimpleAtoi(servers, &job.num_servers)) job.num_servers = 0;
     return job;
@@ -91,7 +93,8 @@ absl::StatusOr<JobFile> WhichJob(const ServersFlags& flags) {
 
 void AddServersFlags(CLI::App* command, ServersFlags* flags) {
   command->add_option("--servers", flags->servers, "The parameter servers: HOST:PORT,HOST:PORT,... by index");
-  command->add_option("--store", flags->store, "HOST:PORT of the job's store [MASTER_ADDR:MASTER_PORT]");
+  command->add_option("--store", flags->store,
+                      "HOST:PORT of the job's store [TANDEM_STORE, MASTER_ADDR:MASTER_PORT]");
   command->add_option("--job", flags->job,
                       "The log directory of a `tandem run`, or its parent [the newest under runs/]");
   command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")

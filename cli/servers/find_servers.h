@@ -16,7 +16,8 @@ namespace tandem::cli {
 // The file in a job's log directory in which `tandem run` says where the job's store is.
 inline constexpr char kJobFile[] = "job.json";
 
-// Ways to name a job. With none of them: MASTER_ADDR and MASTER_PORT, else the newest runs/*/logs/job.json.
+// Ways to name a job. With none of them: TANDEM_STORE, else MASTER_ADDR and MASTER_PORT, else the newest
+// runs/*/logs/job.json.
 struct ServersFlags {
   std::string servers;  // host:port,host:port,... in the order of their indexes
   std::string store;    // host:port of the job's store

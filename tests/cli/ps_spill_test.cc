@@ -45,9 +45,7 @@ class PsSpillTest : public ::testing::Test {
             "60", "--spill-dir", spill_dir(), "--spill-cache", "8MiB"};
   }
   static std::map<std::string, std::string> Variables(const collectives::StoreServer& store) {
-    return {{"MASTER_ADDR", "127.0.0.1"},
-            {"MASTER_PORT", absl::StrCat(store.port())},
-            {"TANDEM_STORE_EXTERNAL", "1"}};
+    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store.port())}};
   }
   static absl::StatusOr<std::unique_ptr<ps::Client>> Connect(collectives::StoreServer& store) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store.store()->Get("ps/0", kPatience));

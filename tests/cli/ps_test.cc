@@ -30,9 +30,7 @@ class PsTest : public ::testing::Test {
     TANDEM_ASSERT_OK_AND_ASSIGN(store_, collectives::StoreServer::Start("127.0.0.1:0"));
   }
   std::map<std::string, std::string> Variables() const {
-    return {{"MASTER_ADDR", "127.0.0.1"},
-            {"MASTER_PORT", absl::StrCat(store_->port())},
-            {"TANDEM_STORE_EXTERNAL", "1"}};
+    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())}};
   }
   static std::vector<std::string> Args(std::vector<std::string> more = {}) {
     std::vector<std::string> args = {"ps", "--index", "1", "--num-servers", "2"};
@@ -107,7 +105,7 @@ TEST_F(PsTest, MistakesAreOneClearError) {
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_THAT(finished.err, HasSubstr("nonsense"));
   auto nobody = Variables();
-  nobody["MASTER_PORT"] = "1";
+  nobody["TANDEM_STORE"] = "127.0.0.1:1";
   finished = RunTandem(Args({"--join-timeout", "0.5"}), nobody);
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_THAT(finished.err, HasSubstr("127.0.0.1:1"));

@@ -38,14 +38,18 @@ TEST(EnvironmentTest, ReadsWhatTorchrunSets) {
   TANDEM_ASSERT_OK_AND_ASSIGN(
       const Environment env,
       Environment::FromLookup(LookupIn(With(kWorker, {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}))));
-  EXPECT_EQ(env.role, Environment::Role::kWorker);
+  EXPECT_EQ(env.role, "worker");
+  EXPECT_TRUE(env.worker);
   EXPECT_EQ(env.rank, 3);
   EXPECT_EQ(env.world_size, 4);
   EXPECT_EQ(env.local_rank, 1);
   EXPECT_EQ(env.local_world_size, 2);
   EXPECT_EQ(env.master_addr, "10.0.0.1");
   EXPECT_EQ(env.master_port, 29500);
-  EXPECT_FALSE(env.store_external);
+  EXPECT_EQ(env.store, "");
+  EXPECT_EQ(env.role_rank, 3);
+  EXPECT_EQ(env.role_world_size, 4);
+  EXPECT_EQ(env.epoch, 0);
   EXPECT_EQ(env.num_ps, 0);
   EXPECT_EQ(env.member(), "worker/3");
   EXPECT_FALSE(env.hosts_store());
@@ -70,25 +74,54 @@ TEST(EnvironmentTest, ReadsWhatMpirunSetsWhereNothingElseIsSet) {
 }
 
 TEST(EnvironmentTest, ReadsWhatTandemRunSets) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const Environment env,
-                              Environment::FromLookup(LookupIn(With(kWorker, {{"TANDEM_ROLE", "ps"},
-                                                                              {"TANDEM_NUM_PS", "2"},
-                                                                              {"TANDEM_PS_INDEX", "1"},
-                                                                              {"TANDEM_STORE_EXTERNAL", "1"},
-                                                                              {"TANDEM_RUN_ID", "abc"}}))));
-  EXPECT_EQ(env.role, Environment::Role::kParameterServer);
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const Environment env,
+      Environment::FromLookup(LookupIn(With(kWorker, {{"TANDEM_ROLE", "ps"},
+                                                      {"TANDEM_NUM_PS", "2"},
+                                                      {"TANDEM_PS_INDEX", "1"},
+                                                      {"TANDEM_STORE", "10.0.0.9:41000"},
+                                                      {"TANDEM_RUN_ID", "abc"}}))));
+  EXPECT_EQ(env.role, "ps");
+  EXPECT_FALSE(env.worker);
   EXPECT_EQ(env.num_ps, 2);
   EXPECT_EQ(env.ps_index, 1);
-  EXPECT_TRUE(env.store_external);
+  EXPECT_EQ(env.store, "10.0.0.9:41000");
+  EXPECT_EQ(env.role_rank, 1);
+  EXPECT_EQ(env.role_world_size, 2);
   EXPECT_EQ(env.run_id, "abc");
   EXPECT_EQ(env.member(), "ps/1");
 }
 
+TEST(EnvironmentTest, AnyRoleHasAPlaceInItsRole) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Environment env,
+                              Environment::FromLookup(LookupIn({{"TANDEM_ROLE", "actor"},
+                                                                {"WORLD_SIZE", "2"},
+                                                                {"ROLE_RANK", "5"},
+                                                                {"ROLE_WORLD_SIZE", "8"},
+                                                                {"LOCAL_RANK", "1"},
+                                                                {"LOCAL_WORLD_SIZE", "4"},
+                                                                {"GROUP_RANK", "1"},
+                                                                {"TANDEM_STORE", "10.0.0.9:41000"},
+                                                                {"TORCHELASTIC_RESTART_COUNT", "2"},
+                                                                {"TORCHELASTIC_RUN_ID", "job"},
+                                                                {"TANDEM_EPOCH", "3"}})));
+  EXPECT_FALSE(env.worker);
+  EXPECT_EQ(env.member(), "actor/5");
+  EXPECT_EQ(env.role_world_size, 8);
+  EXPECT_EQ(env.world_size, 2);
+  EXPECT_EQ(env.local_rank, 1);
+  EXPECT_EQ(env.local_world_size, 4);
+  EXPECT_EQ(env.group_rank, 1);
+  EXPECT_EQ(env.restart_count, 2);
+  EXPECT_EQ(env.run_id, "job");
+  EXPECT_EQ(env.epoch, 3);
+  EXPECT_FALSE(env.hosts_store());
+}
+
 TEST(EnvironmentTest, RankZeroHostsTheStoreUnlessTheLauncherDoes) {
   EXPECT_TRUE(Environment::FromLookup(LookupIn(With(kWorker, {{"RANK", "0"}})))->hosts_store());
-  EXPECT_FALSE(
-      Environment::FromLookup(LookupIn(With(kWorker, {{"RANK", "0"}, {"TANDEM_STORE_EXTERNAL", "1"}})))
-          ->hosts_store());
+  EXPECT_FALSE(Environment::FromLookup(LookupIn(With(kWorker, {{"RANK", "0"}, {"TANDEM_STORE", "h:1"}})))
+                   ->hosts_store());
 }
 
 TEST(EnvironmentTest, WhatIsWrongIsNamed) {
@@ -108,10 +141,12 @@ TEST(EnvironmentTest, WhatIsWrongIsNamed) {
       {With(kWorker, {{"WORLD_SIZE", "99999999999"}}), "WORLD_SIZE='99999999999'"},
       {With(kWorker, {{"MASTER_ADDR", ""}}), "MASTER_ADDR is not set"},
       {With(kWorker, {{"MASTER_PORT", "70000"}}), "MASTER_PORT=70000"},
-      {With(kWorker, {{"TANDEM_ROLE", "boss"}}), "TANDEM_ROLE='boss' must be 'worker' or 'ps'"},
+      {With(kWorker, {{"TANDEM_ROLE", "a/b"}}), "TANDEM_ROLE='a/b' is no name of a role"},
+      {{{"TANDEM_ROLE", "actor"}, {"WORLD_SIZE", "2"}, {"ROLE_RANK", "3"}, {"ROLE_WORLD_SIZE", "3"}},
+       "ROLE_RANK=3 is out of range"},
       {With(kWorker, {{"TANDEM_ROLE", "ps"}}), "TANDEM_NUM_PS"},
       {With(kWorker, {{"TANDEM_ROLE", "ps"}, {"TANDEM_NUM_PS", "1"}}), "TANDEM_PS_INDEX is not set"},
-      {With(kWorker, {{"TANDEM_STORE_EXTERNAL", "yes"}}), "TANDEM_STORE_EXTERNAL='yes'"},
+      {With(kWorker, {{"TANDEM_STORE", "somewhere"}}), "TANDEM_STORE: bad address \"somewhere\""},
       {With(kWorker, {{"LOCAL_RANK", "4"}}), "LOCAL_RANK=4"},
   };
   for (const auto& one : kCases) {
@@ -161,7 +196,7 @@ TEST(JobStoreTest, AStoreThatIsNotThereIsNamed) {
 TEST(JobStoreTest, AnExternalStoreIsOnlyConnectedTo) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   Environment env = OneOf(0, 2, server->port());
-  env.store_external = true;
+  env.store = absl::StrCat("127.0.0.1:", server->port());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto job, OpenStore(env, absl::Seconds(30)));
   EXPECT_EQ(job->server(), nullptr);
   TANDEM_ASSERT_OK(job->store()->Set("k", "v"));

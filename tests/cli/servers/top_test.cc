@@ -72,9 +72,7 @@ class TopTest : public ::testing::Test {
     }
   }
   std::map<std::string, std::string> Variables() const {
-    return {{"MASTER_ADDR", "127.0.0.1"},
-            {"MASTER_PORT", absl::StrCat(store_->port())},
-            {"TANDEM_STORE_EXTERNAL", "1"}};
+    return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store_->port())}};
   }
   std::string Store() const { return absl::StrCat("127.0.0.1:", store_->port()); }
   std::string Servers() const { return absl::StrCat(addresses_[0], ",", addresses_[1]); }

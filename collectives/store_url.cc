@@ -10,12 +10,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "collectives/store/etcd/etcd_store.h"
 #include "rpc/address.h"
 
 namespace tandem::collectives {
 namespace {
 
-constexpr char kForms[] = "; a store is 'tcp://host:port', 'file:///path' or 'env://'";
+constexpr char kForms[] =
+    "; a store is 'tcp://host:port', 'file:///path', 'etcd://host:port/prefix' or 'env://'";
 
 // Takes "?rank=0&world_size=4" off `rest`.
 absl::Status TakeQuery(absl::string_view* rest, int* rank, int* world_size) {
@@ -104,7 +106,29 @@ absl::StatusOr<std::unique_ptr<OpenedStore>> OpenStoreUrl(absl::string_view url,
     options.users = world_size;
     options.clear_abandoned = true;
     options.lock_timeout = std::min(timeout, options.lock_timeout);
-    TANDEM_ASSIGN_OR_RETURN(opened->file_, FileStore::Open(std::string(rest), options));
+    TANDEM_ASSIGN_OR_RETURN(opened->own_, FileStore::Open(std::string(rest), options));
+  } else if (absl::StartsWith(rest, "etcd://") || absl::StartsWith(rest, "etcds://")) {
+    // rank= and world_size= are ours, whatever else stands in the query is etcd's.
+    std::string plain(rest.substr(0, rest.find('?')));
+    const size_t mark = rest.find('?');
+    char between = '?';
+    for (absl::string_view part :
+         absl::StrSplit(mark == rest.npos ? "" : rest.substr(mark + 1), '&', absl::SkipEmpty())) {
+      if (absl::StartsWith(part, "rank=") || absl::StartsWith(part, "world_size=")) {
+        const std::string one = absl::StrCat("?", part);
+        absl::string_view query = one;
+        TANDEM_RETURN_IF_ERROR(Annotate(TakeQuery(&query, &rank, &world_size), context));
+      } else {
+        absl::StrAppend(&plain, std::string(1, between), part);
+        between = '&';
+      }
+    }
+    TANDEM_RETURN_IF_ERROR(Annotate(CheckRank(rank, world_size), context));
+    env.rank = rank;
+    env.world_size = world_size;
+    TANDEM_ASSIGN_OR_RETURN(EtcdOptions options, ParseEtcdUrl(plain));
+    options.call_timeout = std::min(timeout, options.call_timeout);
+    TANDEM_ASSIGN_OR_RETURN(opened->own_, EtcdStore::Open(std::move(options)));
   } else {
     return absl::InvalidArgumentError(absl::StrCat(context, " has an unknown form", kForms));
   }

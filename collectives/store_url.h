@@ -15,23 +15,23 @@
 
 namespace tandem::collectives {
 
-// A store and what it lives on: the connection and, at rank 0, the server; or the file. store() is
-// thread-safe. Its end is JobStore's or FileStore's: rank 0 serves on until all ranks have gone, at most 5 s;
-// the last rank removes the file.
+// A store and what it lives on: the connection and, at rank 0, the server; the file, or the way to etcd.
+// store() is thread-safe. Its end is JobStore's or FileStore's: rank 0 serves on until all ranks have gone,
+// at most 5 s; the last rank removes the file.
 class OpenedStore {
  public:
-  Store* store() const { return job_ != nullptr ? job_->store() : file_.get(); }
+  Store* store() const { return job_ != nullptr ? job_->store() : own_.get(); }
   // What was asked for, or, where that was -1, what the URL or the environment says.
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
-  // The connection and server of tcp:// and env://; nullptr for file://.
+  // The connection and server of tcp:// and env://; nullptr for file:// and etcd://.
   JobStore* job() const { return job_.get(); }
 
  private:
   friend absl::StatusOr<std::unique_ptr<OpenedStore>> OpenStoreUrl(absl::string_view, int, int,
                                                                    absl::Duration);
   std::unique_ptr<JobStore> job_;
-  std::unique_ptr<Store> file_;
+  std::unique_ptr<Store> own_;
   int rank_ = 0, world_size_ = 1;
 };
 
@@ -39,7 +39,9 @@ class OpenedStore {
 //
 //   tcp://host:port   rank 0 serves it on that port, the others wait for it; port 0 for a world of one
 //   file:///path      a file that all ranks can reach (FileStore); what a killed job left in it is discarded
-//   env://            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `tandem run` and torchrun set them
+//   etcd://host:port[,host:port...]/prefix   an etcd cluster, over TLS with ?ca=FILE&cert=FILE&key=FILE
+//   (EtcdStore) env://            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as `tandem run` and torchrun
+//   set them
 //
 // -1 for rank or world_size takes them from the URL ("tcp://host:port?rank=0&world_size=4") or, for env://,
 // from the environment. Blocks until the store answers, at most `timeout`, which later calls without a

@@ -1,0 +1,75 @@
+#ifndef TANDEM_COLLECTIVES_STORE_ETCD_ETCD_CLIENT_H_
+#define TANDEM_COLLECTIVES_STORE_ETCD_ETCD_CLIENT_H_
+
+// Calls to an etcd cluster, v3 API: to whichever of its members answers.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "google/protobuf/message_lite.h"
+#include "rpc/foreign_client.h"
+
+namespace tandem::collectives {
+
+struct EtcdOptions {
+  std::vector<std::string> endpoints;        // "host:port" of members of one cluster, at least one
+  absl::optional<rpc::TlsCredentials> tls;   // none: plain text
+  std::string user, password;                // empty: etcd's authentication is off
+  std::string prefix = "tandem";             // of all keys of the job
+  absl::Duration lease = absl::Seconds(30);  // when no process of the job has lived for so long, its keys go
+  // Of a call without a time-out of its own.
+  absl::Duration call_timeout = absl::Seconds(30);
+};
+
+// "etcd://[user@]host:port[,host:port...]/prefix[?ca=FILE&cert=FILE&key=FILE&name=NAME&lease=SECONDS]"; any
+// of ca, cert and key turns TLS on, as `etcds://` does with the system's authorities. The password stands in
+// TANDEM_ETCD_PASSWORD, not in a URL that `ps` shows. InvalidArgument says what is wrong, NotFound names a
+// file that cannot be read.
+absl::StatusOr<EtcdOptions> ParseEtcdUrl(absl::string_view url);
+
+// Thread-safe.
+class EtcdClient {
+ public:
+  static absl::StatusOr<std::unique_ptr<EtcdClient>> Connect(EtcdOptions options);
+
+  // Tries one member after the other, each for a part of `timeout`, while they fail with what another try may
+  // mend: a call may arrive more than once. Errors: Unavailable naming the endpoints; otherwise etcd's.
+  absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response, absl::Duration timeout);
+
+  // A watch on the keys in [key, range_end), through the member that answered last.
+  absl::StatusOr<std::unique_ptr<rpc::AnswerStream>> Watch(const std::string& key,
+                                                           const std::string& range_end,
+                                                           std::function<void(std::string)> on_answer,
+                                                           std::function<void(absl::Status)> on_end);
+  // The next call goes to another member first.
+  void TurnFrom(size_t member);
+
+  const EtcdOptions& options() const { return options_; }
+  const std::string& address() const { return address_; }  // "etcd://host:port,host:port/prefix"
+
+ private:
+  explicit EtcdClient(EtcdOptions options);
+  absl::StatusOr<rpc::Headers> Authenticated(size_t member, bool renew);
+
+  const EtcdOptions options_;
+  std::string address_;
+  std::vector<std::unique_ptr<rpc::ForeignClient>> members_;
+
+  absl::Mutex mutex_;
+  size_t current_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string token_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_STORE_ETCD_ETCD_CLIENT_H_

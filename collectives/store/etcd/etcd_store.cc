@@ -1,0 +1,468 @@
+#include "collectives/store/etcd/etcd_store.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "collectives/store/limits.h"
+#include "etcd/rpc.pb.h"
+
+namespace tandem::collectives {
+namespace {
+
+using etcdserverpb::Compare;
+using etcdserverpb::RangeRequest;
+using etcdserverpb::RangeResponse;
+using etcdserverpb::RequestOp;
+using etcdserverpb::TxnRequest;
+using etcdserverpb::TxnResponse;
+
+constexpr size_t kOpsPerTxn = 120;  // etcd's default limit is 128
+
+std::string RandomName() {
+  std::random_device device;
+  return absl::StrCat(absl::Hex(device(), absl::kZeroPad8), absl::Hex(device(), absl::kZeroPad8));
+}
+
+RequestOp RangeOp(const std::string& key, bool keys_only = false) {
+  RequestOp op;
+  op.mutable_request_range()->set_key(key);
+  op.mutable_request_range()->set_keys_only(keys_only);
+  return op;
+}
+
+RequestOp DeleteOp(const std::string& key) {
+  RequestOp op;
+  op.mutable_request_delete_range()->set_key(key);
+  return op;
+}
+
+absl::Duration BoundedWait(absl::Duration timeout) {
+  return std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24 * 365));
+}
+
+}  // namespace
+
+EtcdStore::EtcdStore(std::unique_ptr<EtcdClient> client)
+    : client_(std::move(client)),
+      base_(absl::StrCat(client_->options().prefix, "/")),
+      client_id_(RandomName()),
+      watcher_(client_.get(), base_) {}
+
+absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(EtcdOptions options) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<EtcdClient> client, EtcdClient::Connect(std::move(options)));
+  std::unique_ptr<EtcdStore> store(new EtcdStore(std::move(client)));
+  TANDEM_RETURN_IF_ERROR(Annotate(store->JoinLease(), "opening the store in etcd"));
+  store->keeper_ = std::thread([self = store.get()] { self->KeepAlive(); });
+  return store;
+}
+
+EtcdStore::~EtcdStore() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (keeper_.joinable()) keeper_.join();
+}
+
+absl::Status EtcdStore::JoinLease() {
+  const std::string key = base_ + "lease";
+  const absl::Time deadline = absl::Now() + client_->options().call_timeout;
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const Held held, Read(key));
+    if (held.value.has_value()) {
+      if (!absl::SimpleAtoi(*held.value, &lease_)) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(address(), ": '", key, "' holds no lease: is the prefix used by something else?"));
+      }
+      etcdserverpb::LeaseKeepAliveRequest request;
+      request.set_id(lease_);
+      etcdserverpb::LeaseKeepAliveResponse response;
+      TANDEM_RETURN_IF_ERROR(Call("Lease/LeaseKeepAlive", request, &response));
+      if (response.ttl() > 0) return absl::OkStatus();
+      // It is running out just now, and the key with it.
+    } else {
+      etcdserverpb::LeaseGrantRequest grant;
+      grant.set_ttl(
+          std::max<int64_t>(1, absl::ToInt64Seconds(absl::Ceil(client_->options().lease, absl::Seconds(1)))));
+      etcdserverpb::LeaseGrantResponse granted;
+      TANDEM_RETURN_IF_ERROR(Call("Lease/LeaseGrant", grant, &granted));
+      lease_ = granted.id();
+      TANDEM_ASSIGN_OR_RETURN(const bool first, Apply(key, 0, {Put(key, absl::StrCat(lease_))}));
+      if (first) return absl::OkStatus();
+      etcdserverpb::LeaseRevokeRequest revoke;  // somebody else was quicker
+      revoke.set_id(lease_);
+      etcdserverpb::LeaseRevokeResponse revoked;
+      (void)Call("Lease/LeaseRevoke", revoke, &revoked);
+    }
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), absl::Milliseconds(100));
+    if (absl::Now() > deadline)
+      return absl::UnavailableError(absl::StrCat(address(), ": cannot agree on a lease"));
+  }
+}
+
+void EtcdStore::KeepAlive() {
+  const absl::Duration every = client_->options().lease / 4;
+  absl::Duration pause = every;
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return;
+    }
+    etcdserverpb::LeaseKeepAliveRequest request;
+    request.set_id(lease_);
+    etcdserverpb::LeaseKeepAliveResponse response;
+    // A part of the lease only, so that another member is asked in time.
+    const absl::Status alive = client_->Call("Lease/LeaseKeepAlive", request, &response, every);
+    pause = alive.ok() ? every : every / 8;
+    if (!alive.ok()) LogDebug(absl::StrCat("the job's lease in etcd was not renewed: ", alive.message()));
+    if (!alive.ok() || response.ttl() > 0) continue;
+    absl::MutexLock lock(&mutex_);
+    lost_ = absl::FailedPreconditionError(absl::StrCat(
+        address(), ": the job's lease of ", absl::FormatDuration(client_->options().lease),
+        " has run out, because none of its processes reached etcd for so long; its keys are gone"));
+    return;
+  }
+}
+
+absl::Status EtcdStore::Usable() const {
+  absl::MutexLock lock(&mutex_);
+  return lost_;
+}
+
+absl::Status EtcdStore::Call(absl::string_view method, const google::protobuf::MessageLite& request,
+                             google::protobuf::MessageLite* response) {
+  TANDEM_RETURN_IF_ERROR(Usable());
+  const absl::Status status = client_->Call(method, request, response, client_->options().call_timeout);
+  if (absl::StrContains(status.message(), "requested lease not found")) {
+    absl::MutexLock lock(&mutex_);
+    lost_ = absl::FailedPreconditionError(
+        absl::StrCat(address(), ": the job's lease has run out; its keys are gone"));
+    return lost_;
+  }
+  if (absl::StrContains(status.message(), "request is too large") ||
+      absl::StrContains(status.message(), "larger than max") ||
+      absl::StrContains(status.message(), "too many operations")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        status.message(),
+        "; etcd takes values up to its --max-request-bytes, 1.5 MiB unless it was told otherwise"));
+  }
+  return status;
+}
+
+RequestOp EtcdStore::Put(const std::string& etcd_key, absl::string_view value) const {
+  RequestOp op;
+  op.mutable_request_put()->set_key(etcd_key);
+  op.mutable_request_put()->set_value(std::string(value));
+  op.mutable_request_put()->set_lease(lease_);
+  return op;
+}
+
+std::string EtcdStore::QueuePrefix(absl::string_view queue) const {
+  return absl::StrCat(base_, "q/", queue.size(), ":", queue, "/");
+}
+
+absl::StatusOr<EtcdStore::Held> EtcdStore::Read(const std::string& etcd_key) {
+  RangeRequest request;
+  request.set_key(etcd_key);
+  RangeResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("KV/Range", request, &response));
+  Held held;
+  if (response.kvs_size() > 0) {
+    held.value = std::move(*response.mutable_kvs(0)->mutable_value());
+    held.revision = response.kvs(0).mod_revision();
+  }
+  return held;
+}
+
+absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision,
+                                      std::vector<RequestOp> ops) {
+  int64_t last = 0, number;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!slots_.empty()) {
+      last = slots_.back();
+      slots_.pop_back();
+    }
+    number = next_change_++;
+  }
+  const std::string once = absl::StrCat(base_, "o/", client_id_, "/", number);
+  TxnRequest txn;
+  Compare* unseen = txn.add_compare();
+  unseen->set_key(once);
+  unseen->set_target(Compare::CREATE);
+  unseen->set_create_revision(0);
+  if (!guard.empty()) {
+    Compare* unchanged = txn.add_compare();
+    unchanged->set_key(guard);
+    unchanged->set_target(Compare::MOD);
+    unchanged->set_mod_revision(revision);
+  }
+  for (RequestOp& op : ops) *txn.add_success() = std::move(op);
+  *txn.add_success() = Put(once, "");
+  if (last != 0) *txn.add_success() = DeleteOp(absl::StrCat(base_, "o/", client_id_, "/", last));
+  *txn.add_failure() = RangeOp(once, /*keys_only=*/true);
+  TxnResponse response;
+  const absl::Status status = Call("KV/Txn", txn, &response);
+  bool applied = false;
+  if (status.ok()) {
+    // Not succeeded, though it was seen: an earlier try was applied, and its answer lost.
+    applied = response.succeeded() ||
+              (response.responses_size() > 0 && response.responses(0).response_range().kvs_size() > 0);
+  }
+  absl::MutexLock lock(&mutex_);
+  // After a call whose end is unknown its name stays until the lease ends: it might still be applied.
+  if (applied) {
+    slots_.push_back(number);
+  } else if (last != 0) {
+    slots_.push_back(last);
+  }
+  TANDEM_RETURN_IF_ERROR(status);
+  return applied;
+}
+
+absl::Status EtcdStore::Modify(
+    absl::string_view key,
+    const std::function<absl::StatusOr<absl::optional<std::string>>(const Held&)>& compute) {
+  const std::string etcd_key = Key(key);
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const Held held, Read(etcd_key));
+    TANDEM_ASSIGN_OR_RETURN(const absl::optional<std::string> value, compute(held));
+    if (!value.has_value()) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(const bool applied, Apply(etcd_key, held.revision, {Put(etcd_key, *value)}));
+    if (applied) return absl::OkStatus();
+  }
+}
+
+absl::Status EtcdStore::Set(absl::string_view key, absl::string_view value) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, value));
+  return Apply("", 0, {Put(Key(key), value)}).status();
+}
+
+absl::StatusOr<int64_t> EtcdStore::Add(absl::string_view key, int64_t delta) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  int64_t sum = 0;
+  TANDEM_RETURN_IF_ERROR(Modify(key, [&](const Held& held) -> absl::StatusOr<absl::optional<std::string>> {
+    absl::optional<absl::string_view> view;
+    if (held.value.has_value()) view = *held.value;
+    TANDEM_ASSIGN_OR_RETURN(sum, StoreSum(key, view, delta));
+    return absl::optional<std::string>(absl::StrCat(sum));
+  }));
+  return sum;
+}
+
+absl::StatusOr<std::string> EtcdStore::CompareSet(absl::string_view key, absl::string_view expected,
+                                                  absl::string_view desired) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, desired));
+  TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, expected));
+  std::string holds;
+  TANDEM_RETURN_IF_ERROR(Modify(key, [&](const Held& held) -> absl::StatusOr<absl::optional<std::string>> {
+    holds = held.value.value_or("");
+    if (holds != expected) return absl::optional<std::string>();
+    holds = std::string(desired);
+    return absl::optional<std::string>(holds);
+  }));
+  return holds;
+}
+
+absl::StatusOr<int64_t> EtcdStore::Append(absl::string_view key, absl::string_view value) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  int64_t length = 0;
+  TANDEM_RETURN_IF_ERROR(Modify(key, [&](const Held& held) -> absl::StatusOr<absl::optional<std::string>> {
+    const size_t before = held.value.has_value() ? held.value->size() : 0;
+    TANDEM_RETURN_IF_ERROR(ValidateStoreSize(key, before + value.size()));
+    std::string all = absl::StrCat(held.value.value_or(""), value);
+    length = all.size();
+    return absl::optional<std::string>(std::move(all));
+  }));
+  return length;
+}
+
+absl::Status EtcdStore::MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreEntries(keys, values));
+  std::map<std::string, absl::string_view> last;  // etcd refuses a key that is named twice
+  for (size_t i = 0; i < keys.size(); ++i) last[Key(keys[i])] = values[i];
+  if (last.empty()) return absl::OkStatus();
+  if (last.size() > kOpsPerTxn) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("etcd sets at most ", kOpsPerTxn, " keys at once, not ", last.size()));
+  }
+  std::vector<RequestOp> ops;
+  for (const auto& [key, value] : last) ops.push_back(Put(key, value));
+  return Apply("", 0, std::move(ops)).status();
+}
+
+absl::StatusOr<bool> EtcdStore::Delete(absl::string_view key) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  const std::string etcd_key = Key(key);
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const Held held, Read(etcd_key));
+    if (!held.value.has_value()) return false;
+    TANDEM_ASSIGN_OR_RETURN(const bool applied, Apply(etcd_key, held.revision, {DeleteOp(etcd_key)}));
+    if (applied) return true;
+  }
+}
+
+absl::Status EtcdStore::Look(absl::Span<const std::string> keys, std::vector<std::string>* missing,
+                             std::vector<std::string>* values) {
+  missing->clear();
+  if (values != nullptr) values->clear();
+  size_t bytes = 0;
+  int64_t revision = 0;  // of the first part; the others are read as of then
+  for (size_t begin = 0; begin < keys.size(); begin += kOpsPerTxn) {
+    const size_t end = std::min(keys.size(), begin + kOpsPerTxn);
+    TxnRequest txn;
+    for (size_t i = begin; i < end; ++i) {
+      *txn.add_success() = RangeOp(Key(keys[i]), /*keys_only=*/values == nullptr);
+      txn.mutable_success(static_cast<int>(i - begin))->mutable_request_range()->set_revision(revision);
+    }
+    TxnResponse response;
+    TANDEM_RETURN_IF_ERROR(Call("KV/Txn", txn, &response));
+    if (static_cast<size_t>(response.responses_size()) != end - begin) {
+      return absl::InternalError(absl::StrCat(address(), ": a transaction of ", end - begin, " reads got ",
+                                              response.responses_size(), " answers"));
+    }
+    if (revision == 0) revision = response.header().revision();
+    for (size_t i = begin; i < end; ++i) {
+      RangeResponse* range =
+          response.mutable_responses(static_cast<int>(i - begin))->mutable_response_range();
+      if (range->kvs_size() == 0) {
+        missing->push_back(keys[i]);
+      } else if (values != nullptr) {
+        bytes += range->kvs(0).value().size();
+        values->push_back(std::move(*range->mutable_kvs(0)->mutable_value()));
+      }
+    }
+  }
+  return values == nullptr ? absl::OkStatus() : ValidateStoreBatch(keys.size(), bytes);
+}
+
+absl::Status EtcdStore::BlockingLook(absl::Span<const std::string> keys, absl::Duration timeout,
+                                     std::vector<std::string>* values) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
+  timeout = BoundedWait(timeout);
+  const absl::Time deadline = absl::Now() + timeout;
+  std::vector<std::string> missing;
+  TANDEM_RETURN_IF_ERROR(Look(keys, &missing, values));
+  if (missing.empty()) return absl::OkStatus();
+  if (timeout > absl::ZeroDuration()) {
+    std::vector<std::string> etcd_keys;
+    for (const std::string& key : keys) etcd_keys.push_back(Key(key));
+    EtcdWatcher::Waiter waiter(&watcher_, std::move(etcd_keys), /*prefix=*/false);
+    while (true) {
+      TANDEM_RETURN_IF_ERROR(Look(keys, &missing, values));
+      if (missing.empty()) return absl::OkStatus();
+      if (absl::Now() >= deadline) break;
+      waiter.Await(deadline);
+    }
+  }
+  return Annotate(KeysMissing(missing, timeout), absl::StrCat("store at ", address()));
+}
+
+absl::StatusOr<std::string> EtcdStore::Get(absl::string_view key, absl::Duration timeout) {
+  std::vector<std::string> values;
+  TANDEM_RETURN_IF_ERROR(BlockingLook({std::string(key)}, timeout, &values));
+  return std::move(values[0]);
+}
+
+absl::Status EtcdStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
+  return BlockingLook(keys, timeout, nullptr);
+}
+
+absl::StatusOr<bool> EtcdStore::Check(absl::Span<const std::string> keys) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
+  std::vector<std::string> missing;
+  TANDEM_RETURN_IF_ERROR(Look(keys, &missing, nullptr));
+  return missing.empty();
+}
+
+absl::StatusOr<std::vector<std::string>> EtcdStore::MultiGet(absl::Span<const std::string> keys,
+                                                             absl::Duration timeout) {
+  std::vector<std::string> values;
+  TANDEM_RETURN_IF_ERROR(BlockingLook(keys, timeout, &values));
+  return values;
+}
+
+absl::StatusOr<std::vector<std::string>> EtcdStore::List(absl::string_view prefix) {
+  RangeRequest request;
+  request.set_key(Key(prefix));
+  request.set_range_end(EtcdRangeEnd(Key(prefix)));
+  request.set_keys_only(true);
+  request.set_sort_order(RangeRequest::ASCEND);
+  RangeResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("KV/Range", request, &response));
+  std::vector<std::string> keys;
+  const size_t skip = Key("").size();
+  for (const mvccpb::KeyValue& kv : response.kvs()) keys.push_back(kv.key().substr(skip));
+  return keys;
+}
+
+absl::StatusOr<int64_t> EtcdStore::NumKeys() {
+  RangeRequest request;
+  request.set_key(Key(""));
+  request.set_range_end(EtcdRangeEnd(Key("")));
+  request.set_count_only(true);
+  RangeResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("KV/Range", request, &response));
+  return response.count();
+}
+
+absl::Status EtcdStore::Push(absl::string_view queue, absl::string_view value) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  TANDEM_RETURN_IF_ERROR(ValidateStoreValue(queue, value));
+  return Apply("", 0, {Put(QueuePrefix(queue) + RandomName(), value)}).status();
+}
+
+absl::StatusOr<std::string> EtcdStore::Pop(absl::string_view queue, absl::Duration timeout) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  timeout = BoundedWait(timeout);
+  const absl::Time deadline = absl::Now() + timeout;
+  RangeRequest first;
+  first.set_key(QueuePrefix(queue));
+  first.set_range_end(EtcdRangeEnd(QueuePrefix(queue)));
+  first.set_limit(1);
+  first.set_sort_target(RangeRequest::CREATE);
+  first.set_sort_order(RangeRequest::ASCEND);
+  absl::optional<EtcdWatcher::Waiter> waiter;
+  while (true) {
+    RangeResponse response;
+    TANDEM_RETURN_IF_ERROR(Call("KV/Range", first, &response));
+    if (response.kvs_size() > 0) {
+      mvccpb::KeyValue* item = response.mutable_kvs(0);
+      TANDEM_ASSIGN_OR_RETURN(const bool mine,
+                              Apply(item->key(), item->mod_revision(), {DeleteOp(item->key())}));
+      if (mine) return std::move(*item->mutable_value());
+      continue;  // another popper has it
+    }
+    if (absl::Now() >= deadline) break;
+    if (!waiter.has_value()) {
+      waiter.emplace(&watcher_, std::vector<std::string>{QueuePrefix(queue)}, /*prefix=*/true);
+    } else {
+      waiter->Await(deadline);
+    }
+  }
+  return Annotate(QueueEmpty(queue, timeout), absl::StrCat("store at ", address()));
+}
+
+absl::StatusOr<int64_t> EtcdStore::Length(absl::string_view queue) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
+  RangeRequest request;
+  request.set_key(QueuePrefix(queue));
+  request.set_range_end(EtcdRangeEnd(QueuePrefix(queue)));
+  request.set_count_only(true);
+  RangeResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("KV/Range", request, &response));
+  return response.count();
+}
+
+}  // namespace tandem::collectives

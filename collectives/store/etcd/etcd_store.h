@@ -1,0 +1,117 @@
+#ifndef TANDEM_COLLECTIVES_STORE_ETCD_ETCD_STORE_H_
+#define TANDEM_COLLECTIVES_STORE_ETCD_ETCD_STORE_H_
+
+// A store in an etcd cluster: the death of no process of the job, nor of a minority of etcd's members, ends
+// it. Keys of etcd, under the job's prefix:
+//
+//   k/<key>              a key
+//   q/<length>:<queue>/  items of a queue, each under a name of its own; their order is that of their making
+//   o/<client>/<n>       made together with a change, so that who repeats it, after a lost answer, sees that
+//   it was made lease                the number of the lease that all of them hang on
+//
+// The lease belongs to the job: every process of it keeps it alive, and when none has for EtcdOptions::lease,
+// etcd removes everything.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
+#include "collectives/store/etcd/etcd_client.h"
+#include "collectives/store/etcd/watcher.h"
+#include "collectives/store/store.h"
+
+namespace etcdserverpb {
+class RequestOp;
+class TxnResponse;
+}  // namespace etcdserverpb
+
+namespace tandem::collectives {
+
+// Thread-safe. Owns one thread, which keeps the lease alive. Changes are applied once, also when an answer
+// was lost. Waiting calls may take EtcdOptions::call_timeout longer than their time-out before they find that
+// etcd is silent.
+//
+// Errors beside the Store's: Unavailable naming the endpoints; FailedPrecondition when the lease has run out
+// because no process could reach etcd for so long: the job's keys are gone. etcd's limits hold: a value of
+// more than its
+// --max-request-bytes (1.5 MiB unless set), or more than about 120 keys in one MultiSet (--max-txn-ops), is
+// InvalidArgument.
+class EtcdStore final : public Store {
+ public:
+  // Blocks until etcd answers, at most options.call_timeout.
+  static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(EtcdOptions options);
+  ~EtcdStore() override;
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override;
+  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
+                                         absl::string_view desired) override;
+  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
+  absl::StatusOr<bool> Check(absl::Span<const std::string> keys) override;
+  absl::StatusOr<int64_t> Append(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
+                                                    absl::Duration timeout) override;
+  absl::Status MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) override;
+  absl::StatusOr<bool> Delete(absl::string_view key) override;
+  absl::StatusOr<std::vector<std::string>> List(absl::string_view prefix) override;
+  absl::StatusOr<int64_t> NumKeys() override;
+  absl::Status Push(absl::string_view queue, absl::string_view value) override;
+  absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
+  absl::StatusOr<int64_t> Length(absl::string_view queue) override;
+  std::string address() const override { return client_->address(); }
+
+ private:
+  struct Held {
+    absl::optional<std::string> value;
+    int64_t revision = 0;  // of the last change; 0: there is none
+  };
+
+  explicit EtcdStore(std::unique_ptr<EtcdClient> client);
+  absl::Status JoinLease();
+  void KeepAlive();
+  // Unless the lease is known to be lost.
+  absl::Status Usable() const;
+  absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response);
+  absl::StatusOr<Held> Read(const std::string& etcd_key);
+  // Applies `ops` once, if `guard` (an etcd key; empty: always) still has `revision`; false if it has not.
+  absl::StatusOr<bool> Apply(const std::string& guard, int64_t revision,
+                             std::vector<etcdserverpb::RequestOp> ops);
+  // Read, compute, apply, until nobody comes between. `compute` gives the new value, or none to change
+  // nothing.
+  absl::Status Modify(absl::string_view key,
+                      const std::function<absl::StatusOr<absl::optional<std::string>>(const Held&)>& compute);
+  // Reads the keys at one moment; which are missing. With `values`, what the others hold.
+  absl::Status Look(absl::Span<const std::string> keys, std::vector<std::string>* missing,
+                    std::vector<std::string>* values);
+  absl::Status BlockingLook(absl::Span<const std::string> keys, absl::Duration timeout,
+                            std::vector<std::string>* values);
+  etcdserverpb::RequestOp Put(const std::string& etcd_key, absl::string_view value) const;
+  std::string Key(absl::string_view key) const { return base_ + "k/" + std::string(key); }
+  std::string QueuePrefix(absl::string_view queue) const;
+
+  const std::unique_ptr<EtcdClient> client_;
+  const std::string base_;       // "<prefix>/"
+  const std::string client_id_;  // random
+  EtcdWatcher watcher_;
+  int64_t lease_ = 0;
+
+  mutable absl::Mutex mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Numbers of changes whose names under o/ are no longer needed: each goes with a later change.
+  std::vector<int64_t> slots_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_change_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::thread keeper_;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_STORE_ETCD_ETCD_STORE_H_

@@ -1,0 +1,113 @@
+#include "collectives/store/etcd/watcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "etcd/rpc.pb.h"
+
+namespace tandem::collectives {
+namespace {
+constexpr absl::Duration kLook = absl::Milliseconds(50);           // without a watch
+constexpr absl::Duration kLookAnyway = absl::Seconds(2);           // with one
+constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);  // to make one
+}  // namespace
+
+std::string EtcdRangeEnd(std::string prefix) {
+  while (!prefix.empty()) {
+    if (prefix.back() != '\xff') {
+      prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
+      return prefix;
+    }
+    prefix.pop_back();
+  }
+  return std::string(1, '\0');  // to the end
+}
+
+EtcdWatcher::EtcdWatcher(EtcdClient* client, std::string prefix)
+    : client_(client), prefix_(std::move(prefix)) {}
+
+EtcdWatcher::~EtcdWatcher() {
+  absl::MutexLock lock(&open_mutex_);
+  stream_.reset();
+}
+
+EtcdWatcher::Waiter::Waiter(EtcdWatcher* watcher, std::vector<std::string> keys, bool prefix)
+    : watcher_(watcher),
+      keys_([&keys] {
+        std::sort(keys.begin(), keys.end());
+        return std::move(keys);
+      }()),
+      prefix_(prefix) {
+  watcher_->EnsureWatch();
+  absl::MutexLock lock(&watcher_->mutex_);
+  watcher_->waiters_.insert(this);
+}
+
+EtcdWatcher::Waiter::~Waiter() {
+  absl::MutexLock lock(&watcher_->mutex_);
+  watcher_->waiters_.erase(this);
+}
+
+void EtcdWatcher::Waiter::Await(absl::Time deadline) {
+  watcher_->EnsureWatch();
+  absl::MutexLock lock(&watcher_->mutex_);
+  const absl::Time look = absl::Now() + (watcher_->live_ ? kLookAnyway : kLook);
+  watcher_->mutex_.AwaitWithDeadline(absl::Condition(&changed_), std::min(deadline, look));
+  changed_ = false;
+}
+
+void EtcdWatcher::EnsureWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!ended_) return;
+  }
+  absl::MutexLock open(&open_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!ended_ || absl::Now() < next_open_) return;
+    ended_ = false;
+  }
+  next_open_ = absl::Now() + kBetweenTries;
+  stream_.reset();
+  auto stream = client_->Watch(
+      prefix_, EtcdRangeEnd(prefix_), [this](std::string answer) { OnAnswer(answer); },
+      [this](absl::Status) { OnEnd(); });
+  if (stream.ok()) {
+    stream_ = *std::move(stream);
+  } else {
+    OnEnd();
+  }
+}
+
+void EtcdWatcher::OnAnswer(const std::string& answer) {
+  etcdserverpb::WatchResponse response;
+  const bool understood = response.ParseFromString(answer) && !response.canceled();
+  absl::MutexLock lock(&mutex_);
+  if (!understood) live_ = false;
+  if (response.created() && understood) {
+    live_ = true;
+    for (Waiter* waiter : waiters_) waiter->changed_ = true;  // what came before may have been missed
+  }
+  for (const mvccpb::Event& event : response.events()) {
+    if (event.type() == mvccpb::Event::DELETE) continue;
+    const std::string& key = event.kv().key();
+    for (Waiter* waiter : waiters_) {
+      const bool hit = waiter->prefix_
+                           ? std::any_of(waiter->keys_.begin(), waiter->keys_.end(),
+                                         [&](const std::string& p) { return absl::StartsWith(key, p); })
+                           : std::binary_search(waiter->keys_.begin(), waiter->keys_.end(), key);
+      if (hit) waiter->changed_ = true;
+    }
+  }
+}
+
+void EtcdWatcher::OnEnd() {
+  absl::MutexLock lock(&mutex_);
+  live_ = false;
+  ended_ = true;
+  for (Waiter* waiter : waiters_) waiter->changed_ = true;
+}
+
+}  // namespace tandem::collectives

@@ -1,0 +1,275 @@
+// What an etcd store does beside what every store does: members that die, leases, TLS, passwords.
+
+#include "collectives/store/etcd/etcd_store.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/rendezvous/rendezvous.h"
+#include "collectives/store_url.h"
+#include "tests/testing/etcd_server.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::EtcdServer;
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class EtcdStoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!EtcdServer::Installed()) GTEST_SKIP() << "there is no /usr/bin/etcd: apt-get install etcd-server";
+  }
+};
+
+EtcdOptions Towards(const std::string& address, const std::string& prefix = "job") {
+  EtcdOptions options;
+  options.endpoints = {address};
+  options.prefix = prefix;
+  options.call_timeout = absl::Seconds(20);
+  return options;
+}
+
+TEST(EtcdUrlTest, AllPartsAreUnderstood) {
+  ::setenv("TANDEM_ETCD_PASSWORD", "secret", 1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const EtcdOptions options,
+                              ParseEtcdUrl("etcd://me@a:1,b:2/jobs/7?lease=12&name=etcd"));
+  EXPECT_THAT(options.endpoints, ElementsAre("a:1", "b:2"));
+  EXPECT_EQ(options.prefix, "jobs/7");
+  EXPECT_EQ(options.user, "me");
+  EXPECT_EQ(options.password, "secret");
+  EXPECT_EQ(options.lease, absl::Seconds(12));
+  EXPECT_EQ(options.tls->server_name, "etcd");
+  EXPECT_EQ(ParseEtcdUrl("etcd://a:1")->prefix, "tandem");
+  EXPECT_FALSE(ParseEtcdUrl("etcd://a:1/p")->tls.has_value());
+  EXPECT_TRUE(ParseEtcdUrl("etcds://a:1/p")->tls.has_value());
+}
+
+TEST(EtcdUrlTest, BadPartsAreNamed) {
+  for (const char* bad : {"etcd://", "etcd://a", "etcd://a:0/p", "etcd://a:1,/p", "etcd://a:1/p?what=1",
+                          "tcp://a:1", "etcd://a:1/p?lease=0"}) {
+    EXPECT_THAT(ParseEtcdUrl(bad).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("etcd://")))
+        << bad;
+  }
+  EXPECT_THAT(ParseEtcdUrl("etcd://u:p@a:1/p").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TANDEM_ETCD_PASSWORD")));
+  EXPECT_THAT(ParseEtcdUrl("etcd://a:1/p?ca=/no/such.pem").status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such.pem")));
+}
+
+TEST_F(EtcdStoreTest, AnUrlOpensItAndWhatIsTooLargeIsNamed) {
+  auto server = EtcdServer::Start();
+  ASSERT_NE(server, nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      auto opened, OpenStoreUrl(absl::StrCat("etcd://", server->address(), "/j?rank=1&world_size=2"), -1, -1,
+                                absl::Seconds(20)));
+  EXPECT_EQ(opened->rank(), 1);
+  EXPECT_EQ(opened->world_size(), 2);
+  EXPECT_THAT(opened->store()->Set("big", std::string(2 << 20, 'x')),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--max-request-bytes")));
+  TANDEM_EXPECT_OK(opened->store()->Set("small", "x"));
+  EXPECT_THAT(
+      opened->store()->Get("none", absl::Milliseconds(20)),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr("none"), HasSubstr(server->address()))));
+}
+
+TEST_F(EtcdStoreTest, ManyKeysAreReadAtOneMoment) {
+  auto server = EtcdServer::Start();
+  ASSERT_NE(server, nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(Towards(server->address())));
+  std::vector<std::string> keys, values;
+  for (int i = 0; i < 300; ++i) {
+    keys.push_back(absl::StrCat("key", i));
+    values.push_back(absl::StrCat(i));
+  }
+  EXPECT_THAT(store->MultiSet(keys, values), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("120")));
+  for (int part = 0; part < 3; ++part) {
+    TANDEM_ASSERT_OK(store->MultiSet(absl::MakeSpan(keys).subspan(part * 100, 100),
+                                     absl::MakeSpan(values).subspan(part * 100, 100)));
+  }
+  EXPECT_EQ(store->MultiGet(keys, absl::ZeroDuration()).value(), values);
+}
+
+TEST_F(EtcdStoreTest, TheDeathOfAMemberLosesNothingAndIsHardlySeen) {
+  auto cluster = EtcdServer::StartCluster(3);
+  ASSERT_EQ(cluster.size(), 3u);
+  EtcdOptions options = Towards(cluster[0]->address());
+  for (int i = 1; i < 3; ++i) options.endpoints.push_back(cluster[i]->address());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(options));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto other, EtcdStore::Open(options));
+  std::thread waiter([&] { TANDEM_EXPECT_OK(other->Get("late", absl::Seconds(60))); });
+  for (int i = 1; i <= 60; ++i) {
+    if (i == 20) cluster[0]->Kill();
+    if (i == 30) {
+      EXPECT_TRUE(cluster[0]->Restart());
+    }
+    if (i == 40) cluster[1]->Kill();
+    TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, store->Add("n", 1));
+    ASSERT_EQ(sum, i) << "a change was lost or made twice";
+  }
+  TANDEM_ASSERT_OK(store->Set("late", ""));
+  waiter.join();
+}
+
+TEST_F(EtcdStoreTest, AnEtcdThatIsGoneIsNamedInTime) {
+  auto server = EtcdServer::Start();
+  ASSERT_NE(server, nullptr);
+  EtcdOptions options = Towards(server->address());
+  TANDEM_ASSERT_OK(EtcdStore::Open(options).status());  // it has elected itself by then
+  options.call_timeout = absl::Seconds(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(options));
+  server->Kill();
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(store->Set("a", ""), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(server->address())));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  ASSERT_TRUE(server->Restart());
+  options.call_timeout = absl::Seconds(20);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto again, EtcdStore::Open(options));
+  TANDEM_EXPECT_OK(again->Set("a", ""));
+}
+
+TEST_F(EtcdStoreTest, AJobThatIsDeadLeavesNothingBehindAndALivingOneKeepsAll) {
+  auto server = EtcdServer::Start();
+  ASSERT_NE(server, nullptr);
+  EtcdOptions options = Towards(server->address(), "dead");
+  options.lease = absl::Seconds(2);
+  auto dead = EtcdStore::Open(options).value();
+  TANDEM_ASSERT_OK(dead->Set("key", "value"));
+  TANDEM_ASSERT_OK(dead->Push("queue", "item"));
+  options.prefix = "living";
+  auto living = EtcdStore::Open(options).value();
+  TANDEM_ASSERT_OK(living->Set("key", "value"));
+
+  dead.reset();
+
+  auto heir = EtcdStore::Open(Towards(server->address(), "dead")).value();
+  // The heir came while the lease lasted, took it over, and lets it go with itself.
+  EXPECT_EQ(heir->Get("key", absl::ZeroDuration()).value(), "value");
+  heir.reset();
+  const absl::Time deadline = absl::Now() + absl::Seconds(40);
+  int64_t left = 1;
+  while (left > 0 && absl::Now() < deadline) {
+    EXPECT_FALSE(living->Get("never", absl::Milliseconds(500)).ok());
+    const std::string count = absl::StrCat("ETCDCTL_API=3 etcdctl --endpoints=", server->address(),
+                                           " get --prefix dead/ --keys-only 2>/dev/null | grep -c dead > ",
+                                           server->directory(), "/count");
+    (void)std::system(count.c_str());
+    std::ifstream(server->directory() + "/count") >> left;
+  }
+  if (std::system("etcdctl version > /dev/null 2>&1") != 0)
+    GTEST_SKIP() << "there is no etcdctl to count keys with";
+  EXPECT_EQ(left, 0);
+  EXPECT_EQ(living->Get("key", absl::ZeroDuration()).value(), "value");
+}
+
+TEST_F(EtcdStoreTest, ALeaseThatRanOutIsNamed) {
+  auto server = EtcdServer::Start();
+  ASSERT_NE(server, nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(Towards(server->address())));
+  TANDEM_ASSERT_OK(store->Set("key", "value"));
+  const std::string revoke =
+      absl::StrCat("ETCDCTL_API=3 etcdctl --endpoints=", server->address(),
+                   " lease revoke $(ETCDCTL_API=3 etcdctl --endpoints=", server->address(),
+                   " lease list 2>/dev/null | tail -1) > /dev/null 2>&1");
+  if (std::system(revoke.c_str()) != 0) GTEST_SKIP() << "there is no etcdctl to revoke a lease with";
+  EXPECT_THAT(store->Set("key", "value"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("lease has run out")));
+}
+
+TEST_F(EtcdStoreTest, TlsWithCertificatesOfBothSides) {
+  testing::TempDir directory;
+  const std::string make = absl::StrCat(
+      "cd ", directory.path(),
+      " && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem "
+      "2>/dev/null"
+      " && openssl req -newkey rsa:2048 -nodes -subj /CN=etcd -keyout key.pem -out csr.pem 2>/dev/null"
+      " && printf 'subjectAltName=IP:127.0.0.1,DNS:etcd\\nextendedKeyUsage=serverAuth,clientAuth\\n' > ext"
+      " && openssl x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out "
+      "cert.pem "
+      "2>/dev/null");
+  if (std::system(make.c_str()) != 0) GTEST_SKIP() << "there is no openssl to make certificates with";
+  auto server =
+      EtcdServer::Start({"--client-cert-auth", "--trusted-ca-file", directory.File("ca.pem"), "--cert-file",
+                         directory.File("cert.pem"), "--key-file", directory.File("key.pem")});
+  ASSERT_NE(server, nullptr);
+  const std::string url = absl::StrCat("etcd://", server->address(), "/job?ca=", directory.File("ca.pem"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(EtcdOptions options,
+                              ParseEtcdUrl(absl::StrCat(url, "&cert=", directory.File("cert.pem"),
+                                                        "&key=", directory.File("key.pem"))));
+  options.call_timeout = absl::Seconds(20);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(options));
+  TANDEM_EXPECT_OK(store->Set("a", "1"));
+  // Without a certificate of its own a client is refused, in time.
+  TANDEM_ASSERT_OK_AND_ASSIGN(EtcdOptions bare, ParseEtcdUrl(url));
+  bare.call_timeout = absl::Milliseconds(500);
+  EXPECT_THAT(EtcdStore::Open(bare).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(server->address())));
+}
+
+TEST_F(EtcdStoreTest, UsersWithPasswords) {
+  auto server = EtcdServer::Start();
+  ASSERT_NE(server, nullptr);
+  const std::string ctl = absl::StrCat("ETCDCTL_API=3 etcdctl --endpoints=", server->address(), " ");
+  const std::string make =
+      absl::StrCat(ctl, "user add root:secret >/dev/null 2>&1 && ", ctl,
+                   "user grant-role root root >/dev/null 2>&1 && ", ctl, "auth enable >/dev/null 2>&1");
+  if (std::system(make.c_str()) != 0) GTEST_SKIP() << "there is no etcdctl to make users with";
+  EtcdOptions options = Towards(server->address());
+  options.user = "root";
+  options.password = "secret";
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(options));
+  std::thread waiter([&] { TANDEM_EXPECT_OK(store->Get("a", absl::Seconds(20))); });
+  TANDEM_EXPECT_OK(store->Set("a", "1"));
+  waiter.join();
+  options.password = "wrong";
+  EXPECT_THAT(EtcdStore::Open(options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("authentication")));
+}
+
+TEST_F(EtcdStoreTest, LaunchersMeetAndGoOnWhenTheFirstOfThemAndAMemberDie) {
+  auto cluster = EtcdServer::StartCluster(3);
+  ASSERT_EQ(cluster.size(), 3u);
+  EtcdOptions options = Towards(cluster[0]->address());
+  for (int i = 1; i < 3; ++i) options.endpoints.push_back(cluster[i]->address());
+  options.call_timeout = absl::Seconds(4);
+  RendezvousOptions rules;
+  rules.min_nodes = 1;
+  rules.max_nodes = 2;
+  rules.max_restarts = 5;
+  rules.lease = absl::Seconds(4);
+  rules.last_call = absl::Seconds(4);
+  auto store_a = EtcdStore::Open(options).value(), store_b = EtcdStore::Open(options).value();
+  auto a = MakeRendezvous(store_a.get(), rules).value(), b = MakeRendezvous(store_b.get(), rules).value();
+  Node node_a, node_b;
+  node_a.id = "a";
+  node_b.id = "b";
+  absl::StatusOr<Round> round_a;
+  std::thread joins([&] { round_a = a->Join(node_a); });
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Round round_b, b->Join(node_b));
+  joins.join();
+  TANDEM_ASSERT_OK(round_a);
+  EXPECT_EQ(round_b.nodes.size(), 2u);
+  cluster[0]->Kill();
+  EXPECT_THAT(b->WaitForEvent(1, absl::Now() + absl::Seconds(6)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded))
+      << "the death of a member of etcd ended a round";
+  a.reset();
+  TANDEM_ASSERT_OK(b->WaitForEvent(1, absl::Now() + absl::Seconds(30)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Round alone, b->Join(node_b));
+  EXPECT_EQ(alone.nodes.size(), 1u);
+}
+
+}  // namespace
+}  // namespace tandem::collectives

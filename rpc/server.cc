@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "rpc/diagnostics/traced_call.h"
 #include "rpc/grpc/grpc_server.h"
 #include "rpc/shm/shm_server.h"
 
@@ -20,6 +21,7 @@ class BothServer : public Server {
   ~BothServer() override { Shutdown(absl::Seconds(5)); }
 
   int port() const override { return grpc_->port(); }
+  void SetServing(const std::string& service, bool serving) override { grpc_->SetServing(service, serving); }
   void Shutdown(absl::Duration grace) override {
     // At once, so that neither takes calls while the other finishes its own.
     std::thread shm([this, grace] { shm_->Shutdown(grace); });
@@ -40,6 +42,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     return absl::InvalidArgumentError(
         absl::StrCat("ServerOptions::transport is \"", options.transport, "\"; expected auto or grpc"));
   }
+  for (Service& service : services) service = Traced(std::move(service));
   if (options.transport == "grpc") {
     services.push_back(shm::OfferService(nullptr, "the server is told to serve gRPC only"));
     return StartGrpcServer(options, std::move(services));

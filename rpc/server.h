@@ -44,6 +44,9 @@ class Server {
 
   virtual ~Server() = default;
   virtual int port() const = 0;  // the bound port; 0 for unix sockets
+  // What gRPC health says of `service`, or, for "", of the server as a whole; SERVING until told otherwise. Nothing
+  // happens once the server shuts down.
+  virtual void SetServing(const std::string& service, bool serving) = 0;
   // Stops taking calls (health turns NOT_SERVING), lets running ones finish for `grace`, cancels the rest;
   // returns when no handler runs any more. A parked call that was cancelled may still be finished later:
   // nothing happens then. Idempotent. Never call it, or the destructor, from a handler or from a channel's

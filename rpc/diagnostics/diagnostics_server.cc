@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "base/ticks.h"
+#include "rpc/diagnostics/clock_name.h"
 #include "rpc/diagnostics/trace_codec.h"
 #include "rpc/retry/timer_queue.h"
 #include "tandem/v1/diagnostics.pb.h"
@@ -62,6 +63,8 @@ class DiagnosticsServer::Service {
   absl::StatusOr<tandem::v1::ReadClockResponse> ReadClock() const {
     tandem::v1::ReadClockResponse response;
     response.set_received_ns(SteadyNanoseconds() + options_.skew_ns);
+    response.set_clock(options_.skew_ns == 0 ? ClockName()
+                                             : absl::StrCat(ClockName(), " ", options_.skew_ns));
     response.set_answered_ns(SteadyNanoseconds() + options_.skew_ns);
     return response;
   }

@@ -166,6 +166,11 @@ class GrpcServer : public Server {
 
   int port() const override { return port_; }
 
+  void SetServing(const std::string& service, bool serving) override {
+    // gRPC forgets it once it was told to shut down.
+    server_->GetHealthCheckService()->SetServingStatus(service, serving);
+  }
+
   void Shutdown(absl::Duration grace) override {
     absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first is done
     if (shut_down_ || server_ == nullptr) return;

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "rpc/codec/owned_bytes.h"
+#include "rpc/diagnostics/traced_call.h"
 
 namespace tandem::rpc {
 namespace {
@@ -47,6 +48,7 @@ struct PendingCall {
   CallOptions options;
   absl::Time deadline;
   Channel::Done done;
+  CallTrace trace;
   int failures = 0;                  // attempts that failed with Unavailable; written between attempts only
   std::string last_failure;          // what the last of them said; the same
   std::shared_ptr<Attempt> attempt;  // the current one; guarded by State::mutex
@@ -96,6 +98,7 @@ void Deliver(const std::shared_ptr<State>& state, const std::shared_ptr<PendingC
     ++state->running_dones;
   }
   if (!result.ok()) result = InContext(*state, *call, result.status());
+  call->trace.End(call->method, call->request.size());
   {
     DoneScope scope(state.get());
     Channel::Done done = std::move(call->done);
@@ -198,6 +201,7 @@ class RetryingChannel : public Channel {
     call->options = options;
     call->deadline = absl::Now() + options.timeout;
     call->done = std::move(done);
+    call->trace.Begin(call->method, call->request);
     absl::Status refused;
     {
       absl::MutexLock lock(&state_->mutex);

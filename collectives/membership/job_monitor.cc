@@ -56,6 +56,16 @@ absl::StatusOr<JobState> JobMonitor::Heartbeat(bool leaving, absl::Duration time
   request.set_member(Readable(options_.member));
   request.set_lease_ms(absl::ToInt64Milliseconds(options_.lease));
   request.set_leaving(leaving);
+  if (options_.status != nullptr) {
+    const rpc::ProcessStatus::Values values = options_.status->Get();
+    request.set_step(values.step);
+    request.set_epoch(values.epoch);
+    request.set_train_epoch(values.train_epoch);
+    request.set_state(Readable(leaving ? "left" : values.state));
+    request.set_host(Readable(values.host));
+    request.set_pid(values.pid);
+    request.set_diagnostics(Readable(values.diagnostics));
+  }
   tandem::v1::HeartbeatResponse response;
   TANDEM_RETURN_IF_ERROR(
       rpc::CallProto(*store_, "/tandem.v1.Store/Heartbeat", request, &response, {timeout, retry}));

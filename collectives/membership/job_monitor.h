@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "collectives/membership/membership.h"
 #include "rpc/channel.h"
+#include "rpc/diagnostics/process_status.h"
 
 namespace tandem::collectives {
 
@@ -28,6 +29,8 @@ class JobMonitor {
     absl::Duration lease =
         absl::Seconds(10);  // silence longer than this counts as death, the store's as well as ours
     Clock* clock = Clock::Real();
+    // What heartbeats tell of this process; nullptr: its name alone.
+    std::shared_ptr<const rpc::ProcessStatus> status;
   };
   // Runs at most once, on the monitor's thread, when the job has ended, or when the store has been silent for
   // a whole lease (then ended and failed, and the reason names the store). It must not destroy the monitor

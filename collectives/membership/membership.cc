@@ -11,16 +11,22 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxMembers = 65536;
 constexpr size_t kMaxReasonBytes = 16 << 10;
 
+// At most `bytes` of it, and no part of a UTF-8 character.
+absl::string_view Prefix(absl::string_view text, size_t bytes) {
+  size_t end = std::min(bytes, text.size());
+  while (end > 0 && end < text.size() && (text[end] & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 // A peer may send any length; the reason is stored and told to everyone.
 std::string Bounded(absl::string_view text) {
-  if (text.size() <= kMaxReasonBytes) return std::string(text);
-  size_t end = kMaxReasonBytes;
-  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // not in the middle of a UTF-8 character
-  return absl::StrCat(text.substr(0, end), "...");
+  return text.size() <= kMaxReasonBytes ? std::string(text)
+                                        : absl::StrCat(Prefix(text, kMaxReasonBytes), "...");
 }
 }  // namespace
 
-absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::Duration lease, bool leaving) {
+absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
+                                               MemberReport report) {
   if (member.empty() || member.size() > kMaxNameBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a member's name must have 1 to ", kMaxNameBytes, " bytes, not ", member.size()));
@@ -28,6 +34,9 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
   if (lease <= absl::ZeroDuration() || lease > absl::Hours(24)) {
     return absl::InvalidArgumentError(absl::StrCat("member ", Bounded(member), " asks for a lease of ",
                                                    absl::FormatDuration(lease), "; it must lie in (0, 24h]"));
+  }
+  for (std::string* text : {&report.state, &report.host, &report.diagnostics}) {
+    if (text->size() > kMaxNameBytes) *text = std::string(Prefix(*text, kMaxNameBytes));
   }
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
@@ -38,7 +47,7 @@ absl::StatusOr<JobState> Membership::Heartbeat(absl::string_view member, absl::D
     }
     it = leases_.emplace(std::string(member), Lease{}).first;
   }
-  it->second = Lease{now, lease, leaving};
+  it->second = Lease{now, lease, leaving, std::move(report)};
   ++heartbeats_;
   CheckLeases(now);
   return state_;
@@ -49,7 +58,7 @@ void Membership::CheckLeases(absl::Time now) {
   const std::string* silent = nullptr;
   const Lease* oldest = nullptr;
   for (const auto& [name, lease] : leases_) {
-    if (lease.left || now - lease.last_heard <= lease.length) continue;
+    if (lease.left || now - lease.last_heard <= lease.length || Restarts(name)) continue;
     // Of several, the one whose lease ran out first is the likelier cause.
     if (oldest == nullptr || lease.last_heard + lease.length < oldest->last_heard + oldest->length) {
       silent = &name;
@@ -63,9 +72,18 @@ void Membership::CheckLeases(absl::Time now) {
                                  " (lease ", absl::FormatDuration(oldest->length), "): killed or hung?")};
 }
 
+void Membership::LetRestart(absl::string_view role) {
+  absl::MutexLock lock(&mutex_);
+  restarting_roles_.emplace(role);
+}
+
+bool Membership::Restarts(absl::string_view member) const {
+  return restarting_roles_.contains(member.substr(0, member.find('/')));
+}
+
 void Membership::End(absl::string_view member, bool failed, absl::string_view reason) {
   absl::MutexLock lock(&mutex_);
-  if (state_.ended) return;
+  if (state_.ended || (failed && Restarts(member))) return;
   state_ = JobState{true, failed, absl::StrCat(Bounded(member), member.empty() ? "" : ": ", Bounded(reason))};
 }
 
@@ -85,7 +103,8 @@ JobState Membership::WaitUntilEnded(absl::Time deadline) {
     absl::Time next = deadline;
     for (const auto& [name, lease] : leases_) {
       // A lease ends when the silence is longer than it, not as long.
-      if (!lease.left) next = std::min(next, lease.last_heard + lease.length + absl::Milliseconds(1));
+      if (!lease.left && !Restarts(name))
+        next = std::min(next, lease.last_heard + lease.length + absl::Milliseconds(1));
     }
     const int64_t seen = heartbeats_;
     auto changed = [this, seen]()
@@ -101,6 +120,16 @@ std::vector<std::string> Membership::Members() {
     if (!lease.left) names.push_back(name);
   }
   return names;
+}
+
+std::vector<MemberStatus> Membership::Statuses() {
+  const absl::Time now = clock_->Now();
+  std::vector<MemberStatus> statuses;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, lease] : leases_) {
+    statuses.push_back({name, lease.report, lease.length, now - lease.last_heard, lease.left});
+  }
+  return statuses;
 }
 
 }  // namespace tandem::collectives

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,25 @@ struct JobState {
   std::string reason;   // who and why: "worker/1 has been silent for 10s (lease 10s): killed or hung?"
 };
 
+// What a member says of itself with its heartbeats, for people who look at the job.
+struct MemberReport {
+  std::string state;        // "training"
+  std::string host;
+  int64_t pid = 0;
+  std::string diagnostics;  // "host:port" of its tandem.v1.Diagnostics; empty: it serves none
+  uint64_t step = 0;
+  int64_t epoch = 0;        // of the membership: the rendezvous round; 0 where there is none
+  int64_t train_epoch = 0;  // the pass over the data, from 1; 0: none
+};
+
+struct MemberStatus {
+  std::string name;
+  MemberReport report;
+  absl::Duration lease;
+  absl::Duration silent;  // since its last heartbeat
+  bool left = false;
+};
+
 // Thread-safe. A member is known from its first heartbeat on: one that never came is not dead. When a
 // member's silence outlasts its lease the job has failed; that is noticed by whoever looks next (a heartbeat,
 // State, WaitUntilEnded), so no thread is needed here. The job ends once: the first reason stays.
@@ -34,7 +54,11 @@ class Membership {
   // `member` ("worker/0") lives, and may stay silent for `lease`; with `leaving` it has finished its work,
   // and its silence is no death (a later heartbeat makes it a member again). InvalidArgument for an empty or
   // long name or a lease outside (0, 1 day]; ResourceExhausted past 65,536 members.
-  absl::StatusOr<JobState> Heartbeat(absl::string_view member, absl::Duration lease, bool leaving);
+  absl::StatusOr<JobState> Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
+                                     MemberReport report = {});
+  // Members of `role` ("ps": "ps/0", "ps/1", ...) are started again by their launcher when they die: neither
+  // their silence nor a failure that they report ends the job.
+  void LetRestart(absl::string_view role);
   // Ends the job unless it has ended already.
   void End(absl::string_view member, bool failed, absl::string_view reason);
   JobState State();
@@ -42,18 +66,23 @@ class Membership {
   JobState WaitUntilEnded(absl::Time deadline);
   // Those that have come and not left, sorted.
   std::vector<std::string> Members();
+  // All that ever came, by name, with what they said last.
+  std::vector<MemberStatus> Statuses();
 
  private:
   struct Lease {
     absl::Time last_heard;
     absl::Duration length;
     bool left = false;
+    MemberReport report;
   };
   void CheckLeases(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Restarts(absl::string_view member) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Clock* const clock_;
   absl::Mutex mutex_;
   std::map<std::string, Lease, std::less<>> leases_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string, std::less<>> restarting_roles_ ABSL_GUARDED_BY(mutex_);
   JobState state_ ABSL_GUARDED_BY(mutex_);
   int64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
 };

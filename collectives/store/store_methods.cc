@@ -10,6 +10,16 @@
 
 namespace tandem::collectives {
 
+namespace {
+
+void SetJobState(JobState state, tandem::v1::HeartbeatResponse* response) {
+  response->set_ended(state.ended);
+  response->set_failed(state.failed);
+  response->set_reason(std::move(state.reason));
+}
+
+}  // namespace
+
 rpc::Service StoreService::MakeService() {
   using namespace tandem::v1;  // NOLINT: the messages of this one service
   rpc::Service service{"tandem.v1.Store", {}};
@@ -169,13 +179,38 @@ rpc::Service StoreService::MakeService() {
     return response;
   };
   auto heartbeat = [this](const HeartbeatRequest& request) -> absl::StatusOr<HeartbeatResponse> {
-    TANDEM_ASSIGN_OR_RETURN(
-        JobState state,
-        membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()), request.leaving()));
+    MemberReport report{.state = request.state(),
+                        .host = request.host(),
+                        .pid = request.pid(),
+                        .diagnostics = request.diagnostics(),
+                        .step = request.step(),
+                        .epoch = request.epoch(),
+                        .train_epoch = request.train_epoch()};
+    TANDEM_ASSIGN_OR_RETURN(JobState state,
+                            membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()),
+                                                   request.leaving(), std::move(report)));
     HeartbeatResponse response;
-    response.set_ended(state.ended);
-    response.set_failed(state.failed);
-    response.set_reason(std::move(state.reason));
+    SetJobState(std::move(state), &response);
+    return response;
+  };
+  auto members = [this](const MembersRequest&) -> absl::StatusOr<MembersResponse> {
+    MembersResponse response;
+    SetJobState(membership_->State(), response.mutable_job());
+    for (MemberStatus& status : membership_->Statuses()) {
+      MemberInfo* const member = response.add_members();
+      member->set_silent_ms(absl::ToInt64Milliseconds(status.silent));
+      HeartbeatRequest* const last = member->mutable_last();
+      last->set_member(status.name);
+      last->set_lease_ms(absl::ToInt64Milliseconds(status.lease));
+      last->set_leaving(status.left);
+      last->set_state(std::move(status.report.state));
+      last->set_host(std::move(status.report.host));
+      last->set_pid(status.report.pid);
+      last->set_diagnostics(std::move(status.report.diagnostics));
+      last->set_step(status.report.step);
+      last->set_epoch(status.report.epoch);
+      last->set_train_epoch(status.report.train_epoch);
+    }
     return response;
   };
   auto end_job = [this](const EndJobRequest& request) -> absl::StatusOr<EndJobResponse> {
@@ -200,6 +235,7 @@ rpc::Service StoreService::MakeService() {
       {"Pop", rpc::AsyncProtoHandler<StorePopRequest, StorePopResponse>(pop)},
       {"Length", rpc::ProtoHandler<StoreLengthRequest, StoreLengthResponse>(length)},
       {"Heartbeat", rpc::ProtoHandler<HeartbeatRequest, HeartbeatResponse>(heartbeat)},
+      {"Members", rpc::ProtoHandler<MembersRequest, MembersResponse>(members)},
       {"EndJob", rpc::ProtoHandler<EndJobRequest, EndJobResponse>(end_job)},
   };
   return service;

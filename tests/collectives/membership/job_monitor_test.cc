@@ -1,5 +1,7 @@
 #include "collectives/membership/job_monitor.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "collectives/store/memory_store.h"
 #include "collectives/store/store_service.h"
 #include "rpc/loopback.h"
+#include "tandem/v1/store.pb.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -146,6 +149,32 @@ TEST_F(JobMonitorTest, AStoreThatIsBackWithinTheLeaseIsForgiven) {
 TEST_F(JobMonitorTest, AMemberThatIsRefusedIsToldWhy) {
   auto monitor = JobMonitor::Start(channel_, {"", kLease, &clock_}, nullptr);
   EXPECT_THAT(monitor, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name")));
+}
+
+TEST_F(JobMonitorTest, HeartbeatsTellHowTheProcessGoes) {
+  auto status = std::make_shared<rpc::ProcessStatus>("worker/0", /*epoch=*/3);
+  status->SetDiagnostics("127.0.0.1:4711");
+  auto started = JobMonitor::Start(channel_, {"worker/0", kLease, &clock_, status}, [](const JobState&) {});
+  TANDEM_ASSERT_OK(started);
+  status->SetStep(77);
+  status->SetTrainEpoch(2);
+  status->SetState("training");
+  LetHeartbeatsPass(2);  // the second is sent when the first was answered
+  tandem::v1::MembersResponse members;
+  TANDEM_ASSERT_OK(
+      rpc::CallProto(*channel_, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &members, {}));
+  EXPECT_FALSE(members.job().ended());
+  ASSERT_EQ(members.members_size(), 1);
+  const tandem::v1::HeartbeatRequest& last = members.members(0).last();
+  EXPECT_EQ(last.member(), "worker/0");
+  EXPECT_EQ(last.state(), "training");
+  EXPECT_EQ(last.step(), 77u);
+  EXPECT_EQ(last.epoch(), 3);
+  EXPECT_EQ(last.train_epoch(), 2);
+  EXPECT_EQ(last.pid(), ::getpid());
+  EXPECT_EQ(last.diagnostics(), "127.0.0.1:4711");
+  EXPECT_EQ(last.lease_ms(), absl::ToInt64Milliseconds(kLease));
+  TANDEM_ASSERT_OK((*started)->Leave());
 }
 
 }  // namespace

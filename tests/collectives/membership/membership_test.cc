@@ -67,6 +67,22 @@ TEST_F(MembershipTest, AMemberThatLeftMayBeSilent) {
   EXPECT_THAT(membership_.Members(), ElementsAre());
 }
 
+TEST_F(MembershipTest, ARoleThatIsStartedAgainMayDieAndFail) {
+  membership_.LetRestart("actor");
+  Beat("actor/0");
+  Beat("worker/0");
+  clock_.Advance(kLease + absl::Milliseconds(1));
+  Beat("worker/0");
+  EXPECT_FALSE(membership_.State().ended);
+  EXPECT_FALSE(
+      membership_.WaitUntilEnded(clock_.Now()).ended);  // and does not spin over the lease that is over
+  membership_.End("actor/0", /*failed=*/true, "out of levels");
+  EXPECT_FALSE(membership_.State().ended);
+  EXPECT_FALSE(Beat("actor/0").ended);
+  clock_.Advance(kLease + absl::Milliseconds(1));
+  EXPECT_THAT(membership_.State().reason, ::testing::StartsWith("worker/0 has been silent"));
+}
+
 TEST_F(MembershipTest, AMemberThatNeverCameIsNotDead) {
   clock_.Advance(absl::Hours(1));
   EXPECT_FALSE(membership_.State().ended);
@@ -122,6 +138,25 @@ TEST_F(MembershipTest, AWaiterReturnsAtItsDeadline) {
   std::thread waiter([&] { EXPECT_FALSE(membership_.WaitUntilEnded(deadline).ended); });
   clock_.Advance(absl::Minutes(1));
   waiter.join();
+}
+
+TEST_F(MembershipTest, StatusesTellWhatEachMemberSaidLast) {
+  Beat("worker/1", /*leaving=*/true);
+  MemberReport report{.state = std::string(300, 'x'), .host = "node-a", .pid = 4711, .step = 12, .epoch = 2};
+  TANDEM_ASSERT_OK(membership_.Heartbeat("worker/0", kLease, false, report));
+  clock_.Advance(absl::Seconds(3));
+  const std::vector<MemberStatus> statuses = membership_.Statuses();
+  ASSERT_EQ(statuses.size(), 2u);
+  EXPECT_EQ(statuses[0].name, "worker/0");
+  EXPECT_EQ(statuses[0].silent, absl::Seconds(3));
+  EXPECT_EQ(statuses[0].lease, kLease);
+  EXPECT_EQ(statuses[0].report.host, "node-a");
+  EXPECT_EQ(statuses[0].report.pid, 4711);
+  EXPECT_EQ(statuses[0].report.step, 12u);
+  EXPECT_EQ(statuses[0].report.epoch, 2);
+  EXPECT_EQ(statuses[0].report.state.size(), 256u);  // a peer may send any length
+  EXPECT_FALSE(statuses[0].left);
+  EXPECT_TRUE(statuses[1].left);
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
 #include "collectives/queue/lane.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/base/optimization.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "base/trace/trace.h"
 
 namespace tandem::collectives {
 namespace {
@@ -13,6 +17,42 @@ constexpr uint64_t kOneNumber = 4;
 
 // A point-to-point message that does not fit its recv is dropped; everything else breaks the group.
 bool BreaksGroup(const absl::Status& status) { return !status.ok() && !absl::IsInvalidArgument(status); }
+
+// In traces, by OpKind.
+constexpr trace::Kind kTraced[] = {
+    {"?", "collective"},
+    {"all_reduce", "collective", {"bytes", "sequence"}},
+    {"reduce", "collective", {"bytes", "sequence"}},
+    {"broadcast", "collective", {"bytes", "sequence"}},
+    {"all_gather", "collective", {"bytes", "sequence"}},
+    {"gather", "collective", {"bytes", "sequence"}},
+    {"scatter", "collective", {"bytes", "sequence"}},
+    {"reduce_scatter", "collective", {"bytes", "sequence"}},
+    {"all_to_all", "collective", {"bytes", "sequence"}},
+    {"barrier", "collective", {"bytes", "sequence"}},
+    {"send", "collective", {"bytes", "sequence", "peer"}, /*beside=*/true},
+    {"recv", "collective", {"bytes", "sequence", "peer"}, /*beside=*/true},
+    {"leave", "collective"},
+};
+static_assert(static_cast<size_t>(OpKind::kLeave) + 1 == std::size(kTraced));
+
+// An operation's time in its backend.
+class OperationTrace {
+ public:
+  explicit OperationTrace(const Operation& o) : begin_(trace::Begin()) {
+    if (ABSL_PREDICT_TRUE(begin_ == 0)) return;
+    kind_ = &kTraced[static_cast<size_t>(o.kind)];
+    bytes_ = static_cast<int64_t>(std::max(o.in.count, o.out.count) * SizeOf(o.dtype));
+    sequence_ = static_cast<int64_t>(o.sequence);
+    root_ = o.root;
+  }
+  void End() const { trace::End(*kind_, begin_, bytes_, sequence_, root_); }
+
+ private:
+  uint64_t begin_;
+  const trace::Kind* kind_ = &kTraced[0];
+  int64_t bytes_ = 0, sequence_ = 0, root_ = 0;
+};
 
 }  // namespace
 
@@ -95,7 +135,9 @@ Work Lane::Run(Operation* operation) {
   }
   if (!TakeTurn(1, &operation->sequence)) return Work(options_.health->error());
   const uint64_t record = Record(*operation);
+  const OperationTrace traced(*operation);
   absl::Status status = backend_->Run(*operation);
+  traced.End();
   EndRecord(record, status);
   if (ABSL_PREDICT_FALSE(!status.ok()) && Break(status)) options_.on_broken();
   Release();
@@ -126,7 +168,9 @@ absl::Status Lane::RunInTurn(Task* task) {
   for (size_t i = 0; i < task->calls.size(); ++i) {
     if (status.ok()) {
       if (options_.recorder != nullptr) options_.recorder->Start(task->records[i]);
+      const OperationTrace traced(task->calls[i].operation);
       status = backend_->Run(task->calls[i].operation);
+      traced.End();
     }
     EndRecord(task->records[i], status);
   }
@@ -272,7 +316,9 @@ Work Lane::RunPointToPoint(Operation* operation) {
   if (!BeginBeside()) return Work(options_.health->error());
   operation->sequence = next_point_to_point_.fetch_add(1, std::memory_order_relaxed);
   const uint64_t record = Record(*operation);
+  const OperationTrace traced(*operation);
   const absl::StatusOr<int> source = backend_->RunPointToPoint(*operation);
+  traced.End();
   EndRecord(record, source.status());
   if (BreaksGroup(source.status()) && Break(source.status())) options_.on_broken();
   EndBeside();
@@ -287,7 +333,9 @@ Work Lane::StartPointToPoint(Operation* operation) {
   operation->sequence = next_point_to_point_.fetch_add(1, std::memory_order_relaxed);
   auto state = std::make_shared<internal::WorkState>();
   const uint64_t record = Record(*operation);
-  backend_->StartPointToPoint(*operation, [this, state, record](absl::StatusOr<int> source) {
+  const OperationTrace traced(*operation);
+  backend_->StartPointToPoint(*operation, [this, state, record, traced](absl::StatusOr<int> source) {
+    traced.End();
     EndRecord(record, source.status());
     const bool first = BreaksGroup(source.status()) && Break(source.status());
     state->Complete(source.status(), source.ok() ? *source : -1);
@@ -363,7 +411,11 @@ absl::Status Lane::FinishOnDevice(Watched* watched) {
 }
 
 void Lane::StartThread() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { Loop(); });
+  if (thread_.joinable()) return;
+  thread_ = std::thread([this] {
+    trace::NameThread("collectives");
+    Loop();
+  });
 }
 
 void Lane::Loop() {

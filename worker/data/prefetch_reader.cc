@@ -3,7 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/trace/trace.h"
+
 namespace tandem::worker {
+namespace {
+
+constexpr trace::Kind kTraceRead{"read batch", "data"};
+
+}  // namespace
 
 PrefetchReader::PrefetchReader(std::unique_ptr<BatchReader> reader, size_t depth)
     : reader_(std::move(reader)), depth_(std::max<size_t>(depth, 1)), thread_([this] { Run(); }) {}
@@ -17,6 +24,7 @@ PrefetchReader::~PrefetchReader() {
 }
 
 void PrefetchReader::Run() {
+  trace::NameThread("reader");
   while (true) {
     Parsed parsed;
     {
@@ -28,7 +36,10 @@ void PrefetchReader::Run() {
         recycled_.pop_back();
       }
     }
-    parsed.result = reader_->Next(&parsed.batch);
+    {
+      const trace::Span span(kTraceRead);
+      parsed.result = reader_->Next(&parsed.batch);
+    }
     parsed.malformed_lines = reader_->malformed_lines();
     const bool more = parsed.result.ok() && *parsed.result;
     absl::MutexLock lock(&mutex_);

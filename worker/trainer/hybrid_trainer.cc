@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "worker/models/loss.h"
 #include "worker/trainer/lap_timer.h"
+#include "worker/trainer/trace_kinds.h"
 
 namespace tandem::worker {
 
@@ -31,14 +32,15 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
   StageTimes& times = stats.times;
   LapTimer whole;
   for (;;) {
+    const uint64_t traced_step = trace::Begin();
     LapTimer lap;
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<LookedUp> batch, pipeline.Next());
-    lap.AddTo(&times.wait_rows);
+    lap.AddTo(&times.wait_rows, kTraceWaitRows);
     if (batch == nullptr) break;
     const size_t examples = batch->batch.size;
     ModelInput input;
     batch->lookup.Gather(&input);
-    lap.AddTo(&times.gather);
+    lap.AddTo(&times.gather, kTraceGather);
 
     logits_.resize(examples);
     d_logits_.resize(examples);
@@ -47,22 +49,23 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     // Gradients of the mean over the global batch, so that sums over workers need no further scaling.
     const float scale = 1.0f / (static_cast<float>(examples) * static_cast<float>(world_size_));
     const double loss = BinaryCrossEntropy(logits_, batch->batch.labels, scale, absl::MakeSpan(d_logits_));
-    lap.AddTo(&times.forward);
+    lap.AddTo(&times.forward, kTraceForward);
 
     const InputGradients d_input = batch->lookup.GradientBuffers();
     reducer_.Begin(model_->gradients());
     model_->Backward(input, d_logits_, d_input,
                      [this](size_t begin, size_t end) { reducer_.Ready(begin, end); });
-    lap.AddTo(&times.backward);
+    lap.AddTo(&times.backward, kTraceBackward);
 
     const double factor = options_.learning_rate_factor ? options_.learning_rate_factor(step_) : 1.0;
     pipeline.Push(std::move(batch), static_cast<float>(factor));
 
     TANDEM_RETURN_IF_ERROR(reducer_.Finish());
-    lap.AddTo(&times.wait_reduce);
+    lap.AddTo(&times.wait_reduce, kTraceWaitReduce);
     optimizer_->Step(static_cast<float>(options_.learning_rate(step_)), model_->gradients(),
                      model_->parameters());
-    lap.AddTo(&times.optimizer);
+    lap.AddTo(&times.optimizer, kTraceOptimizer);
+    trace::End(kTraceStep, traced_step, static_cast<int64_t>(step_), static_cast<int64_t>(examples));
 
     ++stats.steps;
     stats.examples += examples;

@@ -4,12 +4,18 @@
 #include <cstdint>
 
 #include "absl/time/clock.h"
+#include "base/trace/trace.h"
 
 namespace tandem::worker {
 
-// Splits a thread's time among totals, in seconds: each call charges what passed since the one before.
+// Splits a thread's time among totals, in seconds, and events of a trace: each call charges what passed since
+// the one before.
 class LapTimer {
  public:
+  void AddTo(double* total, const trace::Kind& kind, int64_t a = 0, int64_t b = 0) {
+    AddTo(total);
+    trace_.EndWith(kind, a, b);
+  }
   void AddTo(double* total) {
     const int64_t now = absl::GetCurrentTimeNanos();
     *total += static_cast<double>(now - last_) * 1e-9;
@@ -17,6 +23,7 @@ class LapTimer {
   }
 
  private:
+  trace::Laps trace_;
   int64_t last_ = absl::GetCurrentTimeNanos();
 };
 

@@ -3,13 +3,21 @@
 #include <utility>
 
 #include "worker/trainer/lap_timer.h"
+#include "worker/trainer/trace_kinds.h"
 
 namespace tandem::worker {
 LookupPipeline::LookupPipeline(ps::Client* client, const LookupPlan* plan, BatchReader* reader,
                                const PipelineOptions& options)
     : client_(client), plan_(plan), reader_(reader), options_(options) {
-  lookup_thread_ = std::thread([this] { LookupLoop(); });
-  if (!options.read_only) push_thread_ = std::thread([this] { PushLoop(); });
+  lookup_thread_ = std::thread([this] {
+    trace::NameThread("lookup");
+    LookupLoop();
+  });
+  if (options.read_only) return;
+  push_thread_ = std::thread([this] {
+    trace::NameThread("push");
+    PushLoop();
+  });
 }
 
 LookupPipeline::~LookupPipeline() {
@@ -66,7 +74,7 @@ void LookupPipeline::LookupLoop() {
     std::unique_ptr<LookedUp> batch = TakeRecycled();
     LapTimer lap;
     const absl::StatusOr<bool> more = reader_->Next(&batch->batch);
-    lap.AddTo(&times.read);
+    lap.AddTo(&times.read, kTraceWaitBatch);
     if (!more.ok() || !*more) {
       absl::MutexLock lock(&mutex_);
       if (!more.ok()) FailLocked(more.status());
@@ -78,9 +86,10 @@ void LookupPipeline::LookupLoop() {
     batch->answered = false;
     batch->status = absl::OkStatus();
     const absl::Status prepared = batch->lookup.Prepare(&batch->batch);
-    lap.AddTo(&times.dedupe);
+    lap.AddTo(&times.dedupe, kTraceDedupe, static_cast<int64_t>(batch->lookup.ids()),
+              static_cast<int64_t>(batch->lookup.unique_ids()));
     const bool go = prepared.ok() && AwaitRoom();
-    lap.AddTo(&times.permit);
+    lap.AddTo(&times.permit, kTracePermit);
     LookedUp* pulling = batch.get();
     {
       absl::MutexLock lock(&mutex_);
@@ -106,8 +115,8 @@ void LookupPipeline::LookupLoop() {
                          pulling->answered = true;
                          --calls_under_way_;
                        });
+    lap.AddTo(&times.send, kTraceSendPull, static_cast<int64_t>(step));
     if (!options_.read_only) ++step;
-    lap.AddTo(&times.send);
     absl::MutexLock lock(&mutex_);
     times_.send += times.send;
   }
@@ -152,14 +161,15 @@ void LookupPipeline::PushLoop() {
     LapTimer lap;
     double scatter = 0, push = 0;
     std::vector<ps::PushPart> parts = batch->lookup.Scatter();
-    lap.AddTo(&scatter);
+    const auto step = static_cast<int64_t>(batch->step);
+    lap.AddTo(&scatter, kTraceScatter, step);
     client_->PushAsync(batch->step, std::move(parts), factor, [this](absl::Status status) {
       absl::MutexLock lock(&mutex_);
       if (!status.ok()) FailLocked(status);
       --unacknowledged_;
       --calls_under_way_;
     });
-    lap.AddTo(&push);
+    lap.AddTo(&push, kTraceSendPush, step);
     absl::MutexLock lock(&mutex_);
     times_.scatter += scatter;
     times_.push += push;

@@ -29,6 +29,7 @@
 #include "worker/trainer/job_plan.h"
 #include "worker/trainer/model_checkpoint.h"
 #include "worker/trainer/progress.h"
+#include "worker/trainer/training_scalars.h"
 
 namespace tandem::worker {
 namespace {
@@ -45,7 +46,8 @@ class TrainingRun {
         context_(context),
         rank_(context.group->rank()),
         world_size_(context.group->world_size()),
-        progress_(rank_ != 0, options.terminal, job.train.log_every, context.clock) {}
+        progress_(rank_ != 0, options.terminal, job.train.log_every, context.clock),
+        scalars_(job.train.log_every, context.clock) {}
 
   absl::StatusOr<RunReport> Run();
 
@@ -73,6 +75,9 @@ class TrainingRun {
   double MetricOf(const Quality& quality) const {
     return job_.train.early_stopping.metric == Metric::kAuc ? quality.auc : -quality.logloss;
   }
+  void SetState(const char* state) {
+    if (context_.status != nullptr) context_.status->SetState(state);
+  }
   // Agreement on a figure that only rank 0 has.
   absl::Status Share(absl::Span<double> values) {
     return context_.group->Broadcast(values, {.root = 0}).status();
@@ -84,6 +89,7 @@ class TrainingRun {
   const int rank_;
   const int world_size_;
   Progress progress_;
+  TrainingScalars scalars_;
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<DenseOptimizer> optimizer_;
@@ -130,6 +136,9 @@ absl::Status TrainingRun::Prepare() {
                     .max_in_flight = job_.train.max_in_flight,
                     .learning_rate = [this](uint64_t step) { return schedule_->At(step); },
                     .learning_rate_factor = [this](uint64_t step) { return schedule_->FactorAt(step); }});
+  if (!options_.tensorboard.empty()) {
+    TANDEM_RETURN_IF_ERROR(scalars_.Open(options_.tensorboard, rank_, context_.client));
+  }
   report_.job = job_.name;
   report_.job_file = options_.job_file;
   report_.model = model_->kind();
@@ -153,7 +162,12 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
                                           .tail = ReadOptions::Tail::kPad}));
   PrefetchReader ahead(std::move(reader), kReadAhead);
   progress_.BeginEpoch(epoch, job_.train.epochs, report_.train_examples);
+  scalars_.BeginEpoch();
+  SetState("training");
+  if (context_.status != nullptr) context_.status->SetTrainEpoch(epoch);
   absl::StatusOr<PassStats> stats = trainer_->Train(&ahead, [this](const StepReport& step) {
+    if (context_.status != nullptr) context_.status->SetStep(step.step + 1);
+    scalars_.Step(step, schedule_->At(step.step));
     progress_.Step(step.examples * static_cast<uint64_t>(world_size_), step.loss,
                    [this] { return MeasuredStaleness(); });
   });
@@ -182,7 +196,9 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   entry.times = stats->times;
   if (leads()) TANDEM_RETURN_IF_ERROR(AddStaleness(&entry));
   report_.malformed_lines = static_cast<uint64_t>(sums[2]);
+  SetState("evaluating");
   TANDEM_ASSIGN_OR_RETURN(entry.valid, Evaluate(Split::kValid, nullptr));
+  scalars_.EndEpoch(entry);
   entry.best = MetricOf(entry.valid) >
                best_metric_ + (report_.best_epoch == 0 ? 0.0 : job_.train.early_stopping.min_delta);
   if (entry.best) {
@@ -276,6 +292,7 @@ bool TrainingRun::EarlyStoppingSays(const EpochReport& epoch) {
 }
 
 absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
+  SetState("saving");
   // Rank 0 writes while the others wait: no push is under way, so all servers save one state.
   absl::Status saved;
   if (leads()) {
@@ -320,6 +337,7 @@ absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
   TANDEM_ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Parse(everyones[0]));
   TANDEM_RETURN_IF_ERROR(loaded.Apply(model_.get(), optimizer_.get(), &*schedule_));
   trainer_->set_step(loaded.state.step);
+  if (context_.status != nullptr) context_.status->SetStep(loaded.state.step);
   *state = std::move(loaded.state);
   return absl::OkStatus();
 }
@@ -349,8 +367,10 @@ absl::Status TrainingRun::Test() {
     ModelState state;
     TANDEM_RETURN_IF_ERROR(Annotate(Load(best_checkpoint_, &state), "loading the best epoch's checkpoint"));
   }
+  SetState("testing");
   ScoredExamples scored;
   TANDEM_ASSIGN_OR_RETURN(report_.test, Evaluate(Split::kTest, &scored));
+  scalars_.Test(trainer_->step(), report_.test);
   if (leads() && !options_.predictions.empty()) return WritePredictions(scored);
   return absl::OkStatus();
 }

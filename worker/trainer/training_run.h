@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "collectives/process_group.h"
 #include "ps/client/client.h"
+#include "rpc/diagnostics/process_status.h"
 #include "worker/job/job_spec.h"
 #include "worker/trainer/report.h"
 
@@ -23,6 +24,7 @@ struct RunOptions {
   bool terminal = false;  // draw the progress line in place
   std::string
       predictions;  // rank 0 writes "label<TAB>probability" of every test example here; empty: nowhere
+  std::string tensorboard;  // event files go to directories below this one; empty: none are written
 };
 
 // What connects this worker to the others. Everything outlives the run.
@@ -30,6 +32,7 @@ struct RunContext {
   ps::Client* client = nullptr;
   collectives::ProcessGroup* group = nullptr;  // of all workers
   Clock* clock = Clock::Real();
+  rpc::ProcessStatus* status = nullptr;  // is told how the run goes; nullptr: nobody is
 };
 
 // Runs the job: the same call on every worker. Blocks until it is trained and tested. All ranks get the test

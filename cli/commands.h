@@ -30,6 +30,8 @@ void AddTrain(CLI::App& app, CommandContext* context);
 void AddBench(CLI::App& app, CommandContext* context);
 void AddDoctor(CLI::App& app, CommandContext* context);
 void AddTop(CLI::App& app, CommandContext* context);
+void AddStatus(CLI::App& app, CommandContext* context);
+void AddTrace(CLI::App& app, CommandContext* context);
 void AddTable(CLI::App& app, CommandContext* context);
 // The subcommands of `tandem bench` that time collectives.
 void AddBenchCollectives(CLI::App* bench, CommandContext* context);

@@ -40,7 +40,9 @@ int Main(int argc, char** argv) {
   AddRun(app, &context);
   AddTrain(app, &context);
   AddPs(app, &context);
+  AddStatus(app, &context);
   AddTop(app, &context);
+  AddTrace(app, &context);
   AddTable(app, &context);
   AddCkpt(app, &context);
   AddData(app, &context);

@@ -24,6 +24,7 @@
 #include "cli/launch/signal_pipe.h"
 #include "cli/launch/unique_fd.h"
 #include "cli/metrics/metrics_server.h"
+#include "cli/profiling/own_process.h"
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
 #include "ps/server/parameter_server.h"
@@ -149,6 +150,7 @@ absl::Status Serve(const PsFlags& flags) {
         absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
+  std::unique_ptr<OwnProcess> own;  // outlives all threads that may record
   ps::ParameterServer server({.index = index, .num_servers = count, .cold_store = std::move(cold_store)});
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<rpc::Server> listening,
@@ -157,11 +159,16 @@ absl::Status Serve(const PsFlags& flags) {
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
                           collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
+  own = OwnProcess::Start(env.member(), env.epoch, store->address());
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<collectives::JobMonitor> monitor,
       collectives::JobMonitor::Start(store->channel(),
-                                     {.member = env.member(), .lease = absl::Seconds(flags.lease_seconds)},
+                                     {.member = env.member(),
+                                      .lease = absl::Seconds(flags.lease_seconds),
+                                      .status = own->status()},
                                      [&end](const collectives::JobState& state) { end.JobEnded(state); }));
+  own->status()->SetState("serving");
+  own->SetServing(true);
   TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
   LogInfo(absl::StrCat("serving at ", address, ", server ", index, " of ", count));
   std::unique_ptr<MetricsServer> metrics;
@@ -171,6 +178,7 @@ absl::Status Serve(const PsFlags& flags) {
   }
 
   const std::optional<collectives::JobState> state = end.Wait();
+  own->SetServing(false);
   metrics.reset();
   server.Stop();
   listening->Shutdown(/*grace=*/absl::Seconds(1));

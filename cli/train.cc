@@ -133,8 +133,9 @@ int Train(Options options) {
     if (const absl::Status writable = CheckOutputs(options, *job); !writable.ok())
       return (*session)->Finish(writable);
   }
-  const absl::StatusOr<worker::RunReport> report =
-      worker::RunTraining(*job, options.run, {.client = (*session)->client(), .group = (*session)->group()});
+  const absl::StatusOr<worker::RunReport> report = worker::RunTraining(
+      *job, options.run,
+      {.client = (*session)->client(), .group = (*session)->group(), .status = (*session)->status()});
   absl::Status result = report.status();
   if (report.ok() && (*session)->rank() == 0) {
     std::fputs(worker::FormatReport(*report).c_str(), stdout);
@@ -169,6 +170,8 @@ void AddTrain(CLI::App& app, CommandContext* context) {
       "--spill-dir", options->spill_dir,
       "Without `tandem run`: where rows of tables with `spill` go that do not fit the memory; "
       "removed at the end [checkpoint.dir/spill]");
+  command->add_option("--tensorboard", options->run.tensorboard,
+                      "Write scalars for TensorBoard below this directory: DIR/worker-0, DIR/ps-0, ...");
   command->add_flag("--no-baselines", options->no_baselines,
                     "Do not train the plain baselines for the final table");
   command->add_flag("--print-job", options->print_job,

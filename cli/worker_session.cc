@@ -71,18 +71,20 @@ absl::Status WorkerSession::OpenInJob(absl::Duration timeout) {
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
   TANDEM_ASSIGN_OR_RETURN(store_, collectives::OpenStore(env_, timeout));
+  own_ = OwnProcess::Start(env_.member(), env_.epoch, store_->address());
   TANDEM_ASSIGN_OR_RETURN(
-      monitor_, collectives::JobMonitor::Start(store_->channel(), {.member = env_.member(), .lease = kLease},
-                                               [this](const collectives::JobState& state) {
-                                                 if (!state.failed || leaving_) return;
-                                                 LogError(absl::StrCat("the job has failed: ", state.reason));
-                                                 std::fflush(nullptr);
-                                                 // The others hear the reason from the store that lives here.
-                                                 if (env_.hosts_store()) absl::SleepFor(kHearsay);
-                                                 // Nothing here is worth saving, and other threads may be in
-                                                 // any state.
-                                                 ::_exit(1);
-                                               }));
+      monitor_, collectives::JobMonitor::Start(
+                    store_->channel(), {.member = env_.member(), .lease = kLease, .status = own_->status()},
+                    [this](const collectives::JobState& state) {
+                      if (!state.failed || leaving_) return;
+                      LogError(absl::StrCat("the job has failed: ", state.reason));
+                      std::fflush(nullptr);
+                      // The others hear the reason from the store that lives here.
+                      if (env_.hosts_store()) absl::SleepFor(kHearsay);
+                      // Nothing here is worth saving, and other threads may be in
+                      // any state.
+                      ::_exit(1);
+                    }));
   std::vector<std::string> keys;
   for (int i = 0; i < env_.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
   TANDEM_RETURN_IF_ERROR(Annotate(store_->store()->Wait(keys, timeout), "waiting for the parameter servers"));
@@ -102,12 +104,14 @@ absl::Status WorkerSession::OpenInJob(absl::Duration timeout) {
   TANDEM_ASSIGN_OR_RETURN(
       group_, collectives::InitProcessGroup(
                   store_->store(), {.rank = env_.rank, .world_size = env_.world_size, .timeout = timeout}));
+  own_->SetServing(true);
   return absl::OkStatus();
 }
 
 WorkerSession::~WorkerSession() = default;
 
 int WorkerSession::Finish(const absl::Status& result) {
+  if (own_ != nullptr) own_->SetServing(false);
   if (result.ok()) {
     leaving_ = true;
     if (monitor_ != nullptr) {

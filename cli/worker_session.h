@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cli/profiling/own_process.h"
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
 #include "collectives/process_group.h"
@@ -33,6 +34,8 @@ class WorkerSession {
 
   ps::Client* client() { return client_.get(); }
   collectives::ProcessGroup* group() { return group_.get(); }
+  // nullptr in a job of its own.
+  rpc::ProcessStatus* status() { return own_ == nullptr ? nullptr : own_->status().get(); }
   int rank() const { return env_.rank; }
   int world_size() const { return env_.world_size; }
 
@@ -49,7 +52,9 @@ class WorkerSession {
   collectives::Environment env_;
   bool alone_ = false;
   std::atomic<bool> leaving_{false};
-  // Torn down from the bottom up: the client's calls end before what serves them.
+  // Torn down from the bottom up: the client's calls end before what serves them, and all threads that may
+  // record before the recorder.
+  std::unique_ptr<OwnProcess> own_;
   std::unique_ptr<ps::ParameterServer> local_server_;
   std::unique_ptr<collectives::Store> local_store_;
   std::unique_ptr<collectives::JobStore> store_;

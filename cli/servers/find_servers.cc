@@ -93,6 +93,10 @@ absl::StatusOr<JobFile> WhichJob(const ServersFlags& flags) {
 
 void AddServersFlags(CLI::App* command, ServersFlags* flags) {
   command->add_option("--servers", flags->servers, "The parameter servers: HOST:PORT,HOST:PORT,... by index");
+  AddJobFlags(command, flags);
+}
+
+void AddJobFlags(CLI::App* command, ServersFlags* flags) {
   command->add_option("--store", flags->store,
                       "HOST:PORT of the job's store [TANDEM_STORE, MASTER_ADDR:MASTER_PORT]");
   command->add_option("--job", flags->job,
@@ -109,6 +113,12 @@ absl::Status WriteJobFile(const std::string& directory, const std::string& run_i
   out << Json{{"run_id", run_id}, {"store", store}, {"servers", num_servers}}.dump() << "\n";
   out.close();
   return out ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
+absl::StatusOr<std::string> FindStore(const ServersFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const JobFile job, WhichJob(flags));
+  TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(job.store).status(), "the job's store"));
+  return job.store;
 }
 
 absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags) {

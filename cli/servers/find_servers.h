@@ -27,6 +27,8 @@ struct ServersFlags {
 
 // Adds --servers, --store, --job and --timeout.
 void AddServersFlags(CLI::App* command, ServersFlags* flags);
+// The same without --servers, for what concerns all processes of a job.
+void AddJobFlags(CLI::App* command, ServersFlags* flags);
 
 // Writes kJobFile into `directory`. Errors name the path.
 absl::Status WriteJobFile(const std::string& directory, const std::string& run_id, const std::string& store,
@@ -36,6 +38,9 @@ absl::Status WriteJobFile(const std::string& directory, const std::string& run_i
 // store. Errors: InvalidArgument (a malformed flag), NotFound (no way to a job: says what to give; or the job
 // has no servers), Unavailable (nobody serves the store: the job may have ended).
 absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags);
+
+// "host:port" of the job's store, without asking it. Errors as FindServers'.
+absl::StatusOr<std::string> FindStore(const ServersFlags& flags);
 
 }  // namespace tandem::cli
 

@@ -1,0 +1,117 @@
+#include "cli/profiling/members.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "rpc/channel.h"
+#include "tandem/v1/store.pb.h"
+
+namespace tandem::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
+std::string OrDash(int64_t number) { return number == 0 ? "-" : absl::StrCat(number); }
+
+std::string Seconds(absl::Duration d) { return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(d)); }
+
+}  // namespace
+
+const char* Member::Liveness() const {
+  if (left) return "left";
+  if (silent > lease) return "dead";
+  return silent > lease / 2 ? "silent" : "alive";
+}
+
+std::pair<std::string, uint64_t> RoleAndIndex(const std::string& member) {
+  const size_t slash = member.rfind('/');
+  uint64_t index = 0;
+  if (slash == std::string::npos || !absl::SimpleAtoi(member.substr(slash + 1), &index)) return {member, 0};
+  return {member.substr(0, slash), index};
+}
+
+absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration timeout) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(store));
+  tandem::v1::MembersResponse response;
+  TANDEM_RETURN_IF_ERROR(
+      Annotate(rpc::CallProto(*channel, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &response,
+                              {.timeout = timeout, .idempotent = true}),
+               "asking the job's store for its members (has the job ended?)"));
+  JobMembers job;
+  job.ended = response.job().ended();
+  job.failed = response.job().failed();
+  job.reason = response.job().reason();
+  for (const tandem::v1::MemberInfo& info : response.members()) {
+    const tandem::v1::HeartbeatRequest& last = info.last();
+    job.members.push_back({.name = last.member(),
+                           .host = last.host(),
+                           .pid = last.pid(),
+                           .state = last.state(),
+                           .diagnostics = last.diagnostics(),
+                           .step = last.step(),
+                           .epoch = last.epoch(),
+                           .train_epoch = last.train_epoch(),
+                           .silent = absl::Milliseconds(info.silent_ms()),
+                           .lease = absl::Milliseconds(last.lease_ms()),
+                           .left = last.leaving()});
+  }
+  std::sort(job.members.begin(), job.members.end(),
+            [](const Member& a, const Member& b) { return RoleAndIndex(a.name) < RoleAndIndex(b.name); });
+  return job;
+}
+
+std::string MembersToText(const JobMembers& job) {
+  size_t name = 6, host = 4;
+  for (const Member& member : job.members) {
+    name = std::max(name, member.name.size());
+    host = std::max(host, member.host.size());
+  }
+  std::string text = absl::StrFormat("%-*s  %-*s  %8s  %5s  %6s  %9s  %9s  %s\n", name, "MEMBER", host,
+                                     "HOST", "PID", "EPOCH", "PASS", "STEP", "HEARTBEAT", "STATE");
+  for (const Member& m : job.members) {
+    const std::string liveness = m.Liveness();
+    const std::string state = liveness == "alive" ? OrDash(m.state)
+                              : m.state.empty() || liveness == "left"
+                                  ? liveness
+                                  : absl::StrCat(liveness, ", was ", m.state);
+    absl::StrAppendFormat(&text, "%-*s  %-*s  %8s  %5s  %6s  %9s  %9s  %s\n", name, m.name, host,
+                          OrDash(m.host), OrDash(m.pid), OrDash(m.epoch), OrDash(m.train_epoch),
+                          OrDash(static_cast<int64_t>(m.step)), Seconds(m.silent), state);
+  }
+  if (job.ended) {
+    absl::StrAppend(&text, "The job has ", job.failed ? "failed: " : "ended: ", job.reason, "\n");
+  }
+  return text;
+}
+
+std::string MembersToJson(const JobMembers& job) {
+  Json members = Json::array();
+  for (const Member& m : job.members) {
+    const auto [role, index] = RoleAndIndex(m.name);
+    members.push_back({{"member", m.name},
+                       {"role", role},
+                       {"index", index},
+                       {"host", m.host},
+                       {"pid", m.pid},
+                       {"epoch", m.epoch},
+                       {"train_epoch", m.train_epoch},
+                       {"step", m.step},
+                       {"last_heartbeat_s", absl::ToDoubleSeconds(m.silent)},
+                       {"lease_s", absl::ToDoubleSeconds(m.lease)},
+                       {"liveness", m.Liveness()},
+                       {"state", m.state},
+                       {"diagnostics", m.diagnostics}});
+  }
+  const Json json = {
+      {"ended", job.ended}, {"failed", job.failed}, {"reason", job.reason}, {"members", members}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,13 @@
+// What most tests include besides, compiled once. Not to be included by hand.
+#ifndef TANDEM_CMAKE_PRECOMPILED_TESTS_H_
+#define TANDEM_CMAKE_PRECOMPILED_TESTS_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "cmake/precompiled.h"
+#include "tests/testing/status_matchers.h"
+
+#endif  // TANDEM_CMAKE_PRECOMPILED_TESTS_H_

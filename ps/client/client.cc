@@ -26,6 +26,7 @@
 #include "ps/client/statistics.h"
 #include "ps/partition/shard_map.h"
 #include "ps/table.h"
+#include "ps/trace_kinds.h"
 #include "rpc/codec/bulk_codec.h"
 
 namespace tandem::ps {
@@ -168,6 +169,7 @@ class ClientImpl : public Client {
   }
 
   void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) override {
+    TraceUntilDone<PullDone, absl::StatusOr<PullVersions>>(kTracePull, step, &done);
     std::vector<ResolvedPart> resolved;
     resolved.reserve(parts.size());
     uint64_t bytes = 0;
@@ -204,6 +206,7 @@ class ClientImpl : public Client {
       last_step_ = std::max(last_step_, step);
       last_factor_ = learning_rate_factor;
     }
+    TraceUntilDone<PushDone, absl::Status>(kTracePush, step, &done);
     SendPush(step, std::move(parts), learning_rate_factor, /*held_back=*/false, std::move(done));
   }
 
@@ -469,7 +472,9 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
   for (uint32_t s = 0; s < channels_.size(); ++s) {
     rpc::Channel& channel = *channels_[s];
     const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, &buffers_, bytes); };
+    const uint64_t traced = trace::Begin();
     EncodedPush request = encoder.Encode(s, {.memory = memory, .reads_in_place = ReadsInPlace(channel)});
+    trace::End(kTraceEncodePush, traced, s);
     v1::PushRequest& header = request.header;
     header.set_worker(options_.worker);
     header.set_epoch(options_.epoch);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ps/trace_kinds.h"
 #include "ps/wire/value_codec.h"
 #include "ps/wire/version_codec.h"
 #include "rpc/codec/bulk_codec.h"
@@ -125,8 +126,10 @@ void PullCall::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, B
   for (uint32_t server = 0; server < channels.size(); ++server) {
     rpc::Channel& channel = *channels[server];
     const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, pool, bytes); };
+    const uint64_t traced = trace::Begin();
     Bytes request = EncodeRequest(server, {.memory = memory, .reads_in_place = ReadsInPlace(channel)}, worker,
                                   step, read_only);
+    trace::End(kTraceEncodePull, traced, server);
     channel.CallAsync(
         kPull, std::move(request), {.timeout = timeout, .idempotent = true},
         [self = shared_from_this(), server, target = channel.target()](absl::StatusOr<Bytes> answer) {

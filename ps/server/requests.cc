@@ -11,6 +11,7 @@
 #include "ps/server/answer.h"
 #include "ps/server/pooling.h"
 #include "ps/server/server_core.h"
+#include "ps/trace_kinds.h"
 #include "ps/wire/value_codec.h"
 #include "rpc/codec/bulk_codec.h"
 
@@ -150,6 +151,7 @@ void ParameterServer::Impl::GiveUpPull(const PullCall& pull, ParkingLot::Reason 
 
 void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
   const ParsedRequest& request = pull.request;
+  const trace::Span traced(kTraceLookup, static_cast<int64_t>(request.step), request.worker);
   std::shared_ptr<char> memory = pull.call->AnswerMemory(request.response_bytes);
   if (memory == nullptr) memory = buffers_.Get(request.response_bytes);
   char* out = memory.get();
@@ -236,7 +238,9 @@ void ParameterServer::Impl::RunPush(const std::shared_ptr<rpc::ServerCall>& call
                                     TableCounters::Clock::time_point arrived) {
   Waiters released;
   const absl::Status status = [&]() -> absl::Status {
+    const uint64_t traced = trace::Begin();
     TANDEM_ASSIGN_OR_RETURN(ParsedRequest parsed, ParsePush(call->request(), Wire()));
+    trace::End(kTraceParsePush, traced);
     auto request = std::make_shared<const ParsedRequest>(std::move(parsed));
     std::vector<std::shared_ptr<ServerTable>> tables;
     std::vector<TablePush> parts = MakeParts(request, &tables);

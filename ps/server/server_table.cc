@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "ps/trace_kinds.h"
 
 namespace tandem::ps {
 namespace {
@@ -250,6 +251,11 @@ absl::StatusOr<uint64_t> ServerTable::ApplyMerged(TableStorage& storage,
     ++parts;
     rows += push->ids.size();
   }
+  for (const TablePush* push : pushes) {
+    trace::End(kTraceQueuedPush, push->traced, static_cast<int64_t>(push->step), push->worker,
+               static_cast<int64_t>(push->ids.size()));
+  }
+  const trace::Span traced(kTraceApply, static_cast<int64_t>(rows), static_cast<int64_t>(parts));
   // The lowest rank's factor, even if it brought no rows to this server: every server must use the same.
   ApplyOptions options{.learning_rate_factor = pushes.front()->learning_rate_factor};
   // Without rows, too: the table's clock must be the same on every server.

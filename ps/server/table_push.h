@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/trace/trace.h"
 
 namespace tandem::ps {
 
@@ -29,6 +30,7 @@ struct TablePush {
   const float* row_factors = nullptr;  // [ids.size()], beside learning_rate_factor; or none, when all are 1
   std::shared_ptr<const void> memory;  // keeps ids and gradients alive
   uint64_t memory_bytes = 0;
+  uint64_t traced = trace::Begin();    // since when it waits to be applied, for traces
   // Runs once, under no lock: when the push is applied (with the entries its update dropped because their row
   // is gone, or with the error because of which the table serves no more), or when it is kept to wait for
   // other pushes (with 0).

@@ -5,6 +5,7 @@
 // gRPC, an in-process loopback with injected faults, and later shared memory are interchangeable.
 
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -25,6 +26,9 @@ struct CallOptions {
   // The server may see the call twice without harm: it is retried with backoff while it fails with
   // Unavailable and the timeout lasts. Calls not declared idempotent are sent once.
   bool idempotent = false;
+  // When a stop is requested the call ends with Cancelled, wherever it is, and the server is told. The thread
+  // that requests it may run `done`.
+  std::stop_token cancel = {};
 };
 
 // Thread-safe. Destroying a channel cancels its outstanding calls (their `done` runs with Cancelled) and
@@ -37,8 +41,8 @@ class Channel {
   // Starts a unary call. `method` is "/tandem.v1.ParameterServer/Pull". `done` runs exactly once, on an RPC
   // thread (or, for a call that cannot even start, in the caller): it must not block. Memory that `request`
   // refers to must stay unchanged until `done` has run. Errors: what the server returned; Unavailable (cannot
-  // connect, connection lost); DeadlineExceeded; Cancelled; ResourceExhausted (a limit of ChannelOptions, which the
-  // message names). Messages name the target and the method.
+  // connect, connection lost); DeadlineExceeded; Cancelled; ResourceExhausted (a limit of ChannelOptions,
+  // which the message names). Messages name the target and the method.
   virtual void CallAsync(absl::string_view method, Bytes request, const CallOptions& options, Done done) = 0;
 
   // Memory for `bytes` of a request that the transport can deliver without another copy, or nullptr when it
@@ -70,11 +74,11 @@ struct ChannelOptions {
   absl::Duration keepalive_time = absl::Seconds(20);     // a silent connection is probed this often
   absl::Duration keepalive_timeout = absl::Seconds(10);  // ... and given up after this
   size_t max_message_bytes = size_t{1} << 30;
-  // Of requests whose calls are not over, which their senders keep in memory. A call that would pass it ends with
-  // ResourceExhausted at once, unless it is the only one.
+  // Of requests whose calls are not over, which their senders keep in memory. A call that would pass it ends
+  // with ResourceExhausted at once, unless it is the only one.
   size_t max_outstanding_bytes = size_t{1} << 30;
-  // All calls share one stream, which spares most of a call's cost; false: each is a gRPC call of its own, as they
-  // are with a server that does not know the stream.
+  // All calls share one stream, which spares most of a call's cost; false: each is a gRPC call of its own, as
+  // they are with a server that does not know the stream.
   bool stream = true;
 };
 

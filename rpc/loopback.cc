@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "rpc/cancel_hook.h"
 #include "rpc/codec/owned_bytes.h"
 #include "rpc/retry/retrying_channel.h"
 #include "rpc/retry/timer_queue.h"
@@ -37,7 +38,13 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
 
   void Start(Channel::Done done) override;
 
-  void Cancel() override { Complete(absl::CancelledError("the call was cancelled")); }
+  void Cancel() override {
+    Complete(absl::CancelledError("the call was cancelled"));
+    // A duplicated call has two handlers.
+    for (CancelHook& hook : cancel_hooks_) {
+      if (CancelHook::Hook run = hook.Cancel()) std::move(run)();
+    }
+  }
 
   // The handler's answer, or what becomes of it.
   void Answer(absl::StatusOr<Bytes> answer) {
@@ -88,6 +95,7 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
   const Fault fault_;
   TimerQueue* const timers_;
 
+  CancelHook cancel_hooks_[2];
   mutable absl::Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
@@ -98,7 +106,9 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
 
 class LoopbackServerCall : public ServerCall {
  public:
-  explicit LoopbackServerCall(std::shared_ptr<LoopbackAttempt> attempt) : attempt_(std::move(attempt)) {}
+  // `time`: the attempt's handler runs for the first or the second time, 0 or 1.
+  LoopbackServerCall(std::shared_ptr<LoopbackAttempt> attempt, int time)
+      : attempt_(std::move(attempt)), cancel_hook_(attempt_->cancel_hooks_[time]) {}
   ~LoopbackServerCall() override {
     if (!finished_.load()) {
       attempt_->Answer(
@@ -112,11 +122,14 @@ class LoopbackServerCall : public ServerCall {
   bool IsCancelled() const override { return attempt_->over() || absl::Now() > attempt_->deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
+    cancel_hook_.Drop();
     attempt_->Answer(std::move(response));
   }
+  void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 
  private:
   const std::shared_ptr<LoopbackAttempt> attempt_;
+  CancelHook& cancel_hook_;
   const std::string peer_ = "loopback";
   std::atomic<bool> finished_{false};
 };
@@ -149,7 +162,7 @@ void LoopbackAttempt::RunHandler() {
   const int times = fault_.kind == Fault::Kind::kDuplicate ? 2 : 1;
   for (int i = 0; i < times; ++i) {
     if (i == 0 && over()) return;
-    (*handler)(std::make_shared<LoopbackServerCall>(shared_from_this()));
+    (*handler)(std::make_shared<LoopbackServerCall>(shared_from_this(), i));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -28,6 +29,10 @@ class ServerCall {
   virtual absl::Time deadline() const = 0;      // InfiniteFuture when the caller set none
   virtual bool IsCancelled() const = 0;         // the caller went away or its deadline passed
   virtual void Finish(absl::StatusOr<Bytes> response) = 0;
+  // Runs `hook` once the caller has cancelled the call or is gone: at once if that was so before, never after
+  // Finish. Its deadline alone is for the handler to watch. Runs on an RPC thread, or on the canceller's: it
+  // must not block. To be called once; the hook must not own the call.
+  virtual void OnCancel(absl::AnyInvocable<void() &&> hook) {}
   // Memory for `bytes` of the answer that the transport can deliver without another copy (shared memory that
   // the caller reads in place), or nullptr when it has none: then take memory of your own. Fill it, then hand
   // it to Finish as a Slice whose owner is this pointer. 64-byte aligned.

@@ -21,6 +21,7 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/server_callback.h"
 #include "rpc/address.h"
+#include "rpc/cancel_hook.h"
 #include "rpc/grpc/grpc_bytes.h"
 #include "rpc/grpc/grpc_library.h"
 #include "rpc/grpc/grpc_status.h"
@@ -62,11 +63,12 @@ class Reactor : public grpc::ServerUnaryReactor {
     Finish(ToGrpcStatus(answer.status()));
   }
 
-  bool cancelled() const { return cancelled_.load(); }
+  bool cancelled() const { return cancel_hook_.cancelled(); }
+  CancelHook& cancel_hook() { return cancel_hook_; }
 
  private:
   void OnCancel() override {
-    cancelled_.store(true);
+    if (CancelHook::Hook hook = cancel_hook_.Cancel()) std::move(hook)();
     // A parked call must not keep the server from shutting down until its handler comes back.
     Answer(absl::CancelledError("the caller went away or its deadline passed"));
   }
@@ -77,7 +79,7 @@ class Reactor : public grpc::ServerUnaryReactor {
   grpc::ByteBuffer* const response_;
   const size_t max_message_bytes_;
   std::atomic<bool> answered_{false};
-  std::atomic<bool> cancelled_{false};
+  CancelHook cancel_hook_;
   std::shared_ptr<Reactor> self_;
 };
 
@@ -103,8 +105,10 @@ class GrpcServerCall : public ServerCall {
   bool IsCancelled() const override { return reactor_->cancelled() || absl::Now() > deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
+    reactor_->cancel_hook().Drop();
     reactor_->Answer(std::move(response));
   }
+  void OnCancel(absl::AnyInvocable<void() &&> hook) override { reactor_->cancel_hook().Set(std::move(hook)); }
 
  private:
   const std::shared_ptr<Reactor> reactor_;

@@ -50,13 +50,15 @@ class ServerStream::Call : public ServerCall {
   const Bytes& request() const override { return request_; }
   const std::string& peer() const override { return stream_->peer_; }
   absl::Time deadline() const override { return deadline_; }
-  bool IsCancelled() const override { return cancelled_.load() || absl::Now() > deadline_; }
+  bool IsCancelled() const override { return cancel_hook_.cancelled() || absl::Now() > deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
+    cancel_hook_.Drop();
     stream_->Answer(number_, std::move(response));
   }
+  void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 
-  void Cancel() { cancelled_.store(true); }
+  CancelHook::Hook Cancel() { return cancel_hook_.Cancel(); }
 
  private:
   const std::shared_ptr<ServerStream> stream_;
@@ -65,7 +67,7 @@ class ServerStream::Call : public ServerCall {
   const Bytes request_;
   const absl::Time deadline_;
   std::atomic<bool> finished_{false};
-  std::atomic<bool> cancelled_{false};
+  CancelHook cancel_hook_;
 };
 
 StreamService::StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services)
@@ -212,6 +214,7 @@ void ServerStream::OnRead(bool ok) {
     incoming_.Clear();
     taken = Take(wire);
   }
+  std::vector<CancelHook::Hook> hooks;
   mutex_.Lock();
   handling_ = false;
   reading_ = false;
@@ -219,9 +222,10 @@ void ServerStream::OnRead(bool ok) {
   if (!taken.ok()) {
     broken_.emplace(grpc::StatusCode::INVALID_ARGUMENT, std::string(taken.message()));
     queue_out_.Clear();
-    CancelAll();
+    hooks = CancelAll();
   }
   Proceed();
+  for (CancelHook::Hook& hook : hooks) std::move(hook)();
   EndOperation();
 }
 
@@ -291,7 +295,7 @@ void ServerStream::Run(MessageAssembler::Message message) {
   {
     absl::MutexLock lock(&mutex_);
     if (gone_) {
-      call->Cancel();
+      call->Cancel();  // no hook is set yet
     } else {
       calls_.emplace(number, call.get());
     }
@@ -301,17 +305,25 @@ void ServerStream::Run(MessageAssembler::Message message) {
 
 void ServerStream::CancelCall(uint64_t number) {
   assembler_.Drop(number);
-  absl::MutexLock lock(&mutex_);
-  queue_out_.Drop(number);
-  const auto found = calls_.find(number);
-  if (found == calls_.end()) return;
-  found->second->Cancel();
-  calls_.erase(found);
+  CancelHook::Hook hook;
+  {
+    absl::MutexLock lock(&mutex_);
+    queue_out_.Drop(number);
+    const auto found = calls_.find(number);
+    if (found == calls_.end()) return;
+    hook = found->second->Cancel();
+    calls_.erase(found);
+  }
+  if (hook) std::move(hook)();
 }
 
-void ServerStream::CancelAll() {
-  for (const auto& [number, call] : calls_) call->Cancel();
+std::vector<CancelHook::Hook> ServerStream::CancelAll() {
+  std::vector<CancelHook::Hook> hooks;
+  for (const auto& [number, call] : calls_) {
+    if (CancelHook::Hook hook = call->Cancel()) hooks.push_back(std::move(hook));
+  }
   calls_.clear();
+  return hooks;
 }
 
 void ServerStream::Answer(uint64_t number, absl::StatusOr<Bytes> answer) {
@@ -349,14 +361,16 @@ void ServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
 }
 
 void ServerStream::OnWritten(bool ok) {
+  std::vector<CancelHook::Hook> hooks;
   mutex_.Lock();
   writing_ = false;
   if (!ok) {
     gone_ = true;
     queue_out_.Clear();
-    CancelAll();
+    hooks = CancelAll();
   }
   Proceed();
+  for (CancelHook::Hook& hook : hooks) std::move(hook)();
   EndOperation();
 }
 
@@ -366,8 +380,9 @@ void ServerStream::OnDone(bool ok) {
   mutex_.Lock();
   gone_ = true;
   queue_out_.Clear();
-  CancelAll();
+  std::vector<CancelHook::Hook> hooks = CancelAll();
   mutex_.Unlock();
+  for (CancelHook::Hook& hook : hooks) std::move(hook)();
   EndOperation();
 }
 

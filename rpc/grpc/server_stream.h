@@ -22,6 +22,7 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/async_stream.h"
+#include "rpc/cancel_hook.h"
 #include "rpc/grpc/completion_loop.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
@@ -103,7 +104,8 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   absl::Status Admit(const Frame& frame);
   void Run(MessageAssembler::Message message);
   void CancelCall(uint64_t number);
-  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The hooks are for the caller to run once the lock is free.
+  std::vector<CancelHook::Hook> CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An answer. Nothing happens when the call is over.
   void Answer(uint64_t number, absl::StatusOr<Bytes> answer);
   void Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

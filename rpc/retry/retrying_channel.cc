@@ -1,6 +1,8 @@
 #include "rpc/retry/retrying_channel.h"
 
 #include <algorithm>
+#include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -49,9 +51,14 @@ struct PendingCall {
   absl::Time deadline;
   Channel::Done done;
   CallTrace trace;
-  int failures = 0;                  // attempts that failed with Unavailable; written between attempts only
-  std::string last_failure;          // what the last of them said; the same
-  std::shared_ptr<Attempt> attempt;  // the current one; guarded by State::mutex
+  int failures = 0;          // attempts that failed with Unavailable; written between attempts only
+  std::string last_failure;  // what the last of them said; the same
+  // Guarded by State::mutex:
+  std::shared_ptr<Attempt> attempt;  // the current one
+  bool waits = false;                // for its next attempt
+  bool cancelled = false;            // by CallOptions::cancel
+  // Set before the first attempt, gone with `done`.
+  std::optional<std::stop_callback<absl::AnyInvocable<void()>>> on_stop;
 };
 
 // What lives as long as any call's last instruction, which may be after the channel object is gone when the
@@ -76,7 +83,7 @@ struct State {
   absl::Mutex mutex;
   bool closing ABSL_GUARDED_BY(mutex) = false;
   absl::flat_hash_set<std::shared_ptr<PendingCall>> calls
-      ABSL_GUARDED_BY(mutex);  // those whose `done` has not begun
+      ABSL_GUARDED_BY(mutex);                           // those whose `done` has not begun
   size_t outstanding_bytes ABSL_GUARDED_BY(mutex) = 0;  // of the requests of `calls`
   int running_dones ABSL_GUARDED_BY(mutex) = 0;
   uint64_t retries ABSL_GUARDED_BY(mutex) = 0;
@@ -97,6 +104,7 @@ void Deliver(const std::shared_ptr<State>& state, const std::shared_ptr<PendingC
     call->attempt.reset();
     ++state->running_dones;
   }
+  call->on_stop.reset();  // waits for a cancellation that is under way in another thread
   if (!result.ok()) result = InContext(*state, *call, result.status());
   call->trace.End(call->method, call->request.size());
   {
@@ -135,20 +143,55 @@ void OnAttemptDone(const std::shared_ptr<State>& state, const std::shared_ptr<Pe
     Deliver(state, call, OutOfTime(*call));
     return;
   }
-  state->timers->Schedule(next, [state, call] { StartAttempt(state, call); });
+  bool cancelled;
+  {
+    absl::MutexLock lock(&state->mutex);
+    cancelled = call->cancelled;
+    call->waits = !cancelled;
+  }
+  if (cancelled) {
+    Deliver(state, call, absl::CancelledError("the call was cancelled"));
+    return;
+  }
+  state->timers->Schedule(next, [state, call] {
+    {
+      absl::MutexLock lock(&state->mutex);
+      if (!call->waits) return;  // cancelled meanwhile
+      call->waits = false;
+    }
+    StartAttempt(state, call);
+  });
+}
+
+// CallOptions::cancel was requested.
+void CancelCall(const std::shared_ptr<State>& state, const std::shared_ptr<PendingCall>& call) {
+  std::shared_ptr<Attempt> attempt;
+  bool waited;
+  {
+    absl::MutexLock lock(&state->mutex);
+    call->cancelled = true;
+    waited = std::exchange(call->waits, false);
+    attempt = call->attempt;
+  }
+  if (waited) {
+    Deliver(state, call, absl::CancelledError("the call was cancelled"));
+  } else if (attempt != nullptr) {
+    attempt->Cancel();
+  }
 }
 
 void StartAttempt(const std::shared_ptr<State>& state, const std::shared_ptr<PendingCall>& call) {
   std::shared_ptr<Attempt> attempt =
       state->transport->NewAttempt(call->method, call->request, call->deadline, call->failures);
-  bool closing;
+  bool closing, cancelled;
   {
     absl::MutexLock lock(&state->mutex);
     closing = state->closing;
-    call->attempt = attempt;  // from here on the destructor cancels it
+    cancelled = call->cancelled;
+    call->attempt = attempt;  // from here on the destructor, or a cancellation, cancels it
   }
-  if (closing) {
-    Deliver(state, call, absl::CancelledError("the channel was closed"));
+  if (closing || cancelled) {
+    Deliver(state, call, absl::CancelledError(closing ? "the channel was closed" : "the call was cancelled"));
     return;
   }
   attempt->Start(
@@ -225,6 +268,13 @@ class RetryingChannel : public Channel {
       Deliver(state_, call, refused);
       return;
     }
+    if (options.cancel.stop_possible()) {
+      // What the function holds may be destroyed while it runs, by `done`: it works on copies.
+      call->on_stop.emplace(options.cancel, [state = state_, weak = std::weak_ptr(call)] {
+        const std::shared_ptr<State> kept = state;
+        if (const std::shared_ptr<PendingCall> alive = weak.lock()) CancelCall(kept, alive);
+      });
+    }
     StartAttempt(state_, call);
   }
 
@@ -248,9 +298,9 @@ class RetryingChannel : public Channel {
 std::unique_ptr<Channel> MakeRetryingChannel(std::string target, std::unique_ptr<Transport> transport,
                                              std::unique_ptr<TimerQueue> timers, size_t max_message_bytes,
                                              const BackoffOptions& backoff, size_t max_outstanding_bytes) {
-  return std::make_unique<RetryingChannel>(std::make_shared<State>(
-      std::move(target), std::move(transport), std::move(timers), max_message_bytes, backoff,
-      max_outstanding_bytes));
+  return std::make_unique<RetryingChannel>(std::make_shared<State>(std::move(target), std::move(transport),
+                                                                   std::move(timers), max_message_bytes,
+                                                                   backoff, max_outstanding_bytes));
 }
 
 }  // namespace tandem::rpc

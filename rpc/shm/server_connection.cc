@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/ipc/futex.h"
+#include "rpc/cancel_hook.h"
 
 namespace tandem::rpc::shm {
 
@@ -44,23 +45,28 @@ class ShmServerCall : public ServerCall {
                                                : absl::FromUnixNanos(request_.deadline_ns);
   }
   bool IsCancelled() const override {
-    return cancelled_.load() || connection_->link().broken() ||
+    return cancel_hook_.cancelled() || connection_->link().broken() ||
            absl::GetCurrentTimeNanos() > request_.deadline_ns;
   }
   void Finish(absl::StatusOr<Bytes> response) override {
     if (finished_.exchange(true)) return;
+    cancel_hook_.Drop();
     connection_->Answer(request_.call, request_.deadline_ns, std::move(response));
   }
   std::shared_ptr<char> AnswerMemory(size_t bytes) override { return connection_->link().Lend(bytes); }
 
-  void Cancel() { cancelled_.store(true); }
+  void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
+
+  void Cancel() {
+    if (CancelHook::Hook hook = cancel_hook_.Cancel()) std::move(hook)();
+  }
 
  private:
   const std::shared_ptr<ServerConnection> connection_;
   const Message request_;
   const std::string peer_;
   std::atomic<bool> finished_{false};
-  std::atomic<bool> cancelled_{false};
+  CancelHook cancel_hook_;
 };
 
 bool ServerConnection::Serve() {
@@ -75,9 +81,11 @@ bool ServerConnection::Serve() {
       continue;
     }
     std::shared_ptr<ShmServerCall> cancelled;
-    absl::MutexLock lock(&mutex_);
-    const auto found = calls_.find(message.call);
-    if (found != calls_.end()) cancelled = found->second.lock();
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto found = calls_.find(message.call);
+      if (found != calls_.end()) cancelled = found->second.lock();
+    }
     if (cancelled != nullptr) cancelled->Cancel();
   }
   return worked;
@@ -141,13 +149,13 @@ void ServerConnection::Answer(uint64_t call, int64_t deadline_ns, absl::StatusOr
 void ServerConnection::Close(const absl::Status& why) {
   link_->Close(why);
   std::vector<std::shared_ptr<ShmServerCall>> calls;  // dropped when the lock is free: they may be the last
-  absl::MutexLock lock(&mutex_);
-  for (const auto& [id, call] : calls_) {
-    if (auto alive = call.lock()) {
-      alive->Cancel();
-      calls.push_back(std::move(alive));
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, call] : calls_) {
+      if (auto alive = call.lock()) calls.push_back(std::move(alive));
     }
   }
+  for (const auto& call : calls) call->Cancel();
 }
 
 size_t ServerConnection::unanswered() const {

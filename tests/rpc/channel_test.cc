@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -116,7 +117,8 @@ class ChannelTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, ChannelTest, ::testing::Values("Tcp", "TcpCallByCall", "Unix", "Shm", "Loopback"),
+INSTANTIATE_TEST_SUITE_P(Transports, ChannelTest,
+                         ::testing::Values("Tcp", "TcpCallByCall", "Unix", "Shm", "Loopback"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(ChannelTest, PayloadsOfEverySizeComeBackUnchanged) {
@@ -329,6 +331,99 @@ TEST_P(ChannelTest, ACallMadeWhileTheChannelGoesIsCancelled) {
   channel.reset();
   ASSERT_TRUE(second.has_value());
   EXPECT_THAT(*second, StatusIs(absl::StatusCode::kCancelled));
+}
+
+TEST_P(ChannelTest, ACancelledCallEndsAtOnceAndItsHandlerIsTold) {
+  ParkingLot lot;
+  auto link = Serve(ParkingService(&lot));
+  auto channel = link->Connect();
+  std::stop_source source;
+  absl::Notification over;
+  absl::Status status;
+  channel->CallAsync(kEcho, Bytes(), {.cancel = source.get_token()}, [&](absl::StatusOr<Bytes> answer) {
+    status = answer.status();
+    over.Notify();
+  });
+  std::shared_ptr<ServerCall> call = lot.Take();
+  ASSERT_NE(call, nullptr);
+  absl::Notification told;
+  call->OnCancel([&told] { told.Notify(); });
+  EXPECT_FALSE(told.HasBeenNotified());
+  source.request_stop();
+  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_TRUE(told.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(call->IsCancelled());
+  call->Finish(Bytes(std::string("late")));  // changes nothing
+}
+
+TEST_P(ChannelTest, ACallWhoseStopWasRequestedBeforeNeverBegins) {
+  auto link = Serve(PlainEchoService());
+  auto channel = link->Connect();
+  std::stop_source source;
+  source.request_stop();
+  EXPECT_THAT(channel->Call(kEcho, Bytes(), {.cancel = source.get_token()}),
+              StatusIs(absl::StatusCode::kCancelled));
+}
+
+TEST_P(ChannelTest, AStopAfterTheAnswerChangesNothingAndTheHookIsNotRun) {
+  ParkingLot lot;
+  auto link = Serve(ParkingService(&lot));
+  auto channel = link->Connect();
+  std::stop_source source;
+  absl::Notification over;
+  absl::StatusOr<Bytes> answer;
+  channel->CallAsync(kEcho, Bytes(), {.cancel = source.get_token()}, [&](absl::StatusOr<Bytes> result) {
+    answer = std::move(result);
+    over.Notify();
+  });
+  std::shared_ptr<ServerCall> call = lot.Take();
+  ASSERT_NE(call, nullptr);
+  auto alive = std::make_shared<int>();
+  std::atomic<bool> told{false};
+  call->OnCancel([&told, alive] { told = true; });
+  call->Finish(Bytes(std::string("in time")));
+  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+  source.request_stop();
+  TANDEM_ASSERT_OK(answer);
+  EXPECT_FALSE(told);
+  EXPECT_EQ(alive.use_count(), 1) << "the hook is dropped with the answer";
+}
+
+TEST_P(ChannelTest, TheHookRunsWhenTheChannelOfTheCallGoes) {
+  ParkingLot lot;
+  auto link = Serve(ParkingService(&lot));
+  auto channel = link->Connect();
+  channel->CallAsync(kEcho, Bytes(), {}, [](absl::StatusOr<Bytes>) {});
+  std::shared_ptr<ServerCall> call = lot.Take();
+  ASSERT_NE(call, nullptr);
+  absl::Notification told;
+  call->OnCancel([&told] { told.Notify(); });
+  channel.reset();
+  EXPECT_TRUE(told.WaitForNotificationWithTimeout(kPatience));
+}
+
+TEST(ChannelCancelTest, ACallThatWaitsForItsNextAttemptIsCancelledAtOnce) {
+  std::vector<Service> services = {PlainEchoService()};
+  absl::Notification failed;
+  auto channel = ConnectLoopback(std::make_shared<const std::vector<Service>>(std::move(services)),
+                                 [&failed](absl::string_view, int64_t call) {
+                                   if (call == 12)
+                                     failed.Notify();  // by now it waits about a second each time
+                                   return Fault{.kind = Fault::Kind::kFailBefore};
+                                 });
+  std::stop_source source;
+  absl::Notification over;
+  absl::Status status;
+  channel->CallAsync(kEcho, Bytes(), {.idempotent = true, .cancel = source.get_token()},
+                     [&](absl::StatusOr<Bytes> answer) {
+                       status = answer.status();
+                       over.Notify();
+                     });
+  source.request_stop();
+  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_FALSE(failed.HasBeenNotified());
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+#ifndef TANDEM_RPC_CANCEL_HOOK_H_
+#define TANDEM_RPC_CANCEL_HOOK_H_
+
+// For transports: whether a call was cancelled, and what its handler wants done then.
+
+#include <atomic>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+
+namespace tandem::rpc {
+
+// Thread-safe. The hook runs at most once.
+class CancelHook {
+ public:
+  using Hook = absl::AnyInvocable<void() &&>;
+
+  // As ServerCall::OnCancel.
+  void Set(Hook hook) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (over_) return;
+      if (!cancelled_.load(std::memory_order_relaxed)) {
+        hook_ = std::move(hook);
+        set_.store(true, std::memory_order_relaxed);
+        return;
+      }
+    }
+    std::move(hook)();
+  }
+
+  // The call is cancelled. Hands out the hook, or nothing: whoever cancels runs it, under no lock.
+  Hook Cancel() {
+    absl::MutexLock lock(&mutex_);
+    cancelled_.store(true);
+    return std::exchange(hook_, nullptr);
+  }
+
+  // The call has its answer: the hook goes unused.
+  void Drop() {
+    if (!set_.load(std::memory_order_relaxed)) return;
+    Hook unused;  // destroyed after the lock is free
+    absl::MutexLock lock(&mutex_);
+    over_ = true;
+    unused = std::exchange(hook_, nullptr);
+  }
+
+  bool cancelled() const { return cancelled_.load(); }
+
+ private:
+  std::atomic<bool> cancelled_{false};
+  std::atomic<bool> set_{false};
+  absl::Mutex mutex_;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  Hook hook_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::rpc
+
+#endif  // TANDEM_RPC_CANCEL_HOOK_H_

@@ -8,6 +8,7 @@
 //   TANDEM_RETURN_IF_ERROR(group->AllReduce(absl::MakeSpan(gradients), {.op = ReduceOp::kAvg}).Wait());
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,12 @@ struct ProcessGroupOptions {
   // Shared by the groups of a process; nullptr: one of its own, from the environment
   // (debug/flight_recorder.h).
   std::shared_ptr<FlightRecorder> recorder;
+  // The rendezvous round (epoch) of the job that this process belongs to; 0: TANDEM_EPOCH under env://, else none. Ranks
+  // of another epoch are not met, and one whose epoch is over is refused: FailedPrecondition, "worker/3 belongs to epoch
+  // 4; the job is at epoch 5", also while it waits.
+  int64_t epoch = 0;
+  // Asked several times a second while ranks wait for each other: an error ends the wait with it. Must not block.
+  std::function<absl::Status()> still_wanted;
   // Backends beside the built-in ones, looked up first: tests, plugins.
   std::vector<BackendFactory> extra_backends;
 };

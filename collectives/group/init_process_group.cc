@@ -3,10 +3,13 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/suggest.h"
+#include "collectives/connect/fenced_store.h"
 #include "collectives/group/group.h"
+#include "collectives/store/prefix_store.h"
 #include "collectives/store_url.h"
 
 namespace tandem::collectives {
@@ -59,6 +62,14 @@ absl::Status Validate(const ProcessGroupOptions& o) {
   return absl::OkStatus();
 }
 
+// Epochs may share a store.
+struct EpochKeys {
+  EpochKeys(std::shared_ptr<Store> all, int64_t epoch)
+      : base(std::move(all)), part(base.get(), absl::StrCat("epoch/", epoch)) {}
+  const std::shared_ptr<Store> base;
+  PrefixStore part;
+};
+
 absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
                                                    const ProcessGroupOptions& options) {
   const std::string context = absl::StrCat("process group '", options.name, "'");
@@ -68,6 +79,15 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
   TANDEM_RETURN_IF_ERROR(Annotate(Validate(parts.options), context));
   if (store == nullptr && options.world_size > 1) {
     return absl::InvalidArgumentError(absl::StrCat(context, ": there is no store to meet in"));
+  }
+  if (store != nullptr && (options.epoch > 0 || options.still_wanted)) {
+    const std::string who = absl::StrCat("worker/", options.rank);
+    if (options.epoch > 0) TANDEM_RETURN_IF_ERROR(Annotate(EnterEpoch(store.get(), options.epoch, who), context));
+    store = std::make_shared<FencedStore>(std::move(store), options.epoch, who, options.still_wanted);
+    if (options.epoch > 0) {
+      auto keys = std::make_shared<EpochKeys>(std::move(store), options.epoch);
+      store = std::shared_ptr<Store>(keys, &keys->part);
+    }
   }
   parts.global_ranks.resize(options.world_size);
   std::iota(parts.global_ranks.begin(), parts.global_ranks.end(), 0);
@@ -102,6 +122,10 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> InitProcessGroup(const ProcessGrou
   ProcessGroupOptions complete = options;
   complete.rank = store->rank();
   complete.world_size = store->world_size();
+  if (options.epoch == 0 && absl::StartsWith(options.init_method, "env://")) {
+    TANDEM_ASSIGN_OR_RETURN(const Environment env, Environment::FromEnv());
+    complete.epoch = env.epoch;
+  }
   return Init(std::shared_ptr<Store>(store, store->store()), complete);
 }
 

@@ -14,8 +14,8 @@ namespace tandem::cli {
 
 // What main() and the subcommands tell each other. Outlives the parsing.
 struct CommandContext {
-  std::vector<std::string> after_dashes;  // the command line after "--"
-  int exit_code = 0;                      // set by the subcommand that ran
+  std::vector<std::string> program;  // of `tandem run`: the other program's command line
+  int exit_code = 0;                 // set by the subcommand that ran
 };
 
 // Prints "tandem COMMAND: message", when there is something wrong, and returns the exit code: 0 for OK,
@@ -23,6 +23,7 @@ struct CommandContext {
 int Report(const std::string& command, const absl::Status& status);
 
 void AddRun(CLI::App& app, CommandContext* context);
+void AddStore(CLI::App& app, CommandContext* context);
 void AddPs(CLI::App& app, CommandContext* context);
 void AddCkpt(CLI::App& app, CommandContext* context);
 void AddData(CLI::App& app, CommandContext* context);

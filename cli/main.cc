@@ -1,6 +1,6 @@
 // `tandem`: starts, serves, trains and inspects. `tandem --help` lists the subcommands.
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cli/commands.h"
+#include "cli/run/flags.h"
 
 namespace tandem::cli {
 
@@ -28,11 +29,6 @@ int Main(int argc, char** argv) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
   CommandContext context;
-  // What follows "--" in `tandem run` is another program's: CLI11 would look for our flags there.
-  const bool runs = argc > 1 && absl::string_view(argv[1]) == "run";
-  char** const dashes = runs ? std::find(argv, argv + argc, absl::string_view("--")) : argv + argc;
-  if (dashes != argv + argc) context.after_dashes.assign(dashes + 1, argv + argc);
-
   CLI::App app{"Distributed training with parameter servers and collectives in tandem"};
   app.name("tandem");
   app.set_version_flag("--version", absl::StrCat("tandem ", TANDEM_VERSION));
@@ -40,16 +36,26 @@ int Main(int argc, char** argv) {
   AddRun(app, &context);
   AddTrain(app, &context);
   AddPs(app, &context);
-  AddStatus(app, &context);
+  AddStore(app, &context);
   AddTop(app, &context);
+  AddStatus(app, &context);
   AddTrace(app, &context);
   AddTable(app, &context);
   AddCkpt(app, &context);
   AddData(app, &context);
   AddBench(app, &context);
   AddDoctor(app, &context);
+  int ours = argc;
+  if (argc > 1 && absl::string_view(argv[1]) == "run") {
+    // What follows is another program's: CLI11 would look for our flags there.
+    const std::vector<std::string> words(argv + 2, argv + argc);
+    const size_t start = ProgramStart(*app.get_subcommand("run"), words);
+    context.program.assign(words.begin() + static_cast<std::ptrdiff_t>(start), words.end());
+    ours = 2 + static_cast<int>(start);
+    if (start > 0 && words[start - 1] == "--") --ours;
+  }
   try {
-    app.parse(static_cast<int>(dashes - argv), argv);
+    app.parse(ours, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : kUsageError;
   }

@@ -1,169 +1,223 @@
-// tandem run: a whole job on this machine.
+// tandem run: a job's processes on this machine, alone or together with the launchers of other machines.
 
+#include <netdb.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "cli/agent/agent.h"
+#include "cli/agent/meeting.h"
 #include "cli/commands.h"
-#include "cli/launch/launcher.h"
-#include "cli/servers/find_servers.h"
-#include "collectives/store/store_server.h"
-
-extern char** environ;
+#include "cli/launch/processes.h"
+#include "cli/run/flags.h"
+#include "cli/run/foreign_launcher.h"
+#include "cli/run/plan.h"
+#include "cli/run/streams.h"
 
 namespace tandem::cli {
 namespace {
 
+constexpr int kUsageError = 2;
 constexpr int kCannotExecute = 126;  // as in sh(1)
 constexpr int kNotFound = 127;
+constexpr int kStaticPort = 29500;   // torchrun's --master-port
+constexpr int kDynamicPort = 29400;  // torchrun's, of c10d
 
-struct RunFlags {
-  int servers = 0;
-  int workers = 1;
-  std::string log_dir;
-  double grace_seconds = 5;
-  double timeout_seconds = 0;
-  std::string spill_dir;
-  int metrics_port = -1;  // of ps/0; ps/i has this + i
-};
+std::optional<std::string> Variable(absl::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? std::nullopt : std::make_optional<std::string>(value);
+}
 
-using Variables = std::map<std::string, std::string>;
+// "train-1.train.default.svc.cluster.local"
+std::string FullHostName() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0) return "";
+  addrinfo hints{};
+  hints.ai_flags = AI_CANONNAME;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name, nullptr, &hints, &found) != 0) return name;
+  std::string full = found->ai_canonname == nullptr ? name : found->ai_canonname;
+  ::freeaddrinfo(found);
+  return full;
+}
 
-Variables OwnEnvironment() {
-  Variables variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (const size_t equals = text.find('='); equals != std::string::npos) {
-      variables[text.substr(0, equals)] = text.substr(equals + 1);
+// Fills in what the flags do not say from what another launcher has told us; the line that tells of it, or
+// "".
+absl::StatusOr<std::string> TakeForeignDefaults(RunFlags* flags) {
+  if (flags->standalone || flags->nnodes == "1" || flags->nnodes == "1:1") return "";
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<ForeignLauncher> found,
+                          DetectForeignLauncher(Variable, FullHostName));
+  if (!found.has_value()) return "";
+  std::string told = absl::StrCat("started by ", found->name, ":");
+  const auto take = [&told](std::string* flag, absl::string_view name, const std::string& value) {
+    if (!flag->empty() || value.empty()) return;
+    *flag = value;
+    absl::StrAppend(&told, " --", name, " ", value);
+  };
+  if (flags->nnodes.empty() && found->nnodes == 0) {
+    if (flags->rdzv_endpoint.empty() && flags->master_addr.empty()) return "";  // a pod by itself
+    return absl::InvalidArgumentError(
+        absl::StrCat(told, " it does not say how many nodes there are; give --nnodes"));
+  }
+  if (found->nnodes > 0) take(&flags->nnodes, "nnodes", absl::StrCat(found->nnodes));
+  if (flags->node_rank < 0 && found->node_rank >= 0) {
+    flags->node_rank = found->node_rank;
+    absl::StrAppend(&told, " --node-rank ", found->node_rank);
+  }
+  if (found->nproc_per_node > 0 && flags->workers < 0) {
+    take(&flags->nproc_per_node, "nproc-per-node", absl::StrCat(found->nproc_per_node));
+  }
+  if (flags->rdzv_endpoint.empty() && flags->master_addr.empty()) {
+    if (found->host.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          told, " it does not say where node 0 is; give --rdzv-endpoint HOST:PORT, the same on all nodes"));
+    }
+    take(&flags->rdzv_endpoint, "rdzv-endpoint", absl::StrCat(found->host, ":", found->port));
+  }
+  take(&flags->rdzv_id, "rdzv-id", found->run_id);
+  return told;
+}
+
+// Where the launchers meet.
+absl::StatusOr<MeetingOptions> MeetingFrom(const RunFlags& flags, int max_restarts) {
+  MeetingOptions options;
+  collectives::RendezvousOptions& rendezvous = options.rendezvous;
+  if (!flags.nnodes.empty() && !flags.standalone) {
+    TANDEM_RETURN_IF_ERROR(ParseNodes(flags.nnodes, &rendezvous.min_nodes, &rendezvous.max_nodes));
+  }
+  rendezvous.max_restarts = max_restarts;
+  options.node_rank = flags.node_rank;
+  TANDEM_RETURN_IF_ERROR(ReadRendezvousConf(flags.rdzv_conf, &options));
+  options.local_addr = flags.local_addr;
+  options.master_addr = flags.master_addr;
+  const bool etcd = absl::StartsWith(flags.rdzv_backend, "etcd");
+  if (flags.standalone || (rendezvous.max_nodes == 1 && !etcd)) {
+    if (!flags.rdzv_backend.empty() && flags.rdzv_backend != "static" && flags.rdzv_backend != "c10d") {
+      return absl::InvalidArgumentError(absl::StrCat("--rdzv-backend ", flags.rdzv_backend,
+                                                     " is not known: expected static, c10d or etcd"));
+    }
+    rendezvous.min_nodes = rendezvous.max_nodes = 1;
+    options.node_rank = -1;
+    return options;
+  }
+  options.backend = flags.rdzv_backend.empty() ? "static" : flags.rdzv_backend;
+  options.endpoint = flags.rdzv_endpoint;
+  if (options.endpoint.empty() && !flags.master_addr.empty() && options.backend != "etcd") {
+    options.endpoint =
+        absl::StrCat(flags.master_addr, ":", flags.master_port > 0 ? flags.master_port : kStaticPort);
+  }
+  if (!options.endpoint.empty() && !absl::StrContains(options.endpoint, ':')) {
+    absl::StrAppend(&options.endpoint, ":", etcd ? 2379 : kDynamicPort);
+  }
+  if (options.backend == "static") {
+    if (rendezvous.min_nodes != rendezvous.max_nodes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--nnodes ", flags.nnodes, " needs nodes that may come and go: --rdzv-backend c10d or etcd"));
+    }
+    if (options.node_rank < 0) {
+      return absl::InvalidArgumentError(
+          "--node-rank is missing: with --rdzv-backend static every node is told its place, and node 0 "
+          "serves the "
+          "store; or give --rdzv-backend c10d");
+    }
+    if (options.endpoint.empty()) {
+      return absl::InvalidArgumentError(
+          "--master-addr HOST or --rdzv-endpoint HOST:PORT of node 0 is missing");
     }
   }
-  return variables;
+  if (options.node_rank >= rendezvous.max_nodes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--node-rank ", options.node_rank, " is out of range: there are ", rendezvous.max_nodes, " nodes"));
+  }
+  return options;
 }
-
-std::vector<std::string> ToStrings(const Variables& variables) {
-  std::vector<std::string> strings;
-  for (const auto& [name, value] : variables) strings.push_back(absl::StrCat(name, "=", value));
-  return strings;
-}
-
-// Where server i puts rows that do not fit its memory.
-std::string ServerSpillDir(const RunFlags& flags, int i) { return absl::StrCat(flags.spill_dir, "/ps-", i); }
 
 // Servers remove theirs; this is for those that were killed.
-void RemoveSpillDirs(const RunFlags& flags) {
+void RemoveSpillDirs(const std::string& directory, int servers) {
   std::error_code ignored;
-  for (int i = 0; i < flags.servers; ++i) std::filesystem::remove_all(ServerSpillDir(flags, i), ignored);
-  std::filesystem::remove(flags.spill_dir, ignored);  // if nothing else is in it
-}
-
-// Of the workers when `role` is "worker", else of the parameter servers.
-Variables JobEnvironment(const RunFlags& flags, const std::string& run_id, int store_port,
-                         const std::string& role) {
-  Variables variables = OwnEnvironment();
-  // What an outer job told this launcher is not for its children.
-  for (const char* name : {"RANK", "LOCAL_RANK", "TANDEM_PS_INDEX", "TANDEM_TERMINAL"}) variables.erase(name);
-  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = absl::StrCat(flags.workers);
-  variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = absl::StrCat(store_port);
-  variables["TANDEM_STORE"] = absl::StrCat("127.0.0.1:", store_port);
-  variables["TANDEM_ROLE"] = role;
-  variables["TANDEM_NUM_PS"] = absl::StrCat(flags.servers);
-  variables["TANDEM_RUN_ID"] = run_id;
-  // Many processes share the machine; a program that wants threads says so.
-  variables.try_emplace("OMP_NUM_THREADS", "1");
-  return variables;
-}
-
-absl::Status StartAll(Launcher& launcher, const RunFlags& flags, const std::string& program,
-                      const std::vector<std::string>& args, const std::string& self,
-                      const std::string& run_id, int store_port) {
-  for (int i = 0; i < flags.servers; ++i) {
-    Variables variables = JobEnvironment(flags, run_id, store_port, "ps");
-    variables["TANDEM_PS_INDEX"] = absl::StrCat(i);
-    variables["TANDEM_SPILL_DIR"] = ServerSpillDir(flags, i);
-    ProcessSpec spec{.name = absl::StrCat("ps/", i), .server = true, .program = self};
-    spec.args = {"tandem", "ps", "--index", absl::StrCat(i), "--num-servers", absl::StrCat(flags.servers)};
-    if (flags.metrics_port >= 0) {
-      // 0 lets the kernel pick one for each; their logs say which.
-      const int port = flags.metrics_port == 0 ? 0 : flags.metrics_port + i;
-      spec.args.insert(spec.args.end(), {"--metrics-port", absl::StrCat(port)});
-    }
-    spec.environment = ToStrings(variables);
-    TANDEM_RETURN_IF_ERROR(launcher.Start(spec));
+  for (int i = 0; i < servers; ++i) {
+    std::filesystem::remove_all(absl::StrCat(directory, "/ps-", i), ignored);
   }
-  for (int i = 0; i < flags.workers; ++i) {
-    Variables variables = JobEnvironment(flags, run_id, store_port, "worker");
-    variables["RANK"] = variables["LOCAL_RANK"] = absl::StrCat(i);
-    // Rank 0 writes into a pipe, but may draw as if on a terminal.
-    if (i == 0 && launcher.console().sink(Console::kOut).is_terminal()) variables["TANDEM_TERMINAL"] = "1";
-    ProcessSpec spec{.name = absl::StrCat("worker/", i), .front = i == 0, .program = program, .args = args};
-    spec.environment = ToStrings(variables);
-    TANDEM_RETURN_IF_ERROR(launcher.Start(spec));
-  }
-  return absl::OkStatus();
+  std::filesystem::remove(directory, ignored);  // if nothing else is in it
 }
 
-int Fail(Launcher& launcher, const absl::Status& status) {
-  launcher.console().Say(status.message());
-  return absl::IsNotFound(status) ? kNotFound : absl::IsPermissionDenied(status) ? kCannotExecute : 1;
-}
-
-int Run(RunFlags flags, const std::vector<std::string>& command) {
-  // First of all: it must be created while there is one thread.
-  absl::StatusOr<std::unique_ptr<Launcher>> made = Launcher::Create();
-  if (!made.ok()) return Report("run", made.status());
-  Launcher& launcher = **made;
-
+// Everything but the program itself, from the flags.
+absl::StatusOr<AgentOptions> AgentFrom(const RunFlags& flags, bool alone) {
+  AgentOptions options;
   std::error_code error;
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error)
-    return Fail(launcher, absl::InternalError(absl::StrCat("cannot read /proc/self/exe: ", error.message())));
-  absl::StatusOr<std::string> program = command[0] == "tandem" ? self : FindProgram(command[0]);
-  if (!program.ok()) return Fail(launcher, program.status());
-
-  const std::string run_id =
+  options.self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return absl::InternalError(absl::StrCat("cannot read /proc/self/exe: ", error.message()));
+  TANDEM_ASSIGN_OR_RETURN(options.redirects, StreamChoice::Parse("--redirects", flags.redirects));
+  TANDEM_ASSIGN_OR_RETURN(options.tee, StreamChoice::Parse("--tee", flags.tee));
+  TANDEM_ASSIGN_OR_RETURN(options.shown, ParseRanksFilter(flags.local_ranks_filter));
+  const std::string stamp =
       absl::StrCat(absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()), "-", ::getpid());
-  LauncherOptions options;
-  options.log_dir = flags.log_dir.empty() ? absl::StrCat("runs/", run_id, "/logs") : flags.log_dir;
-  if (flags.spill_dir.empty()) flags.spill_dir = absl::StrCat(options.log_dir, "/spill");
+  // Nodes must agree on the job's name, so only a launcher by itself can make one up.
+  options.run_id = !flags.rdzv_id.empty() ? flags.rdzv_id : alone ? stamp : "none";
+  const std::string folder = flags.rdzv_id.empty() ? stamp : absl::StrCat(flags.rdzv_id, "-", stamp);
+  options.log_dir = flags.log_dir.empty() ? absl::StrCat("runs/", folder, "/logs") : flags.log_dir;
+  options.attempts_dir = flags.log_dir.empty() ? options.log_dir : absl::StrCat(flags.log_dir, "/", folder);
+  options.spill_dir = flags.spill_dir.empty() ? absl::StrCat(options.log_dir, "/spill") : flags.spill_dir;
+  // With several nodes and the static rendezvous it is where the launchers meet, unless that is said apart.
+  const bool meets = !alone && flags.rdzv_endpoint.empty();
+  options.master_port = flags.master_port > 0 && !meets ? flags.master_port : 0;
+  options.metrics_port = flags.metrics_port;
   options.grace = absl::Seconds(flags.grace_seconds);
   if (flags.timeout_seconds > 0) options.timeout = absl::Seconds(flags.timeout_seconds);
   std::filesystem::create_directories(options.log_dir, error);
   if (error) {
-    return Fail(launcher,
-                absl::UnavailableError(absl::StrCat("cannot make the log directory '", options.log_dir,
-                                                    "': ", error.message(), "; choose another --log-dir")));
+    return absl::UnavailableError(absl::StrCat("cannot make the log directory '", options.log_dir,
+                                               "': ", error.message(), "; choose another --log-dir"));
   }
+  return options;
+}
 
-  absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store =
-      collectives::StoreServer::Start("127.0.0.1:0");
-  if (!store.ok()) return Fail(launcher, Annotate(store.status(), "cannot serve the job's store"));
-  // For `tandem top` and `tandem table`.
-  if (absl::Status written =
-          WriteJobFile(options.log_dir, run_id, absl::StrCat("127.0.0.1:", (*store)->port()), flags.servers);
-      !written.ok()) {
-    return Fail(launcher, written);
-  }
-  launcher.console().Say(absl::StrCat(flags.servers, " parameter servers, ", flags.workers,
-                                      " workers; logs in ", options.log_dir));
-  launcher.Configure(std::move(options));
-  if (absl::Status started = StartAll(launcher, flags, *program, command, self, run_id, (*store)->port());
-      !started.ok()) {
-    return Fail(launcher, started);
-  }
-  const int exit_code = launcher.Run((*store)->membership());
-  RemoveSpillDirs(flags);
+int Run(RunFlags flags, const std::vector<std::string>& program) {
+  // First of all: it must be created while there is one thread.
+  absl::StatusOr<std::unique_ptr<Processes>> processes = Processes::Create();
+  if (!processes.ok()) return Report("run", processes.status());
+  const auto fail = [&](const absl::Status& status) {
+    (*processes)->console().Say(status.message());
+    return absl::IsNotFound(status)           ? kNotFound
+           : absl::IsPermissionDenied(status) ? kCannotExecute
+           : absl::IsInvalidArgument(status)  ? kUsageError
+                                              : 1;
+  };
+  const absl::StatusOr<std::string> told = TakeForeignDefaults(&flags);
+  if (!told.ok()) return fail(told.status());
+  if (!told->empty()) (*processes)->console().Say(*told);
+  absl::StatusOr<JobPlan> plan = MakePlan(flags, program);
+  if (!plan.ok()) return fail(plan.status());
+  absl::StatusOr<MeetingOptions> meets = MeetingFrom(flags, plan->max_restarts);
+  if (!meets.ok()) return fail(meets.status());
+  absl::StatusOr<AgentOptions> options = AgentFrom(flags, meets->backend.empty());
+  if (!options.ok()) return fail(options.status());
+  meets->rendezvous.run_id = options->run_id;
+  options->plan = *std::move(plan);
+  const std::string spill_dir = options->spill_dir;
+  const int servers = options->plan.Count("ps");
+  absl::StatusOr<std::unique_ptr<Meeting>> meeting = Meeting::Open(*meets);
+  if (!meeting.ok()) return fail(meeting.status());
+  absl::StatusOr<std::unique_ptr<Agent>> agent =
+      Agent::Create(*std::move(options), processes->get(), meeting->get());
+  if (!agent.ok()) return fail(agent.status());
+  const int exit_code = (*agent)->Run();
+  RemoveSpillDirs(spill_dir, servers);
   return exit_code;
 }
 
@@ -172,40 +226,17 @@ int Run(RunFlags flags, const std::vector<std::string>& command) {
 void AddRun(CLI::App& app, CommandContext* context) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* run =
-      app.add_subcommand("run", "Start parameter servers and copies of a program as a job on this machine");
+      app.add_subcommand("run", "Start a job's processes: torchrun for any program, with parameter servers");
   run->footer(
-      "Usage: tandem run [OPTIONS] -- PROGRAM [ARGUMENTS...]\n"
-      "Each copy is told its place by RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and "
-      "MASTER_PORT,\n"
-      "as torchrun does. When one process fails the others are stopped, and its exit code is passed on.\n"
+      "Usage: tandem run [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n"
+      "Takes torchrun's flags, in both spellings (--nproc-per-node, --nproc_per_node), and sets its "
+      "variables: RANK,\n"
+      "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ... A PROGRAM that ends in .py is run by python3 "
+      "-u.\n"
+      "When one process fails the others are stopped, and its exit code is passed on.\n"
       "PROGRAM 'tandem' is this program: tandem run --ps 2 --workers 2 -- tandem train jobs/insteval.yaml");
-  run->add_option("--ps", flags->servers, "Parameter servers")
-      ->check(CLI::Range(0, 256))
-      ->capture_default_str();
-  run->add_option("--workers", flags->workers, "Copies of PROGRAM")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  run->add_option("--log-dir", flags->log_dir, "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]");
-  run->add_option(
-      "--spill-dir", flags->spill_dir,
-      "Where servers put rows of tables with `spill` that do not fit their memory; removed at the "
-      "end [LOG_DIR/spill]");
-  run->add_option("--grace", flags->grace_seconds,
-                  "Seconds between SIGTERM and SIGKILL when the job is stopped")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
-  run->add_option("--timeout", flags->timeout_seconds, "Seconds after which the job is stopped; 0: never")
-      ->check(CLI::Range(0.0, 1e9))
-      ->capture_default_str();
-  run->add_option(
-         "--metrics-port", flags->metrics_port,
-         "Parameter server i serves /metrics for Prometheus at this port + i; 0: the kernel picks [none do]")
-      ->check(CLI::Range(0, 65535 - 256));
-  run->callback([flags, context] {
-    if (context->after_dashes.empty())
-      throw CLI::ValidationError("PROGRAM", "is missing: tandem run [OPTIONS] -- PROGRAM ...");
-    context->exit_code = Run(*flags, context->after_dashes);
-  });
+  AddRunFlags(run, flags.get());
+  run->callback([flags, context] { context->exit_code = Run(*flags, context->program); });
 }
 
 }  // namespace tandem::cli

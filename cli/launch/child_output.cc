@@ -8,29 +8,50 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/status.h"
 
 namespace tandem::cli {
 
-absl::Status ChildOutput::OpenLog(const std::string& path) {
-  log_path_ = path;
-  log_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
-  if (log_.valid()) return absl::OkStatus();
+namespace {
+
+absl::StatusOr<UniqueFd> OpenForWriting(const std::string& path, bool append) {
+  UniqueFd file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666));
+  if (file.valid()) return file;
   return absl::ErrnoToStatus(
       errno, absl::StrCat("cannot write the log file '", path, "'; choose another --log-dir"));
 }
 
-void ChildOutput::Consume(Console::Stream stream, absl::string_view bytes) {
-  for (absl::string_view rest = bytes; log_.valid() && !rest.empty();) {
-    const ssize_t written = ::write(log_.get(), rest.data(), rest.size());
+}  // namespace
+
+absl::Status ChildOutput::Open(const OutputFiles& files) {
+  files_ = files;
+  TANDEM_ASSIGN_OR_RETURN(log_, OpenForWriting(files.log, files.append));
+  for (Console::Stream stream : {Console::kOut, Console::kErr}) {
+    const std::string& path = files.streams[stream];
+    if (path.empty()) continue;
+    TANDEM_ASSIGN_OR_RETURN(stream_files_[stream], OpenForWriting(path, /*append=*/false));
+  }
+  return absl::OkStatus();
+}
+
+void ChildOutput::WriteTo(UniqueFd* file, const std::string& path, absl::string_view bytes) {
+  while (file->valid() && !bytes.empty()) {
+    const ssize_t written = ::write(file->get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      console_->Say(absl::StrCat("cannot write ", log_path_, " any more: ", std::strerror(errno)));
-      log_.Reset();
-      break;
+      console_->Say(absl::StrCat("cannot write ", path, " any more: ", std::strerror(errno)));
+      file->Reset();
+      return;
     }
-    rest.remove_prefix(static_cast<size_t>(written));
+    bytes.remove_prefix(static_cast<size_t>(written));
   }
-  if (raw(stream)) console_->Raw(stream, bytes);
+}
+
+void ChildOutput::Consume(Console::Stream stream, absl::string_view bytes) {
+  WriteTo(&log_, files_.log, bytes);
+  WriteTo(&stream_files_[stream], files_.streams[stream], bytes);
+  if (raw(stream) && shown(stream)) console_->Raw(stream, bytes);
   std::string& partial = partial_[stream];
   while (!bytes.empty()) {
     const size_t end = bytes.find('\n');
@@ -55,7 +76,7 @@ void ChildOutput::Line(Console::Stream stream, absl::string_view text) {
   if (const size_t drawn = text.rfind('\r'); drawn != absl::string_view::npos) text = text.substr(drawn + 1);
   tail_.emplace_back(text);
   if (tail_.size() > kTailLines) tail_.pop_front();
-  if (!raw(stream)) console_->PrefixedLine(stream, name_, index_, text);
+  if (!raw(stream) && shown(stream)) console_->PrefixedLine(stream, name_, index_, text);
 }
 
 }  // namespace tandem::cli

@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_LAUNCH_CHILD_OUTPUT_H_
 #define TANDEM_CLI_LAUNCH_CHILD_OUTPUT_H_
 
-// Where one process's output goes: into its log file, onto the console, and, the last lines, into memory.
+// Where one process's output goes: into its log files, onto the console, and, the last lines, into memory.
 
 #include <deque>
 #include <string>
@@ -13,6 +13,13 @@
 
 namespace tandem::cli {
 
+struct OutputFiles {
+  std::string log;                 // both streams, in the order of their lines
+  bool append = false;             // to `log`: an earlier life of the process began it
+  std::string streams[2];          // stdout and stderr by themselves; "": not kept apart
+  bool console[2] = {true, true};  // whether stdout and stderr are shown
+};
+
 // Not thread-safe. `console` outlives it.
 class ChildOutput {
  public:
@@ -23,9 +30,10 @@ class ChildOutput {
   ChildOutput(Console* console, std::string name, int index, bool raw)
       : console_(console), name_(std::move(name)), index_(index), raw_(raw) {}
 
-  // Creates the file, or empties it.
-  absl::Status OpenLog(const std::string& path);
-  const std::string& log_path() const { return log_path_; }
+  // Creates the files, or empties them.
+  absl::Status Open(const OutputFiles& files);
+  const std::string& log_path() const { return files_.log; }
+  void Rename(std::string name) { name_ = std::move(name); }
 
   void Consume(Console::Stream stream, absl::string_view bytes);
   // The stream has ended: an unfinished line is a line.
@@ -34,14 +42,16 @@ class ChildOutput {
 
  private:
   void Line(Console::Stream stream, absl::string_view text);
+  void WriteTo(UniqueFd* file, const std::string& path, absl::string_view bytes);
+  bool shown(Console::Stream stream) const { return files_.console[stream]; }
   bool raw(Console::Stream stream) { return raw_ && console_->sink(stream).is_terminal(); }
 
   Console* const console_;
-  const std::string name_;
+  std::string name_;
   const int index_;
   const bool raw_;
-  std::string log_path_;
-  UniqueFd log_;
+  OutputFiles files_;
+  UniqueFd log_, stream_files_[2];
   std::string partial_[2];  // per stream, the line not yet ended
   std::deque<std::string> tail_;
 };

@@ -1,6 +1,7 @@
 #include "cli/launch/spawn.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -45,6 +46,7 @@ struct ChildPlan {
   char* const* environment;
   int in, out, err, failed, guardian;
   pid_t parent;
+  const cpu_set_t* cpus;  // nullptr: the caller's
 };
 
 // Between fork and exec: other threads of the launcher may have held any lock at the fork, so only system
@@ -53,6 +55,8 @@ struct ChildPlan {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(127);  // it died before it could be told to take us along
+  // Those that are gone since (a cgroup's change) do not keep the program from running elsewhere.
+  if (plan.cpus != nullptr) ::sched_setaffinity(0, sizeof(*plan.cpus), plan.cpus);
   if (plan.guardian >= 0) Guardian::Register(plan.guardian, ::getpid());
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
@@ -84,9 +88,16 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options) {
 
   const std::vector<char*> args = Pointers(options.args);
   const std::vector<char*> environment = Pointers(options.environment);
-  const ChildPlan plan = {options.path.c_str(), args.data(),         environment.data(),
-                          null.get(),           out->write.get(),    err->write.get(),
-                          failed->write.get(),  options.guardian_fd, ::getpid()};
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (const int cpu : options.cpus) {
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &cpus);
+  }
+  const ChildPlan plan = {options.path.c_str(), args.data(),
+                          environment.data(),   null.get(),
+                          out->write.get(),     err->write.get(),
+                          failed->write.get(),  options.guardian_fd,
+                          ::getpid(),           options.cpus.empty() ? nullptr : &cpus};
   // _Fork, unlike fork, runs no handlers of libraries, which would take locks.
   const pid_t pid = ::_Fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");

@@ -17,6 +17,7 @@ struct SpawnOptions {
   std::string path;                      // of the executable
   std::vector<std::string> args;         // args[0] is the name it goes by
   std::vector<std::string> environment;  // "NAME=value", complete
+  std::vector<int> cpus;                 // on which it may run; empty: on those of the caller
   int guardian_fd = -1;                  // Guardian::fd()
 };
 

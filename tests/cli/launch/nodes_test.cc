@@ -1,0 +1,189 @@
+// Several launchers, the nodes of one job, on this machine.
+
+#include <signal.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/tandem_process.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using testing::Lines;
+using testing::ReadFile;
+using testing::TandemProcess;
+using testing::WaitUntilNoneMarked;
+
+constexpr char kForever[] = "tail -f /dev/null";
+
+class NodesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    store_ = std::make_unique<TandemProcess>(std::vector<std::string>{"store", "--listen", "127.0.0.1:0"});
+    ASSERT_TRUE(store_->WaitForOutput("\n"));
+    endpoint_ = Lines(store_->out()).at(0);
+  }
+  std::map<std::string, std::string> Mark() const { return {{"TANDEM_TEST_MARK", dir_.path()}}; }
+  bool NothingLeft() const { return WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path())); }
+  // The launcher of node `name`.
+  std::unique_ptr<TandemProcess> Node(const std::string& name, const std::string& nnodes,
+                                      const std::vector<std::string>& flags,
+                                      const std::string& script) const {
+    std::vector<std::string> args = {"run",
+                                     "--nnodes",
+                                     nnodes,
+                                     "--rdzv-backend",
+                                     "c10d",
+                                     "--rdzv-endpoint",
+                                     endpoint_,
+                                     "--rdzv-id",
+                                     "job",
+                                     "--log-dir",
+                                     dir_.File(name),
+                                     "--rdzv-conf",
+                                     "is_host=false,lease=2,last_call_timeout=0.5,join_timeout=30"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script}) args.push_back(word);
+    return std::make_unique<TandemProcess>(args, Mark());
+  }
+
+  testing::TempDir dir_;
+  std::unique_ptr<TandemProcess> store_;
+  std::string endpoint_;
+};
+
+TEST_F(NodesTest, RanksGoByNodeAndThenByProcess) {
+  const std::string script =
+      "echo at $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE "
+      "$MASTER_ADDR:$MASTER_PORT $TANDEM_STORE";
+  auto b = Node("b", "2", {"--node-rank", "1", "--nproc-per-node", "1"}, script);
+  auto a = Node("a", "2", {"--node-rank", "0", "--nproc-per-node", "2"}, script);
+  EXPECT_EQ(a->Wait(), 0) << a->err();
+  EXPECT_EQ(b->Wait(), 0) << b->err();
+  EXPECT_THAT(a->out(), AllOf(HasSubstr("[worker/0] at 0/3 0/2 0/2 127.0.0.1:"),
+                              HasSubstr("[worker/1] at 1/3 1/2 0/2 127.0.0.1:")));
+  EXPECT_THAT(b->out(), HasSubstr("[worker/2] at 2/3 0/1 1/2 127.0.0.1:"));
+  const std::string where =
+      a->out().substr(a->out().find("127.0.0.1:"), a->out().find('\n') - a->out().find("127.0.0.1:"));
+  EXPECT_THAT(b->out(), HasSubstr(where));  // MASTER_PORT and store are the first node's
+}
+
+TEST_F(NodesTest, AFailureIsNamedOnEveryNode) {
+  auto a = Node("a", "2", {}, absl::StrCat("echo up; exec ", kForever));
+  auto b = Node("b", "2", {}, "echo out of memory >&2; exit 9");
+  EXPECT_EQ(b->Wait(), 9) << b->err();
+  EXPECT_EQ(a->Wait(), 1) << a->err();
+  EXPECT_THAT(b->err(), ContainsRegex("worker/[01] \\(pid [0-9]+\\) exited with code 9; stopping the job"));
+  EXPECT_THAT(
+      a->err(),
+      ContainsRegex("the job failed: worker/[01] \\(pid [0-9]+\\) exited with code 9, on 127.0.0.1: out "
+                    "of memory; stopping it here"));
+  EXPECT_TRUE(NothingLeft());
+}
+
+TEST_F(NodesTest, AFailureRestartsEveryNode) {
+  const std::string script =
+      "echo try $TORCHELASTIC_RESTART_COUNT of $RANK; "
+      "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then if [ $RANK = 1 ]; then exit 9; fi; exec tail -f "
+      "/dev/null; fi";
+  auto a = Node("a", "2", {"--max-restarts", "1"}, script);
+  auto b = Node("b", "2", {"--max-restarts", "1"}, script);
+  EXPECT_EQ(a->Wait(), 0) << a->err();
+  EXPECT_EQ(b->Wait(), 0) << b->err();
+  const std::string out = absl::StrCat(a->out(), b->out());
+  for (const char* line : {"try 1 of 0", "try 1 of 1"}) EXPECT_THAT(out, HasSubstr(line));
+  EXPECT_TRUE(NothingLeft());
+}
+
+TEST_F(NodesTest, ANodeThatDiesIsReplacedByTheOthers) {
+  const std::string script =
+      absl::StrCat("echo world of $WORLD_SIZE; if [ $WORLD_SIZE = 1 ]; then exit 0; fi; exec ", kForever);
+  auto a = Node("a", "1:2", {"--max-restarts", "3"}, script);
+  ASSERT_TRUE(a->WaitForOutput("logs in"));
+  auto b = Node("b", "1:2", {"--max-restarts", "3"}, script);
+  ASSERT_TRUE(b->WaitForOutput("world of 2")) << b->err() << a->err();
+  b->Signal(SIGKILL);
+  EXPECT_EQ(b->Wait(), 137);
+  EXPECT_EQ(a->Wait(), 0) << a->err();
+  EXPECT_THAT(a->err(), HasSubstr("starting again: "));
+  EXPECT_TRUE(NothingLeft());
+}
+
+TEST_F(NodesTest, InterruptedWhileItWaitsForOthersItEnds) {
+  auto a = Node("a", "2", {}, "true");
+  // It has joined once its counter is in the store; no line tells.
+  ASSERT_TRUE(a->WaitForOutput("waiting for")) << a->err();
+  a->Signal(SIGINT);
+  EXPECT_EQ(a->Wait(), 130);
+  EXPECT_TRUE(NothingLeft());
+}
+
+TEST_F(NodesTest, TheStaticRendezvousIsServedByNodeZero) {
+  // The port is free a moment before; another process may take it in between, so a few are tried.
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    TandemProcess probe({"run", "--log-dir", dir_.File("probe"), "/bin/sh", "-c", "echo $MASTER_PORT"});
+    ASSERT_EQ(probe.Wait(), 0) << probe.err();
+    const std::string port(absl::StripPrefix(Lines(probe.out()).at(0), "[worker/0] "));
+    const auto node = [&](const char* rank) {
+      return std::make_unique<TandemProcess>(
+          std::vector<std::string>{"run", "--nnodes", "2", "--node-rank", rank, "--master-addr", "127.0.0.1",
+                                   "--master-port", port, "--log-dir", dir_.File(rank), "/bin/sh", "-c",
+                                   "echo $RANK of $WORLD_SIZE"},
+          Mark());
+    };
+    auto one = node("1"), zero = node("0");
+    const int code = zero->Wait();
+    if (code != 0 && absl::StrContains(zero->err(), "in use")) {
+      one->Signal(SIGINT);
+      continue;
+    }
+    EXPECT_EQ(code, 0) << zero->err();
+    EXPECT_EQ(one->Wait(), 0) << one->err();
+    EXPECT_EQ(zero->out(), "[worker/0] 0 of 2\n");
+    EXPECT_EQ(one->out(), "[worker/1] 1 of 2\n");
+    EXPECT_TRUE(NothingLeft());
+    return;
+  }
+  FAIL() << "no port was free";
+}
+
+TEST_F(NodesTest, SlurmsVariablesAreDefaultsThatAreToldInALine) {
+  std::map<std::string, std::string> variables = Mark();
+  variables.insert({{"SLURM_JOB_ID", "17"},
+                    {"SLURM_STEP_ID", "0"},
+                    {"SLURM_NNODES", "2"},
+                    {"SLURM_NODEID", "0"},
+                    {"SLURM_JOB_NODELIST", "n[1-2]"}});
+  TandemProcess alone(
+      {"run", "--nnodes", "1", "--log-dir", dir_.File("one"), "/bin/sh", "-c", "echo $WORLD_SIZE"},
+      variables);
+  EXPECT_EQ(alone.Wait(), 0) << alone.err();
+  EXPECT_EQ(alone.out(), "[worker/0] 1\n");
+  TandemProcess zero(
+      {"run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint_, "--rdzv-conf", "is_host=false",
+       "--log-dir", dir_.File("a"), "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE in $TANDEM_RUN_ID"},
+      variables);
+  variables["SLURM_NODEID"] = "1";
+  TandemProcess one(
+      {"run", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint_, "--rdzv-conf", "is_host=false",
+       "--log-dir", dir_.File("b"), "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE in $TANDEM_RUN_ID"},
+      variables);
+  EXPECT_EQ(zero.Wait(), 0) << zero.err();
+  EXPECT_EQ(one.Wait(), 0) << one.err();
+  EXPECT_EQ(zero.out(), "[worker/0] 0 of 2 in slurm-17\n");
+  EXPECT_EQ(one.out(), "[worker/1] 1 of 2 in slurm-17\n");
+  EXPECT_THAT(zero.err(), HasSubstr("started by Slurm job 17: --nnodes 2 --node-rank 0 --rdzv-id slurm-17"));
+}
+
+}  // namespace
+}  // namespace tandem::cli

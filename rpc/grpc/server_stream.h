@@ -89,8 +89,9 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
 
   // Operations with gRPC; they end with the object's last one.
   struct Rpc {
+    Rpc() : stream(&context) {}  // here, as Clang has no default of a member until the class around is complete
     grpc::ServerContext context;
-    grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream{&context};
+    grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream;
   };
 
   void OnAccepted(bool ok);

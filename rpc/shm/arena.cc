@@ -21,6 +21,7 @@ uint32_t PagesOf(size_t bytes) { return static_cast<uint32_t>((bytes + kPage - 1
 
 Arena::Arena(const std::atomic<uint32_t>* released, uint32_t pages)
     : released_(released),
+      pages_(pages),
       window_(std::min(pages, kWindowPages)),
       blocks_(pages),
       block_of_(pages, 0),

@@ -40,7 +40,7 @@ class Arena {
 
   // Pages that are neither held nor at the peer's.
   size_t free_pages();
-  size_t pages() const { return blocks_.size(); }
+  size_t pages() const { return pages_; }
 
  private:
   struct Block {
@@ -56,6 +56,7 @@ class Arena {
   void Free(uint32_t block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::atomic<uint32_t>* const released_;
+  const size_t pages_;
   const uint32_t window_;  // pages that are used round and round while they suffice
   absl::Mutex mutex_;
   std::vector<Block> blocks_ ABSL_GUARDED_BY(mutex_);          // by first page

@@ -72,7 +72,8 @@ TimelineProcess MakeProcess(const CollectedTrace& from, int64_t begin_ns) {
   std::map<std::string, std::vector<TimelineEvent>> beside;
   for (const rpc::ProcessTrace::Thread& thread : from.trace.threads) {
     process.lost += thread.lost;
-    TimelineTrack track{.id = thread.id, .name = thread.name.empty() ? "thread" : thread.name};
+    TimelineTrack track{.id = thread.id, .name = thread.id == from.member.pid ? "main" : thread.name};
+    if (track.name.empty()) track.name = "thread";
     for (const rpc::ProcessTrace::Event& event : thread.events) {
       const rpc::ProcessTrace::Kind& kind = from.trace.kinds[event.kind];
       TimelineEvent out{.kind = &kind, .arguments = event.arguments};

@@ -2,10 +2,17 @@
 
 #include <utility>
 
+#include "base/trace/trace.h"
+
 namespace tandem::ps {
 
 Executor::Executor(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] {
+      trace::NameThread("ps executor");
+      Run();
+    });
+  }
 }
 
 Executor::~Executor() { Stop(); }

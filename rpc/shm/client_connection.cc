@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "base/trace/trace.h"
 #include "rpc/shm/spinner.h"
 
 namespace tandem::rpc::shm {
@@ -89,7 +90,10 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> ClientConnection::Start(std::s
   if (event < 0) return absl::FailedPreconditionError("no descriptor is left");
   std::shared_ptr<ClientConnection> connection(new ClientConnection(std::move(link), event));
   connection->next_look_ns_.store(kNoDeadline);
-  connection->thread_ = std::thread([c = connection.get()] { c->Run(); });
+  connection->thread_ = std::thread([c = connection.get()] {
+    trace::NameThread("shm client");
+    c->Run();
+  });
   return connection;
 }
 

@@ -13,6 +13,7 @@
 #include "base/ipc/host_identity.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/trace/trace.h"
 #include "rpc/shm/spinner.h"
 #include "tandem/v1/shared_memory.pb.h"
 
@@ -72,6 +73,7 @@ void ServingThread::TakeNew(std::vector<std::shared_ptr<ServerConnection>>* conn
 }
 
 void ServingThread::Run() {
+  trace::NameThread("shm server");
   std::vector<std::shared_ptr<ServerConnection>> connections;
   Spinner spinner;
   int64_t polled_ns = ipc::SteadyNs();

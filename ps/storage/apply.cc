@@ -1,10 +1,12 @@
 // Updating rows.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "ps/storage/bucketed_storage.h"
@@ -22,24 +24,80 @@ constexpr size_t kMaxLocked = 16;
 constexpr size_t kMaxRows = 16;
 constexpr size_t kBytesAtHand = size_t{12} << 10;
 constexpr size_t kBlocksAhead = 2;
+// Updates of fewer rows are over before another thread has woken up.
+constexpr size_t kWorthSharing = 2048;
 
 }  // namespace
 
-// Calls f(items) for runs of groups that are locked together: several small ones or one of any size.
-template <class F>
-void BucketedStorage::ForEachBlock(const Grouping& grouping, const F& f) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const absl::Span<const Grouping::Group> groups = grouping.groups();
-  for (size_t begin = 0, end = 0; begin < groups.size(); begin = end) {
-    end = begin + 1;
-    while (end < groups.size() && end - begin < kMaxLocked && groups[end].end - groups[begin].begin <= kBatch)
-      ++end;
-    for (size_t g = begin; g < end; ++g) locks_[groups[g].bucket].mutex.Lock();
+struct BucketedStorage::Update {
+  // Groups [begin, end), locked together: several small ones or one of any size.
+  struct Block {
+    size_t begin;
+    size_t end;
+  };
+  const float* gradients;
+  const ApplyOptions& options;
+  uint64_t time;
+  float learning_rate_factor;
+  absl::Span<const Grouping::Item> items;
+  absl::Span<const Grouping::Group> groups;
+  absl::InlinedVector<Block, kLocks> blocks;
+  std::atomic<size_t> next_block{0};
+  std::atomic<uint64_t> skipped{0};
+
+  absl::Span<const Grouping::Item> ItemsOf(const Block& block) const {
+    return items.subspan(groups[block.begin].begin, groups[block.end - 1].end - groups[block.begin].begin);
+  }
+  void MakeBlocks() {
+    for (size_t begin = 0, end = 0; begin < groups.size(); begin = end) {
+      end = begin + 1;
+      while (end < groups.size() && end - begin < kMaxLocked &&
+             groups[end].end - groups[begin].begin <= kBatch) {
+        ++end;
+      }
+      blocks.push_back({begin, end});
+    }
+  }
+};
+
+// (Looking up the rows of the next block while those of this one were updated, a few at a time, was tried: it
+// was no faster, since both wait for the same memory.)
+void BucketedStorage::RunBlocks(Update* update, Scratch* scratch) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto now = static_cast<uint32_t>(update->time);
+  uint64_t skipped = 0;
+  while (true) {
+    const size_t next = update->next_block.fetch_add(1, std::memory_order_relaxed);
+    if (next >= update->blocks.size()) break;
+    const Update::Block& block = update->blocks[next];
+    for (size_t g = block.begin; g < block.end; ++g) locks_[update->groups[g].bucket].mutex.Lock();
     {
       const PauseTimer timer(&longest_pause_ns_);
-      f(grouping.items().subspan(groups[begin].begin, groups[end - 1].end - groups[begin].begin));
+      skipped += UpdateItems(update->ItemsOf(block), now, *update, scratch);
     }
-    for (size_t g = begin; g < end; ++g) locks_[groups[g].bucket].mutex.Unlock();
+    for (size_t g = block.begin; g < block.end; ++g) locks_[update->groups[g].bucket].mutex.Unlock();
   }
+  update->skipped.fetch_add(skipped, std::memory_order_relaxed);
+}
+
+uint64_t BucketedStorage::UpdateItems(absl::Span<const Grouping::Item> items, uint32_t now,
+                                      const Update& update, Scratch* scratch) {
+  // Behind a tier an id without a row may have one on disk: ApplyAbsent asks there before admission.
+  if (!admission_->at_pull() && tier_ == nullptr) AdmitItems(items, update.time, scratch);
+  const uint64_t skipped = CollectUpdates(items, now, update.gradients, update.options.row_factors, scratch);
+  RunOptimizer(now, update.learning_rate_factor, scratch);
+  // Only buckets that this update touched: which those are does not depend on how buckets share locks and
+  // servers.
+  if (bucket_quota_ == kNoQuota) return skipped;
+  for (const Grouping::Item& item : items) {
+    const uint32_t bucket = BucketOfHash(item.hash);
+    if (buckets_[bucket].size() <= bucket_quota_) continue;
+    if (tier_ == nullptr) {
+      EvictToQuota(bucket, now);
+    } else {
+      scratch->over.push_back(bucket);
+    }
+  }
+  return skipped;
 }
 
 absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, const float* gradients,
@@ -54,24 +112,25 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
     scratch->grouping.Run(ids, lock_mask_ + 1);
     scratch->absent.clear();
     scratch->over.clear();
-    ForEachBlock(scratch->grouping, [&](absl::Span<const Grouping::Item> items) {
-      // Behind a tier an id without a row may have one on disk: ApplyAbsent asks there before admission.
-      if (!admission_->at_pull() && tier_ == nullptr) AdmitItems(items, time, scratch.get());
-      skipped += CollectUpdates(items, now, gradients, options.row_factors, scratch.get());
-      RunOptimizer(now, learning_rate_factor, scratch.get());
-      // Only buckets that this update touched: which those are does not depend on how buckets share locks and
-      // servers.
-      if (bucket_quota_ == kNoQuota) return;
-      for (const Grouping::Item& item : items) {
-        const uint32_t bucket = BucketOfHash(item.hash);
-        if (buckets_[bucket].size() <= bucket_quota_) continue;
-        if (tier_ == nullptr) {
-          EvictToQuota(bucket, now);
-        } else {
-          scratch->over.push_back(bucket);
-        }
-      }
-    });
+    Update update{.gradients = gradients,
+                  .options = options,
+                  .time = time,
+                  .learning_rate_factor = learning_rate_factor,
+                  .items = scratch->grouping.items(),
+                  .groups = scratch->grouping.groups()};
+    update.MakeBlocks();
+    if (options.helpers != nullptr && tier_ == nullptr && ids.size() >= kWorthSharing) {
+      std::atomic<bool> is_first{true};
+      options.helpers->Share([&] {
+        if (is_first.exchange(false, std::memory_order_relaxed)) return RunBlocks(&update, scratch.get());
+        std::unique_ptr<Scratch> own = TakeScratch();
+        RunBlocks(&update, own.get());
+        GiveBackScratch(std::move(own));
+      });
+    } else {
+      RunBlocks(&update, scratch.get());
+    }
+    skipped = update.skipped.load(std::memory_order_relaxed);
     absl::Status status;
     if (tier_ != nullptr) {
       const absl::StatusOr<uint64_t> absent =

@@ -8,7 +8,8 @@
 // at once and then takes the ids in the order given, so that what it writes is written in sequence: with 256
 // locks taken one after the other, sorting the ids by lock and writing in that order cost as much as reading
 // the rows. A write sorts its ids by lock and takes one lock (or several small ones) at a time, so that
-// writers meet only where their rows do. Always in ascending order, so that no two calls wait for each other.
+// writers meet only where their rows do; several threads may share the locks of one update among them. Always
+// in ascending order, so that no two calls wait for each other.
 //
 // Rows on disk. A table with a cold tier (ps/tiers) keeps there what its byte budget has no room for; memory
 // is a cache before it. The row of an id is
@@ -76,6 +77,8 @@ class BucketedStorage : public TableStorage {
   void CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns);
 
   absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) override;
+  DType row_type() const override { return layout_.dtype; }
+  absl::Status GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) override;
   absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age,
                                      bool create, float* out, uint8_t* sent) override;
   absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t> ids, const float* gradients,
@@ -175,7 +178,11 @@ class BucketedStorage : public TableStorage {
   uint32_t LocksOf(absl::Span<const uint64_t> ids) const;
   void LockShared(uint32_t locks) const;
   void UnlockShared(uint32_t locks) const;
-  void GatherRun(absl::Span<const uint64_t> ids, uint32_t first, float* out, std::vector<uint32_t>* missing);
+  // Calls read(rows, i) for the rows of ids [i, i + rows.size()) of the call, some at a time, under their
+  // locks. `ids` are those from `first` on.
+  template <class Read>
+  void GatherRun(absl::Span<const uint64_t> ids, uint32_t first, std::vector<uint32_t>* missing,
+                 const Read& read);
   void FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                    float* out);
   // The row's initial values, as they read once they are stored.
@@ -185,8 +192,13 @@ class BucketedStorage : public TableStorage {
   char* AddRow(RowStore* store, uint64_t id, uint64_t hash, uint32_t version);
 
   // apply.cc
-  template <class F>
-  void ForEachBlock(const Grouping& grouping, const F& f);
+  // What those who share an update have in common.
+  struct Update;
+  // Updates blocks of it until none is left.
+  void RunBlocks(Update* update, Scratch* scratch);
+  // Updates the rows of (locked) items. Returns how many have none.
+  uint64_t UpdateItems(absl::Span<const Grouping::Item> items, uint32_t now, const Update& update,
+                       Scratch* scratch);
   // Makes rows for those items without one that admission wants now.
   void AdmitItems(absl::Span<const Grouping::Item> items, uint64_t now, Scratch* scratch);
   uint64_t CollectUpdates(absl::Span<const Grouping::Item> items, uint32_t now, const float* gradients,

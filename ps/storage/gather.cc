@@ -23,11 +23,37 @@ absl::Status BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create
   TANDEM_RETURN_IF_ERROR(CheckWhole());
   std::vector<uint32_t> missing;
   for (size_t first = 0; first < ids.size(); first += kRun) {
-    GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), out + first * dim_, &missing);
+    GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), &missing,
+              [&](absl::Span<const char* const> rows, size_t begin) {
+                LoadRows(layout_.dtype, rows, dim_, out + begin * dim_);
+              });
   }
   if (missing.empty()) return absl::OkStatus();
   if (tier_ != nullptr) return FillFromTier(ids, missing, create, out);
   FillMissing(ids, missing, create, out);
+  return absl::OkStatus();
+}
+
+absl::Status BucketedStorage::GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) {
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
+  std::vector<uint32_t> missing;
+  const size_t bytes = layout_.embedding_bytes;
+  for (size_t first = 0; first < ids.size(); first += kRun) {
+    GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), &missing,
+              [&](absl::Span<const char* const> rows, size_t begin) {
+                CopyRows(rows, bytes, out + begin * bytes);
+              });
+  }
+  if (missing.empty()) return absl::OkStatus();
+  // As numbers, which are those that would be stored: writing them rounds nothing.
+  std::vector<uint64_t> missing_ids;
+  for (const uint32_t i : missing) missing_ids.push_back(ids[i]);
+  std::vector<float> values(missing.size() * dim_);
+  TANDEM_RETURN_IF_ERROR(Gather(missing_ids, create, values.data()));
+  for (size_t k = 0; k < missing.size(); ++k) {
+    char* const row = out + missing[k] * bytes;
+    StoreRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, values.data() + k * dim_, nullptr);
+  }
   return absl::OkStatus();
 }
 
@@ -111,17 +137,26 @@ void BucketedStorage::UnlockShared(uint32_t locks) const ABSL_NO_THREAD_SAFETY_A
   for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].mutex.ReaderUnlock();
 }
 
-void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first, float* out,
-                                std::vector<uint32_t>* missing) {
+template <class Read>
+void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first,
+                                std::vector<uint32_t>* missing, const Read& read) {
   const uint32_t locks = LocksOf(ids);
   LockShared(locks);
   const char* rows[kRun];
-  FindRows(indexes(), pool_.address(), ids, rows);
+  size_t unread = 0, asked = 0;  // rows [unread, asked) are on their way
+  const auto read_asked = [&] {
+    if (asked > unread) read(absl::MakeConstSpan(rows + unread, asked - unread), first + unread);
+    unread = asked;
+  };
+  FindRows(indexes(), pool_.address(), ids, layout_.embedding_bytes, rows, [&](size_t, size_t end) {
+    read_asked();
+    asked = end;
+  });
+  read_asked();
+  UnlockShared(locks);
   for (size_t i = 0; i < ids.size(); ++i) {
     if (rows[i] == nullptr) missing->push_back(first + static_cast<uint32_t>(i));
   }
-  LoadRows(layout_.dtype, absl::MakeConstSpan(rows, ids.size()), dim_, out);
-  UnlockShared(locks);
 }
 
 void BucketedStorage::InitialValues(uint64_t id, float* values) const {

@@ -65,9 +65,11 @@ struct Items {
 };
 
 // Calls emit(i, cell, slot_plus_1) for each id in turn, with a slot_plus_1 of 0 (and any cell) for those
-// without one, and then once more for those whose cell lies further on.
-template <class Keys, class Emit>
-HWY_INLINE void FindAll(const Indexes& indexes, const Keys keys, const Emit& emit) {
+// without one, and then once more for those whose cell lies further on; and then found(begin, end): so for
+// each `chunk` ids (a multiple of kBlock).
+template <class Keys, class Emit, class Found>
+HWY_INLINE void FindAll(const Indexes& indexes, const Keys keys, size_t chunk, const Emit& emit,
+                        const Found& found) {
   const RowIndex::Head* const heads = indexes.heads;
   const uint32_t bucket_mask = indexes.bucket_mask;
   const Cell* lines[kMaxLookup];
@@ -105,35 +107,43 @@ HWY_INLINE void FindAll(const Indexes& indexes, const Keys keys, const Emit& emi
       // An empty cell has id 0; lines are filled from the front, so that a full cell is found before it.
       emit(i, cell, matches != 0 ? cell->slot_plus_1 : 0);
     }
-  }
-  for (uint32_t k = 0; k < beyond_count; ++k) {
-    const size_t i = beyond[k];
-    const uint64_t hash = keys.hash(i);
-    const Cell* const cell = indexes.HeadOf(hash).FindBeyond(lines[i], keys.id(i), hash);
-    if (cell != nullptr) emit(i, cell, cell->slot_plus_1);
+    if (end % chunk != 0 && end != count) continue;
+    for (uint32_t k = 0; k < beyond_count; ++k) {
+      const size_t i = beyond[k];
+      const uint64_t hash = keys.hash(i);
+      const Cell* const cell = indexes.HeadOf(hash).FindBeyond(lines[i], keys.id(i), hash);
+      if (cell != nullptr) emit(i, cell, cell->slot_plus_1);
+    }
+    beyond_count = 0;
+    found((end - 1) / chunk * chunk, end);
   }
 }
 
+constexpr auto kNothing = [](size_t, size_t) {};
+
 void FindRowsOf(const Indexes& indexes, const RowAddress& by_reference, const uint64_t* ids, size_t count,
-                const char** rows) {
+                size_t row_bytes, const char** rows, absl::FunctionRef<void(size_t, size_t)> found) {
+  constexpr size_t kChunk = 128;
   const RowAddress address = by_reference;
-  FindAll(indexes, Ids{ids, count}, [&](size_t i, const Cell*, uint32_t slot_plus_1) HWY_ATTR {
-    // No branch here either.
+  const auto emit = [&](size_t i, const Cell*, uint32_t slot_plus_1) HWY_ATTR {
+    // No branch on what is there but for the rare id without a row.
     const char* const row = address.Of(slot_plus_1 == 0 ? 0 : slot_plus_1 - 1);
     rows[i] = slot_plus_1 == 0 ? nullptr : row;
-  });
+    if (slot_plus_1 != 0) Prefetch(row, row_bytes);
+  };
+  FindAll(indexes, Ids{ids, count}, kChunk, emit, found);
 }
 
 void FindCellsOfIds(const Indexes& indexes, const uint64_t* ids, size_t count, const Cell** cells) {
-  FindAll(indexes, Ids{ids, count}, [&](size_t i, const Cell* cell, uint32_t slot_plus_1) HWY_ATTR {
-    cells[i] = slot_plus_1 == 0 ? nullptr : cell;
-  });
+  const auto emit = [&](size_t i, const Cell* cell, uint32_t slot_plus_1)
+                        HWY_ATTR { cells[i] = slot_plus_1 == 0 ? nullptr : cell; };
+  FindAll(indexes, Ids{ids, count}, kMaxLookup, emit, kNothing);
 }
 
 void FindCellsOfItems(const Indexes& indexes, const Grouping::Item* items, size_t count, const Cell** cells) {
-  FindAll(indexes, Items{items, count}, [&](size_t i, const Cell* cell, uint32_t slot_plus_1) HWY_ATTR {
-    cells[i] = slot_plus_1 == 0 ? nullptr : cell;
-  });
+  const auto emit = [&](size_t i, const Cell* cell, uint32_t slot_plus_1)
+                        HWY_ATTR { cells[i] = slot_plus_1 == 0 ? nullptr : cell; };
+  FindAll(indexes, Items{items, count}, kMaxLookup, emit, kNothing);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -150,9 +160,10 @@ HWY_EXPORT(FindCellsOfIds);
 HWY_EXPORT(FindCellsOfItems);
 
 void FindRows(const Indexes& indexes, const RowAddress& address, absl::Span<const uint64_t> ids,
-              const char** rows) {
+              size_t row_bytes, const char** rows, absl::FunctionRef<void(size_t begin, size_t end)> found) {
   TANDEM_CHECK(ids.size() <= kMaxLookup);
-  HWY_DYNAMIC_DISPATCH(FindRowsOf)(indexes, address, ids.data(), ids.size(), rows);
+  HWY_DYNAMIC_DISPATCH(FindRowsOf)
+  (indexes, address, ids.data(), ids.size(), row_bytes, rows, found);
 }
 void FindCells(const Indexes& indexes, absl::Span<const uint64_t> ids, const RowIndex::Cell** cells) {
   TANDEM_CHECK(ids.size() <= kMaxLookup);

@@ -1,6 +1,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ps/storage/row_codec.cc"
 #include <algorithm>
+#include <cstring>
 
 #include "base/random.h"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
@@ -184,6 +185,12 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace tandem::ps {
+
+void CopyRows(absl::Span<const char* const> rows, size_t bytes, char* out) {
+  for (size_t r = 0; r < rows.size(); ++r, out += bytes) {
+    if (rows[r] != nullptr) std::memcpy(out, rows[r], bytes);
+  }
+}
 
 HWY_EXPORT(LoadRowsOf);
 HWY_EXPORT(StoreRowsOf);

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "ps/tiers/cold_tier.h"
 #include "tandem/v1/parameter_server.pb.h"
 
@@ -35,11 +36,20 @@ struct RowHistory {
   uint32_t count = 0;    // of its updates, in tables that evict by it; else 0
 };
 
+// Threads that take part in a call, if they have nothing else to do. Thread-safe.
+class Helpers {
+ public:
+  virtual ~Helpers() = default;
+  // Calls `work` here, and on other threads at the same time; returns when all that began it have returned.
+  virtual void Share(absl::FunctionRef<void()> work) = 0;
+};
+
 // What an update brings beside ids and gradients.
 struct ApplyOptions {
   float learning_rate_factor = 1.0f;  // multiplies the optimizer's learning rate; finite, >= 0
   const float* row_factors =
-      nullptr;  // [ids]: the same for each id (the first entry of an id counts); or none
+      nullptr;                 // [ids]: the same for each id (the first entry of an id counts); or none
+  Helpers* helpers = nullptr;  // of large updates of tables without `spill`; the same bits come out; or none
 };
 
 struct StorageStatistics {
@@ -75,6 +85,10 @@ class TableStorage {
   // being, if the table admits every id (EMBEDDING only; a DENSE id out of range reads as zeros). Ids may
   // repeat. Changes no history. After an error `out` is unspecified and the table as good as before.
   virtual absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
+  // The same in the type of the table's rows (TableConfig.row_type), the bits as they are stored: row i is at
+  // out + i * dim * SizeOf(row_type()), at any alignment of 2 (4 for f32).
+  virtual DType row_type() const = 0;
+  virtual absl::Status GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) = 0;
 
   // The rows of copies that no longer serve: of ids[i], read when the table's clock was cached[i] (its low
   // half; 0: there is no copy), when the row was updated since and the clock has moved on by more than

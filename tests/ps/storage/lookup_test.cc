@@ -33,7 +33,13 @@ class LookupTest : public ::testing::Test {
   void ExpectFound(const std::vector<uint64_t>& ids) {
     const Indexes indexes{heads_.data(), kBuckets - 1};
     std::vector<const char*> rows(ids.size());
-    FindRows(indexes, pool_.address(), ids, rows.data());
+    size_t told = 0;
+    FindRows(indexes, pool_.address(), ids, /*row_bytes=*/12, rows.data(), [&](size_t begin, size_t end) {
+      ASSERT_EQ(begin, told);
+      ASSERT_GT(end, begin);
+      told = end;
+    });
+    ASSERT_EQ(told, ids.size());
     std::vector<const RowIndex::Cell*> cells(ids.size()), of_items(ids.size());
     FindCells(indexes, ids, cells.data());
     std::vector<Grouping::Item> items;

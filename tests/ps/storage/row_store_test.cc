@@ -40,6 +40,8 @@ TEST(RowLayoutTest, EmbeddingsLieInAllPartsOfMemoryEvenly) {
       EXPECT_NE(layout.stride % 512, 0) << dim << " + " << state;
     }
   }
+  for (const size_t state : {16u, 48u, 80u}) EXPECT_NE(RowLayout(16, state).stride % 128, 0) << state;
+  EXPECT_EQ(RowLayout(16, 0).stride, 64);
   EXPECT_EQ(RowLayout(64, 0).stride, 256);
   EXPECT_EQ(RowLayout(128, 128).stride, 1024);
 }

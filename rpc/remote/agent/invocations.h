@@ -1,0 +1,140 @@
+#ifndef TANDEM_RPC_REMOTE_AGENT_INVOCATIONS_H_
+#define TANDEM_RPC_REMOTE_AGENT_INVOCATIONS_H_
+
+// Calls at their callee: those that came over a transport, and those from the same process.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "absl/base/call_once.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/remote/agent/outgoing.h"
+#include "rpc/remote/call/invocation.h"
+#include "rpc/remote/rref/references.h"
+#include "rpc/retry/timer_queue.h"
+#include "rpc/service.h"
+#include "tandem/v1/remote_function.pb.h"
+
+namespace tandem::rpc::remote {
+
+// Of one worker: calls under way, our own functions' apart. Outlives the agent with its last call.
+struct CallCounts {
+  std::atomic<int64_t> active{0};
+  std::atomic<int64_t> started{0};
+};
+
+// Counts one call while it lives. `counts` may be null.
+class CountedCall {
+ public:
+  explicit CountedCall(std::shared_ptr<CallCounts> counts) : counts_(std::move(counts)) {
+    if (counts_ == nullptr) return;
+    ++counts_->active;
+    ++counts_->started;
+  }
+  CountedCall(CountedCall&&) = default;
+  ~CountedCall() {
+    if (counts_ != nullptr) --counts_->active;
+  }
+
+ private:
+  std::shared_ptr<CallCounts> counts_;
+};
+
+// Answers a call that has no Invocation.
+void AnswerError(ServerCall& call, const absl::Status& why, absl::string_view signature = "");
+
+class WireInvocation : public Invocation {
+ public:
+  WireInvocation(Agent* agent, std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
+                 std::shared_ptr<ServerCall> call, v1::RemoteCall header, Bytes payload);
+  ~WireInvocation() override;
+
+  // Once, before all else, of a call whose result stays here.
+  absl::Status BeginMaking();
+
+  Agent& agent() const override { return *agent_; }
+  const std::string& caller() const override { return header_.caller(); }
+  absl::Time deadline() const override { return call_->deadline(); }
+  bool IsCancelled() const override { return call_->IsCancelled(); }
+  std::stop_token stop_token() override;
+  size_t bytes() const override { return call_->request().size(); }
+  Reader encoded_arguments() override {
+    return Reader(header_.arguments(), payload_, message_references_.get());
+  }
+  Form form(std::type_index) const override { return making_ ? Form::kKept : Form::kEncoded; }
+  ReferenceScope* answer_references() override { return message_references_.get(); }
+  std::shared_ptr<char> AnswerMemory(size_t bytes) override { return call_->AnswerMemory(bytes); }
+  void Fail(absl::Status why) override;
+  void FinishEncoded(Encoded result) override;
+  void FinishObject(KeptValue result) override;
+
+ private:
+  bool Finish() { return !finished_.exchange(true); }
+
+  Agent* const agent_;  // for functions while they run: it may be gone afterwards
+  const std::shared_ptr<References> references_;
+  const CountedCall counted_;
+  const std::shared_ptr<ServerCall> call_;
+  const v1::RemoteCall header_;
+  const Bytes payload_;
+  const std::shared_ptr<MessageReferences> message_references_;
+  bool making_ = false;
+  std::atomic<bool> finished_{false};
+  absl::once_flag stop_once_;
+  std::stop_source stop_{std::nostopstate};
+};
+
+class DirectInvocation : public Invocation, public std::enable_shared_from_this<DirectInvocation> {
+ public:
+  DirectInvocation(Agent* agent, const std::string& name, std::shared_ptr<References> references,
+                   std::shared_ptr<CallCounts> counts, TimerQueue* timers,
+                   std::unique_ptr<internal::OutgoingCall> call, absl::Time deadline);
+  ~DirectInvocation() override;
+
+  // Once, before all else: watches the deadline and cancellation.
+  void Watch();
+  // The agent shuts down.
+  void Stop();
+
+  Agent& agent() const override { return *agent_; }
+  const std::string& caller() const override { return name_; }
+  absl::Time deadline() const override { return deadline_; }
+  bool IsCancelled() const override;
+  std::stop_token stop_token() override { return stop_.get_token(); }
+  size_t bytes() const override { return 0; }
+  void* direct_arguments(std::type_index type) override {
+    return type == call_->arguments_type ? call_->arguments.get() : nullptr;
+  }
+  Reader encoded_arguments() override;
+  Form form(std::type_index result) const override;
+  ReferenceScope* answer_references() override { return message_references_.get(); }
+  void Fail(absl::Status why) override { Complete(std::move(why)); }
+  void FinishEncoded(Encoded result) override;
+  void FinishObject(KeptValue result) override;
+
+ private:
+  void Complete(absl::StatusOr<internal::Returned> returned);
+
+  Agent* const agent_;
+  const std::string name_;
+  const std::shared_ptr<References> references_;
+  std::optional<CountedCall> counted_;
+  TimerQueue* const timers_;
+  const std::unique_ptr<internal::OutgoingCall> call_;
+  const absl::Time deadline_;
+  std::stop_source stop_;
+  const std::shared_ptr<MessageReferences> message_references_;
+  Encoded encoded_;
+  std::atomic<bool> over_{false};
+  std::atomic<bool> late_{false};  // the timer has run
+  std::optional<TimerQueue::Id> timer_;
+  std::optional<std::stop_callback<std::function<void()>>> on_stop_;
+};
+
+}  // namespace tandem::rpc::remote
+
+#endif  // TANDEM_RPC_REMOTE_AGENT_INVOCATIONS_H_

@@ -1,0 +1,139 @@
+#ifndef TANDEM_RPC_REMOTE_CALL_BATCHER_H_
+#define TANDEM_RPC_REMOTE_CALL_BATCHER_H_
+
+// Dynamic batching: many single calls become one call of the function, on a batch of their arguments. As
+// inference servers do it (Clipper's adaptive batching, Triton's dynamic batcher).
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "rpc/remote/call/runtime.h"
+#include "rpc/remote/call/serve.h"
+
+namespace tandem::rpc::remote {
+
+struct BatchOptions {
+  size_t max_batch = 32;
+  // A call waits this long at most for others, while no batch is running.
+  absl::Duration max_delay = absl::Milliseconds(2);
+  int concurrency = 1;       // batches that run at a time; meanwhile the next one grows
+  size_t max_queued = 4096;  // further calls are refused with ResourceExhausted
+};
+
+// Of one function in one worker. Thread-safe.
+template <typename R, typename... Args>
+class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
+ public:
+  using Arguments = std::tuple<Args...>;
+  // As many results as arguments, in their order; or an error for all.
+  using Body = absl::AnyInvocable<absl::StatusOr<std::vector<absl::StatusOr<R>>>(std::vector<Arguments>)>;
+
+  Batcher(Body body, const BatchOptions& options) : body_(std::move(body)), options_(options) {}
+
+  // Takes a call. Does not block: the batch runs on the runtime's threads.
+  void Add(Runtime& runtime, std::shared_ptr<Invocation> call) {
+    Item item{std::move(call), {}};
+    bool read = false;
+    internal::Guarded(item.call, [&] { read = internal::TakeArguments(*item.call, &item.arguments); });
+    if (!read) return;
+    absl::MutexLock lock(&mutex_);
+    if (items_.size() >= options_.max_queued) {
+      item.call->Fail(absl::ResourceExhaustedError(absl::StrCat(
+          items_.size(), " calls wait to be batched (BatchOptions::max_queued); try again later")));
+      return;
+    }
+    items_.push_back(std::move(item));
+    if (items_.size() >= options_.max_batch) {
+      Start(runtime);
+    } else if (items_.size() == 1 && running_ < options_.concurrency) {
+      Arm(runtime);
+    }
+  }
+
+ private:
+  struct Item {
+    std::shared_ptr<Invocation> call;
+    Arguments arguments;
+  };
+
+  void Arm(Runtime& runtime) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    runtime.timers().Schedule(absl::Now() + options_.max_delay, [self = this->shared_from_this(), &runtime] {
+      absl::MutexLock lock(&self->mutex_);
+      self->Start(runtime);
+    });
+  }
+
+  // Runs what waits, if it may.
+  void Start(Runtime& runtime) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (items_.empty() || running_ >= options_.concurrency) return;
+    ++running_;
+    runtime.executor().Post([self = this->shared_from_this(), &runtime] {
+      self->RunOne();
+      absl::MutexLock lock(&self->mutex_);
+      --self->running_;
+      self->Start(runtime);
+    });
+  }
+
+  void RunOne() {
+    std::vector<Item> items;
+    {
+      absl::MutexLock lock(&mutex_);
+      while (!items_.empty() && items.size() < options_.max_batch) {
+        items.push_back(std::move(items_.front()));
+        items_.pop_front();
+      }
+    }
+    std::vector<Arguments> arguments;
+    std::vector<std::shared_ptr<Invocation>> calls;
+    for (Item& item : items) {
+      if (item.call->IsCancelled()) {
+        item.call->Fail(
+            absl::CancelledError("it was cancelled, or its deadline passed, while it waited for its batch"));
+        continue;
+      }
+      calls.push_back(std::move(item.call));
+      arguments.push_back(std::move(item.arguments));
+    }
+    if (calls.empty()) return;
+    const size_t count = calls.size();
+    absl::StatusOr<std::vector<absl::StatusOr<R>>> results = absl::UnknownError("");
+    try {
+      results = body_(std::move(arguments));
+      if (results.ok() && results->size() != count) {
+        results = absl::InternalError(
+            absl::StrCat("it gave ", results->size(), " results for a batch of ", count, " calls"));
+      }
+    } catch (const std::exception& e) {
+      results = absl::InternalError(absl::StrCat("it threw an exception: ", e.what()));
+    } catch (...) {
+      results = absl::InternalError("it threw an exception of an unknown type");
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (results.ok()) {
+        internal::Deliver<R>(calls[i], std::move((*results)[i]));
+      } else {
+        calls[i]->Fail(results.status());
+      }
+    }
+  }
+
+  Body body_;  // called by `concurrency` threads at a time
+  const BatchOptions options_;
+  absl::Mutex mutex_;
+  std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace tandem::rpc::remote
+
+#endif  // TANDEM_RPC_REMOTE_CALL_BATCHER_H_

@@ -1,0 +1,111 @@
+#ifndef TANDEM_RPC_REMOTE_CALL_FUNCTION_H_
+#define TANDEM_RPC_REMOTE_CALL_FUNCTION_H_
+
+// The declaration of a remote function: what caller and callee share, in a header of theirs.
+//
+//   inline constexpr Function<Tensor(Tensor, Tensor)> kMatMul{"matmul", {.idempotent = true}};
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/random.h"
+#include "rpc/remote/codec/codec.h"
+
+namespace tandem::rpc::remote {
+
+struct FunctionTraits {
+  // Calling twice is as good as calling once: calls are repeated with backoff while the connection fails and
+  // their time lasts.
+  bool idempotent = false;
+};
+
+// What a call of a function that gives R ends with: a value or an error.
+template <typename R>
+struct ResultOfType {
+  using type = absl::StatusOr<R>;
+};
+template <>
+struct ResultOfType<void> {
+  using type = absl::Status;
+};
+template <typename R>
+using ResultOf = typename ResultOfType<R>::type;
+
+namespace internal {
+
+// In place of void, where a value is needed.
+struct Nothing {
+  static constexpr absl::string_view kRemoteName = "void";
+};
+template <typename R>
+using ValueOf = std::conditional_t<std::is_void_v<R>, Nothing, R>;
+
+// FNV-1a, mixed. The same in every process.
+constexpr uint64_t HashText(absl::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// "(tensor, i64) -> tensor" and its hash: constants of a type, made when first asked for.
+struct TypesText {
+  std::string text;
+  uint64_t hash;
+};
+template <typename R, typename... Args>
+const TypesText& TypesOf() {
+  static const TypesText types = [] {
+    const std::string text =
+        absl::StrCat("(", absl::StrJoin(std::initializer_list<std::string>{TypeName<Args>()...}, ", "),
+                     ") -> ", TypeName<R>());
+    return TypesText{text, HashText(text)};
+  }();
+  return types;
+}
+
+}  // namespace internal
+
+// What identifies a function to both sides of a call.
+struct FunctionId {
+  absl::string_view name;
+  const internal::TypesText* types = nullptr;
+  bool idempotent = false;
+
+  uint64_t fingerprint() const { return Mix64(internal::HashText(name), types->hash); }
+  std::string signature() const { return absl::StrCat(name, types->text); }
+};
+
+template <typename Signature>
+class Function;
+
+// A literal type: declare it constexpr. The name outlives it.
+template <typename R, typename... Args>
+class Function<R(Args...)> {
+ public:
+  static_assert((std::is_same_v<Args, std::remove_cvref_t<Args>> && ...),
+                "arguments are values: write T, not const T&");
+  using Result = R;
+  using Arguments = std::tuple<Args...>;
+
+  constexpr explicit Function(const char* name, FunctionTraits traits = {}) : name_(name), traits_(traits) {}
+
+  constexpr absl::string_view name() const { return name_; }
+  FunctionId id() const { return {name_, &internal::TypesOf<R, Args...>(), traits_.idempotent}; }
+  // "matmul(tensor, tensor) -> tensor"
+  std::string signature() const { return id().signature(); }
+
+ private:
+  const absl::string_view name_;
+  const FunctionTraits traits_;
+};
+
+}  // namespace tandem::rpc::remote
+
+#endif  // TANDEM_RPC_REMOTE_CALL_FUNCTION_H_

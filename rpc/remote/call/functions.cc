@@ -1,0 +1,32 @@
+#include "rpc/remote/call/functions.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace tandem::rpc::remote {
+
+Functions& Functions::AddEntry(Entry entry) {
+  const std::string name(entry.id.name);
+  const bool added = entries_.emplace(name, std::move(entry)).second;
+  TANDEM_CHECK_MSG(added, absl::StrCat("the remote function ", name, " is added twice"));
+  return *this;
+}
+
+const Functions::Entry* Functions::Find(absl::string_view name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> Functions::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) {
+    if (!absl::StartsWith(name, "tandem.")) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace tandem::rpc::remote

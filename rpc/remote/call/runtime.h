@@ -1,0 +1,22 @@
+#ifndef TANDEM_RPC_REMOTE_CALL_RUNTIME_H_
+#define TANDEM_RPC_REMOTE_CALL_RUNTIME_H_
+
+#include "rpc/remote/call/executor.h"
+#include "rpc/retry/timer_queue.h"
+
+namespace tandem::rpc::remote {
+
+class StreamTable;
+
+// What served functions run on: of one worker. Outlives everything that is scheduled on it.
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+  virtual Executor& executor() = 0;
+  virtual TimerQueue& timers() = 0;
+  virtual StreamTable& streams() = 0;
+};
+
+}  // namespace tandem::rpc::remote
+
+#endif  // TANDEM_RPC_REMOTE_CALL_RUNTIME_H_

@@ -1,0 +1,119 @@
+#ifndef TANDEM_RPC_REMOTE_CALL_SERVE_H_
+#define TANDEM_RPC_REMOTE_CALL_SERVE_H_
+
+// Between a typed C++ function and an Invocation: takes the arguments, runs the function, gives back what it
+// returned or threw.
+
+#include <exception>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "rpc/remote/call/function.h"
+#include "rpc/remote/call/future.h"
+#include "rpc/remote/call/invocation.h"
+
+namespace tandem::rpc::remote::internal {
+
+// False: the call has been failed.
+template <typename... Args>
+bool TakeArguments(Invocation& call, std::tuple<Args...>* arguments) {
+  if (void* direct = call.direct_arguments(typeid(std::tuple<Args...>)); direct != nullptr) {
+    *arguments = std::move(*static_cast<std::tuple<Args...>*>(direct));
+    return true;
+  }
+  Reader reader = call.encoded_arguments();
+  const bool read = std::apply(
+      [&reader](auto&... each) {
+        return (Codec<std::remove_cvref_t<decltype(each)>>::Decode(reader, &each) && ...);
+      },
+      *arguments);
+  if (read && reader.Finish()) return true;
+  call.Fail(Annotate(reader.status(), "its arguments cannot be read"));
+  return false;
+}
+
+template <typename R>
+void Reply(Invocation& call, std::shared_ptr<R> value) {
+  const std::type_index type = typeid(R);
+  if (call.form(type) != Invocation::Form::kEncoded) {
+    return call.FinishObject({std::move(value), &ValueTypeOf<R>()});
+  }
+  if constexpr (std::is_same_v<R, Nothing>) {
+    call.FinishEncoded({});
+  } else if constexpr (Sendable<R>) {
+    Writer writer(call.answer_references());
+    Codec<R>::Encode(writer, *value);
+    if (!writer.status().ok()) return call.Fail(Annotate(writer.status(), "its result cannot be sent"));
+    call.FinishEncoded(writer.Take());
+  } else {
+    call.Fail(absl::UnimplementedError(
+        absl::StrCat("a ", TypeName<R>(), " is not sent: call it by Remote, which gives an RRef to it")));
+  }
+}
+
+// What functions may return of R: R, a Status or StatusOr of it, a unique_ptr to it, or a Future.
+template <typename R, typename Given>
+void Deliver(const std::shared_ptr<Invocation>& call, Given given) {
+  using V = ValueOf<R>;
+  if constexpr (std::is_same_v<Given, absl::Status>) {
+    static_assert(std::is_void_v<R>, "the function gives a value");
+    given.ok() ? Reply(*call, std::make_shared<V>()) : call->Fail(std::move(given));
+  } else if constexpr (std::is_same_v<Given, std::unique_ptr<V>>) {
+    Reply(*call, std::shared_ptr<V>(std::move(given)));
+  } else if constexpr (std::is_same_v<Given, Future<R>>) {
+    // The caller's cancellation reaches whatever the future waits for.
+    auto forward = std::make_shared<std::stop_callback<std::function<void()>>>(call->stop_token(),
+                                                                               [given] { given.Cancel(); });
+    given.Then([call, forward](const ResultOf<R>& result) { Deliver<R>(call, result); });
+  } else if constexpr (std::is_convertible_v<Given, V>) {
+    Reply(*call, std::make_shared<V>(std::move(given)));
+  } else {  // StatusOr of one of these
+    if (!given.ok()) return call->Fail(given.status());
+    Deliver<R>(call, *std::move(given));
+  }
+}
+
+// Runs `body`; what it throws is the call's error.
+template <typename Body>
+void Guarded(const std::shared_ptr<Invocation>& call, Body&& body) {
+  try {
+    body();
+  } catch (const std::exception& e) {
+    call->Fail(absl::InternalError(absl::StrCat("it threw an exception: ", e.what())));
+  } catch (...) {
+    call->Fail(absl::InternalError("it threw an exception of an unknown type"));
+  }
+}
+
+template <typename R, typename... Args, typename Body>
+void Serve(Body& body, const std::shared_ptr<Invocation>& call) {
+  Guarded(call, [&] {
+    std::tuple<Args...> arguments;
+    if (!TakeArguments(*call, &arguments)) return;
+    Context context(call);
+    const auto run = [&](Args&... each) -> decltype(auto) {
+      if constexpr (std::is_invocable_v<Body&, const Context&, Args...>) {
+        return body(context, std::move(each)...);
+      } else {
+        return body(std::move(each)...);
+      }
+    };
+    if constexpr (std::is_void_v<decltype(std::apply(run, arguments))>) {
+      static_assert(std::is_void_v<R>, "the function must return what is declared");
+      std::apply(run, arguments);
+      Reply(*call, std::make_shared<Nothing>());
+    } else {
+      Deliver<R>(call, std::apply(run, arguments));
+    }
+  });
+}
+
+}  // namespace tandem::rpc::remote::internal
+
+#endif  // TANDEM_RPC_REMOTE_CALL_SERVE_H_

@@ -1,0 +1,66 @@
+#ifndef TANDEM_TESTS_RPC_REMOTE_CLUSTER_H_
+#define TANDEM_TESTS_RPC_REMOTE_CLUSTER_H_
+
+// Workers of one process, for tests of what they do with each other over real connections.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "rpc/remote/agent/agent.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::rpc::remote::testing {
+
+// How long a test waits for what must happen: far more than it takes.
+inline constexpr absl::Duration kPatience = absl::Seconds(30);
+
+// Looks again and again until `holds`; false when it does not within kPatience.
+inline bool Eventually(const std::function<bool()>& holds) {
+  const absl::Time give_up = absl::Now() + kPatience;
+  while (!holds()) {
+    if (absl::Now() > give_up) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+class Cluster {
+ public:
+  // `transport` as AgentOptions has it, or "unix".
+  explicit Cluster(std::string transport = "grpc") : transport_(std::move(transport)) {}
+  ~Cluster() {
+    for (auto& agent : agents_) {
+      if (agent != nullptr) agent->ShutdownNow();
+    }
+  }
+
+  Agent& Add(Functions functions, AgentOptions options = {}) {
+    if (options.name.empty()) options.name = absl::StrCat("worker/", agents_.size());
+    options.transport = transport_ == "unix" ? "grpc" : transport_;
+    if (transport_ == "unix")
+      options.listen = absl::StrCat("unix:", directory_of_sockets_.File(absl::StrCat(agents_.size())));
+    auto agent = Agent::Start(std::move(options), &directory, std::move(functions));
+    TANDEM_CHECK_MSG(agent.ok(), agent.status().ToString());
+    agents_.push_back(*std::move(agent));
+    return *agents_.back();
+  }
+  Agent& operator[](size_t i) { return *agents_[i]; }
+  void Kill(size_t i) { agents_[i].reset(); }
+
+  MemoryDirectory directory;
+
+ private:
+  const std::string transport_;
+  tandem::testing::TempDir directory_of_sockets_;
+  std::vector<std::unique_ptr<Agent>> agents_;
+};
+
+}  // namespace tandem::rpc::remote::testing
+
+#endif  // TANDEM_TESTS_RPC_REMOTE_CLUSTER_H_

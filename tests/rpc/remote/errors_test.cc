@@ -1,0 +1,248 @@
+// Each line of the table of errors in docs/rpc.md, but for those that need a process to crash
+// (remote_process_test).
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "rpc/remote/agent/agent.h"
+#include "tests/rpc/remote/cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc::remote {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using testing::Cluster;
+using testing::Eventually;
+using ::testing::HasSubstr;
+using testing::kPatience;
+
+constexpr Function<int64_t(int64_t)> kPlain{"plain"};
+constexpr Function<int32_t(int32_t)> kPlainAsSomebodyElseHasIt{"plain"};
+constexpr Function<void(int64_t)> kThrow{"throw"};
+constexpr Function<void()> kWait{"wait"};
+constexpr Function<void()> kWaitInline{"wait_inline"};
+constexpr Function<int64_t(Tensor)> kSize{"size"};
+constexpr Function<Tensor(int64_t)> kMake{"make"};
+constexpr Function<void()> kMissing{"missing"};
+
+class RemoteErrorsTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  RemoteErrorsTest() : cluster(GetParam()) {}
+  ~RemoteErrorsTest() override {
+    if (!release.HasBeenNotified()) release.Notify();
+  }
+
+  Functions Usual() {
+    Functions functions;
+    functions.Add(kPlain, [](int64_t value) { return value; });
+    functions.Add(kThrow, [](int64_t what) {
+      if (what == 0) throw std::runtime_error("out of luck");
+      if (what == 1) throw 17;
+      throw std::bad_alloc();
+    });
+    functions.Add(kWait, [this](const Context& context) {
+      ++running;
+      while (!context.IsCancelled() && !release.WaitForNotificationWithTimeout(absl::Milliseconds(1))) {
+      }
+      if (context.IsCancelled()) ++saw_cancellation;
+    });
+    functions.Add(kSize, [](const Tensor& tensor) { return static_cast<int64_t>(tensor.bytes()); });
+    functions.Add(kMake, [](int64_t bytes) { return Tensor::Allocate(DType::kU8, {bytes}); });
+    return functions;
+  }
+
+  std::atomic<int> running{0}, saw_cancellation{0};
+  absl::Notification release;
+  Cluster cluster;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, RemoteErrorsTest, ::testing::Values("grpc", "unix", "shm"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(RemoteErrorsTest, ACalleeThatNeverRegistersIsNamedWithThoseWhoDid) {
+  Agent& a = cluster.Add(Usual());
+  EXPECT_THAT(a.RpcSync(To("worker/7", {.timeout = absl::Milliseconds(50)}), kPlain, 1),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("worker/7: plain: it has not registered within"),
+                             HasSubstr("there: worker/0"))));
+}
+
+TEST_P(RemoteErrorsTest, ADeadCalleeIsUnavailable) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  TANDEM_ASSERT_OK(a.RpcSync("worker/1", kPlain, 1));
+  Future<void> under_way = a.RpcAsync("worker/1", kWait);
+  ASSERT_TRUE(Eventually([this] { return running == 1; }));
+  // Its lease runs out, although its connection seems well: a machine that fell silent.
+  cluster.directory.Forget("worker/1");
+  EXPECT_THAT(under_way.Wait(kPatience), StatusIs(absl::StatusCode::kUnavailable,
+                                                  HasSubstr("worker/1: wait: it has left, or was silent")));
+  EXPECT_TRUE(Eventually([this] { return saw_cancellation == 1; })) << "the callee is told, should it live";
+}
+
+TEST_P(RemoteErrorsTest, ASlowCalleeMeetsTheDeadline) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  for (const char* to : {"worker/0", "worker/1"}) {
+    const int before = saw_cancellation;
+    EXPECT_THAT(a.RpcSync(To(to, {.timeout = absl::Milliseconds(200)}), kWait),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(absl::StrCat(to, ": wait: "))));
+    EXPECT_TRUE(Eventually([&] { return saw_cancellation > before; })) << to;
+  }
+}
+
+TEST_P(RemoteErrorsTest, AnotherVersionOfTheProtocolIsNamedByBothSides) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual(), {.protocol = 7});
+  EXPECT_THAT(
+      a.RpcSync("worker/1", kPlain, 1),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("worker/1: plain: worker/1 speaks version 7 of remote calls, worker/0 version 1")));
+}
+
+TEST_P(RemoteErrorsTest, ASignatureThatDiffersIsNamedByBothSides) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  for (const char* to : {"worker/0", "worker/1"}) {
+    EXPECT_THAT(a.RpcSync(to, kPlainAsSomebodyElseHasIt, 1),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("the signatures differ: worker/0 calls plain(i32) -> i32"),
+                               HasSubstr("has plain(i64) -> i64"), HasSubstr(to))));
+  }
+}
+
+TEST_P(RemoteErrorsTest, AMissingFunctionIsNamedWithThoseThereAre) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  for (const char* to : {"worker/0", "worker/1"}) {
+    EXPECT_THAT(
+        a.RpcSync(to, kMissing),
+        StatusIs(absl::StatusCode::kUnimplemented,
+                 HasSubstr(absl::StrCat(to, ": missing: there is no such function; there is make, plain"))));
+  }
+}
+
+TEST_P(RemoteErrorsTest, ACalleeThatThrowsIsInternalWithWhatItSaid) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  for (const char* to : {"worker/0", "worker/1"}) {
+    EXPECT_THAT(a.RpcSync(to, kThrow, 0),
+                StatusIs(absl::StatusCode::kInternal,
+                         ::testing::StrEq(absl::StrCat(to, ": throw: it threw an exception: out of luck"))));
+    EXPECT_THAT(a.RpcSync(to, kThrow, 1),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("of an unknown type")));
+    EXPECT_THAT(a.RpcSync(to, kThrow, 2), StatusIs(absl::StatusCode::kInternal, HasSubstr("bad_alloc")));
+  }
+}
+
+TEST_P(RemoteErrorsTest, AnArgumentOfNoBytesIsAnArgument) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t size,
+                              a.RpcSync("worker/1", kSize, Tensor::Allocate(DType::kU8, {0})));
+  EXPECT_EQ(size, 0);
+}
+
+// Memory that is there when it is looked at, and not before.
+Tensor Untouched(size_t bytes) {
+  std::shared_ptr<char> memory(static_cast<char*>(std::calloc(bytes, 1)), [](char* p) { std::free(p); });
+  return Tensor::Over(memory, DType::kU8, {static_cast<int64_t>(bytes)});
+}
+
+TEST_P(RemoteErrorsTest, AnArgumentOf2GigabytesIsRefusedWithTheLimit) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  EXPECT_THAT(
+      a.RpcSync("worker/1", kSize, Untouched(size_t{2} << 30)),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(HasSubstr("worker/1: size: "), HasSubstr("exceeds the channel's limit of 1073741824"))));
+  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kPlain, 1));
+}
+
+TEST_P(RemoteErrorsTest, AResultBeyondTheLimitIsRefusedAndTheConnectionGoesOn) {
+  Agent& a = cluster.Add(Usual(), {.max_message_bytes = 1 << 20});
+  cluster.Add(Usual(), {.max_message_bytes = 1 << 20});
+  EXPECT_THAT(a.RpcSync("worker/1", kMake, 2 << 20),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("worker/1: make: an answer of")));
+  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kPlain, 1));
+}
+
+TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItRuns) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  for (const char* to : {"worker/0", "worker/1"}) {
+    const int before = saw_cancellation, ran = running;
+    Future<void> future = a.RpcAsync(to, kWait);
+    ASSERT_TRUE(Eventually([&] { return running > ran; }));
+    future.Cancel();
+    EXPECT_THAT(future.Wait(kPatience),
+                StatusIs(absl::StatusCode::kCancelled,
+                         HasSubstr(absl::StrCat(to, ": wait: the call was cancelled"))));
+    EXPECT_TRUE(Eventually([&] { return saw_cancellation > before; })) << to;
+  }
+}
+
+TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItIsQueuedAndNeverRuns) {
+  Agent& a = cluster.Add(Usual());
+  Agent& b = cluster.Add(Usual(), {.threads = 1});
+  Future<void> first = a.RpcAsync("worker/1", kWait);
+  ASSERT_TRUE(Eventually([this] { return running == 1; }));
+  Future<void> second = a.RpcAsync("worker/1", kWait);
+  ASSERT_TRUE(Eventually([&b] { return b.queued_calls() == 1; }));
+  second.Cancel();
+  EXPECT_THAT(second.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled));
+  first.Cancel();
+  EXPECT_TRUE(Eventually([&b] { return b.queued_calls() == 0; }));
+  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kPlain, 1));
+  EXPECT_EQ(running, 1);
+}
+
+TEST_P(RemoteErrorsTest, ACallIsCancelledBeforeItsCalleeHasRegistered) {
+  Agent& a = cluster.Add(Usual());
+  Future<int64_t> future = a.RpcAsync("worker/1", kPlain, 1);
+  future.Cancel();
+  EXPECT_THAT(future.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled, HasSubstr("worker/1: plain: ")));
+}
+
+TEST_P(RemoteErrorsTest, CancellingReachesTheEndOfAChainOfCalls) {
+  constexpr Function<void(std::string)> kForward{"forward"};
+  Functions functions;
+  functions.Add(kForward, [](const Context& context, const std::string& to) {
+    return context.agent().RpcSync(To(to, {.cancel = context.stop_token()}), kWait);
+  });
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(std::move(functions));
+  cluster.Add(Usual());
+  Future<void> future = a.RpcAsync("worker/1", kForward, "worker/2");
+  ASSERT_TRUE(Eventually([this] { return running == 1; }));
+  future.Cancel();
+  EXPECT_TRUE(Eventually([this] { return saw_cancellation == 1; }));
+}
+
+TEST_P(RemoteErrorsTest, AFullQueueRefusesWithItsLimit) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual(), {.threads = 1, .max_queued_calls = 8, .max_queued_calls_per_caller = 4});
+  std::vector<Future<void>> waiting = {a.RpcAsync("worker/1", kWait)};
+  ASSERT_TRUE(Eventually([this] { return running == 1; }));
+  for (int i = 0; i < 4; ++i) waiting.push_back(a.RpcAsync("worker/1", kWait));
+  EXPECT_THAT(a.RpcSync("worker/1", kPlain, 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("worker/1: plain: its queue has 4 calls of this caller waiting")));
+  // Another caller has its own.
+  Agent& c = cluster.Add(Usual());
+  Future<int64_t> other = c.RpcAsync("worker/1", kPlain, 5);
+  release.Notify();
+  TANDEM_EXPECT_OK(other.Wait(kPatience));
+  TANDEM_EXPECT_OK(WaitAll(waiting, kPatience));
+}
+
+}  // namespace
+}  // namespace tandem::rpc::remote

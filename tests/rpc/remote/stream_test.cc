@@ -1,0 +1,193 @@
+#include "rpc/remote/stream/stream.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/rpc/remote/cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc::remote {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using testing::Cluster;
+using testing::Eventually;
+using ::testing::HasSubstr;
+using testing::kPatience;
+
+constexpr StreamFunction<void, int64_t, int64_t> kNumbers{"numbers"};
+constexpr StreamFunction<int64_t, int64_t> kSum{"sum"};
+constexpr StreamFunction<Tensor, Tensor, int64_t> kScale{"scale"};
+constexpr StreamFunction<void, int64_t> kForever{"forever"};
+constexpr StreamFunction<int64_t, void> kSink{"sink"};
+constexpr StreamFunction<void, std::string, int64_t> kNumbersAsSomebodyElseHasThem{"numbers"};
+
+class StreamTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  StreamTest() : cluster(GetParam()) {
+    Functions functions;
+    AddStream(functions, kNumbers,
+              [this](ServerStream<void, int64_t>& stream, int64_t count) -> absl::Status {
+                for (int64_t i = 0; i < count; ++i) {
+                  TANDEM_RETURN_IF_ERROR(stream.Write(i));
+                  ++written;
+                }
+                if (count == 13) return absl::OutOfRangeError("unlucky");
+                return absl::OkStatus();
+              });
+    AddStream(functions, kSum, [](ServerStream<int64_t, int64_t>& stream) -> absl::Status {
+      int64_t sum = 0;
+      while (true) {
+        TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> value, stream.Read());
+        if (!value.has_value()) break;
+        sum += *value;
+      }
+      return stream.Write(sum);
+    });
+    AddStream(functions, kScale, [](ServerStream<Tensor, Tensor>& stream, int64_t factor) -> absl::Status {
+      while (true) {
+        TANDEM_ASSIGN_OR_RETURN(std::optional<Tensor> tensor, stream.Read());
+        if (!tensor.has_value()) return absl::OkStatus();
+        TANDEM_ASSIGN_OR_RETURN(const auto values, tensor->mutable_values<float>());
+        for (float& value : values) value *= static_cast<float>(factor);
+        TANDEM_RETURN_IF_ERROR(stream.Write(*tensor));
+      }
+    });
+    AddStream(functions, kForever, [this](ServerStream<void, int64_t>& stream) -> absl::Status {
+      absl::Status status;
+      while (status.ok()) {
+        status = stream.Write(int64_t{1});
+        if (status.ok()) ++written;
+      }
+      saw_cancellation = stream.IsCancelled();
+      return status;
+    });
+    AddStream(functions, kSink, [this](ServerStream<int64_t, void>& stream) -> absl::Status {
+      if (!Eventually([this] { return open.load(); })) return absl::InternalError("never opened");
+      while (true) {
+        TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> value, stream.Read());
+        if (!value.has_value()) return absl::OkStatus();
+      }
+    });
+    cluster.Add({});
+    cluster.Add(std::move(functions));
+  }
+
+  std::atomic<int> written{0};
+  std::atomic<bool> saw_cancellation{false}, open{false};
+  Cluster cluster;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, StreamTest, ::testing::Values("grpc", "shm"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(StreamTest, TheServerGivesItemsInOrder) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kNumbers, 1000));
+  for (int64_t i = 0; i < 1000; ++i) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::optional<int64_t> value, stream->Read());
+    ASSERT_EQ(value, i);
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::optional<int64_t> end, stream->Read());
+  EXPECT_FALSE(end.has_value());
+}
+
+TEST_P(StreamTest, TheClientGivesItemsAndGetsAResult) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kSum));
+  for (int64_t i = 1; i <= 1000; ++i) TANDEM_ASSERT_OK(stream->Write(i));
+  TANDEM_ASSERT_OK(stream->EndWrites());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::optional<int64_t> sum, stream->Read());
+  EXPECT_EQ(sum, 500500);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::optional<int64_t> end, stream->Read());
+  EXPECT_FALSE(end.has_value());
+}
+
+TEST_P(StreamTest, BothGiveItemsAtTheSameTime) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kScale, 3));
+  constexpr int kItems = 300;
+  std::thread writer([&stream] {
+    for (int i = 0; i < kItems; ++i) {
+      TANDEM_EXPECT_OK(stream->Write(Tensor::Of(std::vector<float>(1000, static_cast<float>(i)))));
+    }
+    TANDEM_EXPECT_OK(stream->EndWrites());
+  });
+  for (int i = 0; i < kItems; ++i) {
+    const absl::StatusOr<std::optional<Tensor>> tensor = stream->Read();
+    TANDEM_EXPECT_OK(tensor);
+    if (!tensor.ok() || !tensor->has_value()) break;
+    EXPECT_EQ((*tensor)->values<float>()->at(999), 3.0f * static_cast<float>(i));
+  }
+  writer.join();
+}
+
+TEST_P(StreamTest, AnErrorComesBehindTheItems) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kNumbers, 13));
+  for (int64_t i = 0; i < 13; ++i) TANDEM_ASSERT_OK(stream->Read());
+  EXPECT_THAT(stream->Read(),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("worker/1: numbers: unlucky")));
+}
+
+TEST_P(StreamTest, AServerDoesNotRunAheadOfASlowReader) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kForever));
+  // What both ends may hold, and not an item more, however long nobody reads.
+  ASSERT_TRUE(Eventually([this] { return written >= 64; }));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_LE(written, 64 + 64 + 32);
+  for (int i = 0; i < 500; ++i) TANDEM_ASSERT_OK(stream->Read());
+  EXPECT_GE(written, 500);
+}
+
+TEST_P(StreamTest, AClientDoesNotRunAheadOfASlowServer) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kSink));
+  std::atomic<int> sent{0};
+  std::thread writer([&] {
+    for (int i = 0; i < 1000; ++i) {
+      TANDEM_EXPECT_OK(stream->Write(int64_t{1}));
+      ++sent;
+    }
+    TANDEM_EXPECT_OK(stream->EndWrites());
+  });
+  ASSERT_TRUE(Eventually([&] { return sent >= 64; }));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_LE(sent, 4 * 64);
+  open = true;
+  writer.join();
+  TANDEM_EXPECT_OK(stream->Read());
+}
+
+TEST_P(StreamTest, AClientThatGoesEndsTheStream) {
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kForever));
+    TANDEM_ASSERT_OK(stream->Read());
+  }
+  EXPECT_TRUE(Eventually([this] { return saw_cancellation.load(); }));
+}
+
+TEST_P(StreamTest, AServerThatGoesEndsTheStream) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kForever));
+  TANDEM_ASSERT_OK(stream->Read());
+  cluster.Kill(1);
+  absl::Status end;
+  for (int i = 0; i < 1000 && end.ok(); ++i) end = stream->Read().status();
+  EXPECT_FALSE(end.ok()) << "a named error, not a hang";
+  EXPECT_THAT(end.message(), HasSubstr("worker/1"));
+}
+
+TEST_P(StreamTest, ItemsOfAnotherTypeAreRefusedByBothSignatures) {
+  EXPECT_THAT(OpenStream(cluster[0], "worker/1", kNumbersAsSomebodyElseHasThem, 1).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       ::testing::AllOf(HasSubstr("numbers(i64) -> stream<void, string>"),
+                                        HasSubstr("numbers(i64) -> stream<void, i64>"))));
+}
+
+TEST_P(StreamTest, AStreamToOneselfIsAStream) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[1], "worker/1", kNumbers, 100));
+  for (int64_t i = 0; i < 100; ++i) TANDEM_ASSERT_OK(stream->Read());
+}
+
+}  // namespace
+}  // namespace tandem::rpc::remote

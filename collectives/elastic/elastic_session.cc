@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "collectives/store/memory_store.h"
 #include "collectives/store/remote_store.h"
 #include "rpc/channel.h"
 
@@ -176,9 +177,13 @@ absl::Status ElasticSession::Connect(ElasticRound* round, Watch* watch) {
   group.epoch = a.epoch;
   group.timeout = std::min(group.timeout, options_.connect_timeout);
   group.still_wanted = [watch] { return watch->over(); };
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
-  round->store_ =
-      std::make_shared<RemoteStore>(std::move(channel), std::min(options_.connect_timeout, absl::Seconds(5)));
+  if (a.world_size == 1) {
+    round->store_ = std::make_shared<MemoryStore>();  // there is nobody to meet
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
+    round->store_ =
+        std::make_shared<RemoteStore>(std::move(channel), std::min(options_.connect_timeout, absl::Seconds(5)));
+  }
   TANDEM_ASSIGN_OR_RETURN(round->group_, InitProcessGroup(round->store_.get(), group));
   watch->SetGroup(round->group_.get());
   return watch->over();

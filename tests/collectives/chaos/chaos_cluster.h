@@ -1,0 +1,62 @@
+#ifndef TANDEM_TESTS_COLLECTIVES_CHAOS_CHAOS_CLUSTER_H_
+#define TANDEM_TESTS_COLLECTIVES_CHAOS_CHAOS_CLUSTER_H_
+
+// Two nodes and an etcd cluster of three members: network namespaces on a bridge where this machine gives
+// them out, else plain processes, between which no cable can be pulled.
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/testing/etcd_server.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::collectives {
+
+// Not thread-safe. Whatever it has started ends with it.
+class ChaosCluster {
+ public:
+  static constexpr int kNodes = 2;
+
+  // `command`: of a node's launcher, in which "{etcd}" and "{host}" are replaced.
+  explicit ChaosCluster(std::vector<std::string> command);
+  ~ChaosCluster();
+
+  // Whether there is an etcd cluster; why not, in words, otherwise.
+  const std::string& trouble() const { return trouble_; }
+  bool has_cables() const { return has_cables_; }
+
+  void StartNode(int node);
+  // SIGKILL to the launcher: its workers go with it.
+  void KillNode(int node);
+  void SignalNode(int node, int signal);
+  // Waits for the launcher's end; its exit code, 128 + signal, or -1 after `seconds`.
+  int AwaitEnd(int node, int seconds);
+  bool NodeRuns(int node);
+  std::vector<pid_t> Workers(int node) const;
+  void Cut(int node);
+  void Mend(int node);
+  testing::EtcdServer& etcd(int member) { return *etcd_[member]; }
+  // Of the job, still in etcd; -1 if that cannot be told.
+  int KeysLeft() const;
+  std::string LastLines(int node) const;
+
+ private:
+  bool MakeCables();
+
+  std::vector<std::string> command_;
+  std::string trouble_;
+  bool has_cables_ = false;
+  std::string bridge_, outside_ = "127.0.0.1";
+  std::string spaces_[kNodes], cables_[kNodes], hosts_[kNodes];
+  std::vector<std::unique_ptr<testing::EtcdServer>> etcd_;
+  std::string url_;
+  testing::TempDir directory_;
+  pid_t launchers_[kNodes] = {-1, -1};
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_TESTS_COLLECTIVES_CHAOS_CHAOS_CLUSTER_H_

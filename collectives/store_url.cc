@@ -128,6 +128,7 @@ absl::StatusOr<std::unique_ptr<OpenedStore>> OpenStoreUrl(absl::string_view url,
     env.world_size = world_size;
     TANDEM_ASSIGN_OR_RETURN(EtcdOptions options, ParseEtcdUrl(plain));
     options.call_timeout = std::min(timeout, options.call_timeout);
+    options.open_timeout = timeout;
     TANDEM_ASSIGN_OR_RETURN(opened->own_, EtcdStore::Open(std::move(options)));
   } else {
     return absl::InvalidArgumentError(absl::StrCat(context, " has an unknown form", kForms));

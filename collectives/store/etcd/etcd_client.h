@@ -28,6 +28,7 @@ struct EtcdOptions {
   absl::Duration lease = absl::Seconds(30);  // when no process of the job has lived for so long, its keys go
   // Of a call without a time-out of its own.
   absl::Duration call_timeout = absl::Seconds(30);
+  absl::Duration open_timeout = absl::Seconds(30);  // of the first call: etcd may be starting as well
 };
 
 // "etcd://[user@]host:port[,host:port...]/prefix[?ca=FILE&cert=FILE&key=FILE&name=NAME&lease=SECONDS]"; any

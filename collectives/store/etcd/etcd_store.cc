@@ -54,12 +54,14 @@ EtcdStore::EtcdStore(std::unique_ptr<EtcdClient> client)
     : client_(std::move(client)),
       base_(absl::StrCat(client_->options().prefix, "/")),
       client_id_(RandomName()),
-      watcher_(client_.get(), base_) {}
+      watcher_(client_.get(), base_),
+      timeout_(client_->options().open_timeout) {}
 
 absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(EtcdOptions options) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<EtcdClient> client, EtcdClient::Connect(std::move(options)));
   std::unique_ptr<EtcdStore> store(new EtcdStore(std::move(client)));
   TANDEM_RETURN_IF_ERROR(Annotate(store->JoinLease(), "opening the store in etcd"));
+  store->timeout_ = store->client_->options().call_timeout;
   store->keeper_ = std::thread([self = store.get()] { self->KeepAlive(); });
   return store;
 }
@@ -74,7 +76,7 @@ EtcdStore::~EtcdStore() {
 
 absl::Status EtcdStore::JoinLease() {
   const std::string key = base_ + "lease";
-  const absl::Time deadline = absl::Now() + client_->options().call_timeout;
+  const absl::Time deadline = absl::Now() + timeout_;
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(const Held held, Read(key));
     if (held.value.has_value()) {
@@ -141,7 +143,7 @@ absl::Status EtcdStore::Usable() const {
 absl::Status EtcdStore::Call(absl::string_view method, const google::protobuf::MessageLite& request,
                              google::protobuf::MessageLite* response) {
   TANDEM_RETURN_IF_ERROR(Usable());
-  const absl::Status status = client_->Call(method, request, response, client_->options().call_timeout);
+  const absl::Status status = client_->Call(method, request, response, timeout_);
   if (absl::StrContains(status.message(), "requested lease not found")) {
     absl::MutexLock lock(&mutex_);
     lost_ = absl::FailedPreconditionError(

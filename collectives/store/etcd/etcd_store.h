@@ -44,7 +44,7 @@ namespace tandem::collectives {
 // InvalidArgument.
 class EtcdStore final : public Store {
  public:
-  // Blocks until etcd answers, at most options.call_timeout.
+  // Blocks until etcd answers, at most options.open_timeout.
   static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(EtcdOptions options);
   ~EtcdStore() override;
 
@@ -101,6 +101,7 @@ class EtcdStore final : public Store {
   const std::string base_;       // "<prefix>/"
   const std::string client_id_;  // random
   EtcdWatcher watcher_;
+  absl::Duration timeout_;  // of a call; constant once opened
   int64_t lease_ = 0;
 
   mutable absl::Mutex mutex_;

@@ -213,7 +213,7 @@ TEST_F(EtcdStoreTest, TlsWithCertificatesOfBothSides) {
   TANDEM_EXPECT_OK(store->Set("a", "1"));
   // Without a certificate of its own a client is refused, in time.
   TANDEM_ASSERT_OK_AND_ASSIGN(EtcdOptions bare, ParseEtcdUrl(url));
-  bare.call_timeout = absl::Milliseconds(500);
+  bare.open_timeout = absl::Milliseconds(500);
   EXPECT_THAT(EtcdStore::Open(bare).status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr(server->address())));
 }

@@ -1,0 +1,108 @@
+#include "collectives/directory/store_directory.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/store/memory_store.h"
+#include "rpc/remote/agent/agent.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::collectives {
+namespace {
+
+using rpc::remote::Agent;
+using rpc::remote::Function;
+using rpc::remote::Functions;
+using rpc::remote::Member;
+using tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kLease = absl::Milliseconds(400);
+
+class StoreDirectoryTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<StoreDirectory> Open() {
+    auto directory = StoreDirectory::Open(&store, {.lease = kLease});
+    TANDEM_CHECK_MSG(directory.ok(), directory.status().ToString());
+    return *std::move(directory);
+  }
+  template <typename Holds>
+  bool Eventually(Holds holds) {
+    const absl::Time give_up = absl::Now() + kPatience;
+    while (!holds()) {
+      if (absl::Now() > give_up) return false;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return true;
+  }
+  static Member Worker(int index, uint64_t incarnation) {
+    return {absl::StrCat("worker/", index), absl::StrCat("127.0.0.1:", 4000 + index), incarnation};
+  }
+
+  MemoryStore store;
+};
+
+TEST_F(StoreDirectoryTest, JoinersAndLeaversAreSeenByAll) {
+  auto a = Open(), b = Open();
+  TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Member seen, b->Lookup("worker/0", kPatience));
+  EXPECT_EQ(seen, Worker(0, 11));
+  TANDEM_ASSERT_OK(b->Register(Worker(1, 12)));
+  EXPECT_TRUE(Eventually([&] { return a->List().size() == 2; }));
+  TANDEM_ASSERT_OK(a->Unregister(Worker(0, 11)));
+  EXPECT_TRUE(Eventually([&] { return b->List().count("worker/0") == 0; }));
+  EXPECT_THAT(b->Lookup("worker/0", absl::Milliseconds(1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("there: worker/1")));
+}
+
+TEST_F(StoreDirectoryTest, MembersStayWhileTheyLiveAndGoWithTheirLease) {
+  auto a = Open(), b = Open();
+  TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
+  ASSERT_TRUE(Eventually([&] { return b->List().size() == 1; }));
+  absl::SleepFor(3 * kLease);
+  EXPECT_EQ(b->List().size(), 1);
+  a.reset();  // as if its process had died
+  EXPECT_TRUE(Eventually([&] { return b->List().empty(); }));
+  EXPECT_TRUE(Eventually([&] { return Open()->List().empty(); })) << "for newcomers too";
+}
+
+TEST_F(StoreDirectoryTest, ANameIsTakenWhileItsOwnerLives) {
+  auto a = Open(), b = Open();
+  TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
+  EXPECT_THAT(b->Register(Worker(0, 22)),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("a living worker/0 at 127.0.0.1:4000")));
+  a.reset();
+  TANDEM_ASSERT_OK(b->Register(Worker(0, 22)));
+  EXPECT_TRUE(Eventually([&] {
+    const auto members = b->List();
+    return members.size() == 1 && members.begin()->second.incarnation == 22;
+  }));
+}
+
+TEST_F(StoreDirectoryTest, WhoWasTakenForDeadRegistersAgain) {
+  auto a = Open(), b = Open();
+  TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
+  TANDEM_ASSERT_OK(store.Set("rpc/member/worker/0", ""));
+  EXPECT_TRUE(Eventually([&] { return !store.Get("rpc/member/worker/0", kPatience)->empty(); }));
+  EXPECT_TRUE(Eventually([&] { return b->List().size() == 1; }));
+}
+
+TEST_F(StoreDirectoryTest, AgentsFindEachOtherThroughAStore) {
+  constexpr Function<int64_t(int64_t)> kDouble{"double"};
+  auto a = Open(), b = Open();
+  Functions functions;
+  functions.Add(kDouble, [](int64_t value) { return 2 * value; });
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto caller, Agent::Start({.name = "actor/0"}, a.get(), Functions()));
+  auto early = caller->RpcAsync("learner/0", kDouble, 21);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto callee,
+                              Agent::Start({.name = "learner/0"}, b.get(), std::move(functions)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t doubled, early.Wait(kPatience));
+  EXPECT_EQ(doubled, 42);
+}
+
+}  // namespace
+}  // namespace tandem::collectives

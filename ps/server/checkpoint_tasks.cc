@@ -186,7 +186,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
     absl::StatusOr<std::shared_ptr<ServerTable>> table = FindTable(name);
     to.table = table.ok() ? *table
                           : std::make_shared<ServerTable>(files.front()->header().config(), nullptr,
-                                                          &buffers_, options_.index == 0);
+                                                          &buffers_, &helpers_, options_.index == 0);
     const v1::TableConfig config = to.table->config();
     TANDEM_ASSIGN_OR_RETURN(to.storage, NewStorage(config));
     const uint64_t made = to.storage->rows();

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/ipc/futex.h"
 #include "base/status.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "ps/server/server_core.h"
@@ -25,6 +26,7 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
     : options_(options),
       started_(options.clock->Now()),
       shard_map_(ShardMap::Even(options.num_servers, options.num_buckets)),
+      helpers_(ipc::UsableProcessors() - 1),
       lot_(options.clock),
       executor_(options.threads),
       background_(1) {
@@ -166,7 +168,8 @@ absl::Status ParameterServer::Impl::CreateTable(const v1::TableConfig& config) {
   }
   // Only this thread creates tables, so the name is still free below.
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableStorage> storage, NewStorage(config));
-  auto table = std::make_shared<ServerTable>(config, std::move(storage), &buffers_, options_.index == 0);
+  auto table =
+      std::make_shared<ServerTable>(config, std::move(storage), &buffers_, &helpers_, options_.index == 0);
   absl::MutexLock lock(&tables_mutex_);
   tables_.emplace(config.name(), std::move(table));
   return absl::OkStatus();

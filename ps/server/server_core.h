@@ -24,6 +24,7 @@
 #include "ps/server/executor.h"
 #include "ps/server/fence.h"
 #include "ps/server/gate.h"
+#include "ps/server/helper_threads.h"
 #include "ps/server/parameter_server.h"
 #include "ps/server/parking_lot.h"
 #include "ps/server/server_table.h"
@@ -104,6 +105,7 @@ class ParameterServer::Impl {
   const absl::Time started_;
   const ShardMap shard_map_;
   BufferPool buffers_;
+  HelperThreads helpers_;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> parked_bytes_{0};  // of calls in lot_
 

@@ -36,9 +36,10 @@ uint64_t StalenessOf(uint64_t version, uint64_t pulled_version) {
 }  // namespace
 
 ServerTable::ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers,
-                         bool places)
+                         Helpers* helpers, bool places)
     : created_config_(std::move(config)),
       buffers_(buffers),
+      helpers_(helpers),
       places_(places),
       mode_(created_config_.update_mode()),
       storage_(std::move(storage)),
@@ -257,7 +258,7 @@ absl::StatusOr<uint64_t> ServerTable::ApplyMerged(TableStorage& storage,
   }
   const trace::Span traced(kTraceApply, static_cast<int64_t>(rows), static_cast<int64_t>(parts));
   // The lowest rank's factor, even if it brought no rows to this server: every server must use the same.
-  ApplyOptions options{.learning_rate_factor = pushes.front()->learning_rate_factor};
+  ApplyOptions options{.learning_rate_factor = pushes.front()->learning_rate_factor, .helpers = helpers_};
   // Without rows, too: the table's clock must be the same on every server.
   if (parts == 0) return storage.Apply({}, nullptr, options);
   if (parts == 1) {

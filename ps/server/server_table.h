@@ -51,9 +51,10 @@ class ServerTable {
   // tables.
   using Waiter = std::function<void()>;
 
-  // `places`: this server gives the pushes of a GBA table their places (a job's server 0).
+  // `places`: this server gives the pushes of a GBA table their places (a job's server 0). `helpers` take
+  // part in its updates.
   ServerTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage, BufferPool* buffers,
-              bool places);
+              Helpers* helpers, bool places);
 
   const std::string& name() const { return created_config_.name(); }
   uint32_t dim() const { return created_config_.dim(); }
@@ -162,6 +163,7 @@ class ServerTable {
 
   const v1::TableConfig created_config_;
   BufferPool* const buffers_;
+  Helpers* const helpers_;
   const bool places_;
   TableCounters counters_;
   std::atomic<uint64_t> version_{0};

@@ -37,6 +37,12 @@ Directory::Members Directory::List() const {
   return members_;
 }
 
+std::optional<Member> Directory::Find(absl::string_view name) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = members_.find(std::string(name));
+  return found == members_.end() ? std::nullopt : std::optional<Member>(found->second);
+}
+
 uint64_t Directory::Watch(Watcher watcher) {
   absl::MutexLock telling(&telling_);
   auto shared = std::make_shared<const Watcher>(std::move(watcher));

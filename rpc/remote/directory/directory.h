@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ class Directory {
   // `timeout`.
   absl::StatusOr<Member> Lookup(absl::string_view name, absl::Duration timeout);
   Members List() const;
+  std::optional<Member> Find(absl::string_view name) const;
   // Runs `watcher` with the members now, and whenever they have changed, one call at a time, until Unwatch.
   uint64_t Watch(Watcher watcher);
   // When it returns the watcher does not run and will not. Not from within the watcher.

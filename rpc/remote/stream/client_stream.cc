@@ -27,6 +27,14 @@ bool ClientStreamCore::ShouldAsk() const { return !asking_ && !end_.has_value() 
 
 void ClientStreamCore::Begin() { Ask(); }
 
+absl::Status ClientStreamCore::CheckServer(Agent* agent) const {
+  if (agent == nullptr) return AgentIsGone();
+  const std::optional<Member> now = agent->directory().Find(server_.name);
+  if (now.has_value() && now->incarnation == server_.incarnation) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      what_, ": its server has left, or was silent for longer than its lease and counts as dead"));
+}
+
 void ClientStreamCore::Ask() {
   uint64_t first;
   {
@@ -37,12 +45,12 @@ void ClientStreamCore::Ask() {
   }
   const absl::Duration left = deadline_ - absl::Now();
   const References::Use use(references_.get());
-  if (use.agent() == nullptr) return OnBatch(first, AgentIsGone());
+  if (absl::Status there = CheckServer(use.agent()); !there.ok()) return OnBatch(first, std::move(there));
   if (left <= absl::ZeroDuration()) {
     return OnBatch(first, absl::OutOfRangeError("the stream's time is over (CallSettings::timeout)"));
   }
   use.agent()
-      ->RpcAsync(To(server_, {.timeout = std::min(left, kStreamPoll)}), kStreamRead, number_, first)
+      ->RpcAsync(To(server_.name, {.timeout = std::min(left, kStreamPoll)}), kStreamRead, number_, first)
       .Then([self = shared_from_this(), first](const absl::StatusOr<StreamBatch>& batch) {
         self->OnBatch(first, batch);
       });
@@ -72,7 +80,7 @@ void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch
   // So that the server can forget it.
   const References::Use use(references_.get());
   if (use.agent() != nullptr)
-    use.agent()->RpcAsync(To(server_, {.timeout = kStreamPoll}), kStreamCancel, number_);
+    use.agent()->RpcAsync(To(server_.name, {.timeout = kStreamPoll}), kStreamCancel, number_);
 }
 
 absl::Status ClientStreamCore::EndLocked() const { return end_.value_or(absl::OkStatus()); }
@@ -144,9 +152,10 @@ void ClientStreamCore::SendNext() {
   const uint64_t first = out_next_;
   mutex_.Unlock();
   const References::Use use(references_.get());
-  if (use.agent() == nullptr) return OnSent(AgentIsGone());
+  if (absl::Status there = CheckServer(use.agent()); !there.ok()) return OnSent(std::move(there));
   use.agent()
-      ->RpcAsync(To(server_, {.timeout = kStreamPoll}), kStreamWrite, number_, first, std::move(items), last)
+      ->RpcAsync(To(server_.name, {.timeout = kStreamPoll}), kStreamWrite, number_, first, std::move(items),
+                 last)
       .Then([self = shared_from_this()](const absl::Status& status) { self->OnSent(status); });
 }
 
@@ -175,7 +184,7 @@ void ClientStreamCore::Cancel(absl::Status why) {
   }
   const References::Use use(references_.get());
   if (use.agent() != nullptr)
-    use.agent()->RpcAsync(To(server_, {.timeout = kStreamPoll}), kStreamCancel, number_);
+    use.agent()->RpcAsync(To(server_.name, {.timeout = kStreamPoll}), kStreamCancel, number_);
 }
 
 }  // namespace tandem::rpc::remote

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "rpc/remote/agent/invocations.h"
+#include "rpc/remote/directory/directory.h"
 #include "rpc/remote/rref/references.h"
 #include "rpc/remote/stream/stream_functions.h"
 
@@ -26,7 +27,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
  public:
   // `what` begins the errors that the function ends with: "worker/1: tokens".
   ClientStreamCore(std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
-                   std::string what, std::string server, uint64_t number, absl::Time deadline)
+                   std::string what, Member server, uint64_t number, absl::Time deadline)
       : references_(std::move(references)),
         what_(std::move(what)),
         server_(std::move(server)),
@@ -50,11 +51,13 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   void SendNext() ABSL_UNLOCK_FUNCTION(mutex_);
   void OnSent(absl::Status status);
   absl::Status EndLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the life of the server that the stream began with is there.
+  absl::Status CheckServer(Agent* agent) const;
   bool ShouldAsk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<References> references_;  // know whether the agent is there
   const std::string what_;
-  const std::string server_;
+  const Member server_;
   const uint64_t number_;
   const absl::Time deadline_;
 

@@ -166,8 +166,10 @@ absl::StatusOr<std::unique_ptr<ClientStream<In, Out>>> OpenStream(
   absl::StatusOr<StreamNumber<In, Out>> number =
       agent.RpcSync(to, function.open(), std::forward<Given>(arguments)...);
   if (!number.ok()) return number.status();
+  const std::optional<Member> server = agent.directory().Find(to.name);
+  if (!server.has_value()) return absl::UnavailableError(absl::StrCat(to.name, " has left"));
   auto core = std::make_shared<ClientStreamCore>(agent.shared_references(), agent.counts(),
-                                                 absl::StrCat(to.name, ": ", function.open().name()), to.name,
+                                                 absl::StrCat(to.name, ": ", function.open().name()), *server,
                                                  number->value, deadline);
   core->Begin();
   return std::make_unique<ClientStream<In, Out>>(std::move(core));

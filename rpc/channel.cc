@@ -22,6 +22,7 @@ struct Waiter {
 absl::StatusOr<Bytes> Channel::Call(absl::string_view method, Bytes request, const CallOptions& options) {
   // Shared with `done`, which may still be leaving its critical section when this function returns.
   auto waiter = std::make_shared<Waiter>();
+  WillHelp();
   CallAsync(method, std::move(request), options, [waiter](absl::StatusOr<Bytes> answer) {
     absl::MutexLock lock(&waiter->mutex);
     waiter->answer = std::move(answer);

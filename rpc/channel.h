@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "google/protobuf/message_lite.h"
+#include "rpc/pieces.h"
 
 namespace tandem::rpc {
 
@@ -29,6 +30,9 @@ struct CallOptions {
   // When a stop is requested the call ends with Cancelled, wherever it is, and the server is told. The thread
   // that requests it may run `done`.
   std::stop_token cancel = {};
+  // Is given a long answer piece by piece, where the transport can: `done` then gets no bytes. Else, and when the
+  // answer is short, it is given nothing.
+  std::shared_ptr<AnswerSink> sink = nullptr;
 };
 
 // Thread-safe. Destroying a channel cancels its outstanding calls (their `done` runs with Cancelled) and
@@ -49,6 +53,10 @@ class Channel {
   // has none: then take memory of your own. Fill it, then hand it to CallAsync as a Slice whose owner is this
   // pointer. 64-byte aligned. Never blocks.
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
+
+  // For a thread that is about to start calls and will then Help, as it must: spares the transport waking a thread of
+  // its own for them.
+  virtual void WillHelp() {}
 
   // For a thread that waits for a call of this channel: receives on its behalf, if the transport can, which
   // spares a hand-over between threads. Returns when `over` says so, at `deadline`, or earlier for any

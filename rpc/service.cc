@@ -1,9 +1,21 @@
 #include "rpc/service.h"
 
+#include <memory>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "rpc/codec/bytes_stream.h"
 
-namespace tandem::rpc::internal {
+namespace tandem::rpc {
+
+void ServerCall::FinishInPieces(std::unique_ptr<AnswerSource> answer) {
+  Bytes whole;
+  const size_t size = answer->size();
+  while (whole.size() < size) whole.Append(answer->Next(size - whole.size()));
+  Finish(std::move(whole));
+}
+
+namespace internal {
 
 absl::Status ParseRequest(const ServerCall& call, google::protobuf::MessageLite* request) {
   BytesInputStream stream(call.request());
@@ -16,4 +28,5 @@ Bytes SerializeResponse(const google::protobuf::MessageLite& response) {
   return Bytes(response.SerializeAsString());
 }
 
-}  // namespace tandem::rpc::internal
+}  // namespace internal
+}  // namespace tandem::rpc

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/bytes.h"
 #include "google/protobuf/message_lite.h"
+#include "rpc/pieces.h"
 
 namespace tandem::rpc {
 
@@ -29,6 +30,9 @@ class ServerCall {
   virtual absl::Time deadline() const = 0;      // InfiniteFuture when the caller set none
   virtual bool IsCancelled() const = 0;         // the caller went away or its deadline passed
   virtual void Finish(absl::StatusOr<Bytes> response) = 0;
+  // The same with an answer that is made while it is sent, where the transport can: then there is never more of it in
+  // memory than is on its way. Elsewhere it is made here.
+  virtual void FinishInPieces(std::unique_ptr<AnswerSource> answer);
   // Runs `hook` once the caller has cancelled the call or is gone: at once if that was so before, never after
   // Finish. Its deadline alone is for the handler to watch. Runs on an RPC thread, or on the canceller's: it
   // must not block. To be called once; the hook must not own the call.

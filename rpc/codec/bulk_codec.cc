@@ -87,7 +87,6 @@ class FieldWalker {
     }
   }
 
- private:
   bool ReadVarint(uint64_t* value) {
     *value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
@@ -100,6 +99,7 @@ class FieldWalker {
     return false;
   }
 
+ private:
   BytesReader reader_;
   size_t size_;
 };
@@ -112,7 +112,7 @@ absl::Status Malformed(const google::protobuf::MessageLite& message, size_t offs
 
 }  // namespace
 
-Bytes EncodeBulk(const google::protobuf::MessageLite& header, Bytes payload) {
+Bytes EncodeBulkHead(const google::protobuf::MessageLite& header, uint64_t payload_bytes) {
   using google::protobuf::io::CodedOutputStream;
   std::string head;
   const size_t header_size = header.ByteSizeLong();
@@ -120,14 +120,39 @@ Bytes EncodeBulk(const google::protobuf::MessageLite& header, Bytes payload) {
   uint8_t* begin = reinterpret_cast<uint8_t*>(head.data());
   header.SerializeToArray(begin, static_cast<int>(header_size));
   uint8_t* end = begin + header_size;
-  if (!payload.empty()) {  // protobuf leaves out an empty field, so this does too
+  if (payload_bytes > 0) {  // protobuf leaves out an empty field, so this does too
     end = CodedOutputStream::WriteTagToArray(kPayloadTag, end);
-    end = CodedOutputStream::WriteVarint64ToArray(payload.size(), end);
+    end = CodedOutputStream::WriteVarint64ToArray(payload_bytes, end);
   }
   head.resize(end - begin);
-  Bytes wire(std::move(head));
+  return Bytes(std::move(head));
+}
+
+Bytes EncodeBulk(const google::protobuf::MessageLite& header, Bytes payload) {
+  Bytes wire = EncodeBulkHead(header, payload.size());
   wire.Append(std::move(payload));
   return wire;
+}
+
+std::optional<size_t> DecodeBulkHead(const Bytes& begin, uint64_t total,
+                                     google::protobuf::MessageLite* header) {
+  FieldWalker walker(begin);
+  while (!walker.AtEnd()) {
+    const size_t field_begin = walker.offset();
+    uint32_t tag;
+    if (walker.ReadTag(&tag) != nullptr) return std::nullopt;
+    if (tag != kPayloadTag) {
+      if (walker.SkipValue(tag) != nullptr) return std::nullopt;
+      continue;
+    }
+    uint64_t length;
+    if (!walker.ReadVarint(&length) || length != total - walker.offset()) return std::nullopt;
+    const Bytes head = begin.Sub(0, field_begin);
+    BytesInputStream stream(head);
+    if (!header->ParseFromZeroCopyStream(&stream)) return std::nullopt;
+    return walker.offset();
+  }
+  return std::nullopt;
 }
 
 absl::Status DecodeBulk(const Bytes& wire, google::protobuf::MessageLite* header, Bytes* payload) {

@@ -71,6 +71,7 @@ void ClientStream::Forget(uint64_t number) {
     mutex_.Unlock();
     return;
   }
+  forgotten_.push_back(number);
   SendCancel(number);
   WriteNext();
 }
@@ -150,6 +151,8 @@ absl::Status ClientStream::Take(const Bytes& wire) {
   std::shared_ptr<StreamedCall> call;
   {
     absl::MutexLock lock(&mutex_);
+    for (const uint64_t forgotten : forgotten_) assembler_.Drop(forgotten);
+    forgotten_.clear();
     const auto found = calls_.find(number);
     if (found != calls_.end()) call = found->second.call;
     if (call == nullptr && number > last_number_) {
@@ -168,8 +171,15 @@ absl::Status ClientStream::Take(const Bytes& wire) {
                      max_message_bytes_)));
     return absl::OkStatus();
   }
-  TANDEM_ASSIGN_OR_RETURN(auto message, assembler_.Has(number) ? assembler_.Continue(std::move(frame))
-                                                               : assembler_.Begin(std::move(frame)));
+  MessageAssembler::Taker taker;
+  if (call->WantsPieces() && frame.header.code() == 0) {
+    taker = [call](uint64_t offset, uint64_t size, Bytes piece) {
+      call->OnPiece(offset, size, std::move(piece));
+    };
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto message, assembler_.Has(number)
+                                            ? assembler_.Continue(std::move(frame))
+                                            : assembler_.Begin(std::move(frame), std::move(taker)));
   if (!message.has_value()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(message->header.code());
   {
@@ -252,6 +262,7 @@ void ClientStream::OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator a
       const FrameQueue::Dropped dropped = queue_.Drop(number);
       late.push_back({std::move(calls_.find(number)->second.call), dropped != FrameQueue::Dropped::kNothing});
       calls_.erase(number);
+      forgotten_.push_back(number);
       if (dropped != FrameQueue::Dropped::kUnsent) SendCancel(number);
     }
     armed_ = absl::InfiniteFuture();

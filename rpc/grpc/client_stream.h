@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -33,6 +34,9 @@ class StreamedCall {
   // The answer, or why there is none. A call may hear of two ends (its own cancellation and an answer that
   // was on its way): the first counts.
   virtual void OnAnswer(absl::StatusOr<Bytes> answer) = 0;
+  // Whether it wants the pieces of a long answer as they come; the answer is then told to be empty.
+  virtual bool WantsPieces() const = 0;
+  virtual void OnPiece(uint64_t offset, uint64_t total, Bytes piece) = 0;
   // The server has no such stream, and has not seen the call.
   virtual void OnNoStream() = 0;
 };
@@ -111,6 +115,7 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, Pending> calls_ ABSL_GUARDED_BY(mutex_);
   FrameQueue queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);  // since the last frame: nothing of them need be kept
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;    // takes no more calls

@@ -3,10 +3,16 @@
 
 // For rpc/grpc/*.cc only.
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "grpcpp/completion_queue.h"
 
 namespace tandem::rpc {
@@ -14,7 +20,7 @@ namespace tandem::rpc {
 // What a completion queue hands back when an operation is over.
 class CompletionTag {
  public:
-  // On the loop's thread. May destroy the tag.
+  // On the thread whose turn it is. May destroy the tag.
   virtual void OnEvent(bool ok) = 0;
   // What to give to gRPC.
   void* tag() { return this; }
@@ -35,8 +41,13 @@ class MemberTag final : public CompletionTag {
   void (Owner::*const method_)(bool);
 };
 
-// A completion queue and the one thread that waits on it. Everything whose operations are on the queue is
-// told of their end on that thread. All tags are CompletionTags.
+// A completion queue, and the one thread at a time that waits on it: the loop's own, or one that helps while it
+// waits for a call. Everything whose operations are on the queue is told of their end by that thread; what such
+// objects do is "on the loop's thread". All tags are CompletionTags.
+//
+// A thread that is woken on an idle processor comes 20 us late or more. So a waiting thread looks for events for a
+// while before it sleeps, as long as that has paid of late (at most 50 us); and the loop's thread leaves the queue
+// alone while others help.
 class CompletionLoop {
  public:
   explicit CompletionLoop(std::unique_ptr<grpc::CompletionQueue> queue) : queue_(std::move(queue)) {}
@@ -50,12 +61,44 @@ class CompletionLoop {
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
 
+  // Between the two, somebody waits for an event.
+  void Begin();
+  void End() { pending_.fetch_sub(1); }
+
+  // For threads that Begin something and then wait for its end: WillHelp before it begins, Help after. Help hands out
+  // events until `over` says so, or `deadline`; it returns at once when it is another thread's turn.
+  void WillHelp() { expected_.fetch_add(1); }
+  void Help(absl::FunctionRef<bool()> over, absl::Time deadline);
+  // From now on the loop's thread does all.
+  void EndHelp();
+
  private:
+  enum class Turn { kNobody, kThread, kHelper };
+  // How long one thread looks before it sleeps.
+  struct Patience {
+    int64_t budget_ns;
+  };
+  enum class Got { kEvent, kNothing, kShutDown };
+
   void Run();
+  // Hands out one event.
+  Got Next(absl::Time deadline, Patience* patience);
+  // Lets others have the queue while they want it. Takes the turn again.
+  void StepBack();
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   std::thread thread_;
   bool stopped_ = false;
+
+  std::atomic<int> pending_{0};   // between Begin and End
+  std::atomic<int> expected_{0};  // threads between WillHelp and the end of Help; falls under the lock only
+  std::atomic<bool> missed_{false};  // one could not help, since it was the thread's turn
+  absl::Mutex mutex_;
+  Turn turn_ ABSL_GUARDED_BY(mutex_) = Turn::kThread;
+  bool attend_ ABSL_GUARDED_BY(mutex_) = false;  // the thread is to have the next turn
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t helped_ ABSL_GUARDED_BY(mutex_) = 0;  // how often
+  Patience helper_ = {0};  // of whoever has the turn as a helper
 };
 
 }  // namespace tandem::rpc

@@ -42,7 +42,15 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   void Start(Channel::Done done) override;
   void Cancel() override;
 
+  void SetSink(std::shared_ptr<AnswerSink> sink) override { sink_ = std::move(sink); }
+
   void OnAnswer(absl::StatusOr<Bytes> answer) override { Complete(std::move(answer)); }
+  bool WantsPieces() const override { return sink_ != nullptr; }
+  void OnPiece(uint64_t offset, uint64_t total, Bytes piece) override {
+    // Whoever ends the call waits here for a moment: none comes after `done`.
+    absl::MutexLock lock(&mutex_);
+    if (done_) sink_->OnPiece(offset, total, std::move(piece));
+  }
   void OnNoStream() override;
 
  private:
@@ -65,6 +73,7 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   const std::string& method_;
   const Bytes& request_;
   const absl::Time deadline_;
+  std::shared_ptr<AnswerSink> sink_;  // set before Start
 
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
@@ -83,9 +92,9 @@ class GrpcTransport : public Transport {
         target_(target),
         unix_(unix),
         max_message_bytes_(options.max_message_bytes),
-        loop_(std::make_unique<grpc::CompletionQueue>()),
+        loop_(std::make_shared<CompletionLoop>(std::make_unique<grpc::CompletionQueue>())),
         no_stream_(!options.stream) {
-    loop_.Start();
+    loop_->Start();
   }
 
   ~GrpcTransport() override {
@@ -94,13 +103,20 @@ class GrpcTransport : public Transport {
       absl::MutexLock lock(&mutex_);
       stream = std::move(stream_);
     }
+    loop_->EndHelp();
     if (stream != nullptr) stream->Cancel();
     {
       absl::MutexLock lock(&mutex_);
       const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return streams_ == 0; };
       mutex_.Await(absl::Condition(&none));
     }
-    loop_.Stop();
+    loop_->Stop();
+  }
+  void WillHelp() override { loop_->WillHelp(); }
+  void Help(absl::FunctionRef<bool()> over, absl::Time deadline) override {
+    // The transport may be destroyed meanwhile.
+    const std::shared_ptr<CompletionLoop> loop = loop_;
+    loop->Help(over, deadline);
   }
 
   std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
@@ -120,7 +136,7 @@ class GrpcTransport : public Transport {
     if (no_stream_) return nullptr;
     if (stream_ == nullptr) {
       ++streams_;
-      stream_ = std::make_shared<ClientStream>(&loop_, max_message_bytes_, [this] {
+      stream_ = std::make_shared<ClientStream>(loop_.get(), max_message_bytes_, [this] {
         absl::MutexLock lock(&mutex_);
         --streams_;
       });
@@ -143,7 +159,7 @@ class GrpcTransport : public Transport {
   }
 
   grpc::GenericStub* stub() { return &stub_; }
-  CompletionLoop* loop() { return &loop_; }
+  CompletionLoop* loop() { return loop_.get(); }
   size_t max_message_bytes() const { return max_message_bytes_; }
 
  private:
@@ -152,7 +168,7 @@ class GrpcTransport : public Transport {
   const std::string target_;
   const bool unix_;
   const size_t max_message_bytes_;
-  CompletionLoop loop_;
+  const std::shared_ptr<CompletionLoop> loop_;
 
   absl::Mutex mutex_;
   bool no_stream_ ABSL_GUARDED_BY(mutex_);
@@ -165,6 +181,7 @@ void GrpcAttempt::Start(Channel::Done done) {
     absl::MutexLock lock(&mutex_);
     done_ = std::move(done);
   }
+  transport_->loop()->Begin();
   // gRPC would abort on some of these.
   if (!absl::StartsWith(method_, "/") || !std::all_of(method_.begin(), method_.end(), absl::ascii_isgraph)) {
     return Complete(absl::InvalidArgumentError(
@@ -251,7 +268,9 @@ void GrpcAttempt::Complete(absl::StatusOr<Bytes> result) {
     done = std::move(done_);
     done_ = nullptr;
   }
-  if (done) std::move(done)(std::move(result));
+  if (!done) return;
+  transport_->loop()->End();  // `done` may let the transport go
+  std::move(done)(std::move(result));
 }
 
 int ClampToInt(size_t value) {
@@ -281,6 +300,8 @@ grpc::ChannelArguments Arguments(const ChannelOptions& options) {
   // Throughput of large messages over one connection.
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+  // What is read at once still lies in the processor's own cache when its rows are copied to where they go.
+  arguments.SetInt(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
   return arguments;
 }
 

@@ -1,6 +1,7 @@
 #include "rpc/grpc/server_stream.h"
 
 #include <algorithm>
+#include <deque>
 #include <thread>
 #include <utility>
 
@@ -20,6 +21,12 @@ int DefaultThreads() {
   // Half of the processors: the others belong to clients of this host, or to the tables' own work. More than
   // a few threads only pass the sockets around among themselves.
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
+}
+
+absl::Status TooLarge(size_t size, size_t limit) {
+  return absl::ResourceExhaustedError(absl::StrCat("an answer of ", size,
+                                                   " bytes exceeds the server's limit of ", limit,
+                                                   " bytes (ServerOptions::max_message_bytes)"));
 }
 
 absl::Status Broken(uint64_t call, absl::string_view what) {
@@ -56,6 +63,11 @@ class ServerStream::Call : public ServerCall {
     cancel_hook_.Drop();
     stream_->Answer(number_, std::move(response));
   }
+  void FinishInPieces(std::unique_ptr<AnswerSource> answer) override {
+    finished_.store(true);
+    cancel_hook_.Drop();
+    stream_->Answer(number_, std::move(answer));
+  }
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 
   CancelHook::Hook Cancel() { return cancel_hook_.Cancel(); }
@@ -91,6 +103,12 @@ void StreamService::AddTo(grpc::ServerBuilder* builder) {
     loop.queue = queue.get();
     loop.loop = std::make_unique<CompletionLoop>(std::move(queue));
   }
+}
+
+std::vector<grpc::ServerCompletionQueue*> StreamService::queues() const {
+  std::vector<grpc::ServerCompletionQueue*> queues;
+  for (const Loop& loop : loops_) queues.push_back(loop.queue);
+  return queues;
 }
 
 void StreamService::Serve() {
@@ -174,16 +192,25 @@ void ServerStream::Drain() {
 }
 
 void ServerStream::Proceed() {
-  std::optional<grpc::Status> finish;
   Bytes frame;
   bool write = false;
-  bool read = false;
+  if (!writing_ && !finishing_ && !gone_ && !broken_.has_value() && !queue_out_.empty()) {
+    write = writing_ = true;
+    ++operations_;
+    FrameQueue::Turn turn = queue_out_.Take();
+    mutex_.Unlock();
+    frame = turn.Frame();  // may read rows
+    mutex_.Lock();
+    queue_out_.PutBack(&turn);
+    // What is left in it of a message that was cancelled meanwhile goes when the lock is free, below.
+    mutex_.Unlock();
+    turn = FrameQueue::Turn();
+    mutex_.Lock();
+  }
+  std::optional<grpc::Status> finish;
   if (!writing_ && !finishing_ && !gone_) {
     if (broken_.has_value()) {
       finish = *broken_;
-    } else if (!queue_out_.empty()) {
-      write = writing_ = true;
-      frame = queue_out_.Next();
     } else if (calls_.empty() && !handling_) {
       if (half_closed_) finish = grpc::Status::OK;
       if (service_->draining())
@@ -192,11 +219,12 @@ void ServerStream::Proceed() {
     if (finish.has_value()) finishing_ = true;
   }
   // A client that does not read its answers is not served any further, whatever it sends.
+  bool read = false;
   if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() &&
       queue_out_.bytes() <= service_->options().max_unsent_answer_bytes) {
     read = reading_ = true;
   }
-  operations_ += (finish.has_value() || write ? 1 : 0) + (read ? 1 : 0);
+  operations_ += (finish.has_value() ? 1 : 0) + (read ? 1 : 0);
   mutex_.Unlock();
   if (finish.has_value()) rpc_->stream.Finish(*finish, finished_tag_.tag());
   if (write) rpc_->stream.Write(ToByteBuffer(frame), written_tag_.tag());
@@ -215,13 +243,14 @@ void ServerStream::OnRead(bool ok) {
     taken = Take(wire);
   }
   std::vector<CancelHook::Hook> hooks;
+  std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
   mutex_.Lock();
   handling_ = false;
   reading_ = false;
   half_closed_ = half_closed_ || !ok;
   if (!taken.ok()) {
     broken_.emplace(grpc::StatusCode::INVALID_ARGUMENT, std::string(taken.message()));
-    queue_out_.Clear();
+    unsent = queue_out_.Clear();
     hooks = CancelAll();
   }
   Proceed();
@@ -333,12 +362,25 @@ void ServerStream::Answer(uint64_t number, absl::StatusOr<Bytes> answer) {
     return;
   }
   const size_t limit = service_->options().max_message_bytes;
-  if (answer.ok() && answer->size() > limit) {
-    answer = absl::ResourceExhaustedError(absl::StrCat("an answer of ", answer->size(),
-                                                       " bytes exceeds the server's limit of ", limit,
-                                                       " bytes (ServerOptions::max_message_bytes)"));
-  }
+  if (answer.ok() && answer->size() > limit) answer = TooLarge(answer->size(), limit);
   Enqueue(number, std::move(answer));
+  Proceed();
+}
+
+void ServerStream::Answer(uint64_t number, std::unique_ptr<AnswerSource> answer) {
+  mutex_.Lock();
+  if (calls_.erase(number) == 0) {
+    mutex_.Unlock();
+    return;
+  }
+  const size_t limit = service_->options().max_message_bytes;
+  if (answer->size() > limit) {
+    Enqueue(number, TooLarge(answer->size(), limit));
+  } else {
+    v1::StreamFrame header;
+    header.set_call(number);
+    queue_out_.Add(std::move(header), std::move(answer));
+  }
   Proceed();
 }
 
@@ -362,11 +404,12 @@ void ServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
 
 void ServerStream::OnWritten(bool ok) {
   std::vector<CancelHook::Hook> hooks;
+  std::deque<FrameQueue::Turn> unsent;
   mutex_.Lock();
   writing_ = false;
   if (!ok) {
     gone_ = true;
-    queue_out_.Clear();
+    unsent = queue_out_.Clear();
     hooks = CancelAll();
   }
   Proceed();
@@ -379,7 +422,7 @@ void ServerStream::OnFinished(bool ok) { EndOperation(); }
 void ServerStream::OnDone(bool ok) {
   mutex_.Lock();
   gone_ = true;
-  queue_out_.Clear();
+  const std::deque<FrameQueue::Turn> unsent = queue_out_.Clear();
   std::vector<CancelHook::Hook> hooks = CancelAll();
   mutex_.Unlock();
   for (CancelHook::Hook& hook : hooks) std::move(hook)();

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/buffer_pool.h"
 #include "base/bytes.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/impl/service_type.h"
@@ -24,6 +25,7 @@
 #include "grpcpp/support/async_stream.h"
 #include "rpc/cancel_hook.h"
 #include "rpc/grpc/completion_loop.h"
+#include "rpc/pieces.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
 #include "rpc/stream/frame.h"
@@ -42,6 +44,8 @@ class StreamService : public grpc::Service {
 
   // Before the server is built.
   void AddTo(grpc::ServerBuilder* builder);
+  // The queues of its threads, once the server is built: others may have them served, too, before Serve.
+  std::vector<grpc::ServerCompletionQueue*> queues() const;
   // Once, when it is.
   void Serve();
   // From now on calls are refused; a stream ends when its last call is answered.
@@ -52,6 +56,8 @@ class StreamService : public grpc::Service {
 
   const ServerOptions& options() const { return options_; }
   const Handler* Find(const std::string& path) const;
+  // Memory that long requests are put together in.
+  BufferPool* requests() { return &requests_; }
   bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
  private:
@@ -67,6 +73,7 @@ class StreamService : public grpc::Service {
 
   const ServerOptions options_;
   absl::flat_hash_map<std::string, Handler> handlers_;
+  BufferPool requests_;
   std::vector<Loop> loops_;
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;
@@ -78,7 +85,7 @@ class StreamService : public grpc::Service {
 class ServerStream : public std::enable_shared_from_this<ServerStream> {
  public:
   ServerStream(StreamService* service, grpc::ServerCompletionQueue* queue)
-      : service_(service), queue_(queue) {}
+      : service_(service), queue_(queue), assembler_(service->requests()) {}
 
   // Waits for a client.
   void Accept();
@@ -109,8 +116,10 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   std::vector<CancelHook::Hook> CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An answer. Nothing happens when the call is over.
   void Answer(uint64_t number, absl::StatusOr<Bytes> answer);
+  void Answer(uint64_t number, std::unique_ptr<AnswerSource> answer);
   void Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Does what can be done now: writes the next frame, or ends the stream; reads on. Releases the lock.
+  // Does what can be done now: writes the next frame, or ends the stream; reads on. Releases the lock, also for a
+  // while in between: whoever writes makes the frame under none.
   void Proceed() ABSL_UNLOCK_FUNCTION(mutex_);
   void EndOperation();
 

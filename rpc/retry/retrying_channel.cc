@@ -194,6 +194,7 @@ void StartAttempt(const std::shared_ptr<State>& state, const std::shared_ptr<Pen
     Deliver(state, call, absl::CancelledError(closing ? "the channel was closed" : "the call was cancelled"));
     return;
   }
+  if (call->options.sink != nullptr) attempt->SetSink(call->options.sink);
   attempt->Start(
       [state, call](absl::StatusOr<Bytes> result) { OnAttemptDone(state, call, std::move(result)); });
 }
@@ -281,6 +282,7 @@ class RetryingChannel : public Channel {
   std::shared_ptr<char> RequestMemory(size_t bytes) override {
     return state_->transport->RequestMemory(bytes);
   }
+  void WillHelp() override { state_->transport->WillHelp(); }
   void Help(absl::FunctionRef<bool()> over, absl::Time deadline) override {
     // The channel may be destroyed by a `done` that runs here.
     const std::shared_ptr<State> state = state_;

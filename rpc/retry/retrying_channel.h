@@ -25,6 +25,8 @@ class Attempt {
   // Called once. `done` runs exactly once, within the attempt's deadline plus a little, on any thread;
   // possibly before Start returns.
   virtual void Start(Channel::Done done) = 0;
+  // CallOptions::sink; called before Start, if at all. One that takes no notice gives all of an answer to `done`.
+  virtual void SetSink(std::shared_ptr<AnswerSink> sink) {}
   // Makes `done` run soon, with Cancelled unless the attempt ends otherwise first. Also before Start, and
   // after `done`.
   virtual void Cancel() = 0;
@@ -41,6 +43,7 @@ class Transport {
   // As Channel's.
   virtual absl::string_view name() const = 0;
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
+  virtual void WillHelp() {}
   virtual void Help(absl::FunctionRef<bool()> over, absl::Time deadline) {}
 };
 

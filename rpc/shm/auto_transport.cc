@@ -140,7 +140,9 @@ std::shared_ptr<char> AutoTransport::RequestMemory(size_t bytes) {
 
 void AutoTransport::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
   const std::shared_ptr<ClientConnection> current = Current();
-  if (current != nullptr && !current->broken()) current->Help(over, deadline);
+  const bool shared = current != nullptr && !current->broken();
+  if (shared) current->Help(over, deadline);
+  grpc_->Help(over, shared ? absl::InfinitePast() : deadline);  // which expects it
 }
 
 void AutoTransport::ReconnectSoon() {

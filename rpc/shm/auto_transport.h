@@ -39,6 +39,7 @@ class AutoTransport : public Transport {
                                       int failures) override;
   absl::string_view name() const override;
   std::shared_ptr<char> RequestMemory(size_t bytes) override;
+  void WillHelp() override { grpc_->WillHelp(); }
   void Help(absl::FunctionRef<bool()> over, absl::Time deadline) override;
 
  private:

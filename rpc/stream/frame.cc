@@ -10,6 +10,8 @@ namespace tandem::rpc {
 namespace {
 
 constexpr size_t kMessageOverhead = 256;  // of a queued message beside its bytes, about
+constexpr size_t kLine = 64;
+static_assert(AnswerSource::kLeastPiece <= kFramePayload);
 
 // A piece that leaves less than half a frame behind takes it along: a frame of few bytes costs as much as a
 // call.
@@ -46,15 +48,24 @@ absl::StatusOr<Frame> ParseFrame(const Bytes& wire) {
   return frame;
 }
 
-absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Begin(Frame frame) {
+absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Begin(Frame frame, Taker taker) {
   const uint64_t total = frame.header.message_bytes();
   if (total == 0 || total == frame.payload.size()) {
     return Message{.header = std::move(frame.header), .bytes = std::move(frame.payload)};
   }
   const uint64_t call = frame.header.call();
   if (total < frame.payload.size()) return Broken(call, "it holds more than the whole message");
+  Partial partial{.message = {.header = std::move(frame.header)}, .taker = std::move(taker)};
+  if (!partial.taker && pool_ != nullptr) {
+    // Ends where a cache line does: what follows in a message is what it is large by, and arrays of numbers, which
+    // are read where they lie.
+    const uint64_t lines = (total + kLine - 1) / kLine * kLine;
+    partial.memory = pool_->Get(lines);
+    partial.to = partial.memory.get() + (lines - total);
+  }
+  Add(&partial, std::move(frame.payload));
   bytes_ += total;
-  partial_.emplace(call, Message{.header = std::move(frame.header), .bytes = std::move(frame.payload)});
+  partial_.emplace(call, std::move(partial));
   return std::nullopt;
 }
 
@@ -62,75 +73,126 @@ absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Conti
   const uint64_t call = frame.header.call();
   const auto found = partial_.find(call);
   if (found == partial_.end()) return Broken(call, "it continues a message that never began");
-  Message& message = found->second;
-  const uint64_t total = message.header.message_bytes();
+  Partial& partial = found->second;
+  const uint64_t total = partial.message.header.message_bytes();
   if (frame.payload.empty()) return Broken(call, "it continues a message and is empty");
-  if (frame.payload.size() > total - message.bytes.size()) {
+  if (frame.payload.size() > total - partial.received) {
     return Broken(call,
                   absl::StrCat("with its ", frame.payload.size(), " bytes the message has ",
-                               message.bytes.size() + frame.payload.size(), ", it was to have ", total));
+                               partial.received + frame.payload.size(), ", it was to have ", total));
   }
-  message.bytes.Append(std::move(frame.payload));
-  if (message.bytes.size() < total) return std::nullopt;
-  Message whole = std::move(message);
+  Add(&partial, std::move(frame.payload));
+  if (partial.received < total) return std::nullopt;
+  Message whole = std::move(partial.message);
+  if (partial.memory != nullptr) {
+    const char* const data = partial.to;
+    whole.bytes = Bytes(Slice(std::move(partial.memory), data, total));
+  }
   bytes_ -= total;
   partial_.erase(found);
   return whole;
 }
 
+void MessageAssembler::Add(Partial* partial, Bytes payload) {
+  const uint64_t offset = partial->received;
+  partial->received += payload.size();
+  if (partial->taker) {
+    partial->taker(offset, partial->message.header.message_bytes(), std::move(payload));
+  } else if (partial->memory != nullptr) {
+    BytesReader(payload).Copy(partial->to + offset, payload.size());
+  } else {
+    partial->message.bytes.Append(std::move(payload));
+  }
+}
+
 void MessageAssembler::Drop(uint64_t call) {
   const auto found = partial_.find(call);
   if (found == partial_.end()) return;
-  bytes_ -= found->second.header.message_bytes();
+  bytes_ -= found->second.message.header.message_bytes();
   partial_.erase(found);
 }
 
+Bytes FrameQueue::Turn::Frame() {
+  const size_t rest = size_ - sent_;
+  Bytes piece;
+  if (source_ != nullptr) {
+    piece = source_->Next(PieceOf(rest));
+    TANDEM_CHECK(!piece.empty() && piece.size() <= PieceOf(rest));
+  } else {
+    const size_t size = PieceOf(rest);
+    piece = size == size_ ? std::move(bytes_) : bytes_.Sub(sent_, size);
+  }
+  if (sent_ == 0 && piece.size() < size_) header_.set_message_bytes(size_);
+  sent_ += piece.size();
+  Bytes wire = EncodeBulk(header_, std::move(piece));
+  const uint64_t call = header_.call();
+  header_ = v1::StreamFrame();
+  header_.set_call(call);
+  return wire;
+}
+
 void FrameQueue::Add(v1::StreamFrame header, Bytes message) {
-  if (PieceOf(message.size()) < message.size()) header.set_message_bytes(message.size());
-  bytes_ += message.size() + kMessageOverhead;
-  messages_.push_back({.header = std::move(header), .bytes = std::move(message)});
+  Turn turn;
+  turn.header_ = std::move(header);
+  turn.size_ = message.size();
+  turn.bytes_ = std::move(message);
+  Add(std::move(turn));
+}
+
+void FrameQueue::Add(v1::StreamFrame header, std::unique_ptr<AnswerSource> message) {
+  Turn turn;
+  turn.header_ = std::move(header);
+  turn.size_ = message->size();
+  turn.source_ = std::move(message);
+  Add(std::move(turn));
+}
+
+void FrameQueue::Add(Turn message) {
+  bytes_ += message.size_ - message.sent_ + kMessageOverhead;
+  messages_.push_back(std::move(message));
+}
+
+FrameQueue::Turn FrameQueue::Take() {
+  Turn turn = std::move(messages_.front());
+  messages_.pop_front();
+  bytes_ -= turn.size_ - turn.sent_ + kMessageOverhead;
+  out_ = turn.header_.call();
+  return turn;
+}
+
+void FrameQueue::PutBack(Turn* turn) {
+  if (std::exchange(out_, 0) != 0 && turn->sent_ < turn->size_) Add(std::move(*turn));
 }
 
 Bytes FrameQueue::Next() {
-  Message message = std::move(messages_.front());
-  messages_.pop_front();
-  const size_t rest = message.bytes.size() - message.sent;
-  const size_t piece = PieceOf(rest);
-  bytes_ -= piece;
-  if (piece == message.bytes.size()) {
-    bytes_ -= kMessageOverhead;
-    return EncodeBulk(message.header, std::move(message.bytes));
-  }
-  Bytes wire = EncodeBulk(message.header, message.bytes.Sub(message.sent, piece));
-  message.sent += piece;
-  if (piece == rest) {
-    bytes_ -= kMessageOverhead;
-  } else {
-    const uint64_t call = message.header.call();
-    message.header = v1::StreamFrame();
-    message.header.set_call(call);
-    messages_.push_back(std::move(message));
-  }
+  Turn turn = Take();
+  Bytes wire = turn.Frame();
+  PutBack(&turn);
   return wire;
 }
 
 FrameQueue::Dropped FrameQueue::Drop(uint64_t call) {
   Dropped dropped = Dropped::kNothing;
+  if (out_ == call) {
+    out_ = 0;
+    dropped = Dropped::kPartlySent;
+  }
   for (auto it = messages_.begin(); it != messages_.end();) {
-    if (it->header.call() != call) {
+    if (it->header_.call() != call) {
       ++it;
       continue;
     }
-    dropped = it->sent > 0 ? Dropped::kPartlySent : Dropped::kUnsent;
-    bytes_ -= it->bytes.size() - it->sent + kMessageOverhead;
+    dropped = it->sent_ > 0 ? Dropped::kPartlySent : Dropped::kUnsent;
+    bytes_ -= it->size_ - it->sent_ + kMessageOverhead;
     it = messages_.erase(it);
   }
   return dropped;
 }
 
-void FrameQueue::Clear() {
-  messages_.clear();
+std::deque<FrameQueue::Turn> FrameQueue::Clear() {
   bytes_ = 0;
+  out_ = 0;
+  return std::exchange(messages_, {});
 }
 
 }  // namespace tandem::rpc

@@ -7,18 +7,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "base/buffer_pool.h"
 #include "base/bytes.h"
+#include "rpc/pieces.h"
 #include "tandem/v1/stream.pb.h"
 
 namespace tandem::rpc {
 
 inline constexpr char kStreamMethod[] = "/tandem.v1.Data/Stream";
-inline constexpr size_t kFramePayload = size_t{1} << 20;       // longer messages are cut into pieces of this
-inline constexpr size_t kMaxFramePayload = 2 * kFramePayload;  // a frame with more is refused
+// Longer messages are cut into pieces of this: with what is read to make it, one fits a processor's own cache.
+inline constexpr size_t kFramePayload = size_t{256} << 10;
+inline constexpr size_t kMaxFramePayload = size_t{2} << 20;                       // a frame with more is refused
 inline constexpr size_t kMaxFrameBytes = kMaxFramePayload + (size_t{128} << 10);  // with its header
 inline constexpr size_t kMaxErrorBytes = size_t{64} << 10;                        // of StreamFrame.error
 
@@ -39,10 +45,17 @@ class MessageAssembler {
     v1::StreamFrame header;  // the first frame's
     Bytes bytes;
   };
+  // Takes the bytes of one message as they come, in order, from offset 0 on.
+  using Taker = absl::AnyInvocable<void(uint64_t offset, uint64_t total, Bytes piece)>;
+
+  // With a `pool`, a message of several frames is copied to one piece of its memory, frame by frame, while each is
+  // still in a near cache and so that the memory it came in can be used again; else it shares what it came in.
+  explicit MessageAssembler(BufferPool* pool = nullptr) : pool_(pool) {}
 
   // Takes the first frame of a message whose call has none under way. Nothing: more frames are to come.
-  // InvalidArgument when the frame holds more than the message is to have.
-  absl::StatusOr<std::optional<Message>> Begin(Frame frame);
+  // InvalidArgument when the frame holds more than the message is to have. If there are to be more frames,
+  // `taker` gets all bytes, and the message none.
+  absl::StatusOr<std::optional<Message>> Begin(Frame frame, Taker taker = nullptr);
   // Takes a further frame of a call that has one under way. As Begin; also when the frame is empty.
   absl::StatusOr<std::optional<Message>> Continue(Frame frame);
 
@@ -53,16 +66,48 @@ class MessageAssembler {
   size_t bytes() const { return bytes_; }
 
  private:
-  absl::flat_hash_map<uint64_t, Message> partial_;
+  struct Partial {
+    Message message;
+    uint64_t received = 0;
+    Taker taker;
+    std::shared_ptr<char> memory;  // of the pool
+    char* to = nullptr;            // where its first byte goes
+  };
+  static void Add(Partial* partial, Bytes payload);
+
+  BufferPool* const pool_;
+  absl::flat_hash_map<uint64_t, Partial> partial_;
   size_t bytes_ = 0;
 };
 
 // Messages that wait to be sent, cut into frames on the way out. Messages take turns, a frame each.
 class FrameQueue {
  public:
-  // `header` is the first frame's, with `call`; this fills in message_bytes where it is needed.
+  // A message that is out of the queue, for its next frame to be made: under no lock, as that may take a while.
+  class Turn {
+   public:
+    // The wire form of the next frame, over the message's memory. Once.
+    Bytes Frame();
+
+   private:
+    friend class FrameQueue;
+    v1::StreamFrame header_;
+    Bytes bytes_;
+    std::unique_ptr<AnswerSource> source_;  // instead
+    size_t size_ = 0;
+    size_t sent_ = 0;
+  };
+
+  // `header` is the first frame's, with `call`; message_bytes is filled in where it is needed.
   void Add(v1::StreamFrame header, Bytes message);
-  // The wire form of the next frame, over the message's memory. Not on an empty queue.
+  void Add(v1::StreamFrame header, std::unique_ptr<AnswerSource> message);
+
+  // The message whose turn it is. Not on an empty queue, nor while another is out.
+  Turn Take();
+  // When the frame is made. What is left of a message that is finished, or was dropped meanwhile, stays with the
+  // caller, to be destroyed under no lock.
+  void PutBack(Turn* turn);
+  // The wire form of the next frame.
   Bytes Next();
 
   bool empty() const { return messages_.empty(); }
@@ -73,17 +118,15 @@ class FrameQueue {
   enum class Dropped { kNothing, kUnsent, kPartlySent };
   Dropped Drop(uint64_t call);
 
-  void Clear();
+  // Returns what there was, to be destroyed under no lock.
+  std::deque<Turn> Clear();
 
  private:
-  struct Message {
-    v1::StreamFrame header;
-    Bytes bytes;
-    size_t sent = 0;
-  };
+  void Add(Turn message);
 
-  std::deque<Message> messages_;
+  std::deque<Turn> messages_;
   size_t bytes_ = 0;
+  uint64_t out_ = 0;  // call of the message that is out, 0: none, or it was dropped
 };
 
 }  // namespace tandem::rpc

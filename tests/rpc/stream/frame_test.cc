@@ -1,6 +1,9 @@
 #include "rpc/stream/frame.h"
 
+#include <algorithm>
 #include <map>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -185,6 +188,97 @@ TEST(FrameQueueTest, WhatGoesInComesOutOfTheAssembler) {
   EXPECT_EQ(queue.bytes(), 0);
   EXPECT_EQ(assembler.bytes(), 0);
   EXPECT_TRUE(got == sent);
+}
+
+// Counts up, at most `most` bytes a piece.
+class CountingAnswer : public AnswerSource {
+ public:
+  CountingAnswer(size_t size, size_t most, int* alive) : size_(size), most_(most), alive_(alive) { ++*alive_; }
+  ~CountingAnswer() override { --*alive_; }
+  size_t size() const override { return size_; }
+  Bytes Next(size_t limit) override {
+    std::string text(std::min({limit, most_, size_ - made_}), '\0');
+    for (char& c : text) c = static_cast<char>(made_++ % 251);
+    return Bytes(std::move(text));
+  }
+
+ private:
+  const size_t size_, most_;
+  int* const alive_;
+  size_t made_ = 0;
+};
+
+TEST(FrameQueueTest, AnAnswerMadeInPiecesArrivesWholeInOneRunOfMemory) {
+  constexpr size_t kSize = 5 * kFramePayload + 12345;
+  int alive = 0;
+  FrameQueue queue;
+  BufferPool pool;
+  MessageAssembler assembler(&pool);
+  queue.Add(Header(1), std::make_unique<CountingAnswer>(kSize, kFramePayload - 77, &alive));
+  std::optional<MessageAssembler::Message> whole;
+  while (!queue.empty()) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(Frame frame, ParseFrame(queue.Next()));
+    TANDEM_ASSERT_OK_AND_ASSIGN(
+        whole, assembler.Has(1) ? assembler.Continue(std::move(frame)) : assembler.Begin(std::move(frame)));
+  }
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(queue.bytes(), 0);
+  EXPECT_EQ(alive, 0);
+  ASSERT_EQ(whole->bytes.slices().size(), 1u);
+  const Slice& slice = whole->bytes.slices()[0];
+  ASSERT_EQ(slice.size(), kSize);
+  // It ends where a line does.
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(slice.data() + slice.size()) % 64, 0u);
+  for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(slice.data()[i], static_cast<char>(i % 251)) << i;
+}
+
+TEST(FrameQueueTest, AMessageDroppedWhileItsFrameIsMadeDoesNotComeBack) {
+  int alive = 0;
+  FrameQueue queue;
+  queue.Add(Header(1), std::make_unique<CountingAnswer>(3 * kFramePayload, kFramePayload, &alive));
+  queue.Add(Header(2), Bytes(std::string("other")));
+  {
+    FrameQueue::Turn turn = queue.Take();
+    turn.Frame();
+    EXPECT_EQ(queue.Drop(1), FrameQueue::Dropped::kPartlySent);
+    queue.PutBack(&turn);
+    EXPECT_EQ(alive, 1);  // goes with the turn, not under the lock of whoever dropped it
+  }
+  EXPECT_EQ(alive, 0);
+  TANDEM_ASSERT_OK_AND_ASSIGN(Frame frame, ParseFrame(queue.Next()));
+  EXPECT_EQ(frame.header.call(), 2);
+  EXPECT_TRUE(queue.empty());
+  EXPECT_EQ(queue.bytes(), 0);
+
+  queue.Add(Header(3), std::make_unique<CountingAnswer>(3 * kFramePayload, kFramePayload, &alive));
+  FrameQueue::Turn turn = queue.Take();
+  turn.Frame();
+  queue.Clear();
+  queue.PutBack(&turn);
+  EXPECT_TRUE(queue.empty());
+  EXPECT_EQ(queue.bytes(), 0);
+}
+
+TEST(MessageAssemblerTest, ATakerIsGivenThePiecesAndTheMessageNothing) {
+  MessageAssembler assembler;
+  std::string taken;
+  const auto taker = [&](uint64_t offset, uint64_t total, Bytes piece) {
+    EXPECT_EQ(offset, taken.size());
+    EXPECT_EQ(total, 10u);
+    taken += piece.Flatten();
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto first, assembler.Begin(Part(1, 10, 4), taker));
+  EXPECT_FALSE(first.has_value());
+  EXPECT_THAT(assembler.Continue(Part(1, 0, 7)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 11")));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto last, assembler.Continue(Part(1, 0, 6)));
+  ASSERT_TRUE(last.has_value());
+  EXPECT_TRUE(last->bytes.empty());
+  EXPECT_EQ(taken, std::string(10, 'p'));
+  EXPECT_EQ(assembler.bytes(), 0);
+  // Of one frame: an ordinary message.
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto small, assembler.Begin(Part(2, 0, 5), taker));
+  EXPECT_EQ(small->bytes.size(), 5);
+  EXPECT_EQ(taken.size(), 10u);
 }
 
 }  // namespace

@@ -54,9 +54,10 @@ class ElasticSession::Watch {
   }
   // To be aborted when the round is over; nullptr before it goes.
   void SetGroup(ProcessGroup* group) {
-    absl::MutexLock lock(&mutex_);
+    absl::MutexLock lock(&group_mutex_);
     group_ = group;
-    if (group_ != nullptr && !over_.ok()) group_->Abort(over_.message());
+    if (group_ == nullptr) return;
+    if (const absl::Status why = over(); !why.ok()) group_->Abort(why.message());
   }
   // Waits a moment for the launcher to say that the round is over: it may be about to.
   bool AwaitOver(absl::Duration timeout) {
@@ -71,11 +72,15 @@ class ElasticSession::Watch {
       // The destructor waits for one of these.
       absl::StatusOr<std::string> reason = agent_->AwaitOver(assignment_.number, absl::Milliseconds(100));
       if (!reason.ok() && absl::IsDeadlineExceeded(reason.status())) continue;
-      absl::MutexLock lock(&mutex_);
-      over_ = reason.ok()
-                  ? absl::AbortedError(absl::StrCat("epoch ", assignment_.epoch, " is over: ", *reason))
-                  : Annotate(reason.status(), "the launcher does not answer");
-      if (group_ != nullptr) group_->Abort(over_.message());
+      const absl::Status why =
+          reason.ok() ? absl::AbortedError(absl::StrCat("epoch ", assignment_.epoch, " is over: ", *reason))
+                      : Annotate(reason.status(), "the launcher does not answer");
+      {
+        absl::MutexLock lock(&mutex_);
+        over_ = why;
+      }
+      absl::MutexLock lock(&group_mutex_);
+      if (group_ != nullptr) group_->Abort(why.message());
       return;
     }
   }
@@ -83,9 +88,11 @@ class ElasticSession::Watch {
   AgentClient* const agent_;
   const Assignment assignment_;
   std::atomic<bool> stopping_{false};
+  // Held while the group is aborted, which asks over().
+  absl::Mutex group_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  ProcessGroup* group_ ABSL_GUARDED_BY(group_mutex_) = nullptr;
   mutable absl::Mutex mutex_;
   absl::Status over_ ABSL_GUARDED_BY(mutex_);
-  ProcessGroup* group_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
 };
 
@@ -181,8 +188,8 @@ absl::Status ElasticSession::Connect(ElasticRound* round, Watch* watch) {
     round->store_ = std::make_shared<MemoryStore>();  // there is nobody to meet
   } else {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
-    round->store_ =
-        std::make_shared<RemoteStore>(std::move(channel), std::min(options_.connect_timeout, absl::Seconds(5)));
+    round->store_ = std::make_shared<RemoteStore>(std::move(channel),
+                                                  std::min(options_.connect_timeout, options_.store_timeout));
   }
   TANDEM_ASSIGN_OR_RETURN(round->group_, InitProcessGroup(round->store_.get(), group));
   watch->SetGroup(round->group_.get());

@@ -47,6 +47,9 @@ struct ElasticOptions {
   // The step whose state the program has by itself when it starts: 0, or that of its checkpoint.
   int64_t completed_step = 0;
   absl::Duration connect_timeout = absl::Seconds(30);  // of a round's processes, to meet and agree
+  // Of a call to the round's store, which may have died with the node that served it: that much of a
+  // failure's cost is waiting for it.
+  absl::Duration store_timeout = absl::Seconds(2);
   // From the end of a round until the launcher gives this process a place in another.
   absl::Duration round_timeout = absl::Seconds(600);
   ProcessGroupOptions group;  // rank, world size, name, epoch and store are filled in

@@ -37,7 +37,8 @@ ChaosCluster::ChaosCluster(std::vector<std::string> command) : command_(std::mov
     for (std::string& host : hosts_) host = "127.0.0.1";
     outside_ = "127.0.0.1";
   }
-  etcd_ = testing::EtcdServer::StartCluster(3, {"--heartbeat-interval=50", "--election-timeout=300"}, outside_);
+  etcd_ =
+      testing::EtcdServer::StartCluster(3, {"--heartbeat-interval=50", "--election-timeout=300"}, outside_);
   if (etcd_.empty()) {
     trouble_ = "etcd did not start";
     return;

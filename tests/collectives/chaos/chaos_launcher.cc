@@ -63,7 +63,6 @@ class Launcher {
       absl::StatusOr<Round> round = rendezvous->Join(node);
       if (!round.ok() && absl::IsUnavailable(round.status()) && absl::Now() - start < absl::Minutes(100)) {
         LogWarning(round.status().message());
-        KillAll();
         absl::SleepFor(rules.lease / 4);
         if (told_to_leave != 0) return absl::OkStatus();
         continue;
@@ -81,6 +80,10 @@ class Launcher {
   // Tells the living of their places and starts the others.
   absl::Status Place(const Round& round) {
     ++number_;
+    // A round took place without this node: what its processes hold is older than what others have counted
+    // since, and should those die, must not be taken for the newest.
+    if (round.epoch != epoch_ + 1) KillAll();
+    epoch_ = round.epoch;
     std::map<std::string, Assignment> places;
     for (size_t i = 0; i < children_.size(); ++i) {
       Assignment a;
@@ -100,6 +103,7 @@ class Launcher {
     }
     TANDEM_RETURN_IF_ERROR(board_.Announce(places));
     for (size_t i = 0; i < children_.size(); ++i) {
+      if (children_[i] > 0 && ::waitpid(children_[i], nullptr, WNOHANG) == children_[i]) children_[i] = -1;
       if (children_[i] < 0) Spawn(i, places[absl::StrCat("worker/", i)]);
     }
     return absl::OkStatus();
@@ -182,9 +186,10 @@ class Launcher {
       }
       if (absl::IsDeadlineExceeded(event.status())) continue;
       if (!absl::IsUnavailable(event.status())) return event.status();
-      // The others have gone on without this node: what runs here must count no more.
+      // The others take this node for dead, or etcd was away for all: its processes must count no more, but
+      // if nobody has gone on without them, theirs is the state to go on from.
       LogWarning(absl::StrCat(id_, ": ", event.status().message()));
-      KillAll();
+      TANDEM_RETURN_IF_ERROR(board_.RoundOver(number_, event.status().message()));
       return false;
     }
   }
@@ -203,7 +208,7 @@ class Launcher {
   std::vector<std::string> command_;
   std::vector<pid_t> children_;
   std::vector<bool> done_;
-  int64_t number_ = 0;
+  int64_t number_ = 0, epoch_ = 0;
   std::unique_ptr<StoreServer> served_;
   absl::Mutex mutex_;
   std::vector<AgentBoard::Trouble> troubles_ ABSL_GUARDED_BY(mutex_);

@@ -53,7 +53,7 @@ std::vector<std::string> Command(const std::string& logs, int steps, int millise
 
 TEST(ChaosTest, AJobWithoutMishapsEndsWell) {
   testing::TempDir logs;
-  ChaosCluster cluster(Command(logs.path(), 40, 5, 1000));
+  ChaosCluster cluster(Command(logs.path(), 40, 5, 2000));
   if (!cluster.trouble().empty()) GTEST_SKIP() << cluster.trouble();
   ChaosLog log(logs.path());
   for (int node : {0, 1}) cluster.StartNode(node);
@@ -197,14 +197,16 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
   const int events = Number("TANDEM_CHAOS_EVENTS", 8);
   const bool all = events > 20;
   testing::TempDir logs;
-  Chaos chaos(logs.path(), all ? absl::Seconds(2) : absl::Seconds(1),
-              all ? absl::Seconds(5) : absl::Milliseconds(1500), Number("TANDEM_CHAOS_SEED", 7));
+  Chaos chaos(logs.path(), absl::Seconds(2), all ? absl::Seconds(5) : absl::Seconds(3),
+              Number("TANDEM_CHAOS_SEED", 7));
   if (!chaos.cluster().trouble().empty()) GTEST_SKIP() << chaos.cluster().trouble();
   for (int node : {0, 1}) chaos.Start(node);
   chaos.AwaitSteps(8, 0, "starting");
   for (int event = 0; event < events && !HasFailure(); ++event) {
     chaos.RunEvent();
-    TANDEM_ASSERT_OK(chaos.log().Check());
+    TANDEM_ASSERT_OK(chaos.log().Check()) << "node 0:\n"
+                                          << chaos.cluster().LastLines(0) << "\nnode 1:\n"
+                                          << chaos.cluster().LastLines(1);
   }
   chaos.Report();
   for (int node : {0, 1}) chaos.cluster().SignalNode(node, SIGTERM);

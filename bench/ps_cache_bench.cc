@@ -1,6 +1,6 @@
 // What the hot-row cache saves and costs: one JSON object on stdout.
 //
-//   build/bench/ps_cache_bench --dim 16 --max-age 100
+//   build/bench/ps_cache_bench --dim 16 --max-uses 8
 //
 // Workers (threads, each with a client of its own) pull the distinct ids of batches of Zipf-distributed
 // lookups and push gradients for them, through channels that count bytes, from servers in this process.
@@ -132,8 +132,7 @@ void TimeHits(const Options& options, const Zipf& zipf, nlohmann::ordered_json* 
                   .positions = positions.data(),
                   .rows = rows.data(),
                   .versions = one,
-                  .generations = one,
-                  .step = 0});
+                  .generations = one});
   }
   std::vector<std::vector<uint64_t>> batches(8);
   Deduper deduper;
@@ -152,7 +151,7 @@ void TimeHits(const Options& options, const Zipf& zipf, nlohmann::ordered_json* 
     size_t count = 0;
     auto begin = std::chrono::steady_clock::now();
     for (const std::vector<uint64_t>& batch : batches) {
-      cache.Find(batch, run, out.data(), versions.data(), copies.data());
+      cache.Find(batch, out.data(), versions.data(), copies.data());
       count += batch.size();
     }
     hits.push_back(count / Seconds(std::chrono::steady_clock::now() - begin));
@@ -254,7 +253,7 @@ int Run(const Options& options) {
       {"steps", options.steps},
       {"cache_bytes", options.cache.bytes},
       {"max_age", options.cache.max_age},
-      {"recheck", options.cache.recheck},
+      {"max_uses", options.cache.max_uses},
       {"push_bound", options.cache.push_bound},
       {"rows_per_step", rows / options.steps / options.workers},
       {"request_bytes_per_row", counts.pull_request / rows},
@@ -298,7 +297,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"f32", "f16", "bf16", "int8"}));
   app.add_option("--bytes", options.cache.bytes, "of the cache; 0: none")->transform(CLI::AsSizeValue(false));
   app.add_option("--max-age", options.cache.max_age);
-  app.add_option("--recheck", options.cache.recheck);
+  app.add_option("--max-uses", options.cache.max_uses);
   app.add_option("--push-bound", options.cache.push_bound);
   CLI11_PARSE(app, argc, argv);
   return tandem::ps::Run(options);

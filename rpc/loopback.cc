@@ -192,12 +192,12 @@ class LoopbackTransport : public Transport {
 }  // namespace
 
 std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
-                                         FaultInjector injector) {
+                                         FaultInjector injector, const BackoffOptions& backoff) {
   auto timers = std::make_unique<TimerQueue>();
   auto transport =
       std::make_unique<LoopbackTransport>(std::move(services), std::move(injector), timers.get());
   return MakeRetryingChannel("loopback", std::move(transport), std::move(timers),
-                             std::numeric_limits<size_t>::max());
+                             std::numeric_limits<size_t>::max(), backoff);
 }
 
 }  // namespace tandem::rpc

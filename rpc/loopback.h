@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "rpc/channel.h"
+#include "rpc/retry/retry.h"
 #include "rpc/service.h"
 
 namespace tandem::rpc {
@@ -34,9 +35,11 @@ struct Fault {
 using FaultInjector = std::function<Fault(absl::string_view method, int64_t call_index)>;
 
 // The services are shared: what their handlers capture must outlive the channel. Answers are delivered on a
-// thread of the channel's own, as gRPC would. Deadlines and idempotent retries behave as over gRPC.
+// thread of the channel's own, as gRPC would. Deadlines and idempotent retries behave as over gRPC; retries
+// wait as `backoff` says.
 std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
-                                         FaultInjector injector = nullptr);
+                                         FaultInjector injector = nullptr,
+                                         const BackoffOptions& backoff = {});
 
 }  // namespace tandem::rpc
 

@@ -12,7 +12,6 @@ void AbsorbedPart::PutInto(PushPart* part) const {
 void AbsorbPart(RowCache& cache, float learning_rate_factor, PushPart* part, AbsorbedPart* absorbed) {
   const float factor = learning_rate_factor * part->learning_rate_factor;
   const bool hold = cache.holds() && part->learning_rate_factor == 1.0f;
-  if (!hold && !cache.options().local_update) return;
   cache.Absorb(part->ids, part->gradients, factor, part->pulled_versions,
                hold ? &absorbed->gradients : nullptr);
   if (!hold) return;

@@ -19,7 +19,7 @@ struct AbsorbedPart {
   void PutInto(PushPart* part) const;
 };
 
-// The cache takes in the gradients of an unpooled part, as its options say; the part is then what is to be
+// Copies follow the gradients of an unpooled part, and perhaps hold them back; the part is then what is to be
 // sent, and refers to `absorbed` where that is something else. Slices with a learning rate factor of their
 // own are not held back: what they would be sent with later could have another.
 void AbsorbPart(RowCache& cache, float learning_rate_factor, PushPart* part, AbsorbedPart* absorbed);

@@ -186,7 +186,7 @@ class ClientImpl : public Client {
       if (table->cache != nullptr && !read_only && part.pooling == v1::NONE) {
         const bool sort = table->wire.pack_ids == PackIds::kAlways ||
                           (table->wire.pack_ids == PackIds::kAuto && !ReadsInPlace(*channels_[0]));
-        cached = std::make_shared<CachedPart>(table->cache, part.ids, part.rows, step, sort);
+        cached = std::make_shared<CachedPart>(table->cache, part.ids, part.rows, sort);
         part.ids = cached->asked();
         part.repeats = false;
       }

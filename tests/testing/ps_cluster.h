@@ -31,7 +31,11 @@ class PsCluster {
 
   std::vector<std::unique_ptr<rpc::Channel>> Channels(rpc::FaultInjector injector = nullptr) {
     std::vector<std::unique_ptr<rpc::Channel>> channels;
-    for (const auto& services : services_) channels.push_back(rpc::ConnectLoopback(services, injector));
+    // What fails here is soon well again.
+    const rpc::BackoffOptions backoff = {.initial = absl::Milliseconds(1), .max = absl::Milliseconds(20)};
+    for (const auto& services : services_) {
+      channels.push_back(rpc::ConnectLoopback(services, injector, backoff));
+    }
     return channels;
   }
   absl::StatusOr<std::unique_ptr<ps::Client>> Connect(uint32_t worker = 0,

@@ -216,10 +216,9 @@ void ByteSize(Fields& f, const char* name, size_t* bytes) {
 
 void DescribeCache(Fields& f, ps::CacheOptions& cache) {
   ByteSize(f, "bytes", &cache.bytes);
+  f.Integer("max_uses", &cache.max_uses, Range{.min = 1, .max = 65535});
   f.Integer("max_age", &cache.max_age, Range{.min = 0, .max = 2147483647.0});
-  f.Integer("recheck", &cache.recheck, Range{.min = 0, .max = 2147483647.0});
   f.Integer("push_bound", &cache.push_bound, Range{.min = 1, .max = 1 << 20});
-  f.Bool("local_update", &cache.local_update);
 }
 
 void DescribeTable(Fields& f, TableSpec& table) {

@@ -19,8 +19,8 @@ absl::Status ValidateCacheOptions(const v1::TableConfig& table, const CacheOptio
   }
   if (options.max_age >= uint64_t{1} << 31)
     return wrong("max_age is ", options.max_age, ", must be below 2^31");
-  if (options.recheck >= uint32_t{1} << 31)
-    return wrong("recheck is ", options.recheck, ", must be below 2^31");
+  if (options.max_uses < 1 || options.max_uses > 65535)
+    return wrong("max_uses is ", options.max_uses, ", must be in 1 .. 65535");
   if (options.push_bound < 1 || options.push_bound > 1 << 20) {
     return wrong("push_bound is ", options.push_bound, ", must be in 1 .. 2^20");
   }
@@ -33,9 +33,8 @@ absl::Status ValidateCacheOptions(const v1::TableConfig& table, const CacheOptio
       return wrong("max_age is ", options.max_age, ", but pushes older than the mode's staleness of ",
                    mode.staleness(), " are left out of updates: it must be less");
     }
-    if (options.recheck > 0 || options.push_bound > 1) {
-      return wrong("with global-batch aggregation recheck must be 0 and push_bound 1, but they are ",
-                   options.recheck, " and ", options.push_bound);
+    if (options.push_bound > 1) {
+      return wrong("with global-batch aggregation push_bound must be 1, but it is ", options.push_bound);
     }
   }
   return absl::OkStatus();

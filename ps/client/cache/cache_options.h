@@ -4,27 +4,31 @@
 // What a worker may keep of a table, how stale that may get, and what came of it.
 //
 // The cache is that of HET (Miao et al., "HET: Scaling out Huge Embedding Model Training via Cache-enabled
-// Distributed Framework", VLDB 2022): rows with versions, asked for again under a staleness bound, gradients
-// added up at the worker. Which rows are worth their bytes is decided as in TinyLFU (Einziger, Friedman and
-// Manes, ACM Transactions on Storage 2017).
+// Distributed Framework", VLDB 2022): rows with versions and clocks of their own, asked for again under a
+// staleness bound, that move with the worker's own gradients; gradients added up at the worker. Which rows
+// are worth their bytes is decided as in TinyLFU (Einziger, Friedman and Manes, ACM Transactions on Storage
+// 2017).
 //
-// What a pull of step t returns for an id, with V the version of its server's answer (all of the table's
-// updates up to V are done when the server looks at the rows):
-//   asked     The row as of a version v with v >= V - max_age, or a row that no update has touched between
-//   its
-//             v and V. Asked are all ids that are not used unasked.
-//   unasked   With recheck = n > 0: a copy for which the above held when a pull of step >= t - n asked.
-//   Nothing
-//             is known of what was done since; in time that is n of this worker's steps and the pulls that
-//             ran ahead. A worker whose every pull overlaps at most w own steps and whose n + w steps see at
-//             most u updates of the table reads rows at most max_age + u updates old.
-//   Of a worker's own gradients the same holds as of others': a row may lack those of its last max_age
-//   updates. With local_update copies have them at once, as plain SGD would apply them.
-// max_age = 0 and recheck = 0: as without a cache, in fewer bytes where rows were not updated.
+// A row's clock is how often this worker has used its copy: a worker updates what it uses, and others like it
+// do so as often, so that a bound on uses is one on the row's own updates that a copy may lack, hot or rare.
+// A bound on the table's age would refresh rare rows at every use, or leave hot ones standing still.
+//
+// What a pull returns for an id, with V the newest version of its server's table that an answer has told:
+//   a copy    that came as of a version v >= V - max_age and has served fewer than max_uses pulls since. New
+//             copies serve fewer: twice as many as the row has come times before.
+//   the row   as the server has it, without gradients that are held back here, else. A copy older than
+//   max_age that has uses left goes on if its row has
+//             not been updated since v.
+// Pulls that are under way together do not see each other's answers: each may use what is here.
+// A copy moves with every gradient of this worker, by the step by which the row's gradients have moved the
+// server's row between the copies before: a least-squares fit of the row's changes to the sums of gradients,
+// older ones counting half as much each time. So it need not know the optimizer, and, where other workers'
+// gradients are like its own, makes up for theirs too. It never goes further than twice what the row went
+// from one copy to the next, and what comes from the server takes its place: errors do not add up.
 // Rows are kept as they came over the wire (WireOptions), decoded; sums of held-back gradients go over it
 // like any gradient, through its error feedback where it has one. A server that started anew, or whose tables
-// were loaded from a checkpoint, is noticed by its answers' generation: no older copy serves a pull that
-// asked it.
+// were loaded from a checkpoint, is noticed by its answers' generation: pulls after the first such answer use
+// no older copy.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,29 +41,26 @@ namespace tandem::ps {
 namespace v1 = ::tandem::v1;
 
 struct CacheOptions {
-  size_t bytes = 0;        // of rows, held gradients, index and counters; 0: no cache
-  uint64_t max_age = 100;  // in updates of the table (one for each push of each worker), < 2^31
-  uint32_t recheck = 0;    // steps of this worker for which a confirmed copy is used unasked; 0: asks always
+  size_t bytes = 0;          // of rows, sums of gradients, index and counters; 0: no cache
+  uint32_t max_uses = 8;     // pulls that a copy serves before its row is fetched again, 1 .. 65535
+  uint64_t max_age = 10000;  // in updates of the table (one for each push of each worker), < 2^31
   // Gradients of a cached row are added up here until `push_bound` pushes of it came together, the row leaves
   // the cache or Client::Flush; then they go as one, with the learning rate factor of the push that takes
   // them along. 1: every gradient goes at once.
   uint32_t push_bound = 1;
-  // Copies follow this worker's own gradients by plain SGD with the table's learning rate until their rows
-  // come anew.
-  bool local_update = false;
 };
 
 // OK, or InvalidArgument naming table, option and what is allowed. SYNC tables have no cache: their rows are
 // bit-identical however many workers and servers there are, and every row that is pulled is then updated. GBA
 // tables leave out pushes older than their staleness, so max_age must be below it, and collect gradients
-// themselves: recheck must be 0, push_bound 1.
+// themselves: push_bound must be 1.
 absl::Status ValidateCacheOptions(const v1::TableConfig& table, const CacheOptions& options);
 
 // Of one table's cache, since it was set. Rows of read-only and pooled pulls, which go around it, are not in.
 struct CacheStatistics {
   uint64_t lookups = 0;    // rows pulled
   uint64_t unasked = 0;    // served without asking
-  uint64_t unchanged = 0;  // asked for, served from the copy
+  uint64_t unchanged = 0;  // asked for because of their age, and as they were
   uint64_t refreshed = 0;  // had a copy, but a newer row came
   uint64_t missed = 0;     // had none
   uint64_t admitted = 0;   // rows that came to stay
@@ -74,7 +75,8 @@ struct CacheStatistics {
   uint64_t answer_bytes = 0;
   uint64_t plain_request_bytes = 0;
   uint64_t plain_answer_bytes = 0;
-  // How old served rows were: V - v in updates, 0 where the server had no newer one.
+  // How old served rows were in updates of the table, by the answer to their pull; 0 where the server had no
+  // newer one. Their own updates, and the worker's that they have followed, are fewer.
   double age_mean = 0;
   uint64_t age_max = 0;
   uint64_t held_gradients = 0;  // ever held back, of single rows and pushes

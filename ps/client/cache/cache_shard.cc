@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 
 #include "base/random.h"
 #include "base/status.h"
@@ -11,11 +13,14 @@
 namespace tandem::ps {
 namespace {
 
-constexpr int kDrawn = 8;  // copies of which the least used goes
+constexpr int kDrawn = 8;            // copies of which the least used goes
+constexpr float kRemembered = 0.5f;  // of how a row moved before it came last
+constexpr float kMostMoved = 2.0f;   // a copy, in times what its row went from one to the next
 constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t StrideOf(uint32_t dim, bool holds) {
-  const size_t bytes = sizeof(CacheHeader) + (holds ? 2 * size_t{dim} + 1 : dim) * sizeof(float);
+  const size_t bytes =
+      sizeof(CacheHeader) + (2 * size_t{dim} + (holds ? size_t{dim} + 1 : 0)) * sizeof(float);
   return (bytes + alignof(CacheHeader) - 1) / alignof(CacheHeader) * alignof(CacheHeader);
 }
 size_t CellsOf(size_t rows) { return std::bit_ceil(rows + rows / 3 + 1); }
@@ -139,7 +144,10 @@ CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, Held
   cells_[at] = hash << 32 | (slot + 1);
   ++rows_;
   CacheHeader* const record = RecordAt(slot);
-  *record = {.id = id, .version = 0, .confirmed = 0, .uses = uses, .epoch = epoch, .held = 0};
+  *record = {};
+  record->id = id;
+  record->uses = uses;
+  record->epoch = epoch;
   return record;
 }
 
@@ -158,6 +166,53 @@ void CacheShard::Erase(uint32_t slot, HeldGradients* left) {
   cells_[hole] = 0;
   record->version = 0;
   --rows_;
+}
+
+void CacheShard::SetStep(CacheHeader* record, float squares) const {
+  record->step = record->along > 0 && record->across > 0 ? record->along / record->across : 0;
+  const float most = kMostMoved * record->moved;
+  // Also where the quotient is no number.
+  if (!(record->step * record->step * squares <= most * most)) {
+    record->step = squares > 0 ? most / std::sqrt(squares) : 0;
+  }
+}
+
+void CacheShard::Replace(CacheHeader* record, const float* row) const {
+  float* const copy = Row(record);
+  float* const since = Since(record);
+  const float* const held = record->held > 0 ? HeldSums(record) : nullptr;
+  if (record->arrived > 0) {
+    float along = 0, across = 0, moved = 0;
+    for (uint32_t d = 0; d < dim_; ++d) {
+      const float change = copy[d] - row[d];
+      const float pushed = since[d] - (held != nullptr ? held[d] : 0);
+      along += change * pushed;
+      across += pushed * pushed;
+      moved += change * change;
+    }
+    record->along = kRemembered * record->along + along;
+    record->across = kRemembered * record->across + across;
+    record->moved = std::max(kRemembered * record->moved, std::sqrt(moved));
+  }
+  std::copy_n(row, dim_, copy);
+  float squares = 0;
+  for (uint32_t d = 0; d < dim_; ++d) {
+    since[d] = held != nullptr ? held[d] : 0;
+    squares += since[d] * since[d];
+  }
+  SetStep(record, squares);
+  record->served = 0;
+  if (record->arrived < std::numeric_limits<uint16_t>::max()) ++record->arrived;
+}
+
+void CacheShard::Follow(CacheHeader* record, const float* gradient, float learning_rate_factor) const {
+  float* const since = Since(record);
+  float squares = 0;
+  for (uint32_t d = 0; d < dim_; ++d) {
+    since[d] += learning_rate_factor * gradient[d];
+    squares += since[d] * since[d];
+  }
+  SetStep(record, squares);
 }
 
 void CacheShard::TakeHeld(CacheHeader* record, HeldGradients* left) {

@@ -3,9 +3,9 @@
 
 // A sixteenth of a table's cached rows: an open-addressing index over records in one slab.
 //
-// A record is [header | row: dim floats | with held gradients: version, sums: dim floats]. The slab has room
-// for as many as the byte budget allows and is taken from the system as it fills; no row is allocated by
-// itself.
+// A record is [header | row: dim floats | gradients since the row came: dim floats | with held gradients:
+// version, sums: dim floats]. The slab has room for as many as the byte budget allows and is taken from the
+// system as it fills; no row is allocated by itself.
 //
 // Which rows stay. Each copy counts its uses and a small count-min sketch those of ids without a copy; both
 // are halved as time goes by. A new row takes the place of the least used of a few copies drawn by chance, if
@@ -29,11 +29,17 @@ inline uint32_t CacheShardOf(uint64_t hash) { return static_cast<uint32_t>(hash 
 
 struct CacheHeader {
   uint64_t id;
-  uint32_t version;    // low half of the table's version that the row holds all updates of; never 0
-  uint32_t confirmed;  // low half of the last step whose pull asked for it
-  uint16_t uses;       // halved for every epoch after `epoch`
+  uint32_t version;  // low half of the table's version that the row holds all updates of; never 0
+  uint32_t held;     // gradients in the sums
+  uint16_t uses;     // halved for every epoch after `epoch`
   uint16_t epoch;
-  uint32_t held;  // gradients in the sums
+  uint16_t served;   // pulls since the row came
+  uint16_t arrived;  // how often it has come, at most 65535
+  // The least-squares fit of the row's changes to the sums of gradients, between the copies that have come.
+  float along;   // of products of change and gradients
+  float across;  // of gradients' squares
+  float moved;   // how far the row went from one copy to the next
+  float step;    // by how much the gradients since the row came have moved it, for a sum of 1
 };
 
 // Gradients that have left: of evicted rows, of rows that reached their bound, of all rows at a flush.
@@ -88,9 +94,26 @@ class CacheShard {
 
   float* Row(CacheHeader* record) const { return reinterpret_cast<float*>(record + 1); }
   const float* Row(const CacheHeader* record) const { return reinterpret_cast<const float*>(record + 1); }
+  // The sum of gradients since the row came.
+  float* Since(CacheHeader* record) const { return Row(record) + dim_; }
+  // The row as it came, moved by the gradients since.
+  void ReadMoved(const CacheHeader* record, float* out) const {
+    const float* const row = Row(record);
+    const float* const since = row + dim_;
+    const float step = record->step;
+    for (uint32_t d = 0; d < dim_; ++d) out[d] = row[d] - step * since[d];
+  }
   // With `holds` only.
-  uint32_t* HeldVersion(CacheHeader* record) const { return reinterpret_cast<uint32_t*>(Row(record) + dim_); }
-  float* HeldSums(CacheHeader* record) const { return Row(record) + dim_ + 1; }
+  uint32_t* HeldVersion(CacheHeader* record) const {
+    return reinterpret_cast<uint32_t*>(Row(record) + 2 * size_t{dim_});
+  }
+  float* HeldSums(CacheHeader* record) const { return Row(record) + 2 * size_t{dim_} + 1; }
+
+  // The row as it is at its server, which lacks the held gradients: takes the copy's place, and tells how
+  // gradients move it.
+  void Replace(CacheHeader* record, const float* row) const;
+  // A gradient of this worker, on its way to the server.
+  void Follow(CacheHeader* record, const float* gradient, float learning_rate_factor) const;
 
   // A record for `id`, which has none, its row unspecified; nullptr when the id is not worth it. The
   // gradients of the row that goes for it are added to `left`.
@@ -134,6 +157,8 @@ class CacheShard {
   CacheHeader* RecordAt(uint32_t slot) const {
     return reinterpret_cast<CacheHeader*>(slab_.get() + size_t{slot} * stride_);
   }
+  // Of `since` squared.
+  void SetStep(CacheHeader* record, float squares) const;
   // The id's uses while it had no copy, this one counted.
   uint16_t CountInSketch(uint64_t hash, uint16_t epoch);
   void RaiseInSketch(uint64_t hash, uint16_t uses);

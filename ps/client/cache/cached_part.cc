@@ -32,17 +32,12 @@ void SortIds(std::vector<uint64_t>* ids, std::vector<uint32_t>* positions) {
 }
 
 CachedPart::CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_t> ids, float* rows,
-                       uint64_t step, bool sort)
-    : cache_(std::move(cache)),
-      ids_(ids),
-      rows_(rows),
-      step_(step),
-      versions_(ids.size()),
-      copies_(ids.size()) {
+                       bool sort)
+    : cache_(std::move(cache)), ids_(ids), rows_(rows), versions_(ids.size()), copies_(ids.size()) {
   conditional_.max_age = cache_->options().max_age;
   conditional_.generations = cache_->Generations();  // before the copies
   conditional_.answer_generations = conditional_.generations;
-  cache_->Find(ids, step, rows, versions_.data(), copies_.data());
+  cache_->Find(ids, rows, versions_.data(), copies_.data());
   asked_.reserve(ids.size());
   asked_positions_.reserve(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -81,7 +76,7 @@ void CachedPart::Finish(std::vector<uint64_t>* versions) {
       ++unchanged;
       serve(asked_[i], asked_versions_[i], true);
     } else {
-      ++(asked_versions_[i] == 0 ? missed : refreshed);
+      ++(copies_[asked_positions_[i]] == RowCache::kNone ? missed : refreshed);
     }
   }
   cache_->Accept({.ids = asked_,
@@ -90,8 +85,7 @@ void CachedPart::Finish(std::vector<uint64_t>* versions) {
                   .positions = asked_positions_.data(),
                   .rows = rows_,
                   .versions = answered,
-                  .generations = conditional_.answer_generations,
-                  .step = step_});
+                  .generations = conditional_.answer_generations});
   cache_->CountPull(unasked, unchanged, refreshed, missed, conditional_.request_bytes,
                     conditional_.answer_bytes, age_sum, age_max);
 }

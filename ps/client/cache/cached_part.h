@@ -34,8 +34,7 @@ class CachedPart {
  public:
   // Fills in the rows of ids that have a copy. `ids` and `rows` ([ids x dim]) must stay until the pull is
   // done. `sort`: ids are asked for in ascending order, which packs them into fewer bytes.
-  CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_t> ids, float* rows, uint64_t step,
-             bool sort);
+  CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_t> ids, float* rows, bool sort);
 
   // The ids that the servers must be asked for; refers to this object.
   absl::Span<const uint64_t> asked() const { return asked_; }
@@ -49,8 +48,7 @@ class CachedPart {
   const std::shared_ptr<RowCache> cache_;
   const absl::Span<const uint64_t> ids_;
   float* const rows_;
-  const uint64_t step_;
-  std::vector<uint32_t> versions_;  // [ids], of the copies
+  std::vector<uint32_t> versions_;  // [ids], of the copies that may serve
   std::vector<RowCache::Copy> copies_;
   std::vector<uint64_t> asked_;
   std::vector<uint32_t> asked_positions_;  // asked_[i] == ids[asked_positions_[i]]

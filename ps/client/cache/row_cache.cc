@@ -13,7 +13,8 @@ namespace {
 constexpr size_t kRun = 512;
 // Ids whose memory is asked for before the first is used.
 constexpr size_t kBlock = 32;
-constexpr size_t kAhead = 8;  // the same where ids are written one by one
+constexpr size_t kAhead = 8;         // the same where ids are written one by one
+constexpr uint32_t kUsesGained = 2;  // by a row that comes once more
 constexpr size_t kCacheLine = 64;
 
 void PrefetchRecord(const CacheHeader* record, size_t bytes) {
@@ -30,9 +31,9 @@ uint32_t LowHalf(uint64_t number) { return static_cast<uint32_t>(number); }
 RowCache::RowCache(const v1::TableConfig& table, const CacheOptions& options, const ShardMap* map)
     : dim_(table.dim()),
       options_(options),
-      learning_rate_(table.optimizer().learning_rate()),
       map_(map),
       generations_(map->num_servers(), 0),
+      newest_(new std::atomic<uint32_t>[map->num_servers()]()),
       shards_(new Shard[kCacheShards]) {
   uint64_t capacity = 0;
   for (uint32_t s = 0; s < kCacheShards; ++s) {
@@ -53,11 +54,10 @@ std::vector<uint64_t> RowCache::Generations() const {
   return generations_;
 }
 
-void RowCache::Find(absl::Span<const uint64_t> ids, uint64_t step, float* rows, uint32_t* versions,
+void RowCache::Find(absl::Span<const uint64_t> ids, float* rows, uint32_t* versions,
                     Copy* copies) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const uint16_t epoch = Epoch(ids.size());
-  const uint32_t now = LowHalf(step);
-  const size_t row_bytes = dim_ * sizeof(float);
+  const size_t record_bytes = sizeof(CacheHeader) + 2 * dim_ * sizeof(float);
   uint64_t hashes[kBlock];
   for (size_t run = 0; run < ids.size(); run += kRun) {
     const size_t run_end = std::min(run + kRun, ids.size());
@@ -70,22 +70,28 @@ void RowCache::Find(absl::Span<const uint64_t> ids, uint64_t step, float* rows, 
       }
       for (size_t i = 0; i < count; ++i) {
         const CacheHeader* const record = shards_[CacheShardOf(hashes[i])].rows.Guess(hashes[i]);
-        if (record != nullptr) PrefetchRecord(record, sizeof(CacheHeader) + row_bytes);
+        if (record != nullptr) PrefetchRecord(record, record_bytes);
       }
       for (size_t i = 0; i < count; ++i) {
         const size_t at = first + i;
         const CacheShard& shard = shards_[CacheShardOf(hashes[i])].rows;
         CacheHeader* const record = shard.Find(ids[at], hashes[i]);
-        if (record == nullptr) {
-          versions[at] = 0;
-          copies[at] = kNone;
+        versions[at] = 0;
+        copies[at] = kNone;
+        if (record == nullptr) continue;
+        CacheShard::Use(record, epoch);
+        std::atomic_ref<uint16_t> served(record->served);
+        const uint16_t before = served.load(std::memory_order_relaxed);
+        if (before >= std::min<uint32_t>(options_.max_uses, kUsesGained * record->arrived)) {
+          copies[at] = kSpent;
           continue;
         }
-        std::memcpy(rows + at * dim_, shard.Row(record), row_bytes);
+        served.store(before + 1, std::memory_order_relaxed);  // two that count at once may count one
+        shard.ReadMoved(record, rows + at * dim_);
         versions[at] = record->version;
-        const auto since = static_cast<int32_t>(now - record->confirmed);
-        copies[at] = options_.recheck > 0 && since <= static_cast<int32_t>(options_.recheck) ? kUse : kAsk;
-        CacheShard::Use(record, epoch);
+        const auto age = static_cast<int32_t>(newest_[ServerOf(hashes[i])].load(std::memory_order_relaxed) -
+                                              record->version);
+        copies[at] = age > 0 && static_cast<uint32_t>(age) > options_.max_age ? kOld : kUse;
       }
     }
     for (uint32_t s = 0; s < kCacheShards; ++s) shards_[s].mutex.ReaderUnlock();
@@ -118,14 +124,23 @@ RowCache::Order RowCache::OrderByShard(absl::Span<const uint64_t> ids, const Wan
 }
 
 bool RowCache::Tells(const Answer& answer, size_t at, uint64_t hash) const {
-  return answer.sent[at] || options_.recheck > 0 ||
-         LowHalf(answer.versions[ServerOf(hash)]) - answer.asked[at] > options_.max_age;
+  return answer.sent[at] || LowHalf(answer.versions[ServerOf(hash)]) - answer.asked[at] > options_.max_age;
 }
 
-void RowCache::Adopt(absl::Span<const uint64_t> generations) {
+void RowCache::Adopt(const Answer& answer) {
+  const absl::Span<const uint64_t> generations = answer.generations;
   {
     absl::ReaderMutexLock lock(&generations_mutex_);
-    if (generations == absl::MakeConstSpan(generations_)) return;
+    if (generations == absl::MakeConstSpan(generations_)) {
+      for (size_t s = 0; s < answer.versions.size(); ++s) {
+        const uint32_t version = LowHalf(answer.versions[s]);
+        uint32_t newest = newest_[s].load(std::memory_order_relaxed);
+        while (static_cast<int32_t>(version - newest) > 0 &&
+               !newest_[s].compare_exchange_weak(newest, version, std::memory_order_relaxed)) {
+        }
+      }
+      return;
+    }
   }
   absl::MutexLock lock(&generations_mutex_);
   // An answer from before a restart that comes late turns this back once more, which costs copies, no truth:
@@ -134,6 +149,7 @@ void RowCache::Adopt(absl::Span<const uint64_t> generations) {
   for (size_t s = 0; s < generations.size(); ++s) {
     changed[s] = generations[s] != generations_[s];
     generations_[s] = generations[s];
+    newest_[s].store(LowHalf(answer.versions[s]), std::memory_order_relaxed);
   }
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
@@ -144,20 +160,13 @@ void RowCache::Adopt(absl::Span<const uint64_t> generations) {
   }
 }
 
-void RowCache::Follow(float* row, const float* gradient, float factor) const {
-  const float rate = learning_rate_ * factor;
-  for (uint32_t d = 0; d < dim_; ++d) row[d] -= rate * gradient[d];
-}
-
 void RowCache::AcceptOne(Shard& shard, const Answer& answer, uint32_t at, uint64_t hash, uint16_t epoch) {
   const uint64_t id = answer.ids[at];
   const uint64_t version = answer.versions[ServerOf(hash)];
   CacheHeader* record = shard.rows.Find(id, hash);
-  const uint32_t step = LowHalf(answer.step);
   if (!answer.sent[at]) {
-    // Another answer may have brought a newer row, which it then confirmed.
+    // Another answer may have brought a newer row.
     if (record == nullptr || record->version != answer.asked[at]) return;
-    if (static_cast<int32_t>(step - record->confirmed) > 0) record->confirmed = step;
     // Too old, and yet not sent: the row was not updated up to the answer's version.
     if (LowHalf(version) - record->version > options_.max_age && LowHalf(version) != 0) {
       record->version = LowHalf(version);
@@ -169,20 +178,15 @@ void RowCache::AcceptOne(Shard& shard, const Answer& answer, uint32_t at, uint64
     record = shard.rows.Insert(id, hash, epoch, &shard.left);
     if (record == nullptr) return;
     ++shard.admitted;
-    record->confirmed = step;
-  } else {
-    // Answers overtake each other.
-    if (static_cast<int32_t>(LowHalf(version) - record->version) < 0) return;
-    if (static_cast<int32_t>(step - record->confirmed) > 0) record->confirmed = step;
+  } else if (static_cast<int32_t>(LowHalf(version) - record->version) < 0) {
+    return;  // answers overtake each other
   }
   record->version = LowHalf(version);
-  float* const row = shard.rows.Row(record);
-  std::memcpy(row, answer.rows + size_t{answer.positions[at]} * dim_, dim_ * sizeof(float));
-  if (options_.local_update && record->held > 0) Follow(row, shard.rows.HeldSums(record), 1.0f);
+  shard.rows.Replace(record, answer.rows + size_t{answer.positions[at]} * dim_);
 }
 
 void RowCache::Accept(const Answer& answer) {
-  Adopt(answer.generations);
+  Adopt(answer);
   absl::ReaderMutexLock lock(&generations_mutex_);
   if (answer.generations != absl::MakeConstSpan(generations_)) return;  // changed again meanwhile
   const Order order =
@@ -219,9 +223,7 @@ void RowCache::Absorb(absl::Span<const uint64_t> ids, const float* gradients, fl
       const uint64_t hash = order.hashes[at];
       const float* const gradient = gradients + size_t{at} * dim_;
       CacheHeader* const record = shard.rows.Find(ids[at], hash);
-      if (record != nullptr && options_.local_update) {
-        Follow(shard.rows.Row(record), gradient, learning_rate_factor);
-      }
+      if (record != nullptr) shard.rows.Follow(record, gradient, learning_rate_factor);
       if (out == nullptr) continue;
       const uint32_t server = ServerOf(hash);
       const uint32_t version =

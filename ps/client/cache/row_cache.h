@@ -33,11 +33,13 @@ class RowCache {
   const CacheOptions& options() const { return options_; }
   uint32_t dim() const { return dim_; }
 
-  // What a pull knows of an id.
-  enum Copy : uint8_t { kNone, kAsk, kUse };
-  // rows[i * dim, (i+1) * dim) = the copy of ids[i]'s row, with its version (low half) in versions[i], and
-  // whether it may be used unasked in `step`. Without a copy the row is left alone and versions[i] is 0.
-  void Find(absl::Span<const uint64_t> ids, uint64_t step, float* rows, uint32_t* versions, Copy* copies);
+  // What a pull knows of an id. kSpent: a copy that has served as often as it may. kOld: one whose age says
+  // that its row may have been updated too often since, and which serves if it was not.
+  enum Copy : uint8_t { kNone, kSpent, kOld, kUse };
+  // rows[i * dim, (i+1) * dim) = the copy of ids[i]'s row, with its version (low half) in versions[i]: of
+  // copies that are kOld or kUse, which thereby serve once more. The others' rows are left alone, their
+  // versions 0.
+  void Find(absl::Span<const uint64_t> ids, float* rows, uint32_t* versions, Copy* copies);
 
   // Of each server, what PullSliceResult.generation the copies are of. To be read before Find: rows of a
   // newer generation that come in between only make the server send more.
@@ -52,13 +54,12 @@ class RowCache {
     const float* rows = nullptr;
     absl::Span<const uint64_t> versions;  // of the servers
     absl::Span<const uint64_t> generations;
-    uint64_t step = 0;
   };
   // Takes over the rows and confirms the copies.
   void Accept(const Answer& answer);
 
-  // Gradients on their way to the servers: copies follow them where asked; with `out`, those that are to go
-  // now are added to it and the others held back. Repeats of an id count one by one. pulled_versions: per
+  // Gradients on their way to the servers, which copies follow; with `out`, those that are to go now are
+  // added to it and the others held back. Repeats of an id count one by one. pulled_versions: per
   // server, or empty.
   void Absorb(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
               absl::Span<const uint64_t> pulled_versions, HeldGradients* out);
@@ -104,20 +105,19 @@ class RowCache {
   // Whether an answer says anything new about an id.
   bool Tells(const Answer& answer, size_t at, uint64_t hash) const;
   // Takes over a server's new generation: copies of the old one go.
-  void Adopt(absl::Span<const uint64_t> generations);
+  void Adopt(const Answer& answer);
   void AcceptOne(Shard& shard, const Answer& answer, uint32_t at, uint64_t hash, uint16_t epoch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
-  void Follow(float* row, const float* gradient, float factor) const;
 
   const uint32_t dim_;
   const CacheOptions options_;
-  const float learning_rate_;
   const ShardMap* const map_;
   uint64_t window_;  // uses after which an epoch ends
   std::atomic<uint64_t> uses_{0};
 
   mutable absl::Mutex generations_mutex_;
   std::vector<uint64_t> generations_ ABSL_GUARDED_BY(generations_mutex_);
+  const std::unique_ptr<std::atomic<uint32_t>[]> newest_;  // low half of each server's version, as told
   const std::unique_ptr<Shard[]> shards_;
   absl::Mutex pulled_mutex_;
   std::vector<uint64_t> pulled_ ABSL_GUARDED_BY(pulled_mutex_);

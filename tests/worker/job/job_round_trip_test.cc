@@ -118,15 +118,14 @@ TEST(JobRoundTripTest, CachesArriveAndWhatTheyDoNotGoWithIsNamed) {
   const std::string head = "data: {train: a.csv, label: y, sparse: [s]}\nmodel: fm\n";
   const std::string text =
       head +
-      "embedding: {cache: {bytes: 48KiB, max_age: 7, recheck: 2, push_bound: 3, local_update: true}}\n"
+      "embedding: {cache: {bytes: 48KiB, max_uses: 4, max_age: 7, push_bound: 3}}\n"
       "wide: {cache: 1GiB}\ntrain: {mode: async}\n";
   ExpectRoundTrip(text);
   TANDEM_ASSERT_OK_AND_ASSIGN(const JobSpec job, ParseJob(text, "x.yaml"));
   EXPECT_EQ(job.embedding.cache.bytes, 48 << 10);
   EXPECT_EQ(job.embedding.cache.max_age, 7);
-  EXPECT_EQ(job.embedding.cache.recheck, 2);
+  EXPECT_EQ(job.embedding.cache.max_uses, 4);
   EXPECT_EQ(job.embedding.cache.push_bound, 3);
-  EXPECT_TRUE(job.embedding.cache.local_update);
   EXPECT_EQ(job.wide.cache.bytes, 1 << 30);
   for (const auto& [wrong, why] :
        {std::pair("embedding: {cache: 1MiB}\n", "sync"),

@@ -45,11 +45,7 @@ void Executor::Submit(std::shared_ptr<Invocation> call, const std::string& exclu
       ++queue.held;
       ++queued_;
       queued_bytes_ += bytes;
-      if (idle_ > 0) {
-        changed_.Signal();
-      } else if (threads_.size() < static_cast<size_t>(options_.threads)) {
-        threads_.emplace_back([this] { Work(); });
-      }
+      WakeOne();
       return;
     }
     if (queue.held == 0) callers_.erase(call->caller());
@@ -61,10 +57,16 @@ void Executor::Post(absl::AnyInvocable<void() &&> task) {
   absl::MutexLock lock(&mutex_);
   if (stop_) return;
   posted_.push_back(std::move(task));
-  if (idle_ > 0) {
-    changed_.Signal();
-  } else if (threads_.size() < static_cast<size_t>(options_.threads)) {
+  WakeOne();
+}
+
+void Executor::WakeOne() {
+  // One that is idle may have been woken for what came just before, and not be up yet.
+  if (queued_ + posted_.size() > static_cast<size_t>(idle_) &&
+      threads_.size() < static_cast<size_t>(options_.threads)) {
     threads_.emplace_back([this] { Work(); });
+  } else {
+    changed_.Signal();
   }
 }
 

@@ -60,6 +60,8 @@ class Executor {
   };
 
   void Work();
+  // Something was queued: sees to a thread for it.
+  void WakeOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Admit(const CallerQueue& queue, size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The next call to run, of the next caller; false when none can.
   bool Next(Task* task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

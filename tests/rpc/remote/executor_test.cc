@@ -147,6 +147,19 @@ TEST(ExecutorTest, ExclusiveGroupsDoNotHoldUpOthers) {
   EXPECT_TRUE(second_done.WaitForNotificationWithTimeout(kPatience));
 }
 
+TEST(ExecutorTest, ACallIsNotLeftBehindOneThatTookTheOnlyIdleThread) {
+  Executor executor("worker/0", {.threads = 2});
+  for (int round = 0; round < 200; ++round) {
+    auto open = std::make_shared<absl::Notification>(), done = std::make_shared<absl::Notification>();
+    executor.Submit(std::make_shared<FakeCall>("a"), "",
+                    [open](const auto&) { open->WaitForNotification(); });
+    executor.Submit(std::make_shared<FakeCall>("a"), "", [done](const auto&) { done->Notify(); });
+    ASSERT_TRUE(done->WaitForNotificationWithTimeout(kPatience));
+    open->Notify();
+    ASSERT_TRUE(Eventually([&] { return executor.queued() == 0; }));
+  }
+}
+
 TEST(ExecutorTest, StoppingFailsWhatWaits) {
   auto waiting = std::make_shared<FakeCall>("a");
   auto exclusive = std::make_shared<FakeCall>("b");

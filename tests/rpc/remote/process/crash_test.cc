@@ -1,0 +1,62 @@
+// Callees that crash, are killed, or freeze: a named error within a bounded time, and nobody else is harmed.
+
+#include <signal.h>
+
+#include "absl/time/clock.h"
+#include "tests/rpc/remote/process/worker_process.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc::remote::testing {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+TEST(RemoteCrashTest, ACalleeThatCrashesOrExitsIsUnavailable) {
+  WorkerProcesses workers(3);
+  Agent& agent = workers.agent();
+  EXPECT_THAT(agent.RpcSync("worker/0", kCrash),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0: crash: ")));
+  EXPECT_THAT(agent.RpcSync("worker/1", kExit),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/1: exit: ")));
+  TANDEM_EXPECT_OK(agent.RpcSync("worker/2", kPid));
+  // Afterwards it is not there, by name.
+  ASSERT_TRUE([&] {
+    const absl::Time give_up = absl::Now() + kPatience;
+    while (agent.directory().Find("worker/0").has_value() && absl::Now() < give_up)
+      absl::SleepFor(absl::Milliseconds(5));
+    return !agent.directory().Find("worker/0").has_value();
+  }());
+  EXPECT_THAT(agent.RpcSync(To("worker/0", {.timeout = absl::Milliseconds(100)}), kPid),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("worker/0: pid: it has not registered"), HasSubstr("worker/2"))));
+}
+
+TEST(RemoteCrashTest, ACalleeThatIsKilledInTheMiddleIsUnavailable) {
+  WorkerProcesses workers(1);
+  Future<void> under_way = workers.agent().RpcAsync("worker/0", kSleep, 1000.0);
+  TANDEM_ASSERT_OK(workers.agent().RpcSync("worker/0", kPid));
+  workers.Kill(0);
+  EXPECT_THAT(under_way.Wait(kPatience),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0: sleep: ")));
+}
+
+TEST(RemoteCrashTest, AFrozenCalleeIsGivenUpWithItsLeaseNotItsDeadline) {
+  WorkerProcesses workers(1);
+  Agent& agent = workers.agent();
+  workers.Signal(0, SIGSTOP);
+  const absl::Time begin = absl::Now();
+  EXPECT_THAT(
+      agent.RpcSync(To("worker/0", {.timeout = kPatience}), kPid),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0: pid: it has left, or was silent")));
+  EXPECT_LT(absl::Now() - begin, kPatience / 2);
+  // It comes back when it is let go on.
+  workers.Signal(0, SIGCONT);
+  TANDEM_EXPECT_OK(agent.RpcSync(To("worker/0", {.timeout = kPatience}), kPid));
+}
+
+}  // namespace
+}  // namespace tandem::rpc::remote::testing

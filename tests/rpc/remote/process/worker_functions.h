@@ -1,0 +1,47 @@
+#ifndef TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_FUNCTIONS_H_
+#define TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_FUNCTIONS_H_
+
+// What the workers of these tests can be told to do.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rpc/remote/agent/agent.h"
+
+namespace tandem::rpc::remote::testing {
+
+inline constexpr absl::Duration kTestLease = absl::Seconds(2);
+
+// Knows its number; its worker keeps a list of those that live.
+class Thing {
+ public:
+  TANDEM_REMOTE_CLASS(Thing)
+  explicit Thing(int64_t id);
+  ~Thing();
+  const int64_t id;
+};
+
+inline constexpr Function<Thing(int64_t)> kMakeThing{"make_thing"};
+// Makes a thing with this number at `owner`, and holds a reference to it.
+inline constexpr Function<void(int64_t, std::string)> kCreate{"create"};
+// Gives a copy of its reference to thing `id` to `to`, which holds it from then on.
+inline constexpr Function<void(int64_t, std::string)> kPass{"pass"};
+inline constexpr Function<void(int64_t, RRef<Thing>)> kTake{"take"};
+// Drops its reference to the thing.
+inline constexpr Function<void(int64_t)> kDrop{"drop"};
+inline constexpr Function<void()> kDropAll{"drop_all"};
+// Reads the thing's number through its reference.
+inline constexpr Function<int64_t(int64_t)> kUse{"use"};
+inline constexpr Function<int64_t(RRef<Thing>)> kIdOf{"id_of"};
+// The numbers of the things that live here.
+inline constexpr Function<std::vector<int64_t>()> kLiving{"living"};
+
+inline constexpr Function<void()> kCrash{"crash"};
+inline constexpr Function<void()> kExit{"exit"};
+inline constexpr Function<void(double)> kSleep{"sleep"};
+inline constexpr Function<int64_t()> kPid{"pid"};
+
+}  // namespace tandem::rpc::remote::testing
+
+#endif  // TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_FUNCTIONS_H_

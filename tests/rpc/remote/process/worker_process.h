@@ -1,0 +1,42 @@
+#ifndef TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_PROCESS_H_
+#define TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_PROCESS_H_
+
+// Workers in processes of their own, a store through which they find each other, and the test's own agent
+// among them.
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/directory/store_directory.h"
+#include "collectives/store/store_server.h"
+#include "tests/rpc/remote/process/worker_functions.h"
+
+namespace tandem::rpc::remote::testing {
+
+class WorkerProcesses {
+ public:
+  // Starts worker/0 ... and waits until they have registered.
+  explicit WorkerProcesses(int workers);
+  ~WorkerProcesses();
+
+  Agent& agent() { return *agent_; }
+  // "worker/3"
+  static std::string NameOf(int worker);
+  void Signal(int worker, int signal);
+  // kill -9; returns when the process is gone.
+  void Kill(int worker);
+
+ private:
+  std::unique_ptr<collectives::StoreServer> server_;
+  std::unique_ptr<collectives::Store> store_;
+  std::unique_ptr<collectives::StoreDirectory> directory_;
+  std::unique_ptr<Agent> agent_;
+  std::vector<pid_t> pids_;  // 0: gone
+};
+
+}  // namespace tandem::rpc::remote::testing
+
+#endif  // TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_PROCESS_H_

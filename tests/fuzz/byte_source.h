@@ -25,6 +25,12 @@ class ByteSource {
     left_.remove_prefix(size);
     return value;
   }
+  // The next `size` bytes, or what is left.
+  Input Take(size_t size) {
+    const Input taken = left_.first(std::min(size, left_.size()));
+    left_.remove_prefix(taken.size());
+    return taken;
+  }
   Input Rest() const { return left_; }
 
  private:

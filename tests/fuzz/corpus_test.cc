@@ -82,7 +82,7 @@ TEST_P(CorpusTest, KeptInputsAndMutationsOfThemBreakNoPromise) {
   run("");
   for (const std::string& input : corpus) run(input);
   CounterRandom random(1, 0);
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < GetParam().mutations; ++round) {
     run(Mutate(corpus[random.Below(corpus.size())], corpus, &random));
   }
 }

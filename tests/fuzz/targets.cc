@@ -10,6 +10,9 @@ const std::vector<Target>& Targets() {
       {"pull", FuzzPull},
       {"push", FuzzPush},
       {"ring", FuzzRing},
+      {"frame", FuzzFrame},
+      {"stream_server", FuzzStreamServer, 500},
+      {"stream_client", FuzzStreamClient, 500},
   };
   return *targets;
 }

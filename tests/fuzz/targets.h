@@ -18,12 +18,17 @@ using Input = absl::Span<const uint8_t>;
 struct Target {
   std::string name;
   void (*run)(Input input);
+  int mutations = 3000;  // that corpus_test.cc runs
 };
 
 void FuzzIdCodec(Input input);     // ps/wire/id_codec.h
 void FuzzValueCodec(Input input);  // ps/wire/value_codec.h
 void FuzzBulkCodec(Input input);   // rpc/codec/bulk_codec.h
 void FuzzRing(Input input);        // rpc/shm/record.h
+void FuzzFrame(Input input);       // rpc/stream/frame.h
+// The ends of a stream, over a real connection, that hear from a hostile client and a hostile server.
+void FuzzStreamServer(Input input);
+void FuzzStreamClient(Input input);
 // The handlers of a live parameter server: a refused request changes no table, an accepted one leaves every
 // row finite. See ps_target.cc for the forms of an input.
 void FuzzPull(Input input);

@@ -1,0 +1,121 @@
+// Frames of /tandem.v1.Data/Stream, as the ends of a stream read them.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/buffer_pool.h"
+#include "base/status.h"
+#include "rpc/stream/frame.h"
+#include "tests/fuzz/byte_source.h"
+#include "tests/fuzz/targets.h"
+
+namespace tandem::fuzz {
+namespace {
+
+using rpc::Frame;
+using rpc::MessageAssembler;
+
+// What is to come of a call's message.
+struct Expected {
+  uint64_t total = 0;
+  std::string bytes;  // so far
+  std::string taken;  // by the message's taker
+  bool taker = false;
+};
+
+// What both ends check before they let a message begin.
+constexpr uint64_t kMaxMessage = 1 << 20;
+
+void CheckParsed(const std::string& text, const Frame& frame) {
+  const v1::StreamFrame& header = frame.header;
+  TANDEM_CHECK(header.call() != 0 && header.payload().empty());
+  TANDEM_CHECK(frame.payload.size() <= rpc::kMaxFramePayload);
+  TANDEM_CHECK(header.error().size() <= rpc::kMaxErrorBytes);
+  TANDEM_CHECK(header.message_bytes() == 0 || header.message_bytes() >= frame.payload.size());
+  if (header.cancel()) TANDEM_CHECK(header.method().empty() && frame.payload.empty());
+  v1::StreamFrame whole;
+  TANDEM_CHECK(whole.ParseFromString(text));
+  TANDEM_CHECK(whole.payload() == frame.payload.Flatten());
+  whole.clear_payload();
+  TANDEM_CHECK(whole.SerializeAsString() == header.SerializeAsString());
+}
+
+void CheckWhole(const MessageAssembler::Message& message, const Expected& expected) {
+  if (expected.taker) {
+    TANDEM_CHECK(message.bytes.empty() && expected.taken == expected.bytes);
+  } else {
+    TANDEM_CHECK(message.bytes.Flatten() == expected.bytes);
+  }
+}
+
+}  // namespace
+
+// u8: bit 0: messages are put together in a pool's memory; bit 1: those of odd calls are taken piece by
+// piece; the rest: size of the pieces in which a frame lies. Then frames, each after its size (u16).
+void FuzzFrame(Input input) {
+  ByteSource source(input);
+  const uint8_t mode = source.Take<uint8_t>();
+  BufferPool pool;
+  MessageAssembler assembler((mode & 1) != 0 ? &pool : nullptr);
+  std::map<uint64_t, Expected> expected;
+  while (!source.Rest().empty()) {
+    const size_t size = source.Take<uint16_t>();
+    const std::string text = ToString(source.Take(size));
+    absl::StatusOr<Frame> frame = rpc::ParseFrame(InPieces(text, mode >> 2));
+    if (!frame.ok()) {
+      TANDEM_CHECK(frame.status().code() == absl::StatusCode::kInvalidArgument);
+      continue;
+    }
+    CheckParsed(text, *frame);
+    const uint64_t call = frame->header.call();
+    const std::string payload = frame->payload.Flatten();
+    if (frame->header.cancel()) {
+      assembler.Drop(call);
+      expected.erase(call);
+    } else if (const auto found = expected.find(call); found != expected.end()) {
+      Expected& message = found->second;
+      const bool fits = !payload.empty() && payload.size() <= message.total - message.bytes.size();
+      const auto whole = assembler.Continue(*std::move(frame));
+      TANDEM_CHECK(whole.ok() == fits);
+      if (fits) message.bytes += payload;
+      TANDEM_CHECK(!fits || whole->has_value() == (message.bytes.size() == message.total));
+      if (fits && whole->has_value()) CheckWhole(**whole, message);
+      if (!fits) assembler.Drop(call);  // a stream would end here
+      if (!fits || whole->has_value()) expected.erase(found);
+    } else {
+      TANDEM_CHECK(!assembler.Continue(*frame).ok());
+      const uint64_t total = std::max<uint64_t>(frame->header.message_bytes(), payload.size());
+      if (total > kMaxMessage) continue;
+      Expected& message = expected[call];
+      message.total = total;
+      message.bytes = payload;
+      message.taker = (mode & 2) != 0 && call % 2 == 1;
+      MessageAssembler::Taker taker;
+      if (message.taker) {
+        taker = [&message](uint64_t offset, uint64_t of, Bytes piece) {
+          TANDEM_CHECK(offset == message.taken.size() && of == message.total);
+          message.taken += piece.Flatten();
+        };
+      }
+      const auto whole = assembler.Begin(*std::move(frame), std::move(taker));
+      TANDEM_CHECK(whole.ok() && whole->has_value() == (payload.size() == total));
+      if (whole->has_value()) {
+        TANDEM_CHECK((*whole)->bytes.Flatten() == payload);  // of one frame: the taker gets nothing
+        expected.erase(call);
+      }
+    }
+    uint64_t bytes = 0;
+    for (const auto& [number, message] : expected) {
+      TANDEM_CHECK(assembler.Has(number));
+      bytes += message.total;
+    }
+    TANDEM_CHECK(assembler.bytes() == bytes && assembler.Has(call) == expected.contains(call));
+  }
+}
+
+}  // namespace tandem::fuzz

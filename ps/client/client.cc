@@ -307,6 +307,9 @@ class ClientImpl : public Client {
     return caches;
   }
 
+  void WillHelp() override {
+    if (channels_.size() == 1) channels_.front()->WillHelp();
+  }
   void Help(absl::FunctionRef<bool()> over) override {
     // With several servers each channel receives for itself: their answers are wanted at the same time.
     if (channels_.size() == 1) channels_.front()->Help(over, absl::Now() + options_.timeout);
@@ -453,11 +456,16 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
   }
   if (!Count(pushes_in_flight_, bytes, &done)) return;
   std::vector<std::vector<float>> scaled;
+  std::vector<const float*> given;
+  for (const PushPart& part : parts) given.push_back(part.gradients);
   if (clipped && !held_back) ClipGlobalNorms(dims, norms, &parts, &scaled);
   std::vector<AbsorbedPart> absorbed(parts.size());
   for (size_t p = 0; p < parts.size() && !held_back; ++p) {
     if (tables[p].cache == nullptr || parts[p].pooling != v1::NONE) continue;
     AbsorbPart(*tables[p].cache, learning_rate_factor, &parts[p], &absorbed[p]);
+  }
+  for (size_t p = 0; p < parts.size(); ++p) {
+    if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they lie in `scaled` or `absorbed` now
   }
   std::vector<WiredPush> wired;
   wired.reserve(parts.size());
@@ -534,6 +542,7 @@ absl::StatusOr<std::vector<v1::TableInfo>> Client::ListTables(uint32_t hottest) 
 absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::vector<PullPart> parts) {
   absl::Notification finished;
   absl::StatusOr<PullVersions> result;
+  WillHelp();
   PullAsync(step, read_only, std::move(parts), [&](absl::StatusOr<PullVersions> versions) {
     result = std::move(versions);
     finished.Notify();
@@ -546,6 +555,7 @@ absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::ve
 absl::Status Client::Push(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor) {
   absl::Notification finished;
   absl::Status result;
+  WillHelp();
   PushAsync(step, std::move(parts), learning_rate_factor, [&](absl::Status status) {
     result = std::move(status);
     finished.Notify();

@@ -60,7 +60,7 @@ struct PullPart {
 };
 
 // Gradients of one table to be applied. Same shapes as PullPart. An id may repeat; its gradients add up.
-// `ids`, `gradients` and `offsets` are copied before PushAsync returns.
+// `ids`, `gradients` and `offsets` are copied before PushAsync returns, but for gradients with an `owner`.
 struct PushPart {
   std::string table;
   absl::Span<const uint64_t> ids;
@@ -75,6 +75,10 @@ struct PushPart {
   // Without pooling: ids may repeat, and the gradients of one that does are added up before they are sent,
   // where that saves bytes. False: the caller has seen to it that none does, which spares the search.
   bool repeats = true;
+  // Keeps `gradients` alive, and unchanged: they may then go to the socket from where they lie, which spares
+  // a copy. Held until the last byte is sent, which may be after the push is done (when its deadline passes
+  // meanwhile).
+  std::shared_ptr<const void> owner = nullptr;
 };
 
 // Per part, per server: the table's version when its rows were read.
@@ -158,8 +162,9 @@ class Client {
   virtual absl::Status LoadCheckpoint(const std::string& directory) = 0;
 
  private:
-  // For a thread that has started a call and does nothing but wait for it: receives answers itself where that
-  // spares a hand-over between threads, until `over`, or returns at once.
+  virtual void WillHelp() {}
+  // For a thread that has said WillHelp, has started a call and does nothing but wait for it: receives
+  // answers itself where that spares a hand-over between threads, until `over`, or returns at once.
   virtual void Help(absl::FunctionRef<bool()> over) {}
 };
 

@@ -66,9 +66,11 @@ class IdArray {
   size_t bytes_ = ids_.size() * sizeof(uint64_t);
 };
 
-// Writes arrays back to back into one buffer whose size is known beforehand.
+// Writes arrays back to back into one buffer whose size is known beforehand, or refers to them where they
+// lie.
 class PayloadWriter {
  public:
+  // `size`: of what is written.
   PayloadWriter(const RequestRoute& route, size_t size)
       : buffer_(size > 0 ? route.memory(size) : nullptr), size_(size) {}
   char* Reserve(size_t bytes) {
@@ -80,13 +82,26 @@ class PayloadWriter {
     if (bytes > 0) std::memcpy(Reserve(bytes), data, bytes);
   }
   void Put(const IdArray& ids) { ids.Write(Reserve(ids.bytes())); }
+  // Comes next, and is not copied.
+  void Refer(Slice slice) {
+    Close();
+    payload_.Append(std::move(slice));
+  }
   Bytes Finish() && {
     TANDEM_CHECK(used_ == size_);
-    const char* data = buffer_.get();
-    return Bytes(Slice(std::move(buffer_), data, size_));
+    Close();
+    return std::move(payload_);
   }
 
  private:
+  // What was written since the last time is part of the payload.
+  void Close() {
+    payload_.Append(Slice(buffer_, buffer_.get() + closed_, used_ - closed_));
+    closed_ = used_;
+  }
+
+  Bytes payload_;
+  size_t closed_ = 0;
   std::shared_ptr<char> buffer_;
   size_t size_;
   size_t used_ = 0;

@@ -1,6 +1,7 @@
 #include "ps/client/pull_call.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,9 @@ namespace tandem::ps {
 namespace {
 
 constexpr absl::string_view kPull = "/tandem.v1.ParameterServer/Pull";
+
+// Answers of fewer come in one piece anyway.
+constexpr size_t kManyBytes = size_t{128} << 10;
 
 size_t NumBags(const PullPart& part) { return part.offsets.empty() ? 0 : part.offsets.size() - 1; }
 
@@ -130,16 +134,48 @@ void PullCall::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, B
     Bytes request = EncodeRequest(server, {.memory = memory, .reads_in_place = ReadsInPlace(channel)}, worker,
                                   step, read_only);
     trace::End(kTraceEncodePull, traced, server);
-    channel.CallAsync(
-        kPull, std::move(request), {.timeout = timeout, .idempotent = true},
-        [self = shared_from_this(), server, target = channel.target()](absl::StatusOr<Bytes> answer) {
-          self->OnAnswer(server, target, std::move(answer));
-        });
+    std::shared_ptr<PieceDecoder> decoder = DecoderOf(server);
+    const rpc::CallOptions options{.timeout = timeout, .idempotent = true, .sink = decoder};
+    channel.CallAsync(kPull, std::move(request), options,
+                      [self = shared_from_this(), server, target = channel.target(),
+                       decoder = std::move(decoder)](absl::StatusOr<Bytes> answer) {
+                        self->OnAnswer(server, target, decoder.get(), std::move(answer));
+                      });
   }
 }
 
-void PullCall::OnAnswer(uint32_t server, const std::string& target, absl::StatusOr<Bytes> answer) {
-  absl::Status status = answer.ok() ? Accept(server, *answer) : answer.status();
+std::shared_ptr<PieceDecoder> PullCall::DecoderOf(uint32_t server) {
+  std::vector<RowsTo> slices;
+  size_t bytes = 0;
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const PullPart& part = parts_[p].part;
+    if (part.pooling != v1::NONE || parts_[p].cached != nullptr) return nullptr;
+    slices.push_back({.values = parts_[p].wire.pull_values,
+                      .positions = split_[p].empty() ? nullptr : split_[p][server].positions.data(),
+                      .rows = Ids(p, server).size(),
+                      .dim = parts_[p].dim,
+                      .floats = part.rows});
+    bytes += slices.back().rows * RowBytes(slices.back().values, slices.back().dim);
+  }
+  if (bytes < kManyBytes) return nullptr;
+  return std::make_shared<PieceDecoder>(std::move(slices),
+                                        [this, server](const v1::PullResponse& header, size_t payload_bytes) {
+                                          return CheckShape(server, header, payload_bytes);
+                                        });
+}
+
+void PullCall::OnAnswer(uint32_t server, const std::string& target, PieceDecoder* decoder,
+                        absl::StatusOr<Bytes> answer) {
+  const uint64_t traced = trace::Begin();
+  absl::Status status = answer.status();
+  if (status.ok() && decoder != nullptr) {
+    absl::StatusOr<std::optional<Bytes>> left = decoder->Finish(*std::move(answer));
+    status = left.status();
+    if (status.ok() && left->has_value()) status = Accept(server, **left);
+  } else if (status.ok()) {
+    status = Accept(server, *answer);
+  }
+  trace::End(kTraceDecodePull, traced, server);
   if (!status.ok()) {
     absl::MutexLock lock(&mutex_);
     if (first_error_.ok())
@@ -162,10 +198,7 @@ void PullCall::OnAnswer(uint32_t server, const std::string& target, absl::Status
   std::move(done_)(std::move(versions_));
 }
 
-absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
-  v1::PullResponse header;
-  Bytes payload;
-  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(answer, &header, &payload));
+absl::Status PullCall::CheckShape(uint32_t server, const v1::PullResponse& header, size_t payload_bytes) {
   if (header.slices_size() != static_cast<int>(parts_.size())) {
     return absl::DataLossError(
         absl::StrCat("the answer has ", header.slices_size(), " slices, expected ", parts_.size()));
@@ -190,10 +223,18 @@ absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
     versions_[p][server] = slice.version();
     expected_bytes += rows * RowBytes(slice.values(), slice.dim()) + (conditional ? (all + 7) / 8 : 0);
   }
-  if (payload.size() != expected_bytes) {
+  if (payload_bytes != expected_bytes) {
     return absl::DataLossError(
-        absl::StrCat("the answer's payload has ", payload.size(), " bytes, expected ", expected_bytes));
+        absl::StrCat("the answer's payload has ", payload_bytes, " bytes, expected ", expected_bytes));
   }
+  return absl::OkStatus();
+}
+
+absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
+  v1::PullResponse header;
+  Bytes payload;
+  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(answer, &header, &payload));
+  TANDEM_RETURN_IF_ERROR(CheckShape(server, header, payload.size()));
   BytesReader reader(payload);
   for (size_t p = 0; p < parts_.size(); ++p) {
     const PullPart& part = parts_[p].part;

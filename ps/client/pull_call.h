@@ -14,6 +14,7 @@
 #include "ps/client/cache/cached_part.h"
 #include "ps/client/client.h"
 #include "ps/client/payload_writer.h"
+#include "ps/client/piece_decoder.h"
 #include "ps/client/splitter.h"
 #include "ps/dedupe.h"
 #include "rpc/channel.h"
@@ -60,9 +61,14 @@ class PullCall : public std::enable_shared_from_this<PullCall> {
                       bool read_only) const;
   // Of the copies of the ids that go to `server`.
   std::vector<uint32_t> CopyVersions(size_t p, uint32_t server) const;
-  void OnAnswer(uint32_t server, const std::string& target, absl::StatusOr<Bytes> answer);
+  // What puts the rows of a long answer in place while it arrives; none where rows must come all together.
+  std::shared_ptr<PieceDecoder> DecoderOf(uint32_t server);
+  void OnAnswer(uint32_t server, const std::string& target, PieceDecoder* decoder,
+                absl::StatusOr<Bytes> answer);
   // Checks an answer's shape and writes its unpooled rows.
   absl::Status Accept(uint32_t server, const Bytes& answer);
+  // The shape alone; takes the versions.
+  absl::Status CheckShape(uint32_t server, const v1::PullResponse& header, size_t payload_bytes);
   // Reads a conditional slice's rows. DataLoss when it does not have the shape that its header says.
   absl::Status AcceptNewer(size_t p, uint32_t server, const v1::PullSliceResult& slice, BytesReader* reader);
   void AddPooledRows(size_t p);

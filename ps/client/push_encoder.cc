@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,7 +13,18 @@
 namespace tandem::ps {
 namespace {
 
+// Fewer bytes are copied: a slice of its own costs as much.
+constexpr size_t kWorthReferring = 16 << 10;
+
 size_t NumBags(const PushPart& part) { return part.offsets.empty() ? 0 : part.offsets.size() - 1; }
+
+// Whether they are neighbours, in order.
+bool FollowEachOther(absl::Span<const uint32_t> positions) {
+  for (size_t i = 1; i < positions.size(); ++i) {
+    if (positions[i] != positions[0] + i) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -99,10 +111,32 @@ void PushEncoder::DivideMeans(Part* part, BufferPool* pool) {
   push.gradients = quotients;
 }
 
+std::optional<Slice> PushEncoder::InPlace(const Part& part, uint32_t server, const RequestRoute& route) {
+  const PushPart& push = part.push.part;
+  std::shared_ptr<const void> owner = part.gradients != nullptr ? part.gradients : push.owner;
+  if (owner == nullptr || route.reads_in_place || push.pooling != v1::NONE || part.push.feedback != nullptr ||
+      part.push.wire.push_values != v1::VALUES_F32) {
+    return std::nullopt;
+  }
+  size_t first = 0;
+  size_t rows = push.ids.size();
+  if (!part.split.empty()) {
+    const std::vector<uint32_t>& positions = part.split[server].positions;
+    if (!FollowEachOther(positions)) return std::nullopt;
+    first = positions.empty() ? 0 : positions[0];
+    rows = positions.size();
+  }
+  const size_t row_bytes = part.push.dim * sizeof(float);
+  if (rows * row_bytes < kWorthReferring) return std::nullopt;
+  return Slice(std::move(owner), reinterpret_cast<const char*>(push.gradients) + first * row_bytes,
+               rows * row_bytes);
+}
+
 EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
   EncodedPush request;
   std::vector<IdArray> ids;
   ids.reserve(parts_.size());
+  std::vector<std::optional<Slice>> in_place;  // gradients
   size_t total = 0;
   for (const Part& part : parts_) {
     const PushPart& push = part.push.part;
@@ -122,8 +156,11 @@ EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
       slice->set_pooling(v1::SUM);
       slice->set_num_bags(NumBags(push));
     }
-    total += ids.back().bytes() + (pooled ? (NumBags(push) + 1) * sizeof(uint32_t) : 0) +
-             (pooled ? NumBags(push) : own.size()) * RowBytes(wire.push_values, part.push.dim);
+    in_place.push_back(InPlace(part, server, route));
+    total += ids.back().bytes() + (pooled ? (NumBags(push) + 1) * sizeof(uint32_t) : 0);
+    if (!in_place.back().has_value()) {
+      total += (pooled ? NumBags(push) : own.size()) * RowBytes(wire.push_values, part.push.dim);
+    }
   }
   PayloadWriter writer(route, total);
   for (size_t p = 0; p < parts_.size(); ++p) {
@@ -133,6 +170,10 @@ EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
     const size_t dim = part.push.dim;
     const ServerIds* const own = part.split.empty() ? nullptr : &part.split[server];
     writer.Put(ids[p]);
+    if (in_place[p].has_value()) {
+      writer.Refer(*std::move(in_place[p]));
+      continue;
+    }
     if (push.pooling != v1::NONE) {
       const absl::Span<const uint32_t> offsets =
           own == nullptr ? push.offsets : absl::MakeConstSpan(own->offsets);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -47,9 +48,9 @@ class PushEncoder {
   PushEncoder(const ShardMap& map, std::vector<WiredPush> parts, Deduper* deduper, BufferPool* pool);
 
   // The request for one server, with a slice for every part (an empty one when the server owns none of its
-  // ids). Everything is copied to memory of `route`. MEAN bags are turned into SUM bags whose gradient is
-  // divided by the size of the whole bag. To be called once for each server: it changes the residuals of
-  // error feedback.
+  // ids). Everything is copied to memory of `route`, but for gradients that are sent as they are, have an
+  // owner and lie together. MEAN bags are turned into SUM bags whose gradient is divided by the size of the
+  // whole bag. To be called once for each server: it changes the residuals of error feedback.
   EncodedPush Encode(uint32_t server, const RequestRoute& route);
 
  private:
@@ -60,6 +61,8 @@ class PushEncoder {
     std::vector<ServerIds> split;     // by server; empty when there is one
   };
   static void Merge(Part* part, Deduper* deduper, BufferPool* pool);
+  // Gradients that need not be copied.
+  static std::optional<Slice> InPlace(const Part& part, uint32_t server, const RequestRoute& route);
   static void DivideMeans(Part* part, BufferPool* pool);
 
   std::vector<Part> parts_;

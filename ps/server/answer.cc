@@ -14,23 +14,29 @@ namespace {
 
 bool AlignedForFloats(const char* at) { return reinterpret_cast<uintptr_t>(at) % alignof(float) == 0; }
 
+// Whether numbers of that type are encoded as the bits that they have: through floats the same would come
+// out.
+bool IsOfType(v1::ValueFormat values, DType type) {
+  return (values == v1::VALUES_F16 && type == DType::kF16) ||
+         (values == v1::VALUES_BF16 && type == DType::kBF16);
+}
+
 // Rows of a block: enough to keep a gather's pipeline busy.
 size_t BlockRows(size_t dim) {
   constexpr size_t kBlockBytes = size_t{128} << 10;
   return std::clamp<size_t>(kBlockBytes / (dim * sizeof(float)), 64, 1024);
 }
 
-absl::Status WriteEncoded(TableStorage& storage, const ParsedSlice& slice, bool create, BufferPool& buffers,
-                          char* out) {
-  const size_t dim = slice.table->dim();
-  const size_t row_bytes = RowBytes(slice.values, dim);
-  const size_t block = std::min(BlockRows(dim), slice.ids.size());
+absl::Status WriteEncoded(TableStorage& storage, absl::Span<const uint64_t> all, v1::ValueFormat values,
+                          size_t dim, bool create, BufferPool& buffers, char* out) {
+  const size_t row_bytes = RowBytes(values, dim);
+  const size_t block = std::min(BlockRows(dim), all.size());
   const std::shared_ptr<char> memory = buffers.Get(block * dim * sizeof(float));
   auto* const rows = reinterpret_cast<float*>(memory.get());
-  for (size_t first = 0; first < slice.ids.size(); first += block) {
-    const absl::Span<const uint64_t> ids = slice.ids.subspan(first, block);
+  for (size_t first = 0; first < all.size(); first += block) {
+    const absl::Span<const uint64_t> ids = all.subspan(first, block);
     TANDEM_RETURN_IF_ERROR(storage.Gather(ids, create, rows));
-    EncodeRows(slice.values, rows, nullptr, ids.size(), dim, out + first * row_bytes);
+    EncodeRows(values, rows, nullptr, ids.size(), dim, out + first * row_bytes);
   }
   return absl::OkStatus();
 }
@@ -83,13 +89,21 @@ absl::StatusOr<uint64_t> WriteNewerRows(const ServerTable::View& view, const Par
   return written;
 }
 
+absl::Status WriteUnpooledRows(TableStorage& storage, absl::Span<const uint64_t> ids, v1::ValueFormat values,
+                               uint32_t dim, bool create, BufferPool& buffers, char* out) {
+  if (values == v1::VALUES_F32 && AlignedForFloats(out)) {
+    return storage.Gather(ids, create, reinterpret_cast<float*>(out));
+  }
+  if (IsOfType(values, storage.row_type()) && reinterpret_cast<uintptr_t>(out) % sizeof(uint16_t) == 0) {
+    return storage.GatherStored(ids, create, out);
+  }
+  return WriteEncoded(storage, ids, values, dim, create, buffers, out);
+}
+
 absl::Status WriteRows(TableStorage& storage, const ParsedSlice& slice, bool create, BufferPool& buffers,
                        char* out) {
   if (slice.pooling != v1::NONE) return WritePooled(storage, slice, create, buffers, out);
-  if (slice.values == v1::VALUES_F32 && AlignedForFloats(out)) {
-    return storage.Gather(slice.ids, create, reinterpret_cast<float*>(out));
-  }
-  return WriteEncoded(storage, slice, create, buffers, out);
+  return WriteUnpooledRows(storage, slice.ids, slice.values, slice.table->dim(), create, buffers, out);
 }
 
 }  // namespace tandem::ps

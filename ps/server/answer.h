@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/buffer_pool.h"
 #include "ps/server/server_table.h"
 #include "ps/server/wire.h"
@@ -18,6 +19,10 @@ namespace tandem::ps {
 // through memory of the pool, a block that stays in the second-level cache at a time.
 absl::Status WriteRows(TableStorage& storage, const ParsedSlice& slice, bool create, BufferPool& buffers,
                        char* out);
+
+// The same of some of an unpooled slice's ids, which are sent as `values`: ids.size() * RowBytes bytes.
+absl::Status WriteUnpooledRows(TableStorage& storage, absl::Span<const uint64_t> ids, v1::ValueFormat values,
+                               uint32_t dim, bool create, BufferPool& buffers, char* out);
 
 // A conditional slice's answer: the bitmap, then the rows that its copies do not serve for. Returns how many
 // those are: BitmapBytes + so many * RowBytes bytes are written at `out`, which has room for all rows.

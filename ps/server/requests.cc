@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "ps/server/answer.h"
 #include "ps/server/pooling.h"
+#include "ps/server/pull_answer.h"
 #include "ps/server/server_core.h"
 #include "ps/trace_kinds.h"
 #include "ps/wire/value_codec.h"
@@ -149,10 +150,15 @@ void ParameterServer::Impl::GiveUpPull(const PullCall& pull, ParkingLot::Reason 
   for (const ParsedSlice& slice : request.slices) slice.table->Forget(pull.ticket);
 }
 
-void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
+void ParameterServer::Impl::AnswerPull(PullCall& pull) {
   const ParsedRequest& request = pull.request;
   const trace::Span traced(kTraceLookup, static_cast<int64_t>(request.step), request.worker);
   std::shared_ptr<char> memory = pull.call->AnswerMemory(request.response_bytes);
+  if (memory == nullptr && PullAnswer::Serves(request)) {
+    const std::shared_ptr<rpc::ServerCall> call = pull.call;
+    return call->FinishInPieces(
+        std::make_unique<PullAnswer>(std::move(pull.request), call, pull.arrived, &buffers_));
+  }
   if (memory == nullptr) memory = buffers_.Get(request.response_bytes);
   char* out = memory.get();
   v1::PullResponse header;
@@ -182,24 +188,10 @@ void ParameterServer::Impl::AnswerPull(const PullCall& pull) {
     ends.push_back(reinterpret_cast<const char*>(out) - memory.get());
     if (!request.read_only) slice.table->counters().AddPulledIds(slice.ids);
   }
-  CountPull(pull, ends);
+  CountPull(request, pull.arrived, ends);
   const char* const data = memory.get();
   const size_t size = out - data;
   pull.call->Finish(rpc::EncodeBulk(header, Bytes(Slice(std::move(memory), data, size))));
-}
-
-void ParameterServer::Impl::CountPull(const PullCall& pull, absl::Span<const uint64_t> ends) {
-  const std::vector<ParsedSlice>& slices = pull.request.slices;
-  for (size_t i = 0; i < slices.size(); ++i) {
-    const auto same = [&](const ParsedSlice& other) { return other.table == slices[i].table; };
-    if (std::any_of(slices.begin(), slices.begin() + i, same))
-      continue;  // counted with the first of its table
-    uint64_t bytes = 0;
-    for (size_t j = i; j < slices.size(); ++j) {
-      if (same(slices[j])) bytes += ends[j] - (j == 0 ? 0 : ends[j - 1]);
-    }
-    slices[i].table->counters().AddPull(pull.arrived, bytes);
-  }
 }
 
 void ParameterServer::Impl::HandlePush(std::shared_ptr<rpc::ServerCall> call,
@@ -318,6 +310,8 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
     }
   }
   std::vector<TablePush> parts;
+  std::vector<size_t> in_place;  // parts that lie in the request's memory
+  uint64_t in_place_bytes = 0;
   for (const std::vector<const ParsedSlice*>& group : groups) {
     const ParsedSlice& first = *group.front();
     const uint32_t dim = first.table->dim();
@@ -363,6 +357,15 @@ std::vector<TablePush> ParameterServer::Impl::MakeParts(const std::shared_ptr<co
       }
     }
     part.memory_bytes = part.ids.size() * (sizeof(uint64_t) + (dim + (factors ? 1 : 0)) * sizeof(float));
+    if (group.size() > 1 || first.pooling != v1::NONE || factors) continue;
+    in_place.push_back(parts.size() - 1);
+    in_place_bytes += part.memory_bytes;
+  }
+  // Together they hold all of it, the ids as they came and their copy as well.
+  for (const size_t i : in_place) {
+    if (in_place_bytes == 0) break;
+    const double share = static_cast<double>(parts[i].memory_bytes) / static_cast<double>(in_place_bytes);
+    parts[i].memory_bytes = static_cast<uint64_t>(share * static_cast<double>(request->memory_bytes));
   }
   return parts;
 }

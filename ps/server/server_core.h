@@ -69,9 +69,7 @@ class ParameterServer::Impl {
   void HandlePull(std::shared_ptr<rpc::ServerCall> call);
   void ContinuePull(const std::shared_ptr<PullCall>& pull);
   void GiveUpPull(const PullCall& pull, ParkingLot::Reason reason);
-  void AnswerPull(const PullCall& pull);
-  // Adds a pull to its tables' statistics; slice i's rows end at byte ends[i] of the answer.
-  static void CountPull(const PullCall& pull, absl::Span<const uint64_t> ends);
+  void AnswerPull(PullCall& pull);  // its request may be moved on
   void HandlePush(std::shared_ptr<rpc::ServerCall> call, TableCounters::Clock::time_point arrived);
   void KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call, TableCounters::Clock::time_point arrived);
   void RunPush(const std::shared_ptr<rpc::ServerCall>& call, TableCounters::Clock::time_point arrived);

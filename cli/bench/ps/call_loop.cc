@@ -23,7 +23,9 @@ CallLoop::CallLoop(const PsCase& bench_case, ps::Client* client,
       pushes_(batches.size(), 0) {
   const size_t floats = case_.ids * case_.dim;
   for (Slot& slot : slots_) slot.rows.assign(floats, 0.0f);
-  if (case_.op != PsOp::kPull) gradients_.assign(floats, RowModel::kGradient);
+  if (case_.op != PsOp::kPull) {
+    gradients_ = std::make_shared<const std::vector<float>>(floats, RowModel::kGradient);
+  }
 }
 
 CallLoop::~CallLoop() {
@@ -43,7 +45,11 @@ void CallLoop::Start(Slot* slot, bool pull) {
   if (pull) {
     pulled.push_back({.table = kPsTable, .ids = ids, .rows = slot->rows.data()});
   } else {
-    pushed.push_back({.table = kPsTable, .ids = ids, .gradients = gradients_.data(), .repeats = false});
+    pushed.push_back({.table = kPsTable,
+                      .ids = ids,
+                      .gradients = gradients_->data(),
+                      .repeats = false,
+                      .owner = gradients_});
   }
   const auto done = [this, slot](absl::Status status) {
     slot->end = Clock::now();

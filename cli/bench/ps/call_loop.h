@@ -65,7 +65,7 @@ class CallLoop {
   const std::vector<std::vector<uint64_t>>& batches_;
   RowModel* const model_;
   const bool check_answers_;
-  std::vector<float> gradients_;
+  std::shared_ptr<const std::vector<float>> gradients_;
   std::vector<Slot> slots_;
   size_t next_batch_;
   uint64_t calls_ = 0;

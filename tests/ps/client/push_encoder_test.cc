@@ -1,6 +1,8 @@
 #include "ps/client/push_encoder.h"
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -109,6 +111,39 @@ TEST(ClipGlobalNormsTest, ScalesATablesPartsTogetherAndLeavesOthersAlone) {
   parts[1].gradients = b.data();
   ClipGlobalNorms({1, 1, 1}, {5.0f, 5.0f, 0.0f}, &parts, &scaled);
   EXPECT_EQ(parts[0].gradients, a.data());  // 5 is not above 5: the same bits
+}
+
+TEST(PushEncoderTest, GradientsWithAnOwnerAreSentFromWhereTheyLie) {
+  constexpr uint32_t kDim = 64;
+  std::vector<uint64_t> ids(256);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = i;
+  const auto gradients = std::make_shared<std::vector<float>>(ids.size() * kDim, 0.5f);
+  const auto part = [&](std::shared_ptr<const void> owner) {
+    return WiredPush{.part = {.table = "t",
+                              .ids = ids,
+                              .gradients = gradients->data(),
+                              .repeats = false,
+                              .owner = std::move(owner)},
+                     .dim = kDim,
+                     .wire = {.pack_ids = PackIds::kNever}};
+  };
+  const auto refers = [&](const EncodedPush& request) {
+    return std::any_of(
+        request.payload.slices().begin(), request.payload.slices().end(),
+        [&](const Slice& slice) { return slice.data() == reinterpret_cast<const char*>(gradients->data()); });
+  };
+  const std::vector<EncodedPush> owned = EncodeAll(ShardMap::Even(1), {part(gradients)});
+  const std::vector<EncodedPush> copied = EncodeAll(ShardMap::Even(1), {part(nullptr)});
+  EXPECT_TRUE(refers(owned[0]));
+  EXPECT_FALSE(refers(copied[0]));
+  EXPECT_EQ(owned[0].payload.Flatten(), copied[0].payload.Flatten());
+  EXPECT_GT(gradients.use_count(), 1);  // held by the request
+  // Shared memory wants a copy there; several servers want theirs apart.
+  EXPECT_FALSE(refers(EncodeAll(ShardMap::Even(1), {part(gradients)}, /*in_place=*/true)[0]));
+  for (uint32_t server = 0; server < 2; ++server) {
+    EXPECT_EQ(EncodeAll(ShardMap::Even(2), {part(gradients)})[server].payload.Flatten(),
+              EncodeAll(ShardMap::Even(2), {part(nullptr)})[server].payload.Flatten());
+  }
 }
 
 }  // namespace

@@ -26,12 +26,13 @@ inline constexpr int kPayloadField = 15;
 // The wire form of `header` with `payload` as its field 15. `header` must not have field 15 set itself.
 Bytes EncodeBulk(const google::protobuf::MessageLite& header, Bytes payload);
 
-// What comes before a payload of `payload_bytes` (> 0) in EncodeBulk's form: for a payload that is made later.
+// What comes before a payload of `payload_bytes` (> 0) in EncodeBulk's form: for a payload that is made
+// later.
 Bytes EncodeBulkHead(const google::protobuf::MessageLite& header, uint64_t payload_bytes);
 
-// Reads what comes before the payload of a message of `total` bytes in EncodeBulk's form, of which `begin` is the
-// beginning. How long that is; nothing when the message has another form, or `begin` is too short to tell: then see
-// the whole message.
+// Reads what comes before the payload of a message of `total` bytes in EncodeBulk's form, of which `begin` is
+// the beginning. How long that is; nothing when the message has another form, or `begin` is too short to
+// tell: then see the whole message.
 std::optional<size_t> DecodeBulkHead(const Bytes& begin, uint64_t total,
                                      google::protobuf::MessageLite* header);
 

@@ -115,7 +115,8 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, Pending> calls_ ABSL_GUARDED_BY(mutex_);
   FrameQueue queue_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);  // since the last frame: nothing of them need be kept
+  std::vector<uint64_t> forgotten_
+      ABSL_GUARDED_BY(mutex_);  // since the last frame: nothing of them need be kept
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;    // takes no more calls

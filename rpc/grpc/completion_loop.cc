@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kMostNs = 50'000;
 constexpr int64_t kLeastNs = 1'000;
-// So long the queue may be left alone when nobody helps. What matters then comes at most so late: connections that
-// break, and pings.
+// So long the queue may be left alone when nobody helps. What matters then comes at most so late: connections
+// that break, and pings.
 constexpr absl::Duration kLeftAlone = absl::Milliseconds(50);
 // A helper looks this often whether its call has ended elsewhere (in a timer's thread).
 constexpr absl::Duration kLook = absl::Milliseconds(20);
@@ -108,7 +108,8 @@ void CompletionLoop::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
     if (turn_ != Turn::kNobody || attend_ || stopping_) {
-      if (turn_ == Turn::kThread && deadline != absl::InfinitePast()) missed_.store(true, std::memory_order_relaxed);
+      if (turn_ == Turn::kThread && deadline != absl::InfinitePast())
+        missed_.store(true, std::memory_order_relaxed);
       expected_.fetch_sub(1);
       return;
     }

@@ -41,13 +41,13 @@ class MemberTag final : public CompletionTag {
   void (Owner::*const method_)(bool);
 };
 
-// A completion queue, and the one thread at a time that waits on it: the loop's own, or one that helps while it
-// waits for a call. Everything whose operations are on the queue is told of their end by that thread; what such
-// objects do is "on the loop's thread". All tags are CompletionTags.
+// A completion queue, and the one thread at a time that waits on it: the loop's own, or one that helps while
+// it waits for a call. Everything whose operations are on the queue is told of their end by that thread; what
+// such objects do is "on the loop's thread". All tags are CompletionTags.
 //
-// A thread that is woken on an idle processor comes 20 us late or more. So a waiting thread looks for events for a
-// while before it sleeps, as long as that has paid of late (at most 50 us); and the loop's thread leaves the queue
-// alone while others help.
+// A thread that is woken on an idle processor comes 20 us late or more. So a waiting thread looks for events
+// for a while before it sleeps, as long as that has paid of late (at most 50 us); and the loop's thread
+// leaves the queue alone while others help.
 class CompletionLoop {
  public:
   explicit CompletionLoop(std::unique_ptr<grpc::CompletionQueue> queue) : queue_(std::move(queue)) {}
@@ -65,8 +65,9 @@ class CompletionLoop {
   void Begin();
   void End() { pending_.fetch_sub(1); }
 
-  // For threads that Begin something and then wait for its end: WillHelp before it begins, Help after. Help hands out
-  // events until `over` says so, or `deadline`; it returns at once when it is another thread's turn.
+  // For threads that Begin something and then wait for its end: WillHelp before it begins, Help after. Help
+  // hands out events until `over` says so, or `deadline`; it returns at once when it is another thread's
+  // turn.
   void WillHelp() { expected_.fetch_add(1); }
   void Help(absl::FunctionRef<bool()> over, absl::Time deadline);
   // From now on the loop's thread does all.
@@ -98,7 +99,7 @@ class CompletionLoop {
   bool attend_ ABSL_GUARDED_BY(mutex_) = false;  // the thread is to have the next turn
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t helped_ ABSL_GUARDED_BY(mutex_) = 0;  // how often
-  Patience helper_ = {0};  // of whoever has the turn as a helper
+  Patience helper_ = {0};                        // of whoever has the turn as a helper
 };
 
 }  // namespace tandem::rpc

@@ -8,9 +8,9 @@ namespace tandem::rpc {
 
 void KeepGrpcLibrary() {
   [[maybe_unused]] static const bool kept = [] {
-    // With epoll, gRPC lets one thread of the process wait for all of its connections; each event wakes a second
-    // thread, which waits next, and a third, whose event it was. A process of ours has few connections, each with a
-    // thread of its own, which so waits for it alone. (The user's choice stays.)
+    // With epoll, gRPC lets one thread of the process wait for all of its connections; each event wakes a
+    // second thread, which waits next, and a third, whose event it was. A process of ours has few
+    // connections, each with a thread of its own, which so waits for it alone. (The user's choice stays.)
     ::setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
     grpc_init();
     return true;

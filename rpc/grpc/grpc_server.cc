@@ -49,7 +49,9 @@ class GrpcServer : public Server {
 
   int port() const override { return port_; }
 
-  void SetServing(const std::string& service, bool serving) override { health_->SetServing(service, serving); }
+  void SetServing(const std::string& service, bool serving) override {
+    health_->SetServing(service, serving);
+  }
 
   void Shutdown(absl::Duration grace) override {
     absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first is done
@@ -93,8 +95,8 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
-  // Only reflection is a synchronous service: one thread is plenty. (Beside other queues, gRPC gives it one that
-  // waits for no connection.)
+  // Only reflection is a synchronous service: one thread is plenty. (Beside other queues, gRPC gives it one
+  // that waits for no connection.)
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);

@@ -57,8 +57,8 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
     }
     rpc_ = std::make_unique<Rpc>();
     rpc_->context.AsyncNotifyWhenDone(done_tag_.tag());
-    health_->methods_.RequestAsyncServerStreaming(1, &rpc_->context, &rpc_->request, &rpc_->stream, queue_, queue_,
-                                                accepted_tag_.tag());
+    health_->methods_.RequestAsyncServerStreaming(1, &rpc_->context, &rpc_->request, &rpc_->stream, queue_,
+                                                  queue_, accepted_tag_.tag());
   }
 
   const std::string& service() const { return service_; }
@@ -190,20 +190,21 @@ HealthService::Methods::Methods(const rpc::Service& check) : UnaryService(check,
 HealthService::HealthService() : methods_(MakeCheck()) {}
 
 rpc::Service HealthService::MakeCheck() {
-  return {"grpc.health.v1.Health", {{"Check", [this](std::shared_ptr<ServerCall> call) {
-                                       const absl::StatusOr<std::string> service = ServiceOf(call->request());
-                                       if (!service.ok()) return call->Finish(service.status());
-                                       Status status;
-                                       {
-                                         absl::MutexLock lock(&mutex_);
-                                         status = StatusOf(*service);
-                                       }
-                                       if (status == kServiceUnknown) {
-                                         return call->Finish(absl::NotFoundError(absl::StrCat(
-                                             "the server has no service \"", absl::CHexEscape(*service), "\"")));
-                                       }
-                                       call->Finish(Response(status));
-                                     }}}};
+  return {"grpc.health.v1.Health",
+          {{"Check", [this](std::shared_ptr<ServerCall> call) {
+              const absl::StatusOr<std::string> service = ServiceOf(call->request());
+              if (!service.ok()) return call->Finish(service.status());
+              Status status;
+              {
+                absl::MutexLock lock(&mutex_);
+                status = StatusOf(*service);
+              }
+              if (status == kServiceUnknown) {
+                return call->Finish(absl::NotFoundError(
+                    absl::StrCat("the server has no service \"", absl::CHexEscape(*service), "\"")));
+              }
+              call->Finish(Response(status));
+            }}}};
 }
 
 HealthService::Status HealthService::StatusOf(const std::string& service) const {

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_GRPC_HEALTH_SERVICE_H_
 #define TANDEM_RPC_GRPC_HEALTH_SERVICE_H_
 
-// For rpc/grpc/*.cc only: grpc.health.v1.Health, on our own threads (gRPC's default one brings threads of its own,
-// which wait for all connections).
+// For rpc/grpc/*.cc only: grpc.health.v1.Health, on our own threads (gRPC's default one brings threads of its
+// own, which wait for all connections).
 
 #include <map>
 #include <memory>

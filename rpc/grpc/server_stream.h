@@ -96,7 +96,8 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
 
   // Operations with gRPC; they end with the object's last one.
   struct Rpc {
-    Rpc() : stream(&context) {}  // here, as Clang has no default of a member until the class around is complete
+    Rpc()
+        : stream(&context) {}  // here, as Clang has no default of a member until the class around is complete
     grpc::ServerContext context;
     grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream;
   };
@@ -118,8 +119,8 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   void Answer(uint64_t number, absl::StatusOr<Bytes> answer);
   void Answer(uint64_t number, std::unique_ptr<AnswerSource> answer);
   void Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Does what can be done now: writes the next frame, or ends the stream; reads on. Releases the lock, also for a
-  // while in between: whoever writes makes the frame under none.
+  // Does what can be done now: writes the next frame, or ends the stream; reads on. Releases the lock, also
+  // for a while in between: whoever writes makes the frame under none.
   void Proceed() ABSL_UNLOCK_FUNCTION(mutex_);
   void EndOperation();
 

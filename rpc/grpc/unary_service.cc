@@ -24,8 +24,8 @@ absl::Time FromGrpcDeadline(std::chrono::system_clock::time_point deadline) {
 
 }  // namespace
 
-// gRPC's end of a call, from before it comes. Keeps itself alive until its last operation is over; the handler's Call
-// holds it too.
+// gRPC's end of a call, from before it comes. Keeps itself alive until its last operation is over; the
+// handler's Call holds it too.
 class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
  public:
   class Call;

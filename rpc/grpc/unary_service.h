@@ -39,9 +39,9 @@ class CallCount {
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// A Service as gRPC knows it. Methods take and give raw bytes, so generated stubs of any language can call them. They
-// run on the threads that serve streams: gRPC's own would wait for the same connections, and every event would wake
-// them too.
+// A Service as gRPC knows it. Methods take and give raw bytes, so generated stubs of any language can call
+// them. They run on the threads that serve streams: gRPC's own would wait for the same connections, and every
+// event would wake them too.
 class UnaryService : public grpc::Service {
  public:
   UnaryService(const rpc::Service& service, size_t max_message_bytes);

@@ -57,8 +57,8 @@ absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Begin
   if (total < frame.payload.size()) return Broken(call, "it holds more than the whole message");
   Partial partial{.message = {.header = std::move(frame.header)}, .taker = std::move(taker)};
   if (!partial.taker && pool_ != nullptr) {
-    // Ends where a cache line does: what follows in a message is what it is large by, and arrays of numbers, which
-    // are read where they lie.
+    // Ends where a cache line does: what follows in a message is what it is large by, and arrays of numbers,
+    // which are read where they lie.
     const uint64_t lines = (total + kLine - 1) / kLine * kLine;
     partial.memory = pool_->Get(lines);
     partial.to = partial.memory.get() + (lines - total);
@@ -77,9 +77,8 @@ absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Conti
   const uint64_t total = partial.message.header.message_bytes();
   if (frame.payload.empty()) return Broken(call, "it continues a message and is empty");
   if (frame.payload.size() > total - partial.received) {
-    return Broken(call,
-                  absl::StrCat("with its ", frame.payload.size(), " bytes the message has ",
-                               partial.received + frame.payload.size(), ", it was to have ", total));
+    return Broken(call, absl::StrCat("with its ", frame.payload.size(), " bytes the message has ",
+                                     partial.received + frame.payload.size(), ", it was to have ", total));
   }
   Add(&partial, std::move(frame.payload));
   if (partial.received < total) return std::nullopt;

@@ -22,9 +22,10 @@
 namespace tandem::rpc {
 
 inline constexpr char kStreamMethod[] = "/tandem.v1.Data/Stream";
-// Longer messages are cut into pieces of this: with what is read to make it, one fits a processor's own cache.
+// Longer messages are cut into pieces of this: with what is read to make it, one fits a processor's own
+// cache.
 inline constexpr size_t kFramePayload = size_t{256} << 10;
-inline constexpr size_t kMaxFramePayload = size_t{2} << 20;                       // a frame with more is refused
+inline constexpr size_t kMaxFramePayload = size_t{2} << 20;  // a frame with more is refused
 inline constexpr size_t kMaxFrameBytes = kMaxFramePayload + (size_t{128} << 10);  // with its header
 inline constexpr size_t kMaxErrorBytes = size_t{64} << 10;                        // of StreamFrame.error
 
@@ -48,8 +49,9 @@ class MessageAssembler {
   // Takes the bytes of one message as they come, in order, from offset 0 on.
   using Taker = absl::AnyInvocable<void(uint64_t offset, uint64_t total, Bytes piece)>;
 
-  // With a `pool`, a message of several frames is copied to one piece of its memory, frame by frame, while each is
-  // still in a near cache and so that the memory it came in can be used again; else it shares what it came in.
+  // With a `pool`, a message of several frames is copied to one piece of its memory, frame by frame, while
+  // each is still in a near cache and so that the memory it came in can be used again; else it shares what it
+  // came in.
   explicit MessageAssembler(BufferPool* pool = nullptr) : pool_(pool) {}
 
   // Takes the first frame of a message whose call has none under way. Nothing: more frames are to come.
@@ -83,7 +85,8 @@ class MessageAssembler {
 // Messages that wait to be sent, cut into frames on the way out. Messages take turns, a frame each.
 class FrameQueue {
  public:
-  // A message that is out of the queue, for its next frame to be made: under no lock, as that may take a while.
+  // A message that is out of the queue, for its next frame to be made: under no lock, as that may take a
+  // while.
   class Turn {
    public:
     // The wire form of the next frame, over the message's memory. Once.
@@ -104,8 +107,8 @@ class FrameQueue {
 
   // The message whose turn it is. Not on an empty queue, nor while another is out.
   Turn Take();
-  // When the frame is made. What is left of a message that is finished, or was dropped meanwhile, stays with the
-  // caller, to be destroyed under no lock.
+  // When the frame is made. What is left of a message that is finished, or was dropped meanwhile, stays with
+  // the caller, to be destroyed under no lock.
   void PutBack(Turn* turn);
   // The wire form of the next frame.
   Bytes Next();

@@ -676,10 +676,11 @@ TEST(StreamTest, NoPieceComesOnceTheCallHasEnded) {
     auto sink = std::make_shared<Guard>();
     std::stop_source outside;
     absl::Notification over;
-    channel->CallAsync(kEcho, Bytes(), {.cancel = outside.get_token(), .sink = sink}, [&](absl::StatusOr<Bytes>) {
-      sink->over = true;
-      over.Notify();
-    });
+    channel->CallAsync(kEcho, Bytes(), {.cancel = outside.get_token(), .sink = sink},
+                       [&](absl::StatusOr<Bytes>) {
+                         sink->over = true;
+                         over.Notify();
+                       });
     while (sink->pieces < i % 4 && !over.HasBeenNotified()) std::this_thread::yield();
     outside.request_stop();
     ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));

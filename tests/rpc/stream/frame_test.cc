@@ -193,7 +193,9 @@ TEST(FrameQueueTest, WhatGoesInComesOutOfTheAssembler) {
 // Counts up, at most `most` bytes a piece.
 class CountingAnswer : public AnswerSource {
  public:
-  CountingAnswer(size_t size, size_t most, int* alive) : size_(size), most_(most), alive_(alive) { ++*alive_; }
+  CountingAnswer(size_t size, size_t most, int* alive) : size_(size), most_(most), alive_(alive) {
+    ++*alive_;
+  }
   ~CountingAnswer() override { --*alive_; }
   size_t size() const override { return size_; }
   Bytes Next(size_t limit) override {
@@ -269,7 +271,8 @@ TEST(MessageAssemblerTest, ATakerIsGivenThePiecesAndTheMessageNothing) {
   };
   TANDEM_ASSERT_OK_AND_ASSIGN(auto first, assembler.Begin(Part(1, 10, 4), taker));
   EXPECT_FALSE(first.has_value());
-  EXPECT_THAT(assembler.Continue(Part(1, 0, 7)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 11")));
+  EXPECT_THAT(assembler.Continue(Part(1, 0, 7)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 11")));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto last, assembler.Continue(Part(1, 0, 6)));
   ASSERT_TRUE(last.has_value());
   EXPECT_TRUE(last->bytes.empty());

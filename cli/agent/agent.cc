@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "cli/agent/error_file.h"
+#include "collectives/connect/fenced_store.h"
 
 namespace tandem::cli {
 
@@ -232,6 +233,8 @@ void Agent::OnRoundOver(const News& news) {
       failed_.clear();
       job_failure_.clear();
       if (options_.plan.reform) {
+        // Nobody waits in the old round's store any more.
+        collectives::EnterEpoch(store_->store(), news.epoch + 1, "launcher").IgnoreError();
         if (absl::Status told = board_->RoundOver(assignment_, event.reason); !told.ok())
           console.Say(told.message());
         return BeginJoin();

@@ -191,11 +191,13 @@ absl::Status Agent::TellNewPlaces() {
 void Agent::SayRound() {
   std::string what;
   if (meeting_->alone()) {
-    std::vector<std::string> parts = {absl::StrCat(options_.plan.Count("ps"), " parameter servers"),
-                                      absl::StrCat(options_.plan.Count("worker"), " workers")};
+    std::vector<std::string> parts;
     for (const RolePlan& role : options_.plan.roles) {
-      if (role.name == "ps" || role.name == "worker") continue;
-      parts.push_back(absl::StrCat(role.count, " ", role.name));
+      const std::string& name = role.name;
+      const std::string kind = name == "ps" ? "parameter server" : name;
+      const bool many =
+          role.count > 1 && (name == "ps" || name == "worker" || name == "learner" || name == "actor");
+      parts.push_back(absl::StrCat(role.count, " ", kind, many ? "s" : ""));
     }
     what = absl::StrJoin(parts, ", ");
   } else {
@@ -252,10 +254,11 @@ absl::StatusOr<ProcessSpec> Agent::SpecOf(Slot& slot) {
   place.terminal = spec.front && processes_->console().sink(Console::kOut).is_terminal();
   spec.cpus = slot.cpus;
 
-  const std::string attempt =
-      absl::StrCat(options_.attempts_dir, "/attempt_", round_->restarts, "/",
-                   place.is_main() ? "" : absl::StrCat(role.name, "-"), slot.local_rank);
+  // A program may change its directory.
   std::error_code error;
+  const std::string attempt = absl::StrCat(
+      std::filesystem::absolute(options_.attempts_dir, error).string(), "/attempt_", round_->restarts, "/",
+      place.is_main() ? "" : absl::StrCat(role.name, "-"), slot.local_rank);
   std::filesystem::create_directories(attempt, error);
   if (error) {
     return absl::UnavailableError(absl::StrCat("cannot make the log directory '", attempt,

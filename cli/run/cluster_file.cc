@@ -38,13 +38,15 @@ YAML::Node Without(const YAML::Node& map, const std::string& name, YAML::Node* t
 void ReadEnvironment(const YAML::Node& node, const std::string& path, JobErrors* errors,
                      std::map<std::string, std::string>* environment) {
   if (node.IsNull()) return;  // not given
-  if (!node.IsMap()) return errors->Add(path, Line(node), "expected a mapping: lines of 'NAME: value'");
+  if (!node.IsMap())
+    return errors->Add(path, Line(node),
+                       absl::StrCat("'", path, "' must be a mapping: lines of 'NAME: value'"));
   for (const auto& entry : node) {
     const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "";
     if (name.empty() || name.find('=') != std::string::npos) {
       errors->Add(path, Line(entry.first), absl::StrCat("'", name, "' is no name of a variable"));
     } else if (!entry.second.IsScalar()) {
-      errors->Add(absl::StrCat(path, ".", name), Line(entry.second), "expected text or a number");
+      errors->Add(path, Line(entry.second), absl::StrCat("'", path, ".", name, "' must be text or a number"));
     } else {
       (*environment)[name] = entry.second.Scalar();
     }
@@ -61,23 +63,28 @@ void ReadProgram(const YAML::Node& node, const std::string& path, JobErrors* err
       *command = *std::move(words);
       return;
     }
-    return errors->Add(path, Line(node), words.ok() ? "expected a command" : words.status().message());
+    return errors->Add(
+        path, Line(node),
+        words.ok() ? absl::StrCat("'", path, "' must be a command") : std::string(words.status().message()));
   }
   command->clear();
   if (node.IsSequence()) {
     for (const YAML::Node& word : node) {
-      if (!word.IsScalar()) return errors->Add(path, Line(word), "expected a word of a command");
+      if (!word.IsScalar())
+        return errors->Add(path, Line(word), absl::StrCat("'", path, "' must be a list of words"));
       command->push_back(word.Scalar());
     }
   }
-  if (command->empty()) errors->Add(path, Line(node), "expected a command: one text, or a list of words");
+  if (command->empty())
+    errors->Add(path, Line(node),
+                absl::StrCat("'", path, "' must be a command: one text, or a list of words"));
 }
 
 RolePlan ReadRole(const YAML::Node& node, const std::string& name, JobErrors* errors) {
   RolePlan role = DefaultRole(name);
   const std::string path = absl::StrCat("roles.", name);
   if (!node.IsMap()) {
-    errors->Add(path, Line(node), "expected a mapping, such as {count: 2}");
+    errors->Add(path, Line(node), absl::StrCat("'", path, "' must be a mapping, such as {count: 2}"));
     return role;
   }
   YAML::Node environment, program;
@@ -97,7 +104,7 @@ RolePlan ReadRole(const YAML::Node& node, const std::string& name, JobErrors* er
 void ReadRoles(const YAML::Node& node, JobErrors* errors, JobPlan* plan) {
   if (!node.IsMap() || node.size() == 0) {
     return errors->Add("roles", node.IsNull() ? 0 : Line(node),
-                       "expected a mapping of roles, such as 'worker: {count: 4, program: ./train}'");
+                       "'roles' must be a mapping of roles, such as 'worker: {count: 4, program: ./train}'");
   }
   for (const auto& entry : node) {
     const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "";

@@ -4,7 +4,6 @@
 
 #include "absl/synchronization/notification.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/tandem_process.h"
 
 namespace tandem::cli {
 namespace {
@@ -61,12 +60,14 @@ class FakeRendezvous : public Rendezvous {
   std::string reason_ ABSL_GUARDED_BY(mutex_);
 };
 
+constexpr absl::Duration kPatience = absl::Seconds(60);  // far more than anything takes
+
 absl::Status Ready(const std::function<bool()>&) { return absl::OkStatus(); }
 
 // The next piece of news.
 News Next(RoundWatch& watch) {
   pollfd ready = {watch.fd(), POLLIN, 0};
-  EXPECT_EQ(::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(testing::kPatience))), 1);
+  EXPECT_EQ(::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1);
   std::vector<News> news = watch.Take();
   EXPECT_EQ(news.size(), 1u);
   return news.empty() ? News{} : news[0];

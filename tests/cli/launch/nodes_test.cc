@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/etcd_server.h"
 #include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
@@ -107,15 +108,44 @@ TEST_F(NodesTest, AFailureRestartsEveryNode) {
 
 TEST_F(NodesTest, ANodeThatDiesIsReplacedByTheOthers) {
   const std::string script =
-      absl::StrCat("echo world of $WORLD_SIZE; if [ $WORLD_SIZE = 1 ]; then exit 0; fi; exec ", kForever);
+      absl::StrCat("echo world of $WORLD_SIZE; if [ $TANDEM_EPOCH = 3 ]; then exit 0; fi; exec ", kForever);
   auto a = Node("a", "1:2", {"--max-restarts", "3"}, script);
-  ASSERT_TRUE(a->WaitForOutput("logs in"));
+  ASSERT_TRUE(a->WaitForOutput("world of 1"));
   auto b = Node("b", "1:2", {"--max-restarts", "3"}, script);
   ASSERT_TRUE(b->WaitForOutput("world of 2")) << b->err() << a->err();
   b->Signal(SIGKILL);
   EXPECT_EQ(b->Wait(), 137);
   EXPECT_EQ(a->Wait(), 0) << a->err();
-  EXPECT_THAT(a->err(), HasSubstr("starting again: "));
+  EXPECT_THAT(a->err(), HasSubstr("has been silent for"));
+  EXPECT_EQ(Lines(a->out()).back(), "[worker/0] world of 1");
+  EXPECT_TRUE(NothingLeft());
+}
+
+TEST_F(NodesTest, WithEtcdTheFirstNodeMayDie) {
+  if (!testing::EtcdServer::Installed()) GTEST_SKIP() << "etcd-server is not installed";
+  const auto cluster = testing::EtcdServer::StartCluster(1);
+  ASSERT_EQ(cluster.size(), 1u);
+  const std::string script =
+      absl::StrCat("echo world of $WORLD_SIZE; if [ $TANDEM_EPOCH != 1 ]; then exit 0; fi; exec ", kForever);
+  const auto node = [&](const char* name, const char* nnodes) {
+    return std::make_unique<TandemProcess>(
+        std::vector<std::string>{"run", "--nnodes", nnodes, "--rdzv-backend", "etcd", "--rdzv-endpoint",
+                                 cluster[0]->address(), "--rdzv-id", "job", "--max-restarts", "3",
+                                 "--log-dir", dir_.File(name), "--rdzv-conf",
+                                 "lease=2,last_call_timeout=20,join_timeout=30", "/bin/sh", "-c", script},
+        Mark());
+  };
+  auto a = node("a", "1:2"), b = node("b", "1:2");
+  ASSERT_TRUE(a->WaitForOutput("world of 2")) << a->err();
+  ASSERT_TRUE(b->WaitForOutput("world of 2")) << b->err();
+  // Whoever is the first serves the round's store and keeps MASTER_PORT.
+  const bool a_first = absl::StrContains(a->out(), "worker/0");
+  auto& first = a_first ? a : b;
+  auto& second = a_first ? b : a;
+  first->Signal(SIGKILL);
+  EXPECT_EQ(first->Wait(), 137);
+  EXPECT_EQ(second->Wait(), 0) << second->err();
+  EXPECT_THAT(second->out(), HasSubstr("world of 1"));
   EXPECT_TRUE(NothingLeft());
 }
 

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/tandem_process.h"
@@ -114,6 +116,47 @@ TEST_F(RestartTest, AProcessThatDiesTooOftenEndsTheJob) {
   EXPECT_EQ(finished.exit_code, 5);
   EXPECT_THAT(finished.err, AllOf(HasSubstr("(1 of 1)"), HasSubstr("--restart worker=alone:1"),
                                   ContainsRegex("worker/0 .* exited with code 5; stopping the job")));
+  EXPECT_TRUE(NothingLeft());
+}
+
+TEST_F(RestartTest, InAJobThatReformsTheLivingGoOn) {
+  // Worker 0 never leaves its first life; worker 1 is started again for the second round.
+  const Finished finished = RunTandem(
+      Args({"--nproc-per-node", "2", "--max-restarts", "1", "--on-failure", "reform"},
+           absl::StrCat(
+               "echo life $RANK.$TANDEM_ASSIGNMENT.$TANDEM_EPOCH ${TANDEM_AGENT%:*}; if [ $RANK = 1 ]; then "
+               "if [ $TANDEM_EPOCH = 1 ]; then until grep -q life ",
+               dir_.File("worker-0.log"),
+               "; do :; done; kill -9 $$; fi; exit 0; fi; until grep -q life.1.2.2 ",
+               dir_.File("worker-1.log"), "; do :; done")),
+      Mark());
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(Lines(finished.out),
+              UnorderedElementsAre("[worker/0] life 0.1.1 127.0.0.1", "[worker/1] life 1.1.1 127.0.0.1",
+                                   "[worker/1] life 1.2.2 127.0.0.1"));
+  EXPECT_TRUE(NothingLeft());
+}
+
+TEST_F(RestartTest, TheDeadAreNoZombies) {
+  TandemProcess tandem(
+      Args({"--workers", "1", "--actors", "1", "--restart", "actor=alone"},
+           absl::StrCat("if [ $TANDEM_ROLE = worker ]; then exec ", kForever,
+                        "; fi; if [ -z $TANDEM_PROCESS_RESTARTS ]; then exit 1; fi; echo second life; exec ",
+                        kForever)),
+      Mark());
+  ASSERT_TRUE(tandem.WaitForOutput("second life")) << tandem.err();
+  int children = 0;
+  for (const absl::string_view child :
+       absl::StrSplit(ReadFile(absl::StrCat("/proc/", tandem.pid(), "/task/", tandem.pid(), "/children")),
+                      ' ', absl::SkipEmpty())) {
+    pid_t pid;
+    if (!absl::SimpleAtoi(child, &pid)) continue;
+    ++children;
+    EXPECT_TRUE(testing::IsAlive(pid)) << child;
+  }
+  EXPECT_EQ(children, 3);  // the worker, the actor, the guardian
+  tandem.Signal(SIGTERM);
+  EXPECT_EQ(tandem.Wait(), 143);
   EXPECT_TRUE(NothingLeft());
 }
 

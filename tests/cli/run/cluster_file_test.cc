@@ -79,9 +79,11 @@ roles:
                                               "c.yaml", &plan);
   ASSERT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument));
   for (const char* part :
-       {"c.yaml:1: max_restarts", "c.yaml:2: on_failure", "c.yaml:4: roles.ps.count", "c.yaml:5",
-        "'a b' is no name of a role", "c.yaml:6: roles.actor", "c.yaml:8: roles.learner.program",
-        "c.yaml:9: roles.learner.restarts", "c.yaml:10: roles.learner.environment"}) {
+       {"c.yaml:1: field 'max_restarts'", "c.yaml:2: field 'on_failure' is 'ignore'",
+        "c.yaml:4: field 'count' in 'roles.ps'", "c.yaml:5: 'a b' is no name of a role",
+        "c.yaml:6: 'roles.actor' must be a mapping", "c.yaml:8: 'roles.learner.program' must be a command",
+        "c.yaml:9: unknown field 'restarts' in 'roles.learner'",
+        "c.yaml:10: 'roles.learner.environment' must be a mapping"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
 }

@@ -105,7 +105,8 @@ Json OtherData(const Timeline& timeline, const std::vector<CollectedTrace>& coll
                         {"push_hidden_s", o.push.hidden},
                         {"collective_s", o.all_reduce.seconds},
                         {"collective_hidden_s", o.all_reduce.hidden},
-                        {"collective_beside_backward_s", o.all_reduce_backward.hidden}});
+                        {"collective_beside_backward_s", o.all_reduce_backward.hidden},
+                        {"collective_beside_traffic_s", o.all_reduce_traffic.hidden}});
   }
   const absl::Time begin = absl::Now() - absl::Nanoseconds(SteadyNanoseconds() - timeline.begin_ns);
   return {{"begin_unix_us", absl::ToUnixMicros(begin)},

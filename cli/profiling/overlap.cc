@@ -67,12 +67,16 @@ std::vector<Overlap> MeasureOverlap(const Timeline& timeline) {
     });
     if (compute.empty()) continue;
     const Intervals reduce = During(process, [](const Kind& kind) { return kind.category == "collective"; });
+    const Intervals traffic = During(process, [](const Kind& kind) {
+      return kind.category == "ps" && (kind.name == "pull" || kind.name == "push");
+    });
     overlaps.push_back({.member = process.from->member.name,
                         .compute = Seconds(compute),
                         .pull = ShareOf(During(process, named("ps", "pull")), compute),
                         .push = ShareOf(During(process, named("ps", "push")), compute),
                         .all_reduce = ShareOf(reduce, compute),
-                        .all_reduce_backward = ShareOf(reduce, During(process, named("train", "backward")))});
+                        .all_reduce_backward = ShareOf(reduce, During(process, named("train", "backward"))),
+                        .all_reduce_traffic = ShareOf(reduce, traffic)});
   }
   return overlaps;
 }
@@ -84,8 +88,8 @@ std::string OverlapToText(const std::vector<Overlap>& overlaps) {
                           Told("pulls", overlap.pull), Told("pushes", overlap.push),
                           Told("collectives", overlap.all_reduce));
     if (overlap.all_reduce.seconds > 0) {
-      absl::StrAppendFormat(&text, ", %.0f %% beside the backward pass",
-                            overlap.all_reduce_backward.percent());
+      absl::StrAppendFormat(&text, ", %.0f %% beside the backward pass, %.0f %% beside pulls or pushes",
+                            overlap.all_reduce_backward.percent(), overlap.all_reduce_traffic.percent());
     }
     text += '\n';
   }

@@ -20,8 +20,8 @@ struct Overlap {
   std::string member;
   double compute = 0;  // gather, forward, backward, optimizer
   Share pull, push, all_reduce;
-  // All-reduces that went on while the backward pass did.
-  Share all_reduce_backward;
+  // Of collectives: what went on beside the backward pass, and beside pulls or pushes.
+  Share all_reduce_backward, all_reduce_traffic;
 };
 
 // Of the processes that did training steps.

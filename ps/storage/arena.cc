@@ -117,6 +117,12 @@ Arena::Block Arena::AllocateZeroed(size_t bytes) {
   return Block(this, data, bytes);
 }
 
+Arena::Block Arena::AllocateReady(size_t bytes) {
+  Block block = AllocateZeroed(bytes);
+  if (block.bytes() >= kHugePage) ::madvise(block.data(), block.bytes(), MADV_POPULATE_WRITE);
+  return block;
+}
+
 void Arena::GiveBack(char* data, size_t bytes) {
   absl::MutexLock lock(&mutex_);
   const auto region = RegionOfLocked(data);

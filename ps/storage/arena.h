@@ -53,6 +53,8 @@ class Arena {
   // first touched, so that a large one costs no long pause here. Throws std::bad_alloc when the system has no
   // more.
   Block AllocateZeroed(size_t bytes);
+  // The same, with pages that are all there: slow, and best called under no lock.
+  Block AllocateReady(size_t bytes);
   // Held from the system, handed out or not. The pages of large holes are given back.
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 

@@ -121,7 +121,8 @@ class BucketedStorage : public TableStorage {
     std::vector<uint32_t> merged_index;               // per update: its sum in merged_sums, or kNotMerged
     std::vector<float> merged_sums;
     std::vector<float> weights;  // of rows that are not stored as floats
-    // Tables with a tier: items whose rows are not in memory, and buckets that have too many.
+    // Tables with a tier: items whose rows are not in memory, and buckets that have too many. (FillMissing
+    // notes those here whose index is about to grow.)
     std::vector<Grouping::Item> absent;
     std::vector<uint32_t> over;
     // What the tier was asked: of each item its key, or kNotAsked; of each key whether it has a row, and
@@ -185,6 +186,8 @@ class BucketedStorage : public TableStorage {
                  const Read& read);
   void FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                    float* out);
+  // Gets memory for indexes that are about to grow, under no lock; empties `buckets`.
+  void PrepareGrowth(std::vector<uint32_t>* buckets);
   // The row's initial values, as they read once they are stored.
   void InitialValues(uint64_t id, float* values) const;
   // Writes initial values and state to a new row.

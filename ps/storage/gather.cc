@@ -198,6 +198,7 @@ void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<con
   scratch->ids.resize(missing.size());
   for (size_t k = 0; k < missing.size(); ++k) scratch->ids[k] = ids[missing[k]];
   scratch->grouping.Run(scratch->ids, lock_mask_ + 1);
+  scratch->over.clear();
   pool_.Prepare(static_cast<uint32_t>(missing.size()));
   for (const Grouping::Group& group : scratch->grouping.groups()) {
     absl::MutexLock lock(&locks_[group.bucket].mutex);
@@ -214,9 +215,27 @@ void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<con
       if (store.size() >= most_rows) continue;
       InitRow(AddRow(&store, item.id, item.hash, static_cast<uint32_t>(clock())), values);
       admitted_.fetch_add(1, std::memory_order_relaxed);
+      if (store.index().WantedBytes() > 0) scratch->over.push_back(BucketOfHash(item.hash));
     }
   }
+  PrepareGrowth(&scratch->over);
   GiveBackScratch(std::move(scratch));
+}
+
+void BucketedStorage::PrepareGrowth(std::vector<uint32_t>* buckets) {
+  for (const uint32_t bucket : *buckets) {
+    RowStore& store = buckets_[bucket];
+    size_t bytes;
+    {
+      absl::ReaderMutexLock lock(&LockOfBucket(bucket));
+      bytes = store.index().WantedBytes();
+    }
+    if (bytes == 0) continue;
+    Arena::Block memory = arena_.AllocateReady(bytes);
+    absl::MutexLock lock(&LockOfBucket(bucket));
+    memory = store.index().TakeSpare(std::move(memory));
+  }
+  buckets->clear();
 }
 
 }  // namespace tandem::ps

@@ -16,6 +16,13 @@ constexpr bool TooFull(uint64_t cells_used, uint64_t lines) {
   return 5 * cells_used > 3 * lines * RowIndex::kLineCells;
 }
 
+constexpr uint32_t Grown(uint32_t lines) { return lines + (lines + 3) / 4; }
+constexpr size_t BytesOf(uint32_t lines) {
+  return size_t{lines} * RowIndex::kLineCells * sizeof(RowIndex::Cell);
+}
+// Smaller indexes are got from regions of many, and in no time.
+constexpr size_t kWorthPreparing = size_t{64} << 10;
+
 }  // namespace
 
 RowIndex::Cell* RowIndex::EmptyLine() {
@@ -60,18 +67,34 @@ RowIndex::Cell* RowIndex::Insert(uint64_t id, uint64_t hash, uint32_t slot, uint
   if (old_.lines != 0) {
     MoveSome(kLinesMovedPerInsert);
   } else if (size_ == 0 ? table_.memory.data() == nullptr : TooFull(uint64_t{size_} + 1, table_.lines)) {
-    GoOverTo(table_.memory.data() == nullptr ? kFirstLines : table_.lines + (table_.lines + 3) / 4);
+    GoOverTo(table_.memory.data() == nullptr ? kFirstLines : Grown(table_.lines));
   }
   ++size_;
   const bool in_old = old_.lines != 0 && !Moved(TagOf(hash));
   return Place(in_old ? old_ : table_, id, hash, slot, version);
 }
 
+size_t RowIndex::WantedBytes() const {
+  if (old_.lines != 0 || table_.memory.data() == nullptr || spare_.data() != nullptr) return 0;
+  const size_t bytes = BytesOf(Grown(table_.lines));
+  if (bytes < kWorthPreparing) return 0;
+  // A little before, so that the memory is seldom held for long.
+  return TooFull(uint64_t{size_} + std::max<uint32_t>(64, size_ / 32), table_.lines) ? bytes : 0;
+}
+
+Arena::Block RowIndex::TakeSpare(Arena::Block memory) {
+  if (WantedBytes() > 0 && memory.bytes() >= WantedBytes()) std::swap(spare_, memory);
+  return memory;
+}
+
 void RowIndex::GoOverTo(uint32_t lines) {
   TANDEM_CHECK(lines <= kMaxLines);
   Table next;
   next.lines = lines;
-  next.memory = arena_->AllocateZeroed(size_t{lines} * kLineCells * sizeof(Cell));
+  next.memory = std::exchange(spare_, Arena::Block());
+  if (next.memory.bytes() < BytesOf(lines) || next.memory.bytes() >= 2 * BytesOf(lines)) {
+    next.memory = arena_->AllocateZeroed(BytesOf(lines));
+  }
   next.cells = reinterpret_cast<Cell*>(next.memory.data());
   std::swap(table_, next);
   if (size_ == 0) return UpdateHead();
@@ -138,6 +161,7 @@ void RowIndex::Shrink() {
 }
 
 void RowIndex::Clear() {
+  spare_ = Arena::Block();
   table_ = Table{};
   old_ = Table{};
   old_.lines = 0;

@@ -12,7 +12,8 @@
 // The index grows by a quarter when it is 3/5 full, and not in one go: old and new stand side by side, and
 // each insert moves a few lines, so that no call pays for all. Lines map to lines monotonically, hence both
 // are walked front to back, and one comparison tells in which of the two an id is. An id is looked up in
-// exactly one of them.
+// exactly one of them. New memory, which the system clears when it is first touched (a huge page took four
+// milliseconds), is best got before it is needed and under no lock: WantedBytes and TakeSpare.
 //
 // What a lookup needs to find the line is the index's head, 32 bytes that the owner keeps beside the heads of
 // the table's other buckets, so that all of them stay in the first-level cache (lookup.h).
@@ -91,6 +92,10 @@ class RowIndex {
 
   // Adds a cell for `id`, which has none. Cells may move.
   Cell* Insert(uint64_t id, uint64_t hash, uint32_t slot, uint32_t version);
+  // Of the memory that growing will soon need; 0: not soon, or it is there.
+  size_t WantedBytes() const;
+  // Gives it such memory, cleared; returns what it has no use for.
+  Arena::Block TakeSpare(Arena::Block memory);
   // Removes the cell of `id`, which has one. Cells may move.
   void Erase(uint64_t id);
   // Goes over to a smaller index when less than a third of the cells is full. Looks at every cell.
@@ -136,6 +141,7 @@ class RowIndex {
   uint32_t move_begin_ = 0;
   uint32_t moved_lines_ = 0;
   uint32_t size_ = 0;
+  Arena::Block spare_;
   Arena* const arena_;
   Head* const head_;
 };

@@ -19,6 +19,9 @@ constexpr size_t kMaxChunkBytes = size_t{32} << 20;
 // So much of a table's first chunk is of small pages.
 constexpr size_t kSmallPages = size_t{16} << 20;
 
+// So much of a large table is ready beyond what a call is about to use.
+constexpr size_t kReadyBytes = size_t{8} << 20;
+
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Reserved, beginning at a huge page.
@@ -44,7 +47,11 @@ RowPool::RowPool(const RowLayout* layout)
 
 RowPool::~RowPool() {
   absl::MutexLock lock(&mutex_);
-  for (const Chunk& chunk : all_) TANDEM_CHECK(chunk.data == nullptr);  // every run is back
+  for (const Chunk& chunk : all_) {
+    TANDEM_CHECK(chunk.used == 0);  // every run is back
+    // Prepared, and then not needed.
+    if (chunk.data != nullptr) ::munmap(chunk.data, mapped_bytes());
+  }
 }
 
 size_t RowPool::mapped_bytes() const { return RoundUp(stride_ << shift_, kHugePage); }
@@ -147,6 +154,7 @@ void RowPool::Prepare(uint32_t count) {
   char* end;
   {
     absl::MutexLock lock(&mutex_);
+    count += static_cast<uint32_t>(std::min(bytes() / 32, kReadyBytes) / stride_);
     // A few slots need not be ready: a chunk is seldom begun.
     const uint32_t wanted = std::min(count, slots_a_chunk() / 2);
     if (wanted == 0) return;

@@ -59,8 +59,9 @@ class RowPool {
   // otherwise stay empty. Throws std::bad_alloc when the system has no more memory or 2^32 slots are taken.
   Run Take(uint32_t count);
   void GiveBack(Run run);
-  // Has the system clear the pages of the next `count` slots that have never been used, so that who takes
-  // them (with a bucket locked) does not wait for it.
+  // Has the system clear the pages of the next `count` slots that have never been used, and of some more in a
+  // table that is large (buckets take them by long runs), so that who takes them (with a bucket locked) does
+  // not wait for it.
   void Prepare(uint32_t count);
 
   RowAddress address() const { return RowAddress(chunks_.load(std::memory_order_acquire), shift_, stride_); }

@@ -56,6 +56,30 @@ std::vector<uint64_t> CollidingIds(size_t count) {
   return ids;
 }
 
+TEST(RowIndexTest, GrowsIntoMemoryThatWasGotBefore) {
+  Arena arena;
+  RowIndex::Head head;
+  RowIndex index(&arena, &head);
+  uint32_t rows = 0, prepared = 0;
+  for (; rows < 60000; ++rows) {
+    index.Insert(rows, Mix64(rows), rows, 0);
+    const size_t bytes = index.WantedBytes();
+    if (bytes == 0) continue;
+    EXPECT_NE(index.TakeSpare(arena.AllocateReady(bytes / 2)).data(), nullptr);  // too little: given back
+    EXPECT_EQ(index.TakeSpare(arena.AllocateReady(bytes)).data(), nullptr);
+    EXPECT_EQ(index.WantedBytes(), 0);
+    EXPECT_NE(index.TakeSpare(arena.AllocateReady(bytes)).data(), nullptr);  // has it already
+    ++prepared;
+  }
+  EXPECT_GE(prepared, 8);
+  for (uint32_t id = 0; id < rows; ++id) {
+    ASSERT_NE(index.Find(id), nullptr);
+    ASSERT_EQ(index.Find(id)->slot(), id);
+  }
+  index.Clear();
+  EXPECT_EQ(arena.bytes(), 0);
+}
+
 // A row store beside a map, under random operations.
 class RowStoreTest : public ::testing::TestWithParam<size_t> {
  protected:

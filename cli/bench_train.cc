@@ -226,6 +226,7 @@ void AddBench(CLI::App& app, CommandContext* context) {
   AddBenchCollectives(bench, context);
   AddBenchPs(bench, context);
   AddBenchRows(bench, context);
+  AddBenchRpc(bench, context);
   auto options = std::make_shared<Options>();
   CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");
   // Everything a worker must know is passed on to it as it was given here.

@@ -38,6 +38,8 @@ void AddTable(CLI::App& app, CommandContext* context);
 void AddBenchCollectives(CLI::App* bench, CommandContext* context);
 // `tandem bench ps`.
 void AddBenchPs(CLI::App* bench, CommandContext* context);
+// `tandem bench rpc`.
+void AddBenchRpc(CLI::App* bench, CommandContext* context);
 // `tandem bench rows`.
 void AddBenchRows(CLI::App* bench, CommandContext* context);
 

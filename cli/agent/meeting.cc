@@ -14,9 +14,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "cli/agent/local_rendezvous.h"
 #include "collectives/network.h"
 #include "collectives/store/etcd/etcd_store.h"
-#include "collectives/store/memory_store.h"
 #include "collectives/store/remote_store.h"
 #include "rpc/address.h"
 #include "rpc/channel.h"
@@ -111,6 +111,10 @@ absl::Status ParseNodes(absl::string_view text, int* min_nodes, int* max_nodes) 
 
 absl::StatusOr<std::unique_ptr<Meeting>> Meeting::Open(const MeetingOptions& options) {
   std::unique_ptr<Meeting> meeting(new Meeting(options));
+  if (meeting->alone()) {
+    meeting->rendezvous_ = std::make_unique<LocalRendezvous>(options.rendezvous.max_restarts);
+    return meeting;
+  }
   TANDEM_RETURN_IF_ERROR(meeting->OpenStore());
   collectives::Store* store = meeting->server_ != nullptr ? meeting->server_->store() : meeting->store_.get();
   TANDEM_ASSIGN_OR_RETURN(meeting->rendezvous_, collectives::MakeRendezvous(store, options.rendezvous));
@@ -120,10 +124,6 @@ absl::StatusOr<std::unique_ptr<Meeting>> Meeting::Open(const MeetingOptions& opt
 Meeting::~Meeting() = default;
 
 absl::Status Meeting::OpenStore() {
-  if (alone()) {
-    store_ = std::make_unique<collectives::MemoryStore>();
-    return absl::OkStatus();
-  }
   if (options_.backend == "etcd-v2" || options_.backend == "zeus") {
     return absl::InvalidArgumentError(
         absl::StrCat("--rdzv-backend ", options_.backend,

@@ -213,7 +213,9 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
       const tandem::v1::RendezvousMember* me = FindMember(state_, node.id);
       const auto ready = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         me = FindMember(state_, node.id);
-        return leaves_ != leaves || absl::IsFailedPrecondition(trouble_) || me == nullptr ||
+        // Not waiting any more, though it does: its round began and ended before this thread looked.
+        const bool missed = me != nullptr && state_.phase() == RendezvousState::GATHERING && !me->joined();
+        return leaves_ != leaves || absl::IsFailedPrecondition(trouble_) || me == nullptr || missed ||
                state_.phase() == RendezvousState::CLOSED ||
                (state_.phase() == RendezvousState::RUNNING && state_.epoch() > joined_epoch_ &&
                 me->in_round());
@@ -230,7 +232,7 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
           return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state_.reason()));
         }
         if (absl::IsFailedPrecondition(trouble_)) return trouble_;
-        if (me != nullptr) {
+        if (me != nullptr && state_.phase() == RendezvousState::RUNNING) {
           joined_epoch_ = state_.epoch();
           return RoundOf(state_, node.id);
         }
@@ -244,7 +246,8 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
         continue;
       }
     }
-    // Silent for too long while it waited, this node was taken for dead: once more.
+    // Taken for dead, because it was silent for too long while it waited, or its round is over already: once
+    // more.
     TANDEM_RETURN_IF_ERROR(
         Update(/*create=*/false, [&](RendezvousState* s) { return AddNode(node, options_, s); }).status());
   }
@@ -352,6 +355,7 @@ void StoreRendezvous::Run() {
 absl::Status StoreRendezvous::Step() {
   TANDEM_RETURN_IF_ERROR(Beat());
   TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Read());
+  acted_on_ = state.version();
   TANDEM_RETURN_IF_ERROR(Observe(state));
   return Act(state);
 }
@@ -444,17 +448,17 @@ absl::Status StoreRendezvous::Act(const RendezvousState& state) {
 }
 
 void StoreRendezvous::AwaitChange() {
-  int64_t version;
   absl::Time until = next_beat_;
   {
     absl::MutexLock lock(&mutex_);
-    version = state_.version();
+    // This process itself may have changed the document since.
+    if (state_.version() > acted_on_) return;
     until = std::min(until, enough_since_ + options_.last_call);
   }
   // The destructor waits for this.
   const absl::Duration most = std::min(options_.lease / 5, absl::Milliseconds(250));
   const absl::Duration wait = std::clamp(until - clock_->Now(), absl::Milliseconds(1), most);
-  (void)store_.Get(ChangedKey(version + 1), wait);
+  (void)store_.Get(ChangedKey(acted_on_ + 1), wait);
 }
 
 }  // namespace tandem::collectives

@@ -85,7 +85,9 @@ class StoreRendezvous final : public Rendezvous {
   absl::Time enough_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::map<std::string, Observed> observed_ ABSL_GUARDED_BY(mutex_);
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // at the others' counters
-  absl::Time next_beat_ = absl::InfinitePast();                       // the thread's
+  // The thread's.
+  absl::Time next_beat_ = absl::InfinitePast();
+  int64_t acted_on_ = 0;  // the document's version
 
   absl::Mutex join_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // one Join at a time
   std::thread thread_;

@@ -141,7 +141,8 @@ TEST(RendezvousStateTest, OtherOptionsAreRefusedNamingBoth) {
   RendezvousState state = NewState(Between(2, 3));
   EXPECT_THAT(AddNode(NodeOf("1"), Between(2, 4), &state),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("2 to 3 nodes"), HasSubstr("2 to 4 nodes"), HasSubstr("this node (1 on 10.0.0.1)"))));
+                       AllOf(HasSubstr("2 to 3 nodes"), HasSubstr("2 to 4 nodes"),
+                             HasSubstr("this node (1 on 10.0.0.1)"))));
   EXPECT_THAT(AddNode(NodeOf("1"), Between(2, 3, 7), &state),
               StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(state.members_size(), 0);

@@ -193,6 +193,36 @@ TEST(RendezvousTest, RestartsAreCountedAndTheLimitIsNamed) {
   EXPECT_TRUE(closed.failed);
 }
 
+TEST(RendezvousTest, RoundsThatEndBeforeEverybodyHasLookedDoNotStrandAnyone) {
+  constexpr int kRounds = 60;
+  MemoryStore store;
+  RendezvousOptions options = Between(2, 2, /*restarts=*/1000);
+  options.lease = absl::Seconds(60);  // nothing but the changes themselves wakes anybody
+  Launcher hasty(&store, options, NodeOf("hasty")), slow(&store, options, NodeOf("slow"));
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (true) {
+      absl::StatusOr<Round> round = slow.rendezvous->Join(slow.node);
+      if (over) return;
+      TANDEM_EXPECT_OK(round);
+      if (!round.ok()) return;
+      TANDEM_EXPECT_OK(slow.rendezvous->WaitForEvent(round->epoch, Soon()));
+      if (over) return;
+    }
+  });
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < kRounds; ++i) {
+    absl::StatusOr<Round> round = hasty.rendezvous->Join(hasty.node);
+    TANDEM_EXPECT_OK(round);
+    if (!round.ok()) break;
+    TANDEM_EXPECT_OK(hasty.rendezvous->RequestRestart(round->epoch, "again"));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(15));
+  over = true;
+  TANDEM_EXPECT_OK(hasty.rendezvous->Close(/*failed=*/false, "enough"));
+  other.join();
+}
+
 TEST(RendezvousTest, ASpareWaitsAndTakesADeadNodesPlace) {
   MemoryStore store;
   RendezvousOptions options = Between(2, 2);

@@ -1,0 +1,146 @@
+// A parameter server written with nothing but remote functions and references: what PyTorch's RPC tutorial
+// does in Python. The server holds a model; trainers get a reference to it, pull its weights, compute
+// gradients on data of their own and push them. Rank 0 is the server, the others train.
+//
+//   tandem run --nproc-per-node 3 -- ./remote_parameter_server
+
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status.h"
+#include "collectives/directory/store_directory.h"
+#include "collectives/environment.h"
+#include "rpc/remote/agent/agent.h"
+
+namespace {
+
+using tandem::rpc::remote::Agent;
+using tandem::rpc::remote::Function;
+using tandem::rpc::remote::Functions;
+using tandem::rpc::remote::Future;
+using tandem::rpc::remote::RRef;
+using tandem::rpc::remote::Tensor;
+
+constexpr int kDim = 16, kBatch = 64, kSteps = 200;
+constexpr float kLearningRate = 0.05f;
+constexpr absl::Duration kPatience = absl::Minutes(1);
+
+// Lives at the server only; trainers hold references to it.
+class Model {
+ public:
+  TANDEM_REMOTE_CLASS(Model)
+  explicit Model(int64_t dim) : weights_(static_cast<size_t>(dim)) {}
+
+  Tensor Weights() {
+    absl::MutexLock lock(&mutex_);
+    return Tensor::Of(weights_);
+  }
+  absl::Status Apply(const Tensor& gradient) {
+    TANDEM_ASSIGN_OR_RETURN(const auto values, gradient.values<float>());
+    absl::MutexLock lock(&mutex_);
+    if (values.size() != weights_.size()) return absl::InvalidArgumentError("a gradient of another size");
+    for (size_t i = 0; i < weights_.size(); ++i) weights_[i] -= kLearningRate * values[i];
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<float> weights_;
+};
+
+constexpr Function<Model(int64_t)> kMakeModel{"make_model"};
+constexpr Function<Tensor(RRef<Model>)> kPull{"pull", {.idempotent = true}};
+constexpr Function<void(RRef<Model>, Tensor)> kPush{"push"};
+constexpr Function<double(RRef<Model>)> kTrain{"train"};
+
+// The mean squared error of a linear model whose true weights are i/dim.
+double Gradient(absl::Span<const float> weights, std::mt19937* random, std::vector<float>* gradient) {
+  std::normal_distribution<float> normal;
+  double loss = 0;
+  gradient->assign(weights.size(), 0.0f);
+  for (int n = 0; n < kBatch; ++n) {
+    std::vector<float> x(weights.size());
+    float error = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = normal(*random);
+      error += x[i] * (weights[i] - static_cast<float>(i) / static_cast<float>(weights.size()));
+    }
+    loss += error * error / kBatch;
+    for (size_t i = 0; i < x.size(); ++i) (*gradient)[i] += 2 * error * x[i] / kBatch;
+  }
+  return loss;
+}
+
+// Runs at a trainer: the loss of its last step.
+absl::StatusOr<double> Train(const RRef<Model>& model, int seed) {
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  double loss = 0;
+  std::vector<float> gradient;
+  Future<void> pushed;
+  for (int step = 0; step < kSteps; ++step) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor weights, model.RpcSync(kPull));
+    TANDEM_ASSIGN_OR_RETURN(const auto values, weights.values<float>());
+    loss = Gradient(values, &random, &gradient);
+    if (pushed.valid()) TANDEM_RETURN_IF_ERROR(pushed.Wait());
+    pushed = model.RpcAsync({}, kPush, Tensor::Of(gradient));  // while the next batch is drawn
+  }
+  TANDEM_RETURN_IF_ERROR(pushed.Wait());
+  return loss;
+}
+
+Functions Serve(int rank) {
+  Functions functions;
+  functions.Add(kMakeModel, [](int64_t dim) { return std::make_unique<Model>(dim); });
+  functions.Add(kPull, [](const RRef<Model>& model) -> absl::StatusOr<Tensor> {
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Model> local, model.LocalValue());
+    return local->Weights();
+  });
+  functions.Add(kPush, [](const RRef<Model>& model, const Tensor& gradient) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Model> local, model.LocalValue());
+    return local->Apply(gradient);
+  });
+  functions.Add(kTrain, [rank](const RRef<Model>& model) { return Train(model, rank); });
+  return functions;
+}
+
+// Rank 0 also conducts: it gives every trainer the reference and waits for them.
+absl::Status Conduct(Agent& agent, int trainers) {
+  const RRef<Model> model = agent.Remote(agent.name(), kMakeModel, kDim);
+  std::vector<Future<double>> losses;
+  for (int trainer = 1; trainer <= trainers; ++trainer) {
+    losses.push_back(
+        agent.RpcAsync({absl::StrCat("worker/", trainer), {.timeout = kPatience}}, kTrain, model));
+  }
+  for (size_t i = 0; i < losses.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const double loss, losses[i].Wait());
+    std::printf("trainer %zu: loss %.6f\n", i + 1, loss);
+    if (!(loss < 1e-3)) return absl::InternalError("the model has not learned");
+  }
+  std::printf("%d trainers, one model: done\n", trainers);
+  return absl::OkStatus();
+}
+
+absl::Status Main() {
+  TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::collectives::Environment::FromEnv());
+  TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::collectives::OpenStore(env, kPatience));
+  TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Agent> agent,
+      Agent::Start({.name = absl::StrCat("worker/", env.rank)}, directory.get(), Serve(env.rank)));
+  if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
+  // A trainer only serves: it stays until nobody calls anybody any more.
+  return agent->Shutdown(kPatience);
+}
+
+}  // namespace
+
+int main() {
+  const absl::Status status = Main();
+  if (!status.ok()) std::fprintf(stderr, "remote_parameter_server: %s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}

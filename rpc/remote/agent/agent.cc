@@ -288,11 +288,16 @@ void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::
   options.cancel = call->stop.get_token();
   auto counted = std::make_shared<CountedCall>(CountsFor(call->id.name));
   channel->CallAsync(kCall, EncodeBulk(header, std::move(encoded.bulk)), options,
-                     [this_name = name(), peer, number, counted, call = std::move(call),
+                     [this_name = name(), peer, number, counted, deadline, call = std::move(call),
                       references = std::move(references)](absl::StatusOr<Bytes> wire) mutable {
                        peer->End(number);
                        absl::StatusOr<internal::Returned> returned =
                            TakeAnswer(this_name, *call, std::move(wire), *peer, std::move(references));
+                       // What returned because of the deadline is no result, though it was quicker than the
+                       // alarm.
+                       if (returned.ok() && absl::Now() > deadline) {
+                         returned = absl::DeadlineExceededError("no answer within its deadline");
+                       }
                        if (!returned.ok()) {
                          returned = Annotate(returned.status(), absl::StrCat(call->to, ": ", call->id.name));
                        }

@@ -203,6 +203,12 @@ void Agent::StartDirect(std::unique_ptr<internal::OutgoingCall> call) {
 
 void Agent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
   const absl::Time deadline = absl::Now() + call->timeout;
+  // From here on it is under way, though its callee may not be connected yet.
+  call->done = [counted = std::make_shared<CountedCall>(CountsFor(call->id.name)),
+                done = std::move(call->done)](absl::StatusOr<internal::Returned> returned) mutable {
+    counted.reset();
+    std::move(done)(std::move(returned));
+  };
   auto references = std::make_shared<MessageReferences>(references_, call->to);
   absl::StatusOr<Encoded> encoded = call->encode(call->arguments.get(), references.get());
   call->arguments.reset();
@@ -286,9 +292,8 @@ void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::
   options.timeout = deadline - absl::Now();
   options.idempotent = call->id.idempotent;
   options.cancel = call->stop.get_token();
-  auto counted = std::make_shared<CountedCall>(CountsFor(call->id.name));
   channel->CallAsync(kCall, EncodeBulk(header, std::move(encoded.bulk)), options,
-                     [this_name = name(), peer, number, counted, deadline, call = std::move(call),
+                     [this_name = name(), peer, number, deadline, call = std::move(call),
                       references = std::move(references)](absl::StatusOr<Bytes> wire) mutable {
                        peer->End(number);
                        absl::StatusOr<internal::Returned> returned =
@@ -301,7 +306,6 @@ void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::
                        if (!returned.ok()) {
                          returned = Annotate(returned.status(), absl::StrCat(call->to, ": ", call->id.name));
                        }
-                       counted.reset();
                        std::move(call->done)(std::move(returned));
                      });
 }

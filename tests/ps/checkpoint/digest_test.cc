@@ -30,6 +30,8 @@ class MapStorage : public TableStorage {
  public:
   explicit MapStorage(Rows rows) : rows_(std::move(rows)) {}
   absl::Status Gather(absl::Span<const uint64_t>, bool, float*) override { return absl::OkStatus(); }
+  DType row_type() const override { return DType::kF32; }
+  absl::Status GatherStored(absl::Span<const uint64_t>, bool, char*) override { return absl::OkStatus(); }
   absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t>, const uint32_t*, uint64_t, bool, float*,
                                      uint8_t*) override {
     return 0;

@@ -29,6 +29,8 @@ constexpr uint32_t kRowFloats = 3;
 class MapStorage : public TableStorage {
  public:
   absl::Status Gather(absl::Span<const uint64_t>, bool, float*) override { return absl::OkStatus(); }
+  DType row_type() const override { return DType::kF32; }
+  absl::Status GatherStored(absl::Span<const uint64_t>, bool, char*) override { return absl::OkStatus(); }
   absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t>, const uint32_t*, uint64_t, bool, float*,
                                      uint8_t*) override {
     return 0;

@@ -200,6 +200,14 @@ void Agent::OnRoundOver(const News& news) {
   const bool ending = (phase_ == Phase::kStopping || phase_ == Phase::kKilling) && next_ == Next::kEnd;
   if (!news.status.ok()) {
     if (ending) return;
+    if (options_.plan.reform && absl::IsUnavailable(news.status) &&
+        (phase_ == Phase::kRunning || phase_ == Phase::kSettling || phase_ == Phase::kWaiting)) {
+      // Its processes count no more steps, but if nobody goes on without them (the store was away for all),
+      // theirs is the state to go on from.
+      console.Say(absl::StrCat("this node is no longer part of the round: ", news.status.message(),
+                               "; its processes wait for the next"));
+      return FormAgain(std::string(news.status.message()));
+    }
     // The others have gone on without this node: what it does can only do harm.
     console.Say(absl::StrCat("this node is no longer part of the job: ", news.status.message(),
                              "; stopping its processes"));
@@ -230,20 +238,21 @@ void Agent::OnRoundOver(const News& news) {
         console.Say(
             absl::StrCat(options_.plan.reform ? "the job forms again: " : "starting again: ", event.reason));
       }
-      failed_.clear();
-      job_failure_.clear();
-      if (options_.plan.reform) {
-        // Nobody waits in the old round's store any more.
-        collectives::EnterEpoch(store_->store(), news.epoch + 1, "launcher").IgnoreError();
-        if (absl::Status told = board_->RoundOver(assignment_, event.reason); !told.ok())
-          console.Say(told.message());
-        return BeginJoin();
-      }
+      if (options_.plan.reform) return FormAgain(event.reason);
       if (processes_->AllEnded()) return BeginJoin();
       return Stop(Next::kJoin, 1, options_.grace);
     default:
       return;  // OnAllStopped goes on, once all have
   }
+}
+
+void Agent::FormAgain(const std::string& reason) {
+  // Nobody waits in the old round's store any more.
+  collectives::EnterEpoch(store_->store(), round_->epoch + 1, "launcher").IgnoreError();
+  if (absl::Status told = board_->RoundOver(assignment_, reason); !told.ok()) {
+    processes_->console().Say(told.message());
+  }
+  BeginJoin();
 }
 
 void Agent::NoteFailure(absl::Duration settle) {
@@ -369,6 +378,8 @@ void Agent::OnAllStopped() {
     phase_ = Phase::kOver;
   } else if (round_over_) {
     BeginJoin();
+  } else if (next_ == Next::kStart) {
+    BeginRound();
   } else {
     phase_ = Phase::kWaiting;
     deadline_ = absl::Now() + kPatience;

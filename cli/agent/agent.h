@@ -8,7 +8,8 @@
 //                      -> (all have finished, or nothing is left to try) stopping -> over
 //
 // A process whose role is restarted alone comes back within its round; in a job that re-forms, the living are
-// told of the next round instead of being stopped.
+// told of the next round instead of being stopped: also where this node has lost the rendezvous for a while,
+// if no round took place without it.
 
 #include <memory>
 #include <optional>
@@ -77,7 +78,7 @@ class Agent {
   // kSettling: something failed, and for a moment a better-placed witness may still turn up. kWaiting: for
   // the rendezvous to end the round.
   enum class Phase { kJoining, kRunning, kSettling, kStopping, kKilling, kWaiting, kOver };
-  enum class Next { kJoin, kEnd };
+  enum class Next { kJoin, kStart, kEnd };
 
   Agent(AgentOptions options, Processes* processes, Meeting* meeting);
   absl::Status PrepareSlots();
@@ -85,6 +86,7 @@ class Agent {
   // Rounds.
   void BeginJoin();
   void OnRound(const News& news);
+  void BeginRound();
   absl::Status StartRound();
   absl::Status StartSlot(Slot& slot);
   absl::StatusOr<ProcessSpec> SpecOf(Slot& slot);
@@ -97,6 +99,7 @@ class Agent {
   void OnEnd(Process* process);
   void OnNews(const News& news);
   void OnRoundOver(const News& news);
+  void FormAgain(const std::string& reason);
   bool RestartAlone(Slot& slot, Process* process);
   void NoteFailure(absl::Duration settle);
   void AnnounceFailure();

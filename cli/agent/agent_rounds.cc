@@ -89,6 +89,7 @@ void Agent::BeginJoin() {
   deadline_ = absl::InfiniteFuture();
   round_over_ = finish_told_ = false;
   failed_.clear();
+  job_failure_.clear();
   processes_->ForgetEnded();
   // Members that live on are told by the board.
   watch_->Unwatch(/*failed=*/board_ == nullptr, "the round is over");
@@ -135,8 +136,17 @@ void Agent::OnRound(const News& news) {
     processes_->console().Say(absl::StrCat("this node cannot take part: ", news.status.message()));
     return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, options_.grace);
   }
+  // A round took place without this node: what its processes hold is older than what others have counted
+  // since, and should those die, must not be taken for the newest.
+  const bool stale = round_.has_value() && news.round.epoch != round_->epoch + 1 && !processes_->AllEnded();
   round_ = news.round;
   ++assignment_;
+  if (!stale) return BeginRound();
+  processes_->console().Say("the job has gone on without this node; starting its processes anew");
+  Stop(Next::kStart, 1, absl::ZeroDuration());
+}
+
+void Agent::BeginRound() {
   exit_code_ = 0;
   phase_ = Phase::kRunning;
   deadline_ = absl::InfiniteFuture();

@@ -218,7 +218,15 @@ absl::Status Meeting::Reach(const std::function<bool()>& stop) {
   while (true) {
     // Any call that asks the server will do; it waits for a lease by itself.
     const absl::Status reached = store_->Check({"launchers"}).status();
-    if (reached.ok()) return absl::OkStatus();
+    if (reached.ok()) {
+      reached_ = true;
+      return absl::OkStatus();
+    }
+    if (reached_ && options_.backend != "etcd") {
+      return Annotate(reached, absl::StrCat("the node that served the job's store at ", options_.endpoint,
+                                            " has died or is cut off, and the job's state with it; with "
+                                            "--rdzv-backend etcd any node may"));
+    }
     if (stop()) return absl::CancelledError("it was stopped while it waited");
     if (!absl::IsUnavailable(reached) && !absl::IsDeadlineExceeded(reached)) return reached;
     if (absl::Now() >= deadline) {

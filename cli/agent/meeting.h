@@ -46,7 +46,8 @@ class Meeting {
   ~Meeting();
 
   collectives::Rendezvous* rendezvous() { return rendezvous_.get(); }
-  // Waits until the store answers, at most the join time-out or until `stop`. Unavailable names the endpoint.
+  // Waits until the store answers, at most the join time-out or until `stop`. Unavailable names the endpoint,
+  // at once where the store has answered before and died: only what etcd holds outlives that.
   absl::Status Reach(const std::function<bool()>& stop);
   // Under which the other nodes reach this one; 127.0.0.1 where there are none.
   const std::string& host() const { return host_; }
@@ -74,6 +75,7 @@ class Meeting {
 
   const MeetingOptions options_;
   std::string host_ = "127.0.0.1";
+  bool reached_ = false;                              // Reach's
   std::unique_ptr<collectives::StoreServer> server_;  // where this launcher serves the store
   std::unique_ptr<collectives::Store> store_;         // where another does, or etcd
   std::unique_ptr<collectives::Rendezvous> rendezvous_;

@@ -83,9 +83,13 @@ void RoundWatch::Wait() {
       if (stopping_) return;
       node = *std::exchange(to_join_, std::nullopt);
     }
-    const absl::Status reached = prepared ? absl::OkStatus() : prepare_(stop);
-    prepared = reached.ok();
-    absl::StatusOr<Round> round = reached.ok() ? rendezvous_->Join(node) : reached;
+    absl::StatusOr<Round> round = absl::UnavailableError("not asked yet");
+    while (absl::IsUnavailable(round.status())) {
+      const absl::Status reached = prepared ? absl::OkStatus() : prepare_(stop);
+      round = reached.ok() ? rendezvous_->Join(node) : reached;
+      prepared = reached.ok() && !absl::IsUnavailable(round.status());
+      if (!reached.ok() || stop()) break;
+    }
     News begun{.kind = News::Kind::kRound, .status = round.status()};
     if (!round.ok()) {
       Post(std::move(begun));

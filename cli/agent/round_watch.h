@@ -42,7 +42,8 @@ struct News {
 // Used by the main thread. Owns two threads, and one for each membership that is watched.
 class RoundWatch {
  public:
-  // `prepare` runs before the first Join, on a thread, and may wait as long as its argument is false.
+  // `prepare` runs on a thread before the first Join, and again after one that was Unavailable, which is then
+  // repeated. It may wait as long as its argument is false; its error is the round's.
   RoundWatch(collectives::Rendezvous* rendezvous,
              std::function<absl::Status(const std::function<bool()>& stop)> prepare);
   // Waits for what was told to be delivered or given up, and leaves.

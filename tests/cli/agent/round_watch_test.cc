@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <atomic>
+
 #include "absl/synchronization/notification.h"
 #include "tests/testing/status_matchers.h"
 
@@ -22,6 +24,10 @@ class FakeRendezvous : public Rendezvous {
     if (!may_join_) {
       mutex_.Await(absl::Condition(&left_));
       return absl::CancelledError("left");
+    }
+    if (outages_ > 0) {
+      --outages_;
+      return absl::UnavailableError("the store is away");
     }
     over_ = false;
     return Round{.epoch = ++epoch_, .nodes = {node}};
@@ -46,6 +52,11 @@ class FakeRendezvous : public Rendezvous {
     left_ = true;
     return absl::OkStatus();
   }
+  // The next `joins` are in vain.
+  void Fail(int joins) {
+    absl::MutexLock lock(&mutex_);
+    outages_ = joins;
+  }
   void Forbid() {
     absl::MutexLock lock(&mutex_);
     may_join_ = false;
@@ -54,6 +65,7 @@ class FakeRendezvous : public Rendezvous {
  private:
   absl::Mutex mutex_;
   bool may_join_ ABSL_GUARDED_BY(mutex_) = true;
+  int outages_ ABSL_GUARDED_BY(mutex_) = 0;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -101,6 +113,23 @@ TEST(RoundWatchTest, WhatCannotBeToldOrReachedIsNews) {
   news = Next(watch);
   EXPECT_EQ(news.kind, News::Kind::kRound);
   EXPECT_THAT(news.status, StatusIs(absl::StatusCode::kUnavailable, "no route"));
+}
+
+TEST(RoundWatchTest, AJoinThatFindsTheStoreAwayIsRepeatedOnceItIsReached) {
+  FakeRendezvous rendezvous;
+  std::atomic<int> reached = 0;
+  RoundWatch watch(&rendezvous, [&](const std::function<bool()>&) {
+    return ++reached < 4 ? absl::OkStatus() : absl::UnavailableError("it stays away");
+  });
+  rendezvous.Fail(2);
+  watch.Join({.id = "n"});
+  EXPECT_EQ(Next(watch).round.epoch, 1);
+  EXPECT_EQ(reached, 3);
+  watch.Tell([](Rendezvous& to) { return to.RequestRestart(1, "again"); });
+  EXPECT_EQ(Next(watch).kind, News::Kind::kRoundOver);
+  rendezvous.Fail(1);
+  watch.Join({.id = "n"});
+  EXPECT_THAT(Next(watch).status, StatusIs(absl::StatusCode::kUnavailable, "it stays away"));
 }
 
 TEST(RoundWatchTest, ItsEndInterruptsWhateverWaits) {

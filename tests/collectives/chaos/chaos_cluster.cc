@@ -41,10 +41,7 @@ ChaosCluster::ChaosCluster(std::vector<std::string> command) : command_(std::mov
       testing::EtcdServer::StartCluster(3, {"--heartbeat-interval=50", "--election-timeout=300"}, outside_);
   if (etcd_.empty()) {
     trouble_ = "etcd did not start";
-    return;
   }
-  url_ = absl::StrCat("etcd://", etcd_[0]->address(), ",", etcd_[1]->address(), ",", etcd_[2]->address(),
-                      "/chaos?lease=5");
 }
 
 ChaosCluster::~ChaosCluster() {
@@ -84,9 +81,12 @@ bool ChaosCluster::MakeCables() {
 }
 
 void ChaosCluster::StartNode(int node) {
+  const std::string etcd =
+      absl::StrCat(etcd_[0]->address(), ",", etcd_[1]->address(), ",", etcd_[2]->address());
+  const std::string logs = directory_.File(absl::StrCat("logs-", node));
   std::vector<std::string> command;
   for (const std::string& word : command_) {
-    command.push_back(absl::StrReplaceAll(word, {{"{etcd}", url_}, {"{host}", hosts_[node]}}));
+    command.push_back(absl::StrReplaceAll(word, {{"{etcd}", etcd}, {"{first}", hosts_[0]}, {"{log}", logs}}));
   }
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());

@@ -20,7 +20,8 @@ class ChaosCluster {
  public:
   static constexpr int kNodes = 2;
 
-  // `command`: of a node's launcher, in which "{etcd}" and "{host}" are replaced.
+  // `command`: of a node's launcher, in which "{etcd}" is replaced by the members' addresses, "{first}" by
+  // the first node's and "{log}" by a directory of the node's.
   explicit ChaosCluster(std::vector<std::string> command);
   ~ChaosCluster();
 
@@ -52,7 +53,6 @@ class ChaosCluster {
   std::string bridge_, outside_ = "127.0.0.1";
   std::string spaces_[kNodes], cables_[kNodes], hosts_[kNodes];
   std::vector<std::unique_ptr<testing::EtcdServer>> etcd_;
-  std::string url_;
   testing::TempDir directory_;
   pid_t launchers_[kNodes] = {-1, -1};
 };

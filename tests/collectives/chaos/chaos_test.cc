@@ -1,9 +1,8 @@
 // Everything that happens to a job, at random: kill -9 of workers, of a node, of the first node together with
-// a member of etcd, pauses, partitions, leaves and joins. The job goes on at the right size, and no step is
-// lost or counted twice.
+// a member of etcd, pauses, partitions, leaves and joins. The job, under `tandem run`, goes on at the right
+// size, and no step is lost or counted twice.
 //
-// TANDEM_CHAOS_EVENTS=200 runs the long version (pauses of 5 s); TANDEM_CHAOS_SEED chooses another history;
-// TANDEM_CHAOS_COMMAND replaces the launcher: words, with {etcd}, {host}, {worker} (the worker's command).
+// TANDEM_CHAOS_EVENTS=200 runs the long version (pauses of 5 s); TANDEM_CHAOS_SEED chooses another history.
 
 #include <signal.h>
 
@@ -17,8 +16,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "tests/collectives/chaos/chaos_cluster.h"
 #include "tests/collectives/chaos/chaos_log.h"
 #include "tests/testing/status_matchers.h"
@@ -35,25 +35,31 @@ int Number(const char* variable, int otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &number) ? number : otherwise;
 }
 
-std::vector<std::string> Command(const std::string& logs, int steps, int milliseconds, int lease_ms) {
-  const std::vector<std::string> worker = {TANDEM_CHAOS_WORKER, logs, absl::StrCat(steps),
-                                           absl::StrCat(milliseconds)};
-  std::vector<std::string> command = {TANDEM_CHAOS_LAUNCHER,       "{etcd}", "{host}",
-                                      absl::StrCat(kWorkersANode), "1",      "2",
-                                      absl::StrCat(lease_ms)};
-  if (const char* other = std::getenv("TANDEM_CHAOS_COMMAND"); other != nullptr) {
-    command.clear();
-    for (const auto& word : absl::StrSplit(other, ' ', absl::SkipEmpty())) {
-      if (word != "{worker}") command.emplace_back(word);
-    }
-  }
-  command.insert(command.end(), worker.begin(), worker.end());
+std::vector<pid_t> Sorted(std::vector<pid_t> pids) {
+  std::sort(pids.begin(), pids.end());
+  return pids;
+}
+
+// `meeting`: where the launchers meet.
+std::vector<std::string> Command(const std::vector<std::string>& meeting, const std::string& logs, int steps,
+                                 int milliseconds) {
+  std::vector<std::string> command = {
+      TANDEM_BINARY, "run",  "--nnodes",     "1:2",    "--nproc-per-node", absl::StrCat(kWorkersANode),
+      "--rdzv-id",   "job",  "--on-failure", "reform", "--max-restarts",   "1000000",
+      "--log-dir",   "{log}"};
+  command.insert(command.end(), meeting.begin(), meeting.end());
+  command.insert(command.end(), {TANDEM_CHAOS_WORKER, logs, absl::StrCat(steps), absl::StrCat(milliseconds)});
   return command;
+}
+
+std::vector<std::string> Etcd() {
+  return {"--rdzv-backend", "etcd",        "--rdzv-endpoint",
+          "{etcd}",         "--rdzv-conf", "etcd_prefix=chaos,lease=2,last_call_timeout=3,join_timeout=60"};
 }
 
 TEST(ChaosTest, AJobWithoutMishapsEndsWell) {
   testing::TempDir logs;
-  ChaosCluster cluster(Command(logs.path(), 40, 5, 2000));
+  ChaosCluster cluster(Command(Etcd(), logs.path(), 40, 5));
   if (!cluster.trouble().empty()) GTEST_SKIP() << cluster.trouble();
   ChaosLog log(logs.path());
   for (int node : {0, 1}) cluster.StartNode(node);
@@ -64,11 +70,8 @@ TEST(ChaosTest, AJobWithoutMishapsEndsWell) {
 
 class Chaos {
  public:
-  Chaos(const std::string& logs, absl::Duration lease, absl::Duration pause, int seed)
-      : pause_(pause),
-        random_(seed),
-        cluster_(Command(logs, 1 << 30, 10, static_cast<int>(absl::ToInt64Milliseconds(lease)))),
-        log_(logs) {}
+  Chaos(const std::vector<std::string>& meeting, const std::string& logs, absl::Duration pause, int seed)
+      : pause_(pause), random_(seed), cluster_(Command(meeting, logs, 1 << 30, 10)), log_(logs) {}
 
   ChaosCluster& cluster() { return cluster_; }
   ChaosLog& log() { return log_; }
@@ -162,7 +165,7 @@ class Chaos {
         expected_[node] = false;
         cluster_.SignalNode(node, SIGTERM);
         took = AwaitSteps(4, epoch, name);
-        EXPECT_EQ(cluster_.AwaitEnd(node, 20), 0);
+        EXPECT_EQ(cluster_.AwaitEnd(node, 20), 128 + SIGTERM);
         Rejoin(node, name);
         break;
     }
@@ -197,8 +200,7 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
   const int events = Number("TANDEM_CHAOS_EVENTS", 8);
   const bool all = events > 20;
   testing::TempDir logs;
-  Chaos chaos(logs.path(), absl::Seconds(2), all ? absl::Seconds(5) : absl::Seconds(3),
-              Number("TANDEM_CHAOS_SEED", 7));
+  Chaos chaos(Etcd(), logs.path(), all ? absl::Seconds(5) : absl::Seconds(3), Number("TANDEM_CHAOS_SEED", 7));
   if (!chaos.cluster().trouble().empty()) GTEST_SKIP() << chaos.cluster().trouble();
   for (int node : {0, 1}) chaos.Start(node);
   chaos.AwaitSteps(8, 0, "starting");
@@ -210,14 +212,53 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
   }
   chaos.Report();
   for (int node : {0, 1}) chaos.cluster().SignalNode(node, SIGTERM);
-  for (int node : {0, 1}) EXPECT_EQ(chaos.cluster().AwaitEnd(node, 30), 0) << chaos.cluster().LastLines(node);
+  for (int node : {0, 1}) {
+    EXPECT_EQ(chaos.cluster().AwaitEnd(node, 30), 128 + SIGTERM) << chaos.cluster().LastLines(node);
+  }
   TANDEM_EXPECT_OK(chaos.log().Check());
   std::printf("%d events, %ld steps in %ld epochs\n", events, static_cast<long>(chaos.log().Look().step),
               static_cast<long>(chaos.log().Look().epoch));
   for (int node : {0, 1}) EXPECT_TRUE(chaos.cluster().Workers(node).empty());
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  // The job's lease in etcd is 30 s.
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (chaos.cluster().KeysLeft() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(200));
   EXPECT_LE(chaos.cluster().KeysLeft(), 0) << "keys stay in etcd after the job";
+}
+
+TEST(ChaosTest, AnOutageOfEtcdLongerThanALeaseCostsNoState) {
+  testing::TempDir logs;
+  Chaos chaos(Etcd(), logs.path(), absl::ZeroDuration(), 0);
+  ChaosCluster& cluster = chaos.cluster();
+  if (!cluster.trouble().empty()) GTEST_SKIP() << cluster.trouble();
+  for (int node : {0, 1}) chaos.Start(node);
+  chaos.AwaitSteps(8, 0, "starting");
+  const int64_t epoch = chaos.log().Look().epoch;
+  const std::vector<pid_t> before[] = {Sorted(cluster.Workers(0)), Sorted(cluster.Workers(1))};
+  for (int member : {0, 1, 2}) cluster.etcd(member).Signal(SIGSTOP);
+  absl::SleepFor(absl::Seconds(7));  // three leases and more: also the first try to join again is in vain
+  for (int member : {0, 1, 2}) cluster.etcd(member).Signal(SIGCONT);
+  chaos.AwaitSteps(8, epoch, "etcd is back");
+  TANDEM_EXPECT_OK(chaos.log().Check()) << cluster.LastLines(0) << cluster.LastLines(1);
+  for (int node : {0, 1}) EXPECT_EQ(Sorted(cluster.Workers(node)), before[node]) << cluster.LastLines(node);
+}
+
+TEST(ChaosTest, AStoreThatDiesWithItsLauncherEndsTheJobByName) {
+  testing::TempDir logs;
+  Chaos chaos({"--rdzv-backend", "c10d", "--rdzv-endpoint", "{first}:29400", "--rdzv-conf",
+               "lease=2,last_call_timeout=3,join_timeout=60"},
+              logs.path(), absl::ZeroDuration(), 0);
+  ChaosCluster& cluster = chaos.cluster();
+  if (!cluster.trouble().empty()) GTEST_SKIP() << cluster.trouble();
+  if (!cluster.has_cables()) GTEST_SKIP() << "without a network of its own the port might be taken";
+  for (int node : {0, 1}) chaos.Start(node);
+  chaos.AwaitSteps(8, 0, "starting");
+  cluster.KillNode(0);
+  EXPECT_EQ(cluster.AwaitEnd(1, 30), 1) << cluster.LastLines(1);
+  EXPECT_THAT(cluster.LastLines(1),
+              ::testing::AllOf(::testing::HasSubstr("has not reached the job's store"),
+                               ::testing::HasSubstr("this node cannot take part: the node that served")));
+  EXPECT_TRUE(cluster.Workers(1).empty());
+  TANDEM_EXPECT_OK(chaos.log().Check());
 }
 
 }  // namespace

@@ -129,9 +129,11 @@ absl::Status Main() {
   TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::collectives::Environment::FromEnv());
   TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::collectives::OpenStore(env, kPatience));
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Agent> agent,
-      Agent::Start({.name = absl::StrCat("worker/", env.rank)}, directory.get(), Serve(env.rank)));
+  tandem::rpc::remote::AgentOptions options;
+  options.name = absl::StrCat("worker/", env.rank);
+  for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Agent> agent,
+                          Agent::Start(options, directory.get(), Serve(env.rank)));
   if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
   // A trainer only serves: it stays until nobody calls anybody any more.
   return agent->Shutdown(kPatience);

@@ -31,7 +31,6 @@ TEST(CommandTest, BadCommandLinesAreRefusedWithCodeTwo) {
                                              {"fly"},
                                              {"run"},
                                              {"run", "--"},
-                                             {"run", "--ps", "2", "/bin/true"},
                                              {"run", "--ps", "-1", "--", "true"},
                                              {"run", "--workers", "0", "--", "true"},
                                              {"run", "--workers", "x", "--", "true"},

@@ -75,6 +75,12 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(AgentOptions options, Direct
   TANDEM_RETURN_IF_ERROR(agent->Listen());
   TANDEM_RETURN_IF_ERROR(Annotate(directory->Register(agent->member_), agent->name()));
   agent->ScheduleUpkeep();
+  const absl::Time give_up = absl::Now() + agent->options_.start_timeout;
+  for (const std::string& other : agent->options_.wait_for) {
+    const absl::Duration left = std::max(give_up - absl::Now(), absl::ZeroDuration());
+    TANDEM_RETURN_IF_ERROR(
+        Annotate(directory->Lookup(other, left).status(), absl::StrCat(agent->name(), " cannot start")));
+  }
   return agent;
 }
 

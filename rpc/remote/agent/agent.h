@@ -51,6 +51,11 @@ struct AgentOptions {
   absl::Duration call_timeout = absl::Seconds(60);  // of calls that name none
   // A reference whose holder is silent for longer is released.
   absl::Duration reference_lease = absl::Seconds(10);
+  // Workers without whom nothing can begin: Start waits until all of them have registered, for
+  // `start_timeout`. Without that an agent that comes first and shuts down at once would not know that others
+  // are to come.
+  std::vector<std::string> wait_for;
+  absl::Duration start_timeout = absl::Seconds(60);
   // What this process takes its version of the protocol for; for tests.
   uint32_t protocol = kRemoteProtocol;
 };
@@ -60,7 +65,8 @@ struct AgentOptions {
 class Agent : private Runtime {
  public:
   // Serves `functions` and registers under its name. `directory` outlives the agent. Errors: InvalidArgument
-  // (no name, a bad address), AlreadyExists (a living worker has the name), Unavailable (cannot listen).
+  // (no name, a bad address), AlreadyExists (a living worker has the name), Unavailable (cannot listen),
+  // DeadlineExceeded naming who of `wait_for` has not come.
   static absl::StatusOr<std::unique_ptr<Agent>> Start(AgentOptions options, Directory* directory,
                                                       Functions functions);
   ~Agent() override;

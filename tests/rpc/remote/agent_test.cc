@@ -168,6 +168,20 @@ TEST_P(AgentTest, ALateJoinerIsWaitedFor) {
   EXPECT_EQ(sum, 21);
 }
 
+TEST_P(AgentTest, AStartWaitsForThoseItNamesAndTellsWhoIsMissing) {
+  Cluster cluster(GetParam());
+  std::thread late([&] { cluster.Add(Functions(), {.name = "worker/1"}); });
+  AgentOptions first{.name = "worker/0", .listen = "127.0.0.1:0", .wait_for = {"worker/0", "worker/1"}};
+  MemoryDirectory& directory = cluster.directory;
+  TANDEM_EXPECT_OK(Agent::Start(first, &directory, Functions()).status());
+  late.join();
+  AgentOptions third{.name = "worker/2", .wait_for = {"worker/1", "worker/9"}};
+  third.start_timeout = absl::Milliseconds(20);
+  EXPECT_THAT(Agent::Start(third, &directory, Functions()).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("worker/2 cannot start"), HasSubstr("worker/9"))));
+}
+
 TEST_P(AgentTest, ANewLifeOfAWorkerIsFound) {
   Agent& a = cluster.Add(Usual());
   cluster.Add(Usual());

@@ -50,7 +50,11 @@ WorkerProcesses::~WorkerProcesses() {
 
 std::string WorkerProcesses::NameOf(int worker) { return absl::StrCat("worker/", worker); }
 
-void WorkerProcesses::Signal(int worker, int signal) { ::kill(pids_[worker], signal); }
+void WorkerProcesses::Signal(int worker, int signal) {
+  ::kill(pids_[worker], signal);
+  // A stop takes its time: until then a thread of the process may still answer.
+  if (signal == SIGSTOP) TANDEM_CHECK(::waitpid(pids_[worker], nullptr, WUNTRACED) == pids_[worker]);
+}
 
 void WorkerProcesses::Kill(int worker) {
   if (pids_[worker] == 0) return;

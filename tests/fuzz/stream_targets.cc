@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
@@ -58,6 +58,16 @@ bool Next(grpc::CompletionQueue* queue) {
   TANDEM_CHECK(queue->AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + kPatience)) ==
                grpc::CompletionQueue::GOT_EVENT);
   return ok;
+}
+
+// Whether there is an operation already, which must have succeeded.
+bool TryNext(grpc::CompletionQueue* queue) {
+  void* tag = nullptr;
+  bool ok = false;
+  if (queue->AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now())) != grpc::CompletionQueue::GOT_EVENT)
+    return false;
+  TANDEM_CHECK(ok);
+  return true;
 }
 
 // Our server, and a stock client. Never destroyed: gRPC's threads outlive main.
@@ -140,15 +150,32 @@ class ClientUnderTest {
   // `end`: a status code to end the stream with.
   void Answer(const std::vector<std::string>& frames, grpc::StatusCode end) {
     constexpr int kCalls = 3;
-    absl::BlockingCounter calls(kCalls);
-    for (int i = 0; i < kCalls; ++i) {
-      channel_->CallAsync(kEcho, Bytes(std::string("question")), {.timeout = kPatience},
-                          [&](absl::StatusOr<Bytes> answer) {
-                            if (answer.ok()) TANDEM_CHECK(answer->size() <= kMaxMessage);
-                            calls.DecrementCount();
-                          });
+    // Of the last round of calls, those that are not over. Calls that still went to a stream whose end the
+    // client had not seen yet end with it, and no stream is opened for them: then there is another round.
+    absl::Mutex mutex;
+    int under_way = 0;
+    const auto over = [&under_way] { return under_way == 0; };
+    bool accepted = false;
+    for (const absl::Time give_up = absl::Now() + kPatience; !accepted;) {
+      TANDEM_CHECK(absl::Now() < give_up);
+      {
+        absl::MutexLock lock(&mutex);
+        under_way = kCalls;
+      }
+      for (int i = 0; i < kCalls; ++i) {
+        channel_->CallAsync(kEcho, Bytes(std::string("question")), {.timeout = kPatience},
+                            [&](absl::StatusOr<Bytes> answer) {
+                              if (answer.ok()) TANDEM_CHECK(answer->size() <= kMaxMessage);
+                              absl::MutexLock lock(&mutex);
+                              TANDEM_CHECK(--under_way >= 0);  // each is told once
+                            });
+      }
+      for (bool all_over = false; !accepted && !all_over;) {
+        absl::MutexLock lock(&mutex);
+        all_over = mutex.AwaitWithTimeout(absl::Condition(&over), absl::Milliseconds(1));
+        accepted = TryNext(queue_.get());
+      }
     }
-    TANDEM_CHECK(Next(queue_.get()));  // the stream is accepted
     grpc::ByteBuffer question;
     peer_->stream.Read(&question, nullptr);
     bool open = Next(queue_.get());
@@ -158,7 +185,10 @@ class ClientUnderTest {
     }
     peer_->stream.Finish(grpc::Status(end, "that is all"), nullptr);
     Next(queue_.get());
-    calls.Wait();  // each is told once: a second time would pass zero
+    {
+      absl::MutexLock lock(&mutex);
+      TANDEM_CHECK(mutex.AwaitWithTimeout(absl::Condition(&over), 2 * kPatience));
+    }
     Accept();
   }
 

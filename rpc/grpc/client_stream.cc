@@ -112,6 +112,7 @@ void ClientStream::WriteNext() {
   ++operations_;
   const Bytes frame = queue_.Next();
   mutex_.Unlock();
+  loop_->NoteMessage(frame.size());
   stream_->Write(ToByteBuffer(frame), written_tag_.tag());
 }
 
@@ -132,6 +133,7 @@ void ClientStream::OnRead(bool ok) {
     heard_ = true;
     const Bytes wire = FromByteBuffer(incoming_);
     incoming_.Clear();
+    loop_->NoteMessage(wire.size());
     if (absl::Status taken = Take(wire); !taken.ok()) {
       Break(absl::InternalError(absl::StrCat("the server sent a broken stream: ", taken.message())));
     }

@@ -13,6 +13,10 @@ namespace {
 
 constexpr int64_t kMostNs = 50'000;
 constexpr int64_t kLeastNs = 1'000;
+// A message of so many bytes keeps processors busy for longer than waking a thread takes, and the loop's
+// thread does not look for so long after it.
+constexpr size_t kLongBytes = size_t{32} << 10;
+constexpr int64_t kBusyNs = 300'000;
 // So long the queue may be left alone when nobody helps. What matters then comes at most so late: connections
 // that break, and pings.
 constexpr absl::Duration kLeftAlone = absl::Milliseconds(50);
@@ -53,15 +57,21 @@ void CompletionLoop::Run() {
   }
 }
 
+void CompletionLoop::NoteMessage(size_t bytes) {
+  if (bytes >= kLongBytes) long_ns_.store(ipc::SteadyNs(), std::memory_order_relaxed);
+}
+
 CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, Patience* patience) {
   void* tag = nullptr;
   bool ok = false;
   const int64_t begin = ipc::SteadyNs();
+  const bool busy = patience != &helper_ && begin - long_ns_.load(std::memory_order_relaxed) < kBusyNs;
+  const int64_t look_ns = busy ? 0 : patience->budget_ns;
   grpc::CompletionQueue::NextStatus status;
   for (int looks = 1;; ++looks) {
     status = queue_->AsyncNext(&tag, &ok, gpr_inf_past(GPR_CLOCK_MONOTONIC));
     if (status != grpc::CompletionQueue::TIMEOUT) break;
-    if (ipc::SteadyNs() - begin >= patience->budget_ns) {
+    if (ipc::SteadyNs() - begin >= look_ns) {
       status = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(deadline));
       const bool soon = ipc::SteadyNs() - begin < 2 * kMostNs;
       patience->budget_ns = std::min(

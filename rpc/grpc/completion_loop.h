@@ -4,6 +4,7 @@
 // For rpc/grpc/*.cc only.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -47,7 +48,8 @@ class MemberTag final : public CompletionTag {
 //
 // A thread that is woken on an idle processor comes 20 us late or more. So a waiting thread looks for events
 // for a while before it sleeps, as long as that has paid of late (at most 50 us); and the loop's thread
-// leaves the queue alone while others help.
+// leaves the queue alone while others help. It does not look while long messages come and go, whose copies
+// and rows want the processors.
 class CompletionLoop {
  public:
   explicit CompletionLoop(std::unique_ptr<grpc::CompletionQueue> queue) : queue_(std::move(queue)) {}
@@ -64,6 +66,9 @@ class CompletionLoop {
   // Between the two, somebody waits for an event.
   void Begin();
   void End() { pending_.fetch_sub(1); }
+
+  // A message of so many bytes has come, or is to be sent. Any thread.
+  void NoteMessage(size_t bytes);
 
   // For threads that Begin something and then wait for its end: WillHelp before it begins, Help after. Help
   // hands out events until `over` says so, or `deadline`; it returns at once when it is another thread's
@@ -94,6 +99,7 @@ class CompletionLoop {
   std::atomic<int> pending_{0};   // between Begin and End
   std::atomic<int> expected_{0};  // threads between WillHelp and the end of Help; falls under the lock only
   std::atomic<bool> missed_{false};  // one could not help, since it was the thread's turn
+  std::atomic<int64_t> long_ns_{0};  // when the last long message was noted, ipc::SteadyNs()
   absl::Mutex mutex_;
   Turn turn_ ABSL_GUARDED_BY(mutex_) = Turn::kThread;
   bool attend_ ABSL_GUARDED_BY(mutex_) = false;  // the thread is to have the next turn

@@ -113,7 +113,7 @@ std::vector<grpc::ServerCompletionQueue*> StreamService::queues() const {
 
 void StreamService::Serve() {
   for (Loop& loop : loops_) {
-    Accept(loop.queue);
+    Accept(loop.loop.get(), loop.queue);
     loop.loop->Start();
   }
 }
@@ -123,8 +123,8 @@ const Handler* StreamService::Find(const std::string& path) const {
   return found == handlers_.end() ? nullptr : &found->second;
 }
 
-void StreamService::Accept(grpc::ServerCompletionQueue* queue) {
-  auto stream = std::make_shared<ServerStream>(this, queue);
+void StreamService::Accept(CompletionLoop* loop, grpc::ServerCompletionQueue* queue) {
+  auto stream = std::make_shared<ServerStream>(this, loop, queue);
   Add(stream);
   stream->Accept();
 }
@@ -173,7 +173,7 @@ void ServerStream::OnAccepted(bool ok) {
     EndOperation();
     return;
   }
-  service_->Accept(queue_);
+  service_->Accept(loop_, queue_);
   peer_ = rpc_->context.peer();
   mutex_.Lock();
   accepted_ = true;
@@ -227,7 +227,10 @@ void ServerStream::Proceed() {
   operations_ += (finish.has_value() ? 1 : 0) + (read ? 1 : 0);
   mutex_.Unlock();
   if (finish.has_value()) rpc_->stream.Finish(*finish, finished_tag_.tag());
-  if (write) rpc_->stream.Write(ToByteBuffer(frame), written_tag_.tag());
+  if (write) {
+    loop_->NoteMessage(frame.size());
+    rpc_->stream.Write(ToByteBuffer(frame), written_tag_.tag());
+  }
   if (read) rpc_->stream.Read(&incoming_, read_tag_.tag());
 }
 
@@ -240,6 +243,7 @@ void ServerStream::OnRead(bool ok) {
     }
     const Bytes wire = FromByteBuffer(incoming_);
     incoming_.Clear();
+    loop_->NoteMessage(wire.size());
     taken = Take(wire);
   }
   std::vector<CancelHook::Hook> hooks;

@@ -67,7 +67,7 @@ class StreamService : public grpc::Service {
     std::unique_ptr<CompletionLoop> loop;
   };
 
-  void Accept(grpc::ServerCompletionQueue* queue);
+  void Accept(CompletionLoop* loop, grpc::ServerCompletionQueue* queue);
   void Add(std::shared_ptr<ServerStream> stream);
   void Remove(const std::shared_ptr<ServerStream>& stream);
 
@@ -84,8 +84,9 @@ class StreamService : public grpc::Service {
 // One connection's stream. Its calls hold it too, and may outlive its end: then their answers go nowhere.
 class ServerStream : public std::enable_shared_from_this<ServerStream> {
  public:
-  ServerStream(StreamService* service, grpc::ServerCompletionQueue* queue)
-      : service_(service), queue_(queue), assembler_(service->requests()) {}
+  // `queue` is the queue of `loop`, which outlives the stream's operations.
+  ServerStream(StreamService* service, CompletionLoop* loop, grpc::ServerCompletionQueue* queue)
+      : service_(service), loop_(loop), queue_(queue), assembler_(service->requests()) {}
 
   // Waits for a client.
   void Accept();
@@ -125,6 +126,7 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   void EndOperation();
 
   StreamService* const service_;
+  CompletionLoop* const loop_;
   grpc::ServerCompletionQueue* const queue_;
   std::optional<Rpc> rpc_;  // while operations_ > 0
   std::string peer_;

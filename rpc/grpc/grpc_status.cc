@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 
 namespace tandem::rpc {
@@ -38,7 +39,12 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  // What gRPC makes of poll()'s POLLHUP on a connection that does not stand yet.
+  return absl::Status(
+      static_cast<absl::StatusCode>(status.error_code()),
+      absl::StrReplaceAll(status.error_message(),
+                          {{"Failed to connect to remote host: FD shutdown",
+                            "Failed to connect to remote host: hung up, as for: Connection refused"}}));
 }
 
 }  // namespace tandem::rpc

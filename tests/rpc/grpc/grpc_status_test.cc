@@ -21,6 +21,13 @@ TEST(GrpcStatusTest, CodesAndMessagesGoThereAndBack) {
   EXPECT_TRUE(FromGrpcStatus(grpc::Status::OK).ok());
 }
 
+TEST(GrpcStatusTest, AConnectionThatWasHungUpIsToldInWordsThatHelp) {
+  const grpc::Status hung_up(grpc::StatusCode::UNAVAILABLE,
+                             "ipv4:127.0.0.1:1: Failed to connect to remote host: FD shutdown");
+  EXPECT_THAT(FromGrpcStatus(hung_up),
+              StatusIs(absl::StatusCode::kUnavailable, EndsWith("Connection refused")));
+}
+
 TEST(GrpcStatusTest, LongMessagesAreCutNotLost) {
   const absl::Status cut =
       FromGrpcStatus(ToGrpcStatus(absl::DataLossError("rows: " + std::string(100000, 'x'))));

@@ -2,6 +2,8 @@
 
 #include "collectives/store/etcd/etcd_store.h"
 
+#include <signal.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -121,6 +123,29 @@ TEST_F(EtcdStoreTest, TheDeathOfAMemberLosesNothingAndIsHardlySeen) {
   }
   TANDEM_ASSERT_OK(store->Set("late", ""));
   waiter.join();
+}
+
+TEST_F(EtcdStoreTest, AQuorumThatIsAwayForAMomentIsWaitedFor) {
+  auto cluster = EtcdServer::StartCluster(3);
+  ASSERT_EQ(cluster.size(), 3u);
+  EtcdOptions options = Towards(cluster[0]->address());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(options));
+  for (int member : {1, 2}) cluster[member]->Signal(SIGSTOP);
+  // The member that is left gives up at the calls' deadlines, in words of its own, and sometimes sooner than
+  // the caller does.
+  options.endpoints.push_back(cluster[0]->address());
+  options.call_timeout = absl::Seconds(30);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 16; ++i) {
+    callers.emplace_back([&, i] {
+      TANDEM_ASSERT_OK_AND_ASSIGN(auto mine, EtcdStore::Open(options));
+      TANDEM_EXPECT_OK(mine->Set(absl::StrCat("key", i), ""));
+    });
+  }
+  absl::SleepFor(absl::Seconds(3));  // longer than one try
+  for (int member : {1, 2}) cluster[member]->Signal(SIGCONT);
+  for (std::thread& caller : callers) caller.join();
+  TANDEM_EXPECT_OK(store->Check({"key0"}).status());
 }
 
 TEST_F(EtcdStoreTest, AnEtcdThatIsGoneIsNamedInTime) {

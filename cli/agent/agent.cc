@@ -106,7 +106,7 @@ void Agent::OnSignal(int signal) {
   processes_->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
   if (phase_ == Phase::kJoining || meeting_->elastic()) {
     // The others go on without this node, if they are enough.
-    watch_->Tell([](Rendezvous& rendezvous) { return rendezvous.Leave(); });
+    watch_->Leave();
   } else {
     CloseJob(absl::StrCat("the launcher on ", meeting_->host(), " was stopped by ", SignalName(signal)));
   }
@@ -186,11 +186,17 @@ void Agent::OnNews(const News& news) {
       if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
       job_failure_ = news.state.reason;
       return NoteFailure(kSettle);
-    case News::Kind::kTrouble:
+    case News::Kind::kTrouble: {
       // Of an earlier round, or known already: then it has been dealt with.
       if (news.epoch != assignment_ || phase_ != Phase::kRunning) return;
-      job_failure_ = absl::StrCat(news.process, ": ", news.status.message());
+      // The board's names go by local rank.
+      const auto slot = absl::c_find_if(slots_, [&news](const Slot& one) {
+        return one.process != nullptr && news.process == absl::StrCat(one.role->name, "/", one.local_rank);
+      });
+      const std::string& name = slot == slots_.end() ? news.process : slot->process->name();
+      job_failure_ = absl::StrCat(name, ": ", news.status.message());
       return NoteFailure(kSettle);
+    }
   }
 }
 

@@ -65,11 +65,19 @@ void RoundWatch::Tell(std::function<absl::Status(collectives::Rendezvous&)> call
   to_tell_.push_back(std::move(call));
 }
 
+void RoundWatch::Leave() {
+  {
+    absl::MutexLock lock(&mutex_);
+    left_ = true;
+  }
+  Tell([](collectives::Rendezvous& rendezvous) { return rendezvous.Leave(); });
+}
+
 void RoundWatch::Wait() {
   bool prepared = false;
   const auto stop = [this] {
     absl::MutexLock lock(&mutex_);
-    return stopping_;
+    return stopping_ || left_;
   };
   while (true) {
     collectives::Node node;
@@ -83,12 +91,13 @@ void RoundWatch::Wait() {
       if (stopping_) return;
       node = *std::exchange(to_join_, std::nullopt);
     }
-    absl::StatusOr<Round> round = absl::UnavailableError("not asked yet");
+    absl::StatusOr<Round> round = absl::UnavailableError("the launcher has left before it could join");
     while (absl::IsUnavailable(round.status())) {
       const absl::Status reached = prepared ? absl::OkStatus() : prepare_(stop);
+      if (stop()) break;
       round = reached.ok() ? rendezvous_->Join(node) : reached;
       prepared = reached.ok() && !absl::IsUnavailable(round.status());
-      if (!reached.ok() || stop()) break;
+      if (!reached.ok()) break;
     }
     News begun{.kind = News::Kind::kRound, .status = round.status()};
     if (!round.ok()) {

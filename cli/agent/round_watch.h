@@ -59,6 +59,8 @@ class RoundWatch {
   void Join(const collectives::Node& node);
   // Runs `call` on the rendezvous, after those told before.
   void Tell(std::function<absl::Status(collectives::Rendezvous&)> call);
+  // Tells the rendezvous Leave. A Join that waits ends, and none is repeated.
+  void Leave();
   // kJobState will come when the job of round `epoch` has ended. `membership` must outlive this or Unwatch.
   void Watch(collectives::Membership* membership, int64_t epoch);
   // Ends the watched membership's job for its members, if it has not ended; blocks for a moment.
@@ -73,6 +75,7 @@ class RoundWatch {
   const UniqueFd event_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
   bool waiter_ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<collectives::Node> to_join_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<absl::Status(collectives::Rendezvous&)>> to_tell_ ABSL_GUARDED_BY(mutex_);

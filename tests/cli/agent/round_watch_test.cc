@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
 #include "tests/testing/status_matchers.h"
@@ -130,6 +131,25 @@ TEST(RoundWatchTest, AJoinThatFindsTheStoreAwayIsRepeatedOnceItIsReached) {
   rendezvous.Fail(1);
   watch.Join({.id = "n"});
   EXPECT_THAT(Next(watch).status, StatusIs(absl::StatusCode::kUnavailable, "it stays away"));
+}
+
+TEST(RoundWatchTest, NobodyJoinsAfterHavingLeft) {
+  FakeRendezvous rendezvous;
+  absl::Notification waits, left;
+  bool first = true;
+  RoundWatch watch(&rendezvous, [&](const std::function<bool()>&) {
+    if (!std::exchange(first, false)) {  // the store was away, and a signal comes before it is back
+      waits.Notify();
+      left.WaitForNotification();
+    }
+    return absl::OkStatus();
+  });
+  rendezvous.Fail(1);
+  watch.Join({.id = "n"});
+  waits.WaitForNotification();
+  watch.Leave();
+  left.Notify();
+  EXPECT_THAT(Next(watch).status, StatusIs(absl::StatusCode::kUnavailable));
 }
 
 TEST(RoundWatchTest, ItsEndInterruptsWhateverWaits) {

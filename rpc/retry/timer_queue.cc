@@ -6,12 +6,16 @@
 
 namespace tandem::rpc {
 
-TimerQueue::~TimerQueue() {
+TimerQueue::~TimerQueue() { Stop(); }
+
+void TimerQueue::Stop() {
   std::thread thread;
+  std::map<Id, Task> dropped;  // what the tasks captured goes when the lock is free
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
     thread = std::move(thread_);
+    dropped.swap(tasks_);
     changed_.Signal();
   }
   if (thread.joinable()) thread.join();
@@ -28,10 +32,11 @@ void TimerQueue::RunSoon(Task task) {
   Add(last_soon_, std::move(task));
 }
 
-TimerQueue::Id TimerQueue::Add(absl::Time when, Task task) {
+TimerQueue::Id TimerQueue::Add(absl::Time when, Task&& task) {
   const Id id(when, next_++);
+  if (stop_) return id;  // the caller drops it, once the lock is free
   tasks_.emplace(id, std::move(task));
-  if (!thread_.joinable() && !stop_) thread_ = std::thread([this] { Run(); });
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   if (tasks_.begin()->first == id) changed_.Signal();
   return id;
 }

@@ -20,7 +20,7 @@ class TimerQueue {
   using Id = std::pair<absl::Time, uint64_t>;
 
   TimerQueue() = default;
-  // Waits for the running function, drops those that wait. Not on the queue's own thread.
+  // As Stop.
   ~TimerQueue();
 
   // Runs `task` at `when` or soon after; once HurryAll() was called, at once. Never blocks on a task.
@@ -31,10 +31,13 @@ class TimerQueue {
   void Cancel(const Id& id);
   // Makes every waiting task, and every one scheduled from now on, due now.
   void HurryAll();
+  // Waits for the running function, drops those that wait and those that are scheduled from now on.
+  // Idempotent. Not on the queue's own thread.
+  void Stop();
 
  private:
   void Run();
-  Id Add(absl::Time when, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Id Add(absl::Time when, Task&& task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
   absl::CondVar changed_;

@@ -108,7 +108,7 @@ void Agent::ShutdownNow() {
   if (server_ != nullptr) server_->Shutdown(absl::ZeroDuration());
   executor_->Stop();
   references_->Close();
-  timers_.reset();
+  timers_->Stop();  // its tasks may still look at it
 }
 
 }  // namespace tandem::rpc::remote

@@ -1,6 +1,7 @@
 #include "rpc/retry/timer_queue.h"
 
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -66,6 +67,25 @@ TEST(TimerQueueTest, DestructionDropsWaitingTasks) {
     queue.Schedule(absl::InfiniteFuture(), [held] { FAIL(); });
   }
   EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST(TimerQueueTest, AStoppedQueueDropsWhatItIsGivenAlsoByItsOwnLastTask) {
+  auto held = std::make_shared<int>();
+  TimerQueue queue;
+  absl::Notification began, stopping;
+  queue.RunSoon([&] {
+    began.Notify();
+    stopping.WaitForNotificationWithTimeout(kPatience);
+    for (int i = 0; i < 1000; ++i) queue.RunSoon([held] {});
+  });
+  queue.Schedule(absl::InfiniteFuture(), [held] { FAIL(); });
+  ASSERT_TRUE(began.WaitForNotificationWithTimeout(kPatience));
+  std::thread stopper([&] { queue.Stop(); });
+  stopping.Notify();
+  stopper.join();
+  queue.Schedule(absl::InfinitePast(), [held] { FAIL(); });
+  EXPECT_EQ(held.use_count(), 1);
+  queue.Stop();
 }
 
 }  // namespace

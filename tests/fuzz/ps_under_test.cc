@@ -155,7 +155,9 @@ void PsUnderTest::NoteIds(const Bytes& wire) {
     std::vector<uint64_t> ids(slice.num_ids());
     const size_t id_bytes = slice.ids() == v1::IDS_RAW ? ids.size() * sizeof(uint64_t) : slice.id_bytes();
     TANDEM_CHECK(id_bytes <= flat.size() - at);
-    if (slice.ids() == v1::IDS_RAW) {
+    if (ids.empty()) {
+      // Neither the vector nor the payload need have memory.
+    } else if (slice.ids() == v1::IDS_RAW) {
       std::memcpy(ids.data(), flat.data() + at, id_bytes);
     } else {
       TANDEM_CHECK(ps::UnpackIds({flat.data() + at, id_bytes}, ids.size(), ids.data()).ok());

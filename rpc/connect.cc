@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/ipc/host_identity.h"
 #include "base/status.h"
-#include "rpc/grpc/grpc_transport.h"
+#include "rpc/grpc/client/grpc_transport.h"
 #include "rpc/retry/retrying_channel.h"
-#include "rpc/shm/auto_transport.h"
+#include "rpc/shm/connection/auto_transport.h"
 
 namespace tandem::rpc {
 

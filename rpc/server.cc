@@ -7,8 +7,8 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "rpc/diagnostics/traced_call.h"
-#include "rpc/grpc/grpc_server.h"
-#include "rpc/shm/shm_server.h"
+#include "rpc/grpc/server/grpc_server.h"
+#include "rpc/shm/connection/shm_server.h"
 
 namespace tandem::rpc {
 namespace {

@@ -23,7 +23,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "rpc/channel.h"
-#include "rpc/grpc/grpc_bytes.h"
+#include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/server.h"
 #include "rpc/stream/frame.h"
 #include "tests/fuzz/byte_source.h"

@@ -21,7 +21,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "rpc/channel.h"
-#include "rpc/grpc/grpc_bytes.h"
+#include "rpc/grpc/core/grpc_bytes.h"
 #include "tandem/v1/echo.grpc.pb.h"
 #include "tests/rpc/echo_service.h"
 #include "tests/testing/status_matchers.h"

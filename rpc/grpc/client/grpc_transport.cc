@@ -1,0 +1,332 @@
+#include "rpc/grpc/client/grpc_transport.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "rpc/address.h"
+#include "rpc/channel.h"
+#include "rpc/grpc/client/client_stream.h"
+#include "rpc/grpc/core/completion_loop.h"
+#include "rpc/grpc/core/grpc_bytes.h"
+#include "rpc/grpc/core/grpc_library.h"
+#include "rpc/grpc/core/grpc_status.h"
+#include "rpc/retry/retrying_channel.h"
+#include "rpc/stream/frame.h"
+
+namespace tandem::rpc {
+namespace {
+
+class GrpcTransport;
+
+// One try at one call: on the channel's stream, or as a gRPC call of its own where there is none.
+class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shared_from_this<GrpcAttempt> {
+ public:
+  GrpcAttempt(GrpcTransport* transport, const std::string& method, const Bytes& request, absl::Time deadline)
+      : transport_(transport), method_(method), request_(request), deadline_(deadline) {}
+
+  void Start(Channel::Done done) override;
+  void Cancel() override;
+
+  void SetSink(std::shared_ptr<AnswerSink> sink) override { sink_ = std::move(sink); }
+
+  void OnAnswer(absl::StatusOr<Bytes> answer) override { Complete(std::move(answer)); }
+  bool WantsPieces() const override { return sink_ != nullptr; }
+  void OnPiece(uint64_t offset, uint64_t total, Bytes piece) override {
+    // Whoever ends the call waits here for a moment: none comes after `done`.
+    absl::MutexLock lock(&mutex_);
+    if (done_) sink_->OnPiece(offset, total, std::move(piece));
+  }
+  void OnNoStream() override;
+
+ private:
+  // A gRPC call of its own.
+  struct Unary final : public CompletionTag {
+    void OnEvent(bool ok) override { std::exchange(attempt, nullptr)->OnUnaryDone(); }
+    std::shared_ptr<GrpcAttempt> attempt;
+    grpc::ClientContext context;
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+  };
+
+  void StartUnary();
+  void OnUnaryDone();
+  // The first result counts.
+  void Complete(absl::StatusOr<Bytes> result);
+
+  GrpcTransport* const transport_;
+  const std::string& method_;
+  const Bytes& request_;
+  const absl::Time deadline_;
+  std::shared_ptr<AnswerSink> sink_;  // set before Start
+
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  Channel::Done done_ ABSL_GUARDED_BY(mutex_);  // empty before Start and once it has run
+  std::shared_ptr<ClientStream> stream_ ABSL_GUARDED_BY(mutex_);
+  uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // on the stream
+  std::optional<Unary> unary_ ABSL_GUARDED_BY(mutex_);
+};
+
+class GrpcTransport : public Transport {
+ public:
+  GrpcTransport(std::shared_ptr<grpc::Channel> channel, const std::string& target, bool unix,
+                const ChannelOptions& options)
+      : channel_(channel),
+        stub_(std::move(channel)),
+        target_(target),
+        unix_(unix),
+        max_message_bytes_(options.max_message_bytes),
+        loop_(std::make_shared<CompletionLoop>(std::make_unique<grpc::CompletionQueue>())),
+        no_stream_(!options.stream) {
+    loop_->Start();
+  }
+
+  ~GrpcTransport() override {
+    std::shared_ptr<ClientStream> stream;
+    {
+      absl::MutexLock lock(&mutex_);
+      stream = std::move(stream_);
+    }
+    loop_->EndHelp();
+    if (stream != nullptr) stream->Cancel();
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return streams_ == 0; };
+      mutex_.Await(absl::Condition(&none));
+    }
+    loop_->Stop();
+  }
+  void WillHelp() override { loop_->WillHelp(); }
+  void Help(absl::FunctionRef<bool()> over, absl::Time deadline) override {
+    // The transport may be destroyed meanwhile.
+    const std::shared_ptr<CompletionLoop> loop = loop_;
+    loop->Help(over, deadline);
+  }
+
+  std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
+                                      int failures) override {
+    // The call's own backoff decides when to try again; gRPC's would make it wait on top, up to minutes for a
+    // name that did not resolve.
+    if (failures > 0) grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    return std::make_shared<GrpcAttempt>(this, method, request, deadline);
+  }
+  absl::string_view name() const override { return unix_ ? "unix" : "tcp"; }
+
+  // The stream for a call of `method`, or null when it is to go by itself.
+  std::shared_ptr<ClientStream> StreamFor(absl::string_view method) {
+    // Health and reflection are gRPC's own, and unknown to the stream.
+    if (absl::StartsWith(method, "/grpc.")) return nullptr;
+    absl::MutexLock lock(&mutex_);
+    if (no_stream_) return nullptr;
+    if (stream_ == nullptr) {
+      ++streams_;
+      stream_ = std::make_shared<ClientStream>(loop_.get(), max_message_bytes_, [this] {
+        absl::MutexLock lock(&mutex_);
+        --streams_;
+      });
+      stream_->Open(&stub_);
+    }
+    return stream_;
+  }
+  // `stream` has ended: the next call opens another.
+  void Discard(const std::shared_ptr<ClientStream>& stream) {
+    std::shared_ptr<ClientStream> old;  // freed after the lock
+    absl::MutexLock lock(&mutex_);
+    if (stream_ == stream) old = std::move(stream_);
+  }
+  void NoteNoStream() {
+    absl::MutexLock lock(&mutex_);
+    if (no_stream_) return;
+    no_stream_ = true;
+    LogWarning(absl::StrCat("the server at ", target_, " does not know ", kStreamMethod,
+                            ": calls to it go one by one, which is slower"));
+  }
+
+  grpc::GenericStub* stub() { return &stub_; }
+  CompletionLoop* loop() { return loop_.get(); }
+  size_t max_message_bytes() const { return max_message_bytes_; }
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+  grpc::GenericStub stub_;
+  const std::string target_;
+  const bool unix_;
+  const size_t max_message_bytes_;
+  const std::shared_ptr<CompletionLoop> loop_;
+
+  absl::Mutex mutex_;
+  bool no_stream_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ClientStream> stream_ ABSL_GUARDED_BY(mutex_);
+  int streams_ ABSL_GUARDED_BY(mutex_) = 0;  // with operations under way
+};
+
+void GrpcAttempt::Start(Channel::Done done) {
+  {
+    absl::MutexLock lock(&mutex_);
+    done_ = std::move(done);
+  }
+  transport_->loop()->Begin();
+  // gRPC would abort on some of these.
+  if (!absl::StartsWith(method_, "/") || !std::all_of(method_.begin(), method_.end(), absl::ascii_isgraph)) {
+    return Complete(absl::InvalidArgumentError(
+        absl::StrCat("\"", absl::CEscape(method_), "\" is no method; expected /package.Service/Method")));
+  }
+  while (true) {
+    const std::shared_ptr<ClientStream> stream = transport_->StreamFor(method_);
+    if (stream == nullptr) return StartUnary();
+    const uint64_t number = stream->Send(shared_from_this(), method_, request_, deadline_);
+    if (number == 0) {
+      transport_->Discard(stream);
+      continue;
+    }
+    absl::MutexLock lock(&mutex_);
+    stream_ = stream;
+    number_ = number;
+    if (!cancelled_) return;
+    break;
+  }
+  Cancel();  // it came before there was anything to cancel
+}
+
+void GrpcAttempt::OnNoStream() {
+  transport_->NoteNoStream();
+  StartUnary();
+}
+
+void GrpcAttempt::StartUnary() {
+  absl::MutexLock lock(&mutex_);
+  if (!done_) return;  // cancelled, and what this refers to may be gone
+  Unary& unary = unary_.emplace();
+  unary.attempt = shared_from_this();
+  unary.context.set_deadline(absl::ToChronoTime(deadline_));
+  if (cancelled_) unary.context.TryCancel();
+  unary.reader = transport_->stub()->PrepareUnaryCall(&unary.context, method_, ToByteBuffer(request_),
+                                                      transport_->loop()->queue());
+  unary.reader->StartCall();
+  unary.reader->Finish(&unary.answer, &unary.status, unary.tag());
+}
+
+void GrpcAttempt::Cancel() {
+  std::shared_ptr<ClientStream> stream;
+  uint64_t number;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (unary_.has_value()) {
+      unary_->context.TryCancel();
+      return;
+    }
+    stream = stream_;
+    number = number_;
+  }
+  if (stream == nullptr) return;
+  stream->Forget(number);
+  Complete(absl::CancelledError("the call was cancelled"));
+}
+
+void GrpcAttempt::OnUnaryDone() {
+  absl::StatusOr<Bytes> result;
+  {
+    // The context holds a reference to the gRPC channel. It must be gone before `done` lets the channel's
+    // destructor proceed.
+    absl::MutexLock lock(&mutex_);
+    if (unary_->status.ok()) {
+      result = FromByteBuffer(unary_->answer);
+    } else {
+      result = FromGrpcStatus(unary_->status);
+    }
+    unary_.reset();
+  }
+  if (result.ok() && result->size() > transport_->max_message_bytes()) {
+    result = absl::ResourceExhaustedError(absl::StrCat(
+        "an answer of ", result->size(), " bytes is larger than max_message_bytes of the channel, ",
+        transport_->max_message_bytes()));
+  }
+  Complete(std::move(result));
+}
+
+void GrpcAttempt::Complete(absl::StatusOr<Bytes> result) {
+  Channel::Done done;
+  {
+    absl::MutexLock lock(&mutex_);
+    done = std::move(done_);
+    done_ = nullptr;
+  }
+  if (!done) return;
+  transport_->loop()->End();  // `done` may let the transport go
+  std::move(done)(std::move(result));
+}
+
+int ClampToInt(size_t value) {
+  return static_cast<int>(std::min<size_t>(value, std::numeric_limits<int>::max()));
+}
+
+int Millis(absl::Duration duration) {
+  return ClampToInt(std::max<int64_t>(1, absl::ToInt64Milliseconds(duration)));
+}
+
+grpc::ChannelArguments Arguments(const ChannelOptions& options) {
+  grpc::ChannelArguments arguments;
+  // Larger answers are refused by us, call by call: gRPC would end the whole stream.
+  arguments.SetMaxReceiveMessageSize(ClampToInt(std::max(options.max_message_bytes, kMaxFrameBytes)));
+  arguments.SetMaxSendMessageSize(-1);  // checked before the call starts, with a message that says more
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(options.keepalive_time));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(options.keepalive_timeout));
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // keepalive goes on while a call is parked
+  // A server that is just starting, or restarting, is found within a second.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
+  // One connection per channel, whose state no other channel of the process shares.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // parameter traffic never leaves through a web proxy
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // retries are ours: only what is declared idempotent
+  // Throughput of large messages over one connection.
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+  // What is read at once still lies in the processor's own cache when its rows are copied to where they go.
+  arguments.SetInt(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
+  return arguments;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& target,
+                                                             const ChannelOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(Address address, ParseAddress(target));
+  if (!address.is_unix() && address.port == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bad target \"", target, "\": port 0 is for servers only; name the port to connect to"));
+  }
+  KeepGrpcLibrary();
+  // "dns:///" keeps gRPC from taking the host for a URI scheme; it also takes IP addresses as they are.
+  const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
+  return std::make_unique<GrpcTransport>(
+      grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)), target,
+      address.is_unix(), options);
+}
+
+absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
+                                                     const ChannelOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, MakeGrpcTransport(target, options));
+  return MakeRetryingChannel(target, std::move(transport), std::make_unique<TimerQueue>(),
+                             options.max_message_bytes, {}, options.max_outstanding_bytes);
+}
+
+}  // namespace tandem::rpc

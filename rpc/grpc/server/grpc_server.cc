@@ -1,0 +1,145 @@
+#include "rpc/grpc/server/grpc_server.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "rpc/address.h"
+#include "rpc/grpc/core/grpc_library.h"
+#include "rpc/grpc/server/health_service.h"
+#include "rpc/grpc/server/server_stream.h"
+#include "rpc/grpc/server/unary_service.h"
+#include "rpc/server.h"
+#include "rpc/stream/frame.h"
+
+namespace tandem::rpc {
+namespace {
+
+class GrpcServer : public Server {
+ public:
+  GrpcServer(std::vector<std::unique_ptr<UnaryService>> services, std::vector<std::string> names,
+             std::unique_ptr<StreamService> streams, std::unique_ptr<HealthService> health)
+      : services_(std::move(services)),
+        names_(std::move(names)),
+        streams_(std::move(streams)),
+        health_(std::move(health)) {}
+
+  ~GrpcServer() override { Shutdown(absl::Seconds(5)); }
+
+  void Run(std::unique_ptr<grpc::Server> server, int port) {
+    server_ = std::move(server);
+    port_ = port;
+    for (const std::string& name : names_) health_->SetServing(name, true);
+    for (grpc::ServerCompletionQueue* queue : streams_->queues()) {
+      for (const auto& service : services_) service->Serve(queue);
+      health_->Serve(queue);
+    }
+    streams_->Serve();
+  }
+
+  int port() const override { return port_; }
+
+  void SetServing(const std::string& service, bool serving) override {
+    health_->SetServing(service, serving);
+  }
+
+  void Shutdown(absl::Duration grace) override {
+    absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first is done
+    if (shut_down_ || server_ == nullptr) return;
+    shut_down_ = true;
+    health_->Shutdown();
+    streams_->Drain();
+    server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    for (const auto& service : services_) service->AwaitNone();
+    health_->AwaitNone();
+    streams_->Stop();
+  }
+
+ private:
+  // Before server_, which refers to them.
+  const std::vector<std::unique_ptr<UnaryService>> services_;
+  const std::vector<std::string> names_;
+  const std::unique_ptr<StreamService> streams_;
+  const std::unique_ptr<HealthService> health_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  absl::Mutex shutdown_mutex_;
+  bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
+};
+
+int ClampToInt(size_t value) {
+  return static_cast<int>(std::min<size_t>(value, std::numeric_limits<int>::max()));
+}
+
+void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  // Larger requests are refused by us, call by call: gRPC would end the whole stream.
+  builder->SetMaxReceiveMessageSize(ClampToInt(std::max(options.max_message_bytes, kMaxFrameBytes)));
+  builder->SetMaxSendMessageSize(-1);  // checked where calls are answered, with a message that says more
+  // Two servers on one port would share its connections between them.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              ClampToInt(absl::ToInt64Milliseconds(options.min_keepalive_interval)));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+  builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
+  // Only reflection is a synchronous service: one thread is plenty. (Beside other queues, gRPC gives it one
+  // that waits for no connection.)
+  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
+  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& options,
+                                                        std::vector<Service> services) {
+  TANDEM_ASSIGN_OR_RETURN(Address address, ParseAddress(options.listen));
+  TANDEM_RETURN_IF_ERROR(CheckBindable(address, options.listen));
+
+  std::vector<std::unique_ptr<UnaryService>> raw_services;
+  std::vector<std::string> names;
+  for (const rpc::Service& service : services) {
+    names.push_back(service.name);
+    raw_services.push_back(std::make_unique<UnaryService>(service, options.max_message_bytes));
+  }
+  auto streams = std::make_unique<StreamService>(options, services);
+
+  KeepGrpcLibrary();
+  // Switches of the process that gRPC reads when a server is built.
+  grpc::EnableDefaultHealthCheckService(false);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+
+  grpc::ServerBuilder builder;
+  Configure(options, &builder);
+  for (size_t i = 0; i < names.size(); ++i) builder.RegisterService(raw_services[i].get());
+  auto health = std::make_unique<HealthService>();
+  builder.RegisterService(health->service());
+  streams->AddTo(&builder);
+  int port = 0;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+
+  auto server = std::make_unique<GrpcServer>(std::move(raw_services), std::move(names), std::move(streams),
+                                             std::move(health));
+  std::unique_ptr<grpc::Server> built = builder.BuildAndStart();
+  if (built == nullptr || port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.listen, ": the address was taken, or is not permitted"));
+  }
+  server->Run(std::move(built), address.is_unix() ? 0 : port);
+  return server;
+}
+
+}  // namespace tandem::rpc

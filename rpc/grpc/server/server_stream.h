@@ -1,0 +1,164 @@
+#ifndef TANDEM_RPC_GRPC_SERVER_SERVER_STREAM_H_
+#define TANDEM_RPC_GRPC_SERVER_SERVER_STREAM_H_
+
+// For rpc/grpc only: the server's end of /tandem.v1.Data/Stream.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/buffer_pool.h"
+#include "base/bytes.h"
+#include "grpcpp/completion_queue.h"
+#include "grpcpp/impl/service_type.h"
+#include "grpcpp/server_builder.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/async_stream.h"
+#include "rpc/cancel_hook.h"
+#include "rpc/grpc/core/completion_loop.h"
+#include "rpc/pieces.h"
+#include "rpc/server.h"
+#include "rpc/service.h"
+#include "rpc/stream/frame.h"
+
+namespace tandem::rpc {
+
+class ServerStream;
+
+// tandem.v1.Data: takes streams and gives each to one of a few threads, where all of its frames are read, its
+// handlers run and most of its answers are written. Streams of a thread take turns, a frame each, so none can
+// starve another. Thread-safe but for what is said.
+class StreamService : public grpc::Service {
+ public:
+  StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services);
+  ~StreamService() override { Stop(); }
+
+  // Before the server is built.
+  void AddTo(grpc::ServerBuilder* builder);
+  // The queues of its threads, once the server is built: others may have them served, too, before Serve.
+  std::vector<grpc::ServerCompletionQueue*> queues() const;
+  // Once, when it is.
+  void Serve();
+  // From now on calls are refused; a stream ends when its last call is answered.
+  void Drain();
+  // When gRPC has shut the server down: returns when no handler runs any more. Idempotent; not on one of the
+  // threads.
+  void Stop();
+
+  const ServerOptions& options() const { return options_; }
+  const Handler* Find(const std::string& path) const;
+  // Memory that long requests are put together in.
+  BufferPool* requests() { return &requests_; }
+  bool draining() const { return draining_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class ServerStream;
+  struct Loop {
+    grpc::ServerCompletionQueue* queue;
+    std::unique_ptr<CompletionLoop> loop;
+  };
+
+  void Accept(CompletionLoop* loop, grpc::ServerCompletionQueue* queue);
+  void Add(std::shared_ptr<ServerStream> stream);
+  void Remove(const std::shared_ptr<ServerStream>& stream);
+
+  const ServerOptions options_;
+  absl::flat_hash_map<std::string, Handler> handlers_;
+  BufferPool requests_;
+  std::vector<Loop> loops_;
+  std::atomic<bool> draining_{false};
+  absl::Mutex mutex_;
+  absl::flat_hash_set<std::shared_ptr<ServerStream>> streams_
+      ABSL_GUARDED_BY(mutex_);  // with operations under way
+};
+
+// One connection's stream. Its calls hold it too, and may outlive its end: then their answers go nowhere.
+class ServerStream : public std::enable_shared_from_this<ServerStream> {
+ public:
+  // `queue` is the queue of `loop`, which outlives the stream's operations.
+  ServerStream(StreamService* service, CompletionLoop* loop, grpc::ServerCompletionQueue* queue)
+      : service_(service), loop_(loop), queue_(queue), assembler_(service->requests()) {}
+
+  // Waits for a client.
+  void Accept();
+  void Drain();
+
+ private:
+  class Call;
+
+  // Operations with gRPC; they end with the object's last one.
+  struct Rpc {
+    Rpc()
+        : stream(&context) {}  // here, as Clang has no default of a member until the class around is complete
+    grpc::ServerContext context;
+    grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream;
+  };
+
+  void OnAccepted(bool ok);
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnFinished(bool ok);
+  void OnDone(bool ok);
+
+  absl::Status Take(const Bytes& wire);
+  // Null: go on. Else what the call that begins with `frame` is answered at once.
+  absl::Status Admit(const Frame& frame);
+  void Run(MessageAssembler::Message message);
+  void CancelCall(uint64_t number);
+  // The hooks are for the caller to run once the lock is free.
+  std::vector<CancelHook::Hook> CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An answer. Nothing happens when the call is over.
+  void Answer(uint64_t number, absl::StatusOr<Bytes> answer);
+  void Answer(uint64_t number, std::unique_ptr<AnswerSource> answer);
+  void Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does what can be done now: writes the next frame, or ends the stream; reads on. Releases the lock, also
+  // for a while in between: whoever writes makes the frame under none.
+  void Proceed() ABSL_UNLOCK_FUNCTION(mutex_);
+  void EndOperation();
+
+  StreamService* const service_;
+  CompletionLoop* const loop_;
+  grpc::ServerCompletionQueue* const queue_;
+  std::optional<Rpc> rpc_;  // while operations_ > 0
+  std::string peer_;
+
+  // Of the loop's thread.
+  grpc::ByteBuffer incoming_;
+  MessageAssembler assembler_;
+  uint64_t last_number_ = 0;
+
+  std::atomic<size_t> held_bytes_{0};  // requests that handlers have; only the loop's thread adds
+
+  MemberTag<ServerStream> accepted_tag_{this, &ServerStream::OnAccepted};
+  MemberTag<ServerStream> read_tag_{this, &ServerStream::OnRead};
+  MemberTag<ServerStream> written_tag_{this, &ServerStream::OnWritten};
+  MemberTag<ServerStream> finished_tag_{this, &ServerStream::OnFinished};
+  MemberTag<ServerStream> done_tag_{this, &ServerStream::OnDone};
+
+  absl::Mutex mutex_;
+  // Unanswered calls. A call takes itself out before it goes.
+  absl::flat_hash_map<uint64_t, Call*> calls_ ABSL_GUARDED_BY(mutex_);
+  FrameQueue queue_out_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a read is under way, or its frame is being handled
+  bool accepted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool handling_ ABSL_GUARDED_BY(mutex_) = false;     // a frame, in this moment
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;                   // nobody reads answers any more
+  std::optional<grpc::Status> broken_ ABSL_GUARDED_BY(mutex_);  // why the stream must end at once
+  int operations_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace tandem::rpc
+
+#endif  // TANDEM_RPC_GRPC_SERVER_SERVER_STREAM_H_

@@ -1,0 +1,188 @@
+#include "rpc/grpc/server/unary_service.h"
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "grpcpp/impl/rpc_service_method.h"
+#include "rpc/cancel_hook.h"
+#include "rpc/grpc/core/completion_loop.h"
+#include "rpc/grpc/core/grpc_bytes.h"
+#include "rpc/grpc/core/grpc_status.h"
+
+namespace tandem::rpc {
+namespace {
+
+absl::Time FromGrpcDeadline(std::chrono::system_clock::time_point deadline) {
+  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture()
+                                                                  : absl::FromChrono(deadline);
+}
+
+}  // namespace
+
+// gRPC's end of a call, from before it comes. Keeps itself alive until its last operation is over; the
+// handler's Call holds it too.
+class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
+ public:
+  class Call;
+
+  UnaryRpc(UnaryService* service, int method, grpc::ServerCompletionQueue* queue)
+      : service_(service), method_(method), queue_(queue) {}
+
+  void Accept() {
+    {
+      absl::MutexLock lock(&mutex_);
+      self_ = shared_from_this();
+      operations_ = 1;
+    }
+    rpc_ = std::make_unique<Rpc>();
+    rpc_->context.AsyncNotifyWhenDone(done_tag_.tag());
+    service_->RequestAsyncUnary(method_, &rpc_->context, &rpc_->request, &rpc_->writer, queue_, queue_,
+                                accepted_tag_.tag());
+  }
+
+  // The first answer counts, later ones are dropped: a cancelled call may already be over when its handler
+  // finishes.
+  void Answer(absl::StatusOr<Bytes> answer) {
+    if (answered_.exchange(true)) return;
+    if (answer.ok() && answer->size() > service_->max_message_bytes_) {
+      answer = absl::ResourceExhaustedError(
+          absl::StrCat("an answer of ", answer->size(), " bytes exceeds the server's limit of ",
+                       service_->max_message_bytes_, " bytes (ServerOptions::max_message_bytes)"));
+    }
+    {
+      // There is an operation under way: that which tells the end.
+      absl::MutexLock lock(&mutex_);
+      ++operations_;
+    }
+    if (answer.ok()) {
+      rpc_->writer.Finish(ToByteBuffer(*answer), grpc::Status::OK, finished_tag_.tag());
+    } else {
+      rpc_->writer.FinishWithError(ToGrpcStatus(answer.status()), finished_tag_.tag());
+    }
+  }
+
+ private:
+  struct Rpc {
+    grpc::ServerContext context;
+    grpc::ByteBuffer request;
+    grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer{&context};
+  };
+
+  void OnAccepted(bool ok);
+  void OnFinished(bool ok) { EndOperation(); }
+  void OnDone(bool ok) {
+    if (rpc_->context.IsCancelled()) {
+      if (CancelHook::Hook hook = cancel_hook_.Cancel()) std::move(hook)();
+      // A parked call must not keep the server from shutting down until its handler comes back.
+      Answer(absl::CancelledError("the caller went away or its deadline passed"));
+    }
+    EndOperation();
+  }
+  void EndOperation() {
+    std::shared_ptr<UnaryRpc> self;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (--operations_ > 0) return;
+      self = std::move(self_);
+    }
+    rpc_.reset();
+    service_->calls_.Remove();
+  }
+
+  UnaryService* const service_;
+  const int method_;
+  grpc::ServerCompletionQueue* const queue_;
+  std::unique_ptr<Rpc> rpc_;  // while operations_ > 0
+  std::atomic<bool> answered_{false};
+  CancelHook cancel_hook_;
+  MemberTag<UnaryRpc> accepted_tag_{this, &UnaryRpc::OnAccepted};
+  MemberTag<UnaryRpc> finished_tag_{this, &UnaryRpc::OnFinished};
+  MemberTag<UnaryRpc> done_tag_{this, &UnaryRpc::OnDone};
+  absl::Mutex mutex_;
+  int operations_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<UnaryRpc> self_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The handler's end of a call.
+class UnaryRpc::Call : public ServerCall {
+ public:
+  Call(std::shared_ptr<UnaryRpc> rpc, std::string path, Bytes request)
+      : rpc_(std::move(rpc)),
+        path_(std::move(path)),
+        request_(std::move(request)),
+        peer_(rpc_->rpc_->context.peer()),
+        deadline_(FromGrpcDeadline(rpc_->rpc_->context.deadline())) {}
+
+  ~Call() override {
+    if (!finished_.load())
+      rpc_->Answer(absl::InternalError(absl::StrCat("the handler of ", path_, " gave no answer")));
+  }
+
+  const Bytes& request() const override { return request_; }
+  const std::string& peer() const override { return peer_; }
+  absl::Time deadline() const override { return deadline_; }
+  bool IsCancelled() const override { return rpc_->cancel_hook_.cancelled() || absl::Now() > deadline_; }
+  void Finish(absl::StatusOr<Bytes> response) override {
+    finished_.store(true);
+    rpc_->cancel_hook_.Drop();
+    rpc_->Answer(std::move(response));
+  }
+  void OnCancel(absl::AnyInvocable<void() &&> hook) override { rpc_->cancel_hook_.Set(std::move(hook)); }
+
+ private:
+  const std::shared_ptr<UnaryRpc> rpc_;
+  const std::string path_;
+  const Bytes request_;
+  const std::string peer_;
+  const absl::Time deadline_;
+  std::atomic<bool> finished_{false};
+};
+
+void UnaryRpc::OnAccepted(bool ok) {
+  if (!ok) {  // the server shuts down; the done tag will not come
+    EndOperation();
+    return;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    ++operations_;  // until OnDone
+  }
+  service_->Accept(method_, queue_);
+  const size_t size = rpc_->request.Length();
+  if (size > service_->max_message_bytes_) {
+    Answer(absl::ResourceExhaustedError(
+        absl::StrCat("a request of ", size, " bytes is larger than max_message_bytes of the server, ",
+                     service_->max_message_bytes_)));
+  } else {
+    const UnaryService::RawMethod& method = service_->methods_[method_];
+    method.handler(std::make_shared<Call>(shared_from_this(), method.path, FromByteBuffer(rpc_->request)));
+  }
+  EndOperation();
+}
+
+UnaryService::UnaryService(const rpc::Service& service, size_t max_message_bytes)
+    : max_message_bytes_(max_message_bytes) {
+  for (const Method& method : service.methods) {
+    const RawMethod& raw =
+        methods_.emplace_back(RawMethod{absl::StrCat("/", service.name, "/", method.name), method.handler});
+    AddMethod(new grpc::internal::RpcServiceMethod(raw.path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC,
+                                                   nullptr));
+    MarkMethodRaw(static_cast<int>(methods_.size()) - 1);
+  }
+}
+
+void UnaryService::Serve(grpc::ServerCompletionQueue* queue) {
+  for (size_t i = 0; i < methods_.size(); ++i) Accept(static_cast<int>(i), queue);
+}
+
+void UnaryService::Accept(int method, grpc::ServerCompletionQueue* queue) {
+  calls_.Add();
+  std::make_shared<UnaryRpc>(this, method, queue)->Accept();
+}
+
+}  // namespace tandem::rpc

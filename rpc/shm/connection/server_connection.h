@@ -1,0 +1,76 @@
+#ifndef TANDEM_RPC_SHM_CONNECTION_SERVER_CONNECTION_H_
+#define TANDEM_RPC_SHM_CONNECTION_SERVER_CONNECTION_H_
+
+// The server's end of one connection: its calls.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/service.h"
+#include "rpc/shm/link/link.h"
+
+namespace tandem::rpc::shm {
+
+// The methods of a server by their full names ("/package.Service/Method"). Immutable.
+class MethodTable {
+ public:
+  explicit MethodTable(std::vector<Service> services);
+  MethodTable(const MethodTable&) = delete;
+  const Handler* Find(absl::string_view name) const;
+
+ private:
+  absl::flat_hash_map<std::string, Handler> handlers_;
+};
+
+struct ServerLimits {
+  size_t max_message_bytes = 0;
+  size_t max_calls = 1 << 16;          // of one connection, that are not yet answered
+  size_t max_unsent_bytes = 32 << 20;  // of answers that wait for room; beyond, no request is read
+};
+
+class ShmServerCall;
+
+// Served by one thread; calls are finished from any.
+class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
+ public:
+  ServerConnection(std::shared_ptr<Link> link, std::shared_ptr<const MethodTable> methods,
+                   const ServerLimits& limits, const std::atomic<bool>* refusing)
+      : link_(std::move(link)), methods_(std::move(methods)), limits_(limits), refusing_(refusing) {}
+
+  // One turn: runs the handlers of requests for a short while (or one, if it takes longer) and moves the
+  // queue of answers. Whether there was anything.
+  bool Serve();
+  // Whether Serve would find something.
+  bool HasWork() const { return link_->HasIncoming() && !Congested(); }
+
+  // Marks every call as cancelled and ends the connection.
+  void Close(const absl::Status& why);
+  // Calls without an answer.
+  size_t unanswered() const;
+
+  Link& link() const { return *link_; }
+
+ private:
+  friend class ShmServerCall;
+  bool Congested() const { return link_->queued_bytes() > limits_.max_unsent_bytes; }
+  void Begin(Message request);
+  void Refuse(const Message& request, const absl::Status& why);
+  void Answer(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer);
+
+  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<const MethodTable> methods_;
+  const ServerLimits limits_;
+  const std::atomic<bool>* const refusing_;  // the server is shutting down
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<uint64_t, std::weak_ptr<ShmServerCall>> calls_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::rpc::shm
+
+#endif  // TANDEM_RPC_SHM_CONNECTION_SERVER_CONNECTION_H_

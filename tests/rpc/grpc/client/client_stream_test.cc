@@ -1,0 +1,205 @@
+// The client of /tandem.v1.Data/Stream: what it does with servers that send nonsense or do not read, and how
+// calls share it.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "tests/rpc/stream_peers.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using testing::Connect;
+using testing::EchoService;
+using testing::FakeServer;
+using ::testing::HasSubstr;
+using testing::kEcho;
+using testing::kPatience;
+using testing::ParkingLot;
+using testing::ParkingService;
+using testing::Pattern;
+using testing::PlainEchoService;
+using testing::StartServer;
+
+TEST(ClientStreamTest, RequestsThatAClientKeepsAreBounded) {
+  ParkingLot lot;
+  auto server = StartServer(ParkingService(&lot));
+  auto channel = Connect(*server, {.max_outstanding_bytes = 1 << 20});
+  absl::Notification first;
+  // A single call may pass the limit.
+  channel->CallAsync(kEcho, Bytes(std::string(2 << 20, 'x')), {}, [&](absl::StatusOr<Bytes> answer) {
+    TANDEM_EXPECT_OK(answer);
+    first.Notify();
+  });
+  auto parked = lot.Take();
+  ASSERT_NE(parked, nullptr);
+  EXPECT_THAT(
+      channel->Call(kEcho, Bytes(std::string("x")), {}),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(HasSubstr("ChannelOptions::max_outstanding_bytes"), HasSubstr("2097152 bytes"))));
+  parked->Finish(Bytes());
+  ASSERT_TRUE(first.WaitForNotificationWithTimeout(kPatience));
+  absl::Notification second;
+  channel->CallAsync(kEcho, Bytes(std::string("x")), {}, [&](absl::StatusOr<Bytes> answer) {
+    TANDEM_EXPECT_OK(answer);
+    second.Notify();
+  });
+  parked = lot.Take();
+  ASSERT_NE(parked, nullptr);
+  parked->Finish(Bytes());
+  EXPECT_TRUE(second.WaitForNotificationWithTimeout(kPatience));
+}
+
+TEST(ClientStreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnotherStream) {
+  v1::StreamFrame good;
+  good.set_call(1);
+  good.set_payload("at last");
+  v1::StreamFrame stray;
+  stray.set_call(77);
+  v1::StreamFrame large;
+  large.set_call(1);
+  large.set_message_bytes(uint64_t{1} << 40);
+  const std::vector<std::string> answers = {"\xff\xff nonsense", stray.SerializeAsString(),
+                                            large.SerializeAsString(), good.SerializeAsString()};
+  FakeServer server([&](int n) { return answers[n]; });
+  auto connected = ConnectGrpc(server.target());
+  TANDEM_ASSERT_OK(connected);
+  Channel& channel = **connected;
+  EXPECT_THAT(
+      channel.Call(kEcho, Bytes(), {}),
+      StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("broken stream"), HasSubstr("malformed"))));
+  EXPECT_THAT(channel.Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kInternal, HasSubstr("call 77")));
+  EXPECT_THAT(channel.Call(kEcho, Bytes(), {}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1099511627776 bytes")));
+  connected->reset();
+  auto again = ConnectGrpc(server.target());
+  TANDEM_ASSERT_OK(again);
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, (*again)->Call(kEcho, Bytes(), {}));
+  EXPECT_EQ(answer.Flatten(), "at last");
+}
+
+TEST(ClientStreamTest, CallsThatAServerDoesNotReadEndAtTheirDeadline) {
+  FakeServer server;
+  auto connected = ConnectGrpc(server.target());
+  TANDEM_ASSERT_OK(connected);
+  absl::Mutex mutex;
+  std::vector<absl::Status> ends;
+  constexpr int kCalls = 16;
+  for (int i = 0; i < kCalls; ++i) {
+    (*connected)
+        ->CallAsync(kEcho, Bytes(std::string(4 << 20, 'x')), {.timeout = absl::Seconds(1)},
+                    [&](absl::StatusOr<Bytes> answer) {
+                      absl::MutexLock lock(&mutex);
+                      ends.push_back(answer.status());
+                    });
+  }
+  {
+    absl::MutexLock lock(&mutex);
+    const auto all = [&] { return ends.size() == kCalls; };
+    ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all), kPatience));
+    for (const absl::Status& end : ends) {
+      EXPECT_THAT(end, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(kEcho)));
+    }
+    EXPECT_THAT(ends.back(),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("bytes waited for the connection")));
+  }
+}
+
+TEST(ClientStreamTest, MessagesOfAllSizesTravelTogether) {
+  auto server =
+      StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(call->request()); }));
+  auto channel = Connect(*server);
+  std::mt19937 random(5);
+  const std::string pattern = Pattern(5 << 20);
+  constexpr int kCalls = 150;
+  std::atomic<int> right{0};
+  std::atomic<int> over{0};
+  absl::Notification all;
+  for (int i = 0; i < kCalls; ++i) {
+    const size_t size = i % 3 == 0 ? random() % (5 << 20) : random() % 5000;
+    const size_t offset = random() % (pattern.size() - size);
+    const absl::string_view sent = absl::string_view(pattern).substr(offset, size);
+    channel->CallAsync(kEcho, Bytes(std::string(sent)), {.timeout = kPatience},
+                       [&, sent](absl::StatusOr<Bytes> answer) {
+                         if (answer.ok() && answer->Flatten() == sent) ++right;
+                         if (++over == kCalls) all.Notify();
+                       });
+  }
+  ASSERT_TRUE(all.WaitForNotificationWithTimeout(2 * kPatience));
+  EXPECT_EQ(right, kCalls);
+}
+
+// One connection that sends as fast as it can takes turns with another, message by message.
+TEST(ClientStreamTest, ABusyConnectionDoesNotStarveAnother) {
+  auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(Bytes()); }),
+                            {.threads = 1});
+  auto busy = Connect(*server);
+  auto quiet = Connect(*server);
+  TANDEM_ASSERT_OK(quiet->Call(kEcho, Bytes(), {}));
+  constexpr int kInFlight = 256;
+  const auto rows = std::make_shared<std::string>(256 << 10, 'x');
+  std::atomic<bool> stop{false};
+  std::atomic<int> pushed{0};
+  // A pointer of their own: the answers that come while the channel goes still look at it.
+  std::function<void()> push = [&, channel = busy.get()] {
+    channel->CallAsync(kEcho, Bytes(Slice(rows, rows->data(), rows->size())), {},
+                       [&](absl::StatusOr<Bytes> answer) {
+                         ++pushed;
+                         if (answer.ok() && !stop) push();
+                       });
+  };
+  for (int i = 0; i < kInFlight; ++i) push();
+  constexpr int kPings = 40;
+  const int before = pushed;
+  for (int i = 0; i < kPings; ++i) TANDEM_ASSERT_OK(quiet->Call(kEcho, Bytes(), {}));
+  const int meanwhile = pushed - before;
+  stop = true;
+  busy.reset();
+  // Behind all that the other has sent it would be kInFlight each time.
+  EXPECT_LT(meanwhile / kPings, kInFlight / 2);
+}
+
+TEST(ClientStreamTest, BlockingAndOtherCallsShareAChannel) {
+  auto server = StartServer(PlainEchoService());
+  auto channel = Connect(*server);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 300; ++i) {
+        const std::string text = "\x0a\x03" + absl::StrCat(100 + t);
+        const absl::StatusOr<Bytes> answer = channel->Call(kEcho, Bytes(text), {.timeout = kPatience});
+        if (!answer.ok() || answer->Flatten() != text) ++wrong;
+      }
+    });
+  }
+  for (int i = 0; i < 100; ++i) {
+    absl::Notification over;
+    channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience}, [&](absl::StatusOr<Bytes> answer) {
+      if (!answer.ok()) ++wrong;
+      over.Notify();
+    });
+    ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+  }
+  for (std::thread& thread : threads) thread.join();
+  // One thread alone, which comes to receive for itself, then none.
+  for (int i = 0; i < 200; ++i) {
+    const absl::StatusOr<Bytes> answer = channel->Call(kEcho, Bytes(), {.timeout = kPatience});
+    if (!answer.ok()) ++wrong;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace tandem::rpc

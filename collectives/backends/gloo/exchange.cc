@@ -106,6 +106,11 @@ absl::StatusOr<char*> Exchange::FrameBegins(int p, const Frame& frame) {
     return EarlyRoom(&peer);
   }
   const int phase = frame.phase;
+  // Who sends it does not know yet that this operation has failed here, and shall find out why: a connection
+  // that closed now would come before the reason.
+  if (failure_.kind != Failure::Kind::kNone && phase <= 1 && frame.bytes <= kChunkBytes) {
+    return EarlyRoom(&peer);
+  }
   if (!running_ || frame.id != round_ || !peer.agreed || phase > 1) {
     return absl::InvalidArgumentError("it sent data that nobody awaits");
   }

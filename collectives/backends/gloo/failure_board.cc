@@ -23,7 +23,6 @@ absl::optional<absl::Status> Parse(const std::string& text) {
 }  // namespace
 
 void FailureBoard::Record(const absl::Status& reason) {
-  // The store may have died with the rank that is missed: do not wait for it twice.
   if (!reachable_) return;
   (void)store_.Set(absl::StrCat(rank_), absl::StrCat(static_cast<int>(reason.code()), " ", reason.message()));
 }

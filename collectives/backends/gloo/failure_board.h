@@ -5,6 +5,7 @@
 // its peers see only that it is gone; here they find the reason, and tell a rank that gave up from one that
 // died.
 
+#include <atomic>
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,7 +16,8 @@
 
 namespace tandem::collectives::gloo_tcp {
 
-// For one thread at a time. `store` is borrowed. Keys: "failed/<rank>".
+// `store` is borrowed. Any thread may call, at any time: a thread that looks for the others' reasons does not
+// keep another from leaving its own, for which the others may be looking. Keys: "failed/<rank>".
 class FailureBoard {
  public:
   FailureBoard(Store* store, int rank) : store_(store, "failed"), rank_(rank) {}
@@ -32,7 +34,8 @@ class FailureBoard {
  private:
   PrefixStore store_;
   const int rank_;
-  bool reachable_ = true;
+  // The store may have died with the rank that is missed: nobody waits for it twice.
+  std::atomic<bool> reachable_{true};
 };
 
 }  // namespace tandem::collectives::gloo_tcp

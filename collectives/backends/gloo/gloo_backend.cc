@@ -150,8 +150,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
   Scratch scratch_;
   std::unique_ptr<Links> links_;
 
-  absl::Mutex board_mutex_;
-  FailureBoard board_ ABSL_GUARDED_BY(board_mutex_);
+  FailureBoard board_;
   mutable absl::Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
 };
@@ -193,14 +192,12 @@ absl::Status GlooBackend::Explain(const Operation& operation, const Exchange::Fa
 
 absl::Status GlooBackend::ExplainLost(const std::string& where, absl::Span<const int> ranks,
                                       const std::string& detail) {
-  absl::MutexLock lock(&board_mutex_);
   if (absl::optional<FailureBoard::Found> found = board_.Find(ranks, kGrace)) return found->reason;
   return absl::UnavailableError(
       absl::StrCat(where, ": the connection to ", NameRanks(ranks), " was lost: killed? (", detail, ")"));
 }
 
 std::vector<int> GlooBackend::WithoutThoseWhoWait(std::vector<int> ranks, const absl::Status& note) {
-  absl::MutexLock lock(&board_mutex_);
   board_.Record(note);
   const absl::Time until = absl::Now() + kGrace;
   std::vector<int> silent;
@@ -220,14 +217,9 @@ absl::Status GlooBackend::Break(const absl::Status& reason, const absl::Status& 
     why = broken_;
   }
   exchange_.Stop();
-  auto record = [&]() {
-    if (!first) return;
-    absl::MutexLock lock(&board_mutex_);
-    board_.Record(note);
-  };
-  if (!close_first) record();
+  if (first && !close_first) board_.Record(note);
   if (links_ != nullptr) links_->Close();  // in every thread: none returns before memory is left alone
-  if (close_first) record();
+  if (first && close_first) board_.Record(note);
   point_to_point_.Fail(why);
   return why;
 }

@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "google/protobuf/message_lite.h"
+#include "rpc/epoch/caller.h"
 #include "rpc/pieces.h"
 
 namespace tandem::rpc {
@@ -88,10 +89,13 @@ struct ChannelOptions {
   // All calls share one stream, which spares most of a call's cost; false: each is a gRPC call of its own, as
   // they are with a server that does not know the stream.
   bool stream = true;
+  // Who this process is, said to the server with each connection. One whose job has gone on, or that has not, refuses
+  // its calls by name (rpc/epoch/epoch_gate.h). A process that moves to another round connects anew.
+  Caller caller = {};
 };
 
 // A gRPC channel to "host:port" or "unix:/path". Connects lazily; returns at once. InvalidArgument for a
-// malformed target.
+// malformed target, or a caller with too long a name.
 absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
                                                      const ChannelOptions& options = {});
 

@@ -28,13 +28,14 @@ const Handler* FindHandler(const std::vector<Service>& services, absl::string_vi
 class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<LoopbackAttempt> {
  public:
   LoopbackAttempt(const std::vector<Service>& services, const std::string& method, const Bytes& request,
-                  absl::Time deadline, Fault fault, TimerQueue* timers)
+                  absl::Time deadline, Fault fault, TimerQueue* timers, std::shared_ptr<const Caller> caller)
       : services_(services),
         method_(method),
         request_(request),
         deadline_(deadline),
         fault_(std::move(fault)),
-        timers_(timers) {}
+        timers_(timers),
+        caller_(std::move(caller)) {}
 
   void Start(Channel::Done done) override;
 
@@ -94,6 +95,7 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
   const absl::Time deadline_;
   const Fault fault_;
   TimerQueue* const timers_;
+  const std::shared_ptr<const Caller> caller_;
 
   CancelHook cancel_hooks_[2];
   mutable absl::Mutex mutex_;
@@ -118,6 +120,7 @@ class LoopbackServerCall : public ServerCall {
 
   const Bytes& request() const override { return attempt_->request_; }
   const std::string& peer() const override { return peer_; }
+  const Caller& caller() const override { return *attempt_->caller_; }
   absl::Time deadline() const override { return attempt_->deadline_; }
   bool IsCancelled() const override { return attempt_->over() || absl::Now() > attempt_->deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
@@ -169,16 +172,19 @@ void LoopbackAttempt::RunHandler() {
 class LoopbackTransport : public Transport {
  public:
   LoopbackTransport(std::shared_ptr<const std::vector<Service>> services, FaultInjector injector,
-                    TimerQueue* timers)
-      : services_(std::move(services)), injector_(std::move(injector)), timers_(timers) {}
+                    TimerQueue* timers, Caller caller)
+      : services_(std::move(services)),
+        injector_(std::move(injector)),
+        timers_(timers),
+        caller_(std::make_shared<const Caller>(std::move(caller))) {}
 
   std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
                                       int failures) override {
     Fault fault;
     const int64_t index = attempts_.fetch_add(1);
     if (injector_) fault = injector_(method, index);
-    return std::make_shared<LoopbackAttempt>(*services_, method, request, deadline, std::move(fault),
-                                             timers_);
+    return std::make_shared<LoopbackAttempt>(*services_, method, request, deadline, std::move(fault), timers_,
+                                             caller_);
   }
   absl::string_view name() const override { return "loopback"; }
 
@@ -186,16 +192,18 @@ class LoopbackTransport : public Transport {
   const std::shared_ptr<const std::vector<Service>> services_;
   const FaultInjector injector_;
   TimerQueue* const timers_;
+  const std::shared_ptr<const Caller> caller_;
   std::atomic<int64_t> attempts_{0};
 };
 
 }  // namespace
 
 std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
-                                         FaultInjector injector, const BackoffOptions& backoff) {
+                                         FaultInjector injector, const BackoffOptions& backoff,
+                                         Caller caller) {
   auto timers = std::make_unique<TimerQueue>();
-  auto transport =
-      std::make_unique<LoopbackTransport>(std::move(services), std::move(injector), timers.get());
+  auto transport = std::make_unique<LoopbackTransport>(std::move(services), std::move(injector), timers.get(),
+                                                       std::move(caller));
   return MakeRetryingChannel("loopback", std::move(transport), std::move(timers),
                              std::numeric_limits<size_t>::max(), backoff);
 }

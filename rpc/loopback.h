@@ -36,10 +36,10 @@ using FaultInjector = std::function<Fault(absl::string_view method, int64_t call
 
 // The services are shared: what their handlers capture must outlive the channel. Answers are delivered on a
 // thread of the channel's own, as gRPC would. Deadlines and idempotent retries behave as over gRPC; retries
-// wait as `backoff` says.
+// wait as `backoff` says. `caller` is who calls, for services behind an EpochGate.
 std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
                                          FaultInjector injector = nullptr,
-                                         const BackoffOptions& backoff = {});
+                                         const BackoffOptions& backoff = {}, Caller caller = {});
 
 }  // namespace tandem::rpc
 

@@ -42,7 +42,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     return absl::InvalidArgumentError(
         absl::StrCat("ServerOptions::transport is \"", options.transport, "\"; expected auto or grpc"));
   }
-  for (Service& service : services) service = Traced(std::move(service));
+  for (Service& service : services) {
+    if (options.gate != nullptr) service = Gated(std::move(service), options.gate);
+    service = Traced(std::move(service));
+  }
   if (options.transport == "grpc") {
     services.push_back(shm::OfferService(nullptr, "the server is told to serve gRPC only"));
     return StartGrpcServer(options, std::move(services));

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "rpc/epoch/epoch_gate.h"
 #include "rpc/service.h"
 
 namespace tandem::rpc {
@@ -31,6 +32,8 @@ struct ServerOptions {
   size_t max_unsent_answer_bytes = size_t{64} << 20;
   // Requests that are unanswered: more are refused with ResourceExhausted, unless there is but one.
   size_t max_held_request_bytes = size_t{1} << 30;
+  // Which callers are served; nullptr: all. (Health and reflection are.)
+  std::shared_ptr<EpochGate> gate = nullptr;
 };
 
 // Thread-safe. Owned by whoever started it; the destructor shuts down within 5 seconds.

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/bytes.h"
 #include "google/protobuf/message_lite.h"
+#include "rpc/epoch/caller.h"
 #include "rpc/pieces.h"
 
 namespace tandem::rpc {
@@ -27,6 +28,7 @@ class ServerCall {
   virtual ~ServerCall() = default;
   virtual const Bytes& request() const = 0;
   virtual const std::string& peer() const = 0;  // "ipv4:127.0.0.1:4711", for messages
+  virtual const Caller& caller() const;         // what the channel says of its process; nothing unless it does
   virtual absl::Time deadline() const = 0;      // InfiniteFuture when the caller set none
   virtual bool IsCancelled() const = 0;         // the caller went away or its deadline passed
   virtual void Finish(absl::StatusOr<Bytes> response) = 0;

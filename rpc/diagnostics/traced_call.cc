@@ -42,6 +42,7 @@ class TracedServerCall : public ServerCall {
 
   const Bytes& request() const override { return call_->request(); }
   const std::string& peer() const override { return call_->peer(); }
+  const Caller& caller() const override { return call_->caller(); }
   absl::Time deadline() const override { return call_->deadline(); }
   bool IsCancelled() const override { return call_->IsCancelled(); }
   void Finish(absl::StatusOr<Bytes> response) override {

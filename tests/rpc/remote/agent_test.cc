@@ -213,6 +213,7 @@ TEST_P(AgentTest, ExclusiveFunctionsRunOneAtATime) {
     EXPECT_EQ(value, i);
   }
   EXPECT_EQ(most, 1);
+  cluster.Kill(1);  // before what its function refers to
 }
 
 TEST_P(AgentTest, SingleCallsBecomeBatches) {
@@ -253,6 +254,7 @@ TEST_P(AgentTest, SingleCallsBecomeBatches) {
   // One alone is not left waiting.
   TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t alone, a.RpcSync("worker/1", kDouble, 4));
   EXPECT_EQ(alone, 8);
+  cluster.Kill(1);  // before what its function refers to
 }
 
 TEST_P(AgentTest, GracefulShutdownWaitsForTheCallsOfAll) {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "ps/server/hottest.h"
-#include "ps/server/statistics.h"
+#include "ps/server/statistics/hottest.h"
+#include "ps/server/statistics/statistics.h"
 
 namespace tandem::ps {
 namespace {

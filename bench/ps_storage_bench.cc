@@ -20,7 +20,7 @@
 #include "benchmark/benchmark.h"
 #include "ps/optimizers/optimizer.h"
 #include "ps/partition/shard_map.h"
-#include "ps/storage/arena.h"
+#include "ps/storage/rows/arena.h"
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"
 

@@ -10,7 +10,7 @@
 
 #include "base/random.h"
 #include "benchmark/benchmark.h"
-#include "ps/client/error_feedback.h"
+#include "ps/client/push/error_feedback.h"
 #include "ps/dedupe.h"
 #include "ps/wire/id_codec.h"
 #include "ps/wire/value_codec.h"

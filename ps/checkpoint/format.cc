@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "ps/partition/shard_map.h"
-#include "ps/storage/row_codec.h"
+#include "ps/storage/batch/row_codec.h"
 #include "ps/table.h"
 
 namespace tandem::ps {

@@ -10,7 +10,7 @@
 //   (*listening)->Shutdown(grace); // then: no handler runs any more
 //
 // The meaning of every call is in proto/tandem/v1/parameter_server.proto; what clocks, modes and kept pushes
-// are is told in ps/server/server_table.h. In short:
+// are is told in ps/server/table/server_table.h. In short:
 //   - a push is checked as a whole before anything of it is applied, and applied exactly once;
 //   - a pull that must wait for other workers is parked: it holds no thread, is answered by the push it waits
 //   for, or

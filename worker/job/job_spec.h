@@ -11,7 +11,7 @@
 
 #include "absl/time/time.h"
 #include "ps/client/cache/cache_options.h"
-#include "ps/client/wire_options.h"
+#include "ps/client/request/wire_options.h"
 #include "ps/table.h"
 #include "worker/data/dataset.h"
 #include "worker/models/dense_optimizer.h"

@@ -20,7 +20,7 @@
 #include "ps/initializers/initializer.h"
 #include "ps/optimizers/optimizer.h"
 #include "ps/partition/shard_map.h"
-#include "ps/storage/row_codec.h"
+#include "ps/storage/batch/row_codec.h"
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"
 #include "tests/testing/status_matchers.h"

@@ -1,0 +1,355 @@
+// Which pushes make an update in global-batch aggregation, on one server and on several.
+
+#include "ps/server/table/global_batch.h"
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ps/server/cluster.h"
+#include "tests/ps/server/driver.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::ps::testing {
+namespace {
+
+using tandem::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// --- The groups alone.
+
+TablePush PushOfWorker(uint32_t worker, uint64_t step, uint64_t update = 0) {
+  TablePush push;
+  push.worker = worker;
+  push.step = step;
+  push.place.update = update;
+  return push;
+}
+std::vector<uint64_t> Steps(const std::vector<TablePush>& pushes) {
+  std::vector<uint64_t> steps;
+  for (const TablePush& push : pushes) steps.push_back(push.step);
+  return steps;
+}
+
+TEST(GlobalBatch, PlacesAreGivenInOrderOfArrival) {
+  GlobalBatch batch;
+  batch.Reset(/*version=*/10);
+  for (const uint64_t update : {11, 11, 12, 12, 13}) {
+    EXPECT_EQ(batch.Assign(/*pulled_version=*/10, /*size=*/2, /*staleness=*/5).update, update);
+  }
+}
+
+TEST(GlobalBatch, APushIsStaleWhenItsUpdateIsTooFarFromItsPull) {
+  GlobalBatch batch;
+  batch.Reset(10);
+  EXPECT_FALSE(batch.Assign(8, 1, 2).stale);  // update 11 is made at version 10
+  EXPECT_TRUE(batch.Assign(8, 1, 2).stale);   // at version 11
+  EXPECT_FALSE(batch.Assign(12, 1, 0).stale);
+  EXPECT_FALSE(batch.Assign(uint64_t{1} << 62, 1, 0).stale);  // a pull from the future
+}
+
+TEST(GlobalBatch, UpdatesAreMadeInTheirOrderWhenComplete) {
+  GlobalBatch batch;
+  batch.Reset(0);
+  batch.Add(PushOfWorker(1, 30, 2));
+  batch.Add(PushOfWorker(0, 31, 2));
+  EXPECT_FALSE(batch.TakeNext(2).has_value());  // update 1 comes first
+  batch.Add(PushOfWorker(1, 10, 1));
+  EXPECT_FALSE(batch.TakeNext(2).has_value());
+  batch.Add(PushOfWorker(0, 11, 1));
+  EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(11, 10));  // worker 0 first
+  EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(31, 30));
+  EXPECT_FALSE(batch.TakeNext(2).has_value());
+  EXPECT_EQ(batch.pushes(), 0);
+}
+
+TEST(GlobalBatch, PushesWithoutAPlaceAreAnUpdateOfTheirOwnOrRideAlong) {
+  GlobalBatch batch;
+  batch.Start(6);  // what server 0 counts is not known
+  batch.Add(PushOfWorker(0, 1));
+  EXPECT_FALSE(batch.TakeNext(2).has_value());
+  batch.Add(PushOfWorker(1, 1));
+  EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(1, 1));
+  batch.Add(PushOfWorker(0, 2));
+  batch.Add(PushOfWorker(0, 3, 7));
+  EXPECT_FALSE(batch.TakeNext(2).has_value());  // it does not take the place of another's push
+  batch.Add(PushOfWorker(1, 3, 7));
+  EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(2, 3, 3));
+  batch.Add(PushOfWorker(1, 4, 7));  // its update has passed
+  batch.Add(PushOfWorker(0, 5, 8));
+  batch.Add(PushOfWorker(1, 5, 8));
+  EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(5, 4, 5));
+}
+
+TEST(GlobalBatch, APushThatNeverComesIsNotWaitedForForever) {
+  GlobalBatch batch;
+  batch.Reset(0);
+  batch.Add(PushOfWorker(0, 0, 1));
+  uint64_t step = 0;
+  while (batch.pushes() < 2 * GlobalBatch::kMaxUpdates) {
+    ASSERT_FALSE(batch.TakeNext(2).has_value());
+    ++step;
+    batch.Add(PushOfWorker(step % 2, step, 2 + (step - 1) / 2));
+  }
+  EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(0));
+  EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(2, 1));
+}
+
+// --- On servers. Plain SGD with learning rate 1 from zeros: a row is minus the sum of its gradients.
+
+v1::TableConfig SumTable(uint32_t workers, v1::UpdateMode mode) {
+  v1::TableConfig config = TestTable("user", 1, workers, mode, Sgd(1.0f));
+  *config.mutable_initializer() = Zeros();
+  return config;
+}
+PushOf One(float gradient, uint64_t version = 0) {
+  return {.table = "user", .dim = 1, .ids = {42}, .gradients = {gradient}, .pulled_version = version};
+}
+float Read(Driver& driver) {
+  absl::StatusOr<Rows> rows = driver.Pull(0, 0, {{"user", {42}}}, /*read_only=*/true);
+  return rows.ok() ? rows->slices[0][0] : NAN;
+}
+v1::TableStatistics StatisticsOf(Driver& driver) { return driver.Table("user").statistics(); }
+
+TEST(Gba, AnUpdateIsMadeOfAGlobalBatchWhoeverSentIt) {
+  Driver driver;
+  TANDEM_ASSERT_OK(driver.CreateTable(SumTable(3, Gba(4))));
+  TANDEM_ASSERT_OK(driver.Pull(0, 100, {{"user", {42}}}));  // never waits
+  TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = 7, .sequence = 1}, {One(1)}));
+  TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = 3, .sequence = 2}, {One(2)}));
+  EXPECT_EQ(Read(driver), 0.0f);
+  EXPECT_EQ(StatisticsOf(driver).kept_pushes(), 2);
+  TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 0}, {One(4)}));
+  EXPECT_EQ(Read(driver), -7.0f);
+  EXPECT_EQ(StatisticsOf(driver).version(), 1);
+  EXPECT_EQ(StatisticsOf(driver).kept_pushes(), 0);
+  EXPECT_EQ(StatisticsOf(driver).kept_bytes(), 0);
+}
+
+TEST(Gba, GradientsAreAddedInTheOrderOfWorkerAndStep) {
+  const std::pair<uint32_t, uint64_t> tags[] = {{0, 5}, {1, 2}, {1, 9}};
+  const float gradients[] = {1e8f, 1.0f, -1e8f};  // in this order the 1 is lost
+  std::vector<int> order = {0, 1, 2};
+  do {
+    Driver driver;
+    TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Gba(4, 3))));
+    TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {42}}}));
+    uint64_t sequence = 0;
+    for (const int i : order) {
+      TANDEM_ASSERT_OK(driver.Push({.worker = tags[i].first, .step = tags[i].second, .sequence = ++sequence},
+                                   {One(gradients[i])}));
+    }
+    EXPECT_EQ(Read(driver), 0.0f);
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(Gba, StalePushesAreLeftOutButCount) {
+  Driver driver;
+  TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Gba(1, 2))));
+  TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {42}}}));
+  for (uint64_t step = 0; step < 4; ++step) {
+    TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = step}, {One(1, step / 2)}));
+  }
+  EXPECT_EQ(StatisticsOf(driver).version(), 2);
+  absl::StatusOr<v1::PushResponse> old = driver.Push({.worker = 1, .step = 0}, {One(100, /*version=*/0)});
+  TANDEM_ASSERT_OK(old);
+  ASSERT_EQ(old->places_size(), 1) << old->DebugString();
+  EXPECT_EQ(old->places(0).update(), 3);
+  EXPECT_TRUE(old->places(0).stale());
+  TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = 1}, {One(10, 1)}));
+  EXPECT_EQ(Read(driver), -14.0f);
+  const v1::TableStatistics statistics = StatisticsOf(driver);
+  EXPECT_EQ(statistics.version(), 3);
+  EXPECT_EQ(statistics.stale_pushes(), 1);
+  EXPECT_EQ(statistics.staleness_max(), 2);
+  EXPECT_EQ(statistics.pushed_rows(), 5);
+  // An update of nothing but stale pushes is one, too.
+  for (uint64_t step = 2; step < 4; ++step) {
+    TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = step}, {One(100, 0)}));
+  }
+  EXPECT_EQ(Read(driver), -14.0f);
+  EXPECT_EQ(StatisticsOf(driver).version(), 4);
+}
+
+TEST(Gba, ARepeatedPushHearsItsPlaceAgain) {
+  Driver driver;
+  TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Gba(1, 2))));
+  absl::StatusOr<v1::PushResponse> first = driver.Push({.worker = 1, .step = 5}, {One(1)});
+  absl::StatusOr<v1::PushResponse> again = driver.Push({.worker = 1, .step = 5}, {One(1)});
+  TANDEM_ASSERT_OK(again);
+  EXPECT_TRUE(again->duplicate());
+  ASSERT_EQ(again->places_size(), 1);
+  EXPECT_EQ(again->places(0).update(), first->places(0).update());
+  EXPECT_EQ(StatisticsOf(driver).kept_pushes(), 1);
+}
+
+TEST(Gba, WhatIsKeptIsAppliedOnDemandAndByACheckpoint) {
+  tandem::testing::TempDir dir;
+  Driver driver;
+  TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Gba(4, 3))));
+  TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {42}}}));
+  TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 0}, {One(1)}));
+  v1::SetUpdateModeRequest flush;
+  flush.set_table("user");
+  TANDEM_ASSERT_OK(driver.Call<v1::SetUpdateModeResponse>("SetUpdateMode", flush).status());
+  EXPECT_EQ(Read(driver), -1.0f);
+  EXPECT_EQ(driver.Table("user").config().update_mode().kind(), v1::UpdateMode::GBA);
+  TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 1}, {One(2)}));
+  TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = 0}, {One(4)}));
+  TANDEM_ASSERT_OK(driver.Save(dir.path()).status());
+  EXPECT_EQ(Read(driver), -7.0f);
+  EXPECT_EQ(StatisticsOf(driver).version(), 2);
+  // The next update is a whole one.
+  TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 2}, {One(8)}));
+  EXPECT_EQ(Read(driver), -7.0f);
+  TANDEM_ASSERT_OK(driver.SetUpdateMode("user", Async()));
+  EXPECT_EQ(Read(driver), -15.0f);
+}
+
+TEST(Gba, WhatAnUpdateKeepsIsBoundedByMemory) {
+  Driver driver({.max_parked_bytes = 1000});
+  TANDEM_ASSERT_OK(driver.CreateTable(SumTable(1, Gba(4, 100))));
+  const std::vector<uint64_t> ids(20, 42);  // 240 bytes a push
+  const std::vector<float> gradients(20, 1.0f);
+  absl::Status refused;
+  for (uint64_t step = 0; step < 10 && refused.ok(); ++step) {
+    refused = driver.Push({.step = step}, {{"user", 1, ids, gradients}}).status();
+  }
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1000")));
+}
+
+TEST(Gba, AllServersGroupAlikeThoughPushesReachThemInAnyOrder) {
+  constexpr uint32_t kServers = 3, kWorkers = 3;
+  constexpr uint64_t kSteps = 40, kSize = 4;
+  std::mt19937_64 random(5);
+  Cluster cluster(kServers);
+  // Adagrad: which gradients were added up before they were squared shows in the rows.
+  const v1::TableConfig config = TestTable("user", 1, kWorkers, Gba(3, kSize), Adagrad(0.1f, 0.1f));
+  TANDEM_ASSERT_OK(cluster.CreateTable(config));
+  // One id that each server holds.
+  const ShardMap map = ShardMap::Even(kServers, kDefaultBuckets);
+  std::vector<uint64_t> id(kServers);
+  for (uint32_t s = 0; s < kServers; ++s) {
+    while (map.OwnerOf(id[s]) != s) ++id[s];
+    TANDEM_ASSERT_OK(cluster.server(s).Pull(0, 0, {{"user", {id[s]}}}));
+  }
+  struct Sent {
+    PushTag tag;
+    PushOf push;
+  };
+  std::vector<std::vector<Sent>> under_way(kServers);  // to servers other than 0
+  std::vector<std::vector<float>> by_update(kServers);
+  uint64_t stale = 0;
+  const auto deliver = [&](uint32_t s, size_t i) {
+    const Sent sent = under_way[s][i];
+    under_way[s].erase(under_way[s].begin() + i);
+    TANDEM_ASSERT_OK(cluster.server(s).Push(sent.tag, {sent.push}));
+  };
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    for (uint32_t w = 0; w < kWorkers; ++w) {
+      const uint64_t version = cluster.server(0).Table("user").statistics().version();
+      const uint64_t pulled = version - std::min<uint64_t>(version, random() % 6);
+      const float gradient = static_cast<float>(random() % 1000) / 500.0f - 1.0f;
+      const PushTag tag{.worker = w, .step = step};
+      PushOf push{
+          .table = "user", .dim = 1, .ids = {id[0]}, .gradients = {gradient}, .pulled_version = pulled};
+      absl::StatusOr<v1::PushResponse> answer = cluster.server(0).Push(tag, {push});
+      TANDEM_ASSERT_OK(answer);
+      ASSERT_EQ(answer->places_size(), 1);
+      stale += answer->places(0).stale() ? 1 : 0;
+      for (uint32_t s = 1; s < kServers; ++s) {
+        push.ids = {id[s]};
+        push.pulled_version = 0;  // only server 0's counts
+        push.place = answer->places(0);
+        under_way[s].push_back({tag, push});
+        // Up to two updates arrive in any order.
+        const bool enough = under_way[s].size() >= 2 * kSize;
+        while (enough && !under_way[s].empty()) deliver(s, random() % under_way[s].size());
+      }
+    }
+  }
+  for (uint32_t s = 1; s < kServers; ++s) {
+    while (!under_way[s].empty()) deliver(s, random() % under_way[s].size());
+  }
+  EXPECT_GT(stale, 10);
+  std::vector<float> moved;
+  for (uint32_t s = 0; s < kServers; ++s) {
+    const v1::TableStatistics statistics = cluster.server(s).Table("user").statistics();
+    EXPECT_EQ(statistics.version(), kSteps * kWorkers / kSize);
+    EXPECT_EQ(statistics.stale_pushes(), stale);
+    EXPECT_EQ(statistics.kept_pushes(), 0);
+    EXPECT_EQ(statistics.pushed_rows(), kSteps * kWorkers - stale);
+  }
+  // All rows got the same gradients in the same updates: from one initial value they end as one.
+  std::vector<float> end;
+  for (uint32_t s = 0; s < kServers; ++s) {
+    Driver fresh;
+    TANDEM_ASSERT_OK(fresh.CreateTable(TestTable("user", 1, 1, Async(), Adagrad(0.1f, 0.1f))));
+    const absl::StatusOr<Rows> first = fresh.Pull(0, 0, {{"user", {id[s]}}});
+    const absl::StatusOr<Rows> last = cluster.server(s).Pull(0, 0, {{"user", {id[s]}}});
+    TANDEM_ASSERT_OK(first);
+    TANDEM_ASSERT_OK(last);
+    end.push_back(last->slices[0][0] - first->slices[0][0]);
+  }
+  EXPECT_NE(end[0], 0.0f);
+  for (uint32_t s = 1; s < kServers; ++s) EXPECT_NEAR(end[s], end[0], 1e-5);
+}
+
+// --- Every change of mode, while workers pull and push.
+
+TEST(ModeChanges, EveryTransitionUnderLoadLosesNothingAndAppliesNothingTwice) {
+  constexpr uint32_t kWorkers = 3;
+  constexpr uint64_t kSteps = 60;
+  const v1::UpdateMode modes[] = {Sync(), Bounded(3), Async(), Gba(1000), Gba(1000, 5), Gba(1, 2)};
+  for (const v1::UpdateMode& from : modes) {
+    for (const v1::UpdateMode& to : modes) {
+      SCOPED_TRACE(FormatUpdateMode(from) + " and " + FormatUpdateMode(to));
+      Driver driver;
+      TANDEM_ASSERT_OK(driver.CreateTable(SumTable(kWorkers, from)));
+      TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {42}}}));
+      absl::Mutex mutex;
+      uint64_t pushed = 0;
+      std::vector<std::thread> workers;
+      for (uint32_t w = 0; w < kWorkers; ++w) {
+        workers.emplace_back([&, w] {
+          for (uint64_t step = 0; step < kSteps; ++step) {
+            const absl::StatusOr<Rows> rows = driver.Pull(w, step, {{"user", {42, w}}});
+            TANDEM_CHECK_MSG(rows.ok(), rows.status().ToString());
+            const absl::Status done =
+                driver.Push({.worker = w, .step = step}, {One(1, rows->versions[0])}).status();
+            TANDEM_CHECK_MSG(done.ok(), done.ToString());
+            absl::MutexLock lock(&mutex);
+            ++pushed;
+          }
+        });
+      }
+      for (uint64_t change = 0; change < 6; ++change) {
+        const uint64_t when = (change + 1) * kWorkers * kSteps / 7;
+        {
+          absl::MutexLock lock(&mutex);
+          const auto enough = [&] { return pushed >= when; };
+          mutex.Await(absl::Condition(&enough));
+        }
+        TANDEM_EXPECT_OK(driver.SetUpdateMode("user", change % 2 == 0 ? to : from));
+      }
+      for (std::thread& worker : workers) worker.join();
+      TANDEM_EXPECT_OK(driver.SetUpdateMode("user", Async()));
+      const v1::TableStatistics statistics = StatisticsOf(driver);
+      EXPECT_EQ(Read(driver),
+                -static_cast<float>(kWorkers * kSteps) + static_cast<float>(statistics.stale_pushes()));
+      EXPECT_EQ(statistics.pushed_rows() + statistics.stale_pushes(), kWorkers * kSteps);
+      EXPECT_EQ(statistics.pushes(), kWorkers * kSteps);
+      EXPECT_EQ(statistics.kept_pushes(), 0);
+      EXPECT_EQ(statistics.kept_bytes(), 0);
+      EXPECT_EQ(driver.server().parked_calls(), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::ps::testing

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_H_
-#define TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_ENGINE_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_ENGINE_H_
 
 // The one thread of this process that calls MPI, so that MPI_THREAD_SERIALIZED is enough for any number of
 // groups. Everything it does for them is non-blocking: no group waits for another.
@@ -80,4 +80,4 @@ class Engine {
 
 }  // namespace tandem::collectives::mpi
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_ENGINE_H_

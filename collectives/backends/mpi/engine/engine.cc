@@ -1,4 +1,4 @@
-#include "collectives/backends/mpi/engine.h"
+#include "collectives/backends/mpi/engine/engine.h"
 
 #include <mpi.h>
 #include <sys/prctl.h>

@@ -1,4 +1,4 @@
-#include "collectives/backends/mpi/packing.h"
+#include "collectives/backends/mpi/operations/packing.h"
 
 #include <cstring>
 

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_POINT_TO_POINT_H_
-#define TANDEM_COLLECTIVES_BACKENDS_MPI_POINT_TO_POINT_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_POINT_TO_POINT_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_POINT_TO_POINT_H_
 
 // Tagged messages between two ranks of a group.
 //
@@ -20,8 +20,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collectives/backend.h"
-#include "collectives/backends/mpi/communicator.h"
-#include "collectives/backends/mpi/engine.h"
+#include "collectives/backends/mpi/engine/communicator.h"
+#include "collectives/backends/mpi/engine/engine.h"
 
 namespace tandem::collectives::mpi {
 
@@ -66,4 +66,4 @@ class PointToPoint {
 
 }  // namespace tandem::collectives::mpi
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_POINT_TO_POINT_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_POINT_TO_POINT_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_MONITOR_H_
-#define TANDEM_COLLECTIVES_BACKENDS_MPI_MONITOR_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_MONITOR_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_MONITOR_H_
 
 // What a group's calling threads and the engine's thread share: whether the group is broken, who has come,
 // and a bell that rings when anything has changed.
@@ -72,4 +72,4 @@ class Monitor {
 
 }  // namespace tandem::collectives::mpi
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_MONITOR_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_MONITOR_H_

@@ -1,4 +1,4 @@
-#include "collectives/backends/mpi/point_to_point.h"
+#include "collectives/backends/mpi/operations/point_to_point.h"
 
 #include <mpi.h>
 

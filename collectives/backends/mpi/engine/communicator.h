@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_COMMUNICATOR_H_
-#define TANDEM_COLLECTIVES_BACKENDS_MPI_COMMUNICATOR_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_COMMUNICATOR_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_COMMUNICATOR_H_
 
 // The communicators of one group, and the notes that its ranks send each other beside their operations.
 
@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/backend.h"
-#include "collectives/backends/mpi/engine.h"
-#include "collectives/backends/mpi/monitor.h"
+#include "collectives/backends/mpi/engine/engine.h"
+#include "collectives/backends/mpi/engine/monitor.h"
 
 namespace tandem::collectives::mpi {
 
@@ -54,4 +54,4 @@ class NoteReader {
 
 }  // namespace tandem::collectives::mpi
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_COMMUNICATOR_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_COMMUNICATOR_H_

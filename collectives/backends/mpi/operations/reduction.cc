@@ -1,4 +1,4 @@
-#include "collectives/backends/mpi/reduction.h"
+#include "collectives/backends/mpi/operations/reduction.h"
 
 #include <mpi.h>
 

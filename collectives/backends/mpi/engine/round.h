@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_ROUND_H_
-#define TANDEM_COLLECTIVES_BACKENDS_MPI_ROUND_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_ROUND_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_ROUND_H_
 
 // One non-blocking collective of MPI, begun and tested by the engine's thread, awaited by another.
 //
@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/backends/mpi/engine.h"
-#include "collectives/backends/mpi/monitor.h"
+#include "collectives/backends/mpi/engine/engine.h"
+#include "collectives/backends/mpi/engine/monitor.h"
 
 namespace tandem::collectives::mpi {
 
@@ -35,4 +35,4 @@ std::shared_ptr<Round> StartRound(Engine* engine, std::shared_ptr<Monitor> monit
 
 }  // namespace tandem::collectives::mpi
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_ROUND_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_ROUND_H_

@@ -1,4 +1,4 @@
-#include "collectives/backends/mpi/communicator.h"
+#include "collectives/backends/mpi/engine/communicator.h"
 
 #include <mpi.h>
 

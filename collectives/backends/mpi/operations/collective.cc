@@ -1,4 +1,4 @@
-#include "collectives/backends/mpi/collective.h"
+#include "collectives/backends/mpi/operations/collective.h"
 
 #include <mpi.h>
 
@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "collectives/backends/mpi/packing.h"
-#include "collectives/backends/mpi/reduction.h"
-#include "collectives/backends/mpi/round.h"
+#include "collectives/backends/mpi/engine/round.h"
+#include "collectives/backends/mpi/operations/packing.h"
+#include "collectives/backends/mpi/operations/reduction.h"
 #include "collectives/backends/shape.h"
 
 namespace tandem::collectives::mpi {

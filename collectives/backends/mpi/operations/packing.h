@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_PACKING_H_
-#define TANDEM_COLLECTIVES_BACKENDS_MPI_PACKING_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_PACKING_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_PACKING_H_
 
 // Between the caller's elements and those that MPI is given. Pure functions.
 
@@ -20,4 +20,4 @@ void Unpack(const Operation& operation, void* from, size_t n, int world_size, vo
 
 }  // namespace tandem::collectives::mpi
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_PACKING_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_PACKING_H_

@@ -1,4 +1,4 @@
-#include "collectives/backends/mpi/round.h"
+#include "collectives/backends/mpi/engine/round.h"
 
 #include <mpi.h>
 

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_COLLECTIVE_H_
-#define TANDEM_COLLECTIVES_BACKENDS_MPI_COLLECTIVE_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_COLLECTIVE_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_COLLECTIVE_H_
 
 // A collective as rounds of MPI's non-blocking ones over memory of our own.
 //
@@ -22,10 +22,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/backends/mpi/communicator.h"
-#include "collectives/backends/mpi/engine.h"
-#include "collectives/backends/mpi/monitor.h"
-#include "collectives/backends/mpi/round.h"
+#include "collectives/backends/mpi/engine/communicator.h"
+#include "collectives/backends/mpi/engine/engine.h"
+#include "collectives/backends/mpi/engine/monitor.h"
+#include "collectives/backends/mpi/engine/round.h"
 #include "collectives/operation.h"
 
 namespace tandem::collectives::mpi {
@@ -75,4 +75,4 @@ class Collectives {
 
 }  // namespace tandem::collectives::mpi
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_COLLECTIVE_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_OPERATIONS_COLLECTIVE_H_

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "cli/bench/bench_flags.h"
 #include "cli/bench/group_contestant.h"
-#include "cli/bench/measure.h"
+#include "cli/bench/method/bench_flags.h"
+#include "cli/bench/method/measure.h"
 #include "cli/bench/rank_processes.h"
 #include "cli/commands.h"
 #include "collectives/environment.h"

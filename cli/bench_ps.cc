@@ -17,8 +17,8 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "cli/bench/ps/group_process.h"
-#include "cli/bench/ps/ps_flags.h"
-#include "cli/bench/ps/ps_report.h"
+#include "cli/bench/ps/method/ps_flags.h"
+#include "cli/bench/ps/method/ps_report.h"
 #include "cli/bench/rank_processes.h"
 #include "cli/commands.h"
 

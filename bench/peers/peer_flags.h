@@ -7,8 +7,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
-#include "cli/bench/bench_flags.h"
-#include "cli/bench/measure.h"
+#include "cli/bench/method/bench_flags.h"
+#include "cli/bench/method/measure.h"
 
 namespace tandem::bench {
 

@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "cli/bench/measure.h"
-#include "cli/bench/ps/cpu_seconds.h"
-#include "cli/bench/ps/id_batches.h"
-#include "cli/bench/ps/ps_flags.h"
-#include "cli/bench/ps/ps_report.h"
+#include "cli/bench/method/measure.h"
+#include "cli/bench/ps/method/cpu_seconds.h"
+#include "cli/bench/ps/method/id_batches.h"
+#include "cli/bench/ps/method/ps_flags.h"
+#include "cli/bench/ps/method/ps_report.h"
 
 namespace tandem::bench {
 namespace {

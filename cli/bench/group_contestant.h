@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "cli/bench/measure.h"
+#include "cli/bench/method/measure.h"
 #include "collectives/operation.h"
 #include "collectives/process_group.h"
 

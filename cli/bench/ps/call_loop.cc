@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "cli/bench/ps/cpu_seconds.h"
+#include "cli/bench/ps/method/cpu_seconds.h"
 
 namespace tandem::cli {
 

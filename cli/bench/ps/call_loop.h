@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cli/bench/ps/ps_case.h"
-#include "cli/bench/ps/row_model.h"
+#include "cli/bench/ps/method/ps_case.h"
+#include "cli/bench/ps/table/row_model.h"
 #include "ps/client/client.h"
 
 namespace tandem::cli {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "cli/bench/ps/group_worker.h"
-#include "cli/bench/ps/in_process.h"
+#include "cli/bench/ps/table/in_process.h"
 #include "ps/server/parameter_server.h"
 #include "rpc/channel.h"
 #include "rpc/connect.h"

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/bench/ps/bench_peers.h"
-#include "cli/bench/ps/ps_case.h"
+#include "cli/bench/ps/method/ps_case.h"
 #include "ps/client/client.h"
 
 namespace tandem::cli {

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "cli/bench/ps/cpu_seconds.h"
-#include "cli/bench/ps/id_batches.h"
-#include "cli/bench/ps/ps_report.h"
+#include "cli/bench/ps/method/cpu_seconds.h"
+#include "cli/bench/ps/method/id_batches.h"
+#include "cli/bench/ps/method/ps_report.h"
 
 namespace tandem::cli {
 namespace {

@@ -15,8 +15,8 @@
 #include "cli/bench/ps/bench_peers.h"
 #include "cli/bench/ps/call_loop.h"
 #include "cli/bench/ps/group_process.h"
-#include "cli/bench/ps/ps_case.h"
-#include "cli/bench/ps/row_model.h"
+#include "cli/bench/ps/method/ps_case.h"
+#include "cli/bench/ps/table/row_model.h"
 #include "ps/client/client.h"
 
 namespace tandem::cli {

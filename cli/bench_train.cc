@@ -24,9 +24,9 @@
 #include "ps/table.h"
 #include "worker/data/generated/synthetic.h"
 #include "worker/models/nn/gemm.h"
-#include "worker/trainer/hybrid_trainer.h"
 #include "worker/trainer/job_plan.h"
-#include "worker/trainer/report_json.h"
+#include "worker/trainer/report/report_json.h"
+#include "worker/trainer/step/hybrid_trainer.h"
 
 namespace tandem::cli {
 namespace {

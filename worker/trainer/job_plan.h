@@ -7,12 +7,12 @@
 
 #include "absl/status/statusor.h"
 #include "ps/client/cache/cache_options.h"
-#include "ps/client/wire_options.h"
+#include "ps/client/request/wire_options.h"
 #include "tandem/v1/parameter_server.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/job/job_spec.h"
 #include "worker/models/model.h"
-#include "worker/trainer/lookup.h"
+#include "worker/trainer/lookup/lookup.h"
 
 namespace tandem::worker {
 

@@ -25,11 +25,11 @@
 #include "worker/models/dense_optimizer.h"
 #include "worker/models/lr_schedule.h"
 #include "worker/models/nn/gemm.h"
-#include "worker/trainer/hybrid_trainer.h"
 #include "worker/trainer/job_plan.h"
 #include "worker/trainer/model_checkpoint.h"
-#include "worker/trainer/progress.h"
-#include "worker/trainer/training_scalars.h"
+#include "worker/trainer/report/progress.h"
+#include "worker/trainer/report/training_scalars.h"
+#include "worker/trainer/step/hybrid_trainer.h"
 
 namespace tandem::worker {
 namespace {

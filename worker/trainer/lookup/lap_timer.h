@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_LAP_TIMER_H_
-#define TANDEM_WORKER_TRAINER_LAP_TIMER_H_
+#ifndef TANDEM_WORKER_TRAINER_LOOKUP_LAP_TIMER_H_
+#define TANDEM_WORKER_TRAINER_LOOKUP_LAP_TIMER_H_
 
 #include <cstdint>
 
@@ -29,4 +29,4 @@ class LapTimer {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_LAP_TIMER_H_
+#endif  // TANDEM_WORKER_TRAINER_LOOKUP_LAP_TIMER_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_LOOKUP_PIPELINE_H_
-#define TANDEM_WORKER_TRAINER_LOOKUP_PIPELINE_H_
+#ifndef TANDEM_WORKER_TRAINER_LOOKUP_LOOKUP_PIPELINE_H_
+#define TANDEM_WORKER_TRAINER_LOOKUP_LOOKUP_PIPELINE_H_
 
 // Lookups that run ahead: a thread reads batches, deduplicates their ids and pulls their rows while the
 // trainer computes on earlier ones. A budget of permits, taken at the lookup and given back when the batch's
@@ -20,7 +20,7 @@
 #include "ps/client/client.h"
 #include "worker/data/batch.h"
 #include "worker/data/dataset.h"
-#include "worker/trainer/lookup.h"
+#include "worker/trainer/lookup/lookup.h"
 
 namespace tandem::worker {
 
@@ -114,4 +114,4 @@ class LookupPipeline {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_LOOKUP_PIPELINE_H_
+#endif  // TANDEM_WORKER_TRAINER_LOOKUP_LOOKUP_PIPELINE_H_

@@ -1,4 +1,4 @@
-#include "worker/trainer/progress.h"
+#include "worker/trainer/report/progress.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "worker/trainer/report.h"
+#include "worker/trainer/report/report.h"
 
 #include <fstream>
 #include <sstream>

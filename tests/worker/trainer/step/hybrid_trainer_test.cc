@@ -1,4 +1,4 @@
-#include "worker/trainer/hybrid_trainer.h"
+#include "worker/trainer/step/hybrid_trainer.h"
 
 #include <memory>
 #include <string>

@@ -1,12 +1,12 @@
-#include "worker/trainer/hybrid_trainer.h"
+#include "worker/trainer/step/hybrid_trainer.h"
 
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "worker/models/loss.h"
-#include "worker/trainer/lap_timer.h"
-#include "worker/trainer/trace_kinds.h"
+#include "worker/trainer/lookup/lap_timer.h"
+#include "worker/trainer/lookup/trace_kinds.h"
 
 namespace tandem::worker {
 

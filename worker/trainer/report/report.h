@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_REPORT_H_
-#define TANDEM_WORKER_TRAINER_REPORT_H_
+#ifndef TANDEM_WORKER_TRAINER_REPORT_REPORT_H_
+#define TANDEM_WORKER_TRAINER_REPORT_REPORT_H_
 
 // What a run has to say for itself: the final table on the screen and the same figures as JSON.
 
@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "ps/client/cache/cache_options.h"
-#include "ps/client/error_feedback.h"
+#include "ps/client/push/error_feedback.h"
 #include "tandem/v1/parameter_server.pb.h"
-#include "worker/trainer/hybrid_trainer.h"
+#include "worker/trainer/step/hybrid_trainer.h"
 
 namespace tandem::worker {
 
@@ -90,4 +90,4 @@ absl::Status WriteReport(const RunReport& report, const std::string& path);
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_REPORT_H_
+#endif  // TANDEM_WORKER_TRAINER_REPORT_REPORT_H_

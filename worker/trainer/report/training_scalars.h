@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_TRAINING_SCALARS_H_
-#define TANDEM_WORKER_TRAINER_TRAINING_SCALARS_H_
+#ifndef TANDEM_WORKER_TRAINER_REPORT_TRAINING_SCALARS_H_
+#define TANDEM_WORKER_TRAINER_REPORT_TRAINING_SCALARS_H_
 
 // What a training run writes for TensorBoard: DIR/worker-<rank> by each worker and, by rank 0, DIR/ps-<index>
 // of what it asks the servers. docs/profiling.md lists the tags. Private to the folder.
@@ -16,8 +16,8 @@
 #include "base/clock.h"
 #include "ps/client/client.h"
 #include "worker/tensorboard/tensorboard_writer.h"
-#include "worker/trainer/hybrid_trainer.h"
-#include "worker/trainer/report.h"
+#include "worker/trainer/report/report.h"
+#include "worker/trainer/step/hybrid_trainer.h"
 
 namespace tandem::worker {
 
@@ -60,4 +60,4 @@ class TrainingScalars {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_TRAINING_SCALARS_H_
+#endif  // TANDEM_WORKER_TRAINER_REPORT_TRAINING_SCALARS_H_

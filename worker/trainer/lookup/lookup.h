@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_LOOKUP_H_
-#define TANDEM_WORKER_TRAINER_LOOKUP_H_
+#ifndef TANDEM_WORKER_TRAINER_LOOKUP_LOOKUP_H_
+#define TANDEM_WORKER_TRAINER_LOOKUP_LOOKUP_H_
 
 // One batch's embedding rows: which ids to ask for, how rows become the model's input, how the model's
 // gradients become the rows' gradients.
@@ -102,4 +102,4 @@ class Lookup {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_LOOKUP_H_
+#endif  // TANDEM_WORKER_TRAINER_LOOKUP_LOOKUP_H_

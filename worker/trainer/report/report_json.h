@@ -1,12 +1,12 @@
-#ifndef TANDEM_WORKER_TRAINER_REPORT_JSON_H_
-#define TANDEM_WORKER_TRAINER_REPORT_JSON_H_
+#ifndef TANDEM_WORKER_TRAINER_REPORT_REPORT_JSON_H_
+#define TANDEM_WORKER_TRAINER_REPORT_REPORT_JSON_H_
 
 // Apart from report.h, so that only those who write JSON pay for its header.
 
 #include <cstdint>
 
 #include "nlohmann/json.hpp"
-#include "worker/trainer/hybrid_trainer.h"
+#include "worker/trainer/step/hybrid_trainer.h"
 
 namespace tandem::worker {
 
@@ -16,4 +16,4 @@ nlohmann::ordered_json StagesToJson(const StageTimes& times, uint64_t steps);
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_REPORT_JSON_H_
+#endif  // TANDEM_WORKER_TRAINER_REPORT_REPORT_JSON_H_

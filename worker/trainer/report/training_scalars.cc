@@ -1,4 +1,4 @@
-#include "worker/trainer/training_scalars.h"
+#include "worker/trainer/report/training_scalars.h"
 
 #include <algorithm>
 #include <numeric>

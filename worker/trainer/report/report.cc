@@ -1,4 +1,4 @@
-#include "worker/trainer/report.h"
+#include "worker/trainer/report/report.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "ps/table.h"
-#include "worker/trainer/report_json.h"
+#include "worker/trainer/report/report_json.h"
 
 namespace tandem::worker {
 namespace {

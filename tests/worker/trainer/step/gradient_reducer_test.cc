@@ -1,4 +1,4 @@
-#include "worker/trainer/gradient_reducer.h"
+#include "worker/trainer/step/gradient_reducer.h"
 
 #include <memory>
 #include <utility>

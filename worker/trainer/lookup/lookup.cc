@@ -1,4 +1,4 @@
-#include "worker/trainer/lookup.h"
+#include "worker/trainer/lookup/lookup.h"
 
 #include <algorithm>
 #include <cstring>

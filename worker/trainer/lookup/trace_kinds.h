@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_TRACE_KINDS_H_
-#define TANDEM_WORKER_TRAINER_TRACE_KINDS_H_
+#ifndef TANDEM_WORKER_TRAINER_LOOKUP_TRACE_KINDS_H_
+#define TANDEM_WORKER_TRAINER_LOOKUP_TRACE_KINDS_H_
 
 // What a training step consists of, in traces (base/trace/trace.h). `tandem trace` counts gather, forward,
 // backward and optimizer as computation.
@@ -24,4 +24,4 @@ inline constexpr trace::Kind kTraceSendPush{"send push", "train", {"step"}};
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_TRACE_KINDS_H_
+#endif  // TANDEM_WORKER_TRAINER_LOOKUP_TRACE_KINDS_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_HYBRID_TRAINER_H_
-#define TANDEM_WORKER_TRAINER_HYBRID_TRAINER_H_
+#ifndef TANDEM_WORKER_TRAINER_STEP_HYBRID_TRAINER_H_
+#define TANDEM_WORKER_TRAINER_STEP_HYBRID_TRAINER_H_
 
 // Hybrid parallelism, one worker's part of it: embedding rows are pulled from and pushed to parameter
 // servers, ahead of and behind the computation; the dense network is kept equal on all workers by all-reduce,
@@ -18,8 +18,8 @@
 #include "worker/data/metrics.h"
 #include "worker/models/dense_optimizer.h"
 #include "worker/models/model.h"
-#include "worker/trainer/gradient_reducer.h"
-#include "worker/trainer/lookup_pipeline.h"
+#include "worker/trainer/lookup/lookup_pipeline.h"
+#include "worker/trainer/step/gradient_reducer.h"
 
 namespace tandem::worker {
 
@@ -94,4 +94,4 @@ class HybridTrainer {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_HYBRID_TRAINER_H_
+#endif  // TANDEM_WORKER_TRAINER_STEP_HYBRID_TRAINER_H_

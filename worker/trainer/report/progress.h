@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_PROGRESS_H_
-#define TANDEM_WORKER_TRAINER_PROGRESS_H_
+#ifndef TANDEM_WORKER_TRAINER_REPORT_PROGRESS_H_
+#define TANDEM_WORKER_TRAINER_REPORT_PROGRESS_H_
 
 // The line that tells a person how training goes.
 
@@ -54,4 +54,4 @@ class Progress {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_PROGRESS_H_
+#endif  // TANDEM_WORKER_TRAINER_REPORT_PROGRESS_H_

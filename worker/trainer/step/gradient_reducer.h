@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_TRAINER_GRADIENT_REDUCER_H_
-#define TANDEM_WORKER_TRAINER_GRADIENT_REDUCER_H_
+#ifndef TANDEM_WORKER_TRAINER_STEP_GRADIENT_REDUCER_H_
+#define TANDEM_WORKER_TRAINER_STEP_GRADIENT_REDUCER_H_
 
 // Sums dense gradients over all workers while the backward pass still computes earlier layers.
 
@@ -44,4 +44,4 @@ class GradientReducer {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_TRAINER_GRADIENT_REDUCER_H_
+#endif  // TANDEM_WORKER_TRAINER_STEP_GRADIENT_REDUCER_H_

@@ -1,9 +1,9 @@
-#include "worker/trainer/lookup_pipeline.h"
+#include "worker/trainer/lookup/lookup_pipeline.h"
 
 #include <utility>
 
-#include "worker/trainer/lap_timer.h"
-#include "worker/trainer/trace_kinds.h"
+#include "worker/trainer/lookup/lap_timer.h"
+#include "worker/trainer/lookup/trace_kinds.h"
 
 namespace tandem::worker {
 LookupPipeline::LookupPipeline(ps::Client* client, const LookupPlan* plan, BatchReader* reader,

@@ -250,8 +250,11 @@ TEST(StreamTest, RequestsThatHandlersKeepAreBounded) {
   };
   for (int i = 0; i < 5; ++i) call();
   ASSERT_TRUE(await(2));
-  for (const absl::Status& end : ends) {
-    EXPECT_THAT(end, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_held_request_bytes")));
+  {
+    absl::MutexLock lock(&mutex);
+    for (const absl::Status& end : ends) {
+      EXPECT_THAT(end, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_held_request_bytes")));
+    }
   }
   for (int i = 0; i < 3; ++i) {
     auto parked = lot.Take();

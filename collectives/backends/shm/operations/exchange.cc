@@ -1,4 +1,4 @@
-#include "collectives/backends/shm/exchange.h"
+#include "collectives/backends/shm/operations/exchange.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "collectives/backends/shm/copy.h"
+#include "collectives/backends/shm/operations/copy.h"
 #include "collectives/ranks.h"
 
 namespace tandem::collectives::shm {

@@ -1,4 +1,4 @@
-#include "collectives/backends/shm/failure_board.h"
+#include "collectives/backends/shm/segment/failure_board.h"
 
 #include <sched.h>
 

@@ -1,4 +1,4 @@
-#include "collectives/backends/shm/point_to_point.h"
+#include "collectives/backends/shm/operations/point_to_point.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/segment/segment.h"
 
 #include <algorithm>
 #include <map>

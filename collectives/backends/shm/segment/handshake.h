@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_HANDSHAKE_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_HANDSHAKE_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_HANDSHAKE_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_HANDSHAKE_H_
 
 // How the ranks of a group come to share one segment. Rank 0 makes it and listens on a unix socket of a
 // random abstract name (it vanishes with its process, however that ends), published through the store with a
@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "base/ipc/descriptor.h"
 #include "collectives/backend.h"
-#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/segment/segment.h"
 
 namespace tandem::collectives::shm {
 
@@ -42,4 +42,4 @@ absl::StatusOr<Meeting> Meet(const BackendOptions& options);
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_HANDSHAKE_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_HANDSHAKE_H_

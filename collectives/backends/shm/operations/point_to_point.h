@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_POINT_TO_POINT_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_POINT_TO_POINT_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_POINT_TO_POINT_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_POINT_TO_POINT_H_
 
 // Messages between two ranks, through a ring of bytes for each ordered pair. A message is a header and its
 // payload, streamed: it may be larger than the ring. Whoever waits moves what can be moved, for all
@@ -23,9 +23,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "collectives/backend.h"
-#include "collectives/backends/shm/failure_board.h"
-#include "collectives/backends/shm/segment.h"
-#include "collectives/backends/shm/wait.h"
+#include "collectives/backends/shm/segment/failure_board.h"
+#include "collectives/backends/shm/segment/segment.h"
+#include "collectives/backends/shm/segment/wait.h"
 
 namespace tandem::collectives::shm {
 
@@ -137,4 +137,4 @@ class PointToPoint {
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_POINT_TO_POINT_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_POINT_TO_POINT_H_

@@ -1,4 +1,4 @@
-#include "collectives/backends/shm/handshake.h"
+#include "collectives/backends/shm/segment/handshake.h"
 
 #include <poll.h>
 #include <sys/socket.h>

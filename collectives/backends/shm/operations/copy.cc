@@ -1,6 +1,6 @@
-#include "collectives/backends/shm/copy.h"
+#include "collectives/backends/shm/operations/copy.h"
 
-#include "collectives/backends/shm/wait.h"
+#include "collectives/backends/shm/segment/wait.h"
 
 namespace tandem::collectives::shm {
 namespace {

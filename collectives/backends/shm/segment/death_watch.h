@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_DEATH_WATCH_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_DEATH_WATCH_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_DEATH_WATCH_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_DEATH_WATCH_H_
 
 // Notices that the process of another rank has ended, however it ended, and fails the group, which wakes all
 // waits.
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/backends/shm/failure_board.h"
-#include "collectives/backends/shm/handshake.h"
-#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/segment/failure_board.h"
+#include "collectives/backends/shm/segment/handshake.h"
+#include "collectives/backends/shm/segment/segment.h"
 
 namespace tandem::collectives::shm {
 
@@ -47,4 +47,4 @@ class DeathWatch {
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_DEATH_WATCH_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_DEATH_WATCH_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_COPY_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_COPY_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_COPY_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_COPY_H_
 
 // Copies that do or do not leave the destination in the cache, and which of them suits shared memory.
 
@@ -75,4 +75,4 @@ class LaneWriter {
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_COPY_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_COPY_H_

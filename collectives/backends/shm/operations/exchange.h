@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_EXCHANGE_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_EXCHANGE_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_EXCHANGE_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_EXCHANGE_H_
 
 // The collectives of one rank: when something may be read or overwritten.
 //
@@ -22,11 +22,11 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "collectives/backends/shm/copy.h"
-#include "collectives/backends/shm/failure_board.h"
-#include "collectives/backends/shm/parts.h"
-#include "collectives/backends/shm/segment.h"
-#include "collectives/backends/shm/wait.h"
+#include "collectives/backends/shm/operations/copy.h"
+#include "collectives/backends/shm/operations/parts.h"
+#include "collectives/backends/shm/segment/failure_board.h"
+#include "collectives/backends/shm/segment/segment.h"
+#include "collectives/backends/shm/segment/wait.h"
 
 namespace tandem::collectives::shm {
 
@@ -94,4 +94,4 @@ class Exchange {
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_EXCHANGE_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_EXCHANGE_H_

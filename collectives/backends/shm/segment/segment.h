@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_SEGMENT_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_SEGMENT_H_
 
 // The memory that the ranks of a group share, and its layout:
 //
@@ -25,7 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "base/ipc/descriptor.h"
 #include "base/ipc/memory_file.h"
-#include "collectives/backends/shm/wait.h"
+#include "collectives/backends/shm/segment/wait.h"
 #include "collectives/operation.h"
 
 namespace tandem::collectives::shm {
@@ -151,4 +151,4 @@ std::shared_ptr<Segment> FindInThisProcess(absl::string_view key);  // nullptr: 
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_SEGMENT_H_

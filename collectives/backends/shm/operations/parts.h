@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_PARTS_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_PARTS_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_PARTS_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_PARTS_H_
 
 // What each collective copies or reduces, apart from when: a rank packs what others need of it into its slot
 // of shared memory, and unpacks what it needs from theirs. Large ones do it block by block.
@@ -7,7 +7,7 @@
 #include <cstddef>
 
 #include "absl/types/span.h"
-#include "collectives/backends/shm/copy.h"
+#include "collectives/backends/shm/operations/copy.h"
 #include "collectives/operation.h"
 #include "collectives/reduce/reduce.h"
 
@@ -54,4 +54,4 @@ void Unpack(const Operation& operation, const Place& place, const Plan& plan, si
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_PARTS_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_OPERATIONS_PARTS_H_

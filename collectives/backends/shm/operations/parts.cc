@@ -1,10 +1,10 @@
-#include "collectives/backends/shm/parts.h"
+#include "collectives/backends/shm/operations/parts.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "collectives/backends/shm/copy.h"
-#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/operations/copy.h"
+#include "collectives/backends/shm/segment/segment.h"
 
 namespace tandem::collectives::shm {
 namespace {

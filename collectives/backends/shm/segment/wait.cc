@@ -1,4 +1,4 @@
-#include "collectives/backends/shm/wait.h"
+#include "collectives/backends/shm/segment/wait.h"
 
 #include <sched.h>
 

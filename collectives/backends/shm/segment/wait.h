@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_WAIT_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_WAIT_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_WAIT_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_WAIT_H_
 
 // Waiting for a word that another process writes: spin a short while, then give the processor away, then
 // sleep in the kernel. The writer makes a system call only when somebody sleeps.
@@ -134,4 +134,4 @@ class Waiter {
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_WAIT_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_WAIT_H_

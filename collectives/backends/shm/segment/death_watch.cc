@@ -1,4 +1,4 @@
-#include "collectives/backends/shm/death_watch.h"
+#include "collectives/backends/shm/segment/death_watch.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

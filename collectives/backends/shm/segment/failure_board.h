@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_FAILURE_BOARD_H_
-#define TANDEM_COLLECTIVES_BACKENDS_SHM_FAILURE_BOARD_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_FAILURE_BOARD_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_FAILURE_BOARD_H_
 
 // The first failure of a group, in shared memory, so that all ranks end with the same words.
 
@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/segment/segment.h"
 
 namespace tandem::collectives::shm {
 
@@ -40,4 +40,4 @@ class FailureBoard {
 
 }  // namespace tandem::collectives::shm
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_FAILURE_BOARD_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_SEGMENT_FAILURE_BOARD_H_

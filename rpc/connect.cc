@@ -29,7 +29,8 @@ absl::StatusOr<std::unique_ptr<Channel>> Connect(const std::string& target, cons
       shm::AutoTransportOptions{.only_shm = choice == "shm",
                                 .host = options.host.empty() ? ipc::HostIdentity() : options.host,
                                 .offer_timeout = options.offer_timeout,
-                                .max_message_bytes = options.channel.max_message_bytes});
+                                .max_message_bytes = options.channel.max_message_bytes,
+                                .caller = options.channel.caller.ToBytes()});
   TANDEM_RETURN_IF_ERROR(transport->Connect());
   return MakeRetryingChannel(target, std::move(transport), std::make_unique<TimerQueue>(),
                              options.channel.max_message_bytes, {}, options.channel.max_outstanding_bytes);

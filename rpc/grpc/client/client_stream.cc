@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "rpc/grpc/core/caller_metadata.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/grpc/core/grpc_status.h"
 
@@ -30,13 +31,14 @@ absl::Status CallStatus(const grpc::Status& status) {
 
 }  // namespace
 
-void ClientStream::Open(grpc::GenericStub* stub) {
+void ClientStream::Open(grpc::GenericStub* stub, const std::string& caller) {
   {
     absl::MutexLock lock(&mutex_);
     self_ = shared_from_this();
     operations_ = 1;
   }
   context_.emplace();
+  AddCaller(caller, &*context_);
   // The headers go with the first frame: gRPC uses the same memory to send both, one after the other.
   context_->set_initial_metadata_corked(true);
   stream_ = stub->PrepareCall(&*context_, kStreamMethod, loop_->queue());

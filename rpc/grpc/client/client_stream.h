@@ -54,8 +54,8 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
   ClientStream(CompletionLoop* loop, size_t max_message_bytes, absl::AnyInvocable<void() &&> on_over)
       : loop_(loop), max_message_bytes_(max_message_bytes), on_over_(std::move(on_over)) {}
 
-  // Once, before anything else; a call must follow.
-  void Open(grpc::GenericStub* stub);
+  // Once, before anything else; a call must follow. `caller`: Caller::ToBytes.
+  void Open(grpc::GenericStub* stub, const std::string& caller);
 
   // Sends a call; its number, or 0 when the stream has ended and took nothing. The call is told
   // DeadlineExceeded at `deadline`.

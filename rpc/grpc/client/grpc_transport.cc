@@ -21,6 +21,7 @@
 #include "rpc/address.h"
 #include "rpc/channel.h"
 #include "rpc/grpc/client/client_stream.h"
+#include "rpc/grpc/core/caller_metadata.h"
 #include "rpc/grpc/core/completion_loop.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/grpc/core/grpc_library.h"
@@ -92,6 +93,7 @@ class GrpcTransport : public Transport {
         target_(target),
         unix_(unix),
         max_message_bytes_(options.max_message_bytes),
+        caller_(options.caller.ToBytes()),
         loop_(std::make_shared<CompletionLoop>(std::make_unique<grpc::CompletionQueue>())),
         no_stream_(!options.stream) {
     loop_->Start();
@@ -140,7 +142,7 @@ class GrpcTransport : public Transport {
         absl::MutexLock lock(&mutex_);
         --streams_;
       });
-      stream_->Open(&stub_);
+      stream_->Open(&stub_, caller_);
     }
     return stream_;
   }
@@ -161,6 +163,7 @@ class GrpcTransport : public Transport {
   grpc::GenericStub* stub() { return &stub_; }
   CompletionLoop* loop() { return loop_.get(); }
   size_t max_message_bytes() const { return max_message_bytes_; }
+  const std::string& caller() const { return caller_; }
 
  private:
   std::shared_ptr<grpc::Channel> channel_;
@@ -168,6 +171,7 @@ class GrpcTransport : public Transport {
   const std::string target_;
   const bool unix_;
   const size_t max_message_bytes_;
+  const std::string caller_;  // as it travels
   const std::shared_ptr<CompletionLoop> loop_;
 
   absl::Mutex mutex_;
@@ -215,6 +219,7 @@ void GrpcAttempt::StartUnary() {
   Unary& unary = unary_.emplace();
   unary.attempt = shared_from_this();
   unary.context.set_deadline(absl::ToChronoTime(deadline_));
+  AddCaller(transport_->caller(), &unary.context);
   if (cancelled_) unary.context.TryCancel();
   unary.reader = transport_->stub()->PrepareUnaryCall(&unary.context, method_, ToByteBuffer(request_),
                                                       transport_->loop()->queue());
@@ -314,6 +319,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& 
     return absl::InvalidArgumentError(
         absl::StrCat("bad target \"", target, "\": port 0 is for servers only; name the port to connect to"));
   }
+  TANDEM_RETURN_IF_ERROR(CheckCaller(options.caller));
   KeepGrpcLibrary();
   // "dns:///" keeps gRPC from taking the host for a URI scheme; it also takes IP addresses as they are.
   const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);

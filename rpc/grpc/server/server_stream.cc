@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "grpcpp/impl/rpc_service_method.h"
+#include "rpc/grpc/core/caller_metadata.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 
 namespace tandem::rpc {
@@ -56,6 +57,7 @@ class ServerStream::Call : public ServerCall {
 
   const Bytes& request() const override { return request_; }
   const std::string& peer() const override { return stream_->peer_; }
+  const Caller& caller() const override { return stream_->caller_; }
   absl::Time deadline() const override { return deadline_; }
   bool IsCancelled() const override { return cancel_hook_.cancelled() || absl::Now() > deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
@@ -175,6 +177,7 @@ void ServerStream::OnAccepted(bool ok) {
   }
   service_->Accept(loop_, queue_);
   peer_ = rpc_->context.peer();
+  caller_ = CallerOf(rpc_->context);
   mutex_.Lock();
   accepted_ = true;
   ++operations_;  // until OnDone

@@ -130,6 +130,7 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   grpc::ServerCompletionQueue* const queue_;
   std::optional<Rpc> rpc_;  // while operations_ > 0
   std::string peer_;
+  Caller caller_;  // of all its calls
 
   // Of the loop's thread.
   grpc::ByteBuffer incoming_;

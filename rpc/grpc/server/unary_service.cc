@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/impl/rpc_service_method.h"
 #include "rpc/cancel_hook.h"
+#include "rpc/grpc/core/caller_metadata.h"
 #include "rpc/grpc/core/completion_loop.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/grpc/core/grpc_status.h"
@@ -116,6 +117,7 @@ class UnaryRpc::Call : public ServerCall {
         path_(std::move(path)),
         request_(std::move(request)),
         peer_(rpc_->rpc_->context.peer()),
+        caller_(CallerOf(rpc_->rpc_->context)),
         deadline_(FromGrpcDeadline(rpc_->rpc_->context.deadline())) {}
 
   ~Call() override {
@@ -125,6 +127,7 @@ class UnaryRpc::Call : public ServerCall {
 
   const Bytes& request() const override { return request_; }
   const std::string& peer() const override { return peer_; }
+  const Caller& caller() const override { return caller_; }
   absl::Time deadline() const override { return deadline_; }
   bool IsCancelled() const override { return rpc_->cancel_hook_.cancelled() || absl::Now() > deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
@@ -139,6 +142,7 @@ class UnaryRpc::Call : public ServerCall {
   const std::string path_;
   const Bytes request_;
   const std::string peer_;
+  const Caller caller_;
   const absl::Time deadline_;
   std::atomic<bool> finished_{false};
 };

@@ -102,8 +102,8 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> AutoTransport::TryConnect() {
     return absl::FailedPreconditionError("the server's offer does not parse");
   }
   if (!offer.refusal().empty()) return absl::FailedPreconditionError(offer.refusal());
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Link> link,
-                          Dial(offer.socket(), offer.secret(), deadline, options_.max_message_bytes));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Link> link, Dial(offer.socket(), offer.secret(), deadline,
+                                                           options_.max_message_bytes, options_.caller));
   return ClientConnection::Start(std::move(link));
 }
 

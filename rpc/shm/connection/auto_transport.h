@@ -22,6 +22,7 @@ struct AutoTransportOptions {
   std::string host;       // of this process, see ipc::HostIdentity
   absl::Duration offer_timeout = absl::Seconds(5);
   size_t max_message_bytes = size_t{1} << 30;
+  std::string caller = "";  // Caller::ToBytes
 };
 
 // Thread-safe.

@@ -25,6 +25,8 @@ constexpr absl::Duration kGuestPatience = absl::Seconds(5);
 struct HelloPacket {  // client to server
   uint64_t magic = kMagic;
   char secret[32] = {};
+  uint32_t caller_bytes = 0;
+  char caller[kMaxCallerBytes] = {};
 };
 struct WelcomePacket {  // server to client, with the descriptor
   uint64_t magic = kMagic;
@@ -49,12 +51,16 @@ bool SameSecret(const char* a, const std::string& b, size_t size) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std::string& secret,
-                                           absl::Time deadline, size_t max_message_bytes) {
+                                           absl::Time deadline, size_t max_message_bytes,
+                                           const std::string& caller) {
   HelloPacket hello;
   if (secret.size() != sizeof(hello.secret)) {
     return absl::FailedPreconditionError("the server's offer of shared memory has no secret");
   }
   std::memcpy(hello.secret, secret.data(), sizeof(hello.secret));
+  TANDEM_CHECK(caller.size() <= sizeof(hello.caller));  // CheckCaller
+  hello.caller_bytes = static_cast<uint32_t>(caller.size());
+  std::memcpy(hello.caller, caller.data(), caller.size());
   absl::StatusOr<ipc::Descriptor> connection = ipc::ConnectAbstract(socket);
   if (!connection.ok()) {
     return absl::FailedPreconditionError(
@@ -99,7 +105,7 @@ absl::StatusOr<std::unique_ptr<Doorman>> Doorman::Open(const Geometry& geometry,
   return doorman;
 }
 
-bool Doorman::Wait(int stop, absl::AnyInvocable<void(std::shared_ptr<Link>)>& take) {
+bool Doorman::Wait(int stop, TakeLink& take) {
   std::vector<pollfd> polled = {{stop, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
   absl::Time first = absl::InfiniteFuture();
   for (const Guest& guest : guests_) {
@@ -112,7 +118,10 @@ bool Doorman::Wait(int stop, absl::AnyInvocable<void(std::shared_ptr<Link>)>& ta
   const absl::Time now = absl::Now();
   for (size_t i = guests_.size(); i-- > 0;) {
     if (polled[i + 2].revents != 0) {
-      if (std::shared_ptr<Link> link = Welcome(std::move(guests_[i].socket))) take(std::move(link));
+      Caller caller;
+      if (std::shared_ptr<Link> link = Welcome(std::move(guests_[i].socket), &caller)) {
+        take(std::move(link), std::move(caller));
+      }
     } else if (now < guests_[i].deadline) {
       continue;
     }
@@ -130,12 +139,14 @@ bool Doorman::Wait(int stop, absl::AnyInvocable<void(std::shared_ptr<Link>)>& ta
 }
 
 // nullptr for a stranger, who is shown out.
-std::shared_ptr<Link> Doorman::Welcome(ipc::Descriptor socket) {
+std::shared_ptr<Link> Doorman::Welcome(ipc::Descriptor socket, Caller* caller) {
   HelloPacket hello;
   if (!ipc::ReceivePacket(socket.get(), &hello, sizeof(hello)) || hello.magic != kMagic ||
       !SameSecret(hello.secret, secret_, sizeof(hello.secret))) {
     return nullptr;
   }
+  *caller = hello.caller_bytes > sizeof(hello.caller) ? Caller{.epoch = -1}
+                                                      : Caller::FromBytes({hello.caller, hello.caller_bytes});
   absl::StatusOr<std::unique_ptr<ipc::MemoryFile>> memory =
       ipc::MemoryFile::Create("tandem-rpc", geometry_.total_bytes);
   if (!memory.ok()) {

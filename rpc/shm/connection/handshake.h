@@ -14,15 +14,21 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ipc/descriptor.h"
+#include "rpc/epoch/caller.h"
 #include "rpc/shm/link/link.h"
 
 namespace tandem::rpc::shm {
 
-// The client's part. Blocks until the server has answered, at most until `deadline`. FailedPrecondition: the
-// socket cannot be reached from here, the kernel refuses the memory, or another version runs there;
-// DeadlineExceeded; Unavailable: the server closed the connection.
+// The client's part. `caller`: Caller::ToBytes, at most kMaxCallerBytes. Blocks until the server has
+// answered, at most until `deadline`. FailedPrecondition: the socket cannot be reached from here, the kernel
+// refuses the memory, or another version runs there; DeadlineExceeded; Unavailable: the server closed the
+// connection.
 absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std::string& secret,
-                                           absl::Time deadline, size_t max_message_bytes);
+                                           absl::Time deadline, size_t max_message_bytes,
+                                           const std::string& caller = "");
+
+// Whom the server has shared memory with, and what it says of itself.
+using TakeLink = absl::AnyInvocable<void(std::shared_ptr<Link>, Caller)>;
 
 // The server's part. Used by one thread, but for socket_name() and secret().
 class Doorman {
@@ -36,7 +42,7 @@ class Doorman {
 
   // Waits until somebody comes or `stop`, a descriptor, is readable: false then. Connections that came about
   // go to `take`.
-  bool Wait(int stop, absl::AnyInvocable<void(std::shared_ptr<Link>)>& take);
+  bool Wait(int stop, TakeLink& take);
 
  private:
   struct Guest {
@@ -44,7 +50,7 @@ class Doorman {
     absl::Time deadline;  // shows the secret until then, or goes
   };
   Doorman(const Geometry& geometry, size_t max_message_bytes);
-  std::shared_ptr<Link> Welcome(ipc::Descriptor socket);
+  std::shared_ptr<Link> Welcome(ipc::Descriptor socket, Caller* caller);
 
   const Geometry geometry_;
   const size_t max_message_bytes_;

@@ -40,6 +40,7 @@ class ShmServerCall : public ServerCall {
 
   const Bytes& request() const override { return request_.body; }
   const std::string& peer() const override { return peer_; }
+  const Caller& caller() const override { return connection_->caller_; }
   absl::Time deadline() const override {
     return request_.deadline_ns == kNoDeadline ? absl::InfiniteFuture()
                                                : absl::FromUnixNanos(request_.deadline_ns);

@@ -39,9 +39,13 @@ class ShmServerCall;
 // Served by one thread; calls are finished from any.
 class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
  public:
-  ServerConnection(std::shared_ptr<Link> link, std::shared_ptr<const MethodTable> methods,
+  ServerConnection(std::shared_ptr<Link> link, Caller caller, std::shared_ptr<const MethodTable> methods,
                    const ServerLimits& limits, const std::atomic<bool>* refusing)
-      : link_(std::move(link)), methods_(std::move(methods)), limits_(limits), refusing_(refusing) {}
+      : link_(std::move(link)),
+        caller_(std::move(caller)),
+        methods_(std::move(methods)),
+        limits_(limits),
+        refusing_(refusing) {}
 
   // One turn: runs the handlers of requests for a short while (or one, if it takes longer) and moves the
   // queue of answers. Whether there was anything.
@@ -64,6 +68,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   void Answer(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer);
 
   const std::shared_ptr<Link> link_;
+  const Caller caller_;
   const std::shared_ptr<const MethodTable> methods_;
   const ServerLimits limits_;
   const std::atomic<bool>* const refusing_;  // the server is shutting down

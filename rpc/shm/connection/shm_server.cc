@@ -153,15 +153,16 @@ absl::StatusOr<std::unique_ptr<ShmServer>> ShmServer::Start(const ShmServerOptio
 }
 
 void ShmServer::Greet() {
-  absl::AnyInvocable<void(std::shared_ptr<Link>)> take = [this](std::shared_ptr<Link> link) {
-    Take(std::move(link));
+  TakeLink take = [this](std::shared_ptr<Link> link, Caller caller) {
+    Take(std::move(link), std::move(caller));
   };
   while (doorman_->Wait(stop_event_.get(), take)) {
   }
 }
 
-void ShmServer::Take(std::shared_ptr<Link> link) {
-  auto connection = std::make_shared<ServerConnection>(std::move(link), methods_, limits_, &refusing_);
+void ShmServer::Take(std::shared_ptr<Link> link, Caller caller) {
+  auto connection =
+      std::make_shared<ServerConnection>(std::move(link), std::move(caller), methods_, limits_, &refusing_);
   absl::MutexLock lock(&mutex_);
   const auto idlest = std::min_element(threads_.begin(), threads_.end(), [](const auto& a, const auto& b) {
     return a->connections() < b->connections();

@@ -75,7 +75,7 @@ class ShmServer {
  private:
   ShmServer(const ShmServerOptions& options, std::vector<Service> services);
   void Greet();
-  void Take(std::shared_ptr<Link> link);
+  void Take(std::shared_ptr<Link> link, Caller caller);
   size_t Unanswered() const;
 
   const ServerLimits limits_;

@@ -22,7 +22,7 @@
 
 namespace tandem::rpc::shm {
 
-inline constexpr uint64_t kMagic = 0x74616e64656d5201;  // changes with the layout of anything here
+inline constexpr uint64_t kMagic = 0x74616e64656d5202;  // changes with the layout of anything here
 inline constexpr size_t kPage = 4096;                   // payload is given out in these
 
 // How an end waits.

@@ -101,17 +101,16 @@ void ServerConnection::Begin(Message request) {
                                "the request exceeds the server's limit of ", limits_.max_message_bytes,
                                " bytes (ServerOptions::max_message_bytes)")));
   }
+  if (unanswered() >= limits_.max_calls) {
+    return Refuse(request, absl::ResourceExhaustedError(absl::StrCat("the connection has ", limits_.max_calls,
+                                                                     " calls without an answer")));
+  }
   const uint64_t id = request.call;
   auto call = std::make_shared<ShmServerCall>(shared_from_this(), std::move(request));
-  bool full, added;
+  bool added;
   {
     absl::MutexLock lock(&mutex_);
-    full = calls_.size() >= limits_.max_calls;
-    added = !full && calls_.emplace(id, call).second;
-  }
-  if (full) {
-    return call->Finish(absl::ResourceExhaustedError(
-        absl::StrCat("the connection has ", limits_.max_calls, " calls without an answer")));
+    added = calls_.emplace(id, call).second;
   }
   if (!added) {
     link_->Break(absl::DataLossError("the shared memory is damaged: two calls have one number"));
@@ -121,7 +120,7 @@ void ServerConnection::Begin(Message request) {
 }
 
 void ServerConnection::Refuse(const Message& request, const absl::Status& why) {
-  Answer(request.call, request.deadline_ns, why);
+  Reply(request.call, request.deadline_ns, why);
 }
 
 void ServerConnection::Answer(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer) {
@@ -129,6 +128,10 @@ void ServerConnection::Answer(uint64_t call, int64_t deadline_ns, absl::StatusOr
     absl::MutexLock lock(&mutex_);
     calls_.erase(call);
   }
+  Reply(call, deadline_ns, std::move(answer));
+}
+
+void ServerConnection::Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer) {
   if (answer.ok() && answer->size() > limits_.max_message_bytes) {
     answer = absl::ResourceExhaustedError(
         absl::StrCat("an answer of ", answer->size(), " bytes exceeds the server's limit of ",

@@ -1,9 +1,10 @@
 // Pulls and pushes. The first byte of an input says what it is:
 //
 //   even  the rest is a request as it comes off the wire: u8 size of the pieces, then the message;
-//   odd   a request is made of the numbers that follow, with a payload of the rest, so that the fuzzer need
-//   not
-//         find out about headers (see MakeSlice).
+//   odd   a request is made of the numbers that follow, with a payload of the rest, so that the fuzzer
+//         need not find out about headers (see MakeSlice).
+//
+// Its second bit: the transport lends memory for the answer.
 
 #include <cstdint>
 #include <string>
@@ -55,14 +56,15 @@ void MakeSlice(ByteSource& source, Slice* slice) {
 template <typename Request>
 void Run(const std::string& method, PsUnderTest& server, Input input) {
   ByteSource source(input);
-  const bool made = source.Take<uint8_t>() % 2 == 1;
+  const uint8_t form = source.Take<uint8_t>();
+  const bool made = (form & 1) != 0, lends = (form & 2) != 0;
   const size_t piece = source.Take<uint8_t>();
   Request header;
   Bytes payload;
   if (!made) {
     const std::string text = ToString(source.Rest());
     const Bytes wire = InPieces(text, piece);
-    server.Call(method, wire);
+    server.Call(method, wire, lends);
     if (!rpc::DecodeBulk(wire, &header, &payload).ok()) return;
   } else {
     header.set_worker(source.Take<uint8_t>());
@@ -77,7 +79,7 @@ void Run(const std::string& method, PsUnderTest& server, Input input) {
     header.set_epoch(1);
     header.set_sequence(server.next_sequence(header.worker()));
   }
-  server.Call(method, rpc::EncodeBulk(header, std::move(payload)));
+  server.Call(method, rpc::EncodeBulk(header, std::move(payload)), lends);
 }
 
 // One for all inputs of a process: what an input leaves behind is part of the next one's circumstances.

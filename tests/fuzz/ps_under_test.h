@@ -29,8 +29,8 @@ class PsUnderTest {
   ~PsUnderTest() { server_->Stop(); }
 
   // Calls "Pull" or "Push". A refused request has changed nothing; after an accepted one every row is finite.
-  // Returns whether it was accepted.
-  bool Call(const std::string& method, const Bytes& request);
+  // Returns whether it was accepted. `lends`: over a transport with memory for the answer.
+  bool Call(const std::string& method, const Bytes& request, bool lends);
 
   uint64_t next_sequence(uint32_t worker) const { return sequences_[worker]; }
 
@@ -42,7 +42,7 @@ class PsUnderTest {
   };
 
   void Restart();
-  absl::StatusOr<Bytes> Send(const std::string& method, Bytes request);
+  absl::StatusOr<Bytes> Send(const std::string& method, Bytes request, bool lends = false);
   std::map<std::string, Snapshot> Look();
   // Notes the ids of an accepted request, which is well-formed.
   template <typename Request>

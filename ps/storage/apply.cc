@@ -69,12 +69,12 @@ void BucketedStorage::RunBlocks(Update* update, Scratch* scratch) ABSL_NO_THREAD
     const size_t next = update->next_block.fetch_add(1, std::memory_order_relaxed);
     if (next >= update->blocks.size()) break;
     const Update::Block& block = update->blocks[next];
-    for (size_t g = block.begin; g < block.end; ++g) locks_[update->groups[g].bucket].mutex.Lock();
+    for (size_t g = block.begin; g < block.end; ++g) locks_[update->groups[g].bucket].Lock();
     {
       const PauseTimer timer(&longest_pause_ns_);
       skipped += UpdateItems(update->ItemsOf(block), now, *update, scratch);
     }
-    for (size_t g = block.begin; g < block.end; ++g) locks_[update->groups[g].bucket].mutex.Unlock();
+    for (size_t g = block.begin; g < block.end; ++g) locks_[update->groups[g].bucket].Unlock();
   }
   update->skipped.fetch_add(skipped, std::memory_order_relaxed);
 }
@@ -145,7 +145,7 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
   if (!admission_->at_pull()) refused_.fetch_add(skipped, std::memory_order_relaxed);
   if (eviction_ != nullptr && eviction_->sweeps()) {
     const uint32_t bucket = static_cast<uint32_t>(time) & bucket_mask_;
-    absl::MutexLock lock(&LockOfBucket(bucket));
+    const FairLock::Writer lock(&LockOfBucket(bucket));
     const PauseTimer timer(&longest_pause_ns_);
     EraseExpired(&buckets_[bucket], now);
   }

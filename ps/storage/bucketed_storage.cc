@@ -58,8 +58,8 @@ BucketedStorage::BucketedStorage(const v1::TableConfig& config, uint32_t num_buc
       lock_mask_(std::min(num_buckets, kLocks) - 1),
       pool_(&layout_),
       heads_(num_buckets),
-      locks_(std::make_unique<Lock[]>(lock_mask_ + 1)),
-      doors_(std::make_unique<Lock[]>(lock_mask_ + 1)),
+      locks_(std::make_unique<FairLock[]>(lock_mask_ + 1)),
+      doors_(std::make_unique<Door[]>(lock_mask_ + 1)),
       borders_(tier_ == nullptr ? nullptr : std::make_unique<Border[]>(num_buckets)) {
   for (uint32_t b = 0; tier_ != nullptr && b < num_buckets; ++b) borders_[b].left = SeenFilter(bucket_quota_);
   buckets_.reserve(num_buckets);
@@ -75,7 +75,7 @@ void BucketedStorage::CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns) {
     const uint32_t b = BucketOfHash(hash);
     if (!owns(b)) continue;
     InitialValues(id, values.data());
-    absl::MutexLock lock(&LockOfBucket(b));
+    const FairLock::Writer lock(&LockOfBucket(b));
     InitRow(AddRow(&buckets_[b], id, hash, 0), values.data());
   }
 }
@@ -84,9 +84,10 @@ StorageStatistics BucketedStorage::Statistics() const {
   StorageStatistics statistics;
   statistics.rows = num_rows_.load(std::memory_order_relaxed);
   if (bucket_quota_ != kNoQuota) statistics.budget_rows = uint64_t{bucket_quota_} * (bucket_mask_ + 1);
-  statistics.bytes = sizeof(*this) + arena_.bytes() + pool_.bytes() + 2 * (lock_mask_ + 1) * sizeof(Lock);
+  statistics.bytes =
+      sizeof(*this) + arena_.bytes() + pool_.bytes() + (lock_mask_ + 1) * (sizeof(FairLock) + sizeof(Door));
   for (uint32_t b = 0; b <= bucket_mask_; ++b) {
-    absl::ReaderMutexLock lock(&LockOfBucket(b));
+    const FairLock::Reader lock(&LockOfBucket(b));
     statistics.bytes += sizeof(RowStore) + sizeof(RowIndex::Head) + buckets_[b].own_bytes();
     if (!filters_.empty()) statistics.bytes += sizeof(filters_[b]) + filters_[b].capacity();
     if (tier_ != nullptr) {
@@ -122,7 +123,7 @@ absl::Status BucketedStorage::VisitBucket(uint32_t bucket, RowVisitor visit) {
   };
   TANDEM_RETURN_IF_ERROR(CheckWhole());
   absl::ReaderMutexLock door(&DoorOfBucket(bucket));
-  absl::ReaderMutexLock lock(&LockOfBucket(bucket));
+  const FairLock::Reader lock(&LockOfBucket(bucket));
   const RowStore& store = buckets_[bucket];
   std::vector<Found> found;
   found.reserve(store.size());
@@ -163,7 +164,7 @@ absl::Status BucketedStorage::Restore(uint64_t id, const float* floats, const Ro
   if (tier_ != nullptr) return RestoreOverTier(id, floats, history);
   const uint64_t hash = Mix64(id);
   const uint32_t b = BucketOfHash(hash);
-  absl::MutexLock lock(&LockOfBucket(b));
+  const FairLock::Writer lock(&LockOfBucket(b));
   PutRow(b, id, hash, floats, history);
   return absl::OkStatus();
 }
@@ -181,13 +182,13 @@ void BucketedStorage::PutRow(uint32_t bucket, uint64_t id, uint64_t hash, const 
 
 std::string BucketedStorage::SaveFilter(uint32_t bucket) const {
   if (filters_.empty()) return {};
-  absl::ReaderMutexLock lock(&LockOfBucket(bucket));
+  const FairLock::Reader lock(&LockOfBucket(bucket));
   return std::string(filters_[bucket].begin(), filters_[bucket].end());
 }
 
 bool BucketedStorage::RestoreFilter(uint32_t bucket, absl::string_view counters) {
   if (filters_.empty() || counters.size() != admission_->counter_bytes(bucket_mask_ + 1)) return false;
-  absl::MutexLock lock(&LockOfBucket(bucket));
+  const FairLock::Writer lock(&LockOfBucket(bucket));
   filters_[bucket].assign(counters.begin(), counters.end());
   return true;
 }
@@ -197,7 +198,7 @@ void BucketedStorage::Clear() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const uint32_t doors = tier_ == nullptr ? 0 : lock_mask_ + 1;
   for (uint32_t d = 0; d < doors; ++d) doors_[d].mutex.Lock();
   for (uint32_t b = 0; b <= bucket_mask_; ++b) {
-    absl::MutexLock lock(&LockOfBucket(b));
+    const FairLock::Writer lock(&LockOfBucket(b));
     num_rows_.fetch_sub(buckets_[b].size(), std::memory_order_relaxed);
     buckets_[b].Clear();
     if (!filters_.empty()) filters_[b] = {};

@@ -7,9 +7,11 @@
 // Locks. Bucket b belongs to lock b mod kLocks. A read locks, shared, all locks that a run of its ids needs
 // at once and then takes the ids in the order given, so that what it writes is written in sequence: with 256
 // locks taken one after the other, sorting the ids by lock and writing in that order cost as much as reading
-// the rows. A write sorts its ids by lock and takes one lock (or several small ones) at a time, so that
-// writers meet only where their rows do; several threads may share the locks of one update among them. Always
-// in ascending order, so that no two calls wait for each other.
+// the rows. When one of them is not free it does just that instead, and takes the busy ones last: else
+// it would follow a writer from lock to lock until its whole update is done, and keep writers out of all
+// locks meanwhile. A write sorts its ids by lock and takes one lock (or several small ones) at a time, so
+// that writers meet only where their rows do; several threads may share the locks of one update among them.
+// Always in ascending order, so that no two calls wait for each other.
 //
 // Rows on disk. A table with a cold tier (ps/tiers) keeps there what its byte budget has no room for; memory
 // is a cache before it. The row of an id is
@@ -53,6 +55,7 @@
 #include "ps/partition/shard_map.h"
 #include "ps/storage/batch/grouping.h"
 #include "ps/storage/batch/lookup.h"
+#include "ps/storage/fair_lock.h"
 #include "ps/storage/rows/arena.h"
 #include "ps/storage/rows/row_layout.h"
 #include "ps/storage/rows/row_pool.h"
@@ -103,7 +106,7 @@ class BucketedStorage : public TableStorage {
   // Items that are worth a locking of several locks together.
   static constexpr size_t kBatch = 256;
 
-  struct alignas(64) Lock {
+  struct alignas(64) Door {
     mutable absl::Mutex mutex;
   };
   struct Duplicate {
@@ -164,7 +167,7 @@ class BucketedStorage : public TableStorage {
   bool OutOfRange(uint64_t id) const { return dense_ && id >= dense_rows_; }
   uint32_t BucketOfHash(uint64_t hash) const { return static_cast<uint32_t>(hash >> 32) & bucket_mask_; }
   uint32_t LockOfHash(uint64_t hash) const { return static_cast<uint32_t>(hash >> 32) & lock_mask_; }
-  absl::Mutex& LockOfBucket(uint32_t bucket) const { return locks_[bucket & lock_mask_].mutex; }
+  FairLock& LockOfBucket(uint32_t bucket) const { return locks_[bucket & lock_mask_]; }
   absl::Mutex& DoorOfBucket(uint32_t bucket) const { return doors_[bucket & lock_mask_].mutex; }
 
   std::unique_ptr<Scratch> TakeScratch();
@@ -178,12 +181,18 @@ class BucketedStorage : public TableStorage {
   // Bit l: reading `ids` takes lock l.
   uint32_t LocksOf(absl::Span<const uint64_t> ids) const;
   void LockShared(uint32_t locks) const;
+  // All of them, without waiting, or none.
+  bool TryLockShared(uint32_t locks) const;
   void UnlockShared(uint32_t locks) const;
   // Calls read(rows, i) for the rows of ids [i, i + rows.size()) of the call, some at a time, under their
   // locks. `ids` are those from `first` on.
   template <class Read>
   void GatherRun(absl::Span<const uint64_t> ids, uint32_t first, std::vector<uint32_t>* missing,
                  const Read& read);
+  // The same when some of the locks are taken: one lock at a time, those that are free first.
+  template <class Read>
+  void GatherLockByLock(absl::Span<const uint64_t> ids, uint32_t first, std::vector<uint32_t>* missing,
+                        const Read& read);
   void FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                    float* out);
   // Gets memory for indexes that are about to grow, under no lock; empties `buckets`.
@@ -279,8 +288,8 @@ class BucketedStorage : public TableStorage {
   std::vector<RowIndex::Head> heads_;          // each guarded by its bucket's lock
   std::vector<RowStore> buckets_;              // each guarded by its lock
   std::vector<std::vector<uint8_t>> filters_;  // admission counters, one a bucket or none; likewise guarded
-  const std::unique_ptr<Lock[]> locks_;
-  const std::unique_ptr<Lock[]> doors_;      // as many
+  const std::unique_ptr<FairLock[]> locks_;
+  const std::unique_ptr<Door[]> doors_;      // as many
   const std::unique_ptr<Border[]> borders_;  // one a bucket, in tables with a tier
   std::atomic<uint64_t> num_rows_{0};
   std::atomic<uint64_t> clock_{0};

@@ -130,18 +130,27 @@ uint32_t BucketedStorage::LocksOf(absl::Span<const uint64_t> ids) const {
 }
 
 void BucketedStorage::LockShared(uint32_t locks) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].mutex.ReaderLock();
+  for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].ReaderLock();
+}
+
+bool BucketedStorage::TryLockShared(uint32_t locks) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (uint32_t left = locks; left != 0; left &= left - 1) {
+    if (locks_[__builtin_ctz(left)].ReaderTryLock()) continue;
+    UnlockShared(locks & ~left);
+    return false;
+  }
+  return true;
 }
 
 void BucketedStorage::UnlockShared(uint32_t locks) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].mutex.ReaderUnlock();
+  for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].ReaderUnlock();
 }
 
 template <class Read>
 void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first,
                                 std::vector<uint32_t>* missing, const Read& read) {
   const uint32_t locks = LocksOf(ids);
-  LockShared(locks);
+  if (!TryLockShared(locks)) return GatherLockByLock(ids, first, missing, read);
   const char* rows[kRun];
   size_t unread = 0, asked = 0;  // rows [unread, asked) are on their way
   const auto read_asked = [&] {
@@ -156,6 +165,52 @@ void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first,
   UnlockShared(locks);
   for (size_t i = 0; i < ids.size(); ++i) {
     if (rows[i] == nullptr) missing->push_back(first + static_cast<uint32_t>(i));
+  }
+}
+
+template <class Read>
+void BucketedStorage::GatherLockByLock(absl::Span<const uint64_t> ids, uint32_t first,
+                                       std::vector<uint32_t>* missing, const Read& read) {
+  // The ids by lock: those of lock l are [begins[l], begins[l + 1]).
+  uint64_t sorted[kRun];
+  uint16_t positions[kRun];
+  uint32_t begins[kLocks + 2] = {};
+  for (const uint64_t id : ids) ++begins[LockOfHash(Mix64(id)) + 2];
+  for (uint32_t l = 2; l < kLocks + 2; ++l) begins[l] += begins[l - 1];
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const uint32_t at = begins[LockOfHash(Mix64(ids[i])) + 1]++;
+    sorted[at] = ids[i];
+    positions[at] = static_cast<uint16_t>(i);
+  }
+  const char* rows[kRun];
+  bool found[kRun];
+  const auto read_locked = [&](uint32_t l) {
+    const size_t begin = begins[l], count = begins[l + 1] - begin;
+    FindRows(indexes(), pool_.address(), absl::MakeConstSpan(sorted + begin, count), layout_.embedding_bytes,
+             rows, [](size_t, size_t) {});
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t position = positions[begin + i];
+      found[position] = rows[i] != nullptr;
+      if (found[position]) read(absl::MakeConstSpan(rows + i, 1), first + position);
+    }
+  };
+  uint32_t busy = 0;
+  for (uint32_t l = 0; l <= lock_mask_; ++l) {
+    if (begins[l] == begins[l + 1]) continue;
+    if (!TryLockShared(uint32_t{1} << l)) {
+      busy |= uint32_t{1} << l;
+      continue;
+    }
+    read_locked(l);
+    UnlockShared(uint32_t{1} << l);
+  }
+  for (; busy != 0; busy &= busy - 1) {
+    const uint32_t l = __builtin_ctz(busy);
+    const FairLock::Reader lock(&locks_[l]);
+    read_locked(l);
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!found[i]) missing->push_back(first + static_cast<uint32_t>(i));
   }
 }
 
@@ -201,7 +256,7 @@ void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<con
   scratch->over.clear();
   pool_.Prepare(static_cast<uint32_t>(missing.size()));
   for (const Grouping::Group& group : scratch->grouping.groups()) {
-    absl::MutexLock lock(&locks_[group.bucket].mutex);
+    const FairLock::Writer lock(&locks_[group.bucket]);
     const PauseTimer timer(&longest_pause_ns_);
     for (const Grouping::Item& item :
          scratch->grouping.items().subspan(group.begin, group.end - group.begin)) {
@@ -227,12 +282,12 @@ void BucketedStorage::PrepareGrowth(std::vector<uint32_t>* buckets) {
     RowStore& store = buckets_[bucket];
     size_t bytes;
     {
-      absl::ReaderMutexLock lock(&LockOfBucket(bucket));
+      const FairLock::Reader lock(&LockOfBucket(bucket));
       bytes = store.index().WantedBytes();
     }
     if (bytes == 0) continue;
     Arena::Block memory = arena_.AllocateReady(bytes);
-    absl::MutexLock lock(&LockOfBucket(bucket));
+    const FairLock::Writer lock(&LockOfBucket(bucket));
     memory = store.index().TakeSpare(std::move(memory));
   }
   buckets->clear();

@@ -159,13 +159,13 @@ absl::Status BucketedStorage::FillFromTier(absl::Span<const uint64_t> ids, absl:
       if (Cold(*scratch, i) == nullptr) InitialValues(run[i].id, out + size_t{run[i].position} * dim_);
     }
     ForEachLockOf(run, [&](size_t begin, size_t end) {
-      absl::Mutex& mutex = locks_[LockOfHash(run[begin].hash)].mutex;
+      FairLock& lock_of_run = locks_[LockOfHash(run[begin].hash)];
       if (create) {
-        absl::MutexLock lock(&mutex);
+        const FairLock::Writer lock(&lock_of_run);
         const PauseTimer timer(&longest_pause_ns_);
         for (size_t i = begin; i < end; ++i) fill(run[i], Cold(*scratch, i));
       } else {
-        absl::ReaderMutexLock lock(&mutex);
+        const FairLock::Reader lock(&lock_of_run);
         for (size_t i = begin; i < end; ++i) fill(run[i], Cold(*scratch, i));
       }
     });
@@ -185,7 +185,7 @@ absl::Status BucketedStorage::LookAgain(absl::Span<const uint64_t> ids, const ui
   return ForEachRunBehindDoors(scratch->absent, [&](absl::Span<const Grouping::Item> run) {
     TANDEM_RETURN_IF_ERROR(AskTier(run, scratch.get()));
     ForEachLockOf(run, [&](size_t begin, size_t end) {
-      absl::ReaderMutexLock lock(&locks_[LockOfHash(run[begin].hash)].mutex);
+      const FairLock::Reader lock(&locks_[LockOfHash(run[begin].hash)]);
       for (size_t i = begin; i < end; ++i) {
         const Cell* const cell = std::as_const(buckets_[BucketOfHash(run[i].hash)]).index().Find(run[i].id);
         const char* const cold = Cold(*scratch, i);
@@ -213,7 +213,7 @@ absl::StatusOr<uint64_t> BucketedStorage::ApplyAbsent(const float* gradients, co
   const absl::Status status = ForEachRunBehindDoors(items, [&](absl::Span<const Grouping::Item> run) {
     TANDEM_RETURN_IF_ERROR(AskTier(run, scratch));
     ForEachLockOf(run, [&](size_t begin, size_t end) {
-      absl::MutexLock lock(&locks_[LockOfHash(run[begin].hash)].mutex);
+      const FairLock::Writer lock(&locks_[LockOfHash(run[begin].hash)]);
       const PauseTimer timer(&longest_pause_ns_);
       for (size_t i = begin; i < end; ++i) {
         const char* const cold = Cold(*scratch, i);
@@ -249,7 +249,7 @@ absl::Status BucketedStorage::RestoreOverTier(uint64_t id, const float* floats, 
       const ColdTier::Key key = {bucket, id};
       TANDEM_RETURN_IF_ERROR(tier_->Get({&key, 1}, cold_row_bytes_, row.data(), &found));
     }
-    absl::MutexLock lock(&LockOfBucket(bucket));
+    const FairLock::Writer lock(&LockOfBucket(bucket));
     if (found != 0 && buckets_[bucket].Find(id) == nullptr) {
       borders_[bucket].cold.fetch_sub(1, std::memory_order_relaxed);
       cold_rows_.fetch_sub(1, std::memory_order_relaxed);
@@ -271,11 +271,11 @@ void BucketedStorage::SpillOver(std::vector<uint32_t>* buckets, uint32_t now, ui
 void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) {
   if (SteadyNanos() < next_spill_ns_.load(std::memory_order_relaxed)) return;
   absl::MutexLock door(&DoorOfBucket(bucket));
-  absl::Mutex& mutex = LockOfBucket(bucket);
+  FairLock& lock_of_bucket = LockOfBucket(bucket);
   RowStore& store = buckets_[bucket];
   std::vector<uint64_t> leaving;
   {
-    absl::ReaderMutexLock lock(&mutex);
+    const FairLock::Reader lock(&lock_of_bucket);
     if (store.size() <= most) return;  // another call was here first
     leaving = LeastWorth(bucket, now);
   }
@@ -284,7 +284,7 @@ void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) 
   for (size_t first = 0; first < leaving.size(); first += kSpilledAtOnce) {
     const absl::Span<const uint64_t> ids = absl::MakeConstSpan(leaving).subspan(first, kSpilledAtOnce);
     {
-      absl::ReaderMutexLock lock(&mutex);
+      const FairLock::Reader lock(&lock_of_bucket);
       for (size_t i = 0; i < ids.size(); ++i) {
         const Cell* const cell = std::as_const(store).index().Find(ids[i]);
         TANDEM_CHECK(cell != nullptr);  // nobody else is behind this door
@@ -297,7 +297,7 @@ void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) 
     NoteSpilled(put);
     if (!put.ok()) return;
     spill_writes_.fetch_add(ids.size(), std::memory_order_relaxed);
-    absl::MutexLock lock(&mutex);
+    const FairLock::Writer lock(&lock_of_bucket);
     const PauseTimer timer(&longest_pause_ns_);
     uint32_t left = 0;
     for (size_t i = 0; i < ids.size(); ++i) {

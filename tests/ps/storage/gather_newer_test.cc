@@ -31,7 +31,7 @@ std::map<uint64_t, uint32_t> Versions(TableStorage* table) {
   return versions;
 }
 
-struct Case {
+struct NewerCase {
   std::string name;
   uint32_t dim;
   v1::TableConfig::RowType row_type;
@@ -39,18 +39,18 @@ struct Case {
   uint64_t clock;
 };
 
-class GatherNewerTest : public ::testing::TestWithParam<Case> {};
+class GatherNewerTest : public ::testing::TestWithParam<NewerCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Tables, GatherNewerTest,
-    ::testing::Values(Case{"Floats", 16, v1::TableConfig::F32, 0, 0},
-                      Case{"OddDim", 7, v1::TableConfig::F32, 0, 5},
-                      Case{"HalvesThatExpire", 9, v1::TableConfig::F16, 30, 100},
-                      Case{"ClockWrapsRound", 3, v1::TableConfig::BF16, 0, 0xffffffff - 20},
-                      Case{"ClockWrapsRoundWhileRowsExpire", 64, v1::TableConfig::F32, 30, 0x1ffffffe8}),
+    ::testing::Values(NewerCase{"Floats", 16, v1::TableConfig::F32, 0, 0},
+                      NewerCase{"OddDim", 7, v1::TableConfig::F32, 0, 5},
+                      NewerCase{"HalvesThatExpire", 9, v1::TableConfig::F16, 30, 100},
+                      NewerCase{"ClockWrapsRound", 3, v1::TableConfig::BF16, 0, 0xffffffff - 20},
+                      NewerCase{"ClockWrapsRoundWhileRowsExpire", 64, v1::TableConfig::F32, 30, 0x1ffffffe8}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(GatherNewerTest, SendsWhatCopiesLackAndNothingElse) {
-  const Case& param = GetParam();
+  const NewerCase& param = GetParam();
   v1::TableConfig config = EmbeddingTable("t", param.dim, Adagrad(0.1f), Uniform(-1, 1));
   config.set_row_type(param.row_type);
   if (param.ttl > 0) *config.mutable_eviction() = EvictAfter(param.ttl);

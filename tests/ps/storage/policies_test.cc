@@ -23,23 +23,20 @@
 #include "ps/storage/batch/row_codec.h"
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"
+#include "tests/ps/storage/stored_rows.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {
 namespace {
 
-struct ModelRow {
-  std::vector<float> floats;  // embedding, state
-  uint32_t version = 0;
-  uint32_t count = 0;
-  bool operator==(const ModelRow&) const = default;
-};
-using Rows = std::map<uint64_t, ModelRow>;
+using testing::AllStoredRows;
+using testing::StoredRow;
+using testing::StoredRows;
 
 // The obvious table with policies.
-class Model {
+class PolicyModel {
  public:
-  Model(const v1::TableConfig& config, uint32_t num_buckets, uint64_t budget_rows)
+  PolicyModel(const v1::TableConfig& config, uint32_t num_buckets, uint64_t budget_rows)
       : config_(config),
         dim_(config.dim()),
         num_buckets_(num_buckets),
@@ -53,7 +50,7 @@ class Model {
   std::vector<float> Read(uint64_t id, bool create) {
     const auto found = rows_.find(id);
     if (found != rows_.end()) return {found->second.floats.begin(), found->second.floats.begin() + dim_};
-    ModelRow row = NewRow(id, clock_);
+    StoredRow row = NewRow(id, clock_);
     std::vector<float> values(row.floats.begin(), row.floats.begin() + dim_);
     if (create && admission_->at_pull() &&
         (quota_ == 0 || BucketRows(BucketOf(id, num_buckets_)) < 2 * quota_)) {
@@ -87,7 +84,7 @@ class Model {
       for (size_t d = 0; d < dim_ && !is_new; ++d) it->second[d] += gradient[d];
     }
     for (const auto& [id, sum] : sums) {
-      ModelRow& row = rows_[id];
+      StoredRow& row = rows_[id];
       const RowUpdate update = {row.floats.data(), row.floats.data() + dim_, sum.data()};
       optimizer_->Update({&update, 1}, dim_, optimizer_->WarmUp(clock_));
       const uint64_t key = Mix64(Mix64(config_.seed(), id), clock_);
@@ -110,22 +107,22 @@ class Model {
     return missing;
   }
 
-  Rows& rows() { return rows_; }
+  StoredRows& rows() { return rows_; }
   void Clear() {
     rows_.clear();
     for (auto& counters : counters_) std::fill(counters.begin(), counters.end(), 0);
   }
 
  private:
-  void Round(ModelRow* row, const uint64_t* key) const {
+  void Round(StoredRow* row, const uint64_t* key) const {
     std::vector<char> stored(4 * dim_);
     char* const to = stored.data();
     const char* const from = stored.data();
     StoreRows(RowTypeOf(config_), absl::MakeConstSpan(&to, 1), dim_, row->floats.data(), key);
     LoadRows(RowTypeOf(config_), absl::MakeConstSpan(&from, 1), dim_, row->floats.data());
   }
-  ModelRow NewRow(uint64_t id, uint64_t clock) const {
-    ModelRow row;
+  StoredRow NewRow(uint64_t id, uint64_t clock) const {
+    StoredRow row;
     row.floats.resize(dim_ + optimizer_->state_floats(dim_));
     row.version = static_cast<uint32_t>(clock);
     initializer_->Fill(config_.seed(), id, row.floats.data(), dim_);
@@ -133,7 +130,7 @@ class Model {
     optimizer_->InitState(row.floats.data(), row.floats.data() + dim_, dim_);
     return row;
   }
-  RowFacts Facts(const ModelRow& row) const {
+  RowFacts Facts(const StoredRow& row) const {
     RowFacts facts{.age = clock_ - row.version, .count = row.count};
     for (size_t i = 0; i < dim_ && eviction_->needs_norm(); ++i) {
       facts.squared_norm += static_cast<double>(row.floats[i]) * row.floats[i];
@@ -164,18 +161,8 @@ class Model {
   const std::unique_ptr<Eviction> eviction_;
   std::vector<std::vector<uint8_t>> counters_;
   uint64_t clock_ = 0;
-  Rows rows_;
+  StoredRows rows_;
 };
-
-Rows AllRows(TableStorage* table, uint32_t num_buckets) {
-  Rows rows;
-  for (uint32_t b = 0; b < num_buckets; ++b) {
-    TANDEM_EXPECT_OK(table->VisitBucket(b, [&](uint64_t id, const float* row, const RowHistory& history) {
-      rows[id] = {{row, row + table->row_floats()}, history.version, history.count};
-    }));
-  }
-  return rows;
-}
 
 // As a checkpoint does it.
 std::unique_ptr<TableStorage> Reloaded(const v1::TableConfig& config, uint32_t num_buckets,
@@ -192,7 +179,7 @@ std::unique_ptr<TableStorage> Reloaded(const v1::TableConfig& config, uint32_t n
   return to;
 }
 
-struct Case {
+struct PolicyCase {
   std::string name;
   uint32_t dim;
   uint32_t num_buckets;
@@ -215,7 +202,7 @@ struct Case {
   }
 };
 
-std::vector<Case> Cases() {
+std::vector<PolicyCase> PolicyCases() {
   constexpr auto kF16 = v1::TableConfig::F16;
   constexpr auto kBf16 = v1::TableConfig::BF16;
   constexpr auto kF32 = v1::TableConfig::F32;
@@ -240,8 +227,8 @@ std::vector<Case> Cases() {
            64 << 10}};
 }
 
-class PoliciesModelTest : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Policies, PoliciesModelTest, ::testing::ValuesIn(Cases()),
+class PoliciesModelTest : public ::testing::TestWithParam<PolicyCase> {};
+INSTANTIATE_TEST_SUITE_P(Policies, PoliciesModelTest, ::testing::ValuesIn(PolicyCases()),
                          [](const auto& info) { return info.param.name; });
 
 std::vector<uint64_t> RandomIds(CounterRandom* random, uint64_t range, size_t most) {
@@ -259,7 +246,7 @@ TEST_P(PoliciesModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperationsAndR
   const size_t dim = config.dim();
   std::unique_ptr<TableStorage> table =
       TableStorage::Create(config, num_buckets, [](uint32_t) { return true; });
-  Model model(config, num_buckets, table->Statistics().budget_rows);
+  PolicyModel model(config, num_buckets, table->Statistics().budget_rows);
   CounterRandom random(/*seed=*/3, dim);
   for (int operation = 0; operation < 100; ++operation) {
     const std::vector<uint64_t> ids = RandomIds(&random, 4000, operation % 3 == 0 ? 1500 : 60);
@@ -284,14 +271,14 @@ TEST_P(PoliciesModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperationsAndR
       model.Clear();
     }
     ASSERT_EQ(table->rows(), model.rows().size()) << "operation " << operation;
-    if (operation % 20 == 19) ASSERT_EQ(AllRows(table.get(), num_buckets), model.rows());
+    if (operation % 20 == 19) ASSERT_EQ(AllStoredRows(table.get(), num_buckets), model.rows());
   }
-  EXPECT_EQ(AllRows(table.get(), num_buckets), model.rows());
+  EXPECT_EQ(AllStoredRows(table.get(), num_buckets), model.rows());
 }
 
 TEST_P(PoliciesModelTest, DecisionsAndValuesDoNotDependOnHowBucketsAreSpreadOverServers) {
   const v1::TableConfig config = GetParam().Table();
-  Rows first;
+  StoredRows first;
   for (const uint32_t servers : {1, 2, 4}) {
     const ShardMap map = ShardMap::Even(servers, 64);
     std::vector<std::unique_ptr<TableStorage>> tables;
@@ -319,8 +306,8 @@ TEST_P(PoliciesModelTest, DecisionsAndValuesDoNotDependOnHowBucketsAreSpreadOver
         TANDEM_EXPECT_OK(tables[s]->Apply(mine, gradients.data(), {}));
       }
     }
-    Rows all;
-    for (auto& table : tables) all.merge(AllRows(table.get(), 64));
+    StoredRows all;
+    for (auto& table : tables) all.merge(AllStoredRows(table.get(), 64));
     if (servers == 1) first = all;
     EXPECT_EQ(all, first) << servers << " servers";
   }
@@ -399,7 +386,7 @@ TEST(RowFactorsTest, MultiplyTheLearningRateOfTheirRows) {
 // The invariant: an update changes all numbers of a row alike, so whoever reads a row must find all of them
 // equal, in tables whose rows come and go all the time, too.
 TEST(PoliciesThreadsTest, NoRowIsEverSeenHalfWrittenWhileOthersAreAdmittedAndEvicted) {
-  for (Case c : Cases()) {
+  for (PolicyCase c : PolicyCases()) {
     if (c.byte_budget == 0 && c.eviction.kind().empty()) continue;
     SCOPED_TRACE(c.name);
     v1::TableConfig config = c.Table();
@@ -430,7 +417,7 @@ TEST(PoliciesThreadsTest, NoRowIsEverSeenHalfWrittenWhileOthersAreAdmittedAndEvi
     for (uint64_t t = 0; t < 4; ++t) threads.emplace_back(run, t);
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(torn, 0);
-    EXPECT_EQ(table->rows(), AllRows(table.get(), 64).size());
+    EXPECT_EQ(table->rows(), AllStoredRows(table.get(), 64).size());
     const StorageStatistics statistics = table->Statistics();
     EXPECT_EQ(statistics.rows, statistics.admitted_rows - statistics.evicted_rows);
   }

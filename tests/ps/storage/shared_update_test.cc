@@ -20,8 +20,8 @@
 namespace tandem::ps {
 namespace {
 
-constexpr uint32_t kDim = 20;
-constexpr uint32_t kBuckets = 64;
+constexpr uint32_t kSharedDim = 20;
+constexpr uint32_t kSharedBuckets = 64;
 
 class TwoThreads : public Helpers {
  public:
@@ -38,11 +38,11 @@ class TwoThreads : public Helpers {
 };
 
 std::unique_ptr<TableStorage> NewTable(const v1::TableConfig& config) {
-  return TableStorage::Create(config, kBuckets, [](uint32_t) { return true; });
+  return TableStorage::Create(config, kSharedBuckets, [](uint32_t) { return true; });
 }
 
 v1::TableConfig Config(v1::TableConfig::RowType type) {
-  v1::TableConfig config = EmbeddingTable("t", kDim, Adam(0.1f), Uniform(-1, 1));
+  v1::TableConfig config = EmbeddingTable("t", kSharedDim, Adam(0.1f), Uniform(-1, 1));
   config.set_row_type(type);
   return config;
 }
@@ -59,7 +59,7 @@ struct Row {
 
 std::vector<Row> AllRows(TableStorage& table) {
   std::vector<Row> rows;
-  for (uint32_t bucket = 0; bucket < kBuckets; ++bucket) {
+  for (uint32_t bucket = 0; bucket < kSharedBuckets; ++bucket) {
     TANDEM_EXPECT_OK(table.VisitBucket(bucket, [&](uint64_t id, const float* row, const RowHistory& history) {
       rows.push_back({id, {row, row + table.row_floats()}, history.version, history.count});
     }));
@@ -77,9 +77,9 @@ void ExpectSameBits(const v1::TableConfig& config) {
     const uint64_t range = update % 2 == 0 ? 3000 : 100000;
     std::vector<uint64_t> ids(count);
     for (uint64_t& id : ids) id = random.Below(range);
-    std::vector<float> gradients(count * kDim);
+    std::vector<float> gradients(count * kSharedDim);
     for (float& g : gradients) g = static_cast<float>(random.Below(2000)) * 0.001f - 1.0f;
-    std::vector<float> rows(count * kDim);
+    std::vector<float> rows(count * kSharedDim);
     TANDEM_ASSERT_OK(alone->Gather(ids, /*create=*/true, rows.data()));
     TANDEM_ASSERT_OK(shared->Gather(ids, /*create=*/true, rows.data()));
     ASSERT_EQ(*alone->Apply(ids, gradients.data(), {}),
@@ -111,23 +111,23 @@ TEST(SharedUpdateTest, SoTheyDoWhereRowsAreCountedInAndEvicted) {
 }
 
 TEST(SharedUpdateTest, UpdatesOfSeveralCallsMayShareAtTheSameTime) {
-  v1::TableConfig config = EmbeddingTable("t", kDim, Sgd(1.0f), Zeros());
+  v1::TableConfig config = EmbeddingTable("t", kSharedDim, Sgd(1.0f), Zeros());
   const auto table = NewTable(config);
   std::vector<uint64_t> ids(4000);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = i;
-  std::vector<float> rows(ids.size() * kDim);
+  std::vector<float> rows(ids.size() * kSharedDim);
   TANDEM_ASSERT_OK(table->Gather(ids, /*create=*/true, rows.data()));
   std::atomic<uint64_t> torn{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&] {
       TwoThreads helpers;
-      const std::vector<float> gradients(ids.size() * kDim, -1.0f);
-      std::vector<float> seen(ids.size() * kDim);
+      const std::vector<float> gradients(ids.size() * kSharedDim, -1.0f);
+      std::vector<float> seen(ids.size() * kSharedDim);
       for (int update = 0; update < 20; ++update) {
         TANDEM_EXPECT_OK(table->Apply(ids, gradients.data(), {.helpers = &helpers}));
         TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/false, seen.data()));
-        for (size_t i = 0; i < seen.size(); ++i) torn += seen[i] != seen[i / kDim * kDim];
+        for (size_t i = 0; i < seen.size(); ++i) torn += seen[i] != seen[i / kSharedDim * kSharedDim];
       }
     });
   }
@@ -140,7 +140,7 @@ TEST(SharedUpdateTest, UpdatesOfSeveralCallsMayShareAtTheSameTime) {
 TEST(GatherStoredTest, RowsReadAsTheyAreStored) {
   for (const auto type : {v1::TableConfig::F32, v1::TableConfig::F16, v1::TableConfig::BF16}) {
     const auto table = NewTable(Config(type));
-    const size_t bytes = kDim * SizeOf(table->row_type());
+    const size_t bytes = kSharedDim * SizeOf(table->row_type());
     CounterRandom random(/*seed=*/4, 0);
     std::vector<uint64_t> ids(3000);
     for (int round = 0; round < 3; ++round) {
@@ -148,12 +148,13 @@ TEST(GatherStoredTest, RowsReadAsTheyAreStored) {
       // Some of them are not there yet: made now, or only read.
       std::vector<char> stored(ids.size() * bytes);
       TANDEM_ASSERT_OK(table->GatherStored(ids, /*create=*/round == 1, stored.data()));
-      std::vector<float> floats(ids.size() * kDim), values(kDim);
+      std::vector<float> floats(ids.size() * kSharedDim), values(kSharedDim);
       TANDEM_ASSERT_OK(table->Gather(ids, /*create=*/false, floats.data()));
       for (size_t i = 0; i < ids.size(); ++i) {
         const char* const row = stored.data() + i * bytes;
-        LoadRows(table->row_type(), absl::MakeConstSpan(&row, 1), kDim, values.data());
-        ASSERT_EQ(std::memcmp(values.data(), floats.data() + i * kDim, kDim * sizeof(float)), 0) << ids[i];
+        LoadRows(table->row_type(), absl::MakeConstSpan(&row, 1), kSharedDim, values.data());
+        ASSERT_EQ(std::memcmp(values.data(), floats.data() + i * kSharedDim, kSharedDim * sizeof(float)), 0)
+            << ids[i];
       }
       EXPECT_EQ(table->rows() > 0, round >= 1);
       TANDEM_ASSERT_OK(table->Apply(ids, floats.data(), {}));

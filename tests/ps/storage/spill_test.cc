@@ -22,6 +22,7 @@
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"
 #include "ps/tiers/spill_store.h"
+#include "tests/ps/storage/stored_rows.h"
 #include "tests/ps/tiers/memory_tier.h"
 #include "tests/ps/tiers/rocksdb.h"
 #include "tests/testing/status_matchers.h"
@@ -35,31 +36,10 @@ using ::tandem::testing::StatusIs;
 using ::tandem::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::AllStoredRows;
 using testing::MemoryDisk;
 using testing::MemoryTier;
-
-struct StoredRow {
-  std::vector<float> floats;
-  uint32_t version = 0;
-  uint32_t count = 0;
-  bool operator==(const StoredRow&) const = default;
-};
-using Rows = std::map<uint64_t, StoredRow>;
-
-Rows AllRows(TableStorage* table, uint32_t num_buckets) {
-  Rows rows;
-  for (uint32_t b = 0; b < num_buckets; ++b) {
-    uint64_t previous = 0;
-    TANDEM_EXPECT_OK(table->VisitBucket(b, [&](uint64_t id, const float* row, const RowHistory& history) {
-      EXPECT_TRUE(previous == 0 || id > previous);
-      previous = id;
-      EXPECT_TRUE(
-          rows.emplace(id, StoredRow{{row, row + table->row_floats()}, history.version, history.count})
-              .second);
-    }));
-  }
-  return rows;
-}
+using testing::StoredRows;
 
 std::unique_ptr<TableStorage> Make(const v1::TableConfig& config, uint32_t num_buckets,
                                    std::unique_ptr<ColdTier> tier) {
@@ -67,7 +47,7 @@ std::unique_ptr<TableStorage> Make(const v1::TableConfig& config, uint32_t num_b
       config, num_buckets, [](uint32_t) { return true; }, std::move(tier));
 }
 
-struct Case {
+struct SpillCase {
   std::string name;
   uint32_t dim;
   uint32_t num_buckets;
@@ -97,9 +77,9 @@ struct Case {
   }
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const SpillCase& c, std::ostream* out) { *out << c.name; }
 
-std::vector<Case> Cases() {
+std::vector<SpillCase> SpillCases() {
   constexpr auto kF16 = v1::TableConfig::F16;
   constexpr auto kBf16 = v1::TableConfig::BF16;
   constexpr auto kF32 = v1::TableConfig::F32;
@@ -115,7 +95,7 @@ std::vector<Case> Cases() {
 }
 
 // With the map behind it, and with RocksDB.
-class SpillModelTest : public ::testing::TestWithParam<std::tuple<Case, bool>> {
+class SpillModelTest : public ::testing::TestWithParam<std::tuple<SpillCase, bool>> {
  protected:
   void SetUp() override {
     if (on_disk()) TANDEM_SKIP_WITHOUT_ROCKSDB();
@@ -146,14 +126,14 @@ class SpillModelTest : public ::testing::TestWithParam<std::tuple<Case, bool>> {
   SpillStore store_{{.directory = dir_.File("spill"), .cache_bytes = size_t{1} << 20}};
 };
 INSTANTIATE_TEST_SUITE_P(Spill, SpillModelTest,
-                         ::testing::Combine(::testing::ValuesIn(Cases()), ::testing::Bool()),
+                         ::testing::Combine(::testing::ValuesIn(SpillCases()), ::testing::Bool()),
                          [](const auto& info) {
                            return std::get<0>(info.param).name +
                                   (std::get<1>(info.param) ? "OnRocksDb" : "InAMap");
                          });
 
 TEST_P(SpillModelTest, BehavesLikeATableWithoutABoundOverALongRandomSequence) {
-  const Case& c = std::get<0>(GetParam());
+  const SpillCase& c = std::get<0>(GetParam());
   TANDEM_ASSERT_OK(ValidateTableConfig(c.Spilling()));
   const uint32_t num_buckets = c.num_buckets;
   std::unique_ptr<TableStorage> table = Make(c.Spilling(), num_buckets, NewTier());
@@ -203,10 +183,10 @@ TEST_P(SpillModelTest, BehavesLikeATableWithoutABoundOverALongRandomSequence) {
     }
     ASSERT_EQ(table->rows(), model->rows()) << "operation " << operation;
     if (operation % 40 == 39) {
-      ASSERT_EQ(AllRows(table.get(), num_buckets), AllRows(model.get(), num_buckets));
+      ASSERT_EQ(AllStoredRows(table.get(), num_buckets), AllStoredRows(model.get(), num_buckets));
     }
   }
-  ASSERT_EQ(AllRows(table.get(), num_buckets), AllRows(model.get(), num_buckets));
+  ASSERT_EQ(AllStoredRows(table.get(), num_buckets), AllStoredRows(model.get(), num_buckets));
   const StorageStatistics statistics = table->Statistics();
   EXPECT_EQ(statistics.rows + statistics.spilled_rows, table->rows());
   EXPECT_EQ(statistics.evicted_rows, 0);
@@ -219,7 +199,7 @@ TEST_P(SpillModelTest, BehavesLikeATableWithoutABoundOverALongRandomSequence) {
 // Gradients of whole numbers on rows that begin with 0: sums are exact in any order, so what many threads do
 // at the same time has one result.
 TEST_P(SpillModelTest, NoUpdateIsLostWhileRowsLeaveAndComeBackUnderManyThreads) {
-  Case c = std::get<0>(GetParam());
+  SpillCase c = std::get<0>(GetParam());
   v1::TableConfig config = c.Spilling();
   *config.mutable_initializer() = Zeros();
   *config.mutable_optimizer() = Sgd(1.0f);
@@ -258,7 +238,7 @@ TEST_P(SpillModelTest, NoUpdateIsLostWhileRowsLeaveAndComeBackUnderManyThreads) 
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(torn, 0);
-  const Rows rows = AllRows(table.get(), c.num_buckets);
+  const StoredRows rows = AllStoredRows(table.get(), c.num_buckets);
   uint64_t there = 0;
   for (uint64_t id = 0; id < kIds; ++id) {
     uint64_t want = 0;
@@ -384,7 +364,7 @@ TEST_F(SpillTest, ARowThatIsUpdatedWhileItIsPutStaysInMemory) {
   updater.join();
   ASSERT_TRUE(hooked);
   EXPECT_EQ(Read(1), -2);
-  Rows rows = AllRows(table_.get(), 1);
+  StoredRows rows = AllStoredRows(table_.get(), 1);
   EXPECT_EQ(rows[1].floats[0], -2);
   EXPECT_EQ(rows.size(), quota_ + 3);
   EXPECT_EQ(table_->rows(), quota_ + 3);
@@ -407,7 +387,7 @@ TEST_F(SpillTest, TwoCallsThatBringARowBackAndAnUpdateBetweenMakeOneRow) {
   EXPECT_EQ(row[0], -2);
   EXPECT_EQ(Read(1), -2);
   EXPECT_EQ(table_->Statistics().spill_reads, 1);
-  EXPECT_EQ(AllRows(table_.get(), 1)[1].floats[0], -2);
+  EXPECT_EQ(AllStoredRows(table_.get(), 1)[1].floats[0], -2);
 }
 
 TEST_F(SpillTest, WhatCannotBeWrittenStaysInMemoryAndGoesLater) {
@@ -419,7 +399,7 @@ TEST_F(SpillTest, WhatCannotBeWrittenStaysInMemoryAndGoesLater) {
   EXPECT_EQ(statistics.spilled_rows, 0);
   EXPECT_GT(statistics.failed_spills, 0);
   EXPECT_EQ(statistics.rows, 3 * quota_ + 2);
-  EXPECT_EQ(AllRows(table_.get(), 1).size(), 3 * quota_ + 2);  // and none of them twice
+  EXPECT_EQ(AllStoredRows(table_.get(), 1).size(), 3 * quota_ + 2);  // and none of them twice
   disk_.FailPuts(absl::OkStatus());
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (table_->Statistics().spilled_rows == 0 && absl::Now() < deadline) Touch({2});
@@ -427,12 +407,12 @@ TEST_F(SpillTest, WhatCannotBeWrittenStaysInMemoryAndGoesLater) {
   EXPECT_LE(statistics.rows, quota_);
   EXPECT_EQ(statistics.rows + statistics.spilled_rows, 3 * quota_ + 2);
   EXPECT_EQ(Read(1), -1);
-  EXPECT_EQ(AllRows(table_.get(), 1).size(), 3 * quota_ + 2);
+  EXPECT_EQ(AllStoredRows(table_.get(), 1).size(), 3 * quota_ + 2);
 }
 
 TEST_F(SpillTest, APullThatCannotReadFailsAndChangesNothing) {
   Fill();
-  const Rows before = AllRows(table_.get(), 1);
+  const StoredRows before = AllStoredRows(table_.get(), 1);
   disk_.FailGets(absl::UnavailableError("table 't': rows on disk in /d: reading: input/output error"));
   float rows[2 * kDim];
   EXPECT_THAT(table_->Gather({1, 2}, /*create=*/true, rows),
@@ -441,7 +421,7 @@ TEST_F(SpillTest, APullThatCannotReadFailsAndChangesNothing) {
   EXPECT_THAT(table_->VisitBucket(0, [](uint64_t, const float*, const RowHistory&) {}),
               StatusIs(absl::StatusCode::kUnavailable));
   disk_.FailGets(absl::OkStatus());
-  EXPECT_EQ(AllRows(table_.get(), 1), before);
+  EXPECT_EQ(AllStoredRows(table_.get(), 1), before);
 }
 
 TEST_F(SpillTest, ATableThatLostAnUpdateServesNoMoreUntilItIsLoaded) {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -116,6 +117,68 @@ TEST(TableStorageThreadsTest, ClearAndRestoreWhileOthersTrainLeaveNoTornRow) {
   EXPECT_LE(table->rows(), kIds);
   table->Clear();
   EXPECT_EQ(table->rows(), 0);
+}
+
+// Calls of one thread for each call of another that does not pause either. In turns it would be about one;
+// that the machine lets one thread run while the other must stand still makes it more, and without turns it
+// was 7 to 26 reads a write.
+constexpr uint64_t kCounted = 300;
+constexpr uint64_t kMostOfTheOther = 6;
+
+struct ReadAndWrittenByTurns : ::testing::Test {
+  ReadAndWrittenByTurns() {
+    for (uint64_t id = 0; id < ids.size(); ++id) ids[id] = id;
+    TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/true, rows.data()));
+  }
+  void ReadOnce(std::vector<float>* out) {
+    TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/false, out->data()));
+  }
+  void WriteOnce() { EXPECT_EQ(*table->Apply(ids, gradients.data(), {}), 0); }
+
+  const std::unique_ptr<TableStorage> table =
+      TableStorage::Create(EmbeddingTable("t", kDim, Sgd(1.0f), Zeros()), 256, [](uint32_t) { return true; });
+  std::vector<uint64_t> ids = std::vector<uint64_t>(4096);
+  std::vector<float> rows = std::vector<float>(4096 * kDim);
+  const std::vector<float> gradients = std::vector<float>(4096 * kDim, -1.0f);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> others{0};
+};
+
+TEST_F(ReadAndWrittenByTurns, AThreadThatReadsWithoutAPauseLeavesRoomForOneThatWrites) {
+  absl::Notification begun;
+  std::thread reader([&] {
+    std::vector<float> out(ids.size() * kDim);
+    while (!stop) {
+      ReadOnce(&out);
+      if (++others == 10) begun.Notify();
+    }
+  });
+  begun.WaitForNotification();
+  const uint64_t before = others;
+  for (uint64_t i = 0; i < kCounted; ++i) WriteOnce();
+  EXPECT_LT(others - before, kMostOfTheOther * kCounted);
+  stop = true;
+  reader.join();
+}
+
+TEST_F(ReadAndWrittenByTurns, AThreadThatWritesWithoutAPauseLeavesRoomForOneThatReads) {
+  absl::Notification begun;
+  std::thread writer([&] {
+    while (!stop) {
+      WriteOnce();
+      if (++others == 10) begun.Notify();
+    }
+  });
+  begun.WaitForNotification();
+  const uint64_t before = others;
+  for (uint64_t i = 0; i < kCounted; ++i) ReadOnce(&rows);
+  EXPECT_LT(others - before, kMostOfTheOther * kCounted);
+  stop = true;
+  writer.join();
+  // Whichever way they were read: all of a row, and of each row the updates so far.
+  const float last = static_cast<float>(others);
+  ReadOnce(&rows);
+  EXPECT_THAT(rows, ::testing::Each(last));
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+#include "ps/storage/fair_lock.h"
+
+#include "base/ipc/futex.h"
+
+namespace tandem::ps {
+namespace {
+
+// Readers are in for some thirty microseconds at most, and waking up takes longer than that: a writer looks
+// so often, with so many pauses between, before it sleeps. (Some 40 us.)
+constexpr int kLooks = 64;
+constexpr int kPauses = 16;
+
+}  // namespace
+
+void FairLock::LockInTurn() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  writers_waiting_.fetch_add(1, std::memory_order_relaxed);
+  {
+    absl::MutexLock turn(&turn_);
+    bool locked = false;
+    for (int look = 0; look < kLooks && !locked; ++look) {
+      locked = mutex_.TryLock();
+      for (int i = 0; i < kPauses && !locked; ++i) ipc::Pause();
+    }
+    if (!locked) mutex_.Lock();
+  }
+  writers_waiting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void FairLock::LetWriterGoFirst() { absl::MutexLock turn(&turn_); }
+
+}  // namespace tandem::ps

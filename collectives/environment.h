@@ -59,6 +59,8 @@ struct Environment {
 
   // "worker/0", "ps/1": the name under which this process is known in messages and to JobMonitor.
   std::string member() const;
+  // What this process says of itself to the servers that it connects to.
+  rpc::Caller caller() const { return {.run_id = run_id, .epoch = epoch, .member = member()}; }
   // Whether this process is to serve the job's store.
   bool hosts_store() const { return store.empty() && worker && rank == 0; }
 };

@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
     port = job->server_->port();
   }
   job->address_ = env.store.empty() ? JoinAddress(env.master_addr, port) : env.store;
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(job->address_));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(job->address_, {.caller = env.caller()}));
   job->remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
   RemoteStore probe(job->channel(), timeout);
   if (absl::Status reached = probe.Set(absl::StrCat("job/opened/", env.member()), ""); !reached.ok()) {

@@ -28,6 +28,7 @@ constexpr absl::Duration kSettle = absl::Milliseconds(100);
 constexpr absl::Duration kPatience = absl::Seconds(30);
 // A process that has lived this long has not died in a row with those before it.
 constexpr absl::Duration kHealthy = absl::Minutes(10);
+constexpr int kTimedOut = 124;  // the exit code, as timeout(1)'s
 constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
 constexpr absl::Duration kLongestPause = absl::Seconds(30);
 
@@ -108,7 +109,8 @@ void Agent::OnSignal(int signal) {
     // The others go on without this node, if they are enough.
     watch_->Leave();
   } else {
-    CloseJob(absl::StrCat("the launcher on ", meeting_->host(), " was stopped by ", SignalName(signal)));
+    CloseJob(absl::StrCat("the launcher on ", meeting_->host(), " was stopped by ", SignalName(signal)),
+             128 + signal);
   }
   Stop(Next::kEnd, 128 + signal, options_.grace);
 }
@@ -166,6 +168,13 @@ bool Agent::RestartAlone(Slot& slot, Process* process) {
                                          limit, ")"));
   for (const std::string& text : process->output().tail())
     processes_->console().Say(absl::StrCat("  | ", text));
+  if (slot.role->name == "ps" && slot.role->command.empty()) {
+    processes_->console().Say(absl::StrCat(
+        process->name(),
+        " comes back with empty tables and at another address: workers that hold the old one will "
+        "fail. Without --restart ps=alone the whole job starts again, and `--resume auto` takes "
+        "its newest checkpoint"));
+  }
   return true;
 }
 
@@ -224,6 +233,8 @@ void Agent::OnRoundOver(const News& news) {
   round_over_ = true;
   if (event.kind == RendezvousEvent::Kind::kClosed) {
     closed_ = true;
+    // Another node's failure was the first, and what failed here perhaps its consequence.
+    if (failed_here_ && event.failed) exit_code_ = event.exit_code;
     if (ending) return;
     if (!event.failed) {
       watch_->Unwatch(/*failed=*/false, "all workers have finished");
@@ -234,7 +245,7 @@ void Agent::OnRoundOver(const News& news) {
     } else {
       console.Say(absl::StrCat("the job is over: ", event.reason));
     }
-    return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, options_.grace);
+    return Stop(Next::kEnd, event.exit_code, options_.grace);
   }
   switch (phase_) {
     case Phase::kRunning:
@@ -274,8 +285,8 @@ void Agent::OnTime() {
     const std::string what =
         absl::StrCat("the job did not end within ", absl::FormatDuration(options_.timeout));
     console.Say(absl::StrCat(what, "; stopping it"));
-    CloseJob(what);
-    return Stop(Next::kEnd, 124, options_.grace);
+    CloseJob(what, kTimedOut);
+    return Stop(Next::kEnd, kTimedOut, options_.grace);
   }
   if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
     for (Slot& slot : slots_) {
@@ -353,20 +364,25 @@ void Agent::AnnounceFailure() {
   const int exit_code = code == nullptr || code->exit_code() == 0 ? 1 : code->exit_code();
   job_failure_.clear();
   if (!again) {
-    CloseJob(reason);
+    failed_here_ = true;
+    CloseJob(reason, exit_code);
     return Stop(Next::kEnd, exit_code, options_.grace);
   }
   const int64_t epoch = round_->epoch;
-  watch_->Tell([epoch, reason](Rendezvous& rendezvous) { return rendezvous.RequestRestart(epoch, reason); });
+  watch_->Tell([epoch, reason, exit_code](Rendezvous& rendezvous) {
+    return rendezvous.RequestRestart(epoch, reason, exit_code);
+  });
   if (!options_.plan.reform) return Stop(Next::kJoin, exit_code, options_.grace);
   exit_code_ = exit_code;
   phase_ = Phase::kWaiting;
   deadline_ = absl::Now() + kPatience;
 }
 
-void Agent::CloseJob(const std::string& reason) {
+void Agent::CloseJob(const std::string& reason, int exit_code) {
   closed_ = true;
-  watch_->Tell([reason](Rendezvous& rendezvous) { return rendezvous.Close(/*failed=*/true, reason); });
+  watch_->Tell([reason, exit_code](Rendezvous& rendezvous) {
+    return rendezvous.Close(/*failed=*/true, reason, exit_code);
+  });
 }
 
 void Agent::Stop(Next next, int exit_code, absl::Duration grace) {

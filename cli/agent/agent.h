@@ -30,6 +30,7 @@
 #include "collectives/elastic/agent_board.h"
 #include "collectives/network.h"
 #include "collectives/store/store_server.h"
+#include "rpc/epoch/epoch_gate.h"
 
 namespace tandem::cli {
 
@@ -57,9 +58,9 @@ class Agent {
   ~Agent();
 
   // Blocks until the job is over and nothing that was started is left; the exit code: 0 when all have
-  // finished; the root cause's code (128 + signal for a death by signal) after a failure here, which is told
-  // in one line with the last lines of its log, 1 after one on another node; 130 or 143 after SIGINT or
-  // SIGTERM; 124 after the time-out.
+  // finished; the root cause's code (128 + signal for a death by signal) after a failure, whose last lines
+  // are told where it happened; 130 or 143 after SIGINT or SIGTERM; 124 after the time-out; 1 for want of a
+  // better one.
   int Run();
 
  private:
@@ -105,7 +106,7 @@ class Agent {
   void AnnounceFailure();
   void OnTime();
   void Stop(Next next, int exit_code, absl::Duration grace);
-  void CloseJob(const std::string& reason);
+  void CloseJob(const std::string& reason, int exit_code);
   void OnAllStopped();
   absl::Time NextDeadline() const;
 
@@ -119,6 +120,7 @@ class Agent {
 
   // A living process may still speak to the store of the round before.
   std::unique_ptr<collectives::StoreServer> store_, old_store_;
+  std::shared_ptr<rpc::EpochGate> store_gate_;  // store_'s: whom it serves once the round has an epoch
   std::unique_ptr<PortKeeper> port_;
   std::unique_ptr<RoundWatch> watch_;  // borrows store_'s membership
   std::optional<collectives::Round> round_;
@@ -128,6 +130,7 @@ class Agent {
   bool round_over_ = false;  // the rendezvous has said so
   bool finish_told_ = false;
   bool closed_ = false;
+  bool failed_here_ = false;  // which has ended the job, or came at the same time as what has
   int64_t assignment_ = 0;
 
   std::vector<Process*> failed_;  // in the order in which they ended

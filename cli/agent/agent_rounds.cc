@@ -98,8 +98,10 @@ void Agent::BeginJoin() {
   const std::string here = meeting_->alone() ? "127.0.0.1" : meeting_->host();
   Node node{.id = node_id_, .host = meeting_->master_addr(), .node_rank = meeting_->node_rank()};
   absl::Status status;
-  if (auto store =
-          collectives::StoreServer::Start(collectives::IsLoopbackAddress(here) ? "127.0.0.1:0" : "0.0.0.0:0");
+  store_gate_ = std::make_shared<rpc::EpochGate>(
+      rpc::Caller{.run_id = options_.run_id, .member = absl::StrCat("the store of node ", node_id_)});
+  if (auto store = collectives::StoreServer::Start(
+          collectives::IsLoopbackAddress(here) ? "127.0.0.1:0" : "0.0.0.0:0", Clock::Real(), store_gate_);
       store.ok()) {
     store_ = *std::move(store);
     node.store = absl::StrCat(here, ":", store_->port());
@@ -114,7 +116,7 @@ void Agent::BeginJoin() {
   }
   if (!status.ok()) {
     processes_->console().Say(status.message());
-    CloseJob(std::string(status.message()));
+    CloseJob(std::string(status.message()), /*exit_code=*/1);
     return Stop(Next::kEnd, 1, options_.grace);
   }
   node.master_port = port_->port();
@@ -140,6 +142,7 @@ void Agent::OnRound(const News& news) {
   // since, and should those die, must not be taken for the newest.
   const bool stale = round_.has_value() && news.round.epoch != round_->epoch + 1 && !processes_->AllEnded();
   round_ = news.round;
+  store_gate_->Enter(round_->epoch);
   ++assignment_;
   if (!stale) return BeginRound();
   processes_->console().Say("the job has gone on without this node; starting its processes anew");
@@ -152,7 +155,7 @@ void Agent::BeginRound() {
   deadline_ = absl::InfiniteFuture();
   if (absl::Status started = StartRound(); !started.ok()) {
     processes_->console().Say(started.message());
-    CloseJob(absl::StrCat(started.message(), ", on ", meeting_->host()));
+    CloseJob(absl::StrCat(started.message(), ", on ", meeting_->host()), /*exit_code=*/1);
     return Stop(Next::kEnd, 1, options_.grace);
   }
   FinishIfDone();
@@ -164,10 +167,12 @@ absl::Status Agent::StartRound() {
       if (role.restart == Restart::kAlone) store_->membership()->LetRestart(role.name);
     }
     watch_->Watch(store_->membership(), round_->epoch);
-    // For `tandem top` and `tandem table`.
-    TANDEM_RETURN_IF_ERROR(
-        WriteJobFile(options_.log_dir, options_.run_id, round_->nodes[0].store, round_->WorldSize("ps")));
   }
+  // For `tandem status`, `tandem top` and the like, on any node.
+  TANDEM_RETURN_IF_ERROR(WriteJobFile(options_.log_dir, {.store = round_->nodes[0].store,
+                                                         .rendezvous = meeting_->address(),
+                                                         .run_id = options_.run_id,
+                                                         .num_servers = round_->WorldSize("ps")}));
   SayRound();
   if (board_ != nullptr) TANDEM_RETURN_IF_ERROR(TellNewPlaces());
   for (Slot& slot : slots_) {

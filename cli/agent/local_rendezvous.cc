@@ -1,5 +1,7 @@
 #include "cli/agent/local_rendezvous.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace tandem::cli {
@@ -24,16 +26,20 @@ absl::StatusOr<RendezvousEvent> LocalRendezvous::WaitForEvent(int64_t epoch, abs
   if (!mutex_.AwaitWithDeadline(absl::Condition(&over), deadline)) {
     return absl::DeadlineExceededError(absl::StrCat("epoch ", epoch, " goes on"));
   }
-  if (closed_) return RendezvousEvent{RendezvousEvent::Kind::kClosed, failed_, reason_};
-  if (!failed_) return absl::FailedPreconditionError("this node has left the job");
+  if (closed_) {
+    return RendezvousEvent{RendezvousEvent::Kind::kClosed, failed_, reason_,
+                           failed_ ? std::max(exit_code_, 1) : 0};
+  }
+  if (!failed_) return absl::CancelledError("this node has left the job");
   return RendezvousEvent{RendezvousEvent::Kind::kRestart, /*failed=*/true, reason_};
 }
 
-absl::Status LocalRendezvous::RequestRestart(int64_t epoch, absl::string_view reason) {
+absl::Status LocalRendezvous::RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) {
   absl::MutexLock lock(&mutex_);
   if (closed_ || !joined_ || epoch_ != epoch) return absl::OkStatus();
   failed_ = true;
   reason_ = std::string(reason);
+  exit_code_ = exit_code;
   if (restarts_ >= max_restarts_) {
     closed_ = true;
     return absl::FailedPreconditionError(absl::StrCat("the job has been started again ", restarts_,
@@ -52,12 +58,13 @@ absl::Status LocalRendezvous::Finish(int64_t epoch) {
   return absl::OkStatus();
 }
 
-absl::Status LocalRendezvous::Close(bool failed, absl::string_view reason) {
+absl::Status LocalRendezvous::Close(bool failed, absl::string_view reason, int exit_code) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return absl::OkStatus();
   closed_ = true;
   failed_ = failed;
   reason_ = std::string(reason);
+  exit_code_ = exit_code;
   return absl::OkStatus();
 }
 

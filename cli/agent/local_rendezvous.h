@@ -20,9 +20,9 @@ class LocalRendezvous final : public collectives::Rendezvous {
 
   absl::StatusOr<collectives::Round> Join(const collectives::Node& node) override;
   absl::StatusOr<collectives::RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) override;
-  absl::Status RequestRestart(int64_t epoch, absl::string_view reason) override;
+  absl::Status RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) override;
   absl::Status Finish(int64_t epoch) override;
-  absl::Status Close(bool failed, absl::string_view reason) override;
+  absl::Status Close(bool failed, absl::string_view reason, int exit_code) override;
   absl::Status Leave() override;
 
  private:
@@ -34,6 +34,7 @@ class LocalRendezvous final : public collectives::Rendezvous {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   std::string reason_ ABSL_GUARDED_BY(mutex_);  // of the round's or the job's end
+  int exit_code_ ABSL_GUARDED_BY(mutex_) = 0;   // of a job that has failed
 };
 
 }  // namespace tandem::cli

@@ -75,6 +75,14 @@ absl::Status ReadRendezvousConf(absl::string_view text, MeetingOptions* options)
         return absl::InvalidArgumentError(
             absl::StrCat("--rdzv-conf ", key, "='", value, "': expected a number of at least 1"));
       }
+    } else if (key == "etcd_lease") {
+      absl::Duration lease;
+      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &lease));
+      if (lease < absl::Seconds(1)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rdzv-conf ", key, "='", value, "': etcd grants leases of at least 1 second"));
+      }
+      options->conf[key] = value;
     } else if (key == "rank") {
       if (!absl::SimpleAtoi(value, &options->node_rank) || options->node_rank < 0) {
         return absl::InvalidArgumentError(
@@ -92,7 +100,7 @@ absl::Status ReadRendezvousConf(absl::string_view text, MeetingOptions* options)
                        "' is not known; expected key=value,... of join_timeout, last_call_timeout, "
                        "close_timeout, keep_alive_interval, keep_alive_max_attempt, lease, rank, is_host, "
                        "and for etcd cacert, cert, "
-                       "key, protocol, etcd_prefix"));
+                       "key, protocol, etcd_prefix, etcd_lease"));
     }
   }
   if (interval > absl::ZeroDuration()) rendezvous.lease = interval * attempts;
@@ -160,17 +168,18 @@ absl::Status Meeting::OpenEtcd() {
     return it == options_.conf.end() ? std::string() : it->second;
   };
   std::vector<std::string> query;
-  const std::pair<const char*, const char*> files[] = {{"cacert", "ca"}, {"cert", "cert"}, {"key", "key"}};
-  for (const auto& [theirs, ours] : files) {
+  const std::pair<const char*, const char*> queries[] = {
+      {"cacert", "ca"}, {"cert", "cert"}, {"key", "key"}, {"etcd_lease", "lease"}};
+  for (const auto& [theirs, ours] : queries) {
     if (!conf(theirs).empty()) query.push_back(absl::StrCat(ours, "=", conf(theirs)));
   }
   const std::string prefix = conf("etcd_prefix").empty() ? "tandem" : conf("etcd_prefix");
   const absl::string_view bare = absl::StripPrefix(absl::StripSuffix(prefix, "/"), "/");
-  const std::string url =
+  address_ =
       absl::StrCat(conf("protocol") == "https" ? "etcds://" : "etcd://", options_.endpoint, "/", bare, "/",
                    options_.rendezvous.run_id, query.empty() ? "" : "?", absl::StrJoin(query, "&"));
   TANDEM_ASSIGN_OR_RETURN(collectives::EtcdOptions etcd,
-                          Annotated(collectives::ParseEtcdUrl(url), "--rdzv-endpoint or --rdzv-conf"));
+                          Annotated(collectives::ParseEtcdUrl(address_), "--rdzv-endpoint or --rdzv-conf"));
   etcd.call_timeout = options_.rendezvous.lease;
   TANDEM_ASSIGN_OR_RETURN(store_, collectives::EtcdStore::Open(std::move(etcd)));
   return absl::OkStatus();
@@ -178,6 +187,7 @@ absl::Status Meeting::OpenEtcd() {
 
 absl::Status Meeting::OpenServed() {
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address endpoint, rpc::ParseAddress(options_.endpoint));
+  address_ = options_.endpoint;
   if (endpoint.port == 0) {
     return absl::InvalidArgumentError(
         "--rdzv-endpoint: with port 0 the other nodes could not know which the kernel picks; choose one, or "

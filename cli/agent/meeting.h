@@ -56,6 +56,8 @@ class Meeting {
     return alone() && !options_.master_addr.empty() ? options_.master_addr : host_;
   }
   bool alone() const { return options_.backend.empty(); }
+  // Where others can ask after the job (cli/servers/rounds.h): etcd's URL or the store's endpoint; "" alone.
+  const std::string& address() const { return address_; }
   int node_rank() const { return options_.node_rank; }
   // Whether nodes may come and go.
   bool elastic() const { return options_.rendezvous.min_nodes < options_.rendezvous.max_nodes; }
@@ -75,6 +77,7 @@ class Meeting {
 
   const MeetingOptions options_;
   std::string host_ = "127.0.0.1";
+  std::string address_;
   bool reached_ = false;                              // Reach's
   std::unique_ptr<collectives::StoreServer> server_;  // where this launcher serves the store
   std::unique_ptr<collectives::Store> store_;         // where another does, or etcd

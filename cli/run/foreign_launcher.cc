@@ -59,14 +59,27 @@ absl::StatusOr<std::optional<ForeignLauncher>> Slurm(const Lookup& lookup) {
   return slurm;
 }
 
-absl::StatusOr<std::optional<ForeignLauncher>> OpenMpi(const Lookup& lookup) {
+// How an mpirun tells its processes their places.
+struct Mpirun {
+  const char* name;
+  const char *size, *rank, *local_size;  // variables
+  const char* instead;                   // starts one process a node
+};
+constexpr Mpirun kMpiruns[] = {
+    {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+     "mpirun --map-by ppr:1:node"},
+    // Of MPICH, and of those that descend from it.
+    {"MPICH's mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "mpiexec -ppn 1"},
+};
+
+absl::StatusOr<std::optional<ForeignLauncher>> UnderMpirun(const Lookup& lookup, const Mpirun& mpirun) {
   ForeignLauncher mpi;
-  mpi.name = "Open MPI's mpirun";
-  TANDEM_ASSIGN_OR_RETURN(mpi.nnodes, Number(lookup, "OMPI_COMM_WORLD_SIZE", 1));
+  mpi.name = mpirun.name;
+  TANDEM_ASSIGN_OR_RETURN(mpi.nnodes, Number(lookup, mpirun.size, 1));
   if (mpi.nnodes <= 1) return std::nullopt;
-  TANDEM_ASSIGN_OR_RETURN(const int here, Number(lookup, "OMPI_COMM_WORLD_LOCAL_SIZE", 1));
-  if (here > 1) return SeveralHere("mpirun", here, "mpirun --map-by ppr:1:node");
-  TANDEM_ASSIGN_OR_RETURN(mpi.node_rank, Number(lookup, "OMPI_COMM_WORLD_RANK", -1));
+  TANDEM_ASSIGN_OR_RETURN(const int here, Number(lookup, mpirun.local_size, 1));
+  if (here > 1) return SeveralHere(mpirun.name, here, mpirun.instead);
+  TANDEM_ASSIGN_OR_RETURN(mpi.node_rank, Number(lookup, mpirun.rank, -1));
   return mpi;
 }
 
@@ -116,8 +129,10 @@ std::string FirstHost(absl::string_view list) {
 
 absl::StatusOr<std::optional<ForeignLauncher>> DetectForeignLauncher(
     const Lookup& lookup, const std::function<std::string()>& full_host_name) {
-  // mpirun inside a Slurm job is the nearer one; so is a pod's index.
-  if (lookup("OMPI_COMM_WORLD_SIZE")) return OpenMpi(lookup);
+  // mpirun inside a Slurm job is the nearer one; so is a pod's index. (Slurm itself may set PMI_SIZE, too.)
+  for (const Mpirun& mpirun : kMpiruns) {
+    if (lookup(mpirun.size) && lookup(mpirun.local_size)) return UnderMpirun(lookup, mpirun);
+  }
   if (lookup("JOB_COMPLETION_INDEX")) return Kubernetes(lookup, full_host_name);
   if (lookup("SLURM_JOB_ID")) return Slurm(lookup);
   return std::nullopt;

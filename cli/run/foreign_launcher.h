@@ -1,8 +1,8 @@
 #ifndef TANDEM_CLI_RUN_FOREIGN_LAUNCHER_H_
 #define TANDEM_CLI_RUN_FOREIGN_LAUNCHER_H_
 
-// What others that start one `tandem run` on each node have told it: Slurm's srun, Open MPI's mpirun,
-// Kubernetes' indexed jobs. It gives defaults; flags win.
+// What others that start one `tandem run` on each node have told it: Slurm's srun, Open MPI's mpirun
+// and MPICH's mpiexec, Kubernetes' indexed jobs. It gives defaults; flags win.
 
 #include <functional>
 #include <optional>

@@ -260,6 +260,17 @@ absl::StatusOr<JobPlan> MakePlan(const RunFlags& flags, const std::vector<std::s
     }
   }
   if (plan.roles.empty()) return absl::InvalidArgumentError("there is nothing to start: every count is 0");
+  if (const RolePlan* servers = plan.Find("ps");
+      plan.reform && servers != nullptr && servers->command.empty()) {
+    return absl::InvalidArgumentError(
+        "--on-failure reform and --ps exclude each other: parameter servers hear of no later round, and "
+        "another number "
+        "of nodes would be another number of servers. With --on-failure restart and `tandem train --resume "
+        "auto` the job "
+        "goes on from its newest checkpoint; servers that are to outlive rounds are started by hand, beside "
+        "a `tandem "
+        "store`");
+  }
   if (const RolePlan* main = plan.Find(plan.main); main != nullptr && (main->serves || main->name == "ps")) {
     return absl::InvalidArgumentError(
         absl::StrCat("role '", plan.main, "' serves the others and cannot be the main role"));

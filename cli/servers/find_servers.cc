@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "cli/servers/rounds.h"
 #include "collectives/store/remote_store.h"
 #include "nlohmann/json.hpp"
 #include "rpc/address.h"
@@ -27,25 +28,23 @@ using Json = nlohmann::ordered_json;
 
 constexpr uint32_t kMaxServers = 256;
 
-struct JobFile {
-  std::string store;
-  int num_servers = 0;  // 0: unknown
-};
-
-absl::StatusOr<JobFile> ReadJobFile(const fs::path& path) {
+absl::StatusOr<JobAddress> ReadJobFile(const fs::path& path) {
   std::ifstream in(path);
   if (!in) return absl::NotFoundError(absl::StrCat("cannot read ", path.string()));
   const Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("store") || !json["store"].is_string()) {
     return absl::InvalidArgumentError(absl::StrCat(path.string(), " is no job file of `tandem run`"));
   }
-  JobFile job{.store = json["store"].get<std::string>()};
+  const auto text = [&json](const char* name) {
+    return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string();
+  };
+  JobAddress job{.store = text("store"), .rendezvous = text("rendezvous"), .run_id = text("run_id")};
   if (json.contains("servers") && json["servers"].is_number_unsigned())
     job.num_servers = json["servers"].get<int>();
   return job;
 }
 
-absl::StatusOr<JobFile> JobIn(const std::string& directory) {
+absl::StatusOr<JobAddress> JobIn(const std::string& directory) {
   std::error_code error;
   for (const fs::path& path : {fs::path(directory) / kJobFile, fs::path(directory) / "logs" / kJobFile}) {
     if (fs::exists(path, error)) return ReadJobFile(path);
@@ -55,7 +54,7 @@ absl::StatusOr<JobFile> JobIn(const std::string& directory) {
                                           "runs/20260101-120000-4711"));
 }
 
-absl::StatusOr<JobFile> NewestJob() {
+absl::StatusOr<JobAddress> NewestJob() {
   fs::path newest;
   fs::file_time_type newest_time;
   std::error_code error;
@@ -74,19 +73,18 @@ absl::StatusOr<JobFile> NewestJob() {
       "directory");
 }
 
-absl::StatusOr<JobFile> WhichJob(const ServersFlags& flags) {
-  if (!flags.store.empty()) return JobFile{.store = flags.store};
-  if (!flags.job.empty()) return JobIn(flags.job);
-  const char* const store = std::getenv("TANDEM_STORE");
-  const char* const host = std::getenv("MASTER_ADDR");
-  const char* const port = std::getenv("MASTER_PORT");
-  if (store != nullptr || (host != nullptr && port != nullptr)) {
-    JobFile job{.store = store != nullptr ? store : absl::StrCat(host, ":", port)};
-    const char* const servers = std::getenv("TANDEM_NUM_PS");
-    if (servers == nullptr || !absl::SimpleAtoi(servers, &job.num_servers)) job.num_servers = 0;
-    return job;
+absl::StatusOr<std::string> StoreOf(const JobAddress& job, double timeout_seconds) {
+  std::string store = job.store;
+  if (store.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const JobRounds rounds,
+                            AskRounds(job.rendezvous, job.run_id, absl::Seconds(timeout_seconds)));
+    store = rounds.store();
+    if (store.empty()) {
+      return absl::UnavailableError(absl::StrCat("no round is running: ", RoundsToText(rounds)));
+    }
   }
-  return NewestJob();
+  TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(store).status(), "the job's store"));
+  return store;
 }
 
 }  // namespace
@@ -98,7 +96,9 @@ void AddServersFlags(CLI::App* command, ServersFlags* flags) {
 
 void AddJobFlags(CLI::App* command, ServersFlags* flags) {
   command->add_option("--store", flags->store,
-                      "HOST:PORT of the job's store [TANDEM_STORE, MASTER_ADDR:MASTER_PORT]");
+                      "HOST:PORT of the job's store [TANDEM_STORE, MASTER_ADDR:MASTER_PORT], or "
+                      "etcd://HOST:PORT/PREFIX/ID where its launchers meet");
+  command->add_option("--rdzv-id", flags->run_id, "Of the job, where several meet there");
   command->add_option("--job", flags->job,
                       "The log directory of a `tandem run`, or its parent [the newest under runs/]");
   command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")
@@ -106,19 +106,35 @@ void AddJobFlags(CLI::App* command, ServersFlags* flags) {
       ->capture_default_str();
 }
 
-absl::Status WriteJobFile(const std::string& directory, const std::string& run_id, const std::string& store,
-                          int num_servers) {
+absl::Status WriteJobFile(const std::string& directory, const JobAddress& job) {
   const std::string path = absl::StrCat(directory, "/", kJobFile);
   std::ofstream out(path, std::ios::trunc);
-  out << Json{{"run_id", run_id}, {"store", store}, {"servers", num_servers}}.dump() << "\n";
+  Json json = {{"run_id", job.run_id}, {"store", job.store}, {"servers", job.num_servers}};
+  if (!job.rendezvous.empty()) json["rendezvous"] = job.rendezvous;
+  out << json.dump() << "\n";
   out.close();
   return out ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
 }
 
+absl::StatusOr<JobAddress> FindJob(const ServersFlags& flags) {
+  if (IsRendezvous(flags.store)) return JobAddress{.rendezvous = flags.store, .run_id = flags.run_id};
+  if (!flags.store.empty()) return JobAddress{.store = flags.store};
+  if (!flags.job.empty()) return JobIn(flags.job);
+  const char* const store = std::getenv("TANDEM_STORE");
+  const char* const host = std::getenv("MASTER_ADDR");
+  const char* const port = std::getenv("MASTER_PORT");
+  if (store != nullptr || (host != nullptr && port != nullptr)) {
+    JobAddress job{.store = store != nullptr ? store : absl::StrCat(host, ":", port)};
+    const char* const servers = std::getenv("TANDEM_NUM_PS");
+    if (servers == nullptr || !absl::SimpleAtoi(servers, &job.num_servers)) job.num_servers = 0;
+    return job;
+  }
+  return NewestJob();
+}
+
 absl::StatusOr<std::string> FindStore(const ServersFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const JobFile job, WhichJob(flags));
-  TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(job.store).status(), "the job's store"));
-  return job.store;
+  TANDEM_ASSIGN_OR_RETURN(const JobAddress job, FindJob(flags));
+  return StoreOf(job, flags.timeout_seconds);
 }
 
 absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags) {
@@ -129,9 +145,10 @@ absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags) 
     }
     return addresses;
   }
-  TANDEM_ASSIGN_OR_RETURN(const JobFile job, WhichJob(flags));
+  TANDEM_ASSIGN_OR_RETURN(const JobAddress job, FindJob(flags));
   const absl::Duration timeout = absl::Seconds(flags.timeout_seconds);
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(job.store));
+  TANDEM_ASSIGN_OR_RETURN(const std::string address, StoreOf(job, flags.timeout_seconds));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
   collectives::RemoteStore store(std::move(channel), timeout);
   const absl::StatusOr<std::vector<std::string>> keys = store.List("ps/");
   if (!keys.ok()) {
@@ -147,7 +164,7 @@ absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags) 
   if (!known.empty()) count = std::max<size_t>(count, known.rbegin()->first + 1);
   if (count == 0) {
     return absl::NotFoundError(
-        absl::StrCat("the job whose store is at ", job.store, " has no parameter servers (yet)"));
+        absl::StrCat("the job whose store is at ", address, " has no parameter servers (yet)"));
   }
   std::vector<std::string> addresses(count);
   for (const auto& [index, address] : known) addresses[index] = address;

@@ -20,26 +20,38 @@ inline constexpr char kJobFile[] = "job.json";
 // runs/*/logs/job.json.
 struct ServersFlags {
   std::string servers;  // host:port,host:port,... in the order of their indexes
-  std::string store;    // host:port of the job's store
-  std::string job;      // a log directory of `tandem run`, or its parent
+  std::string store;   // host:port of the job's store, or etcd://host:port/prefix/id where its launchers meet
+  std::string run_id;  // of the launchers' job there; "": the only one
+  std::string job;     // a log directory of `tandem run`, or its parent
   double timeout_seconds = 5;
 };
 
-// Adds --servers, --store, --job and --timeout.
+// Adds --servers, --store, --rdzv-id, --job and --timeout.
 void AddServersFlags(CLI::App* command, ServersFlags* flags);
 // The same without --servers, for what concerns all processes of a job.
 void AddJobFlags(CLI::App* command, ServersFlags* flags);
 
+// Where a job can be asked after. A plain value.
+struct JobAddress {
+  std::string store;  // host:port of its round's store; "": the rendezvous knows
+  std::string
+      rendezvous;       // where its launchers meet (rounds.h); "": there is one launcher, or it is not known
+  std::string run_id;   // there; "": the only one
+  int num_servers = 0;  // 0: unknown
+};
+
 // Writes kJobFile into `directory`. Errors name the path.
-absl::Status WriteJobFile(const std::string& directory, const std::string& run_id, const std::string& store,
-                          int num_servers);
+absl::Status WriteJobFile(const std::string& directory, const JobAddress& job);
+// What the flags, the environment or a job file say, without asking anybody. Errors as FindServers'.
+absl::StatusOr<JobAddress> FindJob(const ServersFlags& flags);
 
 // The servers' addresses by index; "" where one has not said its own. Blocks at most the time-out for the
 // store. Errors: InvalidArgument (a malformed flag), NotFound (no way to a job: says what to give; or the job
 // has no servers), Unavailable (nobody serves the store: the job may have ended).
 absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags);
 
-// "host:port" of the job's store, without asking it. Errors as FindServers'.
+// "host:port" of the job's store, without asking it; where only the launchers' rendezvous is known, that is
+// asked, and Unavailable says that no round is running. Errors as FindServers'.
 absl::StatusOr<std::string> FindStore(const ServersFlags& flags);
 
 }  // namespace tandem::cli

@@ -120,7 +120,10 @@ absl::StatusOr<std::unique_ptr<ElasticSession>> ElasticSession::Create(ElasticOp
     TANDEM_ASSIGN_OR_RETURN(agent,
                             AgentClient::Connect(address, absl::StrCat(env.role, "/", env.local_rank)));
   }
-  return std::make_unique<ElasticSession>(std::move(options), std::move(first), std::move(agent));
+  auto session = std::make_unique<ElasticSession>(std::move(options), std::move(first), std::move(agent));
+  session->run_id_ = env.run_id;
+  session->role_ = env.role;
+  return session;
 }
 
 ElasticSession::ElasticSession(ElasticOptions options, Assignment first, std::unique_ptr<AgentClient> agent)
@@ -148,7 +151,10 @@ absl::Status ElasticSession::Run(const std::function<absl::Status(ElasticRound&)
 
 absl::Status ElasticSession::RunRound(const std::function<absl::Status(ElasticRound&)>& body,
                                       const Assignment& assignment, bool* may_go_on) {
-  ElasticRound round(assignment, &executed_);
+  ElasticRound round(
+      assignment,
+      {.run_id = run_id_, .epoch = assignment.epoch, .member = absl::StrCat(role_, "/", assignment.rank)},
+      &executed_);
   Watch watch(agent_.get(), assignment);
   absl::Status status = Connect(&round, &watch);
   bool users = false;  // the error is the program's own
@@ -187,7 +193,8 @@ absl::Status ElasticSession::Connect(ElasticRound* round, Watch* watch) {
   if (a.world_size == 1) {
     round->store_ = std::make_shared<MemoryStore>();  // there is nobody to meet
   } else {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
+                            rpc::ConnectGrpc(address, {.caller = round->caller_}));
     round->store_ = std::make_shared<RemoteStore>(std::move(channel),
                                                   std::min(options_.connect_timeout, options_.store_timeout));
   }

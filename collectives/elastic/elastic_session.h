@@ -35,6 +35,7 @@
 #include "collectives/elastic/assignment.h"
 #include "collectives/environment.h"
 #include "collectives/process_group.h"
+#include "rpc/epoch/caller.h"
 
 namespace tandem::collectives {
 
@@ -68,6 +69,9 @@ class ElasticRound {
   // All ranks of the round have the state of this step; 0 before the first.
   int64_t last_completed_step() const { return completed_; }
   ProcessGroup* group() const { return group_.get(); }
+  // This process's place in the round, for channels that it opens (rpc::ChannelOptions::caller): parameter
+  // servers that outlive rounds then refuse who was left behind in an earlier one.
+  const rpc::Caller& caller() const { return caller_; }
 
   // Every rank has done `step`, which must follow last_completed_step(), and holds its state. Blocks for a
   // barrier of the group. After OK the step counts, on all ranks, for ever. After an error the round is over
@@ -80,10 +84,11 @@ class ElasticRound {
 
  private:
   friend class ElasticSession;
-  ElasticRound(Assignment assignment, int64_t* executed)
-      : assignment_(std::move(assignment)), executed_(executed) {}
+  ElasticRound(Assignment assignment, rpc::Caller caller, int64_t* executed)
+      : assignment_(std::move(assignment)), caller_(std::move(caller)), executed_(executed) {}
 
   const Assignment assignment_;
+  const rpc::Caller caller_;
   std::shared_ptr<Store> store_;
   std::unique_ptr<ProcessGroup> group_;
   int64_t completed_ = 0;
@@ -126,8 +131,9 @@ class ElasticSession {
   const ElasticOptions options_;
   const Assignment first_;
   const std::unique_ptr<AgentClient> agent_;
-  int64_t executed_;        // the last step that this process has done
-  int64_t last_epoch_ = 0;  // in which it had the group's state
+  std::string run_id_, role_ = "worker";  // where the environment says so
+  int64_t executed_;                      // the last step that this process has done
+  int64_t last_epoch_ = 0;                // in which it had the group's state
 };
 
 }  // namespace tandem::collectives

@@ -53,6 +53,7 @@ struct RendezvousEvent {
   Kind kind = Kind::kRestart;
   bool failed = false;  // of kClosed: the job did not reach its end; of kRestart: it counts as a restart
   std::string reason;   // "node b (10.0.0.2) has been silent for 5s (lease 5s): killed, or cut off?"
+  int exit_code = 0;    // of kClosed: the root cause's; 1 of a failure that left none, 0 of a good end
 };
 
 struct RendezvousOptions {
@@ -83,20 +84,21 @@ class Rendezvous {
   // AlreadyExists when the holder of this node_rank lives; InvalidArgument; Unavailable (the store cannot be
   // reached, for a lease).
   virtual absl::StatusOr<Round> Join(const Node& node) = 0;
-  // Blocks until the round `epoch` is over or `deadline`: then DeadlineExceeded. Unavailable when this node
-  // has not reached the store for a lease, and so counts as dead, or when the others have gone on without it:
-  // its processes must stop. It may Join again.
+  // Blocks until the round `epoch` is over or `deadline`: then DeadlineExceeded. Cancelled after Leave.
+  // Unavailable when this node has not reached the store for a lease, and so counts as dead, or when the
+  // others have gone on without it: its processes must stop. It may Join again.
   virtual absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) = 0;
-  // Ends the round for all: something here failed and is to be started again. The first reason of a round
-  // stays; a round that is over already stays as it is, and nothing is counted. FailedPrecondition naming the
-  // limit when max_restarts is used up: the job is closed as failed.
-  virtual absl::Status RequestRestart(int64_t epoch, absl::string_view reason) = 0;
+  // Ends the round for all: something here failed, with `exit_code` (0: none is known), and is to be started
+  // again. The first reason of a round stays; a round that is over already stays as it is, and nothing is
+  // counted. FailedPrecondition naming the limit when max_restarts is used up: the job is closed as failed.
+  virtual absl::Status RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) = 0;
   // This node's processes have finished well. When all nodes of the round have, the job closes as succeeded.
   // From now on this node's silence is no death, and newcomers no longer end the round. Nothing happens when
   // it is over already: WaitForEvent tells.
   virtual absl::Status Finish(int64_t epoch) = 0;
-  // Ends the job for all nodes. The first reason stays.
-  virtual absl::Status Close(bool failed, absl::string_view reason) = 0;
+  // Ends the job for all nodes, who hear of `exit_code` (0: none is known) if it has failed. The first end
+  // stays.
+  virtual absl::Status Close(bool failed, absl::string_view reason, int exit_code) = 0;
   // Leaves the round; the others go on without this node if they are enough. A Join that waits ends with
   // Cancelled.
   virtual absl::Status Leave() = 0;

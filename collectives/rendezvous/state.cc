@@ -51,7 +51,7 @@ int Joined(const RendezvousState& state) {
 }
 
 // The coming round is a restart because of `reason`.
-void Count(absl::string_view reason, RendezvousState* state) {
+void Count(absl::string_view reason, int exit_code, RendezvousState* state) {
   if (state->next_counts()) return;
   state->set_next_counts(true);
   state->set_restarts(state->restarts() + 1);
@@ -59,10 +59,11 @@ void Count(absl::string_view reason, RendezvousState* state) {
   if (state->restarts() <= state->max_restarts()) return;
   state->set_restarts(state->max_restarts());
   CloseState(/*failed=*/true,
-             absl::StrCat(reason, "; no restart is left (max_restarts ", state->max_restarts(), ")"), state);
+             absl::StrCat(reason, "; no restart is left (max_restarts ", state->max_restarts(), ")"),
+             exit_code, state);
 }
 
-void EndRound(bool failed, absl::string_view reason, RendezvousState* state) {
+void EndRound(bool failed, absl::string_view reason, RendezvousState* state, int exit_code = 0) {
   RendezvousRoundEnd* end = state->add_ends();
   end->set_epoch(state->epoch());
   end->set_failed(failed);
@@ -75,7 +76,7 @@ void EndRound(bool failed, absl::string_view reason, RendezvousState* state) {
     member.set_joined(false);
     member.set_finished(false);
   }
-  if (failed) Count(reason, state);
+  if (failed) Count(reason, exit_code, state);
 }
 
 RendezvousNode ToProto(const Node& node) {
@@ -218,7 +219,7 @@ void ExpireNode(absl::string_view id, absl::string_view reason, RendezvousState*
   if (state->phase() == RendezvousState::RUNNING) {
     EndRound(/*failed=*/true, text, state);
   } else {
-    Count(text, state);
+    Count(text, /*exit_code=*/0, state);
   }
 }
 
@@ -231,9 +232,9 @@ void RemoveNode(absl::string_view id, RendezvousState* state) {
   if (ends) EndRound(/*failed=*/false, text, state);
 }
 
-void RestartRound(int64_t epoch, absl::string_view reason, RendezvousState* state) {
+void RestartRound(int64_t epoch, absl::string_view reason, int exit_code, RendezvousState* state) {
   if (state->phase() != RendezvousState::RUNNING || state->epoch() != epoch) return;
-  EndRound(/*failed=*/true, reason, state);
+  EndRound(/*failed=*/true, reason, state, exit_code);
 }
 
 void FinishNode(absl::string_view id, int64_t epoch, RendezvousState* state) {
@@ -246,13 +247,14 @@ void FinishNode(absl::string_view id, int64_t epoch, RendezvousState* state) {
   for (const RendezvousMember& other : state->members()) {
     if (other.in_round() && !other.finished()) return;
   }
-  CloseState(/*failed=*/false, "all nodes have finished", state);
+  CloseState(/*failed=*/false, "all nodes have finished", /*exit_code=*/0, state);
 }
 
-void CloseState(bool failed, absl::string_view reason, RendezvousState* state) {
+void CloseState(bool failed, absl::string_view reason, int exit_code, RendezvousState* state) {
   if (state->phase() == RendezvousState::CLOSED) return;
   state->set_phase(RendezvousState::CLOSED);
   state->set_failed(failed);
+  state->set_exit_code(failed ? exit_code : 0);
   state->set_reason(Bounded(reason));
 }
 
@@ -334,6 +336,7 @@ RendezvousEvent EndOf(const RendezvousState& state, int64_t epoch) {
     event.kind = RendezvousEvent::Kind::kClosed;
     event.failed = state.failed();
     event.reason = state.reason();
+    event.exit_code = state.failed() ? std::max(state.exit_code(), 1) : 0;
     return event;
   }
   event.reason = absl::StrCat("epoch ", epoch, " is over");

@@ -44,12 +44,13 @@ std::string RankHolder(const RendezvousState& state, const Node& node);
 void ExpireNode(absl::string_view id, absl::string_view reason, RendezvousState* state);
 // The member goes of its own will.
 void RemoveNode(absl::string_view id, RendezvousState* state);
-// Ends the round `epoch` because something failed; nothing if it has ended already.
-void RestartRound(int64_t epoch, absl::string_view reason, RendezvousState* state);
+// Ends the round `epoch` because something failed; nothing if it has ended already. `exit_code` is the job's
+// if no restart is left; 0: none is known.
+void RestartRound(int64_t epoch, absl::string_view reason, int exit_code, RendezvousState* state);
 // The node's processes have ended well; when all nodes' have, the job closes. Nothing if the round has ended
 // already.
 void FinishNode(absl::string_view id, int64_t epoch, RendezvousState* state);
-void CloseState(bool failed, absl::string_view reason, RendezvousState* state);
+void CloseState(bool failed, absl::string_view reason, int exit_code, RendezvousState* state);
 
 // Whether enough nodes wait for a round to begin with them, sooner or later.
 bool HasEnough(const RendezvousState& state);

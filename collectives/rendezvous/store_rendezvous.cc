@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status.h"
 
 namespace tandem::collectives {
 namespace {
 
+constexpr char kRoot[] = "rdzv/";
 constexpr char kStateKey[] = "state";
 constexpr int64_t kHintsKept = 8;  // keys changed/<v>
 
@@ -31,7 +33,7 @@ std::string Seconds(absl::Duration duration) {
 }  // namespace
 
 StoreRendezvous::StoreRendezvous(Store* store, const RendezvousOptions& options, Clock* clock)
-    : options_(options), clock_(clock), store_(store, absl::StrCat("rdzv/", options.run_id)) {
+    : options_(options), clock_(clock), store_(store, absl::StrCat(kRoot, options.run_id)) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -274,7 +276,7 @@ absl::StatusOr<RendezvousEvent> StoreRendezvous::WaitForEvent(int64_t epoch, abs
     if (over()) {
       if (state_.phase() == RendezvousState::CLOSED) return EndOf(state_, epoch);
       if (absl::IsFailedPrecondition(trouble_)) return trouble_;
-      if (stopping_ || id_.empty()) return absl::FailedPreconditionError("this node has left the job");
+      if (stopping_ || id_.empty()) return absl::CancelledError("this node has left the job");
       if (FindMember(state_, id_) != nullptr) return EndOf(state_, epoch);
       return absl::UnavailableError(absl::StrCat("the others have gone on without this node after epoch ",
                                                  epoch, ": ", EndOf(state_, epoch).reason));
@@ -286,9 +288,9 @@ absl::StatusOr<RendezvousEvent> StoreRendezvous::WaitForEvent(int64_t epoch, abs
   }
 }
 
-absl::Status StoreRendezvous::RequestRestart(int64_t epoch, absl::string_view reason) {
+absl::Status StoreRendezvous::RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) {
   TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Update(/*create=*/false, [&](RendezvousState* s) {
-                            RestartRound(epoch, reason, s);
+                            RestartRound(epoch, reason, exit_code, s);
                             return absl::OkStatus();
                           }));
   if (state.phase() != RendezvousState::CLOSED) return absl::OkStatus();
@@ -305,10 +307,10 @@ absl::Status StoreRendezvous::Finish(int64_t epoch) {
       .status();
 }
 
-absl::Status StoreRendezvous::Close(bool failed, absl::string_view reason) {
+absl::Status StoreRendezvous::Close(bool failed, absl::string_view reason, int exit_code) {
   return Update(/*create=*/false,
                 [&](RendezvousState* s) {
-                  CloseState(failed, reason, s);
+                  CloseState(failed, reason, exit_code, s);
                   return absl::OkStatus();
                 })
       .status();
@@ -324,6 +326,9 @@ absl::Status StoreRendezvous::Leave() {
   if (me.empty()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(Update(/*create=*/false, [&](RendezvousState* s) {
                            RemoveNode(me, s);
+                           // A change even if the others have removed this node before: it wakes the thread,
+                           // which may be waiting for one.
+                           if (s->phase() != RendezvousState::CLOSED) s->clear_writer();
                            return absl::OkStatus();
                          }).status());
   return store_.Delete(BeatKey(me)).status();
@@ -451,14 +456,46 @@ void StoreRendezvous::AwaitChange() {
   absl::Time until = next_beat_;
   {
     absl::MutexLock lock(&mutex_);
-    // This process itself may have changed the document since.
-    if (state_.version() > acted_on_) return;
+    if (state_.phase() == RendezvousState::CLOSED) {
+      // Nothing will change any more, and nobody minds this node's silence.
+      const auto left = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || id_.empty(); };
+      mutex_.Await(absl::Condition(&left));
+      return;
+    }
+    // This process itself may have changed the document since, or has left: that it writes there wakes this
+    // wait.
+    if (state_.version() > acted_on_ || stopping_ || id_.empty()) return;
     until = std::min(until, enough_since_ + options_.last_call);
   }
-  // The destructor waits for this.
+  // So much later than its lease is over is a node found dead, at most.
   const absl::Duration most = std::min(options_.lease / 5, absl::Milliseconds(250));
   const absl::Duration wait = std::clamp(until - clock_->Now(), absl::Milliseconds(1), most);
   (void)store_.Get(ChangedKey(acted_on_ + 1), wait);
+}
+
+absl::StatusOr<std::vector<std::string>> RendezvousIn(Store* store) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store->List(kRoot));
+  std::vector<std::string> runs;
+  for (absl::string_view key : keys) {
+    if (absl::ConsumePrefix(&key, kRoot) && absl::ConsumeSuffix(&key, absl::StrCat("/", kStateKey)))
+      runs.emplace_back(key);
+  }
+  std::sort(runs.begin(), runs.end());
+  return runs;
+}
+
+absl::StatusOr<RendezvousState> LookAtRendezvous(Store* store, const std::string& run_id) {
+  absl::StatusOr<std::string> text =
+      store->Get(absl::StrCat(kRoot, run_id, "/", kStateKey), absl::ZeroDuration());
+  RendezvousState state;
+  if (absl::IsDeadlineExceeded(text.status()) || (text.ok() && text->empty())) {
+    return absl::NotFoundError(
+        absl::StrCat("no launcher has joined a job '", run_id, "' there, or it is over and forgotten"));
+  }
+  TANDEM_RETURN_IF_ERROR(text.status());
+  if (state.ParseFromString(*text)) return state;
+  return absl::FailedPreconditionError(
+      absl::StrCat("what the store holds for the job '", run_id, "' is no rendezvous of this version"));
 }
 
 }  // namespace tandem::collectives

@@ -14,8 +14,10 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "collectives/rendezvous/rendezvous.h"
@@ -32,9 +34,9 @@ class StoreRendezvous final : public Rendezvous {
 
   absl::StatusOr<Round> Join(const Node& node) override;
   absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t epoch, absl::Time deadline) override;
-  absl::Status RequestRestart(int64_t epoch, absl::string_view reason) override;
+  absl::Status RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) override;
   absl::Status Finish(int64_t epoch) override;
-  absl::Status Close(bool failed, absl::string_view reason) override;
+  absl::Status Close(bool failed, absl::string_view reason, int exit_code) override;
   absl::Status Leave() override;
 
  private:
@@ -92,6 +94,11 @@ class StoreRendezvous final : public Rendezvous {
   absl::Mutex join_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // one Join at a time
   std::thread thread_;
 };
+
+// For who looks at a job from outside. The ids of the runs whose launchers meet in `store`, sorted.
+absl::StatusOr<std::vector<std::string>> RendezvousIn(Store* store);
+// Their document. NotFound: nobody has joined the run there, or its store has forgotten it.
+absl::StatusOr<RendezvousState> LookAtRendezvous(Store* store, const std::string& run_id);
 
 }  // namespace tandem::collectives
 

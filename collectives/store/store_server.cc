@@ -6,11 +6,13 @@
 
 namespace tandem::collectives {
 
-absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::string& listen, Clock* clock) {
+absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::string& listen, Clock* clock,
+                                                                std::shared_ptr<rpc::EpochGate> gate) {
   std::unique_ptr<StoreServer> store(new StoreServer(clock));
   rpc::ServerOptions options;
   options.listen = listen;
   options.transport = "grpc";  // calls are few and far between
+  options.gate = std::move(gate);
   std::vector<rpc::Service> services;
   services.push_back(store->service_.MakeService());
   TANDEM_ASSIGN_OR_RETURN(store->server_, rpc::Server::Start(options, std::move(services)));

@@ -12,6 +12,7 @@
 #include "collectives/membership/membership.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/store_service.h"
+#include "rpc/epoch/epoch_gate.h"
 #include "rpc/server.h"
 
 namespace tandem::collectives {
@@ -19,9 +20,11 @@ namespace tandem::collectives {
 // Thread-safe. The destructor shuts down at once: clients that still wait get Aborted.
 class StoreServer {
  public:
-  // `listen` is "host:port"; port 0 lets the kernel pick. Errors are rpc::Server::Start's.
+  // `listen` is "host:port"; port 0 lets the kernel pick. `gate`: whom it serves; nullptr: all. Errors are
+  // rpc::Server::Start's.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
-                                                            Clock* clock = Clock::Real());
+                                                            Clock* clock = Clock::Real(),
+                                                            std::shared_ptr<rpc::EpochGate> gate = nullptr);
   ~StoreServer();
 
   int port() const { return server_->port(); }

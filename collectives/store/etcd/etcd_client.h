@@ -29,6 +29,8 @@ struct EtcdOptions {
   // Of a call without a time-out of its own.
   absl::Duration call_timeout = absl::Seconds(30);
   absl::Duration open_timeout = absl::Seconds(30);  // of the first call: etcd may be starting as well
+  // For who looks at a job from outside: it neither makes nor keeps the job's lease, and may change nothing.
+  bool look_only = false;
 };
 
 // "etcd://[user@]host:port[,host:port...]/prefix[?ca=FILE&cert=FILE&key=FILE&name=NAME&lease=SECONDS]"; any

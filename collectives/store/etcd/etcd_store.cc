@@ -60,6 +60,7 @@ EtcdStore::EtcdStore(std::unique_ptr<EtcdClient> client)
 absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(EtcdOptions options) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<EtcdClient> client, EtcdClient::Connect(std::move(options)));
   std::unique_ptr<EtcdStore> store(new EtcdStore(std::move(client)));
+  if (store->client_->options().look_only) return store;
   TANDEM_RETURN_IF_ERROR(Annotate(store->JoinLease(), "opening the store in etcd"));
   store->timeout_ = store->client_->options().call_timeout;
   store->keeper_ = std::thread([self = store.get()] { self->KeepAlive(); });
@@ -88,7 +89,10 @@ absl::Status EtcdStore::JoinLease() {
       request.set_id(lease_);
       etcdserverpb::LeaseKeepAliveResponse response;
       TANDEM_RETURN_IF_ERROR(Call("Lease/LeaseKeepAlive", request, &response));
-      if (response.ttl() > 0) return absl::OkStatus();
+      if (response.ttl() > 0) {
+        lease_length_ = absl::Seconds(response.ttl());
+        return absl::OkStatus();
+      }
       // It is running out just now, and the key with it.
     } else {
       etcdserverpb::LeaseGrantRequest grant;
@@ -97,6 +101,7 @@ absl::Status EtcdStore::JoinLease() {
       etcdserverpb::LeaseGrantResponse granted;
       TANDEM_RETURN_IF_ERROR(Call("Lease/LeaseGrant", grant, &granted));
       lease_ = granted.id();
+      lease_length_ = absl::Seconds(std::max<int64_t>(1, granted.ttl()));
       TANDEM_ASSIGN_OR_RETURN(const bool first, Apply(key, 0, {Put(key, absl::StrCat(lease_))}));
       if (first) return absl::OkStatus();
       etcdserverpb::LeaseRevokeRequest revoke;  // somebody else was quicker
@@ -112,7 +117,7 @@ absl::Status EtcdStore::JoinLease() {
 }
 
 void EtcdStore::KeepAlive() {
-  const absl::Duration every = client_->options().lease / 4;
+  const absl::Duration every = lease_length_ / 4;
   absl::Duration pause = every;
   while (true) {
     {
@@ -129,7 +134,7 @@ void EtcdStore::KeepAlive() {
     if (!alive.ok() || response.ttl() > 0) continue;
     absl::MutexLock lock(&mutex_);
     lost_ = absl::FailedPreconditionError(absl::StrCat(
-        address(), ": the job's lease of ", absl::FormatDuration(client_->options().lease),
+        address(), ": the job's lease of ", absl::FormatDuration(lease_length_),
         " has run out, because none of its processes reached etcd for so long; its keys are gone"));
     return;
   }
@@ -187,6 +192,9 @@ absl::StatusOr<EtcdStore::Held> EtcdStore::Read(const std::string& etcd_key) {
 
 absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision,
                                       std::vector<RequestOp> ops) {
+  if (client_->options().look_only) {
+    return absl::FailedPreconditionError(absl::StrCat(address(), " was opened to look at, not to change"));
+  }
   int64_t last = 0, number;
   {
     absl::MutexLock lock(&mutex_);

@@ -101,8 +101,9 @@ class EtcdStore final : public Store {
   const std::string base_;       // "<prefix>/"
   const std::string client_id_;  // random
   EtcdWatcher watcher_;
-  absl::Duration timeout_;  // of a call; constant once opened
-  int64_t lease_ = 0;
+  absl::Duration timeout_;       // of a call; constant once opened
+  int64_t lease_ = 0;            // likewise
+  absl::Duration lease_length_;  // as granted: by whoever opened the job's store first
 
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);

@@ -36,7 +36,7 @@ TEST(MeetingTest, TorchrunsConfigurationIsRead) {
   MeetingOptions options;
   TANDEM_ASSERT_OK(ReadRendezvousConf(
       "join_timeout=60,last_call_timeout=2,close_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,"
-      "is_host=true,store_type=tcp,read_timeout=9,rank=1,cacert=/ca",
+      "is_host=true,store_type=tcp,read_timeout=9,rank=1,cacert=/ca,etcd_lease=6",
       &options));
   EXPECT_EQ(options.rendezvous.join_timeout, absl::Seconds(60));
   EXPECT_EQ(options.rendezvous.last_call, absl::Seconds(2));
@@ -45,8 +45,9 @@ TEST(MeetingTest, TorchrunsConfigurationIsRead) {
   EXPECT_EQ(options.node_rank, 1);
   EXPECT_EQ(options.conf.at("is_host"), "true");
   EXPECT_EQ(options.conf.at("cacert"), "/ca");
+  EXPECT_EQ(options.conf.at("etcd_lease"), "6");
   for (const char* text : {"join_timeout=soon", "last_call_timeout=-1", "rank=x", "color=red",
-                           "store_type=file", "keep_alive_max_attempt=0", "nonsense"}) {
+                           "store_type=file", "etcd_lease=0.5", "keep_alive_max_attempt=0", "nonsense"}) {
     EXPECT_THAT(ReadRendezvousConf(text, &options), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
 }

@@ -37,17 +37,17 @@ class FakeRendezvous : public Rendezvous {
     absl::MutexLock lock(&mutex_);
     const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return over_ || left_; };
     mutex_.Await(absl::Condition(&ended));
-    if (!over_) return absl::FailedPreconditionError("left");
+    if (!over_) return absl::CancelledError("left");
     return RendezvousEvent{.reason = reason_};
   }
-  absl::Status RequestRestart(int64_t, absl::string_view reason) override {
+  absl::Status RequestRestart(int64_t, absl::string_view reason, int) override {
     absl::MutexLock lock(&mutex_);
     over_ = true;
     reason_ = std::string(reason);
     return absl::OkStatus();
   }
   absl::Status Finish(int64_t) override { return absl::UnavailableError("nobody is there"); }
-  absl::Status Close(bool, absl::string_view) override { return absl::OkStatus(); }
+  absl::Status Close(bool, absl::string_view, int) override { return absl::OkStatus(); }
   absl::Status Leave() override {
     absl::MutexLock lock(&mutex_);
     left_ = true;
@@ -94,7 +94,7 @@ TEST(RoundWatchTest, RoundsBeginAndEndAsNews) {
     const News begun = Next(watch);
     EXPECT_EQ(begun.kind, News::Kind::kRound);
     EXPECT_EQ(begun.round.epoch, epoch);
-    watch.Tell([epoch](Rendezvous& to) { return to.RequestRestart(epoch, "a worker died"); });
+    watch.Tell([epoch](Rendezvous& to) { return to.RequestRestart(epoch, "a worker died", 9); });
     const News over = Next(watch);
     EXPECT_EQ(over.kind, News::Kind::kRoundOver);
     EXPECT_EQ(over.epoch, epoch);
@@ -126,7 +126,7 @@ TEST(RoundWatchTest, AJoinThatFindsTheStoreAwayIsRepeatedOnceItIsReached) {
   watch.Join({.id = "n"});
   EXPECT_EQ(Next(watch).round.epoch, 1);
   EXPECT_EQ(reached, 3);
-  watch.Tell([](Rendezvous& to) { return to.RequestRestart(1, "again"); });
+  watch.Tell([](Rendezvous& to) { return to.RequestRestart(1, "again", 9); });
   EXPECT_EQ(Next(watch).kind, News::Kind::kRoundOver);
   rendezvous.Fail(1);
   watch.Join({.id = "n"});

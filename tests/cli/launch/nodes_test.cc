@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
@@ -20,6 +21,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using Json = nlohmann::json;
 using testing::Lines;
 using testing::ReadFile;
 using testing::TandemProcess;
@@ -83,7 +85,7 @@ TEST_F(NodesTest, AFailureIsNamedOnEveryNode) {
   auto a = Node("a", "2", {}, absl::StrCat("echo up; exec ", kForever));
   auto b = Node("b", "2", {}, "echo out of memory >&2; exit 9");
   EXPECT_EQ(b->Wait(), 9) << b->err();
-  EXPECT_EQ(a->Wait(), 1) << a->err();
+  EXPECT_EQ(a->Wait(), 9) << a->err();
   EXPECT_THAT(b->err(), ContainsRegex("worker/[01] \\(pid [0-9]+\\) exited with code 9; stopping the job"));
   EXPECT_THAT(
       a->err(),
@@ -146,6 +148,65 @@ TEST_F(NodesTest, WithEtcdTheFirstNodeMayDie) {
   EXPECT_EQ(first->Wait(), 137);
   EXPECT_EQ(second->Wait(), 0) << second->err();
   EXPECT_THAT(second->out(), HasSubstr("world of 1"));
+  EXPECT_TRUE(NothingLeft());
+}
+
+TEST_F(NodesTest, StatusSeesTheNodesOfAJobWhoseStateIsInEtcd) {
+  if (!testing::EtcdServer::Installed()) GTEST_SKIP() << "etcd-server is not installed";
+  const auto cluster = testing::EtcdServer::StartCluster(1);
+  ASSERT_EQ(cluster.size(), 1u);
+  const std::string where = absl::StrCat("etcd://", cluster[0]->address(), "/tandem/job");
+  testing::Finished nobody = testing::RunTandem({"status", "--store", where});
+  EXPECT_EQ(nobody.exit_code, 1);
+  EXPECT_THAT(nobody.err, HasSubstr(absl::StrCat("no launchers meet at ", where)));
+  const auto node = [&](const char* name) {
+    return std::make_unique<TandemProcess>(
+        std::vector<std::string>{"run",
+                                 "--nnodes",
+                                 "1:2",
+                                 "--nproc-per-node",
+                                 "3",
+                                 "--rdzv-backend",
+                                 "etcd",
+                                 "--rdzv-endpoint",
+                                 cluster[0]->address(),
+                                 "--rdzv-id",
+                                 "job",
+                                 "--max-restarts",
+                                 "3",
+                                 "--log-dir",
+                                 dir_.File(name),
+                                 "--rdzv-conf",
+                                 "lease=2,last_call_timeout=20,join_timeout=30,etcd_lease=5",
+                                 "/bin/sh",
+                                 "-c",
+                                 absl::StrCat("echo world of $WORLD_SIZE; exec ", kForever)},
+        Mark());
+  };
+  auto a = node("a"), b = node("b");
+  for (auto* one : {&a, &b}) ASSERT_TRUE((*one)->WaitForOutput("world of 6")) << (*one)->err();
+  const testing::Finished asked = testing::RunTandem({"status", "--json", "--store", where});
+  ASSERT_EQ(asked.exit_code, 0) << asked.err;
+  const Json rounds = Json::parse(asked.out).at("rounds");
+  EXPECT_EQ(rounds["run_id"], "job");
+  EXPECT_EQ(rounds["phase"], "running");
+  EXPECT_EQ(rounds["epoch"], 1);
+  EXPECT_EQ(rounds["max_restarts"], 3);
+  ASSERT_EQ(rounds["nodes"].size(), 2u);
+  EXPECT_EQ(rounds["nodes"][1]["index"], 1);
+  EXPECT_EQ(rounds["nodes"][1]["processes"]["worker"], 3);
+  // Every node's log directory leads there.
+  for (const char* name : {"a", "b"}) {
+    const testing::Finished text = testing::RunTandem({"status", "--job", dir_.File(name)});
+    EXPECT_EQ(text.exit_code, 0) << text.err;
+    EXPECT_THAT(text.out,
+                HasSubstr("Job job: running, epoch 1, 0 of 3 restarts; 1 to 2 nodes meet at etcd://"));
+    EXPECT_THAT(text.out, ContainsRegex("    1  127.0.0.1-.*  3 worker   in the round"));
+  }
+  a->Signal(SIGTERM);
+  EXPECT_EQ(a->Wait(), 143) << a->err();
+  b->Signal(SIGTERM);
+  EXPECT_EQ(b->Wait(), 143) << b->err();
   EXPECT_TRUE(NothingLeft());
 }
 

@@ -190,5 +190,21 @@ TEST_F(RestartTest, APortThatWasTakenIsExplained) {
   EXPECT_TRUE(NothingLeft());
 }
 
+TEST_F(RestartTest, AParameterServerThatComesBackAloneIsSaidToBeEmpty) {
+  TandemProcess tandem(Args({"--ps", "1", "--workers", "1", "--restart", "ps=alone"},
+                            absl::StrCat("echo up; exec ", kForever)),
+                       Mark());
+  ASSERT_TRUE(tandem.WaitForOutput("[worker/0] up")) << tandem.err();
+  ASSERT_TRUE(tandem.WaitForOutput("serving at ")) << tandem.err();
+  const pid_t server = WithVariable("TANDEM_PS_INDEX=0", "TANDEM_ROLE=ps");
+  ASSERT_GT(server, 0);
+  ::kill(server, SIGKILL);
+  EXPECT_TRUE(tandem.WaitForOutput("ps/0 comes back with empty tables and at another address"))
+      << tandem.err();
+  tandem.Signal(SIGTERM);
+  EXPECT_EQ(tandem.Wait(), 143);
+  EXPECT_TRUE(NothingLeft());
+}
+
 }  // namespace
 }  // namespace tandem::cli

@@ -76,7 +76,13 @@ TEST(ForeignLauncherTest, OneNodeIsNothingToTell) {
   // A batch script that did not use srun: one launcher, on the first node.
   EXPECT_EQ(Detect({{"SLURM_JOB_ID", "1"}, {"SLURM_NNODES", "4"}, {"SLURM_NODEID", "0"}})->has_value(),
             false);
-  EXPECT_EQ(Detect({{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}})->has_value(), false);
+  EXPECT_EQ(
+      Detect(
+          {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})
+          ->has_value(),
+      false);
+  // Slurm's own, of a program that speaks PMI.
+  EXPECT_EQ(Detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}})->has_value(), false);
 }
 
 TEST(ForeignLauncherTest, SeveralLaunchersOnANodeAreAMistake) {
@@ -98,6 +104,17 @@ TEST(ForeignLauncherTest, OpenMpiDoesNotSayWhereNodeZeroIs) {
   EXPECT_EQ(found->nnodes, 3);
   EXPECT_EQ(found->node_rank, 1);
   EXPECT_EQ(found->host, "");
+}
+
+TEST(ForeignLauncherTest, MpichIsUnderstoodToo) {
+  const std::map<std::string, std::string> place = {{"PMI_SIZE", "3"}, {"PMI_RANK", "2"}};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(place, {{"MPI_LOCALNRANKS", "1"}})));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->name, "MPICH's mpiexec");
+  EXPECT_EQ(found->nnodes, 3);
+  EXPECT_EQ(found->node_rank, 2);
+  EXPECT_THAT(Detect(With(place, {{"MPI_LOCALNRANKS", "3"}})),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("mpiexec -ppn 1")));
 }
 
 TEST(ForeignLauncherTest, AnIndexedJobFindsItsFirstPod) {

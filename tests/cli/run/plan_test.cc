@@ -134,5 +134,11 @@ TEST(PlanTest, CommandsAreSplitAtBlanksOutsideQuotes) {
   EXPECT_TRUE(SplitCommand("  ")->empty());
 }
 
+TEST(PlanTest, ParameterServersDoNotFollowAJobThatReForms) {
+  EXPECT_THAT(MakePlan({.servers = 1, .workers = 1, .on_failure = "reform"}, {"./train"}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--on-failure reform and --ps")));
+  TANDEM_EXPECT_OK(MakePlan({.servers = 0, .workers = 1, .on_failure = "reform"}, {"./train"}).status());
+}
+
 }  // namespace
 }  // namespace tandem::cli

@@ -12,7 +12,7 @@
 
 namespace tandem::collectives {
 
-class CuttableStore final : public Store {
+class CuttableStore : public Store {
  public:
   explicit CuttableStore(Store* base) : base_(base) {}
   void Cut() { cut_ = true; }

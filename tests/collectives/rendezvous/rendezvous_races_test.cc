@@ -93,7 +93,7 @@ void Live(int seat, MemoryStore* memory, Witness* witness, const std::atomic<boo
       absl::StatusOr<RendezvousEvent> event = rendezvous->WaitForEvent(round->epoch, absl::Now() + calm);
       if (!event.ok() && absl::IsDeadlineExceeded(event.status())) {
         if (fate < 3) {
-          TANDEM_EXPECT_OK(rendezvous->RequestRestart(round->epoch, "a process failed"));
+          TANDEM_EXPECT_OK(rendezvous->RequestRestart(round->epoch, "a process failed", 1));
         } else if (fate < 5) {
           TANDEM_EXPECT_OK(rendezvous->Leave());
           break;
@@ -136,7 +136,7 @@ TEST(RendezvousRacesTest, RandomLaunchersAlwaysAgree) {
   // The clock of the test: so many heartbeats of nobody.
   EXPECT_FALSE(memory.Get("never", absl::Seconds(seconds)).ok());
   over = true;
-  TANDEM_EXPECT_OK(judge->Close(/*failed=*/false, "the test is over"));
+  TANDEM_EXPECT_OK(judge->Close(/*failed=*/false, "the test is over", 0));
   for (std::thread& seat : seats) seat.join();
   EXPECT_GT(witness.rounds(), 5u);
   RecordProperty("rounds", absl::StrCat(witness.rounds()));

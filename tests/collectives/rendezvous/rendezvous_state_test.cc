@@ -110,14 +110,14 @@ TEST(RendezvousStateTest, FailuresBetweenTwoRoundsCountOnce) {
   RendezvousState state = NewState(options);
   for (const char* id : {"1", "2", "3", "4"}) TANDEM_ASSERT_OK(AddNode(NodeOf(id), options, &state));
   (void)Begun(&state);
-  RestartRound(1, "worker/0 ended with 1", &state);
-  RestartRound(1, "worker/5 ended with 1", &state);
+  RestartRound(1, "worker/0 ended with 1", 1, &state);
+  RestartRound(1, "worker/5 ended with 1", 1, &state);
   ExpireNode("2", "is dead", &state);
   ExpireNode("3", "is dead", &state);
   EXPECT_EQ(state.restarts(), 1);
   EXPECT_EQ(EndOf(state, 1).reason, "worker/0 ended with 1");
   EXPECT_TRUE(EndOf(state, 1).failed);
-  RestartRound(0, "from a past epoch", &state);
+  RestartRound(0, "from a past epoch", 1, &state);
   EXPECT_EQ(state.restarts(), 1);
 }
 
@@ -183,7 +183,7 @@ TEST(RendezvousStateTest, RandomHistoriesKeepTheInvariants) {
           if (pick(3) == 0) RemoveNode(some, &state);
           break;
         case 5:
-          if (pick(3) == 0) RestartRound(state.epoch() - pick(2), "failed", &state);
+          if (pick(3) == 0) RestartRound(state.epoch() - pick(2), "failed", 1, &state);
           break;
         case 6:
           if (!HasEnough(state)) break;

@@ -9,8 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "collectives/rendezvous/state.h"
 #include "collectives/store/file/file_store.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/remote_store.h"
@@ -152,7 +154,7 @@ TEST(RendezvousTest, ANodeThatWasStoppedPastItsLeaseIsToldThatTheOthersWentOn) {
   b.store.Mend();
   EXPECT_THAT(b.rendezvous->WaitForEvent(1, Soon()), StatusIs(absl::StatusCode::kUnavailable));
   // What it says of its old epoch changes nothing.
-  TANDEM_EXPECT_OK(b.rendezvous->RequestRestart(1, "too late"));
+  TANDEM_EXPECT_OK(b.rendezvous->RequestRestart(1, "too late", 3));
   TANDEM_EXPECT_OK(b.rendezvous->Finish(1));
   EXPECT_THAT(a.rendezvous->WaitForEvent(2, absl::Now() + kLease / 2),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
@@ -179,18 +181,84 @@ TEST(RendezvousTest, RestartsAreCountedAndTheLimitIsNamed) {
   MemoryStore store;
   Launcher a(&store, Between(1, 1, /*restarts=*/1), NodeOf("a"));
   TANDEM_ASSERT_OK(a.rendezvous->Join(a.node));
-  TANDEM_ASSERT_OK(a.rendezvous->RequestRestart(1, "worker/0 ended with 3"));
-  TANDEM_ASSERT_OK(a.rendezvous->RequestRestart(1, "worker/1 ended with 3"));
+  TANDEM_ASSERT_OK(a.rendezvous->RequestRestart(1, "worker/0 ended with 3", 3));
+  TANDEM_ASSERT_OK(a.rendezvous->RequestRestart(1, "worker/1 ended with 3", 3));
   TANDEM_ASSERT_OK_AND_ASSIGN(const RendezvousEvent end, a.rendezvous->WaitForEvent(1, Soon()));
   EXPECT_EQ(end.reason, "worker/0 ended with 3");
   TANDEM_ASSERT_OK_AND_ASSIGN(const Round again, a.rendezvous->Join(a.node));
   EXPECT_EQ(again.restarts, 1);
-  EXPECT_THAT(a.rendezvous->RequestRestart(2, "worker/0 ended with 4"),
+  EXPECT_THAT(a.rendezvous->RequestRestart(2, "worker/0 ended with 4", 4),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("worker/0 ended with 4"), HasSubstr("max_restarts 1"))));
   TANDEM_ASSERT_OK_AND_ASSIGN(const RendezvousEvent closed, a.rendezvous->WaitForEvent(2, Soon()));
   EXPECT_EQ(closed.kind, RendezvousEvent::Kind::kClosed);
   EXPECT_TRUE(closed.failed);
+  EXPECT_EQ(closed.exit_code, 4);
+}
+
+TEST(RendezvousTest, TheExitCodeOfTheFirstFailureReachesTheOtherNodes) {
+  MemoryStore store;
+  Launcher a(&store, Between(2, 2), NodeOf("a")), b(&store, Between(2, 2), NodeOf("b"));
+  a.Join();
+  b.Join();
+  TANDEM_ASSERT_OK(a.Joined());
+  TANDEM_ASSERT_OK(b.Joined());
+  TANDEM_ASSERT_OK(b.rendezvous->Close(/*failed=*/true, "worker/3 was killed by signal 9", 137));
+  TANDEM_ASSERT_OK(a.rendezvous->Close(/*failed=*/true, "worker/0 exited with code 1", 1));
+  for (Launcher* node : {&a, &b}) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RendezvousEvent end, node->rendezvous->WaitForEvent(1, Soon()));
+    EXPECT_EQ(end.reason, "worker/3 was killed by signal 9");
+    EXPECT_EQ(end.exit_code, 137);
+  }
+}
+
+TEST(RendezvousTest, AWaitEndsWithCancelledWhenTheNodeLeaves) {
+  MemoryStore store;
+  Launcher a(&store, Between(1, 2), NodeOf("a"));
+  TANDEM_ASSERT_OK(a.rendezvous->Join(a.node));
+  std::thread waiter(
+      [&] { EXPECT_THAT(a.rendezvous->WaitForEvent(1, Soon()), StatusIs(absl::StatusCode::kCancelled)); });
+  TANDEM_EXPECT_OK(a.rendezvous->Leave());
+  waiter.join();
+  EXPECT_THAT(a.rendezvous->WaitForEvent(1, Soon()), StatusIs(absl::StatusCode::kCancelled));
+}
+
+// Who waits there for a change waits until there is one, whatever patience he has.
+class PatientStore final : public CuttableStore {
+ public:
+  using CuttableStore::CuttableStore;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
+    return CuttableStore::Get(key, absl::StrContains(key, "/changed/") ? absl::Seconds(60) : timeout);
+  }
+};
+
+TEST(RendezvousTest, TheDestructorWaitsForNoTimer) {
+  const absl::Time start = absl::Now();
+  MemoryStore base;
+  PatientStore store(&base);
+  RendezvousOptions options = Between(1, 1);
+  options.lease = absl::Seconds(60);
+  for (const bool closed : {false, true}) {
+    options.run_id = closed ? "closed" : "goes on";
+    auto rendezvous = MakeRendezvous(&store, options).value();
+    TANDEM_ASSERT_OK(rendezvous->Join(NodeOf("a")));
+    if (closed) {
+      TANDEM_ASSERT_OK(rendezvous->Close(/*failed=*/false, "enough", 0));
+    }
+  }
+  // A node that the others have removed from the document meanwhile.
+  options.run_id = "removed";
+  auto removed = MakeRendezvous(&store, options).value(), other = MakeRendezvous(&store, options).value();
+  TANDEM_ASSERT_OK(removed->Join(NodeOf("a")));
+  RendezvousState state;
+  const std::string key = "rdzv/removed/state", held = base.Get(key, absl::ZeroDuration()).value();
+  ASSERT_TRUE(state.ParseFromString(held));
+  state.clear_members();
+  state.set_version(state.version() + 1);
+  ASSERT_EQ(base.CompareSet(key, held, state.SerializeAsString()).value(), state.SerializeAsString());
+  TANDEM_ASSERT_OK(base.Set(absl::StrCat("rdzv/removed/changed/", state.version()), ""));
+  removed.reset();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
 TEST(RendezvousTest, RoundsThatEndBeforeEverybodyHasLookedDoNotStrandAnyone) {
@@ -215,11 +283,11 @@ TEST(RendezvousTest, RoundsThatEndBeforeEverybodyHasLookedDoNotStrandAnyone) {
     absl::StatusOr<Round> round = hasty.rendezvous->Join(hasty.node);
     TANDEM_EXPECT_OK(round);
     if (!round.ok()) break;
-    TANDEM_EXPECT_OK(hasty.rendezvous->RequestRestart(round->epoch, "again"));
+    TANDEM_EXPECT_OK(hasty.rendezvous->RequestRestart(round->epoch, "again", 0));
   }
   EXPECT_LT(absl::Now() - start, absl::Seconds(15));
   over = true;
-  TANDEM_EXPECT_OK(hasty.rendezvous->Close(/*failed=*/false, "enough"));
+  TANDEM_EXPECT_OK(hasty.rendezvous->Close(/*failed=*/false, "enough", 0));
   other.join();
 }
 
@@ -324,10 +392,10 @@ void MeetTwice(Store* first, Store* second) {
     EXPECT_EQ(a.round->epoch, epoch);
     EXPECT_EQ(a.round->nodes[0].id, b.round->nodes[0].id);
     if (epoch == 2) break;
-    TANDEM_ASSERT_OK(a.rendezvous->RequestRestart(1, "again"));
+    TANDEM_ASSERT_OK(a.rendezvous->RequestRestart(1, "again", 0));
     TANDEM_ASSERT_OK(b.rendezvous->WaitForEvent(1, Soon()));
   }
-  TANDEM_ASSERT_OK(b.rendezvous->Close(/*failed=*/true, "enough"));
+  TANDEM_ASSERT_OK(b.rendezvous->Close(/*failed=*/true, "enough", 0));
   TANDEM_ASSERT_OK_AND_ASSIGN(const RendezvousEvent end, a.rendezvous->WaitForEvent(2, Soon()));
   EXPECT_EQ(end.reason, "enough");
 }

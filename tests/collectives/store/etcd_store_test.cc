@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/store_url.h"
+#include "etcd/rpc.pb.h"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -197,6 +198,29 @@ TEST_F(EtcdStoreTest, AJobThatIsDeadLeavesNothingBehindAndALivingOneKeepsAll) {
     GTEST_SKIP() << "there is no etcdctl to count keys with";
   EXPECT_EQ(left, 0);
   EXPECT_EQ(living->Get("key", absl::ZeroDuration()).value(), "value");
+}
+
+TEST_F(EtcdStoreTest, WhoOnlyLooksLeavesNothingBehindAndChangesNothing) {
+  const auto server = EtcdServer::Start();
+  ASSERT_NE(server, nullptr);
+  EtcdOptions looking = Towards(server->address());
+  looking.look_only = true;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto looks, EtcdStore::Open(looking));
+  EXPECT_THAT(looks->List("").value(), ElementsAre());
+  EXPECT_THAT(looks->Set("key", "value"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("opened to look at")));
+  // A job's lease would stand there as a key of its own.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto all, EtcdClient::Connect(Towards(server->address())));
+  etcdserverpb::RangeRequest everything;
+  everything.set_key(std::string(1, '\0'));
+  everything.set_range_end(std::string(1, '\0'));
+  etcdserverpb::RangeResponse held;
+  TANDEM_ASSERT_OK(all->Call("KV/Range", everything, &held, absl::Seconds(20)));
+  EXPECT_EQ(held.kvs_size(), 0);
+
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto works, EtcdStore::Open(Towards(server->address())));
+  TANDEM_ASSERT_OK(works->Set("key", "value"));
+  EXPECT_EQ(looks->Get("key", absl::Seconds(20)).value(), "value");
 }
 
 TEST_F(EtcdStoreTest, ALeaseThatRanOutIsNamed) {

@@ -1,0 +1,86 @@
+// Members of an etcd cluster that answer as the test wants.
+
+#include "collectives/store/etcd/etcd_client.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "etcd/rpc.pb.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "rpc/server.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::collectives {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+// Answers reads: with `error`, or with its own name.
+class FakeMember {
+ public:
+  FakeMember(std::string name, absl::Status error) : name_(std::move(name)), error_(std::move(error)) {
+    rpc::Service kv = {"etcdserverpb.KV",
+                       {{"Range", rpc::ProtoHandler<etcdserverpb::RangeRequest, etcdserverpb::RangeResponse>(
+                                      [this](const etcdserverpb::RangeRequest&) { return Range(); })}}};
+    server_ = rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"}, {std::move(kv)}).value();
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
+  int asked() const { return asked_; }
+
+ private:
+  absl::StatusOr<etcdserverpb::RangeResponse> Range() {
+    ++asked_;
+    if (!error_.ok()) return error_;
+    etcdserverpb::RangeResponse response;
+    response.add_kvs()->set_value(name_);
+    return response;
+  }
+
+  const std::string name_;
+  const absl::Status error_;
+  std::atomic<int> asked_{0};
+  std::unique_ptr<rpc::Server> server_;
+};
+
+absl::StatusOr<std::string> Read(const std::vector<std::string>& endpoints,
+                                 absl::Duration timeout = absl::Seconds(30)) {
+  TANDEM_ASSIGN_OR_RETURN(const auto client, EtcdClient::Connect({.endpoints = endpoints}));
+  etcdserverpb::RangeResponse response;
+  TANDEM_RETURN_IF_ERROR(client->Call("KV/Range", etcdserverpb::RangeRequest(), &response, timeout));
+  return response.kvs(0).value();
+}
+
+// etcd puts what its Go context says into an Unknown, when a call's deadline reaches it before the client.
+TEST(EtcdClientTest, AMemberThatGivesUpAtACallsDeadlineIsPassedOverForAnother) {
+  for (const char* words : {"context deadline exceeded", "etcdserver: context canceled"}) {
+    FakeMember slow("slow", absl::UnknownError(words)), good("good", absl::OkStatus());
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::string answer, Read({slow.address(), good.address()}));
+    EXPECT_EQ(answer, "good") << words;
+    EXPECT_EQ(slow.asked(), 1) << words;
+  }
+}
+
+TEST(EtcdClientTest, WhenAllMembersGiveUpTheStoreIsUnavailableByName) {
+  FakeMember one("one", absl::UnknownError("context deadline exceeded"));
+  EXPECT_THAT(Read({one.address()}, absl::Milliseconds(300)).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(one.address())));
+  EXPECT_GT(one.asked(), 1) << "it is asked again while there is time";
+}
+
+TEST(EtcdClientTest, ARefusalIsNoReasonToAskAnother) {
+  FakeMember strict("strict", absl::InvalidArgumentError("etcdserver: key is not provided")),
+      other("other", absl::OkStatus());
+  EXPECT_THAT(Read({strict.address(), other.address()}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("key is not provided")));
+  EXPECT_EQ(other.asked(), 0);
+  FakeMember odd("odd", absl::UnknownError("the disk is on fire"));
+  EXPECT_THAT(Read({odd.address(), other.address()}).status(), StatusIs(absl::StatusCode::kUnknown));
+}
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/table.h"
 #include "worker/data/generated/planted.h"
 #include "worker/data/logistic_baseline.h"
@@ -134,6 +135,7 @@ absl::Status TrainingRun::Prepare() {
       context_.client, context_.group, model_.get(), optimizer_.get(), plan_.lookup,
       HybridOptions{.lookahead = job_.train.lookahead,
                     .max_in_flight = job_.train.max_in_flight,
+                    .bucket_bytes = job_.train.bucket_bytes,
                     .learning_rate = [this](uint64_t step) { return schedule_->At(step); },
                     .learning_rate_factor = [this](uint64_t step) { return schedule_->FactorAt(step); }});
   if (!options_.tensorboard.empty()) {
@@ -344,8 +346,16 @@ absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
 
 absl::Status TrainingRun::Resume() {
   if (options_.resume.empty()) return absl::OkStatus();
+  std::string from = options_.resume;
+  if (from == "auto") {
+    double none[] = {leads() && absl::IsNotFound(ps::LatestCheckpoint(job_.checkpoint.dir).status()) ? 1.0
+                                                                                                     : 0.0};
+    TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(none)));
+    if (none[0] == 1.0) return absl::OkStatus();
+    from = "latest";
+  }
   ModelState state;
-  TANDEM_RETURN_IF_ERROR(Annotate(Load(options_.resume, &state), "resuming"));
+  TANDEM_RETURN_IF_ERROR(Annotate(Load(from, &state), "resuming"));
   first_epoch_ = static_cast<int>(state.epoch) + 1;
   auto metric = [&](const char* name, double fallback) {
     const auto found = state.metrics.find(name);

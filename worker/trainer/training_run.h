@@ -18,8 +18,9 @@ namespace tandem::worker {
 
 struct RunOptions {
   std::string job_file;  // for the report
-  std::string
-      resume;  // a checkpoint directory, or "latest": the newest under checkpoint.dir; empty: start anew
+  // A checkpoint directory; "latest": the newest under checkpoint.dir; "auto": that, or none if there is none
+  // yet, for jobs that are started again when something fails. Empty: start anew.
+  std::string resume;
   bool baselines = true;  // train the plain baselines for the final table
   bool terminal = false;  // draw the progress line in place
   std::string

@@ -116,6 +116,15 @@ TEST_F(TrainingRunTest, AResumedRunEndsWhereAnUnbrokenOneDoes) {
   EXPECT_EQ(rest.test.logloss, whole.test.logloss);
 }
 
+TEST_F(TrainingRunTest, AJobThatIsStartedAgainTakesItsLatestCheckpointIfThereIsOne) {
+  const RunOptions again{.resume = "auto", .baselines = false};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport first, Run(Job({"train.epochs=2"}), 1, 2, again));
+  EXPECT_EQ(first.epochs.size(), 2u);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport second, Run(Job({"train.epochs=3"}), 1, 2, again));
+  ASSERT_EQ(second.epochs.size(), 1u);
+  EXPECT_EQ(second.epochs[0].epoch, 3);
+}
+
 TEST_F(TrainingRunTest, StopsWhenValidationNoLongerImprovesAndKeepsTheBest) {
   // A learning rate that blows up after the first epoch or two.
   TANDEM_ASSERT_OK_AND_ASSIGN(

@@ -128,6 +128,25 @@ Bytes EncodeBulkHead(const google::protobuf::MessageLite& header, uint64_t paylo
   return Bytes(std::move(head));
 }
 
+size_t BulkSize(const google::protobuf::MessageLite& header, uint64_t payload_bytes) {
+  using google::protobuf::io::CodedOutputStream;
+  const size_t head = header.ByteSizeLong();
+  return payload_bytes == 0 ? head
+                            : head + 1 + CodedOutputStream::VarintSize64(payload_bytes) + payload_bytes;
+}
+
+void AppendBulk(const google::protobuf::MessageLite& header, const Bytes& payload, std::string* out) {
+  using google::protobuf::io::CodedOutputStream;
+  const size_t begin = out->size();
+  out->resize(begin + BulkSize(header, payload.size()));
+  uint8_t* to = reinterpret_cast<uint8_t*>(out->data() + begin);
+  to = header.SerializeWithCachedSizesToArray(to);
+  if (payload.empty()) return;
+  to = CodedOutputStream::WriteTagToArray(kPayloadTag, to);
+  to = CodedOutputStream::WriteVarint64ToArray(payload.size(), to);
+  BytesReader(payload).Copy(to, payload.size());
+}
+
 Bytes EncodeBulk(const google::protobuf::MessageLite& header, Bytes payload) {
   Bytes wire = EncodeBulkHead(header, payload.size());
   wire.Append(std::move(payload));

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "base/bytes.h"
@@ -25,6 +26,10 @@ inline constexpr int kPayloadField = 15;
 
 // The wire form of `header` with `payload` as its field 15. `header` must not have field 15 set itself.
 Bytes EncodeBulk(const google::protobuf::MessageLite& header, Bytes payload);
+
+// How long that is, and the same appended to `out` in place of a message of its own: for short payloads.
+size_t BulkSize(const google::protobuf::MessageLite& header, uint64_t payload_bytes);
+void AppendBulk(const google::protobuf::MessageLite& header, const Bytes& payload, std::string* out);
 
 // What comes before a payload of `payload_bytes` (> 0) in EncodeBulk's form: for a payload that is made
 // later.

@@ -9,13 +9,7 @@
 namespace tandem::rpc {
 namespace {
 
-constexpr size_t kMessageOverhead = 256;  // of a queued message beside its bytes, about
 constexpr size_t kLine = 64;
-static_assert(AnswerSource::kLeastPiece <= kFramePayload);
-
-// A piece that leaves less than half a frame behind takes it along: a frame of few bytes costs as much as a
-// call.
-size_t PieceOf(size_t rest) { return rest <= kFramePayload + kFramePayload / 2 ? rest : kFramePayload; }
 
 absl::Status Broken(uint64_t call, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("broken stream frame of call ", call, ": ", what));
@@ -29,6 +23,7 @@ absl::StatusOr<Frame> ParseFrame(const Bytes& wire) {
   const v1::StreamFrame& header = frame.header;
   const uint64_t call = header.call();
   if (call == 0) return Broken(call, "calls are numbered from 1");
+  if (header.batch_size() > 0) return Broken(call, "it holds a batch: that stands alone");
   if (frame.payload.size() > kMaxFramePayload) {
     return Broken(call, absl::StrCat("its payload has ", frame.payload.size(), " bytes, a frame's may have ",
                                      kMaxFramePayload, "; longer messages take several frames"));
@@ -109,89 +104,6 @@ void MessageAssembler::Drop(uint64_t call) {
   if (found == partial_.end()) return;
   bytes_ -= found->second.message.header.message_bytes();
   partial_.erase(found);
-}
-
-Bytes FrameQueue::Turn::Frame() {
-  const size_t rest = size_ - sent_;
-  Bytes piece;
-  if (source_ != nullptr) {
-    piece = source_->Next(PieceOf(rest));
-    TANDEM_CHECK(!piece.empty() && piece.size() <= PieceOf(rest));
-  } else {
-    const size_t size = PieceOf(rest);
-    piece = size == size_ ? std::move(bytes_) : bytes_.Sub(sent_, size);
-  }
-  if (sent_ == 0 && piece.size() < size_) header_.set_message_bytes(size_);
-  sent_ += piece.size();
-  Bytes wire = EncodeBulk(header_, std::move(piece));
-  const uint64_t call = header_.call();
-  header_ = v1::StreamFrame();
-  header_.set_call(call);
-  return wire;
-}
-
-void FrameQueue::Add(v1::StreamFrame header, Bytes message) {
-  Turn turn;
-  turn.header_ = std::move(header);
-  turn.size_ = message.size();
-  turn.bytes_ = std::move(message);
-  Add(std::move(turn));
-}
-
-void FrameQueue::Add(v1::StreamFrame header, std::unique_ptr<AnswerSource> message) {
-  Turn turn;
-  turn.header_ = std::move(header);
-  turn.size_ = message->size();
-  turn.source_ = std::move(message);
-  Add(std::move(turn));
-}
-
-void FrameQueue::Add(Turn message) {
-  bytes_ += message.size_ - message.sent_ + kMessageOverhead;
-  messages_.push_back(std::move(message));
-}
-
-FrameQueue::Turn FrameQueue::Take() {
-  Turn turn = std::move(messages_.front());
-  messages_.pop_front();
-  bytes_ -= turn.size_ - turn.sent_ + kMessageOverhead;
-  out_ = turn.header_.call();
-  return turn;
-}
-
-void FrameQueue::PutBack(Turn* turn) {
-  if (std::exchange(out_, 0) != 0 && turn->sent_ < turn->size_) Add(std::move(*turn));
-}
-
-Bytes FrameQueue::Next() {
-  Turn turn = Take();
-  Bytes wire = turn.Frame();
-  PutBack(&turn);
-  return wire;
-}
-
-FrameQueue::Dropped FrameQueue::Drop(uint64_t call) {
-  Dropped dropped = Dropped::kNothing;
-  if (out_ == call) {
-    out_ = 0;
-    dropped = Dropped::kPartlySent;
-  }
-  for (auto it = messages_.begin(); it != messages_.end();) {
-    if (it->header_.call() != call) {
-      ++it;
-      continue;
-    }
-    dropped = it->sent_ > 0 ? Dropped::kPartlySent : Dropped::kUnsent;
-    bytes_ -= it->size_ - it->sent_ + kMessageOverhead;
-    it = messages_.erase(it);
-  }
-  return dropped;
-}
-
-std::deque<FrameQueue::Turn> FrameQueue::Clear() {
-  bytes_ = 0;
-  out_ = 0;
-  return std::exchange(messages_, {});
 }
 
 }  // namespace tandem::rpc

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -16,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
-#include "rpc/pieces.h"
 #include "tandem/v1/stream.pb.h"
 
 namespace tandem::rpc {
@@ -80,56 +78,6 @@ class MessageAssembler {
   BufferPool* const pool_;
   absl::flat_hash_map<uint64_t, Partial> partial_;
   size_t bytes_ = 0;
-};
-
-// Messages that wait to be sent, cut into frames on the way out. Messages take turns, a frame each.
-class FrameQueue {
- public:
-  // A message that is out of the queue, for its next frame to be made: under no lock, as that may take a
-  // while.
-  class Turn {
-   public:
-    // The wire form of the next frame, over the message's memory. Once.
-    Bytes Frame();
-
-   private:
-    friend class FrameQueue;
-    v1::StreamFrame header_;
-    Bytes bytes_;
-    std::unique_ptr<AnswerSource> source_;  // instead
-    size_t size_ = 0;
-    size_t sent_ = 0;
-  };
-
-  // `header` is the first frame's, with `call`; message_bytes is filled in where it is needed.
-  void Add(v1::StreamFrame header, Bytes message);
-  void Add(v1::StreamFrame header, std::unique_ptr<AnswerSource> message);
-
-  // The message whose turn it is. Not on an empty queue, nor while another is out.
-  Turn Take();
-  // When the frame is made. What is left of a message that is finished, or was dropped meanwhile, stays with
-  // the caller, to be destroyed under no lock.
-  void PutBack(Turn* turn);
-  // The wire form of the next frame.
-  Bytes Next();
-
-  bool empty() const { return messages_.empty(); }
-  // Of the messages, less what went out in frames, plus a little for each.
-  size_t bytes() const { return bytes_; }
-
-  // Takes the call's messages out. The other side knows of a message of which a part was sent.
-  enum class Dropped { kNothing, kUnsent, kPartlySent };
-  Dropped Drop(uint64_t call);
-
-  // Returns what there was, to be destroyed under no lock.
-  std::deque<Turn> Clear();
-
- private:
-  void Add(Turn message);
-
-  std::deque<Turn> messages_;
-  size_t bytes_ = 0;
-  uint64_t out_ = 0;  // call of the message that is out, 0: none, or it was dropped
 };
 
 }  // namespace tandem::rpc

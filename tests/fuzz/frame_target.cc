@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/buffer_pool.h"
 #include "base/status.h"
+#include "rpc/stream/batch.h"
 #include "rpc/stream/frame.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/targets.h"
@@ -53,10 +54,59 @@ void CheckWhole(const MessageAssembler::Message& message, const Expected& expect
   }
 }
 
+// Gives the frame to the assembler, and looks at what that says.
+void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
+               std::map<uint64_t, Expected>* expected) {
+  const uint64_t call = frame.header.call();
+  const std::string payload = frame.payload.Flatten();
+  if (frame.header.cancel()) {
+    assembler->Drop(call);
+    expected->erase(call);
+  } else if (const auto found = expected->find(call); found != expected->end()) {
+    Expected& message = found->second;
+    const bool fits = !payload.empty() && payload.size() <= message.total - message.bytes.size();
+    const auto whole = assembler->Continue(std::move(frame));
+    TANDEM_CHECK(whole.ok() == fits);
+    if (fits) message.bytes += payload;
+    TANDEM_CHECK(!fits || whole->has_value() == (message.bytes.size() == message.total));
+    if (fits && whole->has_value()) CheckWhole(**whole, message);
+    if (!fits) assembler->Drop(call);  // a stream would end here
+    if (!fits || whole->has_value()) expected->erase(found);
+  } else {
+    TANDEM_CHECK(!assembler->Continue(frame).ok());
+    const uint64_t total = std::max<uint64_t>(frame.header.message_bytes(), payload.size());
+    if (total > kMaxMessage) return;
+    Expected& message = (*expected)[call];
+    message.total = total;
+    message.bytes = payload;
+    message.taker = takers && call % 2 == 1;
+    MessageAssembler::Taker taker;
+    if (message.taker) {
+      taker = [&message](uint64_t offset, uint64_t of, Bytes piece) {
+        TANDEM_CHECK(offset == message.taken.size() && of == message.total);
+        message.taken += piece.Flatten();
+      };
+    }
+    const auto whole = assembler->Begin(std::move(frame), std::move(taker));
+    TANDEM_CHECK(whole.ok() && whole->has_value() == (payload.size() == total));
+    if (whole->has_value()) {
+      TANDEM_CHECK((*whole)->bytes.Flatten() == payload);  // of one frame: the taker gets nothing
+      expected->erase(call);
+    }
+  }
+  uint64_t bytes = 0;
+  for (const auto& [number, message] : *expected) {
+    TANDEM_CHECK(assembler->Has(number));
+    bytes += message.total;
+  }
+  TANDEM_CHECK(assembler->bytes() == bytes && assembler->Has(call) == expected->contains(call));
+}
+
 }  // namespace
 
 // u8: bit 0: messages are put together in a pool's memory; bit 1: those of odd calls are taken piece by
-// piece; the rest: size of the pieces in which a frame lies. Then frames, each after its size (u16).
+// piece; the rest: size of the pieces in which a message lies. Then messages (frames or batches of them),
+// each after its size (u16).
 void FuzzFrame(Input input) {
   ByteSource source(input);
   const uint8_t mode = source.Take<uint8_t>();
@@ -66,55 +116,20 @@ void FuzzFrame(Input input) {
   while (!source.Rest().empty()) {
     const size_t size = source.Take<uint16_t>();
     const std::string text = ToString(source.Take(size));
-    absl::StatusOr<Frame> frame = rpc::ParseFrame(InPieces(text, mode >> 2));
-    if (!frame.ok()) {
-      TANDEM_CHECK(frame.status().code() == absl::StatusCode::kInvalidArgument);
+    absl::StatusOr<rpc::Frames> frames = rpc::ParseFrames(InPieces(text, mode >> 2));
+    if (!frames.ok()) {
+      TANDEM_CHECK(frames.status().code() == absl::StatusCode::kInvalidArgument);
       continue;
     }
-    CheckParsed(text, *frame);
-    const uint64_t call = frame->header.call();
-    const std::string payload = frame->payload.Flatten();
-    if (frame->header.cancel()) {
-      assembler.Drop(call);
-      expected.erase(call);
-    } else if (const auto found = expected.find(call); found != expected.end()) {
-      Expected& message = found->second;
-      const bool fits = !payload.empty() && payload.size() <= message.total - message.bytes.size();
-      const auto whole = assembler.Continue(*std::move(frame));
-      TANDEM_CHECK(whole.ok() == fits);
-      if (fits) message.bytes += payload;
-      TANDEM_CHECK(!fits || whole->has_value() == (message.bytes.size() == message.total));
-      if (fits && whole->has_value()) CheckWhole(**whole, message);
-      if (!fits) assembler.Drop(call);  // a stream would end here
-      if (!fits || whole->has_value()) expected.erase(found);
-    } else {
-      TANDEM_CHECK(!assembler.Continue(*frame).ok());
-      const uint64_t total = std::max<uint64_t>(frame->header.message_bytes(), payload.size());
-      if (total > kMaxMessage) continue;
-      Expected& message = expected[call];
-      message.total = total;
-      message.bytes = payload;
-      message.taker = (mode & 2) != 0 && call % 2 == 1;
-      MessageAssembler::Taker taker;
-      if (message.taker) {
-        taker = [&message](uint64_t offset, uint64_t of, Bytes piece) {
-          TANDEM_CHECK(offset == message.taken.size() && of == message.total);
-          message.taken += piece.Flatten();
-        };
-      }
-      const auto whole = assembler.Begin(*std::move(frame), std::move(taker));
-      TANDEM_CHECK(whole.ok() && whole->has_value() == (payload.size() == total));
-      if (whole->has_value()) {
-        TANDEM_CHECK((*whole)->bytes.Flatten() == payload);  // of one frame: the taker gets nothing
-        expected.erase(call);
-      }
+    v1::StreamFrame stock;
+    TANDEM_CHECK(stock.ParseFromString(text));
+    TANDEM_CHECK(static_cast<int>(frames->size()) == std::max(1, stock.batch_size()));
+    for (size_t i = 0; i < frames->size(); ++i) {
+      Frame& frame = (*frames)[i];
+      CheckParsed(stock.batch_size() == 0 ? text : stock.batch(static_cast<int>(i)).SerializeAsString(),
+                  frame);
+      TakeFrame(std::move(frame), (mode & 2) != 0, &assembler, &expected);
     }
-    uint64_t bytes = 0;
-    for (const auto& [number, message] : expected) {
-      TANDEM_CHECK(assembler.Has(number));
-      bytes += message.total;
-    }
-    TANDEM_CHECK(assembler.bytes() == bytes && assembler.Has(call) == expected.contains(call));
   }
 }
 

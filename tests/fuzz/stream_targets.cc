@@ -25,6 +25,7 @@
 #include "rpc/channel.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/server.h"
+#include "rpc/stream/batch.h"
 #include "rpc/stream/frame.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/targets.h"
@@ -109,7 +110,7 @@ class ServerUnderTest {
     }
     grpc::ByteBuffer buffer;
     while (stream->Read(&buffer, nullptr), Next(&queue_)) {
-      TANDEM_CHECK(rpc::ParseFrame(rpc::FromByteBuffer(buffer)).ok());
+      TANDEM_CHECK(rpc::ParseFrames(rpc::FromByteBuffer(buffer)).ok());
     }
     grpc::Status status;
     stream->Finish(&status, nullptr);

@@ -6,13 +6,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/ipc/futex.h"
 #include "base/status.h"
 #include "rpc/grpc/core/caller_metadata.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/grpc/core/grpc_status.h"
+#include "rpc/stream/batch.h"
 
 namespace tandem::rpc {
 namespace {
+
+// So long the calls that answers of one message lead to may wait for each other.
+constexpr int64_t kHoldNs = 30'000;
 
 // What a call hears when its stream ended with `status`. Whatever looks like a lost connection or a server
 // that goes away is Unavailable, so that idempotent calls are retried.
@@ -106,13 +111,13 @@ void ClientStream::Break(absl::Status why) {
 }
 
 void ClientStream::WriteNext() {
-  if (writing_ || over_ || queue_.empty()) {
+  if (writing_ || over_ || queue_.empty() || holder_ == std::this_thread::get_id()) {
     mutex_.Unlock();
     return;
   }
   writing_ = true;
   ++operations_;
-  const Bytes frame = queue_.Next();
+  const Bytes frame = queue_.Next(batches_);
   mutex_.Unlock();
   loop_->NoteMessage(frame.size());
   stream_->Write(ToByteBuffer(frame), written_tag_.tag());
@@ -136,7 +141,7 @@ void ClientStream::OnRead(bool ok) {
     const Bytes wire = FromByteBuffer(incoming_);
     incoming_.Clear();
     loop_->NoteMessage(wire.size());
-    if (absl::Status taken = Take(wire); !taken.ok()) {
+    if (absl::Status taken = TakeAll(wire); !taken.ok()) {
       Break(absl::InternalError(absl::StrCat("the server sent a broken stream: ", taken.message())));
     }
     stream_->Read(&incoming_, read_tag_.tag());
@@ -149,8 +154,30 @@ void ClientStream::OnRead(bool ok) {
   stream_->Finish(&end_, finished_tag_.tag());  // takes over the operation of the read
 }
 
-absl::Status ClientStream::Take(const Bytes& wire) {
-  TANDEM_ASSIGN_OR_RETURN(Frame frame, ParseFrame(wire));
+absl::Status ClientStream::TakeAll(const Bytes& wire) {
+  TANDEM_ASSIGN_OR_RETURN(Frames frames, ParseFrames(wire));
+  if (frames.size() == 1) return Take(std::move(frames[0]));
+  absl::Status taken;
+  const auto hold = [this](std::thread::id holder) {
+    mutex_.Lock();
+    holder_ = holder;
+    WriteNext();
+  };
+  hold(std::this_thread::get_id());
+  int64_t begin = ipc::SteadyNs();
+  for (size_t i = 0; i < frames.size() && taken.ok(); ++i) {
+    taken = Take(std::move(frames[i]));
+    if (const int64_t now = ipc::SteadyNs(); now - begin > kHoldNs) {
+      hold({});
+      hold(std::this_thread::get_id());
+      begin = now;
+    }
+  }
+  hold({});
+  return taken;
+}
+
+absl::Status ClientStream::Take(Frame frame) {
   const uint64_t number = frame.header.call();
   std::shared_ptr<StreamedCall> call;
   {
@@ -159,6 +186,7 @@ absl::Status ClientStream::Take(const Bytes& wire) {
     forgotten_.clear();
     const auto found = calls_.find(number);
     if (found != calls_.end()) call = found->second.call;
+    batches_ = batches_ || frame.header.batches();
     if (call == nullptr && number > last_number_) {
       return absl::InternalError(absl::StrCat("it answered call ", number, ", which was never made"));
     }

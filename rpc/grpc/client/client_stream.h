@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "rpc/grpc/core/completion_loop.h"
 #include "rpc/stream/frame.h"
+#include "rpc/stream/frame_queue.h"
 
 namespace tandem::rpc {
 
@@ -85,10 +87,12 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
   void OnFinished(bool ok);
   void OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator alarm, bool ok);
 
-  absl::Status Take(const Bytes& wire);
+  // All frames of a message.
+  absl::Status TakeAll(const Bytes& wire);
+  absl::Status Take(Frame frame);
   // Ends the stream for a reason of our own.
   void Break(absl::Status why);
-  // Writes the next frame unless one is being written. Releases the lock.
+  // Writes what is next unless something is being written. Releases the lock.
   void WriteNext() ABSL_UNLOCK_FUNCTION(mutex_);
   void Arm(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendCancel(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -119,6 +123,9 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
       ABSL_GUARDED_BY(mutex_);  // since the last frame: nothing of them need be kept
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool batches_ ABSL_GUARDED_BY(mutex_) = false;  // the server takes them
+  // Delivers several answers: the calls that this leads to go together.
+  std::thread::id holder_ ABSL_GUARDED_BY(mutex_);
   bool over_ ABSL_GUARDED_BY(mutex_) = false;    // takes no more calls
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);  // why we ended it ourselves
   // Earliest deadline that an alarm is set for. Alarms are not moved when calls are answered: a stream whose

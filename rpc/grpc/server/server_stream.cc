@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/ipc/futex.h"
 #include "base/status.h"
 #include "grpcpp/impl/rpc_service_method.h"
 #include "rpc/grpc/core/caller_metadata.h"
@@ -17,6 +18,8 @@ namespace tandem::rpc {
 namespace {
 
 constexpr size_t kCallOverhead = 512;  // of a call beside its request, about
+// So long the answers to frames of one message may wait for each other.
+constexpr int64_t kHoldNs = 30'000;
 
 int DefaultThreads() {
   // Half of the processors: the others belong to clients of this host, or to the tables' own work. More than
@@ -197,10 +200,11 @@ void ServerStream::Drain() {
 void ServerStream::Proceed() {
   Bytes frame;
   bool write = false;
-  if (!writing_ && !finishing_ && !gone_ && !broken_.has_value() && !queue_out_.empty()) {
+  if (!writing_ && !finishing_ && !gone_ && !broken_.has_value() && !queue_out_.empty() &&
+      holder_ != std::this_thread::get_id()) {
     write = writing_ = true;
     ++operations_;
-    FrameQueue::Turn turn = queue_out_.Take();
+    FrameQueue::Turn turn = queue_out_.Take(batches_);
     mutex_.Unlock();
     frame = turn.Frame();  // may read rows
     mutex_.Lock();
@@ -223,8 +227,7 @@ void ServerStream::Proceed() {
   }
   // A client that does not read its answers is not served any further, whatever it sends.
   bool read = false;
-  if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() &&
-      queue_out_.bytes() <= service_->options().max_unsent_answer_bytes) {
+  if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() && !AnswersWait()) {
     read = reading_ = true;
   }
   operations_ += (finish.has_value() ? 1 : 0) + (read ? 1 : 0);
@@ -237,37 +240,81 @@ void ServerStream::Proceed() {
   if (read) rpc_->stream.Read(&incoming_, read_tag_.tag());
 }
 
+bool ServerStream::AnswersWait() const {
+  return queue_out_.bytes() > service_->options().max_unsent_answer_bytes;
+}
+
 void ServerStream::OnRead(bool ok) {
-  absl::Status taken;
   if (ok) {
-    {
-      absl::MutexLock lock(&mutex_);
-      handling_ = true;  // a handler that answers in here does not end the stream of a draining server
-    }
     const Bytes wire = FromByteBuffer(incoming_);
     incoming_.Clear();
     loop_->NoteMessage(wire.size());
-    taken = Take(wire);
+    absl::StatusOr<Frames> frames = ParseFrames(wire);
+    if (frames.ok()) {
+      came_ = *std::move(frames);
+    } else {
+      Break(frames.status());
+    }
+  } else {
+    absl::MutexLock lock(&mutex_);
+    half_closed_ = true;
   }
-  std::vector<CancelHook::Hook> hooks;
-  std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
+  TakeAll();
+}
+
+void ServerStream::TakeAll() {
+  const bool several = came_.size() > 1;
+  int64_t begin = several ? ipc::SteadyNs() : 0;
+  while (taken_ < came_.size()) {
+    mutex_.Lock();
+    if (broken_.has_value()) {
+      mutex_.Unlock();
+      break;
+    }
+    handling_ = true;  // a handler that answers in here does not end the stream of a draining server
+    if (several) {
+      const bool wait = AnswersWait() && !gone_;
+      const int64_t now = ipc::SteadyNs();
+      if (wait || now - begin > kHoldNs) {
+        holder_ = {};
+        Proceed();
+        if (wait) return;  // something is being written
+        begin = now;
+        mutex_.Lock();
+      }
+      holder_ = std::this_thread::get_id();
+    }
+    mutex_.Unlock();
+    if (absl::Status taken = Take(std::move(came_[taken_++])); !taken.ok()) Break(taken);
+  }
+  came_.clear();
+  taken_ = 0;
   mutex_.Lock();
+  holder_ = {};
   handling_ = false;
   reading_ = false;
-  half_closed_ = half_closed_ || !ok;
-  if (!taken.ok()) {
-    broken_.emplace(grpc::StatusCode::INVALID_ARGUMENT, std::string(taken.message()));
-    unsent = queue_out_.Clear();
-    hooks = CancelAll();
-  }
   Proceed();
-  for (CancelHook::Hook& hook : hooks) std::move(hook)();
   EndOperation();
 }
 
-absl::Status ServerStream::Take(const Bytes& wire) {
-  TANDEM_ASSIGN_OR_RETURN(Frame frame, ParseFrame(wire));
+void ServerStream::Break(const absl::Status& why) {
+  std::vector<CancelHook::Hook> hooks;
+  std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
+  {
+    absl::MutexLock lock(&mutex_);
+    broken_.emplace(grpc::StatusCode::INVALID_ARGUMENT, std::string(why.message()));
+    unsent = queue_out_.Clear();
+    hooks = CancelAll();
+  }
+  for (CancelHook::Hook& hook : hooks) std::move(hook)();
+}
+
+absl::Status ServerStream::Take(Frame frame) {
   const uint64_t number = frame.header.call();
+  if (frame.header.batches()) {
+    absl::MutexLock lock(&mutex_);
+    batches_ = true;
+  }
   if (frame.header.cancel()) {
     CancelCall(number);
     return absl::OkStatus();
@@ -421,6 +468,7 @@ void ServerStream::OnWritten(bool ok) {
   }
   Proceed();
   for (CancelHook::Hook& hook : hooks) std::move(hook)();
+  if (taken_ < came_.size()) TakeAll();
   EndOperation();
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,15 +29,17 @@
 #include "rpc/pieces.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
+#include "rpc/stream/batch.h"
 #include "rpc/stream/frame.h"
+#include "rpc/stream/frame_queue.h"
 
 namespace tandem::rpc {
 
 class ServerStream;
 
 // tandem.v1.Data: takes streams and gives each to one of a few threads, where all of its frames are read, its
-// handlers run and most of its answers are written. Streams of a thread take turns, a frame each, so none can
-// starve another. Thread-safe but for what is said.
+// handlers run and most of its answers are written. Streams of a thread take turns, a frame or a batch of
+// short ones each, so none can starve another. Thread-safe but for what is said.
 class StreamService : public grpc::Service {
  public:
   StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services);
@@ -109,7 +112,12 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   void OnFinished(bool ok);
   void OnDone(bool ok);
 
-  absl::Status Take(const Bytes& wire);
+  // Handles the frames that came. When answers wait for a client that does not read them, only some:
+  // OnWritten goes on.
+  void TakeAll();
+  absl::Status Take(Frame frame);
+  // The stream must end at once.
+  void Break(const absl::Status& why);
   // Null: go on. Else what the call that begins with `frame` is answered at once.
   absl::Status Admit(const Frame& frame);
   void Run(MessageAssembler::Message message);
@@ -120,6 +128,7 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   void Answer(uint64_t number, absl::StatusOr<Bytes> answer);
   void Answer(uint64_t number, std::unique_ptr<AnswerSource> answer);
   void Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AnswersWait() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Does what can be done now: writes the next frame, or ends the stream; reads on. Releases the lock, also
   // for a while in between: whoever writes makes the frame under none.
   void Proceed() ABSL_UNLOCK_FUNCTION(mutex_);
@@ -134,6 +143,8 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
 
   // Of the loop's thread.
   grpc::ByteBuffer incoming_;
+  Frames came_;  // with the last message, and those before taken_ are handled
+  size_t taken_ = 0;
   MessageAssembler assembler_;
   uint64_t last_number_ = 0;
 
@@ -150,9 +161,13 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   absl::flat_hash_map<uint64_t, Call*> calls_ ABSL_GUARDED_BY(mutex_);
   FrameQueue queue_out_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // a read is under way, or its frame is being handled
+  bool reading_ ABSL_GUARDED_BY(mutex_) =
+      false;  // a read is under way, or what it brought is not all handled
   bool accepted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool handling_ ABSL_GUARDED_BY(mutex_) = false;     // a frame, in this moment
+  bool handling_ ABSL_GUARDED_BY(mutex_) = false;  // frames, in this moment or when answers have gone out
+  // Handles several frames: the answers that it gives meanwhile go together.
+  std::thread::id holder_ ABSL_GUARDED_BY(mutex_);
+  bool batches_ ABSL_GUARDED_BY(mutex_) = false;      // the client takes them
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;                   // nobody reads answers any more

@@ -70,8 +70,15 @@ TEST(ClientStreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnother
   v1::StreamFrame large;
   large.set_call(1);
   large.set_message_bytes(uint64_t{1} << 40);
+  v1::StreamFrame batch;  // of which the second is nonsense
+  *batch.add_batch() = large;
+  *batch.add_batch() = v1::StreamFrame();
+  v1::StreamFrame two;
+  *two.add_batch() = good;
+  *two.add_batch() = good;  // the call is over: as if it had been cancelled
   const std::vector<std::string> answers = {"\xff\xff nonsense", stray.SerializeAsString(),
-                                            large.SerializeAsString(), good.SerializeAsString()};
+                                            batch.SerializeAsString(), large.SerializeAsString(),
+                                            two.SerializeAsString()};
   FakeServer server([&](int n) { return answers[n]; });
   auto connected = ConnectGrpc(server.target());
   TANDEM_ASSERT_OK(connected);
@@ -80,6 +87,8 @@ TEST(ClientStreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnother
       channel.Call(kEcho, Bytes(), {}),
       StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("broken stream"), HasSubstr("malformed"))));
   EXPECT_THAT(channel.Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kInternal, HasSubstr("call 77")));
+  EXPECT_THAT(channel.Call(kEcho, Bytes(), {}),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("numbered from 1")));
   EXPECT_THAT(channel.Call(kEcho, Bytes(), {}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1099511627776 bytes")));
   connected->reset();
@@ -138,6 +147,34 @@ TEST(ClientStreamTest, MessagesOfAllSizesTravelTogether) {
   }
   ASSERT_TRUE(all.WaitForNotificationWithTimeout(2 * kPatience));
   EXPECT_EQ(right, kCalls);
+}
+
+// What answers of a batch lead to goes together; whoever calls from elsewhere meanwhile need not wait for
+// that.
+TEST(ClientStreamTest, CallsThatAnswersLeadToAreAllMade) {
+  auto server = StartServer(PlainEchoService());
+  auto channel = Connect(*server);
+  constexpr int kChains = 200;
+  constexpr int kLength = 50;
+  std::atomic<int> right{0};
+  std::atomic<int> chains{kChains};
+  absl::Notification all;
+  std::function<void(int, int)> next = [&](int chain, int step) {
+    const std::string text = "\x0a\x06" + absl::StrCat(100 + chain, 100 + step);
+    channel->CallAsync(kEcho, Bytes(text), {.timeout = kPatience},
+                       [&, chain, step, text](absl::StatusOr<Bytes> answer) {
+                         if (answer.ok() && answer->Flatten() == text) ++right;
+                         if (step + 1 < kLength) return next(chain, step + 1);
+                         if (--chains == 0) all.Notify();
+                       });
+  };
+  std::thread other([&] {
+    for (int i = 0; i < 200; ++i) TANDEM_EXPECT_OK(channel->Call(kEcho, Bytes(), {.timeout = kPatience}));
+  });
+  for (int chain = 0; chain < kChains; ++chain) next(chain, 0);
+  EXPECT_TRUE(all.WaitForNotificationWithTimeout(2 * kPatience));
+  other.join();
+  EXPECT_EQ(right, kChains * kLength);
 }
 
 // One connection that sends as fast as it can takes turns with another, message by message.

@@ -1,6 +1,7 @@
 // The server of /tandem.v1.Data/Stream: what it does with frames that no client of ours sends, and with
 // clients that are slow.
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <random>
@@ -100,6 +101,15 @@ TEST(StreamTest, BrokenFramesEndTheirStreamWithTheReason) {
   EXPECT_THAT(end_of({text(first), text(rest)}), AllOf(HasSubstr(invalid), HasSubstr("is empty")));
   rest.set_payload("567");
   EXPECT_THAT(end_of({text(first), text(rest)}), AllOf(HasSubstr(invalid), HasSubstr("it was to have 6")));
+
+  v1::StreamFrame batch;
+  for (int i = 1; i <= 3; ++i) *batch.add_batch() = Request(i);
+  EXPECT_THAT(end_of({text(batch) + "?"}),
+              AllOf(HasSubstr(invalid), HasSubstr("something else than a frame")));
+  batch.mutable_batch(2)->set_call(2);
+  EXPECT_THAT(end_of({text(batch)}), AllOf(HasSubstr(invalid), HasSubstr("begins after call 2")));
+  for (int i = 4; i <= 300; ++i) *batch.add_batch() = Request(i);
+  EXPECT_THAT(end_of({text(batch)}), AllOf(HasSubstr(invalid), HasSubstr("more than 256 frames")));
 }
 
 TEST(StreamTest, GarbageNeverHurtsTheServer) {
@@ -228,6 +238,83 @@ TEST(StreamTest, AClientThatDoesNotReadIsNotServedAnyFurther) {
   EXPECT_LT(served, kCalls / 4);
   for (int i = 0; i < kCalls; ++i) ASSERT_EQ(stream.Read().payload().size(), kAnswer);
   EXPECT_EQ(served, kCalls);
+}
+
+// A batch of small requests for large answers is no way around that.
+TEST(StreamTest, ABatchIsServedNoFurtherThanItsAnswersAreRead) {
+  std::atomic<int> served{0};
+  constexpr size_t kAnswer = size_t{1} << 20;
+  const auto rows = std::make_shared<std::string>(kAnswer, 'r');
+  auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
+                              if (call->request().empty()) return call->Finish(Bytes());  // a bystander
+                              ++served;
+                              call->Finish(Bytes(Slice(rows, rows->data(), rows->size())));
+                            }),
+                            {.threads = 1, .max_unsent_answer_bytes = size_t{4} << 20});
+  constexpr int kCalls = 250;
+  v1::StreamFrame batch;
+  for (int i = 1; i <= kCalls; ++i) *batch.add_batch() = Request(i, "rows");
+  StockStream stream(*server);
+  ASSERT_TRUE(stream.WriteRaw(batch.SerializeAsString()));
+  auto bystander = Connect(*server);
+  for (int i = 0; i < 200; ++i) TANDEM_ASSERT_OK(bystander->Call(kEcho, Bytes(), {}));
+  EXPECT_GE(served, 4);
+  EXPECT_LT(served, kCalls / 2);
+  stream.HalfClose();  // what is left of the batch is served all the same
+  size_t got = 0;
+  for (v1::StreamFrame frame = stream.Read(); frame.call() != 0; frame = stream.Read())
+    got += frame.payload().size();
+  EXPECT_EQ(got, kCalls * kAnswer);
+  EXPECT_EQ(served, kCalls);
+  EXPECT_TRUE(stream.End().ok());
+}
+
+TEST(StreamTest, AClientThatGoesInTheMiddleOfABatchLeavesNothingBehind) {
+  std::atomic<int> served{0};
+  const auto rows = std::make_shared<std::string>(size_t{1} << 20, 'r');
+  auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
+                              ++served;
+                              call->Finish(Bytes(Slice(rows, rows->data(), rows->size())));
+                            }),
+                            {.threads = 1, .max_unsent_answer_bytes = size_t{4} << 20});
+  v1::StreamFrame batch;
+  for (int i = 1; i <= 250; ++i) *batch.add_batch() = Request(i);
+  for (int round = 0; round < 5; ++round) {
+    StockStream stream(*server);
+    ASSERT_TRUE(stream.WriteRaw(batch.SerializeAsString()));
+    EXPECT_EQ(stream.Read().call(), 1u);
+    stream.Cancel();
+  }
+  server.reset();  // would wait for a stream that has not ended
+  EXPECT_GE(served, 5);
+}
+
+TEST(StreamTest, OnlyAClientThatTakesBatchesGetsThem) {
+  auto server = StartServer(PlainEchoService());
+  constexpr int kCalls = 100;
+  for (const bool takes : {false, true}) {
+    v1::StreamFrame batch;
+    for (int i = 1; i <= kCalls; ++i) *batch.add_batch() = Request(i);
+    batch.mutable_batch(0)->set_batches(takes);
+    StockStream stream(*server);
+    ASSERT_TRUE(stream.WriteRaw(batch.SerializeAsString()));
+    int answers = 0;
+    int messages = 0;
+    bool told = false;
+    while (answers < kCalls) {
+      const v1::StreamFrame frame = stream.Read();
+      ASSERT_TRUE(frame.call() != 0 || frame.batch_size() > 0);
+      told = told || frame.batches() || (frame.batch_size() > 0 && frame.batch(0).batches());
+      answers += std::max(1, frame.batch_size());
+      ++messages;
+    }
+    EXPECT_TRUE(told);
+    if (takes) {
+      EXPECT_LT(messages, kCalls / 2);
+    } else {
+      EXPECT_EQ(messages, kCalls);
+    }
+  }
 }
 
 TEST(StreamTest, RequestsThatHandlersKeepAreBounded) {

@@ -20,7 +20,7 @@ namespace tandem::ps {
 class PullAnswer : public rpc::AnswerSource {
  public:
   // Whether the answer's size is known and nothing can fail on the way: every row is sent, as it is, of
-  // tables in memory.
+  // tables in memory. And whether the first piece has room for the head, as any other for a row.
   static bool Serves(const ParsedRequest& request);
 
   // A request that it Serves. `buffers` outlives it. Rows are those of now, or newer.
@@ -31,6 +31,9 @@ class PullAnswer : public rpc::AnswerSource {
   Bytes Next(size_t limit) override;
 
  private:
+  static constexpr size_t kMaxSliceHead = 64;  // bytes that the head has for a slice, about 50 at most
+  static constexpr size_t kMaxSlices = kLeastPiece / 2 / kMaxSliceHead;
+
   void Count() const;
 
   const ParsedRequest request_;

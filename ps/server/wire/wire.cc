@@ -104,10 +104,10 @@ absl::Status CheckRateFactor(float factor, const std::string& who) {
                                                  " must be finite and not negative, and at most 2^20"));
 }
 
-// `header` is a PullSlice or a PushSlice.
+// `header` is a PullSlice or a PushSlice; *unpacked_bytes: of all packed ids of the request so far.
 template <typename SliceHeader>
 absl::Status ReadIds(const SliceHeader& header, const std::string& who, const WireContext& context,
-                     ArrayReader& reader, ParsedSlice* slice) {
+                     ArrayReader& reader, uint64_t* unpacked_bytes, ParsedSlice* slice) {
   const uint64_t count = header.num_ids();
   if (header.ids() == v1::IDS_RAW) {
     if (header.id_bytes() != 0) {
@@ -124,12 +124,13 @@ absl::Status ReadIds(const SliceHeader& header, const std::string& who, const Wi
     return absl::InvalidArgumentError(
         absl::StrCat(who, ": unknown id format ", static_cast<int>(header.ids()), ", expected 0 or 1"));
   }
-  // Before memory is taken for them: few bytes can hold many ids.
-  if (count > context.max_message_bytes / sizeof(uint64_t)) {
+  // Before memory is taken for them: few bytes can hold many ids, and a request many such slices.
+  if (count > (context.max_message_bytes - *unpacked_bytes) / sizeof(uint64_t)) {
     return absl::ResourceExhaustedError(
         absl::StrCat(who, ": ", count, " ids need more than the message limit of ", context.max_message_bytes,
-                     " bytes: send fewer at a time"));
+                     " bytes, of which those before take ", *unpacked_bytes, ": send fewer at a time"));
   }
+  *unpacked_bytes += count * sizeof(uint64_t);
   if (header.id_bytes() < MinPackedBytes(count) || header.id_bytes() > MaxPackedBytes(count)) {
     return absl::InvalidArgumentError(absl::StrCat(who, ": id_bytes is ", header.id_bytes(), ", but ", count,
                                                    " ids are packed in ", MinPackedBytes(count), " to ",
@@ -188,7 +189,8 @@ absl::Status ReadGradients(const std::string& who, ArrayReader& reader, ParsedSl
 // The ids of the slice and, with pooling, its offsets. `header` is a PullSlice or a PushSlice.
 template <typename SliceHeader>
 absl::Status StartSlice(const SliceHeader& header, uint32_t worker, bool needs_rank,
-                        const WireContext& context, ArrayReader& reader, ParsedSlice* slice) {
+                        const WireContext& context, ArrayReader& reader, uint64_t* unpacked_bytes,
+                        ParsedSlice* slice) {
   absl::StatusOr<std::shared_ptr<ServerTable>> table = context.find(header.table());
   if (!table.ok()) return Annotate(table.status(), absl::StrCat("worker ", worker));
   slice->table = *std::move(table);
@@ -207,7 +209,7 @@ absl::Status StartSlice(const SliceHeader& header, uint32_t worker, bool needs_r
     return absl::InvalidArgumentError(
         absl::StrCat(who, ": unknown value format ", static_cast<int>(header.values()), ", expected 0 to 3"));
   }
-  TANDEM_RETURN_IF_ERROR(ReadIds(header, who, context, reader, slice));
+  TANDEM_RETURN_IF_ERROR(ReadIds(header, who, context, reader, unpacked_bytes, slice));
   return CheckIds(slice->ids, *slice->table, context, who);
 }
 
@@ -280,13 +282,15 @@ absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const WireContext& co
   request.read_only = header.read_only();
   TANDEM_RETURN_IF_ERROR(CheckStep(request.step, worker));
   ArrayReader reader(request.payload, context.buffers);
+  uint64_t unpacked_bytes = 0;
   uint64_t response_bytes = 0;
   request.slices.resize(header.slices_size());
   for (int s = 0; s < header.slices_size(); ++s) {
     const v1::PullSlice& from = header.slices(s);
     ParsedSlice& slice = request.slices[s];
     const size_t before = reader.remaining();
-    TANDEM_RETURN_IF_ERROR(StartSlice(from, worker, !request.read_only, context, reader, &slice));
+    TANDEM_RETURN_IF_ERROR(
+        StartSlice(from, worker, !request.read_only, context, reader, &unpacked_bytes, &slice));
     const std::string who = Who(worker, from.table());
     TANDEM_RETURN_IF_ERROR(ReadOffsets(from.num_bags(), who, reader, &slice));
     TANDEM_RETURN_IF_ERROR(ReadVersions(from, who, reader, &slice));
@@ -331,13 +335,15 @@ absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& co
                                                    " names no table (an empty slice of each will do)"));
   }
   ArrayReader reader(request.payload, context.buffers);
+  uint64_t unpacked_bytes = 0;
+  uint64_t expanded_bytes = 0;  // of the gradients of bags, one for each id
   std::vector<Gradients> gradients(header.slices_size());
   request.slices.resize(header.slices_size());
   for (int s = 0; s < header.slices_size(); ++s) {
     const v1::PushSlice& from = header.slices(s);
     ParsedSlice& slice = request.slices[s];
     const size_t before = reader.remaining();
-    TANDEM_RETURN_IF_ERROR(StartSlice(from, worker, true, context, reader, &slice));
+    TANDEM_RETURN_IF_ERROR(StartSlice(from, worker, true, context, reader, &unpacked_bytes, &slice));
     const std::string who = Who(worker, from.table());
     if (from.dim() != slice.table->dim()) {
       return absl::InvalidArgumentError(
@@ -345,11 +351,13 @@ absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const WireContext& co
     }
     TANDEM_RETURN_IF_ERROR(ReadOffsets(from.num_bags(), who, reader, &slice));
     // Bags are expanded to their ids here, and may be a small message for much memory.
-    if (slice.ids.size() > context.max_message_bytes / sizeof(float) / from.dim()) {
+    const uint64_t expanded = slice.pooling == v1::NONE ? 0 : expanded_bytes;
+    if (slice.ids.size() > (context.max_message_bytes - expanded) / sizeof(float) / from.dim()) {
       return absl::ResourceExhaustedError(absl::StrCat(
           who, ": the gradients of ", slice.ids.size(), " ids need more than the message limit of ",
           context.max_message_bytes, " bytes: push fewer at a time"));
     }
+    if (slice.pooling != v1::NONE) expanded_bytes += slice.ids.size() * from.dim() * sizeof(float);
     TANDEM_RETURN_IF_ERROR(ReadGradients(who, reader, &slice, &gradients[s]));
     slice.wire_bytes = before - reader.remaining();
     slice.pulled_version = from.pulled_version();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/wire/id_codec.h"
@@ -202,6 +203,65 @@ TEST_F(WireFormats, PayloadsTooShortOrTooLongForTheFormatAreRefused) {
     EXPECT_THAT(Push(describe, good + '\0'), StatusIs(kInvalid, HasSubstr("too long: 1 bytes")));
   }
   ExpectUnchanged();
+}
+
+// Ids that are all alike take nine bytes for 128 of them: few bytes, many ids, and a gradient for each.
+TEST(ManyPackedIds, AreRefusedBeforeTheyTakeMoreMemoryThanAMessageMay) {
+  ParameterServerOptions options;
+  options.max_message_bytes = size_t{1} << 20;
+  Driver driver(options);
+  const auto refused =
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("message limit of 1048576 bytes"));
+  // Each slice alone would do.
+  const auto pull = [&](const std::string& table, uint32_t ids, int slices) {
+    const std::string packed = Packed(std::vector<uint64_t>(ids, 1));
+    v1::PullRequest header;
+    std::string payload;
+    for (int s = 0; s < slices; ++s) {
+      v1::PullSlice* slice = header.add_slices();
+      slice->set_table(table);
+      slice->set_num_ids(ids);
+      slice->set_ids(v1::IDS_PACKED);
+      slice->set_id_bytes(packed.size());
+      slice->set_pooling(v1::SUM);
+      slice->set_num_bags(1);
+      payload += packed;
+      AppendArray(std::vector<uint32_t>{0, ids}, &payload);
+    }
+    return driver.Start("Pull", rpc::EncodeBulk(header, Bytes(payload)))->Wait().status();
+  };
+  const auto push = [&](const std::string& table, uint32_t dim, uint32_t ids, int slices) {
+    const std::string packed = Packed(std::vector<uint64_t>(ids, 1));
+    v1::PushRequest header;
+    header.set_epoch(1);
+    header.set_sequence(1);
+    std::string payload;
+    for (int s = 0; s < slices; ++s) {
+      v1::PushSlice* slice = header.add_slices();
+      slice->set_table(table);
+      slice->set_dim(dim);
+      slice->set_num_ids(ids);
+      slice->set_ids(v1::IDS_PACKED);
+      slice->set_id_bytes(packed.size());
+      slice->set_pooling(v1::SUM);
+      slice->set_num_bags(1);
+      payload += packed;
+      AppendArray(std::vector<uint32_t>{0, ids}, &payload);
+      AppendArray(std::vector<float>(dim, 1), &payload);
+    }
+    return driver.Start("Push", rpc::EncodeBulk(header, Bytes(payload)))->Wait().status();
+  };
+  for (const uint32_t dim : {1, 32}) {
+    TANDEM_ASSERT_OK(driver.CreateTable(TestTable(absl::StrCat("d", dim), dim, 1, Async())));
+    TANDEM_ASSERT_OK(driver.Pull(0, 0, {{absl::StrCat("d", dim), {1}}}));
+  }
+  EXPECT_THAT(pull("d1", 60'000, 3), refused);
+  EXPECT_THAT(push("d1", 1, 60'000, 3), refused);   // for its ids
+  EXPECT_THAT(push("d32", 32, 4'000, 3), refused);  // for the gradients
+  EXPECT_EQ(driver.Table("d1").statistics().version(), 0);
+  EXPECT_EQ(driver.Table("d32").statistics().version(), 0);
+  TANDEM_EXPECT_OK(pull("d1", 60'000, 2));
+  TANDEM_EXPECT_OK(push("d32", 32, 4'000, 2));
 }
 
 }  // namespace

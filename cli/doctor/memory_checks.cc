@@ -2,8 +2,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/doctor/cgroup.h"
 #include "cli/doctor/checks.h"
+#include "cli/doctor/machine/cgroup.h"
 
 namespace tandem::cli {
 namespace {

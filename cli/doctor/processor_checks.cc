@@ -3,8 +3,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "cli/doctor/cgroup.h"
 #include "cli/doctor/checks.h"
+#include "cli/doctor/machine/cgroup.h"
 
 namespace tandem::cli {
 namespace {

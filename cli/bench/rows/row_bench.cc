@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "cli/doctor/cgroup.h"
+#include "cli/doctor/machine/cgroup.h"
 #include "ps/optimizers/optimizer.h"
 #include "ps/partition/shard_map.h"
 #include "ps/storage/table_storage.h"

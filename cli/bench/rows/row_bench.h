@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cli/doctor/machine.h"
+#include "cli/doctor/machine/machine.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::cli {

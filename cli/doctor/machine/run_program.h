@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_DOCTOR_RUN_PROGRAM_H_
-#define TANDEM_CLI_DOCTOR_RUN_PROGRAM_H_
+#ifndef TANDEM_CLI_DOCTOR_MACHINE_RUN_PROGRAM_H_
+#define TANDEM_CLI_DOCTOR_MACHINE_RUN_PROGRAM_H_
 
 #include <string>
 #include <vector>
@@ -15,4 +15,4 @@ absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, 
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_DOCTOR_RUN_PROGRAM_H_
+#endif  // TANDEM_CLI_DOCTOR_MACHINE_RUN_PROGRAM_H_

@@ -7,8 +7,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
-#include "cli/doctor/machine.h"
-#include "cli/doctor/run_program.h"
+#include "cli/doctor/machine/machine.h"
+#include "cli/doctor/machine/run_program.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "netinet/in.h"

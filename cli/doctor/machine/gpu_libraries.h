@@ -1,11 +1,11 @@
-#ifndef TANDEM_CLI_DOCTOR_GPU_LIBRARIES_H_
-#define TANDEM_CLI_DOCTOR_GPU_LIBRARIES_H_
+#ifndef TANDEM_CLI_DOCTOR_MACHINE_GPU_LIBRARIES_H_
+#define TANDEM_CLI_DOCTOR_MACHINE_GPU_LIBRARIES_H_
 
 // libcuda.so.1 and libnccl.so.2, loaded when asked for: nothing here is linked. They stay loaded until the
 // process ends, since NCCL must not be unloaded.
 
 #include "absl/status/statusor.h"
-#include "cli/doctor/machine.h"
+#include "cli/doctor/machine/machine.h"
 
 namespace tandem::cli {
 
@@ -14,4 +14,4 @@ absl::StatusOr<int> LoadNccl();
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_DOCTOR_GPU_LIBRARIES_H_
+#endif  // TANDEM_CLI_DOCTOR_MACHINE_GPU_LIBRARIES_H_

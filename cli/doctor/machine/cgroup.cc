@@ -1,4 +1,4 @@
-#include "cli/doctor/cgroup.h"
+#include "cli/doctor/machine/cgroup.h"
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include "cli/doctor/gpu_libraries.h"
+#include "cli/doctor/machine/gpu_libraries.h"
 
 #include <dlfcn.h>
 

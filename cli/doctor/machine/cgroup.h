@@ -1,12 +1,12 @@
-#ifndef TANDEM_CLI_DOCTOR_CGROUP_H_
-#define TANDEM_CLI_DOCTOR_CGROUP_H_
+#ifndef TANDEM_CLI_DOCTOR_MACHINE_CGROUP_H_
+#define TANDEM_CLI_DOCTOR_MACHINE_CGROUP_H_
 
 // What the control group of this process, or one above it, allows.
 
 #include <cstdint>
 #include <optional>
 
-#include "cli/doctor/machine.h"
+#include "cli/doctor/machine/machine.h"
 
 namespace tandem::cli {
 
@@ -17,4 +17,4 @@ std::optional<double> CgroupCoreQuota(const Machine& machine);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_DOCTOR_CGROUP_H_
+#endif  // TANDEM_CLI_DOCTOR_MACHINE_CGROUP_H_

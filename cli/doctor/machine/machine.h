@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_DOCTOR_MACHINE_H_
-#define TANDEM_CLI_DOCTOR_MACHINE_H_
+#ifndef TANDEM_CLI_DOCTOR_MACHINE_MACHINE_H_
+#define TANDEM_CLI_DOCTOR_MACHINE_MACHINE_H_
 
 // What `tandem doctor` asks about the machine it runs on. An interface, so that tests can be any machine.
 
@@ -78,4 +78,4 @@ std::unique_ptr<Machine> ThisMachine();
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_DOCTOR_MACHINE_H_
+#endif  // TANDEM_CLI_DOCTOR_MACHINE_MACHINE_H_

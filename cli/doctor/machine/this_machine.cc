@@ -26,9 +26,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "cli/doctor/gpu_libraries.h"
-#include "cli/doctor/machine.h"
-#include "cli/doctor/run_program.h"
+#include "cli/doctor/machine/gpu_libraries.h"
+#include "cli/doctor/machine/machine.h"
+#include "cli/doctor/machine/run_program.h"
 #include "cli/launch/spawn.h"
 #include "hwy/targets.h"
 

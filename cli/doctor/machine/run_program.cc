@@ -1,4 +1,4 @@
-#include "cli/doctor/run_program.h"
+#include "cli/doctor/machine/run_program.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,23 +1,16 @@
 // `tandem`: starts, serves, trains and inspects. `tandem --help` lists the subcommands.
 
 #include <cstddef>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "cli/run/flags.h"
 
 namespace tandem::cli {
-
-int Report(const std::string& command, const absl::Status& status) {
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "tandem %s: %s\n", command.c_str(), std::string(status.message()).c_str());
-  return 1;
-}
 
 namespace {
 

@@ -1,8 +1,8 @@
-#ifndef TANDEM_CLI_COMMANDS_H_
-#define TANDEM_CLI_COMMANDS_H_
+#ifndef TANDEM_CLI_COMMANDS_COMMANDS_H_
+#define TANDEM_CLI_COMMANDS_COMMANDS_H_
 
-// The subcommands of `tandem`, one file each: cli/NAME.cc holds AddName, which declares the flags of `tandem
-// name` and what it does.
+// The subcommands of `tandem`, one file each: NAME.cc in job/, inspect/ or bench/ holds AddName, which
+// declares the flags of `tandem name` and what it does.
 
 #include <string>
 #include <vector>
@@ -45,4 +45,4 @@ void AddBenchRows(CLI::App* bench, CommandContext* context);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_COMMANDS_H_
+#endif  // TANDEM_CLI_COMMANDS_COMMANDS_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_WORKER_SESSION_H_
-#define TANDEM_CLI_WORKER_SESSION_H_
+#ifndef TANDEM_CLI_COMMANDS_JOB_WORKER_SESSION_H_
+#define TANDEM_CLI_COMMANDS_JOB_WORKER_SESSION_H_
 
 // A worker's connections: to its job's store, to the parameter servers, to the other workers. Started through
 // `tandem run` (or with the same variables set by hand or by compose) it joins that job; started by itself it
@@ -65,4 +65,4 @@ class WorkerSession {
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_WORKER_SESSION_H_
+#endif  // TANDEM_CLI_COMMANDS_JOB_WORKER_SESSION_H_

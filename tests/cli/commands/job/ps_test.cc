@@ -4,12 +4,16 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/client/client.h"
 #include "rpc/channel.h"
+#include "rpc/connect.h"
 #include "tandem/v1/parameter_server.pb.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tandem_process.h"
@@ -22,6 +26,7 @@ using ::testing::HasSubstr;
 using testing::kPatience;
 using testing::RunTandem;
 using ::testing::StartsWith;
+using testing::StatusIs;
 using testing::TandemProcess;
 
 class PsTest : public ::testing::Test {
@@ -83,6 +88,78 @@ TEST_F(PsTest, SigtermIsAGracefulEnd) {
   EXPECT_EQ(ps.Wait(), 0) << ps.err();
   EXPECT_THAT(store_->membership()->Members(), ::testing::IsEmpty());  // it has said good-bye
   EXPECT_FALSE(store_->membership()->State().ended);
+}
+
+// A worker's connections to one server, in epoch `epoch` of the job.
+absl::StatusOr<std::unique_ptr<ps::Client>> ClientOf(const std::string& address, int64_t epoch,
+                                                     uint64_t pushes_as) {
+  std::vector<std::unique_ptr<rpc::Channel>> channels(1);
+  const rpc::Caller caller = {.run_id = "job7", .epoch = epoch, .member = "worker/0"};
+  TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(address, {.channel = {.caller = caller}}));
+  return ps::Client::Connect(std::move(channels), {.epoch = pushes_as, .timeout = absl::Seconds(5)});
+}
+
+ps::v1::TableConfig OneRow() {
+  ps::v1::TableConfig config;
+  config.set_name("w");
+  config.set_kind(ps::v1::TableConfig::EMBEDDING);
+  config.set_dim(1);
+  config.set_num_workers(1);
+  config.mutable_optimizer()->set_kind("sgd");
+  config.mutable_optimizer()->set_learning_rate(1.0f);
+  config.mutable_initializer()->set_kind("zeros");
+  config.mutable_update_mode()->set_kind(ps::v1::UpdateMode::ASYNC);
+  return config;
+}
+
+// Takes `by` from the one row; its value before.
+absl::StatusOr<float> Step(ps::Client& client, uint64_t step, float by) {
+  const std::vector<uint64_t> ids = {7};
+  std::vector<float> row(1), gradient = {by};
+  TANDEM_RETURN_IF_ERROR(client.Pull(step, false, {{.table = "w", .ids = ids, .rows = row.data()}}));
+  TANDEM_RETURN_IF_ERROR(client.Push(step, {{.table = "w", .ids = ids, .gradients = gradient.data()}}));
+  return row[0];
+}
+
+TEST_F(PsTest, AWorkerOfAnotherRoundIsRefusedByName) {
+  auto variables = Variables();
+  variables.insert({{"TANDEM_EPOCH", "5"}, {"TANDEM_RUN_ID", "job7"}});
+  TandemProcess ps({"ps", "--index", "0", "--num-servers", "1"}, variables);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kPatience));
+  EXPECT_THAT(ClientOf(address, 4, 1).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("worker/0 belongs to epoch 4; the job is at epoch 5, says ps/0")));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto worker, ClientOf(address, 5, 1));
+  TANDEM_ASSERT_OK(worker->CreateTable(OneRow()));
+  TANDEM_ASSERT_OK(Step(*worker, 0, 1.0f).status());
+  // This server is of the round that is over: what the new one learned here would be lost with it.
+  EXPECT_THAT(
+      ClientOf(address, 6, 1).status(),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("ps/0 at this address is still at epoch 5")));
+  // Started again alone, a worker is of the same round; what its older self pushes is refused as before.
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto restarted, ClientOf(address, 5, 2));
+  TANDEM_ASSERT_OK(restarted->CreateTable(OneRow()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const float seen, Step(*restarted, 0, 1.0f));
+  EXPECT_EQ(seen, -1.0f);
+  EXPECT_THAT(Step(*worker, 1, 1.0f).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("an older process of this worker")));
+}
+
+TEST_F(PsTest, AServerThatOutlivesRoundsLosesNoUpdateToAWorkerThatWasLeftBehind) {
+  auto variables = Variables();
+  variables.insert({{"TANDEM_EPOCH", "1"}, {"TANDEM_RUN_ID", "job7"}, {"TANDEM_AGENT", "127.0.0.1:1"}});
+  TandemProcess ps({"ps", "--index", "0", "--num-servers", "1"}, variables);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto left_behind, ClientOf(address, 1, 1));
+  TANDEM_ASSERT_OK(left_behind->CreateTable(OneRow()));
+  TANDEM_ASSERT_OK(Step(*left_behind, 0, 1.0f).status());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto next, ClientOf(address, 2, 2));
+  EXPECT_THAT(Step(*left_behind, 1, 100.0f).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("worker/0 belongs to epoch 1; the job is at epoch 2, says ps/0")));
+  TANDEM_ASSERT_OK(next->CreateTable(OneRow()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const float seen, Step(*next, 0, 1.0f));
+  EXPECT_EQ(seen, -1.0f);
 }
 
 TEST_F(PsTest, PublishesTheAddressItIsTold) {

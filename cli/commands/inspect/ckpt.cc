@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/digest.h"
 

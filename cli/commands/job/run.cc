@@ -21,7 +21,7 @@
 #include "base/status.h"
 #include "cli/agent/agent.h"
 #include "cli/agent/meeting.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "cli/launch/processes.h"
 #include "cli/run/flags.h"
 #include "cli/run/foreign_launcher.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "cli/servers/activity.h"
 #include "cli/servers/find_servers.h"
 #include "cli/servers/screen.h"
@@ -73,8 +73,20 @@ class Top {
     const double patience =
         flags_.once ? flags_.servers.timeout_seconds
                     : std::min(flags_.servers.timeout_seconds, std::max(1.0, flags_.interval_seconds));
+    if (now_.has_value()) FollowRestarts(absl::Seconds(patience));
     before_ = std::move(now_);
     now_ = servers_->Take(static_cast<size_t>(flags_.hottest), absl::Seconds(patience));
+  }
+
+  // A server that was started anew listens elsewhere: the job's store knows where.
+  void FollowRestarts(absl::Duration patience) {
+    const bool all = std::all_of(now_->servers.begin(), now_->servers.end(),
+                                 [](const ServerSnapshot& server) { return server.status.ok(); });
+    if (all || !flags_.servers.servers.empty()) return;
+    ServersFlags quickly = flags_.servers;
+    quickly.timeout_seconds = absl::ToDoubleSeconds(patience);
+    const absl::StatusOr<std::vector<std::string>> addresses = FindServers(quickly);
+    if (addresses.ok()) servers_->Follow(*addresses);
   }
 
   void Show() {

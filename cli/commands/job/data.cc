@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/status.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "worker/data/generated/planted.h"
 
 namespace tandem::cli {

@@ -12,7 +12,7 @@
 #include "cli/bench/method/bench_flags.h"
 #include "cli/bench/method/measure.h"
 #include "cli/bench/rank_processes.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "collectives/environment.h"
 
 namespace tandem::cli {

@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "cli/launch/signal_pipe.h"
 #include "cli/launch/unique_fd.h"
 #include "cli/metrics/metrics_server.h"
@@ -31,6 +31,7 @@
 #include "ps/tiers/spill_store.h"
 #include "rpc/address.h"
 #include "rpc/channel.h"
+#include "rpc/epoch/epoch_gate.h"
 #include "rpc/loopback.h"
 #include "rpc/server.h"
 
@@ -128,6 +129,17 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const PsFlags& flags
   return MetricsServer::Start(listen.is_unix() ? "127.0.0.1" : listen.host, flags.metrics_port, collect);
 }
 
+// Whom a server serves. Its tables are of one round of the job if its launcher starts it anew in each: a worker of the
+// round before, which still lives somewhere, must not push into them, and one of the next not into tables that are about
+// to go. In a job that re-forms (TANDEM_AGENT), or where no launcher started it, it outlives rounds: from the first call
+// of a new one on, those of older ones are refused. A worker that was started again alone comes from the same round; what
+// its older self had under way is refused by its push's epoch.
+std::shared_ptr<rpc::EpochGate> Gate(const collectives::Environment& env) {
+  const bool outlives = env.epoch == 0 || std::getenv("TANDEM_AGENT") != nullptr;
+  return std::make_shared<rpc::EpochGate>(env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds
+                                                                 : rpc::EpochGate::Kind::kOfARound);
+}
+
 // Where rows go that do not fit the memory; nullptr: nowhere.
 absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const PsFlags& flags) {
   // A launcher's choice is taken when a table needs it, a user's at once: errors are his to see.
@@ -154,7 +166,7 @@ absl::Status Serve(const PsFlags& flags) {
   ps::ParameterServer server({.index = index, .num_servers = count, .cold_store = std::move(cold_store)});
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<rpc::Server> listening,
-      rpc::Server::Start({.listen = flags.listen, .transport = flags.transport}, {server.service()}));
+      rpc::Server::Start({.listen = flags.listen, .transport = flags.transport, .gate = Gate(env)}, {server.service()}));
   TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
@@ -162,11 +174,10 @@ absl::Status Serve(const PsFlags& flags) {
   own = OwnProcess::Start(env.member(), env.epoch, store->address());
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<collectives::JobMonitor> monitor,
-      collectives::JobMonitor::Start(store->channel(),
-                                     {.member = env.member(),
-                                      .lease = absl::Seconds(flags.lease_seconds),
-                                      .status = own->status()},
-                                     [&end](const collectives::JobState& state) { end.JobEnded(state); }));
+      collectives::JobMonitor::Start(
+          store->channel(),
+          {.member = env.member(), .lease = absl::Seconds(flags.lease_seconds), .status = own->status()},
+          [&end](const collectives::JobState& state) { end.JobEnded(state); }));
   own->status()->SetState("serving");
   own->SetServing(true);
   TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
@@ -201,7 +212,8 @@ void AddPs(CLI::App& app, CommandContext* context) {
   CLI::App* ps =
       app.add_subcommand("ps", "Serve a shard of a job's tables; `tandem run --ps N` starts these by itself");
   ps->footer(
-      "The job's store is at TANDEM_STORE, else at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has ended well or on SIGTERM, "
+      "The job's store is at TANDEM_STORE, else at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has "
+      "ended well or on SIGTERM, "
       "and with an\n"
       "error when the job has failed or its store is gone.");
   ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "cli/doctor/checks.h"
 #include "collectives/debug/trace/trace_analysis.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "cli/bench/rows/row_bench.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {

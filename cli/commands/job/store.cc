@@ -11,7 +11,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "cli/launch/signal_pipe.h"
 #include "collectives/store/store_server.h"
 #include "rpc/address.h"

@@ -1,4 +1,4 @@
-#include "cli/worker_session.h"
+#include "cli/commands/job/worker_session.h"
 
 #include <unistd.h>
 
@@ -91,7 +91,7 @@ absl::Status WorkerSession::OpenInJob(absl::Duration timeout) {
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get(key, timeout));
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(address));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(address, {.channel = {.caller = env_.caller()}}));
     channels.push_back(std::move(channel));
   }
   TANDEM_ASSIGN_OR_RETURN(

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "cli/profiling/chrome_json.h"
 #include "cli/profiling/collect.h"
 #include "cli/profiling/members.h"

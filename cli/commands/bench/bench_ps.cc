@@ -20,7 +20,7 @@
 #include "cli/bench/ps/method/ps_flags.h"
 #include "cli/bench/ps/method/ps_report.h"
 #include "cli/bench/rank_processes.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 
 namespace tandem::cli {
 namespace {

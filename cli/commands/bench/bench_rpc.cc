@@ -16,7 +16,7 @@
 #include "cli/bench/rank_processes.h"
 #include "cli/bench/rpc/rpc_bench.h"
 #include "cli/bench/rpc/rpc_flags.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 
 namespace tandem::cli {
 namespace {

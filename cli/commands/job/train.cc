@@ -19,9 +19,9 @@
 #include "absl/strings/str_replace.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/job/worker_session.h"
 #include "cli/launch/spawn.h"
-#include "cli/worker_session.h"
 #include "worker/job/job_parser.h"
 #include "worker/trainer/training_run.h"
 
@@ -162,7 +162,9 @@ void AddTrain(CLI::App& app, CommandContext* context) {
                       "Another model than the job's: short for --set model.kind=...");
   command->add_option("--set", options->set, "Change a field of the job: dotted.path=value (repeatable)")
       ->allow_extra_args(false);
-  command->add_option("--resume", options->run.resume, "Go on from a checkpoint directory, or from 'latest'");
+  command->add_option(
+      "--resume", options->run.resume,
+      "Go on from a checkpoint directory, from 'latest', or with 'auto' from the latest if there is one");
   command->add_option("--report", options->report, "Write every figure of the run to this JSON file");
   command->add_option("--predictions", options->run.predictions,
                       "Write 'label<TAB>probability' of every test example to this file");

@@ -1,0 +1,13 @@
+#include "cli/commands/commands.h"
+
+#include <cstdio>
+
+namespace tandem::cli {
+
+int Report(const std::string& command, const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "tandem %s: %s\n", command.c_str(), std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace tandem::cli

@@ -1,11 +1,14 @@
 #include "cli/metrics/families.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "ps/latency_bins.h"
 
 namespace tandem::cli {
 namespace {
@@ -55,13 +58,24 @@ ClientMetric Histogram(const std::string& table, const Counts& counts, double su
   ClientMetric metric;
   metric.label = {{"table", table}};
   uint64_t below = 0;
-  for (int i = 0; i < counts.size(); ++i) {
-    below += counts.Get(i);
-    metric.histogram.bucket.push_back({below, i + 1 == counts.size() ? kInfinity : upper(i)});
+  for (int i = 0; i < static_cast<int>(counts.size()); ++i) {
+    below += counts[i];
+    metric.histogram.bucket.push_back(
+        {below, i + 1 == static_cast<int>(counts.size()) ? kInfinity : upper(i)});
   }
   metric.histogram.sample_count = below;
   metric.histogram.sample_sum = sum;
   return metric;
+}
+
+// Its bins, eight at a time: a series for each would be many.
+std::vector<uint64_t> Octaves(const tandem::v1::LatencyHistogram& latency) {
+  constexpr size_t kOctave = ps::kLatencyBinsPerOctave;
+  std::vector<uint64_t> octaves(1 + (ps::kLatencyBins - 1) / kOctave);
+  for (int bin = 0; bin < latency.counts_size(); ++bin) {
+    octaves[std::min((bin + kOctave - 1) / kOctave, octaves.size() - 1)] += latency.counts(bin);
+  }
+  return octaves;
 }
 
 MetricFamily Latency(const ServerFigures& figures, const char* name, const char* help,
@@ -69,8 +83,8 @@ MetricFamily Latency(const ServerFigures& figures, const char* name, const char*
   MetricFamily family = Family(name, help, MetricType::Histogram);
   for (const TableInfo& table : figures.tables) {
     const tandem::v1::LatencyHistogram& latency = (table.statistics().*of)();
-    family.metric.push_back(Histogram(table.config().name(), latency.counts(), latency.sum_us() * 1e-6,
-                                      [](int bin) { return std::ldexp(1e-6, bin); }));
+    family.metric.push_back(Histogram(table.config().name(), Octaves(latency), latency.sum_us() * 1e-6,
+                                      [](int octave) { return std::ldexp(1e-6, octave); }));
   }
   return family;
 }
@@ -140,6 +154,8 @@ void AddTableFamilies(const ServerFigures& f, std::vector<MetricFamily>* to) {
   add("table_pushed_rows_total", "Gradients applied", kCounter, [](const S& s) { return s.pushed_rows(); });
   add("table_unchanged_rows_total", "Rows not sent because the caller's copies served", kCounter,
       [](const S& s) { return s.unchanged_rows(); });
+  add("table_unasked_rows_total", "Rows that callers' copies served without asking", kCounter,
+      [](const S& s) { return s.unasked_rows(); });
   add("table_pull_answer_bytes_total", "Rows sent, in bytes", kCounter,
       [](const S& s) { return s.pull_answer_bytes(); });
   add("table_push_request_bytes_total", "Ids and gradients received, in bytes", kCounter,

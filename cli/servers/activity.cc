@@ -24,6 +24,7 @@ TableStatistics Since(const TableStatistics& now, const TableStatistics& before)
   since.set_pulled_rows(Grown(now.pulled_rows(), before.pulled_rows()));
   since.set_pushed_rows(Grown(now.pushed_rows(), before.pushed_rows()));
   since.set_unchanged_rows(Grown(now.unchanged_rows(), before.unchanged_rows()));
+  since.set_unasked_rows(Grown(now.unasked_rows(), before.unasked_rows()));
   since.set_evicted_rows(Grown(now.evicted_rows(), before.evicted_rows()));
   since.set_pull_answer_bytes(Grown(now.pull_answer_bytes(), before.pull_answer_bytes()));
   since.set_push_request_bytes(Grown(now.push_request_bytes(), before.push_request_bytes()));
@@ -77,8 +78,9 @@ std::vector<TableActivity> Activity(const Snapshot& now, const Snapshot* before)
     to.pull_bytes_per_s = rate(s.pull_answer_bytes());
     to.push_bytes_per_s = rate(s.push_request_bytes());
     to.evicted_per_s = rate(s.evicted_rows());
-    if (s.pulled_rows() > 0) {
-      to.unchanged_share = static_cast<double>(s.unchanged_rows()) / static_cast<double>(s.pulled_rows());
+    if (const uint64_t rows = s.pulled_rows() + s.unasked_rows(); rows > 0) {
+      to.cached_share =
+          static_cast<double>(s.unasked_rows() + s.unchanged_rows()) / static_cast<double>(rows);
     }
     to.pull_p50_us = ps::QuantileUs(s.pull_latency(), 0.5);
     to.pull_p99_us = ps::QuantileUs(s.pull_latency(), 0.99);
@@ -149,7 +151,8 @@ std::string SnapshotToJson(const Snapshot& now, const Snapshot* before) {
                               {"stale_pushes", s.stale_pushes()},
                               {"kept_pushes", s.kept_pushes()},
                               {"unchanged_rows", s.unchanged_rows()},
-                              {"unchanged_share", table.unchanged_share},
+                              {"unasked_rows", s.unasked_rows()},
+                              {"cached_share", table.cached_share},
                               {"evicted_rows", s.evicted_rows()},
                               {"evicted_per_s", table.evicted_per_s},
                               {"spilled_rows", s.spilled_rows()},

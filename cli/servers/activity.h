@@ -17,7 +17,7 @@ struct TableActivity {
   double rows_per_s = 0;  // pulled and pushed
   double pull_bytes_per_s = 0, push_bytes_per_s = 0;
   double evicted_per_s = 0;
-  double unchanged_share = 0;  // of the rows asked for, those that the caller's copies served
+  double cached_share = 0;  // of the rows that workers pulled, those that their copies served
   double pull_p50_us = 0, pull_p99_us = 0, push_p50_us = 0, push_p99_us = 0;
 };
 

@@ -12,22 +12,34 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// Widths of a list's columns: the first is the rest of the line and is filled from the left, the others from
-// the right.
+// With a sign that something is missing.
+std::string Shortened(const std::string& text, size_t width) {
+  return text.size() <= width || width == 0 ? text.substr(0, width) : text.substr(0, width - 1) + "~";
+}
+
+// Widths of a list's columns: the first is as wide as its longest cell, where the line has room for it, and
+// is filled from the left, the others from the right.
 struct Columns {
   size_t total;
+  size_t longest;              // cell of the first
   std::vector<size_t> widths;  // of all but the first
   std::string Line(const Cells& cells) const {
     size_t rest = 0;
     for (const size_t width : widths) rest += width + 1;
-    const size_t first = total > rest ? total - rest : 0;
-    std::string line = cells[0].substr(0, first);
+    const size_t first = std::min(longest, total > rest ? total - rest : 0);
+    std::string line = Shortened(cells[0], first);
     line.resize(first, ' ');
     for (size_t i = 0; i < widths.size(); ++i) {
       const std::string cell = cells[i + 1].substr(0, widths[i]);
       absl::StrAppend(&line, " ", std::string(widths[i] - cell.size(), ' '), cell);
     }
     return line.substr(0, total);
+  }
+  // As wide as the screen.
+  std::string Heading(const Cells& cells) const {
+    std::string line = Line(cells);
+    line.resize(total, ' ');
+    return line;
   }
 };
 
@@ -83,16 +95,25 @@ double SortKey(const TableActivity& table, SortBy sort) {
 
 void DrawServers(const Snapshot& now, const Snapshot* before, const ScreenOptions& options,
                  std::vector<std::string>* lines) {
-  const Columns columns{options.columns, {7, 5, 6, 6, 7, 6, 6}};
+  std::vector<std::string> names;
+  size_t longest = 6;
+  for (size_t s = 0; s < now.servers.size(); ++s) {
+    const std::string& address = now.servers[s].address;
+    names.push_back(absl::StrCat(s, " ", address.empty() ? "?" : address));
+    longest = std::max(longest, names.back().size());
+  }
+  const Columns columns{options.columns, longest, {7, 5, 6, 6, 7, 6, 6}};
   lines->push_back(
-      Coloured(columns.Line({"SERVER", "UP", "CPU%", "RSS", "TABLES", "SOCKETS", "PARKED", "KEPT"}), kHeading,
-               options.colours));
+      Coloured(columns.Heading({"SERVER", "UP", "CPU%", "RSS", "TABLES", "SOCKETS", "PARKED", "KEPT"}),
+               kHeading, options.colours));
   for (size_t s = 0; s < now.servers.size(); ++s) {
     const ServerSnapshot& server = now.servers[s];
-    const std::string name = absl::StrCat(s, " ", server.address.empty() ? "?" : server.address);
+    const std::string& name = names[s];
     if (!server.status.ok()) {
-      const std::string line = absl::StrCat(name, "  does not answer: ", server.status.message());
-      lines->push_back(Coloured(line.substr(0, options.columns), kBad, options.colours));
+      std::string line = absl::StrCat(name, "  does not answer: ", server.status.message());
+      std::replace_if(
+          line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+      lines->push_back(Coloured(Shortened(line, options.columns), kBad, options.colours));
       continue;
     }
     const auto& own = server.statistics;
@@ -108,14 +129,16 @@ void DrawServers(const Snapshot& now, const Snapshot* before, const ScreenOption
 
 void DrawTables(const std::vector<TableActivity>& tables, const ScreenOptions& options,
                 std::vector<std::string>* lines) {
-  const Columns load{options.columns, {6, 6, 6, 6, 6, 6, 13, 13}};
+  size_t longest = 5;
+  for (const TableActivity& table : tables) longest = std::max(longest, table.info.config().name().size());
+  const Columns load{options.columns, longest, {6, 6, 6, 6, 6, 6, 13, 13}};
   Cells heading = {"TABLE",  "ROWS",   "BYTES",        "B/ROW",       "PULL/S",
                    "PUSH/S", "ROWS/S", "PULL p50/p99", "PUSH p50/p99"};
   constexpr size_t kColumnOf[kNumSorts] = {0, 1, 2, 4, 5, 6, 7};
   std::string& sorted = heading[kColumnOf[static_cast<int>(options.sort)]];
   sorted =
       sorted.size() < 6 || sorted.size() > 6 ? absl::StrCat(sorted, options.reversed ? "^" : "v") : sorted;
-  lines->push_back(Coloured(load.Line(heading), kHeading, options.colours));
+  lines->push_back(Coloured(load.Heading(heading), kHeading, options.colours));
   for (const TableActivity& table : tables) {
     const auto& s = table.info.statistics();
     lines->push_back(load.Line(
@@ -124,26 +147,26 @@ void DrawTables(const std::vector<TableActivity>& tables, const ScreenOptions& o
          ShortNumber(table.pulls_per_s), ShortNumber(table.pushes_per_s), ShortNumber(table.rows_per_s),
          Quantiles(table.pull_p50_us, table.pull_p99_us), Quantiles(table.push_p50_us, table.push_p99_us)}));
   }
-  const Columns rest{options.columns, {12, 16, 6, 7, 7, 7, 6}};
+  const Columns rest{options.columns, longest, {12, 16, 6, 7, 7, 7, 6}};
   lines->push_back("");
   lines->push_back(Coloured(
-      rest.Line({"TABLE", "MODE", "STALE avg/max/ok", "LEFT", "CACHED%", "EVICT/S", "SPILLED", "KEPT"}),
+      rest.Heading({"TABLE", "MODE", "STALE avg/max/ok", "LEFT", "CACHED%", "EVICT/S", "SPILLED", "KEPT"}),
       kHeading, options.colours));
   for (const TableActivity& table : tables) {
     const auto& s = table.info.statistics();
     const auto& mode = table.info.config().update_mode();
-    lines->push_back(
-        rest.Line({table.info.config().name(), ps::FormatUpdateMode(mode),
-                   absl::StrFormat("%.2f/%d/%s", s.staleness_mean(), s.staleness_max(), Allowed(mode)),
-                   ShortNumber(static_cast<double>(s.stale_pushes())),
-                   absl::StrFormat("%.1f", 100 * table.unchanged_share), ShortNumber(table.evicted_per_s),
-                   ShortNumber(static_cast<double>(s.spilled_rows())),
-                   ShortNumber(static_cast<double>(s.kept_pushes()))}));
+    lines->push_back(rest.Line(
+        {table.info.config().name(), ps::FormatUpdateMode(mode),
+         absl::StrFormat("%.2f/%d/%s", s.staleness_mean(), s.staleness_max(), Allowed(mode)),
+         ShortNumber(static_cast<double>(s.stale_pushes())),
+         s.unasked_rows() + s.unchanged_rows() == 0 ? "-" : absl::StrFormat("%.1f", 100 * table.cached_share),
+         ShortNumber(table.evicted_per_s), ShortNumber(static_cast<double>(s.spilled_rows())),
+         ShortNumber(static_cast<double>(s.kept_pushes()))}));
   }
   lines->push_back("");
-  const Columns hot{options.columns, {}};
+  const Columns hot{options.columns, options.columns, {}};
   lines->push_back(
-      Coloured(hot.Line({"HOTTEST IDS (share of the table's pulled rows)"}), kHeading, options.colours));
+      Coloured(hot.Heading({"HOTTEST IDS (share of the table's pulled rows)"}), kHeading, options.colours));
   for (const TableActivity& table : tables) {
     const auto& s = table.info.statistics();
     std::string line = absl::StrCat(table.info.config().name(), ":");

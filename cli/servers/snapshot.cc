@@ -39,6 +39,18 @@ absl::StatusOr<std::unique_ptr<ServerSet>> ServerSet::Connect(std::vector<std::s
   return set;
 }
 
+void ServerSet::Follow(const std::vector<std::string>& addresses) {
+  addresses_.resize(std::max(addresses_.size(), addresses.size()));
+  channels_.resize(addresses_.size());
+  for (size_t s = 0; s < addresses.size(); ++s) {
+    if (addresses[s].empty() || addresses[s] == addresses_[s]) continue;
+    absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(addresses[s]);
+    if (!channel.ok()) continue;
+    channels_[s] = *std::move(channel);
+    addresses_[s] = addresses[s];
+  }
+}
+
 std::vector<absl::StatusOr<Bytes>> ServerSet::CallAll(absl::string_view method,
                                                       const google::protobuf::MessageLite& request,
                                                       absl::Duration timeout, bool insist) {

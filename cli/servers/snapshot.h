@@ -41,6 +41,10 @@ class ServerSet {
   size_t size() const { return addresses_.size(); }
   const std::string& address(size_t server) const { return addresses_[server]; }
 
+  // The job's servers have these addresses now: connects to those that have another one than before, or are
+  // new. A malformed address stands for a server that has not registered.
+  void Follow(const std::vector<std::string>& addresses);
+
   // Asks all servers at once; blocks at most `timeout`. One that does not answer says so in its part.
   Snapshot Take(size_t hottest, absl::Duration timeout);
   // Sends `request` to all servers at once; what each answered. Blocks at most `timeout`. `insist`: a server

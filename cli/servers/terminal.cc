@@ -17,8 +17,9 @@
 namespace tandem::cli {
 namespace {
 
-constexpr absl::string_view kEnter = "\x1b[?1049h\x1b[?25l";
-constexpr absl::string_view kLeave = "\x1b[?25h\x1b[?1049l";
+// The alternate screen, without a cursor, and lines that are too long cut off instead of wrapped.
+constexpr absl::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+constexpr absl::string_view kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 void WriteAll(absl::string_view text) {
   while (!text.empty()) {
@@ -72,13 +73,19 @@ absl::StatusOr<std::unique_ptr<Terminal>> Terminal::TakeOver() {
     return absl::FailedPreconditionError("standard input is no terminal");
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals,
-                          SignalPipe::Install({SIGINT, SIGTERM, SIGHUP, SIGWINCH}));
+                          SignalPipe::Install({SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH}));
   return std::unique_ptr<Terminal>(new Terminal(std::move(signals), before));
 }
 
 Terminal::Terminal(std::unique_ptr<SignalPipe> signals, const termios& before)
     : signals_(std::move(signals)), before_(before) {
-  termios raw = before;
+  Enter();
+}
+
+Terminal::~Terminal() { Leave(); }
+
+void Terminal::Enter() {
+  termios raw = before_;
   raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   raw.c_cc[VMIN] = 0;
   raw.c_cc[VTIME] = 0;
@@ -86,7 +93,7 @@ Terminal::Terminal(std::unique_ptr<SignalPipe> signals, const termios& before)
   WriteAll(kEnter);
 }
 
-Terminal::~Terminal() {
+void Terminal::Leave() {
   WriteAll(kLeave);
   ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
 }
@@ -97,8 +104,9 @@ size_t Terminal::columns() const { return Size().ws_col; }
 void Terminal::Draw(const std::vector<std::string>& lines) {
   std::string screen = "\x1b[H";
   const size_t shown = std::min(lines.size(), rows());
-  for (size_t i = 0; i < shown; ++i) absl::StrAppend(&screen, i == 0 ? "" : "\r\n", lines[i], "\x1b[K");
-  absl::StrAppend(&screen, "\x1b[J");
+  // Each line is erased before it is written: behind a full one the cursor stands on its last character.
+  for (size_t i = 0; i < shown; ++i) absl::StrAppend(&screen, i == 0 ? "" : "\r\n", "\x1b[2K", lines[i]);
+  if (shown < rows()) absl::StrAppend(&screen, "\r\n\x1b[J");
   WriteAll(screen);
 }
 
@@ -119,7 +127,13 @@ Key Terminal::WaitForKey(absl::Time until) {
     if (fds[0].revents != 0) {
       Key key = Key::kOther;
       while (const std::optional<int> signal = signals_->Next()) {
-        if (*signal != SIGWINCH) key = Key::kQuit;
+        if (*signal == SIGTSTP) {
+          Leave();
+          ::raise(SIGSTOP);
+          Enter();  // somebody let us go on
+        } else if (*signal != SIGWINCH) {
+          key = Key::kQuit;
+        }
       }
       return key;
     }

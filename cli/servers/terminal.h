@@ -35,11 +35,14 @@ class Terminal {
   // Replaces what is on the screen; lines beyond its end are not shown.
   void Draw(const std::vector<std::string>& lines);
   // Waits at most until `until`; kNone when nothing was pressed. SIGINT, SIGTERM and SIGHUP are kQuit, and a
-  // change of size is kOther.
+  // change of size is kOther. Ctrl-Z (SIGTSTP) gives the terminal back and stops the process; when that goes
+  // on, it is kOther.
   Key WaitForKey(absl::Time until);
 
  private:
   Terminal(std::unique_ptr<SignalPipe> signals, const termios& before);
+  void Enter();
+  void Leave();
 
   const std::unique_ptr<SignalPipe> signals_;
   const termios before_;

@@ -1,9 +1,10 @@
 #include "ps/client/statistics.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <string>
+
+#include "ps/latency_bins.h"
 
 namespace tandem::ps {
 namespace {
@@ -55,6 +56,7 @@ void AddStatistics(const v1::TableStatistics& from, v1::TableStatistics* to) {
   to->set_pulls(to->pulls() + from.pulls());
   to->set_pushes(to->pushes() + from.pushes());
   to->set_unchanged_rows(to->unchanged_rows() + from.unchanged_rows());
+  to->set_unasked_rows(to->unasked_rows() + from.unasked_rows());
   to->set_pull_answer_bytes(to->pull_answer_bytes() + from.pull_answer_bytes());
   to->set_push_request_bytes(to->push_request_bytes() + from.push_request_bytes());
   to->set_stale_pushes(to->stale_pushes() + from.stale_pushes());
@@ -102,20 +104,16 @@ double QuantileUs(const v1::LatencyHistogram& histogram, double quantile) {
   double below = 0;
   for (int i = 0; i < histogram.counts_size(); ++i) {
     const double here = static_cast<double>(histogram.counts(i));
-    if (here > 0 && below + here >= wanted) {
-      const double from = i == 0 ? 0.0 : std::ldexp(1.0, i - 1);
-      return from + (std::ldexp(1.0, i) - from) * (wanted - below) / here;
-    }
     below += here;
+    if (here > 0 && below >= wanted) return (LatencyBinStartUs(i) + LatencyBinStartUs(i + 1)) / 2;
   }
   return 0;
 }
 
 v1::LatencyHistogram Since(const v1::LatencyHistogram& now, const v1::LatencyHistogram& before) {
   v1::LatencyHistogram since = now;
-  if (now.counts_size() != before.counts_size()) return since;
-  for (int i = 0; i < now.counts_size(); ++i) {
-    if (now.counts(i) < before.counts(i)) return now;  // a server has started anew
+  for (int i = 0; i < before.counts_size(); ++i) {
+    if (i >= now.counts_size() || now.counts(i) < before.counts(i)) return now;  // a server has started anew
     since.set_counts(i, now.counts(i) - before.counts(i));
   }
   since.set_sum_us(std::max(0.0, now.sum_us() - before.sum_us()));

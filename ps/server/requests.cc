@@ -177,6 +177,7 @@ void ParameterServer::Impl::AnswerPull(PullCall& pull) {
       const absl::StatusOr<uint64_t> newer = WriteNewerRows(view, slice, !request.read_only, buffers_, out);
       if (!newer.ok()) return pull.call->Finish(newer.status());
       slice.table->counters().AddUnchangedRows(rows - *newer);
+      slice.table->counters().AddUnaskedRows(slice.unasked_rows);
       rows = *newer;
       out += BitmapBytes(slice.ids.size());
     } else if (absl::Status status = WriteRows(*view.storage, slice, !request.read_only, buffers_, out);

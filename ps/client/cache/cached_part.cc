@@ -38,10 +38,14 @@ CachedPart::CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_
   conditional_.generations = cache_->Generations();  // before the copies
   conditional_.answer_generations = conditional_.generations;
   cache_->Find(ids, rows, versions_.data(), copies_.data());
+  conditional_.unasked.assign(conditional_.generations.size(), 0);
   asked_.reserve(ids.size());
   asked_positions_.reserve(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (copies_[i] == RowCache::kUse) continue;
+    if (copies_[i] == RowCache::kUse) {
+      ++conditional_.unasked[cache_->ServerOf(Mix64(ids[i]))];
+      continue;
+    }
     asked_.push_back(ids[i]);
     asked_positions_.push_back(static_cast<uint32_t>(i));
   }

@@ -18,8 +18,6 @@ constexpr absl::string_view kPull = "/tandem.v1.ParameterServer/Pull";
 // Answers of fewer come in one piece anyway.
 constexpr size_t kManyBytes = size_t{128} << 10;
 
-size_t NumBags(const PullPart& part) { return part.offsets.empty() ? 0 : part.offsets.size() - 1; }
-
 }  // namespace
 
 PullCall::PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper, PullDone done)
@@ -96,6 +94,7 @@ Bytes PullCall::EncodeRequest(uint32_t server, const RequestRoute& route, uint32
       slice->set_version_bits(codings[p].bits);
       slice->set_version_base(codings[p].base);
       slice->set_generation(conditional.generations[server]);
+      slice->set_unasked_rows(conditional.unasked[server]);
       total += copy_bytes(p);
       conditional.request_bytes += ids.back().bytes() + copy_bytes(p);
     }

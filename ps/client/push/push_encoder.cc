@@ -16,8 +16,6 @@ namespace {
 // Fewer bytes are copied: a slice of its own costs as much.
 constexpr size_t kWorthReferring = 16 << 10;
 
-size_t NumBags(const PushPart& part) { return part.offsets.empty() ? 0 : part.offsets.size() - 1; }
-
 // Whether they are neighbours, in order.
 bool FollowEachOther(absl::Span<const uint32_t> positions) {
   for (size_t i = 1; i < positions.size(); ++i) {

@@ -23,6 +23,12 @@ struct RequestRoute {
   bool reads_in_place = false;  // the server reads that memory itself: nothing crosses a socket
 };
 
+// Of a PullPart or PushPart; 0 without pooling.
+template <typename Part>
+size_t NumBags(const Part& part) {
+  return part.offsets.empty() ? 0 : part.offsets.size() - 1;
+}
+
 // Memory of the channel's transport, if it lends some, else of the pool.
 inline std::shared_ptr<char> RequestMemoryOf(rpc::Channel& channel, BufferPool* pool, size_t bytes) {
   std::shared_ptr<char> memory = channel.RequestMemory(bytes);

@@ -3,11 +3,11 @@
 
 #include <array>
 #include <atomic>
-#include <bit>
 #include <chrono>
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "ps/latency_bins.h"
 #include "ps/server/statistics/hottest.h"
 #include "tandem/v1/parameter_server.pb.h"
 
@@ -18,18 +18,15 @@ namespace v1 = ::tandem::v1;
 // How long calls took. Thread-safe; adding one costs a few nanoseconds.
 class LatencyCounter {
  public:
-  static constexpr size_t kBins = 32;  // the last one: half an hour and more
-
   void Add(std::chrono::nanoseconds duration) {
     const uint64_t ns = duration.count() < 0 ? 0 : static_cast<uint64_t>(duration.count());
-    const size_t bin = std::bit_width(ns / 1000);
-    counts_[bin < kBins ? bin : kBins - 1].fetch_add(1, std::memory_order_relaxed);
+    counts_[LatencyBin(ns)].fetch_add(1, std::memory_order_relaxed);
     sum_ns_.fetch_add(ns, std::memory_order_relaxed);
   }
   void Export(v1::LatencyHistogram* out) const;
 
  private:
-  std::array<std::atomic<uint64_t>, kBins> counts_{};
+  std::array<std::atomic<uint64_t>, kLatencyBins> counts_{};
   std::atomic<uint64_t> sum_ns_{0};
 };
 
@@ -49,6 +46,10 @@ class TableCounters {
   void AddPulledRows(uint64_t rows) { pulled_rows_.fetch_add(rows, std::memory_order_relaxed); }
   // Rows that a conditional pull did not send, because the caller's copies served.
   void AddUnchangedRows(uint64_t rows) { unchanged_rows_.fetch_add(rows, std::memory_order_relaxed); }
+  // Rows that callers' copies served without a word to this server until now.
+  void AddUnaskedRows(uint64_t rows) {
+    if (rows > 0) unasked_rows_.fetch_add(rows, std::memory_order_relaxed);
+  }
   // Once for a pull, when its answer is ready; `bytes` of it are this table's.
   void AddPull(Clock::time_point arrived, uint64_t bytes) {
     pulls_.fetch_add(1, std::memory_order_relaxed);
@@ -92,6 +93,7 @@ class TableCounters {
   // What pulls write and what pushes write lie apart, since other threads do.
   alignas(64) std::atomic<uint64_t> pulled_rows_{0};
   std::atomic<uint64_t> unchanged_rows_{0};
+  std::atomic<uint64_t> unasked_rows_{0};
   std::atomic<uint64_t> pulls_{0};
   std::atomic<uint64_t> pull_answer_bytes_{0};
   LatencyCounter pull_latency_;

@@ -234,6 +234,10 @@ absl::Status ReadVersions(const v1::PullSlice& header, const std::string& who, A
     return absl::InvalidArgumentError(
         absl::StrCat(who, ": a conditional pull of pooled rows: copies are of single rows"));
   }
+  if (header.unasked_rows() > kMaxUnaskedRows) {
+    return absl::InvalidArgumentError(absl::StrCat(who, ": unasked_rows is ", header.unasked_rows(),
+                                                   ", must be at most ", kMaxUnaskedRows));
+  }
   const VersionCoding coding{.bits = header.version_bits(), .base = header.version_base()};
   if (coding.bits < 1 || coding.bits > 32) {
     return absl::InvalidArgumentError(
@@ -252,6 +256,7 @@ absl::Status ReadVersions(const v1::PullSlice& header, const std::string& who, A
   slice->conditional = true;
   slice->max_age = header.max_age();
   slice->generation = header.generation();
+  slice->unasked_rows = header.unasked_rows();
   return absl::OkStatus();
 }
 

@@ -29,6 +29,9 @@ inline constexpr float kMaxGradient = 0x1p60f;
 // What a push or slice may multiply learning rates by.
 inline constexpr float kMaxRateFactor = 0x1p20f;
 
+// Rows that a pull may say it has needed no answer for: so many of them do not make a counter overflow.
+inline constexpr uint64_t kMaxUnaskedRows = uint64_t{1} << 32;
+
 // Of the bits that a conditional pull's answer has for `ids` ids.
 inline uint64_t BitmapBytes(uint64_t ids) { return (ids + 7) / 8; }
 
@@ -62,6 +65,7 @@ struct ParsedSlice {
   absl::Span<const uint32_t> versions;  // [ids]
   uint64_t max_age = 0;
   uint64_t generation = 0;
+  uint64_t unasked_rows = 0;  // of the caller's copies, that needed no asking
   uint64_t wire_bytes = 0;  // of the payload
   uint64_t rows() const { return pooling == v1::NONE ? ids.size() : offsets.size() - 1; }
 };

@@ -30,10 +30,11 @@ v1::TableInfo Table(const std::string& name, uint64_t rows, uint64_t pulls, v1::
   s->set_pushes(pulls / 2);
   s->set_pulled_rows(pulls * 100);
   s->set_unchanged_rows(pulls * 25);
+  s->set_unasked_rows(pulls * 300);
   s->set_evicted_rows(pulls);
   s->set_staleness_mean(1.25);
   s->set_staleness_max(7);
-  for (int i = 0; i < 20; ++i) s->mutable_pull_latency()->add_counts(i == 9 ? pulls : 0);
+  for (int i = 0; i < 80; ++i) s->mutable_pull_latency()->add_counts(i == 69 ? pulls : 0);
   v1::HotId* hot = s->add_hottest();
   hot->set_id(4711);
   hot->set_pulls(pulls * 50);
@@ -87,11 +88,12 @@ TEST(Screen, NoLineIsLongerThanTheTerminal) {
 TEST(Screen, ShowsRatesOfTheInterval) {
   const Snapshot before = TwoServers(10, 1000), now = TwoServers(12, 1600);
   const std::vector<std::string> lines = DrawSnapshot(now, &before, {});
-  // 300 pulls, 150 pushes and 30000 rows a second; pulls took 256 to 512 us.
+  // 300 pulls, 150 pushes and 30000 rows a second; pulls took 384 to 416 us.
   EXPECT_THAT(lines, Contains(AllOf(StartsWith("user"), HasSubstr("1.5M"), HasSubstr(" 300 "),
-                                    HasSubstr(" 150 "), HasSubstr("30.0k"), HasSubstr("us/"))));
+                                    HasSubstr(" 150 "), HasSubstr("30.0k"), HasSubstr("400us/400us"))));
   EXPECT_THAT(lines, Contains(AllOf(StartsWith("user"), HasSubstr("gba:8"), HasSubstr("1.25/7/8"),
-                                    HasSubstr("25.0"))));
+                                    HasSubstr("81.2"))))
+      << "of 400 rows a pull, 300 needed no asking and 25 had not changed";
   EXPECT_THAT(lines, Contains(AllOf(StartsWith("item"), HasSubstr("sync"), HasSubstr("1.25/7/0"))));
   EXPECT_THAT(lines, Contains(HasSubstr("4711 (50.00%)")));
   EXPECT_THAT(lines, Contains(AllOf(StartsWith("0 127.0.0.1:7000"), HasSubstr(" 50 "), HasSubstr("123M"))));
@@ -138,7 +140,7 @@ TEST(Screen, JsonHoldsTheSame) {
   EXPECT_EQ(json["tables"][0]["name"], "user");
   EXPECT_EQ(json["tables"][0]["mode"], "gba:8");
   EXPECT_DOUBLE_EQ(json["tables"][0]["pulls_per_s"], 300.0);
-  EXPECT_DOUBLE_EQ(json["tables"][0]["unchanged_share"], 0.25);
+  EXPECT_DOUBLE_EQ(json["tables"][0]["cached_share"], 0.8125);
   EXPECT_EQ(json["tables"][0]["hottest"][0]["id"], 4711);
 }
 

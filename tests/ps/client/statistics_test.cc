@@ -1,7 +1,15 @@
 #include "ps/client/statistics.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <utility>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/latency_bins.h"
 
 namespace tandem::ps {
 namespace {
@@ -82,19 +90,52 @@ TEST(SumTables, EveryFieldOfTheStatisticsIsSummed) {
 
 TEST(Quantile, IsWithinItsBin) {
   EXPECT_EQ(QuantileUs(v1::LatencyHistogram(), 0.5), 0.0);
-  const v1::LatencyHistogram histogram = Latency({0, 0, 0, 98, 0, 2});  // 4 to 8 us; 16 to 32
+  const v1::LatencyHistogram histogram = Latency({0, 0, 0, 98, 0, 2});  // 1.25 to 1.375 us; 1.5 to 1.625
   EXPECT_EQ(CountOf(histogram), 100);
-  EXPECT_GE(QuantileUs(histogram, 0.5), 4.0);
-  EXPECT_LE(QuantileUs(histogram, 0.5), 8.0);
-  EXPECT_GT(QuantileUs(histogram, 0.99), 16.0);
-  EXPECT_LE(QuantileUs(histogram, 1.0), 32.0);
+  EXPECT_DOUBLE_EQ(QuantileUs(histogram, 0.5), 1.3125);
+  EXPECT_DOUBLE_EQ(QuantileUs(histogram, 0.98), 1.3125);
+  EXPECT_DOUBLE_EQ(QuantileUs(histogram, 0.99), 1.5625);
+  EXPECT_DOUBLE_EQ(QuantileUs(histogram, 1.0), 1.5625);
   EXPECT_LE(QuantileUs(Latency({5}), 0.99), 1.0);
+}
+
+TEST(Quantile, IsWithinATenthOfTheSortedDurations) {
+  std::mt19937_64 random(5);
+  const std::pair<const char*, std::function<double()>> kinds[] = {
+      {"all alike", [] { return 127.3; }},
+      {"even", [&] { return std::uniform_real_distribution<double>(20, 400)(random); }},
+      {"a long tail", [&] { return std::lognormal_distribution<double>(5, 1.5)(random); }},
+      {"fast, and now and then a wait",
+       [&] { return random() % 50 == 0 ? 9000.0 + static_cast<double>(random() % 1000) : 35.0; }},
+  };
+  for (const auto& [name, draw] : kinds) {
+    for (const size_t calls : {1u, 2u, 99u, 10000u}) {
+      v1::LatencyHistogram histogram;
+      for (size_t bin = 0; bin < kLatencyBins; ++bin) histogram.add_counts(0);
+      std::vector<double> exact;
+      for (size_t i = 0; i < calls; ++i) {
+        exact.push_back(std::max(1.0, draw()));
+        const size_t bin = LatencyBin(static_cast<uint64_t>(exact.back() * 1000));
+        histogram.set_counts(static_cast<int>(bin), histogram.counts(static_cast<int>(bin)) + 1);
+      }
+      std::sort(exact.begin(), exact.end());
+      for (const double quantile : {0.01, 0.5, 0.9, 0.99, 1.0}) {
+        const auto rank = static_cast<size_t>(std::ceil(quantile * static_cast<double>(calls)));
+        const double is = exact[std::max<size_t>(rank, 1) - 1];
+        EXPECT_NEAR(QuantileUs(histogram, quantile), is, 0.1 * is)
+            << name << ", " << quantile << " of " << calls;
+      }
+    }
+  }
 }
 
 TEST(SinceEarlier, IsWhatWasAdded) {
   EXPECT_THAT(Since(Latency({5, 6}), Latency({2, 6})).counts(), ElementsAre(3, 0));
   EXPECT_THAT(Since(Latency({1, 0}), Latency({2, 6})).counts(), ElementsAre(1, 0));  // started anew
   EXPECT_THAT(Since(Latency({1, 2}), v1::LatencyHistogram()).counts(), ElementsAre(1, 2));
+  EXPECT_THAT(Since(Latency({1, 2, 3}), Latency({1, 1})).counts(), ElementsAre(0, 1, 3))
+      << "slower than ever";
+  EXPECT_THAT(Since(Latency({4}), Latency({1, 1})).counts(), ElementsAre(4)) << "started anew";
 }
 
 }  // namespace

@@ -430,6 +430,7 @@ TEST_F(OneClient, TheServersCountWhatTheyNeedNotSend) {
   Pull(3, {1, 2, 3, 4});
   TANDEM_ASSERT_OK_AND_ASSIGN(auto tables, client_->ListTables());
   EXPECT_EQ(tables[0].statistics().unchanged_rows(), 3);
+  EXPECT_EQ(tables[0].statistics().unasked_rows(), 1);
   EXPECT_EQ(Statistics().unchanged, 3);
   EXPECT_EQ(Statistics().unasked, 1);
   EXPECT_EQ(Statistics().missed, 4);

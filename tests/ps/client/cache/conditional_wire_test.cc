@@ -20,20 +20,20 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kDim = 3;
+constexpr uint32_t kWireDim = 3;
 
 class ConditionalPull : public ::testing::Test {
  protected:
   ConditionalPull() {
-    v1::TableConfig config = TestTable("user", kDim, 1, Async(), Sgd(1.0f));
+    v1::TableConfig config = TestTable("user", kWireDim, 1, Async(), Sgd(1.0f));
     *config.mutable_initializer() = Zeros();
     TANDEM_EXPECT_OK(driver_.CreateTable(config));
     TANDEM_EXPECT_OK(driver_.Pull(0, 0, {{"user", ids_}}));
     // Row i is as of version i + 1, and has that number.
     for (uint64_t step = 0; step < ids_.size(); ++step) {
-      const std::vector<float> gradients(kDim, -static_cast<float>(step + 1));
+      const std::vector<float> gradients(kWireDim, -static_cast<float>(step + 1));
       TANDEM_EXPECT_OK(driver_.Push(
-          {.step = step}, {{.table = "user", .dim = kDim, .ids = {ids_[step]}, .gradients = gradients}}));
+          {.step = step}, {{.table = "user", .dim = kWireDim, .ids = {ids_[step]}, .gradients = gradients}}));
     }
   }
 
@@ -76,8 +76,8 @@ class ConditionalPull : public ::testing::Test {
     uint8_t bitmap;
     TANDEM_CHECK(reader.Copy(&bitmap, 1));
     for (size_t i = 0; i < ids_.size(); ++i) answer.sent.push_back(bitmap >> i & 1);
-    answer.rows.resize(result.num_rows() * kDim);
-    TANDEM_CHECK(DecodeRows(values, &reader, nullptr, result.num_rows(), kDim, answer.rows.data()));
+    answer.rows.resize(result.num_rows() * kWireDim);
+    TANDEM_CHECK(DecodeRows(values, &reader, nullptr, result.num_rows(), kWireDim, answer.rows.data()));
     TANDEM_CHECK(reader.remaining() == 0);
     return answer;
   }
@@ -97,6 +97,20 @@ TEST_F(ConditionalPull, SendsRowsThatWereUpdatedSinceAndWhoseCopiesAreTooOld) {
   EXPECT_THAT(answer.sent, ElementsAre(false, false, false, false));
   EXPECT_THAT(answer.rows, ElementsAre());
   EXPECT_EQ(driver_.Table("user").statistics().unchanged_rows(), 2 + 4);
+}
+
+TEST_F(ConditionalPull, SaysHowManyRowsNeededNoAsking) {
+  const auto say = [this](uint64_t rows) {
+    return Pull({0, 0, 0, 0}, 0, 0,
+                [rows](v1::PullSlice* slice, std::string*) { slice->set_unasked_rows(rows); });
+  };
+  TANDEM_ASSERT_OK(say(7));
+  TANDEM_ASSERT_OK(say(uint64_t{1} << 32));
+  EXPECT_THAT(say((uint64_t{1} << 32) + 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unasked_rows is 4294967297")));
+  const v1::TableStatistics statistics = driver_.Table("user").statistics();
+  EXPECT_EQ(statistics.unasked_rows(), (uint64_t{1} << 32) + 7);
+  EXPECT_EQ(statistics.pulled_rows(), 8);
 }
 
 TEST_F(ConditionalPull, LetsNoCopyOfAnotherGenerationServe) {

@@ -21,23 +21,45 @@ using ::testing::ElementsAre;
 using ::testing::Le;
 using ::testing::SizeIs;
 
-TEST(LatencyCounter, BinsArePowersOfTwoOfMicroseconds) {
+TEST(LatencyCounter, HasEightBinsToAnOctave) {
   LatencyCounter counter;
-  for (const int64_t ns : {0, 999, 1000, 1999, 2000, 4000, 1000000}) {
+  for (const int64_t ns : {0, 999, 1000, 1124, 1125, 1999, 2000, 4000, 1000000}) {
     counter.Add(std::chrono::nanoseconds(ns));
   }
   counter.Add(std::chrono::hours(100000));
   counter.Add(std::chrono::nanoseconds(-5));  // no clock of ours does that
   v1::LatencyHistogram histogram;
   counter.Export(&histogram);
-  ASSERT_EQ(histogram.counts_size(), LatencyCounter::kBins);
+  ASSERT_EQ(histogram.counts_size(), kLatencyBins);
   EXPECT_EQ(histogram.counts(0), 3);
-  EXPECT_EQ(histogram.counts(1), 2);   // 1 to 2 us
-  EXPECT_EQ(histogram.counts(2), 1);   // 2 to 4
-  EXPECT_EQ(histogram.counts(3), 1);   // 4 to 8
-  EXPECT_EQ(histogram.counts(10), 1);  // 512 to 1024
-  EXPECT_EQ(histogram.counts(31), 1);
+  EXPECT_EQ(histogram.counts(1), 2);           // 1 to 1.125 us
+  EXPECT_EQ(histogram.counts(2), 1);           // to 1.25
+  EXPECT_EQ(histogram.counts(8), 1);           // 1.875 to 2
+  EXPECT_EQ(histogram.counts(9), 1);           // 2 to 2.25
+  EXPECT_EQ(histogram.counts(17), 1);          // 4 to 4.5
+  EXPECT_EQ(histogram.counts(1 + 72 + 7), 1);  // 960 to 1024
+  EXPECT_EQ(histogram.counts(kLatencyBins - 1), 1);
   EXPECT_GT(histogram.sum_us(), 1000.0);
+}
+
+TEST(LatencyCounter, EveryDurationLiesBetweenTheEdgesOfItsBin) {
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 100000; ++i) {
+    const uint64_t ns = random() >> (24 + random() % 40);
+    const size_t bin = LatencyBin(ns);
+    ASSERT_LE(LatencyBinStartUs(bin) * 1000, static_cast<double>(ns)) << bin;
+    if (bin + 1 < kLatencyBins) ASSERT_GT(LatencyBinStartUs(bin + 1) * 1000, static_cast<double>(ns)) << bin;
+  }
+}
+
+TEST(LatencyCounter, BinsAboveTheSlowestCallAreNotSent) {
+  LatencyCounter counter;
+  v1::LatencyHistogram histogram;
+  counter.Export(&histogram);
+  EXPECT_EQ(histogram.counts_size(), 0);
+  counter.Add(std::chrono::microseconds(2));
+  counter.Export(&histogram);
+  EXPECT_EQ(histogram.counts_size(), 10);
 }
 
 TEST(HottestIds, FindsTheHeadOfASkewedStream) {

@@ -88,13 +88,16 @@ class ClientImpl : public Client {
     if (absl::Status status = ValidateWireOptions(options); !status.ok()) {
       return Annotate(status, absl::StrCat("table '", name, "'"));
     }
-    TANDEM_ASSIGN_OR_RETURN(KnownTable table, FindTable(name));
-    table.wire = options;
-    table.feedback = options.UsesErrorFeedback()
-                         ? std::make_shared<ErrorFeedback>(table.config->dim(), options.error_feedback_bytes)
-                         : nullptr;
+    TANDEM_ASSIGN_OR_RETURN(const KnownTable known, FindTable(name));
+    std::shared_ptr<ErrorFeedback> feedback;
+    if (options.UsesErrorFeedback()) {
+      feedback = std::make_shared<ErrorFeedback>(known.config->dim(), options.error_feedback_bytes);
+    }
+    // The rest of the entry may have changed meanwhile.
     absl::MutexLock lock(&tables_mutex_);
-    tables_[name] = std::move(table);
+    KnownTable& table = tables_[name];
+    table.wire = options;
+    table.feedback.swap(feedback);
     return absl::OkStatus();
   }
 
@@ -384,9 +387,11 @@ class ClientImpl : public Client {
   }
 
   const ClientOptions options_;
-  // Outlive the calls of channels_. Apart, since a pull may wait on a server for this worker's own push.
+  // What comes before channels_ outlives their calls. Apart, since a pull may wait on a server for this
+  // worker's own push.
   BytesInFlight pulls_in_flight_;
   BytesInFlight pushes_in_flight_;
+  std::atomic<bool> places_told_{false};  // by server 0's last answer to a push
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
   BufferPool buffers_;
@@ -394,7 +399,6 @@ class ClientImpl : public Client {
   absl::flat_hash_map<std::string, KnownTable> tables_ ABSL_GUARDED_BY(tables_mutex_);
   absl::Mutex dedupers_mutex_;
   std::vector<std::unique_ptr<Deduper>> dedupers_ ABSL_GUARDED_BY(dedupers_mutex_);
-  std::atomic<bool> places_told_{false};  // by server 0's last answer to a push
   absl::Mutex sequence_mutex_;
   std::vector<uint64_t> next_sequence_ ABSL_GUARDED_BY(sequence_mutex_);  // per server
   uint64_t last_step_ ABSL_GUARDED_BY(sequence_mutex_) = 0;               // that was pushed

@@ -4,7 +4,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr char kSection[] = "limits";
+constexpr char kLimits[] = "limits";
 
 std::string Number(uint64_t value) { return value == Machine::kUnlimited ? "no limit" : absl::StrCat(value); }
 
@@ -22,24 +22,24 @@ Checks CheckLimits(const Machine& machine) {
       {files.soft < 256    ? Level::kFail
        : files.soft < 1024 ? Level::kWarn
                            : Level::kOk,
-       kSection, "open files", absl::StrCat(Number(files.soft), " (at most ", Number(files.hard), ")"),
+       kLimits, "open files", absl::StrCat(Number(files.soft), " (at most ", Number(files.hard), ")"),
        files.soft < 1024 ? absl::StrCat("each rank keeps connections to all others: ", raise) : ""});
 
   const Machine::Limit processes = machine.GetLimit(Machine::Resource::kProcesses);
   const bool few = processes.soft < 1024;
   checks.push_back(
-      {few ? Level::kWarn : Level::kOk, kSection, "processes", Number(processes.soft),
+      {few ? Level::kWarn : Level::kOk, kLimits, "processes", Number(processes.soft),
        few ? "threads count as well, some 20 for each rank: ulimit -u, or pids-limit of the container" : ""});
 
   const Machine::Limit locked = machine.GetLimit(Machine::Resource::kLockedMemory);
   const bool rdma = machine.ReadFile("/sys/class/infiniband_verbs/abi_version").ok();
   const bool low = rdma && locked.soft != Machine::kUnlimited;
   checks.push_back(
-      {low ? Level::kWarn : Level::kOk, kSection, "locked memory", Bytes(locked.soft),
+      {low ? Level::kWarn : Level::kOk, kLimits, "locked memory", Bytes(locked.soft),
        low ? "InfiniBand is there, and MPI and NCCL register buffers with it: ulimit -l unlimited" : ""});
 
   const Machine::Limit core = machine.GetLimit(Machine::Resource::kCore);
-  checks.push_back({Level::kOk, kSection, "core dumps",
+  checks.push_back({Level::kOk, kLimits, "core dumps",
                     core.soft == 0 ? "none is written (ulimit -c unlimited, to look into a crash)"
                                    : absl::StrCat("up to ", Bytes(core.soft))});
   return checks;

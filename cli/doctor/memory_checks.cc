@@ -8,7 +8,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr char kSection[] = "memory";
+constexpr char kMemory[] = "memory";
 constexpr uint64_t kMiB = 1 << 20;
 
 // A line of /proc/meminfo, in bytes.
@@ -41,32 +41,32 @@ Checks CheckMemory(const Machine& machine) {
                                 available = MemInfo(machine, "MemAvailable");
   if (total.has_value() && available.has_value()) {
     const bool low = *available < 512 * kMiB;
-    checks.push_back({low ? Level::kWarn : Level::kOk, kSection, "memory",
+    checks.push_back({low ? Level::kWarn : Level::kOk, kMemory, "memory",
                       absl::StrCat(Bytes(*available), " of ", Bytes(*total), " available"),
                       low ? "a job may be killed for want of memory: see what else runs here" : ""});
   }
   if (const std::optional<uint64_t> limit = CgroupMemoryLimit(machine); limit.has_value()) {
     const bool low = *limit < 1024 * kMiB;
-    checks.push_back({low ? Level::kWarn : Level::kOk, kSection, "cgroup limit", Bytes(*limit),
+    checks.push_back({low ? Level::kWarn : Level::kOk, kMemory, "cgroup limit", Bytes(*limit),
                       low ? "what ranks share counts as well: raise it (docker run --memory, Kubernetes "
                             "resources.limits.memory)"
                           : ""});
   } else {
-    checks.push_back({Level::kOk, kSection, "cgroup limit", "none"});
+    checks.push_back({Level::kOk, kMemory, "cgroup limit", "none"});
   }
 
   const absl::Status memfd = machine.CanMapMemory();
-  checks.push_back(memfd.ok() ? Check{Level::kOk, kSection, "memfd", "memory without a name can be shared"}
-                              : Check{Level::kFail, kSection, "memfd", std::string(memfd.message()),
+  checks.push_back(memfd.ok() ? Check{Level::kOk, kMemory, "memfd", "memory without a name can be shared"}
+                              : Check{Level::kFail, kMemory, "memfd", std::string(memfd.message()),
                                       "the shm backend cannot work: allow memfd_create (seccomp), or use "
                                       "backend gloo"});
   const absl::StatusOr<Machine::FileSystem> shm = machine.StatFileSystem("/dev/shm");
   if (!shm.ok()) {
-    checks.push_back({Level::kWarn, kSection, "/dev/shm", std::string(shm.status().message()),
+    checks.push_back({Level::kWarn, kMemory, "/dev/shm", std::string(shm.status().message()),
                       "Tandem does not need it; Open MPI and NCCL do: mount -t tmpfs tmpfs /dev/shm"});
   } else {
     const bool small = shm->free_bytes < 256 * kMiB;
-    checks.push_back({small ? Level::kWarn : Level::kOk, kSection, "/dev/shm",
+    checks.push_back({small ? Level::kWarn : Level::kOk, kMemory, "/dev/shm",
                       absl::StrCat(Bytes(shm->free_bytes), " of ", Bytes(shm->total_bytes), " free"),
                       small
                           ? "enough for Tandem, which shares memory without it; Open MPI and NCCL want more "
@@ -77,14 +77,14 @@ Checks CheckMemory(const Machine& machine) {
   const absl::StatusOr<std::string> huge = machine.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled");
   if (huge.ok()) {
     const std::string chosen = Chosen(*huge);
-    checks.push_back({chosen == "never" ? Level::kWarn : Level::kOk, kSection, "huge pages",
+    checks.push_back({chosen == "never" ? Level::kWarn : Level::kOk, kMemory, "huge pages",
                       absl::StrCat("transparent huge pages: ", chosen),
                       chosen == "never"
                           ? "random rows of large tables are read a third slower: echo madvise > "
                             "/sys/kernel/mm/transparent_hugepage/enabled"
                           : ""});
   } else {
-    checks.push_back({Level::kOk, kSection, "huge pages", "not known: not readable here"});
+    checks.push_back({Level::kOk, kMemory, "huge pages", "not known: not readable here"});
   }
   return checks;
 }

@@ -9,7 +9,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr char kSection[] = "processor";
+constexpr char kProcessor[] = "processor";
 
 std::string Model(const Machine& machine) {
   const absl::StatusOr<std::string> text = machine.ReadFile("/proc/cpuinfo");
@@ -25,14 +25,14 @@ std::string Model(const Machine& machine) {
 Checks CheckProcessor(const Machine& machine) {
   Checks checks;
   if (const std::string model = Model(machine); !model.empty()) {
-    checks.push_back({Level::kOk, kSection, "model", model});
+    checks.push_back({Level::kOk, kProcessor, "model", model});
   }
   const int usable = machine.UsableCores();
   std::string fact = absl::StrCat(usable, " usable of ", machine.OnlineCores());
   const std::optional<double> quota = CgroupCoreQuota(machine);
   if (quota.has_value()) absl::StrAppend(&fact, absl::StrFormat(", quota %.2g", *quota));
   const bool throttled = quota.has_value() && *quota < usable;
-  checks.push_back({throttled ? Level::kWarn : Level::kOk, kSection, "cores", fact,
+  checks.push_back({throttled ? Level::kWarn : Level::kOk, kProcessor, "cores", fact,
                     throttled
                         ? absl::StrFormat("the quota stops all threads when it is used up, ranks that wait "
                                           "for each other suffer most: start at most %d rank(s), or give "
@@ -47,17 +47,17 @@ Checks CheckProcessor(const Machine& machine) {
            absl::StartsWith(target, "SVE");
   }
   checks.push_back(
-      {wide ? Level::kOk : Level::kWarn, kSection, "SIMD",
+      {wide ? Level::kOk : Level::kWarn, kProcessor, "SIMD",
        simd.empty() ? "none" : absl::StrCat(simd[0], " (has ", absl::StrJoin(simd, " "), ")"),
        wide ? "" : "no AVX2: a virtual machine may hide it (QEMU: -cpu host); sums take twice as long"});
 
   const absl::StatusOr<std::string> governor =
       machine.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
   if (!governor.ok()) {
-    checks.push_back({Level::kOk, kSection, "governor", "not known: not readable here (virtual machine?)"});
+    checks.push_back({Level::kOk, kProcessor, "governor", "not known: not readable here (virtual machine?)"});
   } else {
     const bool slow = *governor == "powersave" || *governor == "conservative";
-    checks.push_back({slow ? Level::kWarn : Level::kOk, kSection, "governor", *governor,
+    checks.push_back({slow ? Level::kWarn : Level::kOk, kProcessor, "governor", *governor,
                       slow ? "for steady timings: cpupower frequency-set -g performance" : ""});
   }
 
@@ -67,7 +67,7 @@ Checks CheckProcessor(const Machine& machine) {
     const bool slow =
         *clock == "hpet" || *clock == "acpi_pm" || *clock == "jiffies" || *clock == "refined-jiffies";
     checks.push_back(
-        {slow ? Level::kWarn : Level::kOk, kSection, "clock source", *clock,
+        {slow ? Level::kWarn : Level::kOk, kProcessor, "clock source", *clock,
          slow ? "each look at the clock costs a system call: see dmesg for why the kernel does not "
                 "trust the TSC"
               : ""});

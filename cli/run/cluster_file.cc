@@ -17,8 +17,6 @@ using worker::AtLeast;
 using worker::Fields;
 using worker::JobErrors;
 
-constexpr int kMostProcesses = 4096;
-
 int Line(const YAML::Node& node) { return node.Mark().line + 1; }
 
 // The mapping `map` without `name`, whose value is left in `taken`.

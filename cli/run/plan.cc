@@ -22,7 +22,6 @@
 namespace tandem::cli {
 namespace {
 
-constexpr int kMostProcesses = 4096;
 constexpr char kWorker[] = "worker";
 
 int ProcessorsHere() {

@@ -14,6 +14,8 @@
 
 namespace tandem::cli {
 
+inline constexpr int kMostProcesses = 4096;  // of a role
+
 enum class Restart {
   kJob,    // a death is a failure of the job, which is restarted as a whole, or ends
   kAlone,  // the process comes back by itself

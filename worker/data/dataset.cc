@@ -16,8 +16,6 @@
 namespace tandem::worker {
 namespace {
 
-constexpr uint64_t kLinesBetweenChecks = 1 << 16;  // of a file's size while it is scanned
-
 absl::Status CheckOptions(const DatasetOptions& options) {
   if (options.train_files.empty()) return absl::InvalidArgumentError("no training files are given");
   const double valid = options.valid_files.empty() ? options.valid_fraction : 0;

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kCriteoDense = 13;
 constexpr int kCriteoSparse = 26;
-constexpr uint64_t kLinesBetweenChecks = 1 << 16;  // of a file's size while it is scanned
 
 bool IsDelimited(const Schema& schema) {
   return schema.format == DataFormat::kCsv || schema.format == DataFormat::kTsv ||

@@ -16,10 +16,6 @@ namespace {
 
 using Kind = TraceFinding::Kind;
 
-std::string Seconds(double microseconds) {
-  return absl::FormatDuration(absl::Trunc(absl::Microseconds(microseconds), absl::Milliseconds(1)));
-}
-
 std::string Capital(std::string text) {
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
   return text;
@@ -192,8 +188,8 @@ class Analyzer {
     const bool all_failed = failed.size() == inside.size();
     const std::string wait =
         absl::StrCat(NameRanks(inside), all_failed ? " waited" : Wait(inside), " in ", where,
-                     all_failed ? absl::StrCat(" for ", Seconds(longest), " and failed")
-                                : absl::StrCat(" (up to ", Seconds(longest), ")"));
+                     all_failed ? absl::StrCat(" for ", DurationText(longest), " and failed")
+                                : absl::StrCat(" (up to ", DurationText(longest), ")"));
     if (!behind.empty()) {
       finding.text =
           absl::StrCat(Capital(NameRanks(behind)), behind.size() == 1 ? " is" : " are", " behind: ", wait,
@@ -217,7 +213,7 @@ class Analyzer {
       finding.text = absl::StrCat(Capital(NameRanks(inside)), inside.size() == 1 ? " is" : " are",
                                   " behind: ", NameRanks(finished), Have(finished), " finished ", where, ", ",
                                   NameRanks(inside), Have(inside), " not (", all_failed ? "failed" : "for",
-                                  all_failed ? " after " : " ", Seconds(longest), ").");
+                                  all_failed ? " after " : " ", DurationText(longest), ").");
     } else if (!queued.empty()) {
       finding.ranks = queued;
       finding.waiting = waiting;
@@ -229,7 +225,7 @@ class Analyzer {
       finding.kind = Kind::kStuck;
       finding.ranks = inside;
       finding.text = absl::StrCat("All ranks have called ", where, " and none has finished it (up to ",
-                                  Seconds(longest), all_failed ? ", then it failed" : "",
+                                  DurationText(longest), all_failed ? ", then it failed" : "",
                                   "): no rank is behind; look at the connection between them.");
     }
     result_.findings.push_back(std::move(finding));
@@ -248,7 +244,7 @@ class Analyzer {
       } else if (last != nullptr) {
         const double ago = static_cast<double>(side.trace->dumped_unix_us - last->ended_unix_us);
         text = absl::StrCat("The last that rank ", rank, " completed there is ", last->description, ", ",
-                            Seconds(std::max(0.0, ago)), " before its dump.");
+                            DurationText(std::max(0.0, ago)), " before its dump.");
       } else if (side.group->last_completed < 0) {
         text = absl::StrCat("Rank ", rank, " has not completed anything there.");
       }
@@ -270,7 +266,7 @@ class Analyzer {
     absl::StrAppend(&text, text.empty() ? "" : " ");
     if (elsewhere != nullptr) {
       absl::StrAppend(&text, "Now it is in ", elsewhere->description, " of group '", name, "', for ",
-                      Seconds(elsewhere->duration_us), ".");
+                      DurationText(elsewhere->duration_us), ".");
     } else {
       absl::StrAppend(&text,
                       "It is in no other operation: it computes, reads data, or hangs outside of the "
@@ -304,8 +300,8 @@ class Analyzer {
         }
         finding.text =
             absl::StrCat("Rank ", side.rank, entry->state == "failed" ? " waited " : " has waited ",
-                         Seconds(entry->duration_us), " in ", entry->description, " of group '", group.name,
-                         "'", entry->state == "failed" ? " and failed" : "", "; ", there, ".");
+                         DurationText(entry->duration_us), " in ", entry->description, " of group '",
+                         group.name, "'", entry->state == "failed" ? " and failed" : "", "; ", there, ".");
         result_.findings.push_back(std::move(finding));
       }
     }
@@ -405,6 +401,10 @@ class Analyzer {
 };
 
 }  // namespace
+
+std::string DurationText(double microseconds) {
+  return absl::FormatDuration(absl::Trunc(absl::Microseconds(microseconds), absl::Milliseconds(1)));
+}
 
 TraceAnalysis Analyze(const TraceDirectory& directory) { return Analyzer(directory).Run(); }
 

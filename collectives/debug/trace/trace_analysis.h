@@ -46,6 +46,9 @@ struct TraceAnalysis {
   std::vector<Row> rows;
 };
 
+// As findings and reports say it: "1.5s".
+std::string DurationText(double microseconds);
+
 // Pure: reads `directory` only.
 TraceAnalysis Analyze(const TraceDirectory& directory);
 

@@ -12,7 +12,7 @@
 namespace tandem::collectives {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 absl::string_view Name(TraceFinding::Kind kind) {
   switch (kind) {
@@ -32,10 +32,6 @@ absl::string_view Name(TraceFinding::Kind kind) {
       return "message";
   }
   return "unknown";
-}
-
-std::string Seconds(double microseconds) {
-  return absl::FormatDuration(absl::Trunc(absl::Microseconds(microseconds), absl::Milliseconds(1)));
 }
 
 std::string Table(const std::vector<std::vector<std::string>>& rows) {
@@ -85,7 +81,7 @@ std::string TraceText(const std::string& path, const TraceDirectory& directory,
                     !row.has_dump     ? "no dump"
                     : row.now.empty() ? "-"
                                       : row.now,
-                    row.now.empty() ? "" : Seconds(row.now_us)});
+                    row.now.empty() ? "" : DurationText(row.now_us)});
   }
   absl::StrAppend(&text, "\n", Table(rows));
 
@@ -112,8 +108,8 @@ std::string TraceText(const std::string& path, const TraceDirectory& directory,
 
 std::string TraceJson(const std::string& path, const TraceDirectory& directory,
                       const TraceAnalysis& analysis) {
-  Json json = {{"directory", path}, {"missing", Missing(analysis)}};
-  for (const char* list : {"findings", "ranks", "dumps", "not_read"}) json[list] = Json::array();
+  OrderedJson json = {{"directory", path}, {"missing", Missing(analysis)}};
+  for (const char* list : {"findings", "ranks", "dumps", "not_read"}) json[list] = OrderedJson::array();
   for (const TraceFinding& finding : analysis.findings) {
     json["findings"].push_back({{"kind", std::string(Name(finding.kind))},
                                 {"group", finding.group},
@@ -144,7 +140,7 @@ std::string TraceJson(const std::string& path, const TraceDirectory& directory,
   for (const TraceDirectory::NotRead& one : directory.not_read) {
     json["not_read"].push_back({{"file", one.file}, {"why", one.why}});
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tandem::collectives

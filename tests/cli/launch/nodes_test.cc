@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/cli/launch/forever.h"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
@@ -26,8 +27,6 @@ using testing::Lines;
 using testing::ReadFile;
 using testing::TandemProcess;
 using testing::WaitUntilNoneMarked;
-
-constexpr char kForever[] = "tail -f /dev/null";
 
 class NodesTest : public ::testing::Test {
  protected:

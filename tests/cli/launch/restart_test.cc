@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/cli/launch/forever.h"
 #include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
@@ -29,8 +30,6 @@ using testing::RunTandem;
 using testing::TandemProcess;
 using ::testing::UnorderedElementsAre;
 using testing::WaitUntilNoneMarked;
-
-constexpr char kForever[] = "tail -f /dev/null";
 
 class RestartTest : public ::testing::Test {
  protected:

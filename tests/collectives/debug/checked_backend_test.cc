@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::StatusIs;
 
-constexpr absl::Duration kLong = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 // What the ranks of a test, its threads, share: an all_gather of bytes that names absent ranks.
 class Hub {
@@ -106,7 +106,7 @@ class CheckedBackendTest : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
     return results;
   }
-  static Operation AllReduce(uint64_t sequence, size_t count, absl::Duration timeout = kLong) {
+  static Operation AllReduce(uint64_t sequence, size_t count, absl::Duration timeout = kTimeout) {
     Operation o;
     o.kind = OpKind::kAllReduce;
     o.dtype = DType::kF32;
@@ -178,7 +178,7 @@ TEST_F(CheckedBackendTest, UnevenCountsAreComparedByPair) {
       o.even = false;
       o.ins = ins;
       o.outs = outs;
-      o.timeout = kLong;
+      o.timeout = kTimeout;
       return backend.Run(o);
     };
   };

@@ -21,7 +21,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kLease = absl::Seconds(10);
+constexpr absl::Duration kMonitorLease = absl::Seconds(10);
 
 class JobMonitorTest : public ::testing::Test {
  protected:
@@ -38,11 +38,12 @@ class JobMonitorTest : public ::testing::Test {
   }
 
   std::unique_ptr<JobMonitor> Join(const std::string& member) {
-    auto monitor = JobMonitor::Start(channel_, {member, kLease, &clock_}, [this](const JobState& state) {
-      ++ends_;
-      last_ = state;
-      ended_.Notify();
-    });
+    auto monitor =
+        JobMonitor::Start(channel_, {member, kMonitorLease, &clock_}, [this](const JobState& state) {
+          ++ends_;
+          last_ = state;
+          ended_.Notify();
+        });
     return std::move(monitor).value();
   }
 
@@ -52,7 +53,7 @@ class JobMonitorTest : public ::testing::Test {
     for (int i = 0; i < beats; ++i) {
       absl::MutexLock lock(&mutex_);
       const int before = calls_;
-      clock_.Advance(kLease / 4);
+      clock_.Advance(kMonitorLease / 4);
       auto called = [&]() { return calls_ > before; };
       ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&called), absl::Seconds(30)));
     }
@@ -64,7 +65,7 @@ class JobMonitorTest : public ::testing::Test {
   // Moves the clock until the monitor has reported the end.
   void AdvanceUntilEnded() {
     for (int i = 0; i < 3000 && !ended_.WaitForNotificationWithTimeout(absl::Milliseconds(10)); ++i) {
-      clock_.Advance(kLease / 8);
+      clock_.Advance(kMonitorLease / 8);
     }
     ASSERT_TRUE(ended_.HasBeenNotified());
   }
@@ -94,7 +95,7 @@ TEST_F(JobMonitorTest, HeartbeatsKeepAMemberAlive) {
 
 TEST_F(JobMonitorTest, AMemberThatVanishesWithoutLeavingEndsTheJob) {
   Join("worker/0").reset();
-  clock_.Advance(kLease + absl::Seconds(1));
+  clock_.Advance(kMonitorLease + absl::Seconds(1));
   EXPECT_THAT(membership_.State().reason, HasSubstr("worker/0 has been silent for 11s (lease 10s)"));
 }
 
@@ -147,14 +148,15 @@ TEST_F(JobMonitorTest, AStoreThatIsBackWithinTheLeaseIsForgiven) {
 }
 
 TEST_F(JobMonitorTest, AMemberThatIsRefusedIsToldWhy) {
-  auto monitor = JobMonitor::Start(channel_, {"", kLease, &clock_}, nullptr);
+  auto monitor = JobMonitor::Start(channel_, {"", kMonitorLease, &clock_}, nullptr);
   EXPECT_THAT(monitor, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name")));
 }
 
 TEST_F(JobMonitorTest, HeartbeatsTellHowTheProcessGoes) {
   auto status = std::make_shared<rpc::ProcessStatus>("worker/0", /*epoch=*/3);
   status->SetDiagnostics("127.0.0.1:4711");
-  auto started = JobMonitor::Start(channel_, {"worker/0", kLease, &clock_, status}, [](const JobState&) {});
+  auto started =
+      JobMonitor::Start(channel_, {"worker/0", kMonitorLease, &clock_, status}, [](const JobState&) {});
   TANDEM_ASSERT_OK(started);
   status->SetStep(77);
   status->SetTrainEpoch(2);
@@ -173,7 +175,7 @@ TEST_F(JobMonitorTest, HeartbeatsTellHowTheProcessGoes) {
   EXPECT_EQ(last.train_epoch(), 2);
   EXPECT_EQ(last.pid(), ::getpid());
   EXPECT_EQ(last.diagnostics(), "127.0.0.1:4711");
-  EXPECT_EQ(last.lease_ms(), absl::ToInt64Milliseconds(kLease));
+  EXPECT_EQ(last.lease_ms(), absl::ToInt64Milliseconds(kMonitorLease));
   TANDEM_ASSERT_OK((*started)->Leave());
 }
 

@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Node NodeOf(const std::string& id, int node_rank = -1) {
+Node NodeInState(const std::string& id, int node_rank = -1) {
   Node node;
   node.id = id;
   node.host = absl::StrCat("10.0.0.", id);
@@ -27,7 +27,7 @@ Node NodeOf(const std::string& id, int node_rank = -1) {
   return node;
 }
 
-RendezvousOptions Between(int least, int most, int restarts = 100) {
+RendezvousOptions StateBetween(int least, int most, int restarts = 100) {
   RendezvousOptions options;
   options.min_nodes = least;
   options.max_nodes = most;
@@ -51,50 +51,50 @@ std::vector<std::string> Begun(RendezvousState* state) {
 }
 
 TEST(RendezvousStateTest, SurvivorsKeepTheirOrderAndNewcomersFollow) {
-  const RendezvousOptions options = Between(2, 4);
+  const RendezvousOptions options = StateBetween(2, 4);
   RendezvousState state = NewState(options);
-  for (const char* id : {"1", "2", "3"}) TANDEM_ASSERT_OK(AddNode(NodeOf(id), options, &state));
+  for (const char* id : {"1", "2", "3"}) TANDEM_ASSERT_OK(AddNode(NodeInState(id), options, &state));
   EXPECT_THAT(Begun(&state), ElementsAre("1", "2", "3"));
   ExpireNode("2", "is dead", &state);
   EXPECT_EQ(state.restarts(), 1);
-  for (const char* id : {"4", "3"}) TANDEM_ASSERT_OK(AddNode(NodeOf(id), options, &state));
+  for (const char* id : {"4", "3"}) TANDEM_ASSERT_OK(AddNode(NodeInState(id), options, &state));
   EXPECT_FALSE(HasAll(state)) << "node 1 lives and has not come";
-  TANDEM_ASSERT_OK(AddNode(NodeOf("1"), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("1"), options, &state));
   EXPECT_TRUE(HasAll(state));
   EXPECT_THAT(Begun(&state), ElementsAre("1", "3", "4"));
   EXPECT_EQ(state.epoch(), 2);
 }
 
 TEST(RendezvousStateTest, NodeRanksAreKeptAndPlacedBeforeOthers) {
-  const RendezvousOptions options = Between(3, 4);
+  const RendezvousOptions options = StateBetween(3, 4);
   RendezvousState state = NewState(options);
-  TANDEM_ASSERT_OK(AddNode(NodeOf("a", 2), options, &state));
-  TANDEM_ASSERT_OK(AddNode(NodeOf("b"), options, &state));
-  TANDEM_ASSERT_OK(AddNode(NodeOf("c", 0), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("a", 2), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("b"), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("c", 0), options, &state));
   EXPECT_THAT(Begun(&state), ElementsAre("c", "b", "a"));
   EXPECT_THAT(
-      AddNode(NodeOf("d", 2), options, &state),
+      AddNode(NodeInState("d", 2), options, &state),
       StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("node rank 2"), HasSubstr("node a"))));
 }
 
 TEST(RendezvousStateTest, RanksPastTheNumberOfNodesAreOrderedOnly) {
-  const RendezvousOptions options = Between(2, 4);
+  const RendezvousOptions options = StateBetween(2, 4);
   RendezvousState state = NewState(options);
-  TANDEM_ASSERT_OK(AddNode(NodeOf("x", 3), options, &state));
-  TANDEM_ASSERT_OK(AddNode(NodeOf("y", 1), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("x", 3), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("y", 1), options, &state));
   EXPECT_THAT(Begun(&state), ElementsAre("y", "x"));
 }
 
 TEST(RendezvousStateTest, AQuickRejoinDoesNotHideADeath) {
-  const RendezvousOptions options = Between(1, 3, /*restarts=*/1);
+  const RendezvousOptions options = StateBetween(1, 3, /*restarts=*/1);
   RendezvousState state = NewState(options);
-  for (const char* id : {"1", "2"}) TANDEM_ASSERT_OK(AddNode(NodeOf(id), options, &state));
+  for (const char* id : {"1", "2"}) TANDEM_ASSERT_OK(AddNode(NodeInState(id), options, &state));
   (void)Begun(&state);
   // Node 2 was killed, and comes back before anybody has noticed.
-  TANDEM_ASSERT_OK(AddNode(NodeOf("2b"), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("2b"), options, &state));
   EXPECT_EQ(state.phase(), RendezvousState::GATHERING);
   EXPECT_EQ(state.restarts(), 0);
-  TANDEM_ASSERT_OK(AddNode(NodeOf("1"), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("1"), options, &state));
   EXPECT_FALSE(HasAll(state));
   ExpireNode("2", "is dead", &state);
   EXPECT_EQ(state.restarts(), 1);
@@ -106,9 +106,9 @@ TEST(RendezvousStateTest, AQuickRejoinDoesNotHideADeath) {
 }
 
 TEST(RendezvousStateTest, FailuresBetweenTwoRoundsCountOnce) {
-  const RendezvousOptions options = Between(1, 4);
+  const RendezvousOptions options = StateBetween(1, 4);
   RendezvousState state = NewState(options);
-  for (const char* id : {"1", "2", "3", "4"}) TANDEM_ASSERT_OK(AddNode(NodeOf(id), options, &state));
+  for (const char* id : {"1", "2", "3", "4"}) TANDEM_ASSERT_OK(AddNode(NodeInState(id), options, &state));
   (void)Begun(&state);
   RestartRound(1, "worker/0 ended with 1", 1, &state);
   RestartRound(1, "worker/5 ended with 1", 1, &state);
@@ -122,28 +122,28 @@ TEST(RendezvousStateTest, FailuresBetweenTwoRoundsCountOnce) {
 }
 
 TEST(RendezvousStateTest, TheJobSucceedsWhenAllNodesHaveFinished) {
-  const RendezvousOptions options = Between(2, 3);
+  const RendezvousOptions options = StateBetween(2, 3);
   RendezvousState state = NewState(options);
-  for (const char* id : {"1", "2"}) TANDEM_ASSERT_OK(AddNode(NodeOf(id), options, &state));
+  for (const char* id : {"1", "2"}) TANDEM_ASSERT_OK(AddNode(NodeInState(id), options, &state));
   (void)Begun(&state);
   FinishNode("1", 1, &state);
   ExpireNode("1", "is silent", &state);  // no death: it had finished
-  TANDEM_ASSERT_OK(AddNode(NodeOf("3"), options, &state));
+  TANDEM_ASSERT_OK(AddNode(NodeInState("3"), options, &state));
   EXPECT_EQ(state.phase(), RendezvousState::RUNNING) << "a newcomer does not disturb a job that is finishing";
   FinishNode("2", 1, &state);
   EXPECT_EQ(state.phase(), RendezvousState::CLOSED);
   EXPECT_FALSE(state.failed());
-  EXPECT_THAT(AddNode(NodeOf("4"), options, &state),
+  EXPECT_THAT(AddNode(NodeInState("4"), options, &state),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("all nodes have finished")));
 }
 
 TEST(RendezvousStateTest, OtherOptionsAreRefusedNamingBoth) {
-  RendezvousState state = NewState(Between(2, 3));
-  EXPECT_THAT(AddNode(NodeOf("1"), Between(2, 4), &state),
+  RendezvousState state = NewState(StateBetween(2, 3));
+  EXPECT_THAT(AddNode(NodeInState("1"), StateBetween(2, 4), &state),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("2 to 3 nodes"), HasSubstr("2 to 4 nodes"),
                              HasSubstr("this node (1 on 10.0.0.1)"))));
-  EXPECT_THAT(AddNode(NodeOf("1"), Between(2, 3, 7), &state),
+  EXPECT_THAT(AddNode(NodeInState("1"), StateBetween(2, 3, 7), &state),
               StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(state.members_size(), 0);
 }
@@ -156,7 +156,7 @@ TEST(RendezvousStateTest, RandomHistoriesKeepTheInvariants) {
     std::mt19937 random(seed);
     const auto pick = [&](int n) { return static_cast<int>(random() % n); };
     const int least = 1 + pick(3);
-    const RendezvousOptions options = Between(least, least + pick(4), pick(4) == 0 ? pick(10) : 1000);
+    const RendezvousOptions options = StateBetween(least, least + pick(4), pick(4) == 0 ? pick(10) : 1000);
     RendezvousState state = NewState(options);
     std::vector<std::string> last_round;
     int64_t restarts = 0;
@@ -174,7 +174,7 @@ TEST(RendezvousStateTest, RandomHistoriesKeepTheInvariants) {
         case 2:
           if (state.phase() == RendezvousState::RUNNING && pick(4) != 0) break;
           if (some == "?") break;
-          TANDEM_ASSERT_OK(AddNode(NodeOf(some), options, &state));
+          TANDEM_ASSERT_OK(AddNode(NodeInState(some), options, &state));
           break;
         case 3:
           ExpireNode(some, "is dead", &state);

@@ -18,7 +18,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kLong = absl::Seconds(30);
+constexpr absl::Duration kUrlTimeout = absl::Seconds(30);
 
 // A port that was free a moment ago.
 int FreePort() {
@@ -29,13 +29,13 @@ int FreePort() {
 TEST(StoreUrlTest, RankZeroServesAndTheOthersComeWhenTheyLike) {
   const std::string url = absl::StrCat("tcp://127.0.0.1:", FreePort());
   std::thread guest([&] {
-    auto store = OpenStoreUrl(url, 1, 2, kLong);  // perhaps before there is a server
+    auto store = OpenStoreUrl(url, 1, 2, kUrlTimeout);  // perhaps before there is a server
     TANDEM_ASSERT_OK(store);
-    EXPECT_EQ((*store)->store()->Get("k", kLong).value(), "v");
+    EXPECT_EQ((*store)->store()->Get("k", kUrlTimeout).value(), "v");
     EXPECT_EQ((*store)->rank(), 1);
   });
   {
-    auto store = OpenStoreUrl(url + "?rank=0&world_size=2", -1, -1, kLong);
+    auto store = OpenStoreUrl(url + "?rank=0&world_size=2", -1, -1, kUrlTimeout);
     TANDEM_EXPECT_OK(store);
     if (store.ok()) {
       EXPECT_EQ((*store)->world_size(), 2);
@@ -46,9 +46,9 @@ TEST(StoreUrlTest, RankZeroServesAndTheOthersComeWhenTheyLike) {
 }
 
 TEST(StoreUrlTest, AWorldOfOneMayLetTheKernelPickThePort) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, OpenStoreUrl("tcp://localhost:0", 0, 1, kLong));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, OpenStoreUrl("tcp://localhost:0", 0, 1, kUrlTimeout));
   TANDEM_EXPECT_OK(store->store()->Set("k", "v"));
-  EXPECT_THAT(OpenStoreUrl("tcp://localhost:0", 0, 2, kLong),
+  EXPECT_THAT(OpenStoreUrl("tcp://localhost:0", 0, 2, kUrlTimeout),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("port 0")));
 }
 
@@ -56,7 +56,7 @@ TEST(StoreUrlTest, APortInUseIsNamedByRankZeroAndTheOthersAreToldWhatToCheck) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto other_program, rpc::Server::Start({}, {}));
   const std::string port = absl::StrCat(other_program->port());
   const std::string url = "tcp://127.0.0.1:" + port;
-  EXPECT_THAT(OpenStoreUrl(url, 0, 2, kLong),
+  EXPECT_THAT(OpenStoreUrl(url, 0, 2, kUrlTimeout),
               StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr(port), HasSubstr("in use"))));
   other_program->Shutdown(absl::ZeroDuration());
   EXPECT_THAT(
@@ -81,10 +81,10 @@ TEST(StoreUrlTest, AServersDeathIsUnavailableWithItsAddress) {
 TEST(StoreUrlTest, AFileServesAllRanksAndIsGoneAfterThem) {
   testing::TempDir directory;
   const std::string url = "file://" + directory.File("store");
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto first, OpenStoreUrl(url, 0, 2, kLong));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto second, OpenStoreUrl(url, 1, 2, kLong));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto first, OpenStoreUrl(url, 0, 2, kUrlTimeout));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto second, OpenStoreUrl(url, 1, 2, kUrlTimeout));
   TANDEM_ASSERT_OK(first->store()->Set("k", "v"));
-  EXPECT_EQ(second->store()->Get("k", kLong).value(), "v");
+  EXPECT_EQ(second->store()->Get("k", kUrlTimeout).value(), "v");
   first.reset();
   second.reset();
   EXPECT_NE(access(directory.File("store").c_str(), F_OK), 0);
@@ -97,11 +97,11 @@ TEST(StoreUrlTest, MalformedUrlsAreRefusedWithWhatIsAccepted) {
       {"tcp://h:1?rang=1", "rang=1"}, {"tcp://h:1?rank=x", "rank=x"},
   };
   for (const auto& [url, says] : kBad) {
-    EXPECT_THAT(OpenStoreUrl(url, 0, 1, kLong), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(says)))
+    EXPECT_THAT(OpenStoreUrl(url, 0, 1, kUrlTimeout), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(says)))
         << url;
   }
   for (const auto& [rank, size] : {std::pair(-1, 2), std::pair(2, 2), std::pair(0, -1), std::pair(0, 0)}) {
-    EXPECT_THAT(OpenStoreUrl("tcp://h:1", rank, size, kLong),
+    EXPECT_THAT(OpenStoreUrl("tcp://h:1", rank, size, kUrlTimeout),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tcp://h:1")));
   }
 }

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +11,8 @@
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/format.h"
-#include "ps/partition/shard_map.h"
 #include "ps/table.h"
+#include "tests/ps/checkpoint/map_storage.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -21,43 +20,9 @@ namespace tandem::ps {
 namespace {
 
 using ::testing::HasSubstr;
+using Rows = MapStorage::Rows;
 
-constexpr uint32_t kBuckets = 8;
-constexpr uint32_t kRowFloats = 3;
-using Rows = std::map<uint64_t, std::vector<float>>;
-
-class MapStorage : public TableStorage {
- public:
-  explicit MapStorage(Rows rows) : rows_(std::move(rows)) {}
-  absl::Status Gather(absl::Span<const uint64_t>, bool, float*) override { return absl::OkStatus(); }
-  DType row_type() const override { return DType::kF32; }
-  absl::Status GatherStored(absl::Span<const uint64_t>, bool, char*) override { return absl::OkStatus(); }
-  absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t>, const uint32_t*, uint64_t, bool, float*,
-                                     uint8_t*) override {
-    return 0;
-  }
-  absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override {
-    return 0;
-  }
-  uint64_t rows() const override { return rows_.size(); }
-  StorageStatistics Statistics() const override { return {}; }
-  uint32_t row_floats() const override { return kRowFloats; }
-  absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) override {
-    for (const auto& [id, row] : rows_) {
-      if (BucketOf(id, kBuckets) == bucket) visit(id, row.data(), {});
-    }
-    return absl::OkStatus();
-  }
-  absl::Status Restore(uint64_t, const float*, const RowHistory&) override { return absl::OkStatus(); }
-  std::string SaveFilter(uint32_t) const override { return {}; }
-  bool RestoreFilter(uint32_t, absl::string_view) override { return false; }
-  uint64_t clock() const override { return 0; }
-  void SetClock(uint64_t) override {}
-  void Clear() override {}
-
- private:
-  const Rows rows_;
-};
+constexpr uint32_t kDigestBuckets = 8;
 
 class DigestTest : public ::testing::Test {
  protected:
@@ -68,18 +33,18 @@ class DigestTest : public ::testing::Test {
   std::string Save(const Rows& rows, uint32_t servers, float dense_value = 1) {
     absl::StatusOr<std::string> unfinished = BeginCheckpoint(dir_.File(absl::StrCat("root", ++roots_)), 7);
     TANDEM_EXPECT_OK(unfinished);
-    MapStorage storage(rows);
+    MapStorage storage(kDigestBuckets, rows);
     const std::atomic<bool> cancel = false;
     for (uint32_t s = 0; s < servers; ++s) {
       v1::TableFileHeader header;
       *header.mutable_config() = EmbeddingTable("user", 2, RowwiseAdagrad(0.1f), Zeros());
       header.set_server_index(s);
       header.set_num_servers(servers);
-      header.set_num_buckets(kBuckets);
-      header.set_row_floats(kRowFloats);
+      header.set_num_buckets(kDigestBuckets);
+      header.set_row_floats(MapStorage::kRowFloats);
       header.add_worker_clock(7);
       std::vector<uint32_t> buckets;
-      for (uint32_t b = s; b < kBuckets; b += servers) buckets.push_back(b);
+      for (uint32_t b = s; b < kDigestBuckets; b += servers) buckets.push_back(b);
       const std::string path = absl::StrCat(*unfinished, "/", TableFileName("user", s, servers));
       TANDEM_EXPECT_OK(WriteTableFile(path, header, buckets, storage, cancel));
     }

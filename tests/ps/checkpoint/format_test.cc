@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "ps/partition/shard_map.h"
 #include "ps/table.h"
+#include "tests/ps/checkpoint/map_storage.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -23,42 +24,6 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kBuckets = 4;
 constexpr uint32_t kDim = 2;
-constexpr uint32_t kRowFloats = 3;
-
-// Rows in a map: all that the format needs of a table.
-class MapStorage : public TableStorage {
- public:
-  absl::Status Gather(absl::Span<const uint64_t>, bool, float*) override { return absl::OkStatus(); }
-  DType row_type() const override { return DType::kF32; }
-  absl::Status GatherStored(absl::Span<const uint64_t>, bool, char*) override { return absl::OkStatus(); }
-  absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t>, const uint32_t*, uint64_t, bool, float*,
-                                     uint8_t*) override {
-    return 0;
-  }
-  absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override {
-    return 0;
-  }
-  uint64_t rows() const override { return rows_.size(); }
-  StorageStatistics Statistics() const override { return {}; }
-  uint32_t row_floats() const override { return kRowFloats; }
-  absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) override {
-    for (const auto& [id, row] : rows_) {
-      if (BucketOf(id, kBuckets) == bucket) visit(id, row.data(), {});
-    }
-    return absl::OkStatus();
-  }
-  absl::Status Restore(uint64_t id, const float* row, const RowHistory&) override {
-    rows_[id].assign(row, row + kRowFloats);
-    return absl::OkStatus();
-  }
-  std::string SaveFilter(uint32_t) const override { return {}; }
-  bool RestoreFilter(uint32_t, absl::string_view) override { return false; }
-  uint64_t clock() const override { return 0; }
-  void SetClock(uint64_t) override {}
-  void Clear() override { rows_.clear(); }
-
-  std::map<uint64_t, std::vector<float>> rows_;
-};
 
 // A disk with room for so many bytes.
 class SmallDisk : public WritableFile {
@@ -83,7 +48,7 @@ class Format : public ::testing::Test {
     *header_.mutable_config() = EmbeddingTable("user", kDim, RowwiseAdagrad(0.1f), Zeros());
     header_.set_num_servers(1);
     header_.set_num_buckets(kBuckets);
-    header_.set_row_floats(kRowFloats);
+    header_.set_row_floats(MapStorage::kRowFloats);
     header_.set_version(17);
     header_.add_worker_clock(17);
   }
@@ -105,7 +70,7 @@ class Format : public ::testing::Test {
 
   const TempDir dir_;
   const std::string path_;
-  MapStorage storage_;
+  MapStorage storage_{kBuckets};
   v1::TableFileHeader header_;
   std::atomic<bool> cancel_{false};
 };
@@ -113,7 +78,7 @@ class Format : public ::testing::Test {
 TEST_F(Format, ReadsBackWhatWasWritten) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t bytes, Write());
   EXPECT_EQ(bytes, std::filesystem::file_size(path_));
-  MapStorage read;
+  MapStorage read(kBuckets);
   TANDEM_ASSERT_OK(Read(&read));
   EXPECT_EQ(read.rows_, storage_.rows_);
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path_));
@@ -152,7 +117,7 @@ std::string OldFile(const v1::TableFileHeader& header, const std::map<uint64_t, 
     v1::BucketIndex* index = footer.add_buckets();
     index->set_bucket(b);
     index->set_offset(file.size());
-    index->set_rows(bucket.size() / (8 + 4 * kRowFloats));
+    index->set_rows(bucket.size() / (8 + 4 * MapStorage::kRowFloats));
     index->set_bytes(bucket.size());
     index->set_crc32(Crc32(bucket));
     file += bucket;
@@ -164,7 +129,7 @@ std::string OldFile(const v1::TableFileHeader& header, const std::map<uint64_t, 
 
 TEST_F(Format, TheFirstVersionIsStillRead) {
   Overwrite(OldFile(header_, storage_.rows_));
-  MapStorage read;
+  MapStorage read(kBuckets);
   TANDEM_ASSERT_OK(Read(&read));
   EXPECT_EQ(read.rows_, storage_.rows_);
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path_));
@@ -180,7 +145,7 @@ TEST_F(Format, TheFirstVersionIsStillRead) {
 TEST_F(Format, AnEmptyTableIsAFileToo) {
   storage_.Clear();
   TANDEM_ASSERT_OK(Write());
-  MapStorage read;
+  MapStorage read(kBuckets);
   TANDEM_ASSERT_OK(Read(&read));
   EXPECT_EQ(read.rows(), 0);
 }
@@ -188,7 +153,7 @@ TEST_F(Format, AnEmptyTableIsAFileToo) {
 TEST_F(Format, ManyRowsAreReadPieceByPiece) {
   for (uint64_t i = 0; i < 300000; ++i) storage_.rows_[i * 3] = {1.0f * i, 0, 0};
   TANDEM_ASSERT_OK(Write());
-  MapStorage read;
+  MapStorage read(kBuckets);
   TANDEM_ASSERT_OK(Read(&read));
   EXPECT_EQ(read.rows_, storage_.rows_);
 }
@@ -198,11 +163,11 @@ TEST_F(Format, EveryTruncationIsAnError) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(path_));
   for (size_t length = 0; length < bytes.size(); ++length) {
     Overwrite(bytes.substr(0, length));
-    MapStorage read;
+    MapStorage read(kBuckets);
     ASSERT_THAT(Read(&read), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path_))) << length;
   }
   Overwrite(bytes + "x");
-  MapStorage read;
+  MapStorage read(kBuckets);
   EXPECT_THAT(Read(&read), StatusIs(absl::StatusCode::kDataLoss));
 }
 
@@ -213,7 +178,7 @@ TEST_F(Format, AFlippedBitInAnyByteIsAnError) {
     std::string damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
     Overwrite(damaged);
-    MapStorage read;
+    MapStorage read(kBuckets);
     ASSERT_FALSE(Read(&read).ok()) << "byte " << at;
   }
 }

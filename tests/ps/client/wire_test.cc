@@ -25,7 +25,7 @@ using ::tandem::testing::PsCluster;
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-v1::TableConfig AsyncTable(const std::string& name, uint32_t dim) {
+v1::TableConfig RandomTable(const std::string& name, uint32_t dim) {
   v1::TableConfig config = EmbeddingTable(name, dim, Sgd(1.0f), Uniform(-1.0f, 1.0f));
   *config.mutable_update_mode() = Async();
   return config;
@@ -68,8 +68,8 @@ TEST_P(WireTest, RowsAndGradientsArriveAsTheFormatRoundsThem) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
   const std::map<std::string, uint32_t> dims = {{"a", 5}, {"b", 16}};  // odd rows make what follows unaligned
   for (const auto& [name, dim] : dims) {
-    TANDEM_ASSERT_OK(plain->CreateTable(AsyncTable(name, dim)));
-    TANDEM_ASSERT_OK(client->CreateTable(AsyncTable(name, dim)));
+    TANDEM_ASSERT_OK(plain->CreateTable(RandomTable(name, dim)));
+    TANDEM_ASSERT_OK(client->CreateTable(RandomTable(name, dim)));
     TANDEM_ASSERT_OK(client->SetWire(name, options()));
   }
   CounterRandom random(1, 0);
@@ -111,8 +111,8 @@ TEST_P(WireTest, PooledRowsAndGradientsDoToo) {
   PsCluster cluster(servers());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto plain, cluster.Connect());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
-  TANDEM_ASSERT_OK(plain->CreateTable(AsyncTable("t", 3)));
-  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", 3)));
+  TANDEM_ASSERT_OK(plain->CreateTable(RandomTable("t", 3)));
+  TANDEM_ASSERT_OK(client->CreateTable(RandomTable("t", 3)));
   TANDEM_ASSERT_OK(client->SetWire("t", options()));
   const std::vector<uint64_t> ids = {1, 2, 3, 4, 5, 6, 7};
   const std::vector<uint32_t> offsets = {0, 2, 2, 7};
@@ -137,7 +137,7 @@ TEST_P(WireTest, PooledRowsAndGradientsDoToo) {
 TEST_P(WireTest, IdsThatRepeatAreAskedForOnceAndCopied) {
   PsCluster cluster(servers());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
-  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", 3)));
+  TANDEM_ASSERT_OK(client->CreateTable(RandomTable("t", 3)));
   TANDEM_ASSERT_OK(client->SetWire("t", options()));
   CounterRandom random(2, 0);
   std::vector<uint64_t> ids(200);
@@ -156,7 +156,7 @@ TEST(WireOptionsTest, SetWireNamesWhatIsWrong) {
   PsCluster cluster(1);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
   EXPECT_THAT(client->SetWire("t", {}), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'t'")));
-  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", 3)));
+  TANDEM_ASSERT_OK(client->CreateTable(RandomTable("t", 3)));
   EXPECT_THAT(client->SetWire("t", {.pull_values = static_cast<v1::ValueFormat>(9)}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("value format 9")));
   EXPECT_THAT(client->SetWire("t", {.push_values = v1::VALUES_INT8, .error_feedback_bytes = 0}),
@@ -166,7 +166,7 @@ TEST(WireOptionsTest, SetWireNamesWhatIsWrong) {
 TEST(WireOptionsTest, FeedbackIsForInt8UnlessSaidOtherwise) {
   PsCluster cluster(1);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
-  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", 2)));
+  TANDEM_ASSERT_OK(client->CreateTable(RandomTable("t", 2)));
   const std::vector<uint64_t> ids = {1, 2};
   const std::vector<float> gradients = {1, 0.3f, 1, 0.7f};
   uint64_t step = 0;
@@ -189,7 +189,7 @@ TEST(WireRetryTest, APushThatIsSentAgainIsTheSameBytes) {
   const auto train = [](rpc::FaultInjector injector) {
     PsCluster cluster(1);
     auto client = cluster.Connect(0, std::move(injector));
-    TANDEM_CHECK(client.ok() && (*client)->CreateTable(AsyncTable("t", 4)).ok());
+    TANDEM_CHECK(client.ok() && (*client)->CreateTable(RandomTable("t", 4)).ok());
     TANDEM_CHECK((*client)->SetWire("t", {.push_values = v1::VALUES_INT8}).ok());
     const std::vector<uint64_t> ids = {1, 2};
     CounterRandom random(1, 0);

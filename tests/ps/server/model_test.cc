@@ -14,8 +14,8 @@
 namespace tandem::ps::testing {
 namespace {
 
-constexpr uint32_t kWorkers = 3;
-constexpr uint32_t kDim = 3;
+constexpr uint32_t kModelWorkers = 3;
+constexpr uint32_t kModelDim = 3;
 constexpr uint64_t kSteps = 12;
 
 struct Step {
@@ -29,9 +29,9 @@ Step MakeStep(uint64_t seed, uint32_t w, uint64_t t) {
   CounterRandom random(seed, w * 1000 + t);
   Step step;
   for (uint64_t n = random.Below(12); n > 0; --n) step.pulled.push_back(random.Below(40) * 0x9e3779b9);
-  step.push = {.table = "user", .dim = kDim, .ids = step.pulled};
+  step.push = {.table = "user", .dim = kModelDim, .ids = step.pulled};
   for (uint64_t n = random.Below(4); n > 0; --n) step.push.ids.push_back(random.Below(60) * 0x9e3779b9);
-  for (size_t i = 0; i < step.push.ids.size() * kDim; ++i) {
+  for (size_t i = 0; i < step.push.ids.size() * kModelDim; ++i) {
     step.push.gradients.push_back(static_cast<float>(random.Normal()));
   }
   return step;
@@ -67,7 +67,7 @@ class Schedule {
   Schedule(const v1::UpdateMode& mode, uint32_t servers, uint64_t seed)
       : mode_(mode),
         seed_(seed),
-        config_(TestTable("user", kDim, kWorkers, mode, OptimizerOf(seed))),
+        config_(TestTable("user", kModelDim, kModelWorkers, mode, OptimizerOf(seed))),
         model_(config_),
         cluster_(servers) {}
 
@@ -75,7 +75,7 @@ class Schedule {
     TANDEM_ASSERT_OK(cluster_.CreateTable(config_));
     CounterRandom random(seed_, 99);
     while (MinClock() < kSteps && !::testing::Test::HasFatalFailure()) {
-      Worker& worker = workers_[random.Below(kWorkers)];
+      Worker& worker = workers_[random.Below(kModelWorkers)];
       if (worker.clock == kSteps || worker.waiting) continue;
       if (worker.pulled) {
         Push(worker);
@@ -114,7 +114,7 @@ class Schedule {
   void FinishPulls() {
     for (Worker& worker : workers_) {
       if (!worker.waiting || !MayPull(worker)) continue;
-      TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<float> rows, cluster_.Finish(worker.pull, kDim));
+      TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<float> rows, cluster_.Finish(worker.pull, kModelDim));
       ASSERT_EQ(rows, ReadModel(model_, StepOf(worker).pulled, /*create=*/true))
           << "worker " << RankOf(worker) << " step " << worker.clock;
       worker.waiting = false;
@@ -131,7 +131,7 @@ class Schedule {
       missing_ += model_.Apply(push.ids, push.gradients);
     } else if (MinClock() == step + 1) {
       PushOf merged;
-      for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      for (uint32_t rank = 0; rank < kModelWorkers; ++rank) {
         const PushOf part = MakeStep(seed_, rank, step).push;
         merged.ids.insert(merged.ids.end(), part.ids.begin(), part.ids.end());
         merged.gradients.insert(merged.gradients.end(), part.gradients.begin(), part.gradients.end());
@@ -141,8 +141,9 @@ class Schedule {
     FinishPulls();
   }
   void CheckEnd() {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<float> rows,
-                                cluster_.Pull(0, kSteps, "user", kDim, model_.ids(), /*read_only=*/true));
+    TANDEM_ASSERT_OK_AND_ASSIGN(
+        const std::vector<float> rows,
+        cluster_.Pull(0, kSteps, "user", kModelDim, model_.ids(), /*read_only=*/true));
     EXPECT_EQ(rows, ReadModel(model_, model_.ids(), /*create=*/false));
     uint64_t row_count = 0;
     uint64_t missing = 0;
@@ -150,7 +151,7 @@ class Schedule {
       const v1::TableStatistics statistics = cluster_.server(s).Table("user").statistics();
       row_count += statistics.rows();
       missing += statistics.missing_rows();
-      EXPECT_EQ(statistics.version(), mode_.kind() == v1::UpdateMode::SYNC ? kSteps : kSteps * kWorkers);
+      EXPECT_EQ(statistics.version(), mode_.kind() == v1::UpdateMode::SYNC ? kSteps : kSteps * kModelWorkers);
     }
     EXPECT_EQ(row_count, model_.rows());
     EXPECT_EQ(missing, missing_);
@@ -161,7 +162,7 @@ class Schedule {
   const v1::TableConfig config_;
   ModelTable model_;
   Cluster cluster_;
-  Worker workers_[kWorkers];
+  Worker workers_[kModelWorkers];
   uint64_t missing_ = 0;
 };
 

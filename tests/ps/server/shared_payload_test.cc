@@ -21,7 +21,7 @@
 namespace tandem::ps {
 namespace {
 
-constexpr uint32_t kDim = 4, kIds = 3000, kBags = 500, kDenseRows = 1000;
+constexpr uint32_t kPayloadDim = 4, kPayloadIds = 3000, kBags = 500, kDenseRows = 1000;
 constexpr absl::Duration kRace = absl::Milliseconds(400);
 
 class SharedPayloadTest : public ::testing::Test {
@@ -30,9 +30,9 @@ class SharedPayloadTest : public ::testing::Test {
     TANDEM_ASSERT_OK_AND_ASSIGN(listening_, rpc::Server::Start({}, {server_.service()}));
     TANDEM_ASSERT_OK_AND_ASSIGN(
         channel_, rpc::Connect(absl::StrCat("127.0.0.1:", listening_->port()), {.transport = "shm"}));
-    v1::TableConfig sparse = EmbeddingTable("sparse", kDim, Sgd(0.01f), Uniform(-1, 1));
-    v1::TableConfig dense = DenseTable("dense", kDenseRows * kDim, Sgd(0.01f), Constant(1));
-    dense.set_dim(kDim);
+    v1::TableConfig sparse = EmbeddingTable("sparse", kPayloadDim, Sgd(0.01f), Uniform(-1, 1));
+    v1::TableConfig dense = DenseTable("dense", kDenseRows * kPayloadDim, Sgd(0.01f), Constant(1));
+    dense.set_dim(kPayloadDim);
     for (v1::TableConfig* config : {&sparse, &dense}) {
       *config->mutable_update_mode() = Async();
       config->set_num_workers(1);
@@ -57,7 +57,8 @@ class SharedPayloadTest : public ::testing::Test {
     std::shared_ptr<char> memory = channel_->RequestMemory(payload.size());
     ASSERT_NE(memory, nullptr);
     std::atomic<bool> stop{false};
-    // Atomics: this client's threads do not race with each other. The server reads through a mapping of its own.
+    // Atomics: this client's threads do not race with each other. The server reads through a mapping of its
+    // own.
     auto* const shared = reinterpret_cast<std::atomic<uint32_t>*>(memory.get());
     const auto* const right = reinterpret_cast<const uint32_t*>(payload.data());
     std::thread vandal([&] {
@@ -96,12 +97,12 @@ class SharedPayloadTest : public ::testing::Test {
 
 std::string IdsAndOffsets(uint64_t below) {
   std::string payload;
-  for (uint64_t i = 0; i < kIds; ++i) {
+  for (uint64_t i = 0; i < kPayloadIds; ++i) {
     const uint64_t id = i * 7 % below;
     payload.append(reinterpret_cast<const char*>(&id), sizeof(id));
   }
   for (uint32_t bag = 0; bag <= kBags; ++bag) {
-    const uint32_t offset = kIds * bag / kBags;
+    const uint32_t offset = kPayloadIds * bag / kBags;
     payload.append(reinterpret_cast<const char*>(&offset), sizeof(offset));
   }
   return payload;
@@ -110,7 +111,7 @@ std::string IdsAndOffsets(uint64_t below) {
 template <typename Slice>
 void Fill(Slice* slice, const std::string& table) {
   slice->set_table(table);
-  slice->set_num_ids(kIds);
+  slice->set_num_ids(kPayloadIds);
   slice->set_pooling(v1::SUM);
   slice->set_num_bags(kBags);
 }
@@ -132,7 +133,7 @@ TEST_F(SharedPayloadTest, IdsAndOffsetsThatChangeDuringAPullDoNoHarm) {
 TEST_F(SharedPayloadTest, IdsAndOffsetsThatChangeDuringAPushDoNoHarm) {
   for (const char* table : {"sparse", "dense"}) {
     const std::string counts = IdsAndOffsets(kDenseRows);
-    const std::vector<float> gradients(kBags * kDim, 0.5f);
+    const std::vector<float> gradients(kBags * kPayloadDim, 0.5f);
     const std::string payload = counts + std::string(reinterpret_cast<const char*>(gradients.data()),
                                                      gradients.size() * sizeof(float));
     static uint64_t epoch = 0;
@@ -145,7 +146,7 @@ TEST_F(SharedPayloadTest, IdsAndOffsetsThatChangeDuringAPushDoNoHarm) {
           header.set_sequence(sequence);
           v1::PushSlice* slice = header.add_slices();
           Fill(slice, table);
-          slice->set_dim(kDim);
+          slice->set_dim(kPayloadDim);
           return header;
         },
         payload, counts.size() / sizeof(uint32_t));

@@ -24,11 +24,11 @@ using ::tandem::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kDim = 16;
-constexpr uint64_t kIds = 6000;
+constexpr uint32_t kSpillDim = 16;
+constexpr uint64_t kSpillIds = 6000;
 
 v1::TableConfig Table(bool spill) {
-  v1::TableConfig config = EmbeddingTable("user", kDim, Adagrad(0.1f), Uniform(-1, 1));
+  v1::TableConfig config = EmbeddingTable("user", kSpillDim, Adagrad(0.1f), Uniform(-1, 1));
   *config.mutable_eviction() = EvictLru();
   config.set_byte_budget(spill ? 256 << 10 : uint64_t{1} << 40);
   config.set_spill(spill);
@@ -45,9 +45,9 @@ class ServerSpillTest : public ::testing::Test {
     std::vector<float> seen;
     for (uint64_t step = first; step < last; ++step) {
       CounterRandom random(/*seed=*/1, step);
-      PushOf push{.table = "user", .dim = kDim};
-      for (int i = 0; i < 400; ++i) push.ids.push_back(random.Below(kIds) * 7919);
-      const absl::StatusOr<std::vector<float>> rows = cluster.Pull(0, step, "user", kDim, push.ids);
+      PushOf push{.table = "user", .dim = kSpillDim};
+      for (int i = 0; i < 400; ++i) push.ids.push_back(random.Below(kSpillIds) * 7919);
+      const absl::StatusOr<std::vector<float>> rows = cluster.Pull(0, step, "user", kSpillDim, push.ids);
       TANDEM_EXPECT_OK(rows);
       if (!rows.ok()) return seen;
       seen.insert(seen.end(), rows->begin(), rows->end());
@@ -125,20 +125,20 @@ TEST_F(ServerSpillTest, WhatTheDiskCannotReadIsAnErrorOfThePullOrThePush) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string saved, Save(cluster, dir_.File("ckpt"), 30));
   disk_.FailGets(absl::UnavailableError("table 'user', rows on disk in /spill: reading: input/output error"));
   std::vector<uint64_t> ids;
-  for (uint64_t id = 0; id < kIds; ++id) ids.push_back(id * 7919);
-  EXPECT_THAT(cluster.Pull(0, 30, "user", kDim, ids),
+  for (uint64_t id = 0; id < kSpillIds; ++id) ids.push_back(id * 7919);
+  EXPECT_THAT(cluster.Pull(0, 30, "user", kSpillDim, ids),
               StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("'user'"), HasSubstr("/spill"))));
   // Not an error that is tried again: the push has been counted.
   EXPECT_THAT(cluster.Push({.step = 30}, {.table = "user",
-                                          .dim = kDim,
+                                          .dim = kSpillDim,
                                           .ids = ids,
-                                          .gradients = std::vector<float>(ids.size() * kDim, 1.0f)}),
+                                          .gradients = std::vector<float>(ids.size() * kSpillDim, 1.0f)}),
               StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("/spill"), HasSubstr("checkpoint"))));
   disk_.FailGets(absl::OkStatus());
-  EXPECT_THAT(cluster.Pull(0, 31, "user", kDim, ids), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(cluster.Pull(0, 31, "user", kSpillDim, ids), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_THAT(Save(cluster, dir_.File("ckpt"), 31), StatusIs(absl::StatusCode::kDataLoss));
   TANDEM_ASSERT_OK(cluster.server(0).Load(saved));
-  TANDEM_EXPECT_OK(cluster.Pull(0, 30, "user", kDim, ids));
+  TANDEM_EXPECT_OK(cluster.Pull(0, 30, "user", kSpillDim, ids));
 }
 
 }  // namespace

@@ -23,8 +23,8 @@
 namespace tandem::ps {
 namespace {
 
-constexpr uint32_t kDim = 16;
-constexpr size_t kIds = 1024;
+constexpr uint32_t kStarvationDim = 16;
+constexpr size_t kStarvationIds = 1024;
 constexpr int kInFlight = 8;
 constexpr int kPulls = 100;
 // Pushes that are served for each pull, together. In turns it would be some kInFlight; that the machine may
@@ -37,7 +37,7 @@ class Pusher {
  public:
   Pusher(Client* client, const std::vector<uint64_t>& ids, uint64_t most) {
     thread_ = std::thread([this, client, &ids, most] {
-      const std::vector<float> gradients(ids.size() * kDim, 1e-6f);
+      const std::vector<float> gradients(ids.size() * kStarvationDim, 1e-6f);
       for (uint64_t step = 0; step < most; ++step) {
         {
           absl::MutexLock lock(&mutex_);
@@ -95,7 +95,7 @@ class StarvationTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     TANDEM_ASSERT_OK_AND_ASSIGN(listening_, rpc::Server::Start({.threads = 1}, {server_.service()}));
-    table_ = EmbeddingTable("t", kDim, Adagrad(0.05f), Zeros());
+    table_ = EmbeddingTable("t", kStarvationDim, Adagrad(0.05f), Zeros());
     *table_.mutable_update_mode() = Async();
     table_.set_num_workers(2);
     for (uint32_t worker = 0; worker < 2; ++worker) {
@@ -105,7 +105,7 @@ class StarvationTest : public ::testing::TestWithParam<const char*> {
       TANDEM_ASSERT_OK_AND_ASSIGN(clients_[worker], Client::Connect(std::move(channels), {.worker = worker}));
       TANDEM_ASSERT_OK(clients_[worker]->CreateTable(table_));
     }
-    for (size_t i = 0; i < kIds; ++i) ids_.push_back(i);
+    for (size_t i = 0; i < kStarvationIds; ++i) ids_.push_back(i);
   }
   ~StarvationTest() override {
     for (auto& client : clients_) client.reset();
@@ -121,7 +121,7 @@ class StarvationTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(StarvationTest, PullsAndPushesOfTwoWorkersAreServedInTurns) {
-  std::vector<float> rows(kIds * kDim);
+  std::vector<float> rows(kStarvationIds * kStarvationDim);
   const std::vector<PullPart> all = {{.table = "t", .ids = ids_, .rows = rows.data()}};
   TANDEM_ASSERT_OK(clients_[0]->Pull(0, false, all));
   Pusher pusher(clients_[1].get(), ids_, kPulls * kMostPushesAPull);

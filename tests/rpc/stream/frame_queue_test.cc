@@ -11,16 +11,11 @@
 
 #include "rpc/stream/batch.h"
 #include "rpc/stream/frame.h"
+#include "tests/rpc/stream/headers.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc {
 namespace {
-
-v1::StreamFrame Header(uint64_t call) {
-  v1::StreamFrame header;
-  header.set_call(call);
-  return header;
-}
 
 TEST(FrameQueueTest, ASmallMessageOvertakesALargeOne) {
   FrameQueue queue;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/rpc/stream/headers.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc {
@@ -14,12 +15,6 @@ using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
 Bytes Wire(const v1::StreamFrame& frame) { return Bytes(frame.SerializeAsString()); }
-
-v1::StreamFrame Header(uint64_t call) {
-  v1::StreamFrame header;
-  header.set_call(call);
-  return header;
-}
 
 Frame Part(uint64_t call, uint64_t total, size_t bytes) {
   Frame frame;

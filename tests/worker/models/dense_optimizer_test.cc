@@ -24,7 +24,7 @@ std::vector<ParameterBlock> Blocks() {
 constexpr size_t kSize = kWeights + kBiases + 3;
 
 // One parameter, in double, as torch.optim documents it.
-struct Reference {
+struct ReferenceStep {
   double p = 0, a = 0, b = 0;
   int t = 0;
   void Step(const DenseOptimizerOptions& o, double lr, double g, double decay) {
@@ -61,7 +61,7 @@ TEST_P(DenseOptimizerTest, FollowsTheDoublePrecisionReference) {
     auto optimizer = *DenseOptimizer::Create(options, Blocks());
     CounterRandom random(1, 1);
     std::vector<float> p(kSize), g(kSize);
-    std::vector<Reference> reference(kSize);
+    std::vector<ReferenceStep> reference(kSize);
     for (size_t i = 0; i < kSize; ++i) {
       p[i] = static_cast<float>(random.Normal());
       reference[i].p = p[i];

@@ -6,22 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "base/random.h"
 #include "gtest/gtest.h"
 #include "hwy/highway.h"
+#include "tests/worker/models/normals.h"
 #include "worker/models/dense_optimizer.h"
 #include "worker/models/loss.h"
 #include "worker/models/model.h"
 
 namespace tandem::worker {
 namespace {
-
-std::vector<float> Random(size_t n, uint64_t stream) {
-  CounterRandom random(1, stream);
-  std::vector<float> values(n);
-  for (float& v : values) v = static_cast<float>(random.Normal() * 0.5);
-  return values;
-}
 
 // Everything that a training step computes.
 std::map<std::string, std::vector<float>> Step(const std::string& kind, int num_sparse, int dim) {
@@ -35,8 +28,9 @@ std::map<std::string, std::vector<float>> Step(const std::string& kind, int num_
   options.bottom = {21};
   options.dropout = 0.3f;
   const auto model = *CreateModel(options);
-  const std::vector<float> dense = Random(kBatch * 13, 1), embeddings = Random(kBatch * num_sparse * dim, 2),
-                           wide = Random(kBatch * num_sparse, 3);
+  const std::vector<float> dense = Normals(kBatch * 13, 1, 0.5),
+                           embeddings = Normals(kBatch * num_sparse * dim, 2, 0.5),
+                           wide = Normals(kBatch * num_sparse, 3, 0.5);
   const ModelInput input{
       .batch = kBatch, .dense = dense.data(), .embeddings = embeddings.data(), .wide = wide.data()};
   std::vector<float> labels(kBatch), logits(kBatch), d_logits(kBatch), d_embeddings(embeddings.size()),

@@ -15,6 +15,9 @@
 
 namespace tandem::worker {
 
+// What scans a file looks that often whether it is as long as it was.
+inline constexpr uint64_t kLinesBetweenChecks = 1 << 16;
+
 // Immutable after Open; thread-safe. Views and positions are valid while the source lives.
 //
 // A mapped file that is cut short by somebody else raises SIGBUS when its missing pages are touched.

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/cli/commands/bench/results.h"
 #include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
@@ -31,16 +32,6 @@ Finished Bench(const std::string& op, std::vector<std::string> flags) {
   flags.insert(flags.begin(), {"bench", op});
   flags.insert(flags.end(), kQuick.begin(), kQuick.end());
   return RunTandem(flags);
-}
-
-std::vector<Json> Results(const Finished& finished) {
-  EXPECT_EQ(finished.exit_code, 0) << finished.err;
-  std::vector<Json> results;
-  for (const std::string& line : Lines(finished.out)) {
-    results.push_back(Json::parse(line, nullptr, /*allow_exceptions=*/false));
-    EXPECT_FALSE(results.back().is_discarded()) << "not JSON: " << line;
-  }
-  return results;
 }
 
 TEST(BenchCollectivesTest, EachSizeAndPlaceIsOneObjectOfElevenFields) {

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/cli/commands/bench/results.h"
 #include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
@@ -44,17 +45,7 @@ std::vector<std::string> BenchArgs(std::vector<std::string> flags) {
   flags.insert(flags.begin(), {"bench", "ps", "--rows", "4096", "--time-per-case", "5"});
   return flags;
 }
-Finished Bench(const std::vector<std::string>& flags) { return RunTandem(BenchArgs(flags)); }
-
-std::vector<Json> Results(const Finished& finished) {
-  EXPECT_EQ(finished.exit_code, 0) << finished.err;
-  std::vector<Json> results;
-  for (const std::string& line : Lines(finished.out)) {
-    results.push_back(Json::parse(line, nullptr, /*allow_exceptions=*/false));
-    EXPECT_FALSE(results.back().is_discarded()) << "not JSON: " << line;
-  }
-  return results;
-}
+Finished BenchPs(const std::vector<std::string>& flags) { return RunTandem(BenchArgs(flags)); }
 
 std::set<std::string> FieldsOf(const Json& result) {
   std::set<std::string> fields;
@@ -64,8 +55,8 @@ std::set<std::string> FieldsOf(const Json& result) {
 
 TEST(BenchPsTest, EachCaseIsOneObjectOfThirteenFields) {
   const std::vector<Json> results =
-      Results(Bench({"--transport", "tcp,unix,shm", "--op", "pull,push,mixed", "--ids", "1,64", "--dim", "8",
-                     "--servers", "1", "--in-flight", "1,3", "--distribution", "uniform", "--json"}));
+      Results(BenchPs({"--transport", "tcp,unix,shm", "--op", "pull,push,mixed", "--ids", "1,64", "--dim",
+                       "8", "--servers", "1", "--in-flight", "1,3", "--distribution", "uniform", "--json"}));
   std::set<std::string> cases;
   for (const Json& result : results) {
     EXPECT_EQ(FieldsOf(result), kFields);
@@ -87,8 +78,8 @@ TEST(BenchPsTest, EachCaseIsOneObjectOfThirteenFields) {
 
 TEST(BenchPsTest, TwoServersAndTwoWorkersOfZipfIds) {
   const std::vector<Json> results =
-      Results(Bench({"--transport", "tcp", "--ids", "256", "--dim", "16", "--servers", "2", "--in-flight",
-                     "2", "--distribution", "zipf", "--json"}));
+      Results(BenchPs({"--transport", "tcp", "--ids", "256", "--dim", "16", "--servers", "2", "--in-flight",
+                       "2", "--distribution", "zipf", "--json"}));
   ASSERT_EQ(results.size(), 3u);
   for (const Json& result : results) {
     EXPECT_EQ(result["servers"], 2);
@@ -99,7 +90,7 @@ TEST(BenchPsTest, TwoServersAndTwoWorkersOfZipfIds) {
 
 TEST(BenchPsTest, InProcessATableIsMeasuredBesideAPlainGather) {
   const std::vector<Json> results =
-      Results(Bench({"--transport", "in-process", "--ids", "64", "--dim", "8,16", "--json"}));
+      Results(BenchPs({"--transport", "in-process", "--ids", "64", "--dim", "8,16", "--json"}));
   ASSERT_EQ(results.size(), 2u * 3 * 2);  // dims, operations, distributions
   for (const Json& result : results) {
     EXPECT_EQ(result["servers"], 0);
@@ -116,8 +107,8 @@ TEST(BenchPsTest, InProcessATableIsMeasuredBesideAPlainGather) {
 
 TEST(BenchPsTest, FairnessComparesTheTailsOfPullsWithAndWithoutPushesBeside) {
   const std::vector<Json> results =
-      Results(Bench({"--op", "fairness", "--transport", "tcp", "--ids", "64", "--dim", "8", "--in-flight",
-                     "4", "--distribution", "uniform", "--json"}));
+      Results(BenchPs({"--op", "fairness", "--transport", "tcp", "--ids", "64", "--dim", "8", "--in-flight",
+                       "4", "--distribution", "uniform", "--json"}));
   ASSERT_EQ(results.size(), 1u);
   const Json& result = results[0];
   EXPECT_EQ(result["op"], "fairness");
@@ -131,8 +122,8 @@ TEST(BenchPsTest, FairnessComparesTheTailsOfPullsWithAndWithoutPushesBeside) {
 }
 
 TEST(BenchPsTest, WithoutJsonATableIsPrinted) {
-  const Finished finished = Bench({"--transport", "in-process,tcp", "--op", "pull", "--ids", "64", "--dim",
-                                   "8", "--servers", "1", "--in-flight", "1", "--distribution", "uniform"});
+  const Finished finished = BenchPs({"--transport", "in-process,tcp", "--op", "pull", "--ids", "64", "--dim",
+                                     "8", "--servers", "1", "--in-flight", "1", "--distribution", "uniform"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   const std::vector<std::string> lines = Lines(finished.out);
   ASSERT_EQ(lines.size(), 3u) << finished.out;

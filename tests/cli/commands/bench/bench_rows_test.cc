@@ -18,7 +18,7 @@ using testing::Lines;
 using testing::RunTandem;
 using Json = nlohmann::json;
 
-Finished Bench(std::vector<std::string> flags) {
+Finished BenchRows(std::vector<std::string> flags) {
   if (!::testing::Matches(::testing::Contains("--seconds"))(flags)) {
     flags.insert(flags.end(), {"--seconds", "0.02"});
   }
@@ -27,8 +27,8 @@ Finished Bench(std::vector<std::string> flags) {
 }
 
 TEST(BenchRowsTest, OneObjectTellsWhatRowsTakeAndHowFastTheyAre) {
-  const Finished finished = Bench({"--rows", "200000", "--dim", "16", "--row-type", "f16", "--optimizer",
-                                   "rowwise_adagrad", "--batch", "1000", "--threads", "2", "--json"});
+  const Finished finished = BenchRows({"--rows", "200000", "--dim", "16", "--row-type", "f16", "--optimizer",
+                                       "rowwise_adagrad", "--batch", "1000", "--threads", "2", "--json"});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   ASSERT_EQ(Lines(finished.out).size(), 1u);
   const Json result = Json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
@@ -52,7 +52,7 @@ TEST(BenchRowsTest, OneObjectTellsWhatRowsTakeAndHowFastTheyAre) {
 }
 
 TEST(BenchRowsTest, WithoutJsonItIsForReading) {
-  const Finished finished = Bench({"--rows", "1001", "--dim", "7", "--batch", "100"});
+  const Finished finished = BenchRows({"--rows", "1001", "--dim", "7", "--batch", "100"});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("1001 of 7 x f32, adagrad: 56 bytes of payload"));
   EXPECT_THAT(finished.out, HasSubstr("bytes a row"));
@@ -60,7 +60,7 @@ TEST(BenchRowsTest, WithoutJsonItIsForReading) {
 }
 
 TEST(BenchRowsTest, MoreRowsThanThereIsMemoryForAreRefusedBeforeAnyIsMade) {
-  const Finished finished = Bench({"--rows", "100000000000", "--dim", "512"});
+  const Finished finished = BenchRows({"--rows", "100000000000", "--dim", "512"});
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_EQ(finished.out, "");
   EXPECT_THAT(finished.err, HasSubstr("ask for fewer --rows"));
@@ -79,7 +79,7 @@ TEST(BenchRowsTest, WrongFlagsAreRefusedByName) {
                {{"--optimizer", "adamax"}, "--optimizer is 'adamax'; it must be sgd"},
                {{"--dim", "0"}, "dim is 0"}};
   for (const auto& c : cases) {
-    const Finished finished = Bench(c.flags);
+    const Finished finished = BenchRows(c.flags);
     EXPECT_EQ(finished.exit_code, 2) << c.message;
     EXPECT_THAT(finished.err, HasSubstr(c.message));
   }

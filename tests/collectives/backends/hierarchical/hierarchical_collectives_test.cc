@@ -6,19 +6,14 @@
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
-#include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
-#include "collectives/backends/shm/shm_backend.h"
 #include "collectives/reduce/reduce.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/collectives/backends/collective_model.h"
+#include "tests/collectives/backends/hierarchical/hosts.h"
 
 namespace tandem::collectives {
 namespace {
-
-using Hosts = std::vector<std::string>;
-
-BackendFactory Factory() { return HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory()); }
 
 constexpr OpKind kKinds[] = {OpKind::kAllReduce,     OpKind::kReduce,   OpKind::kBroadcast,
                              OpKind::kAllGather,     OpKind::kGather,   OpKind::kScatter,

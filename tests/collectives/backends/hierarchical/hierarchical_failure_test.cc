@@ -9,10 +9,9 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
-#include "collectives/backends/shm/shm_backend.h"
 #include "tests/collectives/backends/backend_fixture.h"
+#include "tests/collectives/backends/hierarchical/hosts.h"
 
 namespace tandem::collectives {
 namespace {
@@ -20,9 +19,6 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Hosts = std::vector<std::string>;
-
-BackendFactory Factory() { return HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory()); }
 
 // All ranks but `missing` call an all-reduce; all, `missing` too when it comes, must hear its number.
 void ExpectMissing(const Hosts& hosts, int missing) {

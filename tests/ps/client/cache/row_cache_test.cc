@@ -23,10 +23,10 @@ using ::testing::ElementsAre;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kDim = 3;
+constexpr uint32_t kCachedDim = 3;
 
-v1::TableConfig Table(v1::UpdateMode mode = Async(), float learning_rate = 0.5f) {
-  v1::TableConfig config = EmbeddingTable("t", kDim, Sgd(learning_rate), Zeros());
+v1::TableConfig CachedTable(v1::UpdateMode mode = Async(), float learning_rate = 0.5f) {
+  v1::TableConfig config = EmbeddingTable("t", kCachedDim, Sgd(learning_rate), Zeros());
   *config.mutable_update_mode() = mode;
   config.set_num_workers(2);
   return config;
@@ -36,7 +36,7 @@ v1::TableConfig Table(v1::UpdateMode mode = Async(), float learning_rate = 0.5f)
 class Harness {
  public:
   explicit Harness(const CacheOptions& options, uint32_t servers = 1)
-      : map_(ShardMap::Even(servers)), cache_(Table(), options, &map_), generations_(servers, 7) {}
+      : map_(ShardMap::Even(servers)), cache_(CachedTable(), options, &map_), generations_(servers, 7) {}
 
   RowCache& cache() { return cache_; }
   std::vector<uint64_t>& generations() { return generations_; }
@@ -48,13 +48,13 @@ class Harness {
   template <typename Sends>
   void Answer(const std::vector<uint64_t>& ids, const std::vector<uint32_t>& asked, uint64_t version,
               const Sends& sends) {
-    std::vector<float> rows(ids.size() * kDim);
+    std::vector<float> rows(ids.size() * kCachedDim);
     std::vector<uint8_t> sent(ids.size());
     std::vector<uint32_t> positions(ids.size());
     for (size_t i = 0; i < ids.size(); ++i) {
       positions[i] = static_cast<uint32_t>(i);
       sent[i] = sends(i);
-      for (uint32_t d = 0; d < kDim; ++d) rows[i * kDim + d] = Number(ids[i], version, d);
+      for (uint32_t d = 0; d < kCachedDim; ++d) rows[i * kCachedDim + d] = Number(ids[i], version, d);
     }
     const std::vector<uint64_t> versions(generations_.size(), version);
     cache_.Accept({.ids = ids,
@@ -89,7 +89,7 @@ class Harness {
     std::vector<RowCache::Copy> copies;
   };
   Found Find(const std::vector<uint64_t>& ids) {
-    Found found{.rows = std::vector<float>(ids.size() * kDim, -1),
+    Found found{.rows = std::vector<float>(ids.size() * kCachedDim, -1),
                 .versions = std::vector<uint32_t>(ids.size()),
                 .copies = std::vector<RowCache::Copy>(ids.size())};
     cache_.Find(ids, found.rows.data(), found.versions.data(), found.copies.data());
@@ -205,8 +205,8 @@ TEST(RowCache, HoldsWhatAMapWouldHoldOfItUnderItsBudget) {
       if (found.copies[i] == RowCache::kNone || found.copies[i] == RowCache::kSpent) continue;
       ++found_rows;
       ASSERT_EQ(found.versions[i], model.at(ids[i]));
-      for (uint32_t d = 0; d < kDim; ++d) {
-        ASSERT_EQ(found.rows[i * kDim + d], Harness::Number(ids[i], model.at(ids[i]), d));
+      for (uint32_t d = 0; d < kCachedDim; ++d) {
+        ASSERT_EQ(found.rows[i * kCachedDim + d], Harness::Number(ids[i], model.at(ids[i]), d));
       }
     }
     harness.Answer(ids, found.versions, version, [](size_t) { return true; });
@@ -327,8 +327,8 @@ TEST(RowCache, LosesNoGradient) {
   std::vector<std::thread> threads;
   const auto add = [](const HeldGradients& held, std::map<uint64_t, std::vector<double>>* sums) {
     for (size_t i = 0; i < held.ids.size(); ++i) {
-      std::vector<double>& sum = sums->try_emplace(held.ids[i], kDim).first->second;
-      for (uint32_t d = 0; d < kDim; ++d) sum[d] += held.sums[i * kDim + d];
+      std::vector<double>& sum = sums->try_emplace(held.ids[i], kCachedDim).first->second;
+      for (uint32_t d = 0; d < kCachedDim; ++d) sum[d] += held.sums[i * kCachedDim + d];
     }
   };
   for (int t = 0; t < kThreads; ++t) {
@@ -338,7 +338,7 @@ TEST(RowCache, LosesNoGradient) {
       for (uint64_t step = 1; step < 400; ++step) {
         std::vector<uint64_t> ids(40);
         for (uint64_t& id : ids) id = random.Below(1 + random.Below(1500));
-        std::vector<float> rows(ids.size() * kDim), gradients(ids.size() * kDim);
+        std::vector<float> rows(ids.size() * kCachedDim), gradients(ids.size() * kCachedDim);
         std::vector<uint32_t> versions(ids.size()), positions(ids.size());
         std::vector<RowCache::Copy> copies(ids.size());
         std::vector<uint8_t> sent(ids.size());
@@ -346,8 +346,8 @@ TEST(RowCache, LosesNoGradient) {
         for (size_t i = 0; i < ids.size(); ++i) {
           positions[i] = static_cast<uint32_t>(i);
           sent[i] = versions[i] == 0 || random.Below(4) == 0;
-          for (uint32_t d = 0; d < kDim; ++d)
-            gradients[i * kDim + d] = static_cast<float>(random.Below(16)) / 8 - 1;
+          for (uint32_t d = 0; d < kCachedDim; ++d)
+            gradients[i * kCachedDim + d] = static_cast<float>(random.Below(16)) / 8 - 1;
         }
         const uint64_t server_version[] = {step}, generation[] = {1 + step / 150};
         harness.cache().Accept({.ids = ids,
@@ -377,10 +377,10 @@ TEST(RowCache, LosesNoGradient) {
   std::map<uint64_t, std::vector<double>> total;
   for (int t = 0; t < kThreads; ++t) {
     for (const auto& [id, sum] : in[t]) {
-      for (uint32_t d = 0; d < kDim; ++d) total.try_emplace(id, kDim).first->second[d] += sum[d];
+      for (uint32_t d = 0; d < kCachedDim; ++d) total.try_emplace(id, kCachedDim).first->second[d] += sum[d];
     }
     for (const auto& [id, sum] : came_out[t]) {
-      for (uint32_t d = 0; d < kDim; ++d) total.try_emplace(id, kDim).first->second[d] -= sum[d];
+      for (uint32_t d = 0; d < kCachedDim; ++d) total.try_emplace(id, kCachedDim).first->second[d] -= sum[d];
     }
   }
   for (const auto& [id, sum] : total) EXPECT_THAT(sum, Each(0.0)) << id;
@@ -410,26 +410,26 @@ TEST(SortIds, SortsWithPositions) {
 
 TEST(CacheOptions, WhatWouldBreakATablesPromiseIsRefused) {
   const CacheOptions good = {.bytes = 1 << 20};
-  TANDEM_EXPECT_OK(ValidateCacheOptions(Table(Async()), good));
-  TANDEM_EXPECT_OK(ValidateCacheOptions(Table(Bounded(4)), good));
-  TANDEM_EXPECT_OK(ValidateCacheOptions(Table(Sync()), {}));  // none at all
+  TANDEM_EXPECT_OK(ValidateCacheOptions(CachedTable(Async()), good));
+  TANDEM_EXPECT_OK(ValidateCacheOptions(CachedTable(Bounded(4)), good));
+  TANDEM_EXPECT_OK(ValidateCacheOptions(CachedTable(Sync()), {}));  // none at all
   const auto refused = [](const v1::TableConfig& table, const CacheOptions& options, const std::string& why) {
     EXPECT_THAT(ValidateCacheOptions(table, options),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
   };
-  refused(Table(Sync()), good, "'t': cache: the table is synchronous");
+  refused(CachedTable(Sync()), good, "'t': cache: the table is synchronous");
   refused(DenseTable("d", 10, Sgd(1), Zeros()), good, "dense");
-  refused(Table(), {.bytes = 100}, "bytes is 100");
-  refused(Table(), {.bytes = 1 << 20, .max_age = uint64_t{1} << 31}, "max_age");
-  refused(Table(), {.bytes = 1 << 20, .max_uses = 0}, "max_uses is 0");
-  refused(Table(), {.bytes = 1 << 20, .push_bound = 0}, "push_bound is 0");
+  refused(CachedTable(), {.bytes = 100}, "bytes is 100");
+  refused(CachedTable(), {.bytes = 1 << 20, .max_age = uint64_t{1} << 31}, "max_age");
+  refused(CachedTable(), {.bytes = 1 << 20, .max_uses = 0}, "max_uses is 0");
+  refused(CachedTable(), {.bytes = 1 << 20, .push_bound = 0}, "push_bound is 0");
   v1::UpdateMode gba;
   gba.set_kind(v1::UpdateMode::GBA);
   gba.set_staleness(50);
   gba.set_global_batch(4);
-  refused(Table(gba), {.bytes = 1 << 20, .max_age = 50}, "staleness of 50");
-  refused(Table(gba), {.bytes = 1 << 20, .max_age = 10, .push_bound = 2}, "push_bound must be 1");
-  TANDEM_EXPECT_OK(ValidateCacheOptions(Table(gba), {.bytes = 1 << 20, .max_age = 49}));
+  refused(CachedTable(gba), {.bytes = 1 << 20, .max_age = 50}, "staleness of 50");
+  refused(CachedTable(gba), {.bytes = 1 << 20, .max_age = 10, .push_bound = 2}, "push_bound must be 1");
+  TANDEM_EXPECT_OK(ValidateCacheOptions(CachedTable(gba), {.bytes = 1 << 20, .max_age = 49}));
 }
 
 }  // namespace

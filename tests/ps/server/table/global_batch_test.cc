@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/ps/server/cluster.h"
 #include "tests/ps/server/driver.h"
+#include "tests/ps/server/table/sum_table.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -100,20 +101,8 @@ TEST(GlobalBatch, APushThatNeverComesIsNotWaitedForForever) {
   EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(2, 1));
 }
 
-// --- On servers. Plain SGD with learning rate 1 from zeros: a row is minus the sum of its gradients.
+// --- On servers.
 
-v1::TableConfig SumTable(uint32_t workers, v1::UpdateMode mode) {
-  v1::TableConfig config = TestTable("user", 1, workers, mode, Sgd(1.0f));
-  *config.mutable_initializer() = Zeros();
-  return config;
-}
-PushOf One(float gradient, uint64_t version = 0) {
-  return {.table = "user", .dim = 1, .ids = {42}, .gradients = {gradient}, .pulled_version = version};
-}
-float Read(Driver& driver) {
-  absl::StatusOr<Rows> rows = driver.Pull(0, 0, {{"user", {42}}}, /*read_only=*/true);
-  return rows.ok() ? rows->slices[0][0] : NAN;
-}
 v1::TableStatistics StatisticsOf(Driver& driver) { return driver.Table("user").statistics(); }
 
 TEST(Gba, AnUpdateIsMadeOfAGlobalBatchWhoeverSentIt) {

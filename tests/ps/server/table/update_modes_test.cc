@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/ps/server/driver.h"
+#include "tests/ps/server/table/sum_table.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::ps::testing {
@@ -16,21 +17,6 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// Plain SGD with learning rate 1 from zeros: a row is minus the sum of its gradients, so that sums can be
-// read off.
-v1::TableConfig SumTable(uint32_t workers, v1::UpdateMode mode) {
-  v1::TableConfig config = TestTable("user", 1, workers, mode, Sgd(1.0f));
-  *config.mutable_initializer() = Zeros();
-  return config;
-}
-PushOf One(float gradient, uint64_t version = 0) {
-  return {.table = "user", .dim = 1, .ids = {42}, .gradients = {gradient}, .pulled_version = version};
-}
-float Read(Driver& driver, uint64_t step = 0) {
-  absl::StatusOr<Rows> rows = driver.Pull(0, step, {{"user", {42}}}, /*read_only=*/true);
-  return rows.ok() ? rows->slices[0][0] : NAN;
-}
 
 TEST(UpdateModes, SyncAppliesAStepWhenEveryWorkerHasPushedIt) {
   Driver driver;

@@ -4,19 +4,12 @@
 #include <cmath>
 #include <vector>
 
-#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/worker/models/normals.h"
 
 namespace tandem::worker {
 namespace {
-
-std::vector<float> Random(size_t n, uint64_t stream) {
-  CounterRandom random(1, stream);
-  std::vector<float> values(n);
-  for (float& v : values) v = static_cast<float>(random.Normal());
-  return values;
-}
 
 // Columns of `cols` in rows of `cols` + 3, so that a kernel that ignores the stride or runs over is caught.
 class ActivationTest : public ::testing::TestWithParam<int> {
@@ -24,8 +17,8 @@ class ActivationTest : public ::testing::TestWithParam<int> {
   static constexpr size_t kRows = 7;
   size_t cols_ = GetParam();
   size_t ld_ = cols_ + 3;
-  std::vector<float> bias_ = Random(cols_, 1);
-  std::vector<float> y_ = Random(kRows * ld_, 2);
+  std::vector<float> bias_ = Normals(cols_, 1);
+  std::vector<float> y_ = Normals(kRows * ld_, 2);
   Matrix View(std::vector<float>& v) { return {v.data(), ld_, cols_}; }
   void ExpectMarginUnchanged(const std::vector<float>& now, const std::vector<float>& before) {
     for (size_t i = 0; i < now.size(); ++i) {
@@ -51,7 +44,7 @@ TEST_P(ActivationTest, BiasReluAddsCutsAndDrops) {
 }
 
 TEST_P(ActivationTest, BiasReluBackwardMasksScalesAndSums) {
-  const std::vector<float> dy = Random(kRows * ld_, 3);
+  const std::vector<float> dy = Normals(kRows * ld_, 3);
   std::vector<float> dx = dy;
   std::vector<float> sums(cols_ + 1, 9.0f);
   BiasReluBackward(View(y_), View(dx), 2.0f, kRows, View(dx), sums.data());
@@ -91,7 +84,7 @@ TEST_P(ActivationTest, FillAndBiasKeepTheMargin) {
     for (size_t c = 0; c < cols_; ++c) EXPECT_EQ(x[r * ld_ + c], y_[r * ld_ + c] + bias_[c]);
   }
   ExpectMarginUnchanged(x, y_);
-  const std::vector<float> values = Random(kRows, 4);
+  const std::vector<float> values = Normals(kRows, 4);
   FillRows(values.data(), kRows, View(x));
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t c = 0; c < cols_; ++c) EXPECT_EQ(x[r * ld_ + c], values[r]);

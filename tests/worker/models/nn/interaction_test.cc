@@ -4,21 +4,14 @@
 #include <tuple>
 #include <vector>
 
-#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/worker/models/normals.h"
 
 namespace tandem::worker {
 namespace {
 
 constexpr float kUntouched = -12345.0f;
-
-std::vector<float> Random(size_t n, uint64_t stream) {
-  CounterRandom random(1, stream);
-  std::vector<float> values(n);
-  for (float& v : values) v = static_cast<float>(random.Normal());
-  return values;
-}
 
 // (vectors an example has, dim, whether the first lies apart)
 class InteractionTest : public ::testing::TestWithParam<std::tuple<int, int, bool>> {
@@ -32,8 +25,8 @@ class InteractionTest : public ::testing::TestWithParam<std::tuple<int, int, boo
   // The first vector of an example stands before its pairs, as in DLRM.
   size_t head_ = apart_ ? dim_ : 0;
   size_t ld_ = head_ + pairs_ + Interaction::kSlack;
-  std::vector<float> x_ = Random(kBatch * ld_, 1);
-  std::vector<float> rest_ = Random(kBatch * num_rest_ * dim_, 2);
+  std::vector<float> x_ = Normals(kBatch * ld_, 1);
+  std::vector<float> rest_ = Normals(kBatch * num_rest_ * dim_, 2);
 
   VectorSet Vectors() {
     return {apart_ ? ConstMatrix{x_.data(), ld_, dim_} : ConstMatrix(), rest_.data(), num_rest_, dim_};
@@ -67,9 +60,9 @@ TEST_P(InteractionTest, ForwardGivesEveryPairsDotProductInOrder) {
 }
 
 TEST_P(InteractionTest, BackwardSumsOverEachVectorsPartners) {
-  const std::vector<float> d_out = Random(kBatch * pairs_, 3);
-  const std::vector<float> first_before = Random(kBatch * dim_, 4);
-  const std::vector<float> add = Random(kBatch * num_rest_ * dim_, 5);
+  const std::vector<float> d_out = Normals(kBatch * pairs_, 3);
+  const std::vector<float> first_before = Normals(kBatch * dim_, 4);
+  const std::vector<float> add = Normals(kBatch * num_rest_ * dim_, 5);
   for (bool adds : {false, true}) {
     std::vector<float> d_first = first_before;
     std::vector<float> d_rest(rest_.size() + 1, kUntouched);

@@ -1,0 +1,22 @@
+#ifndef TANDEM_TESTS_COLLECTIVES_BACKENDS_HIERARCHICAL_HOSTS_H_
+#define TANDEM_TESTS_COLLECTIVES_BACKENDS_HIERARCHICAL_HOSTS_H_
+
+#include <string>
+#include <vector>
+
+#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/hierarchical/hierarchical_backend.h"
+#include "collectives/backends/shm/shm_backend.h"
+
+namespace tandem::collectives {
+
+using Hosts = std::vector<std::string>;  // of each rank
+
+// Shared memory within a host, Gloo between hosts.
+inline BackendFactory Factory() {
+  return HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory());
+}
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_TESTS_COLLECTIVES_BACKENDS_HIERARCHICAL_HOSTS_H_

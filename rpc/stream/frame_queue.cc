@@ -1,5 +1,6 @@
 #include "rpc/stream/frame_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status.h"
@@ -23,6 +24,11 @@ size_t FrameQueue::Turn::batched_bytes() const {
   constexpr size_t kNumbers = 16;
   if (source_ != nullptr) return kMaxBatchedMessage + 1;
   return size_ + header_.method().size() + header_.error().size() + kNumbers;
+}
+
+size_t FrameQueue::Turn::waiting_bytes() const {
+  const size_t rest = size_ - sent_;
+  return (source_ != nullptr ? std::min(rest, kFramePayload) : rest) + kMessageOverhead;
 }
 
 Bytes FrameQueue::Turn::Frame() {
@@ -68,14 +74,14 @@ void FrameQueue::Add(v1::StreamFrame header, std::unique_ptr<AnswerSource> messa
 }
 
 void FrameQueue::Add(Turn message) {
-  bytes_ += message.size_ - message.sent_ + kMessageOverhead;
+  bytes_ += message.waiting_bytes();
   messages_.push_back(std::move(message));
 }
 
 FrameQueue::Turn FrameQueue::Pop() {
   Turn turn = std::move(messages_.front());
   messages_.pop_front();
-  bytes_ -= turn.size_ - turn.sent_ + kMessageOverhead;
+  bytes_ -= turn.waiting_bytes();
   return turn;
 }
 
@@ -117,7 +123,7 @@ FrameQueue::Dropped FrameQueue::Drop(uint64_t call) {
       continue;
     }
     dropped = it->sent_ > 0 ? Dropped::kPartlySent : Dropped::kUnsent;
-    bytes_ -= it->size_ - it->sent_ + kMessageOverhead;
+    bytes_ -= it->waiting_bytes();
     it = messages_.erase(it);
   }
   return dropped;

@@ -31,6 +31,8 @@ class FrameQueue {
     friend class FrameQueue;
     // Of what it takes up in a batch, about; more than kMaxBatchedMessage if it cannot go in one.
     size_t batched_bytes() const;
+    // What it takes up in memory, about: of an answer that is made on the way, one frame.
+    size_t waiting_bytes() const;
 
     v1::StreamFrame header_;
     Bytes bytes_;
@@ -54,7 +56,7 @@ class FrameQueue {
   Bytes Next(bool batches);
 
   bool empty() const { return messages_.empty(); }
-  // Of the messages, less what went out in frames, plus a little for each.
+  // What the messages take up: less what went out in frames or is not made yet, plus a little for each.
   size_t bytes() const { return bytes_; }
 
   // Takes the call's messages out. The other side knows of a message of which a part was sent.

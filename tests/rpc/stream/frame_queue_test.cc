@@ -42,6 +42,26 @@ TEST(FrameQueueTest, DroppedMessagesLeaveNothingBehind) {
   EXPECT_EQ(queue.bytes(), 0);
 }
 
+TEST(FrameQueueTest, OfAnAnswerThatIsMadeOnTheWayOneFrameCounts) {
+  class Answer : public AnswerSource {
+   public:
+    size_t size() const override { return 10 * kFramePayload + 1; }
+    Bytes Next(size_t limit) override { return Bytes(std::string(limit, 'a')); }
+  };
+  FrameQueue queue;
+  queue.Add(Header(1), std::make_unique<Answer>());
+  const size_t waiting = queue.bytes();
+  EXPECT_GE(waiting, kFramePayload);
+  EXPECT_LT(waiting, 2 * kFramePayload);
+  queue.Next(false);
+  EXPECT_EQ(queue.bytes(), waiting);
+  while (!queue.empty()) queue.Next(false);
+  EXPECT_EQ(queue.bytes(), 0);
+  queue.Add(Header(2), std::make_unique<Answer>());
+  queue.Drop(2);
+  EXPECT_EQ(queue.bytes(), 0);
+}
+
 // Whatever order calls are added in and frames are taken out, each message arrives whole, and once.
 TEST(FrameQueueTest, WhatGoesInComesOutOfTheAssembler) {
   std::mt19937 random(11);

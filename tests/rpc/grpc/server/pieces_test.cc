@@ -111,7 +111,8 @@ TEST(PiecesTest, TheRestOfACancelledAnswerIsNotMade) {
   v1::StreamFrame frame = stream.Read();
   while (frame.call() == 1) frame = stream.Read();
   EXPECT_EQ(frame.call(), 2);
-  EXPECT_LT(made, kPieces);
+  EXPECT_LT(made, kPieces / 4)
+      << "far more than max_unsent_answer_bytes was left of it: it keeps no cancel waiting";
 }
 
 // A pull's rows belong to its caller again once it has ended.

@@ -173,7 +173,9 @@ std::unique_ptr<TableStorage> Reloaded(const v1::TableConfig& config, uint32_t n
       TANDEM_EXPECT_OK(to->Restore(id, row, history));
     }));
     const std::string filter = from->SaveFilter(b);
-    if (!filter.empty()) EXPECT_TRUE(to->RestoreFilter(b, filter));
+    if (!filter.empty()) {
+      EXPECT_TRUE(to->RestoreFilter(b, filter));
+    }
   }
   to->SetClock(from->clock());
   return to;
@@ -271,7 +273,9 @@ TEST_P(PoliciesModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperationsAndR
       model.Clear();
     }
     ASSERT_EQ(table->rows(), model.rows().size()) << "operation " << operation;
-    if (operation % 20 == 19) ASSERT_EQ(AllStoredRows(table.get(), num_buckets), model.rows());
+    if (operation % 20 == 19) {
+      ASSERT_EQ(AllStoredRows(table.get(), num_buckets), model.rows());
+    }
   }
   EXPECT_EQ(AllStoredRows(table.get(), num_buckets), model.rows());
 }

@@ -233,7 +233,11 @@ void References::Drop(const ReferenceHandle& handle) {
   if (handle.local_) return DropLocal(handle.key_);
   {
     absl::MutexLock lock(&mutex_);
-    if (held_.erase(handle.fork_) == 0) return;  // released before
+    const auto held = held_.find(handle.fork_);
+    // Released before; or its message came again, in this moment, and another handle is the fork's now.
+    if (held == held_.end() || !held->second.expired()) return;
+    held_.erase(held);
+    if (handle.fork_.first != incarnation_) dropped_[handle.fork_] = absl::Now() + kLeasesRemembered * lease_;
   }
   const ForkMessage message = MessageOf(handle, handle.fork_, name_);
   if (!handle.created_.valid() || handle.created_.ready()) return Delete(handle.owner_, message);
@@ -316,10 +320,14 @@ absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::strin
   }
   if (message.fork_creator() == 0)
     return absl::InvalidArgumentError("a reference came that is another worker's");
-  handle->home_ = weak_from_this();
   {
     absl::MutexLock lock(&mutex_);
-    held_[handle->fork_] = handle;
+    // A call that is tried again brings its references again.
+    if (dropped_.contains(handle->fork_)) handle->fork_ = NextNumber();  // the owner takes that one no more
+    std::weak_ptr<ReferenceHandle>& held = held_[handle->fork_];
+    if (std::shared_ptr<ReferenceHandle> there = held.lock()) return there;
+    held = handle;
+    handle->home_ = weak_from_this();
   }
   RegisterFork(handle->owner_, MessageOf(*handle, handle->fork_, name_), nullptr);
   return handle;
@@ -427,6 +435,7 @@ void References::Upkeep() {
     std::erase_if(kept_, [](const auto& entry) { return entry.second == nullptr; });
     absl::erase_if(freed_, [now](const auto& entry) { return entry.second < now; });
     absl::erase_if(deleted_forks_, [now](const auto& entry) { return entry.second < now; });
+    absl::erase_if(dropped_, [now](const auto& entry) { return entry.second < now; });
   }
   aftermath.Run();
 }

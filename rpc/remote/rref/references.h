@@ -218,6 +218,9 @@ class References : public std::enable_shared_from_this<References> {
   absl::flat_hash_map<ReferenceNumber, absl::Time> freed_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, absl::Time> deleted_forks_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, std::weak_ptr<ReferenceHandle>> held_ ABSL_GUARDED_BY(mutex_);
+  // Forks of others' making that were held here, and until when that is remembered: their messages may come
+  // again.
+  absl::flat_hash_map<ReferenceNumber, absl::Time> dropped_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, std::weak_ptr<Loan>> loans_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<absl::Time, std::shared_ptr<const MessageReferences>>> kept_ ABSL_GUARDED_BY(mutex_);
 };

@@ -24,6 +24,8 @@ inline constexpr size_t kMaxBatchedMessage = size_t{2} << 10;  // a longer messa
 // The wire form of several frames.
 class BatchWriter {
  public:
+  // `bytes` is what all frames take up, about.
+  explicit BatchWriter(size_t bytes) { wire_.reserve(bytes); }
   void Add(const v1::StreamFrame& header, const Bytes& payload);
   size_t size() const { return wire_.size(); }
   Bytes Take() { return Bytes(std::move(wire_)); }

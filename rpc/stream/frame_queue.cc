@@ -33,7 +33,9 @@ size_t FrameQueue::Turn::waiting_bytes() const {
 
 Bytes FrameQueue::Turn::Frame() {
   if (!others_.empty()) {
-    BatchWriter batch;
+    size_t bytes = batched_bytes();
+    for (const Turn& turn : others_) bytes += turn.batched_bytes();
+    BatchWriter batch(bytes);
     batch.Add(header_, bytes_);
     for (const Turn& turn : others_) batch.Add(turn.header_, turn.bytes_);
     sent_ = size_;

@@ -47,8 +47,8 @@ class StreamedCall {
 // until its last operation is over.
 //
 // A call's first bytes are written by the thread that starts the call, the rest and all answers are handled
-// by the loop's. One lock, held for a few instructions and never across gRPC or a call's own code, guards the
-// state.
+// by the loop's. One lock, held for a few instructions and never across gRPC (but to set an alarm) or a
+// call's own code, guards the state.
 class ClientStream : public std::enable_shared_from_this<ClientStream> {
  public:
   // `on_over` runs last of all, under no lock, when gRPC holds nothing of the stream any more. `loop`

@@ -38,9 +38,21 @@ void DeleteOwner(void* held) {
   delete static_cast<Owner*>(held);
 }
 
+// Shares the memory, unless it is short or nobody's, which may go before it is sent.
+grpc::Slice ToSlice(const Slice& slice) {
+  if (slice.size() < kCopyOutgoing || slice.owner() == nullptr)
+    return grpc::Slice(slice.data(), slice.size());
+  // gRPC asks for mutable memory but only reads what is sent.
+  return grpc::Slice(const_cast<char*>(slice.data()), slice.size(), &DeleteOwner, NewOwner(slice.owner()));
+}
+
 }  // namespace
 
 grpc::ByteBuffer ToByteBuffer(const Bytes& bytes) {
+  if (bytes.slices().size() == 1) {
+    const grpc::Slice slice = ToSlice(bytes.slices()[0]);
+    return grpc::ByteBuffer(&slice, 1);
+  }
   std::vector<grpc::Slice> slices;
   slices.reserve(bytes.slices().size());
   std::string small;  // a run of short slices becomes one
@@ -54,18 +66,17 @@ grpc::ByteBuffer ToByteBuffer(const Bytes& bytes) {
       continue;
     }
     flush();
-    if (slice.owner() == nullptr) {
-      slices.emplace_back(slice.data(), slice.size());
-      continue;
-    }
-    // gRPC asks for mutable memory but only reads what is sent.
-    slices.emplace_back(const_cast<char*>(slice.data()), slice.size(), &DeleteOwner, NewOwner(slice.owner()));
+    slices.push_back(ToSlice(slice));
   }
   flush();
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
 Bytes FromByteBuffer(const grpc::ByteBuffer& buffer) {
+  if (grpc::Slice slice;
+      buffer.Valid() && buffer.Length() <= kCopyIncoming && buffer.TrySingleSlice(&slice).ok()) {
+    return Bytes(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size()));
+  }
   auto slices = std::make_shared<std::vector<grpc::Slice>>();
   if (!buffer.Valid() || !buffer.Dump(slices.get()).ok()) return Bytes();
   if (buffer.Length() <= kCopyIncoming) {

@@ -17,7 +17,7 @@
 #include "rpc/address.h"
 #include "rpc/grpc/core/grpc_library.h"
 #include "rpc/grpc/server/health_service.h"
-#include "rpc/grpc/server/server_stream.h"
+#include "rpc/grpc/server/stream_service.h"
 #include "rpc/grpc/server/unary_service.h"
 #include "rpc/server.h"
 #include "rpc/stream/frame.h"

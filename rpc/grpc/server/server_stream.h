@@ -12,77 +12,24 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/buffer_pool.h"
 #include "base/bytes.h"
 #include "grpcpp/completion_queue.h"
-#include "grpcpp/impl/service_type.h"
-#include "grpcpp/server_builder.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/async_stream.h"
 #include "rpc/cancel_hook.h"
 #include "rpc/grpc/core/completion_loop.h"
+#include "rpc/grpc/server/stream_service.h"
 #include "rpc/pieces.h"
-#include "rpc/server.h"
 #include "rpc/service.h"
 #include "rpc/stream/batch.h"
 #include "rpc/stream/frame.h"
 #include "rpc/stream/frame_queue.h"
 
 namespace tandem::rpc {
-
-class ServerStream;
-
-// tandem.v1.Data: takes streams and gives each to one of a few threads, where all of its frames are read, its
-// handlers run and most of its answers are written. Streams of a thread take turns, a frame or a batch of
-// short ones each, so none can starve another. Thread-safe but for what is said.
-class StreamService : public grpc::Service {
- public:
-  StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services);
-  ~StreamService() override { Stop(); }
-
-  // Before the server is built.
-  void AddTo(grpc::ServerBuilder* builder);
-  // The queues of its threads, once the server is built: others may have them served, too, before Serve.
-  std::vector<grpc::ServerCompletionQueue*> queues() const;
-  // Once, when it is.
-  void Serve();
-  // From now on calls are refused; a stream ends when its last call is answered.
-  void Drain();
-  // When gRPC has shut the server down: returns when no handler runs any more. Idempotent; not on one of the
-  // threads.
-  void Stop();
-
-  const ServerOptions& options() const { return options_; }
-  const Handler* Find(const std::string& path) const;
-  // Memory that long requests are put together in.
-  BufferPool* requests() { return &requests_; }
-  bool draining() const { return draining_.load(std::memory_order_relaxed); }
-
- private:
-  friend class ServerStream;
-  struct Loop {
-    grpc::ServerCompletionQueue* queue;
-    std::unique_ptr<CompletionLoop> loop;
-  };
-
-  void Accept(CompletionLoop* loop, grpc::ServerCompletionQueue* queue);
-  void Add(std::shared_ptr<ServerStream> stream);
-  void Remove(const std::shared_ptr<ServerStream>& stream);
-
-  const ServerOptions options_;
-  absl::flat_hash_map<std::string, Handler> handlers_;
-  BufferPool requests_;
-  std::vector<Loop> loops_;
-  std::atomic<bool> draining_{false};
-  absl::Mutex mutex_;
-  absl::flat_hash_set<std::shared_ptr<ServerStream>> streams_
-      ABSL_GUARDED_BY(mutex_);  // with operations under way
-};
 
 // One connection's stream. Its calls hold it too, and may outlive its end: then their answers go nowhere.
 class ServerStream : public std::enable_shared_from_this<ServerStream> {

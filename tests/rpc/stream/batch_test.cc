@@ -24,7 +24,7 @@ v1::StreamFrame FrameOf(uint64_t call, std::string payload) {
 }
 
 std::string BatchOf(const std::vector<v1::StreamFrame>& frames) {
-  BatchWriter writer;
+  BatchWriter writer(0);
   for (v1::StreamFrame header : frames) {
     const Bytes payload(std::move(*header.mutable_payload()));
     header.clear_payload();

@@ -126,11 +126,25 @@ TEST(PiecesTest, NoPieceComesOnceTheCallHasEnded) {
   class Guard : public AnswerSink {
    public:
     void OnPiece(uint64_t offset, uint64_t total, Bytes piece) override {
-      EXPECT_FALSE(over.load());
-      ++pieces;
+      absl::MutexLock lock(&mutex_);
+      EXPECT_FALSE(over_);
+      ++pieces_;
     }
-    std::atomic<bool> over{false};
-    std::atomic<int> pieces{0};
+    void Over() {
+      absl::MutexLock lock(&mutex_);
+      over_ = true;
+    }
+    // Whether so many came, or it was over before.
+    bool Await(int pieces) {
+      absl::MutexLock lock(&mutex_);
+      const auto enough = [&] { return over_ || pieces_ >= pieces; };
+      return mutex_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+    }
+
+   private:
+    absl::Mutex mutex_;
+    bool over_ ABSL_GUARDED_BY(mutex_) = false;
+    int pieces_ ABSL_GUARDED_BY(mutex_) = 0;
   };
   for (int i = 0; i < 20; ++i) {
     auto sink = std::make_shared<Guard>();
@@ -138,10 +152,10 @@ TEST(PiecesTest, NoPieceComesOnceTheCallHasEnded) {
     absl::Notification over;
     channel->CallAsync(kEcho, Bytes(), {.cancel = outside.get_token(), .sink = sink},
                        [&](absl::StatusOr<Bytes>) {
-                         sink->over = true;
+                         sink->Over();
                          over.Notify();
                        });
-    while (sink->pieces < i % 4 && !over.HasBeenNotified()) std::this_thread::yield();
+    EXPECT_TRUE(sink->Await(i % 4));
     outside.request_stop();
     ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
   }
@@ -149,8 +163,6 @@ TEST(PiecesTest, NoPieceComesOnceTheCallHasEnded) {
   TANDEM_ASSERT_OK_AND_ASSIGN(Bytes whole, channel->Call(kEcho, Bytes(), {}));
   EXPECT_TRUE(whole.Flatten() == text);
 }
-
-// Threads that wait take turns at receiving; calls that nobody waits for are answered all the same.
 
 }  // namespace
 }  // namespace tandem::rpc

@@ -204,14 +204,16 @@ TEST(ShmProcessTest, AKilledClientsCallsAreCancelledAndItsMemoryGoes) {
     auto memory = call->AnswerMemory(100000);
     ASSERT_NE(memory, nullptr);
     EXPECT_EQ(call->peer(), absl::StrCat("shm:process ", client.pid()));
+    absl::Notification cancelled;
+    call->OnCancel([&cancelled] { cancelled.Notify(); });
     client.Kill();
-    const absl::Time give_up = absl::Now() + kPatience;
-    while (!call->IsCancelled() && absl::Now() < give_up) std::this_thread::yield();
+    EXPECT_TRUE(cancelled.WaitForNotificationWithTimeout(kPatience));
     EXPECT_TRUE(call->IsCancelled());
     EXPECT_EQ(call->request().Flatten(), std::string(200000, 'x')) << "kept memory stays readable";
     const char* data = memory.get();
     call->Finish(Bytes(Slice(std::move(memory), data, 100000)));
     call.reset();
+    const absl::Time give_up = absl::Now() + kPatience;
     while (mappings() > 0 && absl::Now() < give_up) std::this_thread::yield();
     EXPECT_EQ(mappings(), 0);
   }

@@ -14,8 +14,6 @@ namespace tandem::cli {
 
 namespace {
 
-constexpr int kUsageError = 2;
-
 int Main(int argc, char** argv) {
 #ifdef NDEBUG
   // Debian's absl looks for lock cycles at every acquisition, which costs a server a few percent of its time.

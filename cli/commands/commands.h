@@ -7,8 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+
+namespace CLI {
+class App;
+}
 
 namespace tandem::cli {
 
@@ -17,6 +20,9 @@ struct CommandContext {
   std::vector<std::string> program;  // of `tandem run`: the other program's command line
   int exit_code = 0;                 // set by the subcommand that ran
 };
+
+// The exit code of a command line that is wrong.
+inline constexpr int kUsageError = 2;
 
 // Prints "tandem COMMAND: message", when there is something wrong, and returns the exit code: 0 for OK,
 // else 1.

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/doctor/checks.h"
+#include "cli/human_bytes.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {
@@ -67,15 +68,7 @@ bool AnyFails(const Checks& checks) {
 
 std::string Bytes(uint64_t bytes) {
   if (bytes == Machine::kUnlimited) return "no limit";
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  double value = static_cast<double>(bytes);
-  const char* unit = "B";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = next;
-  }
-  return absl::StrFormat("%.1f %s", value, unit);
+  return HumanBytes(bytes);
 }
 
 }  // namespace tandem::cli

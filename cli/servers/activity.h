@@ -3,6 +3,7 @@
 
 // What happened to a job's tables between two snapshots.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ struct TableActivity {
   double rows_per_s = 0;  // pulled and pushed
   double pull_bytes_per_s = 0, push_bytes_per_s = 0;
   double evicted_per_s = 0;
-  double cached_share = 0;  // of the rows that workers pulled, those that their copies served
+  std::optional<double> cached_share;  // of the rows that workers pulled, if any, those their copies served
   double pull_p50_us = 0, pull_p99_us = 0, push_p50_us = 0, push_p99_us = 0;
 };
 

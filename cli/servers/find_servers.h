@@ -6,10 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+
+namespace CLI {
+class App;
+}
 
 namespace tandem::cli {
 

@@ -62,6 +62,13 @@ std::string Quantiles(double p50, double p99) {
   return absl::StrCat(ShortTime(p50), "/", ShortTime(p99));
 }
 
+// Of the interval; nothing where there is no cache, or nobody has pulled.
+std::string CachedPercent(const TableActivity& table) {
+  const auto& s = table.info.statistics();
+  if (!table.cached_share.has_value() || s.unasked_rows() + s.unchanged_rows() == 0) return "-";
+  return absl::StrFormat("%.1f", 100 * *table.cached_share);
+}
+
 std::string Allowed(const tandem::v1::UpdateMode& mode) {
   switch (mode.kind()) {
     case tandem::v1::UpdateMode::SYNC:
@@ -155,13 +162,12 @@ void DrawTables(const std::vector<TableActivity>& tables, const ScreenOptions& o
   for (const TableActivity& table : tables) {
     const auto& s = table.info.statistics();
     const auto& mode = table.info.config().update_mode();
-    lines->push_back(rest.Line(
-        {table.info.config().name(), ps::FormatUpdateMode(mode),
-         absl::StrFormat("%.2f/%d/%s", s.staleness_mean(), s.staleness_max(), Allowed(mode)),
-         ShortNumber(static_cast<double>(s.stale_pushes())),
-         s.unasked_rows() + s.unchanged_rows() == 0 ? "-" : absl::StrFormat("%.1f", 100 * table.cached_share),
-         ShortNumber(table.evicted_per_s), ShortNumber(static_cast<double>(s.spilled_rows())),
-         ShortNumber(static_cast<double>(s.kept_pushes()))}));
+    lines->push_back(
+        rest.Line({table.info.config().name(), ps::FormatUpdateMode(mode),
+                   absl::StrFormat("%.2f/%d/%s", s.staleness_mean(), s.staleness_max(), Allowed(mode)),
+                   ShortNumber(static_cast<double>(s.stale_pushes())), CachedPercent(table),
+                   ShortNumber(table.evicted_per_s), ShortNumber(static_cast<double>(s.spilled_rows())),
+                   ShortNumber(static_cast<double>(s.kept_pushes()))}));
   }
   lines->push_back("");
   const Columns hot{options.columns, options.columns, {}};

@@ -6,29 +6,30 @@
 #include <utility>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "cli/bench/group_contestant.h"
 #include "cli/bench/method/bench_flags.h"
 #include "cli/bench/method/measure.h"
 #include "cli/bench/rank_processes.h"
+#include "cli/commands/bench/own_processes.h"
 #include "cli/commands/commands.h"
 #include "collectives/environment.h"
 
 namespace tandem::cli {
 namespace {
 
-constexpr int kUsageError = 2;
 constexpr int kMaxRanks = 256;
 
-struct Options {
+struct CollectivesBench {
   BenchFlags bench;
   std::string backend = "auto";
   int ranks = 2;
   bool as_rank = false;  // set in the processes that it starts
 };
 
-absl::Status Validate(BenchOp op, const Options& options) {
+absl::Status Validate(BenchOp op, const CollectivesBench& options) {
   if (options.ranks < 1 || options.ranks > kMaxRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("--ranks is ", options.ranks, "; it must be from 1 to ", kMaxRanks));
@@ -42,7 +43,7 @@ absl::Status Validate(BenchOp op, const Options& options) {
 }
 
 // In a process of RunRanks. InvalidArgument for what the flags cannot ask for.
-absl::Status RunAsRank(BenchOp op, const Options& options) {
+absl::Status RunAsRank(BenchOp op, const CollectivesBench& options) {
   TANDEM_ASSIGN_OR_RETURN(const Method method, MethodOf(options.bench));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, CasesOf(op, options.bench, options.ranks));
   collectives::ReduceOp reduce = collectives::ReduceOp::kSum;
@@ -57,18 +58,13 @@ absl::Status RunAsRank(BenchOp op, const Options& options) {
   return absl::OkStatus();
 }
 
-int ExitCode(const std::string& command, const absl::Status& status) {
-  const int code = Report(command, status);
-  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ? kUsageError : code;
-}
-
-int Run(BenchOp op, const Options& options, std::vector<std::string> args) {
+int Run(BenchOp op, const CollectivesBench& options, std::vector<std::string> args) {
   const std::string command = absl::StrCat("bench ", Name(op));
-  if (options.as_rank) return ExitCode(command, RunAsRank(op, options));
-  if (const absl::Status status = Validate(op, options); !status.ok()) return ExitCode(command, status);
+  if (options.as_rank) return ReportBench(command, RunAsRank(op, options));
+  if (const absl::Status status = Validate(op, options); !status.ok()) return ReportBench(command, status);
   args.insert(args.begin(), {"bench", std::string(Name(op)), "--as-rank"});
   const absl::StatusOr<int> code = RunRanks(options.ranks, args);
-  return code.ok() ? *code : ExitCode(command, code.status());
+  return code.ok() ? *code : ReportBench(command, code.status());
 }
 
 const char* Help(BenchOp op) {
@@ -96,22 +92,14 @@ const char* Help(BenchOp op) {
 void AddBenchCollectives(CLI::App* bench, CommandContext* context) {
   for (const BenchOp op : AllBenchOps()) {
     CLI::App* command = bench->add_subcommand(std::string(Name(op)), Help(op));
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<CollectivesBench>();
     command->add_option("--backend", options->backend, "auto, shm, gloo, mpi, shm+gloo, ...")
         ->capture_default_str();
     command->add_option("--ranks", options->ranks, "Processes")->capture_default_str();
     DeclareBenchFlags(op, command, &options->bench);
     command->add_flag("--as-rank", options->as_rank)->group("");
-    command->callback([op, options, command, context] {
-      // Its own processes get the same flags.
-      std::vector<std::string> args;
-      for (const CLI::Option* option : command->get_options()) {
-        if (option->count() == 0) continue;
-        args.push_back(option->get_name());
-        if (option->get_items_expected_max() > 0) args.push_back(option->results().back());
-      }
-      context->exit_code = Run(op, *options, std::move(args));
-    });
+    command->callback(
+        [op, options, command, context] { context->exit_code = Run(op, *options, GivenFlags(*command)); });
   }
 }
 

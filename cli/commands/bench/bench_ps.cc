@@ -1,18 +1,11 @@
 // `tandem bench ps`: how many rows a second the parameter server serves on this machine, over each transport,
 // between server and worker processes that it starts itself.
 
-#include <stdlib.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
-#include <utility>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
@@ -20,43 +13,17 @@
 #include "cli/bench/ps/method/ps_flags.h"
 #include "cli/bench/ps/method/ps_report.h"
 #include "cli/bench/rank_processes.h"
+#include "cli/commands/bench/own_processes.h"
 #include "cli/commands/commands.h"
 
 namespace tandem::cli {
 namespace {
 
-constexpr int kUsageError = 2;
-constexpr char kCommand[] = "bench ps";
-
-struct Options {
+struct PsBench {
   PsFlags flags;
   // Set in the processes that it starts.
   int group = -1;
   std::string socket_directory;
-};
-
-// A directory of its own that goes with it.
-class SocketDirectory {
- public:
-  static absl::StatusOr<std::unique_ptr<SocketDirectory>> Make() {
-    std::error_code error;
-    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    std::string path = error ? "/tmp" : parent.string();
-    path += "/tandem-bench-XXXXXX";
-    if (::mkdtemp(path.data()) == nullptr) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a directory like ", path));
-    }
-    return std::unique_ptr<SocketDirectory>(new SocketDirectory(path));
-  }
-  ~SocketDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit SocketDirectory(std::string path) : path_(std::move(path)) {}
-  const std::string path_;
 };
 
 bool IsFairness(const PsGroup& group) { return group.cases.front().op == PsOp::kFairness; }
@@ -82,7 +49,7 @@ absl::StatusOr<int> RunGroups(const std::vector<PsGroup>& groups, bool json,
   return 0;
 }
 
-absl::StatusOr<int> Run(const Options& options, const std::vector<std::string>& args) {
+absl::StatusOr<int> Run(const PsBench& options, const std::vector<std::string>& args) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<PsGroup> groups, PsGroupsOf(options.flags));
   if (options.group < 0) return RunGroups(groups, options.flags.json, args);
   if (options.group >= static_cast<int>(groups.size())) return absl::InvalidArgumentError("no such group");
@@ -103,27 +70,13 @@ void AddBenchPs(CLI::App* bench, CommandContext* context) {
       "The table does its real work: ids are looked up in its index, pushes are applied by Adagrad. After "
       "each case rows\nare pulled and compared with what they must be after all pushes: a wrong one ends the "
       "benchmark.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PsBench>();
   DeclarePsFlags(command, &options->flags);
   command->add_option("--group", options->group)->group("");
   command->add_option("--socket-directory", options->socket_directory)->group("");
   command->callback([options, command, context] {
-    // Its own processes get the same flags.
-    std::vector<std::string> args;
-    for (const CLI::Option* option : command->get_options()) {
-      if (option->count() == 0) continue;
-      args.push_back("--" + option->get_lnames().front());
-      if (option->get_items_expected_max() > 0) args.push_back(option->results().back());
-    }
-    const absl::StatusOr<int> code = Run(*options, args);
-    if (code.ok()) {
-      context->exit_code = *code;
-      return;
-    }
-    context->exit_code = Report(kCommand, code.status());
-    if (absl::IsInvalidArgument(code.status()) || absl::IsUnimplemented(code.status())) {
-      context->exit_code = kUsageError;
-    }
+    const absl::StatusOr<int> code = Run(*options, GivenFlags(*command));
+    context->exit_code = code.ok() ? *code : ReportBench("bench ps", code.status());
   });
 }
 

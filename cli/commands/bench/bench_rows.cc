@@ -4,10 +4,12 @@
 #include <memory>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "cli/bench/rows/row_bench.h"
+#include "cli/commands/bench/own_processes.h"
 #include "cli/commands/commands.h"
 #include "nlohmann/json.hpp"
 
@@ -15,8 +17,6 @@ namespace tandem::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int kUsageError = 2;
 
 void PrintText(const RowBenchOptions& options, uint64_t payload, const RowBenchResult& result) {
   const auto rows = static_cast<double>(options.rows);
@@ -88,11 +88,8 @@ void AddBenchRows(CLI::App* bench, CommandContext* context) {
                     "Print one JSON object: the flags, payload_bytes, load_rows_per_s, lookup_rows_per_s, "
                     "update_rows_per_s, table_bytes, bytes_per_row, resident_bytes, load_longest_pause_us, "
                     "longest_pause_us");
-  command->callback([options, json, context] {
-    const absl::Status status = Run(*options, *json);
-    const int code = Report("bench rows", status);
-    context->exit_code = absl::IsInvalidArgument(status) ? kUsageError : code;
-  });
+  command->callback(
+      [options, json, context] { context->exit_code = ReportBench("bench rows", Run(*options, *json)); });
 }
 
 }  // namespace tandem::cli

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
@@ -33,7 +34,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct TrainBench {
   std::string model = "dlrm", optimizer = "adagrad", mode = "async";
   int workers = 1, servers = 1;
   size_t batch = 1024;
@@ -60,7 +61,7 @@ absl::StatusOr<v1::UpdateMode> Mode(const std::string& mode) {
   return absl::InvalidArgumentError(absl::StrCat("--mode is '", mode, "'; it must be async or sync"));
 }
 
-absl::StatusOr<Json> Measure(const Options& options, WorkerSession* session) {
+absl::StatusOr<Json> Measure(const TrainBench& options, WorkerSession* session) {
   worker::UseOneBlasThread();
   worker::JobSpec job;
   TANDEM_ASSIGN_OR_RETURN(job.embedding.optimizer, TableOptimizer(options.optimizer));
@@ -132,7 +133,7 @@ absl::StatusOr<Json> Measure(const Options& options, WorkerSession* session) {
   return result;
 }
 
-int RunWorker(const Options& options) {
+int RunWorker(const TrainBench& options) {
   absl::StatusOr<std::unique_ptr<WorkerSession>> session =
       WorkerSession::Open(absl::Seconds(60), /*spill_dir=*/"");
   if (!session.ok()) {
@@ -166,7 +167,7 @@ void PrintTable(const Json& result) {
 }
 
 // Starts this very command once more under `tandem run` and shows what its rank 0 measured.
-int RunJob(const Options& options, std::vector<std::string> worker_args) {
+int RunJob(const TrainBench& options, std::vector<std::string> worker_args) {
   char result_file[] = "/tmp/tandem-bench-XXXXXX";
   const int fd = ::mkstemp(result_file);
   if (fd < 0) {
@@ -227,7 +228,7 @@ void AddBench(CLI::App& app, CommandContext* context) {
   AddBenchPs(bench, context);
   AddBenchRows(bench, context);
   AddBenchRpc(bench, context);
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainBench>();
   CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");
   // Everything a worker must know is passed on to it as it was given here.
   auto passed = std::make_shared<std::vector<std::pair<CLI::Option*, std::string>>>();

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
+#include "cli/human_bytes.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/digest.h"
 
@@ -43,18 +45,6 @@ uint64_t TotalBytes(const ps::v1::CheckpointManifest& manifest) {
   uint64_t bytes = 0;
   for (const auto& file : manifest.files()) bytes += file.bytes();
   return bytes;
-}
-
-std::string HumanBytes(uint64_t bytes) {
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  double value = static_cast<double>(bytes);
-  const char* unit = "B";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = next;
-  }
-  return absl::StrFormat("%.1f %s", value, unit);
 }
 
 // How good the model is; what else lies among the metrics is the trainer's own memory.

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/doctor/checks.h"

@@ -31,7 +31,6 @@
 namespace tandem::cli {
 namespace {
 
-constexpr int kUsageError = 2;
 constexpr int kCannotExecute = 126;  // as in sh(1)
 constexpr int kNotFound = 127;
 constexpr int kStaticPort = 29500;   // torchrun's --master-port

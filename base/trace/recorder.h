@@ -70,8 +70,8 @@ class Recorder {
   Recording Collect(size_t max_events);
 
   // A kind, whose events may overlap, for a name that is known only at run time; the same one for the same
-  // name and category. `category` and `argument` are literals. It lives as long as the recorder. Programs
-  // have few names: past 4096 they share the kind "other".
+  // name and category. `category` and `argument`, which may be null, are literals. It lives as long as the
+  // recorder. Programs have few names: past 4096 they share the kind "other".
   const Kind& Intern(absl::string_view name, const char* category, const char* argument);
 
   const Options& options() const { return options_; }
@@ -104,6 +104,12 @@ class Recorder {
   std::deque<Kind> kinds_ ABSL_GUARDED_BY(mutex_);
   Names interned_ ABSL_GUARDED_BY(mutex_);
 };
+
+// As trace::End, of a kind that is interned for `name`.
+inline void EndNamed(absl::string_view name, const char* category, uint64_t begin) {
+  if (ABSL_PREDICT_TRUE(begin == 0)) return;
+  if (Recorder* const recorder = Active()) End(recorder->Intern(name, category, nullptr), begin);
+}
 
 }  // namespace tandem::trace
 

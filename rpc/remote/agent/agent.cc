@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
+#include "base/trace/recorder.h"
 #include "rpc/address.h"
 #include "rpc/codec/bulk_codec.h"
 #include "rpc/remote/agent/agent_functions.h"
@@ -59,7 +60,10 @@ Agent::Agent(AgentOptions options, Directory* directory, Functions functions)
   AddOwnFunctions();
 }
 
-Agent::~Agent() { ShutdownNow(); }
+Agent::~Agent() {
+  (void)ShutdownNow();
+  executor_->End();  // functions use all that goes now
+}
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(AgentOptions options, Directory* directory,
                                                     Functions functions) {
@@ -69,6 +73,7 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(AgentOptions options, Direct
   ConnectOptions connect;
   connect.transport = agent->options_.transport;
   connect.channel.max_message_bytes = agent->options_.max_message_bytes;
+  connect.channel.caller = agent->options_.caller;
   connect.channel.max_outstanding_bytes =
       std::max(connect.channel.max_outstanding_bytes, agent->options_.max_message_bytes);
   agent->peers_ = std::make_unique<Peers>(std::move(connect), directory, agent->timers_.get());
@@ -91,6 +96,7 @@ absl::Status Agent::Listen() {
   server.max_message_bytes = options_.max_message_bytes;
   server.max_held_request_bytes = std::max(server.max_held_request_bytes, options_.max_message_bytes);
   server.threads = options_.rpc_threads;
+  server.gate = std::make_shared<EpochGate>(options_.caller);
   const std::string host = options_.advertise.empty() ? address.host : options_.advertise;
   if (!address.is_unix() && (host == "0.0.0.0" || host == "::")) {
     return absl::InvalidArgumentError(
@@ -151,7 +157,8 @@ void Agent::OnCall(std::shared_ptr<ServerCall> server_call) {
   }
   const bool makes = header.has_keep();
   auto call = std::make_shared<WireInvocation>(this, references_, CountsFor(header.function()),
-                                               std::move(server_call), std::move(header), std::move(payload));
+                                               std::move(server_call), std::move(header), std::move(payload),
+                                               options_.max_message_bytes);
   if (makes) {
     if (absl::Status begun = call->BeginMaking(); !begun.ok()) return call->Fail(std::move(begun));
   }
@@ -172,6 +179,13 @@ void Agent::Start(std::unique_ptr<internal::OutgoingCall> call) {
     std::move(call->done)(absl::CancelledError(
         absl::StrCat(call->to, ": ", call->id.name, ": not called: ", name(), " has shut down")));
     return;
+  }
+  if (const uint64_t begin = trace::Begin(); ABSL_PREDICT_FALSE(begin != 0)) {
+    call->done = [begin, function = call->id.name,
+                  done = std::move(call->done)](absl::StatusOr<internal::Returned> returned) mutable {
+      trace::EndNamed(function, "remote", begin);
+      std::move(done)(std::move(returned));
+    };
   }
   call->to == name() ? StartDirect(std::move(call)) : StartRemote(std::move(call));
 }
@@ -218,8 +232,10 @@ void Agent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
   auto references = std::make_shared<MessageReferences>(references_, call->to);
   absl::StatusOr<Encoded> encoded = call->encode(call->arguments.get(), references.get());
   call->arguments.reset();
-  if (!encoded.ok()) {
-    std::move(call->done)(Annotate(encoded.status(), absl::StrCat(call->to, ": ", call->id.name)));
+  absl::Status fits = encoded.status();
+  if (fits.ok()) fits = CheckSize(*encoded, "an argument list", options_.max_message_bytes, name());
+  if (!fits.ok()) {
+    std::move(call->done)(Annotate(fits, absl::StrCat(call->to, ": ", call->id.name)));
     return;
   }
   if (const std::shared_ptr<Peer> peer = peers_->Find(call->to)) {
@@ -242,19 +258,25 @@ void Agent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
 namespace {
 
 // What a call ends with that brought no answer of its callee.
-absl::Status NoAnswer(const absl::Status& status, const Peer& peer, bool stopped) {
+absl::Status NoAnswer(const absl::Status& status, const Peer& peer, bool stopped, size_t argument_bytes) {
   absl::string_view message = status.message();
   absl::ConsumePrefix(&message, absl::StrCat(kCall, " at ", peer.member().address, ": "));
   const absl::Status gone = peer.gone();
   if (absl::IsCancelled(status) && !gone.ok()) return gone;
   if (absl::IsCancelled(status) && stopped) return absl::CancelledError("the call was cancelled");
+  // The callee's limit was smaller than ours, or the message's head made the difference.
+  if (absl::IsResourceExhausted(status) && absl::StrContains(message, "max_message_bytes")) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("an argument list of ", argument_bytes, " bytes: ", message, ": ", kTooLargeRemedy));
+  }
   return absl::Status(status.code(), absl::StrCat(message, " (", peer.member().address, ")"));
 }
 
 absl::StatusOr<internal::Returned> TakeAnswer(const std::string& caller, const internal::OutgoingCall& call,
                                               absl::StatusOr<Bytes> wire, const Peer& peer,
-                                              std::shared_ptr<MessageReferences> references) {
-  if (!wire.ok()) return NoAnswer(wire.status(), peer, call.stop.stop_requested());
+                                              std::shared_ptr<MessageReferences> references,
+                                              size_t argument_bytes) {
+  if (!wire.ok()) return NoAnswer(wire.status(), peer, call.stop.stop_requested(), argument_bytes);
   v1::RemoteAnswer answer;
   internal::Returned returned;
   TANDEM_RETURN_IF_ERROR(DecodeBulk(*wire, &answer, &returned.bulk));
@@ -288,6 +310,8 @@ void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::
   header.set_caller_incarnation(member_.incarnation);
   header.set_callee(call->to);
   header.set_callee_incarnation(peer->member().incarnation);
+  header.set_max_result_bytes(options_.max_message_bytes);
+  const size_t argument_bytes = encoded.size();
   header.set_arguments(std::move(encoded.small));
   if (call->keep != nullptr) {
     call->keep->SetOwnerIncarnation(peer->member().incarnation);
@@ -299,11 +323,11 @@ void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::
   options.idempotent = call->id.idempotent;
   options.cancel = call->stop.get_token();
   channel->CallAsync(kCall, EncodeBulk(header, std::move(encoded.bulk)), options,
-                     [this_name = name(), peer, number, deadline, call = std::move(call),
+                     [this_name = name(), peer, number, deadline, argument_bytes, call = std::move(call),
                       references = std::move(references)](absl::StatusOr<Bytes> wire) mutable {
                        peer->End(number);
-                       absl::StatusOr<internal::Returned> returned =
-                           TakeAnswer(this_name, *call, std::move(wire), *peer, std::move(references));
+                       absl::StatusOr<internal::Returned> returned = TakeAnswer(
+                           this_name, *call, std::move(wire), *peer, std::move(references), argument_bytes);
                        // What returned because of the deadline is no result, though it was quicker than the
                        // alarm.
                        if (returned.ok() && absl::Now() > deadline) {
@@ -316,10 +340,19 @@ void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::
                      });
 }
 
+std::shared_ptr<Channel> Agent::ChannelTo(const std::string& name) const {
+  const std::shared_ptr<Peer> peer = name == member_.name ? nullptr : peers_->Find(name);
+  return peer == nullptr ? nullptr : peer->channel();
+}
+
+absl::Time Agent::HelpUntil(const To& to) const {
+  const bool says = to.settings.timeout > absl::ZeroDuration();
+  return absl::Now() + (says ? to.settings.timeout : options_.call_timeout);
+}
+
 Tensor Agent::RequestTensor(const std::string& name, DType dtype, Tensor::Shape shape) const {
   Tensor plain = Tensor::Allocate(dtype, std::move(shape));
-  const std::shared_ptr<Peer> peer = peers_->Find(name);
-  const std::shared_ptr<Channel> channel = peer == nullptr ? nullptr : peer->channel();
+  const std::shared_ptr<Channel> channel = ChannelTo(name);
   if (channel == nullptr || plain.bytes() == 0) return plain;
   std::shared_ptr<char> memory = channel->RequestMemory(plain.bytes());
   return memory == nullptr ? plain : Tensor::Over(std::move(memory), dtype, plain.shape());
@@ -327,8 +360,7 @@ Tensor Agent::RequestTensor(const std::string& name, DType dtype, Tensor::Shape 
 
 std::string Agent::TransportTo(const std::string& name) const {
   if (name == member_.name) return "direct";
-  const std::shared_ptr<Peer> peer = peers_->Find(name);
-  const std::shared_ptr<Channel> channel = peer == nullptr ? nullptr : peer->channel();
+  const std::shared_ptr<Channel> channel = ChannelTo(name);
   return channel == nullptr ? "" : std::string(channel->transport());
 }
 

@@ -56,12 +56,19 @@ struct AgentOptions {
   // are to come.
   std::vector<std::string> wait_for;
   absl::Duration start_timeout = absl::Seconds(60);
+  // ShutdownNow waits so long for functions to see that they are cancelled.
+  absl::Duration abrupt_timeout = absl::Seconds(5);
+  // This process's place in its job (collectives::Environment::caller): callers of another epoch are refused
+  // by name, as are its own calls by workers of another. Epoch 0: none are.
+  Caller caller = {};
   // What this process takes its version of the protocol for; for tests.
   uint32_t protocol = kRemoteProtocol;
 };
 
-// Thread-safe. The destructor shuts down abruptly. It, and Shutdown, are not for RPC threads, nor for
-// functions that the agent runs. RRefs, futures and streams may outlive it: they then end with errors.
+// Thread-safe. The destructor shuts down abruptly, and then waits a minute for functions that run on all the
+// same: they may use what goes with the agent, so that it ends the process, naming them, rather than let
+// them. It, and Shutdown, are not for RPC threads, nor for functions that the agent runs. RRefs, futures and
+// streams may outlive it: they then end with errors.
 class Agent : private Runtime {
  public:
   // Serves `functions` and registers under its name. `directory` outlives the agent. Errors: InvalidArgument
@@ -82,7 +89,11 @@ class Agent : private Runtime {
   // the table. Blocks; not on an RPC thread.
   template <typename R, typename... Args, typename... Given>
   ResultOf<R> RpcSync(const To& to, const Function<R(Args...)>& function, Given&&... arguments) {
-    return RpcAsync(to, function, std::forward<Given>(arguments)...).Wait();
+    const std::shared_ptr<Channel> channel = ChannelTo(to.name);
+    if (channel != nullptr) channel->WillHelp();
+    const Future<R> future = RpcAsync(to, function, std::forward<Given>(arguments)...);
+    if (channel != nullptr) channel->Help([&future] { return future.ready(); }, HelpUntil(to));
+    return future.Wait();
   }
   // The same without waiting. Never blocks on the network or the callee.
   template <typename R, typename... Args, typename... Given>
@@ -104,8 +115,11 @@ class Agent : private Runtime {
   // leaves. DeadlineExceeded, naming those that do not, after `timeout`: then it has left abruptly.
   // Idempotent.
   absl::Status Shutdown(absl::Duration timeout);
-  // Leaves at once: calls under way end with Cancelled, here and at their callers with Unavailable.
-  void ShutdownNow();
+  // Leaves at once: calls under way end with Cancelled, here and at their callers with Unavailable, and
+  // functions that run see that they are cancelled. DeadlineExceeded, naming those that have not returned
+  // after `abrupt_timeout`: they still run, though nobody calls this worker any more. May be called again to
+  // wait for them.
+  absl::Status ShutdownNow();
 
   // What is there, for tests and debugging.
   References& references() const { return *references_; }
@@ -132,7 +146,12 @@ class Agent : private Runtime {
               absl::Time deadline, Encoded encoded, std::shared_ptr<MessageReferences> references);
   void ScheduleUpkeep();
   absl::Status WaitUntilAllAreDone(absl::Time deadline);
+  // Ends everything but functions that run.
+  void Leave();
   std::shared_ptr<CallCounts> CountsFor(absl::string_view function) const;
+  // Null while not connected, and to oneself.
+  std::shared_ptr<Channel> ChannelTo(const std::string& name) const;
+  absl::Time HelpUntil(const To& to) const;
 
   const AgentOptions options_;
   Directory* const directory_;
@@ -183,7 +202,10 @@ Future<R> Agent::RpcAsync(const To& to, const Function<R(Args...)>& function, Gi
   }
   if (std::shared_ptr<Peer> peer = to.name == name() ? nullptr : peers_->Find(to.name)) {
     promise.SetHelper([peer](absl::FunctionRef<bool()> over, absl::Time deadline) {
-      if (const std::shared_ptr<Channel> channel = peer->channel()) channel->Help(over, deadline);
+      const std::shared_ptr<Channel> channel = peer->channel();
+      if (channel == nullptr) return;
+      channel->WillHelp();  // as Help must be announced, though the call has begun
+      channel->Help(over, deadline);
     });
   }
   Start(std::move(call));
@@ -224,9 +246,11 @@ template <typename T>
 template <typename R, typename... Args, typename... Given>
 Future<R> RRef<T>::RpcAsync(const CallSettings& settings, const Function<R(Args...)>& function,
                             Given&&... arguments) const {
-  Agent* const agent = handle_->agent();
-  if (agent == nullptr) return Future<R>::Ready(AgentIsGone());
-  return agent->RpcAsync(To(owner(), settings), function, *this, std::forward<Given>(arguments)...);
+  const std::shared_ptr<References> home = handle_->home();
+  if (home == nullptr) return Future<R>::Ready(AgentIsGone());
+  const References::Use use(home.get());
+  if (use.agent() == nullptr) return Future<R>::Ready(AgentIsGone());
+  return use.agent()->RpcAsync(To(owner(), settings), function, *this, std::forward<Given>(arguments)...);
 }
 
 }  // namespace tandem::rpc::remote

@@ -20,13 +20,14 @@ void AnswerError(ServerCall& call, const absl::Status& why, absl::string_view si
 
 WireInvocation::WireInvocation(Agent* agent, std::shared_ptr<References> references,
                                std::shared_ptr<CallCounts> counts, std::shared_ptr<ServerCall> call,
-                               v1::RemoteCall header, Bytes payload)
+                               v1::RemoteCall header, Bytes payload, size_t max_result_bytes)
     : agent_(agent),
       references_(std::move(references)),
       counted_(std::move(counts)),
       call_(std::move(call)),
       header_(std::move(header)),
       payload_(std::move(payload)),
+      max_result_bytes_(max_result_bytes),
       message_references_(std::make_shared<MessageReferences>(references_, header_.caller())) {}
 
 WireInvocation::~WireInvocation() { Fail(absl::InternalError("it gave no answer")); }
@@ -54,6 +55,12 @@ void WireInvocation::Fail(absl::Status why) {
 }
 
 void WireInvocation::FinishEncoded(Encoded result) {
+  const bool caller_takes_less =
+      header_.max_result_bytes() > 0 && header_.max_result_bytes() < max_result_bytes_;
+  const size_t limit = caller_takes_less ? header_.max_result_bytes() : max_result_bytes_;
+  const std::string& whose = caller_takes_less ? header_.caller() : header_.callee();
+  if (absl::Status fits = CheckSize(result, "a result", limit, whose); !fits.ok())
+    return Fail(std::move(fits));
   if (!Finish()) return;
   v1::RemoteAnswer answer;
   answer.set_result(std::move(result.small));

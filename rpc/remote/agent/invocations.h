@@ -50,7 +50,8 @@ void AnswerError(ServerCall& call, const absl::Status& why, absl::string_view si
 class WireInvocation : public Invocation {
  public:
   WireInvocation(Agent* agent, std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
-                 std::shared_ptr<ServerCall> call, v1::RemoteCall header, Bytes payload);
+                 std::shared_ptr<ServerCall> call, v1::RemoteCall header, Bytes payload,
+                 size_t max_result_bytes);
   ~WireInvocation() override;
 
   // Once, before all else, of a call whose result stays here.
@@ -58,6 +59,7 @@ class WireInvocation : public Invocation {
 
   Agent& agent() const override { return *agent_; }
   const std::string& caller() const override { return header_.caller(); }
+  absl::string_view function() const override { return header_.function(); }
   absl::Time deadline() const override { return call_->deadline(); }
   bool IsCancelled() const override { return call_->IsCancelled(); }
   std::stop_token stop_token() override;
@@ -81,6 +83,7 @@ class WireInvocation : public Invocation {
   const std::shared_ptr<ServerCall> call_;
   const v1::RemoteCall header_;
   const Bytes payload_;
+  const size_t max_result_bytes_;  // of this worker
   const std::shared_ptr<MessageReferences> message_references_;
   bool making_ = false;
   std::atomic<bool> finished_{false};
@@ -102,6 +105,7 @@ class DirectInvocation : public Invocation, public std::enable_shared_from_this<
 
   Agent& agent() const override { return *agent_; }
   const std::string& caller() const override { return name_; }
+  absl::string_view function() const override { return call_->id.name; }
   absl::Time deadline() const override { return deadline_; }
   bool IsCancelled() const override;
   std::stop_token stop_token() override { return stop_.get_token(); }

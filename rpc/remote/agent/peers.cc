@@ -169,10 +169,18 @@ void Peers::OnMembers(const Directory::Members& members) {
     }
   }
   for (const std::shared_ptr<Peer>& peer : gone) {
-    std::shared_ptr<Channel> channel = peer->Go(
-        absl::UnavailableError("it has left, or was silent for longer than its lease and counts as dead"));
-    absl::MutexLock lock(&mutex_);
-    if (!closed_) Spawn([channel = std::move(channel)]() mutable { channel.reset(); });
+    // Not here: calls that end run code of the program's, which may use the directory.
+    const auto go = [peer] {
+      (void)peer->Go(
+          absl::UnavailableError("it has left, or was silent for longer than its lease and counts as dead"));
+    };
+    bool closed;
+    {
+      absl::MutexLock lock(&mutex_);
+      closed = closed_;
+      if (!closed) Spawn(go);
+    }
+    if (closed) go();
   }
 }
 

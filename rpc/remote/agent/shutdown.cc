@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/status.h"
 #include "rpc/remote/agent/agent.h"
 #include "rpc/remote/agent/agent_functions.h"
 
@@ -80,17 +81,32 @@ absl::Status Agent::Shutdown(absl::Duration timeout) {
   references_->ReleaseAll();
   const absl::Time farewell = absl::Now() + kFarewell;
   while (references_->unconfirmed() > 0 && absl::Now() < farewell) absl::SleepFor(kFirstPause);
-  ShutdownNow();
+  const absl::Status left = ShutdownNow();
   absl::MutexLock lock(&shutdown_mutex_);
+  if (waited.ok() || left.ok()) {
+    waited.Update(left);
+  } else {
+    waited = absl::Status(waited.code(), absl::StrCat(waited.message(), "; ", left.message()));
+  }
   shutdown_status_ = waited;
-  return waited;
+  return shutdown_status_;
 }
 
-void Agent::ShutdownNow() {
-  absl::MutexLock lock(&shutdown_mutex_);
-  if (shut_down_) return;
-  shut_down_ = true;
-  shutdown_status_ = absl::CancelledError(absl::StrCat(name(), " was shut down abruptly"));
+absl::Status Agent::ShutdownNow() {
+  {
+    absl::MutexLock lock(&shutdown_mutex_);
+    if (!shut_down_) {
+      shut_down_ = true;
+      shutdown_status_ = absl::CancelledError(absl::StrCat(name(), " was shut down abruptly"));
+      Leave();
+    }
+  }
+  const absl::Status stopped = executor_->Stop(options_.abrupt_timeout);
+  timers_->Stop();  // functions that end set none any more, and its tasks may still look at it
+  return Annotate(stopped, name());
+}
+
+void Agent::Leave() {
   if (server_ != nullptr) (void)directory_->Unregister(member_);
   closed_ = true;
   std::vector<std::weak_ptr<DirectInvocation>> direct;
@@ -106,9 +122,7 @@ void Agent::ShutdownNow() {
   streams_->CancelAll();
   if (peers_ != nullptr) peers_->Close();
   if (server_ != nullptr) server_->Shutdown(absl::ZeroDuration());
-  executor_->Stop();
   references_->Close();
-  timers_->Stop();  // its tasks may still look at it
 }
 
 }  // namespace tandem::rpc::remote

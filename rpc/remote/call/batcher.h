@@ -37,7 +37,9 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
   // As many results as arguments, in their order; or an error for all.
   using Body = absl::AnyInvocable<absl::StatusOr<std::vector<absl::StatusOr<R>>>(std::vector<Arguments>)>;
 
-  Batcher(Body body, const BatchOptions& options) : body_(std::move(body)), options_(options) {}
+  // `name` of the function outlives the batcher.
+  Batcher(absl::string_view name, Body body, const BatchOptions& options)
+      : name_(name), body_(std::move(body)), options_(options) {}
 
   // Takes a call. Does not block: the batch runs on the runtime's threads.
   void Add(Runtime& runtime, std::shared_ptr<Invocation> call) {
@@ -45,18 +47,23 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
     bool read = false;
     internal::Guarded(item.call, [&] { read = internal::TakeArguments(*item.call, &item.arguments); });
     if (!read) return;
-    absl::MutexLock lock(&mutex_);
-    if (items_.size() >= options_.max_queued) {
-      item.call->Fail(absl::ResourceExhaustedError(absl::StrCat(
-          items_.size(), " calls wait to be batched (BatchOptions::max_queued); try again later")));
-      return;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (items_.size() < options_.max_queued) {
+        items_.push_back(std::move(item));
+        // Batches that are posted will take so many of them.
+        const size_t taken = posted_ * options_.max_batch;
+        if (items_.size() >= taken + options_.max_batch) {
+          Start(runtime);
+        } else if (items_.size() == taken + 1 && running_ < options_.concurrency) {
+          Arm(runtime);
+        }
+        return;
+      }
     }
-    items_.push_back(std::move(item));
-    if (items_.size() >= options_.max_batch) {
-      Start(runtime);
-    } else if (items_.size() == 1 && running_ < options_.concurrency) {
-      Arm(runtime);
-    }
+    // Without the lock: whoever called from this process may do so again from there.
+    item.call->Fail(absl::ResourceExhaustedError(absl::StrCat(
+        options_.max_queued, " calls wait to be batched (BatchOptions::max_queued); try again later")));
   }
 
  private:
@@ -76,7 +83,8 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
   void Start(Runtime& runtime) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (items_.empty() || running_ >= options_.concurrency) return;
     ++running_;
-    runtime.executor().Post([self = this->shared_from_this(), &runtime] {
+    ++posted_;
+    runtime.executor().Post(name_, [self = this->shared_from_this(), &runtime] {
       self->RunOne();
       absl::MutexLock lock(&self->mutex_);
       --self->running_;
@@ -88,6 +96,7 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
     std::vector<Item> items;
     {
       absl::MutexLock lock(&mutex_);
+      --posted_;
       while (!items_.empty() && items.size() < options_.max_batch) {
         items.push_back(std::move(items_.front()));
         items_.pop_front();
@@ -127,11 +136,13 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
     }
   }
 
+  const absl::string_view name_;
   Body body_;  // called by `concurrency` threads at a time
   const BatchOptions options_;
   absl::Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;    // batches, posted ones included
+  size_t posted_ ABSL_GUARDED_BY(mutex_) = 0;  // batches that have not begun
 };
 
 }  // namespace tandem::rpc::remote

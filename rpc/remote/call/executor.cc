@@ -4,14 +4,21 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "base/trace/recorder.h"
 
 namespace tandem::rpc::remote {
+namespace {
+constexpr absl::Duration kQuietly = absl::Seconds(1);  // what looks at its cancellation has returned by then
+}  // namespace
 
 Executor::Executor(std::string worker, const ExecutorOptions& options)
     : worker_(std::move(worker)), options_(options) {}
 
-Executor::~Executor() { Stop(); }
+Executor::~Executor() { End(); }
 
 absl::Status Executor::Admit(const CallerQueue& queue, size_t bytes) const {
   if (stop_) return absl::UnavailableError("the worker is shutting down");
@@ -41,7 +48,7 @@ void Executor::Submit(std::shared_ptr<Invocation> call, const std::string& exclu
     refused = Admit(queue, bytes);
     if (refused.ok()) {
       if (queue.tasks.empty()) turns_.push_back(call->caller());
-      queue.tasks.push_back({call, exclusive, std::move(run), bytes});
+      queue.tasks.push_back({call, exclusive, std::move(run), bytes, trace::Begin()});
       ++queue.held;
       ++queued_;
       queued_bytes_ += bytes;
@@ -53,18 +60,22 @@ void Executor::Submit(std::shared_ptr<Invocation> call, const std::string& exclu
   call->Fail(std::move(refused));
 }
 
-void Executor::Post(absl::AnyInvocable<void() &&> task) {
+void Executor::Post(absl::string_view what, absl::AnyInvocable<void() &&> task) {
   absl::MutexLock lock(&mutex_);
   if (stop_) return;
-  posted_.push_back(std::move(task));
+  posted_.emplace_back(what, std::move(task));
   WakeOne();
 }
 
 void Executor::WakeOne() {
   // One that is idle may have been woken for what came just before, and not be up yet.
   if (queued_ + posted_.size() > static_cast<size_t>(idle_) &&
-      threads_.size() < static_cast<size_t>(options_.threads)) {
-    threads_.emplace_back([this] { Work(); });
+      workers_.size() < static_cast<size_t>(options_.threads)) {
+    Worker* const worker = &workers_.emplace_back();
+    worker->thread = std::thread([this, worker] {
+      trace::NameThread("functions");
+      Work(worker);
+    });
   } else {
     changed_.Signal();
   }
@@ -104,19 +115,25 @@ bool Executor::Next(Task* task) {
   return false;
 }
 
-void Executor::Work() {
+void Executor::Work(Worker* self) {
   absl::MutexLock lock(&mutex_);
   while (true) {
+    self->function.clear();
     if (!posted_.empty()) {
-      absl::AnyInvocable<void()&&> posted = std::move(posted_.front());
+      auto [what, posted] = std::move(posted_.front());
       posted_.pop_front();
+      self->function.assign(what.data(), what.size());
+      self->caller.clear();
+      self->since = absl::Now();
       mutex_.Unlock();
+      const uint64_t begun = trace::Begin();
       std::move(posted)();
+      trace::EndNamed(what, "function", begun);
       posted = nullptr;
       mutex_.Lock();
       continue;
     }
-    if (stop_) return;
+    if (stop_) break;
     Task task;
     if (!Next(&task)) {
       ++idle_;
@@ -124,15 +141,23 @@ void Executor::Work() {
       --idle_;
       continue;
     }
+    const absl::Time now = absl::Now();
+    const absl::string_view function = task.call->function();
+    self->function.assign(function.data(), function.size());
+    self->caller = task.call->caller();
+    self->since = now;
     mutex_.Unlock();
-    if (task.call->deadline() < absl::Now()) {
+    if (task.call->deadline() < now) {
       task.call->Fail(absl::DeadlineExceededError(
           absl::StrCat("its deadline passed while it waited in the queue of ", worker_)));
     } else if (task.call->IsCancelled()) {
       task.call->Fail(
           absl::CancelledError(absl::StrCat("it was cancelled while it waited in the queue of ", worker_)));
     } else {
+      trace::EndNamed(function, "queued function", task.queued);
+      const uint64_t begun = trace::Begin();
       std::move(task.run)(task.call);
+      trace::EndNamed(function, "function", begun);
     }
     task.call.reset();
     task.run = nullptr;
@@ -147,10 +172,22 @@ void Executor::Work() {
     group->second.pop_front();
     Release(freed_.back().call->caller(), freed_.back().bytes);
   }
+  self->ended = true;
 }
 
-void Executor::Stop() {
-  std::vector<std::thread> threads;
+std::string Executor::StillRunning() const {
+  std::vector<std::string> running;
+  const absl::Time now = absl::Now();
+  for (const Worker& worker : workers_) {
+    if (worker.function.empty()) continue;
+    const std::string whose = worker.caller.empty() ? "" : absl::StrCat(" of ", worker.caller);
+    running.push_back(
+        absl::StrCat(worker.function, whose, " (for ", absl::FormatDuration(now - worker.since), ")"));
+  }
+  return absl::StrJoin(running, ", ");
+}
+
+absl::Status Executor::Stop(absl::Duration patience) {
   std::vector<Task> dropped;
   {
     absl::MutexLock lock(&mutex_);
@@ -168,11 +205,34 @@ void Executor::Stop() {
     }
     callers_.clear();
     queued_ = queued_bytes_ = 0;
-    threads.swap(threads_);
     changed_.SignalAll();
   }
   for (const Task& task : dropped) task.call->Fail(absl::UnavailableError("the worker is shutting down"));
-  for (std::thread& thread : threads) thread.join();
+  std::list<Worker> ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto all_ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.ended; });
+    };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&all_ended), patience)) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "functions that do not look whether they are cancelled (Context::IsCancelled) still run ",
+          absl::FormatDuration(patience), " after they were: ", StillRunning()));
+    }
+    ended.swap(workers_);
+  }
+  for (Worker& worker : ended) worker.thread.join();
+  return absl::OkStatus();
+}
+
+void Executor::End() {
+  absl::Status stopped = Stop(kQuietly);
+  if (!stopped.ok()) {
+    LogWarning(absl::StrCat(worker_, " waits, ", absl::FormatDuration(options_.last_patience),
+                            " at most: ", stopped.message()));
+    stopped = Stop(options_.last_patience);
+  }
+  TANDEM_CHECK_MSG(stopped.ok(), absl::StrCat(worker_, ": ", stopped.message()));
 }
 
 size_t Executor::queued() const {

@@ -4,17 +4,20 @@
 // The threads that run a worker's functions, and the queues before them.
 
 #include <deque>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "rpc/remote/call/invocation.h"
 
 namespace tandem::rpc::remote {
@@ -25,6 +28,8 @@ struct ExecutorOptions {
   size_t max_queued = 16384;
   size_t max_queued_per_caller = 4096;
   size_t max_queued_bytes = size_t{1} << 30;  // of arguments; a single call may have more
+  // For functions that run when nothing is left but to take away what they use.
+  absl::Duration last_patience = absl::Minutes(1);
 };
 
 // Thread-safe. Callers take turns, a call each, however many calls each has waiting.
@@ -33,18 +38,22 @@ class Executor {
   using Run = absl::AnyInvocable<void(const std::shared_ptr<Invocation>&) &&>;
 
   Executor(std::string worker, const ExecutorOptions& options);
-  // Fails the calls that wait with Unavailable, and waits for those that run.
+  // As End.
   ~Executor();
 
   // Queues a call; one that is refused is failed with ResourceExhausted. Of calls with the same `exclusive`,
   // if it is not empty, one runs at a time. A call that is cancelled, or late, when its turn comes is not
   // run.
   void Submit(std::shared_ptr<Invocation> call, const std::string& exclusive, Run run);
-  // Work of our own, before all calls, with no limit.
-  void Post(absl::AnyInvocable<void() &&> task);
+  // Work of our own, before all calls, with no limit. `what` it is outlives it.
+  void Post(absl::string_view what, absl::AnyInvocable<void() &&> task);
 
-  // As the destructor. Idempotent.
-  void Stop();
+  // Fails the calls that wait with Unavailable, and waits for those that run, `patience` at most. Then
+  // DeadlineExceeded names them: no thread can be made to leave a function. May be repeated.
+  absl::Status Stop(absl::Duration patience);
+  // Stop for ever. Functions that do not return within `last_patience` would go on with what is gone: their
+  // names are the process's last words.
+  void End();
   size_t queued() const;
 
  private:
@@ -53,13 +62,23 @@ class Executor {
     std::string exclusive;
     Run run;
     size_t bytes = 0;
+    uint64_t queued = 0;  // trace::Begin
+  };
+  // A thread, and what it does.
+  struct Worker {
+    std::thread thread;
+    std::string function;  // empty: nothing
+    std::string caller;    // empty: it was posted
+    absl::Time since;
+    bool ended = false;
   };
   struct CallerQueue {
     std::deque<Task> tasks;
     size_t held = 0;  // with those that wait for an exclusive turn
   };
 
-  void Work();
+  void Work(Worker* self);
+  std::string StillRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Something was queued: sees to a thread for it.
   void WakeOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Admit(const CallerQueue& queue, size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -72,7 +91,7 @@ class Executor {
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<absl::AnyInvocable<void() &&>> posted_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::pair<absl::string_view, absl::AnyInvocable<void() &&>>> posted_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, CallerQueue> callers_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // callers with tasks, each once
   // Running exclusive groups, and what waits for them.
@@ -81,7 +100,7 @@ class Executor {
   size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int idle_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);  // started as they are needed
+  std::list<Worker> workers_ ABSL_GUARDED_BY(mutex_);  // started as they are needed
 };
 
 }  // namespace tandem::rpc::remote

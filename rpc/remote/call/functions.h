@@ -62,7 +62,7 @@ class Functions {
   // an error for all. Callers call `function` one by one.
   template <typename R, typename... Args, typename Body>
   Functions& AddBatched(const Function<R(Args...)>& function, Body body, BatchOptions options = {}) {
-    auto batcher = std::make_shared<Batcher<R, Args...>>(std::move(body), options);
+    auto batcher = std::make_shared<Batcher<R, Args...>>(function.name(), std::move(body), options);
     return AddEntry({function.id(),
                      {.run_inline = true},
                      [batcher](Runtime& runtime, const std::shared_ptr<Invocation>& call) {

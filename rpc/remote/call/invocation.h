@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "rpc/remote/codec/codec.h"
 #include "rpc/remote/codec/tensor.h"
@@ -43,7 +44,8 @@ class Invocation {
   virtual ~Invocation() = default;
 
   virtual Agent& agent() const = 0;
-  virtual const std::string& caller() const = 0;  // "worker/1"
+  virtual const std::string& caller() const = 0;   // "worker/1"
+  virtual absl::string_view function() const = 0;  // "matmul"; outlives the call
   virtual absl::Time deadline() const = 0;
   // The caller cancelled it or is gone, or its deadline has passed.
   virtual bool IsCancelled() const = 0;
@@ -80,8 +82,13 @@ class Context {
   Agent& agent() const { return call_->agent(); }
   const std::string& caller() const { return call_->caller(); }
   absl::Time deadline() const { return call_->deadline(); }
-  // Long functions look now and then, and return: whatever they return then goes nowhere.
+  // Nobody waits for the result any more: the caller cancelled the call or is gone, its deadline has passed,
+  // or this worker shuts down. Long functions look now and then, and return: whatever they return then goes
+  // nowhere. One that never looks is not interrupted, and holds up its worker's end (Agent::ShutdownNow).
   bool IsCancelled() const { return call_->IsCancelled(); }
+  // For functions that wait, instead of a sleep: returns after `at_most`, or as soon as the call is
+  // cancelled. IsCancelled().
+  bool WaitUntilCancelled(absl::Duration at_most) const;
   // Pass it on with further calls (CallSettings::cancel), so that they are cancelled with this one; or do
   // something of your own then (std::stop_callback).
   std::stop_token stop_token() const { return call_->stop_token(); }

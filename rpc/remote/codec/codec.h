@@ -161,7 +161,13 @@ struct Codec<Tensor> {
 template <std::derived_from<google::protobuf::Message> T>
 struct Codec<T> {
   static std::string Name() { return T::descriptor()->full_name(); }
-  static void Encode(Writer& writer, const T& value) { writer.String(value.SerializeAsString()); }
+  static void Encode(Writer& writer, const T& value) {
+    std::string text;
+    if (value.SerializeToString(&text)) return writer.String(std::move(text));
+    writer.Fail(absl::ResourceExhaustedError(absl::StrCat(
+        "a ", T::descriptor()->full_name(), " of ", value.ByteSizeLong(),
+        " bytes cannot be serialised: protobuf's limit is 2147483647; send what is large in it as tensors")));
+  }
   static bool Decode(Reader& reader, T* value) {
     std::string text;
     if (!reader.String(&text)) return false;

@@ -11,10 +11,25 @@ namespace {
 
 constexpr char kPadding[kBulkAlignment] = {};
 constexpr uint64_t kMaxDimensions = 32;
+// What lies in a protobuf field beside others, which may take 2 GiB together.
+constexpr size_t kMaxSmallBytes = size_t{1} << 30;
 
 absl::Status CutOff() { return absl::InvalidArgumentError("the encoded value is cut off"); }
 
 }  // namespace
+
+absl::Status CheckSize(const Encoded& encoded, absl::string_view what, size_t max_bytes,
+                       absl::string_view whose) {
+  if (encoded.small.size() > kMaxSmallBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        what, " of ", encoded.small.size(), " bytes of small values (strings below ", kBulkBytes,
+        " bytes, lists of them) is more than the ", kMaxSmallBytes,
+        " that travel at once: make it a tensor or a list of numbers, or give it in pieces (a stream)"));
+  }
+  if (encoded.size() <= max_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(what, " of ", encoded.size(), " bytes is more than ",
+                                                   whose, "'s limit of ", max_bytes, ": ", kTooLargeRemedy));
+}
 
 void Writer::Varint(uint64_t value) {
   char bytes[10];

@@ -36,7 +36,19 @@ class ReferenceScope {
 struct Encoded {
   std::string small;
   Bytes bulk;
+
+  size_t size() const { return small.size() + bulk.size(); }
 };
+
+// What can be done about arguments or results that are too large.
+inline constexpr absl::string_view kTooLargeRemedy =
+    "raise AgentOptions::max_message_bytes at both workers, give it in pieces (a stream), or leave it where "
+    "it is "
+    "and pass an RRef";
+// ResourceExhausted if `encoded`, which is `what` ("a result"), is larger than the limit of `whose`
+// ("worker/1").
+absl::Status CheckSize(const Encoded& encoded, absl::string_view what, size_t max_bytes,
+                       absl::string_view whose);
 
 // Not thread-safe.
 class Writer {
@@ -57,7 +69,8 @@ class Writer {
   void WriteTensor(const Tensor& tensor);
   void Reference(const std::shared_ptr<ReferenceHandle>& handle);
 
-  // What went wrong, if anything did: then what was written is of no use.
+  // The first failure counts: what was written is of no use then.
+  void Fail(absl::Status why) { status_.Update(why); }
   const absl::Status& status() const { return status_; }
   Encoded Take() { return std::move(encoded_); }
 

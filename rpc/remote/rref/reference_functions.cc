@@ -91,29 +91,22 @@ absl::StatusOr<Returned> FetchFrom(const std::shared_ptr<ReferenceHandle>& handl
   }
   if (absl::Status lost = handle->lost(); !lost.ok()) return lost;
   const std::shared_ptr<References> home = handle->home();
-  Agent* const agent = handle->agent();
-  if (home == nullptr || agent == nullptr) return AgentIsGone();
-  struct Answer {
-    absl::Mutex mutex;
-    bool there ABSL_GUARDED_BY(mutex) = false;
-    absl::StatusOr<Returned> returned ABSL_GUARDED_BY(mutex) = absl::UnknownError("unanswered");
-  };
-  auto answer = std::make_shared<Answer>();
+  if (home == nullptr) return AgentIsGone();
+  Promise<Returned> promise;
   auto call = std::make_unique<OutgoingCall>(FetchId(), typeid(std::tuple<ForkMessage, std::string>),
                                              typeid(Nothing));
   call->to = handle->owner();
   call->timeout = std::max(deadline - absl::Now(), absl::Milliseconds(1));
-  call->arguments = std::make_shared<std::tuple<ForkMessage, std::string>>(
-      home->MessageOf(*handle, home->ForkOf(*handle), agent->name()), type);
   call->encode = &EncodeArguments<ForkMessage, std::string>;
-  call->done = [answer](absl::StatusOr<Returned> returned) {
-    absl::MutexLock lock(&answer->mutex);
-    answer->returned = std::move(returned);
-    answer->there = true;
-  };
-  agent->Start(std::move(call));
-  absl::MutexLock lock(&answer->mutex, absl::Condition(&answer->there));
-  return std::move(answer->returned);
+  call->done = [promise](absl::StatusOr<Returned> returned) { promise.Set(std::move(returned)); };
+  {
+    const References::Use use(home.get());
+    if (use.agent() == nullptr) return AgentIsGone();
+    call->arguments = std::make_shared<std::tuple<ForkMessage, std::string>>(
+        home->MessageOf(*handle, home->ForkOf(*handle), use.agent()->name()), type);
+    use.agent()->Start(std::move(call));
+  }
+  return promise.future().Wait();  // it ends by the call's deadline
 }
 
 }  // namespace internal

@@ -33,13 +33,6 @@ absl::Status ReferenceHandle::lost() const {
   return lost_;
 }
 
-Agent* ReferenceHandle::agent() const {
-  const std::shared_ptr<References> home = home_.lock();
-  if (home == nullptr) return nullptr;
-  absl::MutexLock lock(&home->mutex_);
-  return home->agent_;
-}
-
 Loan::~Loan() {
   if (const std::shared_ptr<References> alive = home.lock()) alive->EndLoan(*this);
 }

@@ -76,8 +76,6 @@ class ReferenceHandle {
   const std::string& owner() const { return owner_; }
   bool is_local() const { return local_; }
   ReferenceNumber key() const { return key_; }
-  // Null when the agent has shut down. As long as that does not happen meanwhile.
-  Agent* agent() const;
   std::shared_ptr<References> home() const { return home_.lock(); }
   // Of the call that makes the value; not valid where another worker made it.
   const Future<void>& created() const { return created_; }

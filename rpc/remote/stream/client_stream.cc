@@ -11,8 +11,6 @@
 namespace tandem::rpc::remote {
 namespace {
 
-size_t BytesOf(const StreamItem& item) { return item.small.size() + item.bulk.bytes(); }
-
 // Half a window: what is asked for arrives before what is there is used up.
 constexpr size_t kAskBelow = kStreamWindow / 2;
 
@@ -83,8 +81,6 @@ void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch
     use.agent()->RpcAsync(To(server_.name, {.timeout = kStreamPoll}), kStreamCancel, number_);
 }
 
-absl::Status ClientStreamCore::EndLocked() const { return end_.value_or(absl::OkStatus()); }
-
 absl::StatusOr<std::optional<StreamItem>> ClientStreamCore::Read() {
   std::optional<StreamItem> item;
   {
@@ -107,14 +103,15 @@ absl::StatusOr<std::optional<StreamItem>> ClientStreamCore::Read() {
 absl::Status ClientStreamCore::Write(StreamItem item) {
   mutex_.Lock();
   const auto room = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    if (end_.has_value() || out_.empty()) return true;
+    if (end_.has_value() || writes_end_.has_value() || out_.empty()) return true;
     size_t bytes = 0;
-    for (const StreamItem& each : out_) bytes += BytesOf(each);
+    for (const StreamItem& each : out_) bytes += each.bytes();
     return out_.size() < kStreamWindow && bytes < kStreamWindowBytes;
   };
   mutex_.Await(absl::Condition(&room));
-  if (end_.has_value()) {
-    const absl::Status end = end_->ok() ? absl::CancelledError("the server has ended the stream") : *end_;
+  if (end_.has_value() || writes_end_.has_value()) {
+    const bool fine = !end_.has_value() || end_->ok();
+    const absl::Status end = fine ? absl::CancelledError("the server has ended the stream") : *end_;
     mutex_.Unlock();
     return end;
   }
@@ -133,14 +130,15 @@ absl::Status ClientStreamCore::EndWrites() {
   SendNext();
   absl::MutexLock lock(&mutex_);
   const auto sent = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return end_.has_value() || (end_sent_ && !sending_now_);
+    return end_.has_value() || writes_end_.has_value() || (end_sent_ && !sending_now_);
   };
   mutex_.Await(absl::Condition(&sent));
-  return EndLocked();
+  return end_.has_value() ? *end_ : writes_end_.value_or(absl::OkStatus());
 }
 
 void ClientStreamCore::SendNext() {
-  if (sending_now_ || end_.has_value() || (out_.empty() && (!out_ended_ || end_sent_))) {
+  if (sending_now_ || end_.has_value() || writes_end_.has_value() ||
+      (out_.empty() && (!out_ended_ || end_sent_))) {
     mutex_.Unlock();
     return;
   }
@@ -168,8 +166,10 @@ void ClientStreamCore::OnSent(absl::Status status) {
   } else if (JustAskAgain(status)) {
     end_sent_ = false;
     if (out_.empty() && !sending_.empty()) out_.swap(sending_);  // the same numbers again
-  } else if (!end_.has_value() && !absl::IsCancelled(status) && !absl::IsNotFound(status)) {
-    end_ = std::move(status);  // else the question that is under way says why
+  } else if (absl::IsCancelled(status) || absl::IsNotFound(status)) {
+    writes_end_ = std::move(status);  // the question that is under way says why
+  } else if (!end_.has_value()) {
+    end_ = std::move(status);
     counted_.reset();
   }
   SendNext();

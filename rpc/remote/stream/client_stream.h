@@ -50,7 +50,6 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   void OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch);
   void SendNext() ABSL_UNLOCK_FUNCTION(mutex_);
   void OnSent(absl::Status status);
-  absl::Status EndLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the life of the server that the stream began with is there.
   absl::Status CheckServer(Agent* agent) const;
   bool ShouldAsk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -64,6 +63,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   absl::Mutex mutex_;
   std::optional<CountedCall> counted_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> writes_end_ ABSL_GUARDED_BY(mutex_);  // the server takes no more
   // From the server.
   std::deque<StreamItem> in_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_next_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -18,6 +18,7 @@ namespace tandem::rpc::remote {
 struct StreamItem {
   std::string small;
   Tensor bulk;  // of bytes
+  size_t bytes() const { return small.size() + bulk.bytes(); }
   TANDEM_REMOTE_FIELDS(StreamItem, small, bulk)
 };
 

@@ -6,16 +6,14 @@
 #include "absl/time/clock.h"
 
 namespace tandem::rpc::remote {
-namespace {
-size_t BytesOf(const StreamItem& item) { return item.small.size() + item.bulk.bytes(); }
-}  // namespace
-
 bool StreamState::HasRoom() const {
   return stop_.stop_requested() || out_.empty() ||
          (out_.size() < kStreamWindow && out_bytes_ < kStreamWindowBytes);
 }
 
 bool StreamState::CanRead() const { return stop_.stop_requested() || !in_.empty() || in_ended_; }
+
+bool StreamState::HasEnough() const { return in_.size() >= kStreamWindow || in_bytes_ >= kStreamWindowBytes; }
 
 std::optional<StreamItem> StreamState::Read() {
   std::optional<StreamItem> item;
@@ -25,7 +23,8 @@ std::optional<StreamItem> StreamState::Read() {
     if (stop_.stop_requested() || in_.empty()) return std::nullopt;
     item = std::move(in_.front());
     in_.pop_front();
-    if (in_.size() < kStreamWindow) acknowledged.swap(unacknowledged_);
+    in_bytes_ -= item->bytes();
+    if (!HasEnough()) acknowledged.swap(unacknowledged_);
   }
   for (const Promise<void>& promise : acknowledged) promise.Set(absl::OkStatus());
   return item;
@@ -34,7 +33,7 @@ std::optional<StreamItem> StreamState::Read() {
 std::optional<StreamBatch> StreamState::BatchFrom(uint64_t first) {
   // What lies before has arrived.
   while (!out_.empty() && out_first_ < first) {
-    out_bytes_ -= BytesOf(out_.front());
+    out_bytes_ -= out_.front().bytes();
     out_.pop_front();
     ++out_first_;
   }
@@ -56,7 +55,7 @@ absl::Status StreamState::Write(StreamItem item) {
     absl::MutexLock lock(&mutex_, absl::Condition(this, &StreamState::HasRoom));
     if (stop_.stop_requested())
       return absl::CancelledError("the client of the stream is gone, or has cancelled it");
-    out_bytes_ += BytesOf(item);
+    out_bytes_ += item.bytes();
     out_.push_back(std::move(item));
     if (asked_.has_value() && (batch = BatchFrom(asked_->first)).has_value()) {
       asked = std::move(asked_->second);
@@ -76,6 +75,7 @@ void StreamState::Finish(absl::Status status) {
     if (!end_.has_value()) end_ = std::move(status);
     writes.swap(unacknowledged_);
     in_.clear();
+    in_bytes_ = 0;
     in_ended_ = true;
     if (asked_.has_value() && (batch = BatchFrom(asked_->first)).has_value()) {
       asked = std::move(asked_->second);
@@ -113,11 +113,12 @@ Future<void> StreamState::OnWrite(uint64_t first, std::vector<StreamItem> items,
       return Future<void>::Ready(absl::InvalidArgumentError("items of the stream are missing"));
     if (!end_.has_value()) {
       for (size_t i = in_next_ - first; i < items.size(); ++i) {
+        in_bytes_ += items[i].bytes();
         in_.push_back(std::move(items[i]));
         ++in_next_;
       }
       in_ended_ = in_ended_ || last;
-      if (in_.size() >= kStreamWindow) {
+      if (HasEnough()) {
         unacknowledged_.push_back(promise);
         return promise.future();
       }

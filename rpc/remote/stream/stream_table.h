@@ -45,6 +45,7 @@ class StreamState {
  private:
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The batch from `first`, if there is anything to tell.
   std::optional<StreamBatch> BatchFrom(uint64_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -60,6 +61,7 @@ class StreamState {
   // From the client.
   std::deque<StreamItem> in_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_next_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t in_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool in_ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Promise<void>> unacknowledged_ ABSL_GUARDED_BY(mutex_);
 };

@@ -46,11 +46,7 @@ class ClientConnection::ShmAttempt : public Attempt, public std::enable_shared_f
     cancelled_.store(true);
     const std::shared_ptr<ShmAttempt> taken = connection_->Take(id_);
     if (taken == nullptr) return;  // not begun, or over
-    connection_->link_->Drop(id_);
-    Message cancel;
-    cancel.kind = RecordKind::kCancel;
-    cancel.call = id_;
-    connection_->link_->Send(std::move(cancel));
+    connection_->GiveUp(id_);
     End(absl::CancelledError("the call was cancelled"));
     connection_->link_->WakeOwn();  // whoever helps may have waited for this
   }
@@ -232,6 +228,14 @@ void ClientConnection::Help(absl::FunctionRef<bool()> over, absl::Time deadline)
   StopReceiving();
 }
 
+void ClientConnection::GiveUp(uint64_t call) {
+  link_->Drop(call);
+  Message cancel;
+  cancel.kind = RecordKind::kCancel;
+  cancel.call = call;
+  link_->Send(std::move(cancel));
+}
+
 void ClientConnection::Expire() {
   std::vector<std::shared_ptr<ShmAttempt>> expired;
   const int64_t now_ns = absl::GetCurrentTimeNanos();
@@ -250,7 +254,7 @@ void ClientConnection::Expire() {
     next_look_ns_.store(next_ns);
   }
   for (const auto& attempt : expired) {
-    link_->Drop(attempt->id());
+    GiveUp(attempt->id());  // the handler may wait for it: it hears of no deadline by itself
     attempt->End(absl::DeadlineExceededError("no answer within the deadline"));
   }
   if (!expired.empty()) link_->WakeOwn();

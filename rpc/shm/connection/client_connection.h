@@ -54,6 +54,8 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   bool MayFallAsleep(Asleep how);
   bool TryReceive() { return !receiving_.exchange(true, std::memory_order_acquire); }
   void StopReceiving() { receiving_.store(false, std::memory_order_release); }
+  // Nobody waits for the call any more: says so to the server.
+  void GiveUp(uint64_t call);
   void Expire();
   void FailAll(const absl::Status& why);
   std::shared_ptr<ShmAttempt> Take(uint64_t id);

@@ -16,7 +16,6 @@ namespace {
 using ::tandem::testing::StatusIs;
 using testing::Cluster;
 using ::testing::ElementsAre;
-using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::kPatience;
 
@@ -56,6 +55,13 @@ class AgentTest : public ::testing::TestWithParam<std::string> {
   }
 
   Cluster cluster;
+  // Until so many calls wait for their promise.
+  bool AwaitPromises(size_t count) {
+    const auto there = [&] { return promises.size() >= count; };
+    absl::MutexLock lock(&mutex);
+    return mutex.AwaitWithTimeout(absl::Condition(&there), kPatience);
+  }
+
   absl::Mutex mutex;
   std::vector<Promise<int64_t>> promises;
 };
@@ -127,10 +133,7 @@ TEST_P(AgentTest, AFunctionMayAnswerLaterAndHoldsNoThreadMeanwhile) {
   cluster.Add(Usual(), {.threads = 1});
   for (const char* to : {"worker/1", "worker/0"}) {
     Future<int64_t> later = a.RpcAsync(to, kLater, 1);
-    ASSERT_TRUE(Eventually([this] {
-      absl::MutexLock lock(&mutex);
-      return !promises.empty();
-    }));
+    ASSERT_TRUE(AwaitPromises(1));
     TANDEM_EXPECT_OK(a.RpcSync(to, kAdd, 1, 1));
     EXPECT_THAT(later.Wait(absl::ZeroDuration()), StatusIs(absl::StatusCode::kDeadlineExceeded));
     Promise<int64_t> promise;
@@ -264,10 +267,7 @@ TEST_P(AgentTest, GracefulShutdownWaitsForTheCallsOfAll) {
   absl::Status of_a, of_b;
   std::thread stop_a([&] { of_a = a.Shutdown(kPatience); });
   std::thread stop_b([&] { of_b = b.Shutdown(kPatience); });
-  ASSERT_TRUE(Eventually([this] {
-    absl::MutexLock lock(&mutex);
-    return !promises.empty();
-  }));
+  ASSERT_TRUE(AwaitPromises(1));
   EXPECT_FALSE(later.ready());
   EXPECT_EQ(cluster.directory.List().size(), 2);
   {
@@ -298,10 +298,7 @@ TEST_P(AgentTest, AbruptShutdownEndsCallsOnBothSides) {
   cluster.Add(Usual());
   Future<int64_t> to_the_dying = a.RpcAsync("worker/1", kLater, 1);
   Future<int64_t> from_the_dying = cluster[1].RpcAsync("worker/0", kLater, 1);
-  ASSERT_TRUE(Eventually([this] {
-    absl::MutexLock lock(&mutex);
-    return promises.size() == 2;
-  }));
+  ASSERT_TRUE(AwaitPromises(2));
   cluster.Kill(1);
   EXPECT_THAT(to_the_dying.Wait(kPatience),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/1: later: ")));

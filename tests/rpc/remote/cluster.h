@@ -20,7 +20,9 @@ namespace tandem::rpc::remote::testing {
 // How long a test waits for what must happen: far more than it takes.
 inline constexpr absl::Duration kPatience = absl::Seconds(30);
 
-// Looks again and again until `holds`; false when it does not within kPatience.
+// Looks again and again until `holds`; false when it does not within kPatience. For gauges that an agent
+// keeps for itself (calls queued, references not confirmed), which tell nobody when they change; a test's own
+// values are tests/testing/watched.h.
 inline bool Eventually(const std::function<bool()>& holds) {
   const absl::Time give_up = absl::Now() + kPatience;
   while (!holds()) {
@@ -36,7 +38,7 @@ class Cluster {
   explicit Cluster(std::string transport = "grpc") : transport_(std::move(transport)) {}
   ~Cluster() {
     for (auto& agent : agents_) {
-      if (agent != nullptr) agent->ShutdownNow();
+      if (agent != nullptr) (void)agent->ShutdownNow();
     }
   }
 

@@ -1,23 +1,23 @@
 // Each line of the table of errors in docs/rpc.md, but for those that need a process to crash
-// (remote_process_test).
+// (remote_process_test) and what is too large (large_test.cc).
 
-#include <atomic>
-#include <cstdlib>
 #include <memory>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "rpc/remote/agent/agent.h"
 #include "tests/rpc/remote/cluster.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/watched.h"
 
 namespace tandem::rpc::remote {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using ::tandem::testing::Watched;
 using ::testing::AllOf;
 using testing::Cluster;
 using testing::Eventually;
@@ -30,15 +30,12 @@ constexpr Function<void(int64_t)> kThrow{"throw"};
 constexpr Function<void()> kWait{"wait"};
 constexpr Function<void()> kWaitInline{"wait_inline"};
 constexpr Function<int64_t(Tensor)> kSize{"size"};
-constexpr Function<Tensor(int64_t)> kMake{"make"};
 constexpr Function<void()> kMissing{"missing"};
 
 class RemoteErrorsTest : public ::testing::TestWithParam<std::string> {
  protected:
   RemoteErrorsTest() : cluster(GetParam()) {}
-  ~RemoteErrorsTest() override {
-    if (!release.HasBeenNotified()) release.Notify();
-  }
+  ~RemoteErrorsTest() override { released = true; }
 
   Functions Usual() {
     Functions functions;
@@ -50,17 +47,16 @@ class RemoteErrorsTest : public ::testing::TestWithParam<std::string> {
     });
     functions.Add(kWait, [this](const Context& context) {
       ++running;
-      while (!context.IsCancelled() && !release.WaitForNotificationWithTimeout(absl::Milliseconds(1))) {
-      }
+      const std::stop_callback on_stop(context.stop_token(), [this] { released.LookAgain(); });
+      released.Await([&](bool now) { return now || context.IsCancelled(); });
       if (context.IsCancelled()) ++saw_cancellation;
     });
     functions.Add(kSize, [](const Tensor& tensor) { return static_cast<int64_t>(tensor.bytes()); });
-    functions.Add(kMake, [](int64_t bytes) { return Tensor::Allocate(DType::kU8, {bytes}); });
     return functions;
   }
 
-  std::atomic<int> running{0}, saw_cancellation{0};
-  absl::Notification release;
+  Watched<int> running, saw_cancellation;
+  Watched<bool> released;
   Cluster cluster;
 };
 
@@ -75,17 +71,33 @@ TEST_P(RemoteErrorsTest, ACalleeThatNeverRegistersIsNamedWithThoseWhoDid) {
                              HasSubstr("there: worker/0"))));
 }
 
+TEST_P(RemoteErrorsTest, WorkersOfTwoEpochsOfAJobRefuseEachOtherByName) {
+  const auto at = [](int64_t epoch, const char* name) {
+    return AgentOptions{.name = name, .caller = {.run_id = "job7", .epoch = epoch, .member = name}};
+  };
+  Agent& left_behind = cluster.Add(Usual(), at(5, "worker/0"));
+  Agent& gone_on = cluster.Add(Usual(), at(6, "worker/1"));
+  Agent& of_no_job = cluster.Add(Usual());
+  EXPECT_THAT(left_behind.RpcSync(To("worker/1", {.timeout = kPatience}), kPlain, 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("worker/0 belongs to epoch 5; the job is at epoch 6, says worker/1")));
+  EXPECT_THAT(
+      gone_on.RpcSync(To("worker/0", {.timeout = kPatience}), kPlain, 1),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0 at this address is still at epoch 5")));
+  TANDEM_EXPECT_OK(of_no_job.RpcSync("worker/0", kPlain, 1));
+}
+
 TEST_P(RemoteErrorsTest, ADeadCalleeIsUnavailable) {
   Agent& a = cluster.Add(Usual());
   cluster.Add(Usual());
   TANDEM_ASSERT_OK(a.RpcSync("worker/1", kPlain, 1));
   Future<void> under_way = a.RpcAsync("worker/1", kWait);
-  ASSERT_TRUE(Eventually([this] { return running == 1; }));
+  ASSERT_TRUE(running.AwaitValue(1));
   // Its lease runs out, although its connection seems well: a machine that fell silent.
   cluster.directory.Forget("worker/1");
   EXPECT_THAT(under_way.Wait(kPatience), StatusIs(absl::StatusCode::kUnavailable,
                                                   HasSubstr("worker/1: wait: it has left, or was silent")));
-  EXPECT_TRUE(Eventually([this] { return saw_cancellation == 1; })) << "the callee is told, should it live";
+  EXPECT_TRUE(saw_cancellation.AwaitValue(1)) << "the callee is told, should it live";
 }
 
 TEST_P(RemoteErrorsTest, ASlowCalleeMeetsTheDeadline) {
@@ -95,7 +107,7 @@ TEST_P(RemoteErrorsTest, ASlowCalleeMeetsTheDeadline) {
     const int before = saw_cancellation;
     EXPECT_THAT(a.RpcSync(To(to, {.timeout = absl::Milliseconds(200)}), kWait),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(absl::StrCat(to, ": wait: "))));
-    EXPECT_TRUE(Eventually([&] { return saw_cancellation > before; })) << to;
+    EXPECT_TRUE(saw_cancellation.Await([&](int n) { return n > before; })) << to;
   }
 }
 
@@ -126,7 +138,7 @@ TEST_P(RemoteErrorsTest, AMissingFunctionIsNamedWithThoseThereAre) {
     EXPECT_THAT(
         a.RpcSync(to, kMissing),
         StatusIs(absl::StatusCode::kUnimplemented,
-                 HasSubstr(absl::StrCat(to, ": missing: there is no such function; there is make, plain"))));
+                 HasSubstr(absl::StrCat(to, ": missing: there is no such function; there is plain"))));
   }
 }
 
@@ -151,42 +163,18 @@ TEST_P(RemoteErrorsTest, AnArgumentOfNoBytesIsAnArgument) {
   EXPECT_EQ(size, 0);
 }
 
-// Memory that is there when it is looked at, and not before.
-Tensor Untouched(size_t bytes) {
-  std::shared_ptr<char> memory(static_cast<char*>(std::calloc(bytes, 1)), [](char* p) { std::free(p); });
-  return Tensor::Over(memory, DType::kU8, {static_cast<int64_t>(bytes)});
-}
-
-TEST_P(RemoteErrorsTest, AnArgumentOf2GigabytesIsRefusedWithTheLimit) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
-  EXPECT_THAT(
-      a.RpcSync("worker/1", kSize, Untouched(size_t{2} << 30)),
-      StatusIs(absl::StatusCode::kResourceExhausted,
-               AllOf(HasSubstr("worker/1: size: "), HasSubstr("exceeds the channel's limit of 1073741824"))));
-  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kPlain, 1));
-}
-
-TEST_P(RemoteErrorsTest, AResultBeyondTheLimitIsRefusedAndTheConnectionGoesOn) {
-  Agent& a = cluster.Add(Usual(), {.max_message_bytes = 1 << 20});
-  cluster.Add(Usual(), {.max_message_bytes = 1 << 20});
-  EXPECT_THAT(a.RpcSync("worker/1", kMake, 2 << 20),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("worker/1: make: an answer of")));
-  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kPlain, 1));
-}
-
 TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItRuns) {
   Agent& a = cluster.Add(Usual());
   cluster.Add(Usual());
   for (const char* to : {"worker/0", "worker/1"}) {
     const int before = saw_cancellation, ran = running;
     Future<void> future = a.RpcAsync(to, kWait);
-    ASSERT_TRUE(Eventually([&] { return running > ran; }));
+    ASSERT_TRUE(running.Await([&](int n) { return n > ran; }));
     future.Cancel();
     EXPECT_THAT(future.Wait(kPatience),
                 StatusIs(absl::StatusCode::kCancelled,
                          HasSubstr(absl::StrCat(to, ": wait: the call was cancelled"))));
-    EXPECT_TRUE(Eventually([&] { return saw_cancellation > before; })) << to;
+    EXPECT_TRUE(saw_cancellation.Await([&](int n) { return n > before; })) << to;
   }
 }
 
@@ -194,14 +182,14 @@ TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItIsQueuedAndNeverRuns) {
   Agent& a = cluster.Add(Usual());
   Agent& b = cluster.Add(Usual(), {.threads = 1});
   Future<void> first = a.RpcAsync("worker/1", kWait);
-  ASSERT_TRUE(Eventually([this] { return running == 1; }));
+  ASSERT_TRUE(running.AwaitValue(1));
   Future<void> second = a.RpcAsync("worker/1", kWait);
   ASSERT_TRUE(Eventually([&b] { return b.queued_calls() == 1; }));
   second.Cancel();
   EXPECT_THAT(second.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled));
   first.Cancel();
-  EXPECT_TRUE(Eventually([&b] { return b.queued_calls() == 0; }));
-  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kPlain, 1));
+  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kPlain, 1)) << "behind it in the queue";
+  EXPECT_EQ(b.queued_calls(), 0);
   EXPECT_EQ(running, 1);
 }
 
@@ -222,16 +210,16 @@ TEST_P(RemoteErrorsTest, CancellingReachesTheEndOfAChainOfCalls) {
   cluster.Add(std::move(functions));
   cluster.Add(Usual());
   Future<void> future = a.RpcAsync("worker/1", kForward, "worker/2");
-  ASSERT_TRUE(Eventually([this] { return running == 1; }));
+  ASSERT_TRUE(running.AwaitValue(1));
   future.Cancel();
-  EXPECT_TRUE(Eventually([this] { return saw_cancellation == 1; }));
+  EXPECT_TRUE(saw_cancellation.AwaitValue(1));
 }
 
 TEST_P(RemoteErrorsTest, AFullQueueRefusesWithItsLimit) {
   Agent& a = cluster.Add(Usual());
   cluster.Add(Usual(), {.threads = 1, .max_queued_calls = 8, .max_queued_calls_per_caller = 4});
   std::vector<Future<void>> waiting = {a.RpcAsync("worker/1", kWait)};
-  ASSERT_TRUE(Eventually([this] { return running == 1; }));
+  ASSERT_TRUE(running.AwaitValue(1));
   for (int i = 0; i < 4; ++i) waiting.push_back(a.RpcAsync("worker/1", kWait));
   EXPECT_THAT(a.RpcSync("worker/1", kPlain, 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -239,7 +227,7 @@ TEST_P(RemoteErrorsTest, AFullQueueRefusesWithItsLimit) {
   // Another caller has its own.
   Agent& c = cluster.Add(Usual());
   Future<int64_t> other = c.RpcAsync("worker/1", kPlain, 5);
-  release.Notify();
+  released = true;
   TANDEM_EXPECT_OK(other.Wait(kPatience));
   TANDEM_EXPECT_OK(WaitAll(waiting, kPatience));
 }

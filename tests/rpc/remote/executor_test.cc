@@ -16,7 +16,6 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 using ::testing::ElementsAre;
-using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::kPatience;
 
@@ -25,6 +24,7 @@ class FakeCall : public Invocation {
   FakeCall(std::string caller, size_t bytes = 0) : caller_(std::move(caller)), bytes_(bytes) {}
   Agent& agent() const override { std::abort(); }
   const std::string& caller() const override { return caller_; }
+  absl::string_view function() const override { return "fake"; }
   absl::Time deadline() const override { return deadline_time; }
   bool IsCancelled() const override { return cancelled; }
   std::stop_token stop_token() override { return {}; }
@@ -38,6 +38,11 @@ class FakeCall : public Invocation {
   }
   void FinishEncoded(Encoded) override {}
   void FinishObject(KeptValue) override {}
+  bool AwaitFailure() {
+    const auto failed = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex) { return !failure.ok(); };
+    absl::MutexLock lock(&mutex);
+    return mutex.AwaitWithTimeout(absl::Condition(&failed), kPatience);
+  }
   absl::Status Failure() {
     absl::MutexLock lock(&mutex);
     return failure;
@@ -99,10 +104,13 @@ TEST(ExecutorTest, EveryLimitRefusesByName) {
     executor.Submit(call, "", [](const auto&) {});
     return call->Failure();
   };
-  TANDEM_EXPECT_OK(refusal("a", 1000)) << "a single call may be large";
+  auto large = std::make_shared<FakeCall>("a", 1000);
+  absl::Notification large_runs;
+  executor.Submit(large, "", [&](const auto&) { large_runs.Notify(); });
+  TANDEM_EXPECT_OK(large->Failure()) << "a single call may be large";
   EXPECT_THAT(refusal("a", 1), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_bytes")));
   gate.Open();
-  ASSERT_TRUE(Eventually([&] { return executor.queued() == 0; }));
+  ASSERT_TRUE(large_runs.WaitForNotificationWithTimeout(kPatience));
   Gate again(&executor);
   TANDEM_EXPECT_OK(refusal("a", 1));
   TANDEM_EXPECT_OK(refusal("a", 1));
@@ -123,9 +131,11 @@ TEST(ExecutorTest, ACallThatIsLateOrCancelledIsNotRun) {
   std::atomic<int> ran{0};
   for (const auto& call : {late, cancelled}) executor.Submit(call, "", [&](const auto&) { ++ran; });
   cancelled->cancelled = true;
+  absl::Notification behind_them;
+  executor.Submit(std::make_shared<FakeCall>("a"), "", [&](const auto&) { behind_them.Notify(); });
   gate.Open();
-  ASSERT_TRUE(Eventually([&] { return executor.queued() == 0; }));
-  executor.Stop();
+  ASSERT_TRUE(behind_them.WaitForNotificationWithTimeout(kPatience));
+  TANDEM_EXPECT_OK(executor.Stop(kPatience));
   EXPECT_EQ(ran, 0);
   EXPECT_THAT(late->Failure(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("waited in the queue of worker/0")));
@@ -156,7 +166,7 @@ TEST(ExecutorTest, ACallIsNotLeftBehindOneThatTookTheOnlyIdleThread) {
     executor.Submit(std::make_shared<FakeCall>("a"), "", [done](const auto&) { done->Notify(); });
     ASSERT_TRUE(done->WaitForNotificationWithTimeout(kPatience));
     open->Notify();
-    ASSERT_TRUE(Eventually([&] { return executor.queued() == 0; }));
+    EXPECT_EQ(executor.queued(), 0);
   }
 }
 
@@ -167,11 +177,46 @@ TEST(ExecutorTest, StoppingFailsWhatWaits) {
   Gate gate(&executor);
   executor.Submit(waiting, "", [](const auto&) {});
   executor.Submit(exclusive, "group", [](const auto&) {});
-  std::thread stop([&] { executor.Stop(); });
-  ASSERT_TRUE(Eventually([&] { return !waiting->Failure().ok() && !exclusive->Failure().ok(); }));
+  std::thread stop([&] { TANDEM_EXPECT_OK(executor.Stop(kPatience)); });
+  ASSERT_TRUE(waiting->AwaitFailure() && exclusive->AwaitFailure());
   gate.Open();
   stop.join();
   EXPECT_THAT(waiting->Failure(), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(ExecutorTest, NamesWhatStillRunsWhenItsTimeIsOver) {
+  Executor executor("worker/0", {.threads = 2});
+  absl::Notification posted, open;
+  executor.Post("a batch", [&] {
+    posted.Notify();
+    open.WaitForNotification();
+  });
+  Gate gate(&executor);
+  posted.WaitForNotification();
+  EXPECT_THAT(
+      executor.Stop(absl::Milliseconds(20)),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               ::testing::ContainsRegex("still run 20ms after they were: (a batch|fake of gate) \\(for .*, "
+                                        "(a batch|fake of gate) \\(for ")));
+  open.Notify();
+  gate.Open();
+  TANDEM_EXPECT_OK(executor.Stop(kPatience));
+}
+
+void RunForEver() {
+  absl::Notification begun, never;
+  Executor executor("worker/0", {.threads = 1, .last_patience = absl::Milliseconds(10)});
+  executor.Submit(std::make_shared<FakeCall>("gate"), "", [&](const auto&) {
+    begun.Notify();
+    never.WaitForNotification();
+  });
+  begun.WaitForNotification();
+}
+
+TEST(ExecutorDeathTest, WhatNeverReturnsIsTheProcessesLastWordRatherThanAHang) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(RunForEver(),
+               "worker/0: functions that do not look .* still run 10ms after they were: fake of gate");
 }
 
 }  // namespace

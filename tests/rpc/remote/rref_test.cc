@@ -12,11 +12,13 @@
 #include "rpc/remote/rref/reference_functions.h"
 #include "tests/rpc/remote/cluster.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/watched.h"
 
 namespace tandem::rpc::remote {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using ::tandem::testing::Watched;
 using testing::Cluster;
 using testing::Eventually;
 using ::testing::HasSubstr;
@@ -26,12 +28,12 @@ using testing::kPatience;
 class Counter {
  public:
   TANDEM_REMOTE_CLASS(Counter)
-  Counter(std::atomic<int>* alive, int64_t start) : value(start), alive_(alive) { ++*alive_; }
+  Counter(Watched<int>* alive, int64_t start) : value(start), alive_(alive) { ++*alive_; }
   ~Counter() { --*alive_; }
   std::atomic<int64_t> value;
 
  private:
-  std::atomic<int>* alive_;
+  Watched<int>* alive_;
 };
 
 constexpr Function<Counter(int64_t)> kMakeCounter{"make_counter"};
@@ -80,7 +82,7 @@ class RRefTest : public ::testing::Test {
   }
 
   absl::Duration lease = absl::Seconds(30);
-  std::atomic<int> alive{0};
+  Watched<int> alive;
   std::vector<std::unique_ptr<Worker>> workers;
   Cluster cluster;
 };
@@ -99,7 +101,7 @@ TEST_F(RRefTest, TheValueLivesAtItsOwnerAndGoesWithTheLastReference) {
     counter = {};
     TANDEM_EXPECT_OK(copy.RpcSync(kAddTo, 1));
     copy = {};
-    EXPECT_TRUE(Eventually([this] { return alive == 0; })) << owner;
+    EXPECT_TRUE(alive.AwaitValue(0)) << owner;
     EXPECT_TRUE(Eventually([&] { return a.references().unconfirmed() == 0; }));
   }
   EXPECT_TRUE(cluster[1].references().DebugRefs().empty());
@@ -158,7 +160,7 @@ TEST_F(RRefTest, AReferenceIsPassedOnAndOutlivesItsSender) {
   EXPECT_EQ(more, 8);
   held = {};
   TANDEM_ASSERT_OK(a.RpcSync("worker/2", kLetGo));
-  EXPECT_TRUE(Eventually([this] { return alive == 0; }));
+  EXPECT_TRUE(alive.AwaitValue(0));
 }
 
 TEST_F(RRefTest, AReferenceComesBackToItsOwnerAndAsAResult) {
@@ -189,8 +191,7 @@ TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
   counter = {};
   ASSERT_TRUE(Eventually([&] { return a.references().unconfirmed() == 0; }));
   // Renewed while its holder lives ...
-  absl::SleepFor(3 * lease);
-  EXPECT_EQ(alive, 1);
+  EXPECT_FALSE(alive.AwaitValue(0, 3 * lease));
   // ... and not when it is dead: its agent goes without saying so.
   std::vector<RRef<Counter>> of_the_dead;
   {
@@ -199,7 +200,7 @@ TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
   }
   cluster.Kill(2);
   const absl::Time death = absl::Now();
-  EXPECT_TRUE(Eventually([this] { return alive == 0; }));
+  EXPECT_TRUE(alive.AwaitValue(0));
   EXPECT_LT(absl::Now() - death, 3 * lease) << "a lease, and what a busy machine adds";
   EXPECT_THAT(of_the_dead[0].RpcSync(kAddTo, 1), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
@@ -216,11 +217,10 @@ TEST_F(RRefTest, AValueThatIsLongInTheMakingIsNotReleasedBefore) {
   Agent& a = Add();
   cluster.Add(std::move(functions), {.reference_lease = lease});
   const RRef<Counter> counter = a.Remote("worker/1", kSlow);
-  absl::SleepFor(3 * lease);
+  absl::SleepFor(3 * lease);  // so long is it in the making
   go.Notify();
   TANDEM_ASSERT_OK(counter.WaitUntilMade());
-  absl::SleepFor(2 * lease);
-  EXPECT_EQ(alive, 1);
+  EXPECT_FALSE(alive.AwaitValue(0, 2 * lease));
 }
 
 TEST_F(RRefTest, RepeatedAndLateMessagesAboutForksDoNoHarm) {
@@ -247,7 +247,7 @@ TEST_F(RRefTest, RepeatedAndLateMessagesAboutForksDoNoHarm) {
   EXPECT_EQ(alive, 1) << "the handle still holds it";
   const auto weak = std::weak_ptr(handle);
   const_cast<std::shared_ptr<ReferenceHandle>&>(handle).reset();
-  ASSERT_TRUE(Eventually([this] { return alive == 0; }));
+  ASSERT_TRUE(alive.AwaitValue(0));
   ForkMessage late = other;
   late.fork_number += 1;
   EXPECT_THAT(a.RpcSync("worker/1", kAddFork, late),

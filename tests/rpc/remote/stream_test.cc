@@ -1,6 +1,5 @@
 #include "rpc/remote/stream/stream.h"
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,13 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "tests/rpc/remote/cluster.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/watched.h"
 
 namespace tandem::rpc::remote {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using ::tandem::testing::Watched;
 using testing::Cluster;
-using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::kPatience;
 
@@ -68,7 +68,7 @@ class StreamTest : public ::testing::TestWithParam<std::string> {
       return status;
     });
     AddStream(functions, kSink, [this](ServerStream<int64_t, void>& stream) -> absl::Status {
-      if (!Eventually([this] { return open.load(); })) return absl::InternalError("never opened");
+      if (!open.AwaitValue(true)) return absl::InternalError("never opened");
       while (true) {
         TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> value, stream.Read());
         if (!value.has_value()) return absl::OkStatus();
@@ -78,8 +78,8 @@ class StreamTest : public ::testing::TestWithParam<std::string> {
     cluster.Add(std::move(functions));
   }
 
-  std::atomic<int> written{0};
-  std::atomic<bool> saw_cancellation{false}, open{false};
+  Watched<int> written;
+  Watched<bool> saw_cancellation, open;
   Cluster cluster;
 };
 
@@ -134,16 +134,15 @@ TEST_P(StreamTest, AnErrorComesBehindTheItems) {
 TEST_P(StreamTest, AServerDoesNotRunAheadOfASlowReader) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kForever));
   // What both ends may hold, and not an item more, however long nobody reads.
-  ASSERT_TRUE(Eventually([this] { return written >= 64; }));
-  absl::SleepFor(absl::Milliseconds(50));
-  EXPECT_LE(written, 64 + 64 + 32);
+  ASSERT_TRUE(written.Await([](int n) { return n >= 64; }));
+  EXPECT_FALSE(written.Await([](int n) { return n > 64 + 64 + 32; }, absl::Milliseconds(50)));
   for (int i = 0; i < 500; ++i) TANDEM_ASSERT_OK(stream->Read());
   EXPECT_GE(written, 500);
 }
 
 TEST_P(StreamTest, AClientDoesNotRunAheadOfASlowServer) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kSink));
-  std::atomic<int> sent{0};
+  Watched<int> sent;
   std::thread writer([&] {
     for (int i = 0; i < 1000; ++i) {
       TANDEM_EXPECT_OK(stream->Write(int64_t{1}));
@@ -151,9 +150,8 @@ TEST_P(StreamTest, AClientDoesNotRunAheadOfASlowServer) {
     }
     TANDEM_EXPECT_OK(stream->EndWrites());
   });
-  ASSERT_TRUE(Eventually([&] { return sent >= 64; }));
-  absl::SleepFor(absl::Milliseconds(50));
-  EXPECT_LE(sent, 4 * 64);
+  ASSERT_TRUE(sent.Await([](int n) { return n >= 64; }));
+  EXPECT_FALSE(sent.Await([](int n) { return n > 4 * 64; }, absl::Milliseconds(50)));
   open = true;
   writer.join();
   TANDEM_EXPECT_OK(stream->Read());
@@ -164,7 +162,7 @@ TEST_P(StreamTest, AClientThatGoesEndsTheStream) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kForever));
     TANDEM_ASSERT_OK(stream->Read());
   }
-  EXPECT_TRUE(Eventually([this] { return saw_cancellation.load(); }));
+  EXPECT_TRUE(saw_cancellation.AwaitValue(true));
 }
 
 TEST_P(StreamTest, AServerThatGoesEndsTheStream) {
@@ -187,6 +185,20 @@ TEST_P(StreamTest, ItemsOfAnotherTypeAreRefusedByBothSignatures) {
 TEST_P(StreamTest, AStreamToOneselfIsAStream) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[1], "worker/1", kNumbers, 100));
   for (int64_t i = 0; i < 100; ++i) TANDEM_ASSERT_OK(stream->Read());
+}
+
+TEST(StreamStateTest, WhatTheServerHoldsIsBoundedInBytesToo) {
+  StreamState stream;
+  std::vector<Future<void>> sent;
+  for (uint64_t number = 0; number < 8; ++number) {
+    std::vector<StreamItem> items(1);
+    items[0].bulk = Tensor::Allocate(DType::kU8, {1 << 20});
+    sent.push_back(stream.OnWrite(number, std::move(items), /*last=*/false));
+  }
+  for (int i = 0; i < 7; ++i) EXPECT_TRUE(sent[i].ready()) << i;
+  EXPECT_FALSE(sent[7].ready()) << "8 MiB wait: the client is to wait, too";
+  ASSERT_TRUE(stream.Read().has_value());
+  EXPECT_TRUE(sent[7].ready());
 }
 
 }  // namespace

@@ -1,0 +1,181 @@
+// Large arguments and results: they pass up to the limit, with a known number of copies in memory, and are
+// refused beyond it, by name, on either side.
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "rpc/remote/agent/agent.h"
+#include "tests/rpc/remote/cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc::remote {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using testing::Cluster;
+using ::testing::HasSubstr;
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr size_t kLarge = size_t{32} << 20;
+constexpr bool kMemoryIsOurs = false;  // sanitizers keep what was freed, and shadows of it
+#else
+constexpr size_t kLarge = size_t{256} << 20;
+constexpr bool kMemoryIsOurs = true;
+#endif
+constexpr size_t kBeside = size_t{96} << 20;  // rings, windows, and what is on its way
+constexpr size_t kPage = 4096;
+constexpr size_t kTwoGigabytes = size_t{2} << 30;
+
+constexpr Function<int64_t(Tensor)> kSizeOf{"size"};
+constexpr Function<bool(Tensor)> kCheck{"check"};
+constexpr Function<Tensor(int64_t)> kMake{"make"};
+constexpr Function<Tensor(int64_t)> kMakeUntouched{"make_untouched"};
+
+// Of the process, in bytes: VmRSS or VmHWM.
+size_t Memory(const std::string& which) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (absl::StartsWith(line, which + ":"))
+      return std::strtoull(line.c_str() + which.size() + 1, nullptr, 10) << 10;
+  }
+  return 0;
+}
+
+// What the process had at most since this was made, beyond what it had then.
+class Peak {
+ public:
+  Peak() {
+    std::ofstream("/proc/self/clear_refs") << "5";  // the highest so far is what there is now
+    begin_ = Memory("VmRSS");
+  }
+  size_t bytes() const {
+    const size_t peak = Memory("VmHWM");
+    return peak - std::min(peak, begin_);
+  }
+
+ private:
+  size_t begin_;
+};
+
+char PatternAt(size_t page) { return static_cast<char>(page * 7 + 1); }
+
+// Each page holds its own number, so that pieces in a wrong order are seen.
+Tensor Filled(size_t bytes) {
+  Tensor tensor = Tensor::Allocate(DType::kU8, {static_cast<int64_t>(bytes)});
+  char* const data = static_cast<char*>(tensor.mutable_data());
+  for (size_t page = 0; page * kPage < bytes; ++page) {
+    std::fill_n(data + page * kPage, std::min(kPage, bytes - page * kPage), PatternAt(page));
+  }
+  return tensor;
+}
+bool IsFilled(const Tensor& tensor) {
+  const char* const data = static_cast<const char*>(tensor.data());
+  for (size_t at = 0; at < tensor.bytes(); at += 64) {
+    if (data[at] != PatternAt(at / kPage)) return false;
+  }
+  return tensor.bytes() == 0 || data[tensor.bytes() - 1] == PatternAt((tensor.bytes() - 1) / kPage);
+}
+
+// Memory that is there when it is looked at, and not before.
+Tensor Untouched(size_t bytes) {
+  std::shared_ptr<char> memory(static_cast<char*>(std::calloc(bytes, 1)), [](char* p) { std::free(p); });
+  return Tensor::Over(memory, DType::kU8, {static_cast<int64_t>(bytes)});
+}
+
+class RemoteLargeTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  RemoteLargeTest() : cluster(GetParam()) {}
+
+  Functions Usual() {
+    Functions functions;
+    functions.Add(kSizeOf, [](const Tensor& tensor) { return static_cast<int64_t>(tensor.bytes()); });
+    functions.Add(kCheck, [](const Tensor& tensor) { return IsFilled(tensor); });
+    functions.Add(kMake, [](int64_t bytes) { return Filled(static_cast<size_t>(bytes)); });
+    functions.Add(kMakeUntouched, [](int64_t bytes) { return Untouched(static_cast<size_t>(bytes)); });
+    return functions;
+  }
+
+  Cluster cluster;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, RemoteLargeTest, ::testing::Values("grpc", "unix", "shm"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(RemoteLargeTest, AnArgumentOfAQuarterOfAGigabyteArrives) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  TANDEM_ASSERT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
+  const Tensor large = Filled(kLarge - 5);
+  const Peak peak;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const bool good, a.RpcSync("worker/1", kCheck, large));
+  EXPECT_TRUE(good);
+  // Beside the caller's own: as it arrived, and, over shared memory, where a part makes room for the next as
+  // soon as it was copied, put together.
+  const size_t copies = GetParam() == "shm" ? 2 : 1;
+  if (kMemoryIsOurs) EXPECT_LT(peak.bytes(), copies * kLarge + kBeside);
+}
+
+TEST_P(RemoteLargeTest, AResultOfAQuarterOfAGigabyteArrives) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  TANDEM_ASSERT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
+  const Peak peak;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Tensor large, a.RpcSync("worker/1", kMake, kLarge - 5));
+  EXPECT_TRUE(IsFilled(large));
+  // The function's own, and that of the caller, which over shared memory is copied once more when it is put
+  // together: by then the function's has gone.
+  if (kMemoryIsOurs) EXPECT_LT(peak.bytes(), 2 * kLarge + kBeside);
+}
+
+TEST_P(RemoteLargeTest, ArgumentsOf2GigabytesAreRefusedAtTheCaller) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  EXPECT_THAT(a.RpcSync("worker/1", kSizeOf, Untouched(kTwoGigabytes)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("worker/1: size: an argument list of 21474836"),
+                             HasSubstr(" bytes is more than worker/0's limit of 1073741824: "),
+                             HasSubstr(kTooLargeRemedy))));
+  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
+}
+
+TEST_P(RemoteLargeTest, AResultOf2GigabytesIsRefusedAtTheCallee) {
+  Agent& a = cluster.Add(Usual());
+  cluster.Add(Usual());
+  EXPECT_THAT(a.RpcSync("worker/1", kMakeUntouched, kTwoGigabytes),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("worker/1: make_untouched: a result of 21474836"),
+                             HasSubstr(" bytes is more than worker/1's limit of 1073741824: "),
+                             HasSubstr(kTooLargeRemedy))));
+  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
+}
+
+TEST_P(RemoteLargeTest, WhoTakesLessThanTheOtherSendsIsNamed) {
+  Agent& a = cluster.Add(Usual(), {.max_message_bytes = 1 << 20});
+  Agent& b = cluster.Add(Usual(), {.max_message_bytes = 8 << 20});
+  EXPECT_THAT(a.RpcSync("worker/1", kMake, 2 << 20),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("worker/1: make: a result of 20971"),
+                             HasSubstr(" bytes is more than worker/0's limit of 1048576: "),
+                             HasSubstr(kTooLargeRemedy))));
+  EXPECT_THAT(b.RpcSync("worker/0", kSizeOf, Untouched(2 << 20)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("worker/0: size: an argument list of 20971"), HasSubstr(" 1048576"),
+                             HasSubstr("max_message_bytes"), HasSubstr(kTooLargeRemedy))));
+  TANDEM_EXPECT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
+  TANDEM_EXPECT_OK(b.RpcSync("worker/0", kSizeOf, Tensor()));
+}
+
+TEST_P(RemoteLargeTest, WithinAProcessThereIsNoLimit) {
+  Agent& a = cluster.Add(Usual());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t size, a.RpcSync("worker/0", kSizeOf, Untouched(kTwoGigabytes)));
+  EXPECT_EQ(size, static_cast<int64_t>(kTwoGigabytes));
+}
+
+}  // namespace
+}  // namespace tandem::rpc::remote

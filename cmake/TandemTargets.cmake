@@ -29,9 +29,26 @@ function(tandem_library NAME)
   set_property(GLOBAL APPEND PROPERTY TANDEM_LIBRARIES ${NAME})
 endfunction()
 
+# tandem_test_code(TARGET [COMPUTES]): how tests are compiled, and what serves only them: bundled, with the headers of
+# tests/CMakeLists.txt. What is tested is optimised; the test itself only where it COMPUTES much (a model of a table, a reference
+# of sums): without, it compiles a quarter faster.
+function(tandem_test_code TARGET)
+  cmake_parse_arguments(ARG "COMPUTES" "" "" ${ARGN})
+  if(ARG_COMPUTES)
+    set(level -O1)
+    set(headers tandem_precompiled_computing_tests)
+  else()
+    set(level -O0)
+    set(headers tandem_precompiled_tests)
+  endif()
+  target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:${level}>)
+  target_link_libraries(${TARGET} PRIVATE tandem_testing tandem_flags GTest::gmock)
+  tandem_precompile(${TARGET} ${headers})
+  tandem_bundle(${TARGET})
+endfunction()
+
 # tandem_test(NAME SRCS a_test.cc ... DEPS t1 ... [LABELS l] [TIMEOUT seconds] [COMPUTES]): one GoogleTest binary, one ctest
-# entry. What is tested is optimised; the test itself only where it COMPUTES much (a model of a table, a reference of sums):
-# without, it compiles a quarter faster.
+# entry.
 function(tandem_test NAME)
   cmake_parse_arguments(ARG "COMPUTES" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -41,16 +58,12 @@ function(tandem_test NAME)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")  # what sanitizers cost
   endif()
   add_executable(${NAME} ${ARG_SRCS})
+  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} GTest::gtest_main)
   if(ARG_COMPUTES)
-    set(level -O1)
-    set(headers tandem_precompiled_computing_tests)
+    tandem_test_code(${NAME} COMPUTES)
   else()
-    set(level -O0)
-    set(headers tandem_precompiled_tests)
+    tandem_test_code(${NAME})
   endif()
-  target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:${level}>)
-  target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} tandem_testing tandem_flags GTest::gmock GTest::gtest_main)
-  tandem_precompile(${NAME} ${headers})
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "${TANDEM_SANITIZE_ENVIRONMENT}")

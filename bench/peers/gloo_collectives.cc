@@ -21,6 +21,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -159,18 +160,18 @@ class GlooContestant : public cli::Contestant {
 };
 
 int Main(int argc, char** argv) {
-  CLI::App app{"Gloo's collectives, timed; start one for each rank"};
   PeerFlags flags;
   int rank = 0, ranks = 1;
   std::string store, algorithm = kRing;
-  app.add_option("--rank", rank)->required();
-  app.add_option("--ranks", ranks)->required();
-  app.add_option("--store", store, "A directory that all ranks see, empty at the start")->required();
-  app.add_option("--algorithm", algorithm, "Of allreduce")
-      ->check(CLI::IsMember({kRing, kBcube, kHalvingDoubling}))
-      ->capture_default_str();
-  DeclarePeerFlags(&app, &flags);
-  if (const int code = ParsePeerFlags(&app, argc, argv); code != 0) return code > 0 ? code : 0;
+  const std::vector<OwnFlag> own = {
+      {"--rank", "Of this process", &rank},
+      {"--ranks", "How many there are", &ranks},
+      {"--store", "A directory that all ranks see, empty at the start", &store},
+      {"--algorithm", "Of allreduce", &algorithm, /*required=*/false, {kRing, kBcube, kHalvingDoubling}}};
+  if (const std::optional<int> code =
+          ParsePeerFlags("Gloo's collectives, timed; start one for each rank", argc, argv, &flags, own)) {
+    return *code;
+  }
 
   gloo::transport::tcp::attr attributes;
   attributes.hostname = "127.0.0.1";

@@ -6,6 +6,7 @@
 #include <mpi.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "bench/peers/peer_flags.h"
@@ -118,10 +119,11 @@ class MpiContestant : public cli::Contestant {
 };
 
 int Main(int argc, char** argv) {
-  CLI::App app{"Collectives of an MPI library, timed; run by mpirun"};
   PeerFlags flags;
-  DeclarePeerFlags(&app, &flags);
-  if (const int code = ParsePeerFlags(&app, argc, argv); code != 0) return code > 0 ? code : 0;
+  if (const std::optional<int> code =
+          ParsePeerFlags("Collectives of an MPI library, timed; run by mpirun", argc, argv, &flags)) {
+    return *code;
+  }
   MPI_Init(&argc, &argv);
   int code;
   {

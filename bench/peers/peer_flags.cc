@@ -3,26 +3,33 @@
 #include <cstdio>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "base/status.h"
 
 namespace tandem::bench {
 
-void DeclarePeerFlags(CLI::App* app, PeerFlags* flags) {
-  app->require_subcommand(1);
+std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv, PeerFlags* flags,
+                                  const std::vector<OwnFlag>& own) {
+  CLI::App app{description};
+  for (const OwnFlag& flag : own) {
+    CLI::Option* const option = std::visit(
+        [&](auto* value) { return app.add_option(flag.name, *value, flag.help)->capture_default_str(); },
+        flag.value);
+    option->required(flag.required);
+    if (!flag.one_of.empty()) option->check(CLI::IsMember(flag.one_of));
+  }
+  app.require_subcommand(1);
   for (const cli::BenchOp op : cli::AllBenchOps()) {
-    CLI::App* command = app->add_subcommand(std::string(Name(op)));
+    CLI::App* const command = app.add_subcommand(std::string(Name(op)));
     cli::DeclareBenchFlags(op, command, &flags->bench);
     command->callback([op, flags] { flags->op = op; });
   }
-}
-
-int ParsePeerFlags(CLI::App* app, int argc, char** argv) {
   try {
-    app->parse(argc, argv);
+    app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app->exit(e) == 0 ? -1 : 2;
+    return app.exit(e) == 0 ? 0 : 2;
   }
-  return 0;
+  return std::nullopt;
 }
 
 int MeasurePeer(cli::Contestant* contestant, const PeerFlags& flags, int ranks) {

@@ -3,10 +3,11 @@
 
 // The command line that all peer programs have: PROGRAM OP [the flags of `tandem bench OP`].
 
+#include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
-#include "CLI/CLI.hpp"
-#include "absl/status/statusor.h"
 #include "cli/bench/method/bench_flags.h"
 #include "cli/bench/method/measure.h"
 
@@ -17,12 +18,18 @@ struct PeerFlags {
   cli::BenchFlags bench;
 };
 
-// Declares a subcommand for each operation on `app`. `flags` outlives the parsing.
-void DeclarePeerFlags(CLI::App* app, PeerFlags* flags);
+// A flag that one program has besides, before OP.
+struct OwnFlag {
+  std::string name, help;
+  std::variant<int*, std::string*> value;  // outlives the parsing
+  bool required = true;
+  std::vector<std::string> one_of = {};  // empty: anything
+};
 
-// Parses the command line and returns 0, or says what is wrong and returns the exit code (also of --help:
-// -1).
-int ParsePeerFlags(CLI::App* app, int argc, char** argv);
+// Fills `flags` and the values of `own`. The exit code if the program is to end: after --help, or when it has
+// said what is wrong.
+std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv, PeerFlags* flags,
+                                  const std::vector<OwnFlag>& own = {});
 
 // Measures what the flags ask for and returns the exit code; errors go to stderr.
 int MeasurePeer(cli::Contestant* contestant, const PeerFlags& flags, int ranks);

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -95,13 +96,12 @@ bool Run(PlainRpc::Stub* stub, const cli::RpcCase& c, double seconds, cli::RpcRe
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app{"Echoes over plain gRPC"};
   cli::RpcFlags flags;
   flags.transports = "tcp,unix";
   flags.kinds = "empty,echo";
   flags.in_flight = "1,8";
-  cli::DeclareRpcFlags(&app, &flags);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> code = cli::ParseRpcFlags("Echoes over plain gRPC", argc, argv, &flags))
+    return *code;
   const absl::StatusOr<std::vector<cli::RpcCase>> cases = cli::RpcCasesOf(flags);
   if (!cases.ok()) {
     std::fprintf(stderr, "plain_grpc_rpc: %s\n", cases.status().ToString().c_str());

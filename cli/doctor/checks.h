@@ -38,7 +38,7 @@ std::string ChecksJson(const Checks& checks);
 bool AnyFails(const Checks& checks);
 
 // "12.5 GiB"; "no limit" for Machine::kUnlimited.
-std::string Bytes(uint64_t bytes);
+std::string BytesText(uint64_t bytes);
 
 }  // namespace tandem::cli
 

@@ -35,13 +35,13 @@ Checks CheckLimits(const Machine& machine) {
   const bool rdma = machine.ReadFile("/sys/class/infiniband_verbs/abi_version").ok();
   const bool low = rdma && locked.soft != Machine::kUnlimited;
   checks.push_back(
-      {low ? Level::kWarn : Level::kOk, kLimits, "locked memory", Bytes(locked.soft),
+      {low ? Level::kWarn : Level::kOk, kLimits, "locked memory", BytesText(locked.soft),
        low ? "InfiniBand is there, and MPI and NCCL register buffers with it: ulimit -l unlimited" : ""});
 
   const Machine::Limit core = machine.GetLimit(Machine::Resource::kCore);
   checks.push_back({Level::kOk, kLimits, "core dumps",
                     core.soft == 0 ? "none is written (ulimit -c unlimited, to look into a crash)"
-                                   : absl::StrCat("up to ", Bytes(core.soft))});
+                                   : absl::StrCat("up to ", BytesText(core.soft))});
   return checks;
 }
 

@@ -42,12 +42,12 @@ Checks CheckMemory(const Machine& machine) {
   if (total.has_value() && available.has_value()) {
     const bool low = *available < 512 * kMiB;
     checks.push_back({low ? Level::kWarn : Level::kOk, kMemory, "memory",
-                      absl::StrCat(Bytes(*available), " of ", Bytes(*total), " available"),
+                      absl::StrCat(BytesText(*available), " of ", BytesText(*total), " available"),
                       low ? "a job may be killed for want of memory: see what else runs here" : ""});
   }
   if (const std::optional<uint64_t> limit = CgroupMemoryLimit(machine); limit.has_value()) {
     const bool low = *limit < 1024 * kMiB;
-    checks.push_back({low ? Level::kWarn : Level::kOk, kMemory, "cgroup limit", Bytes(*limit),
+    checks.push_back({low ? Level::kWarn : Level::kOk, kMemory, "cgroup limit", BytesText(*limit),
                       low ? "what ranks share counts as well: raise it (docker run --memory, Kubernetes "
                             "resources.limits.memory)"
                           : ""});
@@ -67,7 +67,7 @@ Checks CheckMemory(const Machine& machine) {
   } else {
     const bool small = shm->free_bytes < 256 * kMiB;
     checks.push_back({small ? Level::kWarn : Level::kOk, kMemory, "/dev/shm",
-                      absl::StrCat(Bytes(shm->free_bytes), " of ", Bytes(shm->total_bytes), " free"),
+                      absl::StrCat(BytesText(shm->free_bytes), " of ", BytesText(shm->total_bytes), " free"),
                       small
                           ? "enough for Tandem, which shares memory without it; Open MPI and NCCL want more "
                             "(docker run --shm-size=1g)"

@@ -66,7 +66,7 @@ bool AnyFails(const Checks& checks) {
   return std::any_of(checks.begin(), checks.end(), [](const Check& c) { return c.level == Level::kFail; });
 }
 
-std::string Bytes(uint64_t bytes) {
+std::string BytesText(uint64_t bytes) {
   if (bytes == Machine::kUnlimited) return "no limit";
   return HumanBytes(bytes);
 }

@@ -6,10 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "cli/bench/method/bench_case.h"
 #include "cli/bench/method/measure.h"
+
+namespace CLI {
+class App;
+}
 
 namespace tandem::cli {
 

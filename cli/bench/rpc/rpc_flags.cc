@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -62,6 +63,17 @@ void DeclareRpcFlags(CLI::App* command, RpcFlags* flags) {
       ->capture_default_str();
   command->add_option("--time-per-case", flags->time_ms, "Milliseconds")->capture_default_str();
   command->add_flag("--json", flags->json, "One JSON object a line");
+}
+
+std::optional<int> ParseRpcFlags(const char* description, int argc, char** argv, RpcFlags* flags) {
+  CLI::App app{description};
+  DeclareRpcFlags(&app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e);
+  }
+  return std::nullopt;
 }
 
 absl::StatusOr<std::vector<RpcCase>> RpcCasesOf(const RpcFlags& flags) {

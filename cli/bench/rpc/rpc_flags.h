@@ -5,11 +5,15 @@
 // bench/peers/plain_grpc_rpc is built on this, so it knows nothing of ours.
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+
+namespace CLI {
+class App;
+}
 
 namespace tandem::cli {
 
@@ -39,6 +43,9 @@ struct RpcResult {
 
 // `flags` outlives the parsing.
 void DeclareRpcFlags(CLI::App* command, RpcFlags* flags);
+// Of a program that has no others. The exit code if it is to end: after --help, or when it has said what is
+// wrong.
+std::optional<int> ParseRpcFlags(const char* description, int argc, char** argv, RpcFlags* flags);
 // What they ask for, in the order in which it is measured: by transport, kind, bytes and calls in flight.
 // InvalidArgument names the flag.
 absl::StatusOr<std::vector<RpcCase>> RpcCasesOf(const RpcFlags& flags);

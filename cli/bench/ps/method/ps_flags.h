@@ -8,10 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/bench/ps/method/ps_case.h"
+
+namespace CLI {
+class App;
+}
 
 namespace tandem::cli {
 

@@ -224,13 +224,14 @@ class Link final : public tcp::Handler {
 class GlooLinks final : public Links {
  public:
   // Throws what Gloo throws. Takes `sockets`, by rank.
-  GlooLinks(const std::string& address, std::vector<Socket> sockets, Receiver* receiver) {
+  GlooLinks(const std::string& address, std::vector<ipc::Descriptor> sockets, Receiver* receiver) {
     tcp::attr attr(address.c_str());
     device_ = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(attr));
     for (size_t peer = 0; peer < sockets.size(); ++peer) {
-      links_.push_back(sockets[peer].fd() < 0 ? nullptr
-                                              : std::make_unique<Link>(device_.get(), sockets[peer].Release(),
-                                                                       static_cast<int>(peer), receiver));
+      links_.push_back(sockets[peer].get() < 0
+                           ? nullptr
+                           : std::make_unique<Link>(device_.get(), sockets[peer].Release(),
+                                                    static_cast<int>(peer), receiver));
     }
     for (const auto& link : links_) {
       if (link != nullptr) link->Start();
@@ -266,7 +267,7 @@ class GlooLinks final : public Links {
 absl::StatusOr<std::unique_ptr<Links>> Links::Connect(Store* store, const std::string& group, int rank,
                                                       int world_size, const std::string& address,
                                                       absl::Time deadline, Receiver* receiver) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<Socket> sockets,
+  TANDEM_ASSIGN_OR_RETURN(std::vector<ipc::Descriptor> sockets,
                           MeetOverTcp(store, group, rank, world_size, address, deadline));
   try {
     return std::make_unique<GlooLinks>(address, std::move(sockets), receiver);

@@ -5,7 +5,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -74,12 +73,12 @@ class Meeting {
 
   absl::Status Listen(const std::string& address) {
     TANDEM_ASSIGN_OR_RETURN(const SocketAddress at, Parse(address, 0));
-    listener_ = Socket(socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    listener_ = ipc::Descriptor(socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     sockaddr_storage bound{};
     socklen_t size = sizeof(bound);
-    if (listener_.fd() < 0 || bind(listener_.fd(), at.get(), at.size) != 0 ||
-        listen(listener_.fd(), static_cast<int>(sockets_.size())) != 0 ||
-        getsockname(listener_.fd(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+    if (listener_.get() < 0 || bind(listener_.get(), at.get(), at.size) != 0 ||
+        listen(listener_.get(), static_cast<int>(sockets_.size())) != 0 ||
+        getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
       return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", std::strerror(errno)));
     }
     const uint16_t port =
@@ -99,17 +98,17 @@ class Meeting {
       return absl::InvalidArgumentError(absl::StrCat("rank ", peer, " left no address but '", where, "'"));
     }
     TANDEM_ASSIGN_OR_RETURN(const SocketAddress to, Parse(where.substr(0, space), port));
-    Socket socket(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    int error = socket.fd() < 0 ? errno : 0;
-    if (error == 0 && connect(socket.fd(), to.get(), to.size) != 0) error = errno;
+    ipc::Descriptor socket(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    int error = socket.get() < 0 ? errno : 0;
+    if (error == 0 && connect(socket.get(), to.get(), to.size) != 0) error = errno;
     if (error == EINPROGRESS) {
-      if (!Ready(socket.fd(), POLLOUT, deadline_)) {
+      if (!Ready(socket.get(), POLLOUT, deadline_)) {
         return absl::DeadlineExceededError(absl::StrCat("rank ", peer, " does not answer at ", where));
       }
       socklen_t size = sizeof(error);
-      if (getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+      if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
     }
-    if (error == 0 && !Greet(socket.fd())) error = errno;
+    if (error == 0 && !Greet(socket.get())) error = errno;
     if (error != 0) {
       return absl::UnavailableError(absl::StrCat("rank ", rank_, " cannot connect to rank ", peer, " at ",
                                                  where, ": ", std::strerror(error)));
@@ -119,13 +118,13 @@ class Meeting {
   }
 
   // Waits for the higher ranks, and for the answers of the lower.
-  absl::StatusOr<std::vector<Socket>> Gather() {
+  absl::StatusOr<std::vector<ipc::Descriptor>> Gather() {
     for (int peer = 0; peer < rank_; ++peer) waiting_.push_back({std::move(sockets_[peer]), peer, {}, 0});
     while (true) {
       const std::vector<int> absent = Absent();
       if (absent.empty()) return std::move(sockets_);
-      std::vector<pollfd> polled = {{listener_.fd(), POLLIN, 0}};
-      for (const Greeting& one : waiting_) polled.push_back({one.socket.fd(), POLLIN, 0});
+      std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
+      for (const Greeting& one : waiting_) polled.push_back({one.socket.get(), POLLIN, 0});
       const absl::Duration left = Left(deadline_);
       if (left == absl::ZeroDuration()) {
         return absl::DeadlineExceededError(
@@ -139,8 +138,8 @@ class Meeting {
         if (over) waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
       }
       if (polled[0].revents != 0) {
-        Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (socket.fd() >= 0) waiting_.push_back({std::move(socket), -1, {}, 0});
+        ipc::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (socket.get() >= 0) waiting_.push_back({std::move(socket), -1, {}, 0});
       }
     }
   }
@@ -148,7 +147,7 @@ class Meeting {
  private:
   // A connection whose other side has not said who it is; `peer` is whom this side has called, or -1.
   struct Greeting {
-    Socket socket;
+    ipc::Descriptor socket;
     int peer;
     Frame frame;
     size_t have;
@@ -164,14 +163,14 @@ class Meeting {
   std::vector<int> Absent() const {
     std::vector<int> absent;
     for (int peer = 0; peer < static_cast<int>(sockets_.size()); ++peer) {
-      if (peer != rank_ && sockets_[peer].fd() < 0) absent.push_back(peer);
+      if (peer != rank_ && sockets_[peer].get() < 0) absent.push_back(peer);
     }
     return absent;
   }
 
   // Reads on. True: this connection waits no more, because it is one of the group's, or a stranger's.
   absl::StatusOr<bool> Read(Greeting* one) {
-    const ssize_t n = recv(one->socket.fd(), reinterpret_cast<char*>(&one->frame) + one->have,
+    const ssize_t n = recv(one->socket.get(), reinterpret_cast<char*>(&one->frame) + one->have,
                            sizeof(Frame) - one->have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (n <= 0) {
@@ -191,7 +190,7 @@ class Meeting {
       }
       sockets_[one->peer] = std::move(one->socket);
     } else if (ours && frame.value > static_cast<uint64_t>(rank_) && frame.value < sockets_.size() &&
-               sockets_[frame.value].fd() < 0 && Greet(one->socket.fd())) {
+               sockets_[frame.value].get() < 0 && Greet(one->socket.get())) {
       sockets_[frame.value] = std::move(one->socket);
     }
     return true;
@@ -201,25 +200,16 @@ class Meeting {
   const absl::Time deadline_;
   Frame hello_;
   std::string where_;
-  Socket listener_;
-  std::vector<Socket> sockets_;  // by rank
+  ipc::Descriptor listener_;
+  std::vector<ipc::Descriptor> sockets_;  // by rank
   std::vector<Greeting> waiting_;
 };
 
 }  // namespace
 
-Socket& Socket::operator=(Socket&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-Socket::~Socket() {
-  if (fd_ >= 0) close(fd_);
-}
-
-absl::StatusOr<std::vector<Socket>> MeetOverTcp(Store* store, const std::string& group, int rank,
-                                                int world_size, const std::string& address,
-                                                absl::Time deadline) {
+absl::StatusOr<std::vector<ipc::Descriptor>> MeetOverTcp(Store* store, const std::string& group, int rank,
+                                                         int world_size, const std::string& address,
+                                                         absl::Time deadline) {
   Meeting meeting(group, rank, world_size, deadline);
   TANDEM_RETURN_IF_ERROR(meeting.Listen(address));
   std::vector<std::string> keys;

@@ -5,36 +5,21 @@
 // lower ranks and is connected to by the higher; both sides say which rank of which group they are.
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/ipc/descriptor.h"
 #include "collectives/store/store.h"
 
 namespace tandem::collectives::gloo_tcp {
 
-// A descriptor that is closed with its owner.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(other.Release()) {}
-  Socket& operator=(Socket&& other) noexcept;
-  ~Socket();
-  int fd() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
-
 // Connected, non-blocking sockets by rank (own: none). Blocks until all are connected, or `deadline`. Keys:
 // "address/<rank>". Errors: InvalidArgument (`address` is not numeric), DeadlineExceeded naming the ranks
 // that did not come, Unavailable (cannot listen there; a rank that refuses, named), errors of the store.
-absl::StatusOr<std::vector<Socket>> MeetOverTcp(Store* store, const std::string& group, int rank,
-                                                int world_size, const std::string& address,
-                                                absl::Time deadline);
+absl::StatusOr<std::vector<ipc::Descriptor>> MeetOverTcp(Store* store, const std::string& group, int rank,
+                                                         int world_size, const std::string& address,
+                                                         absl::Time deadline);
 
 }  // namespace tandem::collectives::gloo_tcp
 

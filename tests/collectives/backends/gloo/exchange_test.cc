@@ -4,7 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/status.h"
+#include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives::gloo_tcp {
 namespace {

@@ -13,7 +13,7 @@
 namespace tandem::ps {
 
 bool PullAnswer::Serves(const ParsedRequest& request) {
-  if (request.slices.size() > kMaxSlices) return false;
+  if (request.response_bytes <= kLeastPiece || request.slices.size() > kMaxSlices) return false;
   return std::all_of(request.slices.begin(), request.slices.end(), [](const ParsedSlice& slice) {
     return slice.pooling == v1::NONE && !slice.conditional && !slice.table->created_config().spill() &&
            RowBytes(slice.values, slice.table->dim()) <= kLeastPiece / 2;

@@ -20,7 +20,9 @@ namespace tandem::ps {
 class PullAnswer : public rpc::AnswerSource {
  public:
   // Whether the answer's size is known and nothing can fail on the way: every row is sent, as it is, of
-  // tables in memory. And whether the first piece has room for the head, as any other for a row.
+  // tables in memory. And whether it is worth it: what goes in one piece anyway is made at once, so that
+  // short answers go together (rpc/stream/batch.h). And whether the first piece has room for the head, as any
+  // other for a row.
   static bool Serves(const ParsedRequest& request);
 
   // A request that it Serves. `buffers` outlives it. Rows are those of now, or newer.

@@ -81,7 +81,12 @@ TEST_F(PullAnswers, RowsOfSeveralTablesComeInPiecesOfTheLimit) {
   ExpectSame({{"d100", Ids(500)}, {"d1", Ids(30000)}, {"d3", Ids(1)}, {"d3", {}}, {"d100", Ids(300)}}, 6);
 }
 
-TEST_F(PullAnswers, AnAnswerWithoutRowsIsItsHead) { ExpectSame({{"d1", {}}, {"d100", {}}}, 1); }
+TEST_F(PullAnswers, AShortAnswerIsMadeAtOnce) {
+  ExpectSame({{"d1", {}}, {"d100", {}}}, 0);
+  ExpectSame({{"d100", Ids(100)}}, 0);
+  EXPECT_EQ(PullInPieces({{"d100", Ids(100)}})->pieces(), 0);
+  EXPECT_GT(PullInPieces({{"d100", Ids(200)}})->pieces(), 0);
+}
 
 TEST_F(PullAnswers, ManySlicesOfOneRowEachMakeNoPieceTooLarge) {
   ExpectSame(std::vector<PullOf>(512, PullOf{"d100", {5}}), 4);

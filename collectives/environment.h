@@ -98,7 +98,7 @@ class JobStore {
 // Serves the store if env.hosts_store() says so, and connects to it. Blocks until the store answers, at most
 // `timeout`. Errors: Unavailable naming the address (nobody there, or the port is taken); InvalidArgument
 // when TANDEM_STORE is no address, or MASTER_PORT is 0 and other processes could not learn the port that the
-// kernel picks.
+// kernel picks; FailedPrecondition when a store of another epoch, or of another job, is there.
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
 
 }  // namespace tandem::collectives

@@ -55,6 +55,10 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
   RemoteStore probe(job->channel(), timeout);
   if (absl::Status reached = probe.Set(absl::StrCat("job/opened/", env.member()), ""); !reached.ok()) {
     job->closed_ = true;  // nobody has met this process: there is nothing to wait for
+    // It was reached, and serves another round or another job.
+    if (absl::IsFailedPrecondition(reached)) {
+      return Annotate(reached, absl::StrCat("the job's store at ", job->address_));
+    }
     return absl::Status(reached.code(),
                         absl::StrCat(env.member(), " cannot reach the job's store at ", job->address_,
                                      " within ", absl::FormatDuration(timeout),

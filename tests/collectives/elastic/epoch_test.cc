@@ -4,10 +4,15 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "collectives/connect/fenced_store.h"
+#include "collectives/environment.h"
+#include "collectives/membership/job_monitor.h"
 #include "collectives/process_group.h"
 #include "collectives/store/memory_store.h"
+#include "collectives/store/store_server.h"
+#include "rpc/epoch/epoch_gate.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -68,6 +73,30 @@ TEST(EpochTest, AWaitEndsWhenItIsNoLongerWanted) {
   options.still_wanted = [] { return absl::AbortedError("epoch 7 is over: node b has left"); };
   EXPECT_THAT(InitProcessGroup(&store, options).status(),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("node b has left")));
+}
+
+TEST(EpochTest, TheStoreOfALaterRoundDoesNotTakeAProcessOfAnEarlierOneForAMember) {
+  const auto gate = std::make_shared<rpc::EpochGate>(rpc::Caller{.run_id = "job7", .member = "the store"});
+  const auto server = StoreServer::Start("127.0.0.1:0", Clock::Real(), gate).value();
+  Environment env;
+  env.store = absl::StrCat("127.0.0.1:", server->port());
+  env.run_id = "job7";
+  env.rank = 3;
+  env.world_size = 4;
+  env.epoch = 4;
+  gate->Enter(4);
+  const auto old = OpenStore(env, absl::Seconds(30)).value();
+  TANDEM_EXPECT_OK(old->store()->Set("ps/0", "here"));
+  gate->Enter(5);
+  const auto refused =
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("worker/3 belongs to epoch 4; the job is at epoch 5, says the store"));
+  EXPECT_THAT(old->store()->Set("ps/0", "elsewhere"), refused);
+  EXPECT_THAT(OpenStore(env, absl::Seconds(30)).status(), refused);
+  EXPECT_THAT(JobMonitor::Start(old->channel(), {.member = "worker/3"}, [](const JobState&) {}).status(),
+              refused);
+  EXPECT_EQ(server->store()->Get("ps/0", absl::ZeroDuration()).value(), "here");
+  EXPECT_TRUE(server->membership()->Members().empty());
 }
 
 TEST(EpochTest, EpochsOfOneStoreDoNotMeet) {

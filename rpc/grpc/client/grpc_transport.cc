@@ -26,6 +26,7 @@
 #include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/grpc/core/grpc_library.h"
 #include "rpc/grpc/core/grpc_status.h"
+#include "rpc/grpc/core/unix_buffers.h"
 #include "rpc/retry/retrying_channel.h"
 #include "rpc/stream/frame.h"
 
@@ -307,6 +308,7 @@ grpc::ChannelArguments Arguments(const ChannelOptions& options) {
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   // What is read at once still lies in the processor's own cache when its rows are copied to where they go.
   arguments.SetInt(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
+  WidenUnixSockets(&arguments);
   return arguments;
 }
 

@@ -11,11 +11,13 @@
 #include "base/status.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "rpc/address.h"
 #include "rpc/grpc/core/grpc_library.h"
+#include "rpc/grpc/core/unix_buffers.h"
 #include "rpc/grpc/server/health_service.h"
 #include "rpc/grpc/server/stream_service.h"
 #include "rpc/grpc/server/unary_service.h"
@@ -77,6 +79,12 @@ class GrpcServer : public Server {
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
 };
 
+class UnixBuffers : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* arguments) override { WidenUnixSockets(arguments); }
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
+};
+
 int ClampToInt(size_t value) {
   return static_cast<int>(std::min<size_t>(value, std::numeric_limits<int>::max()));
 }
@@ -95,6 +103,7 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
+  builder->SetOption(std::make_unique<UnixBuffers>());
   // Only reflection is a synchronous service: one thread is plenty. (Beside other queues, gRPC gives it one
   // that waits for no connection.)
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);

@@ -113,7 +113,7 @@ Bytes FrameQueue::Next(bool batches) {
   return wire;
 }
 
-FrameQueue::Dropped FrameQueue::Drop(uint64_t call) {
+FrameQueue::Dropped FrameQueue::Drop(uint64_t call, std::deque<Turn>* taken) {
   Dropped dropped = Dropped::kNothing;
   if (out_ == call) {
     out_ = 0;
@@ -126,6 +126,7 @@ FrameQueue::Dropped FrameQueue::Drop(uint64_t call) {
     }
     dropped = it->sent_ > 0 ? Dropped::kPartlySent : Dropped::kUnsent;
     bytes_ -= it->waiting_bytes();
+    if (taken != nullptr) taken->push_back(std::move(*it));
     it = messages_.erase(it);
   }
   return dropped;

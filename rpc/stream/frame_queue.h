@@ -61,7 +61,8 @@ class FrameQueue {
 
   // Takes the call's messages out. The other side knows of a message of which a part was sent.
   enum class Dropped { kNothing, kUnsent, kPartlySent };
-  Dropped Drop(uint64_t call);
+  // What was taken out is added to `taken`, to be destroyed under no lock, or else destroyed here.
+  Dropped Drop(uint64_t call, std::deque<Turn>* taken = nullptr);
 
   // Returns what there was, to be destroyed under no lock.
   std::deque<Turn> Clear();

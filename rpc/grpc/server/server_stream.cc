@@ -306,9 +306,10 @@ void ServerStream::Run(MessageAssembler::Message message) {
 void ServerStream::CancelCall(uint64_t number) {
   assembler_.Drop(number);
   CancelHook::Hook hook;
+  std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
   {
     absl::MutexLock lock(&mutex_);
-    queue_out_.Drop(number);
+    queue_out_.Drop(number, &unsent);
     const auto found = calls_.find(number);
     if (found == calls_.end()) return;
     hook = found->second->Cancel();

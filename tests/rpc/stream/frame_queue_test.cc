@@ -1,6 +1,7 @@
 #include "rpc/stream/frame_queue.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +41,20 @@ TEST(FrameQueueTest, DroppedMessagesLeaveNothingBehind) {
   EXPECT_EQ(queue.Drop(1), FrameQueue::Dropped::kPartlySent);
   EXPECT_TRUE(queue.empty());
   EXPECT_EQ(queue.bytes(), 0);
+}
+
+TEST(FrameQueueTest, WhatIsDroppedGoesWhenItsTakerLetsItGo) {
+  FrameQueue queue;
+  auto text = std::make_shared<const std::string>(5 * kFramePayload, 'a');
+  queue.Add(Header(1), Bytes(Slice(text, text->data(), text->size())));
+  const std::weak_ptr<const std::string> watched = text;
+  text.reset();
+  std::deque<FrameQueue::Turn> taken;
+  EXPECT_EQ(queue.Drop(1, &taken), FrameQueue::Dropped::kUnsent);
+  EXPECT_EQ(queue.bytes(), 0);
+  EXPECT_FALSE(watched.expired());
+  taken.clear();
+  EXPECT_TRUE(watched.expired());
 }
 
 TEST(FrameQueueTest, OfAnAnswerThatIsMadeOnTheWayOneFrameCounts) {

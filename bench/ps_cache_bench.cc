@@ -15,14 +15,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "bench/ps_cache_flags.h"
 #include "nlohmann/json.hpp"
 #include "ps/client/cache/row_cache.h"
 #include "ps/client/client.h"
@@ -33,17 +34,6 @@
 
 namespace tandem::ps {
 namespace {
-
-struct Options {
-  uint64_t ids = 1'000'000;
-  double zipf = 1.05;
-  size_t lookups = 4096 * 26;
-  uint32_t dim = 16;
-  int workers = 1, servers = 1;
-  int steps = 300, warmup = 200;
-  std::string wire = "f32";
-  CacheOptions cache{.bytes = size_t{512} << 20};
-};
 
 // Cumulative probabilities, with a table of where to begin.
 class Zipf {
@@ -114,7 +104,7 @@ void PlainGather(const std::vector<float>& rows, uint32_t dim, const std::vector
 }
 
 // Hits per second of the cache and rows per second of a plain gather, medians of alternated runs.
-void TimeHits(const Options& options, const Zipf& zipf, nlohmann::ordered_json* result) {
+void TimeHits(const CacheBenchFlags& options, const Zipf& zipf, nlohmann::ordered_json* result) {
   const ShardMap map = ShardMap::Even(1);
   CacheOptions cache_options = options.cache;
   cache_options.bytes = std::max<size_t>(cache_options.bytes, options.ids * (options.dim * 4 + 64));
@@ -165,7 +155,7 @@ void TimeHits(const Options& options, const Zipf& zipf, nlohmann::ordered_json* 
   (*result)["plain_gather_rows_per_s"] = gathers[gathers.size() / 2];
 }
 
-int Run(const Options& options) {
+int Run(const CacheBenchFlags& options) {
   std::vector<std::unique_ptr<ParameterServer>> servers;
   std::vector<std::shared_ptr<const std::vector<rpc::Service>>> services;
   for (int s = 0; s < options.servers; ++s) {
@@ -283,22 +273,7 @@ int Run(const Options& options) {
 }  // namespace tandem::ps
 
 int main(int argc, char** argv) {
-  tandem::ps::Options options;
-  CLI::App app{"Bytes per pulled row with and without a cache of hot rows, on Zipf-distributed ids"};
-  app.add_option("--ids", options.ids);
-  app.add_option("--zipf", options.zipf);
-  app.add_option("--lookups", options.lookups, "of a step and worker, before repeats are taken out");
-  app.add_option("--dim", options.dim);
-  app.add_option("--workers", options.workers);
-  app.add_option("--servers", options.servers);
-  app.add_option("--steps", options.steps);
-  app.add_option("--warmup", options.warmup, "steps that are not counted");
-  app.add_option("--wire", options.wire, "of pulled rows")
-      ->check(CLI::IsMember({"f32", "f16", "bf16", "int8"}));
-  app.add_option("--bytes", options.cache.bytes, "of the cache; 0: none")->transform(CLI::AsSizeValue(false));
-  app.add_option("--max-age", options.cache.max_age);
-  app.add_option("--max-uses", options.cache.max_uses);
-  app.add_option("--push-bound", options.cache.push_bound);
-  CLI11_PARSE(app, argc, argv);
-  return tandem::ps::Run(options);
+  tandem::ps::CacheBenchFlags flags;
+  if (const std::optional<int> code = tandem::ps::ParseCacheBenchFlags(argc, argv, &flags)) return *code;
+  return tandem::ps::Run(flags);
 }

@@ -30,7 +30,7 @@ struct Expected {
 };
 
 // What both ends check before they let a message begin.
-constexpr uint64_t kMaxMessage = 1 << 20;
+constexpr uint64_t kMaxAssembled = 1 << 20;
 
 void CheckParsed(const std::string& text, const Frame& frame) {
   const v1::StreamFrame& header = frame.header;
@@ -75,7 +75,7 @@ void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
   } else {
     TANDEM_CHECK(!assembler->Continue(frame).ok());
     const uint64_t total = std::max<uint64_t>(frame.header.message_bytes(), payload.size());
-    if (total > kMaxMessage) return;
+    if (total > kMaxAssembled) return;
     Expected& message = (*expected)[call];
     message.total = total;
     message.bytes = payload;

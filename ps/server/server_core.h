@@ -3,7 +3,7 @@
 
 // The inside of ParameterServer: tables, fences, what waits, and the handlers.
 //
-// Lock order: push_mutex_, then a table's. tables_mutex_ and the gate's are held alone.
+// Lock order: push_mutex_, then tables_mutex_ or a table's; under either no other. The gate's is held alone.
 
 #include <atomic>
 #include <cstdint>

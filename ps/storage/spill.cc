@@ -9,6 +9,7 @@
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "base/ticks.h"
 #include "ps/storage/batch/row_codec.h"
 #include "ps/storage/bucketed_storage.h"
 
@@ -25,10 +26,6 @@ constexpr size_t kSpilledAtOnce = 256;
 constexpr uint32_t kSparedUpdates = 32;
 // After a failure the disk is left alone so long.
 constexpr std::chrono::nanoseconds kSpillPause = std::chrono::seconds(1);
-
-int64_t SteadyNanos() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -269,7 +266,7 @@ void BucketedStorage::SpillOver(std::vector<uint32_t>* buckets, uint32_t now, ui
 }
 
 void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) {
-  if (SteadyNanos() < next_spill_ns_.load(std::memory_order_relaxed)) return;
+  if (SteadyNanoseconds() < next_spill_ns_.load(std::memory_order_relaxed)) return;
   absl::MutexLock door(&DoorOfBucket(bucket));
   FairLock& lock_of_bucket = LockOfBucket(bucket);
   RowStore& store = buckets_[bucket];
@@ -326,7 +323,7 @@ void BucketedStorage::NoteSpilled(const absl::Status& status) {
     return;
   }
   failed_spills_.fetch_add(1, std::memory_order_relaxed);
-  const bool first = next_spill_ns_.exchange(SteadyNanos() + kSpillPause.count()) == 0;
+  const bool first = next_spill_ns_.exchange(SteadyNanoseconds() + kSpillPause.count()) == 0;
   if (first) {
     LogWarning(absl::StrCat(status.message(),
                             ". Nothing is lost: the table's rows stay in memory, beyond its "

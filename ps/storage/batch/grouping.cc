@@ -8,6 +8,14 @@
 #include "ps/partition/shard_map.h"
 
 namespace tandem::ps {
+namespace {
+
+// BucketOf, of an id whose hash is known.
+uint32_t BucketOfHash(uint64_t hash, uint32_t num_buckets) {
+  return static_cast<uint32_t>(hash >> 32) & (num_buckets - 1);
+}
+
+}  // namespace
 
 void Grouping::Run(absl::Span<const uint64_t> ids, uint32_t num_buckets) {
   TANDEM_CHECK(ids.size() < std::numeric_limits<uint32_t>::max());
@@ -23,7 +31,13 @@ void Grouping::Run(absl::Span<const uint64_t> ids, uint32_t num_buckets) {
 
 void Grouping::SortByCounting(absl::Span<const uint64_t> ids, uint32_t num_buckets) {
   starts_.assign(num_buckets, 0);
-  for (const uint64_t id : ids) ++starts_[BucketOf(id, num_buckets)];
+  hashes_.resize(ids.size());
+  uint64_t* const hashes = hashes_.data();
+  uint32_t* const starts = starts_.data();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    hashes[i] = Mix64(ids[i]);
+    ++starts[BucketOfHash(hashes[i], num_buckets)];
+  }
   uint32_t begin = 0;
   for (uint32_t b = 0; b < num_buckets; ++b) {
     const uint32_t count = starts_[b];
@@ -32,10 +46,8 @@ void Grouping::SortByCounting(absl::Span<const uint64_t> ids, uint32_t num_bucke
     begin += count;
   }
   Item* const items = items_.data();
-  uint32_t* const starts = starts_.data();
   for (uint32_t i = 0; i < ids.size(); ++i) {
-    const uint64_t id = ids[i];
-    items[starts[BucketOf(id, num_buckets)]++] = Item{id, Mix64(id), i};
+    items[starts[BucketOfHash(hashes[i], num_buckets)]++] = Item{ids[i], hashes[i], i};
   }
 }
 
@@ -54,7 +66,7 @@ void Grouping::SortByComparing(absl::Span<const uint64_t> ids, uint32_t num_buck
 
 size_t Grouping::bytes() const {
   return items_.capacity() * sizeof(Item) + groups_.capacity() * sizeof(Group) +
-         starts_.capacity() * sizeof(uint32_t);
+         starts_.capacity() * sizeof(uint32_t) + hashes_.capacity() * sizeof(uint64_t);
 }
 
 }  // namespace tandem::ps

@@ -40,6 +40,7 @@ class Grouping {
   std::vector<Item> items_;
   std::vector<Group> groups_;
   std::vector<uint32_t> starts_;
+  std::vector<uint64_t> hashes_;
 };
 
 }  // namespace tandem::ps

@@ -395,6 +395,7 @@ class ClientImpl : public Client {
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
   BufferPool buffers_;
+  CopyChoice copies_;
   absl::Mutex tables_mutex_;
   absl::flat_hash_map<std::string, KnownTable> tables_ ABSL_GUARDED_BY(tables_mutex_);
   absl::Mutex dedupers_mutex_;
@@ -485,7 +486,8 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
     rpc::Channel& channel = *channels_[s];
     const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, &buffers_, bytes); };
     const uint64_t traced = trace::Begin();
-    EncodedPush request = encoder.Encode(s, {.memory = memory, .reads_in_place = ReadsInPlace(channel)});
+    EncodedPush request =
+        encoder.Encode(s, {.memory = memory, .reads_in_place = ReadsInPlace(channel), .copies = &copies_});
     trace::End(kTraceEncodePush, traced, s);
     v1::PushRequest& header = request.header;
     header.set_worker(options_.worker);

@@ -185,6 +185,10 @@ EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
     char* const out = writer.Reserve(rows.size() * RowBytes(values, dim));
     if (part.push.feedback != nullptr) {
       part.push.feedback->Encode(values, rows, push.gradients, positions, out);
+    } else if (values == v1::VALUES_F32 && positions == nullptr && route.reads_in_place &&
+               route.copies != nullptr) {
+      route.copies->Copy(out, reinterpret_cast<const char*>(push.gradients),
+                         rows.size() * dim * sizeof(float));
     } else {
       EncodeRows(values, push.gradients, positions, rows.size(), dim, out);
     }

@@ -10,6 +10,7 @@
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
 #include "base/status.h"
+#include "ps/client/request/copy_choice.h"
 #include "ps/client/request/wire_options.h"
 #include "ps/wire/id_codec.h"
 #include "rpc/channel.h"
@@ -20,7 +21,8 @@ namespace tandem::ps {
 struct RequestRoute {
   // Memory of so many bytes: the transport's own, or a pool's.
   absl::FunctionRef<std::shared_ptr<char>(size_t bytes)> memory;
-  bool reads_in_place = false;  // the server reads that memory itself: nothing crosses a socket
+  bool reads_in_place = false;   // the server reads that memory itself: nothing crosses a socket
+  CopyChoice* copies = nullptr;  // how long arrays get there where the server does; or none: plainly
 };
 
 // Of a PullPart or PushPart; 0 without pooling.

@@ -26,7 +26,9 @@ struct Columns {
   std::string Line(const Cells& cells) const {
     size_t rest = 0;
     for (const size_t width : widths) rest += width + 1;
-    const size_t first = std::min(longest, total > rest ? total - rest : 0);
+    // On a narrow screen figures are missing at the right, not names.
+    constexpr size_t kLeast = 9;
+    const size_t first = std::min(longest, std::max(kLeast, total > rest ? total - rest : 0));
     std::string line = Shortened(cells[0], first);
     line.resize(first, ' ');
     for (size_t i = 0; i < widths.size(); ++i) {

@@ -4,18 +4,13 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
-#include <system_error>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -24,16 +19,6 @@
 extern char** environ;
 
 namespace tandem::testing {
-namespace {
-
-// glibc 2.36 declares its own without extern "C".
-int OpenPidfd(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
-
-int MillisUntil(absl::Time deadline) {
-  return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()) + 1));
-}
-
-}  // namespace
 
 TandemProcess::TandemProcess(const std::vector<std::string>& args,
                              const std::map<std::string, std::string>& variables,
@@ -106,16 +91,24 @@ bool TandemProcess::WaitForOutput(absl::string_view text) {
   return false;
 }
 
+bool TandemProcess::WaitForLine(const std::function<bool(const std::string& line)>& wanted) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  do {
+    for (size_t end; (end = text_[0].find('\n', lines_seen_)) != std::string::npos;) {
+      const std::string line = text_[0].substr(lines_seen_, end - lines_seen_);
+      lines_seen_ = end + 1;
+      if (wanted(line)) return true;
+    }
+  } while (ReadSome(deadline));
+  return false;
+}
+
 int TandemProcess::Wait() {
   const absl::Time deadline = absl::Now() + kPatience;
   while (ReadSome(deadline)) {
   }
   if (ended_) return exit_code_;
-  const int pidfd = OpenPidfd(pid_);
-  pollfd ready = {pidfd, POLLIN, 0};
-  const bool over = ::poll(&ready, 1, MillisUntil(deadline)) == 1;
-  ::close(pidfd);
-  if (!over) return -1;
+  if (!AwaitProcessEnd(pid_, deadline)) return -1;
   int status = 0;
   ::waitpid(pid_, &status, 0);
   ended_ = true;
@@ -128,62 +121,6 @@ Finished RunTandem(const std::vector<std::string>& args, const std::map<std::str
   TandemProcess process(args, variables, directory);
   const int exit_code = process.Wait();
   return {exit_code, process.out(), process.err()};
-}
-
-std::string ReadFile(const std::string& path) {
-  std::string text;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return text;
-  char buffer[16384];
-  ssize_t size;
-  // What lies in /proc may fail in the middle, when its process ends: then that was all.
-  while ((size = ::read(fd, buffer, sizeof(buffer))) > 0) text.append(buffer, static_cast<size_t>(size));
-  ::close(fd);
-  return text;
-}
-
-std::vector<std::string> Lines(const std::string& text) {
-  std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  if (!lines.empty() && lines.back().empty()) lines.pop_back();
-  return lines;
-}
-
-bool IsAlive(pid_t pid) {
-  const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  const size_t end = stat.rfind(')');  // of the name, which may hold anything
-  return end != std::string::npos && end + 2 < stat.size() && stat[end + 2] != 'Z' && stat[end + 2] != 'X';
-}
-
-bool WaitUntilGone(pid_t pid) {
-  const int pidfd = OpenPidfd(pid);
-  if (pidfd < 0) return true;
-  pollfd ready = {pidfd, POLLIN, 0};
-  const bool gone = ::poll(&ready, 1, MillisUntil(absl::Now() + kPatience)) == 1;
-  ::close(pidfd);
-  return gone;
-}
-
-std::vector<pid_t> ProcessesMarked(absl::string_view marker) {
-  std::vector<pid_t> found;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    pid_t pid;
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || pid == ::getpid() || !IsAlive(pid))
-      continue;
-    if (absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/cmdline")), marker) ||
-        absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/environ")), marker)) {
-      found.push_back(pid);
-    }
-  }
-  return found;
-}
-
-bool WaitUntilNoneMarked(absl::string_view marker) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  for (std::vector<pid_t> left = ProcessesMarked(marker); !left.empty(); left = ProcessesMarked(marker)) {
-    if (absl::Now() > deadline || !WaitUntilGone(left.front())) return false;
-  }
-  return true;
 }
 
 }  // namespace tandem::testing

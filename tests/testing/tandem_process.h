@@ -12,11 +12,9 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "tests/testing/processes.h"
 
 namespace tandem::testing {
-
-inline constexpr absl::Duration kPatience =
-    absl::Seconds(60);  // far more than anything takes, also under sanitizers
 
 // Not thread-safe. The destructor kills what is left of it.
 class TandemProcess {
@@ -33,6 +31,9 @@ class TandemProcess {
   // Reads until `text` has been printed to stdout or stderr; false when the process ended or kPatience was
   // over first.
   bool WaitForOutput(absl::string_view text);
+  // Reads until a whole line has been printed to stdout for which `wanted`; each line is shown to it once.
+  // False as above.
+  bool WaitForLine(const std::function<bool(const std::string& line)>& wanted);
   // Reads all output and waits for the end; the exit code, or 128 + signal, or -1 after kPatience.
   int Wait();
   const std::string& out() const { return text_[0]; }
@@ -45,6 +46,7 @@ class TandemProcess {
   pid_t pid_ = -1;
   int fds_[2] = {-1, -1};
   std::string text_[2];
+  size_t lines_seen_ = 0;  // bytes of stdout
   bool ended_ = false;
   int exit_code_ = -1;
 };
@@ -57,18 +59,6 @@ struct Finished {
 Finished RunTandem(const std::vector<std::string>& args,
                    const std::map<std::string, std::string>& variables = {},
                    const std::string& directory = "");
-
-std::string ReadFile(const std::string& path);
-std::vector<std::string> Lines(const std::string& text);
-
-// Whether a process with this number exists that is no zombie.
-bool IsAlive(pid_t pid);
-// Waits until `pid` is gone, at most kPatience.
-bool WaitUntilGone(pid_t pid);
-// The processes that carry `marker` in their command line or environment, beside the caller.
-std::vector<pid_t> ProcessesMarked(absl::string_view marker);
-// Waits until there are none, at most kPatience.
-bool WaitUntilNoneMarked(absl::string_view marker);
 
 }  // namespace tandem::testing
 

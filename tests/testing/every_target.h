@@ -1,0 +1,22 @@
+#ifndef TANDEM_TESTS_TESTING_EVERY_TARGET_H_
+#define TANDEM_TESTS_TESTING_EVERY_TARGET_H_
+
+#include "gtest/gtest.h"
+#include "hwy/highway.h"
+
+namespace tandem::testing {
+
+// Calls check() with each instruction set of this machine that Highway chooses among, as if it were the best.
+template <class Check>
+void OnEveryTarget(const Check& check) {
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);  // also forgets what was chosen before
+    SCOPED_TRACE(hwy::TargetName(target));
+    check();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+}  // namespace tandem::testing
+
+#endif  // TANDEM_TESTS_TESTING_EVERY_TARGET_H_

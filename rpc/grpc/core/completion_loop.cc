@@ -128,7 +128,8 @@ void CompletionLoop::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
   }
   while (!over()) {
     const absl::Time now = absl::Now();
-    if (now >= deadline || Next(std::min(deadline, now + kLook), &helper_) == Got::kShutDown) break;
+    // Who stops the loop does not wait for what this thread waits for.
+    if (now >= deadline || help_ended_.load() || Next(std::min(deadline, now + kLook), &helper_) == Got::kShutDown) break;
   }
   absl::MutexLock lock(&mutex_);
   turn_ = Turn::kNobody;
@@ -136,6 +137,7 @@ void CompletionLoop::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
 }
 
 void CompletionLoop::EndHelp() {
+  help_ended_.store(true);
   absl::MutexLock lock(&mutex_);
   stopping_ = true;
 }

@@ -99,6 +99,7 @@ class CompletionLoop {
   std::atomic<int> pending_{0};   // between Begin and End
   std::atomic<int> expected_{0};  // threads between WillHelp and the end of Help; falls under the lock only
   std::atomic<bool> missed_{false};  // one could not help, since it was the thread's turn
+  std::atomic<bool> help_ended_{false};
   std::atomic<int64_t> long_ns_{0};  // when the last long message was noted, ipc::SteadyNs()
   absl::Mutex mutex_;
   Turn turn_ ABSL_GUARDED_BY(mutex_) = Turn::kThread;

@@ -13,6 +13,10 @@ namespace {
 using Kind = rpc::ProcessTrace::Kind;
 using Intervals = std::vector<std::pair<int64_t, int64_t>>;
 
+bool IsBackward(const Kind& kind) {
+  return kind.category == "train" && (kind.name == "backward inputs" || kind.name == "backward parameters");
+}
+
 // In which any event of these kinds goes on: disjoint, in order.
 Intervals During(const TimelineProcess& process, const std::function<bool(const Kind&)>& counts) {
   Intervals all, merged;
@@ -63,7 +67,7 @@ std::vector<Overlap> MeasureOverlap(const Timeline& timeline) {
   for (const TimelineProcess& process : timeline.processes) {
     const Intervals compute = During(process, [](const Kind& kind) {
       return kind.category == "train" && (kind.name == "gather" || kind.name == "forward" ||
-                                          kind.name == "backward" || kind.name == "optimizer");
+                                          IsBackward(kind) || kind.name == "optimizer");
     });
     if (compute.empty()) continue;
     const Intervals reduce = During(process, [](const Kind& kind) { return kind.category == "collective"; });
@@ -75,7 +79,7 @@ std::vector<Overlap> MeasureOverlap(const Timeline& timeline) {
                         .pull = ShareOf(During(process, named("ps", "pull")), compute),
                         .push = ShareOf(During(process, named("ps", "push")), compute),
                         .all_reduce = ShareOf(reduce, compute),
-                        .all_reduce_backward = ShareOf(reduce, During(process, named("train", "backward"))),
+                        .all_reduce_backward = ShareOf(reduce, During(process, IsBackward)),
                         .all_reduce_traffic = ShareOf(reduce, traffic)});
   }
   return overlaps;

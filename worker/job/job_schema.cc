@@ -407,6 +407,7 @@ void DescribeTrain(Fields& f, TrainSpec& train) {
   f.Integer("seed", &train.seed, AtLeast(0));
   f.Integer("lookahead", &train.lookahead, Range{.min = 1, .max = 1024});
   f.Integer("max_in_flight", &train.max_in_flight, Range{.min = 1, .max = 4096});
+  ByteSize(f, "bucket_bytes", &train.bucket_bytes);
   f.Group("early_stopping", "metric", [&](Fields& g) {
     EarlyStoppingSpec& early = train.early_stopping;
     if (g.reading()) early.patience = 2;

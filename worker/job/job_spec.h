@@ -64,6 +64,7 @@ struct TrainSpec {
   uint64_t seed = 1;      // of model, tables and shuffling
   int lookahead = 4;      // batches whose rows are pulled ahead of the one being computed
   int max_in_flight = 8;  // staleness budget: batches pulled whose gradients are not yet acknowledged
+  size_t bucket_bytes = size_t{1} << 20;  // dense gradients are all-reduced in buckets of at least this many
   EarlyStoppingSpec early_stopping;
   absl::Duration log_every = absl::Seconds(1);
   absl::Duration timeout = absl::Seconds(60);  // of every wait for another process

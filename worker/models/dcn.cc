@@ -40,32 +40,39 @@ class Dcn final : public DenseModel {
     AddBias(output_->bias(), batch, out);
   }
 
-  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
-                Ready ready) override {
+  void BackwardInputs(const ModelInput& input, absl::Span<const float> d_logits,
+                      const InputGradients& d_input) override {
     const size_t batch = input.batch;
     const ConstMatrix x0{x0_.data(), width_, width_};
-    const ConstMatrix joint{joint_.data(), joint_width_, joint_width_};
     const ConstMatrix d_out{d_logits.data(), 1, 1};
     ColumnSums(d_out, batch, output_->bias_gradient());
-    output_->WeightGradient(absl::MakeConstSpan(&joint, 1), batch, d_out);
-    ready(output_->begin(), output_->end());
     const Matrix d_joint{Grow(d_joint_, batch * joint_width_), joint_width_, joint_width_};
     output_->InputGradient(d_out, batch, 0.0f, absl::MakeConstSpan(&d_joint, 1));
 
     const Matrix dx0{Grow(d_x0_, batch * width_), width_, width_};
     if (deep_) {
-      deep_->Backward(absl::MakeConstSpan(&x0, 1), batch, {d_joint.data + width_, d_joint.ld, deep_->out()},
-                      0.0f, absl::MakeConstSpan(&dx0, 1), ready);
+      deep_->BackwardInputs(batch, {d_joint.data + width_, d_joint.ld, deep_->out()}, 0.0f,
+                            absl::MakeConstSpan(&dx0, 1));
     } else {
       std::fill(dx0.data, dx0.data + batch * width_, 0.0f);
     }
-    cross_.Backward(x0, batch, {d_joint.data, d_joint.ld, width_}, dx0, ready);
+    cross_.BackwardInputs(x0, batch, {d_joint.data, d_joint.ld, width_}, dx0);
     if (num_sparse() > 0) {
       for (size_t b = 0; b < batch; ++b) {
         std::memcpy(d_input.embeddings + b * embedding_width(), dx0.data + b * width_,
                     embedding_width() * sizeof(float));
       }
     }
+  }
+
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+    const size_t batch = input.batch;
+    const ConstMatrix x0{x0_.data(), width_, width_};
+    const ConstMatrix joint{joint_.data(), joint_width_, joint_width_};
+    output_->WeightGradient(absl::MakeConstSpan(&joint, 1), batch, {d_logits.data(), 1, 1});
+    ready(output_->begin(), output_->end());
+    if (deep_) deep_->BackwardParameters(absl::MakeConstSpan(&x0, 1), batch, ready);
+    cross_.BackwardParameters(x0, batch, ready);
   }
 
  private:

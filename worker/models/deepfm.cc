@@ -25,13 +25,17 @@ class DeepFm final : public DenseModel {
     pairs_.Forward(input, logits);
   }
 
-  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
-                Ready ready) override {
+  void BackwardInputs(const ModelInput& input, absl::Span<const float> d_logits,
+                      const InputGradients& d_input) override {
     pairs_.Backward(input, d_logits,
                     d_input);  // overwrites the embeddings' gradients, to which the MLP then adds
-    deep_.Backward(TowerInput(input), input.batch, {d_logits.data(), 1, 1}, 1.0f, TowerGradient(d_input),
-                   ready);
-    wide_.Backward(input, d_logits, d_input.wide, ready);
+    deep_.BackwardInputs(input.batch, {d_logits.data(), 1, 1}, 1.0f, TowerGradient(d_input));
+    wide_.BackwardInputs(d_logits, d_input.wide);
+  }
+
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+    deep_.BackwardParameters(TowerInput(input), input.batch, ready);
+    wide_.BackwardParameters(input, d_logits, ready);
   }
 
  private:

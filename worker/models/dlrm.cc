@@ -49,13 +49,11 @@ class Dlrm final : public DenseModel {
     top_->Forward(absl::MakeConstSpan(&top_input, 1), batch, training, step, {logits.data(), 1, 1});
   }
 
-  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
-                Ready ready) override {
+  void BackwardInputs(const ModelInput& input, absl::Span<const float> d_logits,
+                      const InputGradients& d_input) override {
     const size_t batch = input.batch;
-    const ConstMatrix x{top_input_.data(), ld_, head_ + pairs_};
     const Matrix dx{Grow(d_top_input_, batch * ld_), ld_, head_ + pairs_};
-    top_->Backward(absl::MakeConstSpan(&x, 1), batch, {d_logits.data(), 1, 1}, 0.0f,
-                   absl::MakeConstSpan(&dx, 1), ready);
+    top_->BackwardInputs(batch, {d_logits.data(), 1, 1}, 0.0f, absl::MakeConstSpan(&dx, 1));
 
     // The head's gradient already holds what came directly; the interaction adds its part.
     const Matrix d_head{dx.data, ld_, head_};
@@ -66,10 +64,18 @@ class Dlrm final : public DenseModel {
     } else {
       dz.rest_add = d_head;
     }
-    interaction_.Backward(Vectors(input, {x.data, ld_, head_}), batch, {dx.data + head_, ld_, pairs_}, dz);
-    if (has_bottom_) {
+    const ConstMatrix head{top_input_.data(), ld_, head_};
+    interaction_.Backward(Vectors(input, head), batch, {dx.data + head_, ld_, pairs_}, dz);
+  }
+
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+    const size_t batch = input.batch;
+    const ConstMatrix x{top_input_.data(), ld_, head_ + pairs_};
+    top_->BackwardParameters(absl::MakeConstSpan(&x, 1), batch, ready);
+    if (has_bottom_) {  // no table's rows wait for it
       const ConstMatrix dense{input.dense, num_dense(), num_dense()};
-      bottom_->Backward(absl::MakeConstSpan(&dense, 1), batch, d_head, 0.0f, {}, ready);
+      bottom_->BackwardInputs(batch, {d_top_input_.data(), ld_, head_}, 0.0f, {});
+      bottom_->BackwardParameters(absl::MakeConstSpan(&dense, 1), batch, ready);
     }
   }
 

@@ -23,10 +23,14 @@ class Fm final : public DenseModel {
     pairs_.Forward(input, logits);
   }
 
-  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
-                Ready ready) override {
-    wide_.Backward(input, d_logits, d_input.wide, ready);
+  void BackwardInputs(const ModelInput& input, absl::Span<const float> d_logits,
+                      const InputGradients& d_input) override {
+    wide_.BackwardInputs(d_logits, d_input.wide);
     pairs_.Backward(input, d_logits, d_input);
+  }
+
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+    wide_.BackwardParameters(input, d_logits, ready);
   }
 
  private:

@@ -57,7 +57,13 @@ struct ParameterBlock {
   bool decay = true;  // weight decay applies (not to biases)
 };
 
-// Not thread-safe. Forward keeps what Backward needs; one Backward follows each training Forward.
+// Not thread-safe. Forward keeps what the backward pass needs; one backward pass follows each training
+// Forward.
+//
+// The backward pass has two halves, each half of its work: the gradients of the inputs, for which others wait
+// (the servers, and in sync mode every worker's next pull), and then those of the parameters, which are
+// wanted only by the optimizer. (Pipeline schedules split it likewise: Qi et al., Zero Bubble Pipeline
+// Parallelism, ICLR 2024.)
 class Model {
  public:
   virtual ~Model() = default;
@@ -72,12 +78,20 @@ class Model {
 
   // logits[b] for each example. `training` switches dropout on; `step` seeds it.
   virtual void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) = 0;
-  // From d loss / d logits. Calls `ready(begin, end)` as soon as gradients()[begin, end) is final, so that
-  // its all-reduce can start while the rest is computed; the ranges are disjoint and cover all. `input` is
-  // that of the last Forward.
+  // From d loss / d logits, which stay until BackwardParameters; `input` is that of the last Forward.
+  virtual void BackwardInputs(const ModelInput& input, absl::Span<const float> d_logits,
+                              const InputGradients& d_input) = 0;
+  // After BackwardInputs, of the same input and d_logits. Calls `ready(begin, end)` as soon as
+  // gradients()[begin, end) is final, the last layers first, so that its all-reduce can start while the rest
+  // is computed; the ranges are disjoint and cover all.
   using Ready = absl::FunctionRef<void(size_t begin, size_t end)>;
-  virtual void Backward(const ModelInput& input, absl::Span<const float> d_logits,
-                        const InputGradients& d_input, Ready ready) = 0;
+  virtual void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) = 0;
+  // Both, for whoever does nothing in between.
+  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
+                Ready ready) {
+    BackwardInputs(input, d_logits, d_input);
+    BackwardParameters(input, d_logits, ready);
+  }
 };
 
 // InvalidArgument names the field, or the kind with those there are.

@@ -21,11 +21,15 @@ class WideDeep final : public DenseModel {
     wide_.Forward(input, logits);
   }
 
-  void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
-                Ready ready) override {
-    deep_.Backward(TowerInput(input), input.batch, {d_logits.data(), 1, 1}, 0.0f, TowerGradient(d_input),
-                   ready);
-    wide_.Backward(input, d_logits, d_input.wide, ready);
+  void BackwardInputs(const ModelInput& input, absl::Span<const float> d_logits,
+                      const InputGradients& d_input) override {
+    deep_.BackwardInputs(input.batch, {d_logits.data(), 1, 1}, 0.0f, TowerGradient(d_input));
+    wide_.BackwardInputs(d_logits, d_input.wide);
+  }
+
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+    deep_.BackwardParameters(TowerInput(input), input.batch, ready);
+    wide_.BackwardParameters(input, d_logits, ready);
   }
 
  private:

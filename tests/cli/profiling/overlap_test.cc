@@ -20,7 +20,7 @@ TEST(Overlap, CountsWallTimeOnceHoweverManyAreUnderWay) {
           .Thread(1, "main")
           .Add("train", "wait for rows", 0, 2 * kSecond)
           .Add("train", "forward", 2 * kSecond, 4 * kSecond)
-          .Add("train", "backward", 4 * kSecond, 6 * kSecond)
+          .Add("train", "backward inputs", 4 * kSecond, 6 * kSecond)
           .Add("ps", "pull", 1 * kSecond, 3 * kSecond, true)
           .Add("ps", "pull", 2 * kSecond, 5 * kSecond, true)
           .Thread(2, "collectives")

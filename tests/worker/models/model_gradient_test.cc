@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/worker/models/normals.h"
 #include "tests/worker/models/reference.h"
 #include "worker/models/model.h"
 
@@ -34,13 +34,6 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
              << " squares " << c.square_sums;
 }
 
-std::vector<float> Random(size_t n, uint64_t stream) {
-  CounterRandom random(7, stream);
-  std::vector<float> values(n);
-  for (float& v : values) v = static_cast<float>(random.Normal() * 0.7);
-  return values;
-}
-
 std::vector<double> Doubles(absl::Span<const float> values) { return {values.begin(), values.end()}; }
 
 class ModelGradientTest : public ::testing::TestWithParam<Case> {};
@@ -63,16 +56,16 @@ TEST_P(ModelGradientTest, MatchesTheReferenceAndItsFiniteDifferences) {
   Model& model = **created;
   // Biases and wide weights start at zero, where some mistakes hide.
   {
-    const std::vector<float> noise = Random(model.parameters().size(), 99);
+    const std::vector<float> noise = Normals(model.parameters().size(), 99, 0.7, 7);
     for (size_t i = 0; i < noise.size(); ++i) model.parameters()[i] += 0.2f * noise[i];
   }
 
   const size_t batch = c.batch;
-  const std::vector<float> dense = Random(batch * c.num_dense, 1);
-  const std::vector<float> embeddings = Random(batch * c.num_sparse * c.dim, 2);
-  const std::vector<float> squares = Random(batch * c.dim, 3);
-  const std::vector<float> wide = Random(batch * c.num_sparse, 4);
-  const std::vector<float> d_logits = Random(batch, 5);
+  const std::vector<float> dense = Normals(batch * c.num_dense, 1, 0.7, 7);
+  const std::vector<float> embeddings = Normals(batch * c.num_sparse * c.dim, 2, 0.7, 7);
+  const std::vector<float> squares = Normals(batch * c.dim, 3, 0.7, 7);
+  const std::vector<float> wide = Normals(batch * c.num_sparse, 4, 0.7, 7);
+  const std::vector<float> d_logits = Normals(batch, 5, 0.7, 7);
   ModelInput input;
   input.batch = batch;
   input.dense = dense.data();
@@ -117,7 +110,9 @@ TEST_P(ModelGradientTest, MatchesTheReferenceAndItsFiniteDifferences) {
   if (model.NeedsWide()) d_input.wide = d_wide.data();
   std::vector<int> times_ready(parameters.size());
   std::vector<float> at_ready(parameters.size());
-  model.Backward(input, d_logits, d_input, [&](size_t begin, size_t end) {
+  model.BackwardInputs(input, d_logits, d_input);
+  const std::vector<std::vector<float>> sent = {d_embeddings, d_squares, d_wide};
+  model.BackwardParameters(input, d_logits, [&](size_t begin, size_t end) {
     ASSERT_LT(begin, end);
     ASSERT_LE(end, parameters.size());
     for (size_t i = begin; i < end; ++i) {
@@ -128,6 +123,8 @@ TEST_P(ModelGradientTest, MatchesTheReferenceAndItsFiniteDifferences) {
   EXPECT_THAT(times_ready, ::testing::Each(1));
   EXPECT_EQ(at_ready, std::vector<float>(model.gradients().begin(), model.gradients().end()))
       << "a range changed after it was called ready";
+  EXPECT_EQ(sent, std::vector({d_embeddings, d_squares, d_wide}))
+      << "they may be on their way to the servers while the parameters' gradients are computed";
 
   auto objective = [&] {
     const auto z = ReferenceForward(options, model.blocks(), parameters, reference, true, kStep);

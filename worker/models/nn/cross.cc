@@ -97,6 +97,7 @@ CrossNetwork::CrossNetwork(absl::string_view name, int width, int layers, Parame
   TANDEM_CHECK(layers > 0);
   for (int l = 0; l < layers; ++l) layers_.emplace_back(absl::StrCat(name, ".", l), width, width, parameters);
   products_.resize(layers);
+  d_products_.resize(layers);
   inputs_.resize(layers);
 }
 
@@ -112,21 +113,27 @@ void CrossNetwork::Forward(ConstMatrix x0, size_t batch, Matrix y) {
   }
 }
 
-void CrossNetwork::Backward(ConstMatrix x0, size_t batch, ConstMatrix dy, Matrix dx0, Model::Ready ready) {
-  const Matrix d_product{Grow(d_product_, batch * width_), width_, width_};
+void CrossNetwork::BackwardInputs(ConstMatrix x0, size_t batch, ConstMatrix dy, Matrix dx0) {
   const Matrix g{Grow(d_input_, batch * width_), width_, width_};
   for (size_t l = layers_.size(); l-- > 0;) {
     Linear& layer = layers_[l];
     const bool last = l + 1 == layers_.size();
     const ConstMatrix product{products_[l].data(), width_, width_};
-    const ConstMatrix x = l == 0 ? x0 : ConstMatrix{inputs_[l].data(), width_, width_};
+    const Matrix d_product{Grow(d_products_[l], batch * width_), width_, width_};
     HWY_DYNAMIC_DISPATCH(CrossBackwardT)(x0, product, last ? dy : g, batch, d_product, dx0, g);
     ColumnSums(d_product, batch, layer.bias_gradient());
-    layer.WeightGradient(absl::MakeConstSpan(&x, 1), batch, d_product);
-    ready(layer.begin(), layer.end());
     layer.InputGradient(d_product, batch, /*beta=*/1.0f, absl::MakeConstSpan(&g, 1));
   }
   HWY_DYNAMIC_DISPATCH(AddT)(g, batch, dx0);
+}
+
+void CrossNetwork::BackwardParameters(ConstMatrix x0, size_t batch, Model::Ready ready) {
+  for (size_t l = layers_.size(); l-- > 0;) {
+    Linear& layer = layers_[l];
+    const ConstMatrix x = l == 0 ? x0 : ConstMatrix{inputs_[l].data(), width_, width_};
+    layer.WeightGradient(absl::MakeConstSpan(&x, 1), batch, {d_products_[l].data(), width_, width_});
+    ready(layer.begin(), layer.end());
+  }
 }
 
 }  // namespace tandem::worker

@@ -23,15 +23,16 @@ class CrossNetwork {
   // y [batch x width] = x_L, from x_0 [batch x width]. y and x0 may not overlap.
   void Forward(ConstMatrix x0, size_t batch, Matrix y);
   // From dy [batch x width]; dx0 += the gradient of x_0. `x0` and `batch` are those of the last Forward.
-  // `ready` is called for each layer, the last first.
-  void Backward(ConstMatrix x0, size_t batch, ConstMatrix dy, Matrix dx0, Model::Ready ready);
+  void BackwardInputs(ConstMatrix x0, size_t batch, ConstMatrix dy, Matrix dx0);
+  // Then the parameters' gradients. `ready` is called for each layer, the last first.
+  void BackwardParameters(ConstMatrix x0, size_t batch, Model::Ready ready);
 
  private:
   size_t width_;
   std::vector<Linear> layers_;
-  std::vector<AlignedFloats> products_;  // W_l x_l + b_l
-  std::vector<AlignedFloats> inputs_;    // x_l for l > 0
-  AlignedFloats d_product_;
+  std::vector<AlignedFloats> products_;    // W_l x_l + b_l
+  std::vector<AlignedFloats> inputs_;      // x_l for l > 0
+  std::vector<AlignedFloats> d_products_;  // the gradients of products_
   AlignedFloats d_input_;
 };
 

@@ -46,13 +46,12 @@ void Mlp::Forward(absl::Span<const ConstMatrix> x, size_t batch, bool training, 
   }
 }
 
-void Mlp::Backward(absl::Span<const ConstMatrix> x, size_t batch, ConstMatrix dy, float beta,
-                   absl::Span<const Matrix> dx, Model::Ready ready) {
+void Mlp::BackwardInputs(size_t batch, ConstMatrix dy, float beta, absl::Span<const Matrix> dx) {
   for (size_t l = layers_.size(); l-- > 0;) {
     Linear& layer = layers_[l];
     const size_t out = layer.out();
+    const bool last = l + 1 == layers_.size();
     if (HasRelu(l)) {
-      const bool last = l + 1 == layers_.size();
       const ConstMatrix y = last ? ConstMatrix(y_) : ConstMatrix{outputs_[l].data(), out, out};
       const Matrix masked{Grow(gradients_[l], batch * out), out, out};
       BiasReluBackward(y, dy, l < num_hidden_ ? hidden_scale_ : 1.0f, batch, masked, layer.bias_gradient());
@@ -60,20 +59,31 @@ void Mlp::Backward(absl::Span<const ConstMatrix> x, size_t batch, ConstMatrix dy
     } else {
       ColumnSums(dy, batch, layer.bias_gradient());
     }
+    if (last) d_last_ = dy;
     if (l == 0) {
-      layer.WeightGradient(x, batch, dy);
-      ready(layer.begin(), layer.end());
       if (!dx.empty()) layer.InputGradient(dy, batch, beta, dx);
     } else {
-      const size_t in = layer.in();
-      const ConstMatrix input{outputs_[l - 1].data(), in, in};
-      layer.WeightGradient(absl::MakeConstSpan(&input, 1), batch, dy);
-      ready(layer.begin(), layer.end());
       // Into the buffer that the ReLU below then masks in place.
+      const size_t in = layer.in();
       const Matrix d_input{Grow(gradients_[l - 1], batch * in), in, in};
       layer.InputGradient(dy, batch, 0.0f, absl::MakeConstSpan(&d_input, 1));
       dy = d_input;
     }
+  }
+}
+
+void Mlp::BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, Model::Ready ready) {
+  for (size_t l = layers_.size(); l-- > 0;) {
+    Linear& layer = layers_[l];
+    const size_t out = layer.out();
+    const ConstMatrix dy = l + 1 == layers_.size() ? d_last_ : ConstMatrix{gradients_[l].data(), out, out};
+    if (l == 0) {
+      layer.WeightGradient(x, batch, dy);
+    } else {
+      const ConstMatrix input{outputs_[l - 1].data(), layer.in(), layer.in()};
+      layer.WeightGradient(absl::MakeConstSpan(&input, 1), batch, dy);
+    }
+    ready(layer.begin(), layer.end());
   }
 }
 

@@ -36,11 +36,13 @@ class Mlp {
   // may lie beside `x` in one matrix, but not overlap it.
   void Forward(absl::Span<const ConstMatrix> x, size_t batch, bool training, uint64_t step, Matrix y);
 
-  // From dy [batch x out()], which may lie in dx. Writes the parameters' gradients, and dx = (gradient of x)
-  // + beta * dx unless `dx` is empty; a part of it whose `data` is null is skipped. `x` and `batch` are those
-  // of the last Forward. `ready` is called for each layer, the last first.
-  void Backward(absl::Span<const ConstMatrix> x, size_t batch, ConstMatrix dy, float beta,
-                absl::Span<const Matrix> dx, Model::Ready ready);
+  // From dy [batch x out()], which must stay as it is until BackwardParameters: dx = (gradient of x) + beta *
+  // dx unless `dx` is empty; a part of it whose `data` is null is skipped. `batch` is that of the last
+  // Forward.
+  void BackwardInputs(size_t batch, ConstMatrix dy, float beta, absl::Span<const Matrix> dx);
+  // Then the parameters' gradients; `x` and `batch` are those of the last Forward. `ready` is called for each
+  // layer, the last first.
+  void BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, Model::Ready ready);
 
  private:
   bool HasRelu(size_t layer) const { return layer < num_hidden_ || relu_output_; }
@@ -54,6 +56,7 @@ class Mlp {
   std::vector<AlignedFloats> outputs_;     // of every layer but the last
   std::vector<AlignedFloats> gradients_;   // of what goes into each layer's ReLU
   Matrix y_;
+  ConstMatrix d_last_;  // of the last layer's output before its ReLU, if it has one
   float hidden_scale_ = 1.0f;
 };
 

@@ -25,8 +25,12 @@ void Wide::Forward(const ModelInput& input, absl::Span<float> logits) const {
   if (has_bias_) AddBias(parameters_->value(bias_), input.batch, {logits.data(), 1, 1});
 }
 
-void Wide::Backward(const ModelInput& input, absl::Span<const float> d_logits, float* d_wide,
-                    Model::Ready ready) {
+void Wide::BackwardInputs(absl::Span<const float> d_logits, float* d_wide) const {
+  if (d_wide != nullptr && num_sparse_ > 0)
+    FillRows(d_logits.data(), d_logits.size(), {d_wide, num_sparse_, num_sparse_});
+}
+
+void Wide::BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Model::Ready ready) {
   if (num_dense_ > 0) {
     Gemm(Transpose::kYes, Transpose::kNo, 1, num_dense_, input.batch, 1.0f, d_logits.data(), 1, input.dense,
          num_dense_, 0.0f, parameters_->gradient(weight_), num_dense_);
@@ -34,8 +38,6 @@ void Wide::Backward(const ModelInput& input, absl::Span<const float> d_logits, f
   if (has_bias_) ColumnSums({d_logits.data(), 1, 1}, input.batch, parameters_->gradient(bias_));
   const size_t end = bias_ + (has_bias_ ? 1 : 0);
   if (end > weight_) ready(weight_, end);
-  if (d_wide != nullptr && num_sparse_ > 0)
-    FillRows(d_logits.data(), input.batch, {d_wide, num_sparse_, num_sparse_});
 }
 
 }  // namespace tandem::worker

@@ -18,8 +18,10 @@ class Wide {
 
   // logits[b] += ... for each example.
   void Forward(const ModelInput& input, absl::Span<float> logits) const;
-  // Writes d_wide unless null, and the parameters' gradients, for which it calls `ready` if there are any.
-  void Backward(const ModelInput& input, absl::Span<const float> d_logits, float* d_wide, Model::Ready ready);
+  // Writes d_wide unless null.
+  void BackwardInputs(absl::Span<const float> d_logits, float* d_wide) const;
+  // Writes the parameters' gradients, and calls `ready` if there are any.
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Model::Ready ready);
 
  private:
   size_t num_dense_;

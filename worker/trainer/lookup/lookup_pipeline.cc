@@ -27,25 +27,31 @@ LookupPipeline::~LookupPipeline() {
   }
   lookup_thread_.join();
   if (push_thread_.joinable()) push_thread_.join();
+  std::deque<std::shared_ptr<LookedUp>> unused;  // go without the lock, which they take
   absl::MutexLock lock(&mutex_);
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_under_way_ == 0; };
   mutex_.Await(absl::Condition(&idle));  // every call ends by its deadline
+  unused.swap(ahead_);
 }
 
 void LookupPipeline::FailLocked(const absl::Status& status) {
   if (error_.ok()) error_ = status;
 }
 
-std::unique_ptr<LookedUp> LookupPipeline::TakeRecycled() {
+std::shared_ptr<LookedUp> LookupPipeline::TakeRecycled() {
+  std::unique_ptr<LookedUp> batch;
   {
     absl::MutexLock lock(&mutex_);
     if (!recycled_.empty()) {
-      std::unique_ptr<LookedUp> batch = std::move(recycled_.back());
+      batch = std::move(recycled_.back());
       recycled_.pop_back();
-      return batch;
     }
   }
-  return std::make_unique<LookedUp>(plan_);
+  if (batch == nullptr) batch = std::make_unique<LookedUp>(plan_);
+  return {batch.release(), [this](LookedUp* unused) {
+            absl::MutexLock lock(&mutex_);
+            recycled_.emplace_back(unused);
+          }};
 }
 
 void LookupPipeline::AddAheadTimes(const PipelineTimes& times) {
@@ -71,7 +77,7 @@ void LookupPipeline::LookupLoop() {
   uint64_t step = options_.first_step;
   for (;;) {
     PipelineTimes times;  // of this batch
-    std::unique_ptr<LookedUp> batch = TakeRecycled();
+    std::shared_ptr<LookedUp> batch = TakeRecycled();
     LapTimer lap;
     const absl::StatusOr<bool> more = reader_->Next(&batch->batch);
     lap.AddTo(&times.read, kTraceWaitBatch);
@@ -122,7 +128,7 @@ void LookupPipeline::LookupLoop() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<LookedUp>> LookupPipeline::Next() {
+absl::StatusOr<std::shared_ptr<LookedUp>> LookupPipeline::Next() {
   absl::MutexLock lock(&mutex_);
   auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !error_.ok() || (ahead_.empty() ? at_end_ : ahead_.front()->answered);
@@ -134,19 +140,19 @@ absl::StatusOr<std::unique_ptr<LookedUp>> LookupPipeline::Next() {
     FailLocked(ahead_.front()->status);
     return error_;
   }
-  std::unique_ptr<LookedUp> batch = std::move(ahead_.front());
+  std::shared_ptr<LookedUp> batch = std::move(ahead_.front());
   ahead_.pop_front();
   return batch;
 }
 
-void LookupPipeline::Push(std::unique_ptr<LookedUp> batch, float learning_rate_factor) {
+void LookupPipeline::Push(std::shared_ptr<LookedUp> batch, float learning_rate_factor) {
   absl::MutexLock lock(&mutex_);
   behind_.emplace_back(std::move(batch), learning_rate_factor);
 }
 
 void LookupPipeline::PushLoop() {
   for (;;) {
-    std::unique_ptr<LookedUp> batch;
+    std::shared_ptr<LookedUp> batch;
     float factor;
     {
       absl::MutexLock lock(&mutex_);
@@ -173,13 +179,7 @@ void LookupPipeline::PushLoop() {
     absl::MutexLock lock(&mutex_);
     times_.scatter += scatter;
     times_.push += push;
-    recycled_.push_back(std::move(batch));
   }
-}
-
-void LookupPipeline::Recycle(std::unique_ptr<LookedUp> batch) {
-  absl::MutexLock lock(&mutex_);
-  recycled_.push_back(std::move(batch));
 }
 
 absl::Status LookupPipeline::Drain() {

@@ -31,7 +31,7 @@ struct PipelineOptions {
   uint64_t first_step = 0;  // of the first batch; read_only: of all batches
 };
 
-// A batch with its rows.
+// A batch with its rows. Goes back to the pipeline, to be used again, when its last holder lets go of it.
 struct LookedUp {
   explicit LookedUp(const LookupPlan* plan) : lookup(plan) {}
   uint64_t step = 0;
@@ -55,7 +55,7 @@ struct PipelineTimes {
 };
 
 // One pass over a reader. Used by one thread; owns two. The destructor stops the pass and waits
-// for pulls and pushes under way (each ends by its own deadline).
+// for pulls and pushes under way (each ends by its own deadline). Outlives what it gave out.
 class LookupPipeline {
  public:
   // `client`, `plan` and `reader` outlive the pipeline.
@@ -65,13 +65,12 @@ class LookupPipeline {
 
   // The next batch, in the reader's order, once its rows are there; nullptr at the end. Blocks. The first
   // error of reader, pulls or pushes ends the pass and is returned by every later call.
-  absl::StatusOr<std::unique_ptr<LookedUp>> Next();
+  absl::StatusOr<std::shared_ptr<LookedUp>> Next();
 
   // Scatters the batch's gradients (its GradientBuffers, now written) to its rows and pushes them, in the
-  // order of these calls; returns at once. The permit comes back with the acknowledgement.
-  void Push(std::unique_ptr<LookedUp> batch, float learning_rate_factor);
-  // Recycles a batch that is not pushed.
-  void Recycle(std::unique_ptr<LookedUp> batch);
+  // order of these calls; returns at once. The caller may go on reading the batch and what was gathered from
+  // it. The permit comes back with the acknowledgement.
+  void Push(std::shared_ptr<LookedUp> batch, float learning_rate_factor);
 
   // Waits until every push is acknowledged; the first error of the pass. Bounded by the calls' own deadlines.
   absl::Status Drain();
@@ -87,7 +86,8 @@ class LookupPipeline {
   void AddAheadTimes(const PipelineTimes& times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes a permit and room for one more batch ahead; false when the pass is over.
   bool AwaitRoom();
-  std::unique_ptr<LookedUp> TakeRecycled();
+  // A batch that nobody holds any more, or a new one.
+  std::shared_ptr<LookedUp> TakeRecycled();
 
   ps::Client* const client_;
   const LookupPlan* const plan_;
@@ -95,11 +95,12 @@ class LookupPipeline {
   const PipelineOptions options_;
 
   mutable absl::Mutex mutex_;
-  std::deque<std::unique_ptr<LookedUp>> ahead_
-      ABSL_GUARDED_BY(mutex_);  // in order; the front may not be answered yet
-  std::deque<std::pair<std::unique_ptr<LookedUp>, float>> behind_
-      ABSL_GUARDED_BY(mutex_);  // to push, with their factors
+  // Before all that holds batches: they come back to it.
   std::vector<std::unique_ptr<LookedUp>> recycled_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<LookedUp>> ahead_
+      ABSL_GUARDED_BY(mutex_);  // in order; the front may not be answered yet
+  std::deque<std::pair<std::shared_ptr<LookedUp>, float>> behind_
+      ABSL_GUARDED_BY(mutex_);                       // to push, with their factors
   int unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;   // permits taken
   int calls_under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that will still touch this object
   bool at_end_ ABSL_GUARDED_BY(mutex_) = false;

@@ -2,7 +2,7 @@
 #define TANDEM_WORKER_TRAINER_LOOKUP_TRACE_KINDS_H_
 
 // What a training step consists of, in traces (base/trace/trace.h). `tandem trace` counts gather, forward,
-// backward and optimizer as computation.
+// both halves of the backward pass and optimizer as computation.
 
 #include "base/trace/trace.h"
 
@@ -12,7 +12,8 @@ inline constexpr trace::Kind kTraceStep{"step", "train", {"step", "examples"}};
 inline constexpr trace::Kind kTraceWaitRows{"wait for rows", "train"};
 inline constexpr trace::Kind kTraceGather{"gather", "train"};
 inline constexpr trace::Kind kTraceForward{"forward", "train"};
-inline constexpr trace::Kind kTraceBackward{"backward", "train"};
+inline constexpr trace::Kind kTraceBackwardInputs{"backward inputs", "train"};
+inline constexpr trace::Kind kTraceBackwardParameters{"backward parameters", "train"};
 inline constexpr trace::Kind kTraceWaitReduce{"wait for all-reduce", "train"};
 inline constexpr trace::Kind kTraceOptimizer{"optimizer", "train"};
 inline constexpr trace::Kind kTraceWaitBatch{"wait for batch", "train"};

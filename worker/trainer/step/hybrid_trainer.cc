@@ -19,7 +19,7 @@ HybridTrainer::HybridTrainer(ps::Client* client, collectives::ProcessGroup* grou
       options_(options),
       rank_(group == nullptr ? 0 : group->rank()),
       world_size_(group == nullptr ? 1 : group->world_size()),
-      reducer_(group, options.bucket_floats) {}
+      reducer_(group, options.bucket_bytes) {}
 
 absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
                                                const std::function<void(const StepReport&)>& observe) {
@@ -34,7 +34,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
   for (;;) {
     const uint64_t traced_step = trace::Begin();
     LapTimer lap;
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<LookedUp> batch, pipeline.Next());
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<LookedUp> batch, pipeline.Next());
     lap.AddTo(&times.wait_rows, kTraceWaitRows);
     if (batch == nullptr) break;
     const size_t examples = batch->batch.size;
@@ -51,14 +51,15 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     const double loss = BinaryCrossEntropy(logits_, batch->batch.labels, scale, absl::MakeSpan(d_logits_));
     lap.AddTo(&times.forward, kTraceForward);
 
-    const InputGradients d_input = batch->lookup.GradientBuffers();
-    reducer_.Begin(model_->gradients());
-    model_->Backward(input, d_logits_, d_input,
-                     [this](size_t begin, size_t end) { reducer_.Ready(begin, end); });
-    lap.AddTo(&times.backward, kTraceBackward);
-
+    // What the servers wait for, and in sync mode all workers' next pulls, comes first and goes at once.
+    model_->BackwardInputs(input, d_logits_, batch->lookup.GradientBuffers());
     const double factor = options_.learning_rate_factor ? options_.learning_rate_factor(step_) : 1.0;
-    pipeline.Push(std::move(batch), static_cast<float>(factor));
+    pipeline.Push(batch, static_cast<float>(factor));
+    lap.AddTo(&times.backward, kTraceBackwardInputs);
+    reducer_.Begin(model_->gradients());
+    model_->BackwardParameters(input, d_logits_,
+                               [this](size_t begin, size_t end) { reducer_.Ready(begin, end); });
+    lap.AddTo(&times.backward, kTraceBackwardParameters);
 
     TANDEM_RETURN_IF_ERROR(reducer_.Finish());
     lap.AddTo(&times.wait_reduce, kTraceWaitReduce);
@@ -89,14 +90,13 @@ absl::StatusOr<ScoredExamples> HybridTrainer::Predict(BatchReader* reader) {
   // Every batch reads the rows as of the same step: nobody pushes during an evaluation.
   ScoredExamples scored;
   for (;;) {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<LookedUp> batch, pipeline.Next());
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<LookedUp> batch, pipeline.Next());
     if (batch == nullptr) return scored;
     ModelInput input;
     batch->lookup.Gather(&input);
     logits_.resize(batch->batch.size);
     model_->Forward(input, /*training=*/false, step_, absl::MakeSpan(logits_));
     scored.Add(batch->batch.labels, logits_);
-    pipeline.Recycle(std::move(batch));
   }
 }
 

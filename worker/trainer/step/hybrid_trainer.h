@@ -26,7 +26,7 @@ namespace tandem::worker {
 struct HybridOptions {
   int lookahead = 4;
   int max_in_flight = 8;
-  size_t bucket_floats = size_t{1} << 18;  // dense gradients are all-reduced in buckets of at least this many
+  size_t bucket_bytes = size_t{1} << 20;  // dense gradients are all-reduced in buckets of at least this many
   // At a step: the dense optimizer's learning rate, and the factor on those of the tables (null: always 1).
   std::function<double(uint64_t step)> learning_rate;
   std::function<double(uint64_t step)> learning_rate_factor;

@@ -1,6 +1,7 @@
 #include "worker/trainer/step/gradient_reducer.h"
 
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@ using ::testing::ElementsAre;
 // What one rank's backend was asked for.
 struct Seen {
   std::vector<size_t> sizes;
+  std::vector<std::thread::id> threads;
   absl::Status error;
 };
 
@@ -30,6 +32,7 @@ class TwinBackend : public collectives::Backend {
   absl::Status Run(const collectives::Operation& operation) override {
     EXPECT_EQ(operation.kind, collectives::OpKind::kAllReduce);
     seen_->sizes.push_back(operation.out.count);
+    seen_->threads.push_back(std::this_thread::get_id());
     if (!seen_->error.ok()) return seen_->error;
     for (size_t i = 0; i < operation.out.count; ++i) static_cast<float*>(operation.out.data)[i] *= 2;
     return absl::OkStatus();
@@ -63,7 +66,7 @@ void RunTwins(const absl::Status& error,
 
 TEST(GradientReducerTest, ReducesEveryRangeOnceInBucketsOfNeighbours) {
   RunTwins(absl::OkStatus(), [](collectives::ProcessGroup& group, const Seen& seen) {
-    GradientReducer reducer(&group, 4);
+    GradientReducer reducer(&group, 4 * sizeof(float));
     std::vector<float> gradients(12, 1.0f);
     reducer.Begin(absl::MakeSpan(gradients));
     reducer.Ready(10, 12);  // from the last layer to the first
@@ -74,11 +77,30 @@ TEST(GradientReducerTest, ReducesEveryRangeOnceInBucketsOfNeighbours) {
     TANDEM_ASSERT_OK(reducer.Finish());
     EXPECT_THAT(gradients, ::testing::Each(2.0f));
     EXPECT_THAT(seen.sizes, ElementsAre(5, 2, 5));
+    const std::thread::id mine = std::this_thread::get_id();
+    EXPECT_THAT(seen.threads, ElementsAre(::testing::Ne(mine), ::testing::Ne(mine), mine))
+        << "buckets are reduced beside the backward pass, but for the last, which has nothing to lie beside";
     // The next step starts afresh.
     reducer.Begin(absl::MakeSpan(gradients));
     reducer.Ready(0, 12);
     TANDEM_ASSERT_OK(reducer.Finish());
     EXPECT_THAT(gradients, ::testing::Each(4.0f));
+  });
+}
+
+TEST(GradientReducerTest, AFullBucketGoesWhileTheRestIsComputed) {
+  RunTwins(absl::OkStatus(), [](collectives::ProcessGroup& group, const Seen& seen) {
+    GradientReducer reducer(&group, 2 * sizeof(float));
+    std::vector<float> gradients(6, 1.0f);
+    reducer.Begin(absl::MakeSpan(gradients));
+    reducer.Ready(4, 6);
+    // An operation of another queue's making, behind the bucket: when it is done, so is the bucket.
+    float marker[] = {1.0f};
+    TANDEM_ASSERT_OK(group.AllReduce(absl::MakeSpan(marker), {.op = collectives::ReduceOp::kSum}).Wait());
+    EXPECT_THAT(gradients, ElementsAre(1, 1, 1, 1, 2, 2));
+    reducer.Ready(0, 4);
+    TANDEM_ASSERT_OK(reducer.Finish());
+    EXPECT_THAT(seen.sizes, ElementsAre(2, 1, 4));
   });
 }
 

@@ -77,7 +77,7 @@ struct Trained {
 
 // One worker's whole life: train `epochs` passes, then score a batch.
 absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, int rank, int workers,
-                                 const ps::v1::UpdateMode& mode, int epochs) {
+                                 const ps::v1::UpdateMode& mode, int epochs, size_t bucket_bytes) {
   TANDEM_ASSIGN_OR_RETURN(auto client, cluster->Connect(static_cast<uint32_t>(rank)));
   TANDEM_ASSIGN_OR_RETURN(auto group,
                           collectives::InitProcessGroup(
@@ -92,7 +92,7 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
                                                    .seed = 3}));
   TANDEM_ASSIGN_OR_RETURN(auto optimizer, DenseOptimizer::Create({.kind = "adam"}, model->blocks()));
   HybridTrainer trainer(client.get(), group.get(), model.get(), optimizer.get(), MakePlan(),
-                        {.bucket_floats = 16, .learning_rate = [](uint64_t) { return 0.01; }});
+                        {.bucket_bytes = bucket_bytes, .learning_rate = [](uint64_t) { return 0.01; }});
   Trained trained;
   for (int epoch = 0; epoch < epochs; ++epoch) {
     LearnableReader reader(static_cast<uint64_t>(epoch * workers + rank), 25);
@@ -114,7 +114,8 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
   return trained;
 }
 
-std::vector<Trained> TrainAll(uint32_t servers, int workers, const ps::v1::UpdateMode& mode, int epochs) {
+std::vector<Trained> TrainAll(uint32_t servers, int workers, const ps::v1::UpdateMode& mode, int epochs,
+                              size_t bucket_bytes = 64) {
   UseOneBlasThread();
   PsCluster cluster(servers);
   collectives::MemoryStore store;
@@ -122,7 +123,7 @@ std::vector<Trained> TrainAll(uint32_t servers, int workers, const ps::v1::Updat
   std::vector<std::thread> threads;
   for (int rank = 0; rank < workers; ++rank) {
     threads.emplace_back(
-        [&, rank] { results[rank] = TrainOne(&cluster, &store, rank, workers, mode, epochs); });
+        [&, rank] { results[rank] = TrainOne(&cluster, &store, rank, workers, mode, epochs, bucket_bytes); });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<Trained> trained;
@@ -142,6 +143,16 @@ TEST(HybridTrainerTest, SyncTrainingHasTheSameBitsOnAnyNumberOfServers) {
       EXPECT_EQ(more[rank].parameters, one[rank].parameters) << servers << " servers, rank " << rank;
       EXPECT_EQ(more[rank].scores, one[rank].scores) << servers << " servers, rank " << rank;
     }
+  }
+}
+
+TEST(HybridTrainerTest, HowGradientsAreBucketedChangesNoBit) {
+  const std::vector<Trained> in_one = TrainAll(2, 3, ps::Sync(), 1, size_t{1} << 20);
+  const std::vector<Trained> by_layer = TrainAll(2, 3, ps::Sync(), 1, 1);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(by_layer[rank].losses, in_one[rank].losses) << "rank " << rank;
+    EXPECT_EQ(by_layer[rank].parameters, in_one[rank].parameters) << "rank " << rank;
+    EXPECT_EQ(by_layer[rank].scores, in_one[rank].scores) << "rank " << rank;
   }
 }
 

@@ -98,6 +98,29 @@ inline Operation RecvOf(std::vector<float>* values, int from, uint32_t tag = 0,
   return operation;
 }
 
+// Of three ranks: rank 0 sends rank 2 more than that expects, which all are told.
+inline void CallAllToAllWithPairsThatDiffer(Backend& backend, int rank) {
+  std::vector<float> in(300), out(300);
+  std::vector<ConstPart> ins;
+  std::vector<Part> outs;
+  for (int s = 0; s < 3; ++s) {
+    ins.push_back({in.data() + 100 * s, 10});
+    outs.push_back({out.data() + 100 * s, 10});
+  }
+  if (rank == 0) ins[2].count = 12;  // rank 2 expects 10
+  Operation o;
+  o.kind = OpKind::kAllToAll;
+  o.dtype = DType::kF32;
+  o.even = false;
+  o.ins = ins;
+  o.outs = outs;
+  o.timeout = absl::Seconds(20);
+  EXPECT_THAT(
+      backend.Run(o),
+      testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                        ::testing::HasSubstr("rank 0 sends 12 elements to rank 2, which expects 10")));
+}
+
 }  // namespace tandem::collectives
 
 #endif  // TANDEM_TESTS_COLLECTIVES_BACKENDS_BACKEND_FIXTURE_H_

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "collectives/backend.h"
+#include "collectives/reduce/reduce.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -231,6 +233,67 @@ inline void CheckCollective(Backend& backend, int rank, int world, const Case& c
     default:
       run();
       break;
+  }
+}
+
+inline constexpr OpKind kCollectiveKinds[] = {OpKind::kAllReduce,     OpKind::kReduce,   OpKind::kBroadcast,
+                                              OpKind::kAllGather,     OpKind::kGather,   OpKind::kScatter,
+                                              OpKind::kReduceScatter, OpKind::kAllToAll, OpKind::kBarrier};
+
+inline bool MayBeUneven(OpKind kind) {
+  return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kScatter ||
+         kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
+}
+
+// Every kind, in place and not, even and not, from one root after the other.
+inline void CheckEveryKind(Backend& backend, int rank, int world, absl::Span<const size_t> counts) {
+  uint64_t sequence = 0;
+  for (const OpKind kind : kCollectiveKinds) {
+    for (const size_t count : counts) {
+      for (const bool in_place : {false, true}) {
+        Case c;
+        c.kind = kind;
+        c.count = count;
+        c.in_place = in_place;
+        c.root = static_cast<int>(sequence % world);
+        CheckCollective(backend, rank, world, c, sequence++);
+        c.even = false;
+        if (MayBeUneven(kind)) CheckCollective(backend, rank, world, c, sequence++);
+      }
+    }
+  }
+}
+
+// Every reduction of every dtype; those that there are none of are refused in the backend's name.
+inline void CheckEveryReduction(Backend& backend, int rank, int world, absl::Span<const size_t> counts) {
+  uint64_t sequence = 0;
+  for (int d = 0; d < kNumDTypes; ++d) {
+    for (int r = 0; r <= static_cast<int>(ReduceOp::kPremulSum); ++r) {
+      Case c;
+      c.dtype = static_cast<DType>(d);
+      c.reduce = static_cast<ReduceOp>(r);
+      if (!SupportsReduction(c.reduce, c.dtype).ok()) {
+        Operation operation;
+        operation.kind = OpKind::kAllReduce;
+        operation.dtype = c.dtype;
+        operation.reduce = c.reduce;
+        EXPECT_THAT(backend.Supports(operation),
+                    testing::StatusIs(
+                        absl::StatusCode::kUnimplemented,
+                        ::testing::HasSubstr(absl::StrCat("backend ", backend.name(), ", all_reduce"))));
+        EXPECT_EQ(backend.Run(operation), backend.Supports(operation));
+        continue;
+      }
+      for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
+        for (const size_t count : counts) {
+          c.kind = kind;
+          c.count = count;
+          c.root = static_cast<int>((sequence + world - 1) % world);
+          c.in_place = sequence % 2 == 1;
+          CheckCollective(backend, rank, world, c, sequence++);
+        }
+      }
+    }
   }
 }
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "collectives/store/memory_store.h"
 #include "rpc/remote/agent/agent.h"
+#include "tests/rpc/remote/await_members.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -17,6 +17,7 @@ using rpc::remote::Agent;
 using rpc::remote::Function;
 using rpc::remote::Functions;
 using rpc::remote::Member;
+using rpc::remote::testing::AwaitMembers;
 using tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
@@ -30,14 +31,8 @@ class StoreDirectoryTest : public ::testing::Test {
     TANDEM_CHECK_MSG(directory.ok(), directory.status().ToString());
     return *std::move(directory);
   }
-  template <typename Holds>
-  bool Eventually(Holds holds) {
-    const absl::Time give_up = absl::Now() + kPatience;
-    while (!holds()) {
-      if (absl::Now() > give_up) return false;
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    return true;
+  static bool AwaitSize(StoreDirectory& directory, size_t size) {
+    return AwaitMembers(directory, [size](const auto& members) { return members.size() == size; });
   }
   static Member Worker(int index, uint64_t incarnation) {
     return {absl::StrCat("worker/", index), absl::StrCat("127.0.0.1:", 4000 + index), incarnation};
@@ -52,9 +47,9 @@ TEST_F(StoreDirectoryTest, JoinersAndLeaversAreSeenByAll) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const Member seen, b->Lookup("worker/0", kPatience));
   EXPECT_EQ(seen, Worker(0, 11));
   TANDEM_ASSERT_OK(b->Register(Worker(1, 12)));
-  EXPECT_TRUE(Eventually([&] { return a->List().size() == 2; }));
+  EXPECT_TRUE(AwaitSize(*a, 2));
   TANDEM_ASSERT_OK(a->Unregister(Worker(0, 11)));
-  EXPECT_TRUE(Eventually([&] { return b->List().count("worker/0") == 0; }));
+  EXPECT_TRUE(AwaitMembers(*b, [](const auto& members) { return members.count("worker/0") == 0; }));
   EXPECT_THAT(b->Lookup("worker/0", absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("there: worker/1")));
 }
@@ -62,12 +57,12 @@ TEST_F(StoreDirectoryTest, JoinersAndLeaversAreSeenByAll) {
 TEST_F(StoreDirectoryTest, MembersStayWhileTheyLiveAndGoWithTheirLease) {
   auto a = Open(), b = Open();
   TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
-  ASSERT_TRUE(Eventually([&] { return b->List().size() == 1; }));
-  absl::SleepFor(3 * kLease);
-  EXPECT_EQ(b->List().size(), 1);
+  ASSERT_TRUE(AwaitSize(*b, 1));
+  EXPECT_FALSE(AwaitMembers(
+      *b, [](const auto& members) { return members.size() != 1; }, 3 * kLease));
   a.reset();  // as if its process had died
-  EXPECT_TRUE(Eventually([&] { return b->List().empty(); }));
-  EXPECT_TRUE(Eventually([&] { return Open()->List().empty(); })) << "for newcomers too";
+  EXPECT_TRUE(AwaitSize(*b, 0));
+  EXPECT_TRUE(Open()->List().empty()) << "for newcomers too";
 }
 
 TEST_F(StoreDirectoryTest, ANameIsTakenWhileItsOwnerLives) {
@@ -77,8 +72,7 @@ TEST_F(StoreDirectoryTest, ANameIsTakenWhileItsOwnerLives) {
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("a living worker/0 at 127.0.0.1:4000")));
   a.reset();
   TANDEM_ASSERT_OK(b->Register(Worker(0, 22)));
-  EXPECT_TRUE(Eventually([&] {
-    const auto members = b->List();
+  EXPECT_TRUE(AwaitMembers(*b, [](const auto& members) {
     return members.size() == 1 && members.begin()->second.incarnation == 22;
   }));
 }
@@ -86,9 +80,13 @@ TEST_F(StoreDirectoryTest, ANameIsTakenWhileItsOwnerLives) {
 TEST_F(StoreDirectoryTest, WhoWasTakenForDeadRegistersAgain) {
   auto a = Open(), b = Open();
   TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t changes, store.Add("rpc/changes", 0));
   TANDEM_ASSERT_OK(store.Set("rpc/member/worker/0", ""));
-  EXPECT_TRUE(Eventually([&] { return !store.Get("rpc/member/worker/0", kPatience)->empty(); }));
-  EXPECT_TRUE(Eventually([&] { return b->List().size() == 1; }));
+  TANDEM_ASSERT_OK(store.Get(absl::StrCat("rpc/change/", changes + 1), kPatience))
+      << "that it is there again";
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string record, store.Get("rpc/member/worker/0", kPatience));
+  EXPECT_NE(record, "");
+  EXPECT_TRUE(AwaitSize(*b, 1));
 }
 
 TEST_F(StoreDirectoryTest, AgentsFindEachOtherThroughAStore) {

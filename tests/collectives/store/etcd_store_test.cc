@@ -143,7 +143,7 @@ TEST_F(EtcdStoreTest, AQuorumThatIsAwayForAMomentIsWaitedFor) {
       TANDEM_EXPECT_OK(mine->Set(absl::StrCat("key", i), ""));
     });
   }
-  absl::SleepFor(absl::Seconds(3));  // longer than one try
+  absl::SleepFor(absl::Seconds(3));  // the outage: longer than one try
   for (int member : {1, 2}) cluster[member]->Signal(SIGCONT);
   for (std::thread& caller : callers) caller.join();
   TANDEM_EXPECT_OK(store->Check({"key0"}).status());

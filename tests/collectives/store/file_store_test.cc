@@ -4,10 +4,8 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -19,10 +17,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "tests/testing/self_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
-
-extern char** environ;
 
 namespace tandem::collectives {
 namespace {
@@ -35,37 +32,10 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
 // This binary as another process, in one of the DISABLED tests below.
-class Child {
- public:
-  Child(const std::string& test, const std::string& path, int number) {
-    std::vector<std::string> arguments = {"/proc/self/exe", "--gtest_filter=FileStoreChild.DISABLED_" + test,
-                                          "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
-    std::vector<std::string> variables = {"TANDEM_TEST_STORE=" + path,
-                                          absl::StrCat("TANDEM_TEST_NUMBER=", number)};
-    for (char** one = environ; *one != nullptr; ++one) variables.push_back(*one);
-    std::vector<char*> argv, envp;
-    for (std::string& text : arguments) argv.push_back(text.data());
-    for (std::string& text : variables) envp.push_back(text.data());
-    argv.push_back(nullptr);
-    envp.push_back(nullptr);
-    TANDEM_CHECK(posix_spawn(&pid_, "/proc/self/exe", nullptr, nullptr, argv.data(), envp.data()) == 0);
-  }
-  ~Child() { Kill(); }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    (void)Wait();
-  }
-  // The exit code; -1 if it was killed.
-  int Wait() {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
- private:
-  pid_t pid_ = 0;
+struct Child : testing::SelfProcess {
+  Child(const std::string& test, const std::string& path, int number)
+      : SelfProcess("FileStoreChild.DISABLED_" + test,
+                    {{"TANDEM_TEST_STORE", path}, {"TANDEM_TEST_NUMBER", absl::StrCat(number)}}) {}
 };
 
 std::unique_ptr<FileStore> OpenAsChild(int* number) {

@@ -10,8 +10,8 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hwy/highway.h"
 #include "ps/table.h"
+#include "tests/testing/every_target.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {
@@ -272,17 +272,11 @@ TEST_P(OptimizerTest, EveryInstructionSetGivesTheSameBits) {
     return all;
   };
   const std::vector<float> best = run();
-  const int64_t supported = hwy::SupportedTargets();
   int others = 0;
-  for (int64_t target = 1; target > 0 && target <= supported; target <<= 1) {
-    if ((supported & target) == 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    EXPECT_EQ(run(), best) << hwy::TargetName(target);
+  tandem::testing::OnEveryTarget([&] {
+    EXPECT_EQ(run(), best);
     ++others;
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  });
   EXPECT_GE(others, 1);
 }
 

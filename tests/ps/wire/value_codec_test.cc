@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hwy/highway.h"
+#include "tests/testing/every_target.h"
 
 namespace tandem::ps {
 namespace {
@@ -20,20 +20,6 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMax = std::numeric_limits<float>::max();
-
-// Calls check() with every instruction set of this machine.
-template <class F>
-void OnEveryTarget(const F& check) {
-  for (int64_t target = 1; target > 0 && target <= hwy::SupportedTargets(); target <<= 1) {
-    if ((hwy::SupportedTargets() & target) == 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    SCOPED_TRACE(hwy::TargetName(target));
-    check();
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-}
 
 // The reference: one number after the other, as the header says it.
 std::string ScalarEncode(v1::ValueFormat format, const std::vector<float>& values, size_t dim) {
@@ -151,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, ValueCodecTest,
                          [](const auto& info) { return std::string(Name(info.param)); });
 
 TEST_P(ValueCodecTest, EncodesAndDecodesAsTheScalarReferenceOnOddSizes) {
-  OnEveryTarget([&] {
+  tandem::testing::OnEveryTarget([&] {
     CounterRandom random(1, 0);
     for (const size_t dim : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 64, 65, 127}) {
       for (const size_t rows : {0, 1, 3, 10}) {
@@ -165,7 +151,7 @@ TEST_P(ValueCodecTest, EncodesAndDecodesAsTheScalarReferenceOnOddSizes) {
 }
 
 TEST_P(ValueCodecTest, AnyBytesDecodeAsTheScalarReferenceDoes) {
-  OnEveryTarget([&] {
+  tandem::testing::OnEveryTarget([&] {
     CounterRandom random(2, 0);
     for (const size_t dim : {1, 6, 16, 19}) {
       std::string bytes(50 * RowBytes(GetParam(), dim), '\0');
@@ -239,7 +225,7 @@ TEST_P(ValueCodecTest, WhatIsLostIsAtMostHalfAStepOfTheFormat) {
 }
 
 TEST(ValueCodecSpecials, NanAndInfArriveAsSuchAndLargeNumbersStayFinite) {
-  OnEveryTarget([] {
+  tandem::testing::OnEveryTarget([] {
     for (const v1::ValueFormat format : {v1::VALUES_F16, v1::VALUES_BF16}) {
       const std::vector<float> row = {kNan, kInf, -kInf, kMax, -kMax, 0x1p-149f, -0.0f, 1.0f};
       const std::vector<float> back = Decode(format, Encode(format, row, row.size()), row.size());
@@ -256,7 +242,7 @@ TEST(ValueCodecSpecials, NanAndInfArriveAsSuchAndLargeNumbersStayFinite) {
 }
 
 TEST(ValueCodecSpecials, AnInt8RowWithNanOrInfIsNanThroughout) {
-  OnEveryTarget([] {
+  tandem::testing::OnEveryTarget([] {
     for (const float wrong : {kNan, kInf, -kInf}) {
       for (size_t at = 0; at < 19; ++at) {
         std::vector<float> row(19, 1.0f);
@@ -270,7 +256,7 @@ TEST(ValueCodecSpecials, AnInt8RowWithNanOrInfIsNanThroughout) {
 }
 
 TEST(ValueCodecSpecials, Int8RowsOfZerosAndOfTinyNumbersAreZerosAndHugeOnesStayFinite) {
-  OnEveryTarget([] {
+  tandem::testing::OnEveryTarget([] {
     const auto through = [](float value) {
       const std::vector<float> row = {value, -value, 0.0f};
       return Decode(v1::VALUES_INT8, Encode(v1::VALUES_INT8, row, 3), 3);
@@ -285,7 +271,7 @@ TEST(ValueCodecSpecials, Int8RowsOfZerosAndOfTinyNumbersAreZerosAndHugeOnesStayF
 }
 
 TEST(LargestMagnitudeTest, IsNanBeforeInfBeforeNumbers) {
-  OnEveryTarget([] {
+  tandem::testing::OnEveryTarget([] {
     for (const size_t size : {1, 5, 16, 40, 67}) {
       for (size_t at = 0; at < size; ++at) {
         std::vector<float> values(size, -1.5f);

@@ -3,77 +3,25 @@
 #include <vector>
 
 #include "collectives/backends/gloo/gloo_backend.h"
-#include "collectives/reduce/reduce.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/collectives/backends/collective_model.h"
 
 namespace tandem::collectives {
 namespace {
 
-constexpr OpKind kKinds[] = {OpKind::kAllReduce,     OpKind::kReduce,   OpKind::kBroadcast,
-                             OpKind::kAllGather,     OpKind::kGather,   OpKind::kScatter,
-                             OpKind::kReduceScatter, OpKind::kAllToAll, OpKind::kBarrier};
-
-bool MayBeUneven(OpKind kind) {
-  return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kScatter ||
-         kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
-}
-
 class GlooCollectivesTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(World, GlooCollectivesTest, ::testing::Values(1, 2, 3, 4, 7));
 
 TEST_P(GlooCollectivesTest, EveryKindBringsWhatTheModelSays) {
-  const int world = GetParam();
-  RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
-    uint64_t sequence = 0;
-    for (const OpKind kind : kKinds) {
-      // None, one, odd, more than every rank reduces whole.
-      for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{40001}}) {
-        for (const bool in_place : {false, true}) {
-          Case c;
-          c.kind = kind;
-          c.count = count;
-          c.in_place = in_place;
-          c.root = static_cast<int>(sequence % world);
-          CheckCollective(backend, rank, world, c, sequence++);
-          c.even = false;
-          if (MayBeUneven(kind)) CheckCollective(backend, rank, world, c, sequence++);
-        }
-      }
-    }
+  RunRanks(GlooBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
+    // None, one, odd, more than every rank reduces whole.
+    CheckEveryKind(backend, rank, GetParam(), {0, 1, 1001, 40001});
   });
 }
 
 TEST_P(GlooCollectivesTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
-  const int world = GetParam();
-  RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
-    uint64_t sequence = 0;
-    for (int d = 0; d < kNumDTypes; ++d) {
-      for (int r = 0; r <= static_cast<int>(ReduceOp::kPremulSum); ++r) {
-        Case c;
-        c.dtype = static_cast<DType>(d);
-        c.reduce = static_cast<ReduceOp>(r);
-        if (!SupportsReduction(c.reduce, c.dtype).ok()) {
-          Operation operation;
-          operation.kind = OpKind::kAllReduce;
-          operation.dtype = c.dtype;
-          operation.reduce = c.reduce;
-          const absl::Status status = backend.Run(operation);
-          EXPECT_THAT(status, testing::StatusIs(absl::StatusCode::kUnimplemented,
-                                                ::testing::HasSubstr("backend gloo, all_reduce")));
-          continue;
-        }
-        for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
-          for (const size_t count : {size_t{77}, size_t{30001}}) {
-            c.kind = kind;
-            c.count = count;
-            c.root = world - 1;
-            c.in_place = sequence % 2 == 1;
-            CheckCollective(backend, rank, world, c, sequence++);
-          }
-        }
-      }
-    }
+  RunRanks(GlooBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
+    CheckEveryReduction(backend, rank, GetParam(), {77, 30001});
   });
 }
 
@@ -81,7 +29,7 @@ TEST(GlooLargeTest, WhatIsLongerThanAChunkBringsWhatTheModelSays) {
   for (const int world : {2, 3}) {
     RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
       uint64_t sequence = 0;
-      for (const OpKind kind : kKinds) {
+      for (const OpKind kind : kCollectiveKinds) {
         Case c;
         c.kind = kind;
         c.count = 600001;

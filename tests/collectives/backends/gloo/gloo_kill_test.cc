@@ -1,8 +1,6 @@
 // kill -9 of a rank in the middle of its work: real processes, a store over gRPC.
 
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <string>
@@ -17,8 +15,7 @@
 #include "collectives/store/remote_store.h"
 #include "collectives/store/store_server.h"
 #include "tests/collectives/backends/backend_fixture.h"
-
-extern char** environ;
+#include "tests/testing/self_process.h"
 
 namespace tandem::collectives {
 namespace {
@@ -65,31 +62,10 @@ TEST(GlooKillChild, DISABLED_HostsTheStoreAndWorks) {
   (void)Work(server->store(), &bulletin, 0, /*world_size=*/2);
 }
 
-class Child {
- public:
-  Child(const std::string& test, const std::string& target, int rank) {
-    std::vector<std::string> arguments = {"/proc/self/exe", "--gtest_filter=GlooKillChild.DISABLED_" + test,
-                                          "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
-    std::vector<std::string> variables = {absl::StrCat("TANDEM_TEST_STORE=", target),
-                                          absl::StrCat("TANDEM_TEST_RANK=", rank)};
-    for (char** one = environ; *one != nullptr; ++one) variables.push_back(*one);
-    std::vector<char*> argv, envp;
-    for (std::string& text : arguments) argv.push_back(text.data());
-    for (std::string& text : variables) envp.push_back(text.data());
-    argv.push_back(nullptr);
-    envp.push_back(nullptr);
-    TANDEM_CHECK(posix_spawn(&pid_, "/proc/self/exe", nullptr, nullptr, argv.data(), envp.data()) == 0);
-  }
-  ~Child() { Kill(); }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-
- private:
-  pid_t pid_ = 0;
+struct Child : testing::SelfProcess {
+  Child(const std::string& test, const std::string& target, int rank)
+      : SelfProcess("GlooKillChild.DISABLED_" + test,
+                    {{"TANDEM_TEST_STORE", target}, {"TANDEM_TEST_RANK", absl::StrCat(rank)}}) {}
 };
 
 TEST(GlooKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {

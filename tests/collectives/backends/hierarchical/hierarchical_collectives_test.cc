@@ -7,22 +7,12 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
-#include "collectives/reduce/reduce.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/collectives/backends/collective_model.h"
 #include "tests/collectives/backends/hierarchical/hosts.h"
 
 namespace tandem::collectives {
 namespace {
-
-constexpr OpKind kKinds[] = {OpKind::kAllReduce,     OpKind::kReduce,   OpKind::kBroadcast,
-                             OpKind::kAllGather,     OpKind::kGather,   OpKind::kScatter,
-                             OpKind::kReduceScatter, OpKind::kAllToAll, OpKind::kBarrier};
-
-bool MayBeUneven(OpKind kind) {
-  return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kScatter ||
-         kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
-}
 
 class HierarchicalCollectivesTest : public ::testing::TestWithParam<Hosts> {};
 INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalCollectivesTest,
@@ -35,7 +25,7 @@ TEST_P(HierarchicalCollectivesTest, EveryKindFromEveryRootBringsWhatTheModelSays
   const int world = static_cast<int>(GetParam().size());
   RunRanks(Factory(), GetParam(), [&](Backend& backend, int rank) {
     uint64_t sequence = 0;
-    for (const OpKind kind : kKinds) {
+    for (const OpKind kind : kCollectiveKinds) {
       for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{80001}}) {
         for (const bool in_place : {false, true}) {
           Case c;
@@ -56,34 +46,8 @@ TEST_P(HierarchicalCollectivesTest, EveryKindFromEveryRootBringsWhatTheModelSays
 
 TEST(HierarchicalReductionTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
   const Hosts hosts = {"a", "a", "b", "a"};
-  const int world = 4;
-  RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
-    uint64_t sequence = 0;
-    for (int d = 0; d < kNumDTypes; ++d) {
-      for (int r = 0; r <= static_cast<int>(ReduceOp::kPremulSum); ++r) {
-        Case c;
-        c.dtype = static_cast<DType>(d);
-        c.reduce = static_cast<ReduceOp>(r);
-        if (!SupportsReduction(c.reduce, c.dtype).ok()) {
-          Operation operation;
-          operation.kind = OpKind::kAllReduce;
-          operation.dtype = c.dtype;
-          operation.reduce = c.reduce;
-          EXPECT_THAT(backend.Run(operation),
-                      testing::StatusIs(absl::StatusCode::kUnimplemented,
-                                        ::testing::HasSubstr("backend shm+gloo, all_reduce")));
-          continue;
-        }
-        for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
-          c.kind = kind;
-          c.count = 777;
-          c.root = static_cast<int>(sequence % world);
-          c.in_place = sequence % 2 == 1;
-          CheckCollective(backend, rank, world, c, sequence++);
-        }
-      }
-    }
-  });
+  RunRanks(Factory(), hosts,
+           [&](Backend& backend, int rank) { CheckEveryReduction(backend, rank, /*world=*/4, {777}); });
 }
 
 TEST(HierarchicalBitsTest, AllRanksGetTheSameBits) {

@@ -3,12 +3,10 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,8 +21,7 @@
 #include "collectives/store/file/file_store.h"
 #include "collectives/store/prefix_store.h"
 #include "tests/collectives/backends/backend_fixture.h"
-
-extern char** environ;
+#include "tests/testing/self_process.h"
 
 namespace tandem::collectives {
 namespace {
@@ -103,30 +100,18 @@ class NetworkNamespacesTest : public ::testing::Test {
   }
 
   void TearDown() override {
-    for (pid_t pid : children_) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
+    children_.clear();
     for (const std::string& name : names_) Runs("ip netns del " + name);
     store_.reset();
     unlink(path_.c_str());
   }
 
   void Start(int rank) {
-    std::string arguments[] = {"/proc/self/exe", "--gtest_filter=NamespaceChild.DISABLED_Works",
-                               "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
-    std::vector<std::string> variables = {absl::StrCat("TANDEM_TEST_STORE=", path_),
-                                          absl::StrCat("TANDEM_TEST_RANK=", rank),
-                                          absl::StrCat("TANDEM_TEST_NETNS=", names_[rank / 2])};
-    for (char** one = environ; *one != nullptr; ++one) variables.push_back(*one);
-    std::vector<char*> argv, envp;
-    for (std::string& text : arguments) argv.push_back(text.data());
-    for (std::string& text : variables) envp.push_back(text.data());
-    argv.push_back(nullptr);
-    envp.push_back(nullptr);
-    pid_t pid = 0;
-    ASSERT_EQ(posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, argv.data(), envp.data()), 0);
-    children_.push_back(pid);
+    children_.push_back(std::make_unique<testing::SelfProcess>(
+        "NamespaceChild.DISABLED_Works",
+        std::map<std::string, std::string>{{"TANDEM_TEST_STORE", path_},
+                                           {"TANDEM_TEST_RANK", absl::StrCat(rank)},
+                                           {"TANDEM_TEST_NETNS", names_[rank / 2]}}));
   }
 
   // How `rank` ended.
@@ -138,12 +123,12 @@ class NetworkNamespacesTest : public ::testing::Test {
   std::vector<std::string> names_;
   std::string path_;
   std::unique_ptr<FileStore> store_;
-  std::vector<pid_t> children_;
+  std::vector<std::unique_ptr<testing::SelfProcess>> children_;
 };
 
 TEST_F(NetworkNamespacesTest, AKilledRankIsNamedOnBothHosts) {
   const absl::Time killed = absl::Now();
-  kill(children_[3], SIGKILL);
+  children_[3]->Kill();
   for (int rank : {0, 1, 2}) {
     EXPECT_THAT(End(rank), AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("all_reduce #"), HasSubstr("rank 3")));
   }
@@ -151,7 +136,7 @@ TEST_F(NetworkNamespacesTest, AKilledRankIsNamedOnBothHosts) {
 }
 
 TEST_F(NetworkNamespacesTest, AKilledLeaderIsNamedOnBothHosts) {
-  kill(children_[2], SIGKILL);
+  children_[2]->Kill();
   for (int rank : {0, 1, 3}) EXPECT_THAT(End(rank), AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("rank 2")));
 }
 

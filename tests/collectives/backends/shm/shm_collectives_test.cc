@@ -3,79 +3,25 @@
 #include <vector>
 
 #include "collectives/backends/shm/shm_backend.h"
-#include "collectives/reduce/reduce.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/collectives/backends/collective_model.h"
 
 namespace tandem::collectives {
 namespace {
 
-constexpr OpKind kKinds[] = {OpKind::kAllReduce,     OpKind::kReduce,   OpKind::kBroadcast,
-                             OpKind::kAllGather,     OpKind::kGather,   OpKind::kScatter,
-                             OpKind::kReduceScatter, OpKind::kAllToAll, OpKind::kBarrier};
-
-bool MayBeUneven(OpKind kind) {
-  return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kScatter ||
-         kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
-}
-
 class ShmCollectivesTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(World, ShmCollectivesTest, ::testing::Values(1, 2, 3, 4, 7));
 
 TEST_P(ShmCollectivesTest, EveryKindBringsWhatTheModelSays) {
-  const int world = GetParam();
-  RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
-    uint64_t sequence = 0;
-    for (const OpKind kind : kKinds) {
-      // None, one; around what a post holds; in one block; in several.
-      for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{146}, size_t{1024}, size_t{1025},
-                                 size_t{9001}, size_t{140001}}) {
-        for (const bool in_place : {false, true}) {
-          Case c;
-          c.kind = kind;
-          c.count = count;
-          c.in_place = in_place;
-          c.root = static_cast<int>(sequence % world);
-          CheckCollective(backend, rank, world, c, sequence++);
-          c.even = false;
-          if (MayBeUneven(kind)) CheckCollective(backend, rank, world, c, sequence++);
-        }
-      }
-    }
+  RunRanks(ShmBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
+    // None, one; around what a post holds; in one block; in several.
+    CheckEveryKind(backend, rank, GetParam(), {0, 1, 13, 146, 1024, 1025, 9001, 140001});
   });
 }
 
 TEST_P(ShmCollectivesTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
-  const int world = GetParam();
-  RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
-    uint64_t sequence = 0;
-    for (int d = 0; d < kNumDTypes; ++d) {
-      for (int r = 0; r <= static_cast<int>(ReduceOp::kPremulSum); ++r) {
-        Case c;
-        c.dtype = static_cast<DType>(d);
-        c.reduce = static_cast<ReduceOp>(r);
-        if (!SupportsReduction(c.reduce, c.dtype).ok()) {
-          Operation operation;
-          operation.kind = OpKind::kAllReduce;
-          operation.dtype = c.dtype;
-          operation.reduce = c.reduce;
-          EXPECT_THAT(backend.Supports(operation),
-                      testing::StatusIs(absl::StatusCode::kUnimplemented,
-                                        ::testing::HasSubstr("backend shm, all_reduce")));
-          EXPECT_EQ(backend.Run(operation), backend.Supports(operation));
-          continue;
-        }
-        for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
-          for (const size_t count : {size_t{77}, size_t{3001}, size_t{30001}}) {
-            c.kind = kind;
-            c.count = count;
-            c.root = world - 1;
-            c.in_place = sequence % 2 == 1;
-            CheckCollective(backend, rank, world, c, sequence++);
-          }
-        }
-      }
-    }
+  RunRanks(ShmBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
+    CheckEveryReduction(backend, rank, GetParam(), {77, 3001, 30001});
   });
 }
 

@@ -8,8 +8,8 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 #include "ps/storage/rows/row_store.h"
+#include "tests/testing/every_target.h"
 
 namespace tandem::ps {
 namespace {
@@ -72,10 +72,9 @@ TEST_F(LookupTest, FindsNothingInAnEmptyTableNotEvenIdZero) {
 }
 
 TEST_F(LookupTest, FindsWhatIsThereAtEverySizeOfCallAndTableWithEveryInstructionSet) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    SCOPED_TRACE(hwy::TargetName(target));
-    CounterRandom random(/*seed=*/1, static_cast<uint64_t>(target));
+  uint64_t seed = 0;
+  tandem::testing::OnEveryTarget([&] {
+    CounterRandom random(++seed, 0);
     for (int round = 0; round < 60; ++round) {
       // Grows, and loses some on the way: indexes are met in the middle of growing, with ids beyond their
       // lines. Id 0 comes and goes.
@@ -92,8 +91,7 @@ TEST_F(LookupTest, FindsWhatIsThereAtEverySizeOfCallAndTableWithEveryInstruction
       }
     }
     while (!rows_.empty()) Erase(rows_.begin()->first);
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "hwy/highway.h"
+#include "tests/testing/every_target.h"
 
 namespace tandem::ps {
 namespace {
@@ -63,29 +63,14 @@ std::vector<float> ManyFloats(DType dtype) {
   return values;
 }
 
-class RowCodecTest : public ::testing::TestWithParam<DType> {
- protected:
-  // Calls check() with every instruction set of this machine.
-  template <class F>
-  static void OnEveryTarget(const F& check) {
-    for (int64_t target = 1; target > 0 && target <= hwy::SupportedTargets(); target <<= 1) {
-      if ((hwy::SupportedTargets() & target) == 0) continue;
-      hwy::SetSupportedTargetsForTest(target);
-      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-      SCOPED_TRACE(hwy::TargetName(target));
-      check();
-      hwy::SetSupportedTargetsForTest(0);
-      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    }
-  }
-};
+class RowCodecTest : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Formats, RowCodecTest, ::testing::Values(DType::kF16, DType::kBF16),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
 TEST_P(RowCodecTest, LoadsEveryPatternAsTheScalarConversionDoes) {
   std::vector<uint16_t> bits(65536);
   for (uint32_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
-  OnEveryTarget([&] {
+  tandem::testing::OnEveryTarget([&] {
     const std::vector<float> floats = Load(GetParam(), bits);
     for (uint32_t i = 0; i < bits.size(); ++i) {
       const float want = Scalar(GetParam(), bits[i]);
@@ -96,7 +81,7 @@ TEST_P(RowCodecTest, LoadsEveryPatternAsTheScalarConversionDoes) {
 
 TEST_P(RowCodecTest, RoundsToNearestAsTheScalarConversionDoesAndKeepsLargeNumbersFinite) {
   const std::vector<float> values = ManyFloats(GetParam());
-  OnEveryTarget([&] {
+  tandem::testing::OnEveryTarget([&] {
     const std::vector<uint16_t> stored = Store(GetParam(), values, nullptr);
     for (size_t i = 0; i < values.size(); ++i) {
       uint16_t want = Scalar(GetParam(), values[i]);
@@ -123,7 +108,7 @@ TEST_P(RowCodecTest, ChanceRoundsToANeighbourAndTheSameOneOnEveryInstructionSet)
     ASSERT_TRUE(got == value || (best[i] & 0x7fff) == 0 || std::abs(below) < std::abs(value));
     ASSERT_TRUE(got == value || std::abs(above) > std::abs(value)) << value;
   }
-  OnEveryTarget([&] { ASSERT_EQ(Store(GetParam(), values, &key), best); });
+  tandem::testing::OnEveryTarget([&] { ASSERT_EQ(Store(GetParam(), values, &key), best); });
   const uint64_t other = 78;
   EXPECT_NE(Store(GetParam(), values, &other), best);
 }

@@ -50,6 +50,10 @@ struct PsFlags {
   int metrics_port = -1;  // -1: none
   std::string spill_dir;
   uint64_t spill_cache = uint64_t{64} << 20;
+  // What bounds the memory in flight; the defaults are the libraries' own.
+  uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
+  uint64_t max_held = rpc::ServerOptions().max_held_request_bytes;
+  uint64_t max_unsent = rpc::ServerOptions().max_unsent_answer_bytes;
 };
 
 // What ends the server: SIGTERM, SIGINT, or the job.
@@ -130,15 +134,16 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const PsFlags& flags
   return MetricsServer::Start(listen.is_unix() ? "127.0.0.1" : listen.host, flags.metrics_port, collect);
 }
 
-// Whom a server serves. Its tables are of one round of the job if its launcher starts it anew in each: a worker of the
-// round before, which still lives somewhere, must not push into them, and one of the next not into tables that are about
-// to go. In a job that re-forms (TANDEM_AGENT), or where no launcher started it, it outlives rounds: from the first call
-// of a new one on, those of older ones are refused. A worker that was started again alone comes from the same round; what
-// its older self had under way is refused by its push's epoch.
+// Whom a server serves. Its tables are of one round of the job if its launcher starts it anew in each: a
+// worker of the round before, which still lives somewhere, must not push into them, and one of the next not
+// into tables that are about to go. In a job that re-forms (TANDEM_AGENT), or where no launcher started it,
+// it outlives rounds: from the first call of a new one on, those of older ones are refused. A worker that was
+// started again alone comes from the same round; what its older self had under way is refused by its push's
+// epoch.
 std::shared_ptr<rpc::EpochGate> Gate(const collectives::Environment& env) {
   const bool outlives = env.epoch == 0 || std::getenv("TANDEM_AGENT") != nullptr;
-  return std::make_shared<rpc::EpochGate>(env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds
-                                                                 : rpc::EpochGate::Kind::kOfARound);
+  return std::make_shared<rpc::EpochGate>(
+      env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds : rpc::EpochGate::Kind::kOfARound);
 }
 
 // Where rows go that do not fit the memory; nullptr: nowhere.
@@ -164,10 +169,17 @@ absl::Status Serve(const PsFlags& flags) {
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
   std::unique_ptr<OwnProcess> own;  // outlives all threads that may record
-  ps::ParameterServer server({.index = index, .num_servers = count, .cold_store = std::move(cold_store)});
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<rpc::Server> listening,
-      rpc::Server::Start({.listen = flags.listen, .transport = flags.transport, .gate = Gate(env)}, {server.service()}));
+  ps::ParameterServer server({.index = index,
+                              .num_servers = count,
+                              .max_parked_bytes = flags.max_parked,
+                              .cold_store = std::move(cold_store)});
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
+                          rpc::Server::Start({.listen = flags.listen,
+                                              .transport = flags.transport,
+                                              .max_unsent_answer_bytes = flags.max_unsent,
+                                              .max_held_request_bytes = flags.max_held,
+                                              .gate = Gate(env)},
+                                             {server.service()}));
   TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
@@ -244,6 +256,23 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
       ->default_str("64MiB");
+  // A launcher hands its environment on: what is set there holds for all servers of its job.
+  const auto bound = [ps](const std::string& name, uint64_t* bytes, const char* variable, const char* what,
+                          const char* otherwise) {
+    ps->add_option(name, *bytes, what)
+        ->envname(variable)
+        ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+        ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+        ->default_str(otherwise);
+  };
+  bound("--max-parked", &flags->max_parked, "TANDEM_PS_MAX_PARKED",
+        "Memory of pulls and pushes that wait for other workers; more are refused", "2GiB");
+  bound("--max-held", &flags->max_held, "TANDEM_PS_MAX_HELD",
+        "Memory of one connection's unanswered requests; more are refused", "1GiB");
+  bound(
+      "--max-unsent", &flags->max_unsent, "TANDEM_PS_MAX_UNSENT",
+      "Memory of answers that a connection's client does not read; none of its requests are taken meanwhile",
+      "64MiB");
   ps->add_option(
         "--metrics-port", flags->metrics_port,
         "Serve /metrics for Prometheus at this port of --listen's host; 0: the kernel picks [not served]")

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "collectives/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -64,6 +65,31 @@ TEST_F(PsTest, RegistersServesAndEndsWithTheJob) {
   EXPECT_THAT(ps.err(), HasSubstr("done: worker/0: trained"));
 }
 
+TEST_F(PsTest, MemoryThatWaitsIsBoundedByTheLaunchersEnvironmentOrByAFlag) {
+  auto bound_of = [&](std::vector<std::string> flags) -> absl::StatusOr<uint64_t> {
+    std::map<std::string, std::string> variables = Variables();
+    variables["TANDEM_PS_MAX_PARKED"] = "3MiB";
+    TANDEM_RETURN_IF_ERROR(store_->store()->Delete("ps/1").status());
+    TandemProcess ps(Args(std::move(flags)), variables);
+    TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get("ps/1", kPatience));
+    TANDEM_ASSIGN_OR_RETURN(auto channel, rpc::ConnectGrpc(address));
+    tandem::v1::ServerStatistics answer;
+    TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel, "/tandem.v1.ParameterServer/GetServerStatistics",
+                                          tandem::v1::GetServerStatisticsRequest(), &answer,
+                                          {.timeout = kPatience, .idempotent = true}));
+    ps.Signal(SIGTERM);
+    EXPECT_EQ(ps.Wait(), 0) << ps.err();
+    return answer.max_parked_bytes();
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t launchers, bound_of({}));
+  EXPECT_EQ(launchers, uint64_t{3} << 20);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t own, bound_of({"--max-parked", "5MiB"}));
+  EXPECT_EQ(own, uint64_t{5} << 20);
+  const Finished little = RunTandem(Args({"--max-unsent", "1KiB"}), Variables());
+  EXPECT_EQ(little.exit_code, 2);
+  EXPECT_THAT(little.err, HasSubstr("--max-unsent"));
+}
+
 TEST_F(PsTest, EndsWithTheReasonWhenTheJobFails) {
   TandemProcess ps(Args({"--lease", "1"}), Variables());
   TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kPatience).status());
@@ -92,11 +118,12 @@ TEST_F(PsTest, SigtermIsAGracefulEnd) {
 
 // A worker's connections to one server, in epoch `epoch` of the job.
 absl::StatusOr<std::unique_ptr<ps::Client>> ClientOf(const std::string& address, int64_t epoch,
-                                                     uint64_t pushes_as) {
+                                                     uint64_t pushes_as,
+                                                     absl::Duration timeout = absl::Seconds(5)) {
   std::vector<std::unique_ptr<rpc::Channel>> channels(1);
   const rpc::Caller caller = {.run_id = "job7", .epoch = epoch, .member = "worker/0"};
   TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::Connect(address, {.channel = {.caller = caller}}));
-  return ps::Client::Connect(std::move(channels), {.epoch = pushes_as, .timeout = absl::Seconds(5)});
+  return ps::Client::Connect(std::move(channels), {.epoch = pushes_as, .timeout = timeout});
 }
 
 ps::v1::TableConfig OneRow() {
@@ -133,9 +160,10 @@ TEST_F(PsTest, AWorkerOfAnotherRoundIsRefusedByName) {
   TANDEM_ASSERT_OK(worker->CreateTable(OneRow()));
   TANDEM_ASSERT_OK(Step(*worker, 0, 1.0f).status());
   // This server is of the round that is over: what the new one learned here would be lost with it.
-  EXPECT_THAT(
-      ClientOf(address, 6, 1).status(),
-      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("ps/0 at this address is still at epoch 5")));
+  // Asked again and again, as it might hear of the new round.
+  EXPECT_THAT(ClientOf(address, 6, 1, absl::Seconds(1)).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("worker/0 belongs to epoch 6; ps/0 at this address is still at epoch 5")));
   // Started again alone, a worker is of the same round; what its older self pushes is refused as before.
   TANDEM_ASSERT_OK_AND_ASSIGN(auto restarted, ClientOf(address, 5, 2));
   TANDEM_ASSERT_OK(restarted->CreateTable(OneRow()));

@@ -1,8 +1,11 @@
 // A parameter server written with nothing but remote functions and references: what PyTorch's RPC tutorial
 // does in Python. The server holds a model; trainers get a reference to it, pull its weights, compute
-// gradients on data of their own and push them. Rank 0 is the server, the others train.
+// gradients on data of their own and push them. Rank 0 is the server, the others train, 200 steps or as many
+// as are given.
 //
-//   tandem run --nproc-per-node 3 -- ./remote_parameter_server
+//   tandem run --nproc-per-node 3 -- ./remote_parameter_server [STEPS]
+//
+// `tandem status` shows the job while it runs, and `tandem trace` what each function took where.
 
 #include <cstdio>
 #include <memory>
@@ -10,11 +13,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
 #include "collectives/directory/store_directory.h"
 #include "collectives/environment.h"
+#include "collectives/membership/job_monitor.h"
+#include "collectives/network.h"
+#include "rpc/diagnostics/diagnostics_server.h"
 #include "rpc/remote/agent/agent.h"
 
 namespace {
@@ -26,7 +33,7 @@ using tandem::rpc::remote::Future;
 using tandem::rpc::remote::RRef;
 using tandem::rpc::remote::Tensor;
 
-constexpr int kDim = 16, kBatch = 64, kSteps = 200;
+constexpr int kDim = 16, kBatch = 64;
 constexpr float kLearningRate = 0.05f;
 constexpr absl::Duration kPatience = absl::Minutes(1);
 
@@ -77,12 +84,15 @@ double Gradient(absl::Span<const float> weights, std::mt19937* random, std::vect
 }
 
 // Runs at a trainer: the loss of its last step.
-absl::StatusOr<double> Train(const RRef<Model>& model, int seed) {
+absl::StatusOr<double> Train(const RRef<Model>& model, int seed, int64_t steps,
+                             tandem::rpc::ProcessStatus* status) {
+  status->SetState("training");
   std::mt19937 random(static_cast<uint32_t>(seed));
   double loss = 0;
   std::vector<float> gradient;
   Future<void> pushed;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
+    status->SetStep(static_cast<uint64_t>(step));
     TANDEM_ASSIGN_OR_RETURN(const Tensor weights, model.RpcSync(kPull));
     TANDEM_ASSIGN_OR_RETURN(const auto values, weights.values<float>());
     loss = Gradient(values, &random, &gradient);
@@ -93,7 +103,7 @@ absl::StatusOr<double> Train(const RRef<Model>& model, int seed) {
   return loss;
 }
 
-Functions Serve(int rank) {
+Functions Serve(int rank, int64_t steps, tandem::rpc::ProcessStatus* status) {
   Functions functions;
   functions.Add(kMakeModel, [](int64_t dim) { return std::make_unique<Model>(dim); });
   functions.Add(kPull, [](const RRef<Model>& model) -> absl::StatusOr<Tensor> {
@@ -104,7 +114,7 @@ Functions Serve(int rank) {
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Model> local, model.LocalValue());
     return local->Apply(gradient);
   });
-  functions.Add(kTrain, [rank](const RRef<Model>& model) { return Train(model, rank); });
+  functions.Add(kTrain, [=](const RRef<Model>& model) { return Train(model, rank, steps, status); });
   return functions;
 }
 
@@ -125,24 +135,43 @@ absl::Status Conduct(Agent& agent, int trainers) {
   return absl::OkStatus();
 }
 
-absl::Status Main() {
+absl::Status Main(int64_t steps) {
   TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::collectives::Environment::FromEnv());
   TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::collectives::OpenStore(env, kPatience));
+  // What `tandem status` and `tandem trace` ask.
+  tandem::trace::Recorder recorder;
+  const auto status = std::make_shared<tandem::rpc::ProcessStatus>(env.member(), env.epoch);
+  TANDEM_ASSIGN_OR_RETURN(const std::string host, tandem::collectives::LocalAddressTowards(store->address()));
+  TANDEM_ASSIGN_OR_RETURN(const auto diagnostics,
+                          tandem::rpc::DiagnosticsServer::Start({.host = host}, status, &recorder));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto monitor,
+      tandem::collectives::JobMonitor::Start(store->channel(), {.member = env.member(), .status = status},
+                                             [](const auto&) {}));
+
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
   tandem::rpc::remote::AgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Agent> agent,
-                          Agent::Start(options, directory.get(), Serve(env.rank)));
+                          Agent::Start(options, directory.get(), Serve(env.rank, steps, status.get())));
+  diagnostics->SetServing(true);
+  status->SetState("serving");
   if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
   // A trainer only serves: it stays until nobody calls anybody any more.
-  return agent->Shutdown(kPatience);
+  TANDEM_RETURN_IF_ERROR(agent->Shutdown(kPatience));
+  return monitor->Leave();
 }
 
 }  // namespace
 
-int main() {
-  const absl::Status status = Main();
+int main(int argc, char** argv) {
+  int64_t steps = 200;
+  if (argc > 2 || (argc == 2 && !absl::SimpleAtoi(argv[1], &steps)) || steps < 1) {
+    std::fprintf(stderr, "usage: %s [STEPS]\n", argv[0]);
+    return 2;
+  }
+  const absl::Status status = Main(steps);
   if (!status.ok()) std::fprintf(stderr, "remote_parameter_server: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

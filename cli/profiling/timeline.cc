@@ -64,6 +64,9 @@ void AddLanes(const std::string& name, std::vector<TimelineEvent> events, int64_
 std::string LaneName(const rpc::ProcessTrace::Kind& kind) {
   if (kind.category == "call") return "calls sent";
   if (kind.category == "serve") return "calls served";
+  if (kind.category == "remote") return "functions called";
+  if (kind.category == "queued function") return "functions queued";
+  if (kind.category == "function") return "functions run";
   return kind.name;
 }
 

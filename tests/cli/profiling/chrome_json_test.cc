@@ -47,7 +47,7 @@ TEST(ChromeJson, IsWhatPerfettoReads) {
   const Json trace = Json::parse(tandem::testing::ReadFile(path));
   EXPECT_THAT(CheckTrace(trace), IsEmpty());
   const Json step = testing::EventsNamed(trace, "step").at(0);
-  EXPECT_EQ(step["dur"].get<double>(), 123456.789);
+  EXPECT_NEAR(step["dur"].get<double>(), 123456.789, 0.0005);
   EXPECT_EQ(step["args"]["bytes"], 7);
   EXPECT_EQ(testing::EventsNamed(trace, "Pull").size(), 3u);
   const Json& other = trace["otherData"];
@@ -56,6 +56,21 @@ TEST(ChromeJson, IsWhatPerfettoReads) {
   EXPECT_EQ(other["missing"][0]["member"], "worker/1");
   EXPECT_THAT(other["missing"][0]["why"].get<std::string>(), HasSubstr("does not answer"));
   EXPECT_GE(other["clock_error_us"].get<double>(), 0.5);
+}
+
+TEST(ChromeJson, EventsThatEndTogetherStayWithinEachOtherForWhoeverReadsThem) {
+  tandem::testing::TempDir dir;
+  const std::string path = dir.path() + "/trace.json";
+  TraceBuilder builder("worker/0");
+  builder.Thread(11, "main");
+  for (int64_t i = 1; i < 3000; ++i) {
+    const int64_t begin = i * 1'000'003, end = begin + 1000 + i;
+    builder.Add("train", "outer", begin, end).Add("train", "inner", begin + i / 3, end);
+    builder.Add("train", "next", end, end + i);
+  }
+  const std::vector<CollectedTrace> collected = {builder.Build()};
+  TANDEM_ASSERT_OK(WriteChromeJson(path, MakeTimeline(collected), collected));
+  EXPECT_THAT(CheckTrace(Json::parse(tandem::testing::ReadFile(path))), IsEmpty());
 }
 
 TEST(ChromeJson, APathThatCannotBeWrittenIsNamed) {

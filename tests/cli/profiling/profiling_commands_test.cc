@@ -1,6 +1,7 @@
 // tandem status, tandem trace and --tensorboard, with a real job.
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/profiling/trace_checker.h"
+#include "tests/testing/file_watch.h"
 #include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/tensorboard/event_file_reader.h"
@@ -58,18 +60,22 @@ checkpoint: {dir: checkpoints, every_epochs: 0}
                                  "tandem", "train", "job.yaml", "--no-baselines", "--tensorboard",
                                  dir_->File("scalars")},
         std::map<std::string, std::string>{}, dir_->path());
+    const std::string job_file = dir_->File("logs/job.json");
+    std::filesystem::create_directory(dir_->File("logs"));
+    tandem::testing::FileWatch watch({dir_->File("logs")});
+    ASSERT_TRUE(
+        watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kPatience, {job_->pid()}))
+        << job_->err();
     // By its heartbeats, which it sends each quarter of a lease.
-    const absl::Time deadline = absl::Now() + kPatience;
-    while (absl::Now() < deadline) {
-      const Json status = Status();
+    TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir_->File("logs")});
+    ASSERT_TRUE(status.WaitForLine([](const std::string& line) {
       int far = 0;
-      for (const Json& member : status.value("members", Json::array())) {
+      for (const Json& member : Json::parse(line).value("members", Json::array())) {
         far += member["state"] == "serving" || member["step"] > 0 ? 1 : 0;
       }
-      if (far == 4) return;
-      absl::SleepFor(absl::Milliseconds(100));  // between polls of another process
-    }
-    FAIL() << "the job does not get going: " << job_->err();
+      return far == 4;
+    })) << "the job does not get going: "
+        << job_->err() << status.out() << status.err();
   }
   static void TearDownTestSuite() {
     job_ = nullptr;
@@ -126,9 +132,9 @@ TEST_F(ProfilingTest, TraceShowsBothHalvesOfCallsAndEveryPartOfAStep) {
   const Json trace = Json::parse(ReadFile(path));
   EXPECT_THAT(testing::CheckTrace(trace), IsEmpty());
   for (const char* name :
-       {"step", "forward", "backward", "gather", "optimizer", "read batch", "dedupe", "all_reduce", "pull",
-        "encode pull", "decode pull", "push", "encode push", "lookup", "queued push", "apply",
-        "tandem.v1.ParameterServer/Pull", "tandem.v1.ParameterServer/Push"}) {
+       {"step", "forward", "backward inputs", "backward parameters", "gather", "optimizer", "read batch",
+        "dedupe", "all_reduce", "pull", "encode pull", "decode pull", "push", "encode push", "lookup",
+        "queued push", "apply", "tandem.v1.ParameterServer/Pull", "tandem.v1.ParameterServer/Push"}) {
     EXPECT_THAT(testing::EventsNamed(trace, name), ::testing::Not(IsEmpty())) << name;
   }
   EXPECT_GT(trace["otherData"]["joined_calls"], 10);
@@ -165,14 +171,14 @@ TEST_F(ProfilingTest, AProcessThatHangsIsNamedAndTheOthersAreInTheTrace) {
 }
 
 TEST_F(ProfilingTest, ScalarsOfEveryRoleAreThereForTensorBoard) {
-  const absl::Time deadline = absl::Now() + kPatience;
   EventFile worker, server;
-  while (absl::Now() < deadline) {
+  tandem::testing::FileWatch watch({dir_->File("scalars/worker-0"), dir_->File("scalars/ps-1")});
+  const auto written = [&] {
     worker = tandem::testing::ReadRun(dir_->File("scalars/worker-0"));
     server = tandem::testing::ReadRun(dir_->File("scalars/ps-1"));
-    if (worker.scalars.count("epoch/valid_auc") > 0 && server.scalars.count("embedding/staleness") > 0) break;
-    absl::SleepFor(absl::Milliseconds(100));  // between looks at another process's file
-  }
+    return worker.scalars.count("epoch/valid_auc") > 0 && server.scalars.count("embedding/staleness") > 0;
+  };
+  EXPECT_TRUE(watch.Await(written, absl::Now() + kPatience));
   EXPECT_EQ(worker.version, "brain.Event:2");
   EXPECT_EQ(tandem::testing::ReadRun(dir_->File("scalars/worker-1")).version, "brain.Event:2");
   EXPECT_EQ(tandem::testing::ReadRun(dir_->File("scalars/ps-0")).version, "brain.Event:2");

@@ -14,7 +14,10 @@ namespace {
 using Json = nlohmann::json;
 using Thread = std::pair<int64_t, int64_t>;  // process, thread
 
-int64_t Nanoseconds(const Json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
+// As Perfetto's importer understands it (CoerceToTs); it drops events that, so understood, overlap.
+int64_t Nanoseconds(const Json& microseconds) {
+  return static_cast<int64_t>(microseconds.get<double>() * 1000.0);
+}
 
 class Checker {
  public:
@@ -58,6 +61,11 @@ class Checker {
     if (!event.contains("ts") || !event["ts"].is_number() || event["ts"] < 0)
       return Say("no time: ", event.dump());
     if (!event.contains("cat") || !event["cat"].is_string()) return Say("no category: ", event.dump());
+    for (const char* field : {"ts", "dur"}) {  // other programs round
+      if (event.contains(field) &&
+          std::llround(event[field].get<double>() * 1000) != Nanoseconds(event[field]))
+        Say("one nanosecond or another: ", event.dump());
+    }
     const int64_t time = Nanoseconds(event["ts"]);
     if (time < last_time_) Say("earlier than the one before it: ", event.dump());
     last_time_ = time;

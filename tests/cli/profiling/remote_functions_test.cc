@@ -1,0 +1,74 @@
+// `tandem status` and `tandem trace` of a job that is made of nothing but remote functions.
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/profiling/trace_checker.h"
+#include "tests/testing/file_watch.h"
+#include "tests/testing/tandem_process.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::cli {
+namespace {
+
+using Json = nlohmann::json;
+using tandem::testing::Finished;
+using tandem::testing::kPatience;
+using tandem::testing::ReadFile;
+using tandem::testing::RunTandem;
+using tandem::testing::TandemProcess;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+
+// (process, category) of the events of this name.
+std::set<std::pair<int, std::string>> WhereIs(const Json& trace, const std::string& name) {
+  std::set<std::pair<int, std::string>> places;
+  for (const Json& event : testing::EventsNamed(trace, name)) places.emplace(event["pid"], event["cat"]);
+  return places;
+}
+
+TEST(RemoteFunctionsProfilingTest, StatusAndTraceShowWhoCallsWhat) {
+  tandem::testing::TempDir dir;
+  TandemProcess job({"run", "--workers", "3", "--log-dir", dir.File("logs"), "--",
+                     TANDEM_PARAMETER_SERVER_BINARY, "1000000000"},
+                    {}, dir.path());
+  const std::string job_file = dir.File("logs/job.json");
+  std::filesystem::create_directory(dir.File("logs"));
+  tandem::testing::FileWatch watch({dir.File("logs")});
+  ASSERT_TRUE(watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kPatience, {job.pid()}))
+      << job.err();
+  TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir.File("logs")});
+  ASSERT_TRUE(status.WaitForLine([](const std::string& line) {
+    int far = 0;
+    for (const Json& member : Json::parse(line).value("members", Json::array())) {
+      far += member["state"] == "serving" || (member["state"] == "training" && member["step"] > 0) ? 1 : 0;
+    }
+    return far == 3;
+  })) << status.out()
+      << status.err() << job.err();
+
+  const std::string path = dir.File("trace.json");
+  const Finished finished = RunTandem({"trace", "--seconds", "0.5", "-o", path, "--job", dir.File("logs")});
+  ASSERT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("3 processes"));
+  const Json trace = Json::parse(ReadFile(path));
+  EXPECT_THAT(testing::CheckTrace(trace), IsEmpty());
+  const std::vector<std::pair<int, std::string>> everywhere = {
+      {1, "queued function"}, {1, "function"}, {2, "remote"}, {3, "remote"}};
+  for (const char* function : {"pull", "push"}) {
+    EXPECT_THAT(WhereIs(trace, function), IsSupersetOf(everywhere)) << function;
+  }
+  EXPECT_THAT(testing::EventsNamed(trace, "tandem.v1.RemoteFunctions/Call"), Not(IsEmpty()));
+  EXPECT_GT(trace["otherData"]["joined_calls"], 10);
+}
+
+}  // namespace
+}  // namespace tandem::cli

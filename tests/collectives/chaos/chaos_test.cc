@@ -52,14 +52,23 @@ std::vector<std::string> Command(const std::vector<std::string>& meeting, const 
   return command;
 }
 
-std::vector<std::string> Etcd() {
-  return {"--rdzv-backend", "etcd",        "--rdzv-endpoint",
-          "{etcd}",         "--rdzv-conf", "etcd_prefix=chaos,lease=2,last_call_timeout=3,join_timeout=60"};
+// `job_lease`: how long etcd keeps what belongs to a job of which nobody is heard.
+std::vector<std::string> Etcd(absl::Duration job_lease) {
+  return {"--rdzv-backend",
+          "etcd",
+          "--rdzv-endpoint",
+          "{etcd}",
+          "--rdzv-conf",
+          absl::StrCat("etcd_prefix=chaos,lease=2,last_call_timeout=3,join_timeout=60,etcd_lease=",
+                       absl::ToDoubleSeconds(job_lease))};
 }
+
+// One launcher at a time is stopped or cut off, and any of them keeps the job's lease.
+constexpr absl::Duration kJobLease = absl::Seconds(6);
 
 TEST(ChaosTest, AJobWithoutMishapsEndsWell) {
   testing::TempDir logs;
-  ChaosCluster cluster(Command(Etcd(), logs.path(), 40, 5));
+  ChaosCluster cluster(Command(Etcd(kJobLease), logs.path(), 40, 5));
   if (!cluster.trouble().empty()) GTEST_SKIP() << cluster.trouble();
   ChaosLog log(logs.path());
   for (int node : {0, 1}) cluster.StartNode(node);
@@ -200,7 +209,8 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
   const int events = Number("TANDEM_CHAOS_EVENTS", 8);
   const bool all = events > 20;
   testing::TempDir logs;
-  Chaos chaos(Etcd(), logs.path(), all ? absl::Seconds(5) : absl::Seconds(3), Number("TANDEM_CHAOS_SEED", 7));
+  Chaos chaos(Etcd(kJobLease), logs.path(), all ? absl::Seconds(5) : absl::Seconds(3),
+              Number("TANDEM_CHAOS_SEED", 7));
   if (!chaos.cluster().trouble().empty()) GTEST_SKIP() << chaos.cluster().trouble();
   for (int node : {0, 1}) chaos.Start(node);
   chaos.AwaitSteps(8, 0, "starting");
@@ -219,15 +229,15 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
   std::printf("%d events, %ld steps in %ld epochs\n", events, static_cast<long>(chaos.log().Look().step),
               static_cast<long>(chaos.log().Look().epoch));
   for (int node : {0, 1}) EXPECT_TRUE(chaos.cluster().Workers(node).empty());
-  // The job's lease in etcd is 30 s.
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  // The job's lease in etcd runs out; etcd takes its time to look.
+  const absl::Time deadline = absl::Now() + kJobLease + absl::Seconds(30);
   while (chaos.cluster().KeysLeft() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(200));
   EXPECT_LE(chaos.cluster().KeysLeft(), 0) << "keys stay in etcd after the job";
 }
 
 TEST(ChaosTest, AnOutageOfEtcdLongerThanALeaseCostsNoState) {
   testing::TempDir logs;
-  Chaos chaos(Etcd(), logs.path(), absl::ZeroDuration(), 0);
+  Chaos chaos(Etcd(absl::Seconds(30)), logs.path(), absl::ZeroDuration(), 0);
   ChaosCluster& cluster = chaos.cluster();
   if (!cluster.trouble().empty()) GTEST_SKIP() << cluster.trouble();
   for (int node : {0, 1}) chaos.Start(node);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -23,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "collectives/store/store_server.h"
 #include "tests/collectives/faults/rank_process.h"
+#include "tests/testing/processes.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -50,14 +50,19 @@ std::multiset<std::string> Descriptors() {
   return kinds;
 }
 
-// The names of this kind of job's sockets in the abstract namespace. Names of sockets that lived before the
-// test belong to others.
+// The names of this kind of job's sockets in the abstract namespace that this process holds: those of the
+// dead went with them, and others belong to others.
 std::set<std::string> AbstractSockets() {
+  const std::multiset<std::string> descriptors = Descriptors();
   std::ifstream file("/proc/net/unix");
   std::set<std::string> names;
   for (std::string line; std::getline(file, line);) {
-    const size_t at = line.find(" @");
-    if (at != line.npos && absl::StrContains(line, "tandem")) names.insert(line.substr(at + 1));
+    std::istringstream words(line);
+    std::vector<std::string> word;
+    for (std::string one; words >> one;) word.push_back(one);
+    if (word.size() > 7 && word[7][0] == '@' && descriptors.count("socket:[" + word[6] + "]") > 0) {
+      names.insert(word[7]);
+    }
   }
   return names;
 }
@@ -81,31 +86,12 @@ std::set<std::string> ListeningPorts(const std::multiset<std::string>& descripto
   return ports;
 }
 
-// What of `after` is not in `before`; waits until there is nothing, as closing goes on behind the test's
-// back.
-template <typename Set>
-Set WaitForNothingNew(const Set& before, const std::function<Set()>& look) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (true) {
-    Set more;
-    const Set after = look();
-    std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
-                        std::inserter(more, more.begin()));
-    if (more.empty() || absl::Now() > deadline) return more;
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-}
-
-// Processes that carry `text` in their environment, beside this one.
-std::set<std::string> ProcessesWith(const std::string& text) {
-  std::set<std::string> found;
-  for (const std::string& pid : Entries("/proc")) {
-    std::ifstream file("/proc/" + pid + "/environ", std::ios::binary);
-    std::ostringstream environment;
-    environment << file.rdbuf();
-    if (absl::StrContains(environment.str(), text)) found.insert(pid);
-  }
-  return found;
+// What of `after` is not in `before`.
+std::set<std::string> New(const std::set<std::string>& after, const std::set<std::string>& before) {
+  std::set<std::string> more;
+  std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
+                      std::inserter(more, more.begin()));
+  return more;
 }
 
 std::set<std::string> SharedMemoryOfOurs() {
@@ -162,18 +148,17 @@ TEST(SoakTest, KilledRanksLeaveNothingBehind) {
   }
   const absl::Duration took = absl::Now() - start;
 
-  EXPECT_THAT(WaitForNothingNew<std::set<std::string>>(
-                  {}, [&] { return ProcessesWith("TANDEM_TEST_MARKER=" + marker); }),
-              ::testing::IsEmpty());
-  // Connections of dead ranks close when the server notices; then there are no more than in the beginning.
+  EXPECT_TRUE(testing::WaitUntilNoneMarked("TANDEM_TEST_MARKER=" + marker));
+  // Connections of dead ranks close when the server notices; then there are no more than in the beginning. A
+  // descriptor that another thread closes is no event that one could wait for.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (Descriptors().size() > descriptors && absl::Now() < deadline) {
     absl::SleepFor(absl::Milliseconds(20));
   }
   EXPECT_LE(Descriptors().size(), descriptors) << ::testing::PrintToString(Descriptors());
   EXPECT_EQ(ListeningPorts(Descriptors()).size(), 1u) << "the store's is all that may listen";
-  EXPECT_THAT(WaitForNothingNew<std::set<std::string>>(sockets, AbstractSockets), ::testing::IsEmpty());
-  EXPECT_THAT(WaitForNothingNew<std::set<std::string>>(shared, SharedMemoryOfOurs), ::testing::IsEmpty());
+  EXPECT_THAT(New(AbstractSockets(), sockets), ::testing::IsEmpty());
+  EXPECT_THAT(New(SharedMemoryOfOurs(), shared), ::testing::IsEmpty());
   std::cout << rounds << " rounds in " << absl::FormatDuration(took) << ", the slowest end "
             << absl::FormatDuration(slowest) << " after the kill\n";
 }

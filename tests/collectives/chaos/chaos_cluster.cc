@@ -1,6 +1,7 @@
 #include "tests/collectives/chaos/chaos_cluster.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "tests/testing/processes.h"
 
 namespace tandem::collectives {
 namespace {
@@ -119,20 +121,25 @@ void ChaosCluster::SignalNode(int node, int signal) {
 }
 
 int ChaosCluster::AwaitEnd(int node, int seconds) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(seconds);
-  while (launchers_[node] > 0) {
-    int how = 0;
-    if (::waitpid(launchers_[node], &how, WNOHANG) == launchers_[node]) {
-      launchers_[node] = -1;
-      return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
-    }
-    if (absl::Now() >= deadline) break;
-    absl::SleepFor(absl::Milliseconds(10));
+  if (launchers_[node] <= 0 ||
+      !testing::AwaitProcessEnd(launchers_[node], absl::Now() + absl::Seconds(seconds))) {
+    return -1;
   }
-  return -1;
+  int how = 0;
+  ::waitpid(launchers_[node], &how, 0);
+  launchers_[node] = -1;
+  return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
 }
 
 bool ChaosCluster::NodeRuns(int node) { return launchers_[node] > 0 && AwaitEnd(node, 0) == -1; }
+
+std::vector<pid_t> ChaosCluster::Launchers() const {
+  std::vector<pid_t> running;
+  for (const pid_t pid : launchers_) {
+    if (pid > 0) running.push_back(pid);
+  }
+  return running;
+}
 
 std::vector<pid_t> ChaosCluster::Workers(int node) const {
   std::vector<pid_t> workers;
@@ -165,6 +172,34 @@ int ChaosCluster::KeysLeft() const {
   int keys = -1;
   std::ifstream(out) >> keys;
   return keys;
+}
+
+bool ChaosCluster::AwaitNoKeys(absl::Time deadline) const {
+  int out[2];
+  if (::pipe2(out, O_CLOEXEC) != 0) return false;
+  const std::string endpoints = "--endpoints=" + etcd_[0]->address();
+  const pid_t watcher = ::fork();
+  if (watcher == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::setenv("ETCDCTL_API", "3", 1);
+    ::dup2(out[1], 1);
+    // From the first revision on: a key that goes before it listens is told of, too.
+    ::execlp("etcdctl", "etcdctl", endpoints.c_str(), "watch", "--prefix", "chaos/", "--rev=1", nullptr);
+    ::_exit(127);
+  }
+  ::close(out[1]);
+  bool none = false, more = true;
+  while (!(none = KeysLeft() <= 0) && more && absl::Now() < deadline) {
+    pollfd ready = {out[0], POLLIN, 0};
+    char events[1 << 16];
+    if (::poll(&ready, 1, testing::MillisUntil(deadline)) == 1) {
+      more = ::read(out[0], events, sizeof(events)) > 0;
+    }
+  }
+  ::close(out[0]);
+  ::kill(watcher, SIGKILL);
+  ::waitpid(watcher, nullptr, 0);
+  return none;
 }
 
 std::string ChaosCluster::LastLines(int node) const {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/temp_dir.h"
 
@@ -36,16 +37,20 @@ class ChaosCluster {
   // Waits for the launcher's end; its exit code, 128 + signal, or -1 after `seconds`.
   int AwaitEnd(int node, int seconds);
   bool NodeRuns(int node);
+  // Of those that run.
+  std::vector<pid_t> Launchers() const;
   std::vector<pid_t> Workers(int node) const;
   void Cut(int node);
   void Mend(int node);
   testing::EtcdServer& etcd(int member) { return *etcd_[member]; }
-  // Of the job, still in etcd; -1 if that cannot be told.
-  int KeysLeft() const;
+  // Until nothing of the job is in etcd any more; also true if that cannot be told (no etcdctl).
+  bool AwaitNoKeys(absl::Time deadline) const;
   std::string LastLines(int node) const;
 
  private:
   bool MakeCables();
+  // Of the job, still in etcd; -1 if that cannot be told.
+  int KeysLeft() const;
 
   std::vector<std::string> command_;
   std::string trouble_;

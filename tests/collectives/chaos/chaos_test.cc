@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "tests/collectives/chaos/chaos_cluster.h"
 #include "tests/collectives/chaos/chaos_log.h"
+#include "tests/testing/file_watch.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -80,7 +82,11 @@ TEST(ChaosTest, AJobWithoutMishapsEndsWell) {
 class Chaos {
  public:
   Chaos(const std::vector<std::string>& meeting, const std::string& logs, absl::Duration pause, int seed)
-      : pause_(pause), random_(seed), cluster_(Command(meeting, logs, 1 << 30, 10)), log_(logs) {}
+      : pause_(pause),
+        random_(seed),
+        cluster_(Command(meeting, logs, 1 << 30, 10)),
+        log_(logs),
+        watch_({logs}) {}
 
   ChaosCluster& cluster() { return cluster_; }
   ChaosLog& log() { return log_; }
@@ -89,17 +95,23 @@ class Chaos {
   absl::Duration AwaitSteps(int world, int64_t after, const std::string& doing) {
     const absl::Time start = absl::Now();
     const int64_t from = log_.Look().step;
-    while (absl::Now() < start + absl::Seconds(45)) {
-      const ChaosLog::Latest now = log_.Look();
-      if (now.world_size == world && now.epoch > after && now.step > from) return absl::Now() - start;
+    ChaosLog::Latest now;
+    bool counted = false;
+    std::optional<int> ended;
+    const auto look = [&] {
+      now = log_.Look();
+      counted = now.world_size == world && now.epoch > after && now.step > from;
       for (int node : {0, 1}) {
-        if (!expected_[node] || cluster_.NodeRuns(node)) continue;
-        ADD_FAILURE() << doing << ": node " << node << " has ended\n" << cluster_.LastLines(node);
-        return absl::InfiniteDuration();
+        if (expected_[node] && !cluster_.NodeRuns(node)) ended = node;
       }
-      absl::SleepFor(absl::Milliseconds(2));
+      return counted || ended.has_value();
+    };
+    watch_.Await(look, start + absl::Seconds(45), cluster_.Launchers());
+    if (counted) return absl::Now() - start;
+    if (ended.has_value()) {
+      ADD_FAILURE() << doing << ": node " << *ended << " has ended\n" << cluster_.LastLines(*ended);
+      return absl::InfiniteDuration();
     }
-    const ChaosLog::Latest now = log_.Look();
     ADD_FAILURE() << doing << ": no step of " << world << " ranks after epoch " << after << "; latest: epoch "
                   << now.epoch << " step " << now.step << " world " << now.world_size << "\nnode 0:\n"
                   << cluster_.LastLines(0) << "\nnode 1:\n"
@@ -150,7 +162,7 @@ class Chaos {
         if (workers.empty()) return;
         const pid_t worker = workers[random_() % workers.size()];
         ::kill(worker, SIGSTOP);
-        absl::SleepFor(pause_);
+        absl::SleepFor(pause_);  // the mishap: so long does it stand still
         ::kill(worker, SIGCONT);
         took = AwaitSteps(8, 0, name);
         break;
@@ -158,7 +170,7 @@ class Chaos {
       case 4:
         cluster_.SignalNode(node, SIGSTOP);
         took = AwaitSteps(4, epoch, name);
-        absl::SleepFor(std::max(pause_ - took, absl::ZeroDuration()));
+        absl::SleepFor(std::max(pause_ - took, absl::ZeroDuration()));  // the mishap's length
         cluster_.SignalNode(node, SIGCONT);
         AwaitSteps(8, log_.Look().epoch, absl::StrCat(name, ", after it"));
         break;
@@ -166,7 +178,7 @@ class Chaos {
         if (!cluster_.has_cables()) return;
         cluster_.Cut(node);
         took = AwaitSteps(4, epoch, name);
-        absl::SleepFor(std::max(pause_ - took, absl::ZeroDuration()));
+        absl::SleepFor(std::max(pause_ - took, absl::ZeroDuration()));  // the mishap's length
         cluster_.Mend(node);
         AwaitSteps(8, log_.Look().epoch, absl::StrCat(name, ", after it"));
         break;
@@ -201,6 +213,7 @@ class Chaos {
   std::mt19937 random_;
   ChaosCluster cluster_;
   ChaosLog log_;
+  testing::FileWatch watch_;
   bool expected_[2] = {false, false};  // to run
   std::map<std::string, std::vector<double>> times_;
 };
@@ -230,9 +243,8 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
               static_cast<long>(chaos.log().Look().epoch));
   for (int node : {0, 1}) EXPECT_TRUE(chaos.cluster().Workers(node).empty());
   // The job's lease in etcd runs out; etcd takes its time to look.
-  const absl::Time deadline = absl::Now() + kJobLease + absl::Seconds(30);
-  while (chaos.cluster().KeysLeft() > 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(200));
-  EXPECT_LE(chaos.cluster().KeysLeft(), 0) << "keys stay in etcd after the job";
+  EXPECT_TRUE(chaos.cluster().AwaitNoKeys(absl::Now() + kJobLease + absl::Seconds(30)))
+      << "keys stay in etcd after the job";
 }
 
 TEST(ChaosTest, AnOutageOfEtcdLongerThanALeaseCostsNoState) {
@@ -245,7 +257,8 @@ TEST(ChaosTest, AnOutageOfEtcdLongerThanALeaseCostsNoState) {
   const int64_t epoch = chaos.log().Look().epoch;
   const std::vector<pid_t> before[] = {Sorted(cluster.Workers(0)), Sorted(cluster.Workers(1))};
   for (int member : {0, 1, 2}) cluster.etcd(member).Signal(SIGSTOP);
-  absl::SleepFor(absl::Seconds(7));  // three leases and more: also the first try to join again is in vain
+  // The mishap: three leases and more, so that the first try to join again is in vain, too.
+  absl::SleepFor(absl::Seconds(7));
   for (int member : {0, 1, 2}) cluster.etcd(member).Signal(SIGCONT);
   chaos.AwaitSteps(8, epoch, "etcd is back");
   TANDEM_EXPECT_OK(chaos.log().Check()) << cluster.LastLines(0) << cluster.LastLines(1);

@@ -57,13 +57,13 @@ void SumOnGpu(Store* store, int rank, int world_size) {
   ASSERT_EQ(apis.cuda->MemcpyAsync(values.data(), memory, bytes, stream), kCudaSuccess);
   ASSERT_EQ(apis.cuda->EventCreate(&event), kCudaSuccess);
   ASSERT_EQ(apis.cuda->EventRecord(event, stream), kCudaSuccess);
-  while (apis.cuda->EventQuery(event) == kCudaNotReady) absl::SleepFor(absl::Milliseconds(1));
+  apis.cuda->Free(memory);  // waits for all that the device has to do
+  ASSERT_EQ(apis.cuda->EventQuery(event), kCudaSuccess);
   // sum, then twice half of P times it.
   const float expected = world_size * (world_size + 1) / 2 * (0.5f * world_size) * (0.5f * world_size);
   EXPECT_EQ(values, std::vector<float>(values.size(), expected));
   apis.cuda->EventDestroy(event);
   apis.cuda->StreamDestroy(stream);
-  apis.cuda->Free(memory);
 }
 
 class NcclGpuTest : public ::testing::Test {

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "absl/time/clock.h"
+#include "tests/rpc/remote/await_members.h"
 #include "tests/rpc/remote/process/worker_process.h"
 #include "tests/testing/status_matchers.h"
 
@@ -24,12 +25,8 @@ TEST(RemoteCrashTest, ACalleeThatCrashesOrExitsIsUnavailable) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/1: exit: ")));
   TANDEM_EXPECT_OK(agent.RpcSync("worker/2", kPid));
   // Afterwards it is not there, by name.
-  ASSERT_TRUE([&] {
-    const absl::Time give_up = absl::Now() + kPatience;
-    while (agent.directory().Find("worker/0").has_value() && absl::Now() < give_up)
-      absl::SleepFor(absl::Milliseconds(5));
-    return !agent.directory().Find("worker/0").has_value();
-  }());
+  ASSERT_TRUE(
+      AwaitMembers(agent.directory(), [](const auto& members) { return members.count("worker/0") == 0; }));
   EXPECT_THAT(agent.RpcSync(To("worker/0", {.timeout = absl::Milliseconds(100)}), kPid),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("worker/0: pid: it has not registered"), HasSubstr("worker/2"))));

@@ -87,9 +87,19 @@ Functions Serve(Held* held) {
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Thing> local, thing.LocalValue());
     return local->id;
   });
-  functions.Add(kLiving, [] {
+  functions.Add(kLiving, [](const std::vector<int64_t>& but, double seconds) {
+    const std::set<int64_t> expected(but.begin(), but.end());
+    std::vector<int64_t> others;
+    const auto none = [&]() ABSL_SHARED_LOCKS_REQUIRED(TheLiving().mutex) {
+      others.clear();
+      for (const int64_t id : TheLiving().ids) {
+        if (expected.count(id) == 0) others.push_back(id);
+      }
+      return others.empty();
+    };
     absl::MutexLock lock(&TheLiving().mutex);
-    return std::vector<int64_t>(TheLiving().ids.begin(), TheLiving().ids.end());
+    TheLiving().mutex.AwaitWithTimeout(absl::Condition(&none), absl::Seconds(seconds));
+    return others;
   });
   functions.Add(kCrash, [] { std::abort(); });
   functions.Add(kExit, [] { _exit(3); });

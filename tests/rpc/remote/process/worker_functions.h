@@ -34,8 +34,8 @@ inline constexpr Function<void()> kDropAll{"drop_all"};
 // Reads the thing's number through its reference.
 inline constexpr Function<int64_t(int64_t)> kUse{"use"};
 inline constexpr Function<int64_t(RRef<Thing>)> kIdOf{"id_of"};
-// The numbers of the things that live here.
-inline constexpr Function<std::vector<int64_t>()> kLiving{"living"};
+// Waits until no things live here but some of these, or so many seconds; the numbers of the others then.
+inline constexpr Function<std::vector<int64_t>(std::vector<int64_t>, double)> kLiving{"living"};
 
 inline constexpr Function<void()> kCrash{"crash"};
 inline constexpr Function<void()> kExit{"exit"};

@@ -61,7 +61,9 @@ class Format : public ::testing::Test {
     for (const v1::BucketIndex& bucket : reader->footer().buckets()) {
       TANDEM_RETURN_IF_ERROR(reader->ReadBucket(
           bucket,
-          [&](uint64_t id, const float* row, const RowHistory& history) { to->Restore(id, row, history); },
+          [&](uint64_t id, const float* row, const RowHistory& history) {
+            TANDEM_EXPECT_OK(to->Restore(id, row, history));
+          },
           nullptr));
     }
     return absl::OkStatus();

@@ -171,6 +171,7 @@ void ParameterServer::Impl::AnswerPull(PullCall& pull) {
     // Seen before the rows are read: they hold at least the updates it counts.
     const ServerTable::View view = slice.table->Look();
     result->set_version(view.version);
+    result->set_applied(view.applied);
     result->set_generation(view.generation);
     uint64_t rows = slice.rows();
     if (slice.conditional) {

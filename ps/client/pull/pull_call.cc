@@ -218,7 +218,8 @@ absl::Status PullCall::CheckShape(uint32_t server, const v1::PullResponse& heade
                                               Name(slice.values()), ", expected ",
                                               Name(parts_[p].wire.pull_values)));
     }
-    versions_[p][server] = slice.version();
+    // Rows that a cache adds are as old as they are; what the server sent has all that it has counted.
+    versions_[p][server] = conditional ? slice.version() : std::max(slice.version(), slice.applied());
     expected_bytes += rows * RowBytes(slice.values(), slice.dim()) + (conditional ? (all + 7) / 8 : 0);
   }
   if (payload_bytes != expected_bytes) {

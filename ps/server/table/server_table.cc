@@ -89,9 +89,9 @@ std::shared_ptr<TableStorage> ServerTable::storage() const {
 ServerTable::View ServerTable::Look() const {
   absl::MutexLock lock(&mutex_);
   // Whatever has a number up to the least of these was under way before it, so it is done.
-  const uint64_t version =
-      under_way_.empty() ? this->version() : std::min(*under_way_.begin(), this->version());
-  return {storage_, version, generation_, mode_.kind() == v1::UpdateMode::SYNC};
+  const uint64_t applied = this->version();
+  const uint64_t version = under_way_.empty() ? applied : std::min(*under_way_.begin(), applied);
+  return {storage_, version, applied, generation_, mode_.kind() == v1::UpdateMode::SYNC};
 }
 
 uint64_t ServerTable::MinClockLocked() const {

@@ -76,6 +76,7 @@ class ServerTable {
     // All updates up to this one are in the rows. Updates run in parallel: version() counts those that are
     // done, and among as many first ones there may be one that is not.
     uint64_t version = 0;
+    uint64_t applied = 0;     // so many are in the rows: what is counted of a push since then, they may lack
     uint64_t generation = 0;  // v1::PullSliceResult.generation
     bool sync = false;        // the mode in force
   };

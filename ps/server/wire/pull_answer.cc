@@ -33,6 +33,7 @@ PullAnswer::PullAnswer(ParsedRequest request, std::shared_ptr<rpc::ServerCall> c
     // Seen before the rows are read: they hold at least the updates it counts.
     ServerTable::View view = slice.table->Look();
     result->set_version(view.version);
+    result->set_applied(view.applied);
     result->set_generation(view.generation);
     rows_.push_back(std::move(view.storage));
   }

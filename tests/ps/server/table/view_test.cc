@@ -1,0 +1,65 @@
+// What a pull is told of a table whose updates run side by side.
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "base/buffer_pool.h"
+#include "gtest/gtest.h"
+#include "ps/server/table/server_table.h"
+#include "tests/ps/checkpoint/map_storage.h"
+#include "tests/ps/server/table/sum_table.h"
+
+namespace tandem::ps::testing {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+// Its first update does not end before it is told to.
+class SlowlyUpdatedStorage final : public MapStorage {
+ public:
+  SlowlyUpdatedStorage() : MapStorage(/*num_buckets=*/1) {}
+
+  absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override {
+    if (begun_.exchange(true)) return 0;
+    has_begun.Notify();
+    EXPECT_TRUE(may_end.WaitForNotificationWithTimeout(kPatience));
+    return 0;
+  }
+
+  absl::Notification has_begun, may_end;
+
+ private:
+  std::atomic<bool> begun_{false};
+};
+
+TEST(ServerTableView, AnUpdateThatIsDoneCountsThoughAnEarlierOneIsUnderWay) {
+  auto storage = std::make_shared<SlowlyUpdatedStorage>();
+  BufferPool buffers;
+  ServerTable table(SumTable(2, Async()), storage, &buffers, /*helpers=*/nullptr, /*places=*/true);
+  const uint64_t id = 42;
+  const float gradient = 1;
+  const auto push = [&](uint32_t worker) {
+    TablePush one;
+    one.worker = worker;
+    one.ids = absl::MakeConstSpan(&id, 1);
+    one.gradients = &gradient;
+    table.Enqueue(std::move(one));
+    table.Drain();
+  };
+  std::thread slow(push, 0);
+  ASSERT_TRUE(storage->has_begun.WaitForNotificationWithTimeout(kPatience));
+  push(1);
+  // Which rows the second update has touched nobody knows, so that no row is as new as it for sure; but a
+  // push that comes now is behind by the slow one only.
+  EXPECT_EQ(table.Look().version, 0);
+  EXPECT_EQ(table.Look().applied, 1);
+  storage->may_end.Notify();
+  slow.join();
+  EXPECT_EQ(table.Look().version, 2);
+  EXPECT_EQ(table.Look().applied, 2);
+}
+
+}  // namespace
+}  // namespace tandem::ps::testing

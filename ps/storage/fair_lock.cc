@@ -14,6 +14,7 @@ constexpr int kPauses = 16;
 
 void FairLock::LockInTurn() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   writers_waiting_.fetch_add(1, std::memory_order_relaxed);
+  // A reader that sees this before the next line is done may still go first, once.
   {
     absl::MutexLock turn(&turn_);
     bool locked = false;

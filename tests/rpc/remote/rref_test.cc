@@ -190,6 +190,7 @@ TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
   TANDEM_ASSERT_OK(a.RpcSync("worker/2", kHold, counter));
   counter = {};
   ASSERT_TRUE(Eventually([&] { return a.references().unconfirmed() == 0; }));
+  ASSERT_TRUE(alive.AwaitValue(1));  // it may still have been in the making
   // Renewed while its holder lives ...
   EXPECT_FALSE(alive.AwaitValue(0, 3 * lease));
   // ... and not when it is dead: its agent goes without saying so.

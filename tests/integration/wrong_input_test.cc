@@ -12,9 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "collectives/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/job_dir.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/tandem_process.h"
 
 namespace tandem::integration {
@@ -152,32 +154,24 @@ TEST_F(WrongInputTest, AnEnvironmentThatIsNotWholeOrLeadsNowhereIsNamed) {
 }
 
 TEST_F(WrongInputTest, AServerThatIsNotWhereItSaysIsNamed) {
-  testing::TandemProcess* server = nullptr;
-  std::unique_ptr<testing::TandemProcess> owned;
-  Finished worker;
-  // Somebody else may take the port between our look and its use: then there is another error, and we try
-  // again.
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    std::map<std::string, std::string> variables = {{"WORLD_SIZE", "1"},
-                                                    {"MASTER_ADDR", "127.0.0.1"},
-                                                    {"MASTER_PORT", absl::StrCat(FreePort())},
-                                                    {"TANDEM_NUM_PS", "1"},
-                                                    {"TANDEM_PS_INDEX", "0"}};
-    variables.merge(job_.Mark());
-    owned = std::make_unique<testing::TandemProcess>(Args{"ps", "--advertise", "127.0.0.1:1"}, variables,
-                                                     job_.File("."));
-    server = owned.get();
-    variables["RANK"] = "0";
-    worker = testing::RunTandem({"train", "job.yaml", "--set", "train.timeout_seconds=2"}, variables,
-                                job_.File("."));
-    if (absl::StrContains(worker.err, "127.0.0.1:1)")) break;
-  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, collectives::StoreServer::Start("127.0.0.1:0"));
+  std::map<std::string, std::string> variables = {{"WORLD_SIZE", "1"},
+                                                  {"TANDEM_STORE", absl::StrCat("127.0.0.1:", store->port())},
+                                                  {"TANDEM_NUM_PS", "1"},
+                                                  {"TANDEM_PS_INDEX", "0"}};
+  variables.merge(job_.Mark());
+  testing::TandemProcess server(Args{"ps", "--advertise", "127.0.0.1:1"}, variables, job_.File("."));
+  // The two seconds are for the question at the wrong address, not for the server's start.
+  TANDEM_ASSERT_OK(store->store()->Get("ps/0", testing::kPatience));
+  variables["RANK"] = "0";
+  const Finished worker = testing::RunTandem({"train", "job.yaml", "--set", "train.timeout_seconds=2"},
+                                             variables, job_.File("."));
   EXPECT_EQ(worker.exit_code, 1);
   EXPECT_THAT(worker.err, ContainsRegex("worker/0 server 0 \\(127.0.0.1:1\\): .*no answer within 2s"));
   EXPECT_EQ(Lines(worker.err).size(), 1u) << worker.err;
   // The server hears why, and does not wait for its lease.
-  EXPECT_EQ(server->Wait(), 1);
-  EXPECT_THAT(server->err(), HasSubstr("the job failed: worker/0: server 0 (127.0.0.1:1)"));
+  EXPECT_EQ(server.Wait(), 1);
+  EXPECT_THAT(server.err(), HasSubstr("the job failed: worker/0: server 0 (127.0.0.1:1)"));
 }
 
 TEST_F(WrongInputTest, OutputsThatCannotBeWrittenAreNamedBeforeTraining) {

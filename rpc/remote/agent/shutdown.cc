@@ -79,8 +79,7 @@ absl::Status Agent::Shutdown(absl::Duration timeout) {
   finishing_ = true;
   absl::Status waited = WaitUntilAllAreDone(absl::Now() + timeout);
   references_->ReleaseAll();
-  const absl::Time farewell = absl::Now() + kFarewell;
-  while (references_->unconfirmed() > 0 && absl::Now() < farewell) absl::SleepFor(kFirstPause);
+  (void)references_->AwaitConfirmed(absl::Now() + kFarewell);
   const absl::Status left = ShutdownNow();
   absl::MutexLock lock(&shutdown_mutex_);
   if (waited.ok() || left.ok()) {

@@ -243,10 +243,16 @@ void References::Drop(const ReferenceHandle& handle) {
 void References::Delete(const std::string& owner, const ForkMessage& fork) {
   Use use(this);
   if (use.agent() == nullptr) return;
-  ++unconfirmed_;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++unconfirmed_;
+  }
   use.agent()
       ->RpcAsync(To(owner, {.timeout = lease_}), kDeleteFork, fork)
-      .Then([self = shared_from_this()](const absl::StatusOr<bool>&) { --self->unconfirmed_; });
+      .Then([self = shared_from_this()](const absl::StatusOr<bool>&) {
+        absl::MutexLock lock(&self->mutex_);
+        --self->unconfirmed_;
+      });
 }
 
 void References::RegisterFork(const std::string& owner, const ForkMessage& fork, std::shared_ptr<Loan> loan) {

@@ -149,7 +149,16 @@ class References : public std::enable_shared_from_this<References> {
   std::shared_ptr<ReferenceHandle> NewRemote(const std::string& owner, Future<void> created);
   // Forks that are held here, and deletions that their owners have not confirmed yet.
   size_t held() const;
-  size_t unconfirmed() const { return unconfirmed_.load(); }
+  size_t unconfirmed() const {
+    absl::MutexLock lock(&mutex_);
+    return unconfirmed_;
+  }
+  // Waits until there are none; false when `deadline` came first.
+  bool AwaitConfirmed(absl::Time deadline) const {
+    absl::MutexLock lock(&mutex_);
+    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unconfirmed_ == 0; };
+    return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
+  }
 
   // --- For the agent.
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle, const std::string& to,
@@ -206,7 +215,7 @@ class References : public std::enable_shared_from_this<References> {
   const uint64_t incarnation_;
   const absl::Duration lease_;
   std::atomic<uint64_t> next_{0};
-  std::atomic<size_t> unconfirmed_{0};
+  size_t unconfirmed_ ABSL_GUARDED_BY(mutex_) = 0;
 
   mutable absl::Mutex mutex_;
   Agent* agent_ ABSL_GUARDED_BY(mutex_);

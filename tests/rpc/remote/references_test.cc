@@ -34,9 +34,7 @@ class ReferencesTest : public ::testing::Test {
     return refs.size() == 1 ? refs[0].holders.size() : 99;
   }
   // Whatever was to be told to the owner has been.
-  bool Settled() {
-    return Eventually([this] { return cluster[1].references().unconfirmed() == 0; });
-  }
+  bool Settled() { return cluster[1].references().AwaitConfirmed(absl::Now() + kPatience); }
 
   Cluster cluster;
   RRef<std::string> value;

@@ -102,7 +102,7 @@ TEST_F(RRefTest, TheValueLivesAtItsOwnerAndGoesWithTheLastReference) {
     TANDEM_EXPECT_OK(copy.RpcSync(kAddTo, 1));
     copy = {};
     EXPECT_TRUE(alive.AwaitValue(0)) << owner;
-    EXPECT_TRUE(Eventually([&] { return a.references().unconfirmed() == 0; }));
+    EXPECT_TRUE(a.references().AwaitConfirmed(absl::Now() + kPatience));
   }
   EXPECT_TRUE(cluster[1].references().DebugRefs().empty());
 }
@@ -189,7 +189,7 @@ TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
   RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
   TANDEM_ASSERT_OK(a.RpcSync("worker/2", kHold, counter));
   counter = {};
-  ASSERT_TRUE(Eventually([&] { return a.references().unconfirmed() == 0; }));
+  ASSERT_TRUE(a.references().AwaitConfirmed(absl::Now() + kPatience));
   ASSERT_TRUE(alive.AwaitValue(1));  // it may still have been in the making
   // Renewed while its holder lives ...
   EXPECT_FALSE(alive.AwaitValue(0, 3 * lease));

@@ -18,6 +18,7 @@
 
 namespace tandem {
 
+// Of the monotonic clock, which all processes of a host share.
 inline int64_t SteadyNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())

@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/environment.h"
+#include "collectives/network.h"
 
 namespace tandem::collectives {
 namespace {
@@ -19,15 +20,11 @@ std::string JoinAddress(const std::string& host, int port) {
   return absl::StrCat(host, ":", port);
 }
 
-bool IsLoopbackName(const std::string& host) {
-  return host == "localhost" || absl::StartsWith(host, "127.") || host == "::1";
-}
-
 // Processes of this machine alone need no port that others can reach. Elsewhere MASTER_ADDR may be a name or
 // an address that this machine does not have (a container's, behind a forwarded port), so every interface is
 // served.
 std::string ListenAddress(const Environment& env) {
-  return IsLoopbackName(env.master_addr) ? JoinAddress(env.master_addr, env.master_port)
+  return IsLoopbackHost(env.master_addr) ? JoinAddress(env.master_addr, env.master_port)
                                          : JoinAddress("0.0.0.0", env.master_port);
 }
 
@@ -50,7 +47,8 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
     port = job->server_->port();
   }
   job->address_ = env.store.empty() ? JoinAddress(env.master_addr, port) : env.store;
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(job->address_, {.caller = env.caller()}));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
+                          rpc::ConnectGrpc(job->address_, {.caller = env.caller()}));
   job->remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
   RemoteStore probe(job->channel(), timeout);
   if (absl::Status reached = probe.Set(absl::StrCat("job/opened/", env.member()), ""); !reached.ok()) {

@@ -94,8 +94,8 @@ absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text) {
       "'", text, "' is no network interface of this machine; it has ", absl::StrJoin(candidates, ", ")));
 }
 
-bool IsLoopbackAddress(const std::string& address) {
-  return absl::StartsWith(address, "127.") || address == "::1";
+bool IsLoopbackHost(absl::string_view host) {
+  return absl::StartsWith(host, "127.") || host == "::1" || host == "localhost";
 }
 
 }  // namespace tandem::collectives

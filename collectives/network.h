@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace tandem::collectives {
 
@@ -19,8 +20,8 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& target);
 // InvalidArgument lists what this machine has.
 absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text);
 
-// Whether only processes of the same machine can reach `address`.
-bool IsLoopbackAddress(const std::string& address);
+// Whether only processes of the same machine can reach `host`: 127.x.x.x, ::1 or the name "localhost".
+bool IsLoopbackHost(absl::string_view host);
 
 }  // namespace tandem::collectives
 

@@ -2,7 +2,7 @@
 #define TANDEM_RPC_CHANNEL_H_
 
 // The client end of a connection to one server. Everything above rpc/ calls through this interface, so that
-// gRPC, an in-process loopback with injected faults, and later shared memory are interchangeable.
+// gRPC, shared memory and an in-process loopback with injected faults are interchangeable.
 
 #include <memory>
 #include <stop_token>
@@ -31,8 +31,8 @@ struct CallOptions {
   // When a stop is requested the call ends with Cancelled, wherever it is, and the server is told. The thread
   // that requests it may run `done`.
   std::stop_token cancel = {};
-  // Is given a long answer piece by piece, where the transport can: `done` then gets no bytes. Else, and when the
-  // answer is short, it is given nothing.
+  // Is given a long answer piece by piece, where the transport can: `done` then gets no bytes. Else, and when
+  // the answer is short, it is given nothing.
   std::shared_ptr<AnswerSink> sink = nullptr;
 };
 
@@ -55,8 +55,8 @@ class Channel {
   // pointer. 64-byte aligned. Never blocks.
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
 
-  // For a thread that is about to start calls and will then Help, as it must: spares the transport waking a thread of
-  // its own for them.
+  // For a thread that is about to start calls and will then Help, as it must: spares the transport waking a
+  // thread of its own for them.
   virtual void WillHelp() {}
 
   // For a thread that waits for a call of this channel: receives on its behalf, if the transport can, which
@@ -89,8 +89,8 @@ struct ChannelOptions {
   // All calls share one stream, which spares most of a call's cost; false: each is a gRPC call of its own, as
   // they are with a server that does not know the stream.
   bool stream = true;
-  // Who this process is, said to the server with each connection. One whose job has gone on, or that has not, refuses
-  // its calls by name (rpc/epoch/epoch_gate.h). A process that moves to another round connects anew.
+  // Who this process is, said to the server with each connection. One whose job has gone on, or that has not,
+  // refuses its calls by name (rpc/epoch/epoch_gate.h). A process that moves to another round connects anew.
   Caller caller = {};
 };
 

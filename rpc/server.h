@@ -1,7 +1,8 @@
 #ifndef TANDEM_RPC_SERVER_H_
 #define TANDEM_RPC_SERVER_H_
 
-// A gRPC server for transport-independent services, with gRPC health checking and reflection.
+// A server for transport-independent services: over gRPC, with its health checking and reflection, and
+// through shared memory with clients of the same host.
 
 #include <memory>
 #include <string>
@@ -47,8 +48,8 @@ class Server {
 
   virtual ~Server() = default;
   virtual int port() const = 0;  // the bound port; 0 for unix sockets
-  // What gRPC health says of `service`, or, for "", of the server as a whole; SERVING until told otherwise. Nothing
-  // happens once the server shuts down.
+  // What gRPC health says of `service`, or, for "", of the server as a whole; SERVING until told otherwise.
+  // Nothing happens once the server shuts down.
   virtual void SetServing(const std::string& service, bool serving) = 0;
   // Stops taking calls (health turns NOT_SERVING), lets running ones finish for `grace`, cancels the rest;
   // returns when no handler runs any more. A parked call that was cancelled may still be finished later:

@@ -4,8 +4,9 @@
 
 namespace tandem::ipc {
 
-Descriptor::~Descriptor() {
+void Descriptor::Reset() {
   if (fd_ >= 0) close(fd_);
+  fd_ = -1;
 }
 
 }  // namespace tandem::ipc

@@ -5,17 +5,24 @@
 
 namespace tandem::ipc {
 
-// Owns a file descriptor. Movable.
+// Owns a file descriptor, or none (-1). Movable.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
   Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
+    const int fd = other.Release();
+    Reset();
+    fd_ = fd;
     return *this;
   }
-  ~Descriptor();
+  ~Descriptor() { Reset(); }
+
   int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  // Closes it now, if there is one.
+  void Reset();
+  // The caller's from now on.
   int Release() { return std::exchange(fd_, -1); }
 
  private:

@@ -29,12 +29,6 @@ int QuotaProcessors() {
 
 }  // namespace
 
-int64_t SteadyNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, int64_t ns) {
   const timespec timeout = {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
   syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, nullptr, 0);

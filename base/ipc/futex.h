@@ -20,9 +20,6 @@ inline void Pause() {
 #endif
 }
 
-// Of the monotonic clock, which all processes of a host share.
-int64_t SteadyNs();
-
 // Sleeps while *word is `expected`, at most `ns`; may return early for no reason. Shared: the word may lie in
 // memory of several processes.
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, int64_t ns);

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -26,10 +25,6 @@ namespace {
 
 // For those who still have to hear that the job is over.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
-
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || absl::StartsWith(host, "127.") || host == "::1";
-}
 
 absl::Status SetDuration(absl::string_view key, const std::string& value, absl::Duration* duration) {
   double seconds;
@@ -152,7 +147,7 @@ absl::Status Meeting::OpenStore() {
     TANDEM_ASSIGN_OR_RETURN(host_, collectives::LocalAddressTowards(first));
     // A host's own name often means 127.0.1.1 on itself, where no other host finds it: then the address that
     // leads out (nothing is sent there, the network is reserved for examples).
-    if (collectives::IsLoopbackAddress(host_) && !IsLoopback(endpoint.host)) {
+    if (collectives::IsLoopbackHost(host_) && !collectives::IsLoopbackHost(endpoint.host)) {
       host_ = collectives::LocalAddressTowards("192.0.2.1:9").value_or(host_);
     }
   }
@@ -206,8 +201,9 @@ absl::Status Meeting::OpenServed() {
   // Who can bind the endpoint's own address is on its host. That address may be one by which other nodes
   // cannot come (a host's name often means 127.0.1.1 on itself), so all interfaces are served.
   if (may && (must || rpc::CheckBindable(endpoint, options_.endpoint).ok())) {
-    const std::string listen =
-        IsLoopback(endpoint.host) ? options_.endpoint : absl::StrCat("0.0.0.0:", endpoint.port);
+    const std::string listen = collectives::IsLoopbackHost(endpoint.host)
+                                   ? options_.endpoint
+                                   : absl::StrCat("0.0.0.0:", endpoint.port);
     absl::StatusOr<std::unique_ptr<collectives::StoreServer>> server =
         collectives::StoreServer::Start(listen);
     if (server.ok()) {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "cli/launch/unique_fd.h"
+#include "base/ipc/descriptor.h"
 
 namespace tandem::cli {
 
@@ -22,9 +22,9 @@ class PortKeeper {
   int port() const { return port_; }
 
  private:
-  PortKeeper(UniqueFd socket, int port) : socket_(std::move(socket)), port_(port) {}
+  PortKeeper(ipc::Descriptor socket, int port) : socket_(std::move(socket)), port_(port) {}
 
-  const UniqueFd socket_;
+  const ipc::Descriptor socket_;
   const int port_;
 };
 

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "cli/launch/unique_fd.h"
+#include "base/ipc/descriptor.h"
 #include "collectives/membership/membership.h"
 #include "collectives/rendezvous/rendezvous.h"
 
@@ -72,7 +72,7 @@ class RoundWatch {
 
   collectives::Rendezvous* const rendezvous_;
   const std::function<absl::Status(const std::function<bool()>& stop)> prepare_;
-  const UniqueFd event_;
+  const ipc::Descriptor event_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;

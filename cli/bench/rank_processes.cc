@@ -82,7 +82,7 @@ class RankProcess {
 
  private:
   // `lines`: what has not yet ended, of a stream that is passed on by lines; nullptr: as it is, to stdout.
-  void Read(UniqueFd* fd, std::string* lines) {
+  void Read(ipc::Descriptor* fd, std::string* lines) {
     char bytes[4096];
     const ssize_t size = ::read(fd->get(), bytes, sizeof(bytes));
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;

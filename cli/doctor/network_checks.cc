@@ -6,20 +6,19 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/doctor/checks.h"
+#include "collectives/network.h"
 
 namespace tandem::cli {
 namespace {
 
 constexpr char kNetwork[] = "network";
 
-bool IsLoopback(const std::string& address) { return absl::StartsWith(address, "127.") || address == "::1"; }
-
 // An address that other hosts can use, if there is one; with its interface.
 std::string UsableAddress(const std::vector<Machine::Interface>& interfaces) {
   for (const Machine::Interface& one : interfaces) {
     if (!one.up || one.loopback) continue;
     for (const std::string& address : one.addresses) {
-      if (!IsLoopback(address) && !absl::StartsWith(address, "fe80:")) {
+      if (!collectives::IsLoopbackHost(address) && !absl::StartsWith(address, "fe80:")) {
         return absl::StrCat(address, " (", one.name, ")");
       }
     }
@@ -59,7 +58,7 @@ void CheckHostName(const Machine& machine, const std::vector<Machine::Interface>
     return;
   }
   const std::string fact = absl::StrCat(host, " is ", absl::StrJoin(*found, " "));
-  if (std::all_of(found->begin(), found->end(), IsLoopback)) {
+  if (std::all_of(found->begin(), found->end(), collectives::IsLoopbackHost)) {
     if (usable.empty()) {
       checks->push_back(
           {Level::kOk, kNetwork, "host name", absl::StrCat(fact, ", as nothing else is there")});

@@ -14,8 +14,8 @@ namespace tandem::cli {
 
 namespace {
 
-absl::StatusOr<UniqueFd> OpenForWriting(const std::string& path, bool append) {
-  UniqueFd file(
+absl::StatusOr<ipc::Descriptor> OpenForWriting(const std::string& path, bool append) {
+  ipc::Descriptor file(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666));
   if (file.valid()) return file;
   return absl::ErrnoToStatus(
@@ -35,7 +35,7 @@ absl::Status ChildOutput::Open(const OutputFiles& files) {
   return absl::OkStatus();
 }
 
-void ChildOutput::WriteTo(UniqueFd* file, const std::string& path, absl::string_view bytes) {
+void ChildOutput::WriteTo(ipc::Descriptor* file, const std::string& path, absl::string_view bytes) {
   while (file->valid() && !bytes.empty()) {
     const ssize_t written = ::write(file->get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;

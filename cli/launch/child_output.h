@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/ipc/descriptor.h"
 #include "cli/launch/console.h"
-#include "cli/launch/unique_fd.h"
 
 namespace tandem::cli {
 
@@ -42,7 +42,7 @@ class ChildOutput {
 
  private:
   void Line(Console::Stream stream, absl::string_view text);
-  void WriteTo(UniqueFd* file, const std::string& path, absl::string_view bytes);
+  void WriteTo(ipc::Descriptor* file, const std::string& path, absl::string_view bytes);
   bool shown(Console::Stream stream) const { return files_.console[stream]; }
   bool raw(Console::Stream stream) { return raw_ && console_->sink(stream).is_terminal(); }
 
@@ -51,7 +51,7 @@ class ChildOutput {
   const int index_;
   const bool raw_;
   OutputFiles files_;
-  UniqueFd log_, stream_files_[2];
+  ipc::Descriptor log_, stream_files_[2];
   std::string partial_[2];  // per stream, the line not yet ended
   std::deque<std::string> tail_;
 };

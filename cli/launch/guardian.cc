@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Guardian>> Guardian::Start() {
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ErrnoToStatus(errno, "cannot make a pipe");
   }
-  UniqueFd in(ends[0]), out(ends[1]);
+  ipc::Descriptor in(ends[0]), out(ends[1]);
   const pid_t pid = ::fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");
   if (pid == 0) Guard(in.get());

@@ -13,7 +13,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "cli/launch/unique_fd.h"
+#include "base/ipc/descriptor.h"
 
 namespace tandem::cli {
 
@@ -32,9 +32,9 @@ class Guardian {
   void Forget(pid_t group);
 
  private:
-  Guardian(UniqueFd pipe, pid_t pid) : pipe_(std::move(pipe)), pid_(pid) {}
+  Guardian(ipc::Descriptor pipe, pid_t pid) : pipe_(std::move(pipe)), pid_(pid) {}
 
-  UniqueFd pipe_;
+  ipc::Descriptor pipe_;
   const pid_t pid_;
 };
 

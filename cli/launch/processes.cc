@@ -14,8 +14,8 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/ipc/descriptor.h"
 #include "base/status.h"
-#include "cli/launch/unique_fd.h"
 
 namespace tandem::cli {
 namespace {
@@ -149,7 +149,7 @@ bool Processes::Reap(Process& process) {
 }
 
 void Processes::ReadOutput(Process& process, Console::Stream stream) {
-  UniqueFd& fd = process.stream(stream);
+  ipc::Descriptor& fd = process.stream(stream);
   char buffer[16384];
   while (fd.valid()) {
     const ssize_t size = ::read(fd.get(), buffer, sizeof(buffer));

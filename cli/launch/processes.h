@@ -53,7 +53,9 @@ class Process {
 
  private:
   friend class Processes;
-  UniqueFd& stream(Console::Stream stream) { return stream == Console::kOut ? spawned_.out : spawned_.err; }
+  ipc::Descriptor& stream(Console::Stream stream) {
+    return stream == Console::kOut ? spawned_.out : spawned_.err;
+  }
 
   ProcessSpec spec_;
   const std::unique_ptr<ChildOutput> output_;

@@ -27,7 +27,7 @@ void OnSignal(int signal) {
 absl::StatusOr<std::unique_ptr<SignalPipe>> SignalPipe::Install(std::initializer_list<int> signals) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
-  UniqueFd read(ends[0]), write(ends[1]);
+  ipc::Descriptor read(ends[0]), write(ends[1]);
   int none = -1;
   if (!handler_fd.compare_exchange_strong(none, write.get())) {
     return absl::FailedPreconditionError("the process listens to its signals already");
@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<SignalPipe>> SignalPipe::Install(std::initializer
   return std::unique_ptr<SignalPipe>(new SignalPipe(std::move(read), std::move(write), signals));
 }
 
-SignalPipe::SignalPipe(UniqueFd read, UniqueFd write, std::initializer_list<int> signals)
+SignalPipe::SignalPipe(ipc::Descriptor read, ipc::Descriptor write, std::initializer_list<int> signals)
     : read_(std::move(read)), write_(std::move(write)) {
   struct sigaction action = {};
   action.sa_handler = OnSignal;

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "cli/launch/unique_fd.h"
+#include "base/ipc/descriptor.h"
 
 namespace tandem::cli {
 
@@ -29,9 +29,9 @@ class SignalPipe {
   std::optional<int> Next();
 
  private:
-  SignalPipe(UniqueFd read, UniqueFd write, std::initializer_list<int> signals);
+  SignalPipe(ipc::Descriptor read, ipc::Descriptor write, std::initializer_list<int> signals);
 
-  const UniqueFd read_, write_;
+  const ipc::Descriptor read_, write_;
   unsigned long long handled_ = 0;  // bit s: signal s
 };
 

@@ -24,13 +24,13 @@ namespace tandem::cli {
 namespace {
 
 struct Pipe {
-  UniqueFd read, write;
+  ipc::Descriptor read, write;
 };
 
 absl::StatusOr<Pipe> MakePipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  return Pipe{ipc::Descriptor(ends[0]), ipc::Descriptor(ends[1])};
 }
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
@@ -81,7 +81,7 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options) {
   if (!err.ok()) return err.status();
   absl::StatusOr<Pipe> failed = MakePipe();
   if (!failed.ok()) return failed.status();
-  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const ipc::Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null.valid()) return absl::ErrnoToStatus(errno, "cannot open /dev/null");
   ::fcntl(out->read.get(), F_SETFL, O_NONBLOCK);
   ::fcntl(err->read.get(), F_SETFL, O_NONBLOCK);
@@ -105,7 +105,7 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options) {
 
   Spawned spawned;
   spawned.pid = pid;
-  spawned.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  spawned.pidfd = ipc::Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   const int pidfd_error = errno;
   failed->write.Reset();
   int error = 0;

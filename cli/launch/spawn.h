@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cli/launch/unique_fd.h"
+#include "base/ipc/descriptor.h"
 
 namespace tandem::cli {
 
@@ -22,10 +22,10 @@ struct SpawnOptions {
 };
 
 struct Spawned {
-  pid_t pid = -1;  // and its process group
-  UniqueFd pidfd;  // readable once it has ended
-  UniqueFd out;    // what it writes to stdout; non-blocking
-  UniqueFd err;    // ... to stderr
+  pid_t pid = -1;         // and its process group
+  ipc::Descriptor pidfd;  // readable once it has ended
+  ipc::Descriptor out;    // what it writes to stdout; non-blocking
+  ipc::Descriptor err;    // ... to stderr
 };
 
 // Starts a process in a process group of its own, with an empty stdin, default signal handling, and SIGKILL

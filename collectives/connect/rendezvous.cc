@@ -85,8 +85,8 @@ absl::Status Compare(const Introduction& me, const std::vector<Introduction>& ot
   }
   for (const Introduction& other : others) {
     if (other.machine == me.machine) continue;
-    const bool other_is_local = IsLoopbackAddress(other.self.address);
-    if (!other_is_local && !IsLoopbackAddress(me.self.address)) continue;
+    const bool other_is_local = IsLoopbackHost(other.self.address);
+    if (!other_is_local && !IsLoopbackHost(me.self.address)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", other_is_local ? other.rank : me.rank, " listens on ",
         other_is_local ? other.self.address : me.self.address, ", which rank ",

@@ -84,6 +84,10 @@ absl::StatusOr<int64_t> StoreSum(absl::string_view key, const absl::optional<abs
   return sum;
 }
 
+absl::Duration BoundedWait(absl::Duration timeout) {
+  return std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24 * 365));
+}
+
 absl::Status QueueEmpty(absl::string_view queue, absl::Duration timeout) {
   return absl::DeadlineExceededError(absl::StrCat("nothing came into queue ", QuoteKey(queue),
                                                   " of the store within ", absl::FormatDuration(timeout)));

@@ -36,6 +36,9 @@ absl::Status ValidateStoreBatch(size_t keys, size_t bytes);
 absl::StatusOr<int64_t> StoreSum(absl::string_view key, const absl::optional<absl::string_view>& held,
                                  int64_t delta);
 
+// `timeout`, at least nothing and at most a year: what can be added to a time, and sent to a server.
+absl::Duration BoundedWait(absl::Duration timeout);
+
 // DeadlineExceeded: "key 'a' did not appear in the store within 5s". `missing` must not be empty; of many,
 // some are named.
 absl::Status KeysMissing(absl::Span<const std::string> missing, absl::Duration timeout);

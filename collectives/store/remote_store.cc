@@ -24,10 +24,6 @@ absl::Duration Slack(absl::Duration timeout) {
   return std::clamp(timeout, absl::Milliseconds(500), absl::Seconds(1));
 }
 
-absl::Duration BoundedWait(absl::Duration timeout) {
-  return std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24 * 365));
-}
-
 }  // namespace
 
 RemoteStore::RemoteStore(std::shared_ptr<rpc::Channel> channel, absl::Duration call_timeout)

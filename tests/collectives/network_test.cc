@@ -32,5 +32,14 @@ TEST(NetworkTest, AnUnknownInterfaceIsAnsweredWithTheCandidates) {
                                                      AllOf(HasSubstr("eth99"), HasSubstr("lo (127.0.0.1)"))));
 }
 
+TEST(NetworkTest, OnlyTheMachineItselfIsBehindALoopbackHost) {
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) {
+    EXPECT_TRUE(IsLoopbackHost(host)) << host;
+  }
+  for (const char* host : {"", "0.0.0.0", "10.0.0.127", "128.0.0.1", "::", "fe80::1", "localhost.example"}) {
+    EXPECT_FALSE(IsLoopbackHost(host)) << host;
+  }
+}
+
 }  // namespace
 }  // namespace tandem::collectives

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/round_up.h"
 #include "worker/models/dense_model.h"
 #include "worker/models/nn/interaction.h"
 

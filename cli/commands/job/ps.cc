@@ -19,11 +19,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/ipc/descriptor.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/launch/signal_pipe.h"
-#include "cli/launch/unique_fd.h"
 #include "cli/metrics/metrics_server.h"
 #include "cli/profiling/own_process.h"
 #include "collectives/environment.h"
@@ -79,7 +79,7 @@ class EndEvent {
 
  private:
   const std::unique_ptr<SignalPipe> signals_;
-  const UniqueFd event_;
+  const ipc::Descriptor event_;
   absl::Mutex mutex_;
   std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
 };

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cli/launch/unique_fd.h"
+#include "base/ipc/descriptor.h"
 
 extern char** environ;
 
@@ -30,8 +30,8 @@ absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, 
   if (::pipe2(fds, O_CLOEXEC) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot make a pipe: ", std::strerror(errno)));
   }
-  const UniqueFd read_end(fds[0]);
-  UniqueFd write_end(fds[1]);
+  const ipc::Descriptor read_end(fds[0]);
+  ipc::Descriptor write_end(fds[1]);
   std::vector<std::string> words = command;
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

@@ -44,10 +44,6 @@ RequestOp DeleteOp(const std::string& key) {
   return op;
 }
 
-absl::Duration BoundedWait(absl::Duration timeout) {
-  return std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24 * 365));
-}
-
 }  // namespace
 
 EtcdStore::EtcdStore(std::unique_ptr<EtcdClient> client)

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <new>
 
+#include "base/round_up.h"
 #include "base/status.h"
 
 namespace tandem::ps {
@@ -22,8 +23,6 @@ constexpr size_t kMaxRegion = size_t{32} << 20;
 // Holes from here on keep no memory. All indexes of a table grow at about the same size: what their old
 // blocks leave is too small for the new ones and was half of an index besides.
 constexpr size_t kLargeHole = size_t{64} << 10;
-
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Zeroed pages straight from the system, so that what is given back is gone. From 2 MiB on they begin at a
 // huge page and are advised to be ones (advice only: without them everything works, slower).

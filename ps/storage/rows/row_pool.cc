@@ -8,6 +8,7 @@
 #include <new>
 
 #include "absl/numeric/bits.h"
+#include "base/round_up.h"
 #include "base/status.h"
 
 namespace tandem::ps {
@@ -21,8 +22,6 @@ constexpr size_t kSmallPages = size_t{16} << 20;
 
 // So much of a large table is ready beyond what a call is about to use.
 constexpr size_t kReadyBytes = size_t{8} << 20;
-
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Reserved, beginning at a huge page.
 char* Reserve(size_t bytes) {

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/round_up.h"
 #include "base/status.h"
 
 namespace tandem::ps {
@@ -13,8 +14,6 @@ namespace {
 constexpr size_t kMaxRunBytes = size_t{1} << 20;
 constexpr size_t kFirstRunBytes = size_t{16} << 10;
 constexpr size_t kFirstRows = 4;
-
-size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Rows whose embeddings all lay in the same half of each 512 bytes would be read from one half of the
 // memory's channels: 34 ns a row instead of 16. A cache line between them spreads them. In the same half of

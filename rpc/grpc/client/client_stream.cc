@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/ipc/futex.h"
 #include "base/status.h"
+#include "base/ticks.h"
 #include "rpc/grpc/core/caller_metadata.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/grpc/core/grpc_status.h"
@@ -164,10 +164,10 @@ absl::Status ClientStream::TakeAll(const Bytes& wire) {
     WriteNext();
   };
   hold(std::this_thread::get_id());
-  int64_t begin = ipc::SteadyNs();
+  int64_t begin = SteadyNanoseconds();
   for (size_t i = 0; i < frames.size() && taken.ok(); ++i) {
     taken = Take(std::move(frames[i]));
-    if (const int64_t now = ipc::SteadyNs(); now - begin > kHoldNs) {
+    if (const int64_t now = SteadyNanoseconds(); now - begin > kHoldNs) {
       hold({});
       hold(std::this_thread::get_id());
       begin = now;

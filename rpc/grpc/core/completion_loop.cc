@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "base/ipc/futex.h"
+#include "base/ticks.h"
 #include "grpc/support/time.h"
 
 namespace tandem::rpc {
@@ -58,22 +59,22 @@ void CompletionLoop::Run() {
 }
 
 void CompletionLoop::NoteMessage(size_t bytes) {
-  if (bytes >= kLongBytes) long_ns_.store(ipc::SteadyNs(), std::memory_order_relaxed);
+  if (bytes >= kLongBytes) long_ns_.store(SteadyNanoseconds(), std::memory_order_relaxed);
 }
 
 CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, Patience* patience) {
   void* tag = nullptr;
   bool ok = false;
-  const int64_t begin = ipc::SteadyNs();
+  const int64_t begin = SteadyNanoseconds();
   const bool busy = patience != &helper_ && begin - long_ns_.load(std::memory_order_relaxed) < kBusyNs;
   const int64_t look_ns = busy ? 0 : patience->budget_ns;
   grpc::CompletionQueue::NextStatus status;
   for (int looks = 1;; ++looks) {
     status = queue_->AsyncNext(&tag, &ok, gpr_inf_past(GPR_CLOCK_MONOTONIC));
     if (status != grpc::CompletionQueue::TIMEOUT) break;
-    if (ipc::SteadyNs() - begin >= look_ns) {
+    if (SteadyNanoseconds() - begin >= look_ns) {
       status = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(deadline));
-      const bool soon = ipc::SteadyNs() - begin < 2 * kMostNs;
+      const bool soon = SteadyNanoseconds() - begin < 2 * kMostNs;
       patience->budget_ns = std::min(
           MostNs(), soon ? 2 * patience->budget_ns + 1000 : std::max(kLeastNs, patience->budget_ns / 2));
       break;
@@ -129,7 +130,9 @@ void CompletionLoop::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
   while (!over()) {
     const absl::Time now = absl::Now();
     // Who stops the loop does not wait for what this thread waits for.
-    if (now >= deadline || help_ended_.load() || Next(std::min(deadline, now + kLook), &helper_) == Got::kShutDown) break;
+    if (now >= deadline || help_ended_.load() ||
+        Next(std::min(deadline, now + kLook), &helper_) == Got::kShutDown)
+      break;
   }
   absl::MutexLock lock(&mutex_);
   turn_ = Turn::kNobody;

@@ -14,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/ticks.h"
 #include "grpcpp/completion_queue.h"
 
 namespace tandem::rpc {
@@ -100,7 +101,7 @@ class CompletionLoop {
   std::atomic<int> expected_{0};  // threads between WillHelp and the end of Help; falls under the lock only
   std::atomic<bool> missed_{false};  // one could not help, since it was the thread's turn
   std::atomic<bool> help_ended_{false};
-  std::atomic<int64_t> long_ns_{0};  // when the last long message was noted, ipc::SteadyNs()
+  std::atomic<int64_t> long_ns_{0};  // when the last long message was noted, SteadyNanoseconds()
   absl::Mutex mutex_;
   Turn turn_ ABSL_GUARDED_BY(mutex_) = Turn::kThread;
   bool attend_ ABSL_GUARDED_BY(mutex_) = false;  // the thread is to have the next turn

@@ -8,8 +8,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/ipc/futex.h"
 #include "base/status.h"
+#include "base/ticks.h"
 #include "rpc/grpc/core/caller_metadata.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 
@@ -181,7 +181,7 @@ void ServerStream::OnRead(bool ok) {
 
 void ServerStream::TakeAll() {
   const bool several = came_.size() > 1;
-  int64_t begin = several ? ipc::SteadyNs() : 0;
+  int64_t begin = several ? SteadyNanoseconds() : 0;
   while (taken_ < came_.size()) {
     mutex_.Lock();
     if (broken_.has_value()) {
@@ -191,7 +191,7 @@ void ServerStream::TakeAll() {
     handling_ = true;  // a handler that answers in here does not end the stream of a draining server
     if (several) {
       const bool wait = AnswersWait() && !gone_;
-      const int64_t now = ipc::SteadyNs();
+      const int64_t now = SteadyNanoseconds();
       if (wait || now - begin > kHoldNs) {
         holder_ = {};
         Proceed();

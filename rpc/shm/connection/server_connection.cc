@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/ipc/futex.h"
+#include "base/ticks.h"
 #include "rpc/cancel_hook.h"
 
 namespace tandem::rpc::shm {
@@ -74,9 +74,9 @@ bool ServerConnection::Serve() {
   bool worked = link_->has_queue() && link_->MoveQueue();
   Message message;
   int64_t end_ns = 0;
-  while (!Congested() && (end_ns == 0 || ipc::SteadyNs() < end_ns) && link_->Receive(&message)) {
+  while (!Congested() && (end_ns == 0 || SteadyNanoseconds() < end_ns) && link_->Receive(&message)) {
     worked = true;
-    if (end_ns == 0) end_ns = ipc::SteadyNs() + kTurnNs;
+    if (end_ns == 0) end_ns = SteadyNanoseconds() + kTurnNs;
     if (message.kind == RecordKind::kRequest) {
       Begin(std::move(message));
       continue;

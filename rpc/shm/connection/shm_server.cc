@@ -13,6 +13,7 @@
 #include "base/ipc/host_identity.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/ticks.h"
 #include "base/trace/trace.h"
 #include "rpc/shm/connection/spinner.h"
 #include "tandem/v1/shared_memory.pb.h"
@@ -76,7 +77,7 @@ void ServingThread::Run() {
   trace::NameThread("shm server");
   std::vector<std::shared_ptr<ServerConnection>> connections;
   Spinner spinner;
-  int64_t polled_ns = ipc::SteadyNs();
+  int64_t polled_ns = SteadyNanoseconds();
   for (uint32_t turn = 0; !stop_.load(std::memory_order_relaxed); ++turn) {
     if (has_new_.load(std::memory_order_relaxed)) TakeNew(&connections);
     bool worked = false;
@@ -84,7 +85,7 @@ void ServingThread::Run() {
     if (worked) {
       spinner.Worked();
       if (turn % 64 != 0) continue;
-      const int64_t now_ns = ipc::SteadyNs();
+      const int64_t now_ns = SteadyNanoseconds();
       if (now_ns - polled_ns < kPollEveryNs) continue;
       polled_ns = now_ns;
       Poll(/*wait=*/false, &connections);

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/ipc/futex.h"
+#include "base/ticks.h"
 
 namespace tandem::rpc::shm {
 
@@ -23,7 +24,7 @@ class Spinner {
 
   // After a sleep. A short one would have been worth a longer look; a long one, a shorter.
   void Woke() {
-    const bool soon = ipc::SteadyNs() - begin_ns_ < 2 * most_ns_;
+    const bool soon = SteadyNanoseconds() - begin_ns_ < 2 * most_ns_;
     budget_ns_ = std::min(most_ns_, soon ? 2 * budget_ns_ + 1000 : std::max(kLeastNs, budget_ns_ / 2));
     begin_ns_ = 0;
   }
@@ -31,11 +32,11 @@ class Spinner {
   // There was none: pauses a moment, and says whether to look again. False: sleep.
   bool Spin() {
     if (begin_ns_ == 0) {
-      begin_ns_ = ipc::SteadyNs();
+      begin_ns_ = SteadyNanoseconds();
       looks_ = 0;
     }
     if (++looks_ % kLooksBetween == 0) {
-      if (ipc::SteadyNs() - begin_ns_ >= budget_ns_) return false;
+      if (SteadyNanoseconds() - begin_ns_ >= budget_ns_) return false;
       if (looks_ % (4 * kLooksBetween) == 0) sched_yield();  // the peer may be waiting for this processor
     }
     ipc::Pause();

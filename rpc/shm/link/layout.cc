@@ -2,13 +2,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/round_up.h"
 
 namespace tandem::rpc::shm {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-
-size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 

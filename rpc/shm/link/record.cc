@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/round_up.h"
 #include "base/status.h"
 #include "rpc/shm/link/layout.h"
 
@@ -11,8 +12,6 @@ namespace tandem::rpc::shm {
 namespace {
 
 constexpr int kMaxCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
-
-size_t RoundUp(size_t n) { return (n + kRecordUnit - 1) / kRecordUnit * kRecordUnit; }
 
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("the shared memory is damaged: ", what));
@@ -37,7 +36,7 @@ absl::Status ParseRecord(absl::string_view copy, size_t payload_bytes, Record* r
   }
   const size_t refs_bytes = head.segments * sizeof(SegmentRef);
   const size_t bytes = sizeof(head) + refs_bytes + head.text_bytes + head.inline_bytes;
-  if (head.bytes != copy.size() || RoundUp(bytes) != copy.size()) {
+  if (head.bytes != copy.size() || RoundUp(bytes, kRecordUnit) != copy.size()) {
     return Damaged(absl::StrCat("a record of ", copy.size(), " bytes that needs ", bytes));
   }
   record->kind = static_cast<RecordKind>(head.kind);
@@ -75,7 +74,7 @@ size_t EncodeRecord(const Record& record, char* out) {
   const size_t refs_bytes = record.segments.size() * sizeof(SegmentRef);
   const size_t bytes = sizeof(RecordHead) + refs_bytes + record.text.size() + record.inline_bytes.size();
   RecordHead head;
-  head.bytes = static_cast<uint32_t>(RoundUp(bytes));
+  head.bytes = static_cast<uint32_t>(RoundUp(bytes, kRecordUnit));
   head.kind = static_cast<uint8_t>(record.kind);
   head.more = record.more ? 1 : 0;
   head.segments = static_cast<uint16_t>(record.segments.size());

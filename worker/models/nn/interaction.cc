@@ -2,6 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "worker/models/nn/interaction.cc"
+#include "base/round_up.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 

@@ -48,10 +48,6 @@ inline float* Grow(AlignedFloats& buffer, size_t size) {
   return buffer.data();
 }
 
-inline constexpr size_t RoundUp(size_t n, size_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 }  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_MODELS_NN_MATRIX_H_

@@ -1,5 +1,6 @@
 #include "collectives/backends/shm/operations/copy.h"
 
+#include "base/ticks.h"
 #include "collectives/backends/shm/segment/wait.h"
 
 namespace tandem::collectives::shm {
@@ -25,9 +26,9 @@ void LaneWriter::Write(void* to, const void* from, size_t bytes) {
 }
 
 void LaneWriter::Measure(void* to) {
-  const int64_t begin = SteadyNs();
+  const int64_t begin = SteadyNanoseconds();
   std::memset(to, 0, kMeasured);
-  if (SteadyNs() - begin < kSlowNs) {
+  if (SteadyNanoseconds() - begin < kSlowNs) {
     slow_ = 0;
     writes_ = kMeasureEvery;
   } else if (++slow_ >= kSlowInARow) {

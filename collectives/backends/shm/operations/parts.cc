@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "collectives/backends/shm/operations/copy.h"
 #include "collectives/backends/shm/segment/segment.h"
 
 namespace tandem::collectives::shm {
 namespace {
-
-size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // The bytes of block k of a part of `count` elements.
 struct Range {

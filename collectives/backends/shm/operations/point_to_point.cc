@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/ticks.h"
 
 namespace tandem::collectives::shm {
 namespace {
@@ -140,7 +141,7 @@ void PointToPoint::RunThread() {
       Progress(&finished);
       idle = started_.empty();
       if (stopping_) idle = false;
-      const int64_t now = SteadyNs();
+      const int64_t now = SteadyNanoseconds();
       for (const Transfer* transfer : started_) {
         next_ns = std::min(next_ns, transfer->deadline_ns);
         if (transfer->deadline_ns > now) continue;
@@ -161,7 +162,7 @@ void PointToPoint::RunThread() {
         continue;
       }
     }
-    const int64_t now = SteadyNs();
+    const int64_t now = SteadyNanoseconds();
     Waiter waiter(patience, board_->word(), absl::Nanoseconds(std::max<int64_t>(0, next_ns - now)));
     waiter.Await(
         bell_, [&] { return Activity() != before || news_.load(std::memory_order_acquire) != news; },

@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/ipc/unix_socket.h"
+#include "base/round_up.h"
 #include "base/status.h"
 
 namespace tandem::collectives::shm {
@@ -14,8 +15,6 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kMiB = 1 << 20;
-
-size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Segments that this process has mapped, by key. Weak: a group's ranks own it.
 class Registry {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/ticks.h"
+
 namespace tandem::collectives::shm {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr int64_t kLongYieldNs = kMillisecond / 2;
 }  // namespace
 
 int64_t DeadlineNs(absl::Duration timeout) {
-  const int64_t now = SteadyNs();
+  const int64_t now = SteadyNanoseconds();
   const int64_t timeout_ns = std::max<int64_t>(0, absl::ToInt64Nanoseconds(timeout));
   return timeout_ns > std::numeric_limits<int64_t>::max() - now ? std::numeric_limits<int64_t>::max()
                                                                 : std::max<int64_t>(1, now + timeout_ns);
@@ -48,7 +50,7 @@ bool Waiter::Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> le
 }
 
 Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left) {
-  int64_t now = SteadyNs();
+  int64_t now = SteadyNanoseconds();
   if (deadline_ns_ == 0) deadline_ns_ = DeadlineNs(timeout_);
   Outcome outcome;
   const bool shy = patience_.shy.load(std::memory_order_relaxed) > 0;
@@ -58,7 +60,7 @@ Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::Fun
     const bool ended = Ended(ready, left, &outcome);
     if (!shy) {
       const int64_t before = now;
-      now = SteadyNs();
+      now = SteadyNanoseconds();
       const int shy_for = patience_.shy_for.load(std::memory_order_relaxed);
       if (now - before > kLongYieldNs) {
         patience_.shy.store(shy_for, std::memory_order_relaxed);
@@ -82,7 +84,7 @@ Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::Fun
   for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = std::min(kLongestSleepNs, 2 * sleep_ns)) {
     const uint32_t rings = bell.rings.load(std::memory_order_acquire);
     if (Ended(ready, left, &outcome)) break;
-    now = SteadyNs();
+    now = SteadyNanoseconds();
     if (now >= deadline_ns_) {
       outcome = Outcome::kTimedOut;
       break;

@@ -16,7 +16,6 @@ namespace tandem::collectives::shm {
 
 using ipc::kLine;
 using ipc::Pause;
-using ipc::SteadyNs;
 using ipc::UsableProcessors;
 
 // Lies in shared memory, one for each rank: on it sleep those who wait for something that this rank publishes
@@ -47,7 +46,7 @@ inline void Publish(std::atomic<uint64_t>& word, uint64_t value, Bell& bell, boo
   Ring(bell);
 }
 
-// SteadyNs() plus `timeout`, at least 1 and at most the largest number.
+// SteadyNanoseconds() plus `timeout`, at least 1 and at most the largest number.
 int64_t DeadlineNs(absl::Duration timeout);
 
 // How long a wait holds its processor before it sleeps, and what it has learned. Copies learn apart.

@@ -31,7 +31,11 @@ endfunction()
 
 # tandem_test_code(TARGET [COMPUTES]): how tests are compiled, and what serves only them: bundled, with the headers of
 # tests/CMakeLists.txt. What is tested is optimised; the test itself only where it COMPUTES much (a model of a table, a reference
-# of sums): without, it compiles a quarter faster.
+# of sums): without, it compiles a quarter faster, and nearly twice as fast under AddressSanitizer.
+set(TANDEM_TEST_LEVEL_CONFIGS Release)
+if(TANDEM_SANITIZE MATCHES address)
+  string(APPEND TANDEM_TEST_LEVEL_CONFIGS ",RelWithDebInfo")
+endif()
 function(tandem_test_code TARGET)
   cmake_parse_arguments(ARG "COMPUTES" "" "" ${ARGN})
   if(ARG_COMPUTES)
@@ -41,7 +45,7 @@ function(tandem_test_code TARGET)
     set(level -O0)
     set(headers tandem_precompiled_tests)
   endif()
-  target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:${level}>)
+  target_compile_options(${TARGET} PRIVATE $<$<CONFIG:${TANDEM_TEST_LEVEL_CONFIGS}>:${level}>)
   get_target_property(type ${TARGET} TYPE)
   if(type STREQUAL STATIC_LIBRARY)
     target_compile_options(${TARGET} PRIVATE -fPIE)  # as the headers were precompiled

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "cli/agent/error_file.h"
+#include "cli/agent/workers/error_file.h"
 #include "collectives/connect/fenced_store.h"
 
 namespace tandem::cli {

@@ -16,7 +16,7 @@
 #include "cli/agent/local_rendezvous.h"
 #include "collectives/network.h"
 #include "collectives/store/etcd/etcd_store.h"
-#include "collectives/store/remote_store.h"
+#include "collectives/store/remote/remote_store.h"
 #include "rpc/address.h"
 #include "rpc/channel.h"
 

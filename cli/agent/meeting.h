@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "collectives/rendezvous/rendezvous.h"
+#include "collectives/store/remote/store_server.h"
 #include "collectives/store/store.h"
-#include "collectives/store/store_server.h"
 
 namespace tandem::cli {
 

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "cli/launch/console.h"
 #include "cli/launch/spawn.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 
 extern char** environ;
 

@@ -16,7 +16,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "cli/servers/rounds.h"
-#include "collectives/store/remote_store.h"
+#include "collectives/store/remote/remote_store.h"
 #include "nlohmann/json.hpp"
 #include "rpc/address.h"
 #include "rpc/channel.h"

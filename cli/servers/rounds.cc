@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "collectives/rendezvous/store_rendezvous.h"
 #include "collectives/store/etcd/etcd_store.h"
-#include "collectives/store/remote_store.h"
+#include "collectives/store/remote/remote_store.h"
 #include "nlohmann/json.hpp"
 #include "rpc/channel.h"
 

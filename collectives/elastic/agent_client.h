@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/elastic/assignment.h"
-#include "collectives/store/remote_store.h"
+#include "collectives/store/remote/remote_store.h"
 
 namespace tandem::collectives {
 

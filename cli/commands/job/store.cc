@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/launch/signal_pipe.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 #include "rpc/address.h"
 
 namespace tandem::cli {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::cli {

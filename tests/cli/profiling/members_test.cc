@@ -1,6 +1,6 @@
 #include "cli/profiling/members.h"
 
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 

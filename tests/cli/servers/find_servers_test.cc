@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/servers/rounds.h"
 #include "collectives/rendezvous/rendezvous.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/metrics/metrics_server.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 #include "gtest/gtest.h"
 #include "ps/client/client.h"
 #include "ps/table.h"

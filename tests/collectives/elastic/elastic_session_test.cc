@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "collectives/elastic/agent_board.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {

@@ -11,7 +11,7 @@
 #include "collectives/membership/job_monitor.h"
 #include "collectives/process_group.h"
 #include "collectives/store/memory_store.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 #include "rpc/epoch/epoch_gate.h"
 #include "tests/testing/status_matchers.h"
 

@@ -17,8 +17,8 @@
 #include "collectives/store/limits.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/prefix_store.h"
-#include "collectives/store/remote_store.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/remote_store.h"
+#include "collectives/store/remote/store_server.h"
 #include "rpc/loopback.h"
 #include "tests/testing/etcd_server.h"
 #include "tests/testing/status_matchers.h"
@@ -294,7 +294,8 @@ TEST_P(StoreTest, AppendMakesAndExtendsAValueAndWakesWaiters) {
   getter.join();
   EXPECT_EQ(store().Append("log", std::string("\0c", 2)).value(), 4);
   EXPECT_EQ(store().Get("log", kLong).value(), std::string("ab\0c", 4));
-  if (std::string(GetParam().name) == "Etcd") return;  // takes half a minute there, for limits that all stores share
+  if (std::string(GetParam().name) == "Etcd")
+    return;  // takes half a minute there, for limits that all stores share
   TANDEM_ASSERT_OK(store().Set("large", std::string(kMaxStoreValueBytes - 1, 'v')));
   EXPECT_THAT(store().Append("large", "vv"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("large")));

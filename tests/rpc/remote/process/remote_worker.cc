@@ -17,7 +17,7 @@
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "collectives/directory/store_directory.h"
-#include "collectives/store/remote_store.h"
+#include "collectives/store/remote/remote_store.h"
 #include "rpc/channel.h"
 #include "tests/rpc/remote/process/worker_functions.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "collectives/directory/store_directory.h"
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 #include "tests/rpc/remote/process/worker_functions.h"
 
 namespace tandem::rpc::remote::testing {

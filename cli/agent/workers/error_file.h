@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_AGENT_ERROR_FILE_H_
-#define TANDEM_CLI_AGENT_ERROR_FILE_H_
+#ifndef TANDEM_CLI_AGENT_WORKERS_ERROR_FILE_H_
+#define TANDEM_CLI_AGENT_WORKERS_ERROR_FILE_H_
 
 #include <string>
 
@@ -11,4 +11,4 @@ std::string ReadErrorFile(const std::string& path);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_AGENT_ERROR_FILE_H_
+#endif  // TANDEM_CLI_AGENT_WORKERS_ERROR_FILE_H_

@@ -1,4 +1,4 @@
-#include "collectives/store/store_service.h"
+#include "collectives/store/remote/store_service.h"
 
 #include <algorithm>
 #include <memory>

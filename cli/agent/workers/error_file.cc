@@ -1,4 +1,4 @@
-#include "cli/agent/error_file.h"
+#include "cli/agent/workers/error_file.h"
 
 #include <fstream>
 

@@ -1,4 +1,4 @@
-#include "collectives/store/store_server.h"
+#include "collectives/store/remote/store_server.h"
 
 #include <utility>
 

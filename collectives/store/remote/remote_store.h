@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_STORE_REMOTE_STORE_H_
-#define TANDEM_COLLECTIVES_STORE_REMOTE_STORE_H_
+#ifndef TANDEM_COLLECTIVES_STORE_REMOTE_REMOTE_STORE_H_
+#define TANDEM_COLLECTIVES_STORE_REMOTE_REMOTE_STORE_H_
 
 // A store that another process serves (StoreServer), behind a channel.
 
@@ -63,4 +63,4 @@ class RemoteStore final : public Store {
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_COLLECTIVES_STORE_REMOTE_STORE_H_
+#endif  // TANDEM_COLLECTIVES_STORE_REMOTE_REMOTE_STORE_H_

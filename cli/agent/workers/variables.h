@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_AGENT_VARIABLES_H_
-#define TANDEM_CLI_AGENT_VARIABLES_H_
+#ifndef TANDEM_CLI_AGENT_WORKERS_VARIABLES_H_
+#define TANDEM_CLI_AGENT_WORKERS_VARIABLES_H_
 
 // What each process is told by its environment. docs/launcher.md has the table.
 
@@ -46,4 +46,4 @@ std::vector<std::string> ToStrings(const Variables& variables);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_AGENT_VARIABLES_H_
+#endif  // TANDEM_CLI_AGENT_WORKERS_VARIABLES_H_

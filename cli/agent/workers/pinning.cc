@@ -1,4 +1,4 @@
-#include "cli/agent/pinning.h"
+#include "cli/agent/workers/pinning.h"
 
 #include <sched.h>
 

@@ -1,4 +1,4 @@
-#include "collectives/store/remote_store.h"
+#include "collectives/store/remote/remote_store.h"
 
 #include <algorithm>
 #include <random>

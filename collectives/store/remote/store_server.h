@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_STORE_STORE_SERVER_H_
-#define TANDEM_COLLECTIVES_STORE_STORE_SERVER_H_
+#ifndef TANDEM_COLLECTIVES_STORE_REMOTE_STORE_SERVER_H_
+#define TANDEM_COLLECTIVES_STORE_REMOTE_STORE_SERVER_H_
 
 // The job's store as a server that any process can embed: the launcher, or rank 0.
 
@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "collectives/membership/membership.h"
 #include "collectives/store/memory_store.h"
-#include "collectives/store/store_service.h"
+#include "collectives/store/remote/store_service.h"
 #include "rpc/epoch/epoch_gate.h"
 #include "rpc/server.h"
 
@@ -45,4 +45,4 @@ class StoreServer {
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_COLLECTIVES_STORE_STORE_SERVER_H_
+#endif  // TANDEM_COLLECTIVES_STORE_REMOTE_STORE_SERVER_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_AGENT_PINNING_H_
-#define TANDEM_CLI_AGENT_PINNING_H_
+#ifndef TANDEM_CLI_AGENT_WORKERS_PINNING_H_
+#define TANDEM_CLI_AGENT_WORKERS_PINNING_H_
 
 // Which processors each process of a node may use.
 
@@ -33,4 +33,4 @@ std::vector<int> ParseProcessorList(const std::string& text);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_AGENT_PINNING_H_
+#endif  // TANDEM_CLI_AGENT_WORKERS_PINNING_H_

@@ -1,4 +1,4 @@
-#include "cli/agent/variables.h"
+#include "cli/agent/workers/variables.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

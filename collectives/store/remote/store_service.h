@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_STORE_STORE_SERVICE_H_
-#define TANDEM_COLLECTIVES_STORE_STORE_SERVICE_H_
+#ifndef TANDEM_COLLECTIVES_STORE_REMOTE_STORE_SERVICE_H_
+#define TANDEM_COLLECTIVES_STORE_REMOTE_STORE_SERVICE_H_
 
 // tandem.v1.Store (proto/tandem/v1/store.proto) over a MemoryStore and a Membership. A waiting Get, Wait or
 // Pop is a parked call, not a blocked thread.
@@ -115,4 +115,4 @@ class StoreService {
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_COLLECTIVES_STORE_STORE_SERVICE_H_
+#endif  // TANDEM_COLLECTIVES_STORE_REMOTE_STORE_SERVICE_H_

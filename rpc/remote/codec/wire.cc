@@ -117,7 +117,7 @@ bool Reader::Signed(int64_t* value) {
 
 bool Reader::Raw(void* out, size_t size) {
   if (small_.size() < size) return Fail(CutOff());
-  std::memcpy(out, small_.data(), size);
+  if (size > 0) std::memcpy(out, small_.data(), size);  // there is no `out` for no elements
   small_.remove_prefix(size);
   return true;
 }

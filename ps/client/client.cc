@@ -395,7 +395,7 @@ class ClientImpl : public Client {
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
   BufferPool buffers_;
-  CopyChoice copies_;
+  CopyChoice copies_{CopyChoice::kOfCopies};
   absl::Mutex tables_mutex_;
   absl::flat_hash_map<std::string, KnownTable> tables_ ABSL_GUARDED_BY(tables_mutex_);
   absl::Mutex dedupers_mutex_;

@@ -154,7 +154,8 @@ void ParameterServer::Impl::AnswerPull(PullCall& pull) {
   const ParsedRequest& request = pull.request;
   const trace::Span traced(kTraceLookup, static_cast<int64_t>(request.step), request.worker);
   std::shared_ptr<char> memory = pull.call->AnswerMemory(request.response_bytes);
-  if (memory == nullptr && PullAnswer::Serves(request)) {
+  const bool in_place = memory != nullptr;  // who pulls reads it there
+  if (!in_place && PullAnswer::Serves(request)) {
     const std::shared_ptr<rpc::ServerCall> call = pull.call;
     return call->FinishInPieces(
         std::make_unique<PullAnswer>(std::move(pull.request), call, pull.arrived, &buffers_));
@@ -181,7 +182,8 @@ void ParameterServer::Impl::AnswerPull(PullCall& pull) {
       slice.table->counters().AddUnaskedRows(slice.unasked_rows);
       rows = *newer;
       out += BitmapBytes(slice.ids.size());
-    } else if (absl::Status status = WriteRows(*view.storage, slice, !request.read_only, buffers_, out);
+    } else if (absl::Status status =
+                   WriteRows(*view.storage, slice, !request.read_only, buffers_, in_place, out);
                !status.ok()) {
       return pull.call->Finish(status);
     }

@@ -55,6 +55,7 @@
 #include "ps/partition/shard_map.h"
 #include "ps/storage/batch/grouping.h"
 #include "ps/storage/batch/lookup.h"
+#include "ps/storage/batch/row_codec.h"
 #include "ps/storage/fair_lock.h"
 #include "ps/storage/rows/arena.h"
 #include "ps/storage/rows/row_layout.h"
@@ -79,7 +80,12 @@ class BucketedStorage : public TableStorage {
 
   void CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns);
 
-  absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) override;
+  absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) override {
+    return GatherBy(LoadRows, ids, create, out);
+  }
+  absl::Status GatherAround(absl::Span<const uint64_t> ids, bool create, float* out) override {
+    return GatherBy(LoadRowsAround, ids, create, out);
+  }
   DType row_type() const override { return layout_.dtype; }
   absl::Status GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) override;
   absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached, uint64_t max_age,
@@ -186,6 +192,7 @@ class BucketedStorage : public TableStorage {
   void UnlockShared(uint32_t locks) const;
   // Calls read(rows, i) for the rows of ids [i, i + rows.size()) of the call, some at a time, under their
   // locks. `ids` are those from `first` on.
+  absl::Status GatherBy(decltype(&LoadRows) load, absl::Span<const uint64_t> ids, bool create, float* out);
   template <class Read>
   void GatherRun(absl::Span<const uint64_t> ids, uint32_t first, std::vector<uint32_t>* missing,
                  const Read& read);

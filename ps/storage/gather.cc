@@ -19,13 +19,14 @@ static_assert(kRun <= kMaxLookup);
 
 }  // namespace
 
-absl::Status BucketedStorage::Gather(absl::Span<const uint64_t> ids, bool create, float* out) {
+absl::Status BucketedStorage::GatherBy(decltype(&LoadRows) load, absl::Span<const uint64_t> ids, bool create,
+                                       float* out) {
   TANDEM_RETURN_IF_ERROR(CheckWhole());
   std::vector<uint32_t> missing;
   for (size_t first = 0; first < ids.size(); first += kRun) {
     GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), &missing,
               [&](absl::Span<const char* const> rows, size_t begin) {
-                LoadRows(layout_.dtype, rows, dim_, out + begin * dim_);
+                load(layout_.dtype, rows, dim_, out + begin * dim_);
               });
   }
   if (missing.empty()) return absl::OkStatus();

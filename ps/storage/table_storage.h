@@ -85,6 +85,10 @@ class TableStorage {
   // being, if the table admits every id (EMBEDDING only; a DENSE id out of range reads as zeros). Ids may
   // repeat. Changes no history. After an error `out` is unspecified and the table as good as before.
   virtual absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
+  // The same for memory that another core has read before and will read next (ps/copy_choice.h).
+  virtual absl::Status GatherAround(absl::Span<const uint64_t> ids, bool create, float* out) {
+    return Gather(ids, create, out);
+  }
   // The same in the type of the table's rows (TableConfig.row_type), the bits as they are stored: row i is at
   // out + i * dim * SizeOf(row_type()), at any alignment of 2 (4 for f32).
   virtual DType row_type() const = 0;

@@ -10,8 +10,8 @@
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
 #include "base/status.h"
-#include "ps/client/request/copy_choice.h"
 #include "ps/client/request/wire_options.h"
+#include "ps/copy_choice.h"
 #include "ps/wire/id_codec.h"
 #include "rpc/channel.h"
 

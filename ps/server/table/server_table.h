@@ -32,6 +32,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
+#include "ps/copy_choice.h"
 #include "ps/server/statistics/statistics.h"
 #include "ps/server/table/global_batch.h"
 #include "ps/server/table/table_push.h"
@@ -62,6 +63,9 @@ class ServerTable {
   bool dense() const { return created_config_.kind() == v1::TableConfig::DENSE; }
   uint32_t num_workers() const { return created_config_.num_workers(); }
   TableCounters& counters() { return counters_; }
+  // How its rows are written into memory that it shares with who pulls them. Of each table, since how long a
+  // gather takes depends on its rows, too.
+  CopyChoice& gathers() { return gathers_; }
   // As CreateTable was given it; `config` has the update mode in force.
   const v1::TableConfig& created_config() const { return created_config_; }
   v1::TableConfig config() const;
@@ -166,6 +170,7 @@ class ServerTable {
   Helpers* const helpers_;
   const bool places_;
   TableCounters counters_;
+  CopyChoice gathers_{CopyChoice::kOfGathers};
   std::atomic<uint64_t> version_{0};
   std::atomic<uint64_t> waiting_bytes_{0};
 

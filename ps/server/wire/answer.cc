@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/ticks.h"
 #include "ps/server/wire/pooling.h"
 #include "ps/wire/value_codec.h"
 
@@ -38,6 +39,18 @@ absl::Status WriteEncoded(TableStorage& storage, absl::Span<const uint64_t> all,
     TANDEM_RETURN_IF_ERROR(storage.Gather(ids, create, rows));
     EncodeRows(values, rows, nullptr, ids.size(), dim, out + first * row_bytes);
   }
+  return absl::OkStatus();
+}
+
+// By the way that is the faster of late.
+absl::Status GatherInPlace(TableStorage& storage, const ParsedSlice& slice, bool create, size_t bytes,
+                           float* out) {
+  CopyChoice& choice = slice.table->gathers();
+  const CopyChoice::Way way = choice.Next();
+  const int64_t begin = SteadyNanoseconds();
+  TANDEM_RETURN_IF_ERROR(way == CopyChoice::kPlain ? storage.Gather(slice.ids, create, out)
+                                                   : storage.GatherAround(slice.ids, create, out));
+  choice.Note(way, bytes, SteadyNanoseconds() - begin);
   return absl::OkStatus();
 }
 
@@ -101,8 +114,13 @@ absl::Status WriteUnpooledRows(TableStorage& storage, absl::Span<const uint64_t>
 }
 
 absl::Status WriteRows(TableStorage& storage, const ParsedSlice& slice, bool create, BufferPool& buffers,
-                       char* out) {
+                       bool in_place, char* out) {
   if (slice.pooling != v1::NONE) return WritePooled(storage, slice, create, buffers, out);
+  const size_t bytes = slice.rows() * RowBytes(slice.values, slice.table->dim());
+  if (in_place && bytes >= CopyChoice::kWorthChoosing && slice.values == v1::VALUES_F32 &&
+      AlignedForFloats(out)) {
+    return GatherInPlace(storage, slice, create, bytes, reinterpret_cast<float*>(out));
+  }
   return WriteUnpooledRows(storage, slice.ids, slice.values, slice.table->dim(), create, buffers, out);
 }
 

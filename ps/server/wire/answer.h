@@ -16,9 +16,10 @@ namespace tandem::ps {
 // Writes the slice's rows, pooled if it asks for that, in the format it asks for: slice.rows() * RowBytes
 // bytes at `out`, at any alignment. As TableStorage::Gather otherwise: `create`, the errors, and what is then
 // in `out`. Rows sent as f32 go from the table straight to `out` when that is aligned for floats; others
-// through memory of the pool, a block that stays in the second-level cache at a time.
+// through memory of the pool, a block that stays in the second-level cache at a time. `in_place`: who pulls
+// reads `out` itself, from another core.
 absl::Status WriteRows(TableStorage& storage, const ParsedSlice& slice, bool create, BufferPool& buffers,
-                       char* out);
+                       bool in_place, char* out);
 
 // The same of some of an unpooled slice's ids, which are sent as `values`: ids.size() * RowBytes bytes.
 absl::Status WriteUnpooledRows(TableStorage& storage, absl::Span<const uint64_t> ids, v1::ValueFormat values,

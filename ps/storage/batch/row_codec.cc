@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/random.h"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
 #include "ps/optimizers/vector_loop-inl.h"
@@ -114,22 +115,38 @@ HWY_INLINE void ForEachRow(absl::Span<const char* const> rows, size_t row_bytes,
 }
 
 // The usual lengths, with no loop over what is known: half the time of short rows.
-template <size_t kDim>
+template <size_t kDim, bool kAround>
 void LoadFloats(absl::Span<const char* const> rows, float* out) {
   ForEachRow(rows, kDim * sizeof(float), kDim, out, [](const char* row, float* to) HWY_ATTR {
     const hn::CappedTag<float, 16> d;
     const auto* const from = reinterpret_cast<const float*>(row);
-    for (size_t i = 0; i < kDim; i += hn::Lanes(d)) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+    for (size_t i = 0; i < kDim; i += hn::Lanes(d)) {
+      if constexpr (kAround) {
+        hn::Stream(hn::LoadU(d, from + i), d, to + i);
+      } else {
+        hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+      }
+    }
   });
 }
 
+// Whether there was such a function.
+template <bool kAround>
+bool LoadUsual(absl::Span<const char* const> rows, size_t dim, float* out) {
+  if (dim == 16) return LoadFloats<16, kAround>(rows, out), true;
+  if (dim == 32) return LoadFloats<32, kAround>(rows, out), true;
+  if (dim == 64) return LoadFloats<64, kAround>(rows, out), true;
+  if (dim == 128) return LoadFloats<128, kAround>(rows, out), true;
+  return false;
+}
+
+void LoadRowsAroundOf(absl::Span<const char* const> rows, size_t dim, float* out) {
+  LoadUsual<true>(rows, dim, out);
+  hwy::FlushStream();
+}
+
 void LoadRowsOf(DType dtype, absl::Span<const char* const> rows, size_t dim, float* out) {
-  if (dtype == DType::kF32) {
-    if (dim == 16) return LoadFloats<16>(rows, out);
-    if (dim == 32) return LoadFloats<32>(rows, out);
-    if (dim == 64) return LoadFloats<64>(rows, out);
-    if (dim == 128) return LoadFloats<128>(rows, out);
-  }
+  if (dtype == DType::kF32 && LoadUsual<false>(rows, dim, out)) return;
   ForEachRow(rows, dim * SizeOf(dtype), dim, out, [&](const char* row, float* to) HWY_ATTR {
     if (dtype == DType::kF16) {
       Load16<Half>(row, dim, to);
@@ -193,10 +210,18 @@ void CopyRows(absl::Span<const char* const> rows, size_t bytes, char* out) {
 }
 
 HWY_EXPORT(LoadRowsOf);
+HWY_EXPORT(LoadRowsAroundOf);
 HWY_EXPORT(StoreRowsOf);
 
 void LoadRows(DType dtype, absl::Span<const char* const> rows, size_t dim, float* out) {
   HWY_DYNAMIC_DISPATCH(LoadRowsOf)(dtype, rows, dim, out);
+}
+void LoadRowsAround(DType dtype, absl::Span<const char* const> rows, size_t dim, float* out) {
+  constexpr size_t kLine = 64;
+  const bool whole_lines = reinterpret_cast<uintptr_t>(out) % kLine == 0;
+  const bool usual = dim == 16 || dim == 32 || dim == 64 || dim == 128;
+  if (dtype != DType::kF32 || !whole_lines || !usual) return LoadRows(dtype, rows, dim, out);
+  HWY_DYNAMIC_DISPATCH(LoadRowsAroundOf)(rows, dim, out);
 }
 void StoreRows(DType dtype, absl::Span<char* const> rows, size_t dim, const float* values,
                const uint64_t* rounding_keys) {

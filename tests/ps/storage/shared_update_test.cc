@@ -162,5 +162,25 @@ TEST(GatherStoredTest, RowsReadAsTheyAreStored) {
   }
 }
 
+TEST(GatherAroundTest, RowsReadTheSameAroundTheCaches) {
+  for (const auto type : {v1::TableConfig::F32, v1::TableConfig::BF16}) {
+    const auto table = NewTable(Config(type));
+    CounterRandom random(/*seed=*/5, 0);
+    std::vector<uint64_t> ids(3000);
+    // From no line's beginning, and from one's.
+    std::vector<float> around(ids.size() * kSharedDim + 16), rows(ids.size() * kSharedDim);
+    for (int round = 0; round < 20; ++round) {
+      for (uint64_t& id : ids) id = random.Below(5000);
+      // Some of them are not there yet: made now, or only read.
+      float* const out = around.data() + round % 16;
+      TANDEM_ASSERT_OK(table->GatherAround(ids, /*create=*/round > 0, out));
+      TANDEM_ASSERT_OK(table->Gather(ids, /*create=*/false, rows.data()));
+      EXPECT_EQ(std::memcmp(out, rows.data(), rows.size() * sizeof(float)), 0) << round;
+      EXPECT_EQ(table->rows() > 0, round > 0);
+      TANDEM_ASSERT_OK(table->Apply(ids, rows.data(), {}));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::ps

@@ -1,4 +1,4 @@
-#include "ps/client/request/copy_choice.h"
+#include "ps/copy_choice.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,8 +13,6 @@ namespace {
 
 // One copy in so many goes the way that was not the better one.
 constexpr uint32_t kTryEvery = 32;
-// What plain copies may take more, in per cent: the reader is the faster for them.
-constexpr uint64_t kPlainMayTake = 180;
 
 void CopyAroundCaches(char* to, const char* from, size_t bytes) {
 #ifdef __SSE2__
@@ -48,7 +46,7 @@ uint32_t CopyChoice::Least(const Costs& costs) {
 CopyChoice::Way CopyChoice::Next() {
   const uint64_t plain = Least(costs_[kPlain]);
   const uint64_t around = Least(costs_[kAroundCaches]);
-  const Way better = around != 0 && plain * 100 > around * kPlainMayTake ? kAroundCaches : kPlain;
+  const Way better = around != 0 && plain * 100 > around * plain_may_take_ ? kAroundCaches : kPlain;
   const bool try_other = copies_.fetch_add(1, std::memory_order_relaxed) % kTryEvery == kTryEvery - 1;
   return try_other ? (better == kPlain ? kAroundCaches : kPlain) : better;
 }

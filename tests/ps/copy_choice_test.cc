@@ -1,4 +1,4 @@
-#include "ps/client/request/copy_choice.h"
+#include "ps/copy_choice.h"
 
 #include <cstdint>
 #include <string>
@@ -23,17 +23,17 @@ int AroundOf(CopyChoice& choice, int copies, int64_t plain_ns, int64_t around_ns
 }
 
 TEST(CopyChoiceTest, PlainCopiesAreTakenWhereTheyAreAsFastAndTheOtherWayIsTriedNowAndThen) {
-  CopyChoice choice;
+  CopyChoice choice(CopyChoice::kOfCopies);
   EXPECT_EQ(AroundOf(choice, 320, 40'000, 45'000), 10);
 }
 
 TEST(CopyChoiceTest, CopiesGoAroundTheCachesWherePlainOnesAreSlow) {
-  CopyChoice choice;
+  CopyChoice choice(CopyChoice::kOfCopies);
   EXPECT_GE(AroundOf(choice, 320, 400'000, 45'000), 320 - 32 - 10);
 }
 
 TEST(CopyChoiceTest, FollowsTheMachineFromOneToTheOtherAndBack) {
-  CopyChoice choice;
+  CopyChoice choice(CopyChoice::kOfCopies);
   AroundOf(choice, 100, 40'000, 45'000);
   EXPECT_GE(AroundOf(choice, 100, 400'000, 45'000), 90);
   AroundOf(choice, 64, 40'000, 45'000);
@@ -41,14 +41,14 @@ TEST(CopyChoiceTest, FollowsTheMachineFromOneToTheOtherAndBack) {
 }
 
 TEST(CopyChoiceTest, ACopyThatWasInterruptedChangesNothing) {
-  CopyChoice choice;
+  CopyChoice choice(CopyChoice::kOfCopies);
   AroundOf(choice, 100, 40'000, 45'000);
   choice.Note(CopyChoice::kPlain, kBytes, 9'000'000);
   EXPECT_EQ(choice.Next(), CopyChoice::kPlain);
 }
 
 TEST(CopyChoiceTest, EveryByteArrivesAndNoOtherWhateverTheWayAndTheAlignment) {
-  CopyChoice choice;
+  CopyChoice choice(CopyChoice::kOfCopies);
   const size_t size = CopyChoice::kWorthChoosing + 200;
   std::string from(size, '\0');
   for (size_t i = 0; i < size; ++i) from[i] = static_cast<char>(i * 31 + i / 251);

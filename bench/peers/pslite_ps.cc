@@ -1,0 +1,172 @@
+// ps-lite, whose server here keeps rows in a flat array: a pull copies them out, a push adds to them; there
+// is no index and no optimizer, so it is an upper bound of what ps-lite serves. Timed as `tandem bench ps`
+// times ours, over ZeroMQ's TCP, with ids sorted beforehand (ps-lite wants them so):
+//
+//   bench/peers/pslite_ps --op pull,push --ids 16384 --dim 64 --in-flight 1,4 --json
+
+#include <netinet/in.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/peers/ps_peer.h"
+#include "ps/ps.h"
+
+namespace tandem::bench {
+namespace {
+
+// A port that was free a moment ago: ps-lite's scheduler takes none of the kernel's choice.
+int FreePort() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+// Joins the one server, one worker and one scheduler that meet at `port`; returns when all are there.
+void Join(const char* role, const std::string& port) {
+  ::setenv("DMLC_ROLE", role, 1);
+  ::setenv("DMLC_PS_ROOT_URI", "127.0.0.1", 1);
+  ::setenv("DMLC_PS_ROOT_PORT", port.c_str(), 1);
+  ::setenv("DMLC_NODE_HOST", "127.0.0.1", 1);
+  ::setenv("DMLC_NUM_SERVER", "1", 1);
+  ::setenv("DMLC_NUM_WORKER", "1", 1);
+  ps::Start(0);
+}
+
+class FlatRows {
+ public:
+  explicit FlatRows(const PsPeerSetup& setup) : dim_(setup.dim), values_(setup.rows * setup.dim) {
+    for (uint64_t id = 0; id < setup.rows; ++id) {
+      std::fill_n(values_.data() + id * dim_, dim_, FirstOf(id));
+    }
+  }
+
+  void Answer(const ps::KVMeta& meta, const ps::KVPairs<float>& request, ps::KVServer<float>* server) {
+    ps::KVPairs<float> response;
+    const size_t ids = request.keys.size();
+    if (meta.push) {
+      for (size_t i = 0; i < ids; ++i) {
+        float* const row = values_.data() + request.keys[i] * dim_;
+        const float* const gradient = request.vals.data() + i * dim_;
+        for (size_t d = 0; d < dim_; ++d) row[d] += gradient[d];
+      }
+    } else {
+      // Not resize(), which would write zeros first.
+      float* const rows = new float[ids * dim_];
+      response.keys = request.keys;
+      response.vals = ps::SArray<float>(rows, ids * dim_, /*deletable=*/true);
+      for (size_t i = 0; i < ids; ++i) {
+        std::memcpy(rows + i * dim_, values_.data() + request.keys[i] * dim_, dim_ * sizeof(float));
+      }
+    }
+    server->Response(meta, response);
+  }
+
+ private:
+  const size_t dim_;
+  std::vector<float> values_;
+};
+
+int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& tell) {
+  const std::string port = std::to_string(FreePort());
+  tell(port);  // and closes it, before a child that would hold it open
+  if (::fork() == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    Join("scheduler", port);
+    for (;;) ::pause();
+  }
+  FlatRows rows(setup);  // made here: pages shared with the scheduler would be copied when first written to
+  Join("server", port);
+  ps::KVServer<float> server(0);
+  server.set_request_handle([&rows](const ps::KVMeta& meta, const ps::KVPairs<float>& request,
+                                    ps::KVServer<float>* self) { rows.Answer(meta, request, self); });
+  for (;;) ::pause();
+}
+
+class PsLiteClient : public PsPeer {
+ public:
+  explicit PsLiteClient(size_t dim) : dim_(dim), worker_(0, 0) {}
+
+  std::vector<double> Run(const cli::PsCase& c, const IdBatches& batches, size_t next, double end) override {
+    if (next == 0) Sort(batches);  // a run to warm up comes first
+    const bool pull = c.op == cli::PsOp::kPull;
+    std::vector<std::vector<float>> pulled(static_cast<size_t>(c.in_flight));
+    const std::vector<float> gradients(c.ids * dim_, 0.0625f);
+    struct Outstanding {
+      size_t batch;
+      std::vector<float>* rows;
+      int call;
+      double begin;
+    };
+    std::deque<Outstanding> outstanding;
+    std::vector<double> latencies_us;
+    const auto start = [&](std::vector<float>* rows) {
+      const size_t batch = next++ % batches.size();
+      const double begin = Now();
+      const int call = pull ? worker_.Pull(sorted_[batch], rows) : worker_.Push(sorted_[batch], gradients);
+      outstanding.push_back({batch, rows, call, begin});
+    };
+    if (!pull) pushed_ = true;
+    for (std::vector<float>& rows : pulled) start(&rows);
+    while (!outstanding.empty()) {
+      const Outstanding done = outstanding.front();
+      outstanding.pop_front();
+      worker_.Wait(done.call);
+      latencies_us.push_back((Now() - done.begin) * 1e6);
+      if (pull && !Right(sorted_[done.batch], *done.rows)) return {};
+      if (Now() < end) start(done.rows);
+    }
+    return latencies_us;
+  }
+
+ private:
+  void Sort(const IdBatches& batches) {
+    sorted_.assign(batches.begin(), batches.end());
+    for (std::vector<uint64_t>& ids : sorted_) std::sort(ids.begin(), ids.end());
+  }
+
+  bool Right(const std::vector<uint64_t>& ids, const std::vector<float>& rows) const {
+    bool right = rows.size() == ids.size() * dim_;
+    for (size_t i = 0; right && !pushed_ && i < ids.size(); i += 251)
+      right = rows[i * dim_] == FirstOf(ids[i]);
+    if (!right) std::fprintf(stderr, "pslite_ps: a wrong row\n");
+    return right;
+  }
+
+  const size_t dim_;
+  ps::KVWorker<float> worker_;
+  IdBatches sorted_;
+  bool pushed_ = false;
+};
+
+PsPeer* Connect(const PsPeerSetup& setup, const std::string& port) {
+  Join("worker", port);
+  return new PsLiteClient(setup.dim);
+}
+
+}  // namespace
+}  // namespace tandem::bench
+
+int main(int argc, char** argv) {
+  const int code =
+      tandem::bench::RunPsPeer(argc, argv, "pslite_ps", tandem::bench::Serve, tandem::bench::Connect);
+  // ps-lite's own end waits for the server, which is gone.
+  std::fflush(stdout);
+  ::_exit(code);
+}

@@ -163,12 +163,15 @@ TEST(GatherStoredTest, RowsReadAsTheyAreStored) {
 }
 
 TEST(GatherAroundTest, RowsReadTheSameAroundTheCaches) {
+  constexpr uint32_t kDim = 32;  // a row is two lines
   for (const auto type : {v1::TableConfig::F32, v1::TableConfig::BF16}) {
-    const auto table = NewTable(Config(type));
+    v1::TableConfig config = EmbeddingTable("t", kDim, Adam(0.1f), Uniform(-1, 1));
+    config.set_row_type(type);
+    const auto table = NewTable(config);
     CounterRandom random(/*seed=*/5, 0);
     std::vector<uint64_t> ids(3000);
     // From no line's beginning, and from one's.
-    std::vector<float> around(ids.size() * kSharedDim + 16), rows(ids.size() * kSharedDim);
+    std::vector<float> around(ids.size() * kDim + 16), rows(ids.size() * kDim);
     for (int round = 0; round < 20; ++round) {
       for (uint64_t& id : ids) id = random.Below(5000);
       // Some of them are not there yet: made now, or only read.

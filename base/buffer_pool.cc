@@ -14,34 +14,37 @@ void Free(char* data) { ::operator delete(data, kAlignment); }
 }  // namespace
 
 BufferPool::State::~State() {
-  for (const Buffer& buffer : idle) Free(buffer.data);
+  for (const std::vector<char*>& buffers : idle) {
+    for (char* const buffer : buffers) Free(buffer);
+  }
 }
 
 std::shared_ptr<char> BufferPool::Get(size_t size) {
   // Powers of two, so that buffers of similar messages are interchangeable.
   const size_t wanted = absl::bit_ceil(std::max(size, kSmallest));
-  Buffer buffer{nullptr, wanted};
+  const size_t place = absl::bit_width(wanted) - 1;
+  char* buffer = nullptr;
   {
     absl::MutexLock lock(&state_->mutex);
-    for (size_t i = state_->idle.size(); i-- > 0;) {
-      if (state_->idle[i].capacity != wanted) continue;
-      buffer = state_->idle[i];
-      state_->idle.erase(state_->idle.begin() + i);
+    std::vector<char*>& idle = state_->idle[place];
+    if (!idle.empty()) {
+      buffer = idle.back();
+      idle.pop_back();
       state_->idle_bytes -= wanted;
-      break;
     }
   }
-  if (buffer.data == nullptr) buffer.data = Allocate(wanted);
-  return std::shared_ptr<char>(buffer.data, [state = state_, buffer](char*) {
+  if (buffer == nullptr) buffer = Allocate(wanted);
+  return std::shared_ptr<char>(buffer, [state = state_, place](char* data) {
+    const size_t capacity = size_t{1} << place;
     {
       absl::MutexLock lock(&state->mutex);
-      if (state->idle_bytes + buffer.capacity <= state->max_idle_bytes) {
-        state->idle.push_back(buffer);
-        state->idle_bytes += buffer.capacity;
+      if (state->idle_bytes + capacity <= state->max_idle_bytes) {
+        state->idle[place].push_back(data);
+        state->idle_bytes += capacity;
         return;
       }
     }
-    Free(buffer.data);
+    Free(data);
   });
 }
 

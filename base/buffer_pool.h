@@ -4,6 +4,7 @@
 // Large buffers that are used for a moment and come back: message payloads. Taking them from malloc each time
 // would fault in fresh pages for every message.
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -25,16 +26,15 @@ class BufferPool {
   std::shared_ptr<char> Get(size_t size);
 
  private:
-  struct Buffer {
-    char* data;
-    size_t capacity;
-  };
+  // Capacities are powers of two: idle buffers stand by their logarithm.
+  static constexpr size_t kCapacities = 64;
   struct State {
     explicit State(size_t limit) : max_idle_bytes(limit) {}
     ~State();
     const size_t max_idle_bytes;
     absl::Mutex mutex;
-    std::vector<Buffer> idle ABSL_GUARDED_BY(mutex);  // last in, first out: the warmest memory first
+    // Last in, first out: the warmest memory first.
+    std::array<std::vector<char*>, kCapacities> idle ABSL_GUARDED_BY(mutex);
     size_t idle_bytes ABSL_GUARDED_BY(mutex) = 0;
   };
   std::shared_ptr<State> state_;

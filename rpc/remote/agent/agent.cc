@@ -152,13 +152,14 @@ void Agent::OnCall(std::shared_ptr<ServerCall> server_call) {
                                                              absl::StrJoin(functions_.names(), ", "))));
   }
   if (header.fingerprint() != entry->id.fingerprint()) {
-    return AnswerError(*server_call, absl::InvalidArgumentError("the signatures differ"),
-                       entry->id.signature());
+    v1::RemoteAnswer answer;
+    answer.set_signature(entry->id.signature());
+    return AnswerError(*server_call, absl::InvalidArgumentError("the signatures differ"), std::move(answer));
   }
   const bool makes = header.has_keep();
   auto call = std::make_shared<WireInvocation>(this, references_, CountsFor(header.function()),
                                                std::move(server_call), std::move(header), std::move(payload),
-                                               options_.max_message_bytes);
+                                               entry->id.idempotent, options_.max_message_bytes);
   if (makes) {
     if (absl::Status begun = call->BeginMaking(); !begun.ok()) return call->Fail(std::move(begun));
   }
@@ -276,10 +277,19 @@ absl::StatusOr<internal::Returned> TakeAnswer(const std::string& caller, const i
                                               absl::StatusOr<Bytes> wire, const Peer& peer,
                                               std::shared_ptr<MessageReferences> references,
                                               size_t argument_bytes) {
-  if (!wire.ok()) return NoAnswer(wire.status(), peer, call.stop.stop_requested(), argument_bytes);
   v1::RemoteAnswer answer;
   internal::Returned returned;
-  TANDEM_RETURN_IF_ERROR(DecodeBulk(*wire, &answer, &returned.bulk));
+  const absl::Status decoded = wire.ok() ? DecodeBulk(*wire, &answer, &returned.bulk) : wire.status();
+  if (!decoded.ok()) {
+    // Its callee may yet see it once more, and then hold what it brings under other numbers.
+    if (call.id.idempotent) MessageReferences::KeepForALease(std::move(references));
+    if (wire.ok()) return decoded;
+    return NoAnswer(wire.status(), peer, call.stop.stop_requested(), argument_bytes);
+  }
+  for (const v1::RenumberedFork& fork : answer.renumbered()) {
+    references->Renumber(
+        {{fork.sent_creator(), fork.sent_number()}, {fork.held_creator(), fork.held_number()}});
+  }
   if (answer.code() != 0) {
     if (!answer.signature().empty()) {
       answer.set_error(absl::StrCat("the signatures differ: ", caller, " calls ", call.id.signature(), ", ",

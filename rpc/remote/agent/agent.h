@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -112,8 +113,8 @@ class Agent : private Runtime {
   std::string TransportTo(const std::string& name) const;
 
   // Waits until no worker has calls under way and every worker in the directory wants to shut down, then
-  // leaves. DeadlineExceeded, naming those that do not, after `timeout`: then it has left abruptly.
-  // Idempotent.
+  // leaves. DeadlineExceeded, naming those that do not, after `timeout` and at most a second in which they
+  // are asked why: then it has left abruptly. Idempotent.
   absl::Status Shutdown(absl::Duration timeout);
   // Leaves at once: calls under way end with Cancelled, here and at their callers with Unavailable, and
   // functions that run see that they are cancelled. DeadlineExceeded, naming those that have not returned
@@ -126,6 +127,10 @@ class Agent : private Runtime {
   const std::shared_ptr<References>& shared_references() const { return references_; }
   const std::shared_ptr<CallCounts>& counts() const { return counts_; }
   size_t queued_calls() const { return executor_->queued(); }
+  // Waits until so many wait for a thread; false when `deadline` came first.
+  bool AwaitQueuedCalls(size_t count, absl::Time deadline) const {
+    return executor_->AwaitQueued(count, deadline);
+  }
   // Starts a call whose types the caller knows.
   void Start(std::unique_ptr<internal::OutgoingCall> call);
 
@@ -146,6 +151,8 @@ class Agent : private Runtime {
               absl::Time deadline, Encoded encoded, std::shared_ptr<MessageReferences> references);
   void ScheduleUpkeep();
   absl::Status WaitUntilAllAreDone(absl::Time deadline);
+  // Why `others` are not done.
+  std::string WhoIsBusy(const std::map<std::string, absl::Status>& others);
   // Ends everything but functions that run.
   void Leave();
   std::shared_ptr<CallCounts> CountsFor(absl::string_view function) const;
@@ -165,7 +172,7 @@ class Agent : private Runtime {
   std::unique_ptr<Server> server_;
 
   const std::shared_ptr<CallCounts> counts_ = std::make_shared<CallCounts>();
-  std::atomic<bool> finishing_{false};
+  const Promise<void> finishing_;  // set when it wants to shut down, with an error when it leaves without
   std::atomic<bool> closed_{false};
 
   absl::Mutex direct_mutex_;

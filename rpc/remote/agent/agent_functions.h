@@ -19,6 +19,8 @@ struct AgentState {
 };
 
 inline constexpr Function<AgentState()> kAgentState{"tandem.agent.state", {.idempotent = true}};
+// Answers when it wants to shut down and has no call under way.
+inline constexpr Function<AgentState()> kAwaitEnd{"tandem.agent.await_end", {.idempotent = true}};
 // The values that it owns.
 inline constexpr Function<std::vector<DebugRef>()> kDebugRefs{"tandem.agent.debug_refs",
                                                               {.idempotent = true}};

@@ -8,11 +8,51 @@
 
 namespace tandem::rpc::remote {
 
-void AnswerError(ServerCall& call, const absl::Status& why, absl::string_view signature) {
+namespace {
+
+// What an answer says beside its result: the references that the call left here under other numbers.
+v1::RemoteAnswer AnswerWith(const MessageReferences& references) {
   v1::RemoteAnswer answer;
+  for (const RenumberedReference& reference : references.renumbered()) {
+    v1::RenumberedFork* const fork = answer.add_renumbered();
+    fork->set_sent_creator(reference.sent.first);
+    fork->set_sent_number(reference.sent.second);
+    fork->set_held_creator(reference.held.first);
+    fork->set_held_number(reference.held.second);
+  }
+  return answer;
+}
+
+}  // namespace
+
+// --- Counting
+
+Future<int64_t> CallCounts::Idle() {
+  Promise<int64_t> promise;
+  {
+    absl::MutexLock lock(&mutex_);
+    awaited_.store(true);
+    waiting_.push_back(promise);
+  }
+  if (active_.load() == 0) TellIdle();
+  return promise.future();
+}
+
+void CallCounts::TellIdle() {
+  std::vector<Promise<int64_t>> told;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (active_.load() > 0) return;  // its end tells
+    awaited_.store(false);
+    told.swap(waiting_);
+  }
+  const int64_t started = started_.load();
+  for (const Promise<int64_t>& promise : told) promise.Set(started);
+}
+
+void AnswerError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer answer) {
   answer.set_code(static_cast<uint32_t>(why.raw_code()));
   answer.set_error(std::string(why.message()));
-  if (!signature.empty()) answer.set_signature(std::string(signature));
   call.Finish(EncodeBulk(answer, {}));
 }
 
@@ -20,7 +60,7 @@ void AnswerError(ServerCall& call, const absl::Status& why, absl::string_view si
 
 WireInvocation::WireInvocation(Agent* agent, std::shared_ptr<References> references,
                                std::shared_ptr<CallCounts> counts, std::shared_ptr<ServerCall> call,
-                               v1::RemoteCall header, Bytes payload, size_t max_result_bytes)
+                               v1::RemoteCall header, Bytes payload, bool idempotent, size_t max_result_bytes)
     : agent_(agent),
       references_(std::move(references)),
       counted_(std::move(counts)),
@@ -28,7 +68,8 @@ WireInvocation::WireInvocation(Agent* agent, std::shared_ptr<References> referen
       header_(std::move(header)),
       payload_(std::move(payload)),
       max_result_bytes_(max_result_bytes),
-      message_references_(std::make_shared<MessageReferences>(references_, header_.caller())) {}
+      message_references_(std::make_shared<MessageReferences>(
+          references_, header_.caller(), idempotent ? call_->deadline() : absl::InfinitePast())) {}
 
 WireInvocation::~WireInvocation() { Fail(absl::InternalError("it gave no answer")); }
 
@@ -51,7 +92,7 @@ std::stop_token WireInvocation::stop_token() {
 void WireInvocation::Fail(absl::Status why) {
   if (!Finish()) return;
   if (making_) references_->FinishMaking({header_.keep().creator(), header_.keep().number()}, why);
-  AnswerError(*call_, why);
+  AnswerError(*call_, why, AnswerWith(*message_references_));
 }
 
 void WireInvocation::FinishEncoded(Encoded result) {
@@ -62,16 +103,16 @@ void WireInvocation::FinishEncoded(Encoded result) {
   if (absl::Status fits = CheckSize(result, "a result", limit, whose); !fits.ok())
     return Fail(std::move(fits));
   if (!Finish()) return;
-  v1::RemoteAnswer answer;
+  v1::RemoteAnswer answer = AnswerWith(*message_references_);
   answer.set_result(std::move(result.small));
   call_->Finish(EncodeBulk(answer, std::move(result.bulk)));
-  if (message_references_->has_loans()) references_->KeepForALease(message_references_);
+  MessageReferences::KeepForALease(message_references_);
 }
 
 void WireInvocation::FinishObject(KeptValue result) {
   if (!Finish()) return;
   references_->FinishMaking({header_.keep().creator(), header_.keep().number()}, std::move(result));
-  call_->Finish(EncodeBulk(v1::RemoteAnswer(), {}));
+  call_->Finish(EncodeBulk(AnswerWith(*message_references_), {}));
 }
 
 // --- Within the process

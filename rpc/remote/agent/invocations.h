@@ -8,11 +8,13 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "absl/base/call_once.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/remote/agent/outgoing.h"
+#include "rpc/remote/call/future.h"
 #include "rpc/remote/call/invocation.h"
 #include "rpc/remote/rref/references.h"
 #include "rpc/retry/timer_queue.h"
@@ -22,35 +24,53 @@
 namespace tandem::rpc::remote {
 
 // Of one worker: calls under way, our own functions' apart. Outlives the agent with its last call.
-struct CallCounts {
-  std::atomic<int64_t> active{0};
-  std::atomic<int64_t> started{0};
+// Thread-safe.
+class CallCounts {
+ public:
+  int64_t active() const { return active_.load(); }
+  int64_t started() const { return started_.load(); }
+  void Begin() {
+    ++active_;
+    ++started_;
+  }
+  void End() {
+    if (--active_ == 0 && awaited_.load()) TellIdle();
+  }
+  // Ends when none is under way, at once if none is: how many were ever started by then.
+  Future<int64_t> Idle();
+
+ private:
+  void TellIdle();
+
+  std::atomic<int64_t> active_{0};
+  std::atomic<int64_t> started_{0};
+  std::atomic<bool> awaited_{false};  // a call that ends looks here after it has counted itself out
+  absl::Mutex mutex_;
+  std::vector<Promise<int64_t>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Counts one call while it lives. `counts` may be null.
 class CountedCall {
  public:
   explicit CountedCall(std::shared_ptr<CallCounts> counts) : counts_(std::move(counts)) {
-    if (counts_ == nullptr) return;
-    ++counts_->active;
-    ++counts_->started;
+    if (counts_ != nullptr) counts_->Begin();
   }
   CountedCall(CountedCall&&) = default;
   ~CountedCall() {
-    if (counts_ != nullptr) --counts_->active;
+    if (counts_ != nullptr) counts_->End();
   }
 
  private:
   std::shared_ptr<CallCounts> counts_;
 };
 
-// Answers a call that has no Invocation.
-void AnswerError(ServerCall& call, const absl::Status& why, absl::string_view signature = "");
+// Answers with an error, and what else `answer` says.
+void AnswerError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer answer = {});
 
 class WireInvocation : public Invocation {
  public:
   WireInvocation(Agent* agent, std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
-                 std::shared_ptr<ServerCall> call, v1::RemoteCall header, Bytes payload,
+                 std::shared_ptr<ServerCall> call, v1::RemoteCall header, Bytes payload, bool idempotent,
                  size_t max_result_bytes);
   ~WireInvocation() override;
 

@@ -15,10 +15,24 @@
 
 namespace tandem::rpc::remote {
 namespace {
-constexpr absl::Duration kFirstPause = absl::Milliseconds(2);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(100);
-constexpr absl::Duration kAskTimeout = absl::Seconds(2);
+constexpr absl::Duration kAskAgain = absl::Seconds(1);  // those who could not be asked, while they are there
+constexpr absl::Duration kAskWhy = absl::Seconds(1);
 constexpr absl::Duration kFarewell = absl::Seconds(1);  // for owners to hear of references that are given up
+
+void AwaitOtherMembers(Directory& directory, const Directory::Members& than, absl::Time deadline) {
+  absl::Mutex mutex;
+  bool others = false;
+  const uint64_t watch = directory.Watch([&](const Directory::Members& members) {
+    absl::MutexLock lock(&mutex);
+    others = others || members != than;
+  });
+  {
+    absl::MutexLock lock(&mutex);
+    (void)mutex.AwaitWithDeadline(absl::Condition(&others), deadline);
+  }
+  directory.Unwatch(watch);
+}
+
 }  // namespace
 
 void Agent::AddOwnFunctions() {
@@ -26,49 +40,90 @@ void Agent::AddOwnFunctions() {
   functions_.Add(
       kAgentState,
       [this] {
-        return AgentState{finishing_.load(), counts_->active.load(), counts_->started.load()};
+        return AgentState{finishing_.future().ready(), counts_->active(), counts_->started()};
+      },
+      quick);
+  functions_.Add(
+      kAwaitEnd,
+      [this] {
+        const Promise<AgentState> promise;
+        finishing_.future().Then([promise, counts = counts_](const absl::Status& finishing) {
+          if (!finishing.ok()) return promise.Set(finishing);
+          counts->Idle().Then([promise](const absl::StatusOr<int64_t>& started) {
+            if (!started.ok()) return promise.Set(started.status());
+            promise.Set(AgentState{true, 0, *started});
+          });
+        });
+        return promise.future();
       },
       quick);
   functions_.Add(
       kDebugRefs, [this] { return references_->DebugRefs(); }, quick);
 }
 
+std::string Agent::WhoIsBusy(const std::map<std::string, absl::Status>& others) {
+  std::map<std::string, Future<AgentState>> asked;
+  for (const auto& [other, why] : others) {
+    if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = kAskWhy}), kAgentState);
+  }
+  std::vector<std::string> busy;
+  if (const int64_t active = counts_->active(); active > 0)
+    busy.push_back(absl::StrCat(name(), " (", active, " calls under way)"));
+  for (const auto& [other, future] : asked) {
+    const absl::StatusOr<AgentState> state = future.Wait();
+    if (!state.ok()) {
+      if (directory_->List().count(other) > 0)
+        busy.push_back(absl::StrCat(other, " (", state.status().message(), ")"));
+    } else if (!state->finishing) {
+      busy.push_back(absl::StrCat(other, " (it has not called Shutdown)"));
+    } else if (state->active > 0) {
+      busy.push_back(absl::StrCat(other, " (", state->active, " calls under way)"));
+    } else {
+      busy.push_back(absl::StrCat(other, " (it was done too late)"));
+    }
+  }
+  return busy.empty() ? "they called each other to the end" : absl::StrJoin(busy, ", ");
+}
+
 absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
   // Nobody makes a call when all have none under way, unless one was on its way while we asked around: two
   // rounds of questions with the same counts of calls rule that out (Mattern's counting of messages, 1987).
   std::map<std::string, int64_t> before;
-  absl::Duration pause = kFirstPause;
-  std::vector<std::string> busy;
-  while (absl::Now() < deadline) {
+  while (true) {
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(1));
+    const Directory::Members members = directory_->List();
     std::map<std::string, Future<AgentState>> asked;
-    for (const auto& [other, member] : directory_->List()) {
-      if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = kAskTimeout}), kAgentState);
+    for (const auto& [other, member] : members) {
+      if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = left}), kAwaitEnd);
     }
-    std::map<std::string, int64_t> started = {{name(), counts_->started.load()}};
-    busy.clear();
-    if (counts_->active.load() > 0)
-      busy.push_back(absl::StrCat(name(), " (", counts_->active.load(), " calls under way)"));
+    std::map<std::string, int64_t> started;
+    std::map<std::string, absl::Status> not_done;
+    const absl::StatusOr<int64_t> own = counts_->Idle().Wait(left);
+    if (own.ok()) {
+      started[name()] = *own;
+    } else {
+      not_done[name()] = own.status();
+    }
     for (const auto& [other, future] : asked) {
       const absl::StatusOr<AgentState> state = future.Wait();
-      if (!state.ok()) {
-        if (directory_->List().count(other) > 0)
-          busy.push_back(absl::StrCat(other, " (", state.status().message(), ")"));
-        continue;  // else it has left
-      }
-      started[other] = state->started;
-      if (!state->finishing) {
-        busy.push_back(absl::StrCat(other, " (it has not called Shutdown)"));
-      } else if (state->active > 0) {
-        busy.push_back(absl::StrCat(other, " (", state->active, " calls under way)"));
+      if (state.ok()) {
+        started[other] = state->started;
+      } else if (directory_->List().count(other) > 0) {  // else it has left
+        not_done[other] = state.status();
       }
     }
-    if (busy.empty() && started == before) return absl::OkStatus();
-    before = busy.empty() ? started : std::map<std::string, int64_t>();
-    absl::SleepFor(std::min(pause, std::max(deadline - absl::Now(), absl::ZeroDuration())));
-    pause = std::min(2 * pause, kLongestPause);
+    if (not_done.empty() && started == before) return absl::OkStatus();
+    if (closed_.load()) return absl::CancelledError(absl::StrCat(name(), " was shut down abruptly"));
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(name(), " leaves although others are not done: ", WhoIsBusy(not_done)));
+    }
+    before = not_done.empty() ? std::move(started) : std::map<std::string, int64_t>();
+    // Who could not be asked is about to leave the directory, or to be refused for good.
+    if (!not_done.empty()) {
+      AwaitOtherMembers(*directory_, members, std::min(deadline, absl::Now() + kAskAgain));
+    }
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat(name(), " leaves although others are not done: ", absl::StrJoin(busy, ", ")));
 }
 
 absl::Status Agent::Shutdown(absl::Duration timeout) {
@@ -76,7 +131,7 @@ absl::Status Agent::Shutdown(absl::Duration timeout) {
     absl::MutexLock lock(&shutdown_mutex_);
     if (shut_down_) return shutdown_status_;
   }
-  finishing_ = true;
+  finishing_.Set(absl::OkStatus());
   absl::Status waited = WaitUntilAllAreDone(absl::Now() + timeout);
   references_->ReleaseAll();
   (void)references_->AwaitConfirmed(absl::Now() + kFarewell);
@@ -108,6 +163,7 @@ absl::Status Agent::ShutdownNow() {
 void Agent::Leave() {
   if (server_ != nullptr) (void)directory_->Unregister(member_);
   closed_ = true;
+  finishing_.Set(absl::CancelledError(absl::StrCat(name(), " has shut down abruptly")));
   std::vector<std::weak_ptr<DirectInvocation>> direct;
   {
     absl::MutexLock direct_lock(&direct_mutex_);

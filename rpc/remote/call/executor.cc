@@ -240,4 +240,10 @@ size_t Executor::queued() const {
   return queued_;
 }
 
+bool Executor::AwaitQueued(size_t count, absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto there = [this, count]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return queued_ == count; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&there), deadline);
+}
+
 }  // namespace tandem::rpc::remote

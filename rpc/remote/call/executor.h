@@ -55,6 +55,8 @@ class Executor {
   // names are the process's last words.
   void End();
   size_t queued() const;
+  // Waits until there are so many; false when `deadline` came first.
+  bool AwaitQueued(size_t count, absl::Time deadline) const;
 
  private:
   struct Task {

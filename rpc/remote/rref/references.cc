@@ -13,7 +13,8 @@
 namespace tandem::rpc::remote {
 namespace {
 
-constexpr int kLeasesRemembered = 10;  // of what was released
+constexpr int kLeasesRemembered = 10;                    // of what was released
+constexpr absl::Duration kComesAgain = absl::Hours(24);  // at most: messages of calls without a deadline
 
 absl::Status Released(absl::string_view owner) {
   return absl::NotFoundError(absl::StrCat("the value was released by its owner ", owner,
@@ -42,7 +43,28 @@ absl::StatusOr<std::string> MessageReferences::Send(const std::shared_ptr<Refere
 }
 
 absl::StatusOr<std::shared_ptr<ReferenceHandle>> MessageReferences::Receive(absl::string_view wire) {
-  return references_->Receive(wire);
+  ReferenceNumber sent;
+  absl::StatusOr<std::shared_ptr<ReferenceHandle>> handle =
+      references_->Receive(wire, may_come_again_, &sent);
+  if (handle.ok() && !(*handle)->is_local() && references_->ForkOf(**handle) != sent) {
+    renumbered_.push_back({sent, references_->ForkOf(**handle)});
+  }
+  return handle;
+}
+
+void MessageReferences::Renumber(const RenumberedReference& reference) {
+  const auto loan = std::find_if(loans_.begin(), loans_.end(), [&reference](const auto& loan) {
+    return loan->fork == reference.sent && loan->fork.first != 0;
+  });
+  if (loan == loans_.end()) return;
+  if (auto next = references_->Lend((*loan)->handle, reference.held, peer_))
+    loans_.push_back(std::move(next));
+}
+
+void MessageReferences::KeepForALease(std::shared_ptr<const MessageReferences> message) {
+  if (message->loans_.empty()) return;
+  References& references = *message->references_;
+  references.KeepForALease(std::move(message));
 }
 
 References::Use::Use(References* references) : references_(references) {
@@ -62,7 +84,9 @@ void References::Aftermath::Run() {
 }
 
 void References::Close() {
+  std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept;  // dropped when the lock is free
   absl::MutexLock lock(&mutex_);
+  kept.swap(kept_);
   agent_ = nullptr;
   const auto unused = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return uses_ == 0; };
   mutex_.Await(absl::Condition(&unused));
@@ -149,7 +173,10 @@ absl::Status References::AddFork(const ForkMessage& fork) {
     return absl::NotFoundError(absl::StrCat("the value was lost with an earlier life of ", name_));
   }
   absl::MutexLock lock(&mutex_);
-  if (deleted_forks_.contains(fork.fork())) return absl::OkStatus();  // this message was overtaken
+  if (const auto deleted = deleted_forks_.find(fork.fork()); deleted != deleted_forks_.end()) {
+    deleted->second = absl::Now() + kLeasesRemembered * lease_;
+    return absl::OkStatus();  // this message was overtaken
+  }
   TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(fork.key()));
   value->forks[fork.fork()] = {fork.holder, absl::Now() + lease_};
   return absl::OkStatus();
@@ -184,6 +211,17 @@ void References::DropLocal(ReferenceNumber key) {
 
 std::vector<DebugRef> References::DebugRefs() const {
   absl::MutexLock lock(&mutex_);
+  return Refs();
+}
+
+bool References::AwaitRefs(absl::FunctionRef<bool(const std::vector<DebugRef>&)> holds,
+                           absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto now = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return holds(Refs()); };
+  return mutex_.AwaitWithDeadline(absl::Condition(&now), deadline);
+}
+
+std::vector<DebugRef> References::Refs() const {
   std::vector<DebugRef> refs;
   const absl::Time now = absl::Now();
   for (const auto& [key, value] : values_) {
@@ -230,7 +268,11 @@ void References::Drop(const ReferenceHandle& handle) {
     // Released before; or its message came again, in this moment, and another handle is the fork's now.
     if (held == held_.end() || !held->second.expired()) return;
     held_.erase(held);
-    if (handle.fork_.first != incarnation_) dropped_[handle.fork_] = absl::Now() + kLeasesRemembered * lease_;
+    if (handle.fork_.first != incarnation_) {
+      const absl::Time now = absl::Now();
+      const absl::Time until = std::clamp(handle.may_come_again_, now, now + kComesAgain);
+      dropped_[handle.fork_] = {until + kLeasesRemembered * lease_, {}};
+    }
   }
   const ForkMessage message = MessageOf(handle, handle.fork_, name_);
   if (!handle.created_.valid() || handle.created_.ready()) return Delete(handle.owner_, message);
@@ -258,31 +300,43 @@ void References::Delete(const std::string& owner, const ForkMessage& fork) {
 void References::RegisterFork(const std::string& owner, const ForkMessage& fork, std::shared_ptr<Loan> loan) {
   Use use(this);
   if (use.agent() == nullptr) return;
-  // Holds the loan until the owner knows, or cannot be told.
-  use.agent()->RpcAsync(To(owner, {.timeout = lease_}), kAddFork, fork).Then([loan](const absl::Status&) {});
+  // Holds the loan until the owner knows. Where it could not be told, renewals tell it.
+  use.agent()
+      ->RpcAsync(To(owner, {.timeout = lease_}), kAddFork, fork)
+      .Then([self = shared_from_this(), loan](const absl::Status& told) {
+        if (loan != nullptr && !told.ok() && !absl::IsNotFound(told)) self->KeepForALease(loan);
+      });
 }
 
 absl::StatusOr<std::string> References::Send(const std::shared_ptr<ReferenceHandle>& handle,
                                              const std::string& to,
                                              std::vector<std::shared_ptr<Loan>>* loans) {
   if (absl::Status lost = handle->lost(); !lost.ok()) return lost;
+  // Whoever owns it needs no fork.
+  const ReferenceNumber fork = handle->owner_ == to ? ReferenceNumber{0, 0} : NextNumber();
+  std::shared_ptr<Loan> loan = Lend(handle, fork, to);
+  if (loan == nullptr) return Released(name_);
+  loans->push_back(std::move(loan));
+  return WireOf(*handle, fork);
+}
+
+std::shared_ptr<Loan> References::Lend(const std::shared_ptr<ReferenceHandle>& handle, ReferenceNumber fork,
+                                       const std::string& to) {
   auto loan = std::make_shared<Loan>();
   loan->home = weak_from_this();
   loan->handle = handle;
+  loan->fork = fork;
   loan->to = to;
-  loans->push_back(loan);
-  // Whoever owns it needs no fork.
-  if (handle->owner_ == to) return WireOf(*handle, {0, 0});
-  loan->fork = NextNumber();
-  const ForkMessage message = MessageOf(*handle, loan->fork, to);
-  if (handle->local_) {
-    TANDEM_RETURN_IF_ERROR(AddFork(message));
-  } else {
+  if (fork.first == 0) return loan;
+  const ForkMessage message = MessageOf(*handle, fork, to);
+  if (!handle->local_) {
     RegisterFork(handle->owner_, message, loan);
+  } else if (!AddFork(message).ok()) {
+    return nullptr;
   }
   absl::MutexLock lock(&mutex_);
-  loans_[loan->fork] = loan;
-  return WireOf(*handle, loan->fork);
+  loans_[fork] = loan;
+  return loan;
 }
 
 void References::EndLoan(const Loan& loan) {
@@ -296,14 +350,17 @@ void References::EndLoan(const Loan& loan) {
   if (fork != value->second.forks.end()) fork->second.expiry = absl::Now() + lease_;
 }
 
-absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::string_view wire) {
+absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::string_view wire,
+                                                                     absl::Time may_come_again,
+                                                                     ReferenceNumber* sent) {
   v1::RemoteReference message;
   if (!message.ParseFromArray(wire.data(), static_cast<int>(wire.size())) || message.owner().empty()) {
     return absl::InvalidArgumentError("a reference does not parse");
   }
   auto handle = std::make_shared<ReferenceHandle>();
   handle->key_ = {message.creator(), message.number()};
-  handle->fork_ = {message.fork_creator(), message.fork_number()};
+  *sent = handle->fork_ = {message.fork_creator(), message.fork_number()};
+  handle->may_come_again_ = may_come_again;
   handle->owner_ = message.owner();
   handle->owner_incarnation_ = message.owner_incarnation();
   if (handle->owner_ == name_) {
@@ -321,11 +378,14 @@ absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::strin
     return absl::InvalidArgumentError("a reference came that is another worker's");
   {
     absl::MutexLock lock(&mutex_);
-    // A call that is tried again brings its references again.
-    if (dropped_.contains(handle->fork_)) handle->fork_ = NextNumber();  // the owner takes that one no more
-    std::weak_ptr<ReferenceHandle>& held = held_[handle->fork_];
-    if (std::shared_ptr<ReferenceHandle> there = held.lock()) return there;
-    held = handle;
+    // A call that is tried again brings its references again. The owner takes no fork that was given up.
+    const auto dropped = dropped_.find(handle->fork_);
+    if (dropped != dropped_.end()) handle->fork_ = dropped->second.next;
+    if (const auto held = held_.find(handle->fork_); held != held_.end()) {
+      if (std::shared_ptr<ReferenceHandle> there = held->second.lock()) return there;
+    }
+    if (dropped != dropped_.end()) handle->fork_ = dropped->second.next = NextNumber();
+    held_[handle->fork_] = handle;
     handle->home_ = weak_from_this();
   }
   RegisterFork(handle->owner_, MessageOf(*handle, handle->fork_, name_), nullptr);
@@ -368,6 +428,7 @@ void References::RenewHeld() {
       const std::shared_ptr<ReferenceHandle> handle = weak.lock();
       if (handle == nullptr) continue;
       after.push_back(handle);
+      if (!handle->lost().ok()) continue;
       Held& held = by_owner[handle->owner_];
       held.messages.push_back(MessageOf(*handle, fork, name_));
       held.handles.push_back(handle);
@@ -407,14 +468,15 @@ void References::RenewHeld() {
   }
 }
 
-void References::KeepForALease(std::shared_ptr<const MessageReferences> references) {
+void References::KeepForALease(std::shared_ptr<const void> references) {
   absl::MutexLock lock(&mutex_);
+  if (agent_ == nullptr) return;
   kept_.emplace_back(absl::Now() + lease_, std::move(references));
 }
 
 void References::Upkeep() {
   RenewHeld();
-  std::vector<std::shared_ptr<const MessageReferences>> over;  // dropped when the lock is free
+  std::vector<std::shared_ptr<const void>> over;  // dropped when the lock is free
   Aftermath aftermath;
   {
     absl::MutexLock lock(&mutex_);
@@ -434,14 +496,14 @@ void References::Upkeep() {
     std::erase_if(kept_, [](const auto& entry) { return entry.second == nullptr; });
     absl::erase_if(freed_, [now](const auto& entry) { return entry.second < now; });
     absl::erase_if(deleted_forks_, [now](const auto& entry) { return entry.second < now; });
-    absl::erase_if(dropped_, [now](const auto& entry) { return entry.second < now; });
+    absl::erase_if(dropped_, [now](const auto& entry) { return entry.second.until < now; });
   }
   aftermath.Run();
 }
 
 void References::ReleaseAll() {
   std::vector<std::shared_ptr<ReferenceHandle>> handles;
-  std::vector<std::pair<absl::Time, std::shared_ptr<const MessageReferences>>> kept;
+  std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept;
   {
     absl::MutexLock lock(&mutex_);
     kept.swap(kept_);

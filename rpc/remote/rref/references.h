@@ -13,6 +13,11 @@
 // it too, at once, and renews it from then on. So the owner hears of the new fork before it can hear that the
 // old one is gone, whoever dies: messages about forks may be lost, repeated or overtake each other, and only
 // the lease of one who dies is waited for.
+//
+// A call that is tried again brings the same forks again. The receiver then has one reference, not two. If it
+// had let go of it, the owner takes that fork no more: it takes a new one, and its answer says so, so that
+// the sender registers that, too, before it lets go of its own. A sender that got no answer keeps its own for
+// a lease, within which the receiver registers what it has; and so does one that could not tell the owner.
 
 #include <atomic>
 #include <cstdint>
@@ -26,6 +31,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -94,6 +100,12 @@ class ReferenceHandle {
   Future<void> created_;
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  absl::Time may_come_again_ = absl::InfinitePast();  // its message, until then
+};
+
+// A reference that was sent as one fork and is held as another.
+struct RenumberedReference {
+  ReferenceNumber sent, held;
 };
 
 // A reference on its way to another worker: keeps it alive. Goes when the message has arrived, or never will.
@@ -105,18 +117,27 @@ struct Loan {
   std::string to;
 };
 
-// The references of one call, to or from the worker `peer`. Kept until the call is over.
+// The references of one call, to or from the worker `peer`, of which messages may come again until
+// `may_come_again`. Kept until the call is over. For one thread at a time.
 class MessageReferences : public ReferenceScope {
  public:
-  MessageReferences(std::shared_ptr<References> references, std::string peer)
-      : references_(std::move(references)), peer_(std::move(peer)) {}
+  MessageReferences(std::shared_ptr<References> references, std::string peer,
+                    absl::Time may_come_again = absl::InfinitePast())
+      : references_(std::move(references)), peer_(std::move(peer)), may_come_again_(may_come_again) {}
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle) override;
   absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire) override;
-  bool has_loans() const { return !loans_.empty(); }
+  // For the answer to whom they came from.
+  const std::vector<RenumberedReference>& renumbered() const { return renumbered_; }
+  // What the answer said of those that were sent.
+  void Renumber(const RenumberedReference& reference);
+  // Of a call that is over: keeps what was sent for a lease, in which its receiver says that it has it.
+  static void KeepForALease(std::shared_ptr<const MessageReferences> message);
 
  private:
   const std::shared_ptr<References> references_;
   const std::string peer_;
+  const absl::Time may_come_again_;
+  std::vector<RenumberedReference> renumbered_;
   std::vector<std::shared_ptr<Loan>> loans_;
 };
 
@@ -159,21 +180,29 @@ class References : public std::enable_shared_from_this<References> {
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unconfirmed_ == 0; };
     return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
   }
+  // Waits until what it owns is such that `holds`, which must be quick and lock nothing; false when
+  // `deadline` came first.
+  bool AwaitRefs(absl::FunctionRef<bool(const std::vector<DebugRef>&)> holds, absl::Time deadline) const;
 
   // --- For the agent.
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle, const std::string& to,
                                    std::vector<std::shared_ptr<Loan>>* loans);
-  absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire);
+  // `sent` is the fork that it was sent as; the handle's is another where that one had been given up.
+  absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire, absl::Time may_come_again,
+                                                           ReferenceNumber* sent);
+  // `to` holds it, too, as `fork`. Null where the value is gone.
+  std::shared_ptr<Loan> Lend(const std::shared_ptr<ReferenceHandle>& handle, ReferenceNumber fork,
+                             const std::string& to);
   static std::string WireOf(const ReferenceHandle& handle, ReferenceNumber fork);
   ForkMessage MessageOf(const ReferenceHandle& handle, ReferenceNumber fork, const std::string& holder) const;
   ReferenceNumber ForkOf(const ReferenceHandle& handle) const { return handle.fork_; }
   // Renews what is held, releases what nobody renewed. To be called every lease() / 4 or so.
   void Upkeep();
-  // Keeps the references of an answer for a lease: by then its receiver has said that it has them.
-  void KeepForALease(std::shared_ptr<const MessageReferences> references);
+  // Keeps references that were sent (MessageReferences, a Loan), unless the agent is gone.
+  void KeepForALease(std::shared_ptr<const void> references);
   // Gives up all forks that are held: their owners are told, their RRefs refer to nothing any more.
   void ReleaseAll();
-  // The agent goes: waits for the calls that are being started on it.
+  // The agent goes: waits for the calls that are being started on it, and keeps nothing any more.
   void Close();
   absl::Duration lease() const { return lease_; }
   // The agent, kept from going for as long as this lives; null when it is gone.
@@ -203,6 +232,7 @@ class References : public std::enable_shared_from_this<References> {
   };
   ReferenceNumber NextNumber() { return {incarnation_, next_.fetch_add(1) + 1}; }
   absl::StatusOr<Value*> FindOrExpect(ReferenceNumber key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<DebugRef> Refs() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void FreeIfUnused(ReferenceNumber key, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropLocal(ReferenceNumber key);
   void Drop(const ReferenceHandle& handle);
@@ -225,11 +255,14 @@ class References : public std::enable_shared_from_this<References> {
   absl::flat_hash_map<ReferenceNumber, absl::Time> freed_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, absl::Time> deleted_forks_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, std::weak_ptr<ReferenceHandle>> held_ ABSL_GUARDED_BY(mutex_);
-  // Forks of others' making that were held here, and until when that is remembered: their messages may come
-  // again.
-  absl::flat_hash_map<ReferenceNumber, absl::Time> dropped_ ABSL_GUARDED_BY(mutex_);
+  // Forks of others' making that were held here: their messages may come again.
+  struct Dropped {
+    absl::Time until;      // it is remembered
+    ReferenceNumber next;  // the fork that is held in its place
+  };
+  absl::flat_hash_map<ReferenceNumber, Dropped> dropped_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, std::weak_ptr<Loan>> loans_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<absl::Time, std::shared_ptr<const MessageReferences>>> kept_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 class References::Use {

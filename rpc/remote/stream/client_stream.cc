@@ -56,6 +56,7 @@ void ClientStreamCore::Ask() {
 
 void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch) {
   bool release = false;
+  std::unique_ptr<CountedCall> over;  // goes when the lock is free: others may wait for that
   {
     absl::MutexLock lock(&mutex_);
     asking_ = false;
@@ -72,7 +73,7 @@ void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch
       if (absl::IsOutOfRange(*end_)) end_ = absl::DeadlineExceededError(end_->message());
       release = true;
     }
-    if (release) counted_.reset();
+    if (release) over.swap(counted_);
   }
   if (!release) return Ask();
   // So that the server can forget it.
@@ -158,6 +159,7 @@ void ClientStreamCore::SendNext() {
 }
 
 void ClientStreamCore::OnSent(absl::Status status) {
+  std::unique_ptr<CountedCall> over;  // goes when the lock is free
   mutex_.Lock();
   sending_now_ = false;
   if (status.ok()) {
@@ -170,17 +172,18 @@ void ClientStreamCore::OnSent(absl::Status status) {
     writes_end_ = std::move(status);  // the question that is under way says why
   } else if (!end_.has_value()) {
     end_ = std::move(status);
-    counted_.reset();
+    over.swap(counted_);
   }
   SendNext();
 }
 
 void ClientStreamCore::Cancel(absl::Status why) {
+  std::unique_ptr<CountedCall> over;  // goes when the lock is free
   {
     absl::MutexLock lock(&mutex_);
     if (end_.has_value()) return;
     end_ = std::move(why);
-    counted_.reset();
+    over.swap(counted_);
   }
   const References::Use use(references_.get());
   if (use.agent() != nullptr)

@@ -33,7 +33,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
         server_(std::move(server)),
         number_(number),
         deadline_(deadline),
-        counted_(std::in_place, std::move(counts)) {}
+        counted_(std::make_unique<CountedCall>(std::move(counts))) {}
 
   // Asks for the first items.
   void Begin();
@@ -61,7 +61,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   const absl::Time deadline_;
 
   absl::Mutex mutex_;
-  std::optional<CountedCall> counted_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<CountedCall> counted_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> writes_end_ ABSL_GUARDED_BY(mutex_);  // the server takes no more
   // From the server.

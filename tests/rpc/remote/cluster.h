@@ -3,13 +3,11 @@
 
 // Workers of one process, for tests of what they do with each other over real connections.
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "rpc/remote/agent/agent.h"
@@ -19,18 +17,6 @@ namespace tandem::rpc::remote::testing {
 
 // How long a test waits for what must happen: far more than it takes.
 inline constexpr absl::Duration kPatience = absl::Seconds(30);
-
-// Looks again and again until `holds`; false when it does not within kPatience. For gauges that an agent
-// keeps for itself (calls queued, references not confirmed), which tell nobody when they change; a test's own
-// values are tests/testing/watched.h.
-inline bool Eventually(const std::function<bool()>& holds) {
-  const absl::Time give_up = absl::Now() + kPatience;
-  while (!holds()) {
-    if (absl::Now() > give_up) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
 
 class Cluster {
  public:

@@ -20,7 +20,6 @@ using ::tandem::testing::StatusIs;
 using ::tandem::testing::Watched;
 using ::testing::AllOf;
 using testing::Cluster;
-using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::kPatience;
 
@@ -184,7 +183,7 @@ TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItIsQueuedAndNeverRuns) {
   Future<void> first = a.RpcAsync("worker/1", kWait);
   ASSERT_TRUE(running.AwaitValue(1));
   Future<void> second = a.RpcAsync("worker/1", kWait);
-  ASSERT_TRUE(Eventually([&b] { return b.queued_calls() == 1; }));
+  ASSERT_TRUE(b.AwaitQueuedCalls(1, absl::Now() + kPatience));
   second.Cancel();
   EXPECT_THAT(second.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled));
   first.Cancel();

@@ -1,19 +1,40 @@
-// The forks of references, message by message.
+// The forks of references, message by message, and what becomes of them when calls that carry them are tried
+// again.
 
 #include "rpc/remote/rref/references.h"
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
+#include "rpc/connect.h"
+#include "rpc/server.h"
 #include "tests/rpc/remote/cluster.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/watched.h"
 
 namespace tandem::rpc::remote {
 namespace {
 
+using ::tandem::testing::StatusIs;
+using ::tandem::testing::Watched;
 using testing::Cluster;
-using testing::Eventually;
+using testing::kPatience;
+
+std::vector<std::string> HoldersOf(const std::vector<DebugRef>& refs) {
+  std::vector<std::string> holders;
+  for (const DebugRef& ref : refs) {
+    for (const DebugRef::Holder& holder : ref.holders) holders.push_back(holder.worker);
+  }
+  return holders;
+}
+bool AwaitHolders(Agent& owner, const std::vector<std::string>& expected) {
+  return owner.references().AwaitRefs(
+      [&](const std::vector<DebugRef>& refs) { return HoldersOf(refs) == expected; },
+      absl::Now() + kPatience);
+}
 
 class ReferencesTest : public ::testing::Test {
  protected:
@@ -29,11 +50,12 @@ class ReferencesTest : public ::testing::Test {
     TANDEM_EXPECT_OK(wire);
     return wire.value_or("");
   }
-  size_t Holders() {
-    const std::vector<DebugRef> refs = cluster[0].references().DebugRefs();
-    return refs.size() == 1 ? refs[0].holders.size() : 99;
+  std::shared_ptr<ReferenceHandle> Receive(const std::string& wire) {
+    MessageReferences message(cluster[1].shared_references(), "worker/0");
+    absl::StatusOr<std::shared_ptr<ReferenceHandle>> handle = message.Receive(wire);
+    TANDEM_EXPECT_OK(handle);
+    return handle.value_or(nullptr);
   }
-  // Whatever was to be told to the owner has been.
   bool Settled() { return cluster[1].references().AwaitConfirmed(absl::Now() + kPatience); }
 
   Cluster cluster;
@@ -42,25 +64,235 @@ class ReferencesTest : public ::testing::Test {
 
 TEST_F(ReferencesTest, AMessageThatComesTwiceIsOneReference) {
   const std::string wire = Sent();
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto first, cluster[1].references().Receive(wire));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto again, cluster[1].references().Receive(wire));
+  std::shared_ptr<ReferenceHandle> first = Receive(wire), again = Receive(wire);
   EXPECT_EQ(cluster[1].references().held(), 1);
   first.reset();
   ASSERT_TRUE(Settled());
-  EXPECT_EQ(Holders(), 1);
+  EXPECT_TRUE(AwaitHolders(cluster[0], {"worker/1"}));
   again.reset();
-  EXPECT_TRUE(Eventually([this] { return Holders() == 0; }));
+  EXPECT_TRUE(AwaitHolders(cluster[0], {}));
 }
 
 TEST_F(ReferencesTest, AMessageThatComesAgainWhenItsReferenceWasGivenUpIsAnother) {
   const std::string wire = Sent();
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto first, cluster[1].references().Receive(wire));
-  first.reset();
-  ASSERT_TRUE(Eventually([this] { return Holders() == 0; }));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto again, cluster[1].references().Receive(wire));
-  EXPECT_TRUE(Eventually([this] { return Holders() == 1; }));
+  Receive(wire).reset();
+  ASSERT_TRUE(AwaitHolders(cluster[0], {}));
+  std::shared_ptr<ReferenceHandle> again = Receive(wire);
+  EXPECT_TRUE(AwaitHolders(cluster[0], {"worker/1"}));
+  EXPECT_EQ(Receive(wire), again) << "a third time it is the one that is held";
   again.reset();
-  EXPECT_TRUE(Eventually([this] { return Holders() == 0; }));
+  EXPECT_TRUE(AwaitHolders(cluster[0], {}));
+}
+
+// Counts its objects.
+class Witness {
+ public:
+  TANDEM_REMOTE_CLASS(Witness)
+  explicit Witness(Watched<int>* alive) : alive_(alive) { ++*alive_; }
+  ~Witness() { --*alive_; }
+
+ private:
+  Watched<int>* alive_;
+};
+
+constexpr Function<Witness()> kMakeWitness{"make_witness"};
+constexpr Function<bool(RRef<Witness>)> kIsAlive{"is_alive"};
+constexpr Function<void(RRef<Witness>)> kTake{"take", {.idempotent = true}};
+constexpr Function<RRef<Witness>()> kGive{"give"};
+
+// Stands before a worker: calls come here, and go on to it when, and as often as, the test says so.
+class Middleman {
+ public:
+  explicit Middleman(const std::string& address) {
+    ConnectOptions options;
+    options.transport = "grpc";
+    absl::StatusOr<std::unique_ptr<Channel>> channel = Connect(address, options);
+    TANDEM_CHECK_MSG(channel.ok(), channel.status().ToString());
+    channel_ = *std::move(channel);
+    const auto keep = [this](std::shared_ptr<ServerCall> call) {
+      absl::MutexLock lock(&mutex_);
+      calls_.push_back(std::move(call));
+    };
+    absl::StatusOr<std::unique_ptr<Server>> server =
+        Server::Start({.transport = "grpc"}, {{"tandem.v1.RemoteFunctions", {{"Call", keep}}}});
+    TANDEM_CHECK_MSG(server.ok(), server.status().ToString());
+    server_ = *std::move(server);
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
+  std::shared_ptr<ServerCall> Next() {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !calls_.empty(); };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) return nullptr;
+    std::shared_ptr<ServerCall> call = std::move(calls_.back());
+    calls_.pop_back();
+    return call;
+  }
+  // Each time is a try.
+  absl::StatusOr<Bytes> PassOn(const ServerCall& call) {
+    return channel_->Call("/tandem.v1.RemoteFunctions/Call", call.request(), {.timeout = kPatience});
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::shared_ptr<ServerCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Channel> channel_;
+  std::unique_ptr<Server> server_;
+};
+
+// worker/0 passes a reference to a value of ps/0 to worker/1. Each knows the others by a directory of its
+// own: who is not in it cannot be told anything.
+class RetriedReferenceTest : public ::testing::Test {
+ protected:
+  RetriedReferenceTest() {
+    owner = Start("ps/0", &owners_directory);
+    sender = Start("worker/0", &senders_directory);
+    callee = Start("worker/1", &callees_directory);
+    middleman = std::make_unique<Middleman>(callee->address());
+    Member shown = callee->member();
+    shown.address = middleman->address();
+    TANDEM_EXPECT_OK(senders_directory.Register(shown));
+    TANDEM_EXPECT_OK(senders_directory.Register(owner->member()));
+    TANDEM_EXPECT_OK(callees_directory.Register(owner->member()));
+    mine = sender->Remote("ps/0", kMakeWitness);
+    TANDEM_EXPECT_OK(mine.WaitUntilMade());
+  }
+  ~RetriedReferenceTest() override { (void)Held(); }
+
+  std::unique_ptr<Agent> Start(const std::string& name, Directory* directory) {
+    Functions functions;
+    functions.Add(kMakeWitness, [this] { return std::make_unique<Witness>(&alive); });
+    functions.Add(kIsAlive, [](const RRef<Witness>& witness) { return witness.LocalValue().ok(); });
+    functions.Add(kTake, [this](RRef<Witness> witness) -> absl::Status {
+      absl::MutexLock lock(&mutex);
+      if (hold) held = std::move(witness);
+      witness = {};
+      return answer;
+    });
+    AgentOptions options{.name = name, .transport = "grpc"};
+    options.reference_lease = absl::Seconds(60);
+    absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(options, directory, std::move(functions));
+    TANDEM_CHECK_MSG(agent.ok(), agent.status().ToString());
+    return *std::move(agent);
+  }
+  // Calls kTake, whose first try lets the reference go and gives no answer.
+  void TakeOnce() {
+    call = sender->RpcAsync("worker/1", kTake, mine);
+    under_way = middleman->Next();
+    ASSERT_NE(under_way, nullptr);
+    TANDEM_ASSERT_OK(middleman->PassOn(*under_way));
+    ASSERT_TRUE(callee->references().AwaitConfirmed(absl::Now() + kPatience));
+    ASSERT_TRUE(AwaitHolders(*owner, {"worker/0"}));
+  }
+  void Hold() {
+    absl::MutexLock lock(&mutex);
+    hold = true;
+  }
+  RRef<Witness> Held() {
+    absl::MutexLock lock(&mutex);
+    return std::exchange(held, {});
+  }
+  // The callee has a reference to what is there, and it is the last one.
+  void ExpectHeldByTheCallee() {
+    ASSERT_TRUE(AwaitHolders(*owner, {"worker/1"}));
+    EXPECT_EQ(alive, 1);
+    RRef<Witness> theirs = Held();
+    ASSERT_TRUE(theirs.valid());
+    TANDEM_ASSERT_OK_AND_ASSIGN(const bool there, theirs.RpcSync(kIsAlive));
+    EXPECT_TRUE(there);
+    theirs = {};
+    EXPECT_TRUE(alive.AwaitValue(0));
+  }
+
+  Watched<int> alive;
+  MemoryDirectory owners_directory, senders_directory, callees_directory;
+  absl::Mutex mutex;
+  bool hold ABSL_GUARDED_BY(mutex) = false;
+  absl::Status answer ABSL_GUARDED_BY(mutex);
+  RRef<Witness> held ABSL_GUARDED_BY(mutex);
+  std::unique_ptr<Agent> owner, sender, callee;
+  std::unique_ptr<Middleman> middleman;
+  RRef<Witness> mine;
+  Future<void> call;
+  std::shared_ptr<ServerCall> under_way;
+};
+
+TEST_F(RetriedReferenceTest, IsKeptByItsSenderUntilTheOwnerKnowsWhatTheCalleeHolds) {
+  for (const absl::Status& says : {absl::OkStatus(), absl::AbortedError("no")}) {
+    {
+      absl::MutexLock lock(&mutex);
+      hold = false;
+      answer = says;
+    }
+    mine = sender->Remote("ps/0", kMakeWitness);
+    TANDEM_ASSERT_OK(mine.WaitUntilMade());
+    ASSERT_TRUE(alive.AwaitValue(1));
+    TakeOnce();
+    // What the callee tells the owner is held up from here on.
+    TANDEM_ASSERT_OK(callees_directory.Unregister(owner->member()));
+    Hold();
+    TANDEM_ASSERT_OK_AND_ASSIGN(Bytes second, middleman->PassOn(*under_way));
+    under_way->Finish(std::move(second));
+    EXPECT_EQ(call.Wait(kPatience).code(), says.code());
+    mine = {};
+    ASSERT_TRUE(AwaitHolders(*owner, {"worker/1"})) << "what the sender has given up is gone";
+    TANDEM_ASSERT_OK(callees_directory.Register(owner->member()));
+    ExpectHeldByTheCallee();
+  }
+}
+
+TEST_F(RetriedReferenceTest, IsKeptForALeaseByTheSenderOfACallThatGotNoAnswer) {
+  TakeOnce();
+  TANDEM_ASSERT_OK(callees_directory.Unregister(owner->member()));
+  call.Cancel();
+  EXPECT_THAT(call.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled));
+  mine = {};
+  Hold();
+  TANDEM_EXPECT_OK(middleman->PassOn(*under_way));  // it was on its way
+  EXPECT_EQ(sender->references().held(), 1);
+  TANDEM_ASSERT_OK(callees_directory.Register(owner->member()));
+  ASSERT_TRUE(AwaitHolders(*owner, {"worker/0", "worker/1"}));
+  sender->references().ReleaseAll();
+  ExpectHeldByTheCallee();
+}
+
+TEST_F(RetriedReferenceTest, IsKeptByItsSenderThoughTheOwnerCouldNotBeTold) {
+  TANDEM_ASSERT_OK(callees_directory.Unregister(owner->member()));
+  // Whoever is at the owner's address refuses what it is told.
+  TANDEM_ASSERT_OK(senders_directory.Unregister(owner->member()));
+  Member other = owner->member();
+  ++other.incarnation;
+  TANDEM_ASSERT_OK(senders_directory.Register(other));
+  Hold();
+  call = sender->RpcAsync("worker/1", kTake, mine);
+  under_way = middleman->Next();
+  ASSERT_NE(under_way, nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes taken, middleman->PassOn(*under_way));
+  under_way->Finish(std::move(taken));
+  TANDEM_ASSERT_OK(call.Wait(kPatience));
+  TANDEM_ASSERT_OK(senders_directory.Unregister(other));
+  TANDEM_ASSERT_OK(senders_directory.Register(owner->member()));
+  mine = {};
+  sender->references().Upkeep();
+  ASSERT_TRUE(AwaitHolders(*owner, {"worker/0", "worker/1"}));
+  sender->references().ReleaseAll();
+  ASSERT_TRUE(AwaitHolders(*owner, {"worker/1"}));
+  TANDEM_ASSERT_OK(callees_directory.Register(owner->member()));
+  ExpectHeldByTheCallee();
+}
+
+TEST(AnswerReferencesTest, GoWithTheWorkerThatGaveThem) {
+  Watched<int> alive;
+  Cluster cluster;
+  Functions functions;
+  functions.Add(kGive, [&alive](const Context& context) {
+    return context.agent().Own(std::make_shared<Witness>(&alive));
+  });
+  Agent& a = cluster.Add({});
+  cluster.Add(std::move(functions));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RRef<Witness> given, a.RpcSync("worker/1", kGive));
+  EXPECT_EQ(alive, 1);
+  cluster.Kill(1);
+  EXPECT_EQ(alive, 0);
 }
 
 }  // namespace

@@ -20,7 +20,6 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::tandem::testing::Watched;
 using testing::Cluster;
-using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::kPatience;
 
@@ -149,7 +148,11 @@ TEST_F(RRefTest, AReferenceIsPassedOnAndOutlivesItsSender) {
   EXPECT_EQ(sum, 7);
   TANDEM_ASSERT_OK(a.RpcSync("worker/2", kHold, counter));
   counter = {};
-  EXPECT_TRUE(Eventually([&] { return a.references().held() == 0 && a.references().unconfirmed() == 0; }));
+  EXPECT_TRUE(cluster[1].references().AwaitRefs(
+      [](const std::vector<DebugRef>& refs) {
+        return refs.size() == 1 && refs[0].holders.size() == 1 && refs[0].holders[0].worker == "worker/2";
+      },
+      absl::Now() + kPatience));
   EXPECT_EQ(alive, 1);
   RRef<Counter> held;
   {

@@ -93,7 +93,7 @@ bool ServerConnection::Serve() {
 }
 
 void ServerConnection::Begin(Message request) {
-  if (refusing_->load()) return Refuse(request, absl::UnavailableError("the server is shutting down"));
+  if (closing_->begun()) return Refuse(request, absl::UnavailableError("the server is shutting down"));
   const Handler* handler = methods_->Find(request.text);
   if (handler == nullptr) return Refuse(request, absl::UnimplementedError("there is no such method"));
   if (request.too_large) {
@@ -129,6 +129,7 @@ void ServerConnection::Answer(uint64_t call, int64_t deadline_ns, absl::StatusOr
     calls_.erase(call);
   }
   Reply(call, deadline_ns, std::move(answer));
+  closing_->OneLess();
 }
 
 void ServerConnection::Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer) {

@@ -4,14 +4,17 @@
 // The server's end of one connection: its calls.
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "rpc/service.h"
 #include "rpc/shm/link/link.h"
 
@@ -36,16 +39,44 @@ struct ServerLimits {
 
 class ShmServerCall;
 
+// The end of a server that lets calls finish: whether it has begun, and which it waits for. Thread-safe.
+class Closing {
+ public:
+  bool begun() const { return begun_.load(); }
+  void Begin() { begun_.store(true); }
+  // A call has been answered, or its connection is gone. Costs nothing before Begin.
+  void OneLess() {
+    if (!begun()) return;
+    absl::MutexLock lock(&mutex_);
+    ++less_;
+  }
+  int64_t less() const {
+    absl::MutexLock lock(&mutex_);
+    return less_;
+  }
+  // Waits until there is one less than when less() was `before`; false when `deadline` came first.
+  bool AwaitOneLess(int64_t before, absl::Time deadline) {
+    absl::MutexLock lock(&mutex_);
+    const auto changed = [this, before]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return less_ != before; };
+    return mutex_.AwaitWithDeadline(absl::Condition(&changed), deadline);
+  }
+
+ private:
+  std::atomic<bool> begun_{false};
+  mutable absl::Mutex mutex_;
+  int64_t less_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 // Served by one thread; calls are finished from any.
 class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
  public:
   ServerConnection(std::shared_ptr<Link> link, Caller caller, std::shared_ptr<const MethodTable> methods,
-                   const ServerLimits& limits, const std::atomic<bool>* refusing)
+                   const ServerLimits& limits, std::shared_ptr<Closing> closing)
       : link_(std::move(link)),
         caller_(std::move(caller)),
         methods_(std::move(methods)),
         limits_(limits),
-        refusing_(refusing) {}
+        closing_(std::move(closing)) {}
 
   // One turn: runs the handlers of requests for a short while (or one, if it takes longer) and moves the
   // queue of answers. Whether there was anything.
@@ -74,7 +105,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   const Caller caller_;
   const std::shared_ptr<const MethodTable> methods_;
   const ServerLimits limits_;
-  const std::atomic<bool>* const refusing_;  // the server is shutting down
+  const std::shared_ptr<Closing> closing_;  // of the server, which calls may outlive
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::weak_ptr<ShmServerCall>> calls_ ABSL_GUARDED_BY(mutex_);
 };

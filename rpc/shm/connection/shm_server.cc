@@ -34,7 +34,10 @@ void Signal(int event) {
 
 // ---- ServingThread
 
-ServingThread::ServingThread() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { Run(); }) {}
+ServingThread::ServingThread(std::shared_ptr<Closing> closing)
+    : closing_(std::move(closing)),
+      event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      thread_([this] { Run(); }) {}
 
 void ServingThread::Adopt(std::shared_ptr<ServerConnection> connection) {
   count_.fetch_add(1);
@@ -127,6 +130,7 @@ void ServingThread::Poll(bool wait, std::vector<std::shared_ptr<ServerConnection
       absl::MutexLock lock(&mutex_);
       all_.erase(std::find(all_.begin(), all_.end(), connection));
     }
+    closing_->OneLess();
     connection.reset();
     count_.fetch_sub(1);
     any_ended = true;
@@ -163,13 +167,13 @@ void ShmServer::Greet() {
 
 void ShmServer::Take(std::shared_ptr<Link> link, Caller caller) {
   auto connection =
-      std::make_shared<ServerConnection>(std::move(link), std::move(caller), methods_, limits_, &refusing_);
+      std::make_shared<ServerConnection>(std::move(link), std::move(caller), methods_, limits_, closing_);
   absl::MutexLock lock(&mutex_);
   const auto idlest = std::min_element(threads_.begin(), threads_.end(), [](const auto& a, const auto& b) {
     return a->connections() < b->connections();
   });
   if (threads_.size() < max_threads_ && (idlest == threads_.end() || (*idlest)->connections() > 0)) {
-    threads_.push_back(std::make_unique<ServingThread>());
+    threads_.push_back(std::make_unique<ServingThread>(closing_));
     threads_.back()->Adopt(std::move(connection));
   } else {
     (*idlest)->Adopt(std::move(connection));
@@ -194,13 +198,14 @@ void ShmServer::Shutdown(absl::Duration grace) {
   absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first is done
   if (shut_down_) return;
   shut_down_ = true;
-  refusing_.store(true);
+  closing_->Begin();
   if (greeter_.joinable()) {
     Signal(stop_event_.get());
     greeter_.join();
   }
-  for (const absl::Time end = absl::Now() + grace; Unanswered() > 0 && absl::Now() < end;) {
-    absl::SleepFor(absl::Milliseconds(1));
+  const absl::Time end = absl::Now() + grace;
+  for (int64_t less = closing_->less(); Unanswered() > 0 && closing_->AwaitOneLess(less, end);) {
+    less = closing_->less();
   }
   std::vector<std::unique_ptr<ServingThread>> threads;
   {

@@ -32,7 +32,7 @@ struct ShmServerOptions {
 // Serves some connections on one thread. Owned by the server.
 class ServingThread {
  public:
-  ServingThread();
+  explicit ServingThread(std::shared_ptr<Closing> closing);
   ~ServingThread() { Stop(); }
 
   void Adopt(std::shared_ptr<ServerConnection> connection);
@@ -47,6 +47,7 @@ class ServingThread {
   // Sleeps until there may be work, or only looks (`wait` false); removes the connections that have ended.
   void Poll(bool wait, std::vector<std::shared_ptr<ServerConnection>>* connections);
 
+  const std::shared_ptr<Closing> closing_;
   const ipc::Descriptor event_;  // wakes the thread
   std::atomic<bool> stop_{false};
   std::atomic<bool> has_new_{false};
@@ -83,7 +84,7 @@ class ShmServer {
   const std::shared_ptr<const MethodTable> methods_;
   const ipc::Descriptor stop_event_;
   std::unique_ptr<Doorman> doorman_;
-  std::atomic<bool> refusing_{false};
+  const std::shared_ptr<Closing> closing_ = std::make_shared<Closing>();
   std::thread greeter_;
   mutable absl::Mutex mutex_;
   std::vector<std::unique_ptr<ServingThread>> threads_ ABSL_GUARDED_BY(mutex_);  // made when needed

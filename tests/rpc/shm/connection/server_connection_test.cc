@@ -2,7 +2,6 @@
 
 #include "rpc/shm/connection/server_connection.h"
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,10 +41,9 @@ class ServerConnectionTest : public ::testing::Test {
 
   ParkingLot lot;
   LinkPair pair;
-  std::atomic<bool> refusing{false};
   std::shared_ptr<ServerConnection> connection = std::make_shared<ServerConnection>(
       pair.server, Caller(), std::make_shared<MethodTable>(std::vector<Service>{ParkingService(&lot)}),
-      ServerLimits{.max_message_bytes = 1 << 20, .max_calls = 2}, &refusing);
+      ServerLimits{.max_message_bytes = 1 << 20, .max_calls = 2}, std::make_shared<Closing>());
 };
 
 TEST_F(ServerConnectionTest, ARefusalMakesNoRoomForOtherCalls) {

@@ -19,9 +19,7 @@
 #include "base/status.h"
 #include "collectives/directory/store_directory.h"
 #include "collectives/environment.h"
-#include "collectives/membership/job_monitor.h"
-#include "collectives/network.h"
-#include "rpc/diagnostics/diagnostics_server.h"
+#include "collectives/membership/presence.h"
 #include "rpc/remote/agent/agent.h"
 
 namespace {
@@ -139,28 +137,22 @@ absl::Status Main(int64_t steps) {
   TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::collectives::Environment::FromEnv());
   TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::collectives::OpenStore(env, kPatience));
   // What `tandem status` and `tandem trace` ask.
-  tandem::trace::Recorder recorder;
-  const auto status = std::make_shared<tandem::rpc::ProcessStatus>(env.member(), env.epoch);
-  TANDEM_ASSIGN_OR_RETURN(const std::string host, tandem::collectives::LocalAddressTowards(store->address()));
-  TANDEM_ASSIGN_OR_RETURN(const auto diagnostics,
-                          tandem::rpc::DiagnosticsServer::Start({.host = host}, status, &recorder));
   TANDEM_ASSIGN_OR_RETURN(
-      const auto monitor,
-      tandem::collectives::JobMonitor::Start(store->channel(), {.member = env.member(), .status = status},
-                                             [](const auto&) {}));
+      const auto presence,
+      tandem::collectives::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
 
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
   tandem::rpc::remote::AgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Agent> agent,
-                          Agent::Start(options, directory.get(), Serve(env.rank, steps, status.get())));
-  diagnostics->SetServing(true);
-  status->SetState("serving");
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Agent> agent,
+      Agent::Start(options, directory.get(), Serve(env.rank, steps, presence->status().get())));
+  presence->Up("serving");
   if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
   // A trainer only serves: it stays until nobody calls anybody any more.
   TANDEM_RETURN_IF_ERROR(agent->Shutdown(kPatience));
-  return monitor->Leave();
+  return presence->Leave();
 }
 
 }  // namespace

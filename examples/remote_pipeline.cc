@@ -3,7 +3,9 @@
 // back, several at a time, so that all workers have something to do; then step() is called at every owner.
 // (torch.distributed.rpc's pipeline tutorial and its DistributedOptimizer.)
 //
-//   tandem run --nproc-per-node 3 -- ./remote_pipeline
+//   tandem run --nproc-per-node 3 -- ./remote_pipeline [STEPS]
+//
+// `tandem status` shows the job while it runs, and `tandem trace` what each function took where.
 
 #include <cmath>
 #include <cstdio>
@@ -13,11 +15,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
 #include "collectives/directory/store_directory.h"
 #include "collectives/environment.h"
+#include "collectives/membership/presence.h"
 #include "rpc/remote/agent/agent.h"
 
 namespace {
@@ -31,7 +35,7 @@ using tandem::rpc::remote::RRef;
 using tandem::rpc::remote::Tensor;
 
 constexpr int64_t kInputs = 4, kHidden = 32, kRows = 32;
-constexpr int kMicroBatches = 4, kSteps = 300;
+constexpr int kMicroBatches = 4;
 constexpr float kLearningRate = 0.05f;
 constexpr absl::Duration kPatience = absl::Minutes(1);
 
@@ -156,7 +160,7 @@ class DistributedOptimizer {
   const float learning_rate_;
 };
 
-absl::Status Conduct(Agent& agent, int owners) {
+absl::Status Conduct(Agent& agent, int owners, int64_t steps, tandem::rpc::ProcessStatus* status) {
   // Two hidden layers and one on top, dealt to the other workers.
   const std::vector<LayerSize> sizes = {
       {kInputs, kHidden, true}, {kHidden, kHidden, true}, {kHidden, 1, false}};
@@ -169,7 +173,9 @@ absl::Status Conduct(Agent& agent, int owners) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   float loss = 0, first_loss = 0;
-  for (int step = 0; step < kSteps; ++step) {
+  status->SetState("training");
+  for (int64_t step = 0; step < steps; ++step) {
+    status->SetStep(static_cast<uint64_t>(step));
     // Forward: a stage gets its next micro-batch as soon as the stage before has it done.
     std::vector<std::vector<float>> targets(kMicroBatches);
     std::vector<Tensor> values;
@@ -210,7 +216,7 @@ absl::Status Conduct(Agent& agent, int owners) {
     }
     TANDEM_RETURN_IF_ERROR(optimizer.Step());
     if (step == 0) first_loss = loss;
-    if (step % 100 == 0) std::printf("step %3d  loss %.5f\n", step, loss);
+    if (step % 100 == 0) std::printf("step %3d  loss %.5f\n", static_cast<int>(step), loss);
   }
   if (!(loss < 0.2f * first_loss))
     return absl::InternalError(absl::StrCat("the model has not learned: ", loss));
@@ -218,23 +224,35 @@ absl::Status Conduct(Agent& agent, int owners) {
   return absl::OkStatus();
 }
 
-absl::Status Main() {
+absl::Status Main(int64_t steps) {
   TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::collectives::Environment::FromEnv());
   TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::collectives::OpenStore(env, kPatience));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto presence,
+      tandem::collectives::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
   tandem::rpc::remote::AgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Agent> agent,
                           Agent::Start(options, directory.get(), Serve()));
-  if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
-  return agent->Shutdown(kPatience);
+  presence->Up("serving");
+  if (env.rank == 0) {
+    TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1, steps, presence->status().get()));
+  }
+  TANDEM_RETURN_IF_ERROR(agent->Shutdown(kPatience));
+  return presence->Leave();
 }
 
 }  // namespace
 
-int main() {
-  const absl::Status status = Main();
+int main(int argc, char** argv) {
+  int64_t steps = 300;
+  if (argc > 2 || (argc == 2 && !absl::SimpleAtoi(argv[1], &steps)) || steps < 1) {
+    std::fprintf(stderr, "usage: %s [STEPS]\n", argv[0]);
+    return 2;
+  }
+  const absl::Status status = Main(steps);
   if (!status.ok()) std::fprintf(stderr, "remote_pipeline: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

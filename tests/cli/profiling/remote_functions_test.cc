@@ -1,6 +1,8 @@
 // `tandem status` and `tandem trace` of a job that is made of nothing but remote functions.
 
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -35,26 +37,42 @@ std::set<std::pair<int, std::string>> WhereIs(const Json& trace, const std::stri
   return places;
 }
 
-TEST(RemoteFunctionsProfilingTest, StatusAndTraceShowWhoCallsWhat) {
-  tandem::testing::TempDir dir;
-  TandemProcess job({"run", "--workers", "3", "--log-dir", dir.File("logs"), "--",
-                     TANDEM_PARAMETER_SERVER_BINARY, "1000000000"},
-                    {}, dir.path());
-  const std::string job_file = dir.File("logs/job.json");
-  std::filesystem::create_directory(dir.File("logs"));
-  tandem::testing::FileWatch watch({dir.File("logs")});
-  ASSERT_TRUE(watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kPatience, {job.pid()}))
-      << job.err();
-  TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir.File("logs")});
-  ASSERT_TRUE(status.WaitForLine([](const std::string& line) {
-    int far = 0;
-    for (const Json& member : Json::parse(line).value("members", Json::array())) {
-      far += member["state"] == "serving" || (member["state"] == "training" && member["step"] > 0) ? 1 : 0;
-    }
-    return far == 3;
-  })) << status.out()
-      << status.err() << job.err();
+class RemoteFunctionsProfilingTest : public ::testing::Test {
+ protected:
+  // Begins the job of three, which goes on until the test is over, and waits until `tandem status` shows
+  // `trainers` of them in a later step and the others serving.
+  void AwaitStatusOf(const std::string& program, int trainers) {
+    std::filesystem::create_directory(dir.File("logs"));
+    tandem::testing::FileWatch watch({dir.File("logs")});
+    job.emplace(std::vector<std::string>{"run", "--workers", "3", "--log-dir", dir.File("logs"), "--",
+                                         program, "1000000000"},
+                std::map<std::string, std::string>{}, dir.path());
+    const std::string job_file = dir.File("logs/job.json");
+    ASSERT_TRUE(
+        watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kPatience, {job->pid()}))
+        << job->err();
+    TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir.File("logs")});
+    ASSERT_TRUE(status.WaitForLine([trainers](const std::string& line) {
+      int training = 0, serving = 0;
+      for (const Json& member : Json::parse(line).value("members", Json::array())) {
+        training += member["state"] == "training" && member["step"] > 0 ? 1 : 0;
+        serving += member["state"] == "serving" ? 1 : 0;
+      }
+      return training == trainers && serving == 3 - trainers;
+    })) << status.out()
+        << status.err() << job->err();
+  }
 
+  tandem::testing::TempDir dir;
+  std::optional<TandemProcess> job;
+};
+
+TEST_F(RemoteFunctionsProfilingTest, StatusShowsTheStagesOfAPipeline) {
+  AwaitStatusOf(TANDEM_PIPELINE_BINARY, 1);
+}
+
+TEST_F(RemoteFunctionsProfilingTest, StatusAndTraceShowWhoCallsWhat) {
+  AwaitStatusOf(TANDEM_PARAMETER_SERVER_BINARY, 2);
   const std::string path = dir.File("trace.json");
   const Finished finished = RunTandem({"trace", "--seconds", "0.5", "-o", path, "--job", dir.File("logs")});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;

@@ -1,12 +1,18 @@
 # Headers that are compiled once for all: a source then takes about a third less time.
 option(TANDEM_PRECOMPILE "Precompile the headers that most sources include" ON)
 
-if(TANDEM_PRECOMPILE)
-  # For libraries. Executables have other flags, and tests include more: theirs are in tests/CMakeLists.txt.
-  add_library(tandem_precompiled STATIC ${PROJECT_SOURCE_DIR}/cmake/precompiled.cc)
-  target_link_libraries(tandem_precompiled PRIVATE tandem_flags absl::statusor absl::strings absl::synchronization)
-  target_precompile_headers(tandem_precompiled PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
-endif()
+# tandem_precompiled_headers(OWNER [OPTION...]): for libraries that are compiled with OPTIONs. Executables have other flags, and
+# tests include more: theirs are in tests/CMakeLists.txt.
+function(tandem_precompiled_headers OWNER)
+  if(TANDEM_PRECOMPILE)
+    add_library(${OWNER} STATIC ${PROJECT_SOURCE_DIR}/cmake/precompiled.cc)
+    target_compile_options(${OWNER} PRIVATE ${ARGN})
+    target_link_libraries(${OWNER} PRIVATE
+      tandem_flags absl::statusor absl::strings absl::synchronization protobuf::libprotobuf)
+    target_precompile_headers(${OWNER} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
+  endif()
+endfunction()
+tandem_precompiled_headers(tandem_precompiled)
 
 # tandem_precompile(TARGET OWNER): compiles TARGET with OWNER's headers. Both must have the same compiler options: GCC takes
 # the owner's idea of -ffp-contract and the like for the whole file, and says nothing.
@@ -26,13 +32,7 @@ endfunction()
 
 # tandem_unhurried(TARGET): what a command line is made of: flags, launching, reports, diagnosis. Bundled, and optimised only as
 # far as it compiles quickly (CLI11 and JSON are all headers). No measured loop belongs into such a target.
-if(TANDEM_PRECOMPILE)
-  add_library(tandem_precompiled_unhurried STATIC ${PROJECT_SOURCE_DIR}/cmake/precompiled.cc)
-  target_compile_options(tandem_precompiled_unhurried PRIVATE $<$<CONFIG:Release>:-O1>)
-  target_link_libraries(tandem_precompiled_unhurried PRIVATE
-    tandem_flags absl::statusor absl::strings absl::synchronization)
-  target_precompile_headers(tandem_precompiled_unhurried PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
-endif()
+tandem_precompiled_headers(tandem_precompiled_unhurried $<$<CONFIG:Release>:-O1>)
 function(tandem_unhurried TARGET)
   tandem_bundle(${TARGET})
   target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:-O1>)
@@ -43,7 +43,10 @@ function(tandem_unhurried TARGET)
 endfunction()
 
 # tandem_same_bits(TARGET): its arithmetic gives the same bits on every instruction set: a product that is added is rounded first.
+tandem_precompiled_headers(tandem_precompiled_same_bits -ffp-contract=off)
 function(tandem_same_bits TARGET)
   target_compile_options(${TARGET} PRIVATE -ffp-contract=off)
-  set_target_properties(${TARGET} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+  if(TANDEM_PRECOMPILE)
+    set_property(TARGET ${TARGET} PROPERTY PRECOMPILE_HEADERS_REUSE_FROM tandem_precompiled_same_bits)
+  endif()
 endfunction()

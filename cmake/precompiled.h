@@ -25,4 +25,15 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
+// Of messages: what every .pb.h includes, which takes more time than the .pb.h itself.
+#include "google/protobuf/arena.h"
+#include "google/protobuf/extension_set.h"
+#include "google/protobuf/generated_enum_reflection.h"
+#include "google/protobuf/generated_message_bases.h"
+#include "google/protobuf/generated_message_reflection.h"
+#include "google/protobuf/generated_message_util.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/repeated_field.h"
+#include "google/protobuf/unknown_field_set.h"
+
 #endif  // TANDEM_CMAKE_PRECOMPILED_H_

@@ -3,9 +3,10 @@
 
 // Matchers and macros for absl::Status and absl::StatusOr<T> in tests (Debian 12's absl ships none):
 //
-//   TANDEM_ASSERT_OK(table.Load(path));                            // ends the test unless OK;
-//   TANDEM_EXPECT_OK goes on TANDEM_ASSERT_OK_AND_ASSIGN(auto server, Server::Start(...));  // ends the test
-//   unless OK EXPECT_THAT(status_or, IsOk()); EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound));
+//   TANDEM_ASSERT_OK(table.Load(path));  // ends the test unless OK; TANDEM_EXPECT_OK goes on
+//   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, Server::Start(...));  // ends the test unless OK
+//   EXPECT_THAT(status_or, IsOk());
+//   EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound));
 //   EXPECT_THAT(status_or, StatusIs(absl::StatusCode::kNotFound, HasSubstr("user")));
 
 #include <ostream>
@@ -65,10 +66,21 @@ inline StatusIsMatcher StatusIs(absl::StatusCode code, ::testing::Matcher<const 
   return {code, std::move(message)};
 }
 
+// Of TANDEM_ASSERT_OK and TANDEM_EXPECT_OK, which no matcher is made for: there are thousands.
+inline ::testing::AssertionResult CheckOk(const char* expression, const absl::Status& status) {
+  if (status.ok()) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << "Value of: " << expression << "\nExpected: is OK\n  Actual: " << status;
+}
+template <typename T>
+::testing::AssertionResult CheckOk(const char* expression, const absl::StatusOr<T>& status_or) {
+  return CheckOk(expression, status_or.status());
+}
+
 }  // namespace tandem::testing
 
-#define TANDEM_ASSERT_OK(expr) ASSERT_THAT((expr), ::tandem::testing::IsOk())
-#define TANDEM_EXPECT_OK(expr) EXPECT_THAT((expr), ::tandem::testing::IsOk())
+#define TANDEM_ASSERT_OK(expr) ASSERT_PRED_FORMAT1(::tandem::testing::CheckOk, (expr))
+#define TANDEM_EXPECT_OK(expr) EXPECT_PRED_FORMAT1(::tandem::testing::CheckOk, (expr))
 
 #define TANDEM_ASSERT_OK_AND_ASSIGN(lhs, expr) \
   TANDEM_ASSERT_OK_AND_ASSIGN_IMPL_(TANDEM_CONCAT_(tandem_status_or_, __LINE__), lhs, expr)

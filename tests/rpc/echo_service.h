@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "rpc/codec/bulk_codec.h"
 #include "rpc/service.h"
@@ -42,6 +43,13 @@ class ParkingLot {
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<ServerCall>> calls_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Waits until the caller of a parked call is seen to be gone. To be called once for a call.
+inline bool AwaitCancelled(ServerCall& call) {
+  const auto gone = std::make_shared<absl::Notification>();  // the hook may outlast this wait
+  call.OnCancel([gone] { gone->Notify(); });
+  return gone->WaitForNotificationWithTimeout(kPatience) && call.IsCancelled();
+}
 
 inline Service EchoService(Handler handler) { return {"tandem.v1.Echo", {{"Echo", std::move(handler)}}}; }
 

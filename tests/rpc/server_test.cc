@@ -35,6 +35,7 @@ using ::tandem::testing::StatusIs;
 using ::tandem::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using testing::AwaitCancelled;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
@@ -282,9 +283,7 @@ TEST(ServerTest, AClientThatGoesAwayCancelsItsParkedCalls) {
   auto call = lot.Take();
   ASSERT_NE(call, nullptr);
   channel.reset();
-  const absl::Time give_up = absl::Now() + kPatience;
-  while (!call->IsCancelled() && absl::Now() < give_up) std::this_thread::yield();
-  EXPECT_TRUE(call->IsCancelled());
+  EXPECT_TRUE(AwaitCancelled(*call));
 }
 
 TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {

@@ -1,11 +1,13 @@
 // Large arguments and results: they pass up to the limit, with a known number of copies in memory, and are
-// refused beyond it, by name, on either side.
+// refused beyond it, by name, on either side. TANDEM_LARGE_BYTES makes those that arrive larger (2147483653
+// with the limit raised as far: 6 GB of memory).
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,17 +24,26 @@ using testing::Cluster;
 using ::testing::HasSubstr;
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr size_t kLarge = size_t{32} << 20;
+constexpr size_t kUsual = size_t{32} << 20;
 constexpr bool kMemoryIsOurs = false;  // sanitizers keep what was freed, and shadows of it
 #else
-constexpr size_t kLarge = size_t{256} << 20;
+constexpr size_t kUsual = size_t{256} << 20;
 constexpr bool kMemoryIsOurs = true;
 #endif
 constexpr size_t kBeside = size_t{96} << 20;  // rings, windows, and what is on its way
 constexpr size_t kPage = 4096;
 constexpr size_t kTwoGigabytes = size_t{2} << 30;
 
+size_t LargeBytes() {
+  const char* given = std::getenv("TANDEM_LARGE_BYTES");
+  return given == nullptr ? kUsual - 5 : std::strtoull(given, nullptr, 10);
+}
+AgentOptions Large() {
+  return {.max_message_bytes = std::max(size_t{1} << 30, LargeBytes() + (size_t{1} << 20))};
+}
+
 constexpr Function<int64_t(Tensor)> kSizeOf{"size"};
+constexpr Function<std::string(std::string)> kEndsSwapped{"ends_swapped"};
 constexpr Function<bool(Tensor)> kCheck{"check"};
 constexpr Function<Tensor(int64_t)> kMake{"make"};
 constexpr Function<Tensor(int64_t)> kMakeUntouched{"make_untouched"};
@@ -97,6 +108,10 @@ class RemoteLargeTest : public ::testing::TestWithParam<std::string> {
     functions.Add(kSizeOf, [](const Tensor& tensor) { return static_cast<int64_t>(tensor.bytes()); });
     functions.Add(kCheck, [](const Tensor& tensor) { return IsFilled(tensor); });
     functions.Add(kMake, [](int64_t bytes) { return Filled(static_cast<size_t>(bytes)); });
+    functions.Add(kEndsSwapped, [](std::string text) {
+      std::swap(text.front(), text.back());
+      return text;
+    });
     functions.Add(kMakeUntouched, [](int64_t bytes) { return Untouched(static_cast<size_t>(bytes)); });
     return functions;
   }
@@ -108,29 +123,43 @@ INSTANTIATE_TEST_SUITE_P(Transports, RemoteLargeTest, ::testing::Values("grpc", 
                          [](const auto& info) { return info.param; });
 
 TEST_P(RemoteLargeTest, AnArgumentOfAQuarterOfAGigabyteArrives) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  Agent& a = cluster.Add(Usual(), Large());
+  cluster.Add(Usual(), Large());
   TANDEM_ASSERT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
-  const Tensor large = Filled(kLarge - 5);
+  const Tensor large = Filled(LargeBytes());
   const Peak peak;
   TANDEM_ASSERT_OK_AND_ASSIGN(const bool good, a.RpcSync("worker/1", kCheck, large));
   EXPECT_TRUE(good);
   // Beside the caller's own: as it arrived, and, over shared memory, where a part makes room for the next as
   // soon as it was copied, put together.
   const size_t copies = GetParam() == "shm" ? 2 : 1;
-  if (kMemoryIsOurs) EXPECT_LT(peak.bytes(), copies * kLarge + kBeside);
+  if (kMemoryIsOurs) EXPECT_LT(peak.bytes(), copies * LargeBytes() + kBeside);
 }
 
 TEST_P(RemoteLargeTest, AResultOfAQuarterOfAGigabyteArrives) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  Agent& a = cluster.Add(Usual(), Large());
+  cluster.Add(Usual(), Large());
   TANDEM_ASSERT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
   const Peak peak;
-  TANDEM_ASSERT_OK_AND_ASSIGN(const Tensor large, a.RpcSync("worker/1", kMake, kLarge - 5));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Tensor large,
+                              a.RpcSync("worker/1", kMake, static_cast<int64_t>(LargeBytes())));
   EXPECT_TRUE(IsFilled(large));
   // The function's own, and that of the caller, which over shared memory is copied once more when it is put
   // together: by then the function's has gone.
-  if (kMemoryIsOurs) EXPECT_LT(peak.bytes(), 2 * kLarge + kBeside);
+  if (kMemoryIsOurs) EXPECT_LT(peak.bytes(), 2 * LargeBytes() + kBeside);
+}
+
+TEST_P(RemoteLargeTest, ALongStringGoesThereAndBack) {
+  Agent& a = cluster.Add(Usual(), Large());
+  cluster.Add(Usual(), Large());
+  const size_t bytes = LargeBytes() > kUsual ? LargeBytes() : kUsual / 8;
+  std::string text(bytes, 'x');
+  text.front() = 'a';
+  text.back() = 'z';
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string back, a.RpcSync("worker/1", kEndsSwapped, std::move(text)));
+  ASSERT_EQ(back.size(), bytes);
+  EXPECT_EQ(back.front(), 'z');
+  EXPECT_EQ(back.back(), 'a');
 }
 
 TEST_P(RemoteLargeTest, ArgumentsOf2GigabytesAreRefusedAtTheCaller) {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -301,7 +302,8 @@ void Scribble() {
   for (int round = 0; round < 3; ++round) {
     for (uintptr_t at = maps[0].begin + sizeof(shm::GroupHeader); at < maps[0].end; at += sizeof(uint64_t)) {
       x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-      *reinterpret_cast<volatile uint64_t*>(at) = x;
+      // Atomic for a watching thread of this process.
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(x, std::memory_order_relaxed);
     }
   }
 }

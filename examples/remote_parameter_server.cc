@@ -142,13 +142,14 @@ absl::Status Main(int64_t steps) {
       tandem::collectives::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
 
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
+  presence->status()->SetState("serving");  // before anybody calls what says "training"
   tandem::rpc::remote::AgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
   TANDEM_ASSIGN_OR_RETURN(
       const std::unique_ptr<Agent> agent,
       Agent::Start(options, directory.get(), Serve(env.rank, steps, presence->status().get())));
-  presence->Up("serving");
+  presence->Up();
   if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
   // A trainer only serves: it stays until nobody calls anybody any more.
   TANDEM_RETURN_IF_ERROR(agent->Shutdown(kPatience));

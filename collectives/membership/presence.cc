@@ -22,9 +22,4 @@ absl::StatusOr<std::unique_ptr<Presence>> Presence::Start(const std::string& mem
   return presence;
 }
 
-void Presence::Up(std::string state) {
-  diagnostics_->SetServing(true);
-  status_->SetState(std::move(state));
-}
-
 }  // namespace tandem::collectives

@@ -29,8 +29,8 @@ class Presence {
 
   // What is told: the step, and what the process does. shared, for whoever counts the steps.
   const std::shared_ptr<rpc::ProcessStatus>& status() const { return status_; }
-  // It is up: health says so, and its state is `state` ("serving").
-  void Up(std::string state);
+  // It is up, health says from now on.
+  void Up() { diagnostics_->SetServing(true); }
   // It has finished its work: JobMonitor::Leave. Without that its silence is taken for its death, a lease
   // later.
   absl::Status Leave() { return monitor_->Leave(); }

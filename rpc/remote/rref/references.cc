@@ -489,7 +489,7 @@ void References::Upkeep() {
       }
       if (value.forks.size() != before) thinned.push_back(key);
     }
-    for (const ReferenceNumber key : thinned) FreeIfUnused(key, &aftermath);
+    for (const ReferenceNumber& key : thinned) FreeIfUnused(key, &aftermath);
     for (auto& [until, references] : kept_) {
       if (until < now) over.push_back(std::move(references));
     }

@@ -9,9 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern "C" {  // glibc 2.36 forgot it in this header
-}
-
 #include <cerrno>
 #include <cstdlib>
 
@@ -98,8 +95,13 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options) {
                           out->write.get(),     err->write.get(),
                           failed->write.get(),  options.guardian_fd,
                           ::getpid(),           options.cpus.empty() ? nullptr : &cpus};
+#ifdef __SANITIZE_THREAD__
+  // Its calls in the child take locks of its own, of which its handler of fork takes care.
+  const pid_t pid = ::fork();
+#else
   // _Fork, unlike fork, runs no handlers of libraries, which would take locks.
   const pid_t pid = ::_Fork();
+#endif
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");
   if (pid == 0) BecomeChild(plan);
 

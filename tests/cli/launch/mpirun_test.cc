@@ -44,9 +44,10 @@ class MpirunTest : public ::testing::TestWithParam<Mpi> {
     if (::access(GetParam().path, X_OK) != 0) {
       GTEST_SKIP() << "there is no " << GetParam().path << ": apt-get install " << GetParam().package;
     }
-    // rsh [OPTIONS] HOST COMMAND...
-    std::ofstream(rsh_)
-        << "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nshift\nexec /bin/sh -c \"$*\"\n";
+    // rsh [OPTIONS] HOST COMMAND... Each node has a /tmp of its own, as real ones do: Open MPI's daemons fail
+    // where two make the same directory in the same moment.
+    std::ofstream(rsh_) << "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nexport TMPDIR="
+                        << dir_.path() << "/$1\nmkdir -p $TMPDIR\nshift\nexec /bin/sh -c \"$*\"\n";
     ASSERT_EQ(::chmod(rsh_.c_str(), 0755), 0);
     store_ = std::make_unique<TandemProcess>(std::vector<std::string>{"store", "--listen", "127.0.0.1:0"});
     ASSERT_TRUE(store_->WaitForOutput("\n"));

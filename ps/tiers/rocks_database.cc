@@ -143,7 +143,9 @@ class RocksTier : public ColdTier {
       if (!added.ok()) return ToStatus(added, absl::StrCat(who_, ": writing"));
     }
     const rocksdb::Status status = database_->Write(&batch);
-    return status.ok() ? absl::OkStatus() : ToStatus(status, absl::StrCat(who_, ": writing"));
+    if (!status.ok()) return ToStatus(status, absl::StrCat(who_, ": writing"));
+    put_bytes_.fetch_add(ids.size() * (row_bytes + kKeyBytes), std::memory_order_relaxed);
+    return absl::OkStatus();
   }
 
   absl::Status Get(absl::Span<const Key> keys, size_t row_bytes, char* rows, uint8_t* found) override {
@@ -189,19 +191,24 @@ class RocksTier : public ColdTier {
   }
 
   // Under a new number nothing is there, whatever becomes of the old rows.
-  void Clear() override { Forget(tier_.exchange(database_->TakeTierNumber())); }
+  void Clear() override {
+    put_bytes_.store(0, std::memory_order_relaxed);
+    Forget(tier_.exchange(database_->TakeTierNumber()));
+  }
 
   uint64_t bytes() const override {
     const uint32_t tier = tier_;
     const KeyBytes begin = KeyOf(tier, 0, 0), end = KeyOf(tier + 1, 0, 0);
     const rocksdb::Range range(SliceOf(begin), SliceOf(end));
     rocksdb::SizeApproximationOptions options;
-    options.include_memtables = true;
     options.include_files = true;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, in_memory = 0;
     const rocksdb::Status status = database_->db().GetApproximateSizes(
         options, database_->db().DefaultColumnFamily(), &range, 1, &bytes);
-    return status.ok() ? bytes : 0;
+    // RocksDB guesses how much of its memory belongs to a range from few of the keys there, and was often
+    // told nothing. What is there is no more than what was put, nor than all that it has there.
+    database_->db().GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory);
+    return (status.ok() ? bytes : 0) + std::min(in_memory, put_bytes_.load(std::memory_order_relaxed));
   }
 
  private:
@@ -224,6 +231,7 @@ class RocksTier : public ColdTier {
   Database* const database_;
   const std::string who_;
   std::atomic<uint32_t> tier_;  // the first part of its keys
+  std::atomic<uint64_t> put_bytes_{0};
 };
 
 std::unique_ptr<ColdTier> Database::NewTier(absl::string_view table) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -15,6 +16,8 @@
 
 namespace tandem::rpc::remote {
 namespace {
+// At a time: a question that meets a worker in the moment in which it leaves may find nobody who answers it.
+constexpr absl::Duration kAskFor = absl::Seconds(2);
 constexpr absl::Duration kAskAgain = absl::Seconds(1);  // those who could not be asked, while they are there
 constexpr absl::Duration kAskWhy = absl::Seconds(1);
 constexpr absl::Duration kFarewell = absl::Seconds(1);  // for owners to hear of references that are given up
@@ -94,7 +97,8 @@ absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
     const Directory::Members members = directory_->List();
     std::map<std::string, Future<AgentState>> asked;
     for (const auto& [other, member] : members) {
-      if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = left}), kAwaitEnd);
+      if (other != name())
+        asked[other] = RpcAsync(To(other, {.timeout = std::min(left, kAskFor)}), kAwaitEnd);
     }
     std::map<std::string, int64_t> started;
     std::map<std::string, absl::Status> not_done;
@@ -120,7 +124,9 @@ absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
     }
     before = not_done.empty() ? std::move(started) : std::map<std::string, int64_t>();
     // Who could not be asked is about to leave the directory, or to be refused for good.
-    if (!not_done.empty()) {
+    const bool could_ask =
+        absl::c_all_of(not_done, [](const auto& other) { return absl::IsDeadlineExceeded(other.second); });
+    if (!could_ask) {
       AwaitOtherMembers(*directory_, members, std::min(deadline, absl::Now() + kAskAgain));
     }
   }

@@ -17,7 +17,7 @@
 namespace tandem::rpc::remote {
 namespace {
 // At a time: a question that meets a worker in the moment in which it leaves may find nobody who answers it.
-constexpr absl::Duration kAskFor = absl::Seconds(2);
+constexpr absl::Duration kAskFor = absl::Milliseconds(500);
 constexpr absl::Duration kAskAgain = absl::Seconds(1);  // those who could not be asked, while they are there
 constexpr absl::Duration kAskWhy = absl::Seconds(1);
 constexpr absl::Duration kFarewell = absl::Seconds(1);  // for owners to hear of references that are given up

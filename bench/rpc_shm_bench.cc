@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "base/buffer_pool.h"
+#include "base/memory/buffer_pool.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "rpc/connect.h"

@@ -11,8 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "base/tensor.h"
+#include "base/numeric/dtype.h"
+#include "base/numeric/tensor.h"
 
 namespace tandem::collectives {
 

@@ -18,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/tensor.h"
+#include "base/numeric/tensor.h"
 #include "collectives/backend.h"
 #include "collectives/operation.h"
 #include "collectives/store/store.h"
@@ -56,11 +56,12 @@ struct ProcessGroupOptions {
   // Shared by the groups of a process; nullptr: one of its own, from the environment
   // (debug/flight_recorder.h).
   std::shared_ptr<FlightRecorder> recorder;
-  // The rendezvous round (epoch) of the job that this process belongs to; 0: TANDEM_EPOCH under env://, else none. Ranks
-  // of another epoch are not met, and one whose epoch is over is refused: FailedPrecondition, "worker/3 belongs to epoch
-  // 4; the job is at epoch 5", also while it waits.
+  // The rendezvous round (epoch) of the job that this process belongs to; 0: TANDEM_EPOCH under env://, else
+  // none. Ranks of another epoch are not met, and one whose epoch is over is refused: FailedPrecondition,
+  // "worker/3 belongs to epoch 4; the job is at epoch 5", also while it waits.
   int64_t epoch = 0;
-  // Asked several times a second while ranks wait for each other: an error ends the wait with it. Must not block.
+  // Asked several times a second while ranks wait for each other: an error ends the wait with it. Must not
+  // block.
   std::function<absl::Status()> still_wanted;
   // Backends beside the built-in ones, looked up first: tests, plugins.
   std::vector<BackendFactory> extra_backends;

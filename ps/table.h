@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "base/status.h"
 #include "google/protobuf/message_lite.h"
 #include "rpc/epoch/caller.h"

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 
 namespace tandem::rpc {
 

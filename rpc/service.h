@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "google/protobuf/message_lite.h"
 #include "rpc/epoch/caller.h"
 #include "rpc/pieces.h"
@@ -28,12 +28,12 @@ class ServerCall {
   virtual ~ServerCall() = default;
   virtual const Bytes& request() const = 0;
   virtual const std::string& peer() const = 0;  // "ipv4:127.0.0.1:4711", for messages
-  virtual const Caller& caller() const;         // what the channel says of its process; nothing unless it does
-  virtual absl::Time deadline() const = 0;      // InfiniteFuture when the caller set none
-  virtual bool IsCancelled() const = 0;         // the caller went away or its deadline passed
+  virtual const Caller& caller() const;     // what the channel says of its process; nothing unless it does
+  virtual absl::Time deadline() const = 0;  // InfiniteFuture when the caller set none
+  virtual bool IsCancelled() const = 0;     // the caller went away or its deadline passed
   virtual void Finish(absl::StatusOr<Bytes> response) = 0;
-  // The same with an answer that is made while it is sent, where the transport can: then there is never more of it in
-  // memory than is on its way. Elsewhere it is made here.
+  // The same with an answer that is made while it is sent, where the transport can: then there is never more
+  // of it in memory than is on its way. Elsewhere it is made here.
   virtual void FinishInPieces(std::unique_ptr<AnswerSource> answer);
   // Runs `hook` once the caller has cancelled the call or is gone: at once if that was so before, never after
   // Finish. Its deadline alone is for the handler to watch. Runs on an RPC thread, or on the canceller's: it

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "google/protobuf/message_lite.h"
 #include "rpc/channel.h"
 #include "tandem/v1/parameter_server.pb.h"

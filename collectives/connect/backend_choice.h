@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/tensor.h"
+#include "base/numeric/tensor.h"
 #include "collectives/backend.h"
 
 namespace tandem::collectives {

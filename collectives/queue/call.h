@@ -7,7 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
-#include "base/tensor.h"
+#include "base/numeric/tensor.h"
 #include "collectives/operation.h"
 
 namespace tandem::collectives {

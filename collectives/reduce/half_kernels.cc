@@ -1,10 +1,11 @@
-// Reductions of f16 and bf16, computed in f32. The conversions are those of base/float16.h, bit for bit.
+// Reductions of f16 and bf16, computed in f32. The conversions are those of base/numeric/float16.h, bit for
+// bit.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "collectives/reduce/half_kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set; before the others
 
-#include "base/float16-inl.h"
+#include "base/numeric/float16-inl.h"
 #include "collectives/reduce/float_operators-inl.h"
 #include "hwy/highway.h"
 

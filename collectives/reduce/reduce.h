@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "collectives/operation.h"
 
 namespace tandem::collectives {

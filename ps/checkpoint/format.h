@@ -36,7 +36,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "ps/checkpoint/file.h"
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "base/buffer_pool.h"
+#include "base/memory/buffer_pool.h"
 #include "ps/checkpoint/format.h"
 #include "ps/partition/shard_map.h"
 #include "ps/server/fence.h"

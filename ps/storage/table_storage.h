@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "ps/tiers/cold_tier.h"
 #include "tandem/v1/parameter_server.pb.h"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "base/float16-inl.h"
+#include "base/numeric/float16-inl.h"
 #include "hwy/highway.h"
 #include "ps/optimizers/vector_loop-inl.h"
 #include "ps/wire/value_codec.h"

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "google/protobuf/message_lite.h"
 
 namespace tandem::rpc {

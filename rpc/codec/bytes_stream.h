@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "google/protobuf/io/zero_copy_stream.h"
 
 namespace tandem::rpc {

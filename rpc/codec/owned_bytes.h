@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_CODEC_OWNED_BYTES_H_
 #define TANDEM_RPC_CODEC_OWNED_BYTES_H_
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 
 namespace tandem::rpc {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "base/trace/trace.h"
 #include "rpc/service.h"
 

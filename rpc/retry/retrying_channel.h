@@ -11,7 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "rpc/channel.h"
 #include "rpc/retry/retry.h"
 #include "rpc/retry/timer_queue.h"
@@ -25,7 +25,8 @@ class Attempt {
   // Called once. `done` runs exactly once, within the attempt's deadline plus a little, on any thread;
   // possibly before Start returns.
   virtual void Start(Channel::Done done) = 0;
-  // CallOptions::sink; called before Start, if at all. One that takes no notice gives all of an answer to `done`.
+  // CallOptions::sink; called before Start, if at all. One that takes no notice gives all of an answer to
+  // `done`.
   virtual void SetSink(std::shared_ptr<AnswerSink> sink) {}
   // Makes `done` run soon, with Cancelled unless the attempt ends otherwise first. Also before Start, and
   // after `done`.
@@ -47,12 +48,12 @@ class Transport {
   virtual void Help(absl::FunctionRef<bool()> over, absl::Time deadline) {}
 };
 
-// `timers` is the channel's own; the transport may schedule on it until its last attempt is done. The two limits are
-// those of ChannelOptions.
-std::unique_ptr<Channel> MakeRetryingChannel(std::string target, std::unique_ptr<Transport> transport,
-                                             std::unique_ptr<TimerQueue> timers, size_t max_message_bytes,
-                                             const BackoffOptions& backoff = {},
-                                             size_t max_outstanding_bytes = std::numeric_limits<size_t>::max());
+// `timers` is the channel's own; the transport may schedule on it until its last attempt is done. The two
+// limits are those of ChannelOptions.
+std::unique_ptr<Channel> MakeRetryingChannel(
+    std::string target, std::unique_ptr<Transport> transport, std::unique_ptr<TimerQueue> timers,
+    size_t max_message_bytes, const BackoffOptions& backoff = {},
+    size_t max_outstanding_bytes = std::numeric_limits<size_t>::max());
 
 }  // namespace tandem::rpc
 

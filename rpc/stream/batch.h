@@ -10,7 +10,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "rpc/stream/frame.h"
 #include "tandem/v1/stream.pb.h"
 

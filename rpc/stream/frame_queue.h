@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "rpc/pieces.h"
 #include "tandem/v1/stream.pb.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "tests/fuzz/targets.h"
 
 namespace tandem::fuzz {

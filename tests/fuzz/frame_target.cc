@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "base/buffer_pool.h"
+#include "base/memory/buffer_pool.h"
 #include "base/status.h"
 #include "rpc/stream/batch.h"
 #include "rpc/stream/frame.h"

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 
 namespace tandem::cli {
 

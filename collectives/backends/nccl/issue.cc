@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "collectives/backends/shape.h"
 #include "collectives/reduce/reduce.h"
 

@@ -12,7 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "rpc/pieces.h"
 #include "tandem/v1/parameter_server.pb.h"
 

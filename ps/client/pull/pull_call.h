@@ -10,7 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "base/buffer_pool.h"
+#include "base/memory/buffer_pool.h"
 #include "ps/client/cache/cached_part.h"
 #include "ps/client/pull/piece_decoder.h"
 #include "ps/client/request/parts.h"

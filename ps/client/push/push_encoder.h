@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/buffer_pool.h"
-#include "base/bytes.h"
+#include "base/memory/buffer_pool.h"
+#include "base/memory/bytes.h"
 #include "ps/client/push/error_feedback.h"
 #include "ps/client/request/parts.h"
 #include "ps/client/request/payload_writer.h"

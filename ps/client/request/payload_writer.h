@@ -7,8 +7,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "base/buffer_pool.h"
-#include "base/bytes.h"
+#include "base/memory/buffer_pool.h"
+#include "base/memory/bytes.h"
 #include "base/status.h"
 #include "ps/client/request/wire_options.h"
 #include "ps/copy_choice.h"

@@ -31,7 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "base/buffer_pool.h"
+#include "base/memory/buffer_pool.h"
 #include "ps/copy_choice.h"
 #include "ps/server/statistics/statistics.h"
 #include "ps/server/table/global_batch.h"

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/buffer_pool.h"
+#include "base/memory/buffer_pool.h"
 #include "ps/server/table/server_table.h"
 #include "ps/server/wire/wire.h"
 #include "ps/storage/table_storage.h"

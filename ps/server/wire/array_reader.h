@@ -10,8 +10,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/buffer_pool.h"
-#include "base/bytes.h"
+#include "base/memory/buffer_pool.h"
+#include "base/memory/bytes.h"
 
 namespace tandem::ps {
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/buffer_pool.h"
-#include "base/bytes.h"
+#include "base/memory/buffer_pool.h"
+#include "base/memory/bytes.h"
 #include "ps/server/table/server_table.h"
 #include "ps/server/wire/wire.h"
 #include "rpc/pieces.h"

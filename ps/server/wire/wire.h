@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/buffer_pool.h"
-#include "base/bytes.h"
+#include "base/memory/buffer_pool.h"
+#include "base/memory/bytes.h"
 #include "ps/partition/shard_map.h"
 #include "ps/server/table/server_table.h"
 #include "tandem/v1/parameter_server.pb.h"
@@ -66,7 +66,7 @@ struct ParsedSlice {
   uint64_t max_age = 0;
   uint64_t generation = 0;
   uint64_t unasked_rows = 0;  // of the caller's copies, that needed no asking
-  uint64_t wire_bytes = 0;  // of the payload
+  uint64_t wire_bytes = 0;    // of the payload
   uint64_t rows() const { return pooling == v1::NONE ? ids.size() : offsets.size() - 1; }
 };
 

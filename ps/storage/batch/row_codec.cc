@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::ps {
 namespace HWY_NAMESPACE {
 
-// Sixteen-bit patterns in 32-bit lanes to floats and back; see base/float16.h for how.
+// Sixteen-bit patterns in 32-bit lanes to floats and back; see base/numeric/float16.h for how.
 struct Half {
   template <class D, class V>
   static HWY_INLINE auto ToFloat(D d, V bits) {

@@ -3,14 +3,14 @@
 
 // Embeddings from and to the number format in which rows are stored, many a call so that the choice of
 // instruction set is paid for once. The same bits with every instruction set; to nearest, those of
-// base/float16.h, but that a number beyond the format's range becomes its largest finite one: one wild step
-// must not leave an infinity behind.
+// base/numeric/float16.h, but that a number beyond the format's range becomes its largest finite one: one
+// wild step must not leave an infinity behind.
 
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 
 namespace tandem::ps {
 

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 
 namespace tandem::ps {
 

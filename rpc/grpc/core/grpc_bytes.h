@@ -3,7 +3,7 @@
 
 // For rpc/grpc only: the border between our bytes and gRPC's.
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "grpcpp/support/byte_buffer.h"
 
 namespace tandem::rpc {

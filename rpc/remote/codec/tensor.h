@@ -12,9 +12,9 @@
 #include "absl/base/call_once.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/bytes.h"
-#include "base/dtype.h"
-#include "base/tensor.h"
+#include "base/memory/bytes.h"
+#include "base/numeric/dtype.h"
+#include "base/numeric/tensor.h"
 
 namespace tandem::rpc::remote {
 

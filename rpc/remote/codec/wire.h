@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "rpc/remote/codec/tensor.h"
 
 namespace tandem::rpc::remote {

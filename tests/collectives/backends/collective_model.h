@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "collectives/backend.h"
 #include "collectives/reduce/reduce.h"
 #include "tests/testing/status_matchers.h"

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "collectives/process_group.h"
 
 namespace tandem::collectives {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "base/tensor.h"
+#include "base/numeric/dtype.h"
+#include "base/numeric/tensor.h"
 #include "collectives/operation.h"
 
 namespace tandem::collectives {

@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "base/status.h"
 #include "ps/server/parameter_server.h"
 #include "ps/table.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "collectives/backends/shape.h"
 #include "collectives/reduce/reduce.h"
 

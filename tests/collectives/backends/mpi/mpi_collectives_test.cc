@@ -3,7 +3,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "collectives/reduce/reduce.h"
 #include "tests/collectives/backends/mpi/mpi_ranks.h"
 #include "tests/testing/status_matchers.h"

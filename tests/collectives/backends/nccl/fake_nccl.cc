@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 #include "collectives/reduce/reduce.h"
 
 namespace tandem::collectives::nccl {

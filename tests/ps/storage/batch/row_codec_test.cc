@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 
 #include <cmath>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "base/buffer_pool.h"
+#include "base/memory/buffer_pool.h"
 
 #include <algorithm>
 #include <new>

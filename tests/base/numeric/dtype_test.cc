@@ -1,4 +1,4 @@
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 
 #include <cstddef>
 #include <set>

@@ -1,5 +1,5 @@
-#ifndef TANDEM_BASE_BUFFER_POOL_H_
-#define TANDEM_BASE_BUFFER_POOL_H_
+#ifndef TANDEM_BASE_MEMORY_BUFFER_POOL_H_
+#define TANDEM_BASE_MEMORY_BUFFER_POOL_H_
 
 // Large buffers that are used for a moment and come back: message payloads. Taking them from malloc each time
 // would fault in fresh pages for every message.
@@ -42,4 +42,4 @@ class BufferPool {
 
 }  // namespace tandem
 
-#endif  // TANDEM_BASE_BUFFER_POOL_H_
+#endif  // TANDEM_BASE_MEMORY_BUFFER_POOL_H_

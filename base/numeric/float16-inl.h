@@ -1,11 +1,11 @@
-// Two-byte floating point in vectors: what base/float16.h does, bit for bit, in as many lanes as there are
-// floats. Included once per instruction set (hwy/foreach_target.h), hence the guard.
+// Two-byte floating point in vectors: what base/numeric/float16.h does, bit for bit, in as many lanes as
+// there are floats. Included once per instruction set (hwy/foreach_target.h), hence the guard.
 
-#if defined(TANDEM_BASE_FLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TANDEM_BASE_FLOAT16_INL_H_
-#undef TANDEM_BASE_FLOAT16_INL_H_
+#if defined(TANDEM_BASE_NUMERIC_FLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TANDEM_BASE_NUMERIC_FLOAT16_INL_H_
+#undef TANDEM_BASE_NUMERIC_FLOAT16_INL_H_
 #else
-#define TANDEM_BASE_FLOAT16_INL_H_
+#define TANDEM_BASE_NUMERIC_FLOAT16_INL_H_
 #endif
 
 #include <cstdint>
@@ -54,7 +54,7 @@ struct Float16Conversion {
   }
 };
 #else
-// What base/float16.h does, all cases at once.
+// What base/numeric/float16.h does, all cases at once.
 struct Float16Conversion {
   template <class D, class V>
   static HWY_INLINE hn::Vec<D> ToFloat(D d, V half) {

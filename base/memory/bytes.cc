@@ -1,4 +1,4 @@
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 
 #include <algorithm>
 #include <cstdint>

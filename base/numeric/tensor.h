@@ -1,5 +1,5 @@
-#ifndef TANDEM_BASE_TENSOR_H_
-#define TANDEM_BASE_TENSOR_H_
+#ifndef TANDEM_BASE_NUMERIC_TENSOR_H_
+#define TANDEM_BASE_NUMERIC_TENSOR_H_
 
 // Views of element arrays with their type and device: what collectives, codecs and transports are handed.
 // A view owns nothing: the caller keeps the memory alive for as long as the call says.
@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "base/numeric/dtype.h"
 
 namespace tandem {
 
@@ -77,4 +77,4 @@ struct TensorView {
 
 }  // namespace tandem
 
-#endif  // TANDEM_BASE_TENSOR_H_
+#endif  // TANDEM_BASE_NUMERIC_TENSOR_H_

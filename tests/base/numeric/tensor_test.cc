@@ -1,4 +1,4 @@
-#include "base/tensor.h"
+#include "base/numeric/tensor.h"
 
 #include <array>
 #include <cstdint>

@@ -1,5 +1,5 @@
-#ifndef TANDEM_BASE_FLOAT16_H_
-#define TANDEM_BASE_FLOAT16_H_
+#ifndef TANDEM_BASE_NUMERIC_FLOAT16_H_
+#define TANDEM_BASE_NUMERIC_FLOAT16_H_
 
 // Two-byte floating point for storage and transport; arithmetic is done in float.
 //
@@ -84,4 +84,4 @@ inline float Float16::ToFloat(uint16_t bits) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_BASE_FLOAT16_H_
+#endif  // TANDEM_BASE_NUMERIC_FLOAT16_H_

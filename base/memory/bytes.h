@@ -1,5 +1,5 @@
-#ifndef TANDEM_BASE_BYTES_H_
-#define TANDEM_BASE_BYTES_H_
+#ifndef TANDEM_BASE_MEMORY_BYTES_H_
+#define TANDEM_BASE_MEMORY_BYTES_H_
 
 // Reference-counted bytes that travel from a socket to a table row, and back, without being copied.
 //
@@ -102,4 +102,4 @@ class BytesReader {
 
 }  // namespace tandem
 
-#endif  // TANDEM_BASE_BYTES_H_
+#endif  // TANDEM_BASE_MEMORY_BYTES_H_

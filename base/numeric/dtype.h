@@ -1,5 +1,5 @@
-#ifndef TANDEM_BASE_DTYPE_H_
-#define TANDEM_BASE_DTYPE_H_
+#ifndef TANDEM_BASE_NUMERIC_DTYPE_H_
+#define TANDEM_BASE_NUMERIC_DTYPE_H_
 
 // The types of tensor elements, by number and by C++ type.
 
@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "absl/strings/string_view.h"
-#include "base/float16.h"
+#include "base/numeric/float16.h"
 
 namespace tandem {
 
@@ -102,4 +102,4 @@ decltype(auto) DispatchDType(DType dtype, Body&& body) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_BASE_DTYPE_H_
+#endif  // TANDEM_BASE_NUMERIC_DTYPE_H_

@@ -3,6 +3,7 @@
 
 #include "rpc/remote/rref/references.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,11 +24,13 @@ using ::tandem::testing::Watched;
 using testing::Cluster;
 using testing::kPatience;
 
+// In the order of their names: that of forks is random, as the incarnations of those who made them.
 std::vector<std::string> HoldersOf(const std::vector<DebugRef>& refs) {
   std::vector<std::string> holders;
   for (const DebugRef& ref : refs) {
     for (const DebugRef::Holder& holder : ref.holders) holders.push_back(holder.worker);
   }
+  std::sort(holders.begin(), holders.end());
   return holders;
 }
 bool AwaitHolders(Agent& owner, const std::vector<std::string>& expected) {

@@ -138,6 +138,11 @@ bool Doorman::Wait(int stop, TakeLink& take) {
   return true;
 }
 
+void Doorman::Close() {
+  listener_.Reset();
+  guests_.clear();
+}
+
 // nullptr for a stranger, who is shown out.
 std::shared_ptr<Link> Doorman::Welcome(ipc::Descriptor socket, Caller* caller) {
   HelloPacket hello;

@@ -43,6 +43,8 @@ class Doorman {
   // Waits until somebody comes or `stop`, a descriptor, is readable: false then. Connections that came about
   // go to `take`.
   bool Wait(int stop, TakeLink& take);
+  // Nobody comes any more: who waits is shown out, and Dial fails at once.
+  void Close();
 
  private:
   struct Guest {

@@ -202,6 +202,7 @@ void ShmServer::Shutdown(absl::Duration grace) {
   if (greeter_.joinable()) {
     Signal(stop_event_.get());
     greeter_.join();
+    doorman_->Close();
   }
   const absl::Time end = absl::Now() + grace;
   for (int64_t less = closing_->less(); Unanswered() > 0 && closing_->AwaitOneLess(less, end);) {

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -16,8 +15,6 @@
 
 namespace tandem::rpc::remote {
 namespace {
-// At a time: a question that meets a worker in the moment in which it leaves may find nobody who answers it.
-constexpr absl::Duration kAskFor = absl::Milliseconds(500);
 constexpr absl::Duration kAskAgain = absl::Seconds(1);  // those who could not be asked, while they are there
 constexpr absl::Duration kAskWhy = absl::Seconds(1);
 constexpr absl::Duration kFarewell = absl::Seconds(1);  // for owners to hear of references that are given up
@@ -97,9 +94,14 @@ absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
     const Directory::Members members = directory_->List();
     std::map<std::string, Future<AgentState>> asked;
     for (const auto& [other, member] : members) {
-      if (other != name())
-        asked[other] = RpcAsync(To(other, {.timeout = std::min(left, kAskFor)}), kAwaitEnd);
+      if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = left}), kAwaitEnd);
     }
+    // A call waits for a callee that is not there to register. Who leaves in this moment will not.
+    const uint64_t watch = directory_->Watch([&asked](const Directory::Members& there) {
+      for (const auto& [other, future] : asked) {
+        if (there.count(other) == 0) future.Cancel();
+      }
+    });
     std::map<std::string, int64_t> started;
     std::map<std::string, absl::Status> not_done;
     const absl::StatusOr<int64_t> own = counts_->Idle().Wait(left);
@@ -116,6 +118,7 @@ absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
         not_done[other] = state.status();
       }
     }
+    directory_->Unwatch(watch);
     if (not_done.empty() && started == before) return absl::OkStatus();
     if (closed_.load()) return absl::CancelledError(absl::StrCat(name(), " was shut down abruptly"));
     if (absl::Now() >= deadline) {
@@ -124,9 +127,7 @@ absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
     }
     before = not_done.empty() ? std::move(started) : std::map<std::string, int64_t>();
     // Who could not be asked is about to leave the directory, or to be refused for good.
-    const bool could_ask =
-        absl::c_all_of(not_done, [](const auto& other) { return absl::IsDeadlineExceeded(other.second); });
-    if (!could_ask) {
+    if (!not_done.empty()) {
       AwaitOtherMembers(*directory_, members, std::min(deadline, absl::Now() + kAskAgain));
     }
   }

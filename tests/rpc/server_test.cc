@@ -3,6 +3,7 @@
 
 #include "rpc/server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -240,6 +241,27 @@ TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
   TANDEM_ASSERT_OK(retried_answer);
   EXPECT_EQ(retried_answer->Flatten(), "once more");
   EXPECT_EQ(calls, 1);
+}
+
+TEST(ServerTest, ARestartedServerIsFoundAsSoonAsACallIsTriedAgain) {
+  auto server = StartServer(PlainEchoService());
+  const std::string target = TargetOf(*server);
+  auto channel = Connect(target);
+  std::vector<absl::Duration> took;
+  for (int round = 0; round < 3; ++round) {
+    TANDEM_ASSERT_OK(channel->Call(kEcho, Bytes(), {}));
+    server.reset();
+    // Until the connection has been refused.
+    ASSERT_THAT(channel->Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kUnavailable));
+    ASSERT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(300), .idempotent = true}),
+                Not(IsOk()));
+    server = StartServer(PlainEchoService(), {.listen = target});
+    const absl::Time begin = absl::Now();
+    TANDEM_ASSERT_OK(channel->Call(kEcho, Bytes(), {.timeout = kPatience, .idempotent = true}));
+    took.push_back(absl::Now() - begin);
+  }
+  std::sort(took.begin(), took.end());
+  EXPECT_LT(took[1], absl::Milliseconds(2500)) << "gRPC left to itself looks at a connection every 5 s";
 }
 
 TEST(ServerTest, AnAddressInUseIsNamed) {

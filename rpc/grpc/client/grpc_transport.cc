@@ -21,6 +21,7 @@
 #include "rpc/address.h"
 #include "rpc/channel.h"
 #include "rpc/grpc/client/client_stream.h"
+#include "rpc/grpc/client/connection_watch.h"
 #include "rpc/grpc/core/caller_metadata.h"
 #include "rpc/grpc/core/completion_loop.h"
 #include "rpc/grpc/core/grpc_bytes.h"
@@ -96,6 +97,7 @@ class GrpcTransport : public Transport {
         max_message_bytes_(options.max_message_bytes),
         caller_(options.caller.ToBytes()),
         loop_(std::make_shared<CompletionLoop>(std::make_unique<grpc::CompletionQueue>())),
+        watch_(std::in_place, &stub_, loop_.get()),
         no_stream_(!options.stream) {
     loop_->Start();
   }
@@ -107,6 +109,7 @@ class GrpcTransport : public Transport {
       stream = std::move(stream_);
     }
     loop_->EndHelp();
+    watch_.reset();
     if (stream != nullptr) stream->Cancel();
     {
       absl::MutexLock lock(&mutex_);
@@ -126,7 +129,10 @@ class GrpcTransport : public Transport {
                                       int failures) override {
     // The call's own backoff decides when to try again; gRPC's would make it wait on top, up to minutes for a
     // name that did not resolve.
-    if (failures > 0) grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    if (failures > 0) {
+      grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+      watch_->Look();
+    }
     return std::make_shared<GrpcAttempt>(this, method, request, deadline);
   }
   absl::string_view name() const override { return unix_ ? "unix" : "tcp"; }
@@ -174,6 +180,7 @@ class GrpcTransport : public Transport {
   const size_t max_message_bytes_;
   const std::string caller_;  // as it travels
   const std::shared_ptr<CompletionLoop> loop_;
+  std::optional<ConnectionWatch> watch_;  // until the loop ends
 
   absl::Mutex mutex_;
   bool no_stream_ ABSL_GUARDED_BY(mutex_);

@@ -16,6 +16,7 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
+using tandem::v1::ServerStatistics;
 using tandem::v1::TableInfo;
 using tandem::v1::TableStatistics;
 
@@ -34,22 +35,6 @@ void Add(MetricFamily* family, std::vector<ClientMetric::Label> labels, double v
   metric.label = std::move(labels);
   (family->type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
   family->metric.push_back(std::move(metric));
-}
-
-MetricFamily ServerMetric(const char* name, const char* help, MetricType type, double value) {
-  MetricFamily family = Family(name, help, type);
-  Add(&family, {}, value);
-  return family;
-}
-
-template <typename Value>
-MetricFamily TableMetric(const ServerFigures& figures, const char* name, const char* help, MetricType type,
-                         Value value) {
-  MetricFamily family = Family(name, help, type);
-  for (const TableInfo& table : figures.tables) {
-    Add(&family, {{"table", table.config().name()}}, static_cast<double>(value(table.statistics())));
-  }
-  return family;
 }
 
 // `upper(i)`: the bound that belongs to bin i; the last bin has none.
@@ -137,87 +122,105 @@ MetricFamily Allowed(const ServerFigures& figures) {
   return family;
 }
 
-void AddTableFamilies(const ServerFigures& f, std::vector<MetricFamily>* to) {
-  constexpr MetricType kGauge = MetricType::Gauge, kCounter = MetricType::Counter;
-  using S = TableStatistics;
-  const auto add = [&](const char* name, const char* help, MetricType type, auto value) {
-    to->push_back(TableMetric(f, name, help, type, value));
-  };
-  add("table_rows", "Rows in memory", kGauge, [](const S& s) { return s.rows(); });
-  add("table_bytes", "Memory held for the table: rows, index, slack", kGauge,
-      [](const S& s) { return s.bytes(); });
-  add("table_version", "Updates applied", kGauge, [](const S& s) { return s.version(); });
-  add("table_pulls_total", "Calls that read the table", kCounter, [](const S& s) { return s.pulls(); });
-  add("table_pushes_total", "Calls that updated it", kCounter, [](const S& s) { return s.pushes(); });
-  add("table_pulled_rows_total", "Rows read for training", kCounter,
-      [](const S& s) { return s.pulled_rows(); });
-  add("table_pushed_rows_total", "Gradients applied", kCounter, [](const S& s) { return s.pushed_rows(); });
-  add("table_unchanged_rows_total", "Rows not sent because the caller's copies served", kCounter,
-      [](const S& s) { return s.unchanged_rows(); });
-  add("table_unasked_rows_total", "Rows that callers' copies served without asking", kCounter,
-      [](const S& s) { return s.unasked_rows(); });
-  add("table_pull_answer_bytes_total", "Rows sent, in bytes", kCounter,
-      [](const S& s) { return s.pull_answer_bytes(); });
-  add("table_push_request_bytes_total", "Ids and gradients received, in bytes", kCounter,
-      [](const S& s) { return s.push_request_bytes(); });
-  add("table_missing_rows_total", "Gradients whose row is gone or was never admitted", kCounter,
-      [](const S& s) { return s.missing_rows(); });
-  add("table_refused_rows_total", "Gradients whose id admission did not want", kCounter,
-      [](const S& s) { return s.refused_rows(); });
-  add("table_refused_pushes_total", "Pushes with gradients that are no numbers", kCounter,
-      [](const S& s) { return s.refused_pushes(); });
-  add("table_admitted_rows_total", "Rows made", kCounter, [](const S& s) { return s.admitted_rows(); });
-  add("table_evicted_rows_total", "Rows that left memory", kCounter,
-      [](const S& s) { return s.evicted_rows(); });
-  add("table_stale_pushes_total", "Pushes left out of an update for their staleness (gba)", kCounter,
-      [](const S& s) { return s.stale_pushes(); });
-  add("table_kept_pushes", "Acknowledged pushes that wait for others", kGauge,
-      [](const S& s) { return s.kept_pushes(); });
-  add("table_kept_bytes", "Their ids and gradients, in bytes", kGauge,
-      [](const S& s) { return s.kept_bytes(); });
-  add("table_spilled_rows", "Rows on disk", kGauge, [](const S& s) { return s.spilled_rows(); });
-  add("table_spilled_bytes", "Bytes on disk", kGauge, [](const S& s) { return s.spilled_bytes(); });
-  add("table_spill_reads_total", "Rows brought back from disk", kCounter,
-      [](const S& s) { return s.spill_reads(); });
-  add("table_spill_writes_total", "Rows written to disk", kCounter,
-      [](const S& s) { return s.spill_writes(); });
-  add("table_longest_pause_seconds", "The longest that a part of the table was locked against all calls",
-      kGauge, [](const S& s) { return s.longest_pause_us() * 1e-6; });
+// A figure that is one number of its statistics.
+template <typename Statistics>
+struct Figure {
+  const char* name;
+  const char* help;
+  MetricType type;
+  double (*value)(const Statistics&);
+};
+
+template <auto field, typename Statistics>
+double Of(const Statistics& statistics) {
+  return static_cast<double>((statistics.*field)());
+}
+
+constexpr MetricType kGauge = MetricType::Gauge, kCounter = MetricType::Counter;
+
+constexpr Figure<ServerStatistics> kServerFigures[] = {
+    {"server_uptime_seconds", "Since the server started", kGauge, Of<&ServerStatistics::uptime_s>},
+    {"server_cpu_seconds_total", "Of the process, user and system", kCounter, Of<&ServerStatistics::cpu_s>},
+    {"server_resident_bytes", "Memory of the process", kGauge, Of<&ServerStatistics::rss_bytes>},
+    {"server_open_sockets", "Of the process", kGauge, Of<&ServerStatistics::open_sockets>},
+    {"server_parked_calls", "Calls that wait for other workers", kGauge, Of<&ServerStatistics::parked_calls>},
+    {"server_parked_bytes", "Their requests, in bytes", kGauge, Of<&ServerStatistics::parked_bytes>},
+    {"server_kept_bytes", "Acknowledged pushes that wait for others, in bytes", kGauge,
+     Of<&ServerStatistics::kept_bytes>},
+    {"server_max_parked_bytes", "What the two may come to; more is refused", kGauge,
+     Of<&ServerStatistics::max_parked_bytes>},
+};
+
+constexpr Figure<TableStatistics> kTableFigures[] = {
+    {"table_rows", "Rows in memory", kGauge, Of<&TableStatistics::rows>},
+    {"table_bytes", "Memory held for the table: rows, index, slack", kGauge, Of<&TableStatistics::bytes>},
+    {"table_version", "Updates applied", kGauge, Of<&TableStatistics::version>},
+    {"table_pulls_total", "Calls that read the table", kCounter, Of<&TableStatistics::pulls>},
+    {"table_pushes_total", "Calls that updated it", kCounter, Of<&TableStatistics::pushes>},
+    {"table_pulled_rows_total", "Rows read for training", kCounter, Of<&TableStatistics::pulled_rows>},
+    {"table_pushed_rows_total", "Gradients applied", kCounter, Of<&TableStatistics::pushed_rows>},
+    {"table_unchanged_rows_total", "Rows not sent because the caller's copies served", kCounter,
+     Of<&TableStatistics::unchanged_rows>},
+    {"table_unasked_rows_total", "Rows that callers' copies served without asking", kCounter,
+     Of<&TableStatistics::unasked_rows>},
+    {"table_pull_answer_bytes_total", "Rows sent, in bytes", kCounter,
+     Of<&TableStatistics::pull_answer_bytes>},
+    {"table_push_request_bytes_total", "Ids and gradients received, in bytes", kCounter,
+     Of<&TableStatistics::push_request_bytes>},
+    {"table_missing_rows_total", "Gradients whose row is gone or was never admitted", kCounter,
+     Of<&TableStatistics::missing_rows>},
+    {"table_refused_rows_total", "Gradients whose id admission did not want", kCounter,
+     Of<&TableStatistics::refused_rows>},
+    {"table_refused_pushes_total", "Pushes with gradients that are no numbers", kCounter,
+     Of<&TableStatistics::refused_pushes>},
+    {"table_admitted_rows_total", "Rows made", kCounter, Of<&TableStatistics::admitted_rows>},
+    {"table_evicted_rows_total", "Rows that left memory", kCounter, Of<&TableStatistics::evicted_rows>},
+    {"table_stale_pushes_total", "Pushes left out of an update for their staleness (gba)", kCounter,
+     Of<&TableStatistics::stale_pushes>},
+    {"table_kept_pushes", "Acknowledged pushes that wait for others", kGauge,
+     Of<&TableStatistics::kept_pushes>},
+    {"table_kept_bytes", "Their ids and gradients, in bytes", kGauge, Of<&TableStatistics::kept_bytes>},
+    {"table_spilled_rows", "Rows on disk", kGauge, Of<&TableStatistics::spilled_rows>},
+    {"table_spilled_bytes", "Bytes on disk", kGauge, Of<&TableStatistics::spilled_bytes>},
+    {"table_spill_reads_total", "Rows brought back from disk", kCounter, Of<&TableStatistics::spill_reads>},
+    {"table_spill_writes_total", "Rows written to disk", kCounter, Of<&TableStatistics::spill_writes>},
+    {"table_longest_pause_seconds", "The longest that a part of the table was locked against all calls",
+     kGauge, [](const TableStatistics& s) { return s.longest_pause_us() * 1e-6; }},
+};
+
+MetricFamily Info(const ServerStatistics& s) {
+  MetricFamily family = Family("server_info", "Always 1; says which server this is", kGauge);
+  Add(&family, {{"index", absl::StrCat(s.index())}, {"servers", absl::StrCat(s.num_servers())}}, 1);
+  return family;
+}
+
+MetricFamily Told(const Figure<ServerStatistics>& figure, const ServerFigures& figures) {
+  MetricFamily family = Family(figure.name, figure.help, figure.type);
+  Add(&family, {}, figure.value(figures.server));
+  return family;
+}
+
+MetricFamily Told(const Figure<TableStatistics>& figure, const ServerFigures& figures) {
+  MetricFamily family = Family(figure.name, figure.help, figure.type);
+  for (const TableInfo& table : figures.tables) {
+    Add(&family, {{"table", table.config().name()}}, figure.value(table.statistics()));
+  }
+  return family;
 }
 
 }  // namespace
 
 std::vector<MetricFamily> MakeFamilies(const ServerFigures& figures) {
-  const tandem::v1::ServerStatistics& s = figures.server;
-  constexpr MetricType kGauge = MetricType::Gauge, kCounter = MetricType::Counter;
   std::vector<MetricFamily> families;
-  MetricFamily info = Family("server_info", "Always 1; says which server this is", kGauge);
-  Add(&info, {{"index", absl::StrCat(s.index())}, {"servers", absl::StrCat(s.num_servers())}}, 1);
-  families.push_back(std::move(info));
-  families.push_back(ServerMetric("server_uptime_seconds", "Since the server started", kGauge, s.uptime_s()));
-  families.push_back(
-      ServerMetric("server_cpu_seconds_total", "Of the process, user and system", kCounter, s.cpu_s()));
-  families.push_back(ServerMetric("server_resident_bytes", "Memory of the process", kGauge,
-                                  static_cast<double>(s.rss_bytes())));
-  families.push_back(
-      ServerMetric("server_open_sockets", "Of the process", kGauge, static_cast<double>(s.open_sockets())));
-  families.push_back(ServerMetric("server_parked_calls", "Calls that wait for other workers", kGauge,
-                                  static_cast<double>(s.parked_calls())));
-  families.push_back(ServerMetric("server_parked_bytes", "Their requests, in bytes", kGauge,
-                                  static_cast<double>(s.parked_bytes())));
-  families.push_back(ServerMetric("server_kept_bytes", "Acknowledged pushes that wait for others, in bytes",
-                                  kGauge, static_cast<double>(s.kept_bytes())));
-  families.push_back(ServerMetric("server_max_parked_bytes", "What the two may come to; more is refused",
-                                  kGauge, static_cast<double>(s.max_parked_bytes())));
-  AddTableFamilies(figures, &families);
+  families.push_back(Info(figures.server));
+  for (const auto& figure : kServerFigures) families.push_back(Told(figure, figures));
+  for (const auto& figure : kTableFigures) families.push_back(Told(figure, figures));
   families.push_back(Latency(figures, "pull_latency_seconds",
                              "Pulls, from arrival to answer, waiting for other workers included",
                              &TableStatistics::pull_latency));
   families.push_back(Latency(figures, "push_latency_seconds", "Pushes, from arrival to acknowledgement",
                              &TableStatistics::push_latency));
-  families.push_back(Staleness(figures));
-  families.push_back(Allowed(figures));
-  families.push_back(Mode(figures));
+  for (const auto make : {Staleness, Allowed, Mode}) families.push_back(make(figures));
   return families;
 }
 

@@ -24,9 +24,9 @@ class MetricsServer {
  public:
   // Whether this build can serve metrics (prometheus-cpp was there).
   static bool available();
-  // Serves http://host:port/metrics; port 0: the kernel picks. `source` is called on its threads for each
-  // request. Errors: Unavailable (cannot bind; names the address), Unimplemented (built without
-  // prometheus-cpp).
+  // Serves http://host:port/metrics; port 0: the kernel picks. `source` is called for each request, on
+  // a thread started for it; two requests may call it at once. Errors: Unavailable (cannot bind; names the
+  // address), Unimplemented (built without prometheus-cpp).
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& host, int port,
                                                               std::function<ServerFigures()> source);
   virtual ~MetricsServer() = default;

@@ -1,9 +1,5 @@
 // tandem top, tandem table and /metrics, with real servers.
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -19,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "ps/table.h"
+#include "tests/cli/metrics/http_get.h"
 #include "tests/cli/servers/live_servers.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tandem_process.h"
@@ -127,27 +124,6 @@ TEST_F(TopTest, MistakesAreOneClearError) {
 }
 
 // --- /metrics
-
-// The answer to a plain HTTP/1.0 request, head and body.
-std::string HttpGet(int port, const std::string& path) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string answer;
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
-    if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
-      char buffer[4096];
-      ssize_t size;
-      while ((size = ::recv(fd, buffer, sizeof(buffer), 0)) > 0)
-        answer.append(buffer, static_cast<size_t>(size));
-    }
-  }
-  ::close(fd);
-  return answer;
-}
 
 // Prometheus' text format: "name{labels} value" by "name{labels}"; fails on a line of another form.
 std::map<std::string, double> ParseMetrics(const std::string& body) {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -25,6 +27,8 @@
 
 namespace tandem::rpc {
 namespace {
+
+constexpr absl::Duration kReconnect = absl::Milliseconds(200);  // for a connection that failed before
 
 void AddHeaders(const Headers& headers, grpc::ClientContext* context) {
   for (const auto& [name, value] : headers) context->AddMetadata(name, value);
@@ -92,27 +96,27 @@ class GrpcForeignClient final : public ForeignClient {
 
   absl::StatusOr<std::string> Call(const std::string& method, const std::string& request,
                                    const Headers& headers, absl::Duration timeout) override {
-    struct Pending {
-      grpc::ClientContext context;
-      grpc::ByteBuffer request, answer;
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    AddHeaders(headers, &context);
+    const grpc::ByteBuffer sent = ToByteBuffer(Bytes(request));
+    grpc::ByteBuffer answer;
+    struct End {
       grpc::Status status;
-      absl::Notification done;
+      absl::Notification come;
     };
-    // Shared: the callback may still be leaving Notify when this function returns.
-    auto pending = std::make_shared<Pending>();
-    pending->request = ToByteBuffer(Bytes(request));
-    pending->context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-    AddHeaders(headers, &pending->context);
+    // Shared: the callback may still be leaving Notify when this function returns. The context is not, since
+    // it holds the channel, which must not end on a thread of gRPC's.
+    const auto end = std::make_shared<End>();
     // The call's own retries decide when to try again, not gRPC's backoff.
     grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
-    stub_.UnaryCall(&pending->context, method, {}, &pending->request, &pending->answer,
-                    [pending](grpc::Status status) {
-                      pending->status = std::move(status);
-                      pending->done.Notify();
-                    });
-    pending->done.WaitForNotification();
-    if (pending->status.ok()) return ToText(pending->answer);
-    return Annotate(FromGrpcStatus(pending->status), absl::StrCat(method, " at ", target_));
+    stub_.UnaryCall(&context, method, {}, &sent, &answer, [end](grpc::Status status) {
+      end->status = std::move(status);
+      end->come.Notify();
+    });
+    end->come.WaitForNotification();
+    if (end->status.ok()) return ToText(answer);
+    return Annotate(FromGrpcStatus(end->status), absl::StrCat(method, " at ", target_));
   }
 
   std::unique_ptr<AnswerStream> OpenStream(const std::string& method, const std::string& request,

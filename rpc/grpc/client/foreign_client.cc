@@ -110,6 +110,12 @@ class GrpcForeignClient final : public ForeignClient {
     const auto end = std::make_shared<End>();
     // The call's own retries decide when to try again, not gRPC's backoff.
     grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    // Left to itself gRPC looks every 5 s whether a connection that is being made again is there, but at once
+    // for somebody who waits for it.
+    if (channel_->GetState(true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      channel_->WaitForStateChange(GRPC_CHANNEL_TRANSIENT_FAILURE,
+                                   absl::ToChronoTime(absl::Now() + std::min(timeout, kReconnect)));
+    }
     stub_.UnaryCall(&context, method, {}, &sent, &answer, [end](grpc::Status status) {
       end->status = std::move(status);
       end->come.Notify();

@@ -33,6 +33,10 @@ double Now();
 // The number that row `id` of the table begins with, before any push.
 inline float FirstOf(uint64_t id) { return static_cast<float>(id % 1000) * 0.001f; }
 
+// A port of the loopback interface that was free a moment ago, for servers that take none of the kernel's
+// choice (Redis, ps-lite's scheduler). -1: there is none.
+int FreePort();
+
 struct PsPeerSetup {
   std::string transport;  // tcp or unix
   uint64_t rows = 0;

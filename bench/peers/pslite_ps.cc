@@ -4,9 +4,7 @@
 //
 //   bench/peers/pslite_ps --op pull,push --ids 16384 --dim 64 --in-flight 1,4 --json
 
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,19 +22,6 @@
 
 namespace tandem::bench {
 namespace {
-
-// A port that was free a moment ago: ps-lite's scheduler takes none of the kernel's choice.
-int FreePort() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 // Joins the one server, one worker and one scheduler that meet at `port`; returns when all are there.
 void Join(const char* role, const std::string& port) {

@@ -5,8 +5,6 @@
 //   bench/peers/redis_ps --op pull,push --ids 16384 --dim 64 --in-flight 1,4 --transport unix --json
 
 #include <hiredis/hiredis.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,19 +21,6 @@
 
 namespace tandem::bench {
 namespace {
-
-// A port that was free a moment ago.
-int FreePort() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& tell) {
   const bool local = setup.transport == "unix";

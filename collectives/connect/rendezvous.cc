@@ -130,8 +130,8 @@ absl::Status WaitForAll(Store* store, const std::string& prefix, int world_size,
 
 }  // namespace
 
-absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, absl::Time deadline) {
-  const absl::Time start = absl::Now();
+absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, absl::Time deadline,
+                                       absl::Duration timeout) {
   const std::string announced = Serialize(me);
   TANDEM_ASSIGN_OR_RETURN(const std::string held, store->CompareSet(RankKey(me.rank), "", announced));
   if (held != announced) {
@@ -156,10 +156,9 @@ absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, abs
   }
   TANDEM_RETURN_IF_ERROR(Compare(me, others));
   if (!absent.empty()) {
-    return absl::DeadlineExceededError(
-        absl::StrCat(NameRanks(absent), " of ", me.world_size, " did not come to the rendezvous within ",
-                     absl::FormatDuration(
-                         absl::Trunc(deadline - start + absl::Microseconds(500), absl::Milliseconds(1)))));
+    return absl::DeadlineExceededError(absl::StrCat(
+        NameRanks(absent), " of ", me.world_size, " did not come to the rendezvous within ",
+        absl::FormatDuration(absl::Trunc(timeout + absl::Microseconds(500), absl::Milliseconds(1)))));
   }
   return peers;
 }

@@ -27,11 +27,13 @@ struct Introduction {
 };
 
 // Announces this rank under "rank/<rank>" of `store`, which is the group's alone, and waits until all ranks
-// have come, until `deadline`. Everybody's Peer, by rank. Errors: DeadlineExceeded naming the absent ranks;
-// AlreadyExists when another process holds this rank; InvalidArgument naming a rank that expects another
-// world size, backend, debug level or other members, or one whose loopback address ranks on other hosts could
-// not reach.
-absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, absl::Time deadline);
+// have come, until `deadline`: the end of the `timeout` that the caller was given, some of which may be spent
+// already, and which messages name. Everybody's Peer, by rank. Errors: DeadlineExceeded naming the absent
+// ranks; AlreadyExists when another process holds this rank; InvalidArgument naming a rank that expects
+// another world size, backend, debug level or other members, or one whose loopback address ranks on other
+// hosts could not reach.
+absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, absl::Time deadline,
+                                       absl::Duration timeout);
 
 // Everybody says whether it could do `step` (a name used once in a group's store), and hears the others: OK
 // if all could. Otherwise the first refusal by rank, on all ranks, with its code: "rank 2: ...".

@@ -77,20 +77,24 @@ function(tandem_test NAME)
     ENVIRONMENT "${TANDEM_SANITIZE_ENVIRONMENT}")
 endfunction()
 
-# tandem_proto(NAME PROTOS rel/path.proto ... [GRPC rel/path.proto ...] DEPS ...): message code for all of PROTOS, and
-# stock gRPC stubs for GRPC in a second library NAME_grpc (tests and other languages' peers only).
+# tandem_proto(NAME PROTOS rel/path.proto ... [RARE rel/path.proto ...] [GRPC rel/path.proto ...] DEPS ...): message code for all
+# of PROTOS and RARE, and stock gRPC stubs for GRPC in a second library NAME_grpc (tests and other languages' peers only). RARE
+# are messages of which a job sends few: their code is optimised only as far as it compiles quickly.
 function(tandem_proto NAME)
-  cmake_parse_arguments(ARG "" "" "PROTOS;GRPC;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "PROTOS;RARE;GRPC;DEPS" ${ARGN})
   set(out ${PROJECT_BINARY_DIR}/generated)
   file(MAKE_DIRECTORY ${out})
   find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
-  foreach(proto ${ARG_PROTOS})
+  foreach(proto ${ARG_PROTOS} ${ARG_RARE})
     string(REGEX REPLACE "\\.proto$" "" stem ${proto})
     set(generated ${out}/${stem}.pb.cc ${out}/${stem}.pb.h)
     add_custom_command(OUTPUT ${generated}
       COMMAND protobuf::protoc --cpp_out=${out} -I ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${proto}
       DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${proto} VERBATIM)
     list(APPEND sources ${generated})
+    if(proto IN_LIST ARG_RARE)
+      set_source_files_properties(${out}/${stem}.pb.cc PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+    endif()
     get_filename_component(dir ${stem} DIRECTORY)
     install(FILES ${out}/${stem}.pb.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/${dir})
     install(FILES ${proto} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/${dir})

@@ -39,7 +39,7 @@
 namespace tandem::cli {
 namespace {
 
-struct PsFlags {
+struct ServeFlags {
   int index = -1;        // -1: as the environment says
   int num_servers = -1;  // -1: likewise
   std::string listen = "127.0.0.1:0";
@@ -84,7 +84,7 @@ class EndEvent {
   std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::StatusOr<collectives::Environment> ServerEnvironment(const PsFlags& flags) {
+absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& flags) {
   return collectives::Environment::FromLookup([&](absl::string_view name) -> absl::optional<std::string> {
     if (name == "TANDEM_ROLE") return "ps";
     if (name == "TANDEM_PS_INDEX" && flags.index >= 0) return absl::StrCat(flags.index);
@@ -96,7 +96,7 @@ absl::StatusOr<collectives::Environment> ServerEnvironment(const PsFlags& flags)
 }
 
 // Where workers are told to find a server that is bound to `port`.
-absl::StatusOr<std::string> AdvertisedAddress(const PsFlags& flags, int port) {
+absl::StatusOr<std::string> AdvertisedAddress(const ServeFlags& flags, int port) {
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
   if (listen.is_unix()) return flags.advertise.empty() ? flags.listen : flags.advertise;
   if (absl::StrContains(flags.advertise, ':')) {
@@ -114,7 +114,7 @@ absl::StatusOr<std::string> AdvertisedAddress(const PsFlags& flags, int port) {
 }
 
 // What the server's own statistics calls answer, asked within the process.
-absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const PsFlags& flags,
+absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& flags,
                                                             ps::ParameterServer& server) {
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
   const std::shared_ptr<rpc::Channel> self = rpc::ConnectLoopback(
@@ -147,7 +147,7 @@ std::shared_ptr<rpc::EpochGate> Gate(const collectives::Environment& env) {
 }
 
 // Where rows go that do not fit the memory; nullptr: nowhere.
-absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const PsFlags& flags) {
+absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const ServeFlags& flags) {
   // A launcher's choice is taken when a table needs it, a user's at once: errors are his to see.
   const char* const launchers = std::getenv("TANDEM_SPILL_DIR");
   if (flags.spill_dir.empty() && launchers == nullptr) return std::shared_ptr<ps::ColdStore>();
@@ -157,7 +157,7 @@ absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const PsFlags& fla
   return std::shared_ptr<ps::ColdStore>(std::move(store));
 }
 
-absl::Status Serve(const PsFlags& flags) {
+absl::Status Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
   EndEvent end(std::move(signals));
   TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, ServerEnvironment(flags));
@@ -221,7 +221,7 @@ absl::Status Serve(const PsFlags& flags) {
 }  // namespace
 
 void AddPs(CLI::App& app, CommandContext* context) {
-  auto flags = std::make_shared<PsFlags>();
+  auto flags = std::make_shared<ServeFlags>();
   CLI::App* ps =
       app.add_subcommand("ps", "Serve a shard of a job's tables; `tandem run --ps N` starts these by itself");
   ps->footer(

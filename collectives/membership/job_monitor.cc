@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
+#include "base/text/utf8.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::collectives {
@@ -14,7 +15,8 @@ namespace {
 
 // Valid UTF-8 on one line, as protobuf and a log want it. Quotes stay what they are: people read this.
 std::string Readable(absl::string_view text) {
-  return absl::StrReplaceAll(absl::Utf8SafeCEscape(text), {{"\\\\", "\\"}, {"\\'", "'"}, {"\\\"", "\""}});
+  return absl::StrReplaceAll(absl::Utf8SafeCEscape(ValidUtf8(text)),
+                             {{"\\\\", "\\"}, {"\\'", "'"}, {"\\\"", "\""}});
 }
 
 }  // namespace

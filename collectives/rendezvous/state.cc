@@ -4,9 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/text/utf8.h"
 
 namespace tandem::collectives {
 namespace {
@@ -19,11 +21,14 @@ constexpr int kEndsRemembered = 32;
 constexpr size_t kMaxReasonBytes = 4 << 10;
 constexpr size_t kMaxTextBytes = 256;
 
-std::string Bounded(absl::string_view text) {
-  if (text.size() <= kMaxReasonBytes) return std::string(text);
+// A reason may quote a program's last words, which are any bytes: in the document they would keep every
+// launcher from reading it.
+std::string Bounded(absl::string_view reason) {
+  const std::string text = ValidUtf8(reason);
+  if (text.size() <= kMaxReasonBytes) return text;
   size_t end = kMaxReasonBytes;
   while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // not in the middle of a UTF-8 character
-  return absl::StrCat(text.substr(0, end), "...");
+  return absl::StrCat(absl::string_view(text).substr(0, end), "...");
 }
 
 RendezvousMember* Find(absl::string_view id, RendezvousState* state) {
@@ -136,9 +141,13 @@ absl::Status CheckOptions(const RendezvousOptions& o) {
 
 absl::Status CheckNode(const Node& node, const RendezvousOptions& options) {
   for (const std::string* text : {&node.id, &node.host, &node.store}) {
-    if (text->size() <= kMaxTextBytes) continue;
+    if (text->size() > kMaxTextBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a node's id, host and store have at most 256 bytes, not ", text->size()));
+    }
+    if (ValidUtf8(*text) == *text) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("a node's id, host and store have at most 256 bytes, not ", text->size()));
+        absl::StrCat("a node's id, host and store are UTF-8, not '", absl::CHexEscape(*text), "'"));
   }
   if (node.id.empty()) return absl::InvalidArgumentError("a node must have an id");
   if (node.node_rank >= options.max_nodes || node.node_rank < -1) {
@@ -147,9 +156,9 @@ absl::Status CheckNode(const Node& node, const RendezvousOptions& options) {
                                                    options.max_nodes - 1));
   }
   for (const auto& [role, count] : node.processes) {
-    if (!role.empty() && role.size() <= kMaxTextBytes && count >= 0) continue;
+    if (!role.empty() && role.size() <= kMaxTextBytes && count >= 0 && ValidUtf8(role) == role) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("node ", node.id, " has ", count, " processes of role '", role, "'"));
+        absl::StrCat("node ", node.id, " has ", count, " processes of role '", absl::CHexEscape(role), "'"));
   }
   return absl::OkStatus();
 }

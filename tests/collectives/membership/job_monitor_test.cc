@@ -118,6 +118,13 @@ TEST_F(JobMonitorTest, AFailureReportedByOneIsHeardByAll) {
   EXPECT_TRUE(last_.failed);
 }
 
+TEST_F(JobMonitorTest, AFailureInBytesThatAreNoTextIsHeardAllTheSame) {
+  auto monitor = Join("worker/0");
+  TANDEM_ASSERT_OK(monitor->ReportFailure("cannot open caf\xE9.csv\nline 2"));
+  EXPECT_EQ(membership_.State().reason, "worker/0: cannot open caf\xEF\xBF\xBD.csv\\nline 2");
+  AdvanceUntilEnded();
+}
+
 TEST_F(JobMonitorTest, SuccessEndsTheJobWithoutFailure) {
   auto monitor = Join("worker/0");
   TANDEM_ASSERT_OK(monitor->ReportSuccess("trained"));

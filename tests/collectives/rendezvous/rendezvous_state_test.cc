@@ -219,5 +219,31 @@ TEST(RendezvousStateTest, RandomHistoriesKeepTheInvariants) {
   }
 }
 
+TEST(RendezvousStateTest, AReasonOfAnyBytesLeavesADocumentThatAllCanRead) {
+  const RendezvousOptions options = StateBetween(1, 1, /*restarts=*/1);
+  RendezvousState state = NewState(options);
+  // A program's last words in Latin-1; and the limit of a reason's length falls into a character.
+  const std::string words = "f\xFCnf: " + std::string(5000, '\xE9');
+  RendezvousState read;
+  for (int round = 0; round < 2; ++round) {
+    TANDEM_ASSERT_OK(AddNode(NodeInState("1"), options, &state));
+    BeginRound(&state);
+    RestartRound(state.epoch(), words, 1, &state);
+    ASSERT_TRUE(read.ParseFromString(state.SerializeAsString())) << "round " << round;
+    EXPECT_THAT(EndOf(read, state.epoch()).reason, HasSubstr("nf: "));
+  }
+  EXPECT_EQ(read.phase(), RendezvousState::CLOSED);
+}
+
+TEST(RendezvousStateTest, ANodeThatWouldMakeTheDocumentUnreadableIsRefused) {
+  const RendezvousOptions options = StateBetween(1, 1);
+  Node bad = NodeInState("1");
+  bad.host = "caf\xE9";
+  EXPECT_THAT(CheckNode(bad, options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("caf\\xe9")));
+  bad = NodeInState("1");
+  bad.processes = {{"\xE9", 1}};
+  EXPECT_THAT(CheckNode(bad, options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\\xe9")));
+}
+
 }  // namespace
 }  // namespace tandem::collectives

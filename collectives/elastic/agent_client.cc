@@ -23,10 +23,13 @@ absl::StatusOr<std::string> AgentClient::AwaitOver(int64_t number, absl::Duratio
 
 absl::StatusOr<Assignment> AgentClient::AwaitAssignment(int64_t number, absl::Time deadline) {
   const absl::Time start = absl::Now();
-  const std::string key = AssignmentKey(number, process_);
   while (true) {
+    // Rounds that came and went while this process was busy: their places lead nowhere, and are forgotten.
+    while (store_.Get(OverKey(number), absl::ZeroDuration()).ok()) ++number;
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
-    absl::StatusOr<std::string> text = store_.Get(key, std::min(left, absl::Milliseconds(500)));
+    // A place is heard of at once; the parts bound how late the job's end and the launcher's death are.
+    absl::StatusOr<std::string> text =
+        store_.Get(AssignmentKey(number, process_), std::min(left, absl::Milliseconds(500)));
     if (text.ok()) return Assignment::FromText(*text);
     if (!absl::IsDeadlineExceeded(text.status())) {
       return Annotate(text.status(), absl::StrCat(process_, ": its launcher does not answer"));

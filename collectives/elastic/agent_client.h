@@ -27,7 +27,8 @@ class AgentClient {
   // Blocks until the launcher's round `number` is over (why), at most `timeout`: DeadlineExceeded.
   // Unavailable when the launcher does not answer.
   absl::StatusOr<std::string> AwaitOver(int64_t number, absl::Duration timeout);
-  // Blocks until this process has a place in round `number`. FailedPrecondition when there is to be no
+  // Blocks until this process has a place in round `number`, or in the first after it that is not over.
+  // FailedPrecondition when there is to be no
   // further round, with the launcher's reason; DeadlineExceeded; Unavailable.
   absl::StatusOr<Assignment> AwaitAssignment(int64_t number, absl::Time deadline);
   // This process's peers of round `number` fail it.

@@ -54,6 +54,17 @@ TEST_F(AgentTest, AProcessHearsThatItsRoundIsOverAndOfItsNextPlace) {
   EXPECT_EQ(next.ToText(), Place(2, 7).ToText());
 }
 
+TEST_F(AgentTest, AProcessThatWasBusyForSeveralRoundsComesIntoTheNewest) {
+  AgentBoard board(server_->store());
+  for (int64_t number = 2; number <= 5; ++number) {
+    TANDEM_ASSERT_OK(board.RoundOver(number - 1, "node b joins"));
+    TANDEM_ASSERT_OK(board.Announce({{"worker/1", Place(number, 7)}}));
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Assignment next,
+                              Child("worker/1")->AwaitAssignment(2, absl::Now() + absl::Seconds(5)));
+  EXPECT_EQ(next.number, 5);
+}
+
 TEST_F(AgentTest, NoFurtherRoundIsAnEnd) {
   AgentBoard board(server_->store());
   TANDEM_ASSERT_OK(board.Close("max_restarts is used up"));

@@ -163,13 +163,19 @@ absl::StatusOr<Round> StoreRendezvous::Join(const Node& node) {
   return Annotate(round.status(), context);
 }
 
+absl::StatusOr<std::string> StoreRendezvous::BeatOf(absl::string_view id) {
+  absl::StatusOr<std::string> beat = store_.Get(BeatKey(id), absl::ZeroDuration());
+  if (!beat.ok() && !absl::IsDeadlineExceeded(beat.status())) return beat.status();
+  return beat.value_or("");
+}
+
 absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
   if (node.node_rank < 0) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(RendezvousState state, Read());
   std::string holder = RankHolder(state, node);
   if (holder.empty() || state.phase() == RendezvousState::CLOSED) return absl::OkStatus();
   absl::Time since = clock_->Now();
-  std::string first_beat = store_.Get(BeatKey(holder), absl::ZeroDuration()).value_or("");
+  TANDEM_ASSIGN_OR_RETURN(std::string first_beat, BeatOf(holder));
   while (!holder.empty()) {
     {
       absl::MutexLock lock(&mutex_);
@@ -179,7 +185,7 @@ absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
       }
     }
     const absl::Time looked = clock_->Now();
-    const std::string beat = store_.Get(BeatKey(holder), absl::ZeroDuration()).value_or("");
+    TANDEM_ASSIGN_OR_RETURN(const std::string beat, BeatOf(holder));
     if (beat != first_beat && !beat.empty()) {
       return absl::AlreadyExistsError(absl::StrCat("node rank ", node.node_rank, " is taken by node ", holder,
                                                    ", which lives: two launchers have the same --node-rank"));
@@ -198,8 +204,7 @@ absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
     const std::string now_holds = RankHolder(state, node);
     if (now_holds != holder) {
       since = clock_->Now();
-      first_beat =
-          store_.Get(BeatKey(now_holds.empty() ? holder : now_holds), absl::ZeroDuration()).value_or("");
+      TANDEM_ASSIGN_OR_RETURN(first_beat, BeatOf(now_holds.empty() ? holder : now_holds));
     }
     holder = now_holds;
     if (state.phase() == RendezvousState::CLOSED) break;
@@ -394,10 +399,8 @@ absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
     beats = *std::move(all);
   } else {
     if (!absl::IsDeadlineExceeded(all.status())) return all.status();
-    for (const std::string& key : keys) {  // some node has not beaten yet, or was removed
-      absl::StatusOr<std::string> beat = store_.Get(key, absl::ZeroDuration());
-      if (!beat.ok() && !absl::IsDeadlineExceeded(beat.status())) return beat.status();
-      beats.push_back(beat.value_or(""));
+    for (const std::string& id : ids) {  // some node has not beaten yet, or was removed
+      TANDEM_ASSIGN_OR_RETURN(beats.emplace_back(), BeatOf(id));
     }
   }
   absl::MutexLock lock(&mutex_);

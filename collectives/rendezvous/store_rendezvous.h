@@ -66,6 +66,8 @@ class StoreRendezvous final : public Rendezvous {
   void AwaitChange();
   absl::StatusOr<Round> AwaitRound(const Node& node, int64_t leaves);
   absl::Status AwaitRank(const Node& node, int64_t leaves);
+  // The node's counter; "" while it has none.
+  absl::StatusOr<std::string> BeatOf(absl::string_view id);
   absl::Status Lost(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string id() const;
 

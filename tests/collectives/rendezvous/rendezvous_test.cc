@@ -312,6 +312,32 @@ TEST(RendezvousTest, ASpareWaitsAndTakesADeadNodesPlace) {
   EXPECT_EQ(next.epoch, 2);
 }
 
+// One look at a counter fails.
+class StumblingStore final : public CuttableStore {
+ public:
+  using CuttableStore::CuttableStore;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
+    if (absl::StrContains(key, "/beat/") && !stumbled_.exchange(true))
+      return absl::UnavailableError("etcd has no leader");
+    return CuttableStore::Get(key, timeout);
+  }
+
+ private:
+  std::atomic<bool> stumbled_{false};
+};
+
+TEST(RendezvousTest, ASuccessorThatCannotLookDoesNotTakeTheDeadForALivingTwin) {
+  MemoryStore store;
+  Launcher a(&store, Between(1, 2), NodeOf("a", 0));
+  TANDEM_ASSERT_OK(a.rendezvous->Join(a.node));
+  a.store.Cut();  // killed
+  StumblingStore stumbling(&store);
+  const auto successor = MakeRendezvous(&stumbling, Between(1, 2)).value();
+  EXPECT_THAT(successor->Join(NodeOf("a2", 0)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("leader")));
+  TANDEM_EXPECT_OK(successor->Join(NodeOf("a2", 0)));
+}
+
 TEST(RendezvousTest, TwoLaunchersOfOneNodeRankAreNamedAndASuccessorWaitsForTheLease) {
   MemoryStore store;
   Launcher a(&store, Between(1, 2), NodeOf("a", 0));

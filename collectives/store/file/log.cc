@@ -211,8 +211,9 @@ absl::Status FileLog::Read(bool exclusive, const Apply& apply) {
     std::memcpy(&size, header, sizeof(size));
     std::memcpy(&checksum, header + sizeof(size), sizeof(checksum));
     const uint64_t next = read_ + kHeaderBytes + size;
-    if (next > end) break;
+    // No writer began that: not a torn end, which might be cut off.
     if (size > kMaxBodyBytes) return damaged("is damaged");
+    if (next > end) break;
     body.resize(size);
     const ssize_t n = ReadAt(fd_, body.data(), size, read_ + kHeaderBytes);
     if (n < 0) return Failed("read it", errno);

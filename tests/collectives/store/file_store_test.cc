@@ -171,6 +171,26 @@ TEST(FileStoreTest, DamageInTheMiddleIsNamedNotSkipped) {
   EXPECT_THAT(FileStore::Open(path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
 }
 
+TEST(FileStoreTest, ADamagedSizeIsNotTakenForATornEndThatIsCutOff) {
+  TempDir directory;
+  const std::string path = directory.File("s");
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
+    TANDEM_ASSERT_OK(store->Set("a", "1234"));
+    TANDEM_ASSERT_OK(store->Set("b", "5678"));
+  }
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  constexpr size_t kBeforeValue = 12 + 1 + 4 + 1 + 4;  // the record's header, kind, key and the value's size
+  file.seekp(bytes.find("1234") - kBeforeValue + 3);   // the size's highest byte
+  file << '\x7f';
+  file.close();
+  EXPECT_THAT(FileStore::Open(path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+  std::ifstream after(path, std::ios::binary);
+  EXPECT_THAT(std::string((std::istreambuf_iterator<char>(after)), std::istreambuf_iterator<char>()),
+              HasSubstr("5678"));
+}
+
 TEST(FileStoreTest, AFileOfSomethingElseIsLeftAsItIs) {
   TempDir directory;
   const std::string path = directory.File("letter");

@@ -63,7 +63,7 @@ absl::StatusOr<EtcdOptions> ParseEtcdUrl(absl::string_view url) {
     query = rest.substr(mark + 1);
     rest = rest.substr(0, mark);
   }
-  if (const size_t at = rest.find('@'); at != rest.npos) {
+  if (const size_t at = rest.substr(0, rest.find('/')).find('@'); at != rest.npos) {
     options.user = std::string(rest.substr(0, at));
     if (absl::StrContains(options.user, ':'))
       return bad("a password does not belong into a URL; set TANDEM_ETCD_PASSWORD");
@@ -150,7 +150,8 @@ void EtcdClient::TurnFrom(size_t member) {
 }
 
 absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::MessageLite& request,
-                              google::protobuf::MessageLite* response, absl::Duration timeout) {
+                              google::protobuf::MessageLite* response, absl::Duration timeout,
+                              bool* repeated) {
   const std::string name = absl::StrCat("/etcdserverpb.", method);
   const std::string bytes = request.SerializeAsString();
   const absl::Time deadline = absl::Now() + timeout;
@@ -184,6 +185,7 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
       continue;
     }
     if (!MayPass(last)) return Annotate(last, address_);
+    if (repeated != nullptr) *repeated = true;
     TurnFrom(member);
     absl::Mutex mutex;
     absl::MutexLock lock(&mutex);

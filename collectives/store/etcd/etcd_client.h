@@ -45,9 +45,12 @@ class EtcdClient {
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Connect(EtcdOptions options);
 
   // Tries one member after the other, each for a part of `timeout`, while they fail with what another try may
-  // mend: a call may arrive more than once. Errors: Unavailable naming the endpoints; otherwise etcd's.
+  // mend: a call may arrive more than once. Then *repeated becomes true, and a copy of it may arrive even
+  // after the answer: from a member that stood still meanwhile. Errors: Unavailable naming the endpoints;
+  // otherwise etcd's.
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
-                    google::protobuf::MessageLite* response, absl::Duration timeout);
+                    google::protobuf::MessageLite* response, absl::Duration timeout,
+                    bool* repeated = nullptr);
 
   // A watch on the keys in [key, range_end), through the member that answered last.
   absl::StatusOr<std::unique_ptr<rpc::AnswerStream>> Watch(const std::string& key,

@@ -24,6 +24,7 @@ using etcdserverpb::RequestOp;
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 
+constexpr absl::Duration kLongestRenewal = absl::Seconds(5);
 constexpr size_t kOpsPerTxn = 120;  // etcd's default limit is 128
 
 std::string RandomName() {
@@ -123,8 +124,9 @@ void EtcdStore::KeepAlive() {
     etcdserverpb::LeaseKeepAliveRequest request;
     request.set_id(lease_);
     etcdserverpb::LeaseKeepAliveResponse response;
-    // A part of the lease only, so that another member is asked in time.
-    const absl::Status alive = client_->Call("Lease/LeaseKeepAlive", request, &response, every);
+    // A part of the lease only, so that another member is asked in time. The destructor waits for it.
+    const absl::Status alive =
+        client_->Call("Lease/LeaseKeepAlive", request, &response, std::min(every, kLongestRenewal));
     pause = alive.ok() ? every : every / 8;
     if (!alive.ok()) LogDebug(absl::StrCat("the job's lease in etcd was not renewed: ", alive.message()));
     if (!alive.ok() || response.ttl() > 0) continue;
@@ -142,9 +144,9 @@ absl::Status EtcdStore::Usable() const {
 }
 
 absl::Status EtcdStore::Call(absl::string_view method, const google::protobuf::MessageLite& request,
-                             google::protobuf::MessageLite* response) {
+                             google::protobuf::MessageLite* response, bool* repeated) {
   TANDEM_RETURN_IF_ERROR(Usable());
-  const absl::Status status = client_->Call(method, request, response, timeout_);
+  const absl::Status status = client_->Call(method, request, response, timeout_, repeated);
   if (absl::StrContains(status.message(), "requested lease not found")) {
     absl::MutexLock lock(&mutex_);
     lost_ = absl::FailedPreconditionError(
@@ -217,20 +219,18 @@ absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision
   if (last != 0) *txn.add_success() = DeleteOp(absl::StrCat(base_, "o/", client_id_, "/", last));
   *txn.add_failure() = RangeOp(once, /*keys_only=*/true);
   TxnResponse response;
-  const absl::Status status = Call("KV/Txn", txn, &response);
-  bool applied = false;
+  bool repeated = false, applied = false;
+  const absl::Status status = Call("KV/Txn", txn, &response, &repeated);
   if (status.ok()) {
     // Not succeeded, though it was seen: an earlier try was applied, and its answer lost.
     applied = response.succeeded() ||
               (response.responses_size() > 0 && response.responses(0).response_range().kvs_size() > 0);
   }
   absl::MutexLock lock(&mutex_);
-  // After a call whose end is unknown its name stays until the lease ends: it might still be applied.
-  if (applied) {
-    slots_.push_back(number);
-  } else if (last != 0) {
-    slots_.push_back(last);
-  }
+  // After a call whose end is unknown its name stays until the lease ends: it might still be applied. So does
+  // that of a repeated one, of which another copy may come.
+  if (applied && !repeated) slots_.push_back(number);
+  if (!applied && last != 0) slots_.push_back(last);
   TANDEM_RETURN_IF_ERROR(status);
   return applied;
 }

@@ -7,7 +7,8 @@
 //   k/<key>              a key
 //   q/<length>:<queue>/  items of a queue, each under a name of its own; their order is that of their making
 //   o/<client>/<n>       made together with a change, so that who repeats it, after a lost answer, sees that
-//   it was made lease                the number of the lease that all of them hang on
+//                        it was made
+//   lease                the number of the lease that all of them hang on
 //
 // The lease belongs to the job: every process of it keeps it alive, and when none has for EtcdOptions::lease,
 // etcd removes everything.
@@ -79,7 +80,7 @@ class EtcdStore final : public Store {
   // Unless the lease is known to be lost.
   absl::Status Usable() const;
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
-                    google::protobuf::MessageLite* response);
+                    google::protobuf::MessageLite* response, bool* repeated = nullptr);
   absl::StatusOr<Held> Read(const std::string& etcd_key);
   // Applies `ops` once, if `guard` (an etcd key; empty: always) still has `revision`; false if it has not.
   absl::StatusOr<bool> Apply(const std::string& guard, int64_t revision,

@@ -67,10 +67,13 @@ void EtcdWatcher::EnsureWatch() {
   {
     absl::MutexLock lock(&mutex_);
     if (!ended_ || absl::Now() < next_open_) return;
-    ended_ = false;
   }
   next_open_ = absl::Now() + kBetweenTries;
-  stream_.reset();
+  stream_.reset();  // the last that could call OnEnd
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = false;
+  }
   auto stream = client_->Watch(
       prefix_, EtcdRangeEnd(prefix_), [this](std::string answer) { OnAnswer(answer); },
       [this](absl::Status) { OnEnd(); });
@@ -83,10 +86,10 @@ void EtcdWatcher::EnsureWatch() {
 
 void EtcdWatcher::OnAnswer(const std::string& answer) {
   etcdserverpb::WatchResponse response;
-  const bool understood = response.ParseFromString(answer) && !response.canceled();
+  // Cancelled, though the stream goes on: etcd has restarted, say, and forgotten who this is.
+  if (!response.ParseFromString(answer) || response.canceled()) return OnEnd();
   absl::MutexLock lock(&mutex_);
-  if (!understood) live_ = false;
-  if (response.created() && understood) {
+  if (response.created()) {
     live_ = true;
     for (Waiter* waiter : waiters_) waiter->changed_ = true;  // what came before may have been missed
   }

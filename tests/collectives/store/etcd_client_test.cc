@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/store/etcd/etcd_store.h"
 #include "etcd/rpc.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -80,6 +81,74 @@ TEST(EtcdClientTest, ARefusalIsNoReasonToAskAnother) {
   EXPECT_EQ(other.asked(), 0);
   FakeMember odd("odd", absl::UnknownError("the disk is on fire"));
   EXPECT_THAT(Read({odd.address(), other.address()}).status(), StatusIs(absl::StatusCode::kUnknown));
+}
+
+// A member that lets everyone join its lease and makes each change, but stands still over the first.
+class PausingMember {
+ public:
+  PausingMember() {
+    using etcdserverpb::LeaseKeepAliveRequest, etcdserverpb::LeaseKeepAliveResponse;
+    using etcdserverpb::RangeRequest, etcdserverpb::RangeResponse;
+    using etcdserverpb::TxnRequest, etcdserverpb::TxnResponse;
+    rpc::Service kv = {"etcdserverpb.KV",
+                       {{"Range", rpc::ProtoHandler<RangeRequest, RangeResponse>([](const RangeRequest&) {
+                           RangeResponse response;
+                           response.add_kvs()->set_value("7");  // the lease's number
+                           return absl::StatusOr<RangeResponse>(response);
+                         })},
+                        {"Txn", rpc::ProtoHandler<TxnRequest, TxnResponse>(
+                                    [this](const TxnRequest& txn) { return Change(txn); })}}};
+    rpc::Service lease = {
+        "etcdserverpb.Lease",
+        {{"LeaseKeepAlive",
+          rpc::ProtoHandler<LeaseKeepAliveRequest, LeaseKeepAliveResponse>([](const LeaseKeepAliveRequest&) {
+            LeaseKeepAliveResponse response;
+            response.set_ttl(1000);
+            return absl::StatusOr<LeaseKeepAliveResponse>(response);
+          })}}};
+    server_ =
+        rpc::Server::Start({.listen = "127.0.0.1:0", .transport = "grpc"}, {std::move(kv), std::move(lease)})
+            .value();
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
+  // The names of changes, as they came, and those that were removed.
+  std::vector<std::string> made() const {
+    absl::MutexLock lock(&mutex_);
+    return made_;
+  }
+  std::vector<std::string> removed() const {
+    absl::MutexLock lock(&mutex_);
+    return removed_;
+  }
+
+ private:
+  absl::StatusOr<etcdserverpb::TxnResponse> Change(const etcdserverpb::TxnRequest& txn) {
+    absl::MutexLock lock(&mutex_);
+    made_.push_back(txn.compare(0).key());
+    if (made_.size() == 1) return absl::UnknownError("context deadline exceeded");
+    for (const etcdserverpb::RequestOp& op : txn.success()) {
+      if (op.has_request_delete_range()) removed_.push_back(op.request_delete_range().key());
+    }
+    etcdserverpb::TxnResponse response;
+    response.set_succeeded(true);
+    return response;
+  }
+
+  mutable absl::Mutex mutex_;
+  std::vector<std::string> made_ ABSL_GUARDED_BY(mutex_), removed_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<rpc::Server> server_;
+};
+
+// The first copy may come out of the member that stood still at any time: while its name is there, it changes
+// nothing.
+TEST(EtcdClientTest, TheNameOfAChangeThatWasRepeatedStays) {
+  PausingMember member;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, EtcdStore::Open({.endpoints = {member.address()}}));
+  for (const char* value : {"1", "2", "3", "4"}) TANDEM_ASSERT_OK(store->Set("key", value));
+  const std::vector<std::string> made = member.made();
+  ASSERT_EQ(made.size(), 5u);
+  EXPECT_EQ(made[0], made[1]);
+  EXPECT_THAT(member.removed(), ::testing::ElementsAre(made[2], made[3]));
 }
 
 }  // namespace

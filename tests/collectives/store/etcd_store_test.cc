@@ -55,6 +55,7 @@ TEST(EtcdUrlTest, AllPartsAreUnderstood) {
   EXPECT_EQ(options.lease, absl::Seconds(12));
   EXPECT_EQ(options.tls->server_name, "etcd");
   EXPECT_EQ(ParseEtcdUrl("etcd://a:1")->prefix, "tandem");
+  EXPECT_EQ(ParseEtcdUrl("etcd://a:1/jobs/me@home")->prefix, "jobs/me@home");
   EXPECT_FALSE(ParseEtcdUrl("etcd://a:1/p")->tls.has_value());
   EXPECT_TRUE(ParseEtcdUrl("etcds://a:1/p")->tls.has_value());
 }
@@ -285,6 +286,37 @@ TEST_F(EtcdStoreTest, UsersWithPasswords) {
   options.password = "wrong";
   EXPECT_THAT(EtcdStore::Open(options).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("authentication")));
+}
+
+TEST_F(EtcdStoreTest, AWatchIsMadeAnewWhenEtcdHasForgottenWhoThisIs) {
+  auto server = EtcdServer::Start();
+  ASSERT_NE(server, nullptr);
+  const std::string ctl = absl::StrCat("ETCDCTL_API=3 etcdctl --endpoints=", server->address(), " ");
+  const std::string make =
+      absl::StrCat(ctl, "user add root:secret >/dev/null 2>&1 && ", ctl,
+                   "user grant-role root root >/dev/null 2>&1 && ", ctl, "auth enable >/dev/null 2>&1");
+  if (std::system(make.c_str()) != 0) GTEST_SKIP() << "there is no etcdctl to make users with";
+  EtcdOptions options = Towards(server->address());
+  options.user = "root";
+  options.password = "secret";
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto client, EtcdClient::Connect(options));
+  etcdserverpb::RangeRequest look;
+  look.set_key("job/k/late");
+  etcdserverpb::RangeResponse held;
+  TANDEM_ASSERT_OK(client->Call("KV/Range", look, &held, absl::Seconds(20)));
+  server->Kill();  // its tokens are in its memory only
+  ASSERT_TRUE(server->Restart());
+  EtcdWatcher watcher(client.get(), "job/");
+  EtcdWatcher::Waiter waiter(&watcher, {"job/k/late"}, /*prefix=*/false);
+  // Only with a watch does a wait in which nothing happens last; without one it ends soon, to look again.
+  bool lasted = false;
+  for (const absl::Time give_up = absl::Now() + absl::Seconds(20); !lasted && absl::Now() < give_up;) {
+    TANDEM_ASSERT_OK(client->Call("KV/Range", look, &held, absl::Seconds(20)));
+    const absl::Time start = absl::Now();
+    waiter.Await(start + absl::Seconds(1));
+    lasted = absl::Now() - start >= absl::Seconds(1);
+  }
+  EXPECT_TRUE(lasted);
 }
 
 TEST_F(EtcdStoreTest, LaunchersMeetAndGoOnWhenTheFirstOfThemAndAMemberDie) {

@@ -22,10 +22,10 @@
 namespace tandem::rpc::remote {
 
 struct BatchOptions {
-  size_t max_batch = 32;
+  size_t max_batch = 32;  // at least 1
   // A call waits this long at most for others, while no batch is running.
   absl::Duration max_delay = absl::Milliseconds(2);
-  int concurrency = 1;       // batches that run at a time; meanwhile the next one grows
+  int concurrency = 1;       // batches that run at a time, at least 1; meanwhile the next one grows
   size_t max_queued = 4096;  // further calls are refused with ResourceExhausted
 };
 

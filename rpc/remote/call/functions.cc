@@ -15,6 +15,13 @@ Functions& Functions::AddEntry(Entry entry) {
   return *this;
 }
 
+void Functions::CheckOptions(absl::string_view function, const BatchOptions& options) {
+  TANDEM_CHECK_MSG(options.max_batch >= 1,
+                   absl::StrCat("BatchOptions of ", function, ": max_batch is 0, expected at least 1"));
+  TANDEM_CHECK_MSG(options.concurrency >= 1, absl::StrCat("BatchOptions of ", function, ": concurrency is ",
+                                                          options.concurrency, ", expected at least 1"));
+}
+
 const Functions::Entry* Functions::Find(absl::string_view name) const {
   const auto found = entries_.find(name);
   return found == entries_.end() ? nullptr : &found->second;

@@ -62,6 +62,7 @@ class Functions {
   // an error for all. Callers call `function` one by one.
   template <typename R, typename... Args, typename Body>
   Functions& AddBatched(const Function<R(Args...)>& function, Body body, BatchOptions options = {}) {
+    CheckOptions(function.name(), options);
     auto batcher = std::make_shared<Batcher<R, Args...>>(function.name(), std::move(body), options);
     return AddEntry({function.id(),
                      {.run_inline = true},
@@ -76,6 +77,8 @@ class Functions {
   std::vector<std::string> names() const;  // sorted, without our own
 
  private:
+  static void CheckOptions(absl::string_view function, const BatchOptions& options);
+
   absl::flat_hash_map<std::string, Entry> entries_;
 };
 

@@ -1,6 +1,7 @@
 #include "rpc/remote/agent/agent.h"
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -183,6 +184,36 @@ TEST_P(AgentTest, AStartWaitsForThoseItNamesAndTellsWhoIsMissing) {
   EXPECT_THAT(Agent::Start(third, &directory, Functions()).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("worker/2 cannot start"), HasSubstr("worker/9"))));
+}
+
+TEST(AdvertiseTest, OthersReachAWorkerUnderTheHostItAdvertises) {
+  Cluster cluster;
+  Agent& a = cluster.Add(Functions(), {.name = "worker/0"});
+  const auto AddressOf = [&](absl::string_view name) {
+    const std::optional<Member> member = cluster.directory.Find(name);
+    return member.has_value() ? member->address.substr(0, member->address.rfind(':')) : "nobody";
+  };
+  EXPECT_EQ(AddressOf("worker/0"), "127.0.0.1") << "without: that of `listen`";
+
+  Functions functions;
+  functions.Add(kCount, [](int64_t value) { return value + 1; });
+  cluster.Add(std::move(functions), {.name = "worker/1", .listen = "0.0.0.0:0", .advertise = "localhost"});
+  EXPECT_EQ(AddressOf("worker/1"), "localhost");
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t next, a.RpcSync("worker/1", kCount, 6));
+  EXPECT_EQ(next, 7);
+
+  cluster.Add(Functions(), {.name = "worker/2", .advertise = "::1"});
+  EXPECT_EQ(AddressOf("worker/2"), "[::1]");
+}
+
+TEST(AdvertiseTest, AnAddressThatNobodyCanConnectToIsRefused) {
+  MemoryDirectory directory;
+  for (const char* listen : {"0.0.0.0:0", "[::]:0"}) {
+    EXPECT_THAT(Agent::Start({.name = "worker/0", .listen = listen}, &directory, Functions()).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(listen), HasSubstr("AgentOptions::advertise"))));
+  }
+  EXPECT_THAT(directory.List(), ::testing::IsEmpty());
 }
 
 TEST_P(AgentTest, ANewLifeOfAWorkerIsFound) {

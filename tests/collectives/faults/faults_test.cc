@@ -37,6 +37,9 @@ constexpr absl::Duration kTimeout = absl::Seconds(3);    // of the ranks
 constexpr absl::Duration kGrace = absl::Seconds(15);     // what a busy machine may take beyond that
 constexpr absl::Duration kPatience = absl::Seconds(60);  // for what is not measured
 
+// What ranks 0 and 1 of the group "default" write in the store when they come.
+const std::vector<std::string> kTwoCame = {"pg/default/rank/0", "pg/default/rank/1"};
+
 // How one rank ended.
 struct End {
   std::string who;  // as in the table
@@ -143,8 +146,7 @@ std::vector<End> StoreKilledWhileMeeting(const std::string& backend) {
   Job job("op", backend, address);
   for (int rank = 0; rank < 2; ++rank) job.Start(rank, 3);  // a third does not come
   RemoteStore store(rpc::ConnectGrpc(address).value());
-  const absl::Time patience = absl::Now() + kPatience;
-  while (store.NumKeys().value_or(2) < 2 && absl::Now() < patience) continue;
+  TANDEM_EXPECT_OK(store.Wait(kTwoCame, kPatience));
   server->Kill();
   const absl::Time fault = absl::Now();
   return {job.EndOf(0, "all", fault), job.EndOf(1, "all", fault)};
@@ -171,8 +173,7 @@ std::vector<End> DuplicateRank(const std::string& backend) {
   Job job("op", backend, Address(*server));
   job.Start(0, 3);
   job.Start(1, 3);
-  const absl::Time patience = absl::Now() + kPatience;
-  while (server->store()->NumKeys().value() < 2 && absl::Now() < patience) continue;
+  TANDEM_EXPECT_OK(server->store()->Wait(kTwoCame, kPatience));
   const absl::Time fault = absl::Now();
   job.Start(1, 3);  // it should have been 2
   return {job.EndOf(0, "the others", fault), job.EndOf(1, "the others", fault),

@@ -103,6 +103,7 @@ Functions Serve(Held* held) {
   });
   functions.Add(kCrash, [] { std::abort(); });
   functions.Add(kExit, [] { _exit(3); });
+  // What a long function computes.
   functions.Add(kSleep, [](double seconds) { absl::SleepFor(absl::Seconds(seconds)); });
   functions.Add(kPid, [] { return static_cast<int64_t>(::getpid()); });
   return functions;

@@ -23,12 +23,14 @@
 #include "tests/rpc/echo_service.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/watched.h"
 
 namespace tandem::rpc {
 namespace {
 
 using ::tandem::testing::StatusIs;
 using ::tandem::testing::TempDir;
+using ::tandem::testing::Watched;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
@@ -151,7 +153,7 @@ TEST(ConnectTest, AnswersAndRequestsTravelInMemoryOfTheTransport) {
 
 TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
   std::atomic<int> lent{0};
-  std::atomic<int> served{0};
+  Watched<int> served;
   const Service lending = LendingService(&lent);
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
                               ++served;
@@ -171,14 +173,11 @@ TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
                          if (++done == kCalls) all_done.Notify();
                        });
   }
-  // 50 MB of answers are asked for; what is made of them fills the ring and the queue once.
-  const absl::Time give_up = absl::Now() + kPatience;
+  // 50 MB of answers are asked for; what is made of them fills the ring and the queue once. No event says
+  // that there is no more to come: it is so when for a while none has come.
   int before = -1;
-  while (served != before && absl::Now() < give_up) {
-    before = served;
-    for (const absl::Time end = absl::Now() + absl::Milliseconds(50); absl::Now() < end;)
-      std::this_thread::yield();
-  }
+  const auto more = [&before](int now) { return now != before; };
+  while (served.Await(more, absl::Milliseconds(100)) && before < kCalls) before = served;
   EXPECT_LE(served * 500000, 3 * (2 << 20) + 16 * 500000);
   EXPECT_EQ(done, 0);
   go_on.Notify();
@@ -267,6 +266,8 @@ TEST(ConnectTest, ARestartedServerIsFoundAgain) {
   server = StartServer(PlainEchoService(), {.listen = target});
   ASSERT_TRUE(served.WaitForNotificationWithTimeout(kPatience));
   TANDEM_EXPECT_OK(again.status());
+  // A call makes the channel look for shared memory anew, beside it: so calls are made until one goes over
+  // it.
   const absl::Time give_up = absl::Now() + kPatience;
   while (channel->transport() != "shm" && absl::Now() < give_up) {
     TANDEM_EXPECT_OK(channel->Call(kEcho, Bytes(), {.idempotent = true}).status());

@@ -291,7 +291,6 @@ void Agent::OnTime() {
   if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
     for (Slot& slot : slots_) {
       if (now < slot.restart_at) continue;
-      slot.restart_at = absl::InfiniteFuture();
       if (const absl::Status started = StartSlot(slot); !started.ok()) {
         job_failure_ = std::string(started.message());
         NoteFailure(absl::ZeroDuration());

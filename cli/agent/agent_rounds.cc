@@ -231,6 +231,8 @@ void Agent::SayRound() {
 
 absl::Status Agent::StartSlot(Slot& slot) {
   if (failed_.empty()) processes_->ForgetEnded();
+  // One that was to come back alone may be started by a round that has begun meanwhile.
+  slot.restart_at = absl::InfiniteFuture();
   TANDEM_ASSIGN_OR_RETURN(ProcessSpec spec, SpecOf(slot));
   TANDEM_ASSIGN_OR_RETURN(slot.process, processes_->Start(std::move(spec)));
   return absl::OkStatus();

@@ -136,6 +136,27 @@ TEST_F(RestartTest, InAJobThatReformsTheLivingGoOn) {
   EXPECT_TRUE(NothingLeft());
 }
 
+TEST_F(RestartTest, AnActorThatIsToComeBackWhileTheJobReformsComesBackOnce) {
+  // Actor 0 dies, and before its pause is over worker 1 does, so that the next round starts both. Actor 1
+  // dies in that round: when it is back, the pause of actor 0 is over, too.
+  const std::string actor0 = dir_.File("actor-0.log"), worker1 = dir_.File("worker-1.log");
+  const Finished finished = RunTandem(
+      Args({"--workers", "2", "--actors", "2", "--restart", "actor=alone", "--max-restarts", "1",
+            "--on-failure", "reform"},
+           absl::StrCat("echo life $TANDEM_EPOCH $$; case $TANDEM_ROLE.$ROLE_RANK.$TANDEM_EPOCH in ",
+                        "actor.0.1) exit 1;; ",  //
+                        "actor.1.1) until grep -qs 'life 2' ", worker1, "; do :; done; exit 1;; ",
+                        "actor.*) exec ", kForever, ";; ",  //
+                        "worker.1.1) until grep -qs life ", actor0,
+                        "; do :; done; pid=$(sed -n 's/.*life 1 //p' ", actor0,
+                        "); while kill -0 $pid; do :; done 2>/dev/null; kill -9 $$;; esac; ",
+                        "until grep -qs 'life 2' ", dir_.File("actor-1.log"), "; do :; done")),
+      Mark());
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_EQ(Lines(ReadFile(actor0)).size(), 2u) << ReadFile(actor0) << finished.err;
+  EXPECT_TRUE(NothingLeft());
+}
+
 TEST_F(RestartTest, TheDeadAreNoZombies) {
   TandemProcess tandem(
       Args({"--workers", "1", "--actors", "1", "--restart", "actor=alone"},

@@ -43,7 +43,6 @@ absl::Status EnterEpoch(Store* store, int64_t epoch, absl::string_view who) {
 }
 
 absl::Status FencedStore::Look() {
-  if (still_wanted_) TANDEM_RETURN_IF_ERROR(still_wanted_());
   if (epoch_ == 0) return absl::OkStatus();
   absl::StatusOr<std::string> held = base_->Get(kEpochKey, absl::ZeroDuration());
   if (!held.ok()) return absl::IsDeadlineExceeded(held.status()) ? absl::OkStatus() : held.status();

@@ -13,6 +13,7 @@
 #include "collectives/store/memory_store.h"
 #include "collectives/store/remote/store_server.h"
 #include "rpc/epoch/epoch_gate.h"
+#include "tests/collectives/rendezvous/cuttable_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {
@@ -73,6 +74,30 @@ TEST(EpochTest, AWaitEndsWhenItIsNoLongerWanted) {
   options.still_wanted = [] { return absl::AbortedError("epoch 7 is over: node b has left"); };
   EXPECT_THAT(InitProcessGroup(&store, options).status(),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("node b has left")));
+}
+
+TEST(EpochTest, NothingIsChangedForARoundThatIsNoLongerWanted) {
+  MemoryStore memory;
+  bool wanted = true;
+  FencedStore fenced(std::make_shared<CuttableStore>(&memory), 4, "worker/0",
+                     [&] { return wanted ? absl::OkStatus() : absl::AbortedError("epoch 4 is over"); });
+  TANDEM_EXPECT_OK(fenced.Set("a", "1"));
+  wanted = false;
+  EXPECT_THAT(fenced.Set("a", "2"), StatusIs(absl::StatusCode::kAborted, HasSubstr("epoch 4 is over")));
+  EXPECT_EQ(memory.Get("a", absl::ZeroDuration()).value(), "1");
+}
+
+TEST(EpochTest, AStoreThatDidNotAnswerIsNotAskedAgainWhereItsRoundMayBeOver) {
+  MemoryStore memory;
+  const auto base = std::make_shared<CuttableStore>(&memory);
+  FencedStore fenced(base, 4, "worker/0", [] { return absl::OkStatus(); });
+  FencedStore alone(base, 4, "worker/0", nullptr);
+  base->Cut();
+  for (FencedStore* store : {&fenced, &alone})
+    EXPECT_THAT(store->Set("a", "1"), StatusIs(absl::StatusCode::kUnavailable));
+  base->Mend();
+  EXPECT_THAT(fenced.Set("a", "2"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("not asked again")));
+  TANDEM_EXPECT_OK(alone.Set("a", "3"));
 }
 
 TEST(EpochTest, TheStoreOfALaterRoundDoesNotTakeAProcessOfAnEarlierOneForAMember) {

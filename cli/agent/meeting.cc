@@ -42,6 +42,12 @@ absl::StatusOr<T> Annotated(absl::StatusOr<T> result, absl::string_view context)
   return result;
 }
 
+// With the store, for one call: it should fail within a lease, as a rendezvous wants it, and however long
+// that is, the end does not wait longer for a store that is silent than close_timeout.
+absl::Duration Patience(const collectives::RendezvousOptions& options) {
+  return std::min(options.lease, options.close_timeout);
+}
+
 std::string GoneKey(const std::string& run_id, const std::string& node) {
   return absl::StrCat("launchers/", run_id, "/gone/", node);
 }
@@ -175,7 +181,7 @@ absl::Status Meeting::OpenEtcd() {
                    options_.rendezvous.run_id, query.empty() ? "" : "?", absl::StrJoin(query, "&"));
   TANDEM_ASSIGN_OR_RETURN(collectives::EtcdOptions etcd,
                           Annotated(collectives::ParseEtcdUrl(address_), "--rdzv-endpoint or --rdzv-conf"));
-  etcd.call_timeout = options_.rendezvous.lease;
+  etcd.call_timeout = Patience(options_.rendezvous);
   TANDEM_ASSIGN_OR_RETURN(store_, collectives::EtcdStore::Open(std::move(etcd)));
   return absl::OkStatus();
 }
@@ -214,7 +220,7 @@ absl::Status Meeting::OpenServed() {
     if (must) return Annotate(server.status(), "cannot serve the store at which the nodes meet");
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(options_.endpoint));
-  store_ = std::make_unique<collectives::RemoteStore>(std::move(channel), options_.rendezvous.lease);
+  store_ = std::make_unique<collectives::RemoteStore>(std::move(channel), Patience(options_.rendezvous));
   return absl::OkStatus();
 }
 

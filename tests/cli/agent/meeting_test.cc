@@ -104,6 +104,19 @@ TEST(MeetingTest, AStoreThatNobodyServesIsNamed) {
   EXPECT_THAT(meeting->Reach([] { return true; }), StatusIs(absl::StatusCode::kCancelled));
 }
 
+TEST(MeetingTest, ALongLeaseIsNoReasonToWaitLongForASilentStore) {
+  MeetingOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
+  options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
+  options.rendezvous.lease = absl::Minutes(10);
+  options.rendezvous.close_timeout = absl::Milliseconds(200);
+  options.rendezvous.join_timeout = absl::Milliseconds(300);
+  const absl::Time began = absl::Now();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, Meeting::Open(options));
+  EXPECT_THAT(meeting->Reach(Never), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("within 300ms")));
+  meeting->Farewell({.nodes = {{.id = "me"}}});
+  EXPECT_LT(absl::Now() - began, absl::Seconds(30));
+}
+
 TEST(MeetingTest, OptionsThatMakeNoSenseAreExplained) {
   const struct {
     MeetingOptions options;

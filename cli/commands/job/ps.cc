@@ -47,6 +47,7 @@ struct ServeFlags {
   std::string transport = "auto";
   double join_timeout_seconds = 60;
   double lease_seconds = 10;
+  int threads = 0;        // as rpc::ServerOptions has it
   int metrics_port = -1;  // -1: none
   std::string spill_dir;
   uint64_t spill_cache = uint64_t{64} << 20;
@@ -176,6 +177,7 @@ absl::Status Serve(const ServeFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
                           rpc::Server::Start({.listen = flags.listen,
                                               .transport = flags.transport,
+                                              .threads = flags.threads,
                                               .max_unsent_answer_bytes = flags.max_unsent,
                                               .max_held_request_bytes = flags.max_held,
                                               .gate = Gate(env)},
@@ -257,6 +259,13 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
       ->default_str("64MiB");
   // A launcher hands its environment on: what is set there holds for all servers of its job.
+  ps->add_option(
+        "--threads", flags->threads,
+        "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the processors, "
+        "at least 1 and at most 8, and one for each processor")
+      ->envname("TANDEM_PS_THREADS")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   const auto bound = [ps](const std::string& name, uint64_t* bytes, const char* variable, const char* what,
                           const char* otherwise) {
     ps->add_option(name, *bytes, what)

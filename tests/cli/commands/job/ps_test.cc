@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -88,6 +89,41 @@ TEST_F(PsTest, MemoryThatWaitsIsBoundedByTheLaunchersEnvironmentOrByAFlag) {
   const Finished little = RunTandem(Args({"--max-unsent", "1KiB"}), Variables());
   EXPECT_EQ(little.exit_code, 2);
   EXPECT_THAT(little.err, HasSubstr("--max-unsent"));
+}
+
+TEST_F(PsTest, AsManyThreadsAnswerAsTheLaunchersEnvironmentOrAFlagSays) {
+  // Those of shared memory are known by name: one for each connection, until there are so many.
+  auto threads_of = [&](std::vector<std::string> flags) -> absl::StatusOr<int> {
+    std::map<std::string, std::string> variables = Variables();
+    variables["TANDEM_PS_THREADS"] = "1";
+    TANDEM_RETURN_IF_ERROR(store_->store()->Delete("ps/1").status());
+    TandemProcess ps(Args(std::move(flags)), variables);
+    TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get("ps/1", kPatience));
+    std::vector<std::unique_ptr<rpc::Channel>> channels;
+    for (int i = 0; i < 4; ++i) {
+      TANDEM_ASSIGN_OR_RETURN(auto channel, rpc::Connect(address, {.transport = "shm"}));
+      tandem::v1::ServerInfo info;
+      TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel, "/tandem.v1.ParameterServer/GetServerInfo",
+                                            tandem::v1::GetServerInfoRequest(), &info,
+                                            {.timeout = kPatience, .idempotent = true}));
+      channels.push_back(std::move(channel));
+    }
+    int threads = 0;
+    for (const auto& task : std::filesystem::directory_iterator(absl::StrCat("/proc/", ps.pid(), "/task"))) {
+      if (testing::ReadFile(task.path() / "comm") == "shm server\n") ++threads;
+    }
+    channels.clear();
+    ps.Signal(SIGTERM);
+    EXPECT_EQ(ps.Wait(), 0) << ps.err();
+    return threads;
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int launchers, threads_of({}));
+  EXPECT_EQ(launchers, 1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int own, threads_of({"--threads", "3"}));
+  EXPECT_EQ(own, 3);
+  const Finished wrong = RunTandem(Args({"--threads", "-1"}), Variables());
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--threads"));
 }
 
 TEST_F(PsTest, EndsWithTheReasonWhenTheJobFails) {

@@ -288,30 +288,32 @@ TEST_F(EtcdStoreTest, UsersWithPasswords) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("authentication")));
 }
 
-TEST_F(EtcdStoreTest, AWatchIsMadeAnewWhenEtcdHasForgottenWhoThisIs) {
+TEST_F(EtcdStoreTest, AWatchThatEtcdCancelsIsMadeAnew) {
   auto server = EtcdServer::Start();
   ASSERT_NE(server, nullptr);
   const std::string ctl = absl::StrCat("ETCDCTL_API=3 etcdctl --endpoints=", server->address(), " ");
+  const std::string quietly = " >/dev/null 2>&1";
   const std::string make =
-      absl::StrCat(ctl, "user add root:secret >/dev/null 2>&1 && ", ctl,
-                   "user grant-role root root >/dev/null 2>&1 && ", ctl, "auth enable >/dev/null 2>&1");
+      absl::StrCat(ctl, "user add root:secret", quietly, " && ", ctl, "user grant-role root root", quietly,
+                   " && ", ctl, "user add guest:secret", quietly, " && ", ctl, "auth enable", quietly);
   if (std::system(make.c_str()) != 0) GTEST_SKIP() << "there is no etcdctl to make users with";
   EtcdOptions options = Towards(server->address());
-  options.user = "root";
+  options.user = "guest";
   options.password = "secret";
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto client, EtcdClient::Connect(options));
   etcdserverpb::RangeRequest look;
   look.set_key("job/k/late");
   etcdserverpb::RangeResponse held;
-  TANDEM_ASSERT_OK(client->Call("KV/Range", look, &held, absl::Seconds(20)));
-  server->Kill();  // its tokens are in its memory only
-  ASSERT_TRUE(server->Restart());
+  EXPECT_THAT(client->Call("KV/Range", look, &held, absl::Seconds(20)),
+              StatusIs(absl::StatusCode::kPermissionDenied));
   EtcdWatcher watcher(client.get(), "job/");
   EtcdWatcher::Waiter waiter(&watcher, {"job/k/late"}, /*prefix=*/false);
+  waiter.Await(absl::Now() + absl::Seconds(1));  // it is refused on a stream that goes on
+  const std::string allow = absl::StrCat(ctl, "--user root:secret user grant-role guest root", quietly);
+  ASSERT_EQ(std::system(allow.c_str()), 0);
   // Only with a watch does a wait in which nothing happens last; without one it ends soon, to look again.
   bool lasted = false;
   for (const absl::Time give_up = absl::Now() + absl::Seconds(20); !lasted && absl::Now() < give_up;) {
-    TANDEM_ASSERT_OK(client->Call("KV/Range", look, &held, absl::Seconds(20)));
     const absl::Time start = absl::Now();
     waiter.Await(start + absl::Seconds(1));
     lasted = absl::Now() - start >= absl::Seconds(1);

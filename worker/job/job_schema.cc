@@ -503,6 +503,9 @@ void DescribeJob(Fields& f, JobSpec& job) {
     if (g.reading() || !job.checkpoint.dir.empty()) g.Path("dir", &job.checkpoint.dir);
     g.Integer("every_epochs", &job.checkpoint.every_epochs, AtLeast(0));
     g.Integer("keep", &job.checkpoint.keep, AtLeast(1));
+    double timeout = absl::ToDoubleSeconds(job.checkpoint.timeout);
+    g.Real("timeout_seconds", &timeout, Range{.min = 1, .max = 86400});
+    job.checkpoint.timeout = absl::Seconds(timeout);
   });
   if (!f.reading()) return;
   CheckCaches(f, job);

@@ -71,9 +71,10 @@ struct TrainSpec {
 };
 
 struct CheckpointSpec {
-  std::string dir;       // "runs/<job name>" unless given
-  int every_epochs = 1;  // 0: none
-  int keep = 3;          // the newest ones, beside the best
+  std::string dir;                             // "runs/<job name>" unless given
+  int every_epochs = 1;                        // 0: none
+  int keep = 3;                                // the newest ones, beside the best
+  absl::Duration timeout = absl::Minutes(10);  // of saving one, and of loading one
 };
 
 struct JobSpec {

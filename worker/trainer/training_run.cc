@@ -79,10 +79,12 @@ class TrainingRun {
   void SetState(const char* state) {
     if (context_.status != nullptr) context_.status->SetState(state);
   }
-  // Agreement on a figure that only rank 0 has.
-  absl::Status Share(absl::Span<double> values) {
-    return context_.group->Broadcast(values, {.root = 0}).status();
+  // Agreement on a figure that only rank 0 has. timeout: zero is the group's.
+  absl::Status Share(absl::Span<double> values, absl::Duration timeout = absl::ZeroDuration()) {
+    return context_.group->Broadcast(values, {.root = 0, .timeout = timeout}).status();
   }
+  // For who waits while rank 0 saves or loads a checkpoint.
+  absl::Duration CheckpointPatience() const { return job_.checkpoint.timeout + job_.train.timeout; }
 
   const JobSpec job_;
   const RunOptions options_;
@@ -315,7 +317,7 @@ absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
     }
   }
   double ok[] = {saved.ok() ? 1.0 : 0.0};
-  TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(ok)));
+  TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(ok), CheckpointPatience()));
   if (!saved.ok()) return Annotate(saved, "saving a checkpoint");
   return ok[0] == 1.0 ? absl::OkStatus()
                       : absl::AbortedError("rank 0 could not save a checkpoint; its log says why");
@@ -332,7 +334,8 @@ absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
       LogInfo(absl::StrCat("loaded ", loaded->path));
     }
   }
-  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> everyones, context_.group->AllGatherBytes(serialized));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> everyones,
+                          context_.group->AllGatherBytes(serialized, {.timeout = CheckpointPatience()}));
   TANDEM_RETURN_IF_ERROR(status);
   if (everyones[0].empty())
     return absl::AbortedError("rank 0 could not load the checkpoint; its log says why");

@@ -38,7 +38,7 @@ struct RunContext {
 
 // Runs the job: the same call on every worker. Blocks until it is trained and tested. All ranks get the test
 // quality and the epochs' figures; rank 0's report also has baselines and tables. Errors name the part that
-// failed; nobody is left waiting longer than the job's timeout.
+// failed; nobody is left waiting longer than the job's timeouts.
 absl::StatusOr<RunReport> RunTraining(const JobSpec& job, const RunOptions& options,
                                       const RunContext& context);
 

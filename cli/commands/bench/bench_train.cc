@@ -134,8 +134,7 @@ absl::StatusOr<Json> Measure(const TrainBench& options, WorkerSession* session) 
 }
 
 int RunWorker(const TrainBench& options) {
-  absl::StatusOr<std::unique_ptr<WorkerSession>> session =
-      WorkerSession::Open(absl::Seconds(60), /*spill_dir=*/"");
+  absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open({});
   if (!session.ok()) {
     LogError(session.status().message());
     return 1;

@@ -124,8 +124,10 @@ int Train(Options options) {
   options.run.baselines = !options.no_baselines;
   options.run.terminal = OnTerminal();
   absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open(
-      job->train.timeout,
-      options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir);
+      {.timeout = job->train.timeout,
+       .checkpoint_timeout = job->checkpoint.timeout,
+       .spill_dir =
+           options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir});
   if (!session.ok()) {
     LogError(session.status().message());
     return 1;

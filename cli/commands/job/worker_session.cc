@@ -30,12 +30,10 @@ bool MayBeAnothersFault(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(absl::Duration timeout,
-                                                                   const std::string& spill_dir) {
+absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options& options) {
   std::unique_ptr<WorkerSession> session(new WorkerSession);
   session->alone_ = !collectives::Environment::IsLaunched();
-  const absl::Status opened =
-      session->alone_ ? session->OpenAlone(timeout, spill_dir) : session->OpenInJob(timeout);
+  const absl::Status opened = session->alone_ ? session->OpenAlone(options) : session->OpenInJob(options);
   if (opened.ok()) return session;
   if (session->monitor_ != nullptr) {
     // Whoever died would have been named meanwhile: a timeout is longer than a lease.
@@ -46,24 +44,28 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(absl::Duratio
   return opened;
 }
 
-absl::Status WorkerSession::OpenAlone(absl::Duration timeout, const std::string& spill_dir) {
-  ps::ParameterServerOptions options;
-  if (!spill_dir.empty()) {
-    options.cold_store = std::make_shared<ps::SpillStore>(ps::SpillOptions{.directory = spill_dir});
+absl::Status WorkerSession::OpenAlone(const Options& options) {
+  ps::ParameterServerOptions server;
+  if (!options.spill_dir.empty()) {
+    server.cold_store = std::make_shared<ps::SpillStore>(ps::SpillOptions{.directory = options.spill_dir});
   }
-  local_server_ = std::make_unique<ps::ParameterServer>(options);
+  local_server_ = std::make_unique<ps::ParameterServer>(server);
   auto services =
       std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{local_server_->service()});
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   channels.push_back(rpc::ConnectLoopback(std::move(services)));
-  TANDEM_ASSIGN_OR_RETURN(client_, ps::Client::Connect(std::move(channels), {.timeout = timeout}));
+  TANDEM_ASSIGN_OR_RETURN(
+      client_, ps::Client::Connect(std::move(channels), {.timeout = options.timeout,
+                                                         .checkpoint_timeout = options.checkpoint_timeout}));
   local_store_ = std::make_unique<collectives::MemoryStore>();
-  TANDEM_ASSIGN_OR_RETURN(group_, collectives::InitProcessGroup(
-                                      local_store_.get(), {.rank = 0, .world_size = 1, .timeout = timeout}));
+  TANDEM_ASSIGN_OR_RETURN(
+      group_, collectives::InitProcessGroup(local_store_.get(),
+                                            {.rank = 0, .world_size = 1, .timeout = options.timeout}));
   return absl::OkStatus();
 }
 
-absl::Status WorkerSession::OpenInJob(absl::Duration timeout) {
+absl::Status WorkerSession::OpenInJob(const Options& options) {
+  const absl::Duration timeout = options.timeout;
   TANDEM_ASSIGN_OR_RETURN(env_, collectives::Environment::FromEnv());
   SetLogName(env_.member());
   if (env_.num_ps < 1) {
@@ -91,7 +93,8 @@ absl::Status WorkerSession::OpenInJob(absl::Duration timeout) {
   std::vector<std::unique_ptr<rpc::Channel>> channels;
   for (const std::string& key : keys) {
     TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get(key, timeout));
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::Connect(address, {.channel = {.caller = env_.caller()}}));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
+                            rpc::Connect(address, {.channel = {.caller = env_.caller()}}));
     channels.push_back(std::move(channel));
   }
   TANDEM_ASSIGN_OR_RETURN(
@@ -100,7 +103,8 @@ absl::Status WorkerSession::OpenInJob(absl::Duration timeout) {
                           {.worker = static_cast<uint32_t>(env_.rank),
                            // A worker that comes back has a later start: its older self is fenced off.
                            .epoch = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())),
-                           .timeout = timeout}));
+                           .timeout = timeout,
+                           .checkpoint_timeout = options.checkpoint_timeout}));
   TANDEM_ASSIGN_OR_RETURN(
       group_, collectives::InitProcessGroup(
                   store_->store(), {.rank = env_.rank, .world_size = env_.world_size, .timeout = timeout}));

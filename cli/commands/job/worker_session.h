@@ -24,12 +24,16 @@ namespace tandem::cli {
 // Used by one thread; one per process.
 class WorkerSession {
  public:
-  // Blocks until everyone it needs is there, bounded by `timeout`; errors name who is not. From then on the
+  struct Options {
+    absl::Duration timeout = absl::Seconds(60);             // of every wait for another process
+    absl::Duration checkpoint_timeout = absl::Minutes(10);  // of saving and loading checkpoints
+    std::string spill_dir;
+  };
+  // Blocks until everyone it needs is there, bounded by the timeout; errors name who is not. From then on the
   // process ends, with the reason on stderr and exit code 1, as soon as the job has failed elsewhere. A job
   // of its own puts rows that do not fit its memory into `spill_dir`, which is made when it is needed ("":
   // such tables are refused).
-  static absl::StatusOr<std::unique_ptr<WorkerSession>> Open(absl::Duration timeout,
-                                                             const std::string& spill_dir);
+  static absl::StatusOr<std::unique_ptr<WorkerSession>> Open(const Options& options);
   ~WorkerSession();
 
   ps::Client* client() { return client_.get(); }
@@ -46,8 +50,8 @@ class WorkerSession {
 
  private:
   WorkerSession() = default;
-  absl::Status OpenAlone(absl::Duration timeout, const std::string& spill_dir);
-  absl::Status OpenInJob(absl::Duration timeout);
+  absl::Status OpenAlone(const Options& options);
+  absl::Status OpenInJob(const Options& options);
 
   collectives::Environment env_;
   bool alone_ = false;

@@ -42,7 +42,7 @@ TEST(JobErrorsTest, AMisspeltFieldIsNamedWithLineAndSuggestion) {
 
 TEST(JobErrorsTest, AFieldUnlikeAnyOtherComesWithTheFieldsThereAre) {
   EXPECT_EQ(ErrorsBelowGood("checkpoint: {zzz: 1}\n"),
-            "jobs/x.yaml:3: unknown field 'zzz' in 'checkpoint'; its fields are dir, every_epochs, keep");
+            "jobs/x.yaml:3: unknown field 'zzz' in 'checkpoint'; its fields are dir, every_epochs, keep, timeout_seconds");
 }
 
 TEST(JobErrorsTest, AFieldOfAnotherKindIsUnknown) {

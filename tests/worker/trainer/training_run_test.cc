@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
 #include "base/random.h"
 #include "collectives/store/memory_store.h"
 #include "gmock/gmock.h"
@@ -53,19 +55,20 @@ class TrainingRunTest : public ::testing::Test {
   }
 
   // The whole job in this process; rank 0's report.
-  absl::StatusOr<RunReport> Run(const JobSpec& job, int servers, int workers,
-                                const RunOptions& options = {}) {
+  absl::StatusOr<RunReport> Run(const JobSpec& job, int servers, int workers, const RunOptions& options = {},
+                                absl::Duration timeout = absl::Seconds(30),
+                                rpc::FaultInjector injector = nullptr) {
     PsCluster cluster(static_cast<uint32_t>(servers));
     collectives::MemoryStore store;
     std::vector<absl::StatusOr<RunReport>> reports(workers, absl::UnknownError("did not run"));
     auto work = [&](int rank) -> absl::StatusOr<RunReport> {
-      TANDEM_ASSIGN_OR_RETURN(auto client,
-                              ps::Client::Connect(cluster.Channels(), {.worker = static_cast<uint32_t>(rank),
-                                                                       .epoch = ++epoch_,
-                                                                       .timeout = absl::Seconds(30)}));
       TANDEM_ASSIGN_OR_RETURN(
-          auto group, collectives::InitProcessGroup(
-                          &store, {.rank = rank, .world_size = workers, .timeout = absl::Seconds(30)}));
+          auto client, ps::Client::Connect(cluster.Channels(injector), {.worker = static_cast<uint32_t>(rank),
+                                                                        .epoch = ++epoch_,
+                                                                        .timeout = absl::Seconds(30)}));
+      TANDEM_ASSIGN_OR_RETURN(
+          auto group,
+          collectives::InitProcessGroup(&store, {.rank = rank, .world_size = workers, .timeout = timeout}));
       return RunTraining(job, options, {.client = client.get(), .group = group.get()});
     };
     std::vector<std::thread> threads;
@@ -114,6 +117,16 @@ TEST_F(TrainingRunTest, AResumedRunEndsWhereAnUnbrokenOneDoes) {
     EXPECT_EQ(rest.epochs[i].valid.auc, whole.epochs[i + 2].valid.auc);
   }
   EXPECT_EQ(rest.test.logloss, whole.test.logloss);
+}
+
+TEST_F(TrainingRunTest, ACheckpointMayTakeLongerThanAnyOtherWait) {
+  constexpr absl::Duration kTimeout = absl::Seconds(4);
+  const auto slow = [](absl::string_view method, int64_t) -> rpc::Fault {
+    if (absl::EndsWith(method, "/SaveCheckpoint")) absl::SleepFor(1.5 * kTimeout);  // so long the disk takes
+    return {};
+  };
+  TANDEM_EXPECT_OK(
+      Run(Job({"train.epochs=1", "train.timeout_seconds=4"}), 1, 2, {.baselines = false}, kTimeout, slow));
 }
 
 TEST_F(TrainingRunTest, AJobThatIsStartedAgainTakesItsLatestCheckpointIfThereIsOne) {

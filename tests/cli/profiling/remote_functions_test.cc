@@ -52,15 +52,19 @@ class RemoteFunctionsProfilingTest : public ::testing::Test {
         watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kPatience, {job->pid()}))
         << job->err();
     TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir.File("logs")});
-    ASSERT_TRUE(status.WaitForLine([trainers](const std::string& line) {
+    const bool came = status.WaitForLine([trainers](const std::string& line) {
       int training = 0, serving = 0;
       for (const Json& member : Json::parse(line).value("members", Json::array())) {
         training += member["state"] == "training" && member["step"] > 0 ? 1 : 0;
         serving += member["state"] == "serving" ? 1 : 0;
       }
       return training == trainers && serving == 3 - trainers;
-    })) << status.out()
-        << status.err() << job->err();
+    });
+    if (!came) {
+      job->Signal(SIGTERM);
+      job->Wait();  // what it says
+    }
+    ASSERT_TRUE(came) << status.out() << status.err() << job->err();
   }
 
   tandem::testing::TempDir dir;

@@ -155,40 +155,39 @@ TEST(FileStoreTest, ATornLastRecordIsIgnoredAndHealed) {
   }
 }
 
-TEST(FileStoreTest, DamageInTheMiddleIsNamedNotSkipped) {
-  TempDir directory;
-  const std::string path = directory.File("s");
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+// Fills the store at `path` with two keys, and puts `byte` so many bytes before the first one's value.
+void MakeDamaged(const std::string& path, size_t before_value, char byte) {
   {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
     TANDEM_ASSERT_OK(store->Set("a", "1234"));
     TANDEM_ASSERT_OK(store->Set("b", "5678"));
   }
+  const size_t value = BytesOf(path).find("1234");
+  ASSERT_NE(value, std::string::npos);
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  file.seekp(bytes.find("1234"));
-  file << "9";
-  file.close();
+  file.seekp(static_cast<std::streamoff>(value - before_value));
+  file << byte;
+}
+
+TEST(FileStoreTest, DamageInTheMiddleIsNamedNotSkipped) {
+  TempDir directory;
+  const std::string path = directory.File("s");
+  MakeDamaged(path, 0, '9');
   EXPECT_THAT(FileStore::Open(path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
 }
 
 TEST(FileStoreTest, ADamagedSizeIsNotTakenForATornEndThatIsCutOff) {
   TempDir directory;
   const std::string path = directory.File("s");
-  {
-    TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
-    TANDEM_ASSERT_OK(store->Set("a", "1234"));
-    TANDEM_ASSERT_OK(store->Set("b", "5678"));
-  }
-  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   constexpr size_t kBeforeValue = 12 + 1 + 4 + 1 + 4;  // the record's header, kind, key and the value's size
-  file.seekp(bytes.find("1234") - kBeforeValue + 3);   // the size's highest byte
-  file << '\x7f';
-  file.close();
+  MakeDamaged(path, kBeforeValue - 3, '\x7f');         // the size's highest byte
   EXPECT_THAT(FileStore::Open(path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
-  std::ifstream after(path, std::ios::binary);
-  EXPECT_THAT(std::string((std::istreambuf_iterator<char>(after)), std::istreambuf_iterator<char>()),
-              HasSubstr("5678"));
+  EXPECT_THAT(BytesOf(path), HasSubstr("5678"));
 }
 
 TEST(FileStoreTest, AFileOfSomethingElseIsLeftAsItIs) {

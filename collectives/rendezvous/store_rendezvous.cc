@@ -294,12 +294,18 @@ absl::StatusOr<RendezvousEvent> StoreRendezvous::WaitForEvent(int64_t epoch, abs
 }
 
 absl::Status StoreRendezvous::RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) {
-  TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Update(/*create=*/false, [&](RendezvousState* s) {
-                            RestartRound(epoch, reason, exit_code, s);
-                            return absl::OkStatus();
-                          }));
-  if (state.phase() != RendezvousState::CLOSED) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state.reason()));
+  bool runs = false;
+  TANDEM_ASSIGN_OR_RETURN(
+      const RendezvousState state, Update(/*create=*/false, [&](RendezvousState* s) {
+        runs = s->phase() == RendezvousState::RUNNING && s->epoch() == epoch;
+        RestartRound(epoch, reason, exit_code, s);
+        return absl::OkStatus();
+      }));
+  // Closed by this request, for want of restarts. One that others have closed is told by WaitForEvent.
+  if (runs && state.phase() == RendezvousState::CLOSED) {
+    return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state.reason()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StoreRendezvous::Finish(int64_t epoch) {

@@ -160,6 +160,19 @@ TEST(RendezvousTest, ANodeThatWasStoppedPastItsLeaseIsToldThatTheOthersWentOn) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
+TEST(RendezvousTest, ARestartOfAJobThatHasEndedMeanwhileIsNoErrorAndChangesNothing) {
+  MemoryStore store;
+  Launcher a(&store, Between(1, 1, /*restarts=*/0), NodeOf("a"));
+  TANDEM_ASSERT_OK(a.rendezvous->Join(a.node));
+  auto judge = MakeRendezvous(&store, Between(1, 1, /*restarts=*/0)).value();
+  TANDEM_ASSERT_OK(judge->Close(/*failed=*/false, "enough", 0));
+  TANDEM_EXPECT_OK(a.rendezvous->RequestRestart(1, "worker/0 ended with 3", 3));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RendezvousEvent end, a.rendezvous->WaitForEvent(1, Soon()));
+  EXPECT_EQ(end.kind, RendezvousEvent::Kind::kClosed);
+  EXPECT_FALSE(end.failed);
+  EXPECT_EQ(end.reason, "enough");
+}
+
 TEST(RendezvousTest, LeavingIsSeenAtOnceAndCostsNoRestart) {
   MemoryStore store;
   RendezvousOptions options = Between(1, 2, /*restarts=*/0);

@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "base/text/json.h"
 #include "cli/servers/rounds.h"
 #include "collectives/store/remote/remote_store.h"
 #include "nlohmann/json.hpp"
@@ -32,7 +35,7 @@ constexpr uint32_t kMaxServers = 256;
 absl::StatusOr<JobAddress> ReadJobFile(const fs::path& path) {
   std::ifstream in(path);
   if (!in) return absl::NotFoundError(absl::StrCat("cannot read ", path.string()));
-  const Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const Json json = ParseOrderedJson(std::string(std::istreambuf_iterator<char>(in), {}));
   if (!json.is_object() || !json.contains("store") || !json["store"].is_string()) {
     return absl::InvalidArgumentError(absl::StrCat(path.string(), " is no job file of `tandem run`"));
   }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/text/json.h"
 
 namespace tandem::integration {
 namespace {
@@ -80,7 +81,7 @@ Json JobDir::TrainAndReport(int servers, int workers, Args more, const std::stri
   std::filesystem::remove(File("report.json"));
   const testing::Finished finished = Train(servers, workers, more, job);
   EXPECT_EQ(finished.exit_code, 0) << absl::StrJoin(more, " ") << "\n" << finished.out << finished.err;
-  Json report = Json::parse(testing::ReadFile(File("report.json")), nullptr, /*allow_exceptions=*/false);
+  Json report = ParseJson(testing::ReadFile(File("report.json")));
   EXPECT_FALSE(report.is_discarded()) << absl::StrJoin(more, " ");
   return report;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/job_dir.h"
@@ -75,7 +76,7 @@ TEST(ReportTest, ItsQualityIsThatOfThePredictionsByOthersComputations) {
   std::string text(4096, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), pipe));
   ASSERT_EQ(::pclose(pipe), 0);
-  const Json reference = Json::parse(text);
+  const Json reference = ParseJson(text);
   EXPECT_EQ(reference.at("rows"), predictions.size());
   EXPECT_NEAR(report.at("test").at("auc"), reference.at("auc"), 1e-3);
   EXPECT_NEAR(report.at("test").at("logloss"), reference.at("logloss"), 1e-3);
@@ -85,7 +86,7 @@ TEST(ReportTest, ItHasEveryFigureOfTheRunAndOfEachEpoch) {
   const JobDir job;
   const Finished finished = job.Train(2, 2, {"--report", "r.json"});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
-  const Json report = Json::parse(ReadFile(job.File("r.json")));
+  const Json report = ParseJson(ReadFile(job.File("r.json")));
   EXPECT_EQ(report.at("job"), "tiny");
   EXPECT_EQ(report.at("model"), "deepfm");
   EXPECT_EQ(report.at("mode"), "sync");
@@ -166,7 +167,7 @@ TEST(ReportTest, TheBenchmarkPrintsOneObject) {
                "5",     "--warmup", "2",      "--repeats", "2", "--optimizer", "sgd"});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   ASSERT_EQ(Lines(finished.out).size(), 1u) << finished.out;
-  const Json result = Json::parse(finished.out);
+  const Json result = ParseJson(finished.out);
   ASSERT_TRUE(result.is_object());
   EXPECT_EQ(result.at("optimizer"), "sgd");
   EXPECT_EQ(result.at("workers"), 2);

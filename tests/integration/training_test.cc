@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/job_dir.h"
@@ -98,7 +99,7 @@ TEST(TrainingTest, OneProcessAloneIsTheJobOfOneWorkerAndOneServer) {
   const testing::Finished alone = job.Run(
       {"train", "job.yaml", "--set", "checkpoint.dir=alone", "--report", "alone.json", "--no-baselines"});
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
-  EXPECT_EQ(Figures(Json::parse(testing::ReadFile(job.File("alone.json")))), Figures(launched));
+  EXPECT_EQ(Figures(ParseJson(testing::ReadFile(job.File("alone.json")))), Figures(launched));
   EXPECT_EQ(job.Digest("alone"), job.Digest("launched"));
 }
 

@@ -1,7 +1,10 @@
 #include "cli/agent/workers/error_file.h"
 
 #include <fstream>
+#include <iterator>
+#include <string>
 
+#include "base/text/json.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {
@@ -10,7 +13,7 @@ std::string ReadErrorFile(const std::string& path) {
   std::ifstream in(path);
   if (!in) return "";
   using Json = nlohmann::json;
-  const Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const Json json = ParseJson(std::string(std::istreambuf_iterator<char>(in), {}));
   // {"message": "text"} or {"message": {"message": "text", "extraInfo": ...}}
   const Json* at = json.is_object() && json.contains("message") ? &json["message"] : nullptr;
   if (at != nullptr && at->is_object() && at->contains("message")) at = &(*at)["message"];

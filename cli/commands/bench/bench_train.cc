@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/text/json.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job/worker_session.h"
 #include "ps/table.h"
@@ -204,7 +206,7 @@ int RunJob(const TrainBench& options, std::vector<std::string> worker_args) {
   while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   std::ifstream in(result_file);
-  const Json result = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const Json result = ParseOrderedJson(std::string(std::istreambuf_iterator<char>(in), {}));
   ::unlink(result_file);
   if (child < 0 || status != 0 || result.is_discarded()) {
     LogError("the benchmark's job failed; its log is above");

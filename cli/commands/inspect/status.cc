@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/text/json.h"
 #include "cli/commands/commands.h"
 #include "cli/profiling/members.h"
 #include "cli/servers/find_servers.h"
@@ -58,8 +59,8 @@ absl::StatusOr<bool> ShowStatus(const StatusFlags& flags) {
   }
   std::string text;
   if (flags.json) {
-    Json json = Json::parse(MembersToJson(members));
-    if (rounds.has_value()) json["rounds"] = Json::parse(RoundsToJson(*rounds));
+    Json json = ParseOrderedJson(MembersToJson(members));
+    if (rounds.has_value()) json["rounds"] = ParseOrderedJson(RoundsToJson(*rounds));
     text = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   } else {
     if (rounds.has_value()) text = RoundsToText(*rounds) + "\n";

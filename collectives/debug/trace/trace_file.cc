@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text/json.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::collectives {
@@ -81,7 +82,7 @@ void RaiseCounters(const std::vector<TraceEntry>& entries, std::vector<TraceGrou
 }  // namespace
 
 absl::StatusOr<Trace> ParseTrace(absl::string_view text) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  const Json json = ParseJson(text);
   if (json.is_discarded()) {
     return absl::InvalidArgumentError("is not whole (no JSON): cut off while it was written or copied?");
   }

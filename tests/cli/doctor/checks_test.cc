@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -219,7 +220,7 @@ TEST_F(ChecksTest, FilesThatCannotBeReadAreNoFault) {
 TEST_F(ChecksTest, JsonHoldsTheSame) {
   machine_.addresses = {{"127.0.1.1"}};
   machine_.taken_ports = {0};
-  const nlohmann::json json = nlohmann::json::parse(ChecksJson(CheckAll(machine_)));
+  const nlohmann::json json = ParseJson(ChecksJson(CheckAll(machine_)));
   EXPECT_EQ(json["ok"], false);
   EXPECT_EQ(json["checks"].size(), CheckAll(machine_).size());
   int warnings = 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text/json.h"
 #include "collectives/debug/flight_recorder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,7 +33,7 @@ TEST(DoctorTest, LooksAtThisMachine) {
 
 TEST(DoctorTest, PrintsJson) {
   const Finished finished = RunTandem({"doctor", "--json"});
-  const nlohmann::json json = nlohmann::json::parse(finished.out, nullptr, false);
+  const nlohmann::json json = ParseJson(finished.out);
   ASSERT_TRUE(json.is_object()) << finished.out;
   EXPECT_EQ(json["ok"], finished.exit_code == 0);
   EXPECT_GT(json["checks"].size(), 15u);
@@ -62,7 +63,7 @@ TEST(DoctorTest, TraceNamesTheRankThatIsBehind) {
   EXPECT_THAT(finished.out,
               HasSubstr("Rank 1 is behind: ranks 0 and 2 wait in all_reduce #4 (sum of f32 x 1024)"));
   finished = RunTandem({"doctor", "trace", dir.path(), "--json"});
-  const nlohmann::json json = nlohmann::json::parse(finished.out, nullptr, false);
+  const nlohmann::json json = ParseJson(finished.out);
   ASSERT_TRUE(json.is_object()) << finished.out;
   EXPECT_EQ(json["findings"][0]["ranks"], nlohmann::json({1}));
   EXPECT_EQ(json["findings"][0]["sequence"], 4);

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/text/json.h"
 #include "collectives/debug/flight_recorder.h"
 #include "collectives/debug/signal_dump.h"
 #include "collectives/process_group.h"
@@ -125,7 +126,7 @@ TEST_P(HangTest, TheRankThatDidNotCallTheFifthAllReduceIsNamed) {
   EXPECT_THAT(finished.out, HasSubstr("which rank 1 has not called. The last that rank 1 completed there is "
                                       "all_reduce #3"));
   finished = RunTandem({"doctor", "trace", dir.File("traces"), "--json"});
-  const nlohmann::json json = nlohmann::json::parse(finished.out, nullptr, false);
+  const nlohmann::json json = ParseJson(finished.out);
   ASSERT_TRUE(json.is_object()) << finished.out;
   EXPECT_EQ(json["findings"][0]["kind"], "behind");
   EXPECT_EQ(json["findings"][0]["ranks"], nlohmann::json({kAbsent}));

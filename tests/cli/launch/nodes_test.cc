@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -186,7 +187,7 @@ TEST_F(NodesTest, StatusSeesTheNodesOfAJobWhoseStateIsInEtcd) {
   for (auto* one : {&a, &b}) ASSERT_TRUE((*one)->WaitForOutput("world of 6")) << (*one)->err();
   const testing::Finished asked = testing::RunTandem({"status", "--json", "--store", where});
   ASSERT_EQ(asked.exit_code, 0) << asked.err;
-  const Json rounds = Json::parse(asked.out).at("rounds");
+  const Json rounds = ParseJson(asked.out).at("rounds");
   EXPECT_EQ(rounds["run_id"], "job");
   EXPECT_EQ(rounds["phase"], "running");
   EXPECT_EQ(rounds["epoch"], 1);

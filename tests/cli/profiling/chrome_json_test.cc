@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -44,7 +45,7 @@ TEST(ChromeJson, IsWhatPerfettoReads) {
   const std::string path = dir.path() + "/trace.json";
   const std::vector<CollectedTrace> collected = Example();
   TANDEM_ASSERT_OK(WriteChromeJson(path, MakeTimeline(collected), collected));
-  const Json trace = Json::parse(tandem::testing::ReadFile(path));
+  const Json trace = ParseJson(tandem::testing::ReadFile(path));
   EXPECT_THAT(CheckTrace(trace), IsEmpty());
   const Json step = testing::EventsNamed(trace, "step").at(0);
   EXPECT_NEAR(step["dur"].get<double>(), 123456.789, 0.0005);
@@ -70,7 +71,7 @@ TEST(ChromeJson, EventsThatEndTogetherStayWithinEachOtherForWhoeverReadsThem) {
   }
   const std::vector<CollectedTrace> collected = {builder.Build()};
   TANDEM_ASSERT_OK(WriteChromeJson(path, MakeTimeline(collected), collected));
-  EXPECT_THAT(CheckTrace(Json::parse(tandem::testing::ReadFile(path))), IsEmpty());
+  EXPECT_THAT(CheckTrace(ParseJson(tandem::testing::ReadFile(path))), IsEmpty());
 }
 
 TEST(ChromeJson, APathThatCannotBeWrittenIsNamed) {

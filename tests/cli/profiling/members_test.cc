@@ -1,5 +1,6 @@
 #include "cli/profiling/members.h"
 
+#include "base/text/json.h"
 #include "collectives/store/remote/store_server.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
@@ -41,7 +42,7 @@ TEST(Members, AreOrderedByRoleAndIndexAndTellWhetherTheyLive) {
   EXPECT_THAT(text, HasSubstr("The job has failed: worker/2 has been silent for 11s"));
   EXPECT_THAT(text, HasSubstr("dead, was training"));
   EXPECT_THAT(text, HasSubstr("node-a"));
-  const Json json = Json::parse(MembersToJson(job));
+  const Json json = ParseJson(MembersToJson(job));
   EXPECT_EQ(json["members"][3]["member"], "worker/10");
   EXPECT_EQ(json["members"][3]["role"], "worker");
   EXPECT_EQ(json["members"][3]["index"], 10);

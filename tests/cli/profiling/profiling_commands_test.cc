@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -70,7 +71,7 @@ checkpoint: {dir: checkpoints, every_epochs: 0}
     TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir_->File("logs")});
     ASSERT_TRUE(status.WaitForLine([](const std::string& line) {
       int far = 0;
-      for (const Json& member : Json::parse(line).value("members", Json::array())) {
+      for (const Json& member : ParseJson(line).value("members", Json::array())) {
         far += member["state"] == "serving" || member["step"] > 0 ? 1 : 0;
       }
       return far == 4;
@@ -84,7 +85,7 @@ checkpoint: {dir: checkpoints, every_epochs: 0}
 
   static Json Status() {
     const Finished finished = RunTandem({"status", "--json", "--job", dir_->File("logs")});
-    return finished.exit_code == 0 ? Json::parse(finished.out) : Json::object();
+    return finished.exit_code == 0 ? ParseJson(finished.out) : Json::object();
   }
   static Json Member(const std::string& name) {
     const Json status = Status();
@@ -129,7 +130,7 @@ TEST_F(ProfilingTest, TraceShowsBothHalvesOfCallsAndEveryPartOfAStep) {
   EXPECT_EQ(finished.err, "");
   EXPECT_THAT(finished.out, HasSubstr("4 processes"));
   EXPECT_THAT(finished.out, HasSubstr("worker/1: computed for "));
-  const Json trace = Json::parse(ReadFile(path));
+  const Json trace = ParseJson(ReadFile(path));
   EXPECT_THAT(testing::CheckTrace(trace), IsEmpty());
   for (const char* name :
        {"step", "forward", "backward inputs", "backward parameters", "gather", "optimizer", "read batch",
@@ -164,7 +165,7 @@ TEST_F(ProfilingTest, AProcessThatHangsIsNamedAndTheOthersAreInTheTrace) {
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.err, HasSubstr("ps/1 is not in the trace"));
   EXPECT_THAT(finished.err, HasSubstr(absl::StrCat("pid ", pid)));
-  const Json trace = Json::parse(ReadFile(path));
+  const Json trace = ParseJson(ReadFile(path));
   EXPECT_THAT(testing::CheckTrace(trace), IsEmpty());
   EXPECT_EQ(trace["otherData"]["missing"][0]["member"], "ps/1");
   EXPECT_EQ(trace["otherData"]["processes"].size(), 3u);

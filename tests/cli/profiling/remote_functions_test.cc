@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -54,7 +55,7 @@ class RemoteFunctionsProfilingTest : public ::testing::Test {
     TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir.File("logs")});
     const bool came = status.WaitForLine([trainers](const std::string& line) {
       int training = 0, serving = 0;
-      for (const Json& member : Json::parse(line).value("members", Json::array())) {
+      for (const Json& member : ParseJson(line).value("members", Json::array())) {
         training += member["state"] == "training" && member["step"] > 0 ? 1 : 0;
         serving += member["state"] == "serving" ? 1 : 0;
       }
@@ -81,7 +82,7 @@ TEST_F(RemoteFunctionsProfilingTest, StatusAndTraceShowWhoCallsWhat) {
   const Finished finished = RunTandem({"trace", "--seconds", "0.5", "-o", path, "--job", dir.File("logs")});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("3 processes"));
-  const Json trace = Json::parse(ReadFile(path));
+  const Json trace = ParseJson(ReadFile(path));
   EXPECT_THAT(testing::CheckTrace(trace), IsEmpty());
   const std::vector<std::pair<int, std::string>> everywhere = {
       {1, "queued function"}, {1, "function"}, {2, "remote"}, {3, "remote"}};

@@ -1,6 +1,7 @@
 // What tandem top draws, for figures that are known.
 
 #include "cli/servers/screen.h"
+#include "base/text/json.h"
 
 #include "cli/servers/terminal.h"
 #include "gmock/gmock.h"
@@ -134,7 +135,7 @@ TEST(Screen, JsonHoldsTheSame) {
   const Snapshot before = TwoServers(10, 1000), now = TwoServers(12, 1600);
   const std::string line = SnapshotToJson(now, &before);
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  const auto json = nlohmann::json::parse(line);
+  const auto json = ParseJson(line);
   EXPECT_EQ(json["servers"][0]["answers"], true);
   EXPECT_EQ(json["servers"][1]["error"], "connection refused");
   EXPECT_EQ(json["tables"][0]["name"], "user");

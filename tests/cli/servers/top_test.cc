@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/text/json.h"
 #include "cli/metrics/metrics_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -50,7 +51,7 @@ TEST_F(TopTest, JsonIsOneObjectARefresh) {
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   const std::vector<std::string> lines = testing::Lines(finished.out);
   ASSERT_EQ(lines.size(), 2u);
-  const Json first = Json::parse(lines[0]), second = Json::parse(lines[1]);
+  const Json first = ParseJson(lines[0]), second = ParseJson(lines[1]);
   const Json& user = first["tables"][0];
   EXPECT_EQ(user["name"], "user");
   EXPECT_EQ(user["pulls"], 2 * kSteps);  // each goes to both servers
@@ -207,7 +208,7 @@ TEST(Run, LeavesWordOfTheJobForTop) {
   EXPECT_EQ(run.Wait(), 0) << run.err();
   const size_t brace = run.out().find('{');
   ASSERT_NE(brace, std::string::npos) << run.out();
-  const Json job = Json::parse(run.out().substr(brace));
+  const Json job = ParseJson(run.out().substr(brace));
   EXPECT_EQ(job["servers"], 1);
   EXPECT_THAT(job["store"].get<std::string>(), HasSubstr("127.0.0.1:"));
 }

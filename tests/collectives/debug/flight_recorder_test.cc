@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -59,7 +60,7 @@ FlightRecorder::Options Small(size_t entries) {
 }
 
 nlohmann::json Parsed(const FlightRecorder& recorder, absl::string_view reason = "test") {
-  return nlohmann::json::parse(recorder.ToJson(reason));
+  return ParseJson(recorder.ToJson(reason));
 }
 
 std::vector<uint64_t> Sequences(const nlohmann::json& dump) {
@@ -248,7 +249,7 @@ TEST(FlightRecorderTest, DumpsAreWrittenWholeAndReplaced) {
   for (const auto& file : std::filesystem::directory_iterator(directory)) names.push_back(file.path());
   const std::string path = absl::StrCat(directory, "/tandem-trace-rank2-pid", ::getpid(), ".json");
   ASSERT_THAT(names, ElementsAre(path));
-  EXPECT_EQ(nlohmann::json::parse(FileText(path))["reason"], "second \xef\xbf\xbd");
+  EXPECT_EQ(ParseJson(FileText(path))["reason"], "second \xef\xbf\xbd");
 }
 
 TEST(FlightRecorderTest, WithoutADirectoryNoDumpIsWritten) {

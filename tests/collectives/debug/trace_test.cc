@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/text/json.h"
 #include "collectives/debug/flight_recorder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -298,7 +299,7 @@ TEST_F(TraceTest, JsonHoldsTheSame) {
   Make(2);
   Hang(0, Op(OpKind::kAllReduce, 0));
   const TraceAnalysis analysis = Run();
-  const nlohmann::json json = nlohmann::json::parse(TraceJson("DIR", directory_, analysis));
+  const nlohmann::json json = ParseJson(TraceJson("DIR", directory_, analysis));
   EXPECT_EQ(json["findings"][0]["kind"], "behind");
   EXPECT_EQ(json["findings"][0]["ranks"], nlohmann::json({1}));
   EXPECT_EQ(json["findings"][0]["operation"], "all_reduce #0 (sum of f32 x 1024)");

@@ -6,13 +6,16 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <memory>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/text/json.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::worker {
@@ -213,9 +216,9 @@ absl::StatusOr<PlantedSummary> WritePlanted(const PlantedOptions& options, const
 
 absl::StatusOr<PlantedSummary> ReadPlantedSummary(const std::string& path) {
   const std::string name = PlantedSummaryPath(path);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(name.c_str(), "rb"), std::fclose);
-  if (file == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("'", name, "' cannot be opened"));
-  const Json json = Json::parse(file.get(), nullptr, /*allow_exceptions=*/false);
+  std::ifstream in(name, std::ios::binary);
+  if (!in) return absl::ErrnoToStatus(errno, absl::StrCat("'", name, "' cannot be opened"));
+  const Json json = ParseJson(std::string(std::istreambuf_iterator<char>(in), {}));
   try {
     PlantedSummary summary;
     summary.rows = json.at("rows").get<uint64_t>();

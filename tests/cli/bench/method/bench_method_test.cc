@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text/json.h"
 #include "cli/bench/method/bench_case.h"
 #include "cli/bench/method/bench_flags.h"
 #include "cli/bench/method/buffer_sets.h"
@@ -177,7 +178,7 @@ TEST(MeasureTest, AnErrorSaysAtWhichSize) {
 
 TEST(MeasureTest, JsonHasExactlyTheElevenFields) {
   const BenchCase c{.op = BenchOp::kAllReduce, .bytes = 4000, .in_place = true, .ranks = 4};
-  const auto json = nlohmann::json::parse(ToJson(c, "shm", {.min_us = 1, .median_us = 2, .p99_us = 3}));
+  const auto json = ParseJson(ToJson(c, "shm", {.min_us = 1, .median_us = 2, .p99_us = 3}));
   EXPECT_EQ(json, nlohmann::json({{"op", "allreduce"},
                                   {"backend", "shm"},
                                   {"ranks", 4},

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -31,7 +32,7 @@ TEST(BenchRowsTest, OneObjectTellsWhatRowsTakeAndHowFastTheyAre) {
                                        "rowwise_adagrad", "--batch", "1000", "--threads", "2", "--json"});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   ASSERT_EQ(Lines(finished.out).size(), 1u);
-  const Json result = Json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
+  const Json result = ParseJson(finished.out);
   ASSERT_FALSE(result.is_discarded()) << finished.out;
   std::set<std::string> fields;
   for (const auto& [name, value] : result.items()) fields.insert(name);

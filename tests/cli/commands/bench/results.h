@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text/json.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/tandem_process.h"
@@ -15,7 +16,7 @@ inline std::vector<nlohmann::json> Results(const testing::Finished& finished) {
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   std::vector<nlohmann::json> results;
   for (const std::string& line : testing::Lines(finished.out)) {
-    results.push_back(nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false));
+    results.push_back(ParseJson(line));
     EXPECT_FALSE(results.back().is_discarded()) << "not JSON: " << line;
   }
   return results;

@@ -1,9 +1,11 @@
 #include "worker/trainer/report/report.h"
 
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 
+#include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -69,7 +71,7 @@ TEST(ReportTest, TheTableShowsWhatTheJsonHolds) {
   EXPECT_THAT(text, HasSubstr("1,500 rows, 90.0 bytes/row, per shard 1,000 + 500"));
   EXPECT_THAT(text, HasSubstr("0.50 updates on average, 2 at most"));
 
-  const nlohmann::json json = nlohmann::json::parse(ReportToJson(report));
+  const nlohmann::json json = ParseJson(ReportToJson(report));
   EXPECT_EQ(json["test"]["auc"], 0.75);
   EXPECT_EQ(json["epochs"][0]["valid"]["auc"], 0.7);
   EXPECT_DOUBLE_EQ(json["epochs"][0]["ms_per_step"]["forward"], 2.0);
@@ -82,7 +84,7 @@ TEST(ReportTest, AReportThatCannotBeWrittenNamesItsPath) {
   testing::TempDir dir;
   TANDEM_ASSERT_OK(WriteReport(MakeReport(), dir.File("r.json")));
   std::ifstream in(dir.File("r.json"));
-  EXPECT_EQ(nlohmann::json::parse(in)["job"], "clicks");
+  EXPECT_EQ(ParseJson(std::string(std::istreambuf_iterator<char>(in), {}))["job"], "clicks");
   EXPECT_THAT(WriteReport(MakeReport(), dir.File("no/such/folder.json")),
               testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no/such/folder.json")));
 }

@@ -198,7 +198,7 @@ uint64_t BucketedStorage::CollectUpdates(absl::Span<const Grouping::Item> items,
         if (tier_ != nullptr) scratch->absent.push_back(item);
         continue;
       }
-      char* const row = address.Of(cell->slot());
+      char* const row = address.Of(cell->slot);
       // A row of this version was most likely seen before in this call; one that was just made may have it,
       // too.
       if ((cell->version == now || !scratch->seen.empty()) &&

@@ -53,6 +53,7 @@
 #include "ps/initializers/initializer.h"
 #include "ps/optimizers/optimizer.h"
 #include "ps/partition/shard_map.h"
+#include "ps/storage/batch/gather_rows.h"
 #include "ps/storage/batch/grouping.h"
 #include "ps/storage/batch/lookup.h"
 #include "ps/storage/batch/row_codec.h"
@@ -81,10 +82,10 @@ class BucketedStorage : public TableStorage {
   void CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns);
 
   absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) override {
-    return GatherBy(LoadRows, ids, create, out);
+    return GatherAs(RowForm::Out::kFloats, ids, create, out);
   }
   absl::Status GatherAround(absl::Span<const uint64_t> ids, bool create, float* out) override {
-    return GatherBy(LoadRowsAround, ids, create, out);
+    return GatherAs(RowForm::Out::kFloatsAround, ids, create, out);
   }
   DType row_type() const override { return layout_.dtype; }
   absl::Status GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) override;
@@ -190,16 +191,14 @@ class BucketedStorage : public TableStorage {
   // All of them, without waiting, or none.
   bool TryLockShared(uint32_t locks) const;
   void UnlockShared(uint32_t locks) const;
-  // Calls read(rows, i) for the rows of ids [i, i + rows.size()) of the call, some at a time, under their
-  // locks. `ids` are those from `first` on.
-  absl::Status GatherBy(decltype(&LoadRows) load, absl::Span<const uint64_t> ids, bool create, float* out);
-  template <class Read>
-  void GatherRun(absl::Span<const uint64_t> ids, uint32_t first, std::vector<uint32_t>* missing,
-                 const Read& read);
-  // The same when some of the locks are taken: one lock at a time, those that are free first.
-  template <class Read>
-  void GatherLockByLock(absl::Span<const uint64_t> ids, uint32_t first, std::vector<uint32_t>* missing,
-                        const Read& read);
+  absl::Status GatherAs(RowForm::Out as, absl::Span<const uint64_t> ids, bool create, float* out);
+  // What of `ids` is in memory goes to `out`, and where in the call the others are to `missing`, in order.
+  void GatherPresent(const RowForm& form, absl::Span<const uint64_t> ids, char* out,
+                     std::vector<uint32_t>* missing) const;
+  // The same for a run of ids some of whose locks are taken: one lock at a time, those that are free first.
+  // The ids are those from `first` on.
+  void GatherLockByLock(const RowForm& form, absl::Span<const uint64_t> ids, char* out, uint32_t first,
+                        std::vector<uint32_t>* missing) const;
   void FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                    float* out);
   // Gets memory for indexes that are about to grow, under no lock; empties `buckets`.

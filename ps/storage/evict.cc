@@ -14,7 +14,7 @@ RowFacts BucketedStorage::FactsOf(const RowStore& store, const Cell& cell, uint3
   // Modulo 2^32; a row of an update that overtook this one (ASYNC) is new, not four billion updates old.
   const uint32_t age = now - cell.version;
   RowFacts facts{.age = static_cast<int32_t>(age) < 0 && age > ~uint32_t{0} - (1u << 20) ? 0 : age};
-  const char* const row = store.RowAt(cell.slot());
+  const char* const row = store.RowAt(cell.slot);
   if (eviction_->needs_count()) facts.count = layout_.count(row);
   if (eviction_->needs_norm()) {
     floats->resize(dim_);

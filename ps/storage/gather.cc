@@ -1,6 +1,7 @@
 // Reading rows, and making them when they are first read.
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/container/fixed_array.h"
@@ -19,16 +20,11 @@ static_assert(kRun <= kMaxLookup);
 
 }  // namespace
 
-absl::Status BucketedStorage::GatherBy(decltype(&LoadRows) load, absl::Span<const uint64_t> ids, bool create,
+absl::Status BucketedStorage::GatherAs(RowForm::Out as, absl::Span<const uint64_t> ids, bool create,
                                        float* out) {
   TANDEM_RETURN_IF_ERROR(CheckWhole());
   std::vector<uint32_t> missing;
-  for (size_t first = 0; first < ids.size(); first += kRun) {
-    GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), &missing,
-              [&](absl::Span<const char* const> rows, size_t begin) {
-                load(layout_.dtype, rows, dim_, out + begin * dim_);
-              });
-  }
+  GatherPresent({as, layout_.dtype, dim_}, ids, reinterpret_cast<char*>(out), &missing);
   if (missing.empty()) return absl::OkStatus();
   if (tier_ != nullptr) return FillFromTier(ids, missing, create, out);
   FillMissing(ids, missing, create, out);
@@ -38,13 +34,7 @@ absl::Status BucketedStorage::GatherBy(decltype(&LoadRows) load, absl::Span<cons
 absl::Status BucketedStorage::GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) {
   TANDEM_RETURN_IF_ERROR(CheckWhole());
   std::vector<uint32_t> missing;
-  const size_t bytes = layout_.embedding_bytes;
-  for (size_t first = 0; first < ids.size(); first += kRun) {
-    GatherRun(ids.subspan(first, kRun), static_cast<uint32_t>(first), &missing,
-              [&](absl::Span<const char* const> rows, size_t begin) {
-                CopyRows(rows, bytes, out + begin * bytes);
-              });
-  }
+  GatherPresent({RowForm::Out::kStored, layout_.dtype, dim_}, ids, out, &missing);
   if (missing.empty()) return absl::OkStatus();
   // As numbers, which are those that would be stored: writing them rounds nothing.
   std::vector<uint64_t> missing_ids;
@@ -52,7 +42,7 @@ absl::Status BucketedStorage::GatherStored(absl::Span<const uint64_t> ids, bool 
   std::vector<float> values(missing.size() * dim_);
   TANDEM_RETURN_IF_ERROR(Gather(missing_ids, create, values.data()));
   for (size_t k = 0; k < missing.size(); ++k) {
-    char* const row = out + missing[k] * bytes;
+    char* const row = out + missing[k] * layout_.embedding_bytes;
     StoreRows(layout_.dtype, absl::MakeConstSpan(&row, 1), dim_, values.data() + k * dim_, nullptr);
   }
   return absl::OkStatus();
@@ -93,7 +83,7 @@ absl::StatusOr<size_t> BucketedStorage::GatherNewer(absl::Span<const uint64_t> i
         continue;
       }
       sent[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
-      rows[wanted.size() - begin] = cells[k] == nullptr ? nullptr : address.Of(cells[k]->slot());
+      rows[wanted.size() - begin] = cells[k] == nullptr ? nullptr : address.Of(cells[k]->slot);
       if (cells[k] == nullptr) {
         missing.push_back(static_cast<uint32_t>(wanted.size()));
         if (tier_ != nullptr && cached[i] != 0) doubtful.push_back(static_cast<uint32_t>(i));
@@ -147,72 +137,72 @@ void BucketedStorage::UnlockShared(uint32_t locks) const ABSL_NO_THREAD_SAFETY_A
   for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].ReaderUnlock();
 }
 
-template <class Read>
-void BucketedStorage::GatherRun(absl::Span<const uint64_t> ids, uint32_t first,
-                                std::vector<uint32_t>* missing, const Read& read) {
-  const uint32_t locks = LocksOf(ids);
-  if (!TryLockShared(locks)) return GatherLockByLock(ids, first, missing, read);
-  const char* rows[kRun];
-  size_t unread = 0, asked = 0;  // rows [unread, asked) are on their way
-  const auto read_asked = [&] {
-    if (asked > unread) read(absl::MakeConstSpan(rows + unread, asked - unread), first + unread);
-    unread = asked;
-  };
-  FindRows(indexes(), pool_.address(), ids, layout_.embedding_bytes, rows, [&](size_t, size_t end) {
-    read_asked();
-    asked = end;
-  });
-  read_asked();
-  UnlockShared(locks);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (rows[i] == nullptr) missing->push_back(first + static_cast<uint32_t>(i));
+void BucketedStorage::GatherPresent(const RowForm& form, absl::Span<const uint64_t> ids, char* out,
+                                    std::vector<uint32_t>* missing) const {
+  for (size_t first = 0; first < ids.size(); first += kRun) {
+    const absl::Span<const uint64_t> run = ids.subspan(first, kRun);
+    char* const to = out + first * form.out_bytes();
+    const uint32_t locks = LocksOf(run);
+    if (TryLockShared(locks)) {
+      GatherRows(indexes(), pool_.address(), run, form, to, static_cast<uint32_t>(first), missing);
+      UnlockShared(locks);
+    } else {
+      GatherLockByLock(form, run, to, static_cast<uint32_t>(first), missing);
+    }
   }
 }
 
-template <class Read>
-void BucketedStorage::GatherLockByLock(absl::Span<const uint64_t> ids, uint32_t first,
-                                       std::vector<uint32_t>* missing, const Read& read) {
-  // The ids by lock: those of lock l are [begins[l], begins[l + 1]).
+void BucketedStorage::GatherLockByLock(const RowForm& form, absl::Span<const uint64_t> ids, char* out,
+                                       uint32_t first, std::vector<uint32_t>* missing) const {
+  // The ids by lock: those of lock l are the counts[l] from sorted[begins[l]] on.
   uint64_t sorted[kRun];
   uint16_t positions[kRun];
-  uint32_t begins[kLocks + 2] = {};
-  for (const uint64_t id : ids) ++begins[LockOfHash(Mix64(id)) + 2];
-  for (uint32_t l = 2; l < kLocks + 2; ++l) begins[l] += begins[l - 1];
+  uint32_t counts[kLocks] = {}, begins[kLocks] = {}, next[kLocks];
+  for (const uint64_t id : ids) ++counts[LockOfHash(Mix64(id))];
+  for (uint32_t l = 1; l < kLocks; ++l) begins[l] = begins[l - 1] + counts[l - 1];
+  std::copy_n(begins, kLocks, next);
   for (size_t i = 0; i < ids.size(); ++i) {
-    const uint32_t at = begins[LockOfHash(Mix64(ids[i])) + 1]++;
+    const uint32_t at = next[LockOfHash(Mix64(ids[i]))]++;
     sorted[at] = ids[i];
     positions[at] = static_cast<uint16_t>(i);
   }
-  const char* rows[kRun];
-  bool found[kRun];
+  // Read in that order, and then copied to their places under no lock.
+  const size_t bytes = form.out_bytes();
+  const RowForm nearby = {form.out == RowForm::Out::kStored ? form.out : RowForm::Out::kFloats, form.dtype,
+                          form.dim};
+  std::vector<char> rows(*std::max_element(counts, counts + kLocks) * bytes);
+  std::vector<uint32_t> absent;  // in `sorted`
   const auto read_locked = [&](uint32_t l) {
-    const size_t begin = begins[l], count = begins[l + 1] - begin;
-    FindRows(indexes(), pool_.address(), absl::MakeConstSpan(sorted + begin, count), layout_.embedding_bytes,
-             rows, [](size_t, size_t) {});
-    for (size_t i = 0; i < count; ++i) {
-      const uint32_t position = positions[begin + i];
-      found[position] = rows[i] != nullptr;
-      if (found[position]) read(absl::MakeConstSpan(rows + i, 1), first + position);
+    GatherRows(indexes(), pool_.address(), absl::MakeConstSpan(sorted + begins[l], counts[l]), nearby,
+               rows.data(), begins[l], &absent);
+  };
+  const auto hand_out = [&](uint32_t l) {
+    for (uint32_t k = 0; k < counts[l]; ++k) {
+      std::memcpy(out + positions[begins[l] + k] * bytes, rows.data() + k * bytes, bytes);
     }
   };
   uint32_t busy = 0;
   for (uint32_t l = 0; l <= lock_mask_; ++l) {
-    if (begins[l] == begins[l + 1]) continue;
+    if (counts[l] == 0) continue;
     if (!TryLockShared(uint32_t{1} << l)) {
       busy |= uint32_t{1} << l;
       continue;
     }
     read_locked(l);
     UnlockShared(uint32_t{1} << l);
+    hand_out(l);
   }
   for (; busy != 0; busy &= busy - 1) {
     const uint32_t l = __builtin_ctz(busy);
-    const FairLock::Reader lock(&locks_[l]);
-    read_locked(l);
+    {
+      const FairLock::Reader lock(&locks_[l]);
+      read_locked(l);
+    }
+    hand_out(l);
   }
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (!found[i]) missing->push_back(first + static_cast<uint32_t>(i));
-  }
+  for (uint32_t& i : absent) i = first + positions[i];
+  std::sort(absent.begin(), absent.end());
+  missing->insert(missing->end(), absent.begin(), absent.end());
 }
 
 void BucketedStorage::InitialValues(uint64_t id, float* values) const {

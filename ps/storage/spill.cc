@@ -287,7 +287,7 @@ void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) 
         TANDEM_CHECK(cell != nullptr);  // nobody else is behind this door
         char* const copy = copies.data() + i * cold_row_bytes_;
         std::memcpy(copy, &cell->version, sizeof(cell->version));
-        std::memcpy(copy + sizeof(cell->version), store.RowAt(cell->slot()), layout_.row_bytes);
+        std::memcpy(copy + sizeof(cell->version), store.RowAt(cell->slot), layout_.row_bytes);
       }
     }
     const absl::Status put = tier_->Put(bucket, ids, cold_row_bytes_, copies.data());
@@ -301,7 +301,7 @@ void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) 
       const Cell* const cell = std::as_const(store).index().Find(ids[i]);
       const char* const copy = copies.data() + i * cold_row_bytes_;
       if (std::memcmp(copy, &cell->version, sizeof(cell->version)) != 0 ||
-          std::memcmp(copy + sizeof(cell->version), store.RowAt(cell->slot()), layout_.row_bytes) != 0) {
+          std::memcmp(copy + sizeof(cell->version), store.RowAt(cell->slot), layout_.row_bytes) != 0) {
         continue;  // updated since: not cold after all
       }
       store.Erase(ids[i]);

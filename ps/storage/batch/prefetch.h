@@ -13,13 +13,13 @@ namespace tandem::ps {
 inline constexpr int kPrefetchLocality = 2;
 
 // Asks for the memory [data, data + bytes), up to 1 KiB of it; longer runs the processor's own prefetcher
-// sees coming.
+// sees coming. bytes > 0. How many lines are asked for does not depend on where in a line `data` begins,
+// which may not be known yet: a branch on it holds up what follows (a tenth of a gather).
 inline void Prefetch(const char* data, size_t bytes) {
-  constexpr size_t kCacheLine = 64;
-  const char* const end = data + std::min<size_t>(bytes, 1024);
-  for (const char* p = data - reinterpret_cast<uintptr_t>(data) % kCacheLine; p < end; p += kCacheLine) {
-    __builtin_prefetch(p, 0, kPrefetchLocality);
-  }
+  constexpr size_t kCacheLine = 64, kMost = 1024;
+  const size_t end = std::min(bytes, kMost);
+  for (size_t at = 0; at < end; at += kCacheLine) __builtin_prefetch(data + at, 0, kPrefetchLocality);
+  __builtin_prefetch(data + end - 1, 0, kPrefetchLocality);
 }
 
 }  // namespace tandem::ps

@@ -18,13 +18,6 @@ namespace tandem::ps {
 // written). dtype is kF32, kF16 or kBF16. Any alignment of 2 (4 for kF32) will do.
 void LoadRows(DType dtype, absl::Span<const char* const> rows, size_t dim, float* out);
 
-// The same with stores that go around the caches, where rows are of whole lines in both: for memory that
-// another core has read before and will read next (ps/copy_choice.h). They are done when this returns.
-void LoadRowsAround(DType dtype, absl::Span<const char* const> rows, size_t dim, float* out);
-
-// The same as they are stored: out[i * bytes ...] = the `bytes` bytes at rows[i].
-void CopyRows(absl::Span<const char* const> rows, size_t bytes, char* out);
-
 // The `dim` numbers at rows[i] = values[i * dim ...]. With `rounding_keys`, one a row, numbers are rounded up
 // or down by chance, which is a function of (key, element); else to nearest, ties to even. NaN stays NaN.
 void StoreRows(DType dtype, absl::Span<char* const> rows, size_t dim, const float* values,

@@ -31,12 +31,9 @@ RowIndex::Cell* RowIndex::EmptyLine() {
 }
 
 const RowIndex::Cell* RowIndex::Head::FindBeyond(const Cell* line, uint64_t id, uint64_t hash) const {
-  const uint32_t side = SideOf(TagOf(hash));
-  const Cell* const end = cells[side] + size_t{kLineCells} * lines[side];
   // An index always has empty cells, so this ends.
   while (true) {
-    line += kLineCells;
-    if (line == end) line = cells[side];
+    line = Next(line, hash);
     const Cell* cell;
     if (FindInLine(line, id, &cell)) return cell;
   }
@@ -58,8 +55,8 @@ void RowIndex::UpdateHead() {
 RowIndex::Cell* RowIndex::Place(Table& table, uint64_t id, uint64_t hash, uint32_t slot, uint32_t version) {
   const size_t count = size_t{kLineCells} * table.lines;
   size_t at = size_t{kLineCells} * Home(TagOf(hash), table.lines);
-  while (table.cells[at].slot_plus_1 != 0) at = at + 1 == count ? 0 : at + 1;
-  table.cells[at] = Cell{id, slot + 1, version};
+  while (table.cells[at].slot != kNoSlot) at = at + 1 == count ? 0 : at + 1;
+  table.cells[at] = Cell{id, slot, version};
   return &table.cells[at];
 }
 
@@ -102,7 +99,7 @@ void RowIndex::GoOverTo(uint32_t lines) {
   moved_lines_ = 0;
   // Behind a line with room nothing runs over, so the first line may go without the last.
   const auto has_room = [this](uint32_t line) {
-    return old_.cells[size_t{kLineCells} * line + kLineCells - 1].slot_plus_1 == 0;
+    return old_.cells[size_t{kLineCells} * line + kLineCells - 1].slot == kNoSlot;
   };
   for (move_begin_ = 0; !has_room((move_begin_ == 0 ? old_.lines : move_begin_) - 1);) ++move_begin_;
   MoveSome(kLinesMovedPerInsert);
@@ -112,9 +109,9 @@ void RowIndex::MoveSome(uint32_t lines) {
   for (bool ends_here = false; moved_lines_ < old_.lines || !ends_here;) {
     const uint32_t line = static_cast<uint32_t>((uint64_t{move_begin_} + moved_lines_) % old_.lines);
     Cell* const cells = old_.cells + size_t{kLineCells} * line;
-    ends_here = cells[kLineCells - 1].slot_plus_1 == 0;
-    for (uint32_t i = 0; i < kLineCells && cells[i].slot_plus_1 != 0; ++i) {
-      Place(table_, cells[i].id, Mix64(cells[i].id), cells[i].slot(), cells[i].version);
+    ends_here = cells[kLineCells - 1].slot == kNoSlot;
+    for (uint32_t i = 0; i < kLineCells && cells[i].slot != kNoSlot; ++i) {
+      Place(table_, cells[i].id, Mix64(cells[i].id), cells[i].slot, cells[i].version);
       cells[i] = Cell{};
     }
     ++moved_lines_;
@@ -137,7 +134,7 @@ void RowIndex::Erase(uint64_t id) {
   size_t hole = erased - table.cells;
   for (size_t at = hole;;) {
     at = at + 1 == count ? 0 : at + 1;
-    if (table.cells[at].slot_plus_1 == 0) break;
+    if (table.cells[at].slot == kNoSlot) break;
     const size_t home = size_t{kLineCells} * Home(TagOf(Mix64(table.cells[at].id)), table.lines);
     // Whether going round from `home` one meets the hole no later than `at`.
     const size_t to_hole = hole >= home ? hole - home : hole + count - home;
@@ -173,7 +170,7 @@ void RowIndex::ForEach(absl::FunctionRef<void(Cell& cell)> visit) {
   for (Table* table : {&old_, &table_}) {
     const size_t count = table->memory.data() == nullptr ? 0 : size_t{kLineCells} * table->lines;
     for (size_t i = 0; i < count; ++i) {
-      if (table->cells[i].slot_plus_1 != 0) visit(table->cells[i]);
+      if (table->cells[i].slot != kNoSlot) visit(table->cells[i]);
     }
   }
 }

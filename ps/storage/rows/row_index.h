@@ -3,7 +3,7 @@
 
 // Where the rows of one bucket are: open addressing from id to slot.
 //
-// A cell is 16 bytes [ id: u64 | slot + 1: u32, 0 = empty | version: u32 ], four to a cache line. A lookup
+// A cell is 16 bytes [ id: u64 | slot: u32, 0 = empty | version: u32 ], four to a cache line. A lookup
 // begins at the line that the low half of the id's hash says (the bucket came from the high half) and probes
 // linearly. Because the id lies here and not beside the row, a lookup touches one line of the index most of
 // the time and then nothing but the row's own payload; a row that is absent is not touched at all; and
@@ -23,6 +23,7 @@
 #include "absl/functional/function_ref.h"
 #include "base/random.h"
 #include "ps/storage/rows/arena.h"
+#include "ps/storage/rows/row_pool.h"
 
 namespace tandem::ps {
 
@@ -33,9 +34,8 @@ class RowIndex {
  public:
   struct Cell {
     uint64_t id;
-    uint32_t slot_plus_1;  // 0: the cell is empty
-    uint32_t version;      // of the row's last update: the low half of the table's clock
-    uint32_t slot() const { return slot_plus_1 - 1; }
+    uint32_t slot;     // kNoSlot: the cell is empty
+    uint32_t version;  // of the row's last update: the low half of the table's clock
   };
   static constexpr uint32_t kLineCells = 4;
 
@@ -53,7 +53,14 @@ class RowIndex {
       return cells[side] + size_t{kLineCells} * Home(tag, lines[side]);
     }
     uint32_t SideOf(uint32_t tag) const { return tag - moved_from <= moved_tags_less_1 ? 1 : 0; }
-    // The id's cell in the lines after `line`, which is Line(hash) and full; or nullptr.
+    // The line after `line`, where the probe for an id of this hash goes on.
+    const Cell* Next(const Cell* line, uint64_t hash) const {
+      const uint32_t side = SideOf(TagOf(hash));
+      const Cell* const next = line + kLineCells;
+      return next == cells[side] + size_t{kLineCells} * lines[side] ? cells[side] : next;
+    }
+    // The id's cell in the lines after `line`, which is full and has been searched, as have those before it;
+    // or nullptr.
     const Cell* FindBeyond(const Cell* line, uint64_t id, uint64_t hash) const;
   };
 
@@ -68,18 +75,18 @@ class RowIndex {
     const Cell* cell;
     return FindInLine(line, id, &cell) ? cell : head_->FindBeyond(line, id, hash);
   }
-  // Find in two steps, the second of which is seldom needed and looks at the lines after this one.
+  // Whether the search ends with this line: with the id's cell or, it having none, with nullptr.
   static bool FindInLine(const Cell* line, uint64_t id, const Cell** cell) {
     const uint32_t match = (line[0].id == id ? 1u : 0u) | (line[1].id == id ? 2u : 0u) |
                            (line[2].id == id ? 4u : 0u) | (line[3].id == id ? 8u : 0u);
     if (match != 0) {
       // An empty cell has id 0; lines are filled from the front, so that a full cell is found before it.
       *cell = line + __builtin_ctz(match);
-      if ((*cell)->slot_plus_1 == 0) *cell = nullptr;
+      if ((*cell)->slot == kNoSlot) *cell = nullptr;
       return true;
     }
     *cell = nullptr;
-    return line[kLineCells - 1].slot_plus_1 == 0;
+    return line[kLineCells - 1].slot == kNoSlot;
   }
   Cell* Find(const Cell* line, uint64_t id, uint64_t hash) {
     return const_cast<Cell*>(static_cast<const RowIndex*>(this)->Find(line, id, hash));

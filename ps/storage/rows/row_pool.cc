@@ -39,14 +39,18 @@ char* Reserve(size_t bytes) {
 
 RowPool::RowPool(const RowLayout* layout)
     : stride_(layout->stride),
-      shift_(absl::bit_width(std::clamp<size_t>(kMaxChunkBytes / stride_, 1, size_t{1} << 22)) - 1) {
+      shift_(absl::bit_width(std::clamp<size_t>(kMaxChunkBytes / stride_, 1, size_t{1} << 22)) - 1),
+      zero_row_(std::make_unique<char[]>(stride_)) {
   absl::MutexLock lock(&mutex_);
-  LengthenListLocked();  // never nullptr: lookups read an entry before they know whether they need it
+  LengthenListLocked();
+  all_.push_back(Chunk{.data = zero_row_.get()});
+  lists_.back()[0] = zero_row_.get();
 }
 
 RowPool::~RowPool() {
   absl::MutexLock lock(&mutex_);
-  for (const Chunk& chunk : all_) {
+  for (size_t number = 1; number < all_.size(); ++number) {
+    const Chunk& chunk = all_[number];
     TANDEM_CHECK(chunk.used == 0);  // every run is back
     // Prepared, and then not needed.
     if (chunk.data != nullptr) ::munmap(chunk.data, mapped_bytes());
@@ -78,8 +82,8 @@ void RowPool::AddChunkLocked() {
   const auto free =
       std::find_if(all_.begin(), all_.end(), [](const Chunk& chunk) { return chunk.data == nullptr; });
   const size_t number = free - all_.begin();
-  // The last slot's number + 1 must fit the index's cells.
-  if (((number + 1) << shift_) >= std::numeric_limits<uint32_t>::max()) throw std::bad_alloc();
+  // The end of a run of its slots must fit 32 bits.
+  if (((number + 1) << shift_) > std::numeric_limits<uint32_t>::max()) throw std::bad_alloc();
   if (number == list_size_) LengthenListLocked();
   char* const data = Reserve(mapped_bytes());
   const size_t small = bytes() < kSmallPages ? kSmallPages : 0;

@@ -4,6 +4,8 @@
 // The memory of all rows of a table, as slots: each has room for one row and is known by a number that counts
 // through all buckets.
 //
+// Slot 0 is nobody's and reads as zeros: what a lookup finds that finds nothing, so that it need not branch.
+//
 // Slots lie in chunks of 2^k, up to 32 MiB each, so that slot s is row s mod 2^k of chunk s / 2^k and the
 // list of chunks of a table of any size stays in the first-level cache: lists of smaller chunks, one a
 // bucket, cost every lookup 7 nanoseconds at a million rows and 25 at eight. Buckets take slots by runs.
@@ -24,6 +26,8 @@
 #include "ps/storage/rows/row_layout.h"
 
 namespace tandem::ps {
+
+inline constexpr uint32_t kNoSlot = 0;
 
 // From a slot to its row: a copy of its own of what the pool says, for loops that must not read it again and
 // again. Serves for all slots that were taken before it was made.
@@ -87,6 +91,7 @@ class RowPool {
 
   const size_t stride_;
   const uint32_t shift_;
+  const std::unique_ptr<char[]> zero_row_;
   std::atomic<char* const*> chunks_{nullptr};  // the newest of lists_
   std::atomic<size_t> bytes_{0};
 
@@ -95,6 +100,7 @@ class RowPool {
   // readers may be at them.
   std::vector<std::unique_ptr<char*[]>> lists_ ABSL_GUARDED_BY(mutex_);
   size_t list_size_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Chunk 0 is zero_row_ alone; none of its other slots is ever taken.
   std::vector<Chunk> all_ ABSL_GUARDED_BY(mutex_);
   // Holes by first slot, to be joined with their neighbours, and by size, for the best fit.
   std::map<uint32_t, uint32_t> holes_ ABSL_GUARDED_BY(mutex_);

@@ -36,8 +36,8 @@ RowLayout::RowLayout(size_t dim, size_t state_floats, DType dtype, bool counted)
       stride(Spread(row_bytes, embedding_bytes)) {}
 
 uint32_t RowStore::TakeSlot() {
-  if (free_ != 0) {
-    const uint32_t slot = free_ - 1;
+  if (free_ != kNoSlot) {
+    const uint32_t slot = free_;
     std::memcpy(&free_, RowAt(slot), sizeof(free_));
     --free_count_;
     return slot;
@@ -57,14 +57,14 @@ char* RowStore::Insert(uint64_t id, uint64_t hash, uint32_t version) {
 void RowStore::Erase(uint64_t id) {
   const Cell* const cell = index_.Find(id);
   TANDEM_CHECK(cell != nullptr);
-  const uint32_t slot = cell->slot();
+  const uint32_t slot = cell->slot;
   index_.Erase(id);
   FreeSlot(slot);
 }
 
 void RowStore::FreeSlot(uint32_t slot) {
   std::memcpy(RowAt(slot), &free_, sizeof(free_));
-  free_ = slot + 1;
+  free_ = slot;
   ++free_count_;
 }
 
@@ -91,8 +91,8 @@ void RowStore::Compact() {
     return after != dropped.begin() && slot < std::prev(after)->end;
   };
   std::vector<uint32_t> holes;
-  for (; free_ != 0; --free_count_) {
-    const uint32_t slot = free_ - 1;
+  for (; free_ != kNoSlot; --free_count_) {
+    const uint32_t slot = free_;
     std::memcpy(&free_, RowAt(slot), sizeof(free_));
     if (!leaves(slot)) holes.push_back(slot);
   }
@@ -101,9 +101,9 @@ void RowStore::Compact() {
   }
   if (!dropped.empty()) {
     index_.ForEach([&](Cell& cell) {
-      if (!leaves(cell.slot())) return;
-      std::memcpy(RowAt(holes.back()), RowAt(cell.slot()), layout_->stride);
-      cell.slot_plus_1 = holes.back() + 1;
+      if (!leaves(cell.slot)) return;
+      std::memcpy(RowAt(holes.back()), RowAt(cell.slot), layout_->stride);
+      cell.slot = holes.back();
       holes.pop_back();
     });
   }
@@ -113,13 +113,14 @@ void RowStore::Compact() {
 }
 
 void RowStore::ForEach(absl::FunctionRef<void(const Cell& cell, const char* row)> visit) const {
-  index_.ForEach([&](const Cell& cell) { visit(cell, RowAt(cell.slot())); });
+  index_.ForEach([&](const Cell& cell) { visit(cell, RowAt(cell.slot)); });
 }
 
 void RowStore::Clear() {
   index_.Clear();
   GiveBackRuns();
-  next_ = end_ = free_ = free_count_ = 0;
+  next_ = end_ = free_count_ = 0;
+  free_ = kNoSlot;
 }
 
 void RowStore::GiveBackRuns() {

@@ -37,7 +37,7 @@ class RowStore {
   // The row of `id`, or nullptr.
   char* Find(uint64_t id) const {
     const Cell* const cell = index_.Find(id);
-    return cell == nullptr ? nullptr : RowAt(cell->slot());
+    return cell == nullptr ? nullptr : RowAt(cell->slot);
   }
 
   // Adds a row for `id`, which has none, its bytes unspecified but for a count of 0. May move the bucket's
@@ -69,7 +69,7 @@ class RowStore {
   std::vector<RowPool::Run> runs_;
   uint32_t next_ = 0;  // slots [next_, end_), of the last run, have not been used yet
   uint32_t end_ = 0;
-  uint32_t free_ = 0;  // slot + 1 of the first free one; each holds that of the next in its first four bytes
+  uint32_t free_ = kNoSlot;  // the first free one; each holds the next in its first four bytes
   uint32_t free_count_ = 0;
 };
 

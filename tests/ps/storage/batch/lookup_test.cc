@@ -1,45 +1,30 @@
 #include "ps/storage/batch/lookup.h"
 
 #include <cstdint>
-#include <map>
-#include <memory>
+#include <set>
 #include <vector>
 
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ps/storage/rows/row_store.h"
+#include "tests/ps/storage/batch/few_buckets.h"
 #include "tests/testing/every_target.h"
 
 namespace tandem::ps {
 namespace {
 
-constexpr uint32_t kBuckets = 8;
-
 // Some buckets, a map beside them.
 class LookupTest : public ::testing::Test {
  protected:
-  LookupTest() : layout_(/*dim=*/3, /*state_floats=*/0), pool_(&layout_), heads_(kBuckets) {
-    stores_.reserve(kBuckets);
-    for (uint32_t b = 0; b < kBuckets; ++b) stores_.emplace_back(&layout_, &pool_, &arena_, &heads_[b]);
-  }
-  RowStore& StoreOf(uint64_t id) { return stores_[(Mix64(id) >> 32) % kBuckets]; }
+  LookupTest() : buckets_(RowLayout(/*dim=*/3, /*state_floats=*/0), /*buckets=*/8) {}
   void Insert(uint64_t id) {
-    if (rows_.emplace(id, nullptr).second) StoreOf(id).Insert(id, Mix64(id), static_cast<uint32_t>(id));
+    if (rows_.insert(id).second) buckets_.Insert(id, static_cast<uint32_t>(id));
   }
   void Erase(uint64_t id) {
-    if (rows_.erase(id) > 0) StoreOf(id).Erase(id);
+    if (rows_.erase(id) > 0) buckets_.StoreOf(id).Erase(id);
   }
   void ExpectFound(const std::vector<uint64_t>& ids) {
-    const Indexes indexes{heads_.data(), kBuckets - 1};
-    std::vector<const char*> rows(ids.size());
-    size_t told = 0;
-    FindRows(indexes, pool_.address(), ids, /*row_bytes=*/12, rows.data(), [&](size_t begin, size_t end) {
-      ASSERT_EQ(begin, told);
-      ASSERT_GT(end, begin);
-      told = end;
-    });
-    ASSERT_EQ(told, ids.size());
+    const Indexes indexes = buckets_.indexes();
     std::vector<const RowIndex::Cell*> cells(ids.size()), of_items(ids.size());
     FindCells(indexes, ids, cells.data());
     std::vector<Grouping::Item> items;
@@ -47,21 +32,16 @@ class LookupTest : public ::testing::Test {
     FindCells(indexes, items, of_items.data());
     for (size_t i = 0; i < ids.size(); ++i) {
       ASSERT_EQ(cells[i], of_items[i]);
-      ASSERT_EQ(rows[i], StoreOf(ids[i]).Find(ids[i]));
       ASSERT_EQ(cells[i] != nullptr, rows_.count(ids[i]) > 0) << ids[i];
       if (cells[i] == nullptr) continue;
       ASSERT_EQ(cells[i]->id, ids[i]);
       ASSERT_EQ(cells[i]->version, static_cast<uint32_t>(ids[i]));
-      ASSERT_EQ(rows[i], pool_.RowAt(cells[i]->slot()));
+      ASSERT_EQ(buckets_.pool().RowAt(cells[i]->slot), buckets_.StoreOf(ids[i]).Find(ids[i]));
     }
   }
 
-  const RowLayout layout_;
-  Arena arena_;
-  RowPool pool_;
-  std::vector<RowIndex::Head> heads_;
-  std::vector<RowStore> stores_;
-  std::map<uint64_t, char*> rows_;
+  FewBuckets buckets_;
+  std::set<uint64_t> rows_;
 };
 
 TEST_F(LookupTest, FindsNothingInAnEmptyTableNotEvenIdZero) {
@@ -90,7 +70,7 @@ TEST_F(LookupTest, FindsWhatIsThereAtEverySizeOfCallAndTableWithEveryInstruction
         if (HasFatalFailure()) return;
       }
     }
-    while (!rows_.empty()) Erase(rows_.begin()->first);
+    while (!rows_.empty()) Erase(*rows_.begin());
   });
 }
 

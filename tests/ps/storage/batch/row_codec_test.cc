@@ -128,25 +128,6 @@ TEST_P(RowCodecTest, ChanceIsFairOnAverage) {
   }
 }
 
-TEST(RowCodecF32Test, AroundTheCachesTheSameComesOutAndNoOtherByteIsTouchedWhateverTheAlignment) {
-  for (const size_t dim : {1, 16, 24, 32, 64, 128, 200}) {
-    constexpr size_t kRows = 70, kOffsets = 17;  // more rows than are fetched ahead; floats of a line and one
-    std::vector<float> table(kRows * dim);
-    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i + 1);
-    std::vector<const char*> rows(kRows);
-    for (size_t r = 0; r < kRows; ++r) {
-      if (r % 7 != 3) rows[r] = reinterpret_cast<const char*>(table.data() + (kRows - 1 - r) * dim);
-    }
-    for (size_t offset = 0; offset < kOffsets; ++offset) {
-      std::vector<float> want(kRows * dim + 2 * kOffsets, -1.0f);
-      std::vector<float> got = want;
-      LoadRows(DType::kF32, rows, dim, want.data() + offset);
-      LoadRowsAround(DType::kF32, rows, dim, got.data() + offset);
-      EXPECT_EQ(got, want) << dim << " floats at " << offset;
-    }
-  }
-}
-
 TEST(RowCodecF32Test, CopiesRowsAndLeavesOutThoseThatAreMissing) {
   for (const size_t dim : {1, 3, 4, 7, 16, 33}) {
     std::vector<float> a(dim, 1.5f), b(dim, -2.5f), out(3 * dim, 9.0f);

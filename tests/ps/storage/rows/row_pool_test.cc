@@ -68,6 +68,23 @@ TEST_P(RowPoolTest, NoTwoRunsShareASlotRowsKeepWhatIsWrittenAndAllMemoryComesBac
   EXPECT_EQ(pool.bytes(), 0);
 }
 
+TEST_P(RowPoolTest, SlotZeroIsNobodysAndReadsAsZerosHoweverManyAreTaken) {
+  const RowLayout layout(/*dim=*/GetParam(), /*state_floats=*/1);
+  RowPool pool(&layout);
+  const std::vector<char> zeros(layout.stride, '\0');
+  std::vector<RowPool::Run> runs;
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_EQ(std::memcmp(pool.RowAt(kNoSlot), zeros.data(), layout.stride), 0);
+    runs.push_back(pool.Take(1 + i));
+    ASSERT_GT(runs.back().begin, kNoSlot);
+    for (uint32_t slot = runs.back().begin; slot < runs.back().end; ++slot) {
+      std::memset(pool.RowAt(slot), -1, layout.stride);
+    }
+  }
+  for (const RowPool::Run& run : runs) pool.GiveBack(run);
+  EXPECT_EQ(std::memcmp(pool.RowAt(kNoSlot), zeros.data(), layout.stride), 0);
+}
+
 TEST(RowPoolTest, AnAddressServesForTheSlotsThatWereThereWhenItWasMadeHoweverManyFollow) {
   const RowLayout layout(/*dim=*/65536, /*state_floats=*/1);  // 127 rows a chunk: the list grows soon
   RowPool pool(&layout);

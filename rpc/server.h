@@ -26,7 +26,7 @@ struct ServerOptions {
   // Memory shared with each such client, each way; committed when first used. A multiple of 2 MiB.
   size_t shared_memory_bytes = size_t{32} << 20;
   // Threads that read requests, run handlers and write answers; connections are dealt to them. 0: half of the
-  // machine's processors, at least 1 and at most 8.
+  // machine's processors, at least 2 and at most 8.
   int threads = 0;
   // Of each connection, to bound memory in flight. Answers that its client does not read: with more waiting,
   // no further requests are taken from it, until it reads.

@@ -262,7 +262,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
   ps->add_option(
         "--threads", flags->threads,
         "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the processors, "
-        "at least 1 and at most 8, and one for each processor")
+        "at least 2 and at most 8, and one for each processor")
       ->envname("TANDEM_PS_THREADS")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

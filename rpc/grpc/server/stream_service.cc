@@ -14,8 +14,9 @@ namespace {
 
 int DefaultThreads() {
   // Half of the processors: the others belong to clients of this host, or to the tables' own work. More than
-  // a few threads only pass the sockets around among themselves.
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 8);
+  // a few threads only pass the sockets around among themselves. But one alone would let a client that sends
+  // all it can hold up the others with each of its requests.
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "rpc/remote/agent/agent.h"
 
 #include <algorithm>
+#include <functional>
 #include <random>
+#include <stop_token>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -173,6 +175,44 @@ void Agent::Dispatch(const Functions::Entry& entry, std::shared_ptr<Invocation> 
 }
 
 // --- Calls from here
+
+void Agent::StartTo(const To& to, std::unique_ptr<internal::OutgoingCall> call) {
+  call->to = to.name;
+  call->timeout = to.settings.timeout;
+  if (to.settings.cancel.stop_possible()) {
+    auto forward = std::make_shared<std::stop_callback<std::function<void()>>>(
+        to.settings.cancel, [stop = call->stop]() mutable { stop.request_stop(); });
+    call->done = [forward,
+                  done = std::move(call->done)](absl::StatusOr<internal::Returned> returned) mutable {
+      std::move(done)(std::move(returned));
+    };
+  }
+  Start(std::move(call));
+}
+
+std::shared_ptr<ReferenceHandle> Agent::StartKeeping(const To& to,
+                                                     std::unique_ptr<internal::OutgoingCall> call) {
+  Promise<void> created;
+  std::shared_ptr<ReferenceHandle> handle = references_->NewRemote(to.name, created.future());
+  call->to = to.name;
+  call->timeout = to.settings.timeout;
+  call->stop = created.stop();
+  call->keep = handle;
+  call->done = [created](absl::StatusOr<internal::Returned> returned) { created.Set(returned.status()); };
+  Start(std::move(call));
+  return handle;
+}
+
+internal::Helper Agent::HelperFor(const std::string& name) const {
+  std::shared_ptr<Peer> peer = name == member_.name ? nullptr : peers_->Find(name);
+  if (peer == nullptr) return nullptr;
+  return [peer = std::move(peer)](absl::FunctionRef<bool()> over, absl::Time deadline) {
+    const std::shared_ptr<Channel> channel = peer->channel();
+    if (channel == nullptr) return;
+    channel->WillHelp();  // as Help must be announced, though the call has begun
+    channel->Help(over, deadline);
+  };
+}
 
 void Agent::Start(std::unique_ptr<internal::OutgoingCall> call) {
   if (call->timeout <= absl::ZeroDuration()) call->timeout = options_.call_timeout;

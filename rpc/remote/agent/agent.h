@@ -143,6 +143,12 @@ class Agent : private Runtime {
   TimerQueue& timers() override { return *timers_; }
   StreamTable& streams() override { return *streams_; }
 
+  // What RpcAsync and Remote do whatever the types.
+  void StartTo(const To& to, std::unique_ptr<internal::OutgoingCall> call);
+  std::shared_ptr<ReferenceHandle> StartKeeping(const To& to, std::unique_ptr<internal::OutgoingCall> call);
+  // Null when there is nobody to help.
+  internal::Helper HelperFor(const std::string& name) const;
+
   void OnCall(std::shared_ptr<ServerCall> server_call);
   void Dispatch(const Functions::Entry& entry, std::shared_ptr<Invocation> call);
   void StartDirect(std::unique_ptr<internal::OutgoingCall> call);
@@ -191,31 +197,12 @@ Future<R> Agent::RpcAsync(const To& to, const Function<R(Args...)>& function, Gi
   Promise<R> promise;
   auto call = std::make_unique<internal::OutgoingCall>(function.id(), typeid(std::tuple<Args...>),
                                                        typeid(internal::ValueOf<R>));
-  call->to = to.name;
-  call->timeout = to.settings.timeout;
   call->stop = promise.stop();
   call->arguments = std::make_shared<std::tuple<Args...>>(std::forward<Given>(arguments)...);
   call->encode = &internal::EncodeArguments<Args...>;
-  if (to.settings.cancel.stop_possible()) {
-    auto forward = std::make_shared<std::stop_callback<std::function<void()>>>(
-        to.settings.cancel, [stop = promise.stop()]() mutable { stop.request_stop(); });
-    call->done = [promise, forward](absl::StatusOr<internal::Returned> returned) {
-      promise.Set(internal::TakeResult<R>(std::move(returned)));
-    };
-  } else {
-    call->done = [promise](absl::StatusOr<internal::Returned> returned) {
-      promise.Set(internal::TakeResult<R>(std::move(returned)));
-    };
-  }
-  if (std::shared_ptr<Peer> peer = to.name == name() ? nullptr : peers_->Find(to.name)) {
-    promise.SetHelper([peer](absl::FunctionRef<bool()> over, absl::Time deadline) {
-      const std::shared_ptr<Channel> channel = peer->channel();
-      if (channel == nullptr) return;
-      channel->WillHelp();  // as Help must be announced, though the call has begun
-      channel->Help(over, deadline);
-    });
-  }
-  Start(std::move(call));
+  call->done = internal::Fulfil<R>(promise);
+  if (internal::Helper helper = HelperFor(to.name)) promise.SetHelper(std::move(helper));
+  StartTo(to, std::move(call));
   return promise.future();
 }
 
@@ -223,18 +210,10 @@ template <typename R, typename... Args, typename... Given>
 RRef<R> Agent::Remote(const To& to, const Function<R(Args...)>& function, Given&&... arguments) {
   static_assert(sizeof...(Args) == sizeof...(Given), "the function takes another number of arguments");
   static_assert(!std::is_void_v<R>, "there is no value to refer to");
-  Promise<void> created;
-  std::shared_ptr<ReferenceHandle> handle = references_->NewRemote(to.name, created.future());
   auto call = std::make_unique<internal::OutgoingCall>(function.id(), typeid(std::tuple<Args...>), typeid(R));
-  call->to = to.name;
-  call->timeout = to.settings.timeout;
-  call->stop = created.stop();
   call->arguments = std::make_shared<std::tuple<Args...>>(std::forward<Given>(arguments)...);
   call->encode = &internal::EncodeArguments<Args...>;
-  call->keep = handle;
-  call->done = [created](absl::StatusOr<internal::Returned> returned) { created.Set(returned.status()); };
-  Start(std::move(call));
-  return RRef<R>(std::move(handle));
+  return RRef<R>(StartKeeping(to, std::move(call)));
 }
 
 template <typename T>

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "rpc/remote/call/function.h"
+#include "rpc/remote/call/future.h"
 #include "rpc/remote/call/invocation.h"
 #include "rpc/remote/codec/wire.h"
 
@@ -92,6 +93,14 @@ ResultOf<R> TakeResult(absl::StatusOr<Returned> returned) {
       return absl::UnimplementedError("the result is not sent");
     }
   }
+}
+
+// What a call is done with whose result is a promise's.
+template <typename R>
+absl::AnyInvocable<void(absl::StatusOr<Returned>) &&> Fulfil(Promise<R> promise) {
+  return [promise = std::move(promise)](absl::StatusOr<Returned> returned) {
+    promise.Set(TakeResult<R>(std::move(returned)));
+  };
 }
 
 }  // namespace internal

@@ -6,6 +6,7 @@
 //   inline constexpr Function<Tensor(Tensor, Tensor)> kMatMul{"matmul", {.idempotent = true}};
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -13,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/random.h"
 #include "rpc/remote/codec/codec.h"
@@ -59,14 +59,10 @@ struct TypesText {
   std::string text;
   uint64_t hash;
 };
+TypesText MakeTypesText(std::initializer_list<std::string> arguments, const std::string& result);
 template <typename R, typename... Args>
 const TypesText& TypesOf() {
-  static const TypesText types = [] {
-    const std::string text =
-        absl::StrCat("(", absl::StrJoin(std::initializer_list<std::string>{TypeName<Args>()...}, ", "),
-                     ") -> ", TypeName<R>());
-    return TypesText{text, HashText(text)};
-  }();
+  static const TypesText types = MakeTypesText({TypeName<Args>()...}, TypeName<R>());
   return types;
 }
 

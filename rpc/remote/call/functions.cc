@@ -4,9 +4,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 
 namespace tandem::rpc::remote {
+
+internal::TypesText internal::MakeTypesText(std::initializer_list<std::string> arguments,
+                                            const std::string& result) {
+  const std::string text = absl::StrCat("(", absl::StrJoin(arguments, ", "), ") -> ", result);
+  return {text, HashText(text)};
+}
 
 Functions& Functions::AddEntry(Entry entry) {
   const std::string name(entry.id.name);

@@ -1,12 +1,31 @@
 #include "rpc/remote/call/invocation.h"
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "rpc/remote/call/serve.h"
 
 namespace tandem::rpc::remote {
+
+bool internal::FinishArguments(Invocation& call, Reader& reader, bool read) {
+  if (read && reader.Finish()) return true;
+  call.Fail(Annotate(reader.status(), "its arguments cannot be read"));
+  return false;
+}
+
+void internal::Guarded(const std::shared_ptr<Invocation>& call, absl::FunctionRef<void()> body) {
+  try {
+    body();
+  } catch (const std::exception& e) {
+    call->Fail(absl::InternalError(absl::StrCat("it threw an exception: ", e.what())));
+  } catch (...) {
+    call->Fail(absl::InternalError("it threw an exception of an unknown type"));
+  }
+}
 
 bool Context::WaitUntilCancelled(absl::Duration at_most) const {
   absl::Notification cancelled;

@@ -4,12 +4,12 @@
 // Between a typed C++ function and an Invocation: takes the arguments, runs the function, gives back what it
 // returned or threw.
 
-#include <exception>
 #include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +19,9 @@
 #include "rpc/remote/call/invocation.h"
 
 namespace tandem::rpc::remote::internal {
+
+// What comes after the last argument was `read`, or one was not. False: the call has been failed.
+bool FinishArguments(Invocation& call, Reader& reader, bool read);
 
 // False: the call has been failed.
 template <typename... Args>
@@ -33,9 +36,7 @@ bool TakeArguments(Invocation& call, std::tuple<Args...>* arguments) {
         return (Codec<std::remove_cvref_t<decltype(each)>>::Decode(reader, &each) && ...);
       },
       *arguments);
-  if (read && reader.Finish()) return true;
-  call.Fail(Annotate(reader.status(), "its arguments cannot be read"));
-  return false;
+  return FinishArguments(call, reader, read);
 }
 
 template <typename R>
@@ -80,16 +81,7 @@ void Deliver(const std::shared_ptr<Invocation>& call, Given given) {
 }
 
 // Runs `body`; what it throws is the call's error.
-template <typename Body>
-void Guarded(const std::shared_ptr<Invocation>& call, Body&& body) {
-  try {
-    body();
-  } catch (const std::exception& e) {
-    call->Fail(absl::InternalError(absl::StrCat("it threw an exception: ", e.what())));
-  } catch (...) {
-    call->Fail(absl::InternalError("it threw an exception of an unknown type"));
-  }
-}
+void Guarded(const std::shared_ptr<Invocation>& call, absl::FunctionRef<void()> body);
 
 template <typename R, typename... Args, typename Body>
 void Serve(Body& body, const std::shared_ptr<Invocation>& call) {

@@ -20,14 +20,18 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kUrlTimeout = absl::Seconds(30);
 
-// A port that was free a moment ago.
-int FreePort() {
-  auto server = StoreServer::Start("127.0.0.1:0").value();
-  return server->port();
+// This host by an address at which no other test serves: a port that one of these gives up would soon be
+// another's, on a busy machine.
+constexpr char kOwnHost[] = "127.0.77.1";
+
+// "host:port" that was free a moment ago.
+std::string FreeAddress() {
+  auto server = StoreServer::Start(absl::StrCat(kOwnHost, ":0")).value();
+  return absl::StrCat(kOwnHost, ":", server->port());
 }
 
 TEST(StoreUrlTest, RankZeroServesAndTheOthersComeWhenTheyLike) {
-  const std::string url = absl::StrCat("tcp://127.0.0.1:", FreePort());
+  const std::string url = "tcp://" + FreeAddress();
   std::thread guest([&] {
     auto store = OpenStoreUrl(url, 1, 2, kUrlTimeout);  // perhaps before there is a server
     TANDEM_ASSERT_OK(store);
@@ -53,21 +57,22 @@ TEST(StoreUrlTest, AWorldOfOneMayLetTheKernelPickThePort) {
 }
 
 TEST(StoreUrlTest, APortInUseIsNamedByRankZeroAndTheOthersAreToldWhatToCheck) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto other_program, rpc::Server::Start({}, {}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto other_program,
+                              rpc::Server::Start({.listen = absl::StrCat(kOwnHost, ":0")}, {}));
   const std::string port = absl::StrCat(other_program->port());
-  const std::string url = "tcp://127.0.0.1:" + port;
+  const std::string address = absl::StrCat(kOwnHost, ":", port);
+  const std::string url = "tcp://" + address;
   EXPECT_THAT(OpenStoreUrl(url, 0, 2, kUrlTimeout),
               StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr(port), HasSubstr("in use"))));
   other_program->Shutdown(absl::ZeroDuration());
-  EXPECT_THAT(
-      OpenStoreUrl(url, 1, 2, absl::Milliseconds(300)),
-      StatusIs(absl::StatusCode::kUnavailable,
-               AllOf(HasSubstr("127.0.0.1:" + port), HasSubstr("port is in use"), HasSubstr("firewall"))));
+  EXPECT_THAT(OpenStoreUrl(url, 1, 2, absl::Milliseconds(300)),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr(address), HasSubstr("port is in use"), HasSubstr("firewall"))));
 }
 
 TEST(StoreUrlTest, AServersDeathIsUnavailableWithItsAddress) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
-  const std::string address = absl::StrCat("127.0.0.1:", server->port());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start(absl::StrCat(kOwnHost, ":0")));
+  const std::string address = absl::StrCat(kOwnHost, ":", server->port());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto store, OpenStoreUrl("tcp://" + address, 1, 2, absl::Seconds(1)));
   TANDEM_ASSERT_OK(store->store()->Set("k", "v"));
   server.reset();
@@ -97,7 +102,8 @@ TEST(StoreUrlTest, MalformedUrlsAreRefusedWithWhatIsAccepted) {
       {"tcp://h:1?rang=1", "rang=1"}, {"tcp://h:1?rank=x", "rank=x"},
   };
   for (const auto& [url, says] : kBad) {
-    EXPECT_THAT(OpenStoreUrl(url, 0, 1, kUrlTimeout), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(says)))
+    EXPECT_THAT(OpenStoreUrl(url, 0, 1, kUrlTimeout),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(says)))
         << url;
   }
   for (const auto& [rank, size] : {std::pair(-1, 2), std::pair(2, 2), std::pair(0, -1), std::pair(0, 0)}) {

@@ -1,8 +1,7 @@
 #include "cli/commands/job/worker_session.h"
 
-#include <unistd.h>
-
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -85,7 +84,7 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
                       if (env_.hosts_store()) absl::SleepFor(kHearsay);
                       // Nothing here is worth saving, and other threads may be in
                       // any state.
-                      ::_exit(1);
+                      std::_Exit(1);
                     }));
   std::vector<std::string> keys;
   for (int i = 0; i < env_.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));

@@ -122,6 +122,7 @@ void TimeHits(const CacheBenchFlags& options, const Zipf& zipf, nlohmann::ordere
                   .positions = positions.data(),
                   .rows = rows.data(),
                   .versions = one,
+                  .applied = one,
                   .generations = one});
   }
   std::vector<std::vector<uint64_t>> batches(8);

@@ -13,7 +13,7 @@
 // do so as often, so that a bound on uses is one on the row's own updates that a copy may lack, hot or rare.
 // A bound on the table's age would refresh rare rows at every use, or leave hot ones standing still.
 //
-// What a pull returns for an id, with V the newest version of its server's table that an answer has told:
+// What a pull returns for an id, with V the most updates of its server's table that an answer has told of:
 //   a copy    that came as of a version v >= V - max_age and has served fewer than max_uses pulls since. New
 //             copies serve fewer: twice as many as the row has come times before.
 //   the row   as the server has it, without gradients that are held back here, else. A copy older than

@@ -37,6 +37,7 @@ CachedPart::CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_
   conditional_.max_age = cache_->options().max_age;
   conditional_.generations = cache_->Generations();  // before the copies
   conditional_.answer_generations = conditional_.generations;
+  conditional_.answer_applied.assign(conditional_.generations.size(), 0);
   cache_->Find(ids, rows, versions_.data(), copies_.data());
   conditional_.unasked.assign(conditional_.generations.size(), 0);
   asked_.reserve(ids.size());
@@ -59,16 +60,17 @@ CachedPart::CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_
 
 void CachedPart::Finish(std::vector<uint64_t>* versions) {
   const std::vector<uint64_t> answered = *versions;
+  const std::vector<uint64_t>& applied = conditional_.answer_applied;
   uint64_t unasked = 0, unchanged = 0, refreshed = 0, missed = 0, age_sum = 0, age_max = 0;
   const auto serve = [&](uint64_t id, uint32_t version, bool known_unchanged) {
     const uint32_t server = cache_->ServerOf(Mix64(id));
-    const auto behind = static_cast<int32_t>(static_cast<uint32_t>(answered[server]) - version);
+    const auto behind = static_cast<int32_t>(static_cast<uint32_t>(applied[server]) - version);
     // Newer than the answer: another one has brought it meanwhile.
     if (behind <= 0 || (known_unchanged && static_cast<uint64_t>(behind) > conditional_.max_age)) return;
     const auto age = static_cast<uint64_t>(behind);
     age_sum += age;
     age_max = std::max(age_max, age);
-    if (age <= answered[server]) (*versions)[server] = std::min((*versions)[server], answered[server] - age);
+    if (age <= applied[server]) (*versions)[server] = std::min((*versions)[server], applied[server] - age);
   };
   for (size_t i = 0; i < ids_.size(); ++i) {
     if (copies_[i] != RowCache::kUse) continue;
@@ -89,6 +91,7 @@ void CachedPart::Finish(std::vector<uint64_t>* versions) {
                   .positions = asked_positions_.data(),
                   .rows = rows_,
                   .versions = answered,
+                  .applied = applied,
                   .generations = conditional_.answer_generations});
   cache_->CountPull(unasked, unchanged, refreshed, missed, conditional_.request_bytes,
                     conditional_.answer_bytes, age_sum, age_max);

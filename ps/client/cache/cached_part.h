@@ -25,6 +25,7 @@ struct ConditionalPull {
   // Written by the answers.
   std::vector<uint8_t> sent;  // [ids]: whether the row came
   std::vector<uint64_t> answer_generations;
+  std::vector<uint64_t> answer_applied;  // [servers]: updates made, the answer's version or more
   // Of ids, versions and rows in the payloads.
   std::atomic<uint64_t> request_bytes{0};
   std::atomic<uint64_t> answer_bytes{0};
@@ -41,7 +42,8 @@ class CachedPart {
   absl::Span<const uint64_t> asked() const { return asked_; }
   ConditionalPull* conditional() { return &conditional_; }
 
-  // Once every server has answered: the cache takes over what came. versions: of the answers, per server; on
+  // Once every server has answered: the cache takes over what came. versions: of the answers, per server,
+  // which may be behind conditional()->answer_applied; on
   // return the oldest of the rows that the pull ends with, as far as it is known.
   void Finish(std::vector<uint64_t>* versions);
 

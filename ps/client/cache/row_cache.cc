@@ -132,11 +132,11 @@ void RowCache::Adopt(const Answer& answer) {
   {
     absl::ReaderMutexLock lock(&generations_mutex_);
     if (generations == absl::MakeConstSpan(generations_)) {
-      for (size_t s = 0; s < answer.versions.size(); ++s) {
-        const uint32_t version = LowHalf(answer.versions[s]);
+      for (size_t s = 0; s < answer.applied.size(); ++s) {
+        const uint32_t applied = LowHalf(answer.applied[s]);
         uint32_t newest = newest_[s].load(std::memory_order_relaxed);
-        while (static_cast<int32_t>(version - newest) > 0 &&
-               !newest_[s].compare_exchange_weak(newest, version, std::memory_order_relaxed)) {
+        while (static_cast<int32_t>(applied - newest) > 0 &&
+               !newest_[s].compare_exchange_weak(newest, applied, std::memory_order_relaxed)) {
         }
       }
       return;
@@ -149,7 +149,7 @@ void RowCache::Adopt(const Answer& answer) {
   for (size_t s = 0; s < generations.size(); ++s) {
     changed[s] = generations[s] != generations_[s];
     generations_[s] = generations[s];
-    newest_[s].store(LowHalf(answer.versions[s]), std::memory_order_relaxed);
+    newest_[s].store(LowHalf(answer.applied[s]), std::memory_order_relaxed);
   }
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];

@@ -52,7 +52,8 @@ class RowCache {
     const uint8_t* sent = nullptr;        // [ids]: whether the row came
     const uint32_t* positions = nullptr;  // [ids]: where in `rows` it is then, in rows
     const float* rows = nullptr;
-    absl::Span<const uint64_t> versions;  // of the servers
+    absl::Span<const uint64_t> versions;  // of the servers: PullSliceResult.version, .applied, .generation
+    absl::Span<const uint64_t> applied;
     absl::Span<const uint64_t> generations;
   };
   // Takes over the rows and confirms the copies.
@@ -117,7 +118,9 @@ class RowCache {
 
   mutable absl::Mutex generations_mutex_;
   std::vector<uint64_t> generations_ ABSL_GUARDED_BY(generations_mutex_);
-  const std::unique_ptr<std::atomic<uint32_t>[]> newest_;  // low half of each server's version, as told
+  // Low half of how many updates each server has made, as told. Not of its version: an update that takes long
+  // holds that up, while others overtake it.
+  const std::unique_ptr<std::atomic<uint32_t>[]> newest_;
   const std::unique_ptr<Shard[]> shards_;
   absl::Mutex pulled_mutex_;
   std::vector<uint64_t> pulled_ ABSL_GUARDED_BY(pulled_mutex_);

@@ -275,6 +275,7 @@ absl::Status PullCall::AcceptNewer(size_t p, uint32_t server, const v1::PullSlic
   DecodeRows(parts_[p].wire.pull_values, reader, to.data(), to.size(), parts_[p].dim, parts_[p].part.rows);
   for (const uint32_t i : sent) conditional.sent[i] = 1;
   conditional.answer_generations[server] = slice.generation();
+  conditional.answer_applied[server] = std::max(slice.version(), slice.applied());
   conditional.answer_bytes += before - reader->remaining();
   return absl::OkStatus();
 }

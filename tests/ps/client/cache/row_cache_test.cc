@@ -47,7 +47,7 @@ class Harness {
   // The server sends the rows for which `sends(i)`.
   template <typename Sends>
   void Answer(const std::vector<uint64_t>& ids, const std::vector<uint32_t>& asked, uint64_t version,
-              const Sends& sends) {
+              const Sends& sends, uint64_t overtaken_by = 0) {
     std::vector<float> rows(ids.size() * kCachedDim);
     std::vector<uint8_t> sent(ids.size());
     std::vector<uint32_t> positions(ids.size());
@@ -57,12 +57,14 @@ class Harness {
       for (uint32_t d = 0; d < kCachedDim; ++d) rows[i * kCachedDim + d] = Number(ids[i], version, d);
     }
     const std::vector<uint64_t> versions(generations_.size(), version);
+    const std::vector<uint64_t> applied(generations_.size(), version + overtaken_by);
     cache_.Accept({.ids = ids,
                    .asked = asked.data(),
                    .sent = sent.data(),
                    .positions = positions.data(),
                    .rows = rows.data(),
                    .versions = versions,
+                   .applied = applied,
                    .generations = generations_});
   }
   void Bring(const std::vector<uint64_t>& ids, uint64_t version) {
@@ -78,6 +80,7 @@ class Harness {
                    .positions = &zero,
                    .rows = row.data(),
                    .versions = {&version, 1},
+                   .applied = {&version, 1},
                    .generations = generations_});
   }
   void Absorb(uint64_t id, const std::vector<float>& gradient, float factor = 1) {
@@ -162,6 +165,16 @@ TEST(RowCache, ACopyThatIsTooOldServesOnlyIfItsRowWasNotUpdated) {
   harness.Answer({5}, {32}, 40, [](size_t) { return false; });  // only young enough
   harness.Bring({5}, 41);
   EXPECT_THAT(harness.Find({5}).versions, ElementsAre(41));
+}
+
+TEST(RowCache, ACopyAgesWithUpdatesThatOvertakeOneThatTakesLong) {
+  Harness harness({.bytes = 1 << 20, .max_age = 5});
+  const auto sends_all = [](size_t) { return true; };
+  harness.Answer({1}, {0}, 10, sends_all);
+  harness.Answer({2}, {0}, 10, sends_all, /*overtaken_by=*/5);
+  EXPECT_THAT(harness.Find({1, 2}).copies, Each(RowCache::kUse));
+  harness.Answer({3}, {0}, 10, sends_all, /*overtaken_by=*/6);
+  EXPECT_THAT(harness.Find({1, 2}).copies, Each(RowCache::kOld));
 }
 
 TEST(RowCache, CopiesOfAServerThatStartedAnewAreForgottenThoseOfOthersStay) {
@@ -356,6 +369,7 @@ TEST(RowCache, LosesNoGradient) {
                                 .positions = positions.data(),
                                 .rows = rows.data(),
                                 .versions = server_version,
+                                .applied = server_version,
                                 .generations = generation});
         HeldGradients mine{.ids = ids, .versions = {}, .sums = gradients};
         add(mine, &in[t]);

@@ -68,7 +68,7 @@ void PointToPoint::StartSend(Pending pending) {
     absl::MutexLock lock(&mutex_);
     Peer& peer = peers_[to];
     if (!failed_.ok()) return Finish(std::move(pending), failed_);
-    if (peer.lost) {
+    if (peer.left) {
       return Finish(std::move(pending),
                     absl::UnavailableError(absl::StrCat(Describe(operation), " on group '", group_,
                                                         "': rank ", to, " has left the group")));
@@ -82,8 +82,10 @@ void PointToPoint::StartSend(Pending pending) {
       frame.bytes = 0;
       data = nullptr;
     }
+    const bool lost = peer.lost;  // since CheckPeers: the watcher finds out why, and ends what is pending
     sending_.emplace(pending.id, std::move(pending));
     Watch();
+    if (lost) return;
   }
   const bool sent = links_->Send(to, frame, data);
   if (sent) FrameSent(to, frame);
@@ -113,7 +115,7 @@ void PointToPoint::StartReceive(Pending pending) {
     }
     return;
   }
-  if (from != kAnySource && peers_[from].lost) {
+  if (from != kAnySource && peers_[from].left) {
     const std::string text = absl::StrCat(Describe(pending.operation), " on group '", group_, "': rank ",
                                           from, " has left the group");
     return Finish(std::move(pending), absl::UnavailableError(text));

@@ -203,6 +203,23 @@ TEST(GlooPointToPointTest, AReceiveThatNothingComesForEndsByItsDeadline) {
   });
 }
 
+TEST(GlooPointToPointTest, WhoSendsAsTheOtherFailsHearsItsReasonAndNotThatItLeft) {
+  for (int round = 0; round < 60; ++round) {
+    RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+      std::vector<float> values(4);
+      absl::Status status;
+      if (rank == 0) {
+        status = backend.RunPointToPoint(RecvOf(&values, 1, 3, absl::Milliseconds(2))).status();
+      } else {
+        // Of another tag, which need not be received to be sent.
+        while (status.ok()) status = backend.RunPointToPoint(SendOf(values, 0, 4)).status();
+      }
+      ASSERT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("recv #0")));
+    });
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
 TEST(GlooPointToPointTest, ARankThatLeavesEndsOnlyWhatConcernsIt) {
   MemoryStore store;
   std::vector<std::thread> ranks;

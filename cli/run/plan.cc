@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -16,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/files/read_file.h"
 #include "base/status.h"
 #include "cli/run/cluster_file.h"
 
@@ -106,10 +105,9 @@ absl::StatusOr<int> WorkerCount(const RunFlags& flags) {
 }
 
 absl::Status ReadFileInto(const std::string& path, JobPlan* plan) {
-  std::ifstream in(path);
-  if (!in) return absl::NotFoundError(absl::StrCat("cannot read the cluster file '", path, "'"));
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  return ReadClusterFile(text, path, plan);
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return Annotate(text.status(), "the cluster file");
+  return ReadClusterFile(*text, path, plan);
 }
 
 // The name that --role gives the workers, and the roles that it adds.

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/files/read_file.h"
 #include "base/status.h"
 #include "base/text/json.h"
 #include "cli/servers/rounds.h"
@@ -33,9 +33,8 @@ using Json = nlohmann::ordered_json;
 constexpr uint32_t kMaxServers = 256;
 
 absl::StatusOr<JobAddress> ReadJobFile(const fs::path& path) {
-  std::ifstream in(path);
-  if (!in) return absl::NotFoundError(absl::StrCat("cannot read ", path.string()));
-  const Json json = ParseOrderedJson(std::string(std::istreambuf_iterator<char>(in), {}));
+  TANDEM_ASSIGN_OR_RETURN(const std::string written, ReadFile(path.string()));
+  const Json json = ParseOrderedJson(written);
   if (!json.is_object() || !json.contains("store") || !json["store"].is_string()) {
     return absl::InvalidArgumentError(absl::StrCat(path.string(), " is no job file of `tandem run`"));
   }

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/files/read_file.h"
 #include "base/status.h"
 #include "google/protobuf/text_format.h"
 #include "ps/checkpoint/file.h"
@@ -159,7 +160,7 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
 
 absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory) {
   const std::string path = Join(directory, kManifest);
-  absl::StatusOr<std::string> text = ReadWholeFile(path);
+  absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) {
     if (!absl::IsNotFound(text.status())) return text.status();
     return absl::NotFoundError(absl::StrCat(directory, " is not a checkpoint: it has no ", kManifest,
@@ -229,7 +230,7 @@ absl::Status WriteDenseState(const std::string& directory, const v1::DenseState&
 
 absl::StatusOr<v1::DenseState> ReadDenseState(const std::string& directory) {
   const std::string path = Join(directory, kDense);
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
   const size_t fixed = kDenseMagic.size() + sizeof(uint32_t);
   uint32_t size = 0;
   uint32_t crc = 0;

@@ -7,10 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/files/read_file.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
-#include "ps/checkpoint/file.h"
 #include "ps/checkpoint/format.h"
 
 namespace tandem::ps {
@@ -41,7 +41,7 @@ absl::StatusOr<CheckpointDigest> DigestCheckpoint(const std::string& directory) 
     TANDEM_RETURN_IF_ERROR(AddFile(absl::StrCat(directory, "/", file.name()), &tables));
   }
   TANDEM_RETURN_IF_ERROR(ReadDenseState(directory).status());  // that it is whole
-  TANDEM_ASSIGN_OR_RETURN(const std::string dense, ReadWholeFile(absl::StrCat(directory, "/DENSE")));
+  TANDEM_ASSIGN_OR_RETURN(const std::string dense, ReadFile(absl::StrCat(directory, "/DENSE")));
   CheckpointDigest digest{.dense = HashBytes(dense)};
   for (auto& [name, table] : tables) {
     table.table = name;

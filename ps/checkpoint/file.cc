@@ -117,13 +117,6 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
   return status;
 }
 
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
-  std::string bytes(file->size(), '\0');
-  TANDEM_RETURN_IF_ERROR(file->Read(0, bytes.size(), bytes.data()));
-  return bytes;
-}
-
 uint32_t Crc32(absl::string_view bytes, uint32_t crc) {
   return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }

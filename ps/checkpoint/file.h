@@ -58,7 +58,6 @@ absl::Status SyncDirectory(const std::string& directory);
 // was.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes,
                                  const OpenFile& open = OpenPosixFile);
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
 // zlib's CRC-32 of `bytes`, going on from `crc` (0 to begin).
 uint32_t Crc32(absl::string_view bytes, uint32_t crc = 0);

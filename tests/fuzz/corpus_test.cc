@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
+#include "base/files/read_file.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/stubs/logging.h"
@@ -18,15 +17,13 @@ namespace {
 
 std::vector<std::string> Corpus(const std::string& target) {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(TANDEM_FUZZ_CORPUS) + "/" + target)) {
+  for (const auto& entry : std::filesystem::directory_iterator(TANDEM_FUZZ_CORPUS "/" + target)) {
     paths.push_back(entry.path());
   }
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> inputs;
   for (const std::filesystem::path& path : paths) {
-    std::ifstream file(path, std::ios::binary);
-    inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    inputs.push_back(ReadFile(path.string()).value());
   }
   return inputs;
 }

@@ -1,6 +1,5 @@
 #include "tests/testing/processes.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,20 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/files/read_file.h"
 
 namespace tandem::testing {
 
-std::string ReadFile(const std::string& path) {
-  std::string text;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return text;
-  char buffer[16384];
-  ssize_t size;
-  // What lies in /proc may fail in the middle, when its process ends: then that was all.
-  while ((size = ::read(fd, buffer, sizeof(buffer))) > 0) text.append(buffer, static_cast<size_t>(size));
-  ::close(fd);
-  return text;
-}
+std::string ReadFile(const std::string& path) { return tandem::ReadFile(path).value_or(""); }
 
 std::vector<std::string> Lines(const std::string& text) {
   std::vector<std::string> lines = absl::StrSplit(text, '\n');

@@ -16,6 +16,7 @@ namespace tandem::testing {
 // Far more than anything takes, also under sanitizers.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
+// "" where there is none: a process may end, and its files in /proc go, at any moment.
 std::string ReadFile(const std::string& path);
 std::vector<std::string> Lines(const std::string& text);
 

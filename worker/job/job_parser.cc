@@ -1,17 +1,13 @@
 #include "worker/job/job_parser.h"
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <system_error>
+#include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/files/read_file.h"
 #include "base/status.h"
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"
@@ -128,17 +124,9 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_
 }
 
 absl::StatusOr<JobSpec> LoadJob(const std::string& path, absl::Span<const std::string> overrides) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return absl::InvalidArgumentError(absl::StrCat("'", path, "' is a directory, not a job file"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    const std::string why = std::strerror(errno);
-    return absl::NotFoundError(absl::StrCat("cannot read the job file '", path, "': ", why));
-  }
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return ParseJob(text, path, overrides);
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return Annotate(text.status(), "the job file");
+  return ParseJob(*text, path, overrides);
 }
 
 std::string JobToYaml(const JobSpec& job) {

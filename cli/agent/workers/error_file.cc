@@ -1,19 +1,19 @@
 #include "cli/agent/workers/error_file.h"
 
-#include <fstream>
-#include <iterator>
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "base/files/read_file.h"
 #include "base/text/json.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {
 
 std::string ReadErrorFile(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) return "";
+  const absl::StatusOr<std::string> written = ReadFile(path);
+  if (!written.ok()) return "";
   using Json = nlohmann::json;
-  const Json json = ParseJson(std::string(std::istreambuf_iterator<char>(in), {}));
+  const Json json = ParseJson(*written);
   // {"message": "text"} or {"message": {"message": "text", "extraInfo": ...}}
   const Json* at = json.is_object() && json.contains("message") ? &json["message"] : nullptr;
   if (at != nullptr && at->is_object() && at->contains("message")) at = &(*at)["message"];

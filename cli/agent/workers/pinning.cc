@@ -3,31 +3,30 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/files/read_file.h"
 
 namespace tandem::cli {
 namespace {
 
 constexpr int kMostNodes = 256;
 
-std::string ReadLine(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
+// What one file of /sys says, "" where there is none.
+std::string ReadValue(const std::string& path) {
+  return std::string(absl::StripAsciiWhitespace(ReadFile(path).value_or("")));
 }
 
 int ReadNumber(const std::string& path) {
   int value;
-  return absl::SimpleAtoi(ReadLine(path), &value) ? value : -1;
+  return absl::SimpleAtoi(ReadValue(path), &value) ? value : -1;
 }
 
 }  // namespace
@@ -62,10 +61,10 @@ Topology ReadTopology(const std::string& sys, const std::vector<int>& allowed) {
   Topology topology;
   const std::set<int> mine(allowed.begin(), allowed.end());
   std::map<int, int> node_of;
-  for (const int node : ParseProcessorList(ReadLine(absl::StrCat(sys, "/node/online")))) {
+  for (const int node : ParseProcessorList(ReadValue(absl::StrCat(sys, "/node/online")))) {
     if (node >= kMostNodes) break;
     std::vector<int> cpus;
-    for (const int cpu : ParseProcessorList(ReadLine(absl::StrCat(sys, "/node/node", node, "/cpulist")))) {
+    for (const int cpu : ParseProcessorList(ReadValue(absl::StrCat(sys, "/node/node", node, "/cpulist")))) {
       if (!mine.contains(cpu)) continue;
       cpus.push_back(cpu);
       node_of[cpu] = node;

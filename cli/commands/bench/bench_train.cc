@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/files/read_file.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "base/text/json.h"
@@ -205,8 +205,7 @@ int RunJob(const TrainBench& options, std::vector<std::string> worker_args) {
   int status = 0;
   while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  std::ifstream in(result_file);
-  const Json result = ParseOrderedJson(std::string(std::istreambuf_iterator<char>(in), {}));
+  const Json result = ParseOrderedJson(ReadFile(result_file).value_or(""));
   ::unlink(result_file);
   if (child < 0 || status != 0 || result.is_discarded()) {
     LogError("the benchmark's job failed; its log is above");

@@ -17,8 +17,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -26,6 +24,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/files/read_file.h"
+#include "base/status.h"
 #include "cli/doctor/machine/gpu_libraries.h"
 #include "cli/doctor/machine/machine.h"
 #include "cli/doctor/machine/run_program.h"
@@ -52,12 +52,7 @@ std::string Numeric(const sockaddr* address) {
 class RealMachine final : public Machine {
  public:
   absl::StatusOr<std::string> ReadFile(const std::string& path) const override {
-    std::ifstream file(path);
-    if (!file) {
-      return errno == ENOENT ? absl::NotFoundError(path)
-                             : absl::PermissionDeniedError(absl::StrCat(path, ": ", std::strerror(errno)));
-    }
-    const std::string text(std::istreambuf_iterator<char>(file), {});
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, tandem::ReadFile(path));
     return std::string(absl::StripAsciiWhitespace(text));
   }
 

@@ -1,16 +1,14 @@
 #include "collectives/debug/trace/trace_file.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/files/read_file.h"
 #include "base/text/json.h"
 #include "nlohmann/json.hpp"
 
@@ -20,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kFormat = 1;
-constexpr uintmax_t kMaxBytes = 256 << 20;
+constexpr size_t kMaxBytes = 256 << 20;
 constexpr size_t kMaxRanks = 1 << 20;
 
 // The field, or `otherwise` where there is none; throws where it is of another type.
@@ -140,17 +138,13 @@ absl::StatusOr<TraceDirectory> ReadTraces(const std::string& directory) {
       skip(absl::EndsWith(file, ".json.tmp") ? "a dump that was never finished" : "is no trace of Tandem");
       continue;
     }
-    if (std::filesystem::file_size(path, error) > kMaxBytes || error) {
-      skip(error ? error.message() : "is larger than any trace (256 MiB)");
+    const absl::StatusOr<std::string> text = ReadFile(path.string(), kMaxBytes);
+    if (!text.ok()) {
+      skip(absl::IsOutOfRange(text.status()) ? "is larger than any trace (256 MiB)"
+                                             : text.status().message());
       continue;
     }
-    std::ifstream stream(path, std::ios::binary);
-    if (!stream) {
-      skip(absl::StrCat("cannot be opened: ", std::strerror(errno)));
-      continue;
-    }
-    const std::string text(std::istreambuf_iterator<char>(stream), {});
-    absl::StatusOr<Trace> trace = ParseTrace(text);
+    absl::StatusOr<Trace> trace = ParseTrace(*text);
     if (!trace.ok()) {
       skip(trace.status().message());
       continue;

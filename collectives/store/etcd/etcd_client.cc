@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/files/read_file.h"
 #include "base/status.h"
 #include "etcd/rpc.pb.h"
 #include "rpc/address.h"
@@ -24,13 +23,10 @@ constexpr char kForm[] =
     "; expected 'etcd://host:port[,host:port]/prefix', with ?ca=FILE&cert=FILE&key=FILE for TLS";
 
 absl::StatusOr<std::string> ReadPem(absl::string_view path) {
-  std::ifstream file{std::string(path)};
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file || text.str().empty()) {
-    return absl::NotFoundError(absl::StrCat("cannot read the PEM file '", path, "'"));
-  }
-  return text.str();
+  absl::StatusOr<std::string> text = ReadFile(std::string(path));
+  if (!text.ok()) return Annotate(text.status(), "the PEM file");
+  if (text->empty()) return absl::InvalidArgumentError(absl::StrCat("the PEM file '", path, "' is empty"));
+  return text;
 }
 
 // What another member, or another moment, may answer better. A member that gives up at the call's deadline

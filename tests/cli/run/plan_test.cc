@@ -120,7 +120,8 @@ TEST(PlanTest, WhatIsWrongIsNamed) {
       {{.restart = {"worker=never"}}, {"x"}, "expected ROLE=alone"},
       {{.restart = {"worker=job:3"}}, {"x"}, "expected ROLE=alone"},
       {{.roles = {"ps"}}, {"x"}, "cannot be the main role"},
-      {{.cluster = "/no/such/file"}, {"x"}, "/no/such/file"},
+      {{.cluster = "/no/such/file"}, {"x"}, "the cluster file: cannot read '/no/such/file': No such file"},
+      {{.cluster = "/"}, {"x"}, "cannot read '/': it is a directory"},
   };
   for (const auto& one : kCases) {
     const auto plan = MakePlan(one.flags, one.program);

@@ -11,13 +11,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <system_error>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "base/files/read_file.h"
 #include "tests/testing/processes.h"
 
 namespace tandem::collectives {
@@ -203,10 +203,7 @@ bool ChaosCluster::AwaitNoKeys(absl::Time deadline) const {
 }
 
 std::string ChaosCluster::LastLines(int node) const {
-  std::ifstream file(directory_.File(absl::StrCat("node-", node)));
-  std::stringstream text;
-  text << file.rdbuf();
-  const std::string all = text.str();
+  const std::string all = ReadFile(directory_.File(absl::StrCat("node-", node))).value_or("");
   return all.size() > 8000 ? all.substr(all.size() - 8000) : all;
 }
 

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/files/read_file.h"
 #include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -67,11 +67,6 @@ std::vector<uint64_t> Sequences(const nlohmann::json& dump) {
   std::vector<uint64_t> sequences;
   for (const auto& entry : dump["entries"]) sequences.push_back(entry["sequence"]);
   return sequences;
-}
-
-std::string FileText(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 TEST(FlightRecorderTest, WritesDownWhatWasDoneAndHowItEnded) {
@@ -249,7 +244,7 @@ TEST(FlightRecorderTest, DumpsAreWrittenWholeAndReplaced) {
   for (const auto& file : std::filesystem::directory_iterator(directory)) names.push_back(file.path());
   const std::string path = absl::StrCat(directory, "/tandem-trace-rank2-pid", ::getpid(), ".json");
   ASSERT_THAT(names, ElementsAre(path));
-  EXPECT_EQ(ParseJson(FileText(path))["reason"], "second \xef\xbf\xbd");
+  EXPECT_EQ(ParseJson(ReadFile(path).value())["reason"], "second \xef\xbf\xbd");
 }
 
 TEST(FlightRecorderTest, WithoutADirectoryNoDumpIsWritten) {

@@ -70,7 +70,9 @@ TEST(EtcdUrlTest, BadPartsAreNamed) {
   EXPECT_THAT(ParseEtcdUrl("etcd://u:p@a:1/p").status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TANDEM_ETCD_PASSWORD")));
   EXPECT_THAT(ParseEtcdUrl("etcd://a:1/p?ca=/no/such.pem").status(),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such.pem")));
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("the PEM file: cannot read '/no/such.pem'")));
+  EXPECT_THAT(ParseEtcdUrl("etcd://a:1/p?ca=/dev/null").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'/dev/null' is empty")));
 }
 
 TEST_F(EtcdStoreTest, AnUrlOpensItAndWhatIsTooLargeIsNamed) {

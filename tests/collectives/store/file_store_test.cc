@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/files/read_file.h"
 #include "tests/testing/self_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -137,15 +137,12 @@ TEST(FileStoreTest, ATornLastRecordIsIgnoredAndHealed) {
   const std::string path = directory.File("s");
   TANDEM_ASSERT_OK_AND_ASSIGN(auto first, FileStore::Open(path));
   TANDEM_ASSERT_OK(first->Set("kept", "1"));
-  struct stat before, after;
-  ASSERT_EQ(stat(path.c_str(), &before), 0);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string before, ReadFile(path));
   TANDEM_ASSERT_OK(first->Set("torn", "2"));
-  ASSERT_EQ(stat(path.c_str(), &after), 0);
-  std::string bytes(after.st_size, '\0');
-  std::ifstream(path, std::ios::binary).read(bytes.data(), after.st_size);
-  for (off_t size = before.st_size + 1; size < after.st_size; ++size) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string after, ReadFile(path));
+  for (size_t size = before.size() + 1; size < after.size(); ++size) {
     const std::string copy = directory.File(absl::StrCat("copy", size));
-    std::ofstream(copy, std::ios::binary).write(bytes.data(), size);
+    std::ofstream(copy, std::ios::binary) << after.substr(0, size);
     TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(copy));
     EXPECT_EQ(store->Get("kept", absl::ZeroDuration()).value(), "1");
     EXPECT_FALSE(store->Check({"torn"}).value());
@@ -155,11 +152,6 @@ TEST(FileStoreTest, ATornLastRecordIsIgnoredAndHealed) {
   }
 }
 
-std::string BytesOf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
 // Fills the store at `path` with two keys, and puts `byte` so many bytes before the first one's value.
 void MakeDamaged(const std::string& path, size_t before_value, char byte) {
   {
@@ -167,7 +159,7 @@ void MakeDamaged(const std::string& path, size_t before_value, char byte) {
     TANDEM_ASSERT_OK(store->Set("a", "1234"));
     TANDEM_ASSERT_OK(store->Set("b", "5678"));
   }
-  const size_t value = BytesOf(path).find("1234");
+  const size_t value = ReadFile(path).value().find("1234");
   ASSERT_NE(value, std::string::npos);
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(static_cast<std::streamoff>(value - before_value));
@@ -187,7 +179,7 @@ TEST(FileStoreTest, ADamagedSizeIsNotTakenForATornEndThatIsCutOff) {
   constexpr size_t kBeforeValue = 12 + 1 + 4 + 1 + 4;  // the record's header, kind, key and the value's size
   MakeDamaged(path, kBeforeValue - 3, '\x7f');         // the size's highest byte
   EXPECT_THAT(FileStore::Open(path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
-  EXPECT_THAT(BytesOf(path), HasSubstr("5678"));
+  EXPECT_THAT(ReadFile(path).value(), HasSubstr("5678"));
 }
 
 TEST(FileStoreTest, AFileOfSomethingElseIsLeftAsItIs) {
@@ -196,9 +188,7 @@ TEST(FileStoreTest, AFileOfSomethingElseIsLeftAsItIs) {
   std::ofstream(path) << "Dear all";
   EXPECT_THAT(FileStore::Open(path),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no store file")));
-  std::string text;
-  std::getline(std::ifstream(path), text);
-  EXPECT_EQ(text, "Dear all");
+  EXPECT_EQ(ReadFile(path).value(), "Dear all");
   EXPECT_THAT(FileStore::Open(directory.path()),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(directory.path())));
   EXPECT_THAT(FileStore::Open(directory.File("no/such/dir")),

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/files/read_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/file.h"
@@ -62,7 +63,7 @@ TEST_F(CheckpointDir, CommitsUnderTheStepsNameWithAManifestOfItsFiles) {
   EXPECT_EQ(manifest.files(0).crc32(), Crc32("rows"));
   TANDEM_EXPECT_OK(VerifyCheckpoint(latest));
   // Readable by people.
-  EXPECT_THAT(*ReadWholeFile(latest + "/MANIFEST"), HasSubstr("step: 1234\n"));
+  EXPECT_THAT(*ReadFile(latest + "/MANIFEST"), HasSubstr("step: 1234\n"));
 }
 
 TEST_F(CheckpointDir, WhatIsUnfinishedIsNeverListedAndCleanedByTheNextBegin) {
@@ -78,7 +79,7 @@ TEST_F(CheckpointDir, WhatIsUnfinishedIsNeverListedAndCleanedByTheNextBegin) {
 TEST_F(CheckpointDir, TheSameStepAgainReplacesTheCheckpoint) {
   Make(7, "old");
   const std::string path = Make(7, "newer");
-  EXPECT_EQ(*ReadWholeFile(path + "/user.0-of-1.table"), "newer");
+  EXPECT_EQ(*ReadFile(path + "/user.0-of-1.table"), "newer");
   TANDEM_EXPECT_OK(VerifyCheckpoint(path));
   EXPECT_THAT(Steps(), ElementsAre(7));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(root_), {}), 1);
@@ -105,7 +106,7 @@ TEST_F(CheckpointDir, VerifyNamesTheFileThatIsWrong) {
 
 TEST_F(CheckpointDir, AManifestThatWasTouchedOrCutIsFound) {
   const std::string path = Make(1);
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string text, ReadWholeFile(path + "/MANIFEST"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(path + "/MANIFEST"));
   for (size_t i = 0; i < text.size(); ++i) {
     std::string damaged = text;
     damaged[i] ^= 1;
@@ -139,7 +140,7 @@ TEST_F(CheckpointDir, DenseStateComesBackAndDamageIsFoundAtEveryByte) {
   TANDEM_ASSERT_OK(WriteDenseState(dir_.path(), state));
   TANDEM_ASSERT_OK_AND_ASSIGN(const v1::DenseState read, ReadDenseState(dir_.path()));
   EXPECT_EQ(read.SerializeAsString(), state.SerializeAsString());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(dir_.File("DENSE")));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFile(dir_.File("DENSE")));
   for (size_t i = 0; i < bytes.size(); ++i) {
     std::string damaged = bytes;
     damaged[i] ^= 32;

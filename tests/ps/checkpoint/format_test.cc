@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/files/read_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/partition/shard_map.h"
@@ -89,7 +90,7 @@ TEST_F(Format, ReadsBackWhatWasWritten) {
 
 TEST_F(Format, BeginsAndEndsAsItsDescriptionSays) {
   TANDEM_ASSERT_OK(Write());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(path_));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFile(path_));
   EXPECT_EQ(bytes.substr(0, 8), "TANDEMT2");
   EXPECT_EQ(bytes.substr(bytes.size() - 8), "TANDEMT2");
   const std::string header = header_.SerializeAsString();
@@ -162,7 +163,7 @@ TEST_F(Format, ManyRowsAreReadPieceByPiece) {
 
 TEST_F(Format, EveryTruncationIsAnError) {
   TANDEM_ASSERT_OK(Write());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(path_));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFile(path_));
   for (size_t length = 0; length < bytes.size(); ++length) {
     Overwrite(bytes.substr(0, length));
     MapStorage read(kBuckets);
@@ -175,7 +176,7 @@ TEST_F(Format, EveryTruncationIsAnError) {
 
 TEST_F(Format, AFlippedBitInAnyByteIsAnError) {
   TANDEM_ASSERT_OK(Write());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWholeFile(path_));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFile(path_));
   for (size_t at = 0; at < bytes.size(); ++at) {
     std::string damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
@@ -187,7 +188,7 @@ TEST_F(Format, AFlippedBitInAnyByteIsAnError) {
 
 TEST_F(Format, ANewerFormatIsNotCalledDamaged) {
   TANDEM_ASSERT_OK(Write());
-  TANDEM_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadWholeFile(path_));
+  TANDEM_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFile(path_));
   bytes[7] = '3';
   Overwrite(bytes);
   EXPECT_THAT(TableFileReader::Open(path_),
@@ -198,7 +199,7 @@ TEST_F(Format, ANewerFormatIsNotCalledDamaged) {
 
 TEST_F(Format, AFullDiskLeavesNothingBehindAndTheOldFileAsItWas) {
   TANDEM_ASSERT_OK(Write());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string before, ReadWholeFile(path_));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string before, ReadFile(path_));
   storage_.rows_[5] = {1, 2, 3};
   for (size_t room = 0; room < before.size(); room += 7) {
     const OpenFile open = [room](const std::string& path) -> absl::StatusOr<std::unique_ptr<WritableFile>> {
@@ -206,7 +207,7 @@ TEST_F(Format, AFullDiskLeavesNothingBehindAndTheOldFileAsItWas) {
       return std::make_unique<SmallDisk>(std::move(file), room);
     };
     ASSERT_THAT(Write(open), StatusIs(absl::StatusCode::kResourceExhausted)) << room;
-    ASSERT_EQ(*ReadWholeFile(path_), before);
+    ASSERT_EQ(*ReadFile(path_), before);
     ASSERT_FALSE(std::filesystem::exists(path_ + ".tmp"));
   }
 }

@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/files/read_file.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
-#include "ps/checkpoint/file.h"
 #include "tests/ps/server/cluster.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -176,7 +176,7 @@ TEST(ServerCheckpoint, WritesTheSameBytesForTheSameRows) {
   }
   for (const char* file : {"user.0-of-2.table", "user.1-of-2.table"}) {
     const std::string name = absl::StrCat("/step-000000000004/", file);
-    EXPECT_EQ(*ReadWholeFile(dir.File("a") + name), *ReadWholeFile(dir.File("b") + name));
+    EXPECT_EQ(*ReadFile(dir.File("a") + name), *ReadFile(dir.File("b") + name));
   }
 }
 

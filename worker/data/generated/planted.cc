@@ -6,14 +6,13 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/files/read_file.h"
 #include "base/status.h"
 #include "base/text/json.h"
 #include "nlohmann/json.hpp"
@@ -216,9 +215,8 @@ absl::StatusOr<PlantedSummary> WritePlanted(const PlantedOptions& options, const
 
 absl::StatusOr<PlantedSummary> ReadPlantedSummary(const std::string& path) {
   const std::string name = PlantedSummaryPath(path);
-  std::ifstream in(name, std::ios::binary);
-  if (!in) return absl::ErrnoToStatus(errno, absl::StrCat("'", name, "' cannot be opened"));
-  const Json json = ParseJson(std::string(std::istreambuf_iterator<char>(in), {}));
+  TANDEM_ASSIGN_OR_RETURN(const std::string written, ReadFile(name));
+  const Json json = ParseJson(written);
   try {
     PlantedSummary summary;
     summary.rows = json.at("rows").get<uint64_t>();

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "absl/strings/str_split.h"
+#include "base/files/read_file.h"
 #include "tests/worker/data/test_files.h"
 
 namespace tandem::worker {
@@ -22,12 +22,6 @@ PlantedOptions Small() {
   options.max_vocabulary = 300;
   options.num_dense = 3;
   return options;
-}
-
-std::string Slurp(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
 }
 
 TEST(Planted, SidecarHoldsTheMetricsOfTheTrueModel) {
@@ -90,11 +84,12 @@ TEST(Planted, IsAFunctionOfTheSeedAndNotOfThreads) {
   TANDEM_ASSERT_OK(WritePlanted(options, dir.File("b.tsv")));
   options.seed = 2;
   TANDEM_ASSERT_OK(WritePlanted(options, dir.File("c.tsv")));
-  const std::string a = Slurp(dir.File("a.tsv"));
-  EXPECT_EQ(a, Slurp(dir.File("b.tsv")));
-  EXPECT_NE(a, Slurp(dir.File("c.tsv")));
+  const std::string a = ReadFile(dir.File("a.tsv")).value();
+  EXPECT_EQ(a, ReadFile(dir.File("b.tsv")).value());
+  EXPECT_NE(a, ReadFile(dir.File("c.tsv")).value());
   EXPECT_EQ(std::count(a.begin(), a.end(), '\n'), 150001);
-  EXPECT_EQ(Slurp(PlantedSummaryPath(dir.File("a.tsv"))), Slurp(PlantedSummaryPath(dir.File("b.tsv"))));
+  EXPECT_EQ(ReadFile(PlantedSummaryPath(dir.File("a.tsv"))).value(),
+            ReadFile(PlantedSummaryPath(dir.File("b.tsv"))).value());
 }
 
 TEST(Planted, IdsFollowZipfAndLabelsTheirRate) {

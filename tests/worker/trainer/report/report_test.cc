@@ -1,10 +1,9 @@
 #include "worker/trainer/report/report.h"
 
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
+#include "base/files/read_file.h"
 #include "base/text/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -83,8 +82,7 @@ TEST(ReportTest, TheTableShowsWhatTheJsonHolds) {
 TEST(ReportTest, AReportThatCannotBeWrittenNamesItsPath) {
   testing::TempDir dir;
   TANDEM_ASSERT_OK(WriteReport(MakeReport(), dir.File("r.json")));
-  std::ifstream in(dir.File("r.json"));
-  EXPECT_EQ(ParseJson(std::string(std::istreambuf_iterator<char>(in), {}))["job"], "clicks");
+  EXPECT_EQ(ParseJson(ReadFile(dir.File("r.json")).value())["job"], "clicks");
   EXPECT_THAT(WriteReport(MakeReport(), dir.File("no/such/folder.json")),
               testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no/such/folder.json")));
 }

@@ -11,12 +11,12 @@
 
 #include "base/random.h"
 #include "benchmark/benchmark.h"
-#include "worker/models/dense_optimizer.h"
-#include "worker/models/loss.h"
+#include "worker/models/features/interaction.h"
 #include "worker/models/model.h"
 #include "worker/models/nn/activation.h"
 #include "worker/models/nn/gemm.h"
-#include "worker/models/nn/interaction.h"
+#include "worker/models/training/dense_optimizer.h"
+#include "worker/models/training/loss.h"
 
 namespace tandem::worker {
 namespace {

@@ -14,9 +14,9 @@
 #include "ps/client/request/wire_options.h"
 #include "ps/table.h"
 #include "worker/data/dataset.h"
-#include "worker/models/dense_optimizer.h"
-#include "worker/models/lr_schedule.h"
 #include "worker/models/model.h"
+#include "worker/models/training/dense_optimizer.h"
+#include "worker/models/training/lr_schedule.h"
 
 namespace tandem::worker {
 

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "worker/models/dense_model.h"
+#include "worker/models/features/cross.h"
 #include "worker/models/nn/activation.h"
-#include "worker/models/nn/cross.h"
 #include "worker/models/nn/linear.h"
 
 namespace tandem::worker {

@@ -14,9 +14,9 @@
 #include "ps/client/client.h"
 #include "tandem/v1/checkpoint.pb.h"
 #include "worker/job/job_spec.h"
-#include "worker/models/dense_optimizer.h"
-#include "worker/models/lr_schedule.h"
 #include "worker/models/model.h"
+#include "worker/models/training/dense_optimizer.h"
+#include "worker/models/training/lr_schedule.h"
 
 namespace tandem::worker {
 

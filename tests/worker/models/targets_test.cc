@@ -9,9 +9,9 @@
 #include "gtest/gtest.h"
 #include "hwy/highway.h"
 #include "tests/worker/models/normals.h"
-#include "worker/models/dense_optimizer.h"
-#include "worker/models/loss.h"
 #include "worker/models/model.h"
+#include "worker/models/training/dense_optimizer.h"
+#include "worker/models/training/loss.h"
 
 namespace tandem::worker {
 namespace {

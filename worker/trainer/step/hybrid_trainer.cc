@@ -4,7 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "worker/models/loss.h"
+#include "worker/models/training/loss.h"
 #include "worker/trainer/lookup/lap_timer.h"
 #include "worker/trainer/lookup/trace_kinds.h"
 

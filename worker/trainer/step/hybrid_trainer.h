@@ -16,8 +16,8 @@
 #include "ps/client/client.h"
 #include "worker/data/dataset.h"
 #include "worker/data/metrics.h"
-#include "worker/models/dense_optimizer.h"
 #include "worker/models/model.h"
+#include "worker/models/training/dense_optimizer.h"
 #include "worker/trainer/lookup/lookup_pipeline.h"
 #include "worker/trainer/step/gradient_reducer.h"
 

@@ -1,7 +1,7 @@
-#include "worker/models/nn/interaction.h"
+#include "worker/models/features/interaction.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "worker/models/nn/interaction.cc"
+#define HWY_TARGET_INCLUDE "worker/models/features/interaction.cc"
 #include "base/round_up.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"

@@ -1,4 +1,4 @@
-#include "worker/models/nn/interaction.h"
+#include "worker/models/features/interaction.h"
 
 #include <cmath>
 #include <tuple>

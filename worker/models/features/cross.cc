@@ -1,4 +1,4 @@
-#include "worker/models/nn/cross.h"
+#include "worker/models/features/cross.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -6,7 +6,7 @@
 #include "worker/models/nn/activation.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "worker/models/nn/cross.cc"
+#define HWY_TARGET_INCLUDE "worker/models/features/cross.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 

@@ -1,4 +1,4 @@
-#include "worker/models/dense_optimizer.h"
+#include "worker/models/training/dense_optimizer.h"
 
 #include <cmath>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "base/status.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "worker/models/dense_optimizer.cc"
+#define HWY_TARGET_INCLUDE "worker/models/training/dense_optimizer.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 

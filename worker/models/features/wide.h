@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_MODELS_NN_WIDE_H_
-#define TANDEM_WORKER_MODELS_NN_WIDE_H_
+#ifndef TANDEM_WORKER_MODELS_FEATURES_WIDE_H_
+#define TANDEM_WORKER_MODELS_FEATURES_WIDE_H_
 
 // The linear part that click models share: the sum of the looked-up 1-dimensional rows, a weight for each
 // dense feature, and, where no other part has one, a bias.
@@ -34,4 +34,4 @@ class Wide {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_MODELS_NN_WIDE_H_
+#endif  // TANDEM_WORKER_MODELS_FEATURES_WIDE_H_

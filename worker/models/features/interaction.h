@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_MODELS_NN_INTERACTION_H_
-#define TANDEM_WORKER_MODELS_NN_INTERACTION_H_
+#ifndef TANDEM_WORKER_MODELS_FEATURES_INTERACTION_H_
+#define TANDEM_WORKER_MODELS_FEATURES_INTERACTION_H_
 
 // DLRM's feature interaction: the dot products of all pairs of an example's vectors (Naumov et al.,
 // arXiv:1906.00091).
@@ -52,4 +52,4 @@ class Interaction {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_MODELS_NN_INTERACTION_H_
+#endif  // TANDEM_WORKER_MODELS_FEATURES_INTERACTION_H_

@@ -1,4 +1,4 @@
-#include "worker/models/lr_schedule.h"
+#include "worker/models/training/lr_schedule.h"
 
 #include <cmath>
 #include <string>

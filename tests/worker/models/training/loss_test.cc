@@ -1,4 +1,4 @@
-#include "worker/models/loss.h"
+#include "worker/models/training/loss.h"
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_MODELS_DENSE_OPTIMIZER_H_
-#define TANDEM_WORKER_MODELS_DENSE_OPTIMIZER_H_
+#ifndef TANDEM_WORKER_MODELS_TRAINING_DENSE_OPTIMIZER_H_
+#define TANDEM_WORKER_MODELS_TRAINING_DENSE_OPTIMIZER_H_
 
 // The optimizer of a model's dense parameters. Every worker applies it to the same all-reduced gradient, so
 // that the copies of the parameters stay equal bit by bit. Formulas are those of torch.optim.
@@ -71,4 +71,4 @@ class DenseOptimizer {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_MODELS_DENSE_OPTIMIZER_H_
+#endif  // TANDEM_WORKER_MODELS_TRAINING_DENSE_OPTIMIZER_H_

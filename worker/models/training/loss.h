@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_MODELS_LOSS_H_
-#define TANDEM_WORKER_MODELS_LOSS_H_
+#ifndef TANDEM_WORKER_MODELS_TRAINING_LOSS_H_
+#define TANDEM_WORKER_MODELS_TRAINING_LOSS_H_
 
 // Binary cross-entropy from logits, stable for logits of any size. Pure functions, callable from any thread.
 
@@ -18,4 +18,4 @@ void Sigmoid(absl::Span<const float> logits, absl::Span<float> probabilities);
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_MODELS_LOSS_H_
+#endif  // TANDEM_WORKER_MODELS_TRAINING_LOSS_H_

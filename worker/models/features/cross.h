@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_MODELS_NN_CROSS_H_
-#define TANDEM_WORKER_MODELS_NN_CROSS_H_
+#ifndef TANDEM_WORKER_MODELS_FEATURES_CROSS_H_
+#define TANDEM_WORKER_MODELS_FEATURES_CROSS_H_
 
 // The full-rank cross network of DCN-v2: x_{l+1} = x_0 * (W_l x_l + b_l) + x_l, * element by element (Wang et
 // al., WWW 2021).
@@ -38,4 +38,4 @@ class CrossNetwork {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_MODELS_NN_CROSS_H_
+#endif  // TANDEM_WORKER_MODELS_FEATURES_CROSS_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_MODELS_NN_FM_H_
-#define TANDEM_WORKER_MODELS_NN_FM_H_
+#ifndef TANDEM_WORKER_MODELS_FEATURES_FM_H_
+#define TANDEM_WORKER_MODELS_FEATURES_FM_H_
 
 // The second-order term of a factorization machine, all pairs' dot products in linear time:
 // 0.5 * (|sum of v|^2 - sum of |v|^2), v the weighted rows of an example (Rendle, ICDM 2010).
@@ -30,4 +30,4 @@ class FactorizationMachine {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_MODELS_NN_FM_H_
+#endif  // TANDEM_WORKER_MODELS_FEATURES_FM_H_

@@ -1,7 +1,7 @@
-#include "worker/models/nn/fm.h"
+#include "worker/models/features/fm.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "worker/models/nn/fm.cc"
+#define HWY_TARGET_INCLUDE "worker/models/features/fm.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 

@@ -1,9 +1,9 @@
-#include "worker/models/loss.h"
+#include "worker/models/training/loss.h"
 
 #include "base/status.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "worker/models/loss.cc"
+#define HWY_TARGET_INCLUDE "worker/models/training/loss.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // After highway.h, once per target.

@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_MODELS_LR_SCHEDULE_H_
-#define TANDEM_WORKER_MODELS_LR_SCHEDULE_H_
+#ifndef TANDEM_WORKER_MODELS_TRAINING_LR_SCHEDULE_H_
+#define TANDEM_WORKER_MODELS_TRAINING_LR_SCHEDULE_H_
 
 // How the learning rate changes while training: linear warm-up, then one of a few decays. The rate of a step
 // is a function of the options, the step and, for reduce_on_plateau, the validation metrics seen so far.
@@ -63,4 +63,4 @@ class LearningRateSchedule {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_MODELS_LR_SCHEDULE_H_
+#endif  // TANDEM_WORKER_MODELS_TRAINING_LR_SCHEDULE_H_

@@ -1,4 +1,4 @@
-#include "worker/models/dense_optimizer.h"
+#include "worker/models/training/dense_optimizer.h"
 
 #include <cmath>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "worker/models/nn/wide.h"
+#include "worker/models/features/wide.h"
 
 #include "worker/models/nn/activation.h"
 #include "worker/models/nn/gemm.h"

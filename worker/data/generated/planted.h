@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/data/dataset.h"
-#include "worker/data/metrics.h"
+#include "worker/data/evaluation/metrics.h"
 #include "worker/data/split.h"
 
 namespace tandem::worker {

@@ -15,7 +15,7 @@
 #include "collectives/process_group.h"
 #include "ps/client/client.h"
 #include "worker/data/dataset.h"
-#include "worker/data/metrics.h"
+#include "worker/data/evaluation/metrics.h"
 #include "worker/models/model.h"
 #include "worker/models/training/dense_optimizer.h"
 #include "worker/trainer/lookup/lookup_pipeline.h"

@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_DATA_LOGISTIC_BASELINE_H_
-#define TANDEM_WORKER_DATA_LOGISTIC_BASELINE_H_
+#ifndef TANDEM_WORKER_DATA_EVALUATION_LOGISTIC_BASELINE_H_
+#define TANDEM_WORKER_DATA_EVALUATION_LOGISTIC_BASELINE_H_
 
 // Logistic regression in one thread and in memory: the plain baseline that is shown beside a trained model.
 // It shares nothing with the models and servers of Tandem but the reader, so that it also is a check on them.
@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/data/dataset.h"
-#include "worker/data/metrics.h"
+#include "worker/data/evaluation/metrics.h"
 
 namespace tandem::worker {
 
@@ -43,4 +43,4 @@ absl::StatusOr<LogisticBaseline> TrainLogisticBaseline(Dataset* dataset,
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_DATA_LOGISTIC_BASELINE_H_
+#endif  // TANDEM_WORKER_DATA_EVALUATION_LOGISTIC_BASELINE_H_

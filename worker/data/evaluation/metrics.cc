@@ -1,4 +1,4 @@
-#include "worker/data/metrics.h"
+#include "worker/data/evaluation/metrics.h"
 
 #include <algorithm>
 #include <bit>

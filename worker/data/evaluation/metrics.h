@@ -1,5 +1,5 @@
-#ifndef TANDEM_WORKER_DATA_METRICS_H_
-#define TANDEM_WORKER_DATA_METRICS_H_
+#ifndef TANDEM_WORKER_DATA_EVALUATION_METRICS_H_
+#define TANDEM_WORKER_DATA_EVALUATION_METRICS_H_
 
 // How good predictions of clicks are: exact AUC and logloss, of one worker or of all together.
 
@@ -72,4 +72,4 @@ class ScoredExamples {
 
 }  // namespace tandem::worker
 
-#endif  // TANDEM_WORKER_DATA_METRICS_H_
+#endif  // TANDEM_WORKER_DATA_EVALUATION_METRICS_H_

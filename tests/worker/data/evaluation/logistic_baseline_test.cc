@@ -1,4 +1,4 @@
-#include "worker/data/logistic_baseline.h"
+#include "worker/data/evaluation/logistic_baseline.h"
 
 #include <cmath>
 

@@ -12,11 +12,11 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
-#include "cli/profiling/chrome_json.h"
 #include "cli/profiling/collect.h"
 #include "cli/profiling/members.h"
-#include "cli/profiling/overlap.h"
-#include "cli/profiling/timeline.h"
+#include "cli/profiling/timeline/chrome_json.h"
+#include "cli/profiling/timeline/overlap.h"
+#include "cli/profiling/timeline/timeline.h"
 #include "cli/servers/find_servers.h"
 
 namespace tandem::cli {

@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_PROFILING_TIMELINE_H_
-#define TANDEM_CLI_PROFILING_TIMELINE_H_
+#ifndef TANDEM_CLI_PROFILING_TIMELINE_TIMELINE_H_
+#define TANDEM_CLI_PROFILING_TIMELINE_TIMELINE_H_
 
 // The traces of a job's processes as one picture: on one clock, with every call's two halves joined. Pure
 // functions.
@@ -48,4 +48,4 @@ Timeline MakeTimeline(const std::vector<CollectedTrace>& collected);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_PROFILING_TIMELINE_H_
+#endif  // TANDEM_CLI_PROFILING_TIMELINE_TIMELINE_H_

@@ -1,4 +1,4 @@
-#include "cli/profiling/chrome_json.h"
+#include "cli/profiling/timeline/chrome_json.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/ticks.h"
-#include "cli/profiling/overlap.h"
+#include "cli/profiling/timeline/overlap.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {

@@ -1,4 +1,4 @@
-#include "cli/profiling/overlap.h"
+#include "cli/profiling/timeline/overlap.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,12 +1,12 @@
-#ifndef TANDEM_CLI_PROFILING_OVERLAP_H_
-#define TANDEM_CLI_PROFILING_OVERLAP_H_
+#ifndef TANDEM_CLI_PROFILING_TIMELINE_OVERLAP_H_
+#define TANDEM_CLI_PROFILING_TIMELINE_OVERLAP_H_
 
 // What of a worker's communication its computation hides. Pure functions.
 
 #include <string>
 #include <vector>
 
-#include "cli/profiling/timeline.h"
+#include "cli/profiling/timeline/timeline.h"
 
 namespace tandem::cli {
 
@@ -31,4 +31,4 @@ std::string OverlapToText(const std::vector<Overlap>& overlaps);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_PROFILING_OVERLAP_H_
+#endif  // TANDEM_CLI_PROFILING_TIMELINE_OVERLAP_H_

@@ -1,4 +1,4 @@
-#include "cli/profiling/timeline.h"
+#include "cli/profiling/timeline/timeline.h"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_PROFILING_CHROME_JSON_H_
-#define TANDEM_CLI_PROFILING_CHROME_JSON_H_
+#ifndef TANDEM_CLI_PROFILING_TIMELINE_CHROME_JSON_H_
+#define TANDEM_CLI_PROFILING_TIMELINE_CHROME_JSON_H_
 
 // Google's Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing read.
 
@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cli/profiling/collect.h"
-#include "cli/profiling/timeline.h"
+#include "cli/profiling/timeline/timeline.h"
 
 namespace tandem::cli {
 
@@ -20,4 +20,4 @@ absl::Status WriteChromeJson(const std::string& path, const Timeline& timeline,
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_PROFILING_CHROME_JSON_H_
+#endif  // TANDEM_CLI_PROFILING_TIMELINE_CHROME_JSON_H_

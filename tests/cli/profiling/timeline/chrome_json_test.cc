@@ -1,4 +1,4 @@
-#include "cli/profiling/chrome_json.h"
+#include "cli/profiling/timeline/chrome_json.h"
 
 #include <string>
 #include <vector>

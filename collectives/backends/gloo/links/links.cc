@@ -1,4 +1,4 @@
-#include "collectives/backends/gloo/links.h"
+#include "collectives/backends/gloo/links/links.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
-#include "collectives/backends/gloo/meeting.h"
+#include "collectives/backends/gloo/links/meeting.h"
 #include "gloo/transport/tcp/device.h"
 
 namespace tandem::collectives::gloo_tcp {

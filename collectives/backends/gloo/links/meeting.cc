@@ -1,4 +1,4 @@
-#include "collectives/backends/gloo/meeting.h"
+#include "collectives/backends/gloo/links/meeting.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "collectives/backends/gloo/links.h"
+#include "collectives/backends/gloo/links/links.h"
 #include "collectives/ranks.h"
 
 namespace tandem::collectives::gloo_tcp {

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_LINKS_H_
+#define TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_LINKS_H_
 
 // Connections between all ranks of a group: Gloo's TCP device and event loop, with a framing of our own where
 // Gloo has its pairs. Gloo's headers stay in links.cc.
@@ -87,4 +87,4 @@ class Links {
 
 }  // namespace tandem::collectives::gloo_tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_LINKS_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_MEETING_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_MEETING_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_MEETING_H_
+#define TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_MEETING_H_
 
 // How the ranks of a group find each other over TCP: each listens, says where in the store, connects to the
 // lower ranks and is connected to by the higher; both sides say which rank of which group they are.
@@ -23,4 +23,4 @@ absl::StatusOr<std::vector<ipc::Descriptor>> MeetOverTcp(Store* store, const std
 
 }  // namespace tandem::collectives::gloo_tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_MEETING_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_MEETING_H_

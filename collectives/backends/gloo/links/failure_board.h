@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_FAILURE_BOARD_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_FAILURE_BOARD_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_FAILURE_BOARD_H_
+#define TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_FAILURE_BOARD_H_
 
 // Where the ranks of a group tell each other why they gave up. A rank that fails closes its connections, so
 // its peers see only that it is gone; here they find the reason, and tell a rank that gave up from one that
@@ -40,4 +40,4 @@ class FailureBoard {
 
 }  // namespace tandem::collectives::gloo_tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_FAILURE_BOARD_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_FAILURE_BOARD_H_

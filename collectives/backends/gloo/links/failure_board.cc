@@ -1,4 +1,4 @@
-#include "collectives/backends/gloo/failure_board.h"
+#include "collectives/backends/gloo/links/failure_board.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "collectives/backends/nccl/dlopen_api.h"
+#include "collectives/backends/nccl/api/dlopen_api.h"
 
 #include <dlfcn.h>
 

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_CUDA_API_H_
-#define TANDEM_COLLECTIVES_BACKENDS_NCCL_CUDA_API_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_API_CUDA_API_H_
+#define TANDEM_COLLECTIVES_BACKENDS_NCCL_API_CUDA_API_H_
 
 // The part of the CUDA runtime that the backend uses; see nccl_api.h.
 
@@ -34,4 +34,4 @@ class CudaApi {
 
 }  // namespace tandem::collectives::nccl
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_CUDA_API_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_API_CUDA_API_H_

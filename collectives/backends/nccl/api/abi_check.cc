@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "collectives/backends/nccl/cuda_api.h"
-#include "collectives/backends/nccl/nccl_api.h"
+#include "collectives/backends/nccl/api/cuda_api.h"
+#include "collectives/backends/nccl/api/nccl_api.h"
 
 namespace tandem::collectives::nccl {
 

@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_DLOPEN_API_H_
-#define TANDEM_COLLECTIVES_BACKENDS_NCCL_DLOPEN_API_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_API_DLOPEN_API_H_
+#define TANDEM_COLLECTIVES_BACKENDS_NCCL_API_DLOPEN_API_H_
 
 // NCCL and the CUDA runtime of this machine, found when they are needed. They are never unloaded: threads of
 // theirs may still run.
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/backends/nccl/cuda_api.h"
-#include "collectives/backends/nccl/nccl_api.h"
+#include "collectives/backends/nccl/api/cuda_api.h"
+#include "collectives/backends/nccl/api/nccl_api.h"
 
 namespace tandem::collectives::nccl {
 
@@ -27,4 +27,4 @@ absl::StatusOr<Apis> LoadApis();
 
 }  // namespace tandem::collectives::nccl
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_DLOPEN_API_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_API_DLOPEN_API_H_

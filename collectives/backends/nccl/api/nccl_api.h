@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_NCCL_API_H_
-#define TANDEM_COLLECTIVES_BACKENDS_NCCL_NCCL_API_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_API_NCCL_API_H_
+#define TANDEM_COLLECTIVES_BACKENDS_NCCL_API_NCCL_API_H_
 
 // The part of NCCL's binary interface that the backend uses, declared here, so that it compiles where no NCCL
 // is installed, and can be tested without a GPU. Numbers and layouts are those of <nccl.h>, 2.14 to 2.28;
@@ -98,4 +98,4 @@ class NcclApi {
 
 }  // namespace tandem::collectives::nccl
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_NCCL_API_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_API_NCCL_API_H_

@@ -1,4 +1,4 @@
-#include "tests/conformance/collectives/conformance_tests.h"
+#include "tests/conformance/collectives/suite/conformance_tests.h"
 
 namespace tandem::collectives {
 namespace {

@@ -1,5 +1,5 @@
-#include "tests/conformance/collectives/conformance_tests.h"
 #include "tests/conformance/collectives/reference_backend.h"
+#include "tests/conformance/collectives/suite/conformance_tests.h"
 
 namespace tandem::collectives {
 namespace {

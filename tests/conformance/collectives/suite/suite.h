@@ -1,5 +1,5 @@
-#ifndef TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_H_
-#define TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_H_
+#ifndef TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_SUITE_H_
+#define TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_SUITE_H_
 
 // What every process group must do, whatever carries it. Each function is called by all ranks of `group`, in
 // threads or processes, in the same order, and leaves the group as it was; failures are GoogleTest's. The
@@ -42,4 +42,4 @@ void CheckEverything(ProcessGroup& group, const SuiteOptions& options = {});
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_H_
+#endif  // TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_SUITE_H_

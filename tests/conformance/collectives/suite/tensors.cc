@@ -1,4 +1,4 @@
-#include "tests/conformance/collectives/tensors.h"
+#include "tests/conformance/collectives/suite/tensors.h"
 
 #include <algorithm>
 #include <cmath>

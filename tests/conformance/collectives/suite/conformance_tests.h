@@ -1,5 +1,5 @@
-#ifndef TANDEM_TESTS_CONFORMANCE_COLLECTIVES_CONFORMANCE_TESTS_H_
-#define TANDEM_TESTS_CONFORMANCE_COLLECTIVES_CONFORMANCE_TESTS_H_
+#ifndef TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_CONFORMANCE_TESTS_H_
+#define TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_CONFORMANCE_TESTS_H_
 
 // The suite as tests, with ranks as threads. A backend's file includes this and instantiates it:
 //
@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/collectives/run_ranks.h"
-#include "tests/conformance/collectives/suite.h"
+#include "tests/conformance/collectives/suite/suite.h"
 
 namespace tandem::collectives {
 
@@ -93,4 +93,4 @@ inline std::string WorldName(const ::testing::TestParamInfo<ConformanceCase>& in
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_TESTS_CONFORMANCE_COLLECTIVES_CONFORMANCE_TESTS_H_
+#endif  // TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_CONFORMANCE_TESTS_H_

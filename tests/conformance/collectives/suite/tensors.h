@@ -1,5 +1,5 @@
-#ifndef TANDEM_TESTS_CONFORMANCE_COLLECTIVES_TENSORS_H_
-#define TANDEM_TESTS_CONFORMANCE_COLLECTIVES_TENSORS_H_
+#ifndef TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_TENSORS_H_
+#define TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_TENSORS_H_
 
 // Random tensors that every rank can make for every other, and the obvious model of a reduction.
 
@@ -43,4 +43,4 @@ std::string Difference(const Tensor& actual, const Tensor& expected, bool averag
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_TESTS_CONFORMANCE_COLLECTIVES_TENSORS_H_
+#endif  // TANDEM_TESTS_CONFORMANCE_COLLECTIVES_SUITE_TENSORS_H_

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
-#include "tests/conformance/collectives/suite.h"
-#include "tests/conformance/collectives/tensors.h"
+#include "tests/conformance/collectives/suite/suite.h"
+#include "tests/conformance/collectives/suite/tensors.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/tandem_process.h"
 
 namespace tandem::cli {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem {

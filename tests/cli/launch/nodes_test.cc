@@ -13,8 +13,8 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/launch/forever.h"
-#include "tests/testing/etcd_server.h"
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/etcd_server.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {

@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {

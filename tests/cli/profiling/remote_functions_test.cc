@@ -14,8 +14,8 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/profiling/trace_checker.h"
-#include "tests/testing/file_watch.h"
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/file_watch.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {

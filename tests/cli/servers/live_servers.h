@@ -14,8 +14,8 @@
 #include "ps/client/client.h"
 #include "ps/table.h"
 #include "rpc/channel.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/tandem_process.h"
 
 namespace tandem::cli {
 

@@ -15,7 +15,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "tests/testing/processes.h"
+#include "tests/testing/processes/processes.h"
 
 namespace tandem::cli {
 

@@ -18,8 +18,8 @@
 #include "ps/table.h"
 #include "tests/cli/metrics/http_get.h"
 #include "tests/cli/servers/live_servers.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {

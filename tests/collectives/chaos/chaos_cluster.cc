@@ -18,7 +18,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "base/files/read_file.h"
-#include "tests/testing/processes.h"
+#include "tests/testing/processes/processes.h"
 
 namespace tandem::collectives {
 namespace {

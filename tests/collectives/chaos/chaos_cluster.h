@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tests/testing/etcd_server.h"
+#include "tests/testing/processes/etcd_server.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::collectives {

@@ -22,7 +22,7 @@
 #include "gtest/gtest.h"
 #include "tests/collectives/chaos/chaos_cluster.h"
 #include "tests/collectives/chaos/chaos_log.h"
-#include "tests/testing/file_watch.h"
+#include "tests/testing/processes/file_watch.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 

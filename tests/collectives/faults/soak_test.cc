@@ -22,7 +22,7 @@
 #include "absl/time/clock.h"
 #include "collectives/store/remote/store_server.h"
 #include "tests/collectives/faults/rank_process.h"
-#include "tests/testing/processes.h"
+#include "tests/testing/processes/processes.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {

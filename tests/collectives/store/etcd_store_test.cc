@@ -16,7 +16,7 @@
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/store_url.h"
 #include "etcd/rpc.pb.h"
-#include "tests/testing/etcd_server.h"
+#include "tests/testing/processes/etcd_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 

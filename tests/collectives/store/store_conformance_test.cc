@@ -20,7 +20,7 @@
 #include "collectives/store/remote/remote_store.h"
 #include "collectives/store/remote/store_server.h"
 #include "rpc/loopback.h"
-#include "tests/testing/etcd_server.h"
+#include "tests/testing/processes/etcd_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/tandem_process.h"
 
 namespace tandem::testing {
 

@@ -7,7 +7,7 @@
 #include "base/text/json.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/tandem_process.h"
 
 namespace tandem::cli {
 

@@ -5,8 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {

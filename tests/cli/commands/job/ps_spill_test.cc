@@ -19,8 +19,8 @@
 #include "ps/table.h"
 #include "rpc/channel.h"
 #include "tests/ps/tiers/rocksdb.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {

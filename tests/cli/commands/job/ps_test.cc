@@ -17,8 +17,8 @@
 #include "rpc/channel.h"
 #include "rpc/connect.h"
 #include "tandem/v1/parameter_server.pb.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/tandem_process.h"
 
 namespace tandem::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {

@@ -9,8 +9,8 @@
 #include "nlohmann/json.hpp"
 #include "tests/cli/profiling/trace_checker.h"
 #include "tests/cli/profiling/traces.h"
+#include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::cli {

@@ -15,7 +15,7 @@
 #include "collectives/store/remote/remote_store.h"
 #include "collectives/store/remote/store_server.h"
 #include "tests/collectives/backends/backend_fixture.h"
-#include "tests/testing/self_process.h"
+#include "tests/testing/processes/self_process.h"
 
 namespace tandem::collectives {
 namespace {

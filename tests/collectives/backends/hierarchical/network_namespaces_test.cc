@@ -21,7 +21,7 @@
 #include "collectives/store/file/file_store.h"
 #include "collectives/store/prefix_store.h"
 #include "tests/collectives/backends/backend_fixture.h"
-#include "tests/testing/self_process.h"
+#include "tests/testing/processes/self_process.h"
 
 namespace tandem::collectives {
 namespace {

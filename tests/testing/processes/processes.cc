@@ -1,4 +1,4 @@
-#include "tests/testing/processes.h"
+#include "tests/testing/processes/processes.h"
 
 #include <poll.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
-#ifndef TANDEM_TESTS_TESTING_FILE_WATCH_H_
-#define TANDEM_TESTS_TESTING_FILE_WATCH_H_
+#ifndef TANDEM_TESTS_TESTING_PROCESSES_FILE_WATCH_H_
+#define TANDEM_TESTS_TESTING_PROCESSES_FILE_WATCH_H_
 
 // Waits for what other processes write.
 
@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "tests/testing/processes.h"
+#include "tests/testing/processes/processes.h"
 
 namespace tandem::testing {
 
@@ -63,4 +63,4 @@ class FileWatch {
 
 }  // namespace tandem::testing
 
-#endif  // TANDEM_TESTS_TESTING_FILE_WATCH_H_
+#endif  // TANDEM_TESTS_TESTING_PROCESSES_FILE_WATCH_H_

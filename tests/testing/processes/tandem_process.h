@@ -1,5 +1,5 @@
-#ifndef TANDEM_TESTS_TESTING_TANDEM_PROCESS_H_
-#define TANDEM_TESTS_TESTING_TANDEM_PROCESS_H_
+#ifndef TANDEM_TESTS_TESTING_PROCESSES_TANDEM_PROCESS_H_
+#define TANDEM_TESTS_TESTING_PROCESSES_TANDEM_PROCESS_H_
 
 // The real `tandem` as a child of the test.
 
@@ -12,7 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "tests/testing/processes.h"
+#include "tests/testing/processes/processes.h"
 
 namespace tandem::testing {
 
@@ -62,4 +62,4 @@ Finished RunTandem(const std::vector<std::string>& args,
 
 }  // namespace tandem::testing
 
-#endif  // TANDEM_TESTS_TESTING_TANDEM_PROCESS_H_
+#endif  // TANDEM_TESTS_TESTING_PROCESSES_TANDEM_PROCESS_H_

@@ -1,4 +1,4 @@
-#include "tests/testing/tandem_process.h"
+#include "tests/testing/processes/tandem_process.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "tests/testing/self_process.h"
+#include "tests/testing/processes/self_process.h"
 
 #include <signal.h>
 #include <spawn.h>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "tests/testing/processes.h"
+#include "tests/testing/processes/processes.h"
 
 namespace tandem::testing {
 

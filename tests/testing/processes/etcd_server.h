@@ -1,5 +1,5 @@
-#ifndef TANDEM_TESTS_TESTING_ETCD_SERVER_H_
-#define TANDEM_TESTS_TESTING_ETCD_SERVER_H_
+#ifndef TANDEM_TESTS_TESTING_PROCESSES_ETCD_SERVER_H_
+#define TANDEM_TESTS_TESTING_PROCESSES_ETCD_SERVER_H_
 
 // etcd servers of a test's own (Debian's etcd-server), on free ports, with their data in a directory of the
 // test.
@@ -164,4 +164,4 @@ class EtcdServer {
 
 }  // namespace tandem::testing
 
-#endif  // TANDEM_TESTS_TESTING_ETCD_SERVER_H_
+#endif  // TANDEM_TESTS_TESTING_PROCESSES_ETCD_SERVER_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_TESTS_TESTING_PROCESSES_H_
-#define TANDEM_TESTS_TESTING_PROCESSES_H_
+#ifndef TANDEM_TESTS_TESTING_PROCESSES_PROCESSES_H_
+#define TANDEM_TESTS_TESTING_PROCESSES_PROCESSES_H_
 
 // Other processes: which there are, and their end, awaited without looking again and again.
 
@@ -39,4 +39,4 @@ bool WaitUntilNoneMarked(absl::string_view marker);
 
 }  // namespace tandem::testing
 
-#endif  // TANDEM_TESTS_TESTING_PROCESSES_H_
+#endif  // TANDEM_TESTS_TESTING_PROCESSES_PROCESSES_H_

@@ -8,7 +8,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/environment.h"
-#include "collectives/network.h"
+#include "rpc/address/network.h"
 
 namespace tandem::collectives {
 namespace {
@@ -24,8 +24,8 @@ std::string JoinAddress(const std::string& host, int port) {
 // an address that this machine does not have (a container's, behind a forwarded port), so every interface is
 // served.
 std::string ListenAddress(const Environment& env) {
-  return IsLoopbackHost(env.master_addr) ? JoinAddress(env.master_addr, env.master_port)
-                                         : JoinAddress("0.0.0.0", env.master_port);
+  return rpc::IsLoopbackHost(env.master_addr) ? JoinAddress(env.master_addr, env.master_port)
+                                              : JoinAddress("0.0.0.0", env.master_port);
 }
 
 std::string ClosedKey(const std::string& member) { return absl::StrCat("job/closed/", member); }

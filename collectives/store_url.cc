@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "collectives/store/etcd/etcd_store.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 
 namespace tandem::collectives {
 namespace {

@@ -28,8 +28,8 @@
 #include "cli/run/plan.h"
 #include "cli/run/streams.h"
 #include "collectives/elastic/agent_board.h"
-#include "collectives/network.h"
 #include "collectives/store/remote/store_server.h"
+#include "rpc/address/network.h"
 #include "rpc/epoch/epoch_gate.h"
 
 namespace tandem::cli {

@@ -100,8 +100,8 @@ void Agent::BeginJoin() {
   absl::Status status;
   store_gate_ = std::make_shared<rpc::EpochGate>(
       rpc::Caller{.run_id = options_.run_id, .member = absl::StrCat("the store of node ", node_id_)});
-  if (auto store = collectives::StoreServer::Start(
-          collectives::IsLoopbackHost(here) ? "127.0.0.1:0" : "0.0.0.0:0", Clock::Real(), store_gate_);
+  if (auto store = collectives::StoreServer::Start(rpc::IsLoopbackHost(here) ? "127.0.0.1:0" : "0.0.0.0:0",
+                                                   Clock::Real(), store_gate_);
       store.ok()) {
     store_ = *std::move(store);
     node.store = absl::StrCat(here, ":", store_->port());
@@ -252,7 +252,7 @@ absl::StatusOr<ProcessSpec> Agent::SpecOf(Slot& slot) {
     const std::string index = absl::StrCat(place.role_rank());
     spec.args = {"tandem", "ps", "--index", index, "--num-servers", absl::StrCat(round_->WorldSize("ps"))};
     if (!meeting_->alone()) {
-      const std::string listen = collectives::IsLoopbackHost(meeting_->host()) ? "127.0.0.1:0" : "0.0.0.0:0";
+      const std::string listen = rpc::IsLoopbackHost(meeting_->host()) ? "127.0.0.1:0" : "0.0.0.0:0";
       spec.args.insert(spec.args.end(), {"--listen", listen, "--advertise", meeting_->host()});
     }
     if (options_.metrics_port >= 0) {

@@ -14,10 +14,10 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "cli/agent/local_rendezvous.h"
-#include "collectives/network.h"
 #include "collectives/store/etcd/etcd_store.h"
 #include "collectives/store/remote/remote_store.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
+#include "rpc/address/network.h"
 #include "rpc/channel.h"
 
 namespace tandem::cli {
@@ -150,11 +150,11 @@ absl::Status Meeting::OpenStore() {
   if (!options_.local_addr.empty()) {
     host_ = options_.local_addr;
   } else {
-    TANDEM_ASSIGN_OR_RETURN(host_, collectives::LocalAddressTowards(first));
+    TANDEM_ASSIGN_OR_RETURN(host_, rpc::LocalAddressTowards(first));
     // A host's own name often means 127.0.1.1 on itself, where no other host finds it: then the address that
     // leads out (nothing is sent there, the network is reserved for examples).
-    if (collectives::IsLoopbackHost(host_) && !collectives::IsLoopbackHost(endpoint.host)) {
-      host_ = collectives::LocalAddressTowards("192.0.2.1:9").value_or(host_);
+    if (rpc::IsLoopbackHost(host_) && !rpc::IsLoopbackHost(endpoint.host)) {
+      host_ = rpc::LocalAddressTowards("192.0.2.1:9").value_or(host_);
     }
   }
   if (options_.backend == "static" || options_.backend == "c10d") return OpenServed();
@@ -207,9 +207,8 @@ absl::Status Meeting::OpenServed() {
   // Who can bind the endpoint's own address is on its host. That address may be one by which other nodes
   // cannot come (a host's name often means 127.0.1.1 on itself), so all interfaces are served.
   if (may && (must || rpc::CheckBindable(endpoint, options_.endpoint).ok())) {
-    const std::string listen = collectives::IsLoopbackHost(endpoint.host)
-                                   ? options_.endpoint
-                                   : absl::StrCat("0.0.0.0:", endpoint.port);
+    const std::string listen =
+        rpc::IsLoopbackHost(endpoint.host) ? options_.endpoint : absl::StrCat("0.0.0.0:", endpoint.port);
     absl::StatusOr<std::unique_ptr<collectives::StoreServer>> server =
         collectives::StoreServer::Start(listen);
     if (server.ok()) {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/doctor/checks.h"
-#include "collectives/network.h"
+#include "rpc/address/network.h"
 
 namespace tandem::cli {
 namespace {
@@ -18,7 +18,7 @@ std::string UsableAddress(const std::vector<Machine::Interface>& interfaces) {
   for (const Machine::Interface& one : interfaces) {
     if (!one.up || one.loopback) continue;
     for (const std::string& address : one.addresses) {
-      if (!collectives::IsLoopbackHost(address) && !absl::StartsWith(address, "fe80:")) {
+      if (!rpc::IsLoopbackHost(address) && !absl::StartsWith(address, "fe80:")) {
         return absl::StrCat(address, " (", one.name, ")");
       }
     }
@@ -58,7 +58,7 @@ void CheckHostName(const Machine& machine, const std::vector<Machine::Interface>
     return;
   }
   const std::string fact = absl::StrCat(host, " is ", absl::StrJoin(*found, " "));
-  if (std::all_of(found->begin(), found->end(), collectives::IsLoopbackHost)) {
+  if (std::all_of(found->begin(), found->end(), rpc::IsLoopbackHost)) {
     if (usable.empty()) {
       checks->push_back(
           {Level::kOk, kNetwork, "host name", absl::StrCat(fact, ", as nothing else is there")});

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
-#include "collectives/network.h"
+#include "rpc/address/network.h"
 
 namespace tandem::cli {
 
@@ -14,7 +14,7 @@ std::unique_ptr<OwnProcess> OwnProcess::Start(std::string member, int64_t epoch,
   own->status_ = std::make_shared<rpc::ProcessStatus>(std::move(member), epoch);
   const absl::Status served = [&]() -> absl::Status {
     rpc::DiagnosticsOptions options;
-    TANDEM_ASSIGN_OR_RETURN(options.host, collectives::LocalAddressTowards(store));
+    TANDEM_ASSIGN_OR_RETURN(options.host, rpc::LocalAddressTowards(store));
     TANDEM_ASSIGN_OR_RETURN(own->server_,
                             rpc::DiagnosticsServer::Start(options, own->status_, &own->recorder_));
     return absl::OkStatus();

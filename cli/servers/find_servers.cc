@@ -21,7 +21,7 @@
 #include "cli/servers/rounds.h"
 #include "collectives/store/remote/remote_store.h"
 #include "nlohmann/json.hpp"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 #include "rpc/channel.h"
 
 namespace tandem::cli {

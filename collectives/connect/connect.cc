@@ -14,9 +14,9 @@
 #include "collectives/connect/rendezvous.h"
 #include "collectives/connect/solo_backend.h"
 #include "collectives/debug/checked_backend.h"
-#include "collectives/network.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/prefix_store.h"
+#include "rpc/address/network.h"
 
 namespace tandem::collectives {
 namespace {
@@ -40,9 +40,9 @@ class Connector {
     me.self.host = options_.host.empty() ? me.machine : options_.host;
     me.self.pid = ::getpid();
     if (options_.interface_address.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(me.self.address, LocalAddressTowards(root_->address()));
+      TANDEM_ASSIGN_OR_RETURN(me.self.address, rpc::LocalAddressTowards(root_->address()));
     } else {
-      TANDEM_ASSIGN_OR_RETURN(me.self.address, ResolveLocalAddress(options_.interface_address));
+      TANDEM_ASSIGN_OR_RETURN(me.self.address, rpc::ResolveLocalAddress(options_.interface_address));
     }
     me.backend = options_.backend;
     me.debug = options_.debug;

@@ -11,8 +11,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "collectives/network.h"
 #include "collectives/ranks.h"
+#include "rpc/address/network.h"
 
 namespace tandem::collectives {
 namespace {
@@ -85,8 +85,8 @@ absl::Status Compare(const Introduction& me, const std::vector<Introduction>& ot
   }
   for (const Introduction& other : others) {
     if (other.machine == me.machine) continue;
-    const bool other_is_local = IsLoopbackHost(other.self.address);
-    if (!other_is_local && !IsLoopbackHost(me.self.address)) continue;
+    const bool other_is_local = rpc::IsLoopbackHost(other.self.address);
+    if (!other_is_local && !rpc::IsLoopbackHost(me.self.address)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", other_is_local ? other.rank : me.rank, " listens on ",
         other_is_local ? other.self.address : me.self.address, ", which rank ",

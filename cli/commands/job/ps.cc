@@ -30,7 +30,7 @@
 #include "collectives/membership/job_monitor.h"
 #include "ps/server/parameter_server.h"
 #include "ps/tiers/spill_store.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 #include "rpc/channel.h"
 #include "rpc/epoch/epoch_gate.h"
 #include "rpc/loopback.h"

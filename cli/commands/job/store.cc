@@ -14,7 +14,7 @@
 #include "cli/commands/commands.h"
 #include "cli/launch/signal_pipe.h"
 #include "collectives/store/remote/store_server.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 
 namespace tandem::cli {
 namespace {

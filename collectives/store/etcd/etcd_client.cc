@@ -14,7 +14,7 @@
 #include "base/files/read_file.h"
 #include "base/status.h"
 #include "etcd/rpc.pb.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 
 namespace tandem::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "rpc/foreign_client.h"
+#include "rpc/grpc/client/foreign_client.h"
 
 #include <algorithm>
 #include <chrono>
@@ -20,7 +20,7 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "grpcpp/support/client_callback.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 #include "rpc/grpc/core/grpc_bytes.h"
 #include "rpc/grpc/core/grpc_library.h"
 #include "rpc/grpc/core/grpc_status.h"

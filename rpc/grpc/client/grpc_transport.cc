@@ -18,7 +18,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 #include "rpc/channel.h"
 #include "rpc/grpc/client/client_stream.h"
 #include "rpc/grpc/client/connection_watch.h"

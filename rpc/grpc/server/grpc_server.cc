@@ -15,7 +15,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 #include "rpc/grpc/core/grpc_library.h"
 #include "rpc/grpc/core/unix_buffers.h"
 #include "rpc/grpc/server/health_service.h"

@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "base/trace/recorder.h"
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 #include "rpc/codec/bulk_codec.h"
 #include "rpc/remote/agent/agent_functions.h"
 #include "rpc/remote/rref/reference_functions.h"

@@ -1,6 +1,6 @@
 // The client of servers that are not ours, and how it finds one again.
 
-#include "rpc/foreign_client.h"
+#include "rpc/grpc/client/foreign_client.h"
 
 #include <algorithm>
 #include <memory>

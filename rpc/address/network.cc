@@ -1,4 +1,4 @@
-#include "collectives/network.h"
+#include "rpc/address/network.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace tandem::collectives {
+namespace tandem::rpc {
 namespace {
 
 // "" for an address that is neither IPv4 nor IPv6.
@@ -98,4 +98,4 @@ bool IsLoopbackHost(absl::string_view host) {
   return absl::StartsWith(host, "127.") || host == "::1" || host == "localhost";
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::rpc

@@ -1,5 +1,5 @@
-#ifndef TANDEM_RPC_ADDRESS_H_
-#define TANDEM_RPC_ADDRESS_H_
+#ifndef TANDEM_RPC_ADDRESS_ADDRESS_H_
+#define TANDEM_RPC_ADDRESS_ADDRESS_H_
 
 #include <string>
 
@@ -28,4 +28,4 @@ absl::Status CheckBindable(const Address& address, absl::string_view text);
 
 }  // namespace tandem::rpc
 
-#endif  // TANDEM_RPC_ADDRESS_H_
+#endif  // TANDEM_RPC_ADDRESS_ADDRESS_H_

@@ -1,5 +1,5 @@
-#ifndef TANDEM_RPC_FOREIGN_CLIENT_H_
-#define TANDEM_RPC_FOREIGN_CLIENT_H_
+#ifndef TANDEM_RPC_GRPC_CLIENT_FOREIGN_CLIENT_H_
+#define TANDEM_RPC_GRPC_CLIENT_FOREIGN_CLIENT_H_
 
 // A client of gRPC servers that are not ours (etcd): calls of their own with headers, streams of answers,
 // TLS. What talks to Tandem's servers is a Channel (rpc/channel.h).
@@ -69,4 +69,4 @@ class ForeignClient {
 
 }  // namespace tandem::rpc
 
-#endif  // TANDEM_RPC_FOREIGN_CLIENT_H_
+#endif  // TANDEM_RPC_GRPC_CLIENT_FOREIGN_CLIENT_H_

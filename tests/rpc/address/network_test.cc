@@ -1,8 +1,8 @@
-#include "collectives/network.h"
+#include "rpc/address/network.h"
 
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::collectives {
+namespace tandem::rpc {
 namespace {
 
 using ::tandem::testing::StatusIs;
@@ -42,4 +42,4 @@ TEST(NetworkTest, OnlyTheMachineItselfIsBehindALoopbackHost) {
 }
 
 }  // namespace
-}  // namespace tandem::collectives
+}  // namespace tandem::rpc

@@ -1,15 +1,15 @@
-#ifndef TANDEM_COLLECTIVES_NETWORK_H_
-#define TANDEM_COLLECTIVES_NETWORK_H_
+#ifndef TANDEM_RPC_ADDRESS_NETWORK_H_
+#define TANDEM_RPC_ADDRESS_NETWORK_H_
 
-// Which address of this machine a group should use. Plain functions; only LocalAddressTowards may block (name
-// lookup).
+// Under which address of this machine others reach it. Plain functions; only LocalAddressTowards may block
+// (name lookup).
 
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem::collectives {
+namespace tandem::rpc {
 
 // The numeric address of this machine from which `target` ("host:port") is reached; nothing is sent.
 // 127.0.0.1 for a target that is no "host:port" (a store in this process, a unix socket). Unavailable names a
@@ -23,6 +23,6 @@ absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text);
 // Whether only processes of the same machine can reach `host`: 127.x.x.x, ::1 or the name "localhost".
 bool IsLoopbackHost(absl::string_view host);
 
-}  // namespace tandem::collectives
+}  // namespace tandem::rpc
 
-#endif  // TANDEM_COLLECTIVES_NETWORK_H_
+#endif  // TANDEM_RPC_ADDRESS_NETWORK_H_

@@ -1,4 +1,4 @@
-#include "rpc/address.h"
+#include "rpc/address/address.h"
 
 #include <netdb.h>
 #include <sys/socket.h>

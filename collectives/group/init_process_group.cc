@@ -10,7 +10,7 @@
 #include "collectives/connect/fenced_store.h"
 #include "collectives/group/group.h"
 #include "collectives/store/prefix_store.h"
-#include "collectives/store_url.h"
+#include "collectives/store/store_url.h"
 
 namespace tandem::collectives {
 namespace {

@@ -23,7 +23,7 @@
 #include "collectives/process_group.h"
 #include "collectives/store/remote/remote_store.h"
 #include "collectives/store/remote/store_server.h"
-#include "collectives/store_url.h"
+#include "collectives/store/store_url.h"
 #include "rpc/channel.h"
 
 namespace tandem::collectives {

@@ -1,4 +1,4 @@
-#include "collectives/store_url.h"
+#include "collectives/store/store_url.h"
 
 #include <memory>
 #include <string>

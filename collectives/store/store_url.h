@@ -1,5 +1,5 @@
-#ifndef TANDEM_COLLECTIVES_STORE_URL_H_
-#define TANDEM_COLLECTIVES_STORE_URL_H_
+#ifndef TANDEM_COLLECTIVES_STORE_STORE_URL_H_
+#define TANDEM_COLLECTIVES_STORE_STORE_URL_H_
 
 // Stores by address, as torch.distributed's init_method names them.
 
@@ -55,4 +55,4 @@ absl::StatusOr<std::unique_ptr<OpenedStore>> OpenStoreUrl(absl::string_view url,
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_COLLECTIVES_STORE_URL_H_
+#endif  // TANDEM_COLLECTIVES_STORE_STORE_URL_H_

@@ -56,7 +56,7 @@ std::unique_ptr<Server> StartServer(Service service, ServerOptions options = {})
 
 std::string TargetOf(const Server& server) { return absl::StrCat("127.0.0.1:", server.port()); }
 
-std::unique_ptr<Channel> Connect(const std::string& target, ChannelOptions options = {}) {
+std::unique_ptr<Channel> ChannelTo(const std::string& target, ChannelOptions options = {}) {
   auto channel = ConnectGrpc(target, options);
   TANDEM_CHECK_MSG(channel.ok(), channel.status().ToString());
   return *std::move(channel);
@@ -117,7 +117,7 @@ TEST(ServerTest, OurChannelReadsWhatAStockServerSends) {
   builder.RegisterService(&service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
-  auto channel = Connect(absl::StrCat("127.0.0.1:", port));
+  auto channel = ChannelTo(absl::StrCat("127.0.0.1:", port));
   for (size_t size : {size_t{0}, size_t{1}, size_t{5} << 20}) {
     v1::EchoMessage header;
     header.set_text("ours");
@@ -132,14 +132,14 @@ TEST(ServerTest, OversizedMessagesAreRefusedBySizeAndName) {
   const std::string target = TargetOf(*server);
   const Bytes small = EncodeBulk(v1::EchoMessage(), Bytes(Pattern(50000)));
   const Bytes large = EncodeBulk(v1::EchoMessage(), Bytes(Pattern(200000)));
-  auto channel = Connect(target);
+  auto channel = ChannelTo(target);
   EXPECT_THAT(channel->Call(kEcho, small, {}), IsOk());
   EXPECT_THAT(channel->Call(kEcho, large, {}),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("larger than max"), HasSubstr("100000"), HasSubstr(target))));
   EXPECT_THAT(channel->Call(kEcho, small, {}), IsOk());
 
-  auto modest = Connect(target, {.max_message_bytes = 1000});
+  auto modest = ChannelTo(target, {.max_message_bytes = 1000});
   EXPECT_THAT(modest->Call(kEcho, small, {}),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("limit of 1000 bytes"), HasSubstr("max_message_bytes"))));
@@ -149,11 +149,11 @@ TEST(ServerTest, OversizedAnswersAreRefusedOnEitherSide) {
   auto server =
       StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(Bytes(Pattern(200000))); }),
                   {.max_message_bytes = 100000});
-  EXPECT_THAT(Connect(TargetOf(*server))->Call(kEcho, Bytes(), {}),
+  EXPECT_THAT(ChannelTo(TargetOf(*server))->Call(kEcho, Bytes(), {}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("an answer of 200000 bytes")));
   auto generous = StartServer(
       EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(Bytes(Pattern(200000))); }));
-  EXPECT_THAT(Connect(TargetOf(*generous), {.max_message_bytes = 1000})->Call(kEcho, Bytes(), {}),
+  EXPECT_THAT(ChannelTo(TargetOf(*generous), {.max_message_bytes = 1000})->Call(kEcho, Bytes(), {}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("larger than max")));
 }
 
@@ -161,7 +161,7 @@ TEST(ServerTest, LongErrorMessagesArriveCutWithTheirCode) {
   auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) {
     call->Finish(absl::FailedPreconditionError("gradient " + std::string(100000, '\xff')));
   }));
-  EXPECT_THAT(Connect(TargetOf(*server))->Call(kEcho, Bytes(), {}),
+  EXPECT_THAT(ChannelTo(TargetOf(*server))->Call(kEcho, Bytes(), {}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("gradient ")));
 }
 
@@ -171,10 +171,10 @@ TEST(ServerTest, ARefusedConnectionNamesTargetAndMethod) {
     auto server = StartServer(PlainEchoService());
     target = TargetOf(*server);
   }
-  EXPECT_THAT(Connect(target)->Call(kEcho, Bytes(), {}),
+  EXPECT_THAT(ChannelTo(target)->Call(kEcho, Bytes(), {}),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr(absl::StrCat(kEcho, " at ", target)), HasSubstr("refused"))));
-  EXPECT_THAT(Connect(target)->Call(kEcho, Bytes(), {.timeout = absl::Seconds(1), .idempotent = true}),
+  EXPECT_THAT(ChannelTo(target)->Call(kEcho, Bytes(), {.timeout = absl::Seconds(1), .idempotent = true}),
               StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(target), HasSubstr("refused"))));
 }
 
@@ -192,7 +192,7 @@ TEST(ServerTest, AnIdempotentCallWaitsForAServerThatIsStillStarting) {
     auto server = StartServer(PlainEchoService());
     target = TargetOf(*server);
   }
-  auto channel = Connect(target);
+  auto channel = ChannelTo(target);
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kUnavailable));
   absl::Notification answered;
   absl::StatusOr<Bytes> answer;
@@ -210,7 +210,7 @@ TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
   ParkingLot lot;
   auto server = StartServer(ParkingService(&lot));
   const std::string target = TargetOf(*server);
-  auto channel = Connect(target);
+  auto channel = ChannelTo(target);
   absl::Notification retried, failed;
   absl::StatusOr<Bytes> retried_answer, failed_answer;
   channel->CallAsync(kEcho, Bytes(std::string("once more")), {.idempotent = true},
@@ -246,7 +246,7 @@ TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
 TEST(ServerTest, ARestartedServerIsFoundAsSoonAsACallIsTriedAgain) {
   auto server = StartServer(PlainEchoService());
   const std::string target = TargetOf(*server);
-  auto channel = Connect(target);
+  auto channel = ChannelTo(target);
   std::vector<absl::Duration> took;
   for (int round = 0; round < 3; ++round) {
     TANDEM_ASSERT_OK(channel->Call(kEcho, Bytes(), {}));
@@ -279,13 +279,13 @@ TEST(ServerTest, AnAddressInUseIsNamed) {
   EXPECT_EQ(unix_server->port(), 0);
   EXPECT_THAT(Server::Start({.listen = path}, {PlainEchoService()}),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("already listens")));
-  TANDEM_EXPECT_OK(Connect(path)->Call(kEcho, Bytes(), {}));  // the attempt above did no harm
+  TANDEM_EXPECT_OK(ChannelTo(path)->Call(kEcho, Bytes(), {}));  // the attempt above did no harm
 }
 
 TEST(ServerTest, TheCallKnowsItsPeerAndDeadline) {
   ParkingLot lot;
   auto server = StartServer(ParkingService(&lot));
-  auto channel = Connect(TargetOf(*server));
+  auto channel = ChannelTo(TargetOf(*server));
   const absl::Time before = absl::Now();
   channel->CallAsync(kEcho, Bytes(), {.timeout = absl::Seconds(100)}, [](absl::StatusOr<Bytes>) {});
   auto call = lot.Take();
@@ -300,7 +300,7 @@ TEST(ServerTest, TheCallKnowsItsPeerAndDeadline) {
 TEST(ServerTest, AClientThatGoesAwayCancelsItsParkedCalls) {
   ParkingLot lot;
   auto server = StartServer(ParkingService(&lot));
-  auto channel = Connect(TargetOf(*server));
+  auto channel = ChannelTo(TargetOf(*server));
   channel->CallAsync(kEcho, Bytes(), {}, [](absl::StatusOr<Bytes>) {});
   auto call = lot.Take();
   ASSERT_NE(call, nullptr);
@@ -311,7 +311,7 @@ TEST(ServerTest, AClientThatGoesAwayCancelsItsParkedCalls) {
 TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
   ParkingLot lot;
   auto server = StartServer(ParkingService(&lot));
-  auto channel = Connect(TargetOf(*server));
+  auto channel = ChannelTo(TargetOf(*server));
   absl::Notification answered;
   absl::StatusOr<Bytes> answer;
   channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience}, [&](absl::StatusOr<Bytes> got) {
@@ -335,7 +335,7 @@ TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
 TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
   ParkingLot lot;
   auto server = StartServer(ParkingService(&lot));
-  auto channel = Connect(TargetOf(*server));
+  auto channel = ChannelTo(TargetOf(*server));
   absl::Notification answered;
   absl::StatusOr<Bytes> answer;
   channel->CallAsync(kEcho, Bytes(), {}, [&](absl::StatusOr<Bytes> got) {
@@ -349,7 +349,7 @@ TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
   const absl::Time give_up = absl::Now() + kPatience;
   absl::Status refused;
   while (refused.ok() && absl::Now() < give_up) {
-    auto late = Connect(TargetOf(*server));
+    auto late = ChannelTo(TargetOf(*server));
     refused = late->Call("/tandem.v1.Echo/Nothing", Bytes(), {}).status();
     if (absl::IsUnimplemented(refused)) refused = absl::OkStatus();  // still served
   }
@@ -406,7 +406,7 @@ constexpr char kNotServing[] = "\x08\x02";
 
 TEST(ServerTest, HealthTellsServingThenNotServing) {
   auto server = StartServer(PlainEchoService());
-  auto channel = Connect(TargetOf(*server));
+  auto channel = ChannelTo(TargetOf(*server));
   const std::string echo_service = "\x0a\x0etandem.v1.Echo";  // HealthCheckRequest { service }
   for (const std::string& request : {std::string(), echo_service}) {
     TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer,

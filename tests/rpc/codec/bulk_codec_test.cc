@@ -19,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::Pattern;
 
-v1::EchoMessage Header() {
+v1::EchoMessage EchoHeader() {
   v1::EchoMessage header;
   header.set_text("a header");
   for (uint64_t number : {0ull, 1ull, 300ull, ~0ull}) header.add_numbers(number);
@@ -38,24 +38,24 @@ Bytes InPieces(const std::string& text) {
 TEST(BulkCodecTest, WritesTheBytesThatProtobufWrites) {
   for (size_t size : {size_t{0}, size_t{1}, size_t{127}, size_t{128}, size_t{65536}, size_t{1} << 21}) {
     const std::string payload = Pattern(size);
-    v1::EchoMessage whole = Header();
+    v1::EchoMessage whole = EchoHeader();
     whole.set_payload(payload);
-    EXPECT_TRUE(EncodeBulk(Header(), Bytes(payload)).Flatten() == whole.SerializeAsString()) << size;
+    EXPECT_TRUE(EncodeBulk(EchoHeader(), Bytes(payload)).Flatten() == whole.SerializeAsString()) << size;
   }
   EXPECT_EQ(EncodeBulk(v1::EchoMessage(), Bytes()).size(), 0);
 }
 
 TEST(BulkCodecTest, ProtobufReadsWhatItWrites) {
   v1::EchoMessage message;
-  ASSERT_TRUE(message.ParseFromString(EncodeBulk(Header(), InPieces(Pattern(1000))).Flatten()));
+  ASSERT_TRUE(message.ParseFromString(EncodeBulk(EchoHeader(), InPieces(Pattern(1000))).Flatten()));
   EXPECT_EQ(message.payload(), Pattern(1000));
   message.clear_payload();
-  EXPECT_EQ(message.SerializeAsString(), Header().SerializeAsString());
+  EXPECT_EQ(message.SerializeAsString(), EchoHeader().SerializeAsString());
 }
 
 TEST(BulkCodecTest, CopiesNoPayloadByte) {
   const std::string payload = Pattern(100000);
-  Bytes wire = EncodeBulk(Header(), Bytes(Slice::Unowned(payload.data(), payload.size())));
+  Bytes wire = EncodeBulk(EchoHeader(), Bytes(Slice::Unowned(payload.data(), payload.size())));
   v1::EchoMessage header;
   Bytes decoded;
   TANDEM_ASSERT_OK(DecodeBulk(wire, &header, &decoded));
@@ -69,8 +69,8 @@ TEST(BulkCodecTest, ReadsMessagesCutIntoAnyPieces) {
     v1::EchoMessage header;
     Bytes payload;
     TANDEM_ASSERT_OK(
-        DecodeBulk(InPieces(EncodeBulk(Header(), Bytes(Pattern(size))).Flatten()), &header, &payload));
-    EXPECT_EQ(header.SerializeAsString(), Header().SerializeAsString());
+        DecodeBulk(InPieces(EncodeBulk(EchoHeader(), Bytes(Pattern(size))).Flatten()), &header, &payload));
+    EXPECT_EQ(header.SerializeAsString(), EchoHeader().SerializeAsString());
     EXPECT_EQ(payload.Flatten(), Pattern(size));
   }
 }
@@ -94,7 +94,7 @@ TEST(BulkCodecTest, ThePayloadMayComeBeforeAndBetweenOtherFieldsAndTheLastOneWin
 }
 
 TEST(BulkCodecTest, FieldsOfAnotherVersionAreSkipped) {
-  std::string wire = Header().SerializeAsString();
+  std::string wire = EchoHeader().SerializeAsString();
   wire += std::string("\xa0\x01\x07", 3);                    // field 20, varint
   wire += std::string("\xa9\x01", 2) + std::string(8, 'x');  // field 21, 64 bits
   wire += std::string("\xb5\x01", 2) + std::string(4, 'x');  // field 22, 32 bits
@@ -173,7 +173,7 @@ TEST(BulkCodecTest, EveryTruncationIsRefusedOrReadAsProtobufReadsIt) {
 TEST(BulkCodecTest, RandomAndDamagedBytesAreReadAsProtobufReadsThem) {
   const google::protobuf::LogSilencer no_complaints_about_utf8;
   CounterRandom random(1, 2);
-  const std::string good = EncodeBulk(Header(), Bytes(Pattern(40))).Flatten();
+  const std::string good = EncodeBulk(EchoHeader(), Bytes(Pattern(40))).Flatten();
   int accepted = 0;
   for (int round = 0; round < 50000; ++round) {
     std::string wire;

@@ -8,13 +8,13 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/rpc/echo_service.h"
 
 namespace tandem::rpc {
 namespace {
 
 using ::testing::ElementsAre;
-
-constexpr absl::Duration kPatience = absl::Seconds(30);
+using testing::kPatience;
 
 TEST(TimerQueueTest, RunsTasksByTimeAndEqualOnesInOrder) {
   std::vector<int> ran;  // touched by the queue's thread only, and read after `last`

@@ -8,11 +8,12 @@
 #include "absl/time/clock.h"
 #include "grpcpp/alarm.h"
 #include "gtest/gtest.h"
+#include "tests/rpc/echo_service.h"
 
 namespace tandem::rpc {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+using testing::kPatience;
 
 struct Event final : CompletionTag {
   void OnEvent(bool) override { came.Notify(); }

@@ -2,11 +2,11 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/ps/not_finite.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {
@@ -17,8 +17,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
+using testing::kInf;
+using testing::kNan;
 
 v1::TableConfig Valid() { return EmbeddingTable("user", 16, Adagrad(0.05f), Uniform(-0.01f, 0.01f)); }
 

@@ -18,17 +18,17 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::unique_ptr<Admission> Make(const v1::AdmissionConfig& config) {
+std::unique_ptr<Admission> AdmissionOf(const v1::AdmissionConfig& config) {
   auto admission = MakeAdmission(config);
   TANDEM_EXPECT_OK(admission);
   return *std::move(admission);
 }
 
-struct Case {
+struct AdmissionCase {
   std::string name;
   v1::AdmissionConfig config;
 };
-std::vector<Case> Cases() {
+std::vector<AdmissionCase> AdmissionCases() {
   return {{"Always", AdmitAlways()},
           {"Probability", AdmitWithProbability(0.3f)},
           {"Count", AdmitAfter(3, 100000)},
@@ -36,12 +36,12 @@ std::vector<Case> Cases() {
 }
 
 // What every admission must be.
-class AdmissionConformanceTest : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Kinds, AdmissionConformanceTest, ::testing::ValuesIn(Cases()),
+class AdmissionConformanceTest : public ::testing::TestWithParam<AdmissionCase> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, AdmissionConformanceTest, ::testing::ValuesIn(AdmissionCases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(AdmissionConformanceTest, TheSameStreamIsDecidedTheSameWay) {
-  const std::unique_ptr<Admission> a = Make(GetParam().config), b = Make(GetParam().config);
+  const std::unique_ptr<Admission> a = AdmissionOf(GetParam().config), b = AdmissionOf(GetParam().config);
   std::vector<uint8_t> counters_a(a->counter_bytes(4)), counters_b(b->counter_bytes(4));
   CounterRandom random(/*seed=*/1, 0);
   for (uint64_t update = 1; update < 20000; ++update) {
@@ -55,7 +55,7 @@ TEST_P(AdmissionConformanceTest, TheSameStreamIsDecidedTheSameWay) {
 }
 
 TEST_P(AdmissionConformanceTest, AnIdThatKeepsComingIsAdmitted) {
-  const std::unique_ptr<Admission> admission = Make(GetParam().config);
+  const std::unique_ptr<Admission> admission = AdmissionOf(GetParam().config);
   std::vector<uint8_t> counters(admission->counter_bytes(1));
   for (uint64_t id = 0; id < 100; ++id) {
     bool admitted = false;
@@ -68,7 +68,7 @@ TEST_P(AdmissionConformanceTest, AnIdThatKeepsComingIsAdmitted) {
 }
 
 TEST_P(AdmissionConformanceTest, SaysItsKindAndOnlyAlwaysMakesRowsAtPulls) {
-  const std::unique_ptr<Admission> admission = Make(GetParam().config);
+  const std::unique_ptr<Admission> admission = AdmissionOf(GetParam().config);
   EXPECT_EQ(admission->kind(), GetParam().config.kind());
   EXPECT_EQ(admission->at_pull(), admission->kind() == "always");
 }
@@ -76,10 +76,10 @@ TEST_P(AdmissionConformanceTest, SaysItsKindAndOnlyAlwaysMakesRowsAtPulls) {
 TEST(AdmissionRegistryTest, AllKindsAreCoveredAndAnEmptyKindIsAlways) {
   for (const absl::string_view kind : AdmissionKinds()) {
     bool covered = false;
-    for (const Case& c : Cases()) covered = covered || c.config.kind() == kind;
+    for (const AdmissionCase& c : AdmissionCases()) covered = covered || c.config.kind() == kind;
     EXPECT_TRUE(covered) << kind;
   }
-  EXPECT_EQ(Make({})->kind(), "always");
+  EXPECT_EQ(AdmissionOf({})->kind(), "always");
 }
 
 TEST(AdmissionRegistryTest, WrongFieldsAreNamed) {
@@ -101,7 +101,7 @@ TEST(AdmissionRegistryTest, WrongFieldsAreNamed) {
 }
 
 TEST(ProbabilityTest, AdmitsThatShareOfIds) {
-  const std::unique_ptr<Admission> admission = Make(AdmitWithProbability(0.3f));
+  const std::unique_ptr<Admission> admission = AdmissionOf(AdmitWithProbability(0.3f));
   int admitted = 0;
   for (uint64_t id = 0; id < 20000; ++id)
     admitted += admission->Admit({.seed = 1, .id = id, .update = 7}, {});
@@ -109,7 +109,7 @@ TEST(ProbabilityTest, AdmitsThatShareOfIds) {
 }
 
 TEST(CountTest, WithRoomItIsAnExactCount) {
-  const std::unique_ptr<Admission> admission = Make(AdmitAfter(4, 1 << 20));
+  const std::unique_ptr<Admission> admission = AdmissionOf(AdmitAfter(4, 1 << 20));
   std::vector<uint8_t> counters(admission->counter_bytes(1));
   std::map<uint64_t, int> model;
   CounterRandom random(/*seed=*/2, 0);
@@ -123,7 +123,7 @@ TEST(CountTest, WithRoomItIsAnExactCount) {
 }
 
 TEST(CountTest, NeverRefusesAnIdThatHasReachedTheThresholdBeforeAgeing) {
-  const std::unique_ptr<Admission> admission = Make(AdmitAfter(3, 5000));
+  const std::unique_ptr<Admission> admission = AdmissionOf(AdmitAfter(3, 5000));
   std::vector<uint8_t> counters(admission->counter_bytes(1));
   std::map<uint64_t, int> model;
   CounterRandom random(/*seed=*/3, 0);
@@ -135,7 +135,7 @@ TEST(CountTest, NeverRefusesAnIdThatHasReachedTheThresholdBeforeAgeing) {
 }
 
 TEST(CountTest, OnceOnlyIdsFadeSoThatTheFilterNeverFillsUp) {
-  const std::unique_ptr<Admission> admission = Make(AdmitAfter(10, 1000));
+  const std::unique_ptr<Admission> admission = AdmissionOf(AdmitAfter(10, 1000));
   std::vector<uint8_t> counters(admission->counter_bytes(1));
   int admitted = 0;
   constexpr int kIds = 100000;

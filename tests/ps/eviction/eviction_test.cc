@@ -16,19 +16,19 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::unique_ptr<Eviction> Make(const v1::EvictionConfig& config) {
+std::unique_ptr<Eviction> EvictionOf(const v1::EvictionConfig& config) {
   auto eviction = MakeEviction(config);
   TANDEM_EXPECT_OK(eviction);
   return *std::move(eviction);
 }
 
-struct Case {
+struct EvictionCase {
   std::string name;
   v1::EvictionConfig config;
   RowFacts better;  // is worth more than
   RowFacts worse;
 };
-std::vector<Case> Cases() {
+std::vector<EvictionCase> EvictionCases() {
   return {{"Lru", EvictLru(), {.age = 3}, {.age = 4}},
           {"LfuByCount", EvictLfu(), {.age = 1000000, .count = 3}, {.age = 0, .count = 2}},
           {"LfuThenByAge", EvictLfu(), {.age = 6, .count = 2}, {.age = 7, .count = 2}},
@@ -38,12 +38,12 @@ std::vector<Case> Cases() {
 }
 
 // What every eviction must be.
-class EvictionConformanceTest : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Kinds, EvictionConformanceTest, ::testing::ValuesIn(Cases()),
+class EvictionConformanceTest : public ::testing::TestWithParam<EvictionCase> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, EvictionConformanceTest, ::testing::ValuesIn(EvictionCases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(EvictionConformanceTest, RanksRowsAndIsAFunctionOfTheirFacts) {
-  const std::unique_ptr<Eviction> eviction = Make(GetParam().config);
+  const std::unique_ptr<Eviction> eviction = EvictionOf(GetParam().config);
   EXPECT_EQ(eviction->kind(), GetParam().config.kind());
   EXPECT_GT(eviction->Worth(GetParam().better), eviction->Worth(GetParam().worse));
   EXPECT_EQ(eviction->Worth(GetParam().better), eviction->Worth(GetParam().better));
@@ -55,7 +55,7 @@ TEST_P(EvictionConformanceTest, RanksRowsAndIsAFunctionOfTheirFacts) {
 }
 
 TEST_P(EvictionConformanceTest, RowsExpireOnlyWhereBucketsAreSweptAndNeverYoung) {
-  const std::unique_ptr<Eviction> eviction = Make(GetParam().config);
+  const std::unique_ptr<Eviction> eviction = EvictionOf(GetParam().config);
   EXPECT_FALSE(eviction->Expired({.age = 0}));
   EXPECT_EQ(eviction->Expired({.age = uint64_t{1} << 31}), eviction->sweeps());
 }
@@ -63,13 +63,13 @@ TEST_P(EvictionConformanceTest, RowsExpireOnlyWhereBucketsAreSweptAndNeverYoung)
 TEST(EvictionRegistryTest, AllKindsAreCoveredAndAnEmptyKindIsNone) {
   for (const absl::string_view kind : EvictionKinds()) {
     bool covered = kind == "none";
-    for (const Case& c : Cases()) covered = covered || c.config.kind() == kind;
+    for (const EvictionCase& c : EvictionCases()) covered = covered || c.config.kind() == kind;
     EXPECT_TRUE(covered) << kind;
   }
-  EXPECT_EQ(Make({}), nullptr);
+  EXPECT_EQ(EvictionOf({}), nullptr);
   v1::EvictionConfig none;
   none.set_kind("none");
-  EXPECT_EQ(Make(none), nullptr);
+  EXPECT_EQ(EvictionOf(none), nullptr);
 }
 
 TEST(EvictionRegistryTest, WrongFieldsAreNamed) {
@@ -84,7 +84,7 @@ TEST(EvictionRegistryTest, WrongFieldsAreNamed) {
 }
 
 TEST(TtlTest, ExpiresAfterThatManyUpdates) {
-  const std::unique_ptr<Eviction> eviction = Make(EvictAfter(10));
+  const std::unique_ptr<Eviction> eviction = EvictionOf(EvictAfter(10));
   EXPECT_FALSE(eviction->Expired({.age = 10}));
   EXPECT_TRUE(eviction->Expired({.age = 11}));
 }

@@ -17,7 +17,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-std::unique_ptr<Initializer> Make(const v1::InitializerConfig& config) {
+std::unique_ptr<Initializer> InitializerOf(const v1::InitializerConfig& config) {
   auto initializer = MakeInitializer(config);
   EXPECT_THAT(initializer, tandem::testing::IsOk());
   return *std::move(initializer);
@@ -25,7 +25,7 @@ std::unique_ptr<Initializer> Make(const v1::InitializerConfig& config) {
 
 std::vector<float> Row(const v1::InitializerConfig& config, uint64_t seed, uint64_t id, size_t dim) {
   std::vector<float> row(dim, -77.0f);
-  Make(config)->Fill(seed, id, row.data(), dim);
+  InitializerOf(config)->Fill(seed, id, row.data(), dim);
   return row;
 }
 
@@ -39,7 +39,7 @@ struct Moments {
 // Of 20,000 rows of 16 values.
 Moments MomentsOf(const v1::InitializerConfig& config) {
   constexpr size_t kRows = 20000, kDim = 16;
-  const std::unique_ptr<Initializer> initializer = Make(config);
+  const std::unique_ptr<Initializer> initializer = InitializerOf(config);
   std::vector<float> values(kRows * kDim);
   for (size_t id = 0; id < kRows; ++id) initializer->Fill(/*seed=*/5, id, &values[id * kDim], kDim);
   Moments moments;
@@ -58,13 +58,13 @@ std::vector<v1::InitializerConfig> AllKinds() {
 
 TEST(InitializerTest, AllKindsOfTheRegistryAreMade) {
   std::vector<absl::string_view> kinds;
-  for (const auto& config : AllKinds()) kinds.push_back(Make(config)->kind());
+  for (const auto& config : AllKinds()) kinds.push_back(InitializerOf(config)->kind());
   EXPECT_THAT(InitializerKinds(), ::testing::ElementsAreArray(kinds));
 }
 
 TEST(InitializerTest, ARowIsAFunctionOfSeedAndIdWhateverWasMadeBefore) {
   for (const auto& config : AllKinds()) {
-    const std::unique_ptr<Initializer> busy = Make(config);
+    const std::unique_ptr<Initializer> busy = InitializerOf(config);
     std::vector<float> row(33);
     for (uint64_t id = 100; id-- > 0;) busy->Fill(/*seed=*/9, id, row.data(), row.size());  // ends with id 0
     EXPECT_EQ(row, Row(config, 9, 0, 33)) << config.kind();
@@ -89,7 +89,7 @@ TEST(InitializerTest, AValueDoesNotDependOnHowLongItsRowIs) {
 TEST(InitializerTest, WritesTheRowAndNothingAfterIt) {
   for (const auto& config : AllKinds()) {
     std::vector<float> row(6, -77.0f);
-    Make(config)->Fill(1, 2, row.data(), 5);
+    InitializerOf(config)->Fill(1, 2, row.data(), 5);
     EXPECT_EQ(row[5], -77.0f) << config.kind();
   }
 }

@@ -12,13 +12,14 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/ps/not_finite.h"
 #include "tests/testing/every_target.h"
 
 namespace tandem::ps {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+using testing::kInf;
+using testing::kNan;
 constexpr float kMax = std::numeric_limits<float>::max();
 
 // The reference: one number after the other, as the header says it.

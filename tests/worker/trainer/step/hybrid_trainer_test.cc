@@ -23,20 +23,20 @@ using ::tandem::testing::PsCluster;
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-constexpr int kDim = 4, kSparse = 3, kDense = 2;
+constexpr int kEmbeddingDim = 4, kSparse = 3, kDense = 2;
 
-LookupPlan MakePlan() {
+LookupPlan PlanOfEmbeddingAndWide() {
   LookupPlan plan;
   plan.num_features = kSparse;
-  plan.dim = kDim;
-  plan.tables = {{.name = "embedding", .dim = kDim, .features = {0, 1, 2}},
+  plan.dim = kEmbeddingDim;
+  plan.tables = {{.name = "embedding", .dim = kEmbeddingDim, .features = {0, 1, 2}},
                  {.name = "wide", .dim = 1, .wide = true, .features = {0, 1, 2}}};
   return plan;
 }
 
 absl::Status CreateTables(ps::Client* client, const ps::v1::UpdateMode& mode, uint32_t workers) {
   for (const auto& [name, dim] :
-       std::vector<std::pair<std::string, uint32_t>>{{"embedding", kDim}, {"wide", 1}}) {
+       std::vector<std::pair<std::string, uint32_t>>{{"embedding", kEmbeddingDim}, {"wide", 1}}) {
     ps::v1::TableConfig config = ps::EmbeddingTable(name, dim, ps::Adagrad(0.05f), ps::Normal(0, 0.1f));
     *config.mutable_update_mode() = mode;
     config.set_num_workers(workers);
@@ -87,11 +87,11 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
   TANDEM_ASSIGN_OR_RETURN(auto model, CreateModel({.kind = "wide_deep",
                                                    .num_dense = kDense,
                                                    .num_sparse = kSparse,
-                                                   .dim = kDim,
+                                                   .dim = kEmbeddingDim,
                                                    .hidden = {8},
                                                    .seed = 3}));
   TANDEM_ASSIGN_OR_RETURN(auto optimizer, DenseOptimizer::Create({.kind = "adam"}, model->blocks()));
-  HybridTrainer trainer(client.get(), group.get(), model.get(), optimizer.get(), MakePlan(),
+  HybridTrainer trainer(client.get(), group.get(), model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
                         {.bucket_bytes = bucket_bytes, .learning_rate = [](uint64_t) { return 0.01; }});
   Trained trained;
   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -189,7 +189,7 @@ TEST(HybridTrainerTest, AReaderThatFailsEndsThePassWithItsError) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto model,
                               CreateModel({.kind = "lr", .num_dense = kDense, .num_sparse = kSparse}));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto optimizer, DenseOptimizer::Create({}, model->blocks()));
-  HybridTrainer trainer(client.get(), nullptr, model.get(), optimizer.get(), MakePlan(),
+  HybridTrainer trainer(client.get(), nullptr, model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
                         {.learning_rate = [](uint64_t) { return 0.01; }});
   Failing reader;
   EXPECT_THAT(trainer.Train(&reader).status(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line 7")));
@@ -205,12 +205,13 @@ TEST(HybridTrainerTest, AServerThatGoesAwayEndsThePassWithItsName) {
   };
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(0, injector, absl::Seconds(1)));
   TANDEM_ASSERT_OK(CreateTables(client.get(), ps::Async(), 1));
-  TANDEM_ASSERT_OK_AND_ASSIGN(
-      auto model,
-      CreateModel(
-          {.kind = "wide_deep", .num_dense = kDense, .num_sparse = kSparse, .dim = kDim, .hidden = {8}}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto model, CreateModel({.kind = "wide_deep",
+                                                       .num_dense = kDense,
+                                                       .num_sparse = kSparse,
+                                                       .dim = kEmbeddingDim,
+                                                       .hidden = {8}}));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto optimizer, DenseOptimizer::Create({}, model->blocks()));
-  HybridTrainer trainer(client.get(), nullptr, model.get(), optimizer.get(), MakePlan(),
+  HybridTrainer trainer(client.get(), nullptr, model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
                         {.learning_rate = [](uint64_t) { return 0.01; }});
   LearnableReader reader(1, 1000);
   const absl::Status status = trainer.Train(&reader).status();

@@ -22,12 +22,12 @@ using tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
-constexpr absl::Duration kLease = absl::Milliseconds(400);
+constexpr absl::Duration kDirectoryLease = absl::Milliseconds(400);
 
 class StoreDirectoryTest : public ::testing::Test {
  protected:
   std::unique_ptr<StoreDirectory> Open() {
-    auto directory = StoreDirectory::Open(&store, {.lease = kLease});
+    auto directory = StoreDirectory::Open(&store, {.lease = kDirectoryLease});
     TANDEM_CHECK_MSG(directory.ok(), directory.status().ToString());
     return *std::move(directory);
   }
@@ -59,7 +59,7 @@ TEST_F(StoreDirectoryTest, MembersStayWhileTheyLiveAndGoWithTheirLease) {
   TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
   ASSERT_TRUE(AwaitSize(*b, 1));
   EXPECT_FALSE(AwaitMembers(
-      *b, [](const auto& members) { return members.size() != 1; }, 3 * kLease));
+      *b, [](const auto& members) { return members.size() != 1; }, 3 * kDirectoryLease));
   a.reset();  // as if its process had died
   EXPECT_TRUE(AwaitSize(*b, 0));
   EXPECT_TRUE(Open()->List().empty()) << "for newcomers too";

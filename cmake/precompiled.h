@@ -36,4 +36,9 @@
 #include "google/protobuf/repeated_field.h"
 #include "google/protobuf/unknown_field_set.h"
 
+// Of kernels: what Highway includes, which takes more time than the kernel itself.
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #endif  // TANDEM_CMAKE_PRECOMPILED_H_

@@ -22,6 +22,28 @@ function(tandem_precompile TARGET OWNER)
   endif()
 endfunction()
 
+# tandem_precompile_programs(): compiles the programs of the current folder with headers of their own, as executables have
+# other flags than libraries.
+function(tandem_precompile_programs)
+  if(NOT TANDEM_PRECOMPILE)
+    return()
+  endif()
+  if(NOT TARGET tandem_precompiled_programs)
+    add_executable(tandem_precompiled_programs ${PROJECT_SOURCE_DIR}/cmake/precompiled.cc)
+    target_include_directories(tandem_precompiled_programs PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(tandem_precompiled_programs PRIVATE
+      tandem_flags absl::statusor absl::strings absl::synchronization protobuf::libprotobuf)
+    target_precompile_headers(tandem_precompiled_programs PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
+  endif()
+  get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target ${targets})
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL EXECUTABLE AND NOT target STREQUAL tandem_precompiled_programs)
+      tandem_precompile(${target} tandem_precompiled_programs)
+    endif()
+  endforeach()
+endfunction()
+
 # tandem_bundle(TARGET): its sources are compiled up to sixteen at a time, as if they were one: what they include and instantiate
 # is compiled once for all of them, which takes half the time. So a name that is local to a source is not that of another source
 # of the target. Not for loops that are measured (other things would be inlined into them), nor for sources with Highway's

@@ -12,7 +12,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr uint64_t kMaxBytes = uint64_t{16} << 30;  // of one message
+constexpr uint64_t kMaxMessageBytes = uint64_t{16} << 30;  // of one message
 constexpr size_t kMaxSizes = 1000;
 
 absl::StatusOr<size_t> ParseSize(absl::string_view text) {
@@ -28,7 +28,7 @@ absl::StatusOr<size_t> ParseSize(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", whole, "' is no size; it must be a number of bytes like 8, 64K or 1M"));
   }
-  if (number > (kMaxBytes >> shift)) {
+  if (number > (kMaxMessageBytes >> shift)) {
     return absl::InvalidArgumentError(absl::StrCat("size ", whole, " is above 16G"));
   }
   return static_cast<size_t>(number << shift);

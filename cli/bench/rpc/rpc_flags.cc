@@ -16,7 +16,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
-constexpr size_t kMaxInFlight = 4096;
+constexpr size_t kMaxCallsInFlight = 4096;
 // Of echoes under way together: more only fills queues.
 constexpr size_t kMaxBytesInFlight = size_t{64} << 20;
 
@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<RpcCase>> RpcCasesOf(const RpcFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto kinds, ParseNames("--kind", flags.kinds, {"empty", "pooled", "echo"}));
   TANDEM_ASSIGN_OR_RETURN(const auto bytes, ParseNumbers("--bytes", flags.bytes, 0, kMaxBytes));
   TANDEM_ASSIGN_OR_RETURN(const auto in_flight,
-                          ParseNumbers("--in-flight", flags.in_flight, 1, kMaxInFlight));
+                          ParseNumbers("--in-flight", flags.in_flight, 1, kMaxCallsInFlight));
   if (!(flags.time_ms >= 1 && flags.time_ms <= 3600e3)) {
     return absl::InvalidArgumentError("--time-per-case: from 1 to 3600000 milliseconds");
   }

@@ -5,13 +5,13 @@ namespace {
 
 constexpr PsTransport kTransports[] = {PsTransport::kInProcess, PsTransport::kTcp, PsTransport::kUnix,
                                        PsTransport::kShm};
-constexpr PsOp kOps[] = {PsOp::kPull, PsOp::kPush, PsOp::kMixed, PsOp::kFairness};
+constexpr PsOp kPsOps[] = {PsOp::kPull, PsOp::kPush, PsOp::kMixed, PsOp::kFairness};
 constexpr PsDistribution kDistributions[] = {PsDistribution::kUniform, PsDistribution::kZipf};
 
 }  // namespace
 
 absl::Span<const PsTransport> AllPsTransports() { return kTransports; }
-absl::Span<const PsOp> AllPsOps() { return kOps; }
+absl::Span<const PsOp> AllPsOps() { return kPsOps; }
 absl::Span<const PsDistribution> AllPsDistributions() { return kDistributions; }
 
 absl::string_view Name(PsTransport transport) {

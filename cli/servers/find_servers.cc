@@ -10,7 +10,6 @@
 #include <system_error>
 #include <utility>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -91,23 +90,6 @@ absl::StatusOr<std::string> StoreOf(const JobAddress& job, double timeout_second
 }
 
 }  // namespace
-
-void AddServersFlags(CLI::App* command, ServersFlags* flags) {
-  command->add_option("--servers", flags->servers, "The parameter servers: HOST:PORT,HOST:PORT,... by index");
-  AddJobFlags(command, flags);
-}
-
-void AddJobFlags(CLI::App* command, ServersFlags* flags) {
-  command->add_option("--store", flags->store,
-                      "HOST:PORT of the job's store [TANDEM_STORE, MASTER_ADDR:MASTER_PORT], or "
-                      "etcd://HOST:PORT/PREFIX/ID where its launchers meet");
-  command->add_option("--rdzv-id", flags->run_id, "Of the job, where several meet there");
-  command->add_option("--job", flags->job,
-                      "The log directory of a `tandem run`, or its parent [the newest under runs/]");
-  command->add_option("--timeout", flags->timeout_seconds, "Seconds to wait for an answer")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-}
 
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job) {
   const std::string path = absl::StrCat(directory, "/", kJobFile);

@@ -10,10 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace CLI {
-class App;
-}
-
 namespace tandem::cli {
 
 // The file in a job's log directory in which `tandem run` says where the job's store is.
@@ -28,11 +24,6 @@ struct ServersFlags {
   std::string job;     // a log directory of `tandem run`, or its parent
   double timeout_seconds = 5;
 };
-
-// Adds --servers, --store, --rdzv-id, --job and --timeout.
-void AddServersFlags(CLI::App* command, ServersFlags* flags);
-// The same without --servers, for what concerns all processes of a job.
-void AddJobFlags(CLI::App* command, ServersFlags* flags);
 
 // Where a job can be asked after. A plain value.
 struct JobAddress {

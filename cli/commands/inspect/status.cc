@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/text/json.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/inspect/servers_flags.h"
 #include "cli/profiling/members.h"
 #include "cli/servers/find_servers.h"
 #include "cli/servers/rounds.h"

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/inspect/servers_flags.h"
 #include "cli/servers/activity.h"
 #include "cli/servers/find_servers.h"
 #include "cli/servers/screen.h"

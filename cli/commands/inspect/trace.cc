@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/inspect/servers_flags.h"
 #include "cli/profiling/collect.h"
 #include "cli/profiling/members.h"
 #include "cli/profiling/timeline/chrome_json.h"

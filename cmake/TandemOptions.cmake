@@ -4,7 +4,15 @@ option(TANDEM_BUILD_BENCHMARKS "Build the programs under bench/" ON)
 option(TANDEM_NATIVE "Compile for this machine's CPU only (-march=native)" OFF)
 set(TANDEM_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
 
-option(TANDEM_ROOMY_COMPILER "Let GCC collect its garbage late: a tenth faster, up to a gigabyte for each job" OFF)
+# Where there are 2 GiB for each processor, as a bundle with gRPC's headers takes one anyway.
+cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
+cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
+math(EXPR memory_for_each_mib "${memory_mib} / ${processors}")
+set(roomy OFF)
+if(memory_for_each_mib GREATER_EQUAL 2000)
+  set(roomy ON)
+endif()
+option(TANDEM_ROOMY_COMPILER "Let GCC collect its garbage late: a twentieth faster, up to a gigabyte for each job" ${roomy})
 option(TANDEM_FUZZ "Build the libFuzzer programs of tests/fuzz; needs clang++ and TANDEM_SANITIZE without thread" OFF)
 
 foreach(optional CUDA MPI ROCKSDB PROMETHEUS PYTHON)

@@ -1,4 +1,4 @@
-# One static library per folder, one test binary per folder, and protobuf/gRPC code generation.
+# One static library per folder, one test binary per part of a room, and protobuf/gRPC code generation.
 
 # tandem_library(NAME SRCS a.cc ... HDRS a.h ... DEPS t1 ...): HDRS are what `cmake --install` ships.
 function(tandem_library NAME)

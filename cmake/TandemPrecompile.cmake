@@ -44,12 +44,12 @@ function(tandem_precompile_programs)
   endforeach()
 endfunction()
 
-# tandem_bundle(TARGET): its sources are compiled up to sixteen at a time, as if they were one: what they include and instantiate
+# tandem_bundle(TARGET): its sources are compiled up to twenty at a time, as if they were one: what they include and instantiate
 # is compiled once for all of them, which takes half the time. So a name that is local to a source is not that of another source
 # of the target. Not for loops that are measured (other things would be inlined into them), nor for sources with Highway's
 # foreach_target.h, which a compilation includes once.
 function(tandem_bundle TARGET)
-  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 20)
 endfunction()
 
 # tandem_unhurried(TARGET): what a command line is made of: flags, launching, reports, diagnosis. Bundled, and optimised only as

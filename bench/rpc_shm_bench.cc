@@ -147,7 +147,9 @@ int Main(int argc, char** argv) {
   int port;
   TANDEM_CHECK(read(ends[0], &port, sizeof(port)) == sizeof(port));
   const std::string target = "127.0.0.1:" + std::to_string(port);
-  auto shm = Connect(target, {.transport = "shm"});
+  ConnectOptions by_shm;  // (GCC warns of a temporary, wrongly)
+  by_shm.transport = "shm";
+  auto shm = Connect(target, by_shm);
   TANDEM_CHECK_MSG(shm.ok(), shm.status().ToString());
   auto grpc = ConnectGrpc(target);
   TANDEM_CHECK_MSG(grpc.ok(), grpc.status().ToString());

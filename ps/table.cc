@@ -107,7 +107,8 @@ absl::Status ValidatePolicies(const v1::TableConfig& config) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        "row_type, admission, eviction, byte_budget and spill are for EMBEDDING tables; a DENSE table has all "
+        "row_type, admission, eviction, byte_budget and spill are for EMBEDDING tables; a DENSE table has "
+        "all "
         "its rows, as F32");
   }
   if (config.spill() && (eviction == nullptr || eviction->sweeps())) {

@@ -17,7 +17,8 @@ inline constexpr trace::Kind kTraceEncodePush{"encode push", "ps", {"server"}};
 // A server's.
 inline constexpr trace::Kind kTraceLookup{"lookup", "ps", {"step", "worker"}};
 inline constexpr trace::Kind kTraceParsePush{"parse push", "ps"};
-inline constexpr trace::Kind kTraceQueuedPush{"queued push", "ps", {"step", "worker", "rows"}, /*beside=*/true};
+inline constexpr trace::Kind kTraceQueuedPush{
+    "queued push", "ps", {"step", "worker", "rows"}, /*beside=*/true};
 inline constexpr trace::Kind kTraceApply{"apply", "ps", {"rows", "pushes"}};
 
 // Has the end of what `done` tells in the trace: "pull" or "push".

@@ -38,8 +38,8 @@ using FaultInjector = std::function<Fault(absl::string_view method, int64_t call
 // thread of the channel's own, as gRPC would. Deadlines and idempotent retries behave as over gRPC; retries
 // wait as `backoff` says. `caller` is who calls, for services behind an EpochGate.
 std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
-                                         FaultInjector injector = nullptr,
-                                         const BackoffOptions& backoff = {}, Caller caller = {});
+                                         FaultInjector injector = nullptr, const BackoffOptions& backoff = {},
+                                         Caller caller = {});
 
 }  // namespace tandem::rpc
 

@@ -50,11 +50,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     services.push_back(shm::OfferService(nullptr, "the server is told to serve gRPC only"));
     return StartGrpcServer(options, std::move(services));
   }
-  absl::StatusOr<std::unique_ptr<shm::ShmServer>> shm = shm::ShmServer::Start(
-      {.max_message_bytes = options.max_message_bytes,
-       .payload_bytes = options.shared_memory_bytes,
-       .threads = options.threads},
-      services);
+  absl::StatusOr<std::unique_ptr<shm::ShmServer>> shm =
+      shm::ShmServer::Start({.max_message_bytes = options.max_message_bytes,
+                             .payload_bytes = options.shared_memory_bytes,
+                             .threads = options.threads},
+                            services);
   if (absl::IsInvalidArgument(shm.status())) return shm.status();
   if (!shm.ok()) {
     LogInfo(absl::StrCat("serving gRPC only: ", shm.status().message()));

@@ -82,7 +82,8 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
   }
   if (store != nullptr && (options.epoch > 0 || options.still_wanted)) {
     const std::string who = absl::StrCat("worker/", options.rank);
-    if (options.epoch > 0) TANDEM_RETURN_IF_ERROR(Annotate(EnterEpoch(store.get(), options.epoch, who), context));
+    if (options.epoch > 0)
+      TANDEM_RETURN_IF_ERROR(Annotate(EnterEpoch(store.get(), options.epoch, who), context));
     store = std::make_shared<FencedStore>(std::move(store), options.epoch, who, options.still_wanted);
     if (options.epoch > 0) {
       auto keys = std::make_shared<EpochKeys>(std::move(store), options.epoch);

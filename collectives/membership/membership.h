@@ -27,7 +27,7 @@ struct JobState {
 
 // What a member says of itself with its heartbeats, for people who look at the job.
 struct MemberReport {
-  std::string state;        // "training"
+  std::string state;  // "training"
   std::string host;
   int64_t pid = 0;
   std::string diagnostics;  // "host:port" of its tandem.v1.Diagnostics; empty: it serves none

@@ -295,12 +295,11 @@ absl::StatusOr<RendezvousEvent> StoreRendezvous::WaitForEvent(int64_t epoch, abs
 
 absl::Status StoreRendezvous::RequestRestart(int64_t epoch, absl::string_view reason, int exit_code) {
   bool runs = false;
-  TANDEM_ASSIGN_OR_RETURN(
-      const RendezvousState state, Update(/*create=*/false, [&](RendezvousState* s) {
-        runs = s->phase() == RendezvousState::RUNNING && s->epoch() == epoch;
-        RestartRound(epoch, reason, exit_code, s);
-        return absl::OkStatus();
-      }));
+  TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Update(/*create=*/false, [&](RendezvousState* s) {
+                            runs = s->phase() == RendezvousState::RUNNING && s->epoch() == epoch;
+                            RestartRound(epoch, reason, exit_code, s);
+                            return absl::OkStatus();
+                          }));
   // Closed by this request, for want of restarts. One that others have closed is told by WaitForEvent.
   if (runs && state.phase() == RendezvousState::CLOSED) {
     return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state.reason()));

@@ -1,8 +1,8 @@
-// Only in ThreadSanitizer builds, beside tsan_absl.cc. An operation that was started is over when a completion queue
-// gives its tag, and what orders the two lies inside gRPC, which is not instrumented: the inline functions of its
-// headers, instrumented in our programs, would race with themselves in every call. These functions stand before the
-// library's and tell TSAN of that order: it holds for queues of our own and for the library's, whose threads run
-// callbacks.
+// Only in ThreadSanitizer builds, beside tsan_absl.cc. An operation that was started is over when a
+// completion queue gives its tag, and what orders the two lies inside gRPC, which is not instrumented: the
+// inline functions of its headers, instrumented in our programs, would race with themselves in every call.
+// These functions stand before the library's and tell TSAN of that order: it holds for queues of our own and
+// for the library's, whose threads run callbacks.
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>
@@ -20,8 +20,9 @@ grpc_call_error grpc_call_start_batch(grpc_call* call, const grpc_op* ops, size_
 }
 
 grpc_call_error grpc_server_request_call(grpc_server* server, grpc_call** call, grpc_call_details* details,
-                                         grpc_metadata_array* request_metadata, grpc_completion_queue* bound_to,
-                                         grpc_completion_queue* notified, void* tag) {
+                                         grpc_metadata_array* request_metadata,
+                                         grpc_completion_queue* bound_to, grpc_completion_queue* notified,
+                                         void* tag) {
   static const auto real =
       reinterpret_cast<decltype(&grpc_server_request_call)>(dlsym(RTLD_NEXT, "grpc_server_request_call"));
   if (tag != nullptr) __tsan_release(tag);

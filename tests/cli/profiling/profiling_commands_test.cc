@@ -113,7 +113,9 @@ TEST_F(ProfilingTest, StatusSaysWhoIsThereAndHowFar) {
     EXPECT_TRUE(tandem::testing::IsAlive(member["pid"])) << member;
     EXPECT_FALSE(member["diagnostics"].get<std::string>().empty());
     EXPECT_LT(member["last_heartbeat_s"].get<double>(), member["lease_s"].get<double>());
-    if (member["role"] == "worker") EXPECT_GT(member["train_epoch"], 0);
+    if (member["role"] == "worker") {
+      EXPECT_GT(member["train_epoch"], 0);
+    }
   }
   EXPECT_THAT(names, ::testing::ElementsAre("ps/0", "ps/1", "worker/0", "worker/1"));
   const Finished text = RunTandem({"status", "--job", dir_->File("logs")});

@@ -68,7 +68,9 @@ TEST_F(TopAtATerminalTest, FillsScreensOfEverySizeAndNoMore) {
       EXPECT_THAT(top.screen().text(), HasSubstr("PUSH p50/p99"));
       EXPECT_THAT(top.screen().text(), HasSubstr("CACHED%"));
     }
-    if (columns == 80) EXPECT_THAT(top.screen().text(), HasSubstr("a_table_w~ "));
+    if (columns == 80) {
+      EXPECT_THAT(top.screen().text(), HasSubstr("a_table_w~ "));
+    }
     if (columns == 200) {
       EXPECT_THAT(top.screen().text(), HasSubstr("a_table_with_a_long_name "));
       // Figures stand beside the name, not at the other end of the screen.

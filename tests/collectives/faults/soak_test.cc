@@ -132,7 +132,9 @@ absl::Duration Round(const std::string& store, int round, std::mt19937& random, 
 
 TEST(SoakTest, KilledRanksLeaveNothingBehind) {
   int rounds = 12;
-  if (const char* text = std::getenv("TANDEM_SOAK_ROUNDS")) ASSERT_TRUE(absl::SimpleAtoi(text, &rounds));
+  if (const char* text = std::getenv("TANDEM_SOAK_ROUNDS")) {
+    ASSERT_TRUE(absl::SimpleAtoi(text, &rounds));
+  }
   const std::string marker = absl::StrCat("soak-", getpid(), "-", absl::ToUnixNanos(absl::Now()));
   std::mt19937 random(20261121);
   const std::set<std::string> sockets = AbstractSockets(), shared = SharedMemoryOfOurs();

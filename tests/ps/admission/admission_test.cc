@@ -130,7 +130,9 @@ TEST(CountTest, NeverRefusesAnIdThatHasReachedTheThresholdBeforeAgeing) {
   for (int i = 0; i < 6000; ++i) {  // crowded, but below the four additions a cell that age it
     const uint64_t id = random.Below(3000);
     const bool admitted = admission->Admit({.seed = 1, .id = id, .update = 1}, absl::MakeSpan(counters));
-    if (++model[id] >= 3) ASSERT_TRUE(admitted);
+    if (++model[id] >= 3) {
+      ASSERT_TRUE(admitted);
+    }
   }
 }
 

@@ -133,7 +133,9 @@ TEST_P(RemoteLargeTest, AnArgumentOfAQuarterOfAGigabyteArrives) {
   // Beside the caller's own: as it arrived, and, over shared memory, where a part makes room for the next as
   // soon as it was copied, put together.
   const size_t copies = GetParam() == "shm" ? 2 : 1;
-  if (kMemoryIsOurs) EXPECT_LT(peak.bytes(), copies * LargeBytes() + kBeside);
+  if (kMemoryIsOurs) {
+    EXPECT_LT(peak.bytes(), copies * LargeBytes() + kBeside);
+  }
 }
 
 TEST_P(RemoteLargeTest, AResultOfAQuarterOfAGigabyteArrives) {
@@ -146,7 +148,9 @@ TEST_P(RemoteLargeTest, AResultOfAQuarterOfAGigabyteArrives) {
   EXPECT_TRUE(IsFilled(large));
   // The function's own, and that of the caller, which over shared memory is copied once more when it is put
   // together: by then the function's has gone.
-  if (kMemoryIsOurs) EXPECT_LT(peak.bytes(), 2 * LargeBytes() + kBeside);
+  if (kMemoryIsOurs) {
+    EXPECT_LT(peak.bytes(), 2 * LargeBytes() + kBeside);
+  }
 }
 
 TEST_P(RemoteLargeTest, ALongStringGoesThereAndBack) {

@@ -42,7 +42,8 @@ TEST(JobErrorsTest, AMisspeltFieldIsNamedWithLineAndSuggestion) {
 
 TEST(JobErrorsTest, AFieldUnlikeAnyOtherComesWithTheFieldsThereAre) {
   EXPECT_EQ(ErrorsBelowGood("checkpoint: {zzz: 1}\n"),
-            "jobs/x.yaml:3: unknown field 'zzz' in 'checkpoint'; its fields are dir, every_epochs, keep, timeout_seconds");
+            "jobs/x.yaml:3: unknown field 'zzz' in 'checkpoint'; its fields are dir, every_epochs, keep, "
+            "timeout_seconds");
 }
 
 TEST(JobErrorsTest, AFieldOfAnotherKindIsUnknown) {
@@ -117,7 +118,8 @@ TEST(JobErrorsTest, MissingFieldsAreNamed) {
 
 TEST(JobErrorsTest, FieldsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(ErrorsBelowGood("train: {mode: bounded}\n"), HasSubstr("write {bounded: 4}"));
-  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: sync, bounded: 3}}\n"), HasSubstr("contradicts the other kind"));
+  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: sync, bounded: 3}}\n"),
+              HasSubstr("contradicts the other kind"));
   EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: sync, gba: 3}}\n"), HasSubstr("contradicts 'kind'"));
   EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: async, global_batch: 3}}\n"), HasSubstr("'gba' only"));
   EXPECT_THAT(

@@ -116,10 +116,9 @@ TEST(JobRoundTripTest, WiresArriveAndWhatTheyDoNotGoWithIsNamed) {
 
 TEST(JobRoundTripTest, CachesArriveAndWhatTheyDoNotGoWithIsNamed) {
   const std::string head = "data: {train: a.csv, label: y, sparse: [s]}\nmodel: fm\n";
-  const std::string text =
-      head +
-      "embedding: {cache: {bytes: 48KiB, max_uses: 4, max_age: 7, push_bound: 3}}\n"
-      "wide: {cache: 1GiB}\ntrain: {mode: async}\n";
+  const std::string text = head +
+                           "embedding: {cache: {bytes: 48KiB, max_uses: 4, max_age: 7, push_bound: 3}}\n"
+                           "wide: {cache: 1GiB}\ntrain: {mode: async}\n";
   ExpectRoundTrip(text);
   TANDEM_ASSERT_OK_AND_ASSIGN(const JobSpec job, ParseJob(text, "x.yaml"));
   EXPECT_EQ(job.embedding.cache.bytes, 48 << 10);

@@ -42,9 +42,8 @@ TEST(RunTest, EachWorkerIsToldItsPlace) {
     EXPECT_THAT(variables,
                 IsSupersetOf({absl::StrCat("RANK=", rank), absl::StrCat("LOCAL_RANK=", rank),
                               std::string("WORLD_SIZE=2"), std::string("LOCAL_WORLD_SIZE=2"),
-                              std::string("MASTER_ADDR=127.0.0.1"),
-                              std::string("TANDEM_ROLE=worker"), std::string("TANDEM_NUM_PS=0"),
-                              std::string("OMP_NUM_THREADS=1")}));
+                              std::string("MASTER_ADDR=127.0.0.1"), std::string("TANDEM_ROLE=worker"),
+                              std::string("TANDEM_NUM_PS=0"), std::string("OMP_NUM_THREADS=1")}));
     EXPECT_THAT(variables, Not(Contains(StartsWith("TANDEM_PS_INDEX="))));
     for (const std::string& variable : variables) {
       if (variable.rfind("MASTER_PORT=", 0) == 0) ports[rank] = variable;

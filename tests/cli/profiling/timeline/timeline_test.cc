@@ -127,7 +127,9 @@ TEST(Timeline, TracksNestForAnyEvents) {
       std::vector<int64_t> open;
       for (const TimelineEvent& event : track.events) {
         while (!open.empty() && open.back() <= event.begin_ns) open.pop_back();
-        if (!open.empty()) ASSERT_LE(event.end_ns, open.back());
+        if (!open.empty()) {
+          ASSERT_LE(event.end_ns, open.back());
+        }
         open.push_back(event.end_ns);
       }
     }

@@ -19,7 +19,9 @@ class MpiConformanceTest : public MpiRanks {
     options.world_size = world_size();
     options.timeout = kTimeout;
     TANDEM_ASSERT_OK_AND_ASSIGN(group_, InitProcessGroup(store(), options));
-    if (world_size() > 1) ASSERT_EQ(group_->backend(), "mpi");
+    if (world_size() > 1) {
+      ASSERT_EQ(group_->backend(), "mpi");
+    }
   }
   std::unique_ptr<ProcessGroup> group_;
 };

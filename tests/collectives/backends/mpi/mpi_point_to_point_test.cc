@@ -91,7 +91,9 @@ TEST_F(MpiPointToPointTest, LongMessagesCrossEachOtherAndEmptyOnesArrive) {
     });
     backend_->StartPointToPoint(Of(OpKind::kRecv, previous, 1, &from), [&](absl::StatusOr<int> result) {
       TANDEM_EXPECT_OK(result);
-      if (result.ok()) EXPECT_EQ(*result, previous);
+      if (result.ok()) {
+        EXPECT_EQ(*result, previous);
+      }
       received.Notify();
     });
     sent.WaitForNotification();

@@ -187,7 +187,9 @@ TEST(NcclCollectivesTest, OtherStreamsCanBeOrderedBehindAnOperation) {
       TANDEM_ASSERT_OK(me.store->Set("looked", ""));
     }
     TANDEM_ASSERT_OK(work->Wait(absl::Now() + absl::Seconds(30)));
-    if (me.rank == 0) EXPECT_EQ(cuda->EventQuery(event), kCudaSuccess);
+    if (me.rank == 0) {
+      EXPECT_EQ(cuda->EventQuery(event), kCudaSuccess);
+    }
     EXPECT_EQ(value, 2);
     cuda->EventDestroy(event);
     cuda->StreamDestroy(stream);

@@ -48,7 +48,9 @@ TEST(LatencyCounter, EveryDurationLiesBetweenTheEdgesOfItsBin) {
     const uint64_t ns = random() >> (24 + random() % 40);
     const size_t bin = LatencyBin(ns);
     ASSERT_LE(LatencyBinStartUs(bin) * 1000, static_cast<double>(ns)) << bin;
-    if (bin + 1 < kLatencyBins) ASSERT_GT(LatencyBinStartUs(bin + 1) * 1000, static_cast<double>(ns)) << bin;
+    if (bin + 1 < kLatencyBins) {
+      ASSERT_GT(LatencyBinStartUs(bin + 1) * 1000, static_cast<double>(ns)) << bin;
+    }
   }
 }
 

@@ -247,7 +247,9 @@ TEST(ArenaTest, HoldsLittleInReserveAndGivesAllBack) {
         for (size_t at = 0; at < blocks.back().bytes(); at += 61) ASSERT_EQ(blocks.back().data()[at], 0);
         std::memset(blocks.back().data(), 1, blocks.back().bytes());
       }
-      if (!blocks.empty()) ASSERT_EQ(reinterpret_cast<uintptr_t>(blocks.back().data()) % 64, 0);
+      if (!blocks.empty()) {
+        ASSERT_EQ(reinterpret_cast<uintptr_t>(blocks.back().data()) % 64, 0);
+      }
     }
     EXPECT_GE(arena.bytes(), held);
     EXPECT_LE(static_cast<double>(arena.bytes()), static_cast<double>(held) * 1.5 + (4 << 20));

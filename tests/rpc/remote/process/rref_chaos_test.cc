@@ -127,7 +127,9 @@ void Chaos::Finish(const Step& step) {
   if (step.kind == Step::Kind::kUse) {
     const absl::StatusOr<int64_t> id = step.used.Wait(2 * kTimeout);
     status = id.status();
-    if (id.ok()) EXPECT_EQ(*id, step.thing);
+    if (id.ok()) {
+      EXPECT_EQ(*id, step.thing);
+    }
   } else {
     status = step.done.Wait(2 * kTimeout);
   }
@@ -204,7 +206,9 @@ void Chaos::Run() {
   // the lease of those that died; and then that, too.
   ExpectThatAllGo(uncertain_);
   for (int worker = 0; worker < kWorkers; ++worker) {
-    if (!Dead(worker)) TANDEM_ASSERT_OK(workers_.agent().RpcSync(WorkerProcesses::NameOf(worker), kDropAll));
+    if (!Dead(worker)) {
+      TANDEM_ASSERT_OK(workers_.agent().RpcSync(WorkerProcesses::NameOf(worker), kDropAll));
+    }
   }
   ExpectThatAllGo({});
   for (int worker = 0; worker < kWorkers; ++worker) {

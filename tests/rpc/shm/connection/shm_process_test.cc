@@ -213,7 +213,8 @@ TEST(ShmProcessTest, AKilledClientsCallsAreCancelledAndItsMemoryGoes) {
     const char* data = memory.get();
     call->Finish(Bytes(Slice(std::move(memory), data, 100000)));
     call.reset();
-    // The connection's thread drops the last of it; that memory is unmapped is no event that one could wait for.
+    // The connection's thread drops the last of it; that memory is unmapped is no event that one could wait
+    // for.
     const absl::Time give_up = absl::Now() + kPatience;
     while (mappings() > 0 && absl::Now() < give_up) std::this_thread::yield();
     EXPECT_EQ(mappings(), 0);

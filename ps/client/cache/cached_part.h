@@ -43,8 +43,8 @@ class CachedPart {
   ConditionalPull* conditional() { return &conditional_; }
 
   // Once every server has answered: the cache takes over what came. versions: of the answers, per server,
-  // which may be behind conditional()->answer_applied; on
-  // return the oldest of the rows that the pull ends with, as far as it is known.
+  // which may be behind conditional()->answer_applied; on return the oldest of the rows that the pull ends
+  // with, as far as it is known.
   void Finish(std::vector<uint64_t>* versions);
 
  private:

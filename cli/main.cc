@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cli/commands/commands.h"
-#include "cli/run/flags.h"
+#include "launcher/plan/flags.h"
 
 namespace tandem::cli {
 

@@ -1,18 +1,18 @@
-# What a user can switch. AUTO means: use it when it is found, say so in the summary, build without it otherwise.
+# The options of a build. AUTO means that the build uses a package if it finds it, and that the summary says whether it did.
 option(TANDEM_BUILD_TESTS "Build the tests" ON)
 option(TANDEM_BUILD_BENCHMARKS "Build the programs under bench/" ON)
 option(TANDEM_NATIVE "Compile for this machine's CPU only (-march=native)" OFF)
 set(TANDEM_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
 
-# Where there are 2 GiB for each processor, as a bundle with gRPC's headers takes one anyway.
+# By default on machines with 2 GiB for each processor: a unity source with gRPC's headers takes one of them in any case.
 cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
 cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
 math(EXPR memory_for_each_mib "${memory_mib} / ${processors}")
-set(roomy OFF)
+set(large_heap OFF)
 if(memory_for_each_mib GREATER_EQUAL 2000)
-  set(roomy ON)
+  set(large_heap ON)
 endif()
-option(TANDEM_ROOMY_COMPILER "Let GCC collect its garbage late: a twentieth faster, up to a gigabyte for each job" ${roomy})
+option(TANDEM_GCC_LARGE_HEAP "Let GCC collect garbage late: builds are 5 percent faster, and a job takes up to 1 GiB of memory" ${large_heap})
 option(TANDEM_FUZZ "Build the libFuzzer programs of tests/fuzz; needs clang++ and TANDEM_SANITIZE without thread" OFF)
 
 foreach(optional CUDA MPI ROCKSDB PROMETHEUS PYTHON)
@@ -28,7 +28,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without this ccache takes no compilation that uses a precompiled header.
+  # Without this setting, ccache does not cache a compilation that uses a precompiled header.
   set(CMAKE_CXX_COMPILER_LAUNCHER
     ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
@@ -53,8 +53,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 find_library(TCMALLOC_LIBRARY tcmalloc_minimal)
 
-# Optional parts. Each names the room that will use it; finding one changes nothing else.
-# CUDA's and NCCL's headers serve to check our own declarations of them; nothing links their libraries.
+# Optional packages. The headers of CUDA and NCCL serve only to check our own declarations; nothing links their libraries.
 set(TANDEM_CHECKS_NCCL OFF)
 if(NOT TANDEM_WITH_CUDA STREQUAL OFF)
   find_path(TANDEM_NCCL_INCLUDE nccl.h HINTS /usr/local/cuda/include)
@@ -83,7 +82,7 @@ if(NOT TANDEM_WITH_ROCKSDB STREQUAL OFF)
     message(FATAL_ERROR "TANDEM_WITH_ROCKSDB=ON, but RocksDB was not found (Debian: librocksdb-dev)")
   endif()
 endif()
-# Serves `tandem ps --metrics-port`.
+# prometheus-cpp serves `tandem ps --metrics-port`.
 set(TANDEM_FOUND_PROMETHEUS OFF)
 if(NOT TANDEM_WITH_PROMETHEUS STREQUAL OFF)
   find_package(prometheus-cpp QUIET CONFIG)
@@ -104,7 +103,7 @@ if(NOT TANDEM_WITH_PYTHON STREQUAL OFF)
 endif()
 
 add_library(tandem_flags INTERFACE)
-# As most of the libraries ask for: precompiled headers need the same everywhere.
+# Most dependencies add -pthread. Precompiled headers need the same options everywhere, so all targets have it.
 target_compile_options(tandem_flags INTERFACE -pthread)
 target_compile_features(tandem_flags INTERFACE cxx_std_20)
 target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare
@@ -113,14 +112,14 @@ if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(tandem_flags INTERFACE -Wthread-safety)
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  # x86-64-v2 baseline: kernels that want more dispatch at run time (Highway, OpenBLAS).
+  # The baseline is x86-64-v2. Kernels that use more choose at run time (Highway, OpenBLAS).
   target_compile_options(tandem_flags INTERFACE -march=x86-64-v2)
 endif()
 if(TANDEM_NATIVE)
   target_compile_options(tandem_flags INTERFACE -march=native)
 endif()
-if(TANDEM_ROOMY_COMPILER AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # Each collection walks through the precompiled headers.
+if(TANDEM_GCC_LARGE_HEAP AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # Each garbage collection traverses the precompiled headers.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=524288>)
 endif()
 if(TANDEM_SANITIZE)
@@ -133,13 +132,13 @@ if(TANDEM_FUZZ)
   endif()
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
-# What tests run with; docs/sanitizers.md says why.
+# The environment of tests; docs/sanitizers.md gives the reasons.
 set(TANDEM_SANITIZE_ENVIRONMENT "")
 if(TANDEM_SANITIZE MATCHES thread)
-  # intercept_send: TSAN notes a send's reads after the call, when a rank of the same process may have answered already.
-  include_directories(BEFORE ${PROJECT_SOURCE_DIR}/tests/testing/tsan)  # messages as the library lays them out
-  # OpenBLAS' own threads, which workers do without (worker/models/nn/gemm.h), cannot be told of: its code lies in two
-  # segments, of which called_from_lib heeds the first.
+  # intercept_send: TSAN records the reads of send() after the call, when a rank of the same process may already have replied.
+  include_directories(BEFORE ${PROJECT_SOURCE_DIR}/tests/testing/tsan)  # the layout of messages that the library has
+  # OpenBLAS runs without threads of its own, as it does in workers (worker/nn/gemm.h). A suppression cannot cover them,
+  # because called_from_lib matches only the first of the two code segments of OpenBLAS.
   set(TANDEM_SANITIZE_ENVIRONMENT "OPENBLAS_NUM_THREADS=1"
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:intercept_send=0:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
 elseif(TANDEM_SANITIZE)
@@ -155,5 +154,5 @@ function(tandem_print_summary)
                  "headers to check it with: ${TANDEM_CHECKS_NCCL}")
   message(STATUS "  metrics for Prometheus: ${TANDEM_FOUND_PROMETHEUS}")
   message(STATUS "  rows on disk (RocksDB): ${TANDEM_FOUND_ROCKSDB}")
-  message(STATUS "  found, for parts to come: Python ${TANDEM_FOUND_PYTHON}")
+  message(STATUS "  found, for later use: Python ${TANDEM_FOUND_PYTHON}")
 endfunction()

@@ -1,8 +1,10 @@
-# Headers that are compiled once for all: a source then takes about a third less time.
-option(TANDEM_PRECOMPILE "Precompile the headers that most sources include" ON)
+# Headers that are compiled once, and the three ways in which a group of sources can differ from the ordinary options.
+# Libraries choose them by a word in tandem_sources() (TandemTargets.cmake); programs call the functions below.
 
-# tandem_precompiled_headers(OWNER [OPTION...]): for libraries that are compiled with OPTIONs. Executables have other flags, and
-# tests include more: theirs are in tests/CMakeLists.txt.
+option(TANDEM_PRECOMPILE "Precompile the headers that most sources include (a source then compiles in two thirds of the time)" ON)
+
+# tandem_precompiled_headers(OWNER [OPTION...]): precompiles cmake/precompiled.h for libraries that are compiled with OPTIONs.
+# Executables have other flags, and tests include more headers: tests/CMakeLists.txt precompiles theirs.
 function(tandem_precompiled_headers OWNER)
   if(TANDEM_PRECOMPILE)
     add_library(${OWNER} STATIC ${PROJECT_SOURCE_DIR}/cmake/precompiled.cc)
@@ -13,17 +15,19 @@ function(tandem_precompiled_headers OWNER)
   endif()
 endfunction()
 tandem_precompiled_headers(tandem_precompiled)
+tandem_precompiled_headers(tandem_precompiled_cold $<$<CONFIG:Release>:-O1>)
+tandem_precompiled_headers(tandem_precompiled_strict_fp -ffp-contract=off)
 
-# tandem_precompile(TARGET OWNER): compiles TARGET with OWNER's headers. Both must have the same compiler options: GCC takes
-# the owner's idea of -ffp-contract and the like for the whole file, and says nothing.
+# tandem_precompile(TARGET OWNER): compiles TARGET with the precompiled headers of OWNER. Both must have the same compiler
+# options: GCC silently applies the owner's -ffp-contract and similar options to the whole source.
 function(tandem_precompile TARGET OWNER)
   if(TANDEM_PRECOMPILE)
     target_precompile_headers(${TARGET} REUSE_FROM ${OWNER})
   endif()
 endfunction()
 
-# tandem_precompile_programs(): compiles the programs of the current folder with headers of their own, as executables have
-# other flags than libraries.
+# tandem_precompile_programs(): compiles the programs of the current folder with precompiled headers of their own, because
+# executables have other flags than libraries. Programs that already reuse precompiled headers keep those.
 function(tandem_precompile_programs)
   if(NOT TANDEM_PRECOMPILE)
     return()
@@ -38,37 +42,35 @@ function(tandem_precompile_programs)
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target ${targets})
     get_target_property(type ${target} TYPE)
-    if(type STREQUAL EXECUTABLE AND NOT target STREQUAL tandem_precompiled_programs)
+    get_target_property(owner ${target} PRECOMPILE_HEADERS_REUSE_FROM)
+    if(type STREQUAL EXECUTABLE AND NOT owner AND NOT target STREQUAL tandem_precompiled_programs)
       tandem_precompile(${target} tandem_precompiled_programs)
     endif()
   endforeach()
 endfunction()
 
-# tandem_bundle(TARGET): its sources are compiled up to twenty at a time, as if they were one: what they include and instantiate
-# is compiled once for all of them, which takes half the time. So a name that is local to a source is not that of another source
-# of the target. Not for loops that are measured (other things would be inlined into them), nor for sources with Highway's
-# foreach_target.h, which a compilation includes once.
-function(tandem_bundle TARGET)
+# tandem_unity(TARGET): compiles up to twenty sources of TARGET together (a unity build), so that the headers and templates
+# that they share are compiled once. This halves the compile time. Names that are local to a source must be unique in the
+# group. Measured loops stay out of unity builds, because the compiler would inline other code into them; so do sources that
+# include Highway's foreach_target.h, which a compilation can include only once.
+function(tandem_unity TARGET)
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 20)
 endfunction()
 
-# tandem_unhurried(TARGET): what a command line is made of: flags, launching, reports, diagnosis. Bundled, and optimised only as
-# far as it compiles quickly (CLI11 and JSON are all headers). No measured loop belongs into such a target.
-tandem_precompiled_headers(tandem_precompiled_unhurried $<$<CONFIG:Release>:-O1>)
-function(tandem_unhurried TARGET)
-  tandem_bundle(${TARGET})
+# tandem_cold(TARGET): compiles the sources of TARGET together and with -O1. This suits code that runs rarely and includes
+# large headers, such as CLI11 and nlohmann's JSON: flags, launching, reports, diagnosis. It does not suit a measured loop.
+function(tandem_cold TARGET)
+  tandem_unity(${TARGET})
   target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(TANDEM_PRECOMPILE)
-    target_compile_options(${TARGET} PRIVATE -fPIC)  # an executable too, as the header was
-    set_property(TARGET ${TARGET} PROPERTY PRECOMPILE_HEADERS_REUSE_FROM tandem_precompiled_unhurried)
+    target_compile_options(${TARGET} PRIVATE -fPIC)  # The headers were precompiled with -fPIC, so executables need it too.
+    tandem_precompile(${TARGET} tandem_precompiled_cold)
   endif()
 endfunction()
 
-# tandem_same_bits(TARGET): its arithmetic gives the same bits on every instruction set: a product that is added is rounded first.
-tandem_precompiled_headers(tandem_precompiled_same_bits -ffp-contract=off)
-function(tandem_same_bits TARGET)
+# tandem_strict_fp(TARGET): compiles the sources of TARGET so that every instruction set computes the same bits: the compiler
+# may not fuse a multiplication and an addition, which would skip the rounding of the product.
+function(tandem_strict_fp TARGET)
   target_compile_options(${TARGET} PRIVATE -ffp-contract=off)
-  if(TANDEM_PRECOMPILE)
-    set_property(TARGET ${TARGET} PROPERTY PRECOMPILE_HEADERS_REUSE_FROM tandem_precompiled_same_bits)
-  endif()
+  tandem_precompile(${TARGET} tandem_precompiled_strict_fp)
 endfunction()

@@ -1,46 +1,81 @@
-# One static library per folder, one test binary per part of a room, and protobuf/gRPC code generation.
+# Libraries, tests, and code generation for protobuf and gRPC.
 
-# tandem_library(NAME SRCS a.cc ... HDRS a.h ... DEPS t1 ...): HDRS are what `cmake --install` ships.
+# tandem_library(NAME [INTERNAL] HDRS a.h ... DEPS t1 ...): declares a static library; tandem_sources() adds its sources. DEPS are
+# the libraries that its headers or sources need. `cmake --install` installs the library and HDRS, unless it is INTERNAL.
 function(tandem_library NAME)
-  cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS" ${ARGN})
-  if(ARG_SRCS)
-    add_library(${NAME} STATIC ${ARG_SRCS} ${ARG_HDRS})
-    target_include_directories(${NAME} PUBLIC
-      $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>
-      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>)
-    target_link_libraries(${NAME} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:tandem_flags>)
-    target_compile_features(${NAME} PUBLIC cxx_std_20)
-    tandem_precompile(${NAME} tandem_precompiled)
-  else()
-    add_library(${NAME} INTERFACE)
-    target_include_directories(${NAME} INTERFACE
-      $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>
-      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>)
-    target_link_libraries(${NAME} INTERFACE ${ARG_DEPS})
+  cmake_parse_arguments(ARG "INTERNAL" "" "HDRS;DEPS" ${ARGN})
+  if(ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "tandem_library(${NAME}): unexpected arguments: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
-  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-  if(folder MATCHES "^cli/")
-    return()  # parts of the command, for nobody to link
+  add_library(${NAME} STATIC)
+  set_target_properties(${NAME} PROPERTIES LINKER_LANGUAGE CXX TANDEM_DEPS "${ARG_DEPS}")
+  target_include_directories(${NAME} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>)
+  target_link_libraries(${NAME} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:tandem_flags>)
+  target_compile_features(${NAME} PUBLIC cxx_std_20)
+  if(ARG_INTERNAL)
+    return()
   endif()
+  file(RELATIVE_PATH module ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   foreach(header ${ARG_HDRS})
-    get_filename_component(sub ${header} DIRECTORY)
-    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/${folder}/${sub})
+    get_filename_component(folder ${header} DIRECTORY)
+    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/${module}/${folder})
   endforeach()
   set_property(GLOBAL APPEND PROPERTY TANDEM_LIBRARIES ${NAME})
 endfunction()
 
-# tandem_test_code(TARGET [COMPUTES]): how tests are compiled, and what serves only them: bundled, with the headers of
-# tests/CMakeLists.txt. What is tested is optimised; the test itself only where it COMPUTES much (a model of a table, a reference
-# of sums): without, it compiles a quarter faster, and nearly twice as fast under AddressSanitizer.
+# tandem_sources(LIBRARY [UNITY | COLD | STRICT_FP] SRCS a.cc ... [DEPS t1 ...] [DEFINITIONS NAME=value ...]): adds a group of
+# sources to LIBRARY. A library has one group for each set of compile options:
+#   (no word)  each source is compiled by itself, with the ordinary options
+#   UNITY      the sources are compiled together (tandem_unity)
+#   COLD       the sources are compiled together and with -O1 (tandem_cold)
+#   STRICT_FP  each source is compiled by itself, without fused multiply-add (tandem_strict_fp)
+# The function may be called several times for one library; sources of different calls are never compiled together. DEPS are
+# libraries that only these sources include, such as nlohmann's JSON: users of LIBRARY link them but do not see their headers.
+function(tandem_sources LIBRARY)
+  cmake_parse_arguments(ARG "UNITY;COLD;STRICT_FP" "" "SRCS;DEPS;DEFINITIONS" ${ARGN})
+  if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_SRCS)
+    message(FATAL_ERROR "tandem_sources(${LIBRARY}): no SRCS, or unexpected arguments: ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
+  get_target_property(deps ${LIBRARY} TANDEM_DEPS)
+  get_target_property(groups ${LIBRARY} TANDEM_GROUPS)
+  if(NOT groups)
+    set(groups 0)
+  endif()
+  math(EXPR groups "${groups} + 1")
+  set_target_properties(${LIBRARY} PROPERTIES TANDEM_GROUPS ${groups})
+  set(objects ${LIBRARY}_${groups})
+  add_library(${objects} OBJECT ${ARG_SRCS})
+  target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${objects} PRIVATE ${deps} ${ARG_DEPS} tandem_flags)
+  target_compile_definitions(${objects} PRIVATE ${ARG_DEFINITIONS})
+  if(ARG_COLD)
+    tandem_cold(${objects})
+  elseif(ARG_STRICT_FP)
+    tandem_strict_fp(${objects})
+  else()
+    tandem_precompile(${objects} tandem_precompiled)
+    if(ARG_UNITY)
+      tandem_unity(${objects})
+    endif()
+  endif()
+  target_sources(${LIBRARY} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  target_link_libraries(${LIBRARY} PRIVATE ${ARG_DEPS})
+endfunction()
+
+# tandem_test_code(TARGET [OPTIMIZED]): compiles a test, or a library that serves only tests: together (tandem_unity), with the
+# precompiled headers of tests/CMakeLists.txt. The code under test is always optimized. The test itself is compiled with -O0,
+# which is a quarter faster (nearly twice as fast with AddressSanitizer), unless it is OPTIMIZED (-O1) because it computes much,
+# for example the reference of a reduction.
 set(TANDEM_TEST_LEVEL_CONFIGS Release)
 if(TANDEM_SANITIZE MATCHES address)
   string(APPEND TANDEM_TEST_LEVEL_CONFIGS ",RelWithDebInfo")
 endif()
 function(tandem_test_code TARGET)
-  cmake_parse_arguments(ARG "COMPUTES" "" "" ${ARGN})
-  if(ARG_COMPUTES)
+  cmake_parse_arguments(ARG "OPTIMIZED" "" "" ${ARGN})
+  if(ARG_OPTIMIZED)
     set(level -O1)
-    set(headers tandem_precompiled_computing_tests)
+    set(headers tandem_precompiled_optimized_tests)
   else()
     set(level -O0)
     set(headers tandem_precompiled_tests)
@@ -48,27 +83,27 @@ function(tandem_test_code TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<CONFIG:${TANDEM_TEST_LEVEL_CONFIGS}>:${level}>)
   get_target_property(type ${TARGET} TYPE)
   if(type STREQUAL STATIC_LIBRARY)
-    target_compile_options(${TARGET} PRIVATE -fPIE)  # as the headers were precompiled
+    target_compile_options(${TARGET} PRIVATE -fPIE)  # The headers were precompiled with -fPIE.
   endif()
   target_link_libraries(${TARGET} PRIVATE tandem_testing tandem_flags GTest::gmock)
   tandem_precompile(${TARGET} ${headers})
-  tandem_bundle(${TARGET})
+  tandem_unity(${TARGET})
 endfunction()
 
-# tandem_test(NAME SRCS a_test.cc ... DEPS t1 ... [LABELS l] [TIMEOUT seconds] [COMPUTES]): one GoogleTest binary, one ctest
-# entry.
+# tandem_test(NAME [OPTIMIZED] SRCS a_test.cc ... DEPS t1 ... [LABELS l] [TIMEOUT seconds]): declares one GoogleTest binary and one
+# ctest entry of the same name.
 function(tandem_test NAME)
-  cmake_parse_arguments(ARG "COMPUTES" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
   if(TANDEM_SANITIZE)
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")  # what sanitizers cost
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")  # Sanitizers make a test up to five times slower.
   endif()
   add_executable(${NAME} ${ARG_SRCS})
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} GTest::gtest_main)
-  if(ARG_COMPUTES)
-    tandem_test_code(${NAME} COMPUTES)
+  if(ARG_OPTIMIZED)
+    tandem_test_code(${NAME} OPTIMIZED)
   else()
     tandem_test_code(${NAME})
   endif()
@@ -77,9 +112,9 @@ function(tandem_test NAME)
     ENVIRONMENT "${TANDEM_SANITIZE_ENVIRONMENT}")
 endfunction()
 
-# tandem_proto(NAME PROTOS rel/path.proto ... [RARE rel/path.proto ...] [GRPC rel/path.proto ...] DEPS ...): message code for all
-# of PROTOS and RARE, and stock gRPC stubs for GRPC in a second library NAME_grpc (tests and other languages' peers only). RARE
-# are messages of which a job sends few: their code is optimised only as far as it compiles quickly.
+# tandem_proto(NAME PROTOS rel/path.proto ... [RARE rel/path.proto ...] [GRPC rel/path.proto ...] DEPS ...): generates message code
+# for PROTOS and RARE, and gRPC stubs for GRPC in a second library NAME_grpc, which only tests use. RARE messages are those that a
+# job seldom sends: their code is compiled with -O1.
 function(tandem_proto NAME)
   cmake_parse_arguments(ARG "" "" "PROTOS;RARE;GRPC;DEPS" ${ARGN})
   set(out ${PROJECT_BINARY_DIR}/generated)
@@ -123,6 +158,6 @@ function(tandem_proto NAME)
     add_library(${NAME}_grpc STATIC EXCLUDE_FROM_ALL ${grpc_sources})
     target_link_libraries(${NAME}_grpc PUBLIC ${NAME} gRPC::grpc++)
     target_compile_options(${NAME}_grpc PRIVATE $<$<CONFIG:Release>:-O0>)
-    tandem_bundle(${NAME}_grpc)
+    tandem_unity(${NAME}_grpc)
   endif()
 endfunction()

@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "rpc/address/address.h"
+#include "rpc/address.h"
 
 namespace tandem::collectives {
 namespace {

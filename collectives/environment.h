@@ -14,9 +14,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "collectives/store/remote/remote_store.h"
-#include "collectives/store/remote/store_server.h"
+#include "collectives/store/remote_store.h"
 #include "collectives/store/store.h"
+#include "collectives/store/store_server.h"
 #include "rpc/channel.h"
 
 namespace tandem::collectives {

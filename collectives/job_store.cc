@@ -8,7 +8,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/environment.h"
-#include "rpc/address/network.h"
+#include "rpc/network.h"
 
 namespace tandem::collectives {
 namespace {

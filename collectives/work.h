@@ -14,7 +14,7 @@
 namespace tandem::collectives {
 
 namespace internal {
-class WorkState;  // collectives/queue/work_state.h
+class WorkState;  // collectives/group/work_state.h
 }
 
 // A handle: copies speak of the same operation. Thread-safe. Dropping it does not cancel the operation; the

@@ -19,10 +19,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
-#include "collectives/directory/store_directory.h"
 #include "collectives/environment.h"
 #include "collectives/membership/presence.h"
-#include "rpc/remote/agent/agent.h"
+#include "collectives/rendezvous/store_directory.h"
+#include "rpc/remote/rpc_agent.h"
 
 namespace {
 

@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
-#include "ps/admission/admission.h"
-#include "ps/eviction/eviction.h"
-#include "ps/initializers/initializer.h"
 #include "ps/optimizers/optimizer.h"
+#include "ps/policies/admission.h"
+#include "ps/policies/eviction.h"
+#include "ps/policies/initializer.h"
 
 namespace tandem::ps {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "rpc/codec/bytes_stream.h"
+#include "rpc/wire/bytes_stream.h"
 
 namespace tandem::rpc {
 namespace {

@@ -14,11 +14,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/memory/bytes.h"
+#include "base/bytes.h"
 #include "base/status.h"
 #include "google/protobuf/message_lite.h"
-#include "rpc/epoch/caller.h"
-#include "rpc/pieces.h"
+#include "rpc/caller.h"
+#include "rpc/wire/response_source.h"
 
 namespace tandem::rpc {
 
@@ -90,7 +90,7 @@ struct ChannelOptions {
   // they are with a server that does not know the stream.
   bool stream = true;
   // Who this process is, said to the server with each connection. One whose job has gone on, or that has not,
-  // refuses its calls by name (rpc/epoch/epoch_gate.h). A process that moves to another round connects anew.
+  // refuses its calls by name (rpc/epoch_gate.h). A process that moves to another round connects anew.
   Caller caller = {};
 };
 

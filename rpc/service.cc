@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rpc/codec/bytes_stream.h"
+#include "rpc/wire/bytes_stream.h"
 
 namespace tandem::rpc {
 

@@ -2,7 +2,7 @@
 #define TANDEM_RPC_SERVICE_H_
 
 // What a server offers, independent of transport: named methods from bytes to bytes. The same Service object
-// is served over gRPC (rpc/server.h) and called in-process (rpc/loopback.h).
+// is served over gRPC (rpc/server.h) and called in-process (rpc/transport/loopback.h).
 
 #include <functional>
 #include <memory>
@@ -13,10 +13,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/memory/bytes.h"
+#include "base/bytes.h"
 #include "google/protobuf/message_lite.h"
-#include "rpc/epoch/caller.h"
-#include "rpc/pieces.h"
+#include "rpc/caller.h"
+#include "rpc/wire/response_source.h"
 
 namespace tandem::rpc {
 

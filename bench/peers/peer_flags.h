@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "cli/bench/method/bench_flags.h"
-#include "cli/bench/method/measure.h"
+#include "bench/harness/bench_flags.h"
+#include "bench/harness/measure.h"
 
 namespace tandem::bench {
 

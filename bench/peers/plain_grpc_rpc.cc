@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "cli/bench/rpc/rpc_flags.h"
+#include "bench/harness/rpc_flags.h"
 #include "plain_rpc.grpc.pb.h"
 
 namespace tandem::bench {

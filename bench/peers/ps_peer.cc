@@ -14,11 +14,11 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "cli/bench/method/measure.h"
-#include "cli/bench/ps/method/cpu_seconds.h"
-#include "cli/bench/ps/method/id_batches.h"
-#include "cli/bench/ps/method/ps_flags.h"
-#include "cli/bench/ps/method/ps_report.h"
+#include "bench/harness/cpu_seconds.h"
+#include "bench/harness/id_batches.h"
+#include "bench/harness/measure.h"
+#include "bench/harness/ps_flags.h"
+#include "bench/harness/ps_report.h"
 
 namespace tandem::bench {
 namespace {

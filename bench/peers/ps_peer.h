@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench/ps/method/ps_case.h"
+#include "bench/harness/ps_case.h"
 
 namespace tandem::bench {
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""torch.distributed over Gloo, timed as `tandem bench` times ours (cli/bench/method/measure.h says how).
+"""torch.distributed over Gloo, timed as `tandem bench` times ours (bench/harness/measure.h says how).
 
   bench/peers/torch_collectives.py allreduce [--ranks 2] [--sizes 8,64K] [--in-place] [--out-of-place] [--repeats 7]
                                    [--time-per-size 60] [--batch 1000]

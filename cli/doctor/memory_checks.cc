@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/doctor/checks.h"
-#include "cli/doctor/machine/cgroup.h"
+#include "launcher/host/cgroup.h"
 
 namespace tandem::cli {
 namespace {

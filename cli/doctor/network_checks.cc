@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/doctor/checks.h"
-#include "rpc/address/network.h"
+#include "rpc/network.h"
 
 namespace tandem::cli {
 namespace {

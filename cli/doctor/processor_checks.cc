@@ -4,7 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/doctor/checks.h"
-#include "cli/doctor/machine/cgroup.h"
+#include "launcher/host/cgroup.h"
 
 namespace tandem::cli {
 namespace {

@@ -11,12 +11,12 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/connect/backend_choice.h"
-#include "collectives/connect/rendezvous.h"
+#include "collectives/connect/rank_exchange.h"
 #include "collectives/connect/solo_backend.h"
-#include "collectives/debug/checked_backend.h"
+#include "collectives/diagnostics/checked_backend.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/prefix_store.h"
-#include "rpc/address/network.h"
+#include "rpc/network.h"
 
 namespace tandem::collectives {
 namespace {

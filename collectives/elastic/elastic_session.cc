@@ -12,7 +12,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "collectives/store/memory_store.h"
-#include "collectives/store/remote/remote_store.h"
+#include "collectives/store/remote_store.h"
 #include "rpc/channel.h"
 
 namespace tandem::collectives {

@@ -31,11 +31,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collectives/elastic/agent_client.h"
 #include "collectives/elastic/assignment.h"
+#include "collectives/elastic/launcher_client.h"
 #include "collectives/environment.h"
 #include "collectives/process_group.h"
-#include "rpc/epoch/caller.h"
+#include "rpc/caller.h"
 
 namespace tandem::collectives {
 

@@ -13,13 +13,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "collectives/connect/connect.h"
-#include "collectives/debug/flight_recorder.h"
-#include "collectives/debug/monitored_barrier.h"
-#include "collectives/debug/watchdog.h"
+#include "collectives/diagnostics/flight_recorder.h"
+#include "collectives/diagnostics/monitored_barrier.h"
+#include "collectives/diagnostics/watchdog.h"
+#include "collectives/group/call.h"
+#include "collectives/group/health.h"
+#include "collectives/group/lane.h"
 #include "collectives/process_group.h"
-#include "collectives/queue/call.h"
-#include "collectives/queue/health.h"
-#include "collectives/queue/lane.h"
 
 namespace tandem::collectives {
 

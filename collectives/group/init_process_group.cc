@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/suggest.h"
-#include "collectives/connect/fenced_store.h"
 #include "collectives/group/group.h"
+#include "collectives/store/fenced_store.h"
 #include "collectives/store/prefix_store.h"
-#include "collectives/store/store_url.h"
+#include "collectives/store_url.h"
 
 namespace tandem::collectives {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 #include "tandem/v1/store.pb.h"
 
 namespace tandem::collectives {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "rpc/address/network.h"
+#include "rpc/network.h"
 
 namespace tandem::collectives {
 

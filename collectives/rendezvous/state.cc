@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
-#include "base/text/utf8.h"
+#include "base/utf8.h"
 
 namespace tandem::collectives {
 namespace {

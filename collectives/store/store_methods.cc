@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "collectives/store/limits.h"
-#include "collectives/store/remote/store_service.h"
+#include "collectives/store/store_service.h"
 
 namespace tandem::collectives {
 

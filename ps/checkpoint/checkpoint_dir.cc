@@ -17,10 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "base/files/read_file.h"
+#include "base/checksummed_file.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "google/protobuf/text_format.h"
-#include "ps/checkpoint/file.h"
 
 namespace tandem::ps {
 namespace {

@@ -14,8 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "ps/partition/shard_map.h"
-#include "ps/storage/batch/row_codec.h"
+#include "ps/shard_map.h"
+#include "ps/storage/row_codec.h"
 #include "ps/table.h"
 
 namespace tandem::ps {

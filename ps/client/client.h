@@ -16,9 +16,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "ps/client/cache/cache_options.h"
-#include "ps/client/push/error_feedback.h"
-#include "ps/client/request/parts.h"
-#include "ps/client/request/wire_options.h"
+#include "ps/client/error_feedback.h"
+#include "ps/client/parts.h"
+#include "ps/client/wire_options.h"
 #include "rpc/channel.h"
 #include "tandem/v1/parameter_server.pb.h"
 

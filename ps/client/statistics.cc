@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "ps/latency_bins.h"
+#include "base/latency_bins.h"
 
 namespace tandem::ps {
 namespace {

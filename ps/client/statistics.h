@@ -21,7 +21,7 @@ std::vector<v1::TableInfo> SumTables(absl::Span<const std::vector<v1::TableInfo>
 // How many durations the histogram holds.
 uint64_t CountOf(const v1::LatencyHistogram& histogram);
 // The duration in microseconds that a fraction `quantile` of them do not exceed, within 7 % (the middle of
-// its bin; ps/latency_bins.h) from a microsecond on; 0 when there are none.
+// its bin; base/latency_bins.h) from a microsecond on; 0 when there are none.
 double QuantileUs(const v1::LatencyHistogram& histogram, double quantile);
 // What was added since `before`, an earlier state of the same histogram; all of it when it is not.
 v1::LatencyHistogram Since(const v1::LatencyHistogram& now, const v1::LatencyHistogram& before);

@@ -10,9 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/checksummed_file.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
-#include "ps/checkpoint/file.h"
 #include "ps/checkpoint/format.h"
 #include "ps/server/server_core.h"
 

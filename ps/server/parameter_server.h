@@ -24,8 +24,8 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "ps/partition/shard_map.h"
-#include "ps/tiers/cold_tier.h"
+#include "ps/shard_map.h"
+#include "ps/storage/spill/cold_tier.h"
 #include "rpc/service.h"
 
 namespace tandem::ps {
@@ -39,7 +39,8 @@ struct ParameterServerOptions {
   size_t max_message_bytes = size_t{1} << 30;   // a pull whose rows exceed it is refused
   size_t max_parked_bytes = size_t{2} << 30;    // of pulls and pushes that wait; more are refused
   absl::Duration max_wait = absl::Minutes(30);  // of a call whose caller set no deadline
-  // Where tables with `spill` keep their cold rows (ps/tiers/spill_store.h); without one, they are refused.
+  // Where tables with `spill` keep their cold rows (ps/storage/spill/spill_store.h); without one, they are
+  // refused.
   std::shared_ptr<ColdStore> cold_store;
 };
 

@@ -8,13 +8,13 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "ps/server/request/pooling.h"
+#include "ps/server/request/pull_response.h"
+#include "ps/server/request/response.h"
 #include "ps/server/server_core.h"
-#include "ps/server/wire/answer.h"
-#include "ps/server/wire/pooling.h"
-#include "ps/server/wire/pull_answer.h"
 #include "ps/trace_kinds.h"
 #include "ps/wire/value_codec.h"
-#include "rpc/codec/bulk_codec.h"
+#include "rpc/wire/bulk_codec.h"
 
 namespace tandem::ps {
 namespace {

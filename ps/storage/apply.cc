@@ -9,9 +9,9 @@
 #include "absl/container/inlined_vector.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "ps/storage/batch/prefetch.h"
-#include "ps/storage/batch/row_codec.h"
 #include "ps/storage/bucketed_storage.h"
+#include "ps/storage/prefetch.h"
+#include "ps/storage/row_codec.h"
 
 namespace tandem::ps {
 namespace {

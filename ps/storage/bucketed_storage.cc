@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "ps/storage/batch/row_codec.h"
+#include "ps/storage/row_codec.h"
 #include "ps/table.h"
 
 namespace tandem::ps {

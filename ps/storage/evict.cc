@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include "ps/storage/batch/row_codec.h"
 #include "ps/storage/bucketed_storage.h"
+#include "ps/storage/row_codec.h"
 
 namespace tandem::ps {
 

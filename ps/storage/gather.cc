@@ -7,8 +7,8 @@
 #include "absl/container/fixed_array.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "ps/storage/batch/row_codec.h"
 #include "ps/storage/bucketed_storage.h"
+#include "ps/storage/row_codec.h"
 
 namespace tandem::ps {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "base/ticks.h"
-#include "ps/storage/batch/row_codec.h"
 #include "ps/storage/bucketed_storage.h"
+#include "ps/storage/row_codec.h"
 
 namespace tandem::ps {
 namespace {

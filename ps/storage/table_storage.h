@@ -23,7 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/numeric/dtype.h"
-#include "ps/tiers/cold_tier.h"
+#include "ps/storage/spill/cold_tier.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {
@@ -85,7 +85,7 @@ class TableStorage {
   // being, if the table admits every id (EMBEDDING only; a DENSE id out of range reads as zeros). Ids may
   // repeat. Changes no history. After an error `out` is unspecified and the table as good as before.
   virtual absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
-  // The same for memory that another core has read before and will read next (ps/copy_choice.h).
+  // The same for memory that another core has read before and will read next (base/copy_choice.h).
   virtual absl::Status GatherAround(absl::Span<const uint64_t> ids, bool create, float* out) {
     return Gather(ids, create, out);
   }

@@ -26,7 +26,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/memory/bytes.h"
+#include "base/bytes.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {

@@ -13,7 +13,7 @@
 #include "base/ticks.h"
 #include "rpc/diagnostics/clock_name.h"
 #include "rpc/diagnostics/trace_codec.h"
-#include "rpc/retry/timer_queue.h"
+#include "rpc/transport/timer_queue.h"
 #include "tandem/v1/diagnostics.pb.h"
 
 namespace tandem::rpc {

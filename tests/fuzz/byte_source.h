@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/memory/bytes.h"
+#include "base/bytes.h"
 #include "tests/fuzz/targets.h"
 
 namespace tandem::fuzz {

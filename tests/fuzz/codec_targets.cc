@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "ps/wire/id_codec.h"
 #include "ps/wire/value_codec.h"
-#include "rpc/codec/bulk_codec.h"
+#include "rpc/wire/bulk_codec.h"
 #include "tandem/v1/parameter_server.pb.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/targets.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/files/read_file.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/stubs/logging.h"
 #include "gtest/gtest.h"

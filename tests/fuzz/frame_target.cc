@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "base/memory/buffer_pool.h"
+#include "base/buffer_pool.h"
 #include "base/status.h"
-#include "rpc/stream/batch.h"
-#include "rpc/stream/frame.h"
+#include "rpc/wire/batch.h"
+#include "rpc/wire/frame.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/targets.h"
 

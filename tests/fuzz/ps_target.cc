@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "rpc/codec/bulk_codec.h"
+#include "rpc/wire/bulk_codec.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/ps_under_test.h"
 #include "tests/fuzz/targets.h"

@@ -11,7 +11,7 @@
 #include "ps/table.h"
 #include "ps/wire/id_codec.h"
 #include "ps/wire/value_codec.h"
-#include "rpc/codec/bulk_codec.h"
+#include "rpc/wire/bulk_codec.h"
 
 namespace tandem::fuzz {
 namespace {

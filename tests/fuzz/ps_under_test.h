@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/memory/bytes.h"
+#include "base/bytes.h"
 #include "ps/server/parameter_server.h"
 #include "rpc/service.h"
 #include "tandem/v1/parameter_server.pb.h"

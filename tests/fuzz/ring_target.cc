@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/status.h"
-#include "rpc/shm/link/layout.h"
-#include "rpc/shm/link/record.h"
+#include "rpc/shm/layout.h"
+#include "rpc/shm/record.h"
 #include "tests/fuzz/byte_source.h"
 #include "tests/fuzz/targets.h"
 

@@ -23,9 +23,9 @@ struct Target {
 
 void FuzzIdCodec(Input input);     // ps/wire/id_codec.h
 void FuzzValueCodec(Input input);  // ps/wire/value_codec.h
-void FuzzBulkCodec(Input input);   // rpc/codec/bulk_codec.h
-void FuzzRing(Input input);        // rpc/shm/link/record.h
-void FuzzFrame(Input input);       // rpc/stream/frame.h
+void FuzzBulkCodec(Input input);   // rpc/wire/bulk_codec.h
+void FuzzRing(Input input);        // rpc/shm/record.h
+void FuzzFrame(Input input);       // rpc/wire/frame.h
 // The ends of a stream, over a real connection, that hear from a hostile client and a hostile server.
 void FuzzStreamServer(Input input);
 void FuzzStreamClient(Input input);

@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/status.h"
-#include "base/text/json.h"
 
 namespace tandem::integration {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
-#include "collectives/store/remote/store_server.h"
+#include "collectives/store/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/job_dir.h"

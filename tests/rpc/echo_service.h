@@ -12,8 +12,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "rpc/codec/bulk_codec.h"
 #include "rpc/service.h"
+#include "rpc/wire/bulk_codec.h"
 #include "tandem/v1/echo.pb.h"
 
 namespace tandem::rpc::testing {

@@ -23,9 +23,9 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "rpc/channel.h"
-#include "rpc/grpc/core/grpc_bytes.h"
+#include "rpc/grpc/grpc_bytes.h"
 #include "rpc/server.h"
-#include "rpc/stream/frame.h"
+#include "rpc/wire/frame.h"
 #include "tests/rpc/echo_service.h"
 
 namespace tandem::rpc::testing {

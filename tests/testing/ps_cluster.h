@@ -10,7 +10,7 @@
 
 #include "ps/client/client.h"
 #include "ps/server/parameter_server.h"
-#include "rpc/loopback.h"
+#include "rpc/transport/loopback.h"
 
 namespace tandem::testing {
 

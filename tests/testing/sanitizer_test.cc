@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "base/memory/bytes.h"
+#include "base/bytes.h"
 #include "base/status.h"
 #include "gtest/gtest.h"
 #include "rpc/channel.h"

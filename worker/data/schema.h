@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/data/dataset.h"
-#include "worker/data/lines/line_parser.h"
-#include "worker/data/lines/line_source.h"
+#include "worker/data/line_parser.h"
+#include "worker/data/line_source.h"
 #include "worker/data/split.h"
 
 namespace tandem::worker {

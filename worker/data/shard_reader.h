@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "worker/data/dataset.h"
-#include "worker/data/lines/line_order.h"
-#include "worker/data/lines/line_parser.h"
-#include "worker/data/lines/line_source.h"
+#include "worker/data/line_order.h"
+#include "worker/data/line_parser.h"
+#include "worker/data/line_source.h"
 
 namespace tandem::worker {
 

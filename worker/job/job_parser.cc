@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/files/read_file.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"

@@ -11,12 +11,12 @@
 
 #include "absl/time/time.h"
 #include "ps/client/cache/cache_options.h"
-#include "ps/client/request/wire_options.h"
+#include "ps/client/wire_options.h"
 #include "ps/table.h"
 #include "worker/data/dataset.h"
 #include "worker/models/model.h"
-#include "worker/models/training/dense_optimizer.h"
-#include "worker/models/training/lr_schedule.h"
+#include "worker/nn/dense_optimizer.h"
+#include "worker/nn/lr_schedule.h"
 
 namespace tandem::worker {
 

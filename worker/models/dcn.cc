@@ -5,10 +5,10 @@
 #include <cstring>
 #include <optional>
 
+#include "worker/models/cross.h"
 #include "worker/models/dense_model.h"
-#include "worker/models/features/cross.h"
-#include "worker/models/nn/activation.h"
-#include "worker/models/nn/linear.h"
+#include "worker/nn/activation.h"
+#include "worker/nn/linear.h"
 
 namespace tandem::worker {
 namespace {

@@ -2,8 +2,8 @@
 // IJCAI 2017). The bias is the MLP's.
 
 #include "worker/models/dense_model.h"
-#include "worker/models/features/fm.h"
-#include "worker/models/features/wide.h"
+#include "worker/models/factorization_machine.h"
+#include "worker/models/wide.h"
 
 namespace tandem::worker {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "worker/models/model.h"
-#include "worker/models/nn/mlp.h"
-#include "worker/models/nn/parameters.h"
+#include "worker/nn/mlp.h"
+#include "worker/nn/parameters.h"
 
 namespace tandem::worker {
 

@@ -7,7 +7,7 @@
 
 #include "base/round_up.h"
 #include "worker/models/dense_model.h"
-#include "worker/models/features/interaction.h"
+#include "worker/models/interaction.h"
 
 namespace tandem::worker {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "worker/models/dense_model.h"
-#include "worker/models/features/wide.h"
+#include "worker/models/wide.h"
 
 namespace tandem::worker {
 namespace {

@@ -2,7 +2,7 @@
 // et al., DLRS 2016). The bias is the MLP's. Without sparse features both parts see the dense ones alone.
 
 #include "worker/models/dense_model.h"
-#include "worker/models/features/wide.h"
+#include "worker/models/wide.h"
 
 namespace tandem::worker {
 namespace {

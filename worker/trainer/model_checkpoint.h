@@ -15,8 +15,8 @@
 #include "tandem/v1/checkpoint.pb.h"
 #include "worker/job/job_spec.h"
 #include "worker/models/model.h"
-#include "worker/models/training/dense_optimizer.h"
-#include "worker/models/training/lr_schedule.h"
+#include "worker/nn/dense_optimizer.h"
+#include "worker/nn/lr_schedule.h"
 
 namespace tandem::worker {
 

@@ -12,7 +12,7 @@
 #include "ps/client/client.h"
 #include "rpc/diagnostics/process_status.h"
 #include "worker/job/job_spec.h"
-#include "worker/trainer/report/report.h"
+#include "worker/report/report.h"
 
 namespace tandem::worker {
 

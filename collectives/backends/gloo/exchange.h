@@ -25,7 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/backends/gloo/links/links.h"
+#include "collectives/backends/gloo/links.h"
 
 namespace tandem::collectives::gloo_tcp {
 

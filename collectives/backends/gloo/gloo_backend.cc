@@ -10,12 +10,12 @@
 #include "base/status.h"
 #include "collectives/backends/gloo/algorithms.h"
 #include "collectives/backends/gloo/exchange.h"
-#include "collectives/backends/gloo/links/failure_board.h"
-#include "collectives/backends/gloo/links/links.h"
+#include "collectives/backends/gloo/links.h"
 #include "collectives/backends/gloo/point_to_point.h"
-#include "collectives/backends/shape.h"
+#include "collectives/backends/gloo/shared_failure_state.h"
 #include "collectives/ranks.h"
 #include "collectives/reduce/reduce.h"
+#include "collectives/shape.h"
 
 namespace tandem::collectives {
 namespace gloo_tcp {

@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "collectives/backend.h"
-#include "collectives/backends/gloo/links/links.h"
+#include "collectives/backends/gloo/links.h"
 
 namespace tandem::collectives::gloo_tcp {
 

@@ -10,8 +10,8 @@
 #include "base/status.h"
 #include "collectives/backends/hierarchical/levels.h"
 #include "collectives/backends/hierarchical/topology.h"
-#include "collectives/backends/shape.h"
 #include "collectives/reduce/reduce.h"
+#include "collectives/shape.h"
 
 namespace tandem::collectives {
 namespace hierarchical {

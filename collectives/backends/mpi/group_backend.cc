@@ -10,13 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "collectives/backends/mpi/engine/communicator.h"
-#include "collectives/backends/mpi/engine/engine.h"
-#include "collectives/backends/mpi/engine/monitor.h"
-#include "collectives/backends/mpi/operations/collective.h"
-#include "collectives/backends/mpi/operations/point_to_point.h"
-#include "collectives/backends/shape.h"
+#include "collectives/backends/mpi/collective.h"
+#include "collectives/backends/mpi/communicator.h"
+#include "collectives/backends/mpi/engine.h"
+#include "collectives/backends/mpi/monitor.h"
+#include "collectives/backends/mpi/point_to_point.h"
 #include "collectives/reduce/reduce.h"
+#include "collectives/shape.h"
 
 namespace tandem::collectives::mpi {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/numeric/float16.h"
-#include "collectives/backends/shape.h"
 #include "collectives/reduce/reduce.h"
+#include "collectives/shape.h"
 
 namespace tandem::collectives::nccl {
 namespace {

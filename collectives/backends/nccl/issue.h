@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "collectives/backends/nccl/api/cuda_api.h"
-#include "collectives/backends/nccl/api/nccl_api.h"
+#include "collectives/backends/nccl/cuda_api.h"
+#include "collectives/backends/nccl/nccl_api.h"
 #include "collectives/operation.h"
 
 namespace tandem::collectives::nccl {

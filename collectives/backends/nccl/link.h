@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "collectives/backend.h"
-#include "collectives/backends/nccl/api/nccl_api.h"
+#include "collectives/backends/nccl/nccl_api.h"
 #include "collectives/backends/nccl/runtime.h"
 
 namespace tandem::collectives::nccl {

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "collectives/backends/nccl/api/dlopen_api.h"
+#include "collectives/backends/nccl/dlopen_api.h"
 #include "collectives/backends/nccl/issue.h"
-#include "collectives/backends/shape.h"
+#include "collectives/shape.h"
 
 namespace tandem::collectives {
 namespace nccl {

@@ -14,9 +14,9 @@
 
 #include "absl/types/optional.h"
 #include "collectives/backend.h"
-#include "collectives/backends/nccl/api/cuda_api.h"
-#include "collectives/backends/nccl/api/nccl_api.h"
+#include "collectives/backends/nccl/cuda_api.h"
 #include "collectives/backends/nccl/link.h"
+#include "collectives/backends/nccl/nccl_api.h"
 #include "collectives/backends/nccl/runtime.h"
 
 namespace tandem::collectives {

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "collectives/backends/nccl/api/cuda_api.h"
-#include "collectives/backends/nccl/api/nccl_api.h"
+#include "collectives/backends/nccl/cuda_api.h"
+#include "collectives/backends/nccl/nccl_api.h"
 
 namespace tandem::collectives::nccl {
 

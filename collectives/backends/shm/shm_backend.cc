@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "collectives/backends/shm/operations/exchange.h"
-#include "collectives/backends/shm/operations/point_to_point.h"
-#include "collectives/backends/shm/segment/death_watch.h"
-#include "collectives/backends/shm/segment/failure_board.h"
-#include "collectives/backends/shm/segment/handshake.h"
-#include "collectives/backends/shm/segment/segment.h"
+#include "collectives/backends/shm/exchange.h"
+#include "collectives/backends/shm/peer_liveness_monitor.h"
+#include "collectives/backends/shm/point_to_point.h"
+#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/segment_setup.h"
+#include "collectives/backends/shm/shared_failure_state.h"
 
 namespace tandem::collectives {
 namespace shm {

@@ -11,10 +11,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "base/files/read_file.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "etcd/rpc.pb.h"
-#include "rpc/address/address.h"
+#include "rpc/address.h"
 
 namespace tandem::collectives {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "google/protobuf/message_lite.h"
-#include "rpc/grpc/client/foreign_client.h"
+#include "rpc/grpc/client/generic_grpc_client.h"
 
 namespace tandem::collectives {
 

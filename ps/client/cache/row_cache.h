@@ -19,7 +19,7 @@
 #include "absl/types/span.h"
 #include "ps/client/cache/cache_options.h"
 #include "ps/client/cache/cache_shard.h"
-#include "ps/partition/shard_map.h"
+#include "ps/shard_map.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {

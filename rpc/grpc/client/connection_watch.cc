@@ -3,7 +3,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "grpcpp/client_context.h"
-#include "rpc/grpc/core/grpc_bytes.h"
+#include "rpc/grpc/grpc_bytes.h"
 
 namespace tandem::rpc {
 namespace {

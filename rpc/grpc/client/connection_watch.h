@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "rpc/grpc/core/completion_loop.h"
+#include "rpc/grpc/completion_loop.h"
 
 namespace tandem::rpc {
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "rpc/channel.h"
-#include "rpc/retry/retrying_channel.h"
+#include "rpc/transport/retrying_channel.h"
 
 namespace tandem::rpc {
 

@@ -15,14 +15,14 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
-#include "rpc/address/address.h"
-#include "rpc/grpc/core/grpc_library.h"
-#include "rpc/grpc/core/unix_buffers.h"
+#include "rpc/address.h"
+#include "rpc/grpc/grpc_library.h"
 #include "rpc/grpc/server/health_service.h"
 #include "rpc/grpc/server/stream_service.h"
 #include "rpc/grpc/server/unary_service.h"
+#include "rpc/grpc/unix_buffers.h"
 #include "rpc/server.h"
-#include "rpc/stream/frame.h"
+#include "rpc/wire/frame.h"
 
 namespace tandem::rpc {
 namespace {

@@ -12,8 +12,8 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/async_stream.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "rpc/grpc/core/completion_loop.h"
-#include "rpc/grpc/core/grpc_bytes.h"
+#include "rpc/grpc/completion_loop.h"
+#include "rpc/grpc/grpc_bytes.h"
 
 namespace tandem::rpc {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/impl/rpc_service_method.h"
-#include "rpc/grpc/server/server_stream.h"
-#include "rpc/stream/frame.h"
+#include "rpc/grpc/server/grpc_server_stream.h"
+#include "rpc/wire/frame.h"
 
 namespace tandem::rpc {
 namespace {

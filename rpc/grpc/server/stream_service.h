@@ -12,11 +12,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
-#include "base/memory/buffer_pool.h"
+#include "base/buffer_pool.h"
 #include "grpcpp/completion_queue.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server_builder.h"
-#include "rpc/grpc/core/completion_loop.h"
+#include "rpc/grpc/completion_loop.h"
 #include "rpc/server.h"
 #include "rpc/service.h"
 

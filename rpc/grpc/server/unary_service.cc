@@ -10,10 +10,10 @@
 #include "absl/time/time.h"
 #include "grpcpp/impl/rpc_service_method.h"
 #include "rpc/cancel_hook.h"
-#include "rpc/grpc/core/caller_metadata.h"
-#include "rpc/grpc/core/completion_loop.h"
-#include "rpc/grpc/core/grpc_bytes.h"
-#include "rpc/grpc/core/grpc_status.h"
+#include "rpc/grpc/caller_metadata.h"
+#include "rpc/grpc/completion_loop.h"
+#include "rpc/grpc/grpc_bytes.h"
+#include "rpc/grpc/grpc_status.h"
 
 namespace tandem::rpc {
 namespace {

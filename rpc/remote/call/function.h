@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/random.h"
-#include "rpc/remote/codec/codec.h"
+#include "rpc/remote/call/codec.h"
 
 namespace tandem::rpc::remote {
 

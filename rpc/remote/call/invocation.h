@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "rpc/remote/codec/codec.h"
-#include "rpc/remote/codec/tensor.h"
-#include "rpc/remote/codec/wire.h"
+#include "rpc/remote/call/codec.h"
+#include "rpc/remote/call/tensor.h"
+#include "rpc/remote/call/wire.h"
 
 namespace tandem::rpc::remote {
 

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_RUNTIME_H_
 #define TANDEM_RPC_REMOTE_CALL_RUNTIME_H_
 
-#include "rpc/remote/call/executor.h"
-#include "rpc/retry/timer_queue.h"
+#include "rpc/remote/call/function_executor.h"
+#include "rpc/transport/timer_queue.h"
 
 namespace tandem::rpc::remote {
 

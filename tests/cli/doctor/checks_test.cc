@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/text/json.h"
+#include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

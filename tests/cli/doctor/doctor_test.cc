@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "base/text/json.h"
-#include "collectives/debug/flight_recorder.h"
+#include "base/json.h"
+#include "collectives/diagnostics/flight_recorder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

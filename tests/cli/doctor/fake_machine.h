@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/doctor/machine/machine.h"
+#include "launcher/host/machine.h"
 
 namespace tandem::cli {
 

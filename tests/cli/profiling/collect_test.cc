@@ -6,7 +6,7 @@
 
 #include "base/trace/recorder.h"
 #include "base/trace/trace.h"
-#include "cli/profiling/timeline/timeline.h"
+#include "cli/profiling/timeline.h"
 #include "rpc/diagnostics/diagnostics_server.h"
 #include "tests/testing/status_matchers.h"
 

@@ -1,7 +1,7 @@
 #include "cli/profiling/members.h"
 
-#include "base/text/json.h"
-#include "collectives/store/remote/store_server.h"
+#include "base/json.h"
+#include "collectives/store/store_server.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/text/json.h"
+#include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -19,7 +19,7 @@
 #include "tests/testing/processes/file_watch.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
-#include "tests/worker/tensorboard/event_file_reader.h"
+#include "tests/worker/report/event_file_reader.h"
 
 namespace tandem::cli {
 namespace {

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
-#include "base/files/read_file.h"
+#include "base/read_file.h"
 #include "tests/testing/processes/processes.h"
 
 namespace tandem::collectives {

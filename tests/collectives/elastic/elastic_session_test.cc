@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "collectives/elastic/agent_board.h"
-#include "collectives/store/remote/store_server.h"
+#include "collectives/store/store_server.h"
+#include "launcher/launcher_control.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {

@@ -6,13 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/connect/fenced_store.h"
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
 #include "collectives/process_group.h"
+#include "collectives/store/fenced_store.h"
 #include "collectives/store/memory_store.h"
-#include "collectives/store/remote/store_server.h"
-#include "rpc/epoch/epoch_gate.h"
+#include "collectives/store/store_server.h"
+#include "rpc/epoch_gate.h"
 #include "tests/collectives/rendezvous/cuttable_store.h"
 #include "tests/testing/status_matchers.h"
 

@@ -21,9 +21,9 @@
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "collectives/process_group.h"
-#include "collectives/store/remote/remote_store.h"
-#include "collectives/store/remote/store_server.h"
-#include "collectives/store/store_url.h"
+#include "collectives/store/remote_store.h"
+#include "collectives/store/store_server.h"
+#include "collectives/store_url.h"
 #include "rpc/channel.h"
 
 namespace tandem::collectives {

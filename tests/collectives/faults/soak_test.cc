@@ -20,7 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/store/remote/store_server.h"
+#include "collectives/store/store_server.h"
 #include "tests/collectives/faults/rank_process.h"
 #include "tests/testing/processes/processes.h"
 #include "tests/testing/status_matchers.h"

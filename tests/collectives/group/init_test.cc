@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/process_group.h"
 #include "collectives/store/memory_store.h"
-#include "tests/conformance/collectives/reference_backend.h"
+#include "tests/collectives/conformance/reference_backend.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "collectives/process_group.h"
-#include "tests/conformance/collectives/reference_backend.h"
-#include "tests/conformance/collectives/run_ranks.h"
+#include "tests/collectives/conformance/reference_backend.h"
+#include "tests/collectives/conformance/run_ranks.h"
 
 namespace tandem::collectives {
 namespace {

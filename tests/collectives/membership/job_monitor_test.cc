@@ -9,8 +9,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "collectives/store/memory_store.h"
-#include "collectives/store/remote/store_service.h"
-#include "rpc/loopback.h"
+#include "collectives/store/store_service.h"
+#include "rpc/transport/loopback.h"
 #include "tandem/v1/store.pb.h"
 #include "tests/testing/status_matchers.h"
 

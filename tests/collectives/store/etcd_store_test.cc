@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "collectives/rendezvous/rendezvous.h"
-#include "collectives/store/store_url.h"
+#include "collectives/store_url.h"
 #include "etcd/rpc.pb.h"
 #include "tests/testing/processes/etcd_server.h"
 #include "tests/testing/status_matchers.h"

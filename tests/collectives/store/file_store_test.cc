@@ -1,6 +1,6 @@
 // One file, several processes: killed in the middle of a change, full disks, files that are something else.
 
-#include "collectives/store/file/file_store.h"
+#include "collectives/store/file_store.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/files/read_file.h"
+#include "base/read_file.h"
 #include "tests/testing/processes/self_process.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"

@@ -1,6 +1,6 @@
 // The store over a network that loses answers, and a server that stops.
 
-#include "collectives/store/remote/store_service.h"
+#include "collectives/store/store_service.h"
 
 #include <memory>
 #include <string>
@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "collectives/store/remote/remote_store.h"
-#include "collectives/store/remote/store_server.h"
-#include "rpc/loopback.h"
+#include "collectives/store/remote_store.h"
+#include "collectives/store/store_server.h"
+#include "rpc/transport/loopback.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {

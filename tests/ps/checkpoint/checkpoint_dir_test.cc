@@ -3,10 +3,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/files/read_file.h"
+#include "base/checksummed_file.h"
+#include "base/read_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ps/checkpoint/file.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 

@@ -6,10 +6,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/files/read_file.h"
+#include "base/read_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ps/partition/shard_map.h"
+#include "ps/shard_map.h"
 #include "ps/table.h"
 #include "tests/ps/checkpoint/map_storage.h"
 #include "tests/testing/status_matchers.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "ps/partition/shard_map.h"
+#include "ps/shard_map.h"
 #include "ps/table.h"
 
 namespace tandem::ps {

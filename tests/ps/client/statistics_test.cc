@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/latency_bins.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ps/latency_bins.h"
 
 namespace tandem::ps {
 namespace {

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "base/files/read_file.h"
 #include "base/random.h"
+#include "base/read_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"

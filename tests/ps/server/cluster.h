@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "ps/partition/shard_map.h"
+#include "ps/shard_map.h"
 #include "tests/ps/server/driver.h"
 
 namespace tandem::ps::testing {

@@ -15,12 +15,12 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "base/memory/bytes.h"
+#include "base/bytes.h"
 #include "base/status.h"
 #include "ps/server/parameter_server.h"
 #include "ps/table.h"
-#include "rpc/codec/bulk_codec.h"
 #include "rpc/service.h"
+#include "rpc/wire/bulk_codec.h"
 
 namespace tandem::ps::testing {
 

@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ps/server/fence.h"
+#include "ps/server/push_fence.h"
 #include "tests/ps/server/driver.h"
 #include "tests/testing/status_matchers.h"
 

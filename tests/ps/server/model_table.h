@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "ps/initializers/initializer.h"
 #include "ps/optimizers/optimizer.h"
+#include "ps/policies/initializer.h"
 #include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps::testing {

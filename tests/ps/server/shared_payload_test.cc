@@ -13,9 +13,9 @@
 #include "base/random.h"
 #include "ps/server/parameter_server.h"
 #include "ps/table.h"
-#include "rpc/codec/bulk_codec.h"
 #include "rpc/connect.h"
 #include "rpc/server.h"
+#include "rpc/wire/bulk_codec.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::ps {

@@ -12,7 +12,7 @@
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/digest.h"
 #include "tests/ps/server/cluster.h"
-#include "tests/ps/tiers/memory_tier.h"
+#include "tests/ps/storage/spill/memory_tier.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 

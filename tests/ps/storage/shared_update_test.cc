@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ps/storage/batch/row_codec.h"
+#include "ps/storage/row_codec.h"
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"
 #include "tests/testing/status_matchers.h"

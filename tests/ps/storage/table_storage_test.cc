@@ -11,9 +11,9 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ps/initializers/initializer.h"
 #include "ps/optimizers/optimizer.h"
-#include "ps/partition/shard_map.h"
+#include "ps/policies/initializer.h"
+#include "ps/shard_map.h"
 #include "ps/table.h"
 #include "tests/testing/status_matchers.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "rpc/remote/directory/directory.h"
+#include "rpc/remote/directory.h"
 
 namespace tandem::rpc::remote::testing {
 

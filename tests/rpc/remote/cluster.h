@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "rpc/remote/agent/agent.h"
+#include "rpc/remote/rpc_agent.h"
 #include "tests/testing/temp_dir.h"
 
 namespace tandem::rpc::remote::testing {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "rpc/remote/agent/agent.h"
+#include "rpc/remote/rpc_agent.h"
 #include "tests/rpc/remote/cluster.h"
 #include "tests/testing/status_matchers.h"
 

@@ -1,7 +1,7 @@
 // The forks of references, message by message, and what becomes of them when calls that carry them are tried
 // again.
 
-#include "rpc/remote/rref/references.h"
+#include "rpc/remote/references.h"
 
 #include <algorithm>
 #include <memory>

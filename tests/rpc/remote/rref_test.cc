@@ -1,4 +1,4 @@
-#include "rpc/remote/rref/rref.h"
+#include "rpc/remote/rref.h"
 
 #include <atomic>
 #include <memory>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "rpc/remote/agent/agent.h"
-#include "rpc/remote/agent/agent_functions.h"
-#include "rpc/remote/rref/reference_functions.h"
+#include "rpc/remote/agent_functions.h"
+#include "rpc/remote/reference_functions.h"
+#include "rpc/remote/rpc_agent.h"
 #include "tests/rpc/remote/cluster.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/watched.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "rpc/remote/agent/agent.h"
+#include "rpc/remote/rpc_agent.h"
 #include "tests/rpc/remote/cluster.h"
 #include "tests/testing/status_matchers.h"
 

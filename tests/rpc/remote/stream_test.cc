@@ -1,4 +1,4 @@
-#include "rpc/remote/stream/stream.h"
+#include "rpc/remote/stream.h"
 
 #include <memory>
 #include <optional>

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "base/files/read_file.h"
+#include "base/read_file.h"
 
 namespace tandem::testing {
 

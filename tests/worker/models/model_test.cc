@@ -10,8 +10,8 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/models/training/dense_optimizer.h"
-#include "worker/models/training/loss.h"
+#include "worker/nn/dense_optimizer.h"
+#include "worker/nn/loss.h"
 
 namespace tandem::worker {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
-#include "worker/models/nn/activation.h"
+#include "worker/nn/activation.h"
 
 namespace tandem::worker {
 namespace {

@@ -10,8 +10,8 @@
 #include "hwy/highway.h"
 #include "tests/worker/models/normals.h"
 #include "worker/models/model.h"
-#include "worker/models/training/dense_optimizer.h"
-#include "worker/models/training/loss.h"
+#include "worker/nn/dense_optimizer.h"
+#include "worker/nn/loss.h"
 
 namespace tandem::worker {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/time/clock.h"
 #include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/store/prefix_store.h"
-#include "collectives/store/remote/remote_store.h"
-#include "collectives/store/remote/store_server.h"
+#include "collectives/store/remote_store.h"
+#include "collectives/store/store_server.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/testing/processes/self_process.h"
 

@@ -18,7 +18,7 @@
 #include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
 #include "collectives/backends/shm/shm_backend.h"
-#include "collectives/store/file/file_store.h"
+#include "collectives/store/file_store.h"
 #include "collectives/store/prefix_store.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/testing/processes/self_process.h"

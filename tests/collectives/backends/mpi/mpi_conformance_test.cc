@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/process_group.h"
 #include "tests/collectives/backends/mpi/mpi_ranks.h"
-#include "tests/conformance/collectives/suite/suite.h"
+#include "tests/collectives/conformance/suite/suite.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "collectives/backends/mpi/mpi_backend.h"
-#include "collectives/store/file/file_store.h"
+#include "collectives/store/file_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::collectives {

@@ -13,8 +13,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "collectives/backends/nccl/api/cuda_api.h"
-#include "collectives/backends/nccl/api/nccl_api.h"
+#include "collectives/backends/nccl/cuda_api.h"
+#include "collectives/backends/nccl/nccl_api.h"
 
 namespace tandem::collectives::nccl {
 

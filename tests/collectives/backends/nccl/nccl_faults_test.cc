@@ -2,7 +2,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/backends/nccl/api/dlopen_api.h"
+#include "collectives/backends/nccl/dlopen_api.h"
 #include "tests/collectives/backends/nccl/fake_ranks.h"
 
 namespace tandem::collectives::nccl {

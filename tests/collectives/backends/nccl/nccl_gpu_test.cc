@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/backends/nccl/api/dlopen_api.h"
+#include "collectives/backends/nccl/dlopen_api.h"
 #include "collectives/backends/nccl/nccl_backend.h"
-#include "collectives/store/file/file_store.h"
+#include "collectives/store/file_store.h"
 #include "collectives/store/memory_store.h"
 #include "tests/testing/status_matchers.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "collectives/backends/shm/operations/point_to_point.h"
+#include "collectives/backends/shm/point_to_point.h"
 #include "collectives/backends/shm/shm_backend.h"
 #include "tests/collectives/backends/backend_fixture.h"
 

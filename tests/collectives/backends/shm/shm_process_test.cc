@@ -16,9 +16,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/backends/shm/segment/segment.h"
+#include "collectives/backends/shm/segment.h"
 #include "collectives/backends/shm/shm_backend.h"
-#include "collectives/store/file/file_store.h"
+#include "collectives/store/file_store.h"
 #include "tests/collectives/backends/backend_fixture.h"
 
 namespace tandem::collectives {

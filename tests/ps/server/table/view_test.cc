@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
-#include "base/memory/buffer_pool.h"
+#include "base/buffer_pool.h"
 #include "gtest/gtest.h"
 #include "ps/server/table/server_table.h"
 #include "tests/ps/checkpoint/map_storage.h"

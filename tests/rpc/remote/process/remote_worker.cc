@@ -16,8 +16,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "collectives/directory/store_directory.h"
-#include "collectives/store/remote/remote_store.h"
+#include "collectives/rendezvous/store_directory.h"
+#include "collectives/store/remote_store.h"
 #include "rpc/channel.h"
 #include "tests/rpc/remote/process/worker_functions.h"
 

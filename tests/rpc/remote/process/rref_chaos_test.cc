@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "rpc/remote/agent/agent_functions.h"
+#include "rpc/remote/agent_functions.h"
 #include "tests/rpc/remote/process/worker_process.h"
 #include "tests/testing/status_matchers.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "rpc/remote/agent/agent.h"
+#include "rpc/remote/rpc_agent.h"
 
 namespace tandem::rpc::remote::testing {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "collectives/store/remote/remote_store.h"
+#include "collectives/store/remote_store.h"
 #include "rpc/channel.h"
 
 extern char** environ;

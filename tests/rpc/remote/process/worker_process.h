@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/directory/store_directory.h"
-#include "collectives/store/remote/store_server.h"
+#include "collectives/rendezvous/store_directory.h"
+#include "collectives/store/store_server.h"
 #include "tests/rpc/remote/process/worker_functions.h"
 
 namespace tandem::rpc::remote::testing {

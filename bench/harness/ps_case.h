@@ -1,0 +1,55 @@
+#ifndef TANDEM_BENCH_HARNESS_PS_CASE_H_
+#define TANDEM_BENCH_HARNESS_PS_CASE_H_
+
+// What `tandem bench ps` measures: one kind of call, of one size, between one number of servers and workers,
+// over one transport.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace tandem::cli {
+
+// How a worker reaches the table. kInProcess: it owns the table, and no server takes part.
+enum class PsTransport { kInProcess, kTcp, kUnix, kShm };
+// kMixed: pulls and pushes in turn. kFairness: one worker pulls, first alone, then while another pushes as
+// fast as it can.
+enum class PsOp { kPull, kPush, kMixed, kFairness };
+enum class PsDistribution { kUniform, kZipf };
+
+absl::Span<const PsTransport> AllPsTransports();
+absl::Span<const PsOp> AllPsOps();
+absl::Span<const PsDistribution> AllPsDistributions();
+absl::string_view Name(PsTransport transport);        // "in-process"
+absl::string_view Name(PsOp op);                      // "pull"
+absl::string_view Name(PsDistribution distribution);  // "uniform"
+
+// The exponent of PsDistribution::kZipf: the k-th commonest id is drawn in proportion to k^-kZipfExponent.
+inline constexpr double kZipfExponent = 1.05;
+
+// One measurement. A plain value.
+struct PsCase {
+  PsTransport transport = PsTransport::kTcp;
+  PsOp op = PsOp::kPull;
+  size_t ids = 0;  // distinct ids of one call
+  uint32_t dim = 0;
+  int servers = 1;  // 0: in process
+  int workers = 1;
+  int in_flight = 1;  // calls that a worker has under way
+  PsDistribution distribution = PsDistribution::kUniform;
+};
+
+// Cases that the same processes measure, one after the other.
+struct PsGroup {
+  uint32_t dim = 0;
+  int servers = 1;
+  int workers = 1;
+  std::vector<PsCase> cases;  // those of one transport stand together
+};
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_BENCH_HARNESS_PS_CASE_H_

@@ -1,0 +1,38 @@
+#ifndef TANDEM_BENCH_HARNESS_PS_FLAGS_H_
+#define TANDEM_BENCH_HARNESS_PS_FLAGS_H_
+
+// The flags of `tandem bench ps`. Each list narrows one choice; one that is not given is the whole choice, or
+// with --quick a part of it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "bench/harness/ps_case.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::cli {
+
+struct PsFlags {
+  // Comma lists; "": not given.
+  std::string transports, ops, ids, dims, servers, workers, in_flight, distributions;
+  uint64_t rows = 1000000;
+  double time_ms = 200;
+  bool quick = false;
+  bool json = false;
+};
+
+// `flags` outlives the parsing.
+void DeclarePsFlags(CLI::App* command, PsFlags* flags);
+
+// What they ask for, in the order in which it is measured. InvalidArgument names the flag.
+absl::StatusOr<std::vector<PsGroup>> PsGroupsOf(const PsFlags& flags);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_BENCH_HARNESS_PS_FLAGS_H_

@@ -1,0 +1,20 @@
+#ifndef TANDEM_BENCH_HARNESS_SIZES_H_
+#define TANDEM_BENCH_HARNESS_SIZES_H_
+
+// Message sizes as they are written on a command line.
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem::cli {
+
+// "8,1K,64M" and ranges "from:to:factor" ("8:64M:4" is 8, 32, 128, ... up to 64M; the factor is 2 where it is
+// left out). K, M and G are powers of 1024. In the order given. InvalidArgument names the part that is wrong.
+absl::StatusOr<std::vector<size_t>> ParseSizes(absl::string_view text);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_BENCH_HARNESS_SIZES_H_

@@ -1,0 +1,30 @@
+#ifndef TANDEM_BENCH_MICRO_PS_CACHE_FLAGS_H_
+#define TANDEM_BENCH_MICRO_PS_CACHE_FLAGS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ps/client/cache/row_cache.h"
+
+namespace tandem::ps {
+
+// Of ps_cache_bench.
+struct CacheBenchFlags {
+  uint64_t ids = 1'000'000;
+  double zipf = 1.05;
+  size_t lookups = 4096 * 26;
+  uint32_t dim = 16;
+  int workers = 1, servers = 1;
+  int steps = 300, warmup = 200;
+  std::string wire = "f32";
+  CacheOptions cache{.bytes = size_t{512} << 20};
+};
+
+// The exit code if the program is to end: after --help, or when it has said what is wrong.
+std::optional<int> ParseCacheBenchFlags(int argc, char** argv, CacheBenchFlags* flags);
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_BENCH_MICRO_PS_CACHE_FLAGS_H_

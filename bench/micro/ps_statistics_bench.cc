@@ -1,0 +1,60 @@
+// What a table's statistics cost a pull and a push: to be held against the tens of nanoseconds that a row
+// takes.
+//
+//   ps_statistics_bench --benchmark_counters_tabular=true
+
+#include <random>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "ps/server/table/hot_keys.h"
+#include "ps/server/table/statistics.h"
+
+namespace tandem::ps {
+namespace {
+
+// Ids of a pull; `skewed`: half of them are of the 1000 hottest, as after deduplication of a Zipf batch.
+std::vector<std::vector<uint64_t>> Batches(size_t ids, bool skewed) {
+  std::mt19937_64 random(1);
+  std::vector<std::vector<uint64_t>> batches(64, std::vector<uint64_t>(ids));
+  for (std::vector<uint64_t>& batch : batches) {
+    for (uint64_t& id : batch) id = skewed && random() % 2 == 0 ? random() % 1000 : random();
+  }
+  return batches;
+}
+
+void BM_HottestIds(benchmark::State& state) {
+  const auto batches = Batches(static_cast<size_t>(state.range(0)), state.range(1) != 0);
+  HottestIds hottest;
+  for (uint64_t seen = 0; seen < 2 * HottestIds::kEager; seen += batches[0].size()) hottest.Add(batches[0]);
+  size_t i = 0;
+  for (auto _ : state) hottest.Add(batches[i++ % batches.size()]);
+  state.counters["ns_per_row"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(state.range(0)) * 1e-9,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(BM_HottestIds)->ArgsProduct({{1, 256, 16384}, {0, 1}})->ArgNames({"ids", "skewed"});
+
+void BM_CountPull(benchmark::State& state) {
+  TableCounters counters;
+  for (auto _ : state) {
+    const TableCounters::Clock::time_point arrived = TableCounters::Clock::now();
+    counters.AddPull(arrived, 4096);
+  }
+}
+BENCHMARK(BM_CountPull)->ThreadRange(1, 2);
+
+void BM_CountPush(benchmark::State& state) {
+  TableCounters counters;
+  for (auto _ : state) {
+    const TableCounters::Clock::time_point arrived = TableCounters::Clock::now();
+    counters.AddPushCall(arrived, 4096);
+    counters.AddAppliedPush(256, 0, 3);
+  }
+}
+BENCHMARK(BM_CountPush);
+
+}  // namespace
+}  // namespace tandem::ps
+
+BENCHMARK_MAIN();

@@ -1,0 +1,83 @@
+// `tandem bench ps`: how many rows a second the parameter server serves on this machine, over each transport,
+// between server and worker processes that it starts itself.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "bench/harness/ps_flags.h"
+#include "bench/harness/ps_report.h"
+#include "bench/suites/group_process.h"
+#include "bench/suites/own_processes.h"
+#include "bench/suites/rank_processes.h"
+#include "cli/commands/commands.h"
+
+namespace tandem::cli {
+namespace {
+
+struct PsBench {
+  PsFlags flags;
+  // Set in the processes that it starts.
+  int group = -1;
+  std::string socket_directory;
+};
+
+bool IsFairness(const PsGroup& group) { return group.cases.front().op == PsOp::kFairness; }
+
+// Starts the processes of each group, one group after the other; the exit code.
+absl::StatusOr<int> RunGroups(const std::vector<PsGroup>& groups, bool json,
+                              const std::vector<std::string>& args) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SocketDirectory> sockets, SocketDirectory::Make());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const PsGroup& group = groups[g];
+    if (!json && (g == 0 || IsFairness(groups[g - 1]) != IsFairness(group))) {
+      IsFairness(group) ? PrintFairnessHeader() : PrintPsHeader();
+    }
+    std::vector<std::string> words = {"bench",        "ps", "--group", absl::StrCat(g), "--socket-directory",
+                                      sockets->path()};
+    words.insert(words.end(), args.begin(), args.end());
+    std::vector<std::string> names;
+    for (int w = 0; w < group.workers; ++w) names.push_back(absl::StrCat("worker/", w));
+    for (int s = 0; s < group.servers; ++s) names.push_back(absl::StrCat("server/", s));
+    TANDEM_ASSIGN_OR_RETURN(const int code, RunRanks(static_cast<int>(names.size()), words, names));
+    if (code != 0) return code;
+  }
+  return 0;
+}
+
+absl::StatusOr<int> Run(const PsBench& options, const std::vector<std::string>& args) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<PsGroup> groups, PsGroupsOf(options.flags));
+  if (options.group < 0) return RunGroups(groups, options.flags.json, args);
+  if (options.group >= static_cast<int>(groups.size())) return absl::InvalidArgumentError("no such group");
+  TANDEM_RETURN_IF_ERROR(
+      RunGroupProcess(groups[options.group], {.rows = options.flags.rows,
+                                              .time_per_case = absl::Milliseconds(options.flags.time_ms),
+                                              .json = options.flags.json,
+                                              .socket_directory = options.socket_directory}));
+  return 0;
+}
+
+}  // namespace
+
+void AddBenchPs(CLI::App* bench, CommandContext* context) {
+  CLI::App* command =
+      bench->add_subcommand("ps", "Time pulls and pushes between servers and workers that it starts");
+  command->footer(
+      "The table does its real work: ids are looked up in its index, pushes are applied by Adagrad. After "
+      "each case rows\nare pulled and compared with what they must be after all pushes: a wrong one ends the "
+      "benchmark.");
+  auto options = std::make_shared<PsBench>();
+  DeclarePsFlags(command, &options->flags);
+  command->add_option("--group", options->group)->group("");
+  command->add_option("--socket-directory", options->socket_directory)->group("");
+  command->callback([options, command, context] {
+    const absl::StatusOr<int> code = Run(*options, GivenFlags(*command));
+    context->exit_code = code.ok() ? *code : ReportBench("bench ps", code.status());
+  });
+}
+
+}  // namespace tandem::cli

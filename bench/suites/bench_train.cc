@@ -1,0 +1,272 @@
+// `tandem bench train`: how fast the whole trainer is: a model on generated batches, worker and server
+// processes of its own, and where each millisecond of a step goes.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/json.h"
+#include "base/logging.h"
+#include "base/read_file.h"
+#include "base/status.h"
+#include "cli/commands/commands.h"
+#include "ps/table.h"
+#include "worker/nn/gemm.h"
+#include "worker/report/report_json.h"
+#include "worker/step/hybrid_trainer.h"
+#include "worker/synthetic/synthetic.h"
+#include "worker/trainer/training_plan.h"
+#include "worker/trainer/worker_session.h"
+
+namespace tandem::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct TrainBench {
+  std::string model = "dlrm", optimizer = "adagrad", mode = "async";
+  int workers = 1, servers = 1;
+  size_t batch = 1024;
+  int dim = 16, sparse = 26, dense = 13;
+  uint64_t rows = 100000;
+  double zipf = 1.05;
+  int steps = 40, repeats = 7, warmup = 20;
+  int lookahead = 4, max_in_flight = 8;
+  bool json = false;
+  std::string result_file;  // set in the workers: where rank 0 leaves its figures
+};
+
+absl::StatusOr<v1::OptimizerConfig> TableOptimizer(const std::string& kind) {
+  if (kind == "sgd") return ps::Sgd(0.01f);
+  if (kind == "adagrad") return ps::Adagrad(0.01f);
+  if (kind == "adam") return ps::Adam(0.001f);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--optimizer is '", kind, "'; it must be sgd, adagrad or adam"));
+}
+
+absl::StatusOr<v1::UpdateMode> Mode(const std::string& mode) {
+  if (mode == "async") return ps::Async();
+  if (mode == "sync") return ps::Sync();
+  return absl::InvalidArgumentError(absl::StrCat("--mode is '", mode, "'; it must be async or sync"));
+}
+
+absl::StatusOr<Json> Measure(const TrainBench& options, WorkerSession* session) {
+  worker::UseOneBlasThread();
+  worker::JobSpec job;
+  TANDEM_ASSIGN_OR_RETURN(job.embedding.optimizer, TableOptimizer(options.optimizer));
+  job.wide.optimizer = job.embedding.optimizer;
+  TANDEM_ASSIGN_OR_RETURN(job.train.mode, Mode(options.mode));
+  job.optimizer.kind = options.optimizer;
+  job.model.kind = options.model;
+  job.model.dim = options.dim;
+  job.model.num_dense = options.dense;
+  job.model.num_sparse = options.sparse;
+  job.model.hidden = {64};
+  job.model.bottom = {64};
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<worker::Model> model, worker::CreateModel(job.model));
+  worker::Schema schema;
+  schema.sparse.resize(options.sparse);
+  TANDEM_ASSIGN_OR_RETURN(worker::JobPlan plan, worker::PlanJob(job, schema, *model, session->world_size()));
+  for (const v1::TableConfig& table : plan.tables)
+    TANDEM_RETURN_IF_ERROR(session->client()->CreateTable(table));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<worker::DenseOptimizer> optimizer,
+                          worker::DenseOptimizer::Create(job.optimizer, model->blocks()));
+  const double learning_rate = options.optimizer == "adam" ? 0.001 : 0.01;
+  worker::HybridTrainer trainer(session->client(), session->group(), model.get(), optimizer.get(),
+                                plan.lookup,
+                                {.lookahead = options.lookahead,
+                                 .max_in_flight = options.max_in_flight,
+                                 .learning_rate = [learning_rate](uint64_t) { return learning_rate; }});
+  auto pass = [&](int steps) -> absl::StatusOr<worker::PassStats> {
+    const std::unique_ptr<worker::BatchReader> reader =
+        worker::MakeSyntheticReader({.num_sparse = options.sparse,
+                                     .num_dense = options.dense,
+                                     .vocabulary = options.rows,
+                                     .zipf_exponent = options.zipf,
+                                     .batch_size = options.batch,
+                                     .batches = static_cast<uint64_t>(steps),
+                                     .seed = static_cast<uint64_t>(session->rank()) + 1});
+    TANDEM_RETURN_IF_ERROR(session->group()->Barrier().status());
+    TANDEM_ASSIGN_OR_RETURN(worker::PassStats stats, trainer.Train(reader.get()));
+    double slowest[] = {stats.seconds};
+    TANDEM_RETURN_IF_ERROR(
+        session->group()->AllReduce(absl::MakeSpan(slowest), {.op = collectives::ReduceOp::kMax}).status());
+    stats.seconds = slowest[0];
+    return stats;
+  };
+  TANDEM_RETURN_IF_ERROR(pass(options.warmup).status());
+  std::vector<worker::PassStats> passes;
+  for (int i = 0; i < options.repeats; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(worker::PassStats stats, pass(options.steps));
+    passes.push_back(stats);
+  }
+  std::sort(passes.begin(), passes.end(),
+            [](const worker::PassStats& a, const worker::PassStats& b) { return a.seconds < b.seconds; });
+  const worker::PassStats& median = passes[passes.size() / 2];
+  const double examples = static_cast<double>(options.batch) * options.steps * session->world_size();
+  auto rate = [&](const worker::PassStats& stats) { return examples / stats.seconds; };
+  auto ms = [&](double seconds) { return seconds * 1e3 / options.steps; };
+  Json result = {{"model", options.model},
+                 {"optimizer", options.optimizer},
+                 {"mode", options.mode},
+                 {"workers", options.workers},
+                 {"servers", options.servers},
+                 {"batch", options.batch},
+                 {"samples_per_s", rate(median)},
+                 {"samples_per_s_min", rate(passes.back())},
+                 {"samples_per_s_max", rate(passes.front())},
+                 {"ms_per_step", ms(median.seconds)}};
+  result["ms"] = worker::StagesToJson(median.times, static_cast<uint64_t>(options.steps));
+  result["ids_per_step"] = median.ids / static_cast<uint64_t>(options.steps);
+  result["unique_ids_per_step"] = median.unique_ids / static_cast<uint64_t>(options.steps);
+  return result;
+}
+
+int RunWorker(const TrainBench& options) {
+  absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open({});
+  if (!session.ok()) {
+    LogError(session.status().message());
+    return 1;
+  }
+  const absl::StatusOr<Json> result = Measure(options, session->get());
+  absl::Status status = result.status();
+  if (result.ok() && (*session)->rank() == 0) {
+    std::ofstream out(options.result_file);
+    out << result->dump() << "\n";
+    out.close();
+    if (!out) status = absl::UnavailableError(absl::StrCat("cannot write '", options.result_file, "'"));
+  }
+  return (*session)->Finish(status);
+}
+
+void PrintTable(const Json& result) {
+  std::printf("%s, %s, %s: %d worker(s), %d server(s), batch %d each\n",
+              result["model"].get<std::string>().c_str(), result["optimizer"].get<std::string>().c_str(),
+              result["mode"].get<std::string>().c_str(), result["workers"].get<int>(),
+              result["servers"].get<int>(), result["batch"].get<int>());
+  std::printf("  samples/s  %.0f  (min %.0f, max %.0f)\n", result["samples_per_s"].get<double>(),
+              result["samples_per_s_min"].get<double>(), result["samples_per_s_max"].get<double>());
+  std::printf("  ids per step  %d, distinct %d\n", result["ids_per_step"].get<int>(),
+              result["unique_ids_per_step"].get<int>());
+  std::printf("  milliseconds per step  %.3f; on the computing thread, and beside it:\n",
+              result["ms_per_step"].get<double>());
+  for (const auto& [stage, ms] : result["ms"].items())
+    std::printf("    %-18s %8.3f\n", stage.c_str(), ms.get<double>());
+}
+
+// Starts this very command once more under `tandem run` and shows what its rank 0 measured.
+int RunJob(const TrainBench& options, std::vector<std::string> worker_args) {
+  char result_file[] = "/tmp/tandem-bench-XXXXXX";
+  const int fd = ::mkstemp(result_file);
+  if (fd < 0) {
+    LogError(absl::StrCat("cannot make a temporary file in /tmp: ", std::strerror(errno)));
+    return 1;
+  }
+  ::close(fd);
+  char self[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof(self) - 1);
+  TANDEM_CHECK(length > 0);
+  self[length] = '\0';
+  std::vector<std::string> args = {self,
+                                   "run",
+                                   "--ps",
+                                   absl::StrCat(options.servers),
+                                   "--workers",
+                                   absl::StrCat(options.workers),
+                                   "--",
+                                   self,
+                                   "bench",
+                                   "train",
+                                   "--result-file",
+                                   result_file};
+  args.insert(args.end(), worker_args.begin(), worker_args.end());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);  // only the figures go to stdout
+    ::execv(self, argv.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  const Json result = ParseOrderedJson(ReadFile(result_file).value_or(""));
+  ::unlink(result_file);
+  if (child < 0 || status != 0 || result.is_discarded()) {
+    LogError("the benchmark's job failed; its log is above");
+    return 1;
+  }
+  if (options.json) {
+    std::printf("%s\n", result.dump().c_str());
+  } else {
+    PrintTable(result);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void AddBench(CLI::App& app, CommandContext* context) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
+  bench->require_subcommand(1);
+  AddBenchCollectives(bench, context);
+  AddBenchPs(bench, context);
+  AddBenchRows(bench, context);
+  AddBenchRpc(bench, context);
+  auto options = std::make_shared<TrainBench>();
+  CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");
+  // Everything a worker must know is passed on to it as it was given here.
+  auto passed = std::make_shared<std::vector<std::pair<CLI::Option*, std::string>>>();
+  auto add = [&](const char* name, auto* value, const char* help) {
+    passed->emplace_back(command->add_option(name, *value, help)->capture_default_str(), name);
+  };
+  add("--model", &options->model, "lr, fm, wide_deep, deepfm, dcn or dlrm");
+  add("--optimizer", &options->optimizer, "Of tables and dense parameters: sgd, adagrad or adam");
+  add("--mode", &options->mode, "How tables are updated: async or sync");
+  add("--workers", &options->workers, "Worker processes");
+  add("--servers", &options->servers, "Parameter server processes");
+  add("--batch", &options->batch, "Examples per worker and step");
+  add("--dim", &options->dim, "Embedding dimension");
+  add("--sparse", &options->sparse, "Sparse features");
+  add("--dense", &options->dense, "Dense features");
+  add("--rows", &options->rows, "Distinct ids of each sparse feature");
+  add("--zipf", &options->zipf, "Exponent of the ids' distribution");
+  add("--steps", &options->steps, "Steps of one measurement");
+  add("--repeats", &options->repeats, "Measurements; the median is reported");
+  add("--warmup", &options->warmup, "Steps before the first measurement");
+  add("--lookahead", &options->lookahead, "Batches whose rows are pulled ahead");
+  add("--max-in-flight", &options->max_in_flight, "Batches whose gradients may be unacknowledged");
+  command->add_flag("--json", options->json, "Print one JSON object instead of a table");
+  command->add_option("--result-file", options->result_file)->group("");
+  command->callback([options, passed, context] {
+    if (!options->result_file.empty()) {
+      context->exit_code = RunWorker(*options);
+      return;
+    }
+    std::vector<std::string> args;
+    for (const auto& [option, name] : *passed) {
+      if (option->count() > 0) {
+        args.push_back(name);
+        args.push_back(option->results().back());
+      }
+    }
+    context->exit_code = RunJob(*options, std::move(args));
+  });
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,37 @@
+#ifndef TANDEM_BENCH_SUITES_GROUP_PROCESS_H_
+#define TANDEM_BENCH_SUITES_GROUP_PROCESS_H_
+
+// What the processes of one group do: servers serve, workers fill the table and measure, the first of them
+// prints.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "bench/harness/ps_case.h"
+#include "bench/suites/bench_peers.h"
+#include "ps/client/client.h"
+
+namespace tandem::cli {
+
+struct GroupOptions {
+  uint64_t rows = 0;
+  absl::Duration time_per_case;
+  bool json = false;
+  std::string socket_directory;  // for the servers' unix sockets
+};
+
+// The part of this process, by its rank, until it is done. In a process of RunRanks.
+absl::Status RunGroupProcess(const PsGroup& group, const GroupOptions& options);
+
+// A client of all servers over `transport`. `life`: of this worker's clients so far.
+absl::StatusOr<std::unique_ptr<ps::Client>> ConnectBenchClient(const std::vector<BenchServer>& servers,
+                                                               PsTransport transport, int worker,
+                                                               uint64_t life);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_BENCH_SUITES_GROUP_PROCESS_H_

@@ -1,0 +1,26 @@
+#ifndef TANDEM_BENCH_SUITES_RPC_BENCH_H_
+#define TANDEM_BENCH_SUITES_RPC_BENCH_H_
+
+// What the two processes of `tandem bench rpc` do: the second serves, the first calls, measures and prints.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "bench/harness/rpc_flags.h"
+
+namespace tandem::cli {
+
+struct RpcBenchOptions {
+  absl::Duration time_per_case;
+  bool json = false;
+  std::string socket_directory;  // for the server's unix socket
+};
+
+// The part of this process, by its rank, until it is done. In a process of RunRanks.
+absl::Status RunRpcBench(const std::vector<RpcCase>& cases, const RpcBenchOptions& options);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_BENCH_SUITES_RPC_BENCH_H_

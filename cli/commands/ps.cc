@@ -1,0 +1,292 @@
+// tandem ps: one parameter server of a job.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/ipc/descriptor.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "cli/commands/commands.h"
+#include "cli/monitor/metrics_server.h"
+#include "collectives/environment.h"
+#include "collectives/membership/job_monitor.h"
+#include "launcher/process/signal_pipe.h"
+#include "ps/server/parameter_server.h"
+#include "ps/storage/spill/spill_store.h"
+#include "rpc/address.h"
+#include "rpc/channel.h"
+#include "rpc/diagnostics/process_diagnostics.h"
+#include "rpc/epoch_gate.h"
+#include "rpc/server.h"
+#include "rpc/transport/loopback.h"
+
+namespace tandem::cli {
+namespace {
+
+struct ServeFlags {
+  int index = -1;        // -1: as the environment says
+  int num_servers = -1;  // -1: likewise
+  std::string listen = "127.0.0.1:0";
+  std::string advertise;
+  std::string transport = "auto";
+  double join_timeout_seconds = 60;
+  double lease_seconds = 10;
+  int threads = 0;        // as rpc::ServerOptions has it
+  int metrics_port = -1;  // -1: none
+  std::string spill_dir;
+  uint64_t spill_cache = uint64_t{64} << 20;
+  // What bounds the memory in flight; the defaults are the libraries' own.
+  uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
+  uint64_t max_held = rpc::ServerOptions().max_held_request_bytes;
+  uint64_t max_unsent = rpc::ServerOptions().max_unsent_answer_bytes;
+};
+
+// What ends the server: SIGTERM, SIGINT, or the job.
+class EndEvent {
+ public:
+  explicit EndEvent(std::unique_ptr<SignalPipe> signals)
+      : signals_(std::move(signals)), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  void JobEnded(const collectives::JobState& state) {
+    absl::MutexLock lock(&mutex_);
+    state_ = state;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t ignored = ::write(event_.get(), &one, sizeof(one));
+  }
+  // Blocks until one of them; how the job ended, or nothing for a signal.
+  std::optional<collectives::JobState> Wait() {
+    pollfd fds[] = {{event_.get(), POLLIN, 0}, {signals_->fd(), POLLIN, 0}};
+    while (::poll(fds, 2, -1) < 0 && errno == EINTR) {
+    }
+    absl::MutexLock lock(&mutex_);
+    return state_;
+  }
+
+ private:
+  const std::unique_ptr<SignalPipe> signals_;
+  const ipc::Descriptor event_;
+  absl::Mutex mutex_;
+  std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& flags) {
+  return collectives::Environment::FromLookup([&](absl::string_view name) -> absl::optional<std::string> {
+    if (name == "TANDEM_ROLE") return "ps";
+    if (name == "TANDEM_PS_INDEX" && flags.index >= 0) return absl::StrCat(flags.index);
+    if (name == "TANDEM_NUM_PS" && flags.num_servers >= 0) return absl::StrCat(flags.num_servers);
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr) return name == "WORLD_SIZE" ? absl::make_optional<std::string>("1") : absl::nullopt;
+    return value;
+  });
+}
+
+// Where workers are told to find a server that is bound to `port`.
+absl::StatusOr<std::string> AdvertisedAddress(const ServeFlags& flags, int port) {
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
+  if (listen.is_unix()) return flags.advertise.empty() ? flags.listen : flags.advertise;
+  if (absl::StrContains(flags.advertise, ':')) {
+    TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(flags.advertise).status(), "--advertise"));
+    return flags.advertise;
+  }
+  std::string host = flags.advertise.empty() ? listen.host : flags.advertise;
+  if (host == "0.0.0.0" || host == "::") {
+    char name[256] = {};
+    if (::gethostname(name, sizeof(name) - 1) != 0)
+      return absl::ErrnoToStatus(errno, "this machine has no name");
+    host = name;
+  }
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+// What the server's own statistics calls answer, asked within the process.
+absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& flags,
+                                                            ps::ParameterServer& server) {
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
+  const std::shared_ptr<rpc::Channel> self = rpc::ConnectLoopback(
+      std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{server.service()}));
+  const auto collect = [self] {
+    const rpc::CallOptions options{.timeout = absl::Seconds(10)};
+    ServerFigures figures;
+    tandem::v1::ListTablesResponse tables;
+    absl::Status status = rpc::CallProto(*self, "/tandem.v1.ParameterServer/GetServerStatistics",
+                                         tandem::v1::GetServerStatisticsRequest(), &figures.server, options);
+    status.Update(rpc::CallProto(*self, "/tandem.v1.ParameterServer/ListTables",
+                                 tandem::v1::ListTablesRequest(), &tables, options));
+    if (!status.ok()) LogWarning(absl::StrCat("metrics: ", status.message()));
+    figures.tables.assign(tables.tables().begin(), tables.tables().end());
+    return figures;
+  };
+  return MetricsServer::Start(listen.is_unix() ? "127.0.0.1" : listen.host, flags.metrics_port, collect);
+}
+
+// Whom a server serves. Its tables are of one round of the job if its launcher starts it anew in each: a
+// worker of the round before, which still lives somewhere, must not push into them, and one of the next not
+// into tables that are about to go. In a job that re-forms (TANDEM_AGENT), or where no launcher started it,
+// it outlives rounds: from the first call of a new one on, those of older ones are refused. A worker that was
+// started again alone comes from the same round; what its older self had under way is refused by its push's
+// epoch.
+std::shared_ptr<rpc::EpochGate> Gate(const collectives::Environment& env) {
+  const bool outlives = env.epoch == 0 || std::getenv("TANDEM_AGENT") != nullptr;
+  return std::make_shared<rpc::EpochGate>(
+      env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds : rpc::EpochGate::Kind::kOfARound);
+}
+
+// Where rows go that do not fit the memory; nullptr: nowhere.
+absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const ServeFlags& flags) {
+  // A launcher's choice is taken when a table needs it, a user's at once: errors are his to see.
+  const char* const launchers = std::getenv("TANDEM_SPILL_DIR");
+  if (flags.spill_dir.empty() && launchers == nullptr) return std::shared_ptr<ps::ColdStore>();
+  auto store = std::make_shared<ps::SpillStore>(ps::SpillOptions{
+      .directory = flags.spill_dir.empty() ? launchers : flags.spill_dir, .cache_bytes = flags.spill_cache});
+  if (!flags.spill_dir.empty()) TANDEM_RETURN_IF_ERROR(store->Claim());
+  return std::shared_ptr<ps::ColdStore>(std::move(store));
+}
+
+absl::Status Serve(const ServeFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
+  EndEvent end(std::move(signals));
+  TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, ServerEnvironment(flags));
+  SetLogName(env.member());
+  const uint32_t index = static_cast<uint32_t>(env.ps_index), count = static_cast<uint32_t>(env.num_ps);
+  if (count > ps::kDefaultBuckets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
+  std::unique_ptr<OwnProcess> own;  // outlives all threads that may record
+  ps::ParameterServer server({.index = index,
+                              .num_servers = count,
+                              .max_parked_bytes = flags.max_parked,
+                              .cold_store = std::move(cold_store)});
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
+                          rpc::Server::Start({.listen = flags.listen,
+                                              .transport = flags.transport,
+                                              .threads = flags.threads,
+                                              .max_unsent_answer_bytes = flags.max_unsent,
+                                              .max_held_request_bytes = flags.max_held,
+                                              .gate = Gate(env)},
+                                             {server.service()}));
+  TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
+
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
+                          collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
+  own = OwnProcess::Start(env.member(), env.epoch, store->address());
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<collectives::JobMonitor> monitor,
+      collectives::JobMonitor::Start(
+          store->channel(),
+          {.member = env.member(), .lease = absl::Seconds(flags.lease_seconds), .status = own->status()},
+          [&end](const collectives::JobState& state) { end.JobEnded(state); }));
+  own->status()->SetState("serving");
+  own->SetServing(true);
+  TANDEM_RETURN_IF_ERROR(store->store()->Set(env.member(), address));
+  LogInfo(absl::StrCat("serving at ", address, ", server ", index, " of ", count));
+  std::unique_ptr<MetricsServer> metrics;
+  if (flags.metrics_port >= 0) {
+    TANDEM_ASSIGN_OR_RETURN(metrics, ServeMetrics(flags, server));
+    LogInfo(absl::StrCat("metrics at port ", metrics->port(), ", path /metrics"));
+  }
+
+  const std::optional<collectives::JobState> state = end.Wait();
+  own->SetServing(false);
+  metrics.reset();
+  server.Stop();
+  listening->Shutdown(/*grace=*/absl::Seconds(1));
+  // The store may be gone before us when the job has ended; whoever ended it needs no word from us.
+  constexpr absl::Duration kFarewell = absl::Seconds(1);
+  const bool failed = state.has_value() && state->failed;
+  if (!failed) {
+    if (absl::Status left = monitor->Leave(kFarewell); !left.ok()) LogDebug(left.message());
+  }
+  if (absl::Status closed = store->Close(kFarewell); !closed.ok()) LogDebug(closed.message());
+  if (failed) return absl::AbortedError(absl::StrCat("the job failed: ", state->reason));
+  LogInfo(state.has_value() ? absl::StrCat("done: ", state->reason) : "stopped by a signal");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPs(CLI::App& app, CommandContext* context) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* ps =
+      app.add_subcommand("ps", "Serve a shard of a job's tables; `tandem run --ps N` starts these by itself");
+  ps->footer(
+      "The job's store is at TANDEM_STORE, else at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has "
+      "ended well or on SIGTERM, "
+      "and with an\n"
+      "error when the job has failed or its store is gone.");
+  ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")
+      ->check(CLI::NonNegativeNumber);
+  ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")
+      ->check(CLI::PositiveNumber);
+  ps->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
+      ->capture_default_str();
+  ps->add_option("--advertise", flags->advertise,
+                 "HOST or HOST:PORT under which workers reach it [that of --listen]");
+  ps->add_option("--transport", flags->transport,
+                 "auto: gRPC, and shared memory with workers of this host; grpc: gRPC only")
+      ->check(CLI::IsMember({"auto", "grpc"}))
+      ->capture_default_str();
+  ps->add_option("--join-timeout", flags->join_timeout_seconds, "Seconds to wait for the job's store")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  ps->add_option("--lease", flags->lease_seconds, "Seconds of silence that count as death")
+      ->check(CLI::Range(0.5, 3600.0))
+      ->capture_default_str();
+  ps->add_option("--spill-dir", flags->spill_dir,
+                 "Where cold rows of tables with `spill` go: a directory of this server's own, on a local "
+                 "disk. What a killed server left there is removed at the start, the rest at the end [none: "
+                 "such tables are refused]");
+  ps->add_option("--spill-cache", flags->spill_cache,
+                 "Memory for rows on their way to and from that disk, in bytes or as 64MiB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+      ->default_str("64MiB");
+  // A launcher hands its environment on: what is set there holds for all servers of its job.
+  ps->add_option(
+        "--threads", flags->threads,
+        "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the processors, "
+        "at least 2 and at most 8, and one for each processor")
+      ->envname("TANDEM_PS_THREADS")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  const auto bound = [ps](const std::string& name, uint64_t* bytes, const char* variable, const char* what,
+                          const char* otherwise) {
+    ps->add_option(name, *bytes, what)
+        ->envname(variable)
+        ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+        ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+        ->default_str(otherwise);
+  };
+  bound("--max-parked", &flags->max_parked, "TANDEM_PS_MAX_PARKED",
+        "Memory of pulls and pushes that wait for other workers; more are refused", "2GiB");
+  bound("--max-held", &flags->max_held, "TANDEM_PS_MAX_HELD",
+        "Memory of one connection's unanswered requests; more are refused", "1GiB");
+  bound(
+      "--max-unsent", &flags->max_unsent, "TANDEM_PS_MAX_UNSENT",
+      "Memory of answers that a connection's client does not read; none of its requests are taken meanwhile",
+      "64MiB");
+  ps->add_option(
+        "--metrics-port", flags->metrics_port,
+        "Serve /metrics for Prometheus at this port of --listen's host; 0: the kernel picks [not served]")
+      ->check(CLI::Range(0, 65535));
+  ps->callback([flags, context] { context->exit_code = Report("ps", Serve(*flags)); });
+}
+
+}  // namespace tandem::cli

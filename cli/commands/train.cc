@@ -1,0 +1,187 @@
+// `tandem train`: a job's worker, or the whole job in one process.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "cli/commands/commands.h"
+#include "launcher/process/spawn.h"
+#include "worker/job/job_parser.h"
+#include "worker/trainer/training_run.h"
+#include "worker/trainer/worker_session.h"
+
+namespace tandem::cli {
+namespace {
+
+struct Options {
+  std::string job_file;
+  std::string model;
+  std::vector<std::string> set;
+  std::string report;
+  worker::RunOptions run;
+  bool no_baselines = false;
+  bool print_job = false;
+  std::string spill_dir;
+};
+
+// A terminal behind the launcher's pipe counts, too: the launcher says so.
+bool OnTerminal() { return ::isatty(STDOUT_FILENO) == 1 || std::getenv("TANDEM_TERMINAL") != nullptr; }
+
+// As a shell reads it back as one word.
+std::string Quoted(const std::string& word) {
+  constexpr absl::string_view kPlain = "%+,-./:=@_";
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](unsigned char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains(kPlain, c);
+  });
+  return plain ? word : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+// What to type to run this program: its name when PATH finds it, else a path, relative when it is below here.
+std::string OwnName() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  const absl::StatusOr<std::string> in_path = FindProgram("tandem");
+  if (error || (in_path.ok() && fs::equivalent(*in_path, self, error))) return "tandem";
+  const fs::path near = fs::proximate(self, error);
+  if (error || near.empty() || *near.begin() == "..") return self.string();
+  return near.has_parent_path() ? near.string() : "./" + near.string();
+}
+
+// The command lines that go on from where this run has ended: with its overrides, and this very program.
+std::string NextSteps(const Options& options, const worker::JobSpec& job, const worker::RunReport& report) {
+  const std::string self = OwnName();
+  std::string train = absl::StrCat("tandem train ", Quoted(options.job_file));
+  for (const std::string& set : options.set) {
+    if (!absl::StartsWith(set, "train.epochs=")) absl::StrAppend(&train, " --set ", Quoted(set));
+  }
+  absl::StrAppend(&train, " --set train.epochs=", job.train.epochs * 2, " --resume latest");
+  return absl::StrCat("\nNext: go on training from the newest checkpoint, or look at what is there:\n  ",
+                      Quoted(self), " run --ps ", report.servers, " --workers ", report.workers, " -- ",
+                      train, "\n  ", Quoted(self), " ckpt ls ", Quoted(job.checkpoint.dir), "\n");
+}
+
+// That a file can be made at `path`: better said now than after hours of training.
+absl::Status CheckWritable(const char* flag, const std::string& path) {
+  namespace fs = std::filesystem;
+  if (path.empty()) return absl::OkStatus();
+  const std::string parent = fs::path(path).parent_path().string();
+  std::error_code error;
+  const char* wrong = nullptr;
+  if (fs::is_directory(path, error)) {
+    wrong = "it is a directory";
+  } else if (!fs::is_directory(parent.empty() ? "." : parent, error)) {
+    wrong = "there is no such directory";
+  } else if (::access(parent.empty() ? "." : parent.c_str(), W_OK) != 0) {
+    wrong = std::strerror(errno);
+  } else {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, " cannot be written: ", wrong));
+}
+
+absl::Status CheckOutputs(const Options& options, const worker::JobSpec& job) {
+  TANDEM_RETURN_IF_ERROR(CheckWritable("--report", options.report));
+  TANDEM_RETURN_IF_ERROR(CheckWritable("--predictions", options.run.predictions));
+  if (job.checkpoint.every_epochs == 0) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(job.checkpoint.dir, error);
+  if (!error && ::access(job.checkpoint.dir.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("checkpoints cannot be written to '", job.checkpoint.dir,
+                                                 "': ", error.message(),
+                                                 "; choose another with --set checkpoint.dir=DIR"));
+}
+
+int Train(Options options) {
+  if (!options.model.empty()) options.set.push_back(absl::StrCat("model.kind=", options.model));
+  const absl::StatusOr<worker::JobSpec> job = worker::LoadJob(options.job_file, options.set);
+  if (!job.ok()) {
+    LogError(job.status().message());
+    return 2;
+  }
+  if (options.print_job) {
+    std::fputs(worker::JobToYaml(*job).c_str(), stdout);
+    return 0;
+  }
+  options.run.job_file = options.job_file;
+  options.run.baselines = !options.no_baselines;
+  options.run.terminal = OnTerminal();
+  absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open(
+      {.timeout = job->train.timeout,
+       .checkpoint_timeout = job->checkpoint.timeout,
+       .spill_dir =
+           options.spill_dir.empty() ? absl::StrCat(job->checkpoint.dir, "/spill") : options.spill_dir});
+  if (!session.ok()) {
+    LogError(session.status().message());
+    return 1;
+  }
+  if ((*session)->rank() == 0) {
+    if (const absl::Status writable = CheckOutputs(options, *job); !writable.ok())
+      return (*session)->Finish(writable);
+  }
+  const absl::StatusOr<worker::RunReport> report = worker::RunTraining(
+      *job, options.run,
+      {.client = (*session)->client(), .group = (*session)->group(), .status = (*session)->status()});
+  absl::Status result = report.status();
+  if (report.ok() && (*session)->rank() == 0) {
+    std::fputs(worker::FormatReport(*report).c_str(), stdout);
+    if (!options.report.empty()) {
+      result = worker::WriteReport(*report, options.report);
+      if (result.ok()) std::printf("  %-34s %s\n", "report", options.report.c_str());
+    }
+    if (!report->checkpoint.empty()) {
+      std::fputs(NextSteps(options, *job, *report).c_str(), stdout);
+    }
+    std::fflush(stdout);
+  }
+  return (*session)->Finish(result);
+}
+
+}  // namespace
+
+void AddTrain(CLI::App& app, CommandContext* context) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "train", "Train a job: one worker's part under `tandem run`, or the whole job in this process");
+  command->add_option("job", options->job_file, "The job file (YAML)")->required();
+  command->add_option("--model", options->model,
+                      "Another model than the job's: short for --set model.kind=...");
+  command->add_option("--set", options->set, "Change a field of the job: dotted.path=value (repeatable)")
+      ->allow_extra_args(false);
+  command->add_option(
+      "--resume", options->run.resume,
+      "Go on from a checkpoint directory, from 'latest', or with 'auto' from the latest if there is one");
+  command->add_option("--report", options->report, "Write every figure of the run to this JSON file");
+  command->add_option("--predictions", options->run.predictions,
+                      "Write 'label<TAB>probability' of every test example to this file");
+  command->add_option(
+      "--spill-dir", options->spill_dir,
+      "Without `tandem run`: where rows of tables with `spill` go that do not fit the memory; "
+      "removed at the end [checkpoint.dir/spill]");
+  command->add_option("--tensorboard", options->run.tensorboard,
+                      "Write scalars for TensorBoard below this directory: DIR/worker-0, DIR/ps-0, ...");
+  command->add_flag("--no-baselines", options->no_baselines,
+                    "Do not train the plain baselines for the final table");
+  command->add_flag("--print-job", options->print_job,
+                    "Print the job with every default spelled out, and stop");
+  command->callback([options, context] { context->exit_code = Train(*options); });
+}
+
+}  // namespace tandem::cli

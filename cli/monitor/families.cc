@@ -1,0 +1,227 @@
+#include "cli/monitor/families.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/latency_bins.h"
+
+namespace tandem::cli {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using tandem::v1::ServerStatistics;
+using tandem::v1::TableInfo;
+using tandem::v1::TableStatistics;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+MetricFamily Family(const char* name, const char* help, MetricType type) {
+  MetricFamily family;
+  family.name = absl::StrCat("tandem_", name);
+  family.help = help;
+  family.type = type;
+  return family;
+}
+
+void Add(MetricFamily* family, std::vector<ClientMetric::Label> labels, double value) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  (family->type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  family->metric.push_back(std::move(metric));
+}
+
+// `upper(i)`: the bound that belongs to bin i; the last bin has none.
+template <typename Counts, typename Upper>
+ClientMetric Histogram(const std::string& table, const Counts& counts, double sum, Upper upper) {
+  ClientMetric metric;
+  metric.label = {{"table", table}};
+  uint64_t below = 0;
+  for (int i = 0; i < static_cast<int>(counts.size()); ++i) {
+    below += counts[i];
+    metric.histogram.bucket.push_back(
+        {below, i + 1 == static_cast<int>(counts.size()) ? kInfinity : upper(i)});
+  }
+  metric.histogram.sample_count = below;
+  metric.histogram.sample_sum = sum;
+  return metric;
+}
+
+// Its bins, eight at a time: a series for each would be many.
+std::vector<uint64_t> Octaves(const tandem::v1::LatencyHistogram& latency) {
+  constexpr size_t kOctave = ps::kLatencyBinsPerOctave;
+  std::vector<uint64_t> octaves(1 + (ps::kLatencyBins - 1) / kOctave);
+  for (int bin = 0; bin < latency.counts_size(); ++bin) {
+    octaves[std::min((bin + kOctave - 1) / kOctave, octaves.size() - 1)] += latency.counts(bin);
+  }
+  return octaves;
+}
+
+MetricFamily Latency(const ServerFigures& figures, const char* name, const char* help,
+                     const tandem::v1::LatencyHistogram& (TableStatistics::*of)() const) {
+  MetricFamily family = Family(name, help, MetricType::Histogram);
+  for (const TableInfo& table : figures.tables) {
+    const tandem::v1::LatencyHistogram& latency = (table.statistics().*of)();
+    family.metric.push_back(Histogram(table.config().name(), Octaves(latency), latency.sum_us() * 1e-6,
+                                      [](int octave) { return std::ldexp(1e-6, octave); }));
+  }
+  return family;
+}
+
+MetricFamily Staleness(const ServerFigures& figures) {
+  MetricFamily family =
+      Family("table_staleness", "Pushes by the updates of the table between their pull and them",
+             MetricType::Histogram);
+  for (const TableInfo& table : figures.tables) {
+    const TableStatistics& s = table.statistics();
+    double pushes = 0;
+    for (const uint64_t count : s.staleness_histogram()) pushes += static_cast<double>(count);
+    family.metric.push_back(Histogram(table.config().name(), s.staleness_histogram(),
+                                      s.staleness_mean() * pushes,
+                                      [](int bin) { return static_cast<double>(bin); }));
+  }
+  return family;
+}
+
+double AllowedStaleness(const tandem::v1::UpdateMode& mode) {
+  switch (mode.kind()) {
+    case tandem::v1::UpdateMode::SYNC:
+      return 0;
+    case tandem::v1::UpdateMode::ASYNC:
+      return kInfinity;
+    default:
+      return mode.staleness();
+  }
+}
+
+MetricFamily Mode(const ServerFigures& figures) {
+  MetricFamily family = Family("table_mode", "1 for the table's update mode", MetricType::Gauge);
+  for (const TableInfo& table : figures.tables) {
+    const int kind = table.config().update_mode().kind();
+    constexpr const char* kNames[] = {"sync", "bounded", "async", "gba"};
+    for (int i = 0; i < 4; ++i) {
+      Add(&family, {{"table", table.config().name()}, {"mode", kNames[i]}}, i == kind ? 1 : 0);
+    }
+  }
+  return family;
+}
+
+MetricFamily Allowed(const ServerFigures& figures) {
+  MetricFamily family =
+      Family("table_staleness_allowed",
+             "What the table's mode allows (steps in bounded, updates in gba; +Inf: any)", MetricType::Gauge);
+  for (const TableInfo& table : figures.tables) {
+    Add(&family, {{"table", table.config().name()}}, AllowedStaleness(table.config().update_mode()));
+  }
+  return family;
+}
+
+// A figure that is one number of its statistics.
+template <typename Statistics>
+struct Figure {
+  const char* name;
+  const char* help;
+  MetricType type;
+  double (*value)(const Statistics&);
+};
+
+template <auto field, typename Statistics>
+double Of(const Statistics& statistics) {
+  return static_cast<double>((statistics.*field)());
+}
+
+constexpr MetricType kGauge = MetricType::Gauge, kCounter = MetricType::Counter;
+
+constexpr Figure<ServerStatistics> kServerFigures[] = {
+    {"server_uptime_seconds", "Since the server started", kGauge, Of<&ServerStatistics::uptime_s>},
+    {"server_cpu_seconds_total", "Of the process, user and system", kCounter, Of<&ServerStatistics::cpu_s>},
+    {"server_resident_bytes", "Memory of the process", kGauge, Of<&ServerStatistics::rss_bytes>},
+    {"server_open_sockets", "Of the process", kGauge, Of<&ServerStatistics::open_sockets>},
+    {"server_parked_calls", "Calls that wait for other workers", kGauge, Of<&ServerStatistics::parked_calls>},
+    {"server_parked_bytes", "Their requests, in bytes", kGauge, Of<&ServerStatistics::parked_bytes>},
+    {"server_kept_bytes", "Acknowledged pushes that wait for others, in bytes", kGauge,
+     Of<&ServerStatistics::kept_bytes>},
+    {"server_max_parked_bytes", "What the two may come to; more is refused", kGauge,
+     Of<&ServerStatistics::max_parked_bytes>},
+};
+
+constexpr Figure<TableStatistics> kTableFigures[] = {
+    {"table_rows", "Rows in memory", kGauge, Of<&TableStatistics::rows>},
+    {"table_bytes", "Memory held for the table: rows, index, slack", kGauge, Of<&TableStatistics::bytes>},
+    {"table_version", "Updates applied", kGauge, Of<&TableStatistics::version>},
+    {"table_pulls_total", "Calls that read the table", kCounter, Of<&TableStatistics::pulls>},
+    {"table_pushes_total", "Calls that updated it", kCounter, Of<&TableStatistics::pushes>},
+    {"table_pulled_rows_total", "Rows read for training", kCounter, Of<&TableStatistics::pulled_rows>},
+    {"table_pushed_rows_total", "Gradients applied", kCounter, Of<&TableStatistics::pushed_rows>},
+    {"table_unchanged_rows_total", "Rows not sent because the caller's copies served", kCounter,
+     Of<&TableStatistics::unchanged_rows>},
+    {"table_unasked_rows_total", "Rows that callers' copies served without asking", kCounter,
+     Of<&TableStatistics::unasked_rows>},
+    {"table_pull_answer_bytes_total", "Rows sent, in bytes", kCounter,
+     Of<&TableStatistics::pull_answer_bytes>},
+    {"table_push_request_bytes_total", "Ids and gradients received, in bytes", kCounter,
+     Of<&TableStatistics::push_request_bytes>},
+    {"table_missing_rows_total", "Gradients whose row is gone or was never admitted", kCounter,
+     Of<&TableStatistics::missing_rows>},
+    {"table_refused_rows_total", "Gradients whose id admission did not want", kCounter,
+     Of<&TableStatistics::refused_rows>},
+    {"table_refused_pushes_total", "Pushes with gradients that are no numbers", kCounter,
+     Of<&TableStatistics::refused_pushes>},
+    {"table_admitted_rows_total", "Rows made", kCounter, Of<&TableStatistics::admitted_rows>},
+    {"table_evicted_rows_total", "Rows that left memory", kCounter, Of<&TableStatistics::evicted_rows>},
+    {"table_stale_pushes_total", "Pushes left out of an update for their staleness (gba)", kCounter,
+     Of<&TableStatistics::stale_pushes>},
+    {"table_kept_pushes", "Acknowledged pushes that wait for others", kGauge,
+     Of<&TableStatistics::kept_pushes>},
+    {"table_kept_bytes", "Their ids and gradients, in bytes", kGauge, Of<&TableStatistics::kept_bytes>},
+    {"table_spilled_rows", "Rows on disk", kGauge, Of<&TableStatistics::spilled_rows>},
+    {"table_spilled_bytes", "Bytes on disk", kGauge, Of<&TableStatistics::spilled_bytes>},
+    {"table_spill_reads_total", "Rows brought back from disk", kCounter, Of<&TableStatistics::spill_reads>},
+    {"table_spill_writes_total", "Rows written to disk", kCounter, Of<&TableStatistics::spill_writes>},
+    {"table_longest_pause_seconds", "The longest that a part of the table was locked against all calls",
+     kGauge, [](const TableStatistics& s) { return s.longest_pause_us() * 1e-6; }},
+};
+
+MetricFamily Info(const ServerStatistics& s) {
+  MetricFamily family = Family("server_info", "Always 1; says which server this is", kGauge);
+  Add(&family, {{"index", absl::StrCat(s.index())}, {"servers", absl::StrCat(s.num_servers())}}, 1);
+  return family;
+}
+
+MetricFamily Told(const Figure<ServerStatistics>& figure, const ServerFigures& figures) {
+  MetricFamily family = Family(figure.name, figure.help, figure.type);
+  Add(&family, {}, figure.value(figures.server));
+  return family;
+}
+
+MetricFamily Told(const Figure<TableStatistics>& figure, const ServerFigures& figures) {
+  MetricFamily family = Family(figure.name, figure.help, figure.type);
+  for (const TableInfo& table : figures.tables) {
+    Add(&family, {{"table", table.config().name()}}, figure.value(table.statistics()));
+  }
+  return family;
+}
+
+}  // namespace
+
+std::vector<MetricFamily> MakeFamilies(const ServerFigures& figures) {
+  std::vector<MetricFamily> families;
+  families.push_back(Info(figures.server));
+  for (const auto& figure : kServerFigures) families.push_back(Told(figure, figures));
+  for (const auto& figure : kTableFigures) families.push_back(Told(figure, figures));
+  families.push_back(Latency(figures, "pull_latency_seconds",
+                             "Pulls, from arrival to answer, waiting for other workers included",
+                             &TableStatistics::pull_latency));
+  families.push_back(Latency(figures, "push_latency_seconds", "Pushes, from arrival to acknowledgement",
+                             &TableStatistics::push_latency));
+  for (const auto make : {Staleness, Allowed, Mode}) families.push_back(make(figures));
+  return families;
+}
+
+}  // namespace tandem::cli

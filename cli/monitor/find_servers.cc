@@ -1,0 +1,159 @@
+#include "cli/monitor/find_servers.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/json.h"
+#include "base/read_file.h"
+#include "base/status.h"
+#include "cli/monitor/rounds.h"
+#include "collectives/store/remote_store.h"
+#include "nlohmann/json.hpp"
+#include "rpc/address.h"
+#include "rpc/channel.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr uint32_t kMaxServers = 256;
+
+absl::StatusOr<JobAddress> ReadJobFile(const fs::path& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string written, ReadFile(path.string()));
+  const Json json = ParseOrderedJson(written);
+  if (!json.is_object() || !json.contains("store") || !json["store"].is_string()) {
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), " is no job file of `tandem run`"));
+  }
+  const auto text = [&json](const char* name) {
+    return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string();
+  };
+  JobAddress job{.store = text("store"), .rendezvous = text("rendezvous"), .run_id = text("run_id")};
+  if (json.contains("servers") && json["servers"].is_number_unsigned())
+    job.num_servers = json["servers"].get<int>();
+  return job;
+}
+
+absl::StatusOr<JobAddress> JobIn(const std::string& directory) {
+  std::error_code error;
+  for (const fs::path& path : {fs::path(directory) / kJobFile, fs::path(directory) / "logs" / kJobFile}) {
+    if (fs::exists(path, error)) return ReadJobFile(path);
+  }
+  return absl::NotFoundError(absl::StrCat("'", directory, "' holds no ", kJobFile,
+                                          ": --job wants the log directory of a `tandem run`, such as "
+                                          "runs/20260101-120000-4711"));
+}
+
+absl::StatusOr<JobAddress> NewestJob() {
+  fs::path newest;
+  fs::file_time_type newest_time;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("runs", error)) {
+    const fs::path path = entry.path() / "logs" / kJobFile;
+    const fs::file_time_type time = fs::last_write_time(path, error);
+    if (error || (!newest.empty() && time <= newest_time)) continue;
+    newest = path;
+    newest_time = time;
+  }
+  if (!newest.empty()) return ReadJobFile(newest);
+  return absl::NotFoundError(
+      "which job? Give --servers HOST:PORT,..., --store HOST:PORT or --job DIR (the log directory of a "
+      "`tandem run`), "
+      "or set TANDEM_STORE (or MASTER_ADDR and MASTER_PORT); there is no runs/*/logs/job.json below this "
+      "directory");
+}
+
+absl::StatusOr<std::string> StoreOf(const JobAddress& job, double timeout_seconds) {
+  std::string store = job.store;
+  if (store.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const JobRounds rounds,
+                            AskRounds(job.rendezvous, job.run_id, absl::Seconds(timeout_seconds)));
+    store = rounds.store();
+    if (store.empty()) {
+      return absl::UnavailableError(absl::StrCat("no round is running: ", RoundsToText(rounds)));
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(store).status(), "the job's store"));
+  return store;
+}
+
+}  // namespace
+
+absl::Status WriteJobFile(const std::string& directory, const JobAddress& job) {
+  const std::string path = absl::StrCat(directory, "/", kJobFile);
+  std::ofstream out(path, std::ios::trunc);
+  Json json = {{"run_id", job.run_id}, {"store", job.store}, {"servers", job.num_servers}};
+  if (!job.rendezvous.empty()) json["rendezvous"] = job.rendezvous;
+  out << json.dump() << "\n";
+  out.close();
+  return out ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
+absl::StatusOr<JobAddress> FindJob(const ServersFlags& flags) {
+  if (IsRendezvous(flags.store)) return JobAddress{.rendezvous = flags.store, .run_id = flags.run_id};
+  if (!flags.store.empty()) return JobAddress{.store = flags.store};
+  if (!flags.job.empty()) return JobIn(flags.job);
+  const char* const store = std::getenv("TANDEM_STORE");
+  const char* const host = std::getenv("MASTER_ADDR");
+  const char* const port = std::getenv("MASTER_PORT");
+  if (store != nullptr || (host != nullptr && port != nullptr)) {
+    JobAddress job{.store = store != nullptr ? store : absl::StrCat(host, ":", port)};
+    const char* const servers = std::getenv("TANDEM_NUM_PS");
+    if (servers == nullptr || !absl::SimpleAtoi(servers, &job.num_servers)) job.num_servers = 0;
+    return job;
+  }
+  return NewestJob();
+}
+
+absl::StatusOr<std::string> FindStore(const ServersFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const JobAddress job, FindJob(flags));
+  return StoreOf(job, flags.timeout_seconds);
+}
+
+absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags) {
+  if (!flags.servers.empty()) {
+    const std::vector<std::string> addresses = absl::StrSplit(flags.servers, ',');
+    for (const std::string& address : addresses) {
+      TANDEM_RETURN_IF_ERROR(Annotate(rpc::ParseAddress(address).status(), "--servers"));
+    }
+    return addresses;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const JobAddress job, FindJob(flags));
+  const absl::Duration timeout = absl::Seconds(flags.timeout_seconds);
+  TANDEM_ASSIGN_OR_RETURN(const std::string address, StoreOf(job, flags.timeout_seconds));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
+  collectives::RemoteStore store(std::move(channel), timeout);
+  const absl::StatusOr<std::vector<std::string>> keys = store.List("ps/");
+  if (!keys.ok()) {
+    return Annotate(keys.status(), "asking the job's store for its servers (has the job ended?)");
+  }
+  std::map<uint32_t, std::string> known;
+  for (const std::string& key : *keys) {
+    uint32_t index = 0;
+    if (!absl::SimpleAtoi(absl::StripPrefix(key, "ps/"), &index) || index >= kMaxServers) continue;
+    TANDEM_ASSIGN_OR_RETURN(known[index], store.Get(key, timeout));
+  }
+  size_t count = job.num_servers > 0 ? std::min<uint32_t>(job.num_servers, kMaxServers) : 0;
+  if (!known.empty()) count = std::max<size_t>(count, known.rbegin()->first + 1);
+  if (count == 0) {
+    return absl::NotFoundError(
+        absl::StrCat("the job whose store is at ", address, " has no parameter servers (yet)"));
+  }
+  std::vector<std::string> addresses(count);
+  for (const auto& [index, address] : known) addresses[index] = address;
+  return addresses;
+}
+
+}  // namespace tandem::cli

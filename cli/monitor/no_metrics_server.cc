@@ -1,0 +1,16 @@
+// In a build without prometheus-cpp.
+
+#include "cli/monitor/metrics_server.h"
+
+namespace tandem::cli {
+
+bool MetricsServer::available() { return false; }
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string&, int,
+                                                                    std::function<ServerFigures()>) {
+  return absl::UnimplementedError(
+      "this `tandem` was built without prometheus-cpp (Debian: prometheus-cpp-dev): leave --metrics-port "
+      "out");
+}
+
+}  // namespace tandem::cli

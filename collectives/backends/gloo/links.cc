@@ -1,0 +1,280 @@
+#include "collectives/backends/gloo/links.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/status.h"
+#include "collectives/backends/gloo/mesh_connector.h"
+#include "gloo/transport/tcp/device.h"
+
+namespace tandem::collectives::gloo_tcp {
+namespace {
+
+namespace tcp = ::gloo::transport::tcp;
+
+// What one turn of the event loop reads from one peer before the others have theirs.
+constexpr size_t kReadBudget = 2 << 20;
+
+// Whether this thread is a loop's, in Receiver::TurnEnds.
+thread_local bool in_turn = false;
+
+// One connection, served by the loop of Gloo's device. `mutex_` is held while that thread reads and while
+// anybody closes; the thread only tries to take it, since who closes waits for the loop's turn.
+class Link final : public tcp::Handler {
+ public:
+  // Takes `fd`, connected and non-blocking.
+  Link(tcp::Device* device, int fd, int peer, Links::Receiver* receiver)
+      : device_(device), peer_(peer), receiver_(receiver), fd_(fd) {}
+
+  ~Link() override { Close(/*softly=*/true); }
+
+  // Throws what Gloo throws.
+  void Start() { device_->registerDescriptor(fd_, EPOLLIN, this); }
+
+  void Close(bool softly) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    // The loop's thread, in a callback, must not wait for a thread that closes, which waits for the loop.
+    if (!in_turn) {
+      mutex_.Lock();
+    } else if (!mutex_.TryLock()) {
+      return;
+    }
+    CloseUnlessClosed(softly);
+    mutex_.Unlock();
+  }
+
+  void CloseUnlessClosed(bool softly) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (fd_ < 0) return;
+    if (!softly) {
+      // What nobody will read is not kept by the kernel for minutes.
+      const linger now = {1, 0};
+      setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    }
+    CloseLocked();
+  }
+
+  void handleEvents(int events) override {
+    if (!mutex_.TryLock()) return;
+    std::string detail;
+    if (fd_ >= 0) {
+      if ((events & EPOLLOUT) != 0) Flush();
+      if ((events & ~EPOLLOUT) != 0 && !ReadSome(&detail)) CloseLocked();
+    }
+    mutex_.Unlock();
+    if (!detail.empty()) receiver_->LinkLost(peer_, detail);
+    in_turn = true;
+    receiver_->TurnEnds();
+    in_turn = false;
+  }
+
+  bool Send(const Frame& frame, const void* payload) {
+    absl::MutexLock lock(&write_mutex_);
+    if (write_fd_ < 0) return false;
+    queue_.push_back({frame, static_cast<const char*>(payload), 0});
+    if (queue_.size() > 1) return false;  // the loop's thread is at it
+    if (WriteFront()) {
+      queue_.pop_front();
+      return true;
+    }
+    Listen(EPOLLIN | EPOLLOUT);
+    return false;
+  }
+
+ private:
+  struct Outgoing {
+    Frame frame;
+    const char* payload;
+    size_t written;  // of frame and payload
+  };
+
+  void CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    {
+      absl::MutexLock lock(&write_mutex_);
+      write_fd_ = -1;
+      queue_.clear();
+    }
+    try {
+      device_->unregisterDescriptor(fd_, this);  // waits for the loop's turn, unless this is its thread
+    } catch (const std::exception&) {
+      // It was not registered.
+    }
+    close(fd_);
+    fd_ = -1;
+  }
+
+  void Listen(int events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
+    try {
+      device_->registerDescriptor(write_fd_, events, this);
+    } catch (const std::exception&) {
+      shutdown(write_fd_, SHUT_RDWR);  // no memory for it in the kernel: the loop sees a lost connection
+    }
+  }
+
+  // Writes on; true when the first of the queue is done.
+  bool WriteFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
+    Outgoing& one = queue_.front();
+    const size_t total = sizeof(Frame) + one.frame.bytes;
+    while (one.written < total) {
+      iovec parts[2];
+      int count = 0;
+      size_t skip = one.written;
+      if (skip < sizeof(Frame)) {
+        parts[count++] = {reinterpret_cast<char*>(&one.frame) + skip, sizeof(Frame) - skip};
+        skip = sizeof(Frame);
+      }
+      if (skip < total) {
+        parts[count++] = {const_cast<char*>(one.payload) + (skip - sizeof(Frame)), total - skip};
+      }
+      msghdr message{};
+      message.msg_iov = parts;
+      message.msg_iovlen = count;
+      const ssize_t n = sendmsg(write_fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0 && errno == EINTR) continue;
+      // Any other error is one of the connection, which the loop's thread finds when it reads.
+      if (n < 0) return false;
+      one.written += n;
+    }
+    return true;
+  }
+
+  void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (true) {
+      Frame done;
+      {
+        absl::MutexLock lock(&write_mutex_);
+        if (write_fd_ < 0 || queue_.empty()) return;
+        if (!WriteFront()) return;
+        done = queue_.front().frame;
+        queue_.pop_front();
+        if (queue_.empty()) Listen(EPOLLIN);
+      }
+      receiver_->FrameSent(peer_, done);
+    }
+  }
+
+  // Reads what there is, within the budget. False, with the reason: the connection is over.
+  bool ReadSome(std::string* detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (size_t budget = kReadBudget; budget > 0;) {
+      const bool in_head = have_ < sizeof(Frame);
+      char* const to = in_head ? reinterpret_cast<char*>(&in_) + have_ : to_;
+      const size_t want = in_head ? sizeof(Frame) - have_ : std::min(left_, budget);
+      const ssize_t n = want > 0 ? recv(fd_, to, want, MSG_DONTWAIT) : 0;
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+      if (n < 0 || (n == 0 && want > 0)) {
+        *detail = n < 0 ? std::strerror(errno) : "closed by the peer";
+        return false;
+      }
+      budget -= std::min<size_t>(n, budget);
+      if (in_head) {
+        have_ += n;
+        if (have_ < sizeof(Frame)) continue;
+        left_ = in_.bytes;
+        if (absl::Status status = FrameBegins(); !status.ok()) {
+          *detail = std::string(status.message());
+          return false;
+        }
+      } else {
+        to_ += n;
+        left_ -= n;
+      }
+      if (left_ == 0) {
+        receiver_->FrameEnds(peer_, in_);
+        have_ = 0;
+      }
+    }
+    return true;
+  }
+
+  absl::Status FrameBegins() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (in_.magic != Frame::kMagic) return absl::InvalidArgumentError("it sent no frame of ours");
+    TANDEM_ASSIGN_OR_RETURN(to_, receiver_->FrameBegins(peer_, in_));
+    return absl::OkStatus();
+  }
+
+  tcp::Device* const device_;
+  const int peer_;
+  Links::Receiver* const receiver_;
+
+  absl::Mutex mutex_ ABSL_ACQUIRED_BEFORE(write_mutex_);
+  int fd_ ABSL_GUARDED_BY(mutex_);  // -1: closed
+  // The frame that is being read.
+  Frame in_ ABSL_GUARDED_BY(mutex_);
+  size_t have_ ABSL_GUARDED_BY(mutex_) = 0;
+  char* to_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  size_t left_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  absl::Mutex write_mutex_;
+  int write_fd_ ABSL_GUARDED_BY(write_mutex_) = fd_;
+  std::deque<Outgoing> queue_ ABSL_GUARDED_BY(write_mutex_);
+};
+
+class GlooLinks final : public Links {
+ public:
+  // Throws what Gloo throws. Takes `sockets`, by rank.
+  GlooLinks(const std::string& address, std::vector<ipc::Descriptor> sockets, Receiver* receiver) {
+    tcp::attr attr(address.c_str());
+    device_ = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(attr));
+    for (size_t peer = 0; peer < sockets.size(); ++peer) {
+      links_.push_back(sockets[peer].get() < 0
+                           ? nullptr
+                           : std::make_unique<Link>(device_.get(), sockets[peer].Release(),
+                                                    static_cast<int>(peer), receiver));
+    }
+    for (const auto& link : links_) {
+      if (link != nullptr) link->Start();
+    }
+  }
+
+  ~GlooLinks() override {
+    for (const auto& link : links_) {
+      if (link != nullptr) link->Close(/*softly=*/true);
+    }
+    // Joins the loop's thread: a link that the loop has closed itself did not make the line above wait for
+    // it, and the loop may still be on its way out of that link.
+    device_.reset();
+  }
+
+  bool Send(int peer, const Frame& frame, const void* payload) override {
+    return links_[peer]->Send(frame, payload);
+  }
+
+  void Close() override {
+    for (const auto& link : links_) {
+      if (link != nullptr) link->Close(/*softly=*/false);
+    }
+  }
+
+ private:
+  std::shared_ptr<tcp::Device> device_;
+  std::vector<std::unique_ptr<Link>> links_;  // by rank
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Links>> Links::Connect(Store* store, const std::string& group, int rank,
+                                                      int world_size, const std::string& address,
+                                                      absl::Time deadline, Receiver* receiver) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<ipc::Descriptor> sockets,
+                          MeetOverTcp(store, group, rank, world_size, address, deadline));
+  try {
+    return std::make_unique<GlooLinks>(address, std::move(sockets), receiver);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(
+        absl::StrCat("rank ", rank, ": Gloo has no device for ", address, ": ", error.what()));
+  }
+}
+
+}  // namespace tandem::collectives::gloo_tcp

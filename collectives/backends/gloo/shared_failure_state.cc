@@ -1,0 +1,49 @@
+#include "collectives/backends/gloo/shared_failure_state.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace tandem::collectives::gloo_tcp {
+namespace {
+
+// "<code> <message>"
+absl::optional<absl::Status> Parse(const std::string& text) {
+  const size_t space = text.find(' ');
+  int code = 0;
+  if (space == std::string::npos || !absl::SimpleAtoi(text.substr(0, space), &code) || code < 1 ||
+      code > 16) {
+    return absl::nullopt;
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code), text.substr(space + 1));
+}
+
+}  // namespace
+
+void FailureBoard::Record(const absl::Status& reason) {
+  if (!reachable_) return;
+  (void)store_.Set(absl::StrCat(rank_), absl::StrCat(static_cast<int>(reason.code()), " ", reason.message()));
+}
+
+absl::optional<FailureBoard::Found> FailureBoard::Find(absl::Span<const int> ranks, absl::Duration grace) {
+  const absl::Time deadline = absl::Now() + grace;
+  // First those that have written already, then patience for each that has not.
+  for (const bool patient : {false, true}) {
+    for (int rank : ranks) {
+      if (!reachable_) return absl::nullopt;
+      const absl::Duration wait =
+          patient ? std::max(deadline - absl::Now(), absl::ZeroDuration()) : absl::ZeroDuration();
+      absl::StatusOr<std::string> text = store_.Get(absl::StrCat(rank), wait);
+      if (text.ok()) {
+        if (absl::optional<absl::Status> reason = Parse(*text)) return Found{rank, *std::move(reason)};
+      } else if (text.status().code() != absl::StatusCode::kDeadlineExceeded) {
+        reachable_ = false;
+      }
+    }
+  }
+  return absl::nullopt;
+}
+
+}  // namespace tandem::collectives::gloo_tcp

@@ -1,0 +1,78 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_COLLECTIVE_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_COLLECTIVE_H_
+
+// A collective as rounds of MPI's non-blocking ones over memory of our own.
+//
+// 1. All ranks gather each other's fingerprints. What one rank alone knows about an uneven operation is then
+//    compared pair by pair. So ranks that disagree are told so before MPI sees any buffer, and all know the
+//    number of rounds. It also is the barrier.
+// 2. The data go in segments of at most kSegmentBytes: packed from the caller's parts, wherever they lie,
+//    exchanged, and unpacked, the next segment being under way meanwhile. So counts above INT_MAX need no
+//    care, and MPI never sees the caller's memory (round.h says why).
+//
+// Two-byte floating point travels as f32, which makes it accumulate in f32 and round once, and spares MPI a
+// type that it has not. Minima and maxima of floating point, which MPI leaves to the implementation where a
+// NaN or a signed zero is among them, are ReduceInRankOrder's. kAvg divides when it unpacks, kPremulSum
+// multiplies when it packs.
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/backends/mpi/communicator.h"
+#include "collectives/backends/mpi/engine.h"
+#include "collectives/backends/mpi/monitor.h"
+#include "collectives/backends/mpi/round.h"
+#include "collectives/operation.h"
+
+namespace tandem::collectives::mpi {
+
+// One thread at a time, but for what its parts say.
+class Collectives {
+ public:
+  Collectives(Engine* engine, const Communicators& communicators, std::string group, int rank, int world_size,
+              std::shared_ptr<Monitor> monitor)
+      : engine_(engine),
+        communicators_(communicators),
+        group_(std::move(group)),
+        rank_(rank),
+        world_size_(world_size),
+        monitor_(std::move(monitor)) {}
+
+  // Runs it; also kLeave. Any error is one that breaks the group (the caller does that).
+  absl::Status Run(const Operation& operation, absl::Time deadline);
+
+ private:
+  static constexpr size_t kSegmentBytes = 4 << 20;
+  struct Memory;  // of one segment
+  struct Head;    // what ranks tell each other first
+  struct Pair;
+  struct Verdict;
+
+  // Phase 1; the largest number of elements that any rank has in one part.
+  absl::StatusOr<uint64_t> Agree(const Operation& operation, absl::Time deadline);
+  absl::Status AgreeOnPairs(const Operation& operation, absl::Time deadline);
+  absl::Status Explain(const Operation& operation, const absl::Status& status, bool arrived);
+  // Elements [begin, begin + length) of every part, as far as it has them.
+  struct Segment {
+    uint64_t begin, length;
+  };
+  std::shared_ptr<Round> Start(const Operation& operation, Segment segment, std::shared_ptr<Memory> memory);
+  void Finish(const Operation& operation, Segment segment, const Memory& memory);
+  std::shared_ptr<Memory> TakeMemory(int slot, size_t bytes);
+
+  Engine* const engine_;
+  const Communicators communicators_;
+  const std::string group_;
+  const int rank_, world_size_;
+  const std::shared_ptr<Monitor> monitor_;
+  uint64_t turn_ = 0;
+  std::shared_ptr<Memory> memory_[2];
+};
+
+}  // namespace tandem::collectives::mpi
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_COLLECTIVE_H_

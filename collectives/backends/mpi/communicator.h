@@ -1,0 +1,57 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_COMMUNICATOR_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_COMMUNICATOR_H_
+
+// The communicators of one group, and the notes that its ranks send each other beside their operations.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/backend.h"
+#include "collectives/backends/mpi/engine.h"
+#include "collectives/backends/mpi/monitor.h"
+
+namespace tandem::collectives::mpi {
+
+// Handles as MPI_Comm_c2f gives them. Ranks in them are the group's.
+struct Communicators {
+  int operations = 0;  // collectives, and messages with the tags of users
+  int beside = 0;      // parts of long messages, with tags below notes_tag; notes
+  int notes_tag = 0;
+};
+
+// Finds out through the store which rank of MPI_COMM_WORLD each rank of the group is (launchers need not
+// agree with RANK), and makes communicators of them in the group's order. Blocks until options.deadline.
+// Errors: DeadlineExceeded naming ranks that did not come; FailedPrecondition for ranks of different mpirun
+// calls, or two of one process.
+absl::StatusOr<Communicators> MakeCommunicators(Engine* engine, const BackendOptions& options);
+// Frees them, when all ranks have left; what is still under way in them ends by itself.
+void FreeCommunicators(Engine* engine, const Communicators& communicators);
+
+struct Note {
+  enum Kind : uint32_t { kArrived, kAborted };
+  Kind kind = kArrived;
+  uint32_t code = 0;    // kAborted: of the status
+  uint64_t turn = 0;    // kArrived: the collective in which the rank waits
+  char text[496] = {};  // kAborted: why, ending in a zero
+};
+static_assert(sizeof(Note) == 512);
+
+// Sends `note` to all other ranks; does not wait for any.
+void SendNote(Engine* engine, const Communicators& communicators, int rank, int world_size, const Note& note);
+
+// Receives notes until Stop, and tells `monitor`: kAborted breaks the group ("rank 1 of group 'g': ...").
+// `on_broken` runs on the engine's thread.
+class NoteReader {
+ public:
+  virtual ~NoteReader() = default;
+  virtual void Stop() = 0;  // soon, on the engine's thread
+  static std::shared_ptr<NoteReader> Start(Engine* engine, const Communicators& communicators,
+                                           const std::string& group, std::shared_ptr<Monitor> monitor,
+                                           std::function<void()> on_broken);
+};
+
+}  // namespace tandem::collectives::mpi
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_COMMUNICATOR_H_

@@ -1,0 +1,75 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_MONITOR_H_
+#define TANDEM_COLLECTIVES_BACKENDS_MPI_MONITOR_H_
+
+// What a group's calling threads and the engine's thread share: whether the group is broken, who has come,
+// and a bell that rings when anything has changed.
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace tandem::collectives::mpi {
+
+// Thread-safe. Shared: what goes on in MPI may outlive the group.
+class Monitor {
+ public:
+  explicit Monitor(int world_size) : arrived_(world_size, 0) {}
+
+  bool broken() const { return broken_.load(std::memory_order_acquire); }
+  absl::Status error() {
+    absl::MutexLock lock(&mutex_);
+    return error_;
+  }
+  // The first reason stays. True if this was it.
+  bool Break(const absl::Status& reason) {
+    absl::MutexLock lock(&mutex_);
+    if (!error_.ok()) return false;
+    error_ = reason;
+    broken_.store(true, std::memory_order_release);
+    changed_.SignalAll();
+    return true;
+  }
+
+  // Rank `rank` waits in collective number `turn`.
+  void Arrive(int rank, uint64_t turn) {
+    absl::MutexLock lock(&mutex_);
+    arrived_[rank] = turn;
+  }
+  std::vector<int> Absent(uint64_t turn, int self) {
+    absl::MutexLock lock(&mutex_);
+    std::vector<int> absent;
+    for (int rank = 0; rank < static_cast<int>(arrived_.size()); ++rank) {
+      if (rank != self && arrived_[rank] < turn) absent.push_back(rank);
+    }
+    return absent;
+  }
+
+  // Sets *done, wakes who waits for it.
+  void Ring(std::atomic<bool>* done) {
+    absl::MutexLock lock(&mutex_);
+    done->store(true, std::memory_order_release);
+    changed_.SignalAll();
+  }
+  // Until *done, broken, or `deadline`.
+  void Wait(const std::atomic<bool>& done, absl::Time deadline) {
+    absl::MutexLock lock(&mutex_);
+    while (!done.load(std::memory_order_acquire) && !broken()) {
+      if (changed_.WaitWithDeadline(&mutex_, deadline)) return;
+    }
+  }
+
+ private:
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> arrived_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> broken_{false};
+};
+
+}  // namespace tandem::collectives::mpi
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_MPI_MONITOR_H_

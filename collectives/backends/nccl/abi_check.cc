@@ -1,0 +1,65 @@
+// Compares nccl_api.h and cuda_api.h with the headers of the real libraries; compiled only where they are
+// found, and no part of any library.
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstddef>
+#include <type_traits>
+
+#include "collectives/backends/nccl/cuda_api.h"
+#include "collectives/backends/nccl/nccl_api.h"
+
+namespace tandem::collectives::nccl {
+
+#define SAME(ours, theirs) static_assert(static_cast<int>(ours) == static_cast<int>(theirs))
+SAME(Result::kSuccess, ncclSuccess);
+SAME(Result::kUnhandledCudaError, ncclUnhandledCudaError);
+SAME(Result::kSystemError, ncclSystemError);
+SAME(Result::kInternalError, ncclInternalError);
+SAME(Result::kInvalidArgument, ncclInvalidArgument);
+SAME(Result::kInvalidUsage, ncclInvalidUsage);
+SAME(Result::kRemoteError, ncclRemoteError);
+SAME(Result::kInProgress, ncclInProgress);
+SAME(Type::kI8, ncclInt8);
+SAME(Type::kU8, ncclUint8);
+SAME(Type::kI32, ncclInt32);
+SAME(Type::kI64, ncclInt64);
+SAME(Type::kF16, ncclFloat16);
+SAME(Type::kF32, ncclFloat32);
+SAME(Type::kF64, ncclFloat64);
+SAME(Type::kBF16, ncclBfloat16);
+SAME(RedOp::kSum, ncclSum);
+SAME(RedOp::kProduct, ncclProd);
+SAME(RedOp::kMax, ncclMax);
+SAME(RedOp::kMin, ncclMin);
+SAME(RedOp::kAvg, ncclAvg);
+SAME(kUndefined, NCCL_CONFIG_UNDEF_INT);
+SAME(kNoColor, NCCL_SPLIT_NOCOLOR);
+SAME(1, ncclScalarHostImmediate);
+static_assert(sizeof(Result) == sizeof(ncclResult_t) && sizeof(Type) == sizeof(ncclDataType_t) &&
+              sizeof(RedOp) == sizeof(ncclRedOp_t));
+static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId) && std::is_trivially_copyable_v<UniqueId>);
+
+#define SAME_PLACE(ours, theirs)                                            \
+  static_assert(offsetof(Config, ours) == offsetof(ncclConfig_t, theirs) && \
+                sizeof(Config::ours) == sizeof(ncclConfig_t::theirs))
+SAME_PLACE(size, size);
+SAME_PLACE(magic, magic);
+SAME_PLACE(version, version);
+SAME_PLACE(blocking, blocking);
+SAME_PLACE(cga_cluster_size, cgaClusterSize);
+SAME_PLACE(min_ctas, minCTAs);
+SAME_PLACE(max_ctas, maxCTAs);
+SAME_PLACE(net_name, netName);
+SAME_PLACE(split_share, splitShare);
+SAME_PLACE(traffic_class, trafficClass);
+static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
+
+SAME(kCudaSuccess, cudaSuccess);
+SAME(kCudaNotReady, cudaErrorNotReady);
+SAME(1, cudaStreamNonBlocking);
+SAME(2, cudaEventDisableTiming);
+SAME(4, cudaMemcpyDefault);
+
+}  // namespace tandem::collectives::nccl

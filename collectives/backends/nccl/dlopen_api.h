@@ -1,0 +1,30 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_DLOPEN_API_H_
+#define TANDEM_COLLECTIVES_BACKENDS_NCCL_DLOPEN_API_H_
+
+// NCCL and the CUDA runtime of this machine, found when they are needed. They are never unloaded: threads of
+// theirs may still run.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/backends/nccl/cuda_api.h"
+#include "collectives/backends/nccl/nccl_api.h"
+
+namespace tandem::collectives::nccl {
+
+struct Apis {
+  std::shared_ptr<NcclApi> nccl;
+  std::shared_ptr<CudaApi> cuda;
+};
+
+// The first that can be loaded of each list ("libnccl.so.2"). FailedPrecondition: "libnccl.so.2 not found
+// (...)", or a function that the library lacks.
+absl::StatusOr<std::shared_ptr<NcclApi>> LoadNccl(const std::vector<std::string>& names);
+absl::StatusOr<std::shared_ptr<CudaApi>> LoadCuda(const std::vector<std::string>& names);
+absl::StatusOr<Apis> LoadApis();
+
+}  // namespace tandem::collectives::nccl
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_NCCL_DLOPEN_API_H_

@@ -1,0 +1,68 @@
+#include "collectives/backends/shm/peer_liveness_monitor.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::collectives::shm {
+
+absl::StatusOr<std::unique_ptr<DeathWatch>> DeathWatch::Start(std::shared_ptr<Segment> segment,
+                                                              FailureBoard* board, std::string group,
+                                                              std::vector<Watched> watched) {
+  if (watched.empty()) return nullptr;
+  const int stop = eventfd(0, EFD_CLOEXEC);
+  if (stop < 0) {
+    return absl::FailedPreconditionError(absl::StrCat("eventfd failed: ", std::strerror(errno)));
+  }
+  std::unique_ptr<DeathWatch> watch(
+      new DeathWatch(std::move(segment), board, std::move(group), std::move(watched), stop));
+  try {
+    watch->thread_ = std::thread([w = watch.get()] { w->Run(); });
+  } catch (const std::system_error& error) {
+    return absl::FailedPreconditionError(absl::StrCat("a thread could not be started: ", error.what()));
+  }
+  return watch;
+}
+
+DeathWatch::~DeathWatch() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  (void)!write(stop_.get(), &one, sizeof(one));
+  thread_.join();
+}
+
+void DeathWatch::Run() {
+  std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
+  for (const Watched& watched : watched_) polled.push_back({watched.socket.get(), POLLIN, 0});
+  while (true) {
+    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
+    if (polled[0].revents != 0) return;
+    for (size_t i = 0; i < watched_.size(); ++i) {
+      pollfd& connection = polled[i + 1];
+      if (connection.revents == 0) continue;
+      char unexpected[64];
+      const ssize_t received = recv(connection.fd, unexpected, sizeof(unexpected), MSG_DONTWAIT);
+      if (received > 0 || (received < 0 && (errno == EAGAIN || errno == EINTR))) continue;
+      connection.fd = -1;  // poll passes over it
+      const int rank = watched_[i].rank;
+      std::atomic<uint32_t>& state = segment_->area(rank).state;
+      uint32_t was = state.load(std::memory_order_acquire);
+      while (was != kLeft && was != kDead && !state.compare_exchange_weak(was, kDead)) {
+      }
+      if (was != kLeft && was != kDead) {
+        (void)board_->Report(absl::UnavailableError(
+            absl::StrCat("rank ", rank, " of group '", group_, "' died: its process has ended")));
+      }
+    }
+  }
+}
+
+}  // namespace tandem::collectives::shm

@@ -1,0 +1,50 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_PEER_LIVENESS_MONITOR_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_PEER_LIVENESS_MONITOR_H_
+
+// Notices that the process of another rank has ended, however it ended, and fails the group, which wakes all
+// waits.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/segment_setup.h"
+#include "collectives/backends/shm/shared_failure_state.h"
+
+namespace tandem::collectives::shm {
+
+// Owns the connections, and a thread that sleeps on them (none where there are no connections). The kernel
+// closes a dead process's end at once. A rank that has left (RankState) is not dead.
+class DeathWatch {
+ public:
+  // `board` must outlive it. FailedPrecondition if the process has no descriptor or thread left.
+  static absl::StatusOr<std::unique_ptr<DeathWatch>> Start(std::shared_ptr<Segment> segment,
+                                                           FailureBoard* board, std::string group,
+                                                           std::vector<Watched> watched);
+  // Stops the thread, closes the connections.
+  ~DeathWatch();
+
+ private:
+  DeathWatch(std::shared_ptr<Segment> segment, FailureBoard* board, std::string group,
+             std::vector<Watched> watched, int stop)
+      : segment_(std::move(segment)),
+        board_(board),
+        group_(std::move(group)),
+        watched_(std::move(watched)),
+        stop_(stop) {}
+  void Run();
+
+  const std::shared_ptr<Segment> segment_;
+  FailureBoard* const board_;
+  const std::string group_;
+  std::vector<Watched> watched_;
+  const ipc::Descriptor stop_;  // an eventfd
+  std::thread thread_;
+};
+
+}  // namespace tandem::collectives::shm
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_PEER_LIVENESS_MONITOR_H_

@@ -1,0 +1,140 @@
+#ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_POINT_TO_POINT_H_
+#define TANDEM_COLLECTIVES_BACKENDS_SHM_POINT_TO_POINT_H_
+
+// Messages between two ranks, through a ring of bytes for each ordered pair. A message is a header and its
+// payload, streamed: it may be larger than the ring. Whoever waits moves what can be moved, for all
+// transfers of this rank; a thread of its own does it for those that nobody waits for, from the first of
+// them on.
+//
+// A message that no recv has asked for yet is kept in this process's memory, up to kMostUnexpectedBytes; one
+// that does not fit stays in its ring, and holds up what its sender sends after it.
+
+#include <atomic>
+#include <deque>
+#include <list>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "collectives/backend.h"
+#include "collectives/backends/shm/segment.h"
+#include "collectives/backends/shm/shared_failure_state.h"
+#include "collectives/backends/shm/wait.h"
+
+namespace tandem::collectives::shm {
+
+inline constexpr size_t kMostUnexpectedBytes = 16 << 20;
+
+// One rank's messages. Thread-safe.
+class PointToPoint {
+ public:
+  // `board` must outlive it.
+  PointToPoint(std::shared_ptr<Segment> segment, FailureBoard* board, int rank, std::string group);
+  // Waits up to 2 s until what was sent has gone into the rings; ends what is left with Aborted.
+  ~PointToPoint();
+
+  // As Backend::StartPointToPoint and RunPointToPoint.
+  void Start(const Operation& operation, Backend::Done done);
+  absl::StatusOr<int> Run(const Operation& operation);
+
+ private:
+  // A send or recv that is not done.
+  struct Transfer {
+    Operation operation;
+    Backend::Done done;       // none where a thread waits in Run, which owns the transfer then
+    int64_t deadline_ns = 0;  // where `done` is set
+    size_t bytes = 0;
+    size_t moved = 0;
+    bool begun = false;  // send: the header is in the ring. recv: a message was found for it
+    std::atomic<bool> finished{false};
+    absl::StatusOr<int> result = 0;
+  };
+  // What lies before a message in its ring.
+  struct Header {
+    uint32_t magic;
+    uint32_t tag;
+    uint64_t bytes;
+    uint8_t dtype;
+    uint8_t unused[15];
+  };
+  static_assert(sizeof(Header) == 32);
+  // A message that came before its recv.
+  struct Unexpected {
+    int source;
+    Header header;
+    std::unique_ptr<char[]> data;
+    bool complete = false;
+    Transfer* claimed_by = nullptr;  // gets it when it is complete
+  };
+  // The message that is being read from a rank's ring.
+  struct Incoming {
+    bool begun = false;   // the header has been read
+    bool placed = false;  // and it is known where the payload goes: to one of the two, or nowhere
+    Header header;
+    size_t moved = 0;
+    Transfer* recv = nullptr;
+    Unexpected* unexpected = nullptr;
+  };
+  using Finished = std::vector<Transfer*>;  // whose `done` is to be called, without the lock
+
+  // OK unless the peer is no rank, or the group has failed.
+  absl::Status CheckNew(const Operation& operation) const;
+  void Begin(Transfer* transfer, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginRecv(Transfer* recv, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendToSelf(Transfer* send, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Moves what can be moved without waiting; ends everything if the group has failed.
+  void Progress(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ProgressSends(int to, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ProgressReceives(int from, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Decides where the payload of the message that has begun goes; false if it has to wait in the ring.
+  bool Place(int from, Incoming& incoming, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The first recv that takes such a message, out of the list; nullptr if there is none.
+  Transfer* TakeRecv(int from, uint32_t tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives a complete message to `recv`, and forgets it.
+  void Deliver(Unexpected* message, Transfer* recv, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Fails the group if somebody waits for a rank that had left (a bit for each) before the last look.
+  void FailIfAwaited(uint64_t left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Fits(const Transfer& recv, int from, const Header& header) const;
+  absl::Status Damaged(int rank) const;
+  absl::Status TimedOut(const Operation& operation) const;
+  void Finish(Transfer* transfer, absl::StatusOr<int> result, Finished* finished)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FinishAll(const absl::Status& status, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Calls what is to be called, and wakes the threads that wait in Run.
+  void Notify(const Finished& finished);
+  // Changes whenever a peer has put something into, or taken something from, a ring of this rank's, or left.
+  uint64_t Activity() const;
+  uint64_t RanksThatLeft() const;
+  void RunThread();
+
+  const std::shared_ptr<Segment> segment_;
+  FailureBoard* const board_;
+  const int rank_;
+  const int world_size_;
+  const std::string group_;
+  const Patience patience_;
+  Bell& bell_;
+
+  absl::Mutex mutex_;
+  std::vector<std::deque<Transfer*>> sends_ ABSL_GUARDED_BY(mutex_);  // by receiver, in order
+  std::list<Transfer*> recvs_ ABSL_GUARDED_BY(mutex_);                // without a message, in order
+  std::vector<Incoming> incoming_ ABSL_GUARDED_BY(mutex_);            // by sender
+  std::list<Unexpected> unexpected_ ABSL_GUARDED_BY(mutex_);          // in order of arrival
+  size_t unexpected_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<Transfer*> started_ ABSL_GUARDED_BY(mutex_);      // all that have a `done`
+  std::vector<uint64_t> room_seen_ ABSL_GUARDED_BY(mutex_);  // by receiver: how far it has read
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<uint32_t> news_{0};  // for the thread: something was started, or it is to stop
+  std::thread thread_;             // set under mutex_, joined by the destructor
+};
+
+}  // namespace tandem::collectives::shm
+
+#endif  // TANDEM_COLLECTIVES_BACKENDS_SHM_POINT_TO_POINT_H_

@@ -1,0 +1,323 @@
+#include "collectives/backends/shm/segment_setup.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/ipc/unix_socket.h"
+#include "base/status.h"
+
+namespace tandem::collectives::shm {
+namespace {
+
+// Keys in the group's store.
+constexpr char kLeaderKey[] = "shm/leader";    // "<socket name> <secret>", or "!<why not>"
+constexpr char kRefusalKey[] = "shm/refusal";  // why a rank could not even connect
+std::string ProcessKey(int rank) { return absl::StrCat("shm/process/", rank); }
+
+constexpr uint64_t kMagic = 0x74616e64656d3031;  // changes with the layout of the segment or of the messages
+constexpr size_t kMaxText = 1000;
+
+// Messages, each one packet of a SOCK_SEQPACKET socket.
+struct Hello {  // a rank to rank 0
+  uint64_t magic = kMagic;
+  int32_t rank = 0;
+  int32_t has_memory = 0;  // it shares a mapping that its process has already
+  char secret[32] = {};
+};
+struct Welcome {  // rank 0 to a rank, with the descriptor unless it has the memory
+  uint64_t magic = kMagic;
+};
+struct Mapped {  // a rank to rank 0; code 0, or why it could not
+  int32_t code = 0;
+  uint32_t length = 0;
+  char text[kMaxText] = {};
+};
+using Go = Mapped;  // rank 0 to a rank: all have mapped it, or why not
+
+Mapped ToMessage(const absl::Status& status) {
+  Mapped message;
+  message.code = static_cast<int32_t>(status.code());
+  message.length = static_cast<uint32_t>(std::min(status.message().size(), kMaxText));
+  if (message.length > 0) std::memcpy(message.text, status.message().data(), message.length);
+  return message;
+}
+
+absl::Status FromMessage(const Mapped& message) {
+  if (message.code == 0) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(message.code),
+                      absl::string_view(message.text, std::min<size_t>(message.length, kMaxText)));
+}
+
+bool SameProcess(const BackendOptions& options, int a, int b) {
+  return options.peers[a].pid == options.peers[b].pid && options.peers[a].host == options.peers[b].host;
+}
+
+// Whether another rank may be a thread of the process of `rank`, which is the first of them.
+bool SpeaksForItsProcess(const BackendOptions& options, int rank) {
+  bool others = false;
+  for (int s = 0; s < options.world_size; ++s) {
+    if (s < rank && SameProcess(options, s, rank)) return false;
+    others |= s > rank && SameProcess(options, s, rank);
+  }
+  return others;
+}
+
+// ---- rank 0
+
+struct Guest {
+  ipc::Descriptor socket;
+  int rank = -1;  // -1: it has not said
+  bool has_memory = false;
+  bool mapped = false;
+};
+
+class Host {
+ public:
+  explicit Host(const BackendOptions& options) : options_(options), came_(options.world_size, false) {}
+
+  absl::StatusOr<Meeting> Run() {
+    came_[0] = true;
+    absl::Status status = Begin();
+    if (status.ok()) status = Gather();
+    if (!status.ok()) (void)options_.store->Set(kLeaderKey, absl::StrCat("!", status.message()));
+    const Go go = ToMessage(status);
+    for (const Guest& guest : guests_) {
+      if (guest.rank >= 0) ipc::SendPacket(guest.socket.get(), &go, sizeof(go));
+    }
+    TANDEM_RETURN_IF_ERROR(status);
+    (void)options_.store->Delete(kLeaderKey);  // nobody needs it any more
+    Meeting meeting;
+    meeting.segment = std::move(segment_);
+    meeting.segment->CloseDescriptor();
+    for (Guest& guest : guests_) {
+      if (guest.rank >= 0 && !(guest.has_memory && SameProcess(options_, 0, guest.rank))) {
+        meeting.watched.push_back({guest.rank, std::move(guest.socket)});
+      }
+    }
+    return meeting;
+  }
+
+ private:
+  absl::Status Begin() {
+    TANDEM_ASSIGN_OR_RETURN(segment_, Segment::Create(options_.world_size));
+    const std::string name = absl::StrCat("tandem-shm-", ipc::RandomToken());
+    TANDEM_ASSIGN_OR_RETURN(listener_, ipc::ListenAbstract(name, kMaxRanks));
+    if (SpeaksForItsProcess(options_, 0)) {
+      TANDEM_RETURN_IF_ERROR(options_.store->Set(ProcessKey(0), OfferToThisProcess(segment_)));
+    }
+    secret_ = ipc::RandomToken();
+    return options_.store->Set(kLeaderKey, absl::StrCat(name, " ", secret_));
+  }
+
+  // Until all ranks have mapped the segment.
+  absl::Status Gather() {
+    absl::Time next_look = absl::Now() + absl::Milliseconds(200);
+    while (true) {
+      std::string absent;
+      for (int rank = 0; rank < options_.world_size; ++rank) {
+        if (!came_[rank]) absl::StrAppend(&absent, absent.empty() ? "" : ", ", "rank ", rank);
+      }
+      if (absent.empty()) return absl::OkStatus();
+      const absl::Time now = absl::Now();
+      if (now >= options_.deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(absent, " did not come to share memory for group '", options_.group, "'"));
+      }
+      if (now >= next_look) {  // rarely: the store may be far away
+        TANDEM_RETURN_IF_ERROR(LookForRefusal());
+        next_look = now + absl::Milliseconds(200);
+      }
+      std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
+      for (const Guest& guest : guests_) polled.push_back({guest.socket.get(), POLLIN, 0});
+      poll(polled.data(), polled.size(), ipc::MillisecondsUntil(std::min(next_look, options_.deadline), 200));
+      for (size_t i = guests_.size(); i-- > 0;) {
+        if (polled[i + 1].revents == 0) continue;
+        TANDEM_ASSIGN_OR_RETURN(const bool stays, Hear(guests_[i]));
+        if (!stays) guests_.erase(guests_.begin() + i);
+      }
+      if (polled[0].revents != 0) {
+        ipc::Descriptor guest(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (guest.get() >= 0 && guests_.size() < 2 * kMaxRanks) guests_.push_back({std::move(guest)});
+      }
+    }
+  }
+
+  absl::Status LookForRefusal() {
+    const auto keys = options_.store->List(kRefusalKey);
+    if (!keys.ok() || keys->empty()) return absl::OkStatus();
+    const auto text = options_.store->Get(keys->front(), absl::Seconds(1));
+    return absl::FailedPreconditionError(text.ok() ? *text : std::string(text.status().message()));
+  }
+
+  // One packet of a guest; false for a stranger, who is shown out.
+  absl::StatusOr<bool> Hear(Guest& guest) {
+    if (guest.rank < 0) {
+      Hello hello;
+      if (!ipc::ReceivePacket(guest.socket.get(), &hello, sizeof(hello)) ||
+          absl::string_view(hello.secret, sizeof(hello.secret)) != secret_) {
+        return false;
+      }
+      if (hello.magic != kMagic) {
+        return absl::FailedPreconditionError(
+            "a rank runs another version, whose layout of shared memory differs: start the same version on "
+            "all");
+      }
+      if (hello.rank <= 0 || hello.rank >= options_.world_size) return false;
+      guest.rank = hello.rank;
+      guest.has_memory = hello.has_memory != 0;
+      const Welcome welcome;
+      if (!ipc::SendPacket(guest.socket.get(), &welcome, sizeof(welcome),
+                           guest.has_memory ? -1 : segment_->descriptor())) {
+        return Died(guest.rank);
+      }
+      return true;
+    }
+    Mapped mapped;
+    if (!ipc::ReceivePacket(guest.socket.get(), &mapped, sizeof(mapped))) return Died(guest.rank);
+    if (mapped.code != 0) return FromMessage(mapped);
+    came_[guest.rank] = true;
+    return true;
+  }
+
+  absl::Status Died(int rank) const {
+    return absl::UnavailableError(
+        absl::StrCat("rank ", rank, " ended while group '", options_.group, "' was being set up"));
+  }
+
+  const BackendOptions& options_;
+  std::shared_ptr<Segment> segment_;
+  ipc::Descriptor listener_;
+  std::string secret_;
+  std::vector<Guest> guests_;
+  std::vector<bool> came_;
+};
+
+// ---- the other ranks
+
+absl::Status AwaitReadable(int socket, const BackendOptions& options) {
+  if (ipc::AwaitReadable(socket, options.deadline)) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("not all ranks came to share memory for group '", options.group, "' in time"));
+}
+
+absl::StatusOr<ipc::Descriptor> Connect(const BackendOptions& options, std::string* secret) {
+  const auto leader = options.store->Get(kLeaderKey, options.deadline - absl::Now());
+  TANDEM_RETURN_IF_ERROR(leader);
+  if (absl::StartsWith(*leader, "!")) return absl::FailedPreconditionError(leader->substr(1));
+  const std::vector<std::string> fields = absl::StrSplit(*leader, ' ');
+  if (fields.size() != 2 || fields[1].size() != sizeof(Hello::secret)) {
+    return absl::FailedPreconditionError("the store holds no socket address of rank 0 under 'shm/leader'");
+  }
+  *secret = fields[1];
+  absl::StatusOr<ipc::Descriptor> connection = ipc::ConnectAbstract(fields[0]);
+  if (!connection.ok()) {
+    // Perhaps rank 0 has given up meanwhile, and says why.
+    const auto again = options.store->Get(kLeaderKey, absl::Seconds(1));
+    if (again.ok() && absl::StartsWith(*again, "!")) return absl::FailedPreconditionError(again->substr(1));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rank ", options.rank, " cannot reach rank 0's unix socket (", connection.status().message(),
+        "): they run in different network namespaces (containers), or rank 0 has ended; use backend gloo"));
+  }
+  return connection;
+}
+
+// The segment that another thread of this process has mapped; nullptr if there is none.
+absl::StatusOr<std::shared_ptr<Segment>> FindShared(const BackendOptions& options) {
+  for (int s = 0; s < options.rank; ++s) {
+    if (!SameProcess(options, s, options.rank)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string key,
+                            options.store->Get(ProcessKey(s), options.deadline - absl::Now()));
+    return FindInThisProcess(key);  // nullptr also where equal numbers are not equal processes
+  }
+  return nullptr;
+}
+
+absl::StatusOr<Meeting> Join(const BackendOptions& options, bool* connected) {
+  std::string secret;
+  TANDEM_ASSIGN_OR_RETURN(ipc::Descriptor connection, Connect(options, &secret));
+  *connected = true;
+  Meeting meeting;
+  TANDEM_ASSIGN_OR_RETURN(meeting.segment, FindShared(options));
+  Hello hello;
+  hello.rank = options.rank;
+  hello.has_memory = meeting.segment != nullptr;
+  std::memcpy(hello.secret, secret.data(), sizeof(hello.secret));
+  const absl::Status gone =
+      absl::UnavailableError(absl::StrCat("rank 0 ended while group '", options.group, "' was being set up"));
+  if (!ipc::SendPacket(connection.get(), &hello, sizeof(hello))) return gone;
+
+  Welcome welcome;
+  ipc::Descriptor memory;
+  TANDEM_RETURN_IF_ERROR(AwaitReadable(connection.get(), options));
+  Mapped mapped;
+  if (!ipc::ReceivePacket(connection.get(), &welcome, sizeof(welcome), &memory)) return gone;
+  if (!hello.has_memory) {
+    auto segment = Segment::Map(std::move(memory), options.world_size);
+    if (segment.ok()) {
+      meeting.segment = *std::move(segment);
+    } else {
+      mapped = ToMessage(Annotate(segment.status(), absl::StrCat("rank ", options.rank)));
+    }
+  }
+  if (meeting.segment != nullptr && SpeaksForItsProcess(options, options.rank)) {
+    TANDEM_RETURN_IF_ERROR(options.store->Set(ProcessKey(options.rank), OfferToThisProcess(meeting.segment)));
+  }
+  if (!ipc::SendPacket(connection.get(), &mapped, sizeof(mapped))) return gone;
+
+  Go go;
+  TANDEM_RETURN_IF_ERROR(AwaitReadable(connection.get(), options));
+  if (!ipc::ReceivePacket(connection.get(), &go, sizeof(go))) return gone;
+  TANDEM_RETURN_IF_ERROR(FromMessage(go));
+  if (!(hello.has_memory && SameProcess(options, 0, options.rank))) {
+    meeting.watched.push_back({0, std::move(connection)});
+  }
+  return meeting;
+}
+
+}  // namespace
+
+absl::Status CheckViable(const BackendOptions& options) {
+  if (options.world_size > kMaxRanks) {
+    return absl::FailedPreconditionError(absl::StrCat("backend shm serves at most ", kMaxRanks,
+                                                      " ranks on one host, not ", options.world_size));
+  }
+  for (size_t s = 1; s < options.peers.size(); ++s) {
+    if (options.peers[s].host == options.peers[0].host) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("backend shm needs all ranks on one host, but rank 0 is on '", options.peers[0].host,
+                     "' and rank ", s, " on '", options.peers[s].host, "'"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Meeting> Meet(const BackendOptions& options) {
+  if (options.world_size == 1) {
+    TANDEM_ASSIGN_OR_RETURN(auto segment, Segment::Create(1));
+    segment->CloseDescriptor();
+    return Meeting{std::move(segment), {}};
+  }
+  if (options.rank == 0) return Host(options).Run();
+  bool connected = false;
+  absl::StatusOr<Meeting> meeting = Join(options, &connected);
+  if (!meeting.ok()) {
+    // So that nobody waits for this rank in vain: rank 0, if it was never reached, and ranks that are threads
+    // of this process.
+    if (!connected) {
+      (void)options.store->Set(kRefusalKey, absl::StrCat(meeting.status().message()));
+    }
+    if (SpeaksForItsProcess(options, options.rank)) {
+      (void)options.store->Set(ProcessKey(options.rank), "none");
+    }
+  }
+  return meeting;
+}
+
+}  // namespace tandem::collectives::shm

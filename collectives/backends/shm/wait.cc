@@ -1,0 +1,98 @@
+#include "collectives/backends/shm/wait.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/ticks.h"
+
+namespace tandem::collectives::shm {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+// The first sleep is short: the ring that was meant for it may have been missed (see Ring).
+constexpr int64_t kFirstSleepNs = kMillisecond;
+constexpr int64_t kLongestSleepNs = 100 * kMillisecond;
+// A yield that took this long went to a stranger who computes: sleeping is better than asking again.
+constexpr int64_t kLongYieldNs = kMillisecond / 2;
+
+}  // namespace
+
+int64_t DeadlineNs(absl::Duration timeout) {
+  const int64_t now = SteadyNanoseconds();
+  const int64_t timeout_ns = std::max<int64_t>(0, absl::ToInt64Nanoseconds(timeout));
+  return timeout_ns > std::numeric_limits<int64_t>::max() - now ? std::numeric_limits<int64_t>::max()
+                                                                : std::max<int64_t>(1, now + timeout_ns);
+}
+
+void RingAlways(Bell& bell) {
+  bell.rings.fetch_add(1, std::memory_order_release);
+  ipc::FutexWake(&bell.rings);
+}
+
+Patience PatienceFor(int ranks, int processors) {
+  if (ranks <= processors) return {/*spins=*/500, /*yields=*/40, /*spins_between=*/50};
+  return {/*spins=*/20, /*yields=*/50, /*spins_between=*/0};
+}
+
+bool Waiter::Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left, Outcome* outcome) {
+  if (ready()) {
+    *outcome = Outcome::kReady;
+    return true;
+  }
+  const bool failed = failure_.load(std::memory_order_acquire) != 0;
+  const bool gone = left();
+  if (!failed && !gone) return false;
+  // Whatever was published before the failure, or before leaving, is there by now.
+  *outcome = ready() ? Outcome::kReady : failed ? Outcome::kFailed : Outcome::kLeft;
+  return true;
+}
+
+Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left) {
+  int64_t now = SteadyNanoseconds();
+  if (deadline_ns_ == 0) deadline_ns_ = DeadlineNs(timeout_);
+  Outcome outcome;
+  const bool shy = patience_.shy.load(std::memory_order_relaxed) > 0;
+  if (shy) patience_.shy.fetch_sub(1, std::memory_order_relaxed);
+  for (int i = 0; i < patience_.yields; ++i) {
+    if (!shy) sched_yield();
+    const bool ended = Ended(ready, left, &outcome);
+    if (!shy) {
+      const int64_t before = now;
+      now = SteadyNanoseconds();
+      const int shy_for = patience_.shy_for.load(std::memory_order_relaxed);
+      if (now - before > kLongYieldNs) {
+        patience_.shy.store(shy_for, std::memory_order_relaxed);
+        patience_.shy_for.store(std::min(2 * shy_for, Patience::kMostShy), std::memory_order_relaxed);
+      } else if (ended && shy_for != Patience::kLeastShy) {
+        patience_.shy_for.store(Patience::kLeastShy, std::memory_order_relaxed);
+      }
+    }
+    if (ended) {
+      if (i == 0 && !shy) SpinLess();
+      return outcome;
+    }
+    if (!shy && patience_.shy.load(std::memory_order_relaxed) > 0) break;
+    for (int j = 0; j < patience_.spins_between; ++j) {
+      Pause();
+      if (ready()) return Outcome::kReady;
+    }
+  }
+  // Registered once for all its sleeps: a ring can be missed only at the beginning.
+  bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = std::min(kLongestSleepNs, 2 * sleep_ns)) {
+    const uint32_t rings = bell.rings.load(std::memory_order_acquire);
+    if (Ended(ready, left, &outcome)) break;
+    now = SteadyNanoseconds();
+    if (now >= deadline_ns_) {
+      outcome = Outcome::kTimedOut;
+      break;
+    }
+    ipc::FutexWait(&bell.rings, rings, std::min(sleep_ns, deadline_ns_ - now));
+  }
+  bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return outcome;
+}
+
+}  // namespace tandem::collectives::shm

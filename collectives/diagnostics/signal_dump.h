@@ -1,0 +1,41 @@
+#ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_SIGNAL_DUMP_H_
+#define TANDEM_COLLECTIVES_DIAGNOSTICS_SIGNAL_DUMP_H_
+
+// Dumps a flight recorder when a signal comes: `kill -USR2 PID` asks a process that hangs what it is doing.
+
+#include <csignal>
+#include <memory>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "collectives/diagnostics/flight_recorder.h"
+
+namespace tandem::collectives {
+
+// A program asks for it: no library installs signal handlers by itself. The handler only writes a byte into a
+// pipe; a thread of this object makes the dump. Lives until it is destroyed, which restores the handler that
+// was there before.
+class SignalDump {
+ public:
+  // FailedPrecondition when one exists in this process already, InvalidArgument for a number that is no
+  // signal that can be caught.
+  static absl::StatusOr<std::unique_ptr<SignalDump>> Install(std::shared_ptr<FlightRecorder> recorder,
+                                                             int signal = SIGUSR2);
+  ~SignalDump();
+  SignalDump(const SignalDump&) = delete;
+  SignalDump& operator=(const SignalDump&) = delete;
+
+ private:
+  SignalDump(std::shared_ptr<FlightRecorder> recorder, int signal, int read_fd, int write_fd);
+  void Serve();
+
+  const std::shared_ptr<FlightRecorder> recorder_;
+  const int signal_;
+  const int read_fd_, write_fd_;
+  struct sigaction before_ = {};
+  std::thread thread_;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_DIAGNOSTICS_SIGNAL_DUMP_H_

@@ -1,0 +1,73 @@
+#ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_TRACE_FILE_H_
+#define TANDEM_COLLECTIVES_DIAGNOSTICS_TRACE_FILE_H_
+
+// The dumps of flight recorders, read back.
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem::collectives {
+
+// As the fields of the file, which docs/debugging.md describes. Plain values.
+struct TraceEntry {
+  uint32_t group = 0;
+  uint64_t sequence = 0;
+  bool point_to_point = false;
+  std::string op, dtype, reduce;
+  uint64_t count = 0;
+  bool even = true;
+  uint64_t parts_hash = 0;
+  int64_t root = 0;  // point to point: the peer; ranks of the group
+  uint64_t tag = 0;
+  std::string state;  // queued, started, completed, failed
+  int64_t ended_unix_us = 0;
+  double duration_us = 0;
+  std::string error;
+  std::string description;
+
+  bool completed() const { return state == "completed"; }
+  // What all ranks must agree about.
+  auto signature() const { return std::tie(op, dtype, reduce, count, even, parts_hash, root); }
+};
+
+struct TraceGroup {
+  uint32_t number = 0;
+  std::string name, backend;
+  int rank = 0;
+  std::vector<int> global_ranks;
+  bool closed = false;
+  int64_t last_issued = -1, last_completed = -1;  // collectives
+};
+
+struct Trace {
+  std::string file;  // without the directory
+  int rank = 0;      // global
+  int64_t pid = 0;
+  std::string host, reason;
+  int64_t dumped_unix_us = 0;
+  std::vector<TraceGroup> groups;
+  std::vector<TraceEntry> entries;  // oldest first
+};
+
+// InvalidArgument says what is wrong with the text: torn, no trace, of a newer format.
+absl::StatusOr<Trace> ParseTrace(absl::string_view text);
+
+struct TraceDirectory {
+  std::vector<Trace> traces;  // by rank; the newest where a rank has left several
+  struct NotRead {
+    std::string file, why;
+  };
+  std::vector<NotRead> not_read;
+};
+
+// NotFound when there is no directory or no trace in it; files that cannot be read are named in not_read.
+absl::StatusOr<TraceDirectory> ReadTraces(const std::string& directory);
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_DIAGNOSTICS_TRACE_FILE_H_

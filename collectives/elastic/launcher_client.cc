@@ -1,0 +1,51 @@
+#include "collectives/elastic/launcher_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "rpc/channel.h"
+
+namespace tandem::collectives {
+
+absl::StatusOr<std::unique_ptr<AgentClient>> AgentClient::Connect(const std::string& address,
+                                                                  std::string process) {
+  absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(address);
+  if (!channel.ok()) return Annotate(channel.status(), "TANDEM_AGENT");
+  return std::unique_ptr<AgentClient>(new AgentClient(*std::move(channel), std::move(process)));
+}
+
+absl::StatusOr<std::string> AgentClient::AwaitOver(int64_t number, absl::Duration timeout) {
+  return store_.Get(OverKey(number), timeout);
+}
+
+absl::StatusOr<Assignment> AgentClient::AwaitAssignment(int64_t number, absl::Time deadline) {
+  const absl::Time start = absl::Now();
+  while (true) {
+    // Rounds that came and went while this process was busy: their places lead nowhere, and are forgotten.
+    while (store_.Get(OverKey(number), absl::ZeroDuration()).ok()) ++number;
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    // A place is heard of at once; the parts bound how late the job's end and the launcher's death are.
+    absl::StatusOr<std::string> text =
+        store_.Get(AssignmentKey(number, process_), std::min(left, absl::Milliseconds(500)));
+    if (text.ok()) return Assignment::FromText(*text);
+    if (!absl::IsDeadlineExceeded(text.status())) {
+      return Annotate(text.status(), absl::StrCat(process_, ": its launcher does not answer"));
+    }
+    absl::StatusOr<std::string> closed = store_.Get(kClosedKey, absl::ZeroDuration());
+    if (closed.ok()) return absl::FailedPreconditionError(absl::StrCat("the job is over: ", *closed));
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(process_, " was given no place in another round within ",
+                       absl::FormatDuration(absl::Trunc(deadline - start, absl::Milliseconds(1)))));
+    }
+  }
+}
+
+absl::Status AgentClient::ReportTrouble(int64_t number, absl::string_view reason) {
+  return store_.Push(kTroubleQueue, absl::StrCat(number, "\n", process_, "\n", reason));
+}
+
+}  // namespace tandem::collectives

@@ -1,0 +1,31 @@
+#include "collectives/store/store_server.h"
+
+#include <utility>
+
+#include "base/status.h"
+
+namespace tandem::collectives {
+
+absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::string& listen, Clock* clock,
+                                                                std::shared_ptr<rpc::EpochGate> gate) {
+  std::unique_ptr<StoreServer> store(new StoreServer(clock));
+  rpc::ServerOptions options;
+  options.listen = listen;
+  options.transport = "grpc";  // calls are few and far between
+  options.gate = std::move(gate);
+  std::vector<rpc::Service> services;
+  services.push_back(store->service_.MakeService());
+  TANDEM_ASSIGN_OR_RETURN(store->server_, rpc::Server::Start(options, std::move(services)));
+  return store;
+}
+
+StoreServer::~StoreServer() {
+  if (server_ != nullptr) Shutdown(absl::ZeroDuration());
+}
+
+void StoreServer::Shutdown(absl::Duration grace) {
+  service_.StopWaits();
+  server_->Shutdown(grace);
+}
+
+}  // namespace tandem::collectives

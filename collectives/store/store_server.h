@@ -1,0 +1,48 @@
+#ifndef TANDEM_COLLECTIVES_STORE_STORE_SERVER_H_
+#define TANDEM_COLLECTIVES_STORE_STORE_SERVER_H_
+
+// The job's store as a server that any process can embed: the launcher, or rank 0.
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "collectives/membership/membership.h"
+#include "collectives/store/memory_store.h"
+#include "collectives/store/store_service.h"
+#include "rpc/epoch_gate.h"
+#include "rpc/server.h"
+
+namespace tandem::collectives {
+
+// Thread-safe. The destructor shuts down at once: clients that still wait get Aborted.
+class StoreServer {
+ public:
+  // `listen` is "host:port"; port 0 lets the kernel pick. `gate`: whom it serves; nullptr: all. Errors are
+  // rpc::Server::Start's.
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
+                                                            Clock* clock = Clock::Real(),
+                                                            std::shared_ptr<rpc::EpochGate> gate = nullptr);
+  ~StoreServer();
+
+  int port() const { return server_->port(); }
+  // The same data and membership, without the network. Owned by the server.
+  MemoryStore* store() { return &store_; }
+  Membership* membership() { return &membership_; }
+  // Ends parked waits, lets running calls finish for `grace`. Idempotent.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  explicit StoreServer(Clock* clock) : membership_(clock), service_(&store_, &membership_) {}
+
+  MemoryStore store_;
+  Membership membership_;
+  StoreService service_;
+  std::unique_ptr<rpc::Server> server_;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_STORE_STORE_SERVER_H_

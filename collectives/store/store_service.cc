@@ -1,0 +1,274 @@
+#include "collectives/store/store_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "collectives/store/limits.h"
+
+namespace tandem::collectives {
+namespace {
+
+absl::Status ValidateRequestId(const std::string& request_id) {
+  constexpr size_t kMaxRequestIdBytes = 64;
+  if (request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a request_id has at most ", kMaxRequestIdBytes, " bytes, not ", request_id.size()));
+}
+
+// When a call that may wait `timeout_ms` is over.
+absl::Time EndOf(const rpc::ServerCall& call, int64_t timeout_ms) {
+  constexpr absl::Duration kYear = absl::Hours(24 * 365);
+  const absl::Duration timeout =
+      absl::Milliseconds(std::clamp<int64_t>(timeout_ms, 0, absl::ToInt64Milliseconds(kYear)));
+  return std::min(absl::Now() + timeout, call.deadline());
+}
+
+// Not Unavailable: a client would ask again.
+absl::Status Stopping() { return absl::AbortedError("the job's store is shutting down"); }
+
+}  // namespace
+
+StoreService::StoreService(MemoryStore* store, Membership* membership)
+    : store_(store), membership_(membership), timer_([this] { RunTimer(); }) {}
+
+StoreService::~StoreService() {
+  StopWaits();
+  timer_.join();
+}
+
+void StoreService::StopWaits() {
+  std::vector<Parked> orphans;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+    for (auto& [token, parked] : parked_) orphans.push_back(std::move(parked));
+    parked_.clear();
+    deadlines_.clear();
+  }
+  for (Parked& parked : orphans) {
+    if (parked.wait != 0) store_->CancelWait(parked.wait);
+    parked.give_up(/*stopped=*/true);
+  }
+}
+
+bool StoreService::Take(uint64_t token, Parked* parked) {
+  absl::MutexLock lock(&mutex_);
+  auto it = parked_.find(token);
+  if (it == parked_.end()) return false;
+  *parked = std::move(it->second);
+  parked_.erase(it);
+  auto [begin, end] = deadlines_.equal_range(parked->deadline);
+  for (auto entry = begin; entry != end; ++entry) {
+    if (entry->second == token) {
+      deadlines_.erase(entry);
+      break;
+    }
+  }
+  return true;
+}
+
+uint64_t StoreService::ParkUntil(absl::Time deadline, std::function<void(bool stopped)> give_up) {
+  absl::MutexLock lock(&mutex_);
+  if (stopped_) return 0;
+  const uint64_t token = next_token_++;
+  timer_changed_ = timer_changed_ || deadlines_.empty() || deadline < deadlines_.begin()->first;
+  deadlines_.emplace(deadline, token);
+  parked_.emplace(token, Parked{deadline, 0, std::move(give_up)});
+  return token;
+}
+
+void StoreService::Park(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted,
+                        int64_t timeout_ms, std::function<void(std::vector<std::string>)> ready,
+                        std::function<void(std::vector<std::string>)> give_up,
+                        std::function<void(absl::Status)> refuse) {
+  const uint64_t token =
+      ParkUntil(EndOf(call, timeout_ms), [this, keys, wanted, ready, give_up, refuse](bool stopped) {
+        std::vector<std::string> missing;
+        auto values = store_->TryValues(keys, wanted, &missing);
+        if (values) {
+          ready(*std::move(values));  // it came in the last moment
+        } else if (stopped) {
+          refuse(Stopping());
+        } else {
+          give_up(std::move(missing));
+        }
+      });
+  if (token == 0) {
+    refuse(Stopping());
+    return;
+  }
+  const uint64_t wait =
+      store_->StartWait(std::move(keys), wanted, [this, token, ready](std::vector<std::string> values) {
+        Parked parked;
+        if (Take(token, &parked)) ready(std::move(values));
+      });
+  if (wait == 0) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = parked_.find(token);
+    if (it != parked_.end()) {
+      it->second.wait = wait;
+      return;
+    }
+  }
+  store_->CancelWait(wait);  // the time was up before the wait had its number
+}
+
+void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StorePopRequest request,
+                       PopReply reply) {
+  if (absl::Status valid = ValidateStoreKey(request.queue()); !valid.ok()) return reply(valid);
+  if (absl::Status valid = ValidateRequestId(request.request_id()); !valid.ok()) return reply(valid);
+  const std::string& request_id = request.request_id();
+  uint64_t id = 0;
+  bool refused = false;
+  absl::optional<std::string> item;
+  {
+    absl::MutexLock lock(&pop_mutex_);
+    if (const std::string* known = popped_.Find(request_id)) {
+      item = *known;
+      pops_[id = next_pop_++].replies.push_back(reply);
+    } else if (auto same = pop_by_request_.find(request_id);
+               !request_id.empty() && same != pop_by_request_.end()) {
+      id = same->second;
+      ParkedPop& pop = pops_.find(id)->second;
+      pop.calls.push_back(std::move(call));
+      pop.replies.push_back(std::move(reply));
+      // Items passed it over while its first call was known to be gone: it asks anew. If an item has been
+      // chosen for it meanwhile, that one is on its way to all its replies.
+      if (store_->CancelPop(pop.wait)) item = AskForItem(id);
+    } else {
+      id = next_pop_++;
+      const uint64_t token =
+          ParkUntil(EndOf(*call, request.timeout_ms()), [this, id](bool stopped) { GiveUpPop(id, stopped); });
+      refused = token == 0;
+      if (!refused) {
+        ParkedPop& pop = pops_[id];
+        pop.queue = request.queue();
+        pop.request_id = request_id;
+        pop.token = token;
+        pop.calls.push_back(std::move(call));
+        pop.replies.push_back(reply);
+        if (!request_id.empty()) pop_by_request_[request_id] = id;
+        item = AskForItem(id);
+      }
+    }
+  }
+  if (refused) {
+    reply(Stopping());
+  } else if (item) {
+    FinishPop(id, *std::move(item));
+  }
+}
+
+absl::optional<std::string> StoreService::AskForItem(uint64_t id) {
+  ParkedPop& pop = pops_.find(id)->second;
+  auto present = [calls = pop.calls] {
+    return std::any_of(calls.begin(), calls.end(), [](const auto& call) { return !call->IsCancelled(); });
+  };
+  return store_->StartPop(
+      pop.queue, {std::move(present), [this, id](std::string item) { FinishPop(id, std::move(item)); }},
+      &pop.wait);
+}
+
+void StoreService::FinishPop(uint64_t id, std::string item) {
+  ParkedPop pop;
+  {
+    absl::MutexLock lock(&pop_mutex_);
+    auto it = pops_.find(id);
+    pop = std::move(it->second);
+    pops_.erase(it);
+    if (!pop.request_id.empty()) {
+      popped_.Remember(pop.request_id, item);
+      pop_by_request_.erase(pop.request_id);
+    }
+  }
+  Parked parked;
+  (void)Take(pop.token, &parked);
+  for (const PopReply& reply : pop.replies) {
+    tandem::v1::StorePopResponse response;
+    response.set_value(item);
+    reply(std::move(response));
+  }
+}
+
+void StoreService::GiveUpPop(uint64_t id, bool stopped) {
+  ParkedPop pop;
+  {
+    absl::MutexLock lock(&pop_mutex_);
+    auto it = pops_.find(id);
+    // Answered; or an item has been chosen for it, and FinishPop is about to run.
+    if (it == pops_.end() || !store_->CancelPop(it->second.wait)) return;
+    pop = std::move(it->second);
+    pops_.erase(it);
+    pop_by_request_.erase(pop.request_id);
+  }
+  for (const PopReply& reply : pop.replies) {
+    if (stopped) {
+      reply(Stopping());
+      continue;
+    }
+    tandem::v1::StorePopResponse response;
+    response.set_empty(true);
+    reply(std::move(response));
+  }
+}
+
+void StoreService::RunTimer() {
+  absl::MutexLock lock(&mutex_);
+  while (!stopped_) {
+    const absl::Time next = deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+    auto woken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || timer_changed_; };
+    mutex_.AwaitWithDeadline(absl::Condition(&woken), next);
+    timer_changed_ = false;
+    std::vector<uint64_t> due;
+    const absl::Time now = absl::Now();
+    for (const auto& [deadline, token] : deadlines_) {
+      if (deadline > now) break;
+      due.push_back(token);
+    }
+    mutex_.Unlock();
+    for (uint64_t token : due) {
+      Parked parked;
+      if (!Take(token, &parked)) continue;
+      if (parked.wait != 0) store_->CancelWait(parked.wait);
+      parked.give_up(/*stopped=*/false);
+    }
+    mutex_.Lock();
+  }
+}
+
+const std::string* StoreService::Answers::Find(const std::string& request_id) const {
+  auto it = answers_.find(request_id);
+  return it == answers_.end() ? nullptr : &it->second;
+}
+
+void StoreService::Answers::Remember(const std::string& request_id, std::string answer) {
+  constexpr size_t kAnswers = 16384, kBytes = 256 << 20;
+  bytes_ += answer.size();
+  order_.push_back(request_id);
+  answers_.emplace(request_id, std::move(answer));
+  while (order_.size() > kAnswers || (bytes_ > kBytes && order_.size() > 1)) {
+    auto oldest = answers_.find(order_.front());
+    bytes_ -= oldest->second.size();
+    answers_.erase(oldest);
+    order_.pop_front();
+  }
+}
+
+absl::StatusOr<std::string> StoreService::Once(const std::string& request_id,
+                                               const std::function<absl::StatusOr<std::string>()>& body) {
+  if (request_id.empty()) return body();
+  TANDEM_RETURN_IF_ERROR(ValidateRequestId(request_id));
+  // Held over `body`, so that a repeat that overtakes its original waits for it.
+  absl::MutexLock lock(&once_mutex_);
+  if (const std::string* known = answers_.Find(request_id)) return *known;
+  absl::StatusOr<std::string> answer = body();
+  if (answer.ok()) answers_.Remember(request_id, *answer);  // else nothing was changed
+  return answer;
+}
+
+}  // namespace tandem::collectives

@@ -1,0 +1,118 @@
+#ifndef TANDEM_COLLECTIVES_STORE_STORE_SERVICE_H_
+#define TANDEM_COLLECTIVES_STORE_STORE_SERVICE_H_
+
+// tandem.v1.Store (proto/tandem/v1/store.proto) over a MemoryStore and a Membership. A waiting Get, Wait or
+// Pop is a parked call, not a blocked thread.
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
+#include "base/clock.h"
+#include "collectives/membership/membership.h"
+#include "collectives/store/memory_store.h"
+#include "rpc/service.h"
+#include "tandem/v1/store.pb.h"
+
+namespace tandem::collectives {
+
+// Thread-safe. `store` and `membership` are borrowed. The Service refers to this object, which must outlive
+// whatever serves it. Owns one thread, which ends waits whose time is up.
+class StoreService {
+ public:
+  StoreService(MemoryStore* store, Membership* membership);
+  ~StoreService();
+
+  rpc::Service MakeService();
+  // Answers all parked calls, and all waits that come later, with Aborted, so that a server can shut down at
+  // once. Idempotent.
+  void StopWaits();
+
+ private:
+  struct Parked {
+    absl::Time deadline;
+    uint64_t wait = 0;  // the store's number, 0 until it is known
+    std::function<void(bool stopped)> give_up;
+  };
+  // Runs `ready(values of the first `wanted` keys)` when all keys exist, or `give_up(missing)` when
+  // `timeout_ms` or the call's own deadline is over, or `refuse` when the service stops: exactly one of them,
+  // once.
+  void Park(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted, int64_t timeout_ms,
+            std::function<void(std::vector<std::string>)> ready,
+            std::function<void(std::vector<std::string>)> give_up, std::function<void(absl::Status)> refuse);
+  // Registers `give_up` for a time; the token to take it out by, or 0 when the service has stopped.
+  uint64_t ParkUntil(absl::Time deadline, std::function<void(bool stopped)> give_up);
+  // Takes the parked call out; false if somebody else has.
+  bool Take(uint64_t token, Parked* parked);
+  void RunTimer();
+
+  // Pops are parked apart: a repeated call joins the one that still waits, so that one item answers both.
+  using PopReply = rpc::Reply<tandem::v1::StorePopResponse>;
+  struct ParkedPop {
+    std::string queue;
+    std::string request_id;
+    std::vector<std::shared_ptr<rpc::ServerCall>> calls;  // the repeats of one request
+    std::vector<PopReply> replies;
+    uint64_t wait = 0;   // the store's number
+    uint64_t token = 0;  // of the deadline
+  };
+  void Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StorePopRequest request, PopReply reply);
+  // Takes an item for pops_[id], or waits for one in the store; the item if there was one.
+  absl::optional<std::string> AskForItem(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pop_mutex_);
+  // The item was chosen for pops_[id]: remembers it and answers.
+  void FinishPop(uint64_t id, std::string item);
+  // The time of pops_[id] is up, or the service stops.
+  void GiveUpPop(uint64_t id, bool stopped);
+
+  // Answers that may have been lost on their way, oldest first. A client repeats a call within its time-out,
+  // so a bounded memory suffices. Not thread-safe.
+  class Answers {
+   public:
+    const std::string* Find(const std::string& request_id) const;
+    void Remember(const std::string& request_id, std::string answer);
+
+   private:
+    absl::flat_hash_map<std::string, std::string> answers_;
+    std::deque<std::string> order_;
+    size_t bytes_ = 0;
+  };
+  // Applies `body` once per request id: a repeat gets the first answer.
+  absl::StatusOr<std::string> Once(const std::string& request_id,
+                                   const std::function<absl::StatusOr<std::string>()>& body);
+
+  MemoryStore* const store_;
+  Membership* const membership_;
+
+  // Lock order: once_mutex_, pop_mutex_, mutex_, the store's. What a change brings about for others (their
+  // replies) may run under once_mutex_, but under none of the others.
+  absl::Mutex once_mutex_;
+  Answers answers_ ABSL_GUARDED_BY(once_mutex_);
+
+  absl::Mutex pop_mutex_ ABSL_ACQUIRED_AFTER(once_mutex_);
+  uint64_t next_pop_ ABSL_GUARDED_BY(pop_mutex_) = 1;
+  absl::flat_hash_map<uint64_t, ParkedPop> pops_ ABSL_GUARDED_BY(pop_mutex_);
+  absl::flat_hash_map<std::string, uint64_t> pop_by_request_ ABSL_GUARDED_BY(pop_mutex_);
+  Answers popped_ ABSL_GUARDED_BY(pop_mutex_);
+
+  absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(pop_mutex_);  // not held while calling the store
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool timer_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t next_token_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::flat_hash_map<uint64_t, Parked> parked_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<absl::Time, uint64_t> deadlines_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread timer_;
+};
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_COLLECTIVES_STORE_STORE_SERVICE_H_

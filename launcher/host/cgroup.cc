@@ -1,0 +1,84 @@
+#include "launcher/host/cgroup.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace tandem::cli {
+namespace {
+
+// The directories of this process's group of `controller` and of those above it: version 2 where there is
+// one, and version 1.
+std::vector<std::string> Directories(const Machine& machine, const std::string& controller) {
+  std::vector<std::string> directories;
+  const auto add = [&](const std::string& root, std::string path) {
+    while (path.size() > 1) {
+      directories.push_back(root + path);
+      path.resize(path.rfind('/'));
+    }
+    directories.push_back(root);
+  };
+  // In a container the group's own directory is often mounted as the root.
+  add("/sys/fs/cgroup", "");
+  add(absl::StrCat("/sys/fs/cgroup/", controller), "");
+  const absl::StatusOr<std::string> groups = machine.ReadFile("/proc/self/cgroup");
+  if (!groups.ok()) return directories;
+  for (const absl::string_view line : absl::StrSplit(*groups, '\n')) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));  // 4:cpu,cpuacct:/x
+    if (parts.size() != 3 || parts[2].empty() || parts[2][0] != '/') continue;
+    if (parts[0] == "0") {
+      add("/sys/fs/cgroup", parts[2]);
+    } else {
+      const std::vector<std::string> names = absl::StrSplit(parts[1], ',');
+      if (std::find(names.begin(), names.end(), controller) == names.end()) continue;
+      add(absl::StrCat("/sys/fs/cgroup/", controller), parts[2]);
+    }
+  }
+  return directories;
+}
+
+template <typename T>
+void Lower(std::optional<T>* value, T other) {
+  if (!value->has_value() || other < **value) *value = other;
+}
+
+}  // namespace
+
+std::optional<uint64_t> CgroupMemoryLimit(const Machine& machine) {
+  std::optional<uint64_t> limit;
+  for (const std::string& directory : Directories(machine, "memory")) {
+    for (const char* file : {"/memory.max", "/memory.limit_in_bytes"}) {
+      const absl::StatusOr<std::string> text = machine.ReadFile(directory + file);
+      uint64_t bytes = 0;
+      // "max"; version 1 writes the largest number of pages instead.
+      if (text.ok() && absl::SimpleAtoi(*text, &bytes) && bytes < (uint64_t{1} << 60)) Lower(&limit, bytes);
+    }
+  }
+  return limit;
+}
+
+std::optional<double> CgroupCoreQuota(const Machine& machine) {
+  std::optional<double> quota;
+  for (const std::string& directory : Directories(machine, "cpu")) {
+    std::vector<std::string> words;  // quota and period in microseconds; "max" or -1: none
+    if (const auto both = machine.ReadFile(directory + "/cpu.max"); both.ok()) {
+      words = absl::StrSplit(*both, ' ');
+    } else {
+      for (const char* file : {"/cpu.cfs_quota_us", "/cpu.cfs_period_us"}) {
+        if (const auto text = machine.ReadFile(directory + file); text.ok()) words.push_back(*text);
+      }
+    }
+    double time = 0, period = 0;
+    if (words.size() == 2 && absl::SimpleAtod(words[0], &time) && absl::SimpleAtod(words[1], &period) &&
+        time > 0 && period > 0) {
+      Lower(&quota, time / period);
+    }
+  }
+  return quota;
+}
+
+}  // namespace tandem::cli

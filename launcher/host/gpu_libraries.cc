@@ -1,0 +1,83 @@
+#include "launcher/host/gpu_libraries.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::cli {
+namespace {
+
+// CUDA's driver API and NCCL's, as far as it is used; int stands for their result enums, 0 is success.
+using CuInit = int (*)(unsigned flags);
+using CuDriverGetVersion = int (*)(int* version);
+using CuDeviceGetCount = int (*)(int* count);
+using CuDeviceGetName = int (*)(char* name, int size, int device);
+using CuGetErrorName = int (*)(int error, const char** name);
+using NcclGetVersion = int (*)(int* version);
+
+constexpr int kNoDevice = 100;  // CUDA_ERROR_NO_DEVICE
+
+// NotFound if the library is not there, Unavailable if it is and cannot be loaded.
+absl::StatusOr<void*> Load(const char* library) {
+  if (void* handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL); handle != nullptr) return handle;
+  const char* error = ::dlerror();
+  const std::string text = error == nullptr ? library : error;
+  // "libcuda.so.1: cannot open shared object file: No such file or directory", but not of one it needs.
+  return absl::StartsWith(text, library) && absl::StrContains(text, "No such file")
+             ? absl::NotFoundError(text)
+             : absl::UnavailableError(text);
+}
+
+template <typename Function>
+Function Find(void* library, const char* name) {
+  return reinterpret_cast<Function>(::dlsym(library, name));
+}
+
+}  // namespace
+
+absl::StatusOr<Machine::Cuda> LoadCuda() {
+  const absl::StatusOr<void*> library = Load("libcuda.so.1");
+  if (!library.ok()) return library.status();
+  const auto init = Find<CuInit>(*library, "cuInit");
+  const auto get_version = Find<CuDriverGetVersion>(*library, "cuDriverGetVersion");
+  const auto get_count = Find<CuDeviceGetCount>(*library, "cuDeviceGetCount");
+  const auto get_name = Find<CuDeviceGetName>(*library, "cuDeviceGetName");
+  const auto error_name = Find<CuGetErrorName>(*library, "cuGetErrorName");
+  if (init == nullptr || get_version == nullptr || get_count == nullptr || get_name == nullptr) {
+    return absl::UnavailableError("libcuda.so.1 is no CUDA driver: it lacks cuInit and others");
+  }
+  Machine::Cuda cuda;
+  const int error = init(0);
+  if (error == kNoDevice) return get_version(&cuda.driver_version), cuda;
+  if (error != 0) {
+    const char* name = nullptr;
+    if (error_name != nullptr) error_name(error, &name);
+    return absl::UnavailableError(
+        absl::StrCat("cuInit fails: ", name == nullptr ? "" : absl::StrCat(name, " "), "(", error, ")"));
+  }
+  int count = 0;
+  if (get_version(&cuda.driver_version) != 0 || get_count(&count) != 0) {
+    return absl::UnavailableError("the CUDA driver does not tell its version or its devices");
+  }
+  for (int device = 0; device < count; ++device) {
+    char name[128] = "";
+    cuda.gpus.push_back(get_name(name, sizeof(name), device) == 0 ? name : "?");
+  }
+  return cuda;
+}
+
+absl::StatusOr<int> LoadNccl() {
+  const absl::StatusOr<void*> library = Load("libnccl.so.2");
+  if (!library.ok()) return library.status();
+  const auto get_version = Find<NcclGetVersion>(*library, "ncclGetVersion");
+  int version = 0;
+  if (get_version == nullptr || get_version(&version) != 0) {
+    return absl::UnavailableError("libnccl.so.2 does not tell its version");
+  }
+  return version;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,104 @@
+#include "launcher/launcher_control.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+
+namespace tandem::collectives {
+
+AgentBoard::~AgentBoard() {
+  uint64_t wait;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    wait = wait_;
+  }
+  const bool cancelled = wait != 0 && store_->CancelPop(wait);
+  absl::MutexLock lock(&mutex_);
+  if (cancelled) wait_ = 0;
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return wait_ == 0 && running_ == 0; };
+  mutex_.Await(absl::Condition(&idle));
+}
+
+absl::Status AgentBoard::Announce(const std::map<std::string, Assignment>& places) {
+  std::vector<std::string> keys, values;
+  int64_t number = 0;
+  for (const auto& [process, assignment] : places) {
+    keys.push_back(AssignmentKey(assignment.number, process));
+    values.push_back(assignment.ToText());
+    number = assignment.number;
+  }
+  TANDEM_RETURN_IF_ERROR(store_->MultiSet(keys, values));
+  // Nobody reads what is two rounds old.
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> old, store_->List(AssignmentKey(number - 2, "")));
+  for (const std::string& key : old) TANDEM_RETURN_IF_ERROR(store_->Delete(key).status());
+  return absl::OkStatus();
+}
+
+absl::Status AgentBoard::RoundOver(int64_t number, absl::string_view reason) {
+  return store_->Set(OverKey(number), reason);
+}
+
+absl::Status AgentBoard::Close(absl::string_view reason) { return store_->Set(kClosedKey, reason); }
+
+void AgentBoard::OnTrouble(std::function<void(Trouble)> on_trouble) {
+  {
+    absl::MutexLock lock(&mutex_);
+    on_trouble_ = std::move(on_trouble);
+  }
+  Listen();
+}
+
+void AgentBoard::Listen() {
+  while (true) {
+    std::string item;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+      uint64_t id = 0;
+      // Runs in the thread that pushes, which waits for this one's lock first.
+      const auto ready = [this](std::string text) {
+        bool stopping;
+        {
+          absl::MutexLock lock(&mutex_);
+          wait_ = 0;
+          ++running_;
+          stopping = stopping_;
+        }
+        if (!stopping) {
+          Tell(text);
+          Listen();
+        }
+        absl::MutexLock lock(&mutex_);
+        --running_;
+      };
+      absl::optional<std::string> at_once = store_->StartPop(kTroubleQueue, {nullptr, ready}, &id);
+      if (!at_once.has_value()) {
+        wait_ = id;
+        return;
+      }
+      item = *std::move(at_once);
+    }
+    Tell(item);
+  }
+}
+
+void AgentBoard::Tell(const std::string& item) {
+  const std::vector<std::string> parts = absl::StrSplit(item, absl::MaxSplits('\n', 2));
+  Trouble trouble;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &trouble.number)) return;
+  trouble.process = parts[1];
+  trouble.reason = parts[2];
+  std::function<void(Trouble)> tell;
+  {
+    absl::MutexLock lock(&mutex_);
+    tell = on_trouble_;
+  }
+  tell(std::move(trouble));
+}
+
+}  // namespace tandem::collectives

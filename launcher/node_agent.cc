@@ -1,0 +1,410 @@
+#include "launcher/node_agent.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "collectives/store/fenced_store.h"
+#include "launcher/error_file.h"
+
+namespace tandem::cli {
+
+using collectives::Rendezvous;
+using collectives::RendezvousEvent;
+
+namespace {
+
+// How long after a first failure a better explanation is waited for: a death by signal beats the errors that
+// it causes in others, and so does what a failing member has told the job.
+constexpr absl::Duration kSettle = absl::Milliseconds(100);
+// For the rendezvous to answer; it has deadlines of its own, which are shorter.
+constexpr absl::Duration kPatience = absl::Seconds(30);
+// A process that has lived this long has not died in a row with those before it.
+constexpr absl::Duration kHealthy = absl::Minutes(10);
+constexpr int kTimedOut = 124;  // the exit code, as timeout(1)'s
+constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
+constexpr absl::Duration kLongestPause = absl::Seconds(30);
+
+absl::Duration PauseBefore(int restart) {
+  return std::min(kLongestPause, kFirstPause * (int64_t{1} << std::min(restart - 1, 10)));
+}
+
+// What a user can do about it, where the last words tell.
+std::string Advice(const ChildOutput& output, int master_port) {
+  for (const std::string& line : output.tail()) {
+    if (absl::StrContains(line, "ddress already in use") || absl::StrContains(line, "EADDRINUSE")) {
+      return absl::StrCat(
+          "a port was taken. MASTER_PORT (", master_port,
+          ") is kept free for rank 0, which must bind it with SO_REUSEADDR as PyTorch does; other "
+          "ports are the program's own choice: port 0 lets the kernel pick a free one");
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+int Agent::Run() {
+  end_by_ = absl::Now() + options_.timeout;
+  watch_ = std::make_unique<RoundWatch>(
+      meeting_->rendezvous(), [this](const std::function<bool()>& stop) { return meeting_->Reach(stop); });
+  if (options_.plan.reform) {
+    absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store =
+        collectives::StoreServer::Start("127.0.0.1:0");
+    if (!store.ok()) {
+      processes_->console().Say(store.status().message());
+      return 1;
+    }
+    agent_store_ = *std::move(store);
+    board_ = std::make_unique<collectives::AgentBoard>(agent_store_->store());
+    board_->OnTrouble([this](const collectives::AgentBoard::Trouble& trouble) {
+      watch_->Post({.kind = News::Kind::kTrouble,
+                    .status = absl::UnavailableError(trouble.reason),
+                    .process = trouble.process,
+                    .epoch = trouble.number});
+    });
+  }
+  BeginJoin();
+  while (phase_ != Phase::kOver) {
+    const bool patient = phase_ == Phase::kRunning || phase_ == Phase::kJoining;
+    const Happenings seen = processes_->Wait(NextDeadline(), watch_->fd(), patient);
+    for (const int signal : seen.signals) OnSignal(signal);
+    for (Process* process : seen.ended) OnEnd(process);
+    if (seen.woken) {
+      for (const News& news : watch_->Take()) OnNews(news);
+    }
+    OnTime();
+    if ((phase_ == Phase::kStopping || phase_ == Phase::kKilling) && processes_->AllEnded()) OnAllStopped();
+  }
+  processes_->ForgetEnded();
+  board_.reset();  // it posts to the watch
+  if (round_.has_value() && closed_) meeting_->Farewell(*round_);
+  watch_.reset();
+  return exit_code_;
+}
+
+absl::Time Agent::NextDeadline() const {
+  absl::Time next = std::min(
+      deadline_, phase_ == Phase::kRunning || phase_ == Phase::kJoining ? end_by_ : absl::InfiniteFuture());
+  if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return next;
+  for (const Slot& slot : slots_) next = std::min(next, slot.restart_at);
+  return next;
+}
+
+void Agent::OnSignal(int signal) {
+  const bool stopping = phase_ == Phase::kStopping || phase_ == Phase::kKilling;
+  if (stopping && next_ == Next::kEnd) {
+    if (exit_code_ != 0) deadline_ = absl::Now();  // asked twice: no more grace
+    return;
+  }
+  processes_->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
+  if (phase_ == Phase::kJoining || meeting_->elastic()) {
+    // The others go on without this node, if they are enough.
+    watch_->Leave();
+  } else {
+    CloseJob(absl::StrCat("the launcher on ", meeting_->host(), " was stopped by ", SignalName(signal)),
+             128 + signal);
+  }
+  Stop(Next::kEnd, 128 + signal, options_.grace);
+}
+
+void Agent::OnEnd(Process* process) {
+  const auto slot = absl::c_find_if(slots_, [process](const Slot& one) { return one.process == process; });
+  if (slot == slots_.end()) return;
+  slot->process = nullptr;
+  const bool good = process->succeeded() && !slot->role->serves;
+  switch (phase_) {
+    case Phase::kRunning:
+    case Phase::kSettling:
+      if (good) {
+        slot->done = true;
+        return FinishIfDone();
+      }
+      // A server that ends well once the job has is only early.
+      if (RestartAlone(*slot, process)) return;
+      failed_.push_back(process);
+      return NoteFailure(process->killed() ? absl::ZeroDuration() : kSettle);
+    case Phase::kJoining:
+    case Phase::kWaiting:
+      // The next round begins without it, and starts it again.
+      if (good) {
+        slot->done = true;
+      } else {
+        processes_->console().Say(absl::StrCat(process->HowItEnded(), " while the job forms again"));
+      }
+      return;
+    case Phase::kStopping:
+    case Phase::kKilling:
+    case Phase::kOver:
+      if (next_ == Next::kEnd && exit_code_ == 0 && !process->succeeded()) {
+        processes_->console().Say(absl::StrCat(process->HowItEnded(), " while it was being stopped"));
+      }
+      return;
+  }
+}
+
+bool Agent::RestartAlone(Slot& slot, Process* process) {
+  if (slot.role->restart != Restart::kAlone) return false;
+  slot.deaths_in_a_row = absl::Now() - process->started() >= kHealthy ? 1 : slot.deaths_in_a_row + 1;
+  const int limit = slot.role->restart_limit;
+  if (slot.deaths_in_a_row > limit) {
+    processes_->console().Say(absl::StrCat(process->name(), " has been started again ", limit,
+                                           " times in a row: that is its limit (--restart ", slot.role->name,
+                                           "=alone:", limit, ")"));
+    return false;
+  }
+  const absl::Duration pause = PauseBefore(slot.deaths_in_a_row);
+  slot.restart_at = absl::Now() + pause;
+  ++slot.restarts_alone;
+  processes_->console().Say(absl::StrCat(process->HowItEnded(), "; starting it again in ",
+                                         absl::FormatDuration(pause), " (", slot.deaths_in_a_row, " of ",
+                                         limit, ")"));
+  for (const std::string& text : process->output().tail())
+    processes_->console().Say(absl::StrCat("  | ", text));
+  if (slot.role->name == "ps" && slot.role->command.empty()) {
+    processes_->console().Say(absl::StrCat(
+        process->name(),
+        " comes back with empty tables and at another address: workers that hold the old one will "
+        "fail. Without --restart ps=alone the whole job starts again, and `--resume auto` takes "
+        "its newest checkpoint"));
+  }
+  return true;
+}
+
+void Agent::OnNews(const News& news) {
+  switch (news.kind) {
+    case News::Kind::kRound:
+      return OnRound(news);
+    case News::Kind::kRoundOver:
+      return OnRoundOver(news);
+    case News::Kind::kTold:
+      // The job's limit of restarts is known to the rendezvous; that it is used up comes as the job's end.
+      if (!absl::IsFailedPrecondition(news.status)) {
+        processes_->console().Say(absl::StrCat("the rendezvous does not answer: ", news.status.message()));
+      }
+      return;
+    case News::Kind::kJobState:
+      if (!news.state.failed || !round_.has_value() || news.epoch != round_->epoch) return;
+      if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
+      job_failure_ = news.state.reason;
+      return NoteFailure(kSettle);
+    case News::Kind::kTrouble: {
+      // Of an earlier round, or known already: then it has been dealt with.
+      if (news.epoch != assignment_ || phase_ != Phase::kRunning) return;
+      // The board's names go by local rank.
+      const auto slot = absl::c_find_if(slots_, [&news](const Slot& one) {
+        return one.process != nullptr && news.process == absl::StrCat(one.role->name, "/", one.local_rank);
+      });
+      const std::string& name = slot == slots_.end() ? news.process : slot->process->name();
+      job_failure_ = absl::StrCat(name, ": ", news.status.message());
+      return NoteFailure(kSettle);
+    }
+  }
+}
+
+void Agent::OnRoundOver(const News& news) {
+  if (!round_.has_value() || news.epoch != round_->epoch) return;
+  Console& console = processes_->console();
+  const bool ending = (phase_ == Phase::kStopping || phase_ == Phase::kKilling) && next_ == Next::kEnd;
+  if (!news.status.ok()) {
+    if (ending) return;
+    if (options_.plan.reform && absl::IsUnavailable(news.status) &&
+        (phase_ == Phase::kRunning || phase_ == Phase::kSettling || phase_ == Phase::kWaiting)) {
+      // Its processes count no more steps, but if nobody goes on without them (the store was away for all),
+      // theirs is the state to go on from.
+      console.Say(absl::StrCat("this node is no longer part of the round: ", news.status.message(),
+                               "; its processes wait for the next"));
+      return FormAgain(std::string(news.status.message()));
+    }
+    // The others have gone on without this node: what it does can only do harm.
+    console.Say(absl::StrCat("this node is no longer part of the job: ", news.status.message(),
+                             "; stopping its processes"));
+    round_over_ = true;
+    return Stop(Next::kJoin, 1, absl::ZeroDuration());
+  }
+  const RendezvousEvent& event = news.event;
+  round_over_ = true;
+  if (event.kind == RendezvousEvent::Kind::kClosed) {
+    closed_ = true;
+    // Another node's failure was the first, and what failed here perhaps its consequence.
+    if (failed_here_ && event.failed) exit_code_ = event.exit_code;
+    if (ending) return;
+    if (!event.failed) {
+      watch_->Unwatch(/*failed=*/false, "all workers have finished");
+      return Stop(Next::kEnd, 0, options_.grace);
+    }
+    if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
+      console.Say(absl::StrCat("the job failed: ", event.reason, "; stopping it here"));
+    } else {
+      console.Say(absl::StrCat("the job is over: ", event.reason));
+    }
+    return Stop(Next::kEnd, event.exit_code, options_.grace);
+  }
+  switch (phase_) {
+    case Phase::kRunning:
+    case Phase::kSettling:
+    case Phase::kWaiting:
+      if (phase_ != Phase::kWaiting) {
+        console.Say(
+            absl::StrCat(options_.plan.reform ? "the job forms again: " : "starting again: ", event.reason));
+      }
+      if (options_.plan.reform) return FormAgain(event.reason);
+      if (processes_->AllEnded()) return BeginJoin();
+      return Stop(Next::kJoin, 1, options_.grace);
+    default:
+      return;  // OnAllStopped goes on, once all have
+  }
+}
+
+void Agent::FormAgain(const std::string& reason) {
+  // Nobody waits in the old round's store any more.
+  collectives::EnterEpoch(store_->store(), round_->epoch + 1, "launcher").IgnoreError();
+  if (absl::Status told = board_->RoundOver(assignment_, reason); !told.ok()) {
+    processes_->console().Say(told.message());
+  }
+  BeginJoin();
+}
+
+void Agent::NoteFailure(absl::Duration settle) {
+  const absl::Time until = absl::Now() + settle;
+  deadline_ = phase_ == Phase::kSettling ? std::min(deadline_, until) : until;
+  phase_ = Phase::kSettling;
+}
+
+void Agent::OnTime() {
+  const absl::Time now = absl::Now();
+  Console& console = processes_->console();
+  if ((phase_ == Phase::kRunning || phase_ == Phase::kJoining) && now >= end_by_) {
+    const std::string what =
+        absl::StrCat("the job did not end within ", absl::FormatDuration(options_.timeout));
+    console.Say(absl::StrCat(what, "; stopping it"));
+    CloseJob(what, kTimedOut);
+    return Stop(Next::kEnd, kTimedOut, options_.grace);
+  }
+  if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
+    for (Slot& slot : slots_) {
+      if (now < slot.restart_at) continue;
+      if (const absl::Status started = StartSlot(slot); !started.ok()) {
+        job_failure_ = std::string(started.message());
+        NoteFailure(absl::ZeroDuration());
+      }
+    }
+  }
+  if (now < deadline_) return;
+  switch (phase_) {
+    case Phase::kSettling:
+      return AnnounceFailure();
+    case Phase::kStopping:
+      phase_ = Phase::kKilling;
+      deadline_ = absl::InfiniteFuture();
+      return processes_->SignalAll(SIGKILL);
+    case Phase::kWaiting:
+      console.Say("the rendezvous has not ended the round in time; stopping");
+      return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, options_.grace);
+    default:
+      return;
+  }
+}
+
+void Agent::AnnounceFailure() {
+  const auto killed = absl::c_find_if(failed_, [](const Process* process) { return process->killed(); });
+  const Process* cause = killed != failed_.end() ? *killed : failed_.empty() ? nullptr : failed_.front();
+  std::string line;
+  bool explained = false;
+  if (!job_failure_.empty() && killed == failed_.end()) {
+    line = absl::StrCat("the job failed: ", job_failure_);
+    // The member that the reason speaks of knows more than the first to notice.
+    const auto consider = [&](const Process* process) {
+      if (process == nullptr) return;
+      const bool speaks = absl::StartsWith(job_failure_, absl::StrCat(process->name(), ":"));
+      if (!speaks && !absl::StartsWith(job_failure_, absl::StrCat(process->name(), " "))) return;
+      cause = process;
+      explained = speaks;
+    };
+    for (const Slot& slot : slots_) consider(slot.process);
+    for (const Process* process : failed_) consider(process);
+  } else {
+    line = cause->HowItEnded();
+  }
+  const bool again = round_->restarts < options_.plan.max_restarts;
+  Console& console = processes_->console();
+  console.Say(
+      absl::StrCat(line, again ? absl::StrCat("; starting the job again (restart ", round_->restarts + 1,
+                                              " of ", options_.plan.max_restarts, ")")
+                               : "; stopping the job"));
+  // For the launchers of the other nodes: where it was, and the last words.
+  std::string reason = absl::StrCat(line, meeting_->alone() ? "" : absl::StrCat(", on ", meeting_->host()));
+  if (cause != nullptr && !explained) {
+    const ChildOutput& output = cause->output();
+    const std::string message = ReadErrorFile(cause->spec().error_file);
+    if (!message.empty()) {
+      console.Say(absl::StrCat("it said: ", message));
+      absl::StrAppend(&reason, ": ", message);
+    }
+    if (!output.tail().empty()) {
+      console.Say(absl::StrCat("the last lines of ", output.log_path(), ":"));
+      for (const std::string& text : output.tail()) console.Say(absl::StrCat("  | ", text));
+      if (message.empty()) absl::StrAppend(&reason, ": ", output.tail().back());
+    } else {
+      console.Say(absl::StrCat(output.log_path(), " is empty"));
+    }
+    if (const std::string advice = Advice(output, port_->port()); !advice.empty()) console.Say(advice);
+  }
+  const Process* code = cause != nullptr && cause->ended() ? cause
+                        : failed_.empty()                  ? nullptr
+                                                           : failed_.front();
+  const int exit_code = code == nullptr || code->exit_code() == 0 ? 1 : code->exit_code();
+  job_failure_.clear();
+  if (!again) {
+    failed_here_ = true;
+    CloseJob(reason, exit_code);
+    return Stop(Next::kEnd, exit_code, options_.grace);
+  }
+  const int64_t epoch = round_->epoch;
+  watch_->Tell([epoch, reason, exit_code](Rendezvous& rendezvous) {
+    return rendezvous.RequestRestart(epoch, reason, exit_code);
+  });
+  if (!options_.plan.reform) return Stop(Next::kJoin, exit_code, options_.grace);
+  exit_code_ = exit_code;
+  phase_ = Phase::kWaiting;
+  deadline_ = absl::Now() + kPatience;
+}
+
+void Agent::CloseJob(const std::string& reason, int exit_code) {
+  closed_ = true;
+  watch_->Tell([reason, exit_code](Rendezvous& rendezvous) {
+    return rendezvous.Close(/*failed=*/true, reason, exit_code);
+  });
+}
+
+void Agent::Stop(Next next, int exit_code, absl::Duration grace) {
+  next_ = next;
+  exit_code_ = exit_code;
+  phase_ = Phase::kStopping;
+  deadline_ = absl::Now() + grace;
+  for (Slot& slot : slots_) slot.restart_at = absl::InfiniteFuture();
+  if (board_ != nullptr && next == Next::kEnd) board_->Close("the job is over").IgnoreError();
+  processes_->SignalAll(SIGTERM);
+}
+
+void Agent::OnAllStopped() {
+  if (next_ == Next::kEnd) {
+    phase_ = Phase::kOver;
+  } else if (round_over_) {
+    BeginJoin();
+  } else if (next_ == Next::kStart) {
+    BeginRound();
+  } else {
+    phase_ = Phase::kWaiting;
+    deadline_ = absl::Now() + kPatience;
+  }
+}
+
+}  // namespace tandem::cli

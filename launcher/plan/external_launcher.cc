@@ -1,0 +1,141 @@
+#include "launcher/plan/external_launcher.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+
+namespace tandem::cli {
+namespace {
+
+using Lookup = std::function<std::optional<std::string>(absl::string_view name)>;
+
+// torchrun's port of the c10d rendezvous. Jobs of one cluster get different ones by their number, since
+// several may share a node.
+constexpr int kFirstPort = 29400;
+constexpr int kPorts = 1000;
+
+absl::StatusOr<int> Number(const Lookup& lookup, absl::string_view name, int absent) {
+  const std::optional<std::string> text = lookup(name);
+  if (!text || text->empty()) return absent;
+  int value;
+  if (absl::SimpleAtoi(*text, &value) && value >= 0) return value;
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, "='", *text, "' is no number; unset it, or give --nnodes, --node-rank and --rdzv-endpoint"));
+}
+
+absl::Status SeveralHere(absl::string_view who, int copies, absl::string_view instead) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(who, " has started ", copies,
+                   " copies of `tandem run` on this node, which starts the processes "
+                   "of a node by itself: use ",
+                   instead, " and give their number as --nproc-per-node"));
+}
+
+absl::StatusOr<std::optional<ForeignLauncher>> Slurm(const Lookup& lookup) {
+  ForeignLauncher slurm;
+  const std::string id = *lookup("SLURM_JOB_ID");
+  slurm.name = absl::StrCat("Slurm job ", id);
+  TANDEM_ASSIGN_OR_RETURN(const int allocated, Number(lookup, "SLURM_JOB_NUM_NODES", 1));
+  TANDEM_ASSIGN_OR_RETURN(slurm.nnodes, Number(lookup, "SLURM_NNODES", allocated));
+  // Outside a step of srun's there is one launcher, on the first node, whatever the job has. A step may have
+  // fewer nodes.
+  if (!lookup("SLURM_STEP_ID")) return std::nullopt;
+  TANDEM_ASSIGN_OR_RETURN(slurm.nnodes, Number(lookup, "SLURM_STEP_NUM_NODES", slurm.nnodes));
+  if (slurm.nnodes <= 1) return std::nullopt;
+  TANDEM_ASSIGN_OR_RETURN(slurm.node_rank, Number(lookup, "SLURM_NODEID", -1));
+  TANDEM_ASSIGN_OR_RETURN(const int tasks, Number(lookup, "SLURM_NTASKS_PER_NODE", 0));
+  TANDEM_ASSIGN_OR_RETURN(const int started, Number(lookup, "SLURM_STEP_NUM_TASKS", slurm.nnodes));
+  if (started > slurm.nnodes) return SeveralHere("srun", started / slurm.nnodes, "srun --ntasks-per-node=1");
+  if (tasks > 1) slurm.nproc_per_node = tasks;
+  std::optional<std::string> nodes = lookup("SLURM_STEP_NODELIST");
+  if (!nodes) nodes = lookup("SLURM_JOB_NODELIST");
+  if (!nodes) nodes = lookup("SLURM_NODELIST");
+  slurm.host = FirstHost(nodes.value_or(""));
+  int number = 0;
+  slurm.port = kFirstPort + (absl::SimpleAtoi(id, &number) ? number % kPorts : 0);
+  slurm.run_id = absl::StrCat("slurm-", id);
+  return slurm;
+}
+
+// How an mpirun tells its processes their places.
+struct Mpirun {
+  const char* name;
+  const char *size, *rank, *local_size;  // variables
+  const char* instead;                   // starts one process a node
+};
+constexpr Mpirun kMpiruns[] = {
+    {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+     "mpirun --map-by ppr:1:node"},
+    // Of MPICH, and of those that descend from it.
+    {"MPICH's mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "mpiexec -ppn 1"},
+};
+
+absl::StatusOr<std::optional<ForeignLauncher>> UnderMpirun(const Lookup& lookup, const Mpirun& mpirun) {
+  ForeignLauncher mpi;
+  mpi.name = mpirun.name;
+  TANDEM_ASSIGN_OR_RETURN(mpi.nnodes, Number(lookup, mpirun.size, 1));
+  if (mpi.nnodes <= 1) return std::nullopt;
+  TANDEM_ASSIGN_OR_RETURN(const int here, Number(lookup, mpirun.local_size, 1));
+  if (here > 1) return SeveralHere(mpirun.name, here, mpirun.instead);
+  TANDEM_ASSIGN_OR_RETURN(mpi.node_rank, Number(lookup, mpirun.rank, -1));
+  return mpi;
+}
+
+absl::StatusOr<std::optional<ForeignLauncher>> Kubernetes(
+    const Lookup& lookup, const std::function<std::string()>& full_host_name) {
+  ForeignLauncher pod;
+  TANDEM_ASSIGN_OR_RETURN(pod.node_rank, Number(lookup, "JOB_COMPLETION_INDEX", -1));
+  // The pods of an indexed job are named JOB-INDEX, and found as JOB-INDEX.SERVICE with a headless service.
+  const std::string full = full_host_name();
+  const size_t dot = full.find('.');
+  absl::string_view job = absl::string_view(full).substr(0, dot);
+  pod.name = "Kubernetes indexed job";
+  if (absl::ConsumeSuffix(&job, absl::StrCat("-", pod.node_rank)) && !job.empty()) {
+    absl::StrAppend(&pod.name, " ", job);
+    pod.run_id = absl::StrCat("k8s-", job);
+    if (dot != std::string::npos) {
+      pod.host = absl::StrCat(job, "-0", full.substr(dot));
+      pod.port = kFirstPort;
+    }
+  }
+  return pod;
+}
+
+}  // namespace
+
+std::string FirstHost(absl::string_view list) {
+  // The first element ends at a comma outside brackets.
+  size_t end = 0, depth = 0;
+  for (; end < list.size() && (depth > 0 || list[end] != ','); ++end) {
+    if (list[end] == '[') ++depth;
+    if (list[end] == ']' && depth > 0) --depth;
+  }
+  absl::string_view rest = list.substr(0, end);
+  if (depth > 0) return "";
+  std::string host;
+  while (!rest.empty()) {
+    const size_t open = rest.find('[');
+    absl::StrAppend(&host, rest.substr(0, open));
+    if (open == absl::string_view::npos) break;
+    const size_t close = rest.find(']', open);
+    const absl::string_view ranges = rest.substr(open + 1, close - open - 1);
+    absl::StrAppend(&host, ranges.substr(0, ranges.find_first_of(",-")));
+    rest.remove_prefix(close + 1);
+  }
+  return host;
+}
+
+absl::StatusOr<std::optional<ForeignLauncher>> DetectForeignLauncher(
+    const Lookup& lookup, const std::function<std::string()>& full_host_name) {
+  // mpirun inside a Slurm job is the nearer one; so is a pod's index. (Slurm itself may set PMI_SIZE, too.)
+  for (const Mpirun& mpirun : kMpiruns) {
+    if (lookup(mpirun.size) && lookup(mpirun.local_size)) return UnderMpirun(lookup, mpirun);
+  }
+  if (lookup("JOB_COMPLETION_INDEX")) return Kubernetes(lookup, full_host_name);
+  if (lookup("SLURM_JOB_ID")) return Slurm(lookup);
+  return std::nullopt;
+}
+
+}  // namespace tandem::cli

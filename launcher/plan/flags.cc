@@ -1,0 +1,156 @@
+#include "launcher/plan/flags.h"
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem::cli {
+namespace {
+
+// Both spellings of a flag, as torchrun takes them: "--rdzv-id,--rdzv_id".
+std::string Both(absl::string_view flag) {
+  const std::string underscores = absl::StrCat("--", absl::StrReplaceAll(flag.substr(2), {{"-", "_"}}));
+  return underscores == flag ? std::string(flag) : absl::StrCat(flag, ",", underscores);
+}
+
+// A flag of torchrun's can also be given as PET_<NAME>, which is how Kubernetes operators give them.
+std::string Variable(absl::string_view flag) {
+  return absl::StrCat("PET_", absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}})));
+}
+
+template <typename T>
+CLI::Option* Torchrun(CLI::App* run, const std::string& flag, T* value, const std::string& help,
+                      const std::string& brief = "") {
+  return run->add_option(brief.empty() ? Both(flag) : absl::StrCat(brief, ",", Both(flag)), *value, help)
+      ->envname(Variable(flag));
+}
+
+CLI::Option* TorchrunFlag(CLI::App* run, const std::string& flag, bool* value, const std::string& help,
+                          const std::string& brief = "") {
+  return run->add_flag(brief.empty() ? Both(flag) : absl::StrCat(brief, ",", Both(flag)), *value, help)
+      ->envname(Variable(flag));
+}
+
+void AddPlaces(CLI::App* run, RunFlags* flags) {
+  Torchrun(run, "--nnodes", &flags->nnodes, "Nodes, each with a `tandem run` of its own: N, or MIN:MAX [1]");
+  Torchrun(run, "--nproc-per-node", &flags->nproc_per_node,
+           "Workers on this node: a number, auto, gpu or cpu [1]");
+  Torchrun(run, "--node-rank", &flags->node_rank, "The place of this node, from 0 [the next free one]")
+      ->check(CLI::NonNegativeNumber);
+  Torchrun(run, "--rdzv-backend", &flags->rdzv_backend,
+           "Where the nodes meet: static (a store at --master-addr:--master-port), c10d (a store at "
+           "--rdzv-endpoint, of the first node that can bind it) or etcd [static]");
+  Torchrun(run, "--rdzv-endpoint", &flags->rdzv_endpoint, "HOST:PORT of that store, or of etcd");
+  Torchrun(run, "--rdzv-id", &flags->rdzv_id, "The job's name, the same on all nodes");
+  Torchrun(run, "--rdzv-conf", &flags->rdzv_conf,
+           "key=value,...: join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
+           "keep_alive_max_attempt, is_host (seconds, or true and false); for etcd cacert, cert, key, "
+           "protocol, etcd_prefix");
+  TorchrunFlag(run, "--standalone", &flags->standalone, "One node; --rdzv-... are ignored");
+  Torchrun(run, "--master-addr", &flags->master_addr, "Host of node 0 [127.0.0.1]");
+  Torchrun(run, "--master-port", &flags->master_port,
+           "One node: MASTER_PORT of the program [a free one]. Several, static: where the nodes meet [29500]")
+      ->check(CLI::Range(0, 65535));
+  Torchrun(run, "--local-addr", &flags->local_addr, "The address at which other nodes reach this one");
+}
+
+void AddPrograms(CLI::App* run, RunFlags* flags) {
+  TorchrunFlag(run, "--module", &flags->module, "PROGRAM is a Python module: python3 -u -m PROGRAM", "-m");
+  TorchrunFlag(run, "--no-python", &flags->no_python, "Run a PROGRAM that ends in .py as it is");
+  TorchrunFlag(run, "--run-path", &flags->run_path, "Run the script PROGRAM by Python's runpy");
+  run->add_option("--role", flags->roles,
+                  "NAME: what the workers are called [worker]. NAME=COUNT or NAME=COUNT:COMMAND: more "
+                  "processes, of another role; may be repeated")
+      ->envname("PET_ROLE")
+      ->allow_extra_args(false);
+  run->add_option("--cluster", flags->cluster,
+                  "A file of roles: counts, programs, environment, restarts, pinning")
+      ->check(CLI::ExistingFile);
+  const auto count = [run](const char* name, int* value, const char* help) {
+    run->add_option(name, *value, help)->check(CLI::Range(0, 4096));
+  };
+  run->add_option("--ps", flags->servers, "Parameter servers on this node [0]")->check(CLI::Range(0, 256));
+  count("--workers", &flags->workers, "Workers on this node, as --nproc-per-node");
+  count("--learners", &flags->learners,
+        "Copies of PROGRAM as `learner`: the workers of reinforcement learning");
+  count("--actors", &flags->actors,
+        "Copies of PROGRAM as `actor`: stopped after the learners, restarted alone");
+  count("--replay", &flags->replay, "Copies of PROGRAM as `replay`: stopped after the learners");
+  run->add_option(
+         "--bind", flags->bind,
+         "Processors of each process: none (all), core (an equal share of the cores) or numa (a memory "
+         "node's) [none]")
+      ->check(CLI::IsMember({"none", "core", "numa"}));
+}
+
+void AddFailures(CLI::App* run, RunFlags* flags) {
+  Torchrun(run, "--max-restarts", &flags->max_restarts,
+           "Times that the job is started again after a failure [0]")
+      ->check(CLI::NonNegativeNumber);
+  run->add_option(
+         "--restart", flags->restart,
+         "ROLE=alone[:LIMIT]: a process of this role that dies comes back by itself, the others go on; "
+         "ROLE=job: it counts as a failure of the job. May be repeated [actor=alone:10, others job]")
+      ->allow_extra_args(false);
+  run->add_option(
+         "--on-failure", flags->on_failure,
+         "restart: all processes are started again; reform: the living go on with new ranks [restart]")
+      ->check(CLI::IsMember({"restart", "reform"}));
+  Torchrun(run, "--monitor-interval", &flags->monitor_interval,
+           "Taken for torchrun's sake: ends and failures are seen at once, without polling");
+  Torchrun(run, "--start-method", &flags->start_method,
+           "Taken for torchrun's sake: processes are always started by fork and exec")
+      ->check(CLI::IsMember({"spawn", "fork", "forkserver"}));
+  run->add_option("--grace", flags->grace_seconds,
+                  "Seconds between SIGTERM and SIGKILL when processes are stopped")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  run->add_option("--timeout", flags->timeout_seconds, "Seconds after which the job is stopped; 0: never")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+}
+
+void AddLogs(CLI::App* run, RunFlags* flags) {
+  Torchrun(run, "--log-dir", &flags->log_dir, "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]");
+  Torchrun(run, "--redirects", &flags->redirects,
+           "Streams that go to files only: 1 stdout, 2 stderr, 3 both; of some workers: 0:1,1:3", "-r");
+  Torchrun(run, "--tee", &flags->tee, "Streams that go to files and the console, written alike", "-t");
+  Torchrun(run, "--local-ranks-filter", &flags->local_ranks_filter,
+           "Workers whose output is shown, by local rank: 0,2 [all]");
+  run->add_option(
+      "--spill-dir", flags->spill_dir,
+      "Where servers put rows of tables with `spill` that do not fit their memory; removed at the "
+      "end [LOG_DIR/spill]");
+  run->add_option(
+         "--metrics-port", flags->metrics_port,
+         "Parameter server i serves /metrics for Prometheus at this port + i; 0: the kernel picks [none do]")
+      ->check(CLI::Range(0, 65535 - 256));
+}
+
+}  // namespace
+
+void AddRunFlags(CLI::App* run, RunFlags* flags) {
+  AddPlaces(run, flags);
+  AddPrograms(run, flags);
+  AddFailures(run, flags);
+  AddLogs(run, flags);
+}
+
+size_t ProgramStart(const CLI::App& run, const std::vector<std::string>& args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& word = args[i];
+    if (word == "--") return i + 1;
+    if (!absl::StartsWith(word, "-") || word == "-") return i;
+    const bool brief = !absl::StartsWith(word, "--");
+    // "--flag=value" and "-r3" hold their values.
+    if (brief ? word.size() > 2 : absl::StrContains(word, '=')) continue;
+    const CLI::Option* option = run.get_option_no_throw(word);
+    if (option != nullptr && option->get_items_expected_min() > 0) ++i;
+  }
+  return args.size();
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,53 @@
+#ifndef TANDEM_LAUNCHER_PLAN_FLAGS_H_
+#define TANDEM_LAUNCHER_PLAN_FLAGS_H_
+
+// The flags of `tandem run`: torchrun's, with torchrun's meaning, and our own. docs/launcher.md explains
+// each.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::cli {
+
+// As given. Empty and negative values: not given.
+struct RunFlags {
+  // torchrun's.
+  std::string nnodes;          // "N" or "MIN:MAX"
+  std::string nproc_per_node;  // a number, "auto", "gpu" or "cpu"
+  int node_rank = -1;
+  std::string rdzv_backend, rdzv_endpoint, rdzv_id, rdzv_conf;
+  bool standalone = false;
+  int max_restarts = -1;
+  double monitor_interval = 0;
+  std::string start_method;
+  std::vector<std::string> roles;  // "NAME" (of the workers), or "NAME=COUNT[:COMMAND]"
+  bool module = false, no_python = false, run_path = false;
+  std::string log_dir, redirects = "0", tee = "0", local_ranks_filter;
+  std::string master_addr, local_addr;
+  int master_port = -1;
+  // Ours.
+  std::string cluster;  // a cluster file
+  int servers = -1, workers = -1, actors = -1, learners = -1, replay = -1;
+  std::vector<std::string> restart;  // "ROLE=alone[:LIMIT]" or "ROLE=job"
+  std::string on_failure;            // "restart" or "reform"
+  std::string bind;                  // "none", "core" or "numa"
+  double grace_seconds = 5;
+  double timeout_seconds = 0;
+  std::string spill_dir;
+  int metrics_port = -1;  // of ps/0; ps/i has this + i
+};
+
+void AddRunFlags(CLI::App* run, RunFlags* flags);
+
+// Where in `args`, the words after "run", the program begins: behind "--", or at the first word that is
+// neither a flag of `run` nor a flag's value. args.size() when there is none.
+size_t ProgramStart(const CLI::App& run, const std::vector<std::string>& args);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_LAUNCHER_PLAN_FLAGS_H_

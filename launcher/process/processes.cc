@@ -1,0 +1,192 @@
+#include "launcher/process/processes.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/ipc/descriptor.h"
+#include "base/status.h"
+
+namespace tandem::cli {
+namespace {
+
+// While this much output waits for the reader of our own, the children's is left in their pipes.
+constexpr size_t kMaxBacklogBytes = size_t{1} << 20;
+
+}  // namespace
+
+std::string SignalName(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
+}
+
+void Process::Rename(std::string name) {
+  output_->Rename(name);
+  spec_.name = std::move(name);
+}
+
+bool Process::killed() const { return WIFSIGNALED(status_); }
+
+bool Process::succeeded() const { return WIFEXITED(status_) && WEXITSTATUS(status_) == 0; }
+
+int Process::exit_code() const { return killed() ? 128 + WTERMSIG(status_) : WEXITSTATUS(status_); }
+
+std::string Process::HowItEnded() const {
+  std::string text = absl::StrCat(name(), " (pid ", pid(), ") ");
+  if (killed()) {
+    const int signal = WTERMSIG(status_);
+    absl::StrAppend(&text, "was killed by signal ", signal, " (", SignalName(signal), ")");
+  } else if (succeeded()) {
+    absl::StrAppend(&text, "ended before the workers had finished");
+  } else {
+    absl::StrAppend(&text, "exited with code ", exit_code());
+  }
+  return text;
+}
+
+absl::StatusOr<std::unique_ptr<Processes>> Processes::Create() {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Guardian> guardian, Guardian::Start());
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals,
+                          SignalPipe::Install({SIGINT, SIGTERM, SIGHUP}));
+  ::signal(SIGPIPE, SIG_IGN);  // a reader of our output that goes away ends the output, not the job
+  return std::unique_ptr<Processes>(new Processes(std::move(guardian), std::move(signals)));
+}
+
+Processes::Processes(std::unique_ptr<Guardian> guardian, std::unique_ptr<SignalPipe> signals)
+    : guardian_(std::move(guardian)), signals_(std::move(signals)) {}
+
+Processes::~Processes() {
+  for (const auto& process : processes_) {
+    if (process->ended_) continue;
+    ::kill(-process->pid(), SIGKILL);
+    while (::waitpid(process->pid(), nullptr, 0) < 0 && errno == EINTR) {
+    }
+    guardian_->Forget(process->pid());
+  }
+  console_.Drain(/*seconds=*/2);
+}
+
+absl::StatusOr<Process*> Processes::Start(ProcessSpec spec) {
+  auto output = std::make_unique<ChildOutput>(&console_, spec.name, started_, spec.front);
+  TANDEM_RETURN_IF_ERROR(output->Open(spec.files));
+  absl::StatusOr<Spawned> spawned = Spawn({.path = spec.program,
+                                           .args = spec.args,
+                                           .environment = spec.environment,
+                                           .cpus = spec.cpus,
+                                           .guardian_fd = guardian_->fd()});
+  if (!spawned.ok()) return Annotate(spawned.status(), absl::StrCat("cannot start ", spec.name));
+  ++started_;
+  auto process = std::make_unique<Process>(std::move(spec), std::move(output));
+  process->spawned_ = *std::move(spawned);
+  process->started_ = absl::Now();
+  processes_.push_back(std::move(process));
+  return processes_.back().get();
+}
+
+Happenings Processes::Wait(absl::Time deadline, int wake, bool patient) {
+  std::vector<pollfd> fds = {{signals_->fd(), POLLIN, 0}, {wake, POLLIN, 0}};
+  bool clogged = false;
+  for (Console::Stream stream : {Console::kOut, Console::kErr}) {
+    const OutputSink& sink = console_.sink(stream);
+    fds.push_back({sink.backlog_bytes() > 0 ? sink.fd() : -1, POLLOUT, 0});
+    clogged = clogged || sink.backlog_bytes() > kMaxBacklogBytes;
+  }
+  const bool read = !clogged || !patient;
+  const size_t first = fds.size();
+  for (const auto& process : processes_) {
+    fds.push_back({process->ended_ ? -1 : process->spawned_.pidfd.get(), POLLIN, 0});
+    fds.push_back({read ? process->spawned_.out.get() : -1, POLLIN, 0});
+    fds.push_back({read ? process->spawned_.err.get() : -1, POLLIN, 0});
+  }
+  int timeout_ms = -1;
+  if (deadline != absl::InfiniteFuture()) {
+    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+  }
+  Happenings seen;
+  if (::poll(fds.data(), fds.size(), timeout_ms) < 0) return seen;  // EINTR: the caller comes back
+
+  for (size_t i = 2; i < first; ++i) {
+    if (fds[i].revents != 0) console_.sink(i == 2 ? Console::kOut : Console::kErr).Flush();
+  }
+  if (fds[0].revents != 0) {
+    while (const std::optional<int> signal = signals_->Next()) seen.signals.push_back(*signal);
+  }
+  // Output before ends, so that a root cause's last words are there when it is named.
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (fds[first + 3 * i + 1].revents != 0) ReadOutput(*processes_[i], Console::kOut);
+    if (fds[first + 3 * i + 2].revents != 0) ReadOutput(*processes_[i], Console::kErr);
+  }
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (fds[first + 3 * i].revents != 0 && Reap(*processes_[i])) seen.ended.push_back(processes_[i].get());
+  }
+  seen.woken = fds[1].revents != 0;
+  return seen;
+}
+
+bool Processes::Reap(Process& process) {
+  // What it started and left behind goes, too: now, while its number cannot belong to anybody else.
+  ::kill(-process.pid(), SIGKILL);
+  pid_t reaped;
+  do {
+    reaped = ::waitpid(process.pid(), &process.status_, WNOHANG);
+  } while (reaped < 0 && errno == EINTR);
+  if (reaped != process.pid()) return false;
+  process.ended_ = true;
+  guardian_->Forget(process.pid());
+  for (Console::Stream stream : {Console::kOut, Console::kErr}) ReadOutput(process, stream);
+  return true;
+}
+
+void Processes::ReadOutput(Process& process, Console::Stream stream) {
+  ipc::Descriptor& fd = process.stream(stream);
+  char buffer[16384];
+  while (fd.valid()) {
+    const ssize_t size = ::read(fd.get(), buffer, sizeof(buffer));
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno == EAGAIN) return;
+    if (size <= 0) {
+      fd.Reset();
+      process.output_->Finish(stream);
+      return;
+    }
+    process.output_->Consume(stream, absl::string_view(buffer, static_cast<size_t>(size)));
+    // One process that never pauses must not keep the others, and signals, waiting.
+    if (!process.ended_ && static_cast<size_t>(size) == sizeof(buffer)) return;
+  }
+}
+
+void Processes::SignalAll(int signal) {
+  for (const auto& process : processes_) {
+    if (process->ended_) continue;
+    ::kill(-process->pid(), signal);
+    if (signal == SIGTERM) ::kill(-process->pid(), SIGCONT);  // a stopped process would not notice
+  }
+}
+
+bool Processes::AllEnded() const {
+  return absl::c_all_of(processes_, [](const auto& process) { return process->ended_; });
+}
+
+void Processes::ForgetEnded() {
+  for (const auto& process : processes_) {
+    if (!process->ended_) continue;
+    for (Console::Stream stream : {Console::kOut, Console::kErr}) {
+      ReadOutput(*process, stream);
+      process->output_->Finish(stream);
+    }
+  }
+  std::erase_if(processes_, [](const auto& process) { return process->ended_; });
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,66 @@
+#include "launcher/process/signal_pipe.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+namespace tandem::cli {
+namespace {
+
+// A handler has no other way to know where to write.
+std::atomic<int> handler_fd{-1};
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void OnSignal(int signal) {
+  const int saved = errno;
+  const char byte = static_cast<char>(signal);
+  // A full pipe already holds more signals than anybody needs.
+  [[maybe_unused]] const ssize_t ignored = ::write(handler_fd.load(), &byte, 1);
+  errno = saved;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SignalPipe>> SignalPipe::Install(std::initializer_list<int> signals) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  ipc::Descriptor read(ends[0]), write(ends[1]);
+  int none = -1;
+  if (!handler_fd.compare_exchange_strong(none, write.get())) {
+    return absl::FailedPreconditionError("the process listens to its signals already");
+  }
+  return std::unique_ptr<SignalPipe>(new SignalPipe(std::move(read), std::move(write), signals));
+}
+
+SignalPipe::SignalPipe(ipc::Descriptor read, ipc::Descriptor write, std::initializer_list<int> signals)
+    : read_(std::move(read)), write_(std::move(write)) {
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;
+  action.sa_flags = SA_RESTART;
+  for (int signal : signals) {
+    ::sigaction(signal, &action, nullptr);
+    handled_ |= 1ull << signal;
+  }
+}
+
+SignalPipe::~SignalPipe() {
+  for (int signal = 1; signal < 64; ++signal) {
+    if ((handled_ >> signal & 1) != 0) ::signal(signal, SIG_DFL);
+  }
+  handler_fd.store(-1);
+}
+
+std::optional<int> SignalPipe::Next() {
+  char byte;
+  ssize_t size;
+  do {
+    size = ::read(read_.get(), &byte, 1);
+  } while (size < 0 && errno == EINTR);
+  if (size != 1) return std::nullopt;
+  return byte;
+}
+
+}  // namespace tandem::cli

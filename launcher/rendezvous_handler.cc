@@ -1,0 +1,281 @@
+#include "launcher/rendezvous_handler.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "collectives/store/etcd/etcd_store.h"
+#include "collectives/store/remote_store.h"
+#include "launcher/local_rendezvous.h"
+#include "rpc/address.h"
+#include "rpc/channel.h"
+#include "rpc/network.h"
+
+namespace tandem::cli {
+namespace {
+
+// For those who still have to hear that the job is over.
+constexpr absl::Duration kFarewell = absl::Seconds(5);
+
+absl::Status SetDuration(absl::string_view key, const std::string& value, absl::Duration* duration) {
+  double seconds;
+  if (!absl::SimpleAtod(value, &seconds) || !(seconds > 0) || seconds > 1e9) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rdzv-conf ", key, "='", value, "': expected a number of seconds above 0"));
+  }
+  *duration = absl::Seconds(seconds);
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::StatusOr<T> Annotated(absl::StatusOr<T> result, absl::string_view context) {
+  if (!result.ok()) return Annotate(result.status(), context);
+  return result;
+}
+
+// With the store, for one call: it should fail within a lease, as a rendezvous wants it, and however long
+// that is, the end does not wait longer for a store that is silent than close_timeout.
+absl::Duration Patience(const collectives::RendezvousOptions& options) {
+  return std::min(options.lease, options.close_timeout);
+}
+
+std::string GoneKey(const std::string& run_id, const std::string& node) {
+  return absl::StrCat("launchers/", run_id, "/gone/", node);
+}
+
+}  // namespace
+
+absl::Status ReadRendezvousConf(absl::string_view text, MeetingOptions* options) {
+  collectives::RendezvousOptions& rendezvous = options->rendezvous;
+  absl::Duration interval = absl::ZeroDuration();
+  int attempts = 3;
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const std::pair<std::string, std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    const auto& [key, value] = pair;
+    if (key == "join_timeout" || key == "timeout") {
+      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &rendezvous.join_timeout));
+    } else if (key == "last_call_timeout") {
+      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &rendezvous.last_call));
+    } else if (key == "close_timeout") {
+      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &rendezvous.close_timeout));
+    } else if (key == "lease") {
+      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &rendezvous.lease));
+    } else if (key == "keep_alive_interval") {
+      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &interval));
+    } else if (key == "keep_alive_max_attempt") {
+      if (!absl::SimpleAtoi(value, &attempts) || attempts < 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rdzv-conf ", key, "='", value, "': expected a number of at least 1"));
+      }
+    } else if (key == "etcd_lease") {
+      absl::Duration lease;
+      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &lease));
+      if (lease < absl::Seconds(1)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rdzv-conf ", key, "='", value, "': etcd grants leases of at least 1 second"));
+      }
+      options->conf[key] = value;
+    } else if (key == "rank") {
+      if (!absl::SimpleAtoi(value, &options->node_rank) || options->node_rank < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rdzv-conf rank='", value, "' is no place of a node"));
+      }
+    } else if (key == "read_timeout" || (key == "store_type" && value == "tcp")) {
+      // What torchrun's stores want to know; ours need not.
+    } else if (absl::c_linear_search(std::vector<absl::string_view>{"is_host", "cacert", "cert", "key",
+                                                                    "protocol", "etcd_prefix"},
+                                     key)) {
+      options->conf[key] = value;
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--rdzv-conf '", part,
+                       "' is not known; expected key=value,... of join_timeout, last_call_timeout, "
+                       "close_timeout, keep_alive_interval, keep_alive_max_attempt, lease, rank, is_host, "
+                       "and for etcd cacert, cert, "
+                       "key, protocol, etcd_prefix, etcd_lease"));
+    }
+  }
+  if (interval > absl::ZeroDuration()) rendezvous.lease = interval * attempts;
+  return absl::OkStatus();
+}
+
+absl::Status ParseNodes(absl::string_view text, int* min_nodes, int* max_nodes) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
+  bool good = parts.size() <= 2 && absl::SimpleAtoi(parts[0], min_nodes);
+  *max_nodes = *min_nodes;
+  if (good && parts.size() == 2) good = absl::SimpleAtoi(parts[1], max_nodes);
+  if (good && *min_nodes >= 1 && *max_nodes >= *min_nodes && *max_nodes <= 4096) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--nnodes '", text, "': expected N or MIN:MAX, with 1 <= MIN <= MAX <= 4096"));
+}
+
+absl::StatusOr<std::unique_ptr<Meeting>> Meeting::Open(const MeetingOptions& options) {
+  std::unique_ptr<Meeting> meeting(new Meeting(options));
+  if (meeting->alone()) {
+    meeting->rendezvous_ = std::make_unique<LocalRendezvous>(options.rendezvous.max_restarts);
+    return meeting;
+  }
+  TANDEM_RETURN_IF_ERROR(meeting->OpenStore());
+  collectives::Store* store = meeting->server_ != nullptr ? meeting->server_->store() : meeting->store_.get();
+  TANDEM_ASSIGN_OR_RETURN(meeting->rendezvous_, collectives::MakeRendezvous(store, options.rendezvous));
+  return meeting;
+}
+
+Meeting::~Meeting() = default;
+
+absl::Status Meeting::OpenStore() {
+  if (options_.backend == "etcd-v2" || options_.backend == "zeus") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rdzv-backend ", options_.backend,
+                     " is not there: etcd's second API is gone; use --rdzv-backend etcd, which "
+                     "speaks the third, with the same --rdzv-endpoint"));
+  }
+  if (options_.endpoint.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--rdzv-endpoint HOST:PORT is missing: where do the nodes meet? (", options_.backend, ")"));
+  }
+  // etcd may have several members; this node's address is the one that leads to the first.
+  const std::string first = options_.endpoint.substr(0, options_.endpoint.find(','));
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address endpoint,
+                          Annotated(rpc::ParseAddress(first), "--rdzv-endpoint"));
+  if (!options_.local_addr.empty()) {
+    host_ = options_.local_addr;
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(host_, rpc::LocalAddressTowards(first));
+    // A host's own name often means 127.0.1.1 on itself, where no other host finds it: then the address that
+    // leads out (nothing is sent there, the network is reserved for examples).
+    if (rpc::IsLoopbackHost(host_) && !rpc::IsLoopbackHost(endpoint.host)) {
+      host_ = rpc::LocalAddressTowards("192.0.2.1:9").value_or(host_);
+    }
+  }
+  if (options_.backend == "static" || options_.backend == "c10d") return OpenServed();
+  if (options_.backend == "etcd") return OpenEtcd();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--rdzv-backend ", options_.backend, " is not known: expected static, c10d or etcd"));
+}
+
+absl::Status Meeting::OpenEtcd() {
+  const auto conf = [this](const char* name) {
+    const auto it = options_.conf.find(name);
+    return it == options_.conf.end() ? std::string() : it->second;
+  };
+  std::vector<std::string> query;
+  const std::pair<const char*, const char*> queries[] = {
+      {"cacert", "ca"}, {"cert", "cert"}, {"key", "key"}, {"etcd_lease", "lease"}};
+  for (const auto& [theirs, ours] : queries) {
+    if (!conf(theirs).empty()) query.push_back(absl::StrCat(ours, "=", conf(theirs)));
+  }
+  const std::string prefix = conf("etcd_prefix").empty() ? "tandem" : conf("etcd_prefix");
+  const absl::string_view bare = absl::StripPrefix(absl::StripSuffix(prefix, "/"), "/");
+  address_ =
+      absl::StrCat(conf("protocol") == "https" ? "etcds://" : "etcd://", options_.endpoint, "/", bare, "/",
+                   options_.rendezvous.run_id, query.empty() ? "" : "?", absl::StrJoin(query, "&"));
+  TANDEM_ASSIGN_OR_RETURN(collectives::EtcdOptions etcd,
+                          Annotated(collectives::ParseEtcdUrl(address_), "--rdzv-endpoint or --rdzv-conf"));
+  etcd.call_timeout = Patience(options_.rendezvous);
+  TANDEM_ASSIGN_OR_RETURN(store_, collectives::EtcdStore::Open(std::move(etcd)));
+  return absl::OkStatus();
+}
+
+absl::Status Meeting::OpenServed() {
+  TANDEM_ASSIGN_OR_RETURN(const rpc::Address endpoint, rpc::ParseAddress(options_.endpoint));
+  address_ = options_.endpoint;
+  if (endpoint.port == 0) {
+    return absl::InvalidArgumentError(
+        "--rdzv-endpoint: with port 0 the other nodes could not know which the kernel picks; choose one, or "
+        "serve the "
+        "store apart: `tandem store --listen 0.0.0.0:0` says its address");
+  }
+  bool must = options_.backend == "static" && options_.node_rank == 0,
+       may = must || options_.backend == "c10d";
+  if (const auto it = options_.conf.find("is_host"); it != options_.conf.end()) {
+    if (it->second != "true" && it->second != "false" && it->second != "1" && it->second != "0") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--rdzv-conf is_host='", it->second, "': expected true or false"));
+    }
+    must = may = it->second == "true" || it->second == "1";
+  }
+  // Who can bind the endpoint's own address is on its host. That address may be one by which other nodes
+  // cannot come (a host's name often means 127.0.1.1 on itself), so all interfaces are served.
+  if (may && (must || rpc::CheckBindable(endpoint, options_.endpoint).ok())) {
+    const std::string listen =
+        rpc::IsLoopbackHost(endpoint.host) ? options_.endpoint : absl::StrCat("0.0.0.0:", endpoint.port);
+    absl::StatusOr<std::unique_ptr<collectives::StoreServer>> server =
+        collectives::StoreServer::Start(listen);
+    if (server.ok()) {
+      server_ = *std::move(server);
+      return absl::OkStatus();
+    }
+    // Another launcher of this host was quicker: then it serves.
+    if (must) return Annotate(server.status(), "cannot serve the store at which the nodes meet");
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(options_.endpoint));
+  store_ = std::make_unique<collectives::RemoteStore>(std::move(channel), Patience(options_.rendezvous));
+  return absl::OkStatus();
+}
+
+absl::Status Meeting::Reach(const std::function<bool()>& stop) {
+  if (alone() || server_ != nullptr) return absl::OkStatus();
+  const absl::Time deadline = absl::Now() + options_.rendezvous.join_timeout;
+  while (true) {
+    // Any call that asks the server will do; it waits for a lease by itself.
+    const absl::Status reached = store_->Check({"launchers"}).status();
+    if (reached.ok()) {
+      reached_ = true;
+      return absl::OkStatus();
+    }
+    if (reached_ && options_.backend != "etcd") {
+      return Annotate(reached, absl::StrCat("the node that served the job's store at ", options_.endpoint,
+                                            " has died or is cut off, and the job's state with it; with "
+                                            "--rdzv-backend etcd any node may"));
+    }
+    if (stop()) return absl::CancelledError("it was stopped while it waited");
+    if (!absl::IsUnavailable(reached) && !absl::IsDeadlineExceeded(reached)) return reached;
+    if (absl::Now() >= deadline) {
+      return absl::UnavailableError(absl::StrCat("cannot reach ", ToString(), " within ",
+                                                 absl::FormatDuration(options_.rendezvous.join_timeout),
+                                                 ": does the host's launcher run, does the name lead to it, "
+                                                 "does a firewall stand before the port? (",
+                                                 reached.message(), ")"));
+    }
+  }
+}
+
+std::string Meeting::NodesText() const {
+  const int least = options_.rendezvous.min_nodes, most = options_.rendezvous.max_nodes;
+  return least == most ? absl::StrCat(most, " nodes") : absl::StrCat(least, " to ", most, " nodes");
+}
+
+std::string Meeting::ToString() const {
+  if (alone()) return "this launcher's memory";
+  return absl::StrCat(options_.backend == "etcd" ? "etcd at " : "the store of the nodes at ",
+                      options_.endpoint);
+}
+
+void Meeting::Farewell(const collectives::Round& round) {
+  if (alone() || options_.backend == "etcd" || round.nodes.empty()) return;
+  const std::string& run_id = options_.rendezvous.run_id;
+  const size_t self = static_cast<size_t>(round.group_rank);
+  if (server_ == nullptr) {
+    // Unheard: then nobody waits for it any more.
+    store_->Set(GoneKey(run_id, round.nodes[self].id), "").IgnoreError();
+    return;
+  }
+  std::vector<std::string> others;
+  for (size_t i = 0; i < round.nodes.size(); ++i) {
+    if (i != self) others.push_back(GoneKey(run_id, round.nodes[i].id));
+  }
+  // Those that have died say nothing.
+  if (!others.empty()) server_->store()->Wait(others, kFarewell).IgnoreError();
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,148 @@
+#include "launcher/round_monitor.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/time/time.h"
+
+namespace tandem::cli {
+
+using collectives::RendezvousEvent;
+using collectives::Round;
+
+RoundWatch::RoundWatch(collectives::Rendezvous* rendezvous,
+                       std::function<absl::Status(const std::function<bool()>& stop)> prepare)
+    : rendezvous_(rendezvous),
+      prepare_(std::move(prepare)),
+      event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  waiter_ = std::thread([this] { Wait(); });
+  teller_ = std::thread([this] { Deliver(); });
+}
+
+RoundWatch::~RoundWatch() {
+  Unwatch(/*failed=*/false, "the launcher ends");
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  teller_.join();
+  // Ends a Join or WaitForEvent that is under way; again, since one may just be about to begin. An error:
+  // nobody is there to be told.
+  bool ended = false;
+  while (!ended) {
+    rendezvous_->Leave().IgnoreError();
+    absl::MutexLock lock(&mutex_);
+    ended = mutex_.AwaitWithTimeout(absl::Condition(&waiter_ended_), absl::Milliseconds(100));
+  }
+  waiter_.join();
+}
+
+void RoundWatch::Post(News news) {
+  {
+    absl::MutexLock lock(&mutex_);
+    news_.push_back(std::move(news));
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t ignored = ::write(event_.get(), &one, sizeof(one));
+}
+
+std::vector<News> RoundWatch::Take() {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t ignored = ::read(event_.get(), &count, sizeof(count));
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(news_, {});
+}
+
+void RoundWatch::Join(const collectives::Node& node) {
+  absl::MutexLock lock(&mutex_);
+  to_join_ = node;
+}
+
+void RoundWatch::Tell(std::function<absl::Status(collectives::Rendezvous&)> call) {
+  absl::MutexLock lock(&mutex_);
+  to_tell_.push_back(std::move(call));
+}
+
+void RoundWatch::Leave() {
+  {
+    absl::MutexLock lock(&mutex_);
+    left_ = true;
+  }
+  Tell([](collectives::Rendezvous& rendezvous) { return rendezvous.Leave(); });
+}
+
+void RoundWatch::Wait() {
+  bool prepared = false;
+  const auto stop = [this] {
+    absl::MutexLock lock(&mutex_);
+    return stopping_ || left_;
+  };
+  while (true) {
+    collectives::Node node;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || to_join_.has_value();
+      };
+      mutex_.Await(absl::Condition(&ready));
+      waiter_ended_ = stopping_;
+      if (stopping_) return;
+      node = *std::exchange(to_join_, std::nullopt);
+    }
+    absl::StatusOr<Round> round = absl::UnavailableError("the launcher has left before it could join");
+    while (absl::IsUnavailable(round.status())) {
+      const absl::Status reached = prepared ? absl::OkStatus() : prepare_(stop);
+      if (stop()) break;
+      round = reached.ok() ? rendezvous_->Join(node) : reached;
+      prepared = reached.ok() && !absl::IsUnavailable(round.status());
+      if (!reached.ok()) break;
+    }
+    News begun{.kind = News::Kind::kRound, .status = round.status()};
+    if (!round.ok()) {
+      Post(std::move(begun));
+      continue;
+    }
+    const int64_t epoch = round->epoch;
+    begun.round = *std::move(round);
+    Post(std::move(begun));
+    absl::StatusOr<RendezvousEvent> event = rendezvous_->WaitForEvent(epoch, absl::InfiniteFuture());
+    News over{.kind = News::Kind::kRoundOver, .status = event.status(), .epoch = epoch};
+    if (event.ok()) over.event = *std::move(event);
+    Post(std::move(over));
+  }
+}
+
+void RoundWatch::Deliver() {
+  while (true) {
+    std::function<absl::Status(collectives::Rendezvous&)> call;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto ready = [this]()
+                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !to_tell_.empty(); };
+      mutex_.Await(absl::Condition(&ready));
+      if (to_tell_.empty()) return;  // what was told before the end is still delivered
+      call = std::move(to_tell_.front());
+      to_tell_.pop_front();
+    }
+    if (absl::Status told = call(*rendezvous_); !told.ok()) Post({.kind = News::Kind::kTold, .status = told});
+  }
+}
+
+void RoundWatch::Watch(collectives::Membership* membership, int64_t epoch) {
+  membership_ = membership;
+  member_watcher_ = std::thread([this, membership, epoch] {
+    const collectives::JobState state = membership->WaitUntilEnded(absl::InfiniteFuture());
+    Post({.kind = News::Kind::kJobState, .state = state, .epoch = epoch});
+  });
+}
+
+void RoundWatch::Unwatch(bool failed, const std::string& reason) {
+  if (membership_ == nullptr) return;
+  membership_->End(failed ? "tandem run" : "", failed, reason);
+  member_watcher_.join();
+  membership_ = nullptr;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,108 @@
+#include "launcher/variables.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+extern char** environ;
+
+namespace tandem::cli {
+namespace {
+
+// What an outer launcher, of ours or torchrun, may have told this one: it is not for its children.
+constexpr const char* kOuter[] = {"RANK",
+                                  "WORLD_SIZE",
+                                  "LOCAL_RANK",
+                                  "LOCAL_WORLD_SIZE",
+                                  "GROUP_RANK",
+                                  "ROLE_RANK",
+                                  "ROLE_WORLD_SIZE",
+                                  "ROLE_NAME",
+                                  "MASTER_ADDR",
+                                  "MASTER_PORT",
+                                  "GROUP_WORLD_SIZE",
+                                  "TORCHELASTIC_ERROR_FILE",
+                                  "TANDEM_PS_INDEX",
+                                  "TANDEM_TERMINAL",
+                                  "TANDEM_SPILL_DIR",
+                                  "TANDEM_AGENT",
+                                  "TANDEM_ASSIGNMENT",
+                                  "TANDEM_PROCESS_RESTARTS"};
+
+}  // namespace
+
+Variables OwnVariables() {
+  Variables variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (const size_t equals = text.find('='); equals != std::string::npos) {
+      variables[text.substr(0, equals)] = text.substr(equals + 1);
+    }
+  }
+  return variables;
+}
+
+Variables VariablesOf(const Variables& own, const Place& place) {
+  const collectives::Round& round = *place.round;
+  const collectives::Node& first = round.nodes[0];
+  const RolePlan& role = *place.role;
+  const std::map<std::string, int>& here = round.nodes[static_cast<size_t>(round.group_rank)].processes;
+  const auto count_here = [&here](const std::string& name) {
+    const auto it = here.find(name);
+    return it == here.end() ? 0 : it->second;
+  };
+  Variables variables = own;
+  for (const char* name : kOuter) variables.erase(name);
+  const auto set = [&variables](const char* name, const auto& value) {
+    variables[name] = absl::StrCat(value);
+  };
+
+  const int workers = round.WorldSize(place.plan->main);
+  // A job of servers alone still has a world for those who join it by hand.
+  set("WORLD_SIZE", workers > 0 ? workers : 1);
+  set("LOCAL_WORLD_SIZE", count_here(role.name == "ps" ? place.plan->main : role.name));
+  set("MASTER_ADDR", first.host);
+  set("MASTER_PORT", first.master_port);
+  if (place.is_main()) set("RANK", place.role_rank());
+  if (role.name == "ps") {
+    set("TANDEM_PS_INDEX", place.role_rank());
+    if (!place.spill_dir.empty()) set("TANDEM_SPILL_DIR", place.spill_dir);
+  } else {
+    set("LOCAL_RANK", place.local_rank);
+  }
+  set("GROUP_RANK", round.group_rank);
+  set("GROUP_WORLD_SIZE", round.nodes.size());
+  set("ROLE_NAME", role.name);
+  set("ROLE_RANK", place.role_rank());
+  set("ROLE_WORLD_SIZE", round.WorldSize(role.name));
+  set("TORCHELASTIC_RESTART_COUNT", round.restarts);
+  set("TORCHELASTIC_MAX_RESTARTS", place.plan->max_restarts);
+  set("TORCHELASTIC_RUN_ID", place.run_id);
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  set("TORCHELASTIC_ERROR_FILE", place.error_file);
+
+  set("TANDEM_ROLE", role.name);
+  set("TANDEM_NUM_PS", round.WorldSize("ps"));
+  set("TANDEM_STORE", first.store);
+  set("TANDEM_RUN_ID", place.run_id);
+  set("TANDEM_EPOCH", round.epoch);
+  if (place.restarts_alone > 0) set("TANDEM_PROCESS_RESTARTS", place.restarts_alone);
+  if (!place.agent.empty()) {
+    set("TANDEM_AGENT", place.agent);
+    set("TANDEM_ASSIGNMENT", place.assignment);
+  }
+  if (place.terminal) set("TANDEM_TERMINAL", "1");
+  // Many processes share the machine; a program that wants threads says so.
+  variables.try_emplace("OMP_NUM_THREADS", "1");
+  variables.try_emplace("NCCL_ASYNC_ERROR_HANDLING", "1");  // as torchrun does
+  for (const auto& [name, value] : role.environment) variables[name] = value;
+  return variables;
+}
+
+std::vector<std::string> ToStrings(const Variables& variables) {
+  std::vector<std::string> strings;
+  for (const auto& [name, value] : variables) strings.push_back(absl::StrCat(name, "=", value));
+  return strings;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,34 @@
+#include "ps/client/bytes_in_flight.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::ps {
+
+absl::StatusOr<BytesInFlight::Share> BytesInFlight::Take(uint64_t bytes, absl::Duration patience) {
+  absl::MutexLock lock(&mutex_);
+  const auto fits = [this, bytes]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return bytes == 0 || held_ == 0 || (held_ < limit_ && bytes <= limit_ - held_);
+  };
+  if (!fits() &&
+      (patience <= absl::ZeroDuration() || !mutex_.AwaitWithTimeout(absl::Condition(&fits), patience))) {
+    return absl::ResourceExhaustedError(absl::StrCat("calls under way hold ", held_, " bytes and may hold ",
+                                                     limit_, "; ", bytes, " more did not fit within ",
+                                                     absl::FormatDuration(patience),
+                                                     ": servers are slower than this worker, so keep fewer "
+                                                     "calls in flight, or raise max_bytes_in_flight"));
+  }
+  held_ += bytes;
+  return Share(this, bytes);
+}
+
+uint64_t BytesInFlight::held() const {
+  absl::MutexLock lock(&mutex_);
+  return held_;
+}
+
+void BytesInFlight::GiveBack(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  held_ -= bytes;
+}
+
+}  // namespace tandem::ps

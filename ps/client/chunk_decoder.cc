@@ -1,0 +1,84 @@
+#include "ps/client/chunk_decoder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ps/trace_kinds.h"
+#include "ps/wire/value_codec.h"
+#include "rpc/wire/bulk_codec.h"
+
+namespace tandem::ps {
+
+void PieceDecoder::OnPiece(uint64_t offset, uint64_t total, Bytes piece) {
+  left_ = total - offset - piece.size();
+  if (offset == 0) {
+    Begin(total, std::move(piece));
+  } else if (in_order_) {
+    if (wrong_.ok()) Decode(piece);
+  } else {
+    whole_.Append(std::move(piece));
+  }
+}
+
+void PieceDecoder::Begin(uint64_t total, Bytes piece) {
+  wrong_ = absl::OkStatus();
+  whole_ = Bytes();
+  slice_ = row_ = 0;
+  cut_.clear();
+  v1::PullResponse header;
+  const std::optional<size_t> head = rpc::DecodeBulkHead(piece, total, &header);
+  in_order_ = head.has_value();
+  if (!in_order_) {
+    whole_ = std::move(piece);
+    return;
+  }
+  wrong_ = check_(header, total - *head);
+  if (wrong_.ok()) Decode(piece.Sub(*head, piece.size() - *head));
+}
+
+void PieceDecoder::Decode(const Bytes& bytes) {
+  const trace::Span traced(kTraceDecodePull);
+  BytesReader reader(bytes);
+  // The check has seen to it that there are as many bytes as the slices' rows have.
+  while (reader.remaining() > 0) {
+    while (row_ == slices_[slice_].rows) {
+      ++slice_;
+      row_ = 0;
+    }
+    const RowsTo& slice = slices_[slice_];
+    const size_t row_bytes = RowBytes(slice.values, slice.dim);
+    if (cut_.empty() && reader.remaining() >= row_bytes) {
+      Put(&reader, std::min(slice.rows - row_, reader.remaining() / row_bytes));
+      continue;
+    }
+    const size_t begun = cut_.size();
+    const size_t more = std::min(row_bytes - begun, reader.remaining());
+    cut_.resize(begun + more);
+    reader.Copy(cut_.data() + begun, more);
+    if (cut_.size() < row_bytes) return;
+    const Bytes row(Slice::Unowned(cut_.data(), row_bytes));
+    BytesReader row_reader(row);
+    Put(&row_reader, 1);
+    cut_.clear();
+  }
+}
+
+void PieceDecoder::Put(BytesReader* in, size_t count) {
+  const RowsTo& slice = slices_[slice_];
+  if (slice.positions != nullptr) {
+    DecodeRows(slice.values, in, slice.positions + row_, count, slice.dim, slice.floats);
+  } else {
+    DecodeRows(slice.values, in, nullptr, count, slice.dim, slice.floats + row_ * slice.dim);
+  }
+  row_ += count;
+}
+
+absl::StatusOr<std::optional<Bytes>> PieceDecoder::Finish(Bytes rest) {
+  // The last try may have brought the answer as a whole.
+  if (left_ != 0 || !rest.empty()) return rest;
+  if (!in_order_) return std::exchange(whole_, Bytes());
+  if (!wrong_.ok()) return wrong_;
+  return std::nullopt;
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,90 @@
+#include "ps/client/push_operation.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "rpc/wire/bulk_codec.h"
+
+namespace tandem::ps {
+namespace {
+constexpr char kPush[] = "/tandem.v1.ParameterServer/Push";
+}  // namespace
+
+PushCall::PushCall(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std::atomic<bool>* places_told,
+                   absl::Duration timeout, PushDone done)
+    : channels_(channels),
+      places_told_(places_told),
+      done_(std::move(done)),
+      deadline_(absl::Now() + timeout),
+      in_turn_(channels.size() > 1 && places_told->load(std::memory_order_relaxed)),
+      outstanding_(static_cast<uint32_t>(channels.size())) {}
+
+void PushCall::Add(uint32_t server, EncodedPush request) {
+  if (!in_turn_) {
+    Send(server, std::move(request));
+  } else if (server == 0) {
+    first_ = std::move(request);
+  } else {
+    waiting_.push_back(std::move(request));
+  }
+}
+
+void PushCall::Go() {
+  if (in_turn_) Send(0, std::move(first_));
+}
+
+void PushCall::Send(uint32_t server, EncodedPush request) {
+  // Fenced by its sequence number, a push may be sent again without harm.
+  channels_[server]->CallAsync(kPush, rpc::EncodeBulk(request.header, std::move(request.payload)),
+                               {.timeout = deadline_ - absl::Now(), .idempotent = true},
+                               [self = shared_from_this(), server](absl::StatusOr<Bytes> answer) {
+                                 self->OnAnswer(server, std::move(answer));
+                               });
+}
+
+absl::Status PushCall::TakePlaces(const Bytes& answer) {
+  v1::PushResponse response;
+  if (!response.ParseFromString(answer.Flatten())) return absl::DataLossError("the answer does not parse");
+  places_told_->store(response.places_size() > 0, std::memory_order_relaxed);
+  if (response.places_size() == 0) return absl::OkStatus();
+  for (EncodedPush& request : waiting_) {
+    if (request.header.slices_size() != response.places_size()) {
+      return absl::DataLossError(absl::StrCat("the answer has places for ", response.places_size(),
+                                              " slices, the push has ", request.header.slices_size()));
+    }
+    for (int i = 0; i < response.places_size(); ++i) {
+      if (response.places(i).update() > 0) {
+        *request.header.mutable_slices(i)->mutable_place() = response.places(i);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void PushCall::OnAnswer(uint32_t server, absl::StatusOr<Bytes> answer) {
+  absl::Status status = answer.status();
+  if (status.ok() && server == 0) status = TakePlaces(*answer);
+  uint32_t ended = 1;
+  if (server == 0 && !waiting_.empty()) {
+    std::vector<EncodedPush> next = std::exchange(waiting_, {});
+    if (!status.ok()) ended += static_cast<uint32_t>(next.size());
+    for (uint32_t i = 0; status.ok() && i < next.size(); ++i) Send(i + 1, std::move(next[i]));
+  }
+  if (!status.ok()) {
+    absl::MutexLock lock(&mutex_);
+    if (first_error_.ok()) {
+      first_error_ =
+          Annotate(status, absl::StrCat("push to server ", server, " (", channels_[server]->target(), ")"));
+    }
+  }
+  if (outstanding_.fetch_sub(ended, std::memory_order_acq_rel) != ended) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    status = first_error_;
+  }
+  std::move(done_)(std::move(status));
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "ps/policies/admission_kinds.h"
+
+namespace tandem::ps {
+namespace {
+
+constexpr uint32_t kMaxThreshold = 255;
+constexpr uint64_t kMaxCounters = uint64_t{1} << 40;
+constexpr size_t kMinCells = 64;
+constexpr int kHashes = 3;
+// Once the cells of a bucket have been added to this many times each, on average, all are halved: ids that
+// are no longer seen fade, and the filter never fills up (TinyLFU, Einziger, Friedman and Manes, ACM TOS
+// 2017).
+constexpr uint64_t kAgeAfter = 4;
+
+// The push that brings an id's count to the threshold admits it. Counts are kept in a counting Bloom filter
+// (Fan et al., SIGCOMM 1998, read as a count-min sketch): kHashes cells an id, of which the smallest counts.
+// It is never too low (but for ageing) and too high only when other ids share all of an id's cells: then it
+// comes in too early. Counters: [ additions since the last halving: u64 | cells: u8 ... ].
+class Count : public Admission {
+ public:
+  Count(uint32_t threshold, uint64_t counters) : threshold_(threshold), counters_(counters) {}
+  absl::string_view kind() const override { return "count"; }
+  bool at_pull() const override { return false; }
+  size_t counter_bytes(uint32_t num_buckets) const override {
+    return sizeof(uint64_t) + std::max<size_t>(kMinCells, counters_ / num_buckets);
+  }
+  bool Admit(const Candidate& candidate, absl::Span<uint8_t> counters) const override {
+    const absl::Span<uint8_t> cells = counters.subspan(sizeof(uint64_t));
+    // Two hashes make as many as one likes (Kirsch and Mitzenmacher, ESA 2006).
+    const uint64_t hash = Mix64(candidate.id, 0x5eed);
+    uint32_t count = kMaxThreshold;
+    for (uint32_t k = 0; k < kHashes; ++k) {
+      const uint32_t mixed = static_cast<uint32_t>(hash) + k * (static_cast<uint32_t>(hash >> 32) | 1);
+      uint8_t& cell = cells[(uint64_t{mixed} * cells.size()) >> 32];
+      if (cell < kMaxThreshold) ++cell;
+      count = std::min<uint32_t>(count, cell);
+    }
+    Age(counters, cells);
+    return count >= threshold_;
+  }
+
+ private:
+  static void Age(absl::Span<uint8_t> counters, absl::Span<uint8_t> cells) {
+    uint64_t additions;
+    std::memcpy(&additions, counters.data(), sizeof(additions));
+    additions += kHashes;
+    if (additions > kAgeAfter * cells.size()) {
+      for (uint8_t& cell : cells) cell /= 2;
+      additions /= 2;
+    }
+    std::memcpy(counters.data(), &additions, sizeof(additions));
+  }
+
+  const uint32_t threshold_;
+  const uint64_t counters_;
+};
+
+}  // namespace
+
+AdmissionOr MakeCount(const v1::AdmissionConfig& config) {
+  if (config.threshold() < 2 || config.threshold() > kMaxThreshold) {
+    return absl::InvalidArgumentError(absl::StrCat("admission.threshold is ", config.threshold(),
+                                                   "; it must be in [2, ", kMaxThreshold, "]"));
+  }
+  if (config.counters() < 1 || config.counters() > kMaxCounters) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("admission.counters is ", config.counters(),
+                     "; it must be in [1, 2^40], a few for each id that is seen now and then"));
+  }
+  return std::make_unique<Count>(config.threshold(), config.counters());
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,84 @@
+#include "ps/server/push_fence.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::ps {
+
+absl::StatusOr<FenceTable::Verdict> FenceTable::Check(uint32_t worker, uint64_t epoch,
+                                                      uint64_t sequence) const {
+  if (sequence == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker ", worker, ": push sequence 0: sequences count from 1"));
+  }
+  auto found = fences_.find(worker);
+  if (found == fences_.end() || epoch > found->second.epoch) return Verdict::kNew;
+  const Fence& fence = found->second;
+  if (epoch < fence.epoch) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", worker, ": push of epoch ", epoch, ", but this server has heard its epoch ",
+                     fence.epoch, ": an older process of this worker is still running; stop it"));
+  }
+  if (fence.closed) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", worker, ": push of epoch ", epoch,
+        ", but the checkpoint that was loaded holds pushes up to epoch ", fence.epoch,
+        " made to another set of servers; a resumed worker must use an epoch above ", fence.epoch));
+  }
+  if (fence.above.count(sequence) > 0) return Verdict::kDuplicate;
+  if (sequence > fence.low) return Verdict::kNew;
+  const bool anew = fence.restored && sequence == 1 && fence.high() > 1;
+  if (anew || fence.high() - sequence >= kWindow) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", worker, ": push sequence ", sequence, " of epoch ", epoch, ", but sequence ", fence.high(),
+        " of this epoch was already taken: a restarted or resumed worker must use an epoch above ", epoch));
+  }
+  return Verdict::kDuplicate;
+}
+
+void FenceTable::Commit(uint32_t worker, uint64_t epoch, uint64_t sequence) {
+  Fence& fence = fences_[worker];
+  if (epoch > fence.epoch) fence = Fence{.epoch = epoch};
+  fence.restored = false;
+  fence.above.insert(sequence);
+  if (const uint64_t high = fence.high(); high > kWindow) fence.low = std::max(fence.low, high - kWindow);
+  while (!fence.above.empty() && *fence.above.begin() <= fence.low + 1) {
+    fence.low = std::max(fence.low, *fence.above.begin());
+    fence.above.erase(fence.above.begin());
+  }
+}
+
+std::vector<v1::WorkerFence> FenceTable::Save() const {
+  std::vector<v1::WorkerFence> saved;
+  for (const auto& [worker, fence] : fences_) {
+    v1::WorkerFence& to = saved.emplace_back();
+    to.set_worker(worker);
+    to.set_epoch(fence.epoch);
+    to.set_sequence(fence.low);
+    to.mutable_above()->Add(fence.above.begin(), fence.above.end());
+  }
+  return saved;
+}
+
+void FenceTable::Restore(const std::vector<v1::WorkerFence>& fences) {
+  fences_.clear();
+  for (const v1::WorkerFence& from : fences) {
+    Fence& fence = fences_[from.worker()];
+    fence.epoch = from.epoch();
+    fence.low = from.sequence();
+    fence.above.insert(from.above().begin(), from.above().end());
+    fence.restored = true;
+  }
+}
+
+void FenceTable::RestoreEpochsOnly(const std::vector<v1::WorkerFence>& fences) {
+  fences_.clear();
+  for (const v1::WorkerFence& from : fences) {
+    Fence& fence = fences_[from.worker()];
+    fence.epoch = std::max(fence.epoch, from.epoch());
+    fence.closed = true;
+  }
+}
+
+}  // namespace tandem::ps

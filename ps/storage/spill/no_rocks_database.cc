@@ -1,0 +1,15 @@
+// In place of rocks_database.cc where RocksDB was not found.
+
+#include "absl/status/status.h"
+#include "ps/storage/spill/rocks_database.h"
+
+namespace tandem::ps {
+
+absl::StatusOr<std::unique_ptr<RocksDatabase>> RocksDatabase::Open(const std::string&, const std::string&,
+                                                                   size_t) {
+  return absl::FailedPreconditionError(
+      "this program was built without RocksDB, which spilled rows need: install librocksdb-dev and build "
+      "again, or leave `spill` out");
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,37 @@
+#include "rpc/caller.h"
+
+#include "absl/strings/str_cat.h"
+#include "tandem/v1/caller.pb.h"
+
+namespace tandem::rpc {
+namespace {
+constexpr size_t kMaxNameBytes = 256;
+}  // namespace
+
+std::string Caller::ToBytes() const {
+  tandem::v1::Caller proto;
+  proto.set_run_id(run_id);
+  proto.set_epoch(epoch);
+  proto.set_member(member);
+  return proto.SerializeAsString();
+}
+
+Caller Caller::FromBytes(absl::string_view bytes) {
+  tandem::v1::Caller proto;
+  if (bytes.size() > kMaxCallerBytes || !proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return {.epoch = -1};
+  }
+  return {.run_id = proto.run_id(), .epoch = proto.epoch(), .member = proto.member()};
+}
+
+absl::Status CheckCaller(const Caller& caller) {
+  if (caller.epoch >= 0 && caller.run_id.size() <= kMaxNameBytes && caller.member.size() <= kMaxNameBytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a channel's caller of epoch ", caller.epoch, ", with a run's id of ",
+                   caller.run_id.size(), " bytes and a member's name of ", caller.member.size(),
+                   ": epochs are at least 0, names have at most ", kMaxNameBytes, " bytes"));
+}
+
+}  // namespace tandem::rpc

@@ -1,0 +1,30 @@
+#include "rpc/diagnostics/process_diagnostics.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "rpc/network.h"
+
+namespace tandem::cli {
+
+std::unique_ptr<OwnProcess> OwnProcess::Start(std::string member, int64_t epoch, const std::string& store) {
+  std::unique_ptr<OwnProcess> own(new OwnProcess);
+  own->status_ = std::make_shared<rpc::ProcessStatus>(std::move(member), epoch);
+  const absl::Status served = [&]() -> absl::Status {
+    rpc::DiagnosticsOptions options;
+    TANDEM_ASSIGN_OR_RETURN(options.host, rpc::LocalAddressTowards(store));
+    TANDEM_ASSIGN_OR_RETURN(own->server_,
+                            rpc::DiagnosticsServer::Start(options, own->status_, &own->recorder_));
+    return absl::OkStatus();
+  }();
+  if (!served.ok()) LogWarning(absl::StrCat("no diagnostics are served: ", served.message()));
+  return own;
+}
+
+void OwnProcess::SetServing(bool serving) {
+  if (server_ != nullptr) server_->SetServing(serving);
+}
+
+}  // namespace tandem::cli

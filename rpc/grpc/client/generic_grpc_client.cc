@@ -1,0 +1,204 @@
+#include "rpc/grpc/client/generic_grpc_client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "grpcpp/support/client_callback.h"
+#include "rpc/address.h"
+#include "rpc/grpc/grpc_bytes.h"
+#include "rpc/grpc/grpc_library.h"
+#include "rpc/grpc/grpc_status.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr absl::Duration kReconnect = absl::Milliseconds(200);  // for a connection that failed before
+
+void AddHeaders(const Headers& headers, grpc::ClientContext* context) {
+  for (const auto& [name, value] : headers) context->AddMetadata(name, value);
+}
+
+std::string ToText(const grpc::ByteBuffer& buffer) { return FromByteBuffer(buffer).Flatten(); }
+
+class Stream final : public AnswerStream, public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  Stream(grpc::GenericStub* stub, const std::string& method, const std::string& request,
+         const Headers& headers, std::function<void(std::string)> on_answer,
+         std::function<void(absl::Status)> on_end)
+      : on_answer_(std::move(on_answer)), on_end_(std::move(on_end)), request_(ToByteBuffer(Bytes(request))) {
+    AddHeaders(headers, &context_);
+    stub->PrepareBidiStreamingCall(&context_, method, {}, this);
+    StartWrite(&request_);
+    StartRead(&answer_);
+    StartCall();
+  }
+
+  ~Stream() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      silent_ = true;
+    }
+    context_.TryCancel();
+    done_.WaitForNotification();
+    absl::MutexLock lock(&mutex_);  // OnDone has left its critical section
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;  // OnDone says why
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!silent_) on_answer_(ToText(answer_));
+    }
+    answer_.Clear();
+    StartRead(&answer_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    absl::MutexLock lock(&mutex_);
+    if (!silent_) {
+      on_end_(status.ok() ? absl::UnavailableError("the server has ended the stream")
+                          : FromGrpcStatus(status));
+    }
+    done_.Notify();
+  }
+
+ private:
+  const std::function<void(std::string)> on_answer_;
+  const std::function<void(absl::Status)> on_end_;
+  const grpc::ByteBuffer request_;
+  grpc::ByteBuffer answer_;
+  grpc::ClientContext context_;
+  absl::Notification done_;
+  absl::Mutex mutex_;  // held while callbacks run
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class GrpcForeignClient final : public ForeignClient {
+ public:
+  GrpcForeignClient(std::string target, const std::shared_ptr<grpc::Channel>& channel)
+      : target_(std::move(target)), channel_(channel), stub_(channel) {}
+
+  absl::StatusOr<std::string> Call(const std::string& method, const std::string& request,
+                                   const Headers& headers, absl::Duration timeout) override {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    AddHeaders(headers, &context);
+    const grpc::ByteBuffer sent = ToByteBuffer(Bytes(request));
+    grpc::ByteBuffer answer;
+    struct End {
+      grpc::Status status;
+      absl::Notification come;
+    };
+    // Shared: the callback may still be leaving Notify when this function returns. The context is not, since
+    // it holds the channel, which must not end on a thread of gRPC's.
+    const auto end = std::make_shared<End>();
+    // The call's own retries decide when to try again, not gRPC's backoff.
+    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    // Left to itself gRPC looks every 5 s whether a connection that is being made again is there, but at once
+    // for somebody who waits for it.
+    if (channel_->GetState(true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      channel_->WaitForStateChange(GRPC_CHANNEL_TRANSIENT_FAILURE,
+                                   absl::ToChronoTime(absl::Now() + std::min(timeout, kReconnect)));
+    }
+    stub_.UnaryCall(&context, method, {}, &sent, &answer, [end](grpc::Status status) {
+      end->status = std::move(status);
+      end->come.Notify();
+    });
+    end->come.WaitForNotification();
+    if (end->status.ok()) return ToText(answer);
+    return Annotate(FromGrpcStatus(end->status), absl::StrCat(method, " at ", target_));
+  }
+
+  std::unique_ptr<AnswerStream> OpenStream(const std::string& method, const std::string& request,
+                                           const Headers& headers, std::function<void(std::string)> on_answer,
+                                           std::function<void(absl::Status)> on_end) override {
+    return std::make_unique<Stream>(&stub_, method, request, headers, std::move(on_answer),
+                                    std::move(on_end));
+  }
+
+  const std::string& target() const override { return target_; }
+
+ private:
+  const std::string target_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  grpc::GenericStub stub_;
+};
+
+// Under poll, gRPC's callbacks run on threads that end with the last channel that used them, and now and then
+// abort while they do (1.51: a completion queue's last reference falls on one of its own threads). One
+// channel that is never closed, and never connected, keeps them.
+void KeepCallbackThreads() {
+  struct Keeper {
+    std::shared_ptr<grpc::Channel> channel =
+        grpc::CreateChannel("unix:/dev/null/nobody", grpc::InsecureChannelCredentials());
+    grpc::GenericStub stub{channel};
+    grpc::ClientContext context;
+    grpc::ByteBuffer request = ToByteBuffer(Bytes(std::string("?")));
+    grpc::ByteBuffer answer;
+  };
+  // Never destroyed, and no leak: a pointer that nobody reads is optimised away.
+  alignas(Keeper) static std::byte place[sizeof(Keeper)];
+  [[maybe_unused]] static Keeper* const keeper = [] {
+    auto* made = new (place) Keeper;
+    made->context.set_deadline(std::chrono::system_clock::now());
+    made->stub.UnaryCall(&made->context, "/nobody", {}, &made->request, &made->answer, [](grpc::Status) {});
+    return made;
+  }();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ForeignClient>> ForeignClient::Connect(const std::string& target,
+                                                                      const ForeignClientOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const Address address, ParseAddress(target));
+  if (!address.is_unix() && address.port == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bad target \"", target, "\": name the port to connect to"));
+  }
+  KeepGrpcLibrary();
+  KeepCallbackThreads();
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+                   std::max<int>(1, absl::ToInt64Milliseconds(options.keepalive_time)));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                   std::max<int>(1, absl::ToInt64Milliseconds(options.keepalive_timeout)));
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+  if (options.tls.has_value()) {
+    if (options.tls->certificate.empty() != options.tls->key.empty()) {
+      return absl::InvalidArgumentError("a client certificate needs its key, and a key its certificate");
+    }
+    grpc::SslCredentialsOptions ssl;
+    ssl.pem_root_certs = options.tls->ca;
+    ssl.pem_cert_chain = options.tls->certificate;
+    ssl.pem_private_key = options.tls->key;
+    credentials = grpc::SslCredentials(ssl);
+    if (!options.tls->server_name.empty()) arguments.SetSslTargetNameOverride(options.tls->server_name);
+  }
+  const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
+  return std::make_unique<GrpcForeignClient>(target, grpc::CreateCustomChannel(uri, credentials, arguments));
+}
+
+}  // namespace tandem::rpc

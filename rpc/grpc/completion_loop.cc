@@ -1,0 +1,148 @@
+#include "rpc/grpc/completion_loop.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "base/ipc/futex.h"
+#include "base/ticks.h"
+#include "grpc/support/time.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr int64_t kMostNs = 50'000;
+constexpr int64_t kLeastNs = 1'000;
+// A message of so many bytes keeps processors busy for longer than waking a thread takes, and the loop's
+// thread does not look for so long after it.
+constexpr size_t kLongBytes = size_t{32} << 10;
+constexpr int64_t kBusyNs = 300'000;
+// So long the queue may be left alone when nobody helps. What matters then comes at most so late: connections
+// that break, and pings.
+constexpr absl::Duration kLeftAlone = absl::Milliseconds(50);
+// A helper looks this often whether its call has ended elsewhere (in a timer's thread).
+constexpr absl::Duration kLook = absl::Milliseconds(20);
+
+// Nobody who looks on the only processor lets another work.
+int64_t MostNs() { return ipc::UsableProcessors() > 1 ? kMostNs : 0; }
+
+}  // namespace
+
+void CompletionLoop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void CompletionLoop::Stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  EndHelp();
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return turn_ != Turn::kHelper; };
+    mutex_.Await(absl::Condition(&free));
+  }
+  queue_->Shutdown();
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    Run();  // a queue must be empty before it goes
+  }
+}
+
+void CompletionLoop::Run() {
+  Patience patience{MostNs()};
+  while (Next(absl::InfiniteFuture(), &patience) != Got::kShutDown) {
+    // Not while anybody waits who does not help.
+    if (missed_.load(std::memory_order_relaxed) && pending_.load() == 0) StepBack();
+  }
+}
+
+void CompletionLoop::NoteMessage(size_t bytes) {
+  if (bytes >= kLongBytes) long_ns_.store(SteadyNanoseconds(), std::memory_order_relaxed);
+}
+
+CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, Patience* patience) {
+  void* tag = nullptr;
+  bool ok = false;
+  const int64_t begin = SteadyNanoseconds();
+  const bool busy = patience != &helper_ && begin - long_ns_.load(std::memory_order_relaxed) < kBusyNs;
+  const int64_t look_ns = busy ? 0 : patience->budget_ns;
+  grpc::CompletionQueue::NextStatus status;
+  for (int looks = 1;; ++looks) {
+    status = queue_->AsyncNext(&tag, &ok, gpr_inf_past(GPR_CLOCK_MONOTONIC));
+    if (status != grpc::CompletionQueue::TIMEOUT) break;
+    if (SteadyNanoseconds() - begin >= look_ns) {
+      status = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(deadline));
+      const bool soon = SteadyNanoseconds() - begin < 2 * kMostNs;
+      patience->budget_ns = std::min(
+          MostNs(), soon ? 2 * patience->budget_ns + 1000 : std::max(kLeastNs, patience->budget_ns / 2));
+      break;
+    }
+    if (looks % 8 == 0) sched_yield();  // the peer may be waiting for this processor
+  }
+  if (status == grpc::CompletionQueue::SHUTDOWN) return Got::kShutDown;
+  if (status == grpc::CompletionQueue::TIMEOUT) return Got::kNothing;
+  static_cast<CompletionTag*>(tag)->OnEvent(ok);
+  return Got::kEvent;
+}
+
+void CompletionLoop::StepBack() {
+  absl::MutexLock lock(&mutex_);
+  missed_.store(false, std::memory_order_relaxed);
+  if (stopping_) return;
+  turn_ = Turn::kNobody;
+  // Whoever began something since it was looked has seen that it was the thread's turn.
+  attend_ = pending_.load() > 0 && expected_.load() == 0;
+  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return turn_ == Turn::kNobody && (attend_ || stopping_);
+  };
+  const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return turn_ == Turn::kNobody; };
+  uint64_t helped;
+  do {  // as long as somebody has helped meanwhile
+    helped = helped_;
+    if (mutex_.AwaitWithTimeout(absl::Condition(&wanted), kLeftAlone)) break;
+    mutex_.Await(absl::Condition(&free));
+  } while (helped_ != helped);
+  attend_ = false;
+  turn_ = Turn::kThread;
+}
+
+void CompletionLoop::Begin() {
+  pending_.fetch_add(1);
+  if (expected_.load() > 0) return;  // who comes to help sees it
+  absl::MutexLock lock(&mutex_);
+  if (turn_ != Turn::kThread) attend_ = true;
+}
+
+void CompletionLoop::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (turn_ != Turn::kNobody || attend_ || stopping_) {
+      if (turn_ == Turn::kThread && deadline != absl::InfinitePast())
+        missed_.store(true, std::memory_order_relaxed);
+      expected_.fetch_sub(1);
+      return;
+    }
+    turn_ = Turn::kHelper;
+    ++helped_;
+  }
+  while (!over()) {
+    const absl::Time now = absl::Now();
+    // Who stops the loop does not wait for what this thread waits for.
+    if (now >= deadline || help_ended_.load() ||
+        Next(std::min(deadline, now + kLook), &helper_) == Got::kShutDown)
+      break;
+  }
+  absl::MutexLock lock(&mutex_);
+  turn_ = Turn::kNobody;
+  if (expected_.fetch_sub(1) == 1 && pending_.load() > 0) attend_ = true;
+}
+
+void CompletionLoop::EndHelp() {
+  help_ended_.store(true);
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+}
+
+}  // namespace tandem::rpc

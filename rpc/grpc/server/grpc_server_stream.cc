@@ -1,0 +1,414 @@
+#include "rpc/grpc/server/grpc_server_stream.h"
+
+#include <algorithm>
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "base/ticks.h"
+#include "rpc/grpc/caller_metadata.h"
+#include "rpc/grpc/grpc_bytes.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr size_t kCallOverhead = 512;  // of a call beside its request, about
+// So long the answers to frames of one message may wait for each other.
+constexpr int64_t kHoldNs = 30'000;
+
+absl::Status TooLarge(size_t size, size_t limit) {
+  return absl::ResourceExhaustedError(absl::StrCat("an answer of ", size,
+                                                   " bytes exceeds the server's limit of ", limit,
+                                                   " bytes (ServerOptions::max_message_bytes)"));
+}
+
+absl::Status Broken(uint64_t call, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("broken stream: call ", call, " ", what));
+}
+
+}  // namespace
+
+// The handler's end of a call.
+class ServerStream::Call : public ServerCall {
+ public:
+  Call(std::shared_ptr<ServerStream> stream, uint64_t number, std::string method, Bytes request,
+       absl::Time deadline)
+      : stream_(std::move(stream)),
+        number_(number),
+        method_(std::move(method)),
+        request_(std::move(request)),
+        deadline_(deadline) {}
+
+  ~Call() override {
+    if (!finished_.load()) {
+      stream_->Answer(number_,
+                      absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
+    }
+    stream_->held_bytes_ -= request_.size() + kCallOverhead;
+  }
+
+  const Bytes& request() const override { return request_; }
+  const std::string& peer() const override { return stream_->peer_; }
+  const Caller& caller() const override { return stream_->caller_; }
+  absl::Time deadline() const override { return deadline_; }
+  bool IsCancelled() const override { return cancel_hook_.cancelled() || absl::Now() > deadline_; }
+  void Finish(absl::StatusOr<Bytes> response) override {
+    finished_.store(true);
+    cancel_hook_.Drop();
+    stream_->Answer(number_, std::move(response));
+  }
+  void FinishInPieces(std::unique_ptr<AnswerSource> answer) override {
+    finished_.store(true);
+    cancel_hook_.Drop();
+    stream_->Answer(number_, std::move(answer));
+  }
+  void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
+
+  CancelHook::Hook Cancel() { return cancel_hook_.Cancel(); }
+
+ private:
+  const std::shared_ptr<ServerStream> stream_;
+  const uint64_t number_;
+  const std::string method_;
+  const Bytes request_;
+  const absl::Time deadline_;
+  std::atomic<bool> finished_{false};
+  CancelHook cancel_hook_;
+};
+
+void ServerStream::Accept() {
+  {
+    absl::MutexLock lock(&mutex_);
+    operations_ = 1;
+  }
+  rpc_.emplace();
+  rpc_->context.AsyncNotifyWhenDone(done_tag_.tag());
+  service_->RequestAsyncBidiStreaming(0, &rpc_->context, &rpc_->stream, queue_, queue_, accepted_tag_.tag());
+}
+
+void ServerStream::OnAccepted(bool ok) {
+  if (!ok) {  // the server shuts down; the done tag will not come
+    EndOperation();
+    return;
+  }
+  service_->Accept(loop_, queue_);
+  peer_ = rpc_->context.peer();
+  caller_ = CallerOf(rpc_->context);
+  mutex_.Lock();
+  accepted_ = true;
+  ++operations_;  // until OnDone
+  Proceed();
+  EndOperation();
+}
+
+void ServerStream::Drain() {
+  mutex_.Lock();
+  if (!accepted_) {
+    mutex_.Unlock();
+    return;
+  }
+  Proceed();
+}
+
+void ServerStream::Proceed() {
+  Bytes frame;
+  bool write = false;
+  if (!writing_ && !finishing_ && !gone_ && !broken_.has_value() && !queue_out_.empty() &&
+      holder_ != std::this_thread::get_id()) {
+    write = writing_ = true;
+    ++operations_;
+    FrameQueue::Turn turn = queue_out_.Take(batches_);
+    mutex_.Unlock();
+    frame = turn.Frame();  // may read rows
+    mutex_.Lock();
+    queue_out_.PutBack(&turn);
+    // What is left in it of a message that was cancelled meanwhile goes when the lock is free, below.
+    mutex_.Unlock();
+    turn = FrameQueue::Turn();
+    mutex_.Lock();
+  }
+  std::optional<grpc::Status> finish;
+  if (!writing_ && !finishing_ && !gone_) {
+    if (broken_.has_value()) {
+      finish = *broken_;
+    } else if (calls_.empty() && !handling_) {
+      if (half_closed_) finish = grpc::Status::OK;
+      if (service_->draining())
+        finish = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
+    }
+    if (finish.has_value()) finishing_ = true;
+  }
+  // A client that does not read its answers is not served any further, whatever it sends.
+  bool read = false;
+  if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() && !AnswersWait()) {
+    read = reading_ = true;
+  }
+  operations_ += (finish.has_value() ? 1 : 0) + (read ? 1 : 0);
+  mutex_.Unlock();
+  if (finish.has_value()) rpc_->stream.Finish(*finish, finished_tag_.tag());
+  if (write) {
+    loop_->NoteMessage(frame.size());
+    rpc_->stream.Write(ToByteBuffer(frame), written_tag_.tag());
+  }
+  if (read) rpc_->stream.Read(&incoming_, read_tag_.tag());
+}
+
+bool ServerStream::AnswersWait() const {
+  return queue_out_.bytes() > service_->options().max_unsent_answer_bytes;
+}
+
+void ServerStream::OnRead(bool ok) {
+  if (ok) {
+    const Bytes wire = FromByteBuffer(incoming_);
+    incoming_.Clear();
+    loop_->NoteMessage(wire.size());
+    absl::StatusOr<Frames> frames = ParseFrames(wire);
+    if (frames.ok()) {
+      came_ = *std::move(frames);
+    } else {
+      Break(frames.status());
+    }
+  } else {
+    absl::MutexLock lock(&mutex_);
+    half_closed_ = true;
+  }
+  TakeAll();
+}
+
+void ServerStream::TakeAll() {
+  const bool several = came_.size() > 1;
+  int64_t begin = several ? SteadyNanoseconds() : 0;
+  while (taken_ < came_.size()) {
+    mutex_.Lock();
+    if (broken_.has_value()) {
+      mutex_.Unlock();
+      break;
+    }
+    handling_ = true;  // a handler that answers in here does not end the stream of a draining server
+    if (several) {
+      const bool wait = AnswersWait() && !gone_;
+      const int64_t now = SteadyNanoseconds();
+      if (wait || now - begin > kHoldNs) {
+        holder_ = {};
+        Proceed();
+        if (wait) return;  // something is being written
+        begin = now;
+        mutex_.Lock();
+      }
+      holder_ = std::this_thread::get_id();
+    }
+    mutex_.Unlock();
+    if (absl::Status taken = Take(std::move(came_[taken_++])); !taken.ok()) Break(taken);
+  }
+  came_.clear();
+  taken_ = 0;
+  mutex_.Lock();
+  holder_ = {};
+  handling_ = false;
+  reading_ = false;
+  Proceed();
+  EndOperation();
+}
+
+void ServerStream::Break(const absl::Status& why) {
+  std::vector<CancelHook::Hook> hooks;
+  std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
+  {
+    absl::MutexLock lock(&mutex_);
+    broken_.emplace(grpc::StatusCode::INVALID_ARGUMENT, std::string(why.message()));
+    unsent = queue_out_.Clear();
+    hooks = CancelAll();
+  }
+  for (CancelHook::Hook& hook : hooks) std::move(hook)();
+}
+
+absl::Status ServerStream::Take(Frame frame) {
+  const uint64_t number = frame.header.call();
+  if (frame.header.batches()) {
+    absl::MutexLock lock(&mutex_);
+    batches_ = true;
+  }
+  if (frame.header.cancel()) {
+    CancelCall(number);
+    return absl::OkStatus();
+  }
+  std::optional<MessageAssembler::Message> message;
+  if (frame.header.method().empty()) {
+    if (number > last_number_) return Broken(number, "is continued and never began");
+    if (!assembler_.Has(number)) return absl::OkStatus();  // it was refused or cancelled
+    TANDEM_ASSIGN_OR_RETURN(message, assembler_.Continue(std::move(frame)));
+  } else {
+    if (number <= last_number_) {
+      return Broken(number, absl::StrCat("begins after call ", last_number_, ": numbers must rise"));
+    }
+    last_number_ = number;
+    if (absl::Status refused = Admit(frame); !refused.ok()) {
+      mutex_.Lock();
+      Enqueue(number, refused);
+      Proceed();
+      return absl::OkStatus();
+    }
+    TANDEM_ASSIGN_OR_RETURN(message, assembler_.Begin(std::move(frame)));
+  }
+  if (message.has_value()) Run(*std::move(message));
+  return absl::OkStatus();
+}
+
+absl::Status ServerStream::Admit(const Frame& frame) {
+  const ServerOptions& options = service_->options();
+  if (service_->draining()) return absl::UnavailableError("the server is shutting down");
+  const uint64_t size = std::max<uint64_t>(frame.header.message_bytes(), frame.payload.size());
+  if (size > options.max_message_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a request of ", size, " bytes is larger than max_message_bytes of the server, ",
+                     options.max_message_bytes));
+  }
+  if (service_->Find(frame.header.method()) == nullptr) {
+    return absl::UnimplementedError(
+        absl::StrCat("the server has no method ", absl::CHexEscape(frame.header.method())));
+  }
+  const size_t held = held_bytes_.load() + assembler_.bytes();
+  if (held > 0 && size > options.max_held_request_bytes - std::min(options.max_held_request_bytes, held)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the server holds ", held, " bytes of this connection's unanswered requests and may hold ",
+        options.max_held_request_bytes,
+        " (ServerOptions::max_held_request_bytes): await answers before sending more"));
+  }
+  return absl::OkStatus();
+}
+
+void ServerStream::Run(MessageAssembler::Message message) {
+  const uint64_t number = message.header.call();
+  const uint64_t timeout_us = message.header.timeout_us();
+  constexpr uint64_t kForeverUs = uint64_t{1000} * 365 * 24 * 3600 * 1000000;
+  const absl::Time deadline = timeout_us == 0 || timeout_us > kForeverUs
+                                  ? absl::InfiniteFuture()
+                                  : absl::Now() + absl::Microseconds(static_cast<int64_t>(timeout_us));
+  const Handler* handler = service_->Find(message.header.method());
+  held_bytes_ += message.bytes.size() + kCallOverhead;
+  auto call = std::make_shared<Call>(shared_from_this(), number, std::move(*message.header.mutable_method()),
+                                     std::move(message.bytes), deadline);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (gone_) {
+      call->Cancel();  // no hook is set yet
+    } else {
+      calls_.emplace(number, call.get());
+    }
+  }
+  (*handler)(std::move(call));
+}
+
+void ServerStream::CancelCall(uint64_t number) {
+  assembler_.Drop(number);
+  CancelHook::Hook hook;
+  std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
+  {
+    absl::MutexLock lock(&mutex_);
+    queue_out_.Drop(number, &unsent);
+    const auto found = calls_.find(number);
+    if (found == calls_.end()) return;
+    hook = found->second->Cancel();
+    calls_.erase(found);
+  }
+  if (hook) std::move(hook)();
+}
+
+std::vector<CancelHook::Hook> ServerStream::CancelAll() {
+  std::vector<CancelHook::Hook> hooks;
+  for (const auto& [number, call] : calls_) {
+    if (CancelHook::Hook hook = call->Cancel()) hooks.push_back(std::move(hook));
+  }
+  calls_.clear();
+  return hooks;
+}
+
+void ServerStream::Answer(uint64_t number, absl::StatusOr<Bytes> answer) {
+  mutex_.Lock();
+  if (calls_.erase(number) == 0) {  // then the stream may be over, and the service gone
+    mutex_.Unlock();
+    return;
+  }
+  const size_t limit = service_->options().max_message_bytes;
+  if (answer.ok() && answer->size() > limit) answer = TooLarge(answer->size(), limit);
+  Enqueue(number, std::move(answer));
+  Proceed();
+}
+
+void ServerStream::Answer(uint64_t number, std::unique_ptr<AnswerSource> answer) {
+  mutex_.Lock();
+  if (calls_.erase(number) == 0) {
+    mutex_.Unlock();
+    return;
+  }
+  const size_t limit = service_->options().max_message_bytes;
+  if (answer->size() > limit) {
+    Enqueue(number, TooLarge(answer->size(), limit));
+  } else {
+    v1::StreamFrame header;
+    header.set_call(number);
+    queue_out_.Add(std::move(header), std::move(answer));
+  }
+  Proceed();
+}
+
+void ServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
+  v1::StreamFrame header;
+  header.set_call(number);
+  if (answer.ok()) {
+    queue_out_.Add(std::move(header), *std::move(answer));
+    return;
+  }
+  header.set_code(static_cast<uint32_t>(answer.status().raw_code()));
+  absl::string_view text = answer.status().message();
+  if (text.size() > kMaxErrorBytes) {
+    header.set_error(
+        absl::StrCat(text.substr(0, kMaxErrorBytes - 64), "... (cut; ", text.size(), " bytes in all)"));
+  } else {
+    header.set_error(text.data(), text.size());
+  }
+  queue_out_.Add(std::move(header), Bytes());
+}
+
+void ServerStream::OnWritten(bool ok) {
+  std::vector<CancelHook::Hook> hooks;
+  std::deque<FrameQueue::Turn> unsent;
+  mutex_.Lock();
+  writing_ = false;
+  if (!ok) {
+    gone_ = true;
+    unsent = queue_out_.Clear();
+    hooks = CancelAll();
+  }
+  Proceed();
+  for (CancelHook::Hook& hook : hooks) std::move(hook)();
+  if (taken_ < came_.size()) TakeAll();
+  EndOperation();
+}
+
+void ServerStream::OnFinished(bool ok) { EndOperation(); }
+
+void ServerStream::OnDone(bool ok) {
+  mutex_.Lock();
+  gone_ = true;
+  const std::deque<FrameQueue::Turn> unsent = queue_out_.Clear();
+  std::vector<CancelHook::Hook> hooks = CancelAll();
+  mutex_.Unlock();
+  for (CancelHook::Hook& hook : hooks) std::move(hook)();
+  EndOperation();
+}
+
+void ServerStream::EndOperation() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (--operations_ > 0) return;
+  }
+  rpc_.reset();
+  service_->Remove(shared_from_this());
+}
+
+}  // namespace tandem::rpc

@@ -1,0 +1,101 @@
+#include "rpc/network.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem::rpc {
+namespace {
+
+// "" for an address that is neither IPv4 nor IPv6.
+std::string Numeric(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address != nullptr && address->sa_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof(text));
+  } else if (address != nullptr && address->sa_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof(text));
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> LocalAddressTowards(const std::string& target) {
+  const size_t colon = target.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || absl::StartsWith(target, "unix:") ||
+      !absl::SimpleAtoi(target.substr(colon + 1), &port) || port > 65535) {
+    return "127.0.0.1";
+  }
+  std::string host = target.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found); error != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot find host '", host, "': ", gai_strerror(error)));
+  }
+  absl::Cleanup release = [found] { freeaddrinfo(found); };
+  std::string problem = "no address";
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    const int fd = socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    absl::Cleanup close_fd = [fd] { close(fd); };
+    // Connecting a datagram socket only chooses the route.
+    sockaddr_storage self{};
+    socklen_t size = sizeof(self);
+    if (connect(fd, one->ai_addr, one->ai_addrlen) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&self), &size) == 0) {
+      std::string address = Numeric(reinterpret_cast<const sockaddr*>(&self));
+      if (!address.empty()) return address;
+    }
+    problem = std::strerror(errno);
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no network interface of this machine reaches ", target, ": ", problem));
+}
+
+absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text) {
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot list the network interfaces: ", std::strerror(errno)));
+  }
+  absl::Cleanup release = [interfaces] { freeifaddrs(interfaces); };
+  std::vector<std::string> candidates;
+  std::string ipv6;
+  for (const ifaddrs* one = interfaces; one != nullptr; one = one->ifa_next) {
+    const std::string address = Numeric(one->ifa_addr);
+    if (address.empty()) continue;
+    if (address == text) return address;
+    if (one->ifa_name == text) {
+      if (one->ifa_addr->sa_family == AF_INET) return address;
+      ipv6 = address;
+    }
+    candidates.push_back(absl::StrCat(one->ifa_name, " (", address, ")"));
+  }
+  if (!ipv6.empty()) return ipv6;
+  if (absl::StartsWith(text, "127."))
+    return text;  // all of 127/8 is this machine, though one address is listed
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", text, "' is no network interface of this machine; it has ", absl::StrJoin(candidates, ", ")));
+}
+
+bool IsLoopbackHost(absl::string_view host) {
+  return absl::StartsWith(host, "127.") || host == "::1" || host == "localhost";
+}
+
+}  // namespace tandem::rpc

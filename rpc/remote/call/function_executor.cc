@@ -1,0 +1,249 @@
+#include "rpc/remote/call/function_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "base/trace/recorder.h"
+
+namespace tandem::rpc::remote {
+namespace {
+constexpr absl::Duration kQuietly = absl::Seconds(1);  // what looks at its cancellation has returned by then
+}  // namespace
+
+Executor::Executor(std::string worker, const ExecutorOptions& options)
+    : worker_(std::move(worker)), options_(options) {}
+
+Executor::~Executor() { End(); }
+
+absl::Status Executor::Admit(const CallerQueue& queue, size_t bytes) const {
+  if (stop_) return absl::UnavailableError("the worker is shutting down");
+  if (queued_ >= options_.max_queued) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "its queue is full: ", queued_, " calls wait (AgentOptions::max_queued_calls); try again later"));
+  }
+  if (queue.held >= options_.max_queued_per_caller) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "its queue has ", queue.held,
+        " calls of this caller waiting (AgentOptions::max_queued_calls_per_caller); await some first"));
+  }
+  if (queued_ > 0 && queued_bytes_ + bytes > options_.max_queued_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "its queue holds ", queued_bytes_, " bytes of arguments, and with ", bytes, " more it would pass ",
+        options_.max_queued_bytes, " (AgentOptions::max_queued_bytes); try again later"));
+  }
+  return absl::OkStatus();
+}
+
+void Executor::Submit(std::shared_ptr<Invocation> call, const std::string& exclusive, Run run) {
+  const size_t bytes = call->bytes();
+  absl::Status refused;
+  {
+    absl::MutexLock lock(&mutex_);
+    CallerQueue& queue = callers_[call->caller()];
+    refused = Admit(queue, bytes);
+    if (refused.ok()) {
+      if (queue.tasks.empty()) turns_.push_back(call->caller());
+      queue.tasks.push_back({call, exclusive, std::move(run), bytes, trace::Begin()});
+      ++queue.held;
+      ++queued_;
+      queued_bytes_ += bytes;
+      WakeOne();
+      return;
+    }
+    if (queue.held == 0) callers_.erase(call->caller());
+  }
+  call->Fail(std::move(refused));
+}
+
+void Executor::Post(absl::string_view what, absl::AnyInvocable<void() &&> task) {
+  absl::MutexLock lock(&mutex_);
+  if (stop_) return;
+  posted_.emplace_back(what, std::move(task));
+  WakeOne();
+}
+
+void Executor::WakeOne() {
+  // One that is idle may have been woken for what came just before, and not be up yet.
+  if (queued_ + posted_.size() > static_cast<size_t>(idle_) &&
+      workers_.size() < static_cast<size_t>(options_.threads)) {
+    Worker* const worker = &workers_.emplace_back();
+    worker->thread = std::thread([this, worker] {
+      trace::NameThread("functions");
+      Work(worker);
+    });
+  } else {
+    changed_.Signal();
+  }
+}
+
+void Executor::Release(const std::string& caller, size_t bytes) {
+  --queued_;
+  queued_bytes_ -= bytes;
+  const auto found = callers_.find(caller);
+  if (--found->second.held == 0) callers_.erase(found);
+}
+
+bool Executor::Next(Task* task) {
+  if (!freed_.empty()) {
+    *task = std::move(freed_.front());
+    freed_.pop_front();
+    return true;
+  }
+  while (!turns_.empty()) {
+    const std::string caller = std::move(turns_.front());
+    turns_.pop_front();
+    CallerQueue& queue = callers_[caller];
+    *task = std::move(queue.tasks.front());
+    queue.tasks.pop_front();
+    if (!queue.tasks.empty()) turns_.push_back(caller);
+    if (task->exclusive.empty()) {
+      Release(caller, task->bytes);
+      return true;
+    }
+    const auto [group, first] = exclusive_.try_emplace(task->exclusive);
+    if (first) {
+      Release(caller, task->bytes);
+      return true;
+    }
+    group->second.push_back(std::move(*task));
+  }
+  return false;
+}
+
+void Executor::Work(Worker* self) {
+  absl::MutexLock lock(&mutex_);
+  while (true) {
+    self->function.clear();
+    if (!posted_.empty()) {
+      auto [what, posted] = std::move(posted_.front());
+      posted_.pop_front();
+      self->function.assign(what.data(), what.size());
+      self->caller.clear();
+      self->since = absl::Now();
+      mutex_.Unlock();
+      const uint64_t begun = trace::Begin();
+      std::move(posted)();
+      trace::EndNamed(what, "function", begun);
+      posted = nullptr;
+      mutex_.Lock();
+      continue;
+    }
+    if (stop_) break;
+    Task task;
+    if (!Next(&task)) {
+      ++idle_;
+      changed_.Wait(&mutex_);
+      --idle_;
+      continue;
+    }
+    const absl::Time now = absl::Now();
+    const absl::string_view function = task.call->function();
+    self->function.assign(function.data(), function.size());
+    self->caller = task.call->caller();
+    self->since = now;
+    mutex_.Unlock();
+    if (task.call->deadline() < now) {
+      task.call->Fail(absl::DeadlineExceededError(
+          absl::StrCat("its deadline passed while it waited in the queue of ", worker_)));
+    } else if (task.call->IsCancelled()) {
+      task.call->Fail(
+          absl::CancelledError(absl::StrCat("it was cancelled while it waited in the queue of ", worker_)));
+    } else {
+      trace::EndNamed(function, "queued function", task.queued);
+      const uint64_t begun = trace::Begin();
+      std::move(task.run)(task.call);
+      trace::EndNamed(function, "function", begun);
+    }
+    task.call.reset();
+    task.run = nullptr;
+    mutex_.Lock();
+    if (task.exclusive.empty()) continue;
+    const auto group = exclusive_.find(task.exclusive);
+    if (group->second.empty()) {
+      exclusive_.erase(group);
+      continue;
+    }
+    freed_.push_back(std::move(group->second.front()));
+    group->second.pop_front();
+    Release(freed_.back().call->caller(), freed_.back().bytes);
+  }
+  self->ended = true;
+}
+
+std::string Executor::StillRunning() const {
+  std::vector<std::string> running;
+  const absl::Time now = absl::Now();
+  for (const Worker& worker : workers_) {
+    if (worker.function.empty()) continue;
+    const std::string whose = worker.caller.empty() ? "" : absl::StrCat(" of ", worker.caller);
+    running.push_back(
+        absl::StrCat(worker.function, whose, " (for ", absl::FormatDuration(now - worker.since), ")"));
+  }
+  return absl::StrJoin(running, ", ");
+}
+
+absl::Status Executor::Stop(absl::Duration patience) {
+  std::vector<Task> dropped;
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+    for (auto& [caller, queue] : callers_) {
+      for (Task& task : queue.tasks) dropped.push_back(std::move(task));
+      queue.tasks.clear();
+    }
+    turns_.clear();
+    for (Task& task : freed_) dropped.push_back(std::move(task));
+    freed_.clear();
+    for (auto& [name, group] : exclusive_) {
+      for (Task& task : group) dropped.push_back(std::move(task));
+      group.clear();
+    }
+    callers_.clear();
+    queued_ = queued_bytes_ = 0;
+    changed_.SignalAll();
+  }
+  for (const Task& task : dropped) task.call->Fail(absl::UnavailableError("the worker is shutting down"));
+  std::list<Worker> ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto all_ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.ended; });
+    };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&all_ended), patience)) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "functions that do not look whether they are cancelled (Context::IsCancelled) still run ",
+          absl::FormatDuration(patience), " after they were: ", StillRunning()));
+    }
+    ended.swap(workers_);
+  }
+  for (Worker& worker : ended) worker.thread.join();
+  return absl::OkStatus();
+}
+
+void Executor::End() {
+  absl::Status stopped = Stop(kQuietly);
+  if (!stopped.ok()) {
+    LogWarning(absl::StrCat(worker_, " waits, ", absl::FormatDuration(options_.last_patience),
+                            " at most: ", stopped.message()));
+    stopped = Stop(options_.last_patience);
+  }
+  TANDEM_CHECK_MSG(stopped.ok(), absl::StrCat(worker_, ": ", stopped.message()));
+}
+
+size_t Executor::queued() const {
+  absl::MutexLock lock(&mutex_);
+  return queued_;
+}
+
+bool Executor::AwaitQueued(size_t count, absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto there = [this, count]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return queued_ == count; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&there), deadline);
+}
+
+}  // namespace tandem::rpc::remote

@@ -1,0 +1,205 @@
+#include "rpc/remote/invocations.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "rpc/wire/bulk_codec.h"
+
+namespace tandem::rpc::remote {
+
+namespace {
+
+// What an answer says beside its result: the references that the call left here under other numbers.
+v1::RemoteAnswer AnswerWith(const MessageReferences& references) {
+  v1::RemoteAnswer answer;
+  for (const RenumberedReference& reference : references.renumbered()) {
+    v1::RenumberedFork* const fork = answer.add_renumbered();
+    fork->set_sent_creator(reference.sent.first);
+    fork->set_sent_number(reference.sent.second);
+    fork->set_held_creator(reference.held.first);
+    fork->set_held_number(reference.held.second);
+  }
+  return answer;
+}
+
+}  // namespace
+
+// --- Counting
+
+Future<int64_t> CallCounts::Idle() {
+  Promise<int64_t> promise;
+  {
+    absl::MutexLock lock(&mutex_);
+    awaited_.store(true);
+    waiting_.push_back(promise);
+  }
+  if (active_.load() == 0) TellIdle();
+  return promise.future();
+}
+
+void CallCounts::TellIdle() {
+  std::vector<Promise<int64_t>> told;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (active_.load() > 0) return;  // its end tells
+    awaited_.store(false);
+    told.swap(waiting_);
+  }
+  const int64_t started = started_.load();
+  for (const Promise<int64_t>& promise : told) promise.Set(started);
+}
+
+void AnswerError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer answer) {
+  answer.set_code(static_cast<uint32_t>(why.raw_code()));
+  answer.set_error(std::string(why.message()));
+  call.Finish(EncodeBulk(answer, {}));
+}
+
+// --- Over a transport
+
+WireInvocation::WireInvocation(Agent* agent, std::shared_ptr<References> references,
+                               std::shared_ptr<CallCounts> counts, std::shared_ptr<ServerCall> call,
+                               v1::RemoteCall header, Bytes payload, bool idempotent, size_t max_result_bytes)
+    : agent_(agent),
+      references_(std::move(references)),
+      counted_(std::move(counts)),
+      call_(std::move(call)),
+      header_(std::move(header)),
+      payload_(std::move(payload)),
+      max_result_bytes_(max_result_bytes),
+      message_references_(std::make_shared<MessageReferences>(
+          references_, header_.caller(), idempotent ? call_->deadline() : absl::InfinitePast())) {}
+
+WireInvocation::~WireInvocation() { Fail(absl::InternalError("it gave no answer")); }
+
+absl::Status WireInvocation::BeginMaking() {
+  const v1::RemoteReference& keep = header_.keep();
+  TANDEM_RETURN_IF_ERROR(references_->BeginMaking(
+      {keep.creator(), keep.number()}, {keep.fork_creator(), keep.fork_number()}, header_.caller()));
+  making_ = true;
+  return absl::OkStatus();
+}
+
+std::stop_token WireInvocation::stop_token() {
+  absl::call_once(stop_once_, [this] {
+    stop_ = std::stop_source();
+    call_->OnCancel([stop = stop_]() mutable { stop.request_stop(); });
+  });
+  return stop_.get_token();
+}
+
+void WireInvocation::Fail(absl::Status why) {
+  if (!Finish()) return;
+  if (making_) references_->FinishMaking({header_.keep().creator(), header_.keep().number()}, why);
+  AnswerError(*call_, why, AnswerWith(*message_references_));
+}
+
+void WireInvocation::FinishEncoded(Encoded result) {
+  const bool caller_takes_less =
+      header_.max_result_bytes() > 0 && header_.max_result_bytes() < max_result_bytes_;
+  const size_t limit = caller_takes_less ? header_.max_result_bytes() : max_result_bytes_;
+  const std::string& whose = caller_takes_less ? header_.caller() : header_.callee();
+  if (absl::Status fits = CheckSize(result, "a result", limit, whose); !fits.ok())
+    return Fail(std::move(fits));
+  if (!Finish()) return;
+  v1::RemoteAnswer answer = AnswerWith(*message_references_);
+  answer.set_result(std::move(result.small));
+  call_->Finish(EncodeBulk(answer, std::move(result.bulk)));
+  MessageReferences::KeepForALease(message_references_);
+}
+
+void WireInvocation::FinishObject(KeptValue result) {
+  if (!Finish()) return;
+  references_->FinishMaking({header_.keep().creator(), header_.keep().number()}, std::move(result));
+  call_->Finish(EncodeBulk(AnswerWith(*message_references_), {}));
+}
+
+// --- Within the process
+
+DirectInvocation::DirectInvocation(Agent* agent, const std::string& name,
+                                   std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
+                                   TimerQueue* timers, std::unique_ptr<internal::OutgoingCall> call,
+                                   absl::Time deadline)
+    : agent_(agent),
+      name_(name),
+      references_(std::move(references)),
+      counted_(std::move(counts)),
+      timers_(timers),
+      call_(std::move(call)),
+      deadline_(deadline),
+      stop_(call_->stop),
+      message_references_(std::make_shared<MessageReferences>(references_, name_)) {}
+
+DirectInvocation::~DirectInvocation() { Complete(absl::InternalError("it gave no answer")); }
+
+void DirectInvocation::Watch() {
+  if (call_->keep != nullptr) (void)references_->BeginMaking(call_->keep->key(), {0, 0}, name_);
+  const std::weak_ptr<DirectInvocation> weak = weak_from_this();
+  timer_ = timers_->Schedule(deadline_, [weak] {
+    const std::shared_ptr<DirectInvocation> alive = weak.lock();
+    if (alive == nullptr) return;
+    alive->late_.store(true);
+    alive->Complete(absl::DeadlineExceededError("no answer within its deadline"));
+    alive->stop_.request_stop();
+  });
+  on_stop_.emplace(stop_.get_token(), [weak] {
+    if (const auto alive = weak.lock()) alive->Complete(absl::CancelledError("the call was cancelled"));
+  });
+}
+
+void DirectInvocation::Stop() {
+  Complete(absl::CancelledError("this worker has shut down"));
+  stop_.request_stop();
+}
+
+bool DirectInvocation::IsCancelled() const { return stop_.stop_requested() || absl::Now() > deadline_; }
+
+Reader DirectInvocation::encoded_arguments() {
+  absl::StatusOr<Encoded> encoded = call_->encode(call_->arguments.get(), message_references_.get());
+  if (!encoded.ok()) {
+    Reader reader("", {});
+    reader.Fail(encoded.status());
+    return reader;
+  }
+  encoded_ = *std::move(encoded);
+  return Reader(encoded_.small, encoded_.bulk, message_references_.get());
+}
+
+Invocation::Form DirectInvocation::form(std::type_index result) const {
+  if (call_->keep != nullptr) return Form::kKept;
+  return result == call_->result_type ? Form::kDirect : Form::kEncoded;
+}
+
+void DirectInvocation::FinishEncoded(Encoded result) {
+  internal::Returned returned;
+  returned.small = std::move(result.small);
+  returned.bulk = std::move(result.bulk);
+  returned.references = message_references_;
+  Complete(std::move(returned));
+}
+
+void DirectInvocation::FinishObject(KeptValue result) {
+  internal::Returned returned;
+  returned.object = std::move(result);
+  Complete(std::move(returned));
+}
+
+void DirectInvocation::Complete(absl::StatusOr<internal::Returned> returned) {
+  if (over_.exchange(true)) return;
+  if (!late_.load() && timer_.has_value()) timers_->Cancel(*timer_);
+  // What returned because of the deadline is no result, though it was quicker than the timer.
+  if (returned.ok() && absl::Now() > deadline_)
+    returned = absl::DeadlineExceededError("no answer within its deadline");
+  if (call_->keep != nullptr) {
+    absl::StatusOr<KeptValue> made =
+        returned.ok() ? absl::StatusOr<KeptValue>(std::move(returned->object)) : returned.status();
+    references_->FinishMaking(call_->keep->key(), std::move(made));
+    if (returned.ok()) returned = internal::Returned();
+  }
+  if (!returned.ok()) returned = Annotate(returned.status(), absl::StrCat(name_, ": ", call_->id.name));
+  counted_.reset();
+  std::move(call_->done)(std::move(returned));
+}
+
+}  // namespace tandem::rpc::remote

@@ -1,0 +1,164 @@
+#ifndef TANDEM_RPC_REMOTE_INVOCATIONS_H_
+#define TANDEM_RPC_REMOTE_INVOCATIONS_H_
+
+// Calls at their callee: those that came over a transport, and those from the same process.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/base/call_once.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/remote/call/future.h"
+#include "rpc/remote/call/invocation.h"
+#include "rpc/remote/call/outgoing.h"
+#include "rpc/remote/references.h"
+#include "rpc/service.h"
+#include "rpc/transport/timer_queue.h"
+#include "tandem/v1/remote_function.pb.h"
+
+namespace tandem::rpc::remote {
+
+// Of one worker: calls under way, our own functions' apart. Outlives the agent with its last call.
+// Thread-safe.
+class CallCounts {
+ public:
+  int64_t active() const { return active_.load(); }
+  int64_t started() const { return started_.load(); }
+  void Begin() {
+    ++active_;
+    ++started_;
+  }
+  void End() {
+    if (--active_ == 0 && awaited_.load()) TellIdle();
+  }
+  // Ends when none is under way, at once if none is: how many were ever started by then.
+  Future<int64_t> Idle();
+
+ private:
+  void TellIdle();
+
+  std::atomic<int64_t> active_{0};
+  std::atomic<int64_t> started_{0};
+  std::atomic<bool> awaited_{false};  // a call that ends looks here after it has counted itself out
+  absl::Mutex mutex_;
+  std::vector<Promise<int64_t>> waiting_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Counts one call while it lives. `counts` may be null.
+class CountedCall {
+ public:
+  explicit CountedCall(std::shared_ptr<CallCounts> counts) : counts_(std::move(counts)) {
+    if (counts_ != nullptr) counts_->Begin();
+  }
+  CountedCall(CountedCall&&) = default;
+  ~CountedCall() {
+    if (counts_ != nullptr) counts_->End();
+  }
+
+ private:
+  std::shared_ptr<CallCounts> counts_;
+};
+
+// Answers with an error, and what else `answer` says.
+void AnswerError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer answer = {});
+
+class WireInvocation : public Invocation {
+ public:
+  WireInvocation(Agent* agent, std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
+                 std::shared_ptr<ServerCall> call, v1::RemoteCall header, Bytes payload, bool idempotent,
+                 size_t max_result_bytes);
+  ~WireInvocation() override;
+
+  // Once, before all else, of a call whose result stays here.
+  absl::Status BeginMaking();
+
+  Agent& agent() const override { return *agent_; }
+  const std::string& caller() const override { return header_.caller(); }
+  absl::string_view function() const override { return header_.function(); }
+  absl::Time deadline() const override { return call_->deadline(); }
+  bool IsCancelled() const override { return call_->IsCancelled(); }
+  std::stop_token stop_token() override;
+  size_t bytes() const override { return call_->request().size(); }
+  Reader encoded_arguments() override {
+    return Reader(header_.arguments(), payload_, message_references_.get());
+  }
+  Form form(std::type_index) const override { return making_ ? Form::kKept : Form::kEncoded; }
+  ReferenceScope* answer_references() override { return message_references_.get(); }
+  std::shared_ptr<char> AnswerMemory(size_t bytes) override { return call_->AnswerMemory(bytes); }
+  void Fail(absl::Status why) override;
+  void FinishEncoded(Encoded result) override;
+  void FinishObject(KeptValue result) override;
+
+ private:
+  bool Finish() { return !finished_.exchange(true); }
+
+  Agent* const agent_;  // for functions while they run: it may be gone afterwards
+  const std::shared_ptr<References> references_;
+  const CountedCall counted_;
+  const std::shared_ptr<ServerCall> call_;
+  const v1::RemoteCall header_;
+  const Bytes payload_;
+  const size_t max_result_bytes_;  // of this worker
+  const std::shared_ptr<MessageReferences> message_references_;
+  bool making_ = false;
+  std::atomic<bool> finished_{false};
+  absl::once_flag stop_once_;
+  std::stop_source stop_{std::nostopstate};
+};
+
+class DirectInvocation : public Invocation, public std::enable_shared_from_this<DirectInvocation> {
+ public:
+  DirectInvocation(Agent* agent, const std::string& name, std::shared_ptr<References> references,
+                   std::shared_ptr<CallCounts> counts, TimerQueue* timers,
+                   std::unique_ptr<internal::OutgoingCall> call, absl::Time deadline);
+  ~DirectInvocation() override;
+
+  // Once, before all else: watches the deadline and cancellation.
+  void Watch();
+  // The agent shuts down.
+  void Stop();
+
+  Agent& agent() const override { return *agent_; }
+  const std::string& caller() const override { return name_; }
+  absl::string_view function() const override { return call_->id.name; }
+  absl::Time deadline() const override { return deadline_; }
+  bool IsCancelled() const override;
+  std::stop_token stop_token() override { return stop_.get_token(); }
+  size_t bytes() const override { return 0; }
+  void* direct_arguments(std::type_index type) override {
+    return type == call_->arguments_type ? call_->arguments.get() : nullptr;
+  }
+  Reader encoded_arguments() override;
+  Form form(std::type_index result) const override;
+  ReferenceScope* answer_references() override { return message_references_.get(); }
+  void Fail(absl::Status why) override { Complete(std::move(why)); }
+  void FinishEncoded(Encoded result) override;
+  void FinishObject(KeptValue result) override;
+
+ private:
+  void Complete(absl::StatusOr<internal::Returned> returned);
+
+  Agent* const agent_;
+  const std::string name_;
+  const std::shared_ptr<References> references_;
+  std::optional<CountedCall> counted_;
+  TimerQueue* const timers_;
+  const std::unique_ptr<internal::OutgoingCall> call_;
+  const absl::Time deadline_;
+  std::stop_source stop_;
+  const std::shared_ptr<MessageReferences> message_references_;
+  Encoded encoded_;
+  std::atomic<bool> over_{false};
+  std::atomic<bool> late_{false};  // the timer has run
+  std::optional<TimerQueue::Id> timer_;
+  std::optional<std::stop_callback<std::function<void()>>> on_stop_;
+};
+
+}  // namespace tandem::rpc::remote
+
+#endif  // TANDEM_RPC_REMOTE_INVOCATIONS_H_

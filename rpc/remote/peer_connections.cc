@@ -1,0 +1,215 @@
+#include "rpc/remote/peer_connections.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/logging.h"
+
+namespace tandem::rpc::remote {
+
+std::shared_ptr<Channel> Peer::channel() const {
+  absl::MutexLock lock(&mutex_);
+  return channel_;
+}
+
+absl::Status Peer::gone() const {
+  absl::MutexLock lock(&mutex_);
+  return gone_;
+}
+
+uint64_t Peer::Begin(std::stop_source stop) {
+  absl::MutexLock lock(&mutex_);
+  if (!gone_.ok()) return 0;
+  calls_.emplace(++last_, std::move(stop));
+  return last_;
+}
+
+void Peer::End(uint64_t number) {
+  std::stop_source freed(std::nostopstate);
+  absl::MutexLock lock(&mutex_);
+  const auto found = calls_.find(number);
+  if (found == calls_.end()) return;
+  freed = std::move(found->second);
+  calls_.erase(found);
+}
+
+std::shared_ptr<Channel> Peer::Go(absl::Status why) {
+  absl::flat_hash_map<uint64_t, std::stop_source> calls;
+  std::shared_ptr<Channel> channel;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (gone_.ok()) gone_ = std::move(why);
+    calls.swap(calls_);
+    channel = std::move(channel_);
+  }
+  for (auto& [number, stop] : calls) stop.request_stop();
+  return channel;
+}
+
+Peers::Peers(ConnectOptions options, Directory* directory, TimerQueue* timers)
+    : options_(std::move(options)), directory_(directory), timers_(timers) {
+  watch_ = directory_->Watch([this](const Directory::Members& members) { OnMembers(members); });
+}
+
+std::shared_ptr<Peer> Peers::Find(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = peers_.find(name);
+  return found == peers_.end() ? nullptr : found->second;
+}
+
+void Peers::With(const std::string& name, absl::Time deadline, std::stop_token stop, Go go) {
+  if (std::shared_ptr<Peer> peer = Find(name)) {
+    std::move(go)(std::move(peer));
+    return;
+  }
+  auto waiting = std::make_shared<Waiting>();
+  waiting->name = name;
+  waiting->go = std::move(go);
+  waiting->begin = absl::Now();
+  bool closed;
+  std::shared_ptr<Peer> peer;
+  {
+    absl::MutexLock lock(&mutex_);
+    closed = closed_;
+    if (const auto found = peers_.find(name); found != peers_.end()) peer = found->second;
+    if (!closed && peer == nullptr) {
+      waiting_.push_back(waiting);
+      waiting->timer = timers_->Schedule(deadline, [this, waiting] {
+        std::string there;
+        {
+          absl::MutexLock lock(&mutex_);
+          there = NamesOf(members_);
+        }
+        Finish(waiting, absl::DeadlineExceededError(absl::StrCat(
+                            "it has not registered within ",
+                            absl::FormatDuration(absl::Now() - waiting->begin), "; there: ", there)));
+      });
+      if (const auto member = members_.find(name); member != members_.end()) Connect(member->second);
+    }
+  }
+  if (closed || peer != nullptr) {
+    std::move(waiting->go)(
+        closed ? absl::StatusOr<std::shared_ptr<Peer>>(absl::CancelledError("this worker has shut down"))
+               : absl::StatusOr<std::shared_ptr<Peer>>(std::move(peer)));
+    return;
+  }
+  if (stop.stop_possible()) {
+    // Watches over a call that may be over at any moment: the callback goes with the last holder of
+    // `waiting`.
+    waiting->on_stop.emplace(stop, [this, weak = std::weak_ptr(waiting)] {
+      if (const std::shared_ptr<Waiting> alive = weak.lock()) {
+        Finish(alive, absl::CancelledError("the call was cancelled before its callee had registered"));
+      }
+    });
+  }
+}
+
+void Peers::Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::shared_ptr<Peer>> peer) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = std::find(waiting_.begin(), waiting_.end(), waiting);
+    if (found == waiting_.end()) return;
+    waiting_.erase(found);
+  }
+  if (waiting->timer.has_value()) timers_->Cancel(*waiting->timer);
+  std::move(waiting->go)(std::move(peer));
+}
+
+void Peers::Connect(const Member& member) {
+  uint64_t& connecting = connecting_[member.name];
+  if (connecting == member.incarnation) return;
+  connecting = member.incarnation;
+  Spawn([this, member] {
+    absl::StatusOr<std::unique_ptr<Channel>> channel = rpc::Connect(member.address, options_);
+    std::vector<std::shared_ptr<Waiting>> ready;
+    absl::StatusOr<std::shared_ptr<Peer>> peer = absl::UnknownError("not connected");
+    if (!channel.ok()) peer = channel.status();
+    std::shared_ptr<Channel> unused;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (connecting_[member.name] == member.incarnation) connecting_.erase(member.name);
+      const auto now = members_.find(member.name);
+      if (closed_ || now == members_.end() || now->second.incarnation != member.incarnation) {
+        if (channel.ok()) unused = *std::move(channel);  // it is gone again; those that wait go on waiting
+      } else {
+        if (channel.ok()) {
+          peer = std::make_shared<Peer>(member, *std::move(channel));
+          peers_[member.name] = *peer;
+        }
+        for (const auto& waiting : waiting_) {
+          if (waiting->name == member.name) ready.push_back(waiting);
+        }
+      }
+    }
+    for (const auto& waiting : ready) Finish(waiting, peer);
+  });
+}
+
+void Peers::OnMembers(const Directory::Members& members) {
+  std::vector<std::shared_ptr<Peer>> gone;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return;
+    members_ = members;
+    for (auto entry = peers_.begin(); entry != peers_.end();) {
+      const auto now = members.find(entry->first);
+      if (now != members.end() && now->second.incarnation == entry->second->member().incarnation) {
+        ++entry;
+        continue;
+      }
+      gone.push_back(entry->second);
+      peers_.erase(entry++);
+    }
+    for (const auto& waiting : waiting_) {
+      if (const auto member = members.find(waiting->name); member != members.end()) Connect(member->second);
+    }
+  }
+  for (const std::shared_ptr<Peer>& peer : gone) {
+    // Not here: calls that end run code of the program's, which may use the directory.
+    const auto go = [peer] {
+      (void)peer->Go(
+          absl::UnavailableError("it has left, or was silent for longer than its lease and counts as dead"));
+    };
+    bool closed;
+    {
+      absl::MutexLock lock(&mutex_);
+      closed = closed_;
+      if (!closed) Spawn(go);
+    }
+    if (closed) go();
+  }
+}
+
+void Peers::Spawn(absl::AnyInvocable<void() &&> task) {
+  ++threads_;
+  std::thread([this, task = std::move(task)]() mutable {
+    std::move(task)();
+    task = nullptr;
+    absl::MutexLock lock(&mutex_);
+    --threads_;
+  }).detach();
+}
+
+void Peers::Close() {
+  std::vector<std::shared_ptr<Waiting>> waiting;
+  absl::flat_hash_map<std::string, std::shared_ptr<Peer>> peers;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return;
+    closed_ = true;
+    waiting.assign(waiting_.begin(), waiting_.end());
+    peers.swap(peers_);
+  }
+  directory_->Unwatch(watch_);
+  for (const auto& each : waiting) Finish(each, absl::CancelledError("this worker has shut down"));
+  for (const auto& [name, peer] : peers) peer->Go(absl::CancelledError("this worker has shut down"));
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return threads_ == 0; };
+  mutex_.Await(absl::Condition(&none));
+}
+
+}  // namespace tandem::rpc::remote

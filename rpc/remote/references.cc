@@ -1,0 +1,524 @@
+#include "rpc/remote/references.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "rpc/remote/reference_functions.h"
+#include "rpc/remote/rpc_agent.h"
+#include "tandem/v1/remote_function.pb.h"
+
+namespace tandem::rpc::remote {
+namespace {
+
+constexpr int kLeasesRemembered = 10;                    // of what was released
+constexpr absl::Duration kComesAgain = absl::Hours(24);  // at most: messages of calls without a deadline
+
+absl::Status Released(absl::string_view owner) {
+  return absl::NotFoundError(absl::StrCat("the value was released by its owner ", owner,
+                                          ": nobody held it any more, or the lease of its holder ran out"));
+}
+
+}  // namespace
+
+// --- Handles and loans
+
+ReferenceHandle::~ReferenceHandle() {
+  if (const std::shared_ptr<References> home = home_.lock()) home->Drop(*this);
+}
+
+absl::Status ReferenceHandle::lost() const {
+  absl::MutexLock lock(&mutex_);
+  return lost_;
+}
+
+Loan::~Loan() {
+  if (const std::shared_ptr<References> alive = home.lock()) alive->EndLoan(*this);
+}
+
+absl::StatusOr<std::string> MessageReferences::Send(const std::shared_ptr<ReferenceHandle>& handle) {
+  return references_->Send(handle, peer_, &loans_);
+}
+
+absl::StatusOr<std::shared_ptr<ReferenceHandle>> MessageReferences::Receive(absl::string_view wire) {
+  ReferenceNumber sent;
+  absl::StatusOr<std::shared_ptr<ReferenceHandle>> handle =
+      references_->Receive(wire, may_come_again_, &sent);
+  if (handle.ok() && !(*handle)->is_local() && references_->ForkOf(**handle) != sent) {
+    renumbered_.push_back({sent, references_->ForkOf(**handle)});
+  }
+  return handle;
+}
+
+void MessageReferences::Renumber(const RenumberedReference& reference) {
+  const auto loan = std::find_if(loans_.begin(), loans_.end(), [&reference](const auto& loan) {
+    return loan->fork == reference.sent && loan->fork.first != 0;
+  });
+  if (loan == loans_.end()) return;
+  if (auto next = references_->Lend((*loan)->handle, reference.held, peer_))
+    loans_.push_back(std::move(next));
+}
+
+void MessageReferences::KeepForALease(std::shared_ptr<const MessageReferences> message) {
+  if (message->loans_.empty()) return;
+  References& references = *message->references_;
+  references.KeepForALease(std::move(message));
+}
+
+References::Use::Use(References* references) : references_(references) {
+  absl::MutexLock lock(&references_->mutex_);
+  agent_ = references_->agent_;
+  if (agent_ != nullptr) ++references_->uses_;
+}
+
+References::Use::~Use() {
+  if (agent_ == nullptr) return;
+  absl::MutexLock lock(&references_->mutex_);
+  --references_->uses_;
+}
+
+void References::Aftermath::Run() {
+  for (Waiter& waiter : waiters) std::move(waiter)(result);
+}
+
+void References::Close() {
+  std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept;  // dropped when the lock is free
+  absl::MutexLock lock(&mutex_);
+  kept.swap(kept_);
+  agent_ = nullptr;
+  const auto unused = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return uses_ == 0; };
+  mutex_.Await(absl::Condition(&unused));
+}
+
+// --- At the owner
+
+absl::StatusOr<References::Value*> References::FindOrExpect(ReferenceNumber key) {
+  if (const auto found = values_.find(key); found != values_.end()) return &found->second;
+  if (freed_.contains(key)) return Released(name_);
+  return &values_[key];  // the call that makes it was overtaken
+}
+
+void References::FreeIfUnused(ReferenceNumber key, Aftermath* aftermath) {
+  const auto found = values_.find(key);
+  if (found == values_.end() || found->second.local > 0 || !found->second.forks.empty()) return;
+  Value& value = found->second;
+  for (Waiter& waiter : value.waiters) aftermath->waiters.push_back(std::move(waiter));
+  if (!value.waiters.empty()) aftermath->result = Released(name_);
+  if (value.made.ok()) aftermath->values.push_back(*std::move(value.made));
+  values_.erase(found);
+  freed_[key] = absl::Now() + kLeasesRemembered * lease_;
+}
+
+std::shared_ptr<ReferenceHandle> References::Own(KeptValue value) {
+  auto handle = std::make_shared<ReferenceHandle>();
+  handle->home_ = weak_from_this();
+  handle->key_ = NextNumber();
+  handle->owner_ = name_;
+  handle->owner_incarnation_ = incarnation_;
+  handle->local_ = true;
+  absl::MutexLock lock(&mutex_);
+  Value& entry = values_[handle->key_];
+  entry.made = std::move(value);
+  entry.ready = true;
+  entry.local = 1;
+  return handle;
+}
+
+absl::Status References::BeginMaking(ReferenceNumber key, ReferenceNumber fork, const std::string& holder) {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(key));
+  ++value->local;  // until it is made
+  if (fork.first != 0 && !deleted_forks_.contains(fork)) value->forks[fork] = {holder, absl::Now() + lease_};
+  return absl::OkStatus();
+}
+
+void References::FinishMaking(ReferenceNumber key, absl::StatusOr<KeptValue> made) {
+  Aftermath aftermath;
+  {
+    absl::MutexLock lock(&mutex_);
+    Value& value = values_[key];
+    if (!value.ready) {
+      aftermath.waiters.swap(value.waiters);
+      aftermath.result = made;
+      value.made = std::move(made);
+      value.ready = true;
+    }
+    --value.local;
+    FreeIfUnused(key, &aftermath);
+  }
+  aftermath.Run();
+}
+
+void References::WaitFor(ReferenceNumber key, Waiter waiter) {
+  absl::StatusOr<KeptValue> result = KeptValue();
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::StatusOr<Value*> value = FindOrExpect(key);
+    if (!value.ok()) {
+      result = value.status();
+    } else if ((*value)->ready) {
+      result = (*value)->made;
+    } else {
+      (*value)->waiters.push_back(std::move(waiter));
+      return;
+    }
+  }
+  std::move(waiter)(std::move(result));
+}
+
+absl::Status References::AddFork(const ForkMessage& fork) {
+  if (fork.owner_incarnation != 0 && fork.owner_incarnation != incarnation_) {
+    return absl::NotFoundError(absl::StrCat("the value was lost with an earlier life of ", name_));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (const auto deleted = deleted_forks_.find(fork.fork()); deleted != deleted_forks_.end()) {
+    deleted->second = absl::Now() + kLeasesRemembered * lease_;
+    return absl::OkStatus();  // this message was overtaken
+  }
+  TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(fork.key()));
+  value->forks[fork.fork()] = {fork.holder, absl::Now() + lease_};
+  return absl::OkStatus();
+}
+
+bool References::RemoveFork(const ForkMessage& fork) {
+  Aftermath aftermath;
+  bool was_there = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    deleted_forks_[fork.fork()] = absl::Now() + kLeasesRemembered * lease_;
+    if (const auto found = values_.find(fork.key()); found != values_.end()) {
+      was_there = found->second.forks.erase(fork.fork()) > 0;
+      FreeIfUnused(fork.key(), &aftermath);
+    }
+  }
+  aftermath.Run();
+  return was_there;
+}
+
+void References::DropLocal(ReferenceNumber key) {
+  Aftermath aftermath;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = values_.find(key);
+    if (found == values_.end()) return;
+    --found->second.local;
+    FreeIfUnused(key, &aftermath);
+  }
+  aftermath.Run();
+}
+
+std::vector<DebugRef> References::DebugRefs() const {
+  absl::MutexLock lock(&mutex_);
+  return Refs();
+}
+
+bool References::AwaitRefs(absl::FunctionRef<bool(const std::vector<DebugRef>&)> holds,
+                           absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto now = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return holds(Refs()); };
+  return mutex_.AwaitWithDeadline(absl::Condition(&now), deadline);
+}
+
+std::vector<DebugRef> References::Refs() const {
+  std::vector<DebugRef> refs;
+  const absl::Time now = absl::Now();
+  for (const auto& [key, value] : values_) {
+    DebugRef& ref = refs.emplace_back();
+    if (value.ready) ref.type = value.made.ok() ? value.made->type->name : value.made.status().ToString();
+    ref.local = value.local;
+    for (const auto& [number, fork] : value.forks) {
+      ref.holders.push_back({fork.holder, absl::ToDoubleSeconds(fork.expiry - now)});
+    }
+  }
+  return refs;
+}
+
+// --- At holders
+
+std::shared_ptr<ReferenceHandle> References::NewRemote(const std::string& owner, Future<void> created) {
+  auto handle = std::make_shared<ReferenceHandle>();
+  handle->home_ = weak_from_this();
+  handle->key_ = NextNumber();
+  handle->owner_ = owner;
+  handle->created_ = std::move(created);
+  absl::MutexLock lock(&mutex_);
+  if (owner == name_) {
+    handle->owner_incarnation_ = incarnation_;
+    handle->local_ = true;
+    values_[handle->key_].local = 1;
+  } else {
+    handle->fork_ = NextNumber();
+    held_[handle->fork_] = handle;
+  }
+  return handle;
+}
+
+size_t References::held() const {
+  absl::MutexLock lock(&mutex_);
+  return held_.size();
+}
+
+void References::Drop(const ReferenceHandle& handle) {
+  if (handle.local_) return DropLocal(handle.key_);
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto held = held_.find(handle.fork_);
+    // Released before; or its message came again, in this moment, and another handle is the fork's now.
+    if (held == held_.end() || !held->second.expired()) return;
+    held_.erase(held);
+    if (handle.fork_.first != incarnation_) {
+      const absl::Time now = absl::Now();
+      const absl::Time until = std::clamp(handle.may_come_again_, now, now + kComesAgain);
+      dropped_[handle.fork_] = {until + kLeasesRemembered * lease_, {}};
+    }
+  }
+  const ForkMessage message = MessageOf(handle, handle.fork_, name_);
+  if (!handle.created_.valid() || handle.created_.ready()) return Delete(handle.owner_, message);
+  // The owner must not hear of the end before the beginning: where both could be lost, the lease decides.
+  handle.created_.Then([self = shared_from_this(), owner = handle.owner_, message](const absl::Status&) {
+    self->Delete(owner, message);
+  });
+}
+
+void References::Delete(const std::string& owner, const ForkMessage& fork) {
+  Use use(this);
+  if (use.agent() == nullptr) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++unconfirmed_;
+  }
+  use.agent()
+      ->RpcAsync(To(owner, {.timeout = lease_}), kDeleteFork, fork)
+      .Then([self = shared_from_this()](const absl::StatusOr<bool>&) {
+        absl::MutexLock lock(&self->mutex_);
+        --self->unconfirmed_;
+      });
+}
+
+void References::RegisterFork(const std::string& owner, const ForkMessage& fork, std::shared_ptr<Loan> loan) {
+  Use use(this);
+  if (use.agent() == nullptr) return;
+  // Holds the loan until the owner knows. Where it could not be told, renewals tell it.
+  use.agent()
+      ->RpcAsync(To(owner, {.timeout = lease_}), kAddFork, fork)
+      .Then([self = shared_from_this(), loan](const absl::Status& told) {
+        if (loan != nullptr && !told.ok() && !absl::IsNotFound(told)) self->KeepForALease(loan);
+      });
+}
+
+absl::StatusOr<std::string> References::Send(const std::shared_ptr<ReferenceHandle>& handle,
+                                             const std::string& to,
+                                             std::vector<std::shared_ptr<Loan>>* loans) {
+  if (absl::Status lost = handle->lost(); !lost.ok()) return lost;
+  // Whoever owns it needs no fork.
+  const ReferenceNumber fork = handle->owner_ == to ? ReferenceNumber{0, 0} : NextNumber();
+  std::shared_ptr<Loan> loan = Lend(handle, fork, to);
+  if (loan == nullptr) return Released(name_);
+  loans->push_back(std::move(loan));
+  return WireOf(*handle, fork);
+}
+
+std::shared_ptr<Loan> References::Lend(const std::shared_ptr<ReferenceHandle>& handle, ReferenceNumber fork,
+                                       const std::string& to) {
+  auto loan = std::make_shared<Loan>();
+  loan->home = weak_from_this();
+  loan->handle = handle;
+  loan->fork = fork;
+  loan->to = to;
+  if (fork.first == 0) return loan;
+  const ForkMessage message = MessageOf(*handle, fork, to);
+  if (!handle->local_) {
+    RegisterFork(handle->owner_, message, loan);
+  } else if (!AddFork(message).ok()) {
+    return nullptr;
+  }
+  absl::MutexLock lock(&mutex_);
+  loans_[fork] = loan;
+  return loan;
+}
+
+void References::EndLoan(const Loan& loan) {
+  absl::MutexLock lock(&mutex_);
+  loans_.erase(loan.fork);
+  if (!loan.handle->local_) return;
+  // Whoever has it now has a whole lease to say so.
+  const auto value = values_.find(loan.handle->key_);
+  if (value == values_.end()) return;
+  const auto fork = value->second.forks.find(loan.fork);
+  if (fork != value->second.forks.end()) fork->second.expiry = absl::Now() + lease_;
+}
+
+absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::string_view wire,
+                                                                     absl::Time may_come_again,
+                                                                     ReferenceNumber* sent) {
+  v1::RemoteReference message;
+  if (!message.ParseFromArray(wire.data(), static_cast<int>(wire.size())) || message.owner().empty()) {
+    return absl::InvalidArgumentError("a reference does not parse");
+  }
+  auto handle = std::make_shared<ReferenceHandle>();
+  handle->key_ = {message.creator(), message.number()};
+  *sent = handle->fork_ = {message.fork_creator(), message.fork_number()};
+  handle->may_come_again_ = may_come_again;
+  handle->owner_ = message.owner();
+  handle->owner_incarnation_ = message.owner_incarnation();
+  if (handle->owner_ == name_) {
+    if (message.owner_incarnation() != 0 && message.owner_incarnation() != incarnation_) {
+      return absl::NotFoundError(absl::StrCat("the value was lost with an earlier life of ", name_));
+    }
+    absl::MutexLock lock(&mutex_);
+    TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(handle->key_));
+    ++value->local;
+    handle->local_ = true;
+    handle->home_ = weak_from_this();
+    return handle;
+  }
+  if (message.fork_creator() == 0)
+    return absl::InvalidArgumentError("a reference came that is another worker's");
+  {
+    absl::MutexLock lock(&mutex_);
+    // A call that is tried again brings its references again. The owner takes no fork that was given up.
+    const auto dropped = dropped_.find(handle->fork_);
+    if (dropped != dropped_.end()) handle->fork_ = dropped->second.next;
+    if (const auto held = held_.find(handle->fork_); held != held_.end()) {
+      if (std::shared_ptr<ReferenceHandle> there = held->second.lock()) return there;
+    }
+    if (dropped != dropped_.end()) handle->fork_ = dropped->second.next = NextNumber();
+    held_[handle->fork_] = handle;
+    handle->home_ = weak_from_this();
+  }
+  RegisterFork(handle->owner_, MessageOf(*handle, handle->fork_, name_), nullptr);
+  return handle;
+}
+
+std::string References::WireOf(const ReferenceHandle& handle, ReferenceNumber fork) {
+  v1::RemoteReference message;
+  message.set_owner(handle.owner_);
+  message.set_owner_incarnation(handle.owner_incarnation_);
+  message.set_creator(handle.key_.first);
+  message.set_number(handle.key_.second);
+  message.set_fork_creator(fork.first);
+  message.set_fork_number(fork.second);
+  return message.SerializeAsString();
+}
+
+ForkMessage References::MessageOf(const ReferenceHandle& handle, ReferenceNumber fork,
+                                  const std::string& holder) const {
+  ForkMessage message;
+  std::tie(message.creator, message.number) = handle.key_;
+  std::tie(message.fork_creator, message.fork_number) = fork;
+  message.holder = holder;
+  message.owner_incarnation = handle.owner_incarnation_;
+  return message;
+}
+
+// --- Upkeep
+
+void References::RenewHeld() {
+  struct Held {
+    std::vector<ForkMessage> messages;
+    std::vector<std::weak_ptr<ReferenceHandle>> handles;  // empty for those on their way to others
+  };
+  std::map<std::string, Held> by_owner;
+  std::vector<std::shared_ptr<const void>> after;  // dropped when the lock is free
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [fork, weak] : held_) {
+      const std::shared_ptr<ReferenceHandle> handle = weak.lock();
+      if (handle == nullptr) continue;
+      after.push_back(handle);
+      if (!handle->lost().ok()) continue;
+      Held& held = by_owner[handle->owner_];
+      held.messages.push_back(MessageOf(*handle, fork, name_));
+      held.handles.push_back(handle);
+    }
+    for (const auto& [fork, weak] : loans_) {
+      const std::shared_ptr<Loan> loan = weak.lock();
+      if (loan == nullptr) continue;
+      after.push_back(loan);
+      if (loan->handle->local_) {
+        const auto value = values_.find(loan->handle->key_);
+        if (value == values_.end()) continue;
+        const auto found = value->second.forks.find(fork);
+        if (found != value->second.forks.end()) found->second.expiry = absl::Now() + lease_;
+        continue;
+      }
+      Held& held = by_owner[loan->handle->owner_];
+      held.messages.push_back(MessageOf(*loan->handle, fork, loan->to));
+      held.handles.emplace_back();
+    }
+  }
+  Use use(this);
+  if (use.agent() == nullptr) return;
+  for (auto& [owner, held] : by_owner) {
+    use.agent()
+        ->RpcAsync(To(owner, {.timeout = lease_}), kRenewForks, std::move(held.messages))
+        .Then([handles = std::move(held.handles),
+               owner = owner](const absl::StatusOr<std::vector<int64_t>>& lost) {
+          if (!lost.ok()) return;  // the next renewal may get through
+          for (const int64_t index : *lost) {
+            if (index < 0 || index >= static_cast<int64_t>(handles.size())) continue;
+            if (const auto handle = handles[static_cast<size_t>(index)].lock()) {
+              absl::MutexLock lock(&handle->mutex_);
+              handle->lost_ = Released(owner);
+            }
+          }
+        });
+  }
+}
+
+void References::KeepForALease(std::shared_ptr<const void> references) {
+  absl::MutexLock lock(&mutex_);
+  if (agent_ == nullptr) return;
+  kept_.emplace_back(absl::Now() + lease_, std::move(references));
+}
+
+void References::Upkeep() {
+  RenewHeld();
+  std::vector<std::shared_ptr<const void>> over;  // dropped when the lock is free
+  Aftermath aftermath;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = absl::Now();
+    std::vector<ReferenceNumber> thinned;
+    for (auto& [key, value] : values_) {
+      const size_t before = value.forks.size();
+      for (auto fork = value.forks.begin(); fork != value.forks.end();) {
+        fork = fork->second.expiry < now ? value.forks.erase(fork) : std::next(fork);
+      }
+      if (value.forks.size() != before) thinned.push_back(key);
+    }
+    for (const ReferenceNumber& key : thinned) FreeIfUnused(key, &aftermath);
+    for (auto& [until, references] : kept_) {
+      if (until < now) over.push_back(std::move(references));
+    }
+    std::erase_if(kept_, [](const auto& entry) { return entry.second == nullptr; });
+    absl::erase_if(freed_, [now](const auto& entry) { return entry.second < now; });
+    absl::erase_if(deleted_forks_, [now](const auto& entry) { return entry.second < now; });
+    absl::erase_if(dropped_, [now](const auto& entry) { return entry.second.until < now; });
+  }
+  aftermath.Run();
+}
+
+void References::ReleaseAll() {
+  std::vector<std::shared_ptr<ReferenceHandle>> handles;
+  std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept;
+  {
+    absl::MutexLock lock(&mutex_);
+    kept.swap(kept_);
+    for (const auto& [fork, weak] : held_) {
+      if (auto handle = weak.lock()) handles.push_back(std::move(handle));
+    }
+    held_.clear();
+  }
+  for (const auto& handle : handles) {
+    {
+      absl::MutexLock lock(&handle->mutex_);
+      handle->lost_ = absl::FailedPreconditionError("the worker that held this reference has shut down");
+    }
+    Delete(handle->owner_, MessageOf(*handle, handle->fork_, name_));
+  }
+}
+
+}  // namespace tandem::rpc::remote

@@ -1,0 +1,190 @@
+// How workers end: together, when nobody calls anybody any more, or at once.
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+#include "rpc/remote/agent_functions.h"
+#include "rpc/remote/rpc_agent.h"
+
+namespace tandem::rpc::remote {
+namespace {
+constexpr absl::Duration kAskAgain = absl::Seconds(1);  // those who could not be asked, while they are there
+constexpr absl::Duration kAskWhy = absl::Seconds(1);
+constexpr absl::Duration kFarewell = absl::Seconds(1);  // for owners to hear of references that are given up
+
+void AwaitOtherMembers(Directory& directory, const Directory::Members& than, absl::Time deadline) {
+  absl::Mutex mutex;
+  bool others = false;
+  const uint64_t watch = directory.Watch([&](const Directory::Members& members) {
+    absl::MutexLock lock(&mutex);
+    others = others || members != than;
+  });
+  {
+    absl::MutexLock lock(&mutex);
+    (void)mutex.AwaitWithDeadline(absl::Condition(&others), deadline);
+  }
+  directory.Unwatch(watch);
+}
+
+}  // namespace
+
+void Agent::AddOwnFunctions() {
+  const ServeOptions quick = {.run_inline = true};
+  functions_.Add(
+      kAgentState,
+      [this] {
+        return AgentState{finishing_.future().ready(), counts_->active(), counts_->started()};
+      },
+      quick);
+  functions_.Add(
+      kAwaitEnd,
+      [this] {
+        const Promise<AgentState> promise;
+        finishing_.future().Then([promise, counts = counts_](const absl::Status& finishing) {
+          if (!finishing.ok()) return promise.Set(finishing);
+          counts->Idle().Then([promise](const absl::StatusOr<int64_t>& started) {
+            if (!started.ok()) return promise.Set(started.status());
+            promise.Set(AgentState{true, 0, *started});
+          });
+        });
+        return promise.future();
+      },
+      quick);
+  functions_.Add(
+      kDebugRefs, [this] { return references_->DebugRefs(); }, quick);
+}
+
+std::string Agent::WhoIsBusy(const std::map<std::string, absl::Status>& others) {
+  std::map<std::string, Future<AgentState>> asked;
+  for (const auto& [other, why] : others) {
+    if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = kAskWhy}), kAgentState);
+  }
+  std::vector<std::string> busy;
+  if (const int64_t active = counts_->active(); active > 0)
+    busy.push_back(absl::StrCat(name(), " (", active, " calls under way)"));
+  for (const auto& [other, future] : asked) {
+    const absl::StatusOr<AgentState> state = future.Wait();
+    if (!state.ok()) {
+      if (directory_->List().count(other) > 0)
+        busy.push_back(absl::StrCat(other, " (", state.status().message(), ")"));
+    } else if (!state->finishing) {
+      busy.push_back(absl::StrCat(other, " (it has not called Shutdown)"));
+    } else if (state->active > 0) {
+      busy.push_back(absl::StrCat(other, " (", state->active, " calls under way)"));
+    } else {
+      busy.push_back(absl::StrCat(other, " (it was done too late)"));
+    }
+  }
+  return busy.empty() ? "they called each other to the end" : absl::StrJoin(busy, ", ");
+}
+
+absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
+  // Nobody makes a call when all have none under way, unless one was on its way while we asked around: two
+  // rounds of questions with the same counts of calls rule that out (Mattern's counting of messages, 1987).
+  std::map<std::string, int64_t> before;
+  while (true) {
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(1));
+    const Directory::Members members = directory_->List();
+    std::map<std::string, Future<AgentState>> asked;
+    for (const auto& [other, member] : members) {
+      if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = left}), kAwaitEnd);
+    }
+    // A call waits for a callee that is not there to register. Who leaves in this moment will not.
+    const uint64_t watch = directory_->Watch([&asked](const Directory::Members& there) {
+      for (const auto& [other, future] : asked) {
+        if (there.count(other) == 0) future.Cancel();
+      }
+    });
+    std::map<std::string, int64_t> started;
+    std::map<std::string, absl::Status> not_done;
+    const absl::StatusOr<int64_t> own = counts_->Idle().Wait(left);
+    if (own.ok()) {
+      started[name()] = *own;
+    } else {
+      not_done[name()] = own.status();
+    }
+    for (const auto& [other, future] : asked) {
+      const absl::StatusOr<AgentState> state = future.Wait();
+      if (state.ok()) {
+        started[other] = state->started;
+      } else if (directory_->List().count(other) > 0) {  // else it has left
+        not_done[other] = state.status();
+      }
+    }
+    directory_->Unwatch(watch);
+    if (not_done.empty() && started == before) return absl::OkStatus();
+    if (closed_.load()) return absl::CancelledError(absl::StrCat(name(), " was shut down abruptly"));
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(name(), " leaves although others are not done: ", WhoIsBusy(not_done)));
+    }
+    before = not_done.empty() ? std::move(started) : std::map<std::string, int64_t>();
+    // Who could not be asked is about to leave the directory, or to be refused for good.
+    if (!not_done.empty()) {
+      AwaitOtherMembers(*directory_, members, std::min(deadline, absl::Now() + kAskAgain));
+    }
+  }
+}
+
+absl::Status Agent::Shutdown(absl::Duration timeout) {
+  {
+    absl::MutexLock lock(&shutdown_mutex_);
+    if (shut_down_) return shutdown_status_;
+  }
+  finishing_.Set(absl::OkStatus());
+  absl::Status waited = WaitUntilAllAreDone(absl::Now() + timeout);
+  references_->ReleaseAll();
+  (void)references_->AwaitConfirmed(absl::Now() + kFarewell);
+  const absl::Status left = ShutdownNow();
+  absl::MutexLock lock(&shutdown_mutex_);
+  if (waited.ok() || left.ok()) {
+    waited.Update(left);
+  } else {
+    waited = absl::Status(waited.code(), absl::StrCat(waited.message(), "; ", left.message()));
+  }
+  shutdown_status_ = waited;
+  return shutdown_status_;
+}
+
+absl::Status Agent::ShutdownNow() {
+  {
+    absl::MutexLock lock(&shutdown_mutex_);
+    if (!shut_down_) {
+      shut_down_ = true;
+      shutdown_status_ = absl::CancelledError(absl::StrCat(name(), " was shut down abruptly"));
+      Leave();
+    }
+  }
+  const absl::Status stopped = executor_->Stop(options_.abrupt_timeout);
+  timers_->Stop();  // functions that end set none any more, and its tasks may still look at it
+  return Annotate(stopped, name());
+}
+
+void Agent::Leave() {
+  if (server_ != nullptr) (void)directory_->Unregister(member_);
+  closed_ = true;
+  finishing_.Set(absl::CancelledError(absl::StrCat(name(), " has shut down abruptly")));
+  std::vector<std::weak_ptr<DirectInvocation>> direct;
+  {
+    absl::MutexLock direct_lock(&direct_mutex_);
+    direct.swap(direct_);
+  }
+  // Whoever waits for a call hears that there is no answer, and functions that run see that they are
+  // cancelled.
+  for (const auto& weak : direct) {
+    if (const auto call = weak.lock()) call->Stop();
+  }
+  streams_->CancelAll();
+  if (peers_ != nullptr) peers_->Close();
+  if (server_ != nullptr) server_->Shutdown(absl::ZeroDuration());
+  references_->Close();
+}
+
+}  // namespace tandem::rpc::remote

@@ -1,0 +1,180 @@
+#ifndef TANDEM_RPC_REMOTE_STREAM_H_
+#define TANDEM_RPC_REMOTE_STREAM_H_
+
+// Remote functions that take or give items one by one.
+//
+//   inline constexpr StreamFunction<void, std::string, std::string> kTokens{"tokens"};  // the server gives
+//   inline constexpr StreamFunction<Tensor, double> kSum{"sum"};                        // the client gives
+//   inline constexpr StreamFunction<Tensor, Tensor, int64_t> kPipe{"pipe"};             // both
+//
+//   AddStream(functions, kTokens, [](ServerStream<void, std::string>& stream, std::string prompt) {
+//     ... TANDEM_RETURN_IF_ERROR(stream.Write(token)); ...
+//     return absl::OkStatus();
+//   });
+//   TANDEM_ASSIGN_OR_RETURN(auto stream, OpenStream(*agent, "worker/1", kTokens, prompt));
+//   while (true) { TANDEM_ASSIGN_OR_RETURN(auto token, stream->Read()); if (!token) break; ... }
+//
+// Neither side gets more than 64 items, or 8 MiB, ahead of the other. A stream occupies a thread of its
+// server's until its function returns. A client that is gone or silent ends it within half a minute.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "rpc/remote/client_stream.h"
+#include "rpc/remote/rpc_agent.h"
+#include "rpc/remote/stream_functions.h"
+#include "rpc/remote/stream_table.h"
+
+namespace tandem::rpc::remote {
+
+// What opening a stream gives: its number. Its type is what signatures show of the items.
+template <typename In, typename Out>
+struct StreamNumber {
+  uint64_t value = 0;
+};
+
+template <typename In, typename Out>
+struct Codec<StreamNumber<In, Out>> {
+  static std::string Name() { return absl::StrCat("stream<", TypeName<In>(), ", ", TypeName<Out>(), ">"); }
+  static void Encode(Writer& writer, const StreamNumber<In, Out>& number) { writer.Varint(number.value); }
+  static bool Decode(Reader& reader, StreamNumber<In, Out>* number) { return reader.Varint(&number->value); }
+};
+
+// In: what the client gives, or void. Out: what the server gives, or void.
+template <typename In, typename Out, typename... Args>
+class StreamFunction {
+ public:
+  constexpr explicit StreamFunction(const char* name) : open_(name) {}
+  const Function<StreamNumber<In, Out>(Args...)>& open() const { return open_; }
+  // "pipe(i64) -> stream<tensor, tensor>"
+  std::string signature() const { return open_.signature(); }
+
+ private:
+  const Function<StreamNumber<In, Out>(Args...)> open_;
+};
+
+// The stream, for the function that serves it. Valid until that returns. One thread may read while another
+// writes.
+template <typename In, typename Out>
+class ServerStream {
+ public:
+  ServerStream(Agent* agent, std::string caller, std::shared_ptr<StreamState> state)
+      : agent_(agent), caller_(std::move(caller)), state_(std::move(state)) {}
+
+  Agent& agent() const { return *agent_; }
+  const std::string& caller() const { return caller_; }
+  bool IsCancelled() const { return state_->cancelled(); }
+  std::stop_token stop_token() const { return state_->stop_token(); }
+
+  // The client's next item; nothing when it has ended its side, or is gone (IsCancelled()). Blocks.
+  absl::StatusOr<std::optional<In>> Read() requires(!std::is_void_v<In>) {
+    std::optional<StreamItem> item = state_->Read();
+    if (!item.has_value()) return std::optional<In>();
+    absl::StatusOr<In> value = DecodeItem<In>(*item);
+    if (!value.ok()) return value.status();
+    return std::optional<In>(*std::move(value));
+  }
+  // Blocks while the client has not read what was written before. Cancelled when it is gone.
+  template <typename T>
+  absl::Status Write(const T& value) requires(!std::is_void_v<Out>) {
+    absl::StatusOr<StreamItem> item = EncodeItem<Out>(value);
+    return item.ok() ? state_->Write(*std::move(item)) : item.status();
+  }
+
+ private:
+  Agent* const agent_;
+  const std::string caller_;
+  const std::shared_ptr<StreamState> state_;
+};
+
+// The stream, for its client. Thread-safe. Going, it cancels what is not over.
+template <typename In, typename Out>
+class ClientStream {
+ public:
+  explicit ClientStream(std::shared_ptr<ClientStreamCore> core) : core_(std::move(core)) {}
+  ~ClientStream() { Cancel(); }
+  ClientStream(const ClientStream&) = delete;
+  ClientStream& operator=(const ClientStream&) = delete;
+
+  // The server's next item; nothing when its function has returned OK, else what that returned. Blocks.
+  absl::StatusOr<std::optional<internal::ValueOf<Out>>> Read() {
+    absl::StatusOr<std::optional<StreamItem>> item = core_->Read();
+    if (!item.ok()) return item.status();
+    if (!item->has_value()) return std::optional<internal::ValueOf<Out>>();
+    if constexpr (std::is_void_v<Out>) {
+      return absl::InternalError("an item came that nobody gives");
+    } else {
+      absl::StatusOr<Out> value = DecodeItem<Out>(**item);
+      if (!value.ok()) return value.status();
+      return std::optional<Out>(*std::move(value));
+    }
+  }
+  // Blocks while the server has no room. An error when the stream is over.
+  template <typename T>
+  absl::Status Write(const T& value) requires(!std::is_void_v<In>) {
+    absl::StatusOr<StreamItem> item = EncodeItem<In>(value);
+    return item.ok() ? core_->Write(*std::move(item)) : item.status();
+  }
+  // Blocks until the server has what was written; further items are refused.
+  absl::Status EndWrites() requires(!std::is_void_v<In>) { return core_->EndWrites(); }
+  void Cancel() { core_->Cancel(absl::CancelledError("the stream was cancelled")); }
+
+ private:
+  const std::shared_ptr<ClientStreamCore> core_;
+};
+
+// Serves `function` by `body(ServerStream<In, Out>&, Args...)`, which returns a Status.
+template <typename In, typename Out, typename... Args, typename Body>
+Functions& AddStream(Functions& functions, const StreamFunction<In, Out, Args...>& function, Body body) {
+  using Number = StreamNumber<In, Out>;
+  auto shared = std::make_shared<Body>(std::move(body));
+  return functions.AddEntry(
+      {function.open().id(), {}, [shared](Runtime& runtime, const std::shared_ptr<Invocation>& call) {
+         std::tuple<Args...> arguments;
+         bool read = false;
+         internal::Guarded(call, [&] { read = internal::TakeArguments(*call, &arguments); });
+         if (!read) return;
+         const auto [number, state] = runtime.streams().Open();
+         Agent* const agent = &call->agent();
+         ServerStream<In, Out> stream(agent, call->caller(), state);
+         internal::Reply(*call, std::make_shared<Number>(Number{number}));
+         absl::Status status;
+         try {
+           status =
+               std::apply([&](Args&... each) { return (*shared)(stream, std::move(each)...); }, arguments);
+         } catch (const std::exception& e) {
+           status = absl::InternalError(absl::StrCat("it threw an exception: ", e.what()));
+         } catch (...) {
+           status = absl::InternalError("it threw an exception of an unknown type");
+         }
+         state->Finish(std::move(status));
+       }});
+}
+
+// Opens a stream to a worker; waits until its function has begun. Errors: RpcSync's. `to.settings.timeout` is
+// for the whole stream; without one only silence ends it.
+template <typename In, typename Out, typename... Args, typename... Given>
+absl::StatusOr<std::unique_ptr<ClientStream<In, Out>>> OpenStream(
+    Agent& agent, const To& to, const StreamFunction<In, Out, Args...>& function, Given&&... arguments) {
+  const absl::Time deadline =
+      to.settings.timeout > absl::ZeroDuration() ? absl::Now() + to.settings.timeout : absl::InfiniteFuture();
+  absl::StatusOr<StreamNumber<In, Out>> number =
+      agent.RpcSync(to, function.open(), std::forward<Given>(arguments)...);
+  if (!number.ok()) return number.status();
+  const std::optional<Member> server = agent.directory().Find(to.name);
+  if (!server.has_value()) return absl::UnavailableError(absl::StrCat(to.name, " has left"));
+  auto core = std::make_shared<ClientStreamCore>(agent.shared_references(), agent.counts(),
+                                                 absl::StrCat(to.name, ": ", function.open().name()), *server,
+                                                 number->value, deadline);
+  core->Begin();
+  return std::make_unique<ClientStream<In, Out>>(std::move(core));
+}
+
+}  // namespace tandem::rpc::remote
+
+#endif  // TANDEM_RPC_REMOTE_STREAM_H_

@@ -1,0 +1,69 @@
+#ifndef TANDEM_RPC_REMOTE_STREAM_FUNCTIONS_H_
+#define TANDEM_RPC_REMOTE_STREAM_FUNCTIONS_H_
+
+// What travels for a stream: unary calls, so that every transport carries it. The client asks for the next
+// items, and the question waits at the server until there are some; it sends its own, and the acknowledgement
+// waits until there is room for more. Items are numbered, so a repeated question or message changes nothing.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rpc/remote/call/codec.h"
+#include "rpc/remote/call/function.h"
+
+namespace tandem::rpc::remote {
+
+// One encoded item.
+struct StreamItem {
+  std::string small;
+  Tensor bulk;  // of bytes
+  size_t bytes() const { return small.size() + bulk.bytes(); }
+  TANDEM_REMOTE_FIELDS(StreamItem, small, bulk)
+};
+
+// Items of the server from the number that was asked for, and, behind the last, how the stream ended.
+struct StreamBatch {
+  std::vector<StreamItem> items;
+  bool ended = false;
+  int32_t code = 0;
+  std::string error;
+  TANDEM_REMOTE_FIELDS(StreamBatch, items, ended, code, error)
+};
+
+inline constexpr size_t kStreamWindow = 64;                    // items that wait at either end
+inline constexpr size_t kStreamWindowBytes = size_t{8} << 20;  // the same; one item may be larger
+inline constexpr absl::Duration kStreamPoll = absl::Seconds(10);
+inline constexpr absl::Duration kStreamSilence =
+    absl::Seconds(30);  // of a client, until its stream is given up
+
+// (stream, number of the first item that is wanted): what came before has arrived.
+inline constexpr Function<StreamBatch(uint64_t, uint64_t)> kStreamRead{"tandem.stream.read",
+                                                                       {.idempotent = true}};
+// (stream, number of the first of these items, items, whether they are the last)
+inline constexpr Function<void(uint64_t, uint64_t, std::vector<StreamItem>, bool)> kStreamWrite{
+    "tandem.stream.write", {.idempotent = true}};
+inline constexpr Function<void(uint64_t)> kStreamCancel{"tandem.stream.cancel", {.idempotent = true}};
+
+template <typename T>
+absl::StatusOr<StreamItem> EncodeItem(const T& value) {
+  Writer writer;
+  Codec<T>::Encode(writer, value);
+  if (!writer.status().ok()) return writer.status();
+  Encoded encoded = writer.Take();
+  const int64_t bytes = static_cast<int64_t>(encoded.bulk.size());
+  TANDEM_ASSIGN_OR_RETURN(Tensor bulk, Tensor::FromBytes(DType::kU8, {bytes}, std::move(encoded.bulk)));
+  return StreamItem{std::move(encoded.small), std::move(bulk)};
+}
+
+template <typename T>
+absl::StatusOr<T> DecodeItem(const StreamItem& item) {
+  T value{};
+  Reader reader(item.small, item.bulk.Pieces());
+  if (Codec<T>::Decode(reader, &value) && reader.Finish()) return value;
+  return Annotate(reader.status(), "an item of the stream cannot be read");
+}
+
+}  // namespace tandem::rpc::remote
+
+#endif  // TANDEM_RPC_REMOTE_STREAM_FUNCTIONS_H_

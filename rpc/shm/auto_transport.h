@@ -1,0 +1,71 @@
+#ifndef TANDEM_RPC_SHM_AUTO_TRANSPORT_H_
+#define TANDEM_RPC_SHM_AUTO_TRANSPORT_H_
+
+// Attempts over shared memory while there is some, else over gRPC.
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "rpc/shm/client_connection.h"
+#include "rpc/transport/retrying_channel.h"
+
+namespace tandem::rpc::shm {
+
+struct AutoTransportOptions {
+  bool only_shm = false;  // attempts without shared memory fail with Unavailable
+  std::string host;       // of this process, see ipc::HostIdentity
+  absl::Duration offer_timeout = absl::Seconds(5);
+  size_t max_message_bytes = size_t{1} << 30;
+  std::string caller = "";  // Caller::ToBytes
+};
+
+// Thread-safe.
+class AutoTransport : public Transport {
+ public:
+  AutoTransport(std::string target, std::unique_ptr<Transport> grpc, AutoTransportOptions options)
+      : target_(std::move(target)), grpc_(std::move(grpc)), options_(std::move(options)) {}
+  ~AutoTransport() override;
+
+  // Asks the server for shared memory, once; blocks at most offer_timeout. OK if there is some, or gRPC will
+  // do.
+  absl::Status Connect();
+
+  std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
+                                      int failures) override;
+  absl::string_view name() const override;
+  std::shared_ptr<char> RequestMemory(size_t bytes) override;
+  void WillHelp() override { grpc_->WillHelp(); }
+  void Help(absl::FunctionRef<bool()> over, absl::Time deadline) override;
+
+ private:
+  std::shared_ptr<ClientConnection> Current() const;
+  // One try, without effect on anything. Errors that will not pass by themselves are FailedPrecondition or
+  // Unimplemented.
+  absl::StatusOr<std::shared_ptr<ClientConnection>> TryConnect();
+  void ReconnectSoon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Reconnect(std::shared_ptr<ClientConnection> old);
+
+  const std::string target_;
+  const std::unique_ptr<Transport> grpc_;
+  const AutoTransportOptions options_;
+
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<ClientConnection> connection_ ABSL_GUARDED_BY(mutex_);
+  absl::Status why_not_ ABSL_GUARDED_BY(mutex_);  // there is no connection
+  bool for_good_ ABSL_GUARDED_BY(mutex_) = false;
+  bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time next_try_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  std::shared_ptr<Attempt> offer_ ABSL_GUARDED_BY(mutex_);  // being waited for
+  std::thread connector_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::rpc::shm
+
+#endif  // TANDEM_RPC_SHM_AUTO_TRANSPORT_H_

@@ -1,0 +1,171 @@
+#include "rpc/shm/handshake.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/ipc/memory_file.h"
+#include "base/ipc/unix_socket.h"
+#include "base/logging.h"
+#include "base/status.h"
+
+namespace tandem::rpc::shm {
+namespace {
+
+constexpr size_t kMaxGuests = 64;  // that have not yet shown the secret
+constexpr absl::Duration kGuestPatience = absl::Seconds(5);
+
+// Messages, each one packet.
+struct HelloPacket {  // client to server
+  uint64_t magic = kMagic;
+  char secret[32] = {};
+  uint32_t caller_bytes = 0;
+  char caller[kMaxCallerBytes] = {};
+};
+struct WelcomePacket {  // server to client, with the descriptor
+  uint64_t magic = kMagic;
+  uint64_t records_bytes = 0;
+  uint64_t payload_bytes = 0;
+};
+
+std::string PeerProcess(int socket) {
+  ucred credentials = {};
+  socklen_t length = sizeof(credentials);
+  getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+  return absl::StrCat("process ", credentials.pid);
+}
+
+// In a time that does not tell how many characters were right.
+bool SameSecret(const char* a, const std::string& b, size_t size) {
+  unsigned char differs = b.size() == size ? 0 : 1;
+  for (size_t i = 0; i < std::min(size, b.size()); ++i) differs |= a[i] ^ b[i];
+  return differs == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std::string& secret,
+                                           absl::Time deadline, size_t max_message_bytes,
+                                           const std::string& caller) {
+  HelloPacket hello;
+  if (secret.size() != sizeof(hello.secret)) {
+    return absl::FailedPreconditionError("the server's offer of shared memory has no secret");
+  }
+  std::memcpy(hello.secret, secret.data(), sizeof(hello.secret));
+  TANDEM_CHECK(caller.size() <= sizeof(hello.caller));  // CheckCaller
+  hello.caller_bytes = static_cast<uint32_t>(caller.size());
+  std::memcpy(hello.caller, caller.data(), caller.size());
+  absl::StatusOr<ipc::Descriptor> connection = ipc::ConnectAbstract(socket);
+  if (!connection.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the server's unix socket cannot be reached (", connection.status().message(),
+                     "): it runs in another network namespace (container), or has ended"));
+  }
+  if (!ipc::SendPacket(connection->get(), &hello, sizeof(hello))) {
+    return absl::UnavailableError("the server closed the socket for shared memory");
+  }
+  if (!ipc::AwaitReadable(connection->get(), deadline)) {
+    return absl::DeadlineExceededError("the server passed no shared memory in time");
+  }
+  WelcomePacket welcome;
+  ipc::Descriptor file;
+  if (!ipc::ReceivePacket(connection->get(), &welcome, sizeof(welcome), &file)) {
+    return absl::UnavailableError("the server closed the socket for shared memory");
+  }
+  if (welcome.magic != kMagic) {
+    return absl::FailedPreconditionError(
+        "the server runs another version, whose layout of shared memory differs");
+  }
+  absl::StatusOr<Geometry> geometry = Geometry::Make(welcome.records_bytes, welcome.payload_bytes);
+  if (!geometry.ok()) return absl::FailedPreconditionError(geometry.status().message());
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ipc::MemoryFile> memory,
+                          ipc::MemoryFile::Map(std::move(file), geometry->total_bytes));
+  std::string peer = PeerProcess(connection->get());
+  return std::make_shared<Link>(Side::kClient, *geometry, std::move(memory), *std::move(connection),
+                                std::move(peer), max_message_bytes);
+}
+
+Doorman::Doorman(const Geometry& geometry, size_t max_message_bytes)
+    : geometry_(geometry),
+      max_message_bytes_(max_message_bytes),
+      socket_name_(absl::StrCat("tandem-rpc-", ipc::RandomToken())),
+      secret_(ipc::RandomToken()) {}
+
+absl::StatusOr<std::unique_ptr<Doorman>> Doorman::Open(const Geometry& geometry, size_t max_message_bytes) {
+  // What cannot be made now could not be made later.
+  TANDEM_RETURN_IF_ERROR(ipc::MemoryFile::Create("tandem-rpc", geometry.total_bytes).status());
+  std::unique_ptr<Doorman> doorman(new Doorman(geometry, max_message_bytes));
+  TANDEM_ASSIGN_OR_RETURN(doorman->listener_, ipc::ListenAbstract(doorman->socket_name_, kMaxGuests));
+  return doorman;
+}
+
+bool Doorman::Wait(int stop, TakeLink& take) {
+  std::vector<pollfd> polled = {{stop, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+  absl::Time first = absl::InfiniteFuture();
+  for (const Guest& guest : guests_) {
+    polled.push_back({guest.socket.get(), POLLIN, 0});
+    first = std::min(first, guest.deadline);
+  }
+  const int timeout = guests_.empty() ? -1 : ipc::MillisecondsUntil(first, 1000);
+  if (poll(polled.data(), polled.size(), timeout) < 0) return errno == EINTR;
+  if (polled[0].revents != 0) return false;
+  const absl::Time now = absl::Now();
+  for (size_t i = guests_.size(); i-- > 0;) {
+    if (polled[i + 2].revents != 0) {
+      Caller caller;
+      if (std::shared_ptr<Link> link = Welcome(std::move(guests_[i].socket), &caller)) {
+        take(std::move(link), std::move(caller));
+      }
+    } else if (now < guests_[i].deadline) {
+      continue;
+    }
+    guests_.erase(guests_.begin() + i);
+  }
+  if (polled[1].revents != 0) {
+    ipc::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.get() >= 0 && guests_.size() < kMaxGuests) {
+      guests_.push_back({std::move(socket), now + kGuestPatience});
+    } else if (socket.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+      absl::SleepFor(absl::Milliseconds(50));  // no descriptor is left: somebody must close one first
+    }
+  }
+  return true;
+}
+
+void Doorman::Close() {
+  listener_.Reset();
+  guests_.clear();
+}
+
+// nullptr for a stranger, who is shown out.
+std::shared_ptr<Link> Doorman::Welcome(ipc::Descriptor socket, Caller* caller) {
+  HelloPacket hello;
+  if (!ipc::ReceivePacket(socket.get(), &hello, sizeof(hello)) || hello.magic != kMagic ||
+      !SameSecret(hello.secret, secret_, sizeof(hello.secret))) {
+    return nullptr;
+  }
+  *caller = hello.caller_bytes > sizeof(hello.caller) ? Caller{.epoch = -1}
+                                                      : Caller::FromBytes({hello.caller, hello.caller_bytes});
+  absl::StatusOr<std::unique_ptr<ipc::MemoryFile>> memory =
+      ipc::MemoryFile::Create("tandem-rpc", geometry_.total_bytes);
+  if (!memory.ok()) {
+    LogWarning(absl::StrCat("no shared memory for a client: ", memory.status().message()));
+    return nullptr;
+  }
+  WelcomePacket welcome;
+  welcome.records_bytes = geometry_.records_bytes;
+  welcome.payload_bytes = geometry_.payload_bytes;
+  if (!ipc::SendPacket(socket.get(), &welcome, sizeof(welcome), (*memory)->descriptor())) return nullptr;
+  (*memory)->CloseDescriptor();
+  std::string peer = PeerProcess(socket.get());
+  return std::make_shared<Link>(Side::kServer, geometry_, *std::move(memory), std::move(socket),
+                                std::move(peer), max_message_bytes_);
+}
+
+}  // namespace tandem::rpc::shm

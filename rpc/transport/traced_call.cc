@@ -1,0 +1,95 @@
+#include "rpc/transport/traced_call.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "base/trace/recorder.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr char kCall[] = "call";
+constexpr char kServe[] = "serve";
+constexpr size_t kHashed = 256;  // headers, with their step or sequence, come first
+
+// "tandem.v1.ParameterServer/Pull" of "/tandem.v1.ParameterServer/Pull".
+absl::string_view ShownMethod(absl::string_view method) {
+  return method.substr(method.empty() || method[0] != '/' ? 0 : 1);
+}
+
+void RecordHalf(absl::string_view method, const char* category, uint64_t begin, uint64_t flow,
+                trace::Flow::End end, size_t bytes) {
+  trace::Recorder* const recorder = trace::Active();
+  if (recorder == nullptr) return;
+  trace::End(recorder->Intern(ShownMethod(method), category, "bytes"), begin, {flow, end},
+             static_cast<int64_t>(bytes));
+}
+
+// The handler's end of a call that is recorded.
+class TracedServerCall : public ServerCall {
+ public:
+  TracedServerCall(std::shared_ptr<ServerCall> call, std::shared_ptr<const std::string> method,
+                   uint64_t begin)
+      : call_(std::move(call)),
+        method_(std::move(method)),
+        begin_(begin),
+        flow_(CallFlow(*method_, call_->request())),
+        bytes_(call_->request().size()) {}
+
+  const Bytes& request() const override { return call_->request(); }
+  const std::string& peer() const override { return call_->peer(); }
+  const Caller& caller() const override { return call_->caller(); }
+  absl::Time deadline() const override { return call_->deadline(); }
+  bool IsCancelled() const override { return call_->IsCancelled(); }
+  void Finish(absl::StatusOr<Bytes> response) override {
+    // Noted first: with the answer the caller's half may end.
+    RecordHalf(*method_, kServe, begin_, flow_, trace::Flow::End::kReceives, bytes_);
+    call_->Finish(std::move(response));
+  }
+  void FinishInPieces(std::unique_ptr<AnswerSource> answer) override {
+    RecordHalf(*method_, kServe, begin_, flow_, trace::Flow::End::kReceives, bytes_);
+    call_->FinishInPieces(std::move(answer));
+  }
+  void OnCancel(absl::AnyInvocable<void() &&> hook) override { call_->OnCancel(std::move(hook)); }
+  std::shared_ptr<char> AnswerMemory(size_t bytes) override { return call_->AnswerMemory(bytes); }
+
+ private:
+  const std::shared_ptr<ServerCall> call_;
+  const std::shared_ptr<const std::string> method_;
+  const uint64_t begin_;
+  const uint64_t flow_;
+  const size_t bytes_;
+};
+
+}  // namespace
+
+uint64_t CallFlow(absl::string_view method, const Bytes& request) {
+  char first[kHashed];
+  const size_t size = std::min(request.size(), kHashed);
+  BytesReader(request).Copy(first, size);
+  const uint64_t hash = HashBytes({first, size}, HashBytes(method, request.size()));
+  return hash == 0 ? 1 : hash;
+}
+
+void CallTrace::Record(absl::string_view method, size_t request_bytes) const {
+  RecordHalf(method, kCall, begin_, flow_, trace::Flow::End::kSends, request_bytes);
+}
+
+Service Traced(Service service) {
+  for (Method& method : service.methods) {
+    auto path = std::make_shared<const std::string>(absl::StrCat("/", service.name, "/", method.name));
+    method.handler = [path, handler = std::move(method.handler)](std::shared_ptr<ServerCall> call) {
+      if (const uint64_t begin = trace::Begin(); ABSL_PREDICT_FALSE(begin != 0)) {
+        call = std::make_shared<TracedServerCall>(std::move(call), path, begin);
+      }
+      handler(std::move(call));
+    };
+  }
+  return service;
+}
+
+}  // namespace tandem::rpc

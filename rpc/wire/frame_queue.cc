@@ -1,0 +1,141 @@
+#include "rpc/wire/frame_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "rpc/wire/batch.h"
+#include "rpc/wire/bulk_codec.h"
+#include "rpc/wire/frame.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr size_t kMessageOverhead = 256;  // of a queued message beside its bytes, about
+static_assert(AnswerSource::kLeastPiece <= kFramePayload);
+
+// A piece that leaves less than half a frame behind takes it along: a frame of few bytes costs as much as a
+// call.
+size_t PieceOf(size_t rest) { return rest <= kFramePayload + kFramePayload / 2 ? rest : kFramePayload; }
+
+}  // namespace
+
+size_t FrameQueue::Turn::batched_bytes() const {
+  constexpr size_t kNumbers = 16;
+  if (source_ != nullptr) return kMaxBatchedMessage + 1;
+  return size_ + header_.method().size() + header_.error().size() + kNumbers;
+}
+
+size_t FrameQueue::Turn::waiting_bytes() const {
+  const size_t rest = size_ - sent_;
+  return (source_ != nullptr ? std::min(rest, kFramePayload) : rest) + kMessageOverhead;
+}
+
+Bytes FrameQueue::Turn::Frame() {
+  if (!others_.empty()) {
+    size_t bytes = batched_bytes();
+    for (const Turn& turn : others_) bytes += turn.batched_bytes();
+    BatchWriter batch(bytes);
+    batch.Add(header_, bytes_);
+    for (const Turn& turn : others_) batch.Add(turn.header_, turn.bytes_);
+    sent_ = size_;
+    return batch.Take();
+  }
+  const size_t rest = size_ - sent_;
+  Bytes piece;
+  if (source_ != nullptr) {
+    piece = source_->Next(PieceOf(rest));
+    TANDEM_CHECK(!piece.empty() && piece.size() <= PieceOf(rest));
+  } else {
+    const size_t size = PieceOf(rest);
+    piece = size == size_ ? std::move(bytes_) : bytes_.Sub(sent_, size);
+  }
+  if (sent_ == 0 && piece.size() < size_) header_.set_message_bytes(size_);
+  sent_ += piece.size();
+  Bytes wire = EncodeBulk(header_, std::move(piece));
+  const uint64_t call = header_.call();
+  header_ = v1::StreamFrame();
+  header_.set_call(call);
+  return wire;
+}
+
+void FrameQueue::Add(v1::StreamFrame header, Bytes message) {
+  Turn turn;
+  turn.header_ = std::move(header);
+  turn.size_ = message.size();
+  turn.bytes_ = std::move(message);
+  Add(std::move(turn));
+}
+
+void FrameQueue::Add(v1::StreamFrame header, std::unique_ptr<AnswerSource> message) {
+  Turn turn;
+  turn.header_ = std::move(header);
+  turn.size_ = message->size();
+  turn.source_ = std::move(message);
+  Add(std::move(turn));
+}
+
+void FrameQueue::Add(Turn message) {
+  bytes_ += message.waiting_bytes();
+  messages_.push_back(std::move(message));
+}
+
+FrameQueue::Turn FrameQueue::Pop() {
+  Turn turn = std::move(messages_.front());
+  messages_.pop_front();
+  bytes_ -= turn.waiting_bytes();
+  return turn;
+}
+
+FrameQueue::Turn FrameQueue::Take(bool batches) {
+  Turn turn = Pop();
+  out_ = turn.header_.call();
+  if (!std::exchange(said_, true)) turn.header_.set_batches(true);
+  size_t bytes = turn.batched_bytes();
+  if (!batches || bytes > kMaxBatchedMessage) return turn;
+  while (!messages_.empty() && bytes < kUsualBatchBytes && turn.others_.size() + 1 < kMaxBatchFrames) {
+    const size_t more = messages_.front().batched_bytes();
+    if (more > kMaxBatchedMessage) break;
+    bytes += more;
+    turn.others_.push_back(Pop());
+  }
+  return turn;
+}
+
+void FrameQueue::PutBack(Turn* turn) {
+  if (std::exchange(out_, 0) != 0 && turn->sent_ < turn->size_) Add(std::move(*turn));
+}
+
+Bytes FrameQueue::Next(bool batches) {
+  Turn turn = Take(batches);
+  Bytes wire = turn.Frame();
+  PutBack(&turn);
+  return wire;
+}
+
+FrameQueue::Dropped FrameQueue::Drop(uint64_t call, std::deque<Turn>* taken) {
+  Dropped dropped = Dropped::kNothing;
+  if (out_ == call) {
+    out_ = 0;
+    dropped = Dropped::kPartlySent;
+  }
+  for (auto it = messages_.begin(); it != messages_.end();) {
+    if (it->header_.call() != call) {
+      ++it;
+      continue;
+    }
+    dropped = it->sent_ > 0 ? Dropped::kPartlySent : Dropped::kUnsent;
+    bytes_ -= it->waiting_bytes();
+    if (taken != nullptr) taken->push_back(std::move(*it));
+    it = messages_.erase(it);
+  }
+  return dropped;
+}
+
+std::deque<FrameQueue::Turn> FrameQueue::Clear() {
+  bytes_ = 0;
+  out_ = 0;
+  return std::exchange(messages_, {});
+}
+
+}  // namespace tandem::rpc

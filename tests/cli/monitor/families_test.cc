@@ -1,0 +1,144 @@
+#include "cli/monitor/families.h"
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "base/latency_bins.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::prometheus::ClientMetric;
+using ::prometheus::MetricFamily;
+using ::prometheus::MetricType;
+using ::testing::ElementsAre;
+
+class FamiliesTest : public ::testing::Test {
+ protected:
+  v1::TableStatistics* AddTable(const std::string& name, v1::UpdateMode::Kind kind) {
+    v1::TableInfo& table = figures_.tables.emplace_back();
+    table.mutable_config()->set_name(name);
+    table.mutable_config()->mutable_update_mode()->set_kind(kind);
+    return table.mutable_statistics();
+  }
+  // The family of that name; empty when there is none.
+  MetricFamily Find(const std::string& name) {
+    for (MetricFamily& family : MakeFamilies(figures_)) {
+      if (family.name == name) return family;
+    }
+    ADD_FAILURE() << "no family " << name;
+    return {};
+  }
+  // Of a gauge or counter, by the value of its last label.
+  std::map<std::string, double> Values(const std::string& name) {
+    std::map<std::string, double> values;
+    const MetricFamily family = Find(name);
+    for (const ClientMetric& metric : family.metric) {
+      values[metric.label.empty() ? "" : metric.label.back().value] =
+          family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value;
+    }
+    return values;
+  }
+
+  ServerFigures figures_;
+};
+
+using Value = std::pair<const std::string, double>;
+
+TEST_F(FamiliesTest, EachFigureIsToldOncePerTableUnderItsName) {
+  v1::TableStatistics* user = AddTable("user", v1::UpdateMode::SYNC);
+  user->set_rows(7);
+  user->set_pushed_rows(11);
+  user->set_longest_pause_us(2500);
+  AddTable("item", v1::UpdateMode::ASYNC)->set_rows(8);
+  EXPECT_THAT(Values("tandem_table_rows"), ElementsAre(Value("item", 8), Value("user", 7)));
+  EXPECT_THAT(Values("tandem_table_pushed_rows_total"), ElementsAre(Value("item", 0), Value("user", 11)));
+  EXPECT_DOUBLE_EQ(Values("tandem_table_longest_pause_seconds")["user"], 0.0025);
+}
+
+TEST_F(FamiliesTest, TheServerIsToldWithoutTables) {
+  figures_.server.set_index(2);
+  figures_.server.set_num_servers(3);
+  figures_.server.set_rss_bytes(4096);
+  EXPECT_THAT(Values("tandem_server_info"), ElementsAre(Value("3", 1)));
+  EXPECT_EQ(Find("tandem_server_info").metric[0].label[0].value, "2");
+  EXPECT_THAT(Values("tandem_server_resident_bytes"), ElementsAre(Value("", 4096)));
+  EXPECT_TRUE(Find("tandem_table_rows").metric.empty());
+}
+
+TEST_F(FamiliesTest, NamesAreUniqueAndOnlyCountersEndInTotal) {
+  AddTable("user", v1::UpdateMode::SYNC);
+  std::set<std::string> names;
+  for (const MetricFamily& family : MakeFamilies(figures_)) {
+    EXPECT_TRUE(names.insert(family.name).second) << family.name;
+    EXPECT_TRUE(absl::StartsWith(family.name, "tandem_")) << family.name;
+    EXPECT_FALSE(family.help.empty()) << family.name;
+    EXPECT_EQ(absl::EndsWith(family.name, "_total"), family.type == MetricType::Counter) << family.name;
+  }
+}
+
+TEST_F(FamiliesTest, LatenciesAreCumulatedByOctavesOfSeconds) {
+  v1::LatencyHistogram* latency = AddTable("user", v1::UpdateMode::SYNC)->mutable_pull_latency();
+  latency->mutable_counts()->Resize(ps::kLatencyBins, 0);
+  const auto count = [latency](uint64_t ns) {
+    const int bin = static_cast<int>(ps::LatencyBin(ns));
+    latency->set_counts(bin, latency->counts(bin) + 1);
+  };
+  const std::vector<uint64_t> durations_ns = {500, 1500, 1700, 5000, 1'000'000, 1'000'000'000'000'000};
+  for (const uint64_t ns : durations_ns) count(ns);
+  latency->set_sum_us(3e6);
+  const MetricFamily family = Find("tandem_pull_latency_seconds");
+  ASSERT_EQ(family.metric.size(), 1u);
+  const auto& histogram = family.metric[0].histogram;
+  EXPECT_EQ(histogram.sample_count, durations_ns.size());
+  EXPECT_DOUBLE_EQ(histogram.sample_sum, 3);
+  EXPECT_EQ(histogram.bucket.back().upper_bound, std::numeric_limits<double>::infinity());
+  double last_bound = 0;
+  for (const auto& bucket : histogram.bucket) {
+    EXPECT_GT(bucket.upper_bound, last_bound);
+    last_bound = bucket.upper_bound;
+    uint64_t below = 0;
+    for (const uint64_t ns : durations_ns) below += static_cast<double>(ns) * 1e-9 < bucket.upper_bound;
+    EXPECT_EQ(bucket.cumulative_count, below) << bucket.upper_bound;
+  }
+}
+
+TEST_F(FamiliesTest, StalenessIsAHistogramOfUpdates) {
+  v1::TableStatistics* user = AddTable("user", v1::UpdateMode::ASYNC);
+  for (const int pushes : {4, 0, 2, 1}) user->add_staleness_histogram(pushes);
+  user->set_staleness_mean(2);
+  const MetricFamily family = Find("tandem_table_staleness");
+  ASSERT_EQ(family.metric.size(), 1u);
+  const auto& histogram = family.metric[0].histogram;
+  ASSERT_EQ(histogram.bucket.size(), 4u);
+  std::vector<uint64_t> cumulated;
+  for (const auto& bucket : histogram.bucket) cumulated.push_back(bucket.cumulative_count);
+  EXPECT_THAT(cumulated, ElementsAre(4, 4, 6, 7));
+  EXPECT_EQ(histogram.bucket[2].upper_bound, 2);
+  EXPECT_EQ(histogram.bucket[3].upper_bound, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(histogram.sample_count, 7u);
+  EXPECT_DOUBLE_EQ(histogram.sample_sum, 14);
+}
+
+TEST_F(FamiliesTest, TheModeIsTheOneSeriesOfFourThatIsOne) {
+  AddTable("user", v1::UpdateMode::BOUNDED);
+  figures_.tables[0].mutable_config()->mutable_update_mode()->set_staleness(3);
+  EXPECT_THAT(Values("tandem_table_mode"),
+              ElementsAre(Value("async", 0), Value("bounded", 1), Value("gba", 0), Value("sync", 0)));
+  EXPECT_EQ(Values("tandem_table_staleness_allowed")["user"], 3);
+  figures_.tables[0].mutable_config()->mutable_update_mode()->set_kind(v1::UpdateMode::ASYNC);
+  EXPECT_TRUE(std::isinf(Values("tandem_table_staleness_allowed")["user"]));
+  figures_.tables[0].mutable_config()->mutable_update_mode()->set_kind(v1::UpdateMode::SYNC);
+  EXPECT_EQ(Values("tandem_table_staleness_allowed")["user"], 0);
+}
+
+}  // namespace
+}  // namespace tandem::cli

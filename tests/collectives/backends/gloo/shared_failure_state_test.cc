@@ -1,0 +1,42 @@
+#include "collectives/backends/gloo/shared_failure_state.h"
+
+#include <thread>
+
+#include "collectives/store/memory_store.h"
+#include "gtest/gtest.h"
+
+namespace tandem::collectives::gloo_tcp {
+namespace {
+
+TEST(FailureBoardTest, AReasonIsFoundUnderTheRankThatLeftIt) {
+  MemoryStore store;
+  FailureBoard one(&store, 1), other(&store, 0);
+  one.Record(absl::DataLossError("the disk is gone"));
+  const auto found = other.Find({2, 1}, absl::ZeroDuration());
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->reason, absl::DataLossError("the disk is gone"));
+  EXPECT_FALSE(other.Find({2}, absl::Milliseconds(10)));
+}
+
+TEST(FailureBoardTest, WhoLooksForAReasonDoesNotKeepAnotherThreadFromLeavingOne) {
+  MemoryStore store;
+  FailureBoard ours(&store, 0), theirs(&store, 1);
+  // Both look for the other's; ours comes while we look, and theirs only after that.
+  std::thread looking([&] {
+    const auto found = ours.Find({1}, absl::Seconds(20));
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->reason, absl::AbortedError("theirs"));
+  });
+  std::thread peer([&] {
+    const auto found = theirs.Find({0}, absl::Seconds(20));
+    EXPECT_TRUE(found);
+    theirs.Record(absl::AbortedError("theirs"));
+  });
+  ours.Record(absl::AbortedError("ours"));
+  looking.join();
+  peer.join();
+}
+
+}  // namespace
+}  // namespace tandem::collectives::gloo_tcp

@@ -1,0 +1,96 @@
+#ifndef TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_CONFORMANCE_TESTS_H_
+#define TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_CONFORMANCE_TESTS_H_
+
+// The suite as tests, with ranks as threads. A backend's file includes this and instantiates it:
+//
+//   INSTANTIATE_TEST_SUITE_P(Gloo, ConformanceTest, OnWorlds({.backend = "gloo"}), WorldName);
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/collectives/conformance/run_ranks.h"
+#include "tests/collectives/conformance/suite/suite.h"
+
+namespace tandem::collectives {
+
+struct ConformanceCase {
+  std::string backend;
+  int world_size = 1;
+  std::function<std::string(int rank)> host = nullptr;           // nullptr: all on this one
+  std::function<std::vector<BackendFactory>()> extra = nullptr;  // made anew for each group
+};
+
+inline void PrintTo(const ConformanceCase& c, std::ostream* os) {
+  *os << c.backend << " of " << c.world_size;
+}
+
+class ConformanceTest : public ::testing::TestWithParam<ConformanceCase> {
+ protected:
+  void OnAllRanks(const std::function<void(ProcessGroup&)>& body) {
+    const ConformanceCase& c = GetParam();
+    const std::vector<BackendFactory> extra = c.extra ? c.extra() : std::vector<BackendFactory>();
+    RunRanks(
+        c.world_size,
+        [&](int rank) {
+          ProcessGroupOptions options;
+          options.backend = c.backend;
+          options.extra_backends = extra;
+          options.timeout = absl::Seconds(100);
+          if (c.host) options.host = c.host(rank);
+          return options;
+        },
+        body);
+  }
+};
+
+TEST_P(ConformanceTest, ReductionsAreTheModel) {
+  OnAllRanks([](ProcessGroup& group) { CheckReductions(group); });
+}
+TEST_P(ConformanceTest, MovementsAreTheModel) {
+  OnAllRanks([](ProcessGroup& group) { CheckMovements(group); });
+}
+TEST_P(ConformanceTest, UnevenPartsAreTheModel) {
+  OnAllRanks([](ProcessGroup& group) { CheckUnevenParts(group); });
+}
+TEST_P(ConformanceTest, MessagesFindTheirReceivers) {
+  OnAllRanks([](ProcessGroup& group) { CheckPointToPoint(group); });
+}
+TEST_P(ConformanceTest, CoalescedCallsAreTheSingleOnes) {
+  OnAllRanks([](ProcessGroup& group) { CheckCoalesced(group); });
+}
+TEST_P(ConformanceTest, ByteStringsArrive) {
+  OnAllRanks([](ProcessGroup& group) { CheckByteStrings(group); });
+}
+TEST_P(ConformanceTest, SubgroupsAreWhoTheyShouldBeAndWork) {
+  OnAllRanks([](ProcessGroup& group) { CheckSubgroups(group); });
+}
+TEST_P(ConformanceTest, GroupsInFlightDoNotWaitForEachOther) {
+  OnAllRanks([](ProcessGroup& group) { CheckGroupsInFlight(group); });
+}
+TEST_P(ConformanceTest, ALongMixtureStaysInStep) {
+  OnAllRanks([](ProcessGroup& group) {
+    CheckMixture(group);
+    TANDEM_EXPECT_OK(group.MonitoredBarrier(absl::Seconds(60)));
+  });
+}
+
+inline auto OnWorlds(ConformanceCase c, const std::vector<int>& world_sizes = {1, 2, 3, 4, 7}) {
+  std::vector<ConformanceCase> cases;
+  for (const int world_size : world_sizes) {
+    c.world_size = world_size;
+    cases.push_back(c);
+  }
+  return ::testing::ValuesIn(cases);
+}
+
+inline std::string WorldName(const ::testing::TestParamInfo<ConformanceCase>& info) {
+  return absl::StrCat("Of", info.param.world_size);
+}
+
+}  // namespace tandem::collectives
+
+#endif  // TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_CONFORMANCE_TESTS_H_

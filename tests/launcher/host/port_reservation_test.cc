@@ -1,0 +1,60 @@
+#include "launcher/host/port_reservation.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/store/store_server.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Whether a socket can bind, and listen at, `port`.
+bool CanListen(int port, bool reuse) {
+  const ipc::Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = reuse ? 1 : 0;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+         ::listen(fd.get(), 1) == 0;
+}
+
+TEST(PortKeeperTest, AProgramCanListenWhereNobodyElseIsSent) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto keeper, PortKeeper::Keep(0));
+  EXPECT_GT(keeper->port(), 0);
+  EXPECT_TRUE(CanListen(keeper->port(), /*reuse=*/true));
+  EXPECT_FALSE(CanListen(keeper->port(), /*reuse=*/false));
+  // And again, as after a restart; also a server of ours.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server,
+                              collectives::StoreServer::Start(absl::StrCat("0.0.0.0:", keeper->port())));
+  EXPECT_EQ(server->port(), keeper->port());
+}
+
+TEST(PortKeeperTest, TheKernelGivesAKeptPortToNobody) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto one, PortKeeper::Keep(0));
+  for (int i = 0; i < 200; ++i) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, PortKeeper::Keep(0));
+    EXPECT_NE(other->port(), one->port());
+  }
+}
+
+TEST(PortKeeperTest, APortInUseIsExplained) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, collectives::StoreServer::Start("127.0.0.1:0"));
+  EXPECT_THAT(PortKeeper::Keep(server->port()),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr(absl::StrCat("port ", server->port())), HasSubstr("--master-port"))));
+}
+
+}  // namespace
+}  // namespace tandem::cli

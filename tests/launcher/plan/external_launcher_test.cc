@@ -1,0 +1,144 @@
+#include "launcher/plan/external_launcher.h"
+
+#include <map>
+
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+absl::StatusOr<std::optional<ForeignLauncher>> Detect(const Variables& variables,
+                                                      const std::string& host = "h") {
+  return DetectForeignLauncher(
+      [&](absl::string_view name) -> std::optional<std::string> {
+        const auto it = variables.find(std::string(name));
+        return it == variables.end() ? std::nullopt : std::make_optional(it->second);
+      },
+      [&] { return host; });
+}
+
+Variables With(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+TEST(ForeignLauncherTest, TheFirstHostOfSlurmsLists) {
+  const struct {
+    const char *list, *host;
+  } kCases[] = {{"n1", "n1"},
+                {"n1,n2", "n1"},
+                {"n[1-4]", "n1"},
+                {"n[03-05,9],login1", "n03"},
+                {"n[7,9-11]", "n7"},
+                {"rack[2-3]-n[08-09]", "rack2-n08"},
+                {"gpu-a[1]-x.cluster,z", "gpu-a1-x.cluster"},
+                {"n[1", ""},
+                {"", ""}};
+  for (const auto& one : kCases) EXPECT_EQ(FirstHost(one.list), one.host) << one.list;
+}
+
+const Variables kSlurm = {{"SLURM_JOB_ID", "4217"},      {"SLURM_NNODES", "4"},
+                          {"SLURM_NODEID", "2"},         {"SLURM_JOB_NODELIST", "n[03-06]"},
+                          {"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NUM_NODES", "4"},
+                          {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_NODELIST", "n[03-06]"}};
+
+TEST(ForeignLauncherTest, SlurmSaysItAll) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(kSlurm, {{"SLURM_NTASKS_PER_NODE", "8"}})));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->name, "Slurm job 4217");
+  EXPECT_EQ(found->nnodes, 4);
+  EXPECT_EQ(found->node_rank, 2);
+  EXPECT_EQ(found->nproc_per_node, 8);
+  EXPECT_EQ(found->host, "n03");
+  EXPECT_EQ(found->port, 29617);
+  EXPECT_EQ(found->run_id, "slurm-4217");
+}
+
+TEST(ForeignLauncherTest, AStepOfFewerNodesCounts) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(kSlurm, {{"SLURM_STEP_NUM_NODES", "2"},
+                                                                     {"SLURM_STEP_NUM_TASKS", "2"},
+                                                                     {"SLURM_STEP_NODELIST", "n[05-06]"},
+                                                                     {"SLURM_NTASKS_PER_NODE", "1"}})));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->nnodes, 2);
+  EXPECT_EQ(found->host, "n05");
+  EXPECT_EQ(found->nproc_per_node, 0);
+}
+
+TEST(ForeignLauncherTest, OneNodeIsNothingToTell) {
+  EXPECT_EQ(Detect({})->has_value(), false);
+  EXPECT_EQ(Detect({{"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NNODES", "1"}})->has_value(),
+            false);
+  // A batch script that did not use srun: one launcher, on the first node.
+  EXPECT_EQ(Detect({{"SLURM_JOB_ID", "1"}, {"SLURM_NNODES", "4"}, {"SLURM_NODEID", "0"}})->has_value(),
+            false);
+  EXPECT_EQ(
+      Detect(
+          {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})
+          ->has_value(),
+      false);
+  // Slurm's own, of a program that speaks PMI.
+  EXPECT_EQ(Detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}})->has_value(), false);
+}
+
+TEST(ForeignLauncherTest, SeveralLaunchersOnANodeAreAMistake) {
+  EXPECT_THAT(Detect(With(kSlurm, {{"SLURM_STEP_NUM_TASKS", "16"}})),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("srun has started 4 copies of `tandem run` on this node")));
+  EXPECT_THAT(Detect({{"OMPI_COMM_WORLD_SIZE", "4"},
+                      {"OMPI_COMM_WORLD_RANK", "1"},
+                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("mpirun --map-by ppr:1:node")));
+}
+
+TEST(ForeignLauncherTest, OpenMpiDoesNotSayWhereNodeZeroIs) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(kSlurm, {{"OMPI_COMM_WORLD_SIZE", "3"},
+                                                                     {"OMPI_COMM_WORLD_RANK", "1"},
+                                                                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->name, "Open MPI's mpirun");
+  EXPECT_EQ(found->nnodes, 3);
+  EXPECT_EQ(found->node_rank, 1);
+  EXPECT_EQ(found->host, "");
+}
+
+TEST(ForeignLauncherTest, MpichIsUnderstoodToo) {
+  const std::map<std::string, std::string> place = {{"PMI_SIZE", "3"}, {"PMI_RANK", "2"}};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(place, {{"MPI_LOCALNRANKS", "1"}})));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->name, "MPICH's mpiexec");
+  EXPECT_EQ(found->nnodes, 3);
+  EXPECT_EQ(found->node_rank, 2);
+  EXPECT_THAT(Detect(With(place, {{"MPI_LOCALNRANKS", "3"}})),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("mpiexec -ppn 1")));
+}
+
+TEST(ForeignLauncherTest, AnIndexedJobFindsItsFirstPod) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const auto found, Detect({{"JOB_COMPLETION_INDEX", "12"}}, "train-12.nodes.default.svc.cluster.local"));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->name, "Kubernetes indexed job train");
+  EXPECT_EQ(found->node_rank, 12);
+  EXPECT_EQ(found->nnodes, 0);
+  EXPECT_EQ(found->host, "train-0.nodes.default.svc.cluster.local");
+  EXPECT_EQ(found->run_id, "k8s-train");
+}
+
+TEST(ForeignLauncherTest, WithoutAServiceThePodsCannotFindEachOther) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect({{"JOB_COMPLETION_INDEX", "2"}}, "train-2"));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->host, "");
+  EXPECT_EQ(found->node_rank, 2);
+}
+
+TEST(ForeignLauncherTest, NonsenseIsNamed) {
+  EXPECT_THAT(Detect(With(kSlurm, {{"SLURM_NODEID", "x"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("SLURM_NODEID='x' is no number")));
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,148 @@
+#include "launcher/rendezvous_handler.h"
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "launcher/host/port_reservation.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::cli {
+namespace {
+
+using collectives::Node;
+using collectives::Round;
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+bool Never() { return false; }
+
+TEST(MeetingTest, NodesAreANumberOrARange) {
+  int least = 0, most = 0;
+  TANDEM_ASSERT_OK(ParseNodes("3", &least, &most));
+  EXPECT_EQ(least, 3);
+  EXPECT_EQ(most, 3);
+  TANDEM_ASSERT_OK(ParseNodes("2:8", &least, &most));
+  EXPECT_EQ(least, 2);
+  EXPECT_EQ(most, 8);
+  for (const char* text : {"", "x", "0", "3:2", "1:2:3", ":", "1:", "99999"}) {
+    EXPECT_THAT(ParseNodes(text, &least, &most),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(absl::StrCat("'", text, "'"))));
+  }
+}
+
+TEST(MeetingTest, TorchrunsConfigurationIsRead) {
+  MeetingOptions options;
+  TANDEM_ASSERT_OK(ReadRendezvousConf(
+      "join_timeout=60,last_call_timeout=2,close_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,"
+      "is_host=true,store_type=tcp,read_timeout=9,rank=1,cacert=/ca,etcd_lease=6",
+      &options));
+  EXPECT_EQ(options.rendezvous.join_timeout, absl::Seconds(60));
+  EXPECT_EQ(options.rendezvous.last_call, absl::Seconds(2));
+  EXPECT_EQ(options.rendezvous.close_timeout, absl::Seconds(3));
+  EXPECT_EQ(options.rendezvous.lease, absl::Seconds(8));
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.conf.at("is_host"), "true");
+  EXPECT_EQ(options.conf.at("cacert"), "/ca");
+  EXPECT_EQ(options.conf.at("etcd_lease"), "6");
+  for (const char* text : {"join_timeout=soon", "last_call_timeout=-1", "rank=x", "color=red",
+                           "store_type=file", "etcd_lease=0.5", "keep_alive_max_attempt=0", "nonsense"}) {
+    EXPECT_THAT(ReadRendezvousConf(text, &options), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
+  }
+}
+
+TEST(MeetingTest, ALauncherAloneNeedsNobody) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, Meeting::Open({}));
+  EXPECT_TRUE(meeting->alone());
+  EXPECT_EQ(meeting->host(), "127.0.0.1");
+  TANDEM_ASSERT_OK(meeting->Reach(Never));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Round round,
+                              meeting->rendezvous()->Join({.id = "me", .host = "127.0.0.1"}));
+  EXPECT_EQ(round.epoch, 1);
+  EXPECT_EQ(round.nodes.size(), 1u);
+}
+
+TEST(MeetingTest, WhoCanBindTheEndpointServesAndTheOthersComeToIt) {
+  MeetingOptions options{.backend = "c10d"};
+  {
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto keeper, PortKeeper::Keep(0));
+    options.endpoint = absl::StrCat("127.0.0.1:", keeper->port());
+  }
+  options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto one, Meeting::Open(options));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, Meeting::Open(options));
+  Round rounds[2];
+  std::thread joining([&] {
+    TANDEM_ASSERT_OK(other->Reach(Never));
+    TANDEM_ASSERT_OK_AND_ASSIGN(rounds[1],
+                                other->rendezvous()->Join({.id = "b", .host = "h", .processes = {{"w", 1}}}));
+  });
+  TANDEM_ASSERT_OK(one->Reach(Never));
+  TANDEM_ASSERT_OK_AND_ASSIGN(rounds[0],
+                              one->rendezvous()->Join({.id = "a", .host = "h", .processes = {{"w", 2}}}));
+  joining.join();
+  EXPECT_EQ(rounds[0].WorldSize("w"), 3);
+  EXPECT_NE(rounds[0].group_rank, rounds[1].group_rank);
+  // The server's Farewell ends with the other's.
+  std::thread farewell([&] { other->Farewell(rounds[1]); });
+  const absl::Time began = absl::Now();
+  one->Farewell(rounds[0]);
+  EXPECT_LT(absl::Now() - began, absl::Seconds(4));
+  farewell.join();
+}
+
+TEST(MeetingTest, AStoreThatNobodyServesIsNamed) {
+  MeetingOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
+  options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
+  options.rendezvous.lease = absl::Milliseconds(200);
+  options.rendezvous.join_timeout = absl::Milliseconds(300);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, Meeting::Open(options));
+  EXPECT_THAT(meeting->Reach(Never),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("the store of the nodes at 127.0.0.1:1"), HasSubstr("within 300ms"))));
+  EXPECT_THAT(meeting->Reach([] { return true; }), StatusIs(absl::StatusCode::kCancelled));
+}
+
+TEST(MeetingTest, ALongLeaseIsNoReasonToWaitLongForASilentStore) {
+  MeetingOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
+  options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
+  options.rendezvous.lease = absl::Minutes(10);
+  options.rendezvous.close_timeout = absl::Milliseconds(200);
+  options.rendezvous.join_timeout = absl::Milliseconds(300);
+  const absl::Time began = absl::Now();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, Meeting::Open(options));
+  EXPECT_THAT(meeting->Reach(Never), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("within 300ms")));
+  meeting->Farewell({.nodes = {{.id = "me"}}});
+  EXPECT_LT(absl::Now() - began, absl::Seconds(30));
+}
+
+TEST(MeetingTest, OptionsThatMakeNoSenseAreExplained) {
+  const struct {
+    MeetingOptions options;
+    const char* message;
+  } kCases[] = {
+      {{.backend = "etcd-v2", .endpoint = "h:1"}, "use --rdzv-backend etcd"},
+      {{.backend = "c10d"}, "--rdzv-endpoint HOST:PORT is missing"},
+      {{.backend = "c10d", .endpoint = "nonsense"}, "--rdzv-endpoint"},
+      {{.backend = "c10d", .endpoint = "127.0.0.1:0"}, "tandem store"},
+      {{.backend = "zookeeper", .endpoint = "127.0.0.1:1"}, "expected static, c10d or etcd"},
+      {{.backend = "c10d", .endpoint = "127.0.0.1:1", .conf = {{"is_host", "maybe"}}}, "is_host='maybe'"},
+  };
+  for (const auto& one : kCases) {
+    EXPECT_THAT(Meeting::Open(one.options),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(one.message)));
+  }
+}
+
+TEST(MeetingTest, APortThatSomethingElseHasIsExplained) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto taken, collectives::StoreServer::Start("127.0.0.1:0"));
+  EXPECT_THAT(
+      Meeting::Open(
+          {.backend = "static", .endpoint = absl::StrCat("127.0.0.1:", taken->port()), .node_rank = 0}),
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(HasSubstr("at which the nodes meet"), HasSubstr("in use"))));
+}
+
+}  // namespace
+}  // namespace tandem::cli

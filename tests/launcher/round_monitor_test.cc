@@ -1,0 +1,189 @@
+#include "launcher/round_monitor.h"
+
+#include <poll.h>
+
+#include <atomic>
+#include <utility>
+
+#include "absl/synchronization/notification.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::cli {
+namespace {
+
+using collectives::Node;
+using collectives::Rendezvous;
+using collectives::RendezvousEvent;
+using collectives::Round;
+using ::tandem::testing::StatusIs;
+
+// Joins at once, and says that the round is over when told to restart or close.
+class FakeRendezvous : public Rendezvous {
+ public:
+  absl::StatusOr<Round> Join(const Node& node) override {
+    absl::MutexLock lock(&mutex_);
+    if (!may_join_) {
+      mutex_.Await(absl::Condition(&left_));
+      return absl::CancelledError("left");
+    }
+    if (outages_ > 0) {
+      --outages_;
+      return absl::UnavailableError("the store is away");
+    }
+    over_ = false;
+    return Round{.epoch = ++epoch_, .nodes = {node}};
+  }
+  absl::StatusOr<RendezvousEvent> WaitForEvent(int64_t, absl::Time) override {
+    absl::MutexLock lock(&mutex_);
+    const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return over_ || left_; };
+    mutex_.Await(absl::Condition(&ended));
+    if (!over_) return absl::CancelledError("left");
+    return RendezvousEvent{.reason = reason_};
+  }
+  absl::Status RequestRestart(int64_t, absl::string_view reason, int) override {
+    absl::MutexLock lock(&mutex_);
+    over_ = true;
+    reason_ = std::string(reason);
+    return absl::OkStatus();
+  }
+  absl::Status Finish(int64_t) override { return absl::UnavailableError("nobody is there"); }
+  absl::Status Close(bool, absl::string_view, int) override { return absl::OkStatus(); }
+  absl::Status Leave() override {
+    absl::MutexLock lock(&mutex_);
+    left_ = true;
+    return absl::OkStatus();
+  }
+  // The next `joins` are in vain.
+  void Fail(int joins) {
+    absl::MutexLock lock(&mutex_);
+    outages_ = joins;
+  }
+  void Forbid() {
+    absl::MutexLock lock(&mutex_);
+    may_join_ = false;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool may_join_ ABSL_GUARDED_BY(mutex_) = true;
+  int outages_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
+};
+
+constexpr absl::Duration kPatience = absl::Seconds(60);  // far more than anything takes
+
+absl::Status Ready(const std::function<bool()>&) { return absl::OkStatus(); }
+
+// The next piece of news.
+News Next(RoundWatch& watch) {
+  pollfd ready = {watch.fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1);
+  std::vector<News> news = watch.Take();
+  EXPECT_EQ(news.size(), 1u);
+  return news.empty() ? News{} : news[0];
+}
+
+TEST(RoundWatchTest, RoundsBeginAndEndAsNews) {
+  FakeRendezvous rendezvous;
+  RoundWatch watch(&rendezvous, Ready);
+  for (int64_t epoch = 1; epoch <= 2; ++epoch) {
+    watch.Join({.id = "n"});
+    const News begun = Next(watch);
+    EXPECT_EQ(begun.kind, News::Kind::kRound);
+    EXPECT_EQ(begun.round.epoch, epoch);
+    watch.Tell([epoch](Rendezvous& to) { return to.RequestRestart(epoch, "a worker died", 9); });
+    const News over = Next(watch);
+    EXPECT_EQ(over.kind, News::Kind::kRoundOver);
+    EXPECT_EQ(over.epoch, epoch);
+    EXPECT_EQ(over.event.reason, "a worker died");
+  }
+}
+
+TEST(RoundWatchTest, WhatCannotBeToldOrReachedIsNews) {
+  FakeRendezvous rendezvous;
+  RoundWatch watch(&rendezvous,
+                   [](const std::function<bool()>&) { return absl::UnavailableError("no route"); });
+  watch.Tell([](Rendezvous& to) { return to.Finish(1); });
+  News news = Next(watch);
+  EXPECT_EQ(news.kind, News::Kind::kTold);
+  EXPECT_THAT(news.status, StatusIs(absl::StatusCode::kUnavailable));
+  watch.Join({.id = "n"});
+  news = Next(watch);
+  EXPECT_EQ(news.kind, News::Kind::kRound);
+  EXPECT_THAT(news.status, StatusIs(absl::StatusCode::kUnavailable, "no route"));
+}
+
+TEST(RoundWatchTest, AJoinThatFindsTheStoreAwayIsRepeatedOnceItIsReached) {
+  FakeRendezvous rendezvous;
+  std::atomic<int> reached = 0;
+  RoundWatch watch(&rendezvous, [&](const std::function<bool()>&) {
+    return ++reached < 4 ? absl::OkStatus() : absl::UnavailableError("it stays away");
+  });
+  rendezvous.Fail(2);
+  watch.Join({.id = "n"});
+  EXPECT_EQ(Next(watch).round.epoch, 1);
+  EXPECT_EQ(reached, 3);
+  watch.Tell([](Rendezvous& to) { return to.RequestRestart(1, "again", 9); });
+  EXPECT_EQ(Next(watch).kind, News::Kind::kRoundOver);
+  rendezvous.Fail(1);
+  watch.Join({.id = "n"});
+  EXPECT_THAT(Next(watch).status, StatusIs(absl::StatusCode::kUnavailable, "it stays away"));
+}
+
+TEST(RoundWatchTest, NobodyJoinsAfterHavingLeft) {
+  FakeRendezvous rendezvous;
+  absl::Notification waits, left;
+  bool first = true;
+  RoundWatch watch(&rendezvous, [&](const std::function<bool()>&) {
+    if (!std::exchange(first, false)) {  // the store was away, and a signal comes before it is back
+      waits.Notify();
+      left.WaitForNotification();
+    }
+    return absl::OkStatus();
+  });
+  rendezvous.Fail(1);
+  watch.Join({.id = "n"});
+  waits.WaitForNotification();
+  watch.Leave();
+  left.Notify();
+  EXPECT_THAT(Next(watch).status, StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(RoundWatchTest, ItsEndInterruptsWhateverWaits) {
+  FakeRendezvous rendezvous;
+  rendezvous.Forbid();
+  RoundWatch watch(&rendezvous, Ready);
+  watch.Join({.id = "n"});
+}
+
+TEST(RoundWatchTest, WhatWasToldBeforeItsEndIsDelivered) {
+  FakeRendezvous rendezvous;
+  absl::Notification delivered;
+  {
+    RoundWatch watch(&rendezvous, Ready);
+    watch.Tell([&delivered](Rendezvous&) {
+      delivered.Notify();
+      return absl::OkStatus();
+    });
+  }
+  EXPECT_TRUE(delivered.HasBeenNotified());
+}
+
+TEST(RoundWatchTest, TheMembersVerdictIsNews) {
+  FakeRendezvous rendezvous;
+  collectives::Membership membership(Clock::Real());
+  RoundWatch watch(&rendezvous, Ready);
+  watch.Watch(&membership, 7);
+  membership.End("worker/1", /*failed=*/true, "no data");
+  const News news = Next(watch);
+  EXPECT_EQ(news.kind, News::Kind::kJobState);
+  EXPECT_EQ(news.epoch, 7);
+  EXPECT_EQ(news.state.reason, "worker/1: no data");
+  watch.Unwatch(/*failed=*/true, "over");
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,45 @@
+// The client of servers that are not ours, and how it finds one again.
+
+#include "rpc/grpc/client/generic_grpc_client.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/rpc/stream_peers.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using testing::kEcho;
+using testing::kPatience;
+using testing::PlainEchoService;
+
+TEST(ForeignClientTest, ARestartedServerIsFoundAsSoonAsItIsCalledAgain) {
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start({}, {PlainEchoService()});
+  TANDEM_ASSERT_OK(server);
+  const std::string target = absl::StrCat("127.0.0.1:", (*server)->port());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ForeignClient> client, ForeignClient::Connect(target));
+  std::vector<absl::Duration> took;
+  for (int round = 0; round < 3; ++round) {
+    TANDEM_ASSERT_OK(client->Call(kEcho, "", {}, kPatience).status());
+    server->reset();
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_THAT(client->Call(kEcho, "", {}, kPatience), StatusIs(absl::StatusCode::kUnavailable));
+    }
+    server = Server::Start({.listen = target}, {PlainEchoService()});
+    TANDEM_ASSERT_OK(server);
+    const absl::Time begin = absl::Now();
+    while (!client->Call(kEcho, "", {}, kPatience).ok()) ASSERT_LT(absl::Now(), begin + kPatience);
+    took.push_back(absl::Now() - begin);
+  }
+  std::sort(took.begin(), took.end());
+  EXPECT_LT(took[1], absl::Milliseconds(2500)) << "gRPC left to itself looks at a connection every 5 s";
+}
+
+}  // namespace
+}  // namespace tandem::rpc

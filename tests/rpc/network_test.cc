@@ -1,0 +1,45 @@
+#include "rpc/network.h"
+
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(NetworkTest, TheLocalHostIsReachedFromItself) {
+  EXPECT_EQ(LocalAddressTowards("127.0.0.1:29500").value(), "127.0.0.1");
+  EXPECT_EQ(LocalAddressTowards("").value(), "127.0.0.1");
+  EXPECT_EQ(LocalAddressTowards("loopback").value(), "127.0.0.1");
+  EXPECT_EQ(LocalAddressTowards("unix:/tmp/s:1").value(), "127.0.0.1");
+}
+
+TEST(NetworkTest, AHostThatCannotBeFoundIsNamed) {
+  EXPECT_THAT(LocalAddressTowards("no-such-host.invalid:1"),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no-such-host.invalid")));
+}
+
+TEST(NetworkTest, AnInterfaceIsMeantByNameOrAddress) {
+  EXPECT_EQ(ResolveLocalAddress("lo").value(), "127.0.0.1");
+  EXPECT_EQ(ResolveLocalAddress("127.0.0.1").value(), "127.0.0.1");
+  EXPECT_EQ(ResolveLocalAddress("127.0.0.7").value(), "127.0.0.7");
+}
+
+TEST(NetworkTest, AnUnknownInterfaceIsAnsweredWithTheCandidates) {
+  EXPECT_THAT(ResolveLocalAddress("eth99"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     AllOf(HasSubstr("eth99"), HasSubstr("lo (127.0.0.1)"))));
+}
+
+TEST(NetworkTest, OnlyTheMachineItselfIsBehindALoopbackHost) {
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "::1", "localhost"}) {
+    EXPECT_TRUE(IsLoopbackHost(host)) << host;
+  }
+  for (const char* host : {"", "0.0.0.0", "10.0.0.127", "128.0.0.1", "::", "fe80::1", "localhost.example"}) {
+    EXPECT_FALSE(IsLoopbackHost(host)) << host;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::rpc

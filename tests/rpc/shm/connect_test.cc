@@ -1,0 +1,318 @@
+// How a channel finds shared memory, does without it, and what a server's channel over it can do.
+
+#include "rpc/connect.h"
+
+#include <stdlib.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "base/ipc/host_identity.h"
+#include "base/ipc/unix_socket.h"
+#include "rpc/server.h"
+#include "rpc/shm/handshake.h"
+#include "rpc/shm/layout.h"
+#include "tandem/v1/shared_memory.pb.h"
+#include "tests/rpc/echo_service.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/testing/watched.h"
+
+namespace tandem::rpc {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::tandem::testing::TempDir;
+using ::tandem::testing::Watched;
+using testing::EchoService;
+using ::testing::HasSubstr;
+using testing::kEcho;
+using testing::kPatience;
+using testing::ParkingLot;
+using testing::ParkingService;
+using testing::Pattern;
+using testing::PlainEchoService;
+
+std::unique_ptr<Server> StartServer(Service service, ServerOptions options = {}) {
+  auto server = Server::Start(options, {std::move(service)});
+  TANDEM_CHECK_MSG(server.ok(), server.status().ToString());
+  return *std::move(server);
+}
+std::string TargetOf(const Server& server) { return absl::StrCat("127.0.0.1:", server.port()); }
+
+// Answers with as many bytes as the request's text says, in the transport's memory where there is some.
+Service LendingService(std::atomic<int>* lent) {
+  return EchoService([lent](std::shared_ptr<ServerCall> call) {
+    const size_t bytes = std::stoul(call->request().Flatten());
+    std::shared_ptr<char> memory = call->AnswerMemory(bytes);
+    if (memory == nullptr) return call->Finish(Bytes(Pattern(bytes)));
+    ++*lent;
+    const std::string pattern = Pattern(bytes);
+    std::memcpy(memory.get(), pattern.data(), bytes);
+    const char* data = memory.get();
+    call->Finish(Bytes(Slice(std::move(memory), data, bytes)));
+  });
+}
+
+TEST(ConnectTest, AServerOfThisHostSharesMemoryByItself) {
+  auto server = StartServer(PlainEchoService());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server)));
+  EXPECT_EQ(channel->transport(), "shm");
+  EXPECT_EQ(channel->target(), TargetOf(*server));
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, channel->Call(kEcho, Bytes(), {}));
+  EXPECT_TRUE(answer.empty());
+
+  TempDir directory;
+  const std::string path = absl::StrCat("unix:", directory.File("socket"));
+  auto unix_server = StartServer(PlainEchoService(), {.listen = path});
+  TANDEM_ASSERT_OK_AND_ASSIGN(channel, Connect(path));
+  EXPECT_EQ(channel->transport(), "shm");
+}
+
+TEST(ConnectTest, WithoutSharedMemoryCallsGoOverGrpcAndTheReasonIsLogged) {
+  auto server = StartServer(PlainEchoService(), {.transport = "grpc"});
+  auto sharing = StartServer(PlainEchoService());
+  struct Case {
+    std::string target, host, reason;
+  };
+  const Case cases[] = {{TargetOf(*server), "", "gRPC only"},
+                        {TargetOf(*sharing), "another", "on another host"}};
+  for (const Case& one : cases) {
+    ::testing::internal::CaptureStderr();
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(one.target, {.host = one.host}));
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(log, HasSubstr(absl::StrCat(one.target, ": over tcp, without shared memory: ")));
+    EXPECT_THAT(log, HasSubstr(one.reason));
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    EXPECT_EQ(channel->transport(), "tcp");
+    EXPECT_THAT(Connect(one.target, {.transport = "shm", .host = one.host}).status().message(),
+                HasSubstr(one.reason));
+    TANDEM_EXPECT_OK(channel->Call(kEcho, Bytes(), {}).status());
+  }
+}
+
+TEST(ConnectTest, AServerThatIsNotThereIsNamedByItsCallsOnly) {
+  ::testing::internal::CaptureStderr();
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect("127.0.0.1:1"));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(channel->transport(), "tcp");
+  EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(200)}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("127.0.0.1:1")));
+  EXPECT_THAT(Connect("127.0.0.1:1", {.transport = "shm"}).status().message(), HasSubstr("127.0.0.1:1"));
+}
+
+TEST(ConnectTest, TheChoiceCanBeForced) {
+  auto server = StartServer(PlainEchoService());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto grpc, Connect(TargetOf(*server), {.transport = "grpc"}));
+  EXPECT_EQ(grpc->transport(), "tcp");
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto shm, Connect(TargetOf(*server), {.transport = "shm"}));
+  EXPECT_EQ(shm->transport(), "shm");
+  EXPECT_THAT(Connect(TargetOf(*server), {.transport = "pigeon"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("pigeon")));
+  EXPECT_THAT(Connect("nonsense"), StatusIs(absl::StatusCode::kInvalidArgument));
+  setenv("TANDEM_TRANSPORT", "grpc", 1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto overridden, Connect(TargetOf(*server), {.transport = "shm"}));
+  EXPECT_EQ(overridden->transport(), "tcp");
+  setenv("TANDEM_TRANSPORT", "x", 1);
+  EXPECT_THAT(Connect(TargetOf(*server)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TANDEM_TRANSPORT")));
+  unsetenv("TANDEM_TRANSPORT");
+  EXPECT_THAT(Server::Start({.transport = "x"}, {}), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Server::Start({.shared_memory_bytes = 1000}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("multiple of 2 MiB")));
+}
+
+TEST(ConnectTest, AnswersAndRequestsTravelInMemoryOfTheTransport) {
+  std::atomic<int> lent{0};
+  auto server = StartServer(LendingService(&lent));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, channel->Call(kEcho, Bytes(std::string("1000000")), {}));
+  EXPECT_EQ(lent, 1);
+  ASSERT_EQ(answer.slices().size(), 1u);
+  EXPECT_TRUE(answer.Flatten() == Pattern(1000000));
+
+  auto echo = StartServer(PlainEchoService());
+  TANDEM_ASSERT_OK_AND_ASSIGN(channel, Connect(TargetOf(*echo), {.transport = "shm"}));
+  std::shared_ptr<char> memory = channel->RequestMemory(300000);
+  ASSERT_NE(memory, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0u);
+  const std::string pattern = Pattern(300000);
+  std::memcpy(memory.get(), pattern.data(), pattern.size());
+  const char* data = memory.get();
+  Bytes request = EncodeBulk(v1::EchoMessage(), Bytes(Slice(std::move(memory), data, pattern.size())));
+  TANDEM_ASSERT_OK_AND_ASSIGN(answer, channel->Call(kEcho, request, {}));
+  EXPECT_TRUE(answer.Flatten() == request.Flatten());
+}
+
+TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
+  std::atomic<int> lent{0};
+  Watched<int> served;
+  const Service lending = LendingService(&lent);
+  auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
+                              ++served;
+                              lending.methods[0].handler(std::move(call));
+                            }),
+                            {.shared_memory_bytes = 2 << 20});
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
+  // The client's only receiving thread stands still in the first `done`.
+  absl::Notification go_on, all_done;
+  constexpr int kCalls = 100;
+  std::atomic<int> right{0}, done{0};
+  for (int i = 0; i < kCalls; ++i) {
+    channel->CallAsync(kEcho, Bytes(std::string("500000")), {.timeout = 2 * kPatience},
+                       [&](absl::StatusOr<Bytes> answer) {
+                         go_on.WaitForNotificationWithTimeout(kPatience);
+                         if (answer.ok() && answer->Flatten() == Pattern(500000)) ++right;
+                         if (++done == kCalls) all_done.Notify();
+                       });
+  }
+  // 50 MB of answers are asked for; what is made of them fills the ring and the queue once. No event says
+  // that there is no more to come: it is so when for a while none has come.
+  int before = -1;
+  const auto more = [&before](int now) { return now != before; };
+  while (served.Await(more, absl::Milliseconds(100)) && before < kCalls) before = served;
+  EXPECT_LE(served * 500000, 3 * (2 << 20) + 16 * 500000);
+  EXPECT_EQ(done, 0);
+  go_on.Notify();
+  ASSERT_TRUE(all_done.WaitForNotificationWithTimeout(2 * kPatience));
+  EXPECT_EQ(right, kCalls);
+}
+
+TEST(ConnectTest, ParkedRequestsThatFillTheMemoryStopNobody) {
+  ParkingLot lot;
+  auto server = StartServer(ParkingService(&lot), {.shared_memory_bytes = 2 << 20});
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
+  constexpr int kCalls = 30;
+  std::atomic<int> right{0}, done{0};
+  absl::Notification all_done;
+  for (int i = 0; i < kCalls; ++i) {
+    channel->CallAsync(kEcho, Bytes(std::string(300000, static_cast<char>(i))), {},
+                       [&, i](absl::StatusOr<Bytes> answer) {
+                         if (answer.ok() && answer->Flatten() == std::string(300000, static_cast<char>(i)))
+                           ++right;
+                         if (++done == kCalls) all_done.Notify();
+                       });
+  }
+  std::vector<std::shared_ptr<ServerCall>> parked;
+  for (int i = 0; i < kCalls; ++i) {
+    parked.push_back(lot.Take());
+    ASSERT_NE(parked.back(), nullptr) << i;
+  }
+  for (auto call = parked.rbegin(); call != parked.rend(); ++call) (*call)->Finish((*call)->request());
+  ASSERT_TRUE(all_done.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_EQ(right, kCalls);
+}
+
+TEST(ConnectTest, AStrangerGetsNoMemory) {
+  auto server = StartServer(PlainEchoService());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto grpc, ConnectGrpc(TargetOf(*server)));
+  v1::SharedMemoryOfferRequest request;
+  v1::SharedMemoryOfferResponse offer;
+  request.set_layout(shm::kMagic);
+  request.set_host("elsewhere");
+  constexpr char kOffer[] = "/tandem.v1.SharedMemory/Offer";
+  TANDEM_ASSERT_OK(CallProto(*grpc, kOffer, request, &offer, {}));
+  EXPECT_THAT(offer.refusal(), HasSubstr("another host"));
+  EXPECT_EQ(offer.secret(), "");
+  request.set_host(ipc::HostIdentity());
+  request.set_layout(shm::kMagic + 1);
+  TANDEM_ASSERT_OK(CallProto(*grpc, kOffer, request, &offer, {}));
+  EXPECT_THAT(offer.refusal(), HasSubstr("another version"));
+  request.set_layout(shm::kMagic);
+  TANDEM_ASSERT_OK(CallProto(*grpc, kOffer, request, &offer, {}));
+  EXPECT_EQ(offer.refusal(), "");
+  for (const std::string& secret : {std::string(32, '0'), std::string(31, 'a') + "b"}) {
+    EXPECT_THAT(shm::Dial(offer.socket(), secret, absl::Now() + kPatience, 1 << 20).status(),
+                StatusIs(absl::StatusCode::kUnavailable));
+  }
+  // One that says nothing, or too much, holds up nobody.
+  TANDEM_ASSERT_OK_AND_ASSIGN(ipc::Descriptor silent, ipc::ConnectAbstract(offer.socket()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(ipc::Descriptor loud, ipc::ConnectAbstract(offer.socket()));
+  EXPECT_TRUE(ipc::SendPacket(loud.get(), std::string(1000, 'x').data(), 1000));
+  TANDEM_EXPECT_OK(shm::Dial(offer.socket(), offer.secret(), absl::Now() + kPatience, 1 << 20).status());
+}
+
+TEST(ConnectTest, ARestartedServerIsFoundAgain) {
+  ParkingLot lot;
+  auto server = StartServer(ParkingService(&lot));
+  const std::string target = TargetOf(*server);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(target));
+  ASSERT_EQ(channel->transport(), "shm");
+  absl::Notification failed, served;
+  absl::Status once;
+  channel->CallAsync(kEcho, Bytes(), {}, [&](absl::StatusOr<Bytes> answer) {
+    once = answer.status();
+    failed.Notify();
+  });
+  ASSERT_NE(lot.Take(), nullptr);  // and dropped below, when the server is gone
+  absl::StatusOr<Bytes> again;
+  channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience, .idempotent = true},
+                     [&](absl::StatusOr<Bytes> answer) {
+                       again = std::move(answer);
+                       served.Notify();
+                     });
+  auto parked = lot.Take();
+  server->Shutdown(absl::ZeroDuration());
+  server.reset();
+  ASSERT_TRUE(failed.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_FALSE(once.ok());
+  server = StartServer(PlainEchoService(), {.listen = target});
+  ASSERT_TRUE(served.WaitForNotificationWithTimeout(kPatience));
+  TANDEM_EXPECT_OK(again.status());
+  // A call makes the channel look for shared memory anew, beside it: so calls are made until one goes over
+  // it.
+  const absl::Time give_up = absl::Now() + kPatience;
+  while (channel->transport() != "shm" && absl::Now() < give_up) {
+    TANDEM_EXPECT_OK(channel->Call(kEcho, Bytes(), {.idempotent = true}).status());
+  }
+  EXPECT_EQ(channel->transport(), "shm");
+}
+
+TEST(ConnectTest, WaitingThreadsHelpThemselvesAndOneAnother) {
+  auto server = StartServer(PlainEchoService());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 300; ++i) {
+        v1::EchoMessage message;
+        message.add_numbers(t * 1000 + i);
+        const std::string text = message.SerializeAsString();
+        absl::StatusOr<Bytes> answer = channel->Call(kEcho, Bytes(text), {});
+        if (answer.ok() && answer->Flatten() == text) ++right;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 1200);
+}
+
+TEST(ConnectTest, AHelperMeetsItsDeadlineAndACancelledCallIsToldToTheServer) {
+  ParkingLot lot;
+  auto server = StartServer(ParkingService(&lot));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
+  EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(50)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  ASSERT_NE(lot.Take(), nullptr);
+  channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience}, [](absl::StatusOr<Bytes>) {});
+  auto parked = lot.Take();
+  ASSERT_NE(parked, nullptr);
+  EXPECT_FALSE(parked->IsCancelled());
+  absl::Notification cancelled;
+  parked->OnCancel([&cancelled] { cancelled.Notify(); });
+  EXPECT_TRUE(absl::StartsWith(parked->peer(), "shm:process ")) << parked->peer();
+  channel.reset();
+  EXPECT_TRUE(cancelled.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(parked->IsCancelled());
+}
+
+}  // namespace
+}  // namespace tandem::rpc

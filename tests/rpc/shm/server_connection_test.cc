@@ -1,0 +1,72 @@
+// The server's end of a connection whose client does not keep to the rules.
+
+#include "rpc/shm/server_connection.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/rpc/echo_service.h"
+#include "tests/rpc/shm/link_pair.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::rpc::shm {
+namespace {
+
+using rpc::testing::ParkingLot;
+using rpc::testing::ParkingService;
+using testing::LinkPair;
+using testing::Request;
+
+class ServerConnectionTest : public ::testing::Test {
+ protected:
+  ~ServerConnectionTest() override { connection->Close(absl::CancelledError("the test is over")); }
+
+  void Send(uint64_t call, const std::string& method) {
+    Message request = Request(call, Bytes(std::string("question")));
+    request.text = method;
+    pair.client->Send(std::move(request));
+    connection->Serve();
+  }
+  // The code of the answer that has come; nullopt when there is none.
+  std::optional<absl::StatusCode> Answered(uint64_t call) {
+    Message answer;
+    if (!pair.client->Receive(&answer)) return std::nullopt;
+    EXPECT_EQ(answer.call, call);
+    return answer.code;
+  }
+
+  ParkingLot lot;
+  LinkPair pair;
+  std::shared_ptr<ServerConnection> connection = std::make_shared<ServerConnection>(
+      pair.server, Caller(), std::make_shared<MethodTable>(std::vector<Service>{ParkingService(&lot)}),
+      ServerLimits{.max_message_bytes = 1 << 20, .max_calls = 2}, std::make_shared<Closing>());
+};
+
+TEST_F(ServerConnectionTest, ARefusalMakesNoRoomForOtherCalls) {
+  Send(1, rpc::testing::kEcho);
+  Send(2, rpc::testing::kEcho);
+  EXPECT_EQ(Answered(1), std::nullopt);
+  Send(1, "/there.is/None");
+  EXPECT_EQ(Answered(1), absl::StatusCode::kUnimplemented);
+  Send(2, rpc::testing::kEcho);
+  EXPECT_EQ(Answered(2), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(connection->unanswered(), 2);
+  for (int i = 0; i < 2; ++i) lot.Take()->Finish(Bytes());
+  EXPECT_EQ(connection->unanswered(), 0);
+  EXPECT_EQ(Answered(1), absl::StatusCode::kOk);
+  Send(3, rpc::testing::kEcho);
+  EXPECT_EQ(connection->unanswered(), 1);
+}
+
+TEST_F(ServerConnectionTest, TwoCallsOfOneNumberEndTheConnection) {
+  Send(1, rpc::testing::kEcho);
+  Send(1, rpc::testing::kEcho);
+  EXPECT_TRUE(pair.server->broken());
+}
+
+}  // namespace
+}  // namespace tandem::rpc::shm

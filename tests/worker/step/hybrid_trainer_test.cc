@@ -1,0 +1,223 @@
+#include "worker/step/hybrid_trainer.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "base/random.h"
+#include "collectives/store/memory_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ps/table.h"
+#include "tests/testing/ps_cluster.h"
+#include "tests/testing/status_matchers.h"
+#include "worker/nn/gemm.h"
+#include "worker/synthetic/synthetic.h"
+
+namespace tandem::worker {
+namespace {
+
+using ::tandem::testing::PsCluster;
+using ::tandem::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr int kEmbeddingDim = 4, kSparse = 3, kDense = 2;
+
+LookupPlan PlanOfEmbeddingAndWide() {
+  LookupPlan plan;
+  plan.num_features = kSparse;
+  plan.dim = kEmbeddingDim;
+  plan.tables = {{.name = "embedding", .dim = kEmbeddingDim, .features = {0, 1, 2}},
+                 {.name = "wide", .dim = 1, .wide = true, .features = {0, 1, 2}}};
+  return plan;
+}
+
+absl::Status CreateTables(ps::Client* client, const ps::v1::UpdateMode& mode, uint32_t workers) {
+  for (const auto& [name, dim] :
+       std::vector<std::pair<std::string, uint32_t>>{{"embedding", kEmbeddingDim}, {"wide", 1}}) {
+    ps::v1::TableConfig config = ps::EmbeddingTable(name, dim, ps::Adagrad(0.05f), ps::Normal(0, 0.1f));
+    *config.mutable_update_mode() = mode;
+    config.set_num_workers(workers);
+    TANDEM_RETURN_IF_ERROR(client->CreateTable(config));
+  }
+  return absl::OkStatus();
+}
+
+// Labels that depend on the ids, so that there is something to learn.
+class LearnableReader : public BatchReader {
+ public:
+  LearnableReader(uint64_t seed, uint64_t batches) {
+    SyntheticOptions options{
+        .num_sparse = kSparse, .num_dense = kDense, .vocabulary = 50, .zipf_exponent = 0.5};
+    options.batch_size = 64;
+    options.batches = batches;
+    options.seed = seed;
+    reader_ = MakeSyntheticReader(options);
+  }
+  absl::StatusOr<bool> Next(Batch* batch) override {
+    absl::StatusOr<bool> more = reader_->Next(batch);
+    for (size_t b = 0; more.ok() && *more && b < batch->size; ++b) {
+      batch->labels[b] = (batch->sparse[0].ids[b] ^ batch->sparse[1].ids[b]) & 1 ? 1.0f : 0.0f;
+    }
+    return more;
+  }
+  uint64_t malformed_lines() const override { return 0; }
+
+ private:
+  std::unique_ptr<BatchReader> reader_;
+};
+
+struct Trained {
+  std::vector<float> parameters;
+  std::vector<double> losses;
+  std::vector<float> scores;
+};
+
+// One worker's whole life: train `epochs` passes, then score a batch.
+absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, int rank, int workers,
+                                 const ps::v1::UpdateMode& mode, int epochs, size_t bucket_bytes) {
+  TANDEM_ASSIGN_OR_RETURN(auto client, cluster->Connect(static_cast<uint32_t>(rank)));
+  TANDEM_ASSIGN_OR_RETURN(auto group,
+                          collectives::InitProcessGroup(
+                              store, {.rank = rank, .world_size = workers, .timeout = absl::Seconds(30)}));
+  TANDEM_RETURN_IF_ERROR(CreateTables(client.get(), mode, static_cast<uint32_t>(workers)));
+  TANDEM_RETURN_IF_ERROR(group->Barrier().status());
+  TANDEM_ASSIGN_OR_RETURN(auto model, CreateModel({.kind = "wide_deep",
+                                                   .num_dense = kDense,
+                                                   .num_sparse = kSparse,
+                                                   .dim = kEmbeddingDim,
+                                                   .hidden = {8},
+                                                   .seed = 3}));
+  TANDEM_ASSIGN_OR_RETURN(auto optimizer, DenseOptimizer::Create({.kind = "adam"}, model->blocks()));
+  HybridTrainer trainer(client.get(), group.get(), model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
+                        {.bucket_bytes = bucket_bytes, .learning_rate = [](uint64_t) { return 0.01; }});
+  Trained trained;
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    LearnableReader reader(static_cast<uint64_t>(epoch * workers + rank), 25);
+    TANDEM_ASSIGN_OR_RETURN(PassStats stats, trainer.Train(&reader, [&](const StepReport& step) {
+      trained.losses.push_back(step.loss);
+    }));
+    EXPECT_EQ(stats.steps, 25u);
+    EXPECT_EQ(stats.examples, 25u * 64);
+    EXPECT_LE(stats.unique_ids, stats.ids);
+    TANDEM_RETURN_IF_ERROR(group->Barrier().status());
+  }
+  EXPECT_EQ(trainer.step(), 25u * static_cast<uint64_t>(epochs));
+  LearnableReader reader(1234, 4);
+  TANDEM_ASSIGN_OR_RETURN(ScoredExamples scored, trainer.Predict(&reader));
+  EXPECT_EQ(scored.size(), 4u * 64);
+  trained.scores.assign(scored.logits().begin(), scored.logits().end());
+  trained.parameters.assign(model->parameters().begin(), model->parameters().end());
+  TANDEM_RETURN_IF_ERROR(group->Barrier().status());
+  return trained;
+}
+
+std::vector<Trained> TrainAll(uint32_t servers, int workers, const ps::v1::UpdateMode& mode, int epochs,
+                              size_t bucket_bytes = 64) {
+  UseOneBlasThread();
+  PsCluster cluster(servers);
+  collectives::MemoryStore store;
+  std::vector<absl::StatusOr<Trained>> results(workers, absl::UnknownError("did not run"));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < workers; ++rank) {
+    threads.emplace_back(
+        [&, rank] { results[rank] = TrainOne(&cluster, &store, rank, workers, mode, epochs, bucket_bytes); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<Trained> trained;
+  for (absl::StatusOr<Trained>& result : results) {
+    EXPECT_TRUE(result.ok()) << result.status();
+    trained.push_back(result.ok() ? *std::move(result) : Trained{});
+  }
+  return trained;
+}
+
+TEST(HybridTrainerTest, SyncTrainingHasTheSameBitsOnAnyNumberOfServers) {
+  const std::vector<Trained> one = TrainAll(1, 2, ps::Sync(), 1);
+  for (const uint32_t servers : {2, 4}) {
+    const std::vector<Trained> more = TrainAll(servers, 2, ps::Sync(), 1);
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(more[rank].losses, one[rank].losses) << servers << " servers, rank " << rank;
+      EXPECT_EQ(more[rank].parameters, one[rank].parameters) << servers << " servers, rank " << rank;
+      EXPECT_EQ(more[rank].scores, one[rank].scores) << servers << " servers, rank " << rank;
+    }
+  }
+}
+
+TEST(HybridTrainerTest, HowGradientsAreBucketedChangesNoBit) {
+  const std::vector<Trained> in_one = TrainAll(2, 3, ps::Sync(), 1, size_t{1} << 20);
+  const std::vector<Trained> by_layer = TrainAll(2, 3, ps::Sync(), 1, 1);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(by_layer[rank].losses, in_one[rank].losses) << "rank " << rank;
+    EXPECT_EQ(by_layer[rank].parameters, in_one[rank].parameters) << "rank " << rank;
+    EXPECT_EQ(by_layer[rank].scores, in_one[rank].scores) << "rank " << rank;
+  }
+}
+
+TEST(HybridTrainerTest, TheDenseNetworkStaysEqualOnAllWorkers) {
+  for (const ps::v1::UpdateMode& mode : {ps::Sync(), ps::Async(), ps::Bounded(3)}) {
+    const std::vector<Trained> trained = TrainAll(2, 2, mode, 1);
+    EXPECT_EQ(trained[0].parameters, trained[1].parameters);
+    EXPECT_EQ(trained[0].scores, trained[1].scores);  // the rows, too, are the same once all pushes are in
+    EXPECT_NE(trained[0].losses, trained[1].losses);  // each has data of its own
+  }
+}
+
+TEST(HybridTrainerTest, EveryModeLearns) {
+  for (const ps::v1::UpdateMode& mode : {ps::Sync(), ps::Async(), ps::Bounded(2)}) {
+    const std::vector<double> losses = TrainAll(2, 1, mode, 8)[0].losses;
+    double first = 0, last = 0;
+    for (int i = 0; i < 10; ++i) {
+      first += losses[i] / 10;
+      last += losses[losses.size() - 1 - i] / 10;
+    }
+    EXPECT_LT(last, first - 0.05);
+  }
+}
+
+TEST(HybridTrainerTest, AReaderThatFailsEndsThePassWithItsError) {
+  class Failing : public BatchReader {
+   public:
+    absl::StatusOr<bool> Next(Batch*) override { return absl::DataLossError("line 7 is no example"); }
+    uint64_t malformed_lines() const override { return 0; }
+  };
+  PsCluster cluster(1);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK(CreateTables(client.get(), ps::Async(), 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto model,
+                              CreateModel({.kind = "lr", .num_dense = kDense, .num_sparse = kSparse}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto optimizer, DenseOptimizer::Create({}, model->blocks()));
+  HybridTrainer trainer(client.get(), nullptr, model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
+                        {.learning_rate = [](uint64_t) { return 0.01; }});
+  Failing reader;
+  EXPECT_THAT(trainer.Train(&reader).status(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line 7")));
+  EXPECT_THAT(trainer.Predict(&reader).status(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line 7")));
+}
+
+TEST(HybridTrainerTest, AServerThatGoesAwayEndsThePassWithItsName) {
+  PsCluster cluster(2);
+  std::atomic<int> calls{0};
+  auto injector = [&](absl::string_view method, int64_t) -> rpc::Fault {
+    if (!absl::EndsWith(method, "/Push") || calls++ < 6) return {};
+    return {.kind = rpc::Fault::Kind::kFailBefore, .status = absl::UnavailableError("connection reset")};
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(0, injector, absl::Seconds(1)));
+  TANDEM_ASSERT_OK(CreateTables(client.get(), ps::Async(), 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto model, CreateModel({.kind = "wide_deep",
+                                                       .num_dense = kDense,
+                                                       .num_sparse = kSparse,
+                                                       .dim = kEmbeddingDim,
+                                                       .hidden = {8}}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto optimizer, DenseOptimizer::Create({}, model->blocks()));
+  HybridTrainer trainer(client.get(), nullptr, model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
+                        {.learning_rate = [](uint64_t) { return 0.01; }});
+  LearnableReader reader(1, 1000);
+  const absl::Status status = trainer.Train(&reader).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("push to server"));
+}
+
+}  // namespace
+}  // namespace tandem::worker

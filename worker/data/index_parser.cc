@@ -1,0 +1,119 @@
+// libsvm and libfm: "label index:value index:value ... # comment".
+
+#include <charconv>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/random.h"
+#include "worker/data/line_parser.h"
+#include "worker/data/number.h"
+
+namespace tandem::worker {
+namespace {
+
+bool IsBlank(char c) { return c == ' ' || c == '\t'; }
+
+// Takes the next word off the front of `text`; empty at the end.
+absl::string_view TakeWord(absl::string_view* text) {
+  size_t begin = 0;
+  while (begin < text->size() && IsBlank((*text)[begin])) ++begin;
+  size_t end = begin;
+  while (end < text->size() && !IsBlank((*text)[end])) ++end;
+  const absl::string_view word = text->substr(begin, end - begin);
+  text->remove_prefix(end);
+  return word;
+}
+
+bool ParsePair(absl::string_view word, uint64_t* index, float* value, std::string* reason) {
+  const char* const end = word.data() + word.size();
+  const auto [colon, error] = std::from_chars(word.data(), end, *index);
+  if (error == std::errc() && colon != end && *colon == ':' &&
+      ParseNumber(absl::string_view(colon + 1, end - colon - 1), value) == NumberKind::kNumber) {
+    return true;
+  }
+  *reason = absl::StrCat("\"", word.substr(0, 40), "\" is not of the form index:value");
+  return false;
+}
+
+class IndexParser : public LineParser {
+ public:
+  explicit IndexParser(const Schema& schema)
+      : schema_(schema), positional_(schema.sparse.empty() || schema.sparse[0].separator == '\0') {
+    if (!schema.sparse.empty()) {
+      const SparseFeature& feature = schema.sparse[0];
+      seed_ = HashBytes(feature.shared_as.empty() ? feature.column : feature.shared_as);
+    }
+  }
+
+  bool Parse(absl::string_view line, size_t row, Batch* batch, std::string* reason) override {
+    line = line.substr(0, line.find('#'));
+    if (!ParseLabel(schema_, TakeWord(&line), &batch->labels[row], reason)) return false;
+    return positional_ ? ParsePositional(line, row, batch, reason) : ParseBag(line, row, batch, reason);
+  }
+
+ private:
+  bool ParsePositional(absl::string_view line, size_t row, Batch* batch, std::string* reason) const {
+    const size_t expected = schema_.sparse.size();
+    size_t found = 0;
+    for (absl::string_view word = TakeWord(&line); !word.empty(); word = TakeWord(&line), ++found) {
+      uint64_t index = 0;
+      float value = 0;
+      if (!ParsePair(word, &index, &value, reason)) return false;
+      if (found >= expected) continue;  // counted for the message below
+      SparseColumn& column = batch->sparse[found];
+      column.ids[row] = Mix64(seed_, index);
+      if (column.weights.empty()) {
+        if (value == 1) continue;
+        column.weights.assign(column.ids.size(), 1.0f);
+      }
+      column.weights[row] = value;
+    }
+    if (found == expected) return true;
+    *reason = absl::StrCat(found, " features found, ", expected, " expected as in the training data");
+    return false;
+  }
+
+  bool ParseBag(absl::string_view line, size_t row, Batch* batch, std::string* reason) const {
+    SparseColumn& column = batch->sparse[0];
+    column.ids.resize(column.offsets[row]);  // forget what a malformed line left
+    if (!column.weights.empty()) column.weights.resize(column.ids.size());
+    for (absl::string_view word = TakeWord(&line); !word.empty(); word = TakeWord(&line)) {
+      uint64_t index = 0;
+      float value = 0;
+      if (!ParsePair(word, &index, &value, reason)) return false;
+      if (value != 1 || !column.weights.empty()) {
+        column.weights.resize(column.ids.size(), 1.0f);
+        column.weights.push_back(value);
+      }
+      column.ids.push_back(Mix64(seed_, index));
+    }
+    column.offsets[row + 1] = static_cast<uint32_t>(column.ids.size());
+    return true;
+  }
+
+  const Schema schema_;
+  const bool positional_;
+  uint64_t seed_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<LineParser> MakeIndexParser(const Schema& schema) {
+  return std::make_unique<IndexParser>(schema);
+}
+
+int CountIndexFeatures(const Schema& schema, absl::string_view line) {
+  line = line.substr(0, line.find('#'));
+  float label = 0;
+  std::string reason;
+  if (!ParseLabel(schema, TakeWord(&line), &label, &reason)) return -1;
+  int count = 0;
+  for (absl::string_view word = TakeWord(&line); !word.empty(); word = TakeWord(&line), ++count) {
+    uint64_t index = 0;
+    float value = 0;
+    if (!ParsePair(word, &index, &value, &reason)) return -1;
+  }
+  return count;
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,155 @@
+#include "worker/data/line_source.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace tandem::worker {
+namespace {
+
+constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+// The line that begins at `begin`, and in `*next` where the one after it begins.
+absl::string_view TakeLine(const char* begin, const char* end, const char** next) {
+  const char* stop = static_cast<const char*>(std::memchr(begin, '\n', end - begin));
+  if (stop == nullptr) {
+    stop = end;
+    *next = end;
+  } else {
+    *next = stop + 1;
+  }
+  if (stop > begin && stop[-1] == '\r') --stop;
+  return absl::string_view(begin, stop - begin);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LineSource>> LineSource::Open(const std::vector<std::string>& paths,
+                                                             const Options& options) {
+  if (paths.empty()) return absl::InvalidArgumentError("no data files are given");
+  std::unique_ptr<LineSource> source(new LineSource);
+  source->options_ = options;
+  for (const std::string& path : paths) TANDEM_RETURN_IF_ERROR(source->Map(path));
+  return source;
+}
+
+LineSource::~LineSource() {
+  for (const File& file : files_) {
+    if (file.data != nullptr) munmap(const_cast<char*>(file.data), file.size);
+    if (file.fd >= 0) close(file.fd);
+  }
+}
+
+absl::Status LineSource::Map(const std::string& path) {
+  const uint64_t base = bytes();
+  File& file = files_.emplace_back();  // the destructor closes what is open, also after an error below
+  file.path = path;
+  file.base = base;
+  file.fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info = {};
+  if (file.fd < 0 || fstat(file.fd, &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("data file '", path, "' cannot be opened"));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("data file '", path, "' is not a regular file"));
+  }
+  if (info.st_size == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("data file '", path, "' is empty (0 bytes)"));
+  }
+  void* data = mmap(nullptr, info.st_size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("data file '", path, "' cannot be mapped"));
+  }
+  file.data = static_cast<const char*>(data);
+  file.size = info.st_size;
+  if (absl::StartsWith(absl::string_view(file.data, file.size), kByteOrderMark)) {
+    file.first_line = kByteOrderMark.size();
+  }
+  return options_.header ? ReadHeader(&file) : absl::OkStatus();
+}
+
+absl::Status LineSource::ReadHeader(File* file) {
+  const char* next = nullptr;
+  const absl::string_view header = TakeLine(file->data + file->first_line, file->data + file->size, &next);
+  file->first_line = next - file->data;
+  if (header.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data file '", file->path, "': the first line, which should name the columns, is empty"));
+  }
+  if (files_.size() == 1) {
+    header_ = header;
+  } else if (header != header_) {
+    return absl::InvalidArgumentError(absl::StrCat("data file '", file->path, "' has the header \"", header,
+                                                   "\", but '", files_[0].path, "' has \"", header_,
+                                                   "\": all files must have the same columns"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t LineSource::bytes() const { return files_.empty() ? 0 : files_.back().base + files_.back().size; }
+
+const LineSource::File& LineSource::FileOf(uint64_t position) const {
+  if (files_.size() == 1) return files_[0];
+  auto after = std::upper_bound(files_.begin(), files_.end(), position,
+                                [](uint64_t p, const File& file) { return p < file.base; });
+  return *(after - 1);
+}
+
+absl::string_view LineSource::LineAt(uint64_t position) const {
+  const File& file = FileOf(position);
+  const char* next = nullptr;
+  return TakeLine(file.data + (position - file.base), file.data + file.size, &next);
+}
+
+std::string LineSource::Describe(uint64_t position) const {
+  const File& file = FileOf(position);
+  const auto lines_before = std::count(file.data, file.data + (position - file.base), '\n');
+  return absl::StrCat(file.path, ":", lines_before + 1);
+}
+
+absl::Status LineSource::CheckUnchanged() const {
+  for (const File& file : files_) {
+    struct stat info = {};
+    if (fstat(file.fd, &info) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("data file '", file.path, "' cannot be examined"));
+    }
+    if (static_cast<uint64_t>(info.st_size) < file.size) {
+      return absl::DataLossError(absl::StrCat("data file '", file.path, "' was cut from ", file.size, " to ",
+                                              info.st_size,
+                                              " bytes while it was being read; write a new file "
+                                              "and rename it instead of changing one in use"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool LineSource::Cursor::Next(uint64_t* position, absl::string_view* line) {
+  while (true) {
+    if (at_ == end_) {
+      if (file_ == source_->files_.size()) return false;
+      const File& file = source_->files_[file_++];
+      base_ = file.base;
+      begin_ = file.data;
+      at_ = file.data + file.first_line;
+      end_ = file.data + file.size;
+      continue;
+    }
+    const char* begin = at_;
+    const absl::string_view text = TakeLine(begin, end_, &at_);
+    if (text.empty() || (source_->options_.comments && text[0] == '#')) continue;
+    *position = base_ + (begin - begin_);
+    *line = text;
+    return true;
+  }
+}
+
+}  // namespace tandem::worker

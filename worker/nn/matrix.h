@@ -1,0 +1,53 @@
+#ifndef TANDEM_WORKER_NN_MATRIX_H_
+#define TANDEM_WORKER_NN_MATRIX_H_
+
+// Row-major views and the buffers behind them. A view does not own; `ld` is the distance in floats between
+// rows, so that a layer can write its output straight into some columns of the next layer's input.
+
+#include <cstddef>
+#include <new>
+#include <vector>
+
+namespace tandem::worker {
+
+struct ConstMatrix {
+  const float* data = nullptr;
+  size_t ld = 0;
+  size_t cols = 0;
+};
+
+struct Matrix {
+  float* data = nullptr;
+  size_t ld = 0;
+  size_t cols = 0;
+
+  operator ConstMatrix() const { return {data, ld, cols}; }
+};
+
+// A whole cache line, and a whole AVX-512 vector.
+inline constexpr size_t kAlignment = 64;
+
+template <typename T>
+struct AlignedAllocator {
+  using value_type = T;
+  AlignedAllocator() = default;
+  template <typename U>
+  AlignedAllocator(const AlignedAllocator<U>&) {}
+  T* allocate(size_t n) {
+    return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(kAlignment)));
+  }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(kAlignment)); }
+  bool operator==(const AlignedAllocator&) const { return true; }
+};
+
+using AlignedFloats = std::vector<float, AlignedAllocator<float>>;
+
+// Makes room for `size` floats; never shrinks, so that a training loop of equal batches allocates once.
+inline float* Grow(AlignedFloats& buffer, size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+  return buffer.data();
+}
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_NN_MATRIX_H_

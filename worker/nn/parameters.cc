@@ -1,0 +1,33 @@
+#include "worker/nn/parameters.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/random.h"
+
+namespace tandem::worker {
+
+size_t Parameters::AddZeros(absl::string_view name, std::vector<int> shape, bool decay) {
+  ParameterBlock block;
+  block.name = std::string(name);
+  block.offset = values_.size();
+  block.size = 1;
+  for (int extent : shape) block.size *= static_cast<size_t>(extent);
+  block.shape = std::move(shape);
+  block.decay = decay;
+  values_.resize(block.offset + block.size);
+  gradients_.resize(values_.size());
+  blocks_.push_back(std::move(block));
+  return blocks_.back().offset;
+}
+
+size_t Parameters::AddXavierNormal(absl::string_view name, int out, int in) {
+  const size_t offset = AddZeros(name, {out, in}, /*decay=*/true);
+  const double deviation = std::sqrt(2.0 / (static_cast<double>(in) + out));
+  CounterRandom random(seed_, HashBytes(name));
+  for (size_t i = offset; i < values_.size(); ++i)
+    values_[i] = static_cast<float>(random.Normal() * deviation);
+  return offset;
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,57 @@
+#ifndef TANDEM_WORKER_REPORT_PROGRESS_H_
+#define TANDEM_WORKER_REPORT_PROGRESS_H_
+
+// The line that tells a person how training goes.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/clock.h"
+
+namespace tandem::worker {
+
+// Shows, at most every `every`, how far the epoch is with samples/s, mean loss and measured staleness. On a
+// terminal one line is redrawn in place; elsewhere a line is printed ten times an epoch at most. Used by one
+// thread.
+class Progress {
+ public:
+  // A silent one prints nothing (all ranks but 0).
+  Progress(bool silent, bool terminal, absl::Duration every, Clock* clock);
+
+  // `total` examples make the epoch, over all workers.
+  void BeginEpoch(int epoch, int epochs, uint64_t total);
+  // This worker did a step; the others are assumed to keep up. `staleness` is asked for only when a line is
+  // due.
+  template <typename Staleness>
+  void Step(uint64_t examples_of_all_workers, double loss, Staleness staleness) {
+    done_ += examples_of_all_workers;
+    // Exponentially weighted, over about the last hundred steps.
+    mean_loss_ = mean_loss_ < 0 ? loss : mean_loss_ + 0.01 * (loss - mean_loss_);
+    if (silent_ || !Due()) return;
+    Draw(staleness());
+  }
+  // Removes the line from a terminal.
+  void EndEpoch();
+
+  // The line itself, for tests.
+  std::string Line(double staleness) const;
+
+ private:
+  bool Due();
+  void Draw(double staleness);
+
+  const bool silent_;
+  const bool terminal_;
+  const absl::Duration every_;
+  Clock* const clock_;
+  int epoch_ = 0, epochs_ = 0;
+  uint64_t total_ = 0, done_ = 0, printed_tenths_ = 0;
+  double mean_loss_ = -1;
+  absl::Time began_, drawn_;
+  bool on_screen_ = false;
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_REPORT_PROGRESS_H_

@@ -1,0 +1,51 @@
+#ifndef TANDEM_WORKER_REPORT_TENSORBOARD_WRITER_H_
+#define TANDEM_WORKER_REPORT_TENSORBOARD_WRITER_H_
+
+// Scalars for TensorBoard: `tensorboard --logdir DIR` shows each directory below DIR that holds event files
+// as a run.
+
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+
+namespace tandem::worker {
+
+// Thread-safe. One event file, which nobody else writes to.
+class TensorboardWriter {
+ public:
+  using Scalar = std::pair<absl::string_view, double>;  // "train/loss", its value
+
+  // Makes `directory` and a new file in it, so that a run that is resumed goes on beside its older files.
+  // Unavailable names the path that cannot be written.
+  static absl::StatusOr<std::unique_ptr<TensorboardWriter>> Open(const std::string& directory,
+                                                                 Clock* clock = Clock::Real());
+
+  // Writes them, as of `step`, and hands them to the kernel, so that whoever looks sees them. Blocks for the
+  // disk at most. Unavailable names the path; what is in the file stays readable.
+  absl::Status Write(int64_t step, absl::Span<const Scalar> scalars);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  TensorboardWriter(std::string path, Clock* clock);
+  absl::Status Append(const std::string& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string path_;
+  Clock* const clock_;
+  absl::Mutex mutex_;
+  std::ofstream out_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_REPORT_TENSORBOARD_WRITER_H_

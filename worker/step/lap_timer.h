@@ -1,0 +1,32 @@
+#ifndef TANDEM_WORKER_STEP_LAP_TIMER_H_
+#define TANDEM_WORKER_STEP_LAP_TIMER_H_
+
+#include <cstdint>
+
+#include "absl/time/clock.h"
+#include "base/trace/trace.h"
+
+namespace tandem::worker {
+
+// Splits a thread's time among totals, in seconds, and events of a trace: each call charges what passed since
+// the one before.
+class LapTimer {
+ public:
+  void AddTo(double* total, const trace::Kind& kind, int64_t a = 0, int64_t b = 0) {
+    AddTo(total);
+    trace_.EndWith(kind, a, b);
+  }
+  void AddTo(double* total) {
+    const int64_t now = absl::GetCurrentTimeNanos();
+    *total += static_cast<double>(now - last_) * 1e-9;
+    last_ = now;
+  }
+
+ private:
+  trace::Laps trace_;
+  int64_t last_ = absl::GetCurrentTimeNanos();
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_STEP_LAP_TIMER_H_

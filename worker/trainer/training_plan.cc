@@ -1,0 +1,118 @@
+#include "worker/trainer/training_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "ps/table.h"
+
+namespace tandem::worker {
+namespace {
+
+v1::TableConfig MakeTable(const JobSpec& job, const TableSpec& spec, int dim, int num_workers) {
+  v1::TableConfig config =
+      ps::EmbeddingTable(spec.name, static_cast<uint32_t>(dim), spec.optimizer, spec.initializer);
+  config.set_seed(Mix64(job.train.seed, HashBytes(spec.name)));
+  *config.mutable_update_mode() = job.train.mode;
+  config.set_num_workers(static_cast<uint32_t>(num_workers));
+  config.set_row_type(spec.row_type);
+  config.set_stochastic_rounding(spec.stochastic_rounding);
+  *config.mutable_admission() = spec.admission;
+  *config.mutable_eviction() = spec.eviction;
+  config.set_byte_budget(spec.byte_budget);
+  config.set_spill(spec.spill);
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
+                                int num_workers) {
+  JobPlan plan;
+  const int num_features = static_cast<int>(schema.sparse.size());
+  plan.lookup.num_features = num_features;
+  plan.lookup.dim = job.model.dim;
+  plan.lookup.mean = job.combiner == Combiner::kMean;
+  plan.lookup.square_sums = model.NeedsSquareSums();
+  plan.lookup.server_pooling = job.pooling == PoolingPlace::kServer;
+  if (plan.lookup.server_pooling && plan.lookup.square_sums) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model '", model.kind(),
+                     "' needs every row of a multi-valued feature; embedding.pooling must be "
+                     "'worker', not 'server'"));
+  }
+  const bool weighted = schema.format == DataFormat::kLibsvm || schema.format == DataFormat::kLibfm;
+  if (plan.lookup.server_pooling && weighted) {
+    return absl::InvalidArgumentError(
+        "libsvm and libfm values weigh their rows, which servers do not do; embedding.pooling must be "
+        "'worker'");
+  }
+
+  absl::btree_map<std::string, std::vector<int>> shared;
+  for (int f = 0; f < num_features; ++f) {
+    if (!schema.sparse[f].shared_as.empty()) shared[schema.sparse[f].shared_as].push_back(f);
+  }
+  for (auto& [name, features] : shared) {
+    if (features.size() > 1) plan.lookup.shared_features.push_back(std::move(features));
+  }
+
+  if (model.NeedsEmbeddings()) {
+    std::vector<const std::string*> owner(num_features, nullptr);
+    for (const TableSpec& spec : job.tables) {
+      LookupTable table{.name = spec.name, .dim = job.model.dim};
+      for (const std::string& column : spec.features) {
+        const auto found =
+            std::find_if(schema.sparse.begin(), schema.sparse.end(),
+                         [&](const SparseFeature& feature) { return feature.column == column; });
+        if (found == schema.sparse.end()) {
+          const std::string known = absl::StrJoin(
+              schema.sparse, ", ", [](std::string* out, const SparseFeature& f) { *out += f.column; });
+          return absl::InvalidArgumentError(
+              absl::StrCat("table '", spec.name, "' wants feature '", column,
+                           "', which the data does not have; there are: ", known));
+        }
+        const int f = static_cast<int>(found - schema.sparse.begin());
+        if (owner[f] != nullptr) {
+          return absl::InvalidArgumentError(absl::StrCat("feature '", column, "' is claimed by two tables, '",
+                                                         *owner[f], "' and '", spec.name, "'"));
+        }
+        owner[f] = &spec.name;
+        table.features.push_back(f);
+      }
+      plan.lookup.tables.push_back(std::move(table));
+      plan.tables.push_back(MakeTable(job, spec, job.model.dim, num_workers));
+      plan.wires.push_back(spec.wire);
+      plan.caches.push_back(spec.cache);
+    }
+    LookupTable rest{.name = job.embedding.name, .dim = job.model.dim};
+    for (int f = 0; f < num_features; ++f) {
+      if (owner[f] == nullptr) rest.features.push_back(f);
+    }
+    if (!rest.features.empty()) {
+      plan.lookup.tables.push_back(std::move(rest));
+      plan.tables.push_back(MakeTable(job, job.embedding, job.model.dim, num_workers));
+      plan.wires.push_back(job.embedding.wire);
+      plan.caches.push_back(job.embedding.cache);
+    }
+  }
+  if (model.NeedsWide()) {
+    LookupTable wide{.name = job.wide.name, .dim = 1, .wide = true};
+    for (int f = 0; f < num_features; ++f) wide.features.push_back(f);
+    plan.lookup.tables.push_back(std::move(wide));
+    plan.tables.push_back(MakeTable(job, job.wide, 1, num_workers));
+    plan.wires.push_back(job.wide.wire);
+    plan.caches.push_back(job.wide.cache);
+  }
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    TANDEM_RETURN_IF_ERROR(ps::ValidateTableConfig(plan.tables[t]));
+    TANDEM_RETURN_IF_ERROR(ps::ValidateCacheOptions(plan.tables[t], plan.caches[t]));
+  }
+  return plan;
+}
+
+}  // namespace tandem::worker

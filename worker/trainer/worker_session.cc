@@ -1,0 +1,150 @@
+#include "worker/trainer/worker_session.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "collectives/store/memory_store.h"
+#include "ps/storage/spill/spill_store.h"
+#include "rpc/channel.h"
+#include "rpc/connect.h"
+#include "rpc/transport/loopback.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr absl::Duration kLease = absl::Seconds(10);
+// Longer than a quarter of a lease: every living member asks the store for the state of the job that often.
+const absl::Duration kHearsay = kLease / 4 + absl::Seconds(1);
+
+bool MayBeAnothersFault(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
+         absl::IsAborted(status);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options& options) {
+  std::unique_ptr<WorkerSession> session(new WorkerSession);
+  session->alone_ = !collectives::Environment::IsLaunched();
+  const absl::Status opened = session->alone_ ? session->OpenAlone(options) : session->OpenInJob(options);
+  if (opened.ok()) return session;
+  if (session->monitor_ != nullptr) {
+    // Whoever died would have been named meanwhile: a timeout is longer than a lease.
+    session->leaving_ = true;
+    const absl::Status told = session->monitor_->ReportFailure(opened.message());
+    if (!told.ok()) LogWarning(told.message());
+  }
+  return opened;
+}
+
+absl::Status WorkerSession::OpenAlone(const Options& options) {
+  ps::ParameterServerOptions server;
+  if (!options.spill_dir.empty()) {
+    server.cold_store = std::make_shared<ps::SpillStore>(ps::SpillOptions{.directory = options.spill_dir});
+  }
+  local_server_ = std::make_unique<ps::ParameterServer>(server);
+  auto services =
+      std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{local_server_->service()});
+  std::vector<std::unique_ptr<rpc::Channel>> channels;
+  channels.push_back(rpc::ConnectLoopback(std::move(services)));
+  TANDEM_ASSIGN_OR_RETURN(
+      client_, ps::Client::Connect(std::move(channels), {.timeout = options.timeout,
+                                                         .checkpoint_timeout = options.checkpoint_timeout}));
+  local_store_ = std::make_unique<collectives::MemoryStore>();
+  TANDEM_ASSIGN_OR_RETURN(
+      group_, collectives::InitProcessGroup(local_store_.get(),
+                                            {.rank = 0, .world_size = 1, .timeout = options.timeout}));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSession::OpenInJob(const Options& options) {
+  const absl::Duration timeout = options.timeout;
+  TANDEM_ASSIGN_OR_RETURN(env_, collectives::Environment::FromEnv());
+  SetLogName(env_.member());
+  if (env_.num_ps < 1) {
+    return absl::InvalidArgumentError(
+        "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
+  }
+  TANDEM_ASSIGN_OR_RETURN(store_, collectives::OpenStore(env_, timeout));
+  own_ = OwnProcess::Start(env_.member(), env_.epoch, store_->address());
+  TANDEM_ASSIGN_OR_RETURN(
+      monitor_, collectives::JobMonitor::Start(
+                    store_->channel(), {.member = env_.member(), .lease = kLease, .status = own_->status()},
+                    [this](const collectives::JobState& state) {
+                      if (!state.failed || leaving_) return;
+                      LogError(absl::StrCat("the job has failed: ", state.reason));
+                      std::fflush(nullptr);
+                      // The others hear the reason from the store that lives here.
+                      if (env_.hosts_store()) absl::SleepFor(kHearsay);
+                      // Nothing here is worth saving, and other threads may be in
+                      // any state.
+                      std::_Exit(1);
+                    }));
+  std::vector<std::string> keys;
+  for (int i = 0; i < env_.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
+  TANDEM_RETURN_IF_ERROR(Annotate(store_->store()->Wait(keys, timeout), "waiting for the parameter servers"));
+  std::vector<std::unique_ptr<rpc::Channel>> channels;
+  for (const std::string& key : keys) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get(key, timeout));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
+                            rpc::Connect(address, {.channel = {.caller = env_.caller()}}));
+    channels.push_back(std::move(channel));
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      client_,
+      ps::Client::Connect(std::move(channels),
+                          {.worker = static_cast<uint32_t>(env_.rank),
+                           // A worker that comes back has a later start: its older self is fenced off.
+                           .epoch = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())),
+                           .timeout = timeout,
+                           .checkpoint_timeout = options.checkpoint_timeout}));
+  TANDEM_ASSIGN_OR_RETURN(
+      group_, collectives::InitProcessGroup(
+                  store_->store(), {.rank = env_.rank, .world_size = env_.world_size, .timeout = timeout}));
+  own_->SetServing(true);
+  return absl::OkStatus();
+}
+
+WorkerSession::~WorkerSession() = default;
+
+int WorkerSession::Finish(const absl::Status& result) {
+  if (own_ != nullptr) own_->SetServing(false);
+  if (result.ok()) {
+    leaving_ = true;
+    if (monitor_ != nullptr) {
+      // The store's host ends the job for the servers; under a launcher that is the launcher's part.
+      const absl::Status told =
+          env_.hosts_store() ? monitor_->ReportSuccess("training has finished") : monitor_->Leave();
+      if (!told.ok()) LogWarning(told.message());
+    }
+    if (store_ != nullptr) {
+      if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok())
+        LogWarning(closed.message());
+    }
+    return 0;
+  }
+  if (monitor_ != nullptr && monitor_->state().failed) {
+    // What went wrong here is a consequence: on_end is about to end this process with the first reason.
+    absl::SleepFor(kHearsay * 2);
+    return 1;
+  }
+  LogError(absl::StrCat(result.message(), " [", absl::StatusCodeToString(result.code()), "]"));
+  if (monitor_ == nullptr) return 1;
+  if (MayBeAnothersFault(result)) {
+    // If a member has died, its silence is noticed within a lease; on_end then ends this process with its
+    // name.
+    absl::SleepFor(kLease * 1.5);
+  }
+  leaving_ = true;
+  const absl::Status told = monitor_->ReportFailure(result.message());
+  if (!told.ok()) LogWarning(told.message());
+  return 1;
+}
+
+}  // namespace tandem::cli

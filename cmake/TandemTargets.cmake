@@ -1,9 +1,12 @@
 # Libraries, tests, and code generation for protobuf and gRPC.
 
-# tandem_library(NAME [INTERNAL] HDRS a.h ... DEPS t1 ...): declares a static library; tandem_sources() adds its sources. DEPS are
-# the libraries that its headers or sources need. `cmake --install` installs the library and HDRS, unless it is INTERNAL.
+# tandem_library(NAME [INTERNAL] PUBLIC_HDRS a.h ... DETAIL_HDRS b.h ... DEPS t1 ...): declares a static library;
+# tandem_sources() adds its sources. DEPS are the libraries that its headers or sources need. `cmake --install` installs the
+# library, unless it is INTERNAL, with two lists of headers: PUBLIC_HDRS are the interface that users include, and
+# DETAIL_HDRS are what public headers of any library include besides. All other headers are private.
+# tests/scripts/include_test.py checks that DETAIL_HDRS are complete.
 function(tandem_library NAME)
-  cmake_parse_arguments(ARG "INTERNAL" "" "HDRS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "INTERNAL" "" "PUBLIC_HDRS;DETAIL_HDRS;DEPS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "tandem_library(${NAME}): unexpected arguments: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -17,10 +20,12 @@ function(tandem_library NAME)
     return()
   endif()
   file(RELATIVE_PATH module ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-  foreach(header ${ARG_HDRS})
+  foreach(header ${ARG_PUBLIC_HDRS} ${ARG_DETAIL_HDRS})
     get_filename_component(folder ${header} DIRECTORY)
     install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/${module}/${folder})
   endforeach()
+  list(TRANSFORM ARG_PUBLIC_HDRS PREPEND ${module}/)
+  set_property(GLOBAL APPEND PROPERTY TANDEM_PUBLIC_HEADERS ${ARG_PUBLIC_HDRS})  # tests/install compiles each by itself.
   set_property(GLOBAL APPEND PROPERTY TANDEM_LIBRARIES ${NAME})
 endfunction()
 
@@ -36,6 +41,9 @@ function(tandem_sources LIBRARY)
   cmake_parse_arguments(ARG "UNITY;COLD;STRICT_FP" "" "SRCS;DEPS;DEFINITIONS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_SRCS)
     message(FATAL_ERROR "tandem_sources(${LIBRARY}): no SRCS, or unexpected arguments: ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
+  if((ARG_UNITY AND ARG_COLD) OR (ARG_STRICT_FP AND (ARG_UNITY OR ARG_COLD)))
+    message(FATAL_ERROR "tandem_sources(${LIBRARY}): give at most one of UNITY, COLD and STRICT_FP")
   endif()
   get_target_property(deps ${LIBRARY} TANDEM_DEPS)
   get_target_property(groups ${LIBRARY} TANDEM_GROUPS)
@@ -63,10 +71,10 @@ function(tandem_sources LIBRARY)
   target_link_libraries(${LIBRARY} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# tandem_test_code(TARGET [OPTIMIZED]): compiles a test, or a library that serves only tests: together (tandem_unity), with the
-# precompiled headers of tests/CMakeLists.txt. The code under test is always optimized. The test itself is compiled with -O0,
-# which is a quarter faster (nearly twice as fast with AddressSanitizer), unless it is OPTIMIZED (-O1) because it computes much,
-# for example the reference of a reduction.
+# tandem_test_code(TARGET [OPTIMIZED]): compiles a test, or a library that serves only tests: together (tandem_unity), with
+# the precompiled headers of tests/CMakeLists.txt. The code under test is always optimized. The test itself is compiled with
+# -O0, which is a quarter faster (nearly twice as fast with AddressSanitizer), unless it is OPTIMIZED (-O1) because it
+# computes much, for example the reference of a reduction.
 set(TANDEM_TEST_LEVEL_CONFIGS Release)
 if(TANDEM_SANITIZE MATCHES address)
   string(APPEND TANDEM_TEST_LEVEL_CONFIGS ",RelWithDebInfo")
@@ -90,8 +98,8 @@ function(tandem_test_code TARGET)
   tandem_unity(${TARGET})
 endfunction()
 
-# tandem_test(NAME [OPTIMIZED] SRCS a_test.cc ... DEPS t1 ... [LABELS l] [TIMEOUT seconds]): declares one GoogleTest binary and one
-# ctest entry of the same name.
+# tandem_test(NAME [OPTIMIZED] SRCS a_test.cc ... DEPS t1 ... [LABELS l] [TIMEOUT seconds]): declares one GoogleTest binary
+# and one ctest entry of the same name.
 function(tandem_test NAME)
   cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -112,9 +120,9 @@ function(tandem_test NAME)
     ENVIRONMENT "${TANDEM_SANITIZE_ENVIRONMENT}")
 endfunction()
 
-# tandem_proto(NAME PROTOS rel/path.proto ... [RARE rel/path.proto ...] [GRPC rel/path.proto ...] DEPS ...): generates message code
-# for PROTOS and RARE, and gRPC stubs for GRPC in a second library NAME_grpc, which only tests use. RARE messages are those that a
-# job seldom sends: their code is compiled with -O1.
+# tandem_proto(NAME PROTOS rel/path.proto ... [RARE rel/path.proto ...] [GRPC rel/path.proto ...] DEPS ...): generates
+# message code for PROTOS and RARE, and gRPC stubs for GRPC in a second library NAME_grpc, which only tests use. RARE
+# messages are those that a job seldom sends: their code is compiled with -O1.
 function(tandem_proto NAME)
   cmake_parse_arguments(ARG "" "" "PROTOS;RARE;GRPC;DEPS" ${ARGN})
   set(out ${PROJECT_BINARY_DIR}/generated)

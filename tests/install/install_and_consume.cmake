@@ -1,5 +1,6 @@
-# cmake -P: installs the build tree BUILD under WORK, builds the project CONSUMER against it, runs that and
-# the installed command. Fails with the output of the step that failed.
+# cmake -P: installs the build tree BUILD under WORK, builds the project CONSUMER against it, and runs its program and the
+# installed command. The consumer also compiles each header that the file PUBLIC_HEADERS lists. Fails with the output of the step
+# that failed.
 
 function(run what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -13,7 +14,7 @@ file(REMOVE_RECURSE ${WORK})
 set(prefix ${WORK}/prefix)
 run("cmake --install (is everything built?)" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
 run("configuring the consumer" ${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/build -G ${GENERATOR}
-    -DCMAKE_BUILD_TYPE=${BUILD_TYPE} -DCMAKE_PREFIX_PATH=${prefix})
+    -DCMAKE_BUILD_TYPE=${BUILD_TYPE} -DCMAKE_PREFIX_PATH=${prefix} -DPUBLIC_HEADERS=${PUBLIC_HEADERS})
 run("building the consumer" ${CMAKE_COMMAND} --build ${WORK}/build)
 
 # A header that was forgotten must not be found in the source tree: nothing may point there.

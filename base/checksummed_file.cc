@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
-namespace tandem::ps {
+namespace tandem {
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 20;
+constexpr size_t kChunk = size_t{1} << 20;
 
 absl::Status Failed(int error, absl::string_view what) { return absl::ErrnoToStatus(error, what); }
 
@@ -123,15 +123,15 @@ uint32_t Crc32(absl::string_view bytes, uint32_t crc) {
 
 absl::StatusOr<uint32_t> FileCrc32(const std::string& path, uint64_t* bytes) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
-  std::string piece(std::min<uint64_t>(kPiece, file->size()), '\0');
+  std::string chunk(std::min<uint64_t>(kChunk, file->size()), '\0');
   uint32_t crc = 0;
-  for (uint64_t at = 0; at < file->size(); at += piece.size()) {
-    piece.resize(std::min<uint64_t>(kPiece, file->size() - at));
-    TANDEM_RETURN_IF_ERROR(file->Read(at, piece.size(), piece.data()));
-    crc = Crc32(piece, crc);
+  for (uint64_t at = 0; at < file->size(); at += chunk.size()) {
+    chunk.resize(std::min<uint64_t>(kChunk, file->size() - at));
+    TANDEM_RETURN_IF_ERROR(file->Read(at, chunk.size(), chunk.data()));
+    crc = Crc32(chunk, crc);
   }
   *bytes = file->size();
   return crc;
 }
 
-}  // namespace tandem::ps
+}  // namespace tandem

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem::ps {
+namespace tandem {
 
 // A file being written front to back. Not thread-safe. Destroying it closes it.
 class WritableFile {
@@ -64,6 +64,6 @@ uint32_t Crc32(absl::string_view bytes, uint32_t crc = 0);
 // Of a whole file, read piece by piece.
 absl::StatusOr<uint32_t> FileCrc32(const std::string& path, uint64_t* bytes);
 
-}  // namespace tandem::ps
+}  // namespace tandem
 
 #endif  // TANDEM_BASE_CHECKSUMMED_FILE_H_

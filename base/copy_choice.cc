@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace tandem::ps {
+namespace tandem {
 namespace {
 
 // One copy in so many goes the way that was not the better one.
@@ -73,4 +73,4 @@ void CopyChoice::Copy(char* to, const char* from, size_t bytes) {
   Note(way, bytes, SteadyNanoseconds() - begin);
 }
 
-}  // namespace tandem::ps
+}  // namespace tandem

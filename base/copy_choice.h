@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tandem::ps {
+namespace tandem {
 
 // Thread-safe.
 class CopyChoice {
@@ -50,6 +50,6 @@ class CopyChoice {
   std::atomic<uint32_t> copies_{0};
 };
 
-}  // namespace tandem::ps
+}  // namespace tandem
 
 #endif  // TANDEM_BASE_COPY_CHOICE_H_

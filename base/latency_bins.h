@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tandem::ps {
+namespace tandem {
 
 inline constexpr size_t kLatencyBinsPerOctave = 8;
 inline constexpr size_t kLatencyBins = 1 + kLatencyBinsPerOctave * 31;  // the last one: half an hour and more
@@ -29,6 +29,6 @@ inline double LatencyBinStartUs(size_t bin) {
   return std::ldexp(static_cast<double>(8 + (bin - 1) % 8) / 8, static_cast<int>(octave));
 }
 
-}  // namespace tandem::ps
+}  // namespace tandem
 
 #endif  // TANDEM_BASE_LATENCY_BINS_H_

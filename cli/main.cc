@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "bench/suites/commands.h"
 #include "cli/commands/commands.h"
 #include "launcher/plan/flags.h"
 
@@ -34,13 +35,13 @@ int Main(int argc, char** argv) {
   AddTable(app, &context);
   AddCkpt(app, &context);
   AddData(app, &context);
-  AddBench(app, &context);
+  bench::AddBench(app, &context);
   AddDoctor(app, &context);
   int ours = argc;
   if (argc > 1 && absl::string_view(argv[1]) == "run") {
     // What follows is another program's: CLI11 would look for our flags there.
     const std::vector<std::string> words(argv + 2, argv + argc);
-    const size_t start = ProgramStart(*app.get_subcommand("run"), words);
+    const size_t start = launcher::ProgramStart(*app.get_subcommand("run"), words);
     context.program.assign(words.begin() + static_cast<std::ptrdiff_t>(start), words.end());
     ours = 2 + static_cast<int>(start);
     if (start > 0 && words[start - 1] == "--") --ours;

@@ -62,7 +62,7 @@ struct ProcessGroupOptions {
   int64_t epoch = 0;
   // Asked several times a second while ranks wait for each other: an error ends the wait with it. Must not
   // block.
-  std::function<absl::Status()> still_wanted;
+  std::function<absl::Status()> should_continue;
   // Backends beside the built-in ones, looked up first: tests, plugins.
   std::vector<BackendFactory> extra_backends;
 };

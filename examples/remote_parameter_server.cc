@@ -24,7 +24,7 @@
 
 namespace {
 
-using tandem::rpc::remote::Agent;
+using tandem::rpc::remote::RpcAgent;
 using tandem::rpc::remote::Function;
 using tandem::rpc::remote::Functions;
 using tandem::rpc::remote::Future;
@@ -117,7 +117,7 @@ Functions Serve(int rank, int64_t steps, tandem::rpc::ProcessStatus* status) {
 }
 
 // Rank 0 also conducts: it gives every trainer the reference and waits for them.
-absl::Status Conduct(Agent& agent, int trainers) {
+absl::Status Conduct(RpcAgent& agent, int trainers) {
   const RRef<Model> model = agent.Remote(agent.name(), kMakeModel, kDim);
   std::vector<Future<double>> losses;
   for (int trainer = 1; trainer <= trainers; ++trainer) {
@@ -143,12 +143,12 @@ absl::Status Main(int64_t steps) {
 
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
   presence->status()->SetState("serving");  // before anybody calls what says "training"
-  tandem::rpc::remote::AgentOptions options;
+  tandem::rpc::remote::RpcAgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
   TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Agent> agent,
-      Agent::Start(options, directory.get(), Serve(env.rank, steps, presence->status().get())));
+      const std::unique_ptr<RpcAgent> agent,
+      RpcAgent::Start(options, directory.get(), Serve(env.rank, steps, presence->status().get())));
   presence->Up();
   if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
   // A trainer only serves: it stays until nobody calls anybody any more.

@@ -27,7 +27,7 @@
 namespace {
 
 using tandem::DType;
-using tandem::rpc::remote::Agent;
+using tandem::rpc::remote::RpcAgent;
 using tandem::rpc::remote::Function;
 using tandem::rpc::remote::Functions;
 using tandem::rpc::remote::Future;
@@ -160,7 +160,7 @@ class DistributedOptimizer {
   const float learning_rate_;
 };
 
-absl::Status Conduct(Agent& agent, int owners, int64_t steps, tandem::rpc::ProcessStatus* status) {
+absl::Status Conduct(RpcAgent& agent, int owners, int64_t steps, tandem::rpc::ProcessStatus* status) {
   // Two hidden layers and one on top, dealt to the other workers.
   const std::vector<LayerSize> sizes = {
       {kInputs, kHidden, true}, {kHidden, kHidden, true}, {kHidden, 1, false}};
@@ -232,11 +232,11 @@ absl::Status Main(int64_t steps) {
       tandem::collectives::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
   presence->status()->SetState("serving");  // before anybody calls what says "training"
-  tandem::rpc::remote::AgentOptions options;
+  tandem::rpc::remote::RpcAgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Agent> agent,
-                          Agent::Start(options, directory.get(), Serve()));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RpcAgent> agent,
+                          RpcAgent::Start(options, directory.get(), Serve()));
   presence->Up();
   if (env.rank == 0) {
     TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1, steps, presence->status().get()));

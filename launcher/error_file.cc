@@ -7,7 +7,7 @@
 #include "base/read_file.h"
 #include "nlohmann/json.hpp"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 std::string ReadErrorFile(const std::string& path) {
   const absl::StatusOr<std::string> written = ReadFile(path);
@@ -22,4 +22,4 @@ std::string ReadErrorFile(const std::string& path) {
   return text.substr(0, text.find('\n'));
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

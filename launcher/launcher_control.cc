@@ -8,9 +8,9 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 
-namespace tandem::collectives {
+namespace tandem::launcher {
 
-AgentBoard::~AgentBoard() {
+LauncherControl::~LauncherControl() {
   uint64_t wait;
   {
     absl::MutexLock lock(&mutex_);
@@ -24,36 +24,39 @@ AgentBoard::~AgentBoard() {
   mutex_.Await(absl::Condition(&idle));
 }
 
-absl::Status AgentBoard::Announce(const std::map<std::string, Assignment>& places) {
+absl::Status LauncherControl::Announce(const std::map<std::string, collectives::Assignment>& places) {
   std::vector<std::string> keys, values;
   int64_t number = 0;
   for (const auto& [process, assignment] : places) {
-    keys.push_back(AssignmentKey(assignment.number, process));
+    keys.push_back(collectives::AssignmentKey(assignment.number, process));
     values.push_back(assignment.ToText());
     number = assignment.number;
   }
   TANDEM_RETURN_IF_ERROR(store_->MultiSet(keys, values));
   // Nobody reads what is two rounds old.
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> old, store_->List(AssignmentKey(number - 2, "")));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> old,
+                          store_->List(collectives::AssignmentKey(number - 2, "")));
   for (const std::string& key : old) TANDEM_RETURN_IF_ERROR(store_->Delete(key).status());
   return absl::OkStatus();
 }
 
-absl::Status AgentBoard::RoundOver(int64_t number, absl::string_view reason) {
-  return store_->Set(OverKey(number), reason);
+absl::Status LauncherControl::RoundOver(int64_t number, absl::string_view reason) {
+  return store_->Set(collectives::OverKey(number), reason);
 }
 
-absl::Status AgentBoard::Close(absl::string_view reason) { return store_->Set(kClosedKey, reason); }
+absl::Status LauncherControl::Close(absl::string_view reason) {
+  return store_->Set(collectives::kClosedKey, reason);
+}
 
-void AgentBoard::OnTrouble(std::function<void(Trouble)> on_trouble) {
+void LauncherControl::OnPeerFailure(std::function<void(PeerFailure)> on_peer_failure) {
   {
     absl::MutexLock lock(&mutex_);
-    on_trouble_ = std::move(on_trouble);
+    on_peer_failure_ = std::move(on_peer_failure);
   }
   Listen();
 }
 
-void AgentBoard::Listen() {
+void LauncherControl::Listen() {
   while (true) {
     std::string item;
     {
@@ -76,7 +79,8 @@ void AgentBoard::Listen() {
         absl::MutexLock lock(&mutex_);
         --running_;
       };
-      absl::optional<std::string> at_once = store_->StartPop(kTroubleQueue, {nullptr, ready}, &id);
+      absl::optional<std::string> at_once =
+          store_->StartPop(collectives::kPeerFailureQueue, {nullptr, ready}, &id);
       if (!at_once.has_value()) {
         wait_ = id;
         return;
@@ -87,18 +91,18 @@ void AgentBoard::Listen() {
   }
 }
 
-void AgentBoard::Tell(const std::string& item) {
+void LauncherControl::Tell(const std::string& item) {
   const std::vector<std::string> parts = absl::StrSplit(item, absl::MaxSplits('\n', 2));
-  Trouble trouble;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &trouble.number)) return;
-  trouble.process = parts[1];
-  trouble.reason = parts[2];
-  std::function<void(Trouble)> tell;
+  PeerFailure failure;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &failure.number)) return;
+  failure.process = parts[1];
+  failure.reason = parts[2];
+  std::function<void(PeerFailure)> tell;
   {
     absl::MutexLock lock(&mutex_);
-    tell = on_trouble_;
+    tell = on_peer_failure_;
   }
-  tell(std::move(trouble));
+  tell(std::move(failure));
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem::launcher

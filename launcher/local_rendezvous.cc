@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 using collectives::RendezvousEvent;
 using collectives::Round;
@@ -75,4 +75,4 @@ absl::Status LocalRendezvous::Leave() {
   return absl::OkStatus();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -11,7 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "collectives/rendezvous/rendezvous.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // Thread-safe; the contract is that of Rendezvous, for one node.
 class LocalRendezvous final : public collectives::Rendezvous {
@@ -37,6 +37,6 @@ class LocalRendezvous final : public collectives::Rendezvous {
   int exit_code_ ABSL_GUARDED_BY(mutex_) = 0;   // of a job that has failed
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_LOCAL_RENDEZVOUS_H_

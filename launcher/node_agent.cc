@@ -14,7 +14,7 @@
 #include "collectives/store/fenced_store.h"
 #include "launcher/error_file.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 using collectives::Rendezvous;
 using collectives::RendezvousEvent;
@@ -51,10 +51,11 @@ std::string Advice(const ChildOutput& output, int master_port) {
 
 }  // namespace
 
-int Agent::Run() {
+int NodeAgent::Run() {
   end_by_ = absl::Now() + options_.timeout;
-  watch_ = std::make_unique<RoundWatch>(
-      meeting_->rendezvous(), [this](const std::function<bool()>& stop) { return meeting_->Reach(stop); });
+  watch_ = std::make_unique<RoundMonitor>(
+      rendezvous_->rendezvous(),
+      [this](const std::function<bool()>& stop) { return rendezvous_->Reach(stop); });
   if (options_.plan.reform) {
     absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store =
         collectives::StoreServer::Start("127.0.0.1:0");
@@ -63,34 +64,34 @@ int Agent::Run() {
       return 1;
     }
     agent_store_ = *std::move(store);
-    board_ = std::make_unique<collectives::AgentBoard>(agent_store_->store());
-    board_->OnTrouble([this](const collectives::AgentBoard::Trouble& trouble) {
-      watch_->Post({.kind = News::Kind::kTrouble,
-                    .status = absl::UnavailableError(trouble.reason),
-                    .process = trouble.process,
-                    .epoch = trouble.number});
+    control_ = std::make_unique<LauncherControl>(agent_store_->store());
+    control_->OnPeerFailure([this](const LauncherControl::PeerFailure& failure) {
+      watch_->Post({.kind = AgentEvent::Kind::kPeerFailure,
+                    .status = absl::UnavailableError(failure.reason),
+                    .process = failure.process,
+                    .epoch = failure.number});
     });
   }
   BeginJoin();
   while (phase_ != Phase::kOver) {
     const bool patient = phase_ == Phase::kRunning || phase_ == Phase::kJoining;
-    const Happenings seen = processes_->Wait(NextDeadline(), watch_->fd(), patient);
+    const ProcessEvents seen = processes_->Wait(NextDeadline(), watch_->fd(), patient);
     for (const int signal : seen.signals) OnSignal(signal);
     for (Process* process : seen.ended) OnEnd(process);
     if (seen.woken) {
-      for (const News& news : watch_->Take()) OnNews(news);
+      for (const AgentEvent& news : watch_->Take()) OnEvent(news);
     }
     OnTime();
     if ((phase_ == Phase::kStopping || phase_ == Phase::kKilling) && processes_->AllEnded()) OnAllStopped();
   }
   processes_->ForgetEnded();
-  board_.reset();  // it posts to the watch
-  if (round_.has_value() && closed_) meeting_->Farewell(*round_);
+  control_.reset();  // it posts to the watch
+  if (round_.has_value() && closed_) rendezvous_->SendShutdownNotice(*round_);
   watch_.reset();
   return exit_code_;
 }
 
-absl::Time Agent::NextDeadline() const {
+absl::Time NodeAgent::NextDeadline() const {
   absl::Time next = std::min(
       deadline_, phase_ == Phase::kRunning || phase_ == Phase::kJoining ? end_by_ : absl::InfiniteFuture());
   if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return next;
@@ -98,24 +99,24 @@ absl::Time Agent::NextDeadline() const {
   return next;
 }
 
-void Agent::OnSignal(int signal) {
+void NodeAgent::OnSignal(int signal) {
   const bool stopping = phase_ == Phase::kStopping || phase_ == Phase::kKilling;
   if (stopping && next_ == Next::kEnd) {
     if (exit_code_ != 0) deadline_ = absl::Now();  // asked twice: no more grace
     return;
   }
   processes_->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
-  if (phase_ == Phase::kJoining || meeting_->elastic()) {
+  if (phase_ == Phase::kJoining || rendezvous_->elastic()) {
     // The others go on without this node, if they are enough.
     watch_->Leave();
   } else {
-    CloseJob(absl::StrCat("the launcher on ", meeting_->host(), " was stopped by ", SignalName(signal)),
+    CloseJob(absl::StrCat("the launcher on ", rendezvous_->host(), " was stopped by ", SignalName(signal)),
              128 + signal);
   }
   Stop(Next::kEnd, 128 + signal, options_.grace);
 }
 
-void Agent::OnEnd(Process* process) {
+void NodeAgent::OnEnd(Process* process) {
   const auto slot = absl::c_find_if(slots_, [process](const Slot& one) { return one.process == process; });
   if (slot == slots_.end()) return;
   slot->process = nullptr;
@@ -150,7 +151,7 @@ void Agent::OnEnd(Process* process) {
   }
 }
 
-bool Agent::RestartAlone(Slot& slot, Process* process) {
+bool NodeAgent::RestartAlone(Slot& slot, Process* process) {
   if (slot.role->restart != Restart::kAlone) return false;
   slot.deaths_in_a_row = absl::Now() - process->started() >= kHealthy ? 1 : slot.deaths_in_a_row + 1;
   const int limit = slot.role->restart_limit;
@@ -178,24 +179,24 @@ bool Agent::RestartAlone(Slot& slot, Process* process) {
   return true;
 }
 
-void Agent::OnNews(const News& news) {
+void NodeAgent::OnEvent(const AgentEvent& news) {
   switch (news.kind) {
-    case News::Kind::kRound:
+    case AgentEvent::Kind::kRound:
       return OnRound(news);
-    case News::Kind::kRoundOver:
+    case AgentEvent::Kind::kRoundOver:
       return OnRoundOver(news);
-    case News::Kind::kTold:
+    case AgentEvent::Kind::kTold:
       // The job's limit of restarts is known to the rendezvous; that it is used up comes as the job's end.
       if (!absl::IsFailedPrecondition(news.status)) {
         processes_->console().Say(absl::StrCat("the rendezvous does not answer: ", news.status.message()));
       }
       return;
-    case News::Kind::kJobState:
+    case AgentEvent::Kind::kJobState:
       if (!news.state.failed || !round_.has_value() || news.epoch != round_->epoch) return;
       if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
       job_failure_ = news.state.reason;
       return NoteFailure(kSettle);
-    case News::Kind::kTrouble: {
+    case AgentEvent::Kind::kPeerFailure: {
       // Of an earlier round, or known already: then it has been dealt with.
       if (news.epoch != assignment_ || phase_ != Phase::kRunning) return;
       // The board's names go by local rank.
@@ -209,7 +210,7 @@ void Agent::OnNews(const News& news) {
   }
 }
 
-void Agent::OnRoundOver(const News& news) {
+void NodeAgent::OnRoundOver(const AgentEvent& news) {
   if (!round_.has_value() || news.epoch != round_->epoch) return;
   Console& console = processes_->console();
   const bool ending = (phase_ == Phase::kStopping || phase_ == Phase::kKilling) && next_ == Next::kEnd;
@@ -263,22 +264,22 @@ void Agent::OnRoundOver(const News& news) {
   }
 }
 
-void Agent::FormAgain(const std::string& reason) {
+void NodeAgent::FormAgain(const std::string& reason) {
   // Nobody waits in the old round's store any more.
   collectives::EnterEpoch(store_->store(), round_->epoch + 1, "launcher").IgnoreError();
-  if (absl::Status told = board_->RoundOver(assignment_, reason); !told.ok()) {
+  if (absl::Status told = control_->RoundOver(assignment_, reason); !told.ok()) {
     processes_->console().Say(told.message());
   }
   BeginJoin();
 }
 
-void Agent::NoteFailure(absl::Duration settle) {
+void NodeAgent::NoteFailure(absl::Duration settle) {
   const absl::Time until = absl::Now() + settle;
   deadline_ = phase_ == Phase::kSettling ? std::min(deadline_, until) : until;
   phase_ = Phase::kSettling;
 }
 
-void Agent::OnTime() {
+void NodeAgent::OnTime() {
   const absl::Time now = absl::Now();
   Console& console = processes_->console();
   if ((phase_ == Phase::kRunning || phase_ == Phase::kJoining) && now >= end_by_) {
@@ -313,7 +314,7 @@ void Agent::OnTime() {
   }
 }
 
-void Agent::AnnounceFailure() {
+void NodeAgent::AnnounceFailure() {
   const auto killed = absl::c_find_if(failed_, [](const Process* process) { return process->killed(); });
   const Process* cause = killed != failed_.end() ? *killed : failed_.empty() ? nullptr : failed_.front();
   std::string line;
@@ -340,7 +341,8 @@ void Agent::AnnounceFailure() {
                                               " of ", options_.plan.max_restarts, ")")
                                : "; stopping the job"));
   // For the launchers of the other nodes: where it was, and the last words.
-  std::string reason = absl::StrCat(line, meeting_->alone() ? "" : absl::StrCat(", on ", meeting_->host()));
+  std::string reason =
+      absl::StrCat(line, rendezvous_->alone() ? "" : absl::StrCat(", on ", rendezvous_->host()));
   if (cause != nullptr && !explained) {
     const ChildOutput& output = cause->output();
     const std::string message = ReadErrorFile(cause->spec().error_file);
@@ -377,24 +379,24 @@ void Agent::AnnounceFailure() {
   deadline_ = absl::Now() + kPatience;
 }
 
-void Agent::CloseJob(const std::string& reason, int exit_code) {
+void NodeAgent::CloseJob(const std::string& reason, int exit_code) {
   closed_ = true;
   watch_->Tell([reason, exit_code](Rendezvous& rendezvous) {
     return rendezvous.Close(/*failed=*/true, reason, exit_code);
   });
 }
 
-void Agent::Stop(Next next, int exit_code, absl::Duration grace) {
+void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace) {
   next_ = next;
   exit_code_ = exit_code;
   phase_ = Phase::kStopping;
   deadline_ = absl::Now() + grace;
   for (Slot& slot : slots_) slot.restart_at = absl::InfiniteFuture();
-  if (board_ != nullptr && next == Next::kEnd) board_->Close("the job is over").IgnoreError();
+  if (control_ != nullptr && next == Next::kEnd) control_->Close("the job is over").IgnoreError();
   processes_->SignalAll(SIGTERM);
 }
 
-void Agent::OnAllStopped() {
+void NodeAgent::OnAllStopped() {
   if (next_ == Next::kEnd) {
     phase_ = Phase::kOver;
   } else if (round_over_) {
@@ -407,4 +409,4 @@ void Agent::OnAllStopped() {
   }
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -32,10 +32,10 @@
 #include "rpc/epoch_gate.h"
 #include "rpc/network.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
-struct AgentOptions {
-  JobPlan plan;
+struct NodeAgentOptions {
+  LaunchPlan plan;
   std::string run_id;
   std::string self;          // the path of this program
   std::string log_dir;       // exists
@@ -50,12 +50,12 @@ struct AgentOptions {
 };
 
 // One per launcher, for its main thread.
-class Agent {
+class NodeAgent {
  public:
   // Both are borrowed. Programs of roles are looked up here: errors are FindProgram's.
-  static absl::StatusOr<std::unique_ptr<Agent>> Create(AgentOptions options, Processes* processes,
-                                                       Meeting* meeting);
-  ~Agent();
+  static absl::StatusOr<std::unique_ptr<NodeAgent>> Create(NodeAgentOptions options, Processes* processes,
+                                                           RendezvousHandler* rendezvous);
+  ~NodeAgent();
 
   // Blocks until the job is over and nothing that was started is left; the exit code: 0 when all have
   // finished; the root cause's code (128 + signal for a death by signal) after a failure, whose last lines
@@ -81,12 +81,12 @@ class Agent {
   enum class Phase { kJoining, kRunning, kSettling, kStopping, kKilling, kWaiting, kOver };
   enum class Next { kJoin, kStart, kEnd };
 
-  Agent(AgentOptions options, Processes* processes, Meeting* meeting);
+  NodeAgent(NodeAgentOptions options, Processes* processes, RendezvousHandler* rendezvous);
   absl::Status PrepareSlots();
 
   // Rounds.
   void BeginJoin();
-  void OnRound(const News& news);
+  void OnRound(const AgentEvent& event);
   void BeginRound();
   absl::Status StartRound();
   absl::Status StartSlot(Slot& slot);
@@ -98,8 +98,8 @@ class Agent {
   // What happens.
   void OnSignal(int signal);
   void OnEnd(Process* process);
-  void OnNews(const News& news);
-  void OnRoundOver(const News& news);
+  void OnEvent(const AgentEvent& event);
+  void OnRoundOver(const AgentEvent& event);
   void FormAgain(const std::string& reason);
   bool RestartAlone(Slot& slot, Process* process);
   void NoteFailure(absl::Duration settle);
@@ -110,9 +110,9 @@ class Agent {
   void OnAllStopped();
   absl::Time NextDeadline() const;
 
-  const AgentOptions options_;
+  const NodeAgentOptions options_;
   Processes* const processes_;
-  Meeting* const meeting_;
+  RendezvousHandler* const rendezvous_;
   const Variables own_;
   const std::string node_id_;
   std::vector<Slot> slots_;
@@ -121,12 +121,12 @@ class Agent {
   // A living process may still speak to the store of the round before.
   std::unique_ptr<collectives::StoreServer> store_, old_store_;
   std::shared_ptr<rpc::EpochGate> store_gate_;  // store_'s: whom it serves once the round has an epoch
-  std::unique_ptr<PortKeeper> port_;
-  std::unique_ptr<RoundWatch> watch_;  // borrows store_'s membership
+  std::unique_ptr<PortReservation> port_;
+  std::unique_ptr<RoundMonitor> watch_;  // borrows store_'s membership
   std::optional<collectives::Round> round_;
   // Where processes that live on hear of the next round.
   std::unique_ptr<collectives::StoreServer> agent_store_;
-  std::unique_ptr<collectives::AgentBoard> board_;
+  std::unique_ptr<LauncherControl> control_;
   bool round_over_ = false;  // the rendezvous has said so
   bool finish_told_ = false;
   bool closed_ = false;
@@ -142,6 +142,6 @@ class Agent {
   int exit_code_ = 0;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_NODE_AGENT_H_

@@ -14,11 +14,11 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "cli/monitor/find_servers.h"
+#include "launcher/job_file.h"
 #include "launcher/node_agent.h"
 #include "launcher/plan/cluster_file.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 using collectives::Node;
 using collectives::Rendezvous;
@@ -32,7 +32,7 @@ std::string FreshNodeId(const std::string& host) {
 }
 
 // Whether some node of the round has processes that end by themselves.
-bool HasWork(const Round& round, const JobPlan& plan) {
+bool HasWork(const Round& round, const LaunchPlan& plan) {
   for (const Node& node : round.nodes) {
     for (const auto& [name, count] : node.processes) {
       const RolePlan* mine = plan.Find(name);
@@ -44,23 +44,23 @@ bool HasWork(const Round& round, const JobPlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options, Processes* processes,
-                                                     Meeting* meeting) {
-  std::unique_ptr<Agent> agent(new Agent(std::move(options), processes, meeting));
+absl::StatusOr<std::unique_ptr<NodeAgent>> NodeAgent::Create(NodeAgentOptions options, Processes* processes,
+                                                             RendezvousHandler* meeting) {
+  std::unique_ptr<NodeAgent> agent(new NodeAgent(std::move(options), processes, meeting));
   TANDEM_RETURN_IF_ERROR(agent->PrepareSlots());
   return agent;
 }
 
-Agent::Agent(AgentOptions options, Processes* processes, Meeting* meeting)
+NodeAgent::NodeAgent(NodeAgentOptions options, Processes* processes, RendezvousHandler* meeting)
     : options_(std::move(options)),
       processes_(processes),
-      meeting_(meeting),
+      rendezvous_(meeting),
       own_(OwnVariables()),
       node_id_(FreshNodeId(meeting->host())) {}
 
-Agent::~Agent() = default;
+NodeAgent::~NodeAgent() = default;
 
-absl::Status Agent::PrepareSlots() {
+absl::Status NodeAgent::PrepareSlots() {
   for (const RolePlan& role : options_.plan.roles) {
     std::string program = options_.self;
     if (!role.command.empty() && role.command[0] != "tandem") {
@@ -76,7 +76,7 @@ absl::Status Agent::PrepareSlots() {
       if (slot.role->bind == bind) bound.push_back(&slot);
     }
     if (bound.empty()) continue;
-    const Topology topology = ReadTopology("/sys/devices/system", AllowedProcessors());
+    const CpuTopology topology = ReadCpuTopology("/sys/devices/system", AllowedProcessors());
     for (size_t i = 0; i < bound.size(); ++i) {
       bound[i]->cpus = ProcessorsOf(topology, bind, static_cast<int>(i), static_cast<int>(bound.size()));
     }
@@ -84,7 +84,7 @@ absl::Status Agent::PrepareSlots() {
   return absl::OkStatus();
 }
 
-void Agent::BeginJoin() {
+void NodeAgent::BeginJoin() {
   phase_ = Phase::kJoining;
   deadline_ = absl::InfiniteFuture();
   round_over_ = finish_told_ = false;
@@ -92,11 +92,11 @@ void Agent::BeginJoin() {
   job_failure_.clear();
   processes_->ForgetEnded();
   // Members that live on are told by the board.
-  watch_->Unwatch(/*failed=*/board_ == nullptr, "the round is over");
+  watch_->Unwatch(/*failed=*/control_ == nullptr, "the round is over");
   old_store_ = std::move(store_);
 
-  const std::string here = meeting_->alone() ? "127.0.0.1" : meeting_->host();
-  Node node{.id = node_id_, .host = meeting_->master_addr(), .node_rank = meeting_->node_rank()};
+  const std::string here = rendezvous_->alone() ? "127.0.0.1" : rendezvous_->host();
+  Node node{.id = node_id_, .host = rendezvous_->master_addr(), .node_rank = rendezvous_->node_rank()};
   absl::Status status;
   store_gate_ = std::make_shared<rpc::EpochGate>(
       rpc::Caller{.run_id = options_.run_id, .member = absl::StrCat("the store of node ", node_id_)});
@@ -110,7 +110,7 @@ void Agent::BeginJoin() {
   }
   // A port that the user has chosen is kept from round to round.
   if (status.ok() && (port_ == nullptr || options_.master_port == 0)) {
-    absl::StatusOr<std::unique_ptr<PortKeeper>> kept = PortKeeper::Keep(options_.master_port);
+    absl::StatusOr<std::unique_ptr<PortReservation>> kept = PortReservation::Keep(options_.master_port);
     if (kept.ok()) port_ = *std::move(kept);
     status = kept.status();
   }
@@ -125,23 +125,23 @@ void Agent::BeginJoin() {
         false;  // one that had finished is needed, too, to hand over or redo what the failed round did
     ++node.processes[slot.role->name];
   }
-  if (!meeting_->alone()) {
+  if (!rendezvous_->alone()) {
     processes_->console().Say(
-        absl::StrCat("waiting for a round of ", meeting_->NodesText(), " at ", meeting_->ToString()));
+        absl::StrCat("waiting for a round of ", rendezvous_->NodesText(), " at ", rendezvous_->ToString()));
   }
   watch_->Join(node);
 }
 
-void Agent::OnRound(const News& news) {
+void NodeAgent::OnRound(const AgentEvent& event) {
   if (phase_ != Phase::kJoining) return;  // it was stopped meanwhile
-  if (!news.status.ok()) {
-    processes_->console().Say(absl::StrCat("this node cannot take part: ", news.status.message()));
+  if (!event.status.ok()) {
+    processes_->console().Say(absl::StrCat("this node cannot take part: ", event.status.message()));
     return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, options_.grace);
   }
   // A round took place without this node: what its processes hold is older than what others have counted
   // since, and should those die, must not be taken for the newest.
-  const bool stale = round_.has_value() && news.round.epoch != round_->epoch + 1 && !processes_->AllEnded();
-  round_ = news.round;
+  const bool stale = round_.has_value() && event.round.epoch != round_->epoch + 1 && !processes_->AllEnded();
+  round_ = event.round;
   store_gate_->Enter(round_->epoch);
   ++assignment_;
   if (!stale) return BeginRound();
@@ -149,19 +149,19 @@ void Agent::OnRound(const News& news) {
   Stop(Next::kStart, 1, absl::ZeroDuration());
 }
 
-void Agent::BeginRound() {
+void NodeAgent::BeginRound() {
   exit_code_ = 0;
   phase_ = Phase::kRunning;
   deadline_ = absl::InfiniteFuture();
   if (absl::Status started = StartRound(); !started.ok()) {
     processes_->console().Say(started.message());
-    CloseJob(absl::StrCat(started.message(), ", on ", meeting_->host()), /*exit_code=*/1);
+    CloseJob(absl::StrCat(started.message(), ", on ", rendezvous_->host()), /*exit_code=*/1);
     return Stop(Next::kEnd, 1, options_.grace);
   }
   FinishIfDone();
 }
 
-absl::Status Agent::StartRound() {
+absl::Status NodeAgent::StartRound() {
   if (round_->group_rank == 0) {
     for (const RolePlan& role : options_.plan.roles) {
       if (role.restart == Restart::kAlone) store_->membership()->LetRestart(role.name);
@@ -170,18 +170,18 @@ absl::Status Agent::StartRound() {
   }
   // For `tandem status`, `tandem top` and the like, on any node.
   TANDEM_RETURN_IF_ERROR(WriteJobFile(options_.log_dir, {.store = round_->nodes[0].store,
-                                                         .rendezvous = meeting_->address(),
+                                                         .rendezvous = rendezvous_->address(),
                                                          .run_id = options_.run_id,
                                                          .num_servers = round_->WorldSize("ps")}));
   SayRound();
-  if (board_ != nullptr) TANDEM_RETURN_IF_ERROR(TellNewPlaces());
+  if (control_ != nullptr) TANDEM_RETURN_IF_ERROR(TellNewPlaces());
   for (Slot& slot : slots_) {
     if (slot.process == nullptr) TANDEM_RETURN_IF_ERROR(StartSlot(slot));
   }
   return absl::OkStatus();
 }
 
-absl::Status Agent::TellNewPlaces() {
+absl::Status NodeAgent::TellNewPlaces() {
   std::map<std::string, collectives::Assignment> places;
   const Node& first = round_->nodes[0];
   for (Slot& slot : slots_) {
@@ -200,12 +200,12 @@ absl::Status Agent::TellNewPlaces() {
                                                              .master_port = first.master_port};
     if (slot.process != nullptr) slot.process->Rename(absl::StrCat(role.name, "/", rank));
   }
-  return board_->Announce(places);
+  return control_->Announce(places);
 }
 
-void Agent::SayRound() {
+void NodeAgent::SayRound() {
   std::string what;
-  if (meeting_->alone()) {
+  if (rendezvous_->alone()) {
     std::vector<std::string> parts;
     for (const RolePlan& role : options_.plan.roles) {
       const std::string& name = role.name;
@@ -229,7 +229,7 @@ void Agent::SayRound() {
   processes_->console().Say(absl::StrCat(what, "; logs in ", options_.log_dir));
 }
 
-absl::Status Agent::StartSlot(Slot& slot) {
+absl::Status NodeAgent::StartSlot(Slot& slot) {
   if (failed_.empty()) processes_->ForgetEnded();
   // One that was to come back alone may be started by a round that has begun meanwhile.
   slot.restart_at = absl::InfiniteFuture();
@@ -238,22 +238,22 @@ absl::Status Agent::StartSlot(Slot& slot) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ProcessSpec> Agent::SpecOf(Slot& slot) {
+absl::StatusOr<ProcessSpec> NodeAgent::SpecOf(Slot& slot) {
   const RolePlan& role = *slot.role;
-  Place place{.plan = &options_.plan,
-              .role = &role,
-              .round = &*round_,
-              .local_rank = slot.local_rank,
-              .run_id = options_.run_id,
-              .assignment = assignment_,
-              .restarts_alone = slot.restarts_alone};
+  ProcessSlot place{.plan = &options_.plan,
+                    .role = &role,
+                    .round = &*round_,
+                    .local_rank = slot.local_rank,
+                    .run_id = options_.run_id,
+                    .assignment = assignment_,
+                    .restarts_alone = slot.restarts_alone};
   ProcessSpec spec{.name = absl::StrCat(role.name, "/", place.role_rank()), .program = slot.program};
   if (role.command.empty()) {
     const std::string index = absl::StrCat(place.role_rank());
     spec.args = {"tandem", "ps", "--index", index, "--num-servers", absl::StrCat(round_->WorldSize("ps"))};
-    if (!meeting_->alone()) {
-      const std::string listen = rpc::IsLoopbackHost(meeting_->host()) ? "127.0.0.1:0" : "0.0.0.0:0";
-      spec.args.insert(spec.args.end(), {"--listen", listen, "--advertise", meeting_->host()});
+    if (!rendezvous_->alone()) {
+      const std::string listen = rpc::IsLoopbackHost(rendezvous_->host()) ? "127.0.0.1:0" : "0.0.0.0:0";
+      spec.args.insert(spec.args.end(), {"--listen", listen, "--advertise", rendezvous_->host()});
     }
     if (options_.metrics_port >= 0) {
       // 0 lets the kernel pick one for each; their logs say which.
@@ -300,7 +300,7 @@ absl::StatusOr<ProcessSpec> Agent::SpecOf(Slot& slot) {
   return spec;
 }
 
-void Agent::FinishIfDone() {
+void NodeAgent::FinishIfDone() {
   if (finish_told_ || phase_ != Phase::kRunning || !HasWork(*round_, options_.plan)) return;
   if (!absl::c_all_of(slots_, [](const Slot& slot) { return slot.done || slot.role->serves; })) return;
   finish_told_ = true;
@@ -308,4 +308,4 @@ void Agent::FinishIfDone() {
   watch_->Tell([epoch](Rendezvous& rendezvous) { return rendezvous.Finish(epoch); });
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

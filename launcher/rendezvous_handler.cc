@@ -20,11 +20,11 @@
 #include "rpc/channel.h"
 #include "rpc/network.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 // For those who still have to hear that the job is over.
-constexpr absl::Duration kFarewell = absl::Seconds(5);
+constexpr absl::Duration kShutdownNotice = absl::Seconds(5);
 
 absl::Status SetDuration(absl::string_view key, const std::string& value, absl::Duration* duration) {
   double seconds;
@@ -54,7 +54,7 @@ std::string GoneKey(const std::string& run_id, const std::string& node) {
 
 }  // namespace
 
-absl::Status ReadRendezvousConf(absl::string_view text, MeetingOptions* options) {
+absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions* options) {
   collectives::RendezvousOptions& rendezvous = options->rendezvous;
   absl::Duration interval = absl::ZeroDuration();
   int attempts = 3;
@@ -118,8 +118,8 @@ absl::Status ParseNodes(absl::string_view text, int* min_nodes, int* max_nodes) 
       absl::StrCat("--nnodes '", text, "': expected N or MIN:MAX, with 1 <= MIN <= MAX <= 4096"));
 }
 
-absl::StatusOr<std::unique_ptr<Meeting>> Meeting::Open(const MeetingOptions& options) {
-  std::unique_ptr<Meeting> meeting(new Meeting(options));
+absl::StatusOr<std::unique_ptr<RendezvousHandler>> RendezvousHandler::Open(const RendezvousHandlerOptions& options) {
+  std::unique_ptr<RendezvousHandler> meeting(new RendezvousHandler(options));
   if (meeting->alone()) {
     meeting->rendezvous_ = std::make_unique<LocalRendezvous>(options.rendezvous.max_restarts);
     return meeting;
@@ -130,9 +130,9 @@ absl::StatusOr<std::unique_ptr<Meeting>> Meeting::Open(const MeetingOptions& opt
   return meeting;
 }
 
-Meeting::~Meeting() = default;
+RendezvousHandler::~RendezvousHandler() = default;
 
-absl::Status Meeting::OpenStore() {
+absl::Status RendezvousHandler::OpenStore() {
   if (options_.backend == "etcd-v2" || options_.backend == "zeus") {
     return absl::InvalidArgumentError(
         absl::StrCat("--rdzv-backend ", options_.backend,
@@ -150,11 +150,11 @@ absl::Status Meeting::OpenStore() {
   if (!options_.local_addr.empty()) {
     host_ = options_.local_addr;
   } else {
-    TANDEM_ASSIGN_OR_RETURN(host_, rpc::LocalAddressTowards(first));
+    TANDEM_ASSIGN_OR_RETURN(host_, rpc::LocalAddressFor(first));
     // A host's own name often means 127.0.1.1 on itself, where no other host finds it: then the address that
     // leads out (nothing is sent there, the network is reserved for examples).
     if (rpc::IsLoopbackHost(host_) && !rpc::IsLoopbackHost(endpoint.host)) {
-      host_ = rpc::LocalAddressTowards("192.0.2.1:9").value_or(host_);
+      host_ = rpc::LocalAddressFor("192.0.2.1:9").value_or(host_);
     }
   }
   if (options_.backend == "static" || options_.backend == "c10d") return OpenServed();
@@ -163,7 +163,7 @@ absl::Status Meeting::OpenStore() {
       absl::StrCat("--rdzv-backend ", options_.backend, " is not known: expected static, c10d or etcd"));
 }
 
-absl::Status Meeting::OpenEtcd() {
+absl::Status RendezvousHandler::OpenEtcd() {
   const auto conf = [this](const char* name) {
     const auto it = options_.conf.find(name);
     return it == options_.conf.end() ? std::string() : it->second;
@@ -186,7 +186,7 @@ absl::Status Meeting::OpenEtcd() {
   return absl::OkStatus();
 }
 
-absl::Status Meeting::OpenServed() {
+absl::Status RendezvousHandler::OpenServed() {
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address endpoint, rpc::ParseAddress(options_.endpoint));
   address_ = options_.endpoint;
   if (endpoint.port == 0) {
@@ -223,7 +223,7 @@ absl::Status Meeting::OpenServed() {
   return absl::OkStatus();
 }
 
-absl::Status Meeting::Reach(const std::function<bool()>& stop) {
+absl::Status RendezvousHandler::Reach(const std::function<bool()>& stop) {
   if (alone() || server_ != nullptr) return absl::OkStatus();
   const absl::Time deadline = absl::Now() + options_.rendezvous.join_timeout;
   while (true) {
@@ -250,18 +250,18 @@ absl::Status Meeting::Reach(const std::function<bool()>& stop) {
   }
 }
 
-std::string Meeting::NodesText() const {
+std::string RendezvousHandler::NodesText() const {
   const int least = options_.rendezvous.min_nodes, most = options_.rendezvous.max_nodes;
   return least == most ? absl::StrCat(most, " nodes") : absl::StrCat(least, " to ", most, " nodes");
 }
 
-std::string Meeting::ToString() const {
+std::string RendezvousHandler::ToString() const {
   if (alone()) return "this launcher's memory";
   return absl::StrCat(options_.backend == "etcd" ? "etcd at " : "the store of the nodes at ",
                       options_.endpoint);
 }
 
-void Meeting::Farewell(const collectives::Round& round) {
+void RendezvousHandler::SendShutdownNotice(const collectives::Round& round) {
   if (alone() || options_.backend == "etcd" || round.nodes.empty()) return;
   const std::string& run_id = options_.rendezvous.run_id;
   const size_t self = static_cast<size_t>(round.group_rank);
@@ -275,7 +275,7 @@ void Meeting::Farewell(const collectives::Round& round) {
     if (i != self) others.push_back(GoneKey(run_id, round.nodes[i].id));
   }
   // Those that have died say nothing.
-  if (!others.empty()) server_->store()->Wait(others, kFarewell).IgnoreError();
+  if (!others.empty()) server_->store()->Wait(others, kShutdownNotice).IgnoreError();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

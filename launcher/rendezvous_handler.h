@@ -15,10 +15,10 @@
 #include "collectives/store/store.h"
 #include "collectives/store/store_server.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // A plain value.
-struct MeetingOptions {
+struct RendezvousHandlerOptions {
   // "": this launcher alone, in its own memory; "static": a store that node 0 serves at `endpoint`; "c10d":
   // one that whoever can bind `endpoint` serves; "etcd".
   std::string backend;
@@ -32,18 +32,18 @@ struct MeetingOptions {
 
 // "a=1,b=2" of --rdzv-conf into `options`. InvalidArgument names a key that is not known, or a value's
 // mistake.
-absl::Status ReadRendezvousConf(absl::string_view text, MeetingOptions* options);
+absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions* options);
 
 // "4" is 4:4, "2:8" itself. InvalidArgument quotes the text.
 absl::Status ParseNodes(absl::string_view text, int* min_nodes, int* max_nodes);
 
 // Used by one thread, but for Reach and the rendezvous.
-class Meeting {
+class RendezvousHandler {
  public:
   // Serves the store if that falls to this launcher; asks nobody yet. Errors: InvalidArgument for options
   // that make no sense, Unavailable when the port is taken by something else.
-  static absl::StatusOr<std::unique_ptr<Meeting>> Open(const MeetingOptions& options);
-  ~Meeting();
+  static absl::StatusOr<std::unique_ptr<RendezvousHandler>> Open(const RendezvousHandlerOptions& options);
+  ~RendezvousHandler();
 
   collectives::Rendezvous* rendezvous() { return rendezvous_.get(); }
   // Waits until the store answers, at most the join time-out or until `stop`. Unavailable names the endpoint,
@@ -67,15 +67,15 @@ class Meeting {
   std::string ToString() const;
   // After the end: the others say that they have heard of it; who serves the store waits for them, for some
   // seconds.
-  void Farewell(const collectives::Round& round);
+  void SendShutdownNotice(const collectives::Round& round);
 
  private:
-  explicit Meeting(const MeetingOptions& options) : options_(options) {}
+  explicit RendezvousHandler(const RendezvousHandlerOptions& options) : options_(options) {}
   absl::Status OpenStore();
   absl::Status OpenServed();
   absl::Status OpenEtcd();
 
-  const MeetingOptions options_;
+  const RendezvousHandlerOptions options_;
   std::string host_ = "127.0.0.1";
   std::string address_;
   bool reached_ = false;                              // Reach's
@@ -84,6 +84,6 @@ class Meeting {
   std::unique_ptr<collectives::Rendezvous> rendezvous_;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_RENDEZVOUS_HANDLER_H_

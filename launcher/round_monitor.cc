@@ -7,13 +7,13 @@
 
 #include "absl/time/time.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 using collectives::RendezvousEvent;
 using collectives::Round;
 
-RoundWatch::RoundWatch(collectives::Rendezvous* rendezvous,
-                       std::function<absl::Status(const std::function<bool()>& stop)> prepare)
+RoundMonitor::RoundMonitor(collectives::Rendezvous* rendezvous,
+                           std::function<absl::Status(const std::function<bool()>& stop)> prepare)
     : rendezvous_(rendezvous),
       prepare_(std::move(prepare)),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -21,7 +21,7 @@ RoundWatch::RoundWatch(collectives::Rendezvous* rendezvous,
   teller_ = std::thread([this] { Deliver(); });
 }
 
-RoundWatch::~RoundWatch() {
+RoundMonitor::~RoundMonitor() {
   Unwatch(/*failed=*/false, "the launcher ends");
   {
     absl::MutexLock lock(&mutex_);
@@ -39,33 +39,33 @@ RoundWatch::~RoundWatch() {
   waiter_.join();
 }
 
-void RoundWatch::Post(News news) {
+void RoundMonitor::Post(AgentEvent news) {
   {
     absl::MutexLock lock(&mutex_);
-    news_.push_back(std::move(news));
+    events_.push_back(std::move(news));
   }
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t ignored = ::write(event_.get(), &one, sizeof(one));
 }
 
-std::vector<News> RoundWatch::Take() {
+std::vector<AgentEvent> RoundMonitor::Take() {
   uint64_t count;
   [[maybe_unused]] const ssize_t ignored = ::read(event_.get(), &count, sizeof(count));
   absl::MutexLock lock(&mutex_);
-  return std::exchange(news_, {});
+  return std::exchange(events_, {});
 }
 
-void RoundWatch::Join(const collectives::Node& node) {
+void RoundMonitor::Join(const collectives::Node& node) {
   absl::MutexLock lock(&mutex_);
   to_join_ = node;
 }
 
-void RoundWatch::Tell(std::function<absl::Status(collectives::Rendezvous&)> call) {
+void RoundMonitor::Tell(std::function<absl::Status(collectives::Rendezvous&)> call) {
   absl::MutexLock lock(&mutex_);
   to_tell_.push_back(std::move(call));
 }
 
-void RoundWatch::Leave() {
+void RoundMonitor::Leave() {
   {
     absl::MutexLock lock(&mutex_);
     left_ = true;
@@ -73,7 +73,7 @@ void RoundWatch::Leave() {
   Tell([](collectives::Rendezvous& rendezvous) { return rendezvous.Leave(); });
 }
 
-void RoundWatch::Wait() {
+void RoundMonitor::Wait() {
   bool prepared = false;
   const auto stop = [this] {
     absl::MutexLock lock(&mutex_);
@@ -99,7 +99,7 @@ void RoundWatch::Wait() {
       prepared = reached.ok() && !absl::IsUnavailable(round.status());
       if (!reached.ok()) break;
     }
-    News begun{.kind = News::Kind::kRound, .status = round.status()};
+    AgentEvent begun{.kind = AgentEvent::Kind::kRound, .status = round.status()};
     if (!round.ok()) {
       Post(std::move(begun));
       continue;
@@ -108,13 +108,13 @@ void RoundWatch::Wait() {
     begun.round = *std::move(round);
     Post(std::move(begun));
     absl::StatusOr<RendezvousEvent> event = rendezvous_->WaitForEvent(epoch, absl::InfiniteFuture());
-    News over{.kind = News::Kind::kRoundOver, .status = event.status(), .epoch = epoch};
+    AgentEvent over{.kind = AgentEvent::Kind::kRoundOver, .status = event.status(), .epoch = epoch};
     if (event.ok()) over.event = *std::move(event);
     Post(std::move(over));
   }
 }
 
-void RoundWatch::Deliver() {
+void RoundMonitor::Deliver() {
   while (true) {
     std::function<absl::Status(collectives::Rendezvous&)> call;
     {
@@ -126,23 +126,24 @@ void RoundWatch::Deliver() {
       call = std::move(to_tell_.front());
       to_tell_.pop_front();
     }
-    if (absl::Status told = call(*rendezvous_); !told.ok()) Post({.kind = News::Kind::kTold, .status = told});
+    if (absl::Status told = call(*rendezvous_); !told.ok())
+      Post({.kind = AgentEvent::Kind::kTold, .status = told});
   }
 }
 
-void RoundWatch::Watch(collectives::Membership* membership, int64_t epoch) {
+void RoundMonitor::Watch(collectives::Membership* membership, int64_t epoch) {
   membership_ = membership;
   member_watcher_ = std::thread([this, membership, epoch] {
     const collectives::JobState state = membership->WaitUntilEnded(absl::InfiniteFuture());
-    Post({.kind = News::Kind::kJobState, .state = state, .epoch = epoch});
+    Post({.kind = AgentEvent::Kind::kJobState, .state = state, .epoch = epoch});
   });
 }
 
-void RoundWatch::Unwatch(bool failed, const std::string& reason) {
+void RoundMonitor::Unwatch(bool failed, const std::string& reason) {
   if (membership_ == nullptr) return;
   membership_->End(failed ? "tandem run" : "", failed, reason);
   member_watcher_.join();
   membership_ = nullptr;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -19,16 +19,16 @@
 #include "collectives/membership/membership.h"
 #include "collectives/rendezvous/rendezvous.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // What has happened. A plain value.
-struct News {
+struct AgentEvent {
   enum class Kind {
-    kRound,      // `round` begins, or `status` says why none does
-    kRoundOver,  // `event` has ended it, or `status` says that this node has lost it
-    kTold,       // a Tell has failed with `status`
-    kJobState,   // `state`: what the members of the round's job say
-    kTrouble,    // a process says that its peers do not answer: `process`, `status`
+    kRound,        // `round` begins, or `status` says why none does
+    kRoundOver,    // `event` has ended it, or `status` says that this node has lost it
+    kTold,         // a Tell has failed with `status`
+    kJobState,     // `state`: what the members of the round's job say
+    kPeerFailure,  // a process says that its peers do not answer: `process`, `status`
   };
   Kind kind = Kind::kTold;
   absl::Status status;
@@ -40,20 +40,20 @@ struct News {
 };
 
 // Used by the main thread. Owns two threads, and one for each membership that is watched.
-class RoundWatch {
+class RoundMonitor {
  public:
   // `prepare` runs on a thread before the first Join, and again after one that was Unavailable, which is then
   // repeated. It may wait as long as its argument is false; its error is the round's.
-  RoundWatch(collectives::Rendezvous* rendezvous,
-             std::function<absl::Status(const std::function<bool()>& stop)> prepare);
+  RoundMonitor(collectives::Rendezvous* rendezvous,
+               std::function<absl::Status(const std::function<bool()>& stop)> prepare);
   // Waits for what was told to be delivered or given up, and leaves.
-  ~RoundWatch();
+  ~RoundMonitor();
 
   // Readable when there is news.
   int fd() const { return event_.get(); }
-  std::vector<News> Take();
+  std::vector<AgentEvent> Take();
   // Adds news of another source; any thread may.
-  void Post(News news);
+  void Post(AgentEvent news);
 
   // Joins the next round: kRound will come, then kRoundOver.
   void Join(const collectives::Node& node);
@@ -79,11 +79,11 @@ class RoundWatch {
   bool waiter_ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<collectives::Node> to_join_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<absl::Status(collectives::Rendezvous&)>> to_tell_ ABSL_GUARDED_BY(mutex_);
-  std::vector<News> news_ ABSL_GUARDED_BY(mutex_);
+  std::vector<AgentEvent> events_ ABSL_GUARDED_BY(mutex_);
   collectives::Membership* membership_ = nullptr;
   std::thread waiter_, teller_, member_watcher_;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_ROUND_MONITOR_H_

@@ -6,7 +6,7 @@
 
 extern char** environ;
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 // What an outer launcher, of ours or torchrun, may have told this one: it is not for its children.
@@ -42,7 +42,7 @@ Variables OwnVariables() {
   return variables;
 }
 
-Variables VariablesOf(const Variables& own, const Place& place) {
+Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   const collectives::Round& round = *place.round;
   const collectives::Node& first = round.nodes[0];
   const RolePlan& role = *place.role;
@@ -105,4 +105,4 @@ std::vector<std::string> ToStrings(const Variables& variables) {
   return strings;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

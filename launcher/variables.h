@@ -12,13 +12,13 @@
 #include "collectives/rendezvous/rendezvous.h"
 #include "launcher/plan/launch_plan.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 using Variables = std::map<std::string, std::string>;
 
 // Where a process stands. A plain value; borrows the plan and the round.
-struct Place {
-  const JobPlan* plan = nullptr;
+struct ProcessSlot {
+  const LaunchPlan* plan = nullptr;
   const RolePlan* role = nullptr;
   const collectives::Round* round = nullptr;
   int local_rank = 0;  // among the processes of the role on this node
@@ -39,11 +39,11 @@ struct Place {
 Variables OwnVariables();
 
 // `own`, without what an outer launcher has told this one, with what this process is told.
-Variables VariablesOf(const Variables& own, const Place& place);
+Variables VariablesOf(const Variables& own, const ProcessSlot& place);
 
 // "NAME=value", for Spawn.
 std::vector<std::string> ToStrings(const Variables& variables);
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_VARIABLES_H_

@@ -22,14 +22,14 @@ struct Waiter {
 absl::StatusOr<Bytes> Channel::Call(absl::string_view method, Bytes request, const CallOptions& options) {
   // Shared with `done`, which may still be leaving its critical section when this function returns.
   auto waiter = std::make_shared<Waiter>();
-  WillHelp();
+  PrepareInlinePoll();
   CallAsync(method, std::move(request), options, [waiter](absl::StatusOr<Bytes> answer) {
     absl::MutexLock lock(&waiter->mutex);
     waiter->answer = std::move(answer);
     waiter->ready = true;
     waiter->over.store(true, std::memory_order_release);
   });
-  Help([&waiter] { return waiter->over.load(std::memory_order_acquire); }, absl::Now() + options.timeout);
+  InlinePoll([&waiter] { return waiter->over.load(std::memory_order_acquire); }, absl::Now() + options.timeout);
   absl::MutexLock lock(&waiter->mutex, absl::Condition(&waiter->ready));
   return std::move(waiter->answer);
 }

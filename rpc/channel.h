@@ -33,7 +33,7 @@ struct CallOptions {
   std::stop_token cancel = {};
   // Is given a long answer piece by piece, where the transport can: `done` then gets no bytes. Else, and when
   // the answer is short, it is given nothing.
-  std::shared_ptr<AnswerSink> sink = nullptr;
+  std::shared_ptr<ResponseSink> sink = nullptr;
 };
 
 // Thread-safe. Destroying a channel cancels its outstanding calls (their `done` runs with Cancelled) and
@@ -57,12 +57,12 @@ class Channel {
 
   // For a thread that is about to start calls and will then Help, as it must: spares the transport waking a
   // thread of its own for them.
-  virtual void WillHelp() {}
+  virtual void PrepareInlinePoll() {}
 
   // For a thread that waits for a call of this channel: receives on its behalf, if the transport can, which
   // spares a hand-over between threads. Returns when `over` says so, at `deadline`, or earlier for any
   // reason: then wait as you would. The `done` of any call may run in it: hold no lock that one takes.
-  virtual void Help(absl::FunctionRef<bool()> over, absl::Time deadline) {}
+  virtual void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {}
 
   // What carries the bytes: "tcp", "unix", "shm" or "loopback", for reports.
   virtual absl::string_view transport() const = 0;

@@ -15,26 +15,26 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 
-namespace tandem::ps {
+namespace tandem::rpc {
 
-// Thread-safe. Exactly one of two things happens to a parked call: somebody gets `true` from Unpark and
+// Thread-safe. Exactly one of two things happens to a parked call: somebody gets `true` from Resume and
 // answers it, or its `give_up` runs.
-class ParkingLot {
+class DeferredCalls {
  public:
   enum class Reason { kDeadline, kStopped };
-  using GiveUp = std::function<void(Reason)>;
+  using Expire = std::function<void(Reason)>;
 
   // `clock` must outlive the lot.
-  explicit ParkingLot(Clock* clock);
-  ~ParkingLot();
+  explicit DeferredCalls(Clock* clock);
+  ~DeferredCalls();
 
   // A number for one call, never given twice.
   uint64_t NewTicket();
   // Parks a call until `deadline`. `give_up` runs once on the timer thread (or in Stop, or right here when
   // the lot has stopped), under no lock, unless the call is unparked before. It must not block.
-  void Park(uint64_t ticket, absl::Time deadline, GiveUp give_up);
+  void Defer(uint64_t ticket, absl::Time deadline, Expire expire);
   // True if the call was still parked: it is the caller's to answer now.
-  bool Unpark(uint64_t ticket);
+  bool Resume(uint64_t ticket);
   bool Contains(uint64_t ticket) const;
   // Gives up on all parked calls and on all to come; joins the timer thread. Idempotent; not from a
   // `give_up`.
@@ -45,7 +45,7 @@ class ParkingLot {
  private:
   struct Entry {
     absl::Time deadline;
-    GiveUp give_up;
+    Expire expire;
   };
   void Run();
   bool Woken() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || earlier_; }
@@ -60,6 +60,6 @@ class ParkingLot {
   std::thread timer_;
 };
 
-}  // namespace tandem::ps
+}  // namespace tandem::rpc
 
 #endif  // TANDEM_RPC_DEFERRED_CALLS_H_

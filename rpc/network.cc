@@ -34,7 +34,7 @@ std::string Numeric(const sockaddr* address) {
 
 }  // namespace
 
-absl::StatusOr<std::string> LocalAddressTowards(const std::string& target) {
+absl::StatusOr<std::string> LocalAddressFor(const std::string& target) {
   const size_t colon = target.rfind(':');
   uint32_t port = 0;
   if (colon == std::string::npos || absl::StartsWith(target, "unix:") ||

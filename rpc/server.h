@@ -30,7 +30,7 @@ struct ServerOptions {
   int threads = 0;
   // Of each connection, to bound memory in flight. Answers that its client does not read: with more waiting,
   // no further requests are taken from it, until it reads.
-  size_t max_unsent_answer_bytes = size_t{64} << 20;
+  size_t max_unsent_response_bytes = size_t{64} << 20;
   // Requests that are unanswered: more are refused with ResourceExhausted, unless there is but one.
   size_t max_held_request_bytes = size_t{1} << 30;
   // Which callers are served; nullptr: all. (Health and reflection are.)

@@ -13,7 +13,7 @@ const Caller& ServerCall::caller() const {
   return *kNobody;
 }
 
-void ServerCall::FinishInPieces(std::unique_ptr<AnswerSource> answer) {
+void ServerCall::FinishInChunks(std::unique_ptr<ResponseSource> answer) {
   Bytes whole;
   const size_t size = answer->size();
   while (whole.size() < size) whole.Append(answer->Next(size - whole.size()));

@@ -34,7 +34,7 @@ class ServerCall {
   virtual void Finish(absl::StatusOr<Bytes> response) = 0;
   // The same with an answer that is made while it is sent, where the transport can: then there is never more
   // of it in memory than is on its way. Elsewhere it is made here.
-  virtual void FinishInPieces(std::unique_ptr<AnswerSource> answer);
+  virtual void FinishInChunks(std::unique_ptr<ResponseSource> answer);
   // Runs `hook` once the caller has cancelled the call or is gone: at once if that was so before, never after
   // Finish. Its deadline alone is for the handler to watch. Runs on an RPC thread, or on the canceller's: it
   // must not block. To be called once; the hook must not own the call.
@@ -42,7 +42,7 @@ class ServerCall {
   // Memory for `bytes` of the answer that the transport can deliver without another copy (shared memory that
   // the caller reads in place), or nullptr when it has none: then take memory of your own. Fill it, then hand
   // it to Finish as a Slice whose owner is this pointer. 64-byte aligned.
-  virtual std::shared_ptr<char> AnswerMemory(size_t bytes) { return nullptr; }
+  virtual std::shared_ptr<char> ResponseMemory(size_t bytes) { return nullptr; }
 };
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/suggest.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 constexpr BenchOp kOps[] = {BenchOp::kAllReduce,     BenchOp::kBroadcast, BenchOp::kAllGather,
@@ -71,4 +71,4 @@ double BusFactor(BenchOp op, int ranks) {
   return HasParts(op) ? others : 1;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

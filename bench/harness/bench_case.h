@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "base/numeric/dtype.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 enum class BenchOp { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kBarrier, kSendRecv };
 
@@ -49,6 +49,6 @@ struct BenchCase {
 // all_to_all, else 1.
 double BusFactor(BenchOp op, int ranks);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_BENCH_CASE_H_

@@ -8,7 +8,7 @@
 #include "base/suggest.h"
 #include "bench/harness/sizes.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 absl::StatusOr<DType> ParseDType(const std::string& name) {
@@ -92,4 +92,4 @@ absl::StatusOr<Method> MethodOf(const BenchFlags& flags) {
                 .repeats = flags.repeats};
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -14,7 +14,7 @@ namespace CLI {
 class App;
 }
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 struct BenchFlags {
   std::string sizes = "8,1K,64K,1M,64M";
@@ -34,6 +34,6 @@ void DeclareBenchFlags(BenchOp op, CLI::App* command, BenchFlags* flags);
 absl::StatusOr<std::vector<BenchCase>> CasesOf(BenchOp op, const BenchFlags& flags, int ranks);
 absl::StatusOr<Method> MethodOf(const BenchFlags& flags);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_BENCH_FLAGS_H_

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 // From one buffer to the next. The gap keeps them from beginning at the same place of each page, where all
@@ -71,4 +71,4 @@ BufferSets::~BufferSets() {
   if (memory_ != nullptr) ::munmap(memory_, mapped_bytes_);
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "bench/harness/bench_case.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // Owns them. Not thread-safe.
 class BufferSets {
@@ -37,6 +37,6 @@ class BufferSets {
   std::vector<void*> ins_, outs_;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_BUFFER_SETS_H_

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 absl::StatusOr<double> CpuSecondsOf(pid_t pid) {
   clockid_t clock;
@@ -20,4 +20,4 @@ absl::StatusOr<double> CpuSecondsOf(pid_t pid) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

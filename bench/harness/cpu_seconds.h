@@ -5,11 +5,11 @@
 
 #include "absl/status/statusor.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // Processor time that a process has used, all its threads together, in seconds. Unavailable once it is gone.
 absl::StatusOr<double> CpuSecondsOf(pid_t pid);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_CPU_SECONDS_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 constexpr size_t kIds = size_t{1} << 19;
@@ -60,4 +60,4 @@ std::vector<std::vector<uint64_t>> MakeIdBatches(size_t ids, uint64_t rows, PsDi
   return batches;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "bench/harness/ps_case.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // Draws ranks 0, 1, ... in proportion to (rank + 1)^-exponent, in constant time (rejection-inversion: Hörmann
 // and Derflinger, ACM TOMACS 1996). `exponent` is positive and not 1.
@@ -33,6 +33,6 @@ class ZipfRanks {
 // it calls. The same on every process. There are as many batches as make 2^19 ids, but 16 to 2^15.
 std::vector<std::vector<uint64_t>> MakeIdBatches(size_t ids, uint64_t rows, PsDistribution distribution);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_ID_BATCHES_H_

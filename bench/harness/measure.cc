@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 double Now() {  // seconds
@@ -24,7 +24,7 @@ struct Plan {
 };
 
 // Doubles the number of operations until they take long enough to tell how many fill a repeat.
-absl::StatusOr<Plan> MakePlan(Contestant* contestant, const Method& method, uint64_t num_sets,
+absl::StatusOr<Plan> MakePlan(BenchTarget* contestant, const Method& method, uint64_t num_sets,
                               uint64_t* next) {
   const double target = absl::ToDoubleSeconds(method.time_per_size);
   double seconds = 0;
@@ -78,7 +78,7 @@ Timing Summarize(std::vector<double> samples_us) {
           .p99_us = samples_us[p99]};
 }
 
-absl::StatusOr<Timing> Measure(Contestant* contestant, const BenchCase& c, const Method& method) {
+absl::StatusOr<Timing> Measure(BenchTarget* contestant, const BenchCase& c, const Method& method) {
   TANDEM_ASSIGN_OR_RETURN(const BufferSets buffers, BufferSets::Make(c, contestant->rank()));
   TANDEM_RETURN_IF_ERROR(contestant->Prepare(c, buffers));
   uint64_t next = 0;
@@ -116,7 +116,7 @@ std::string ToJson(const BenchCase& c, const std::string& backend, const Timing&
       .dump();
 }
 
-absl::Status MeasureAndPrint(Contestant* contestant, absl::Span<const BenchCase> cases, const Method& method,
+absl::Status MeasureAndPrint(BenchTarget* contestant, absl::Span<const BenchCase> cases, const Method& method,
                              bool json) {
   const bool prints = contestant->rank() == 0;
   if (cases.empty()) return absl::OkStatus();
@@ -142,4 +142,4 @@ absl::Status MeasureAndPrint(Contestant* contestant, absl::Span<const BenchCase>
   return absl::OkStatus();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

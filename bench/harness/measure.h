@@ -20,12 +20,12 @@
 #include "bench/harness/bench_case.h"
 #include "bench/harness/buffer_sets.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // One rank of what is measured. Its calls are made by one thread, in the same order on all ranks.
-class Contestant {
+class BenchTarget {
  public:
-  virtual ~Contestant() = default;
+  virtual ~BenchTarget() = default;
   virtual int rank() const = 0;
   virtual std::string backend() const = 0;  // as it is printed
   // What the following Runs do. `buffers` outlives them. Unimplemented where it has no such operation.
@@ -51,16 +51,16 @@ struct Timing {
 Timing Summarize(std::vector<double> samples_us);
 
 // Called by all ranks with the same arguments.
-absl::StatusOr<Timing> Measure(Contestant* contestant, const BenchCase& bench_case, const Method& method);
+absl::StatusOr<Timing> Measure(BenchTarget* contestant, const BenchCase& bench_case, const Method& method);
 
 // Measures all and has rank 0 print each as soon as it is done: as JSON objects, or as lines of a table.
-absl::Status MeasureAndPrint(Contestant* contestant, absl::Span<const BenchCase> cases, const Method& method,
+absl::Status MeasureAndPrint(BenchTarget* contestant, absl::Span<const BenchCase> cases, const Method& method,
                              bool json);
 
 // One JSON object without a newline: op, backend, ranks, bytes, dtype, in_place, min_us, median_us, p99_us,
 // algbw_gbps, busbw_gbps (of the median, in 10^9 bytes per second).
 std::string ToJson(const BenchCase& bench_case, const std::string& backend, const Timing& timing);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_MEASURE_H_

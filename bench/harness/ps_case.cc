@@ -1,6 +1,6 @@
 #include "bench/harness/ps_case.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 constexpr PsTransport kTransports[] = {PsTransport::kInProcess, PsTransport::kTcp, PsTransport::kUnix,
@@ -46,4 +46,4 @@ absl::string_view Name(PsDistribution distribution) {
   return distribution == PsDistribution::kUniform ? "uniform" : "zipf";
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

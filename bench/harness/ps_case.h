@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // How a worker reaches the table. kInProcess: it owns the table, and no server takes part.
 enum class PsTransport { kInProcess, kTcp, kUnix, kShm };
@@ -50,6 +50,6 @@ struct PsGroup {
   std::vector<PsCase> cases;  // those of one transport stand together
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_PS_CASE_H_

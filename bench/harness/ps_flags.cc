@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "base/suggest.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 constexpr uint64_t kMaxRows = 100000000;
@@ -242,4 +242,4 @@ absl::StatusOr<std::vector<PsGroup>> PsGroupsOf(const PsFlags& flags) {
   return groups;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -16,7 +16,7 @@ namespace CLI {
 class App;
 }
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 struct PsFlags {
   // Comma lists; "": not given.
@@ -33,6 +33,6 @@ void DeclarePsFlags(CLI::App* command, PsFlags* flags);
 // What they ask for, in the order in which it is measured. InvalidArgument names the flag.
 absl::StatusOr<std::vector<PsGroup>> PsGroupsOf(const PsFlags& flags);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_PS_FLAGS_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -86,4 +86,4 @@ void PrintFairnessHeader() {
                         "loaded p99", "ratio", "pushed Mkeys/s"));
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -9,7 +9,7 @@
 #include "bench/harness/measure.h"
 #include "bench/harness/ps_case.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 struct PsResult {
   double keys_per_s = 0;  // of all workers
@@ -32,6 +32,6 @@ void Print(const PsCase& bench_case, const FairnessResult& result, bool json);
 void PrintPsHeader();
 void PrintFairnessHeader();
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_PS_REPORT_H_

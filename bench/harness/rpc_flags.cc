@@ -12,7 +12,7 @@
 #include "base/suggest.h"
 #include "nlohmann/json.hpp"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
@@ -125,4 +125,4 @@ void PrintRpcResult(const RpcCase& c, RpcResult result, bool json) {
   std::fflush(stdout);
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -15,7 +15,7 @@ namespace CLI {
 class App;
 }
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 struct RpcFlags {
   // Comma lists.
@@ -53,6 +53,6 @@ absl::StatusOr<std::vector<RpcCase>> RpcCasesOf(const RpcFlags& flags);
 void PrintRpcHeader();
 void PrintRpcResult(const RpcCase& rpc_case, RpcResult result, bool json);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_RPC_FLAGS_H_

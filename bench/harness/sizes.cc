@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 constexpr uint64_t kMaxMessageBytes = uint64_t{16} << 30;  // of one message
@@ -73,4 +73,4 @@ absl::StatusOr<std::vector<size_t>> ParseSizes(absl::string_view text) {
   return sizes;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

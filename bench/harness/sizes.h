@@ -9,12 +9,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // "8,1K,64M" and ranges "from:to:factor" ("8:64M:4" is 8, 32, 128, ... up to 64M; the factor is 2 where it is
 // left out). K, M and G are powers of 1024. In the order given. InvalidArgument names the part that is wrong.
 absl::StatusOr<std::vector<size_t>> ParseSizes(absl::string_view text);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_HARNESS_SIZES_H_

@@ -56,8 +56,8 @@ class Zipf {
 class CountingChannel : public rpc::Channel {
  public:
   struct Counts {
-    std::atomic<uint64_t> pull_request{0}, pull_answer{0}, push_request{0};
-    void Clear() { pull_request = pull_answer = push_request = 0; }
+    std::atomic<uint64_t> pull_request{0}, pull_response{0}, push_request{0};
+    void Clear() { pull_request = pull_response = push_request = 0; }
   };
   CountingChannel(std::unique_ptr<rpc::Channel> channel, Counts* counts)
       : channel_(std::move(channel)), counts_(counts) {}
@@ -68,9 +68,9 @@ class CountingChannel : public rpc::Channel {
       return channel_->CallAsync(method, std::move(request), options, std::move(done));
     counts_->pull_request += request.size();
     channel_->CallAsync(method, std::move(request), options,
-                        [this, done = std::move(done)](absl::StatusOr<Bytes> answer) mutable {
-                          if (answer.ok()) counts_->pull_answer += answer->size();
-                          std::move(done)(std::move(answer));
+                        [this, done = std::move(done)](absl::StatusOr<Bytes> response) mutable {
+                          if (response.ok()) counts_->pull_response += response->size();
+                          std::move(done)(std::move(response));
                         });
   }
   absl::string_view transport() const override { return "counted"; }
@@ -228,7 +228,7 @@ int Run(const CacheBenchFlags& options) {
   CacheStatistics warm;
   for (auto& client : clients) warm.Add(client->CacheStatisticsOf("t").value());
   pass(options.warmup, options.warmup + options.steps);
-  for (auto& client : clients) Check(client->PushHeldBack());
+  for (auto& client : clients) Check(client->PushDeferred());
   CacheStatistics cache;
   for (auto& client : clients) cache.Add(client->CacheStatisticsOf("t").value());
   const double rows = static_cast<double>(rows_pulled);
@@ -248,15 +248,15 @@ int Run(const CacheBenchFlags& options) {
       {"push_bound", options.cache.push_bound},
       {"rows_per_step", rows / options.steps / options.workers},
       {"request_bytes_per_row", counts.pull_request / rows},
-      {"answer_bytes_per_row", counts.pull_answer / rows},
-      {"pull_bytes_per_row", (counts.pull_request + counts.pull_answer) / rows},
+      {"answer_bytes_per_row", counts.pull_response / rows},
+      {"pull_bytes_per_row", (counts.pull_request + counts.pull_response) / rows},
       {"push_bytes_per_row", counts.push_request / rows},
       {"pull_us_per_step", pull_seconds * 1e6 / options.steps / options.workers}};
   if (options.cache.bytes > 0) {
     const double ages = cache.age_mean * static_cast<double>(cache.lookups) -
                         warm.age_mean * static_cast<double>(warm.lookups);
     result["hit_rate"] = static_cast<double>(cache.hits() - warm.hits()) / lookups;
-    result["unasked_rate"] = static_cast<double>(cache.unasked - warm.unasked) / lookups;
+    result["unasked_rate"] = static_cast<double>(cache.locally_served - warm.locally_served) / lookups;
     result["refreshed_rate"] = static_cast<double>(cache.refreshed - warm.refreshed) / lookups;
     result["missed_rate"] = static_cast<double>(cache.missed - warm.missed) / lookups;
     result["cached_rows"] = cache.rows;

@@ -23,17 +23,17 @@ std::vector<std::vector<uint64_t>> Batches(size_t ids, bool skewed) {
   return batches;
 }
 
-void BM_HottestIds(benchmark::State& state) {
+void BM_HotKeys(benchmark::State& state) {
   const auto batches = Batches(static_cast<size_t>(state.range(0)), state.range(1) != 0);
-  HottestIds hottest;
-  for (uint64_t seen = 0; seen < 2 * HottestIds::kEager; seen += batches[0].size()) hottest.Add(batches[0]);
+  HotKeys hottest;
+  for (uint64_t seen = 0; seen < 2 * HotKeys::kEager; seen += batches[0].size()) hottest.Add(batches[0]);
   size_t i = 0;
   for (auto _ : state) hottest.Add(batches[i++ % batches.size()]);
   state.counters["ns_per_row"] =
       benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(state.range(0)) * 1e-9,
                          benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
-BENCHMARK(BM_HottestIds)->ArgsProduct({{1, 256, 16384}, {0, 1}})->ArgNames({"ids", "skewed"});
+BENCHMARK(BM_HotKeys)->ArgsProduct({{1, 256, 16384}, {0, 1}})->ArgNames({"ids", "skewed"});
 
 void BM_CountPull(benchmark::State& state) {
   TableCounters counters;

@@ -60,7 +60,7 @@ struct Shape {
   DType dtype = DType::kF32;
   size_t num_sources = 2;
   bool in_place = false;
-  StoreHint hint = StoreHint::kCache;
+  WriteHint hint = WriteHint::kCache;
 };
 
 void BM_Reduce(benchmark::State& state, Shape shape, size_t bytes) {
@@ -87,10 +87,10 @@ void Register() {
     benchmark::RegisterBenchmark(absl::StrCat("plain_loop/f32/", bytes).c_str(), BM_PlainLoopF32, bytes);
     for (const size_t num_sources : {2, 4, 8}) {
       for (const bool in_place : {false, true}) {
-        for (const StoreHint hint : {StoreHint::kCache, StoreHint::kStream}) {
+        for (const WriteHint hint : {WriteHint::kCache, WriteHint::kStream}) {
           const std::string name =
               absl::StrCat("sum/f32/", num_sources, "_sources", in_place ? "/in_place" : "",
-                           hint == StoreHint::kStream ? "/stream/" : "/", bytes);
+                           hint == WriteHint::kStream ? "/stream/" : "/", bytes);
           benchmark::RegisterBenchmark(name.c_str(), BM_Reduce,
                                        Shape{.num_sources = num_sources, .in_place = in_place, .hint = hint},
                                        bytes);

@@ -49,7 +49,7 @@ void RunServer(int port_pipe) {
   Handler gather = [&](std::shared_ptr<ServerCall> call) {
     Request request;
     BytesReader(call->request()).Copy(&request, sizeof(request));
-    std::shared_ptr<char> memory = call->AnswerMemory(request.bytes);
+    std::shared_ptr<char> memory = call->ResponseMemory(request.bytes);
     if (memory == nullptr) memory = pool.Get(request.bytes);
     const auto row = [&](size_t i) { return &table[Mix64(request.seed + i) % kRows * kRow]; };
     const char* rows[kAhead];
@@ -83,9 +83,9 @@ Bytes NewRequest(uint64_t seed, size_t bytes) {
 }
 
 // The answer is read once, as a client that copies rows out would.
-uint64_t Read(const Bytes& answer) {
+uint64_t Read(const Bytes& response) {
   uint64_t sum = 0;
-  for (const Slice& slice : answer.slices()) {
+  for (const Slice& slice : response.slices()) {
     for (size_t i = 0; i + 8 <= slice.size(); i += 64) {
       uint64_t word;
       std::memcpy(&word, slice.data() + i, sizeof(word));
@@ -104,9 +104,9 @@ Figures Measure(Channel& channel, size_t bytes, int in_flight, double seconds) {
   if (in_flight == 1) {
     for (uint64_t seed = 0; Now() < end; ++seed) {
       const double started = Now();
-      absl::StatusOr<Bytes> answer = channel.Call(kGather, NewRequest(seed, bytes), {});
-      TANDEM_CHECK_MSG(answer.ok(), answer.status().ToString());
-      sink += Read(*answer);
+      absl::StatusOr<Bytes> response = channel.Call(kGather, NewRequest(seed, bytes), {});
+      TANDEM_CHECK_MSG(response.ok(), response.status().ToString());
+      sink += Read(*response);
       times.push_back(Now() - started);
     }
   } else {
@@ -118,9 +118,9 @@ Figures Measure(Channel& channel, size_t bytes, int in_flight, double seconds) {
         ++outstanding;
       }
       channel.CallAsync(kGather, NewRequest(seed, bytes), {},
-                        [&, started = Now()](absl::StatusOr<Bytes> answer) {
-                          TANDEM_CHECK_MSG(answer.ok(), answer.status().ToString());
-                          sink += Read(*answer);
+                        [&, started = Now()](absl::StatusOr<Bytes> response) {
+                          TANDEM_CHECK_MSG(response.ok(), response.status().ToString());
+                          sink += Read(*response);
                           absl::MutexLock lock(&mutex);
                           --outstanding;
                           times.push_back(Now() - started);

@@ -64,8 +64,8 @@ struct Result {
 // `in_flight` chains of calls, each begun when the one before it is answered: no thread waits.
 class Run {
  public:
-  Run(Channel* channel, uint64_t answer_bytes, int in_flight, absl::Duration length)
-      : channel_(channel), answer_bytes_(answer_bytes), chains_(in_flight), end_(absl::Now() + length) {}
+  Run(Channel* channel, uint64_t response_bytes, int in_flight, absl::Duration length)
+      : channel_(channel), response_bytes_(response_bytes), chains_(in_flight), end_(absl::Now() + length) {}
 
   Result Go() {
     const absl::Time start = absl::Now();
@@ -89,10 +89,10 @@ class Run {
   void Next() {
     const absl::Time start = absl::Now();
     channel_->CallAsync(
-        kRows, Bytes(std::string(reinterpret_cast<const char*>(&answer_bytes_), sizeof(answer_bytes_))), {},
-        [this, start](absl::StatusOr<Bytes> answer) {
-          TANDEM_CHECK_MSG(answer.ok(), answer.status().ToString());
-          TANDEM_CHECK(answer->size() == answer_bytes_);
+        kRows, Bytes(std::string(reinterpret_cast<const char*>(&response_bytes_), sizeof(response_bytes_))),
+        {}, [this, start](absl::StatusOr<Bytes> response) {
+          TANDEM_CHECK_MSG(response.ok(), response.status().ToString());
+          TANDEM_CHECK(response->size() == response_bytes_);
           const absl::Time now = absl::Now();
           bool last = false;
           {
@@ -106,7 +106,7 @@ class Run {
   }
 
   Channel* const channel_;
-  const uint64_t answer_bytes_;
+  const uint64_t response_bytes_;
   absl::Mutex mutex_;
   int chains_;
   std::vector<double> micros_ ABSL_GUARDED_BY(mutex_);

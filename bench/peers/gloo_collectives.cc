@@ -30,17 +30,13 @@
 namespace tandem::bench {
 namespace {
 
-using cli::BenchCase;
-using cli::BenchOp;
-using cli::BufferSets;
-
 constexpr char kRing[] = "ring", kBcube[] = "bcube", kHalvingDoubling[] = "halving_doubling";
 constexpr auto kTimeout = std::chrono::seconds(120);
 
 // Gloo throws; main says what.
-class GlooContestant : public cli::Contestant {
+class GlooTarget : public BenchTarget {
  public:
-  GlooContestant(std::shared_ptr<gloo::Context> context, std::string algorithm)
+  GlooTarget(std::shared_ptr<gloo::Context> context, std::string algorithm)
       : context_(std::move(context)), algorithm_(std::move(algorithm)) {}
 
   int rank() const override { return context_->rank; }
@@ -180,7 +176,7 @@ int Main(int argc, char** argv) {
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   context->setTimeout(kTimeout);
   context->connectFullMesh(file_store, device);
-  GlooContestant contestant(context, algorithm);
+  GlooTarget contestant(context, algorithm);
   const int code = MeasurePeer(&contestant, flags, ranks);
   (void)contestant.Barrier();  // leaving early would end the others with an error
   return code;

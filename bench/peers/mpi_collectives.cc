@@ -14,10 +14,6 @@
 namespace tandem::bench {
 namespace {
 
-using cli::BenchCase;
-using cli::BenchOp;
-using cli::BufferSets;
-
 MPI_Datatype DatatypeOf(DType dtype) {
   switch (dtype) {
     case DType::kU8:
@@ -46,9 +42,9 @@ MPI_Op OpOf(const std::string& name) {
 }
 
 // Errors inside MPI end the program, which is MPI's default.
-class MpiContestant : public cli::Contestant {
+class MpiTarget : public BenchTarget {
  public:
-  explicit MpiContestant(MPI_Op reduce) : reduce_(reduce) {
+  explicit MpiTarget(MPI_Op reduce) : reduce_(reduce) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
   }
@@ -127,7 +123,7 @@ int Main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int code;
   {
-    MpiContestant contestant(OpOf(flags.bench.reduce));
+    MpiTarget contestant(OpOf(flags.bench.reduce));
     code = MeasurePeer(&contestant, flags, contestant.ranks());
   }
   MPI_Finalize();

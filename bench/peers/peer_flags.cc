@@ -19,9 +19,9 @@ std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv
     if (!flag.one_of.empty()) option->check(CLI::IsMember(flag.one_of));
   }
   app.require_subcommand(1);
-  for (const cli::BenchOp op : cli::AllBenchOps()) {
+  for (const BenchOp op : AllBenchOps()) {
     CLI::App* const command = app.add_subcommand(std::string(Name(op)));
-    cli::DeclareBenchFlags(op, command, &flags->bench);
+    DeclareBenchFlags(op, command, &flags->bench);
     command->callback([op, flags] { flags->op = op; });
   }
   try {
@@ -32,12 +32,11 @@ std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv
   return std::nullopt;
 }
 
-int MeasurePeer(cli::Contestant* contestant, const PeerFlags& flags, int ranks) {
+int MeasurePeer(BenchTarget* contestant, const PeerFlags& flags, int ranks) {
   const absl::Status status = [&] {
-    TANDEM_ASSIGN_OR_RETURN(const cli::Method method, cli::MethodOf(flags.bench));
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<cli::BenchCase> cases,
-                            cli::CasesOf(flags.op, flags.bench, ranks));
-    return cli::MeasureAndPrint(contestant, cases, method, flags.bench.json);
+    TANDEM_ASSIGN_OR_RETURN(const Method method, MethodOf(flags.bench));
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, CasesOf(flags.op, flags.bench, ranks));
+    return MeasureAndPrint(contestant, cases, method, flags.bench.json);
   }();
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());

@@ -14,8 +14,8 @@
 namespace tandem::bench {
 
 struct PeerFlags {
-  cli::BenchOp op = cli::BenchOp::kAllReduce;
-  cli::BenchFlags bench;
+  BenchOp op = BenchOp::kAllReduce;
+  BenchFlags bench;
 };
 
 // A flag that one program has besides, before OP.
@@ -32,7 +32,7 @@ std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv
                                   const std::vector<OwnFlag>& own = {});
 
 // Measures what the flags ask for and returns the exit code; errors go to stderr.
-int MeasurePeer(cli::Contestant* contestant, const PeerFlags& flags, int ranks);
+int MeasurePeer(BenchTarget* contestant, const PeerFlags& flags, int ranks);
 
 }  // namespace tandem::bench
 

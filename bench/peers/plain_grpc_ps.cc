@@ -113,7 +113,7 @@ class PlainGrpcClient : public PsPeer {
         PlainPs::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   }
 
-  std::vector<double> Run(const cli::PsCase& c, const IdBatches& batches, size_t next, double end) override {
+  std::vector<double> Run(const PsCase& c, const IdBatches& batches, size_t next, double end) override {
     std::vector<std::vector<double>> latencies_us(static_cast<size_t>(c.in_flight));
     std::vector<std::thread> threads;
     const size_t stride = latencies_us.size();
@@ -130,7 +130,7 @@ class PlainGrpcClient : public PsPeer {
   }
 
  private:
-  std::vector<double> RunThread(const cli::PsCase& c, const IdBatches& batches, size_t next, size_t stride,
+  std::vector<double> RunThread(const PsCase& c, const IdBatches& batches, size_t next, size_t stride,
                                 double end) {
     std::vector<double> latencies_us;
     std::vector<float> rows(c.ids * dim_);
@@ -139,7 +139,7 @@ class PlainGrpcClient : public PsPeer {
       const std::vector<uint64_t>& ids = batches[next % batches.size()];
       next += stride;
       const double begin = Now();
-      const Status status = c.op == cli::PsOp::kPull ? Pull(ids, &rows) : Push(ids, gradients);
+      const Status status = c.op == PsOp::kPull ? Pull(ids, &rows) : Push(ids, gradients);
       latencies_us.push_back((Now() - begin) * 1e6);
       if (!status.ok()) {
         std::fprintf(stderr, "plain_grpc_ps: %s\n", status.error_message().c_str());

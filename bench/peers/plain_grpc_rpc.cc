@@ -54,7 +54,7 @@ int Serve(const std::string& socket, int pipe) {
   return 0;
 }
 
-bool OneCall(PlainRpc::Stub* stub, const cli::RpcCase& c, const std::string& sent) {
+bool OneCall(PlainRpc::Stub* stub, const RpcCase& c, const std::string& sent) {
   grpc::ClientContext context;
   if (c.kind != "echo") {
     EmptyMessage response;
@@ -66,7 +66,7 @@ bool OneCall(PlainRpc::Stub* stub, const cli::RpcCase& c, const std::string& sen
          std::memcmp(response.data().data(), sent.data(), sent.size() < 64 ? sent.size() : 64) == 0;
 }
 
-bool Run(PlainRpc::Stub* stub, const cli::RpcCase& c, double seconds, cli::RpcResult* result) {
+bool Run(PlainRpc::Stub* stub, const RpcCase& c, double seconds, RpcResult* result) {
   const std::string sent(c.bytes, 'x');
   const Clock::time_point begin = Clock::now();
   const Clock::time_point end = begin + std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
@@ -96,13 +96,13 @@ bool Run(PlainRpc::Stub* stub, const cli::RpcCase& c, double seconds, cli::RpcRe
 }
 
 int Main(int argc, char** argv) {
-  cli::RpcFlags flags;
+  RpcFlags flags;
   flags.transports = "tcp,unix";
   flags.kinds = "empty,echo";
   flags.in_flight = "1,8";
-  if (const std::optional<int> code = cli::ParseRpcFlags("Echoes over plain gRPC", argc, argv, &flags))
+  if (const std::optional<int> code = ParseRpcFlags("Echoes over plain gRPC", argc, argv, &flags))
     return *code;
-  const absl::StatusOr<std::vector<cli::RpcCase>> cases = cli::RpcCasesOf(flags);
+  const absl::StatusOr<std::vector<RpcCase>> cases = RpcCasesOf(flags);
   if (!cases.ok()) {
     std::fprintf(stderr, "plain_grpc_rpc: %s\n", cases.status().ToString().c_str());
     return 2;
@@ -115,7 +115,7 @@ int Main(int argc, char** argv) {
   int port = 0;
   if (::read(pipe[0], &port, sizeof(port)) != sizeof(port)) return 1;
   int code = 0;
-  for (const cli::RpcCase& c : *cases) {
+  for (const RpcCase& c : *cases) {
     if (c.transport != "tcp" && c.transport != "unix") continue;
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
@@ -123,14 +123,14 @@ int Main(int argc, char** argv) {
     const auto stub = PlainRpc::NewStub(
         grpc::CreateCustomChannel(c.transport == "tcp" ? "127.0.0.1:" + std::to_string(port) : socket,
                                   grpc::InsecureChannelCredentials(), arguments));
-    cli::RpcResult result;
+    RpcResult result;
     if (!Run(stub.get(), c, 0.2 * flags.time_ms / 1e3, &result) ||
         !Run(stub.get(), c, flags.time_ms / 1e3, &result)) {
       std::fprintf(stderr, "plain_grpc_rpc: a call failed\n");
       code = 1;
       break;
     }
-    cli::PrintRpcResult(c, std::move(result), flags.json);
+    PrintRpcResult(c, std::move(result), flags.json);
   }
   ::kill(server, SIGKILL);
   ::unlink(socket.c_str() + 5);

@@ -56,24 +56,24 @@ class ServerProcess {
   std::string address_;
 };
 
-bool MeasureCase(const cli::PsCase& c, const IdBatches& batches, double seconds, pid_t server, PsPeer* peer,
+bool MeasureCase(const PsCase& c, const IdBatches& batches, double seconds, pid_t server, PsPeer* peer,
                  bool json) {
   if (peer->Run(c, batches, 0, Now() + seconds / 5).empty()) return false;  // to warm up
-  const absl::StatusOr<double> server_before = cli::CpuSecondsOf(server);
-  const absl::StatusOr<double> client_before = cli::CpuSecondsOf(::getpid());
+  const absl::StatusOr<double> server_before = CpuSecondsOf(server);
+  const absl::StatusOr<double> client_before = CpuSecondsOf(::getpid());
   const double begin = Now();
   std::vector<double> latencies_us = peer->Run(c, batches, batches.size() / 2, begin + seconds);
   const double took = Now() - begin;
-  const absl::StatusOr<double> server_after = cli::CpuSecondsOf(server);
-  const absl::StatusOr<double> client_after = cli::CpuSecondsOf(::getpid());
+  const absl::StatusOr<double> server_after = CpuSecondsOf(server);
+  const absl::StatusOr<double> client_after = CpuSecondsOf(::getpid());
   if (latencies_us.empty() || !server_before.ok() || !server_after.ok()) return false;
   const double keys = static_cast<double>(latencies_us.size()) * static_cast<double>(c.ids);
-  cli::PsResult result;
+  PsResult result;
   result.keys_per_s = keys / took;
-  result.call = cli::Summarize(std::move(latencies_us));
+  result.call = Summarize(std::move(latencies_us));
   result.client_cpu_s_per_mkeys = (*client_after - *client_before) / keys * 1e6;
   result.server_cpu_s_per_mkeys = (*server_after - *server_before) / keys * 1e6;
-  cli::Print(c, result, json);
+  Print(c, result, json);
   return true;
 }
 
@@ -100,19 +100,19 @@ int RunPsPeer(int argc, char** argv, const char* name,
               const std::function<int(const PsPeerSetup&, const std::function<void(std::string)>&)>& serve,
               const std::function<PsPeer*(const PsPeerSetup&, const std::string&)>& connect) {
   CLI::App app{name};
-  cli::PsFlags flags;
+  PsFlags flags;
   flags.transports = "tcp";
   flags.ops = "pull,push";
   flags.dims = "64";
   flags.servers = "1";
   flags.distributions = "uniform";
-  cli::DeclarePsFlags(&app, &flags);
+  DeclarePsFlags(&app, &flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   }
-  const absl::StatusOr<std::vector<cli::PsGroup>> groups = cli::PsGroupsOf(flags);
+  const absl::StatusOr<std::vector<PsGroup>> groups = PsGroupsOf(flags);
   if (!groups.ok() || groups->size() != 1) {
     std::fprintf(stderr, "%s: %s\n", name,
                  groups.ok() ? "one --dim and one pair of processes at a time"
@@ -126,8 +126,8 @@ int RunPsPeer(int argc, char** argv, const char* name,
     std::fprintf(stderr, "%s: its server did not start\n", name);
     return 1;
   }
-  for (const cli::PsCase& c : groups->front().cases) {
-    const IdBatches batches = cli::MakeIdBatches(c.ids, flags.rows, c.distribution);
+  for (const PsCase& c : groups->front().cases) {
+    const IdBatches batches = MakeIdBatches(c.ids, flags.rows, c.distribution);
     if (!MeasureCase(c, batches, flags.time_ms / 1e3, server.pid(), peer.get(), flags.json)) return 1;
   }
   return 0;

@@ -23,7 +23,7 @@ class PsPeer {
   // Makes calls of `c`, with as many under way as it says, on the batches from `next` on, until now() is
   // `end` seconds; waits for their answers. One latency for each call. Empty, with a message on stderr, when
   // one fails or brings the wrong rows.
-  virtual std::vector<double> Run(const cli::PsCase& c, const IdBatches& batches, size_t next,
+  virtual std::vector<double> Run(const PsCase& c, const IdBatches& batches, size_t next,
                                   double end) = 0;
 };
 

@@ -42,7 +42,7 @@ class FlatRows {
     }
   }
 
-  void Answer(const ps::KVMeta& meta, const ps::KVPairs<float>& request, ps::KVServer<float>* server) {
+  void Response(const ps::KVMeta& meta, const ps::KVPairs<float>& request, ps::KVServer<float>* server) {
     ps::KVPairs<float> response;
     const size_t ids = request.keys.size();
     if (meta.push) {
@@ -80,7 +80,7 @@ int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& tell
   Join("server", port);
   ps::KVServer<float> server(0);
   server.set_request_handle([&rows](const ps::KVMeta& meta, const ps::KVPairs<float>& request,
-                                    ps::KVServer<float>* self) { rows.Answer(meta, request, self); });
+                                    ps::KVServer<float>* self) { rows.Response(meta, request, self); });
   for (;;) ::pause();
 }
 
@@ -88,9 +88,9 @@ class PsLiteClient : public PsPeer {
  public:
   explicit PsLiteClient(size_t dim) : dim_(dim), worker_(0, 0) {}
 
-  std::vector<double> Run(const cli::PsCase& c, const IdBatches& batches, size_t next, double end) override {
+  std::vector<double> Run(const PsCase& c, const IdBatches& batches, size_t next, double end) override {
     if (next == 0) Sort(batches);  // a run to warm up comes first
-    const bool pull = c.op == cli::PsOp::kPull;
+    const bool pull = c.op == PsOp::kPull;
     std::vector<std::vector<float>> pulled(static_cast<size_t>(c.in_flight));
     const std::vector<float> gradients(c.ids * dim_, 0.0625f);
     struct Outstanding {

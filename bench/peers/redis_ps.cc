@@ -53,8 +53,8 @@ class RedisClient : public PsPeer {
     return true;
   }
 
-  std::vector<double> Run(const cli::PsCase& c, const IdBatches& batches, size_t next, double end) override {
-    const bool pull = c.op == cli::PsOp::kPull;
+  std::vector<double> Run(const PsCase& c, const IdBatches& batches, size_t next, double end) override {
+    const bool pull = c.op == PsOp::kPull;
     values_.assign(c.ids * dim_, 0.5f);
     struct Outstanding {
       size_t batch;

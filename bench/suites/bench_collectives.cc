@@ -11,13 +11,13 @@
 #include "base/status.h"
 #include "bench/harness/bench_flags.h"
 #include "bench/harness/measure.h"
+#include "bench/suites/commands.h"
 #include "bench/suites/group_target.h"
 #include "bench/suites/own_processes.h"
 #include "bench/suites/rank_processes.h"
-#include "cli/commands/commands.h"
 #include "collectives/environment.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 constexpr int kMaxRanks = 256;
@@ -53,7 +53,7 @@ absl::Status RunAsRank(BenchOp op, const CollectivesBench& options) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::ProcessGroup> group,
                           collectives::InitProcessGroup({.backend = options.backend}));
   TANDEM_RETURN_IF_ERROR(
-      MeasureAndPrint(MakeGroupContestant(group.get(), reduce).get(), cases, method, options.bench.json));
+      MeasureAndPrint(MakeGroupTarget(group.get(), reduce).get(), cases, method, options.bench.json));
   group->Destroy();
   return absl::OkStatus();
 }
@@ -103,4 +103,4 @@ void AddBenchCollectives(CLI::App* bench, CommandContext* context) {
   }
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 // Of one step: a worker that fills a large table on a busy machine must not seem dead to another.
@@ -62,4 +62,4 @@ absl::StatusOr<std::vector<std::string>> BenchPeers::Share(absl::string_view min
 
 absl::Status BenchPeers::Done() { return store_->store()->Set(kDone, "1"); }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "collectives/environment.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // Where a server listens, and its process.
 struct BenchServer {
@@ -58,6 +58,6 @@ class BenchPeers {
   int shared_ = 0;  // calls of Share
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_BENCH_PEERS_H_

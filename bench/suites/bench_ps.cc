@@ -11,12 +11,12 @@
 #include "base/status.h"
 #include "bench/harness/ps_flags.h"
 #include "bench/harness/ps_report.h"
+#include "bench/suites/commands.h"
 #include "bench/suites/group_process.h"
 #include "bench/suites/own_processes.h"
 #include "bench/suites/rank_processes.h"
-#include "cli/commands/commands.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 struct PsBench {
@@ -80,4 +80,4 @@ void AddBenchPs(CLI::App* bench, CommandContext* context) {
   });
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "bench/suites/commands.h"
 #include "bench/suites/own_processes.h"
 #include "bench/suites/row_bench.h"
-#include "cli/commands/commands.h"
 #include "nlohmann/json.hpp"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -61,7 +61,7 @@ void PrintJson(const RowBenchOptions& options, uint64_t payload, const RowBenchR
 
 absl::Status Run(const RowBenchOptions& options, bool json) {
   TANDEM_ASSIGN_OR_RETURN(const v1::TableConfig config, TableOf(options));
-  TANDEM_ASSIGN_OR_RETURN(const RowBenchResult result, RunRowBench(options, *ThisMachine()));
+  TANDEM_ASSIGN_OR_RETURN(const RowBenchResult result, RunRowBench(options, *launcher::ThisMachine()));
   (json ? PrintJson : PrintText)(options, PayloadBytes(config), result);
   return absl::OkStatus();
 }
@@ -92,4 +92,4 @@ void AddBenchRows(CLI::App* bench, CommandContext* context) {
       [options, json, context] { context->exit_code = ReportBench("bench rows", Run(*options, *json)); });
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -9,12 +9,12 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "bench/harness/rpc_flags.h"
+#include "bench/suites/commands.h"
 #include "bench/suites/own_processes.h"
 #include "bench/suites/rank_processes.h"
 #include "bench/suites/rpc_bench.h"
-#include "cli/commands/commands.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 struct RpcBench {
@@ -53,4 +53,4 @@ void AddBenchRpc(CLI::App* bench, CommandContext* context) {
   });
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -22,7 +22,7 @@
 #include "base/logging.h"
 #include "base/read_file.h"
 #include "base/status.h"
-#include "cli/commands/commands.h"
+#include "bench/suites/commands.h"
 #include "ps/table.h"
 #include "worker/nn/gemm.h"
 #include "worker/report/report_json.h"
@@ -31,7 +31,7 @@
 #include "worker/trainer/training_plan.h"
 #include "worker/trainer/worker_session.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -63,7 +63,7 @@ absl::StatusOr<v1::UpdateMode> Mode(const std::string& mode) {
   return absl::InvalidArgumentError(absl::StrCat("--mode is '", mode, "'; it must be async or sync"));
 }
 
-absl::StatusOr<Json> Measure(const TrainBench& options, WorkerSession* session) {
+absl::StatusOr<Json> Measure(const TrainBench& options, worker::WorkerSession* session) {
   worker::UseOneBlasThread();
   worker::JobSpec job;
   TANDEM_ASSIGN_OR_RETURN(job.embedding.optimizer, TableOptimizer(options.optimizer));
@@ -79,7 +79,8 @@ absl::StatusOr<Json> Measure(const TrainBench& options, WorkerSession* session) 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<worker::Model> model, worker::CreateModel(job.model));
   worker::Schema schema;
   schema.sparse.resize(options.sparse);
-  TANDEM_ASSIGN_OR_RETURN(worker::JobPlan plan, worker::PlanJob(job, schema, *model, session->world_size()));
+  TANDEM_ASSIGN_OR_RETURN(worker::TrainingPlan plan,
+                          worker::PlanJob(job, schema, *model, session->world_size()));
   for (const v1::TableConfig& table : plan.tables)
     TANDEM_RETURN_IF_ERROR(session->client()->CreateTable(table));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<worker::DenseOptimizer> optimizer,
@@ -136,7 +137,7 @@ absl::StatusOr<Json> Measure(const TrainBench& options, WorkerSession* session) 
 }
 
 int RunWorker(const TrainBench& options) {
-  absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open({});
+  absl::StatusOr<std::unique_ptr<worker::WorkerSession>> session = worker::WorkerSession::Open({});
   if (!session.ok()) {
     LogError(session.status().message());
     return 1;
@@ -269,4 +270,4 @@ void AddBench(CLI::App& app, CommandContext* context) {
   });
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

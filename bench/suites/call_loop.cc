@@ -8,16 +8,16 @@
 #include "base/status.h"
 #include "bench/harness/cpu_seconds.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 CallLoop::CallLoop(const PsCase& bench_case, ps::Client* client,
                    const std::vector<std::vector<uint64_t>>& batches, size_t first, RowModel* model,
-                   bool check_answers)
+                   bool check_responses)
     : case_(bench_case),
       client_(client),
       batches_(batches),
       model_(model),
-      check_answers_(check_answers),
+      check_responses_(check_responses),
       slots_(static_cast<size_t>(bench_case.in_flight)),
       next_batch_(first % batches.size()),
       pushes_(batches.size(), 0) {
@@ -97,7 +97,7 @@ absl::StatusOr<CallTimes> CallLoop::Run(absl::Duration duration) {
   while (outstanding_ > 0) {
     Slot* const slot = WaitForOne();
     TANDEM_RETURN_IF_ERROR(slot->status);
-    if (check_answers_) TANDEM_RETURN_IF_ERROR(CheckOneRow(*slot));
+    if (check_responses_) TANDEM_RETURN_IF_ERROR(CheckOneRow(*slot));
     times.keys += case_.ids;
     times.latencies_us.push_back(std::chrono::duration<double, std::micro>(slot->end - slot->begin).count());
     if (slot->end < end) {
@@ -127,4 +127,4 @@ std::vector<uint32_t> CallLoop::TakePushes() {
   return std::exchange(pushes_, std::vector<uint32_t>(batches_.size(), 0));
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -18,7 +18,7 @@
 #include "bench/suites/row_model.h"
 #include "ps/client/client.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // What a worker did in a while.
 struct CallTimes {
@@ -32,10 +32,10 @@ struct CallTimes {
 // answers come on others. `client`, `batches` and `model` outlive it.
 class CallLoop {
  public:
-  // Begins with the `first`-th batch. `check_answers`: nobody pushes meanwhile, and of each answer one row is
+  // Begins with the `first`-th batch. `check_responses`: nobody pushes meanwhile, and of each answer one row is
   // checked against the model.
   CallLoop(const PsCase& bench_case, ps::Client* client, const std::vector<std::vector<uint64_t>>& batches,
-           size_t first, RowModel* model, bool check_answers);
+           size_t first, RowModel* model, bool check_responses);
   ~CallLoop();
 
   // Makes calls until `duration` is over and waits for their answers.
@@ -64,7 +64,7 @@ class CallLoop {
   ps::Client* const client_;
   const std::vector<std::vector<uint64_t>>& batches_;
   RowModel* const model_;
-  const bool check_answers_;
+  const bool check_responses_;
   std::shared_ptr<const std::vector<float>> gradients_;
   std::vector<Slot> slots_;
   size_t next_batch_;
@@ -75,6 +75,6 @@ class CallLoop {
   int outstanding_ = 0;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_CALL_LOOP_H_

@@ -14,7 +14,7 @@
 #include "rpc/connect.h"
 #include "rpc/server.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 absl::Status Serve(const GroupOptions& options, BenchPeers* peers) {
@@ -67,4 +67,4 @@ absl::Status RunGroupProcess(const PsGroup& group, const GroupOptions& options) 
   return measured.ok() ? done : measured;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

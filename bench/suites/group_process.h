@@ -15,7 +15,7 @@
 #include "bench/suites/bench_peers.h"
 #include "ps/client/client.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 struct GroupOptions {
   uint64_t rows = 0;
@@ -32,6 +32,6 @@ absl::StatusOr<std::unique_ptr<ps::Client>> ConnectBenchClient(const std::vector
                                                                PsTransport transport, int worker,
                                                                uint64_t life);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_GROUP_PROCESS_H_

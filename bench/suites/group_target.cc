@@ -9,7 +9,7 @@
 #include "base/suggest.h"
 #include "collectives/reduce/reduce.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using collectives::PointToPoint;
@@ -17,9 +17,9 @@ using collectives::ProcessGroup;
 using collectives::ReduceOp;
 using collectives::Work;
 
-class GroupContestant : public Contestant {
+class GroupTarget : public BenchTarget {
  public:
-  GroupContestant(ProcessGroup* group, ReduceOp reduce) : group_(group) {
+  GroupTarget(ProcessGroup* group, ReduceOp reduce) : group_(group) {
     reduce_.op = reduce;
     reduce_.factor = 1.0 / group->world_size();
   }
@@ -95,8 +95,8 @@ class GroupContestant : public Contestant {
 
 }  // namespace
 
-std::unique_ptr<Contestant> MakeGroupContestant(ProcessGroup* group, ReduceOp reduce) {
-  return std::make_unique<GroupContestant>(group, reduce);
+std::unique_ptr<BenchTarget> MakeGroupTarget(ProcessGroup* group, ReduceOp reduce) {
+  return std::make_unique<GroupTarget>(group, reduce);
 }
 
 absl::StatusOr<ReduceOp> ParseReduceOp(absl::string_view name, DType dtype) {
@@ -113,4 +113,4 @@ absl::StatusOr<ReduceOp> ParseReduceOp(absl::string_view name, DType dtype) {
       absl::StrCat("--op: there is no reduction '", name, "'", DidYouMean(name, names)));
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -12,7 +12,7 @@
 #include "bench/harness/id_batches.h"
 #include "bench/harness/ps_report.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 // Of each case, on each worker: this many ids, by no fewer and no more calls.
@@ -138,7 +138,7 @@ absl::Status GroupWorker::Settle(const PsCase& c, CallLoop* loop) {
 absl::Status GroupWorker::Measure(const PsCase& c) {
   const Batches& batches = BatchesOf(c);
   const size_t first = batches.size() * static_cast<size_t>(peers_->rank()) / group_.workers;
-  CallLoop loop(c, client_.get(), batches, first, &model_, /*check_answers=*/c.op == PsOp::kPull);
+  CallLoop loop(c, client_.get(), batches, first, &model_, /*check_responses=*/c.op == PsOp::kPull);
   TANDEM_RETURN_IF_ERROR(RunTogether(&loop, options_.time_per_case / 5).status());  // to warm up
   TANDEM_ASSIGN_OR_RETURN(const Window window, RunTogether(&loop, options_.time_per_case));
   TANDEM_RETURN_IF_ERROR(Settle(c, &loop));
@@ -166,7 +166,7 @@ absl::Status GroupWorker::MeasureFairness(const PsCase& c) {
   const Batches& batches = BatchesOf(c);
   const size_t first = batches.size() * static_cast<size_t>(peers_->rank()) / group_.workers;
   // Rows that are pulled while the other pushes cannot be known; all are checked at the end.
-  CallLoop loop(mine, client_.get(), batches, first, &model_, /*check_answers=*/false);
+  CallLoop loop(mine, client_.get(), batches, first, &model_, /*check_responses=*/false);
   CallLoop* const pulls = peers_->is_leader() ? &loop : nullptr;
   // Tails need many calls.
   const absl::Duration window_time = 5 * options_.time_per_case;
@@ -184,4 +184,4 @@ absl::Status GroupWorker::MeasureFairness(const PsCase& c) {
   return absl::OkStatus();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

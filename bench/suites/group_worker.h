@@ -19,7 +19,7 @@
 #include "bench/suites/row_model.h"
 #include "ps/client/client.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // One thread. All workers go through the same cases in the same order; the leader prints what all measured.
 class GroupWorker {
@@ -56,6 +56,6 @@ class GroupWorker {
   std::map<std::pair<PsDistribution, size_t>, Batches> batches_;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_GROUP_WORKER_H_

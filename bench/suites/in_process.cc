@@ -18,7 +18,7 @@
 #include "ps/storage/rows/arena.h"
 #include "ps/storage/table_storage.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using Batches = std::vector<std::vector<uint64_t>>;
@@ -195,4 +195,4 @@ absl::Status MeasureInProcess(const PsGroup& group, uint64_t rows, absl::Duratio
   return absl::OkStatus();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "bench/harness/ps_case.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // Measures the cases of a group without servers and prints each. A plain gather copies as many rows of the
 // same size, asked for some rows ahead, out of an array of as many rows that lie as far apart (a row of the
@@ -16,6 +16,6 @@ namespace tandem::cli {
 // of the median call.
 absl::Status MeasureInProcess(const PsGroup& group, uint64_t rows, absl::Duration time_per_case, bool json);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_IN_PROCESS_H_

@@ -7,9 +7,9 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "cli/commands/commands.h"
+#include "base/command_context.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 absl::StatusOr<std::unique_ptr<SocketDirectory>> SocketDirectory::Make() {
   std::error_code error;
@@ -41,4 +41,4 @@ int ReportBench(const std::string& command, const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ? kUsageError : code;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

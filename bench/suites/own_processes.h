@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // A directory for the sockets of a benchmark's processes. It goes with the object.
 class SocketDirectory {
@@ -32,6 +32,6 @@ std::vector<std::string> GivenFlags(const CLI::App& command);
 // As Report, but kUsageError for what InvalidArgument and Unimplemented say of the flags.
 int ReportBench(const std::string& command, const absl::Status& status);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_OWN_PROCESSES_H_

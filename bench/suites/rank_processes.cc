@@ -21,7 +21,7 @@
 
 extern char** environ;
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 constexpr absl::Duration kGrace = absl::Seconds(5);
@@ -47,7 +47,7 @@ std::vector<std::string> RankEnvironment(int rank, int ranks, int store_port) {
 // One rank's process. The destructor kills what is left of it.
 class RankProcess {
  public:
-  RankProcess(int rank, std::string name, Spawned spawned, Console* console)
+  RankProcess(int rank, std::string name, launcher::Spawned spawned, launcher::Console* console)
       : rank_(rank), name_(std::move(name)), process_(std::move(spawned)), console_(console) {}
   ~RankProcess() {
     if (!running_) return;
@@ -92,13 +92,13 @@ class RankProcess {
       return;
     }
     const absl::string_view text(bytes, static_cast<size_t>(size));
-    if (lines == nullptr) return console_->Raw(Console::kOut, text);
+    if (lines == nullptr) return console_->Raw(launcher::Console::kOut, text);
     absl::StrAppend(lines, text);
     for (size_t end; (end = lines->find('\n')) != lines->npos; lines->erase(0, end + 1)) {
       Line(absl::string_view(*lines).substr(0, end));
     }
   }
-  void Line(absl::string_view text) { console_->PrefixedLine(Console::kErr, name_, rank_, text); }
+  void Line(absl::string_view text) { console_->PrefixedLine(launcher::Console::kErr, name_, rank_, text); }
   void Reap() {
     int status = 0;
     while (::waitpid(process_.pid, &status, 0) < 0 && errno == EINTR) {
@@ -109,15 +109,15 @@ class RankProcess {
 
   const int rank_;
   const std::string name_;
-  Spawned process_;
-  Console* const console_;
+  launcher::Spawned process_;
+  launcher::Console* const console_;
   bool running_ = true;
   int exit_code_ = 0;
   std::string lines_[2];  // of stdout and stderr
 };
 
 // Until all have ended and all that they wrote is read.
-int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, Console* console) {
+int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, launcher::Console* console) {
   int exit_code = 0;
   absl::Time deadline = absl::InfiniteFuture();
   for (;;) {
@@ -129,13 +129,13 @@ int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, Console* co
     }
     if (done) return exit_code;
     // What the console could not write at once is tried again soon.
-    int wait_ms = console->sink(Console::kOut).backlog_bytes() > 0 ? 50 : -1;
+    int wait_ms = console->sink(launcher::Console::kOut).backlog_bytes() > 0 ? 50 : -1;
     if (deadline != absl::InfiniteFuture()) wait_ms = wait_ms < 0 ? 100 : wait_ms;
     if (::poll(fds.data(), fds.size(), wait_ms) < 0 && errno != EINTR) {
       TANDEM_CHECK_MSG(false, "poll failed");
     }
-    console->sink(Console::kOut).Flush();
-    console->sink(Console::kErr).Flush();
+    console->sink(launcher::Console::kOut).Flush();
+    console->sink(launcher::Console::kErr).Flush();
     for (size_t i = 0; i < processes.size(); ++i) {
       const bool ran = processes[i]->running();
       processes[i]->Handle(&fds[3 * i]);
@@ -158,13 +158,13 @@ absl::StatusOr<int> RunRanks(int ranks, const std::vector<std::string>& args,
   if (error) return absl::UnavailableError(absl::StrCat("cannot find this program: ", error.message()));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::StoreServer> store,
                           collectives::StoreServer::Start("127.0.0.1:0"));
-  Console console;
+  launcher::Console console;
   std::vector<std::unique_ptr<RankProcess>> processes;
   for (int rank = 0; rank < ranks; ++rank) {
-    SpawnOptions options{.path = self, .args = {"tandem"}};
+    launcher::SpawnOptions options{.path = self, .args = {"tandem"}};
     options.args.insert(options.args.end(), args.begin(), args.end());
     options.environment = RankEnvironment(rank, ranks, store->port());
-    TANDEM_ASSIGN_OR_RETURN(Spawned spawned, Spawn(options));
+    TANDEM_ASSIGN_OR_RETURN(launcher::Spawned spawned, launcher::Spawn(options));
     std::string name = names.empty() ? absl::StrCat("rank/", rank) : names[static_cast<size_t>(rank)];
     processes.push_back(std::make_unique<RankProcess>(rank, std::move(name), std::move(spawned), &console));
   }
@@ -173,4 +173,4 @@ absl::StatusOr<int> RunRanks(int ranks, const std::vector<std::string>& args,
   return exit_code;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // Starts this very program `ranks` times with `args`, with the environment of a launcher and a store that it
 // serves itself, and waits for the end of all. Rank 0's stdout goes to stdout, all else to stderr, with the
@@ -19,6 +19,6 @@ namespace tandem::cli {
 absl::StatusOr<int> RunRanks(int ranks, const std::vector<std::string>& args,
                              const std::vector<std::string>& names = {});
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_RANK_PROCESSES_H_

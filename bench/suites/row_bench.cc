@@ -23,7 +23,7 @@
 #include "ps/storage/table_storage.h"
 #include "ps/table.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -47,7 +47,7 @@ absl::StatusOr<v1::TableConfig::RowType> RowTypeOf(const std::string& name) {
 }
 
 // A line of /proc/meminfo or /proc/self/status, in bytes.
-std::optional<uint64_t> KilobytesIn(const Machine& machine, const std::string& path, absl::string_view name) {
+std::optional<uint64_t> KilobytesIn(const launcher::Machine& machine, const std::string& path, absl::string_view name) {
   const absl::StatusOr<std::string> text = machine.ReadFile(path);
   if (!text.ok()) return std::nullopt;
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
@@ -129,10 +129,10 @@ uint64_t PayloadBytes(const v1::TableConfig& config) {
          (*optimizer)->state_floats(config.dim()) * sizeof(float);
 }
 
-absl::Status CheckMemoryFor(uint64_t bytes, const Machine& machine) {
+absl::Status CheckMemoryFor(uint64_t bytes, const launcher::Machine& machine) {
   std::optional<uint64_t> available = KilobytesIn(machine, "/proc/meminfo", "MemAvailable");
   const char* what = "the machine has";
-  if (const std::optional<uint64_t> limit = CgroupMemoryLimit(machine);
+  if (const std::optional<uint64_t> limit = launcher::CgroupMemoryLimit(machine);
       limit.has_value() && *limit < available.value_or(*limit + 1)) {
     available = limit;
     what = "the control group allows";
@@ -143,7 +143,7 @@ absl::Status CheckMemoryFor(uint64_t bytes, const Machine& machine) {
                                                    " left; ask for fewer --rows or free some memory"));
 }
 
-absl::StatusOr<RowBenchResult> RunRowBench(const RowBenchOptions& options, const Machine& machine) {
+absl::StatusOr<RowBenchResult> RunRowBench(const RowBenchOptions& options, const launcher::Machine& machine) {
   TANDEM_ASSIGN_OR_RETURN(const v1::TableConfig config, TableOf(options));
   // What the table promises, and what the calls need.
   const double most =
@@ -189,4 +189,4 @@ absl::StatusOr<RowBenchResult> RunRowBench(const RowBenchOptions& options, const
   return result;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -12,7 +12,7 @@
 #include "launcher/host/machine.h"
 #include "tandem/v1/parameter_server.pb.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 struct RowBenchOptions {
   uint64_t rows = 1'000'000;
@@ -39,11 +39,11 @@ absl::StatusOr<v1::TableConfig> TableOf(const RowBenchOptions& options);
 // Bytes of embedding and optimizer state in a row; `config` is TableOf(options).
 uint64_t PayloadBytes(const v1::TableConfig& config);
 // ResourceExhausted when the machine has not that much memory left; says what is missing.
-absl::Status CheckMemoryFor(uint64_t bytes, const Machine& machine);
+absl::Status CheckMemoryFor(uint64_t bytes, const launcher::Machine& machine);
 
 // Makes the rows, reads and updates them. Takes minutes for a hundred million. Errors as above.
-absl::StatusOr<RowBenchResult> RunRowBench(const RowBenchOptions& options, const Machine& machine);
+absl::StatusOr<RowBenchResult> RunRowBench(const RowBenchOptions& options, const launcher::Machine& machine);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_ROW_BENCH_H_

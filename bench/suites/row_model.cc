@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "ps/table.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 v1::TableConfig PsBenchTable(uint32_t dim, int workers) {
   v1::TableConfig config = ps::EmbeddingTable(
@@ -56,4 +56,4 @@ absl::Status RowModel::CheckOne(uint64_t id, const float* row) {
   return absl::OkStatus();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -14,7 +14,7 @@
 #include "ps/policies/initializer.h"
 #include "tandem/v1/parameter_server.pb.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 inline constexpr char kPsTable[] = "rows";
 
@@ -46,6 +46,6 @@ class RowModel {
   std::vector<float> initial_;     // of the row that is checked
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_ROW_MODEL_H_

@@ -12,12 +12,12 @@
 #include "collectives/rendezvous/store_directory.h"
 #include "rpc/remote/rpc_agent.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using collectives::StoreDirectory;
-using rpc::remote::Agent;
-using rpc::remote::AgentOptions;
+using rpc::remote::RpcAgent;
+using rpc::remote::RpcAgentOptions;
 using rpc::remote::Function;
 using rpc::remote::Functions;
 using rpc::remote::Future;
@@ -39,9 +39,9 @@ Functions Served() {
   return functions;
 }
 
-AgentOptions OptionsFor(const std::string& transport, const std::string& role,
+RpcAgentOptions OptionsFor(const std::string& transport, const std::string& role,
                         const RpcBenchOptions& options) {
-  AgentOptions agent;
+  RpcAgentOptions agent;
   agent.name = absl::StrCat(role, "/", transport);
   agent.transport = transport == "shm" ? "shm" : "grpc";
   if (transport == "unix" && role == "server") {
@@ -53,7 +53,7 @@ AgentOptions OptionsFor(const std::string& transport, const std::string& role,
 // Calls of one case, some at a time.
 class RpcCalls {
  public:
-  RpcCalls(Agent* agent, std::string to, const RpcCase& rpc_case)
+  RpcCalls(RpcAgent* agent, std::string to, const RpcCase& rpc_case)
       : agent_(agent), to_(std::move(to)), case_(rpc_case), latencies_(rpc_case.in_flight) {
     if (case_.bytes > 0) {
       std::vector<uint8_t> values(case_.bytes);
@@ -141,8 +141,8 @@ class RpcCalls {
     return false;
   }
 
-  Agent* const agent_;
-  const rpc::remote::To to_;
+  RpcAgent* const agent_;
+  const rpc::remote::CallTarget to_;
   const RpcCase case_;
   Tensor sent_;
   Clock::time_point end_;
@@ -155,7 +155,7 @@ class RpcCalls {
 absl::Status Measure(StoreDirectory* directory, const std::vector<RpcCase>& cases,
                      const RpcBenchOptions& options) {
   if (!options.json) PrintRpcHeader();
-  std::unique_ptr<Agent> agent;
+  std::unique_ptr<RpcAgent> agent;
   std::string transport;
   for (const RpcCase& c : cases) {
     const std::string to = absl::StrCat(c.transport == "direct" ? "client/" : "server/", c.transport);
@@ -163,8 +163,8 @@ absl::Status Measure(StoreDirectory* directory, const std::vector<RpcCase>& case
       agent.reset();
       transport = c.transport;
       TANDEM_ASSIGN_OR_RETURN(agent,
-                              Agent::Start(OptionsFor(transport, "client", options), directory, Served()));
-      TANDEM_RETURN_IF_ERROR(agent->RpcSync(rpc::remote::To(to, {.timeout = kPatience}), kEmpty));
+                              RpcAgent::Start(OptionsFor(transport, "client", options), directory, Served()));
+      TANDEM_RETURN_IF_ERROR(agent->RpcSync(rpc::remote::CallTarget(to, {.timeout = kPatience}), kEmpty));
       if (agent->TransportTo(to) != transport) {
         return absl::FailedPreconditionError(
             absl::StrCat("--transport ", transport, ": calls are carried by ", agent->TransportTo(to)));
@@ -193,13 +193,13 @@ absl::Status RunRpcBench(const std::vector<RpcCase>& cases, const RpcBenchOption
     const absl::Status told = store->store()->Set(kDone, "");
     return measured.ok() ? told : measured;
   }
-  std::vector<std::unique_ptr<Agent>> servers;
+  std::vector<std::unique_ptr<RpcAgent>> servers;
   for (const char* transport : {"tcp", "unix", "shm"}) {
     TANDEM_ASSIGN_OR_RETURN(
-        auto agent, Agent::Start(OptionsFor(transport, "server", options), directory.get(), Served()));
+        auto agent, RpcAgent::Start(OptionsFor(transport, "server", options), directory.get(), Served()));
     servers.push_back(std::move(agent));
   }
   return store->store()->Get(kDone, kWholeRun).status();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

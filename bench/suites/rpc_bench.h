@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "bench/harness/rpc_flags.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 struct RpcBenchOptions {
   absl::Duration time_per_case;
@@ -21,6 +21,6 @@ struct RpcBenchOptions {
 // The part of this process, by its rank, until it is done. In a process of RunRanks.
 absl::Status RunRpcBench(const std::vector<RpcCase>& cases, const RpcBenchOptions& options);
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_SUITES_RPC_BENCH_H_

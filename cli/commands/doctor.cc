@@ -14,7 +14,7 @@ namespace tandem::cli {
 namespace {
 
 int Doctor(bool json) {
-  const Checks checks = CheckAll(*ThisMachine());
+  const Checks checks = CheckAll(*launcher::ThisMachine());
   std::fputs((json ? ChecksJson(checks) : ChecksText(checks)).c_str(), stdout);
   return AnyFails(checks) ? 1 : 0;
 }

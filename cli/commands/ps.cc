@@ -54,13 +54,13 @@ struct ServeFlags {
   // What bounds the memory in flight; the defaults are the libraries' own.
   uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
   uint64_t max_held = rpc::ServerOptions().max_held_request_bytes;
-  uint64_t max_unsent = rpc::ServerOptions().max_unsent_answer_bytes;
+  uint64_t max_unsent = rpc::ServerOptions().max_unsent_response_bytes;
 };
 
 // What ends the server: SIGTERM, SIGINT, or the job.
 class EndEvent {
  public:
-  explicit EndEvent(std::unique_ptr<SignalPipe> signals)
+  explicit EndEvent(std::unique_ptr<launcher::SignalPipe> signals)
       : signals_(std::move(signals)), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   void JobEnded(const collectives::JobState& state) {
@@ -79,7 +79,7 @@ class EndEvent {
   }
 
  private:
-  const std::unique_ptr<SignalPipe> signals_;
+  const std::unique_ptr<launcher::SignalPipe> signals_;
   const ipc::Descriptor event_;
   absl::Mutex mutex_;
   std::optional<collectives::JobState> state_ ABSL_GUARDED_BY(mutex_);
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& fl
       std::make_shared<const std::vector<rpc::Service>>(std::vector<rpc::Service>{server.service()}));
   const auto collect = [self] {
     const rpc::CallOptions options{.timeout = absl::Seconds(10)};
-    ServerFigures figures;
+    ServerMetrics figures;
     tandem::v1::ListTablesResponse tables;
     absl::Status status = rpc::CallProto(*self, "/tandem.v1.ParameterServer/GetServerStatistics",
                                          tandem::v1::GetServerStatisticsRequest(), &figures.server, options);
@@ -159,7 +159,8 @@ absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const ServeFlags& 
 }
 
 absl::Status Serve(const ServeFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<launcher::SignalPipe> signals,
+                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   EndEvent end(std::move(signals));
   TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, ServerEnvironment(flags));
   SetLogName(env.member());
@@ -169,7 +170,7 @@ absl::Status Serve(const ServeFlags& flags) {
         absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
-  std::unique_ptr<OwnProcess> own;  // outlives all threads that may record
+  std::unique_ptr<rpc::ProcessDiagnostics> own;  // outlives all threads that may record
   ps::ParameterServer server({.index = index,
                               .num_servers = count,
                               .max_parked_bytes = flags.max_parked,
@@ -178,7 +179,7 @@ absl::Status Serve(const ServeFlags& flags) {
                           rpc::Server::Start({.listen = flags.listen,
                                               .transport = flags.transport,
                                               .threads = flags.threads,
-                                              .max_unsent_answer_bytes = flags.max_unsent,
+                                              .max_unsent_response_bytes = flags.max_unsent,
                                               .max_held_request_bytes = flags.max_held,
                                               .gate = Gate(env)},
                                              {server.service()}));
@@ -186,7 +187,7 @@ absl::Status Serve(const ServeFlags& flags) {
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::JobStore> store,
                           collectives::OpenStore(env, absl::Seconds(flags.join_timeout_seconds)));
-  own = OwnProcess::Start(env.member(), env.epoch, store->address());
+  own = rpc::ProcessDiagnostics::Start(env.member(), env.epoch, store->address());
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<collectives::JobMonitor> monitor,
       collectives::JobMonitor::Start(
@@ -209,12 +210,12 @@ absl::Status Serve(const ServeFlags& flags) {
   server.Stop();
   listening->Shutdown(/*grace=*/absl::Seconds(1));
   // The store may be gone before us when the job has ended; whoever ended it needs no word from us.
-  constexpr absl::Duration kFarewell = absl::Seconds(1);
+  constexpr absl::Duration kShutdownNotice = absl::Seconds(1);
   const bool failed = state.has_value() && state->failed;
   if (!failed) {
-    if (absl::Status left = monitor->Leave(kFarewell); !left.ok()) LogDebug(left.message());
+    if (absl::Status left = monitor->Leave(kShutdownNotice); !left.ok()) LogDebug(left.message());
   }
-  if (absl::Status closed = store->Close(kFarewell); !closed.ok()) LogDebug(closed.message());
+  if (absl::Status closed = store->Close(kShutdownNotice); !closed.ok()) LogDebug(closed.message());
   if (failed) return absl::AbortedError(absl::StrCat("the job failed: ", state->reason));
   LogInfo(state.has_value() ? absl::StrCat("done: ", state->reason) : "stopped by a signal");
   return absl::OkStatus();

@@ -57,10 +57,10 @@ std::string FullHostName() {
 
 // Fills in what the flags do not say from what another launcher has told us; the line that tells of it, or
 // "".
-absl::StatusOr<std::string> TakeForeignDefaults(RunFlags* flags) {
+absl::StatusOr<std::string> TakeForeignDefaults(launcher::RunFlags* flags) {
   if (flags->standalone || flags->nnodes == "1" || flags->nnodes == "1:1") return "";
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<ForeignLauncher> found,
-                          DetectForeignLauncher(Variable, FullHostName));
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<launcher::ExternalLauncher> found,
+                          launcher::DetectExternalLauncher(Variable, FullHostName));
   if (!found.has_value()) return "";
   std::string told = absl::StrCat("started by ", found->name, ":");
   const auto take = [&told](std::string* flag, absl::string_view name, const std::string& value) {
@@ -93,15 +93,16 @@ absl::StatusOr<std::string> TakeForeignDefaults(RunFlags* flags) {
 }
 
 // Where the launchers meet.
-absl::StatusOr<MeetingOptions> MeetingFrom(const RunFlags& flags, int max_restarts) {
-  MeetingOptions options;
+absl::StatusOr<launcher::RendezvousHandlerOptions> MeetingFrom(const launcher::RunFlags& flags,
+                                                               int max_restarts) {
+  launcher::RendezvousHandlerOptions options;
   collectives::RendezvousOptions& rendezvous = options.rendezvous;
   if (!flags.nnodes.empty() && !flags.standalone) {
-    TANDEM_RETURN_IF_ERROR(ParseNodes(flags.nnodes, &rendezvous.min_nodes, &rendezvous.max_nodes));
+    TANDEM_RETURN_IF_ERROR(launcher::ParseNodes(flags.nnodes, &rendezvous.min_nodes, &rendezvous.max_nodes));
   }
   rendezvous.max_restarts = max_restarts;
   options.node_rank = flags.node_rank;
-  TANDEM_RETURN_IF_ERROR(ReadRendezvousConf(flags.rdzv_conf, &options));
+  TANDEM_RETURN_IF_ERROR(launcher::ReadRendezvousConf(flags.rdzv_conf, &options));
   options.local_addr = flags.local_addr;
   options.master_addr = flags.master_addr;
   const bool etcd = absl::StartsWith(flags.rdzv_backend, "etcd");
@@ -156,14 +157,14 @@ void RemoveSpillDirs(const std::string& directory, int servers) {
 }
 
 // Everything but the program itself, from the flags.
-absl::StatusOr<AgentOptions> AgentFrom(const RunFlags& flags, bool alone) {
-  AgentOptions options;
+absl::StatusOr<launcher::NodeAgentOptions> AgentFrom(const launcher::RunFlags& flags, bool alone) {
+  launcher::NodeAgentOptions options;
   std::error_code error;
   options.self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::InternalError(absl::StrCat("cannot read /proc/self/exe: ", error.message()));
-  TANDEM_ASSIGN_OR_RETURN(options.redirects, StreamChoice::Parse("--redirects", flags.redirects));
-  TANDEM_ASSIGN_OR_RETURN(options.tee, StreamChoice::Parse("--tee", flags.tee));
-  TANDEM_ASSIGN_OR_RETURN(options.shown, ParseRanksFilter(flags.local_ranks_filter));
+  TANDEM_ASSIGN_OR_RETURN(options.redirects, launcher::StreamChoice::Parse("--redirects", flags.redirects));
+  TANDEM_ASSIGN_OR_RETURN(options.tee, launcher::StreamChoice::Parse("--tee", flags.tee));
+  TANDEM_ASSIGN_OR_RETURN(options.shown, launcher::ParseRanksFilter(flags.local_ranks_filter));
   const std::string stamp =
       absl::StrCat(absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()), "-", ::getpid());
   // Nodes must agree on the job's name, so only a launcher by itself can make one up.
@@ -186,9 +187,9 @@ absl::StatusOr<AgentOptions> AgentFrom(const RunFlags& flags, bool alone) {
   return options;
 }
 
-int Run(RunFlags flags, const std::vector<std::string>& program) {
+int Run(launcher::RunFlags flags, const std::vector<std::string>& program) {
   // First of all: it must be created while there is one thread.
-  absl::StatusOr<std::unique_ptr<Processes>> processes = Processes::Create();
+  absl::StatusOr<std::unique_ptr<launcher::Processes>> processes = launcher::Processes::Create();
   if (!processes.ok()) return Report("run", processes.status());
   const auto fail = [&](const absl::Status& status) {
     (*processes)->console().Say(status.message());
@@ -200,20 +201,21 @@ int Run(RunFlags flags, const std::vector<std::string>& program) {
   const absl::StatusOr<std::string> told = TakeForeignDefaults(&flags);
   if (!told.ok()) return fail(told.status());
   if (!told->empty()) (*processes)->console().Say(*told);
-  absl::StatusOr<JobPlan> plan = MakePlan(flags, program);
+  absl::StatusOr<launcher::LaunchPlan> plan = launcher::MakePlan(flags, program);
   if (!plan.ok()) return fail(plan.status());
-  absl::StatusOr<MeetingOptions> meets = MeetingFrom(flags, plan->max_restarts);
+  absl::StatusOr<launcher::RendezvousHandlerOptions> meets = MeetingFrom(flags, plan->max_restarts);
   if (!meets.ok()) return fail(meets.status());
-  absl::StatusOr<AgentOptions> options = AgentFrom(flags, meets->backend.empty());
+  absl::StatusOr<launcher::NodeAgentOptions> options = AgentFrom(flags, meets->backend.empty());
   if (!options.ok()) return fail(options.status());
   meets->rendezvous.run_id = options->run_id;
   options->plan = *std::move(plan);
   const std::string spill_dir = options->spill_dir;
   const int servers = options->plan.Count("ps");
-  absl::StatusOr<std::unique_ptr<Meeting>> meeting = Meeting::Open(*meets);
+  absl::StatusOr<std::unique_ptr<launcher::RendezvousHandler>> meeting =
+      launcher::RendezvousHandler::Open(*meets);
   if (!meeting.ok()) return fail(meeting.status());
-  absl::StatusOr<std::unique_ptr<Agent>> agent =
-      Agent::Create(*std::move(options), processes->get(), meeting->get());
+  absl::StatusOr<std::unique_ptr<launcher::NodeAgent>> agent =
+      launcher::NodeAgent::Create(*std::move(options), processes->get(), meeting->get());
   if (!agent.ok()) return fail(agent.status());
   const int exit_code = (*agent)->Run();
   RemoveSpillDirs(spill_dir, servers);
@@ -223,7 +225,7 @@ int Run(RunFlags flags, const std::vector<std::string>& program) {
 }  // namespace
 
 void AddRun(CLI::App& app, CommandContext* context) {
-  auto flags = std::make_shared<RunFlags>();
+  auto flags = std::make_shared<launcher::RunFlags>();
   CLI::App* run =
       app.add_subcommand("run", "Start a job's processes: torchrun for any program, with parameter servers");
   run->footer(
@@ -234,7 +236,7 @@ void AddRun(CLI::App& app, CommandContext* context) {
       "-u.\n"
       "When one process fails the others are stopped, and its exit code is passed on.\n"
       "PROGRAM 'tandem' is this program: tandem run --ps 2 --workers 2 -- tandem train jobs/insteval.yaml");
-  AddRunFlags(run, flags.get());
+  launcher::AddRunFlags(run, flags.get());
   run->callback([flags, context] { context->exit_code = Run(*flags, context->program); });
 }
 

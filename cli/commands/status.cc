@@ -33,7 +33,7 @@ struct StatusFlags {
 // Whether the job has ended.
 absl::StatusOr<bool> ShowStatus(const StatusFlags& flags) {
   const absl::Duration timeout = absl::Seconds(flags.job.timeout_seconds);
-  TANDEM_ASSIGN_OR_RETURN(const JobAddress where, FindJob(flags.job));
+  TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress where, FindJob(flags.job));
   std::string store = where.store;
   std::optional<JobRounds> rounds;
   if (!where.rendezvous.empty()) {

@@ -20,7 +20,8 @@ namespace tandem::cli {
 namespace {
 
 absl::Status Serve(const std::string& listen) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SignalPipe> signals, SignalPipe::Install({SIGTERM, SIGINT}));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<launcher::SignalPipe> signals,
+                          launcher::SignalPipe::Install({SIGTERM, SIGINT}));
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(listen));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::StoreServer> store,
                           collectives::StoreServer::Start(listen));

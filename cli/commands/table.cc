@@ -130,15 +130,16 @@ absl::Status Change(const TableFlags& flags) {
                                            out->append(table.config().name());
                                          })));
   }
-  const std::vector<absl::StatusOr<Bytes>> answers = view.servers->CallAll(
+  const std::vector<absl::StatusOr<Bytes>> responses = view.servers->CallAll(
       "SetUpdateMode", request, absl::Seconds(flags.servers.timeout_seconds), /*insist=*/true);
   std::vector<std::string> changed;
   absl::Status failed;
-  for (size_t s = 0; s < answers.size(); ++s) {
-    if (answers[s].ok()) {
+  for (size_t s = 0; s < responses.size(); ++s) {
+    if (responses[s].ok()) {
       changed.push_back(absl::StrCat(s));
     } else if (failed.ok()) {
-      failed = Annotate(answers[s].status(), absl::StrCat("server ", s, " (", view.servers->address(s), ")"));
+      failed =
+          Annotate(responses[s].status(), absl::StrCat("server ", s, " (", view.servers->address(s), ")"));
     }
   }
   if (!failed.ok()) {

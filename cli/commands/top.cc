@@ -60,7 +60,7 @@ class Top {
       if (i > 0 && !WaitUntil(next)) break;
       next = std::max(absl::Now(), next + absl::Seconds(flags_.interval_seconds));
       Take();
-      answered = answered || now_->AnyAnswered();
+      answered = answered || now_->AnyCompleted();
       Show();
     }
     terminal_.reset();

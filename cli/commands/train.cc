@@ -57,7 +57,7 @@ std::string OwnName() {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  const absl::StatusOr<std::string> in_path = FindProgram("tandem");
+  const absl::StatusOr<std::string> in_path = launcher::FindProgram("tandem");
   if (error || (in_path.ok() && fs::equivalent(*in_path, self, error))) return "tandem";
   const fs::path near = fs::proximate(self, error);
   if (error || near.empty() || *near.begin() == "..") return self.string();
@@ -123,7 +123,7 @@ int Train(Options options) {
   options.run.job_file = options.job_file;
   options.run.baselines = !options.no_baselines;
   options.run.terminal = OnTerminal();
-  absl::StatusOr<std::unique_ptr<WorkerSession>> session = WorkerSession::Open(
+  absl::StatusOr<std::unique_ptr<worker::WorkerSession>> session = worker::WorkerSession::Open(
       {.timeout = job->train.timeout,
        .checkpoint_timeout = job->checkpoint.timeout,
        .spill_dir =

@@ -21,15 +21,15 @@ struct Check {
 };
 using Checks = std::vector<Check>;
 
-Checks CheckNetwork(const Machine& machine);
-Checks CheckMemory(const Machine& machine);
-Checks CheckLimits(const Machine& machine);
-Checks CheckProcessor(const Machine& machine);
-Checks CheckMpi(const Machine& machine);
-Checks CheckGpu(const Machine& machine);
-Checks CheckVersions(const Machine& machine);
+Checks CheckNetwork(const launcher::Machine& machine);
+Checks CheckMemory(const launcher::Machine& machine);
+Checks CheckLimits(const launcher::Machine& machine);
+Checks CheckProcessor(const launcher::Machine& machine);
+Checks CheckMpi(const launcher::Machine& machine);
+Checks CheckGpu(const launcher::Machine& machine);
+Checks CheckVersions(const launcher::Machine& machine);
 // All of them, in this order.
-Checks CheckAll(const Machine& machine);
+Checks CheckAll(const launcher::Machine& machine);
 
 // Lines for people, with a summary at the end.
 std::string ChecksText(const Checks& checks);

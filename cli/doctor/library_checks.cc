@@ -11,7 +11,7 @@ std::string FirstLine(const std::string& text) { return text.substr(0, text.find
 
 }  // namespace
 
-Checks CheckMpi(const Machine& machine) {
+Checks CheckMpi(const launcher::Machine& machine) {
   constexpr char kSection[] = "MPI";
   Checks checks;
   const bool built = machine.BuiltWithMpi();
@@ -41,11 +41,11 @@ Checks CheckMpi(const Machine& machine) {
   return checks;
 }
 
-Checks CheckGpu(const Machine& machine) {
+Checks CheckGpu(const launcher::Machine& machine) {
   constexpr char kSection[] = "GPU";
   Checks checks;
   size_t gpus = 0;
-  const absl::StatusOr<Machine::Cuda> cuda = machine.FindCuda();
+  const absl::StatusOr<launcher::Machine::Cuda> cuda = machine.FindCuda();
   if (cuda.ok()) {
     gpus = cuda->gpus.size();
     checks.push_back(
@@ -81,9 +81,9 @@ Checks CheckGpu(const Machine& machine) {
   return checks;
 }
 
-Checks CheckVersions(const Machine& machine) {
+Checks CheckVersions(const launcher::Machine& machine) {
   Checks checks;
-  for (const Machine::Version& one : machine.Versions()) {
+  for (const launcher::Machine::Version& one : machine.Versions()) {
     const bool differs =
         !one.built.empty() && !one.running.empty() && !absl::StartsWith(one.running, one.built);
     std::string fact = one.running.empty() ? one.built : one.running;

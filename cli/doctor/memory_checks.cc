@@ -12,7 +12,7 @@ constexpr char kMemory[] = "memory";
 constexpr uint64_t kMiB = 1 << 20;
 
 // A line of /proc/meminfo, in bytes.
-std::optional<uint64_t> MemInfo(const Machine& machine, absl::string_view name) {
+std::optional<uint64_t> MemInfo(const launcher::Machine& machine, absl::string_view name) {
   const absl::StatusOr<std::string> text = machine.ReadFile("/proc/meminfo");
   if (!text.ok()) return std::nullopt;
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
@@ -35,7 +35,7 @@ std::string Chosen(const std::string& text) {
 
 }  // namespace
 
-Checks CheckMemory(const Machine& machine) {
+Checks CheckMemory(const launcher::Machine& machine) {
   Checks checks;
   const std::optional<uint64_t> total = MemInfo(machine, "MemTotal"),
                                 available = MemInfo(machine, "MemAvailable");
@@ -45,7 +45,7 @@ Checks CheckMemory(const Machine& machine) {
                       absl::StrCat(BytesText(*available), " of ", BytesText(*total), " available"),
                       low ? "a job may be killed for want of memory: see what else runs here" : ""});
   }
-  if (const std::optional<uint64_t> limit = CgroupMemoryLimit(machine); limit.has_value()) {
+  if (const std::optional<uint64_t> limit = launcher::CgroupMemoryLimit(machine); limit.has_value()) {
     const bool low = *limit < 1024 * kMiB;
     checks.push_back({low ? Level::kWarn : Level::kOk, kMemory, "cgroup limit", BytesText(*limit),
                       low ? "what ranks share counts as well: raise it (docker run --memory, Kubernetes "
@@ -60,7 +60,7 @@ Checks CheckMemory(const Machine& machine) {
                               : Check{Level::kFail, kMemory, "memfd", std::string(memfd.message()),
                                       "the shm backend cannot work: allow memfd_create (seccomp), or use "
                                       "backend gloo"});
-  const absl::StatusOr<Machine::FileSystem> shm = machine.StatFileSystem("/dev/shm");
+  const absl::StatusOr<launcher::Machine::FileSystem> shm = machine.StatFileSystem("/dev/shm");
   if (!shm.ok()) {
     checks.push_back({Level::kWarn, kMemory, "/dev/shm", std::string(shm.status().message()),
                       "Tandem does not need it; Open MPI and NCCL do: mount -t tmpfs tmpfs /dev/shm"});

@@ -14,8 +14,8 @@ namespace {
 constexpr char kNetwork[] = "network";
 
 // An address that other hosts can use, if there is one; with its interface.
-std::string UsableAddress(const std::vector<Machine::Interface>& interfaces) {
-  for (const Machine::Interface& one : interfaces) {
+std::string UsableAddress(const std::vector<launcher::Machine::Interface>& interfaces) {
+  for (const launcher::Machine::Interface& one : interfaces) {
     if (!one.up || one.loopback) continue;
     for (const std::string& address : one.addresses) {
       if (!rpc::IsLoopbackHost(address) && !absl::StartsWith(address, "fe80:")) {
@@ -26,9 +26,9 @@ std::string UsableAddress(const std::vector<Machine::Interface>& interfaces) {
   return "";
 }
 
-void CheckInterfaces(const std::vector<Machine::Interface>& interfaces, Checks* checks) {
+void CheckInterfaces(const std::vector<launcher::Machine::Interface>& interfaces, Checks* checks) {
   bool loopback = false;
-  for (const Machine::Interface& one : interfaces) {
+  for (const launcher::Machine::Interface& one : interfaces) {
     loopback = loopback || (one.up && one.loopback && !one.addresses.empty());
     checks->push_back(
         {Level::kOk, kNetwork, absl::StrCat("interface ", one.name),
@@ -46,8 +46,8 @@ void CheckInterfaces(const std::vector<Machine::Interface>& interfaces, Checks* 
   }
 }
 
-void CheckHostName(const Machine& machine, const std::vector<Machine::Interface>& interfaces,
-                   Checks* checks) {
+void CheckHostName(const launcher::Machine& machine,
+                   const std::vector<launcher::Machine::Interface>& interfaces, Checks* checks) {
   const std::string host = machine.HostName();
   const std::string usable = UsableAddress(interfaces);
   const absl::StatusOr<std::vector<std::string>> found = machine.Resolve(host);
@@ -73,7 +73,7 @@ void CheckHostName(const Machine& machine, const std::vector<Machine::Interface>
     return;
   }
   for (const std::string& address : *found) {
-    for (const Machine::Interface& one : interfaces) {
+    for (const launcher::Machine::Interface& one : interfaces) {
       if (std::find(one.addresses.begin(), one.addresses.end(), address) == one.addresses.end()) continue;
       checks->push_back({Level::kOk, kNetwork, "host name", absl::StrCat(fact, " (", one.name, ")")});
       return;
@@ -84,7 +84,7 @@ void CheckHostName(const Machine& machine, const std::vector<Machine::Interface>
                      "as MASTER_ADDR"});
 }
 
-void CheckPorts(const Machine& machine, Checks* checks) {
+void CheckPorts(const launcher::Machine& machine, Checks* checks) {
   const absl::Status any = machine.CanListen(0);
   checks->push_back(any.ok() ? Check{Level::kOk, kNetwork, "listening", "a free TCP port was found"}
                              : Check{Level::kFail, kNetwork, "listening", std::string(any.message()),
@@ -125,9 +125,9 @@ void CheckPorts(const Machine& machine, Checks* checks) {
 
 }  // namespace
 
-Checks CheckNetwork(const Machine& machine) {
+Checks CheckNetwork(const launcher::Machine& machine) {
   Checks checks;
-  const std::vector<Machine::Interface> interfaces = machine.Interfaces();
+  const std::vector<launcher::Machine::Interface> interfaces = machine.Interfaces();
   CheckInterfaces(interfaces, &checks);
   CheckHostName(machine, interfaces, &checks);
   CheckPorts(machine, &checks);

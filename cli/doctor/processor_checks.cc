@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kProcessor[] = "processor";
 
-std::string Model(const Machine& machine) {
+std::string Model(const launcher::Machine& machine) {
   const absl::StatusOr<std::string> text = machine.ReadFile("/proc/cpuinfo");
   if (!text.ok()) return "";
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
@@ -22,14 +22,14 @@ std::string Model(const Machine& machine) {
 
 }  // namespace
 
-Checks CheckProcessor(const Machine& machine) {
+Checks CheckProcessor(const launcher::Machine& machine) {
   Checks checks;
   if (const std::string model = Model(machine); !model.empty()) {
     checks.push_back({Level::kOk, kProcessor, "model", model});
   }
   const int usable = machine.UsableCores();
   std::string fact = absl::StrCat(usable, " usable of ", machine.OnlineCores());
-  const std::optional<double> quota = CgroupCoreQuota(machine);
+  const std::optional<double> quota = launcher::CgroupCoreQuota(machine);
   if (quota.has_value()) absl::StrAppend(&fact, absl::StrFormat(", quota %.2g", *quota));
   const bool throttled = quota.has_value() && *quota < usable;
   checks.push_back({throttled ? Level::kWarn : Level::kOk, kProcessor, "cores", fact,

@@ -23,7 +23,7 @@ const char* Name(Level level) {
 
 }  // namespace
 
-Checks CheckAll(const Machine& machine) {
+Checks CheckAll(const launcher::Machine& machine) {
   Checks all;
   for (const auto check :
        {CheckNetwork, CheckMemory, CheckLimits, CheckProcessor, CheckMpi, CheckGpu, CheckVersions}) {
@@ -67,7 +67,7 @@ bool AnyFails(const Checks& checks) {
 }
 
 std::string BytesText(uint64_t bytes) {
-  if (bytes == Machine::kUnlimited) return "no limit";
+  if (bytes == launcher::Machine::kUnlimited) return "no limit";
   return HumanBytes(bytes);
 }
 

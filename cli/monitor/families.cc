@@ -55,15 +55,15 @@ ClientMetric Histogram(const std::string& table, const Counts& counts, double su
 
 // Its bins, eight at a time: a series for each would be many.
 std::vector<uint64_t> Octaves(const tandem::v1::LatencyHistogram& latency) {
-  constexpr size_t kOctave = ps::kLatencyBinsPerOctave;
-  std::vector<uint64_t> octaves(1 + (ps::kLatencyBins - 1) / kOctave);
+  constexpr size_t kOctave = kLatencyBinsPerOctave;
+  std::vector<uint64_t> octaves(1 + (kLatencyBins - 1) / kOctave);
   for (int bin = 0; bin < latency.counts_size(); ++bin) {
     octaves[std::min((bin + kOctave - 1) / kOctave, octaves.size() - 1)] += latency.counts(bin);
   }
   return octaves;
 }
 
-MetricFamily Latency(const ServerFigures& figures, const char* name, const char* help,
+MetricFamily Latency(const ServerMetrics& figures, const char* name, const char* help,
                      const tandem::v1::LatencyHistogram& (TableStatistics::*of)() const) {
   MetricFamily family = Family(name, help, MetricType::Histogram);
   for (const TableInfo& table : figures.tables) {
@@ -74,7 +74,7 @@ MetricFamily Latency(const ServerFigures& figures, const char* name, const char*
   return family;
 }
 
-MetricFamily Staleness(const ServerFigures& figures) {
+MetricFamily Staleness(const ServerMetrics& figures) {
   MetricFamily family =
       Family("table_staleness", "Pushes by the updates of the table between their pull and them",
              MetricType::Histogram);
@@ -100,7 +100,7 @@ double AllowedStaleness(const tandem::v1::UpdateMode& mode) {
   }
 }
 
-MetricFamily Mode(const ServerFigures& figures) {
+MetricFamily Mode(const ServerMetrics& figures) {
   MetricFamily family = Family("table_mode", "1 for the table's update mode", MetricType::Gauge);
   for (const TableInfo& table : figures.tables) {
     const int kind = table.config().update_mode().kind();
@@ -112,7 +112,7 @@ MetricFamily Mode(const ServerFigures& figures) {
   return family;
 }
 
-MetricFamily Allowed(const ServerFigures& figures) {
+MetricFamily Allowed(const ServerMetrics& figures) {
   MetricFamily family =
       Family("table_staleness_allowed",
              "What the table's mode allows (steps in bounded, updates in gba; +Inf: any)", MetricType::Gauge);
@@ -138,7 +138,7 @@ double Of(const Statistics& statistics) {
 
 constexpr MetricType kGauge = MetricType::Gauge, kCounter = MetricType::Counter;
 
-constexpr Figure<ServerStatistics> kServerFigures[] = {
+constexpr Figure<ServerStatistics> kServerMetrics[] = {
     {"server_uptime_seconds", "Since the server started", kGauge, Of<&ServerStatistics::uptime_s>},
     {"server_cpu_seconds_total", "Of the process, user and system", kCounter, Of<&ServerStatistics::cpu_s>},
     {"server_resident_bytes", "Memory of the process", kGauge, Of<&ServerStatistics::rss_bytes>},
@@ -151,7 +151,7 @@ constexpr Figure<ServerStatistics> kServerFigures[] = {
      Of<&ServerStatistics::max_parked_bytes>},
 };
 
-constexpr Figure<TableStatistics> kTableFigures[] = {
+constexpr Figure<TableStatistics> kTableMetrics[] = {
     {"table_rows", "Rows in memory", kGauge, Of<&TableStatistics::rows>},
     {"table_bytes", "Memory held for the table: rows, index, slack", kGauge, Of<&TableStatistics::bytes>},
     {"table_version", "Updates applied", kGauge, Of<&TableStatistics::version>},
@@ -194,13 +194,13 @@ MetricFamily Info(const ServerStatistics& s) {
   return family;
 }
 
-MetricFamily Told(const Figure<ServerStatistics>& figure, const ServerFigures& figures) {
+MetricFamily Told(const Figure<ServerStatistics>& figure, const ServerMetrics& figures) {
   MetricFamily family = Family(figure.name, figure.help, figure.type);
   Add(&family, {}, figure.value(figures.server));
   return family;
 }
 
-MetricFamily Told(const Figure<TableStatistics>& figure, const ServerFigures& figures) {
+MetricFamily Told(const Figure<TableStatistics>& figure, const ServerMetrics& figures) {
   MetricFamily family = Family(figure.name, figure.help, figure.type);
   for (const TableInfo& table : figures.tables) {
     Add(&family, {{"table", table.config().name()}}, figure.value(table.statistics()));
@@ -210,11 +210,11 @@ MetricFamily Told(const Figure<TableStatistics>& figure, const ServerFigures& fi
 
 }  // namespace
 
-std::vector<MetricFamily> MakeFamilies(const ServerFigures& figures) {
+std::vector<MetricFamily> MakeFamilies(const ServerMetrics& figures) {
   std::vector<MetricFamily> families;
   families.push_back(Info(figures.server));
-  for (const auto& figure : kServerFigures) families.push_back(Told(figure, figures));
-  for (const auto& figure : kTableFigures) families.push_back(Told(figure, figures));
+  for (const auto& figure : kServerMetrics) families.push_back(Told(figure, figures));
+  for (const auto& figure : kTableMetrics) families.push_back(Told(figure, figures));
   families.push_back(Latency(figures, "pull_latency_seconds",
                              "Pulls, from arrival to answer, waiting for other workers included",
                              &TableStatistics::pull_latency));

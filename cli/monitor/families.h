@@ -10,7 +10,7 @@ namespace tandem::cli {
 
 // The figures by Prometheus' conventions: base units (seconds, bytes), counters end in _total, histograms
 // cumulate.
-std::vector<prometheus::MetricFamily> MakeFamilies(const ServerFigures& figures);
+std::vector<prometheus::MetricFamily> MakeFamilies(const ServerMetrics& figures);
 
 }  // namespace tandem::cli
 

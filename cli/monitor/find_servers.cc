@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,12 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "base/json.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "cli/monitor/rounds.h"
 #include "collectives/store/remote_store.h"
-#include "nlohmann/json.hpp"
 #include "rpc/address.h"
 #include "rpc/channel.h"
 
@@ -27,47 +23,32 @@ namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr uint32_t kMaxServers = 256;
 
-absl::StatusOr<JobAddress> ReadJobFile(const fs::path& path) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string written, ReadFile(path.string()));
-  const Json json = ParseOrderedJson(written);
-  if (!json.is_object() || !json.contains("store") || !json["store"].is_string()) {
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), " is no job file of `tandem run`"));
-  }
-  const auto text = [&json](const char* name) {
-    return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string();
-  };
-  JobAddress job{.store = text("store"), .rendezvous = text("rendezvous"), .run_id = text("run_id")};
-  if (json.contains("servers") && json["servers"].is_number_unsigned())
-    job.num_servers = json["servers"].get<int>();
-  return job;
-}
-
-absl::StatusOr<JobAddress> JobIn(const std::string& directory) {
+absl::StatusOr<launcher::JobAddress> JobIn(const std::string& directory) {
   std::error_code error;
-  for (const fs::path& path : {fs::path(directory) / kJobFile, fs::path(directory) / "logs" / kJobFile}) {
-    if (fs::exists(path, error)) return ReadJobFile(path);
+  for (const fs::path& path :
+       {fs::path(directory) / launcher::kJobFile, fs::path(directory) / "logs" / launcher::kJobFile}) {
+    if (fs::exists(path, error)) return launcher::ReadJobFile(path.string());
   }
-  return absl::NotFoundError(absl::StrCat("'", directory, "' holds no ", kJobFile,
+  return absl::NotFoundError(absl::StrCat("'", directory, "' holds no ", launcher::kJobFile,
                                           ": --job wants the log directory of a `tandem run`, such as "
                                           "runs/20260101-120000-4711"));
 }
 
-absl::StatusOr<JobAddress> NewestJob() {
+absl::StatusOr<launcher::JobAddress> NewestJob() {
   fs::path newest;
   fs::file_time_type newest_time;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("runs", error)) {
-    const fs::path path = entry.path() / "logs" / kJobFile;
+    const fs::path path = entry.path() / "logs" / launcher::kJobFile;
     const fs::file_time_type time = fs::last_write_time(path, error);
     if (error || (!newest.empty() && time <= newest_time)) continue;
     newest = path;
     newest_time = time;
   }
-  if (!newest.empty()) return ReadJobFile(newest);
+  if (!newest.empty()) return launcher::ReadJobFile(newest.string());
   return absl::NotFoundError(
       "which job? Give --servers HOST:PORT,..., --store HOST:PORT or --job DIR (the log directory of a "
       "`tandem run`), "
@@ -75,7 +56,7 @@ absl::StatusOr<JobAddress> NewestJob() {
       "directory");
 }
 
-absl::StatusOr<std::string> StoreOf(const JobAddress& job, double timeout_seconds) {
+absl::StatusOr<std::string> StoreOf(const launcher::JobAddress& job, double timeout_seconds) {
   std::string store = job.store;
   if (store.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const JobRounds rounds,
@@ -91,25 +72,16 @@ absl::StatusOr<std::string> StoreOf(const JobAddress& job, double timeout_second
 
 }  // namespace
 
-absl::Status WriteJobFile(const std::string& directory, const JobAddress& job) {
-  const std::string path = absl::StrCat(directory, "/", kJobFile);
-  std::ofstream out(path, std::ios::trunc);
-  Json json = {{"run_id", job.run_id}, {"store", job.store}, {"servers", job.num_servers}};
-  if (!job.rendezvous.empty()) json["rendezvous"] = job.rendezvous;
-  out << json.dump() << "\n";
-  out.close();
-  return out ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
-}
-
-absl::StatusOr<JobAddress> FindJob(const ServersFlags& flags) {
-  if (IsRendezvous(flags.store)) return JobAddress{.rendezvous = flags.store, .run_id = flags.run_id};
-  if (!flags.store.empty()) return JobAddress{.store = flags.store};
+absl::StatusOr<launcher::JobAddress> FindJob(const ServersFlags& flags) {
+  if (IsRendezvous(flags.store))
+    return launcher::JobAddress{.rendezvous = flags.store, .run_id = flags.run_id};
+  if (!flags.store.empty()) return launcher::JobAddress{.store = flags.store};
   if (!flags.job.empty()) return JobIn(flags.job);
   const char* const store = std::getenv("TANDEM_STORE");
   const char* const host = std::getenv("MASTER_ADDR");
   const char* const port = std::getenv("MASTER_PORT");
   if (store != nullptr || (host != nullptr && port != nullptr)) {
-    JobAddress job{.store = store != nullptr ? store : absl::StrCat(host, ":", port)};
+    launcher::JobAddress job{.store = store != nullptr ? store : absl::StrCat(host, ":", port)};
     const char* const servers = std::getenv("TANDEM_NUM_PS");
     if (servers == nullptr || !absl::SimpleAtoi(servers, &job.num_servers)) job.num_servers = 0;
     return job;
@@ -118,7 +90,7 @@ absl::StatusOr<JobAddress> FindJob(const ServersFlags& flags) {
 }
 
 absl::StatusOr<std::string> FindStore(const ServersFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const JobAddress job, FindJob(flags));
+  TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
   return StoreOf(job, flags.timeout_seconds);
 }
 
@@ -130,7 +102,7 @@ absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags) 
     }
     return addresses;
   }
-  TANDEM_ASSIGN_OR_RETURN(const JobAddress job, FindJob(flags));
+  TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
   const absl::Duration timeout = absl::Seconds(flags.timeout_seconds);
   TANDEM_ASSIGN_OR_RETURN(const std::string address, StoreOf(job, flags.timeout_seconds));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));

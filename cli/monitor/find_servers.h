@@ -9,11 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "launcher/job_file.h"
 
 namespace tandem::cli {
-
-// The file in a job's log directory in which `tandem run` says where the job's store is.
-inline constexpr char kJobFile[] = "job.json";
 
 // Ways to name a job. With none of them: TANDEM_STORE, else MASTER_ADDR and MASTER_PORT, else the newest
 // runs/*/logs/job.json.
@@ -25,19 +23,8 @@ struct ServersFlags {
   double timeout_seconds = 5;
 };
 
-// Where a job can be asked after. A plain value.
-struct JobAddress {
-  std::string store;  // host:port of its round's store; "": the rendezvous knows
-  std::string
-      rendezvous;       // where its launchers meet (rounds.h); "": there is one launcher, or it is not known
-  std::string run_id;   // there; "": the only one
-  int num_servers = 0;  // 0: unknown
-};
-
-// Writes kJobFile into `directory`. Errors name the path.
-absl::Status WriteJobFile(const std::string& directory, const JobAddress& job);
 // What the flags, the environment or a job file say, without asking anybody. Errors as FindServers'.
-absl::StatusOr<JobAddress> FindJob(const ServersFlags& flags);
+absl::StatusOr<launcher::JobAddress> FindJob(const ServersFlags& flags);
 
 // The servers' addresses by index; "" where one has not said its own. Blocks at most the time-out for the
 // store. Errors: InvalidArgument (a malformed flag), NotFound (no way to a job: says what to give; or the job

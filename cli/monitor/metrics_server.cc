@@ -16,9 +16,9 @@
 namespace tandem::cli {
 namespace {
 
-class Figures : public prometheus::Collectable {
+class MetricsCollector : public prometheus::Collectable {
  public:
-  explicit Figures(std::function<ServerFigures()> source) : source_(std::move(source)) {}
+  explicit MetricsCollector(std::function<ServerMetrics()> source) : source_(std::move(source)) {}
 
   // On a thread of our own: the web server's have 100 KiB of stack, of which thread-local variables of the
   // program's libraries (60 KiB of OpenBLAS') and the web server itself leave 15.
@@ -33,19 +33,19 @@ class Figures : public prometheus::Collectable {
   }
 
  private:
-  const std::function<ServerFigures()> source_;
+  const std::function<ServerMetrics()> source_;
 };
 
 class Exposed : public MetricsServer {
  public:
-  Exposed(const std::string& address, std::function<ServerFigures()> source)
-      : figures_(std::make_shared<Figures>(std::move(source))), exposer_(address) {
+  Exposed(const std::string& address, std::function<ServerMetrics()> source)
+      : figures_(std::make_shared<MetricsCollector>(std::move(source))), exposer_(address) {
     exposer_.RegisterCollectable(figures_);
   }
   int port() const override { return exposer_.GetListeningPorts().at(0); }
 
  private:
-  const std::shared_ptr<Figures> figures_;
+  const std::shared_ptr<MetricsCollector> figures_;
   prometheus::Exposer exposer_;
 };
 
@@ -54,7 +54,7 @@ class Exposed : public MetricsServer {
 bool MetricsServer::available() { return true; }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& host, int port,
-                                                                    std::function<ServerFigures()> source) {
+                                                                    std::function<ServerMetrics()> source) {
   const std::string address =
       absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
   try {

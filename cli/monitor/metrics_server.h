@@ -14,7 +14,7 @@
 
 namespace tandem::cli {
 
-struct ServerFigures {
+struct ServerMetrics {
   tandem::v1::ServerStatistics server;
   std::vector<tandem::v1::TableInfo> tables;
 };
@@ -28,7 +28,7 @@ class MetricsServer {
   // a thread started for it; two requests may call it at once. Errors: Unavailable (cannot bind; names the
   // address), Unimplemented (built without prometheus-cpp).
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& host, int port,
-                                                              std::function<ServerFigures()> source);
+                                                              std::function<ServerMetrics()> source);
   virtual ~MetricsServer() = default;
   virtual int port() const = 0;
 };

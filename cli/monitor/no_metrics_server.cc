@@ -7,7 +7,7 @@ namespace tandem::cli {
 bool MetricsServer::available() { return false; }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string&, int,
-                                                                    std::function<ServerFigures()>) {
+                                                                    std::function<ServerMetrics()>) {
   return absl::UnimplementedError(
       "this `tandem` was built without prometheus-cpp (Debian: prometheus-cpp-dev): leave --metrics-port "
       "out");

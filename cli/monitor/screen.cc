@@ -229,7 +229,7 @@ std::vector<std::string> DrawSnapshot(const Snapshot& now, const Snapshot* befor
   lines.push_back("");
   if (tables.empty()) {
     lines.push_back(
-        std::string(now.AnyAnswered() ? "no tables yet" : "no server answers").substr(0, options.columns));
+        std::string(now.AnyCompleted() ? "no tables yet" : "no server answers").substr(0, options.columns));
     return lines;
   }
   DrawTables(tables, options, &lines);

@@ -13,15 +13,15 @@ namespace tandem::cli {
 namespace {
 
 template <typename Message>
-absl::Status Parse(const absl::StatusOr<Bytes>& answer, Message* message) {
-  if (!answer.ok()) return answer.status();
-  if (message->ParseFromString(answer->Flatten())) return absl::OkStatus();
+absl::Status Parse(const absl::StatusOr<Bytes>& response, Message* message) {
+  if (!response.ok()) return response.status();
+  if (message->ParseFromString(response->Flatten())) return absl::OkStatus();
   return absl::DataLossError("the answer does not parse; is it a Tandem parameter server?");
 }
 
 }  // namespace
 
-bool Snapshot::AnyAnswered() const {
+bool Snapshot::AnyCompleted() const {
   return std::any_of(servers.begin(), servers.end(),
                      [](const ServerSnapshot& server) { return server.status.ok(); });
 }
@@ -55,7 +55,7 @@ std::vector<absl::StatusOr<Bytes>> ServerSet::CallAll(absl::string_view method,
                                                       const google::protobuf::MessageLite& request,
                                                       absl::Duration timeout, bool insist) {
   const std::string name = absl::StrCat("/tandem.v1.ParameterServer/", method);
-  std::vector<absl::StatusOr<Bytes>> answers(size(), absl::UnavailableError("it has not registered yet"));
+  std::vector<absl::StatusOr<Bytes>> responses(size(), absl::UnavailableError("it has not registered yet"));
   absl::BlockingCounter pending(static_cast<int>(size()));
   for (size_t s = 0; s < size(); ++s) {
     if (channels_[s] == nullptr) {
@@ -64,13 +64,13 @@ std::vector<absl::StatusOr<Bytes>> ServerSet::CallAll(absl::string_view method,
     }
     channels_[s]->CallAsync(name, Bytes(request.SerializeAsString()),
                             {.timeout = timeout, .idempotent = insist},
-                            [&answers, &pending, s](absl::StatusOr<Bytes> answer) {
-                              answers[s] = std::move(answer);
+                            [&responses, &pending, s](absl::StatusOr<Bytes> response) {
+                              responses[s] = std::move(response);
                               pending.DecrementCount();
                             });
   }
   pending.Wait();  // each call ends by its own deadline
-  return answers;
+  return responses;
 }
 
 Snapshot ServerSet::Take(size_t hottest, absl::Duration timeout) {

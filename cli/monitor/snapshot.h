@@ -28,7 +28,7 @@ struct Snapshot {
   absl::Time time;
   std::vector<ServerSnapshot> servers;        // by index
   std::vector<tandem::v1::TableInfo> tables;  // over the servers that answered
-  bool AnyAnswered() const;
+  bool AnyCompleted() const;
 };
 
 // Connections to a job's servers. Used by one thread.

@@ -40,11 +40,11 @@ class Terminal {
   Key WaitForKey(absl::Time until);
 
  private:
-  Terminal(std::unique_ptr<SignalPipe> signals, const termios& before);
+  Terminal(std::unique_ptr<launcher::SignalPipe> signals, const termios& before);
   void Enter();
   void Leave();
 
-  const std::unique_ptr<SignalPipe> signals_;
+  const std::unique_ptr<launcher::SignalPipe> signals_;
   const termios before_;
   std::string input_;
 };

@@ -24,7 +24,7 @@ namespace {
 // What connects one group, step by step.
 class Connector {
  public:
-  Connector(Store* store, const ConnectOptions& options, const std::vector<BackendFactory>& factories,
+  Connector(Store* store, const GroupConnectOptions& options, const std::vector<BackendFactory>& factories,
             absl::Time deadline)
       : root_(store),
         store_(store, absl::StrCat("pg/", options.group)),
@@ -33,14 +33,14 @@ class Connector {
         deadline_(deadline) {}
 
   absl::Status MeetPeers() {
-    Introduction me;
+    RankInfo me;
     me.rank = options_.rank;
     me.world_size = options_.world_size;
     me.machine = ipc::HostIdentity();
     me.self.host = options_.host.empty() ? me.machine : options_.host;
     me.self.pid = ::getpid();
     if (options_.interface_address.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(me.self.address, rpc::LocalAddressTowards(root_->address()));
+      TANDEM_ASSIGN_OR_RETURN(me.self.address, rpc::LocalAddressFor(root_->address()));
     } else {
       TANDEM_ASSIGN_OR_RETURN(me.self.address, rpc::ResolveLocalAddress(options_.interface_address));
     }
@@ -113,11 +113,11 @@ class Connector {
     options.timeout = options_.timeout;
     absl::Status mine = absl::FailedPreconditionError(absl::StrCat("this build has no backend '", name, "'"));
     if (factory != nullptr) mine = factory->viable ? factory->viable(options) : absl::OkStatus();
-    TANDEM_RETURN_IF_ERROR(AgreeOn(&store_, absl::StrCat(purpose, "viable/", name), options_.rank,
+    TANDEM_RETURN_IF_ERROR(AgreeOnStatus(&store_, absl::StrCat(purpose, "viable/", name), options_.rank,
                                    options_.world_size, mine, deadline));
     absl::StatusOr<std::unique_ptr<Backend>> made = factory->make(options);
     // Those that have connected wait for those that have not, even where these take all the time there is.
-    const absl::Status agreed = AgreeOn(&store_, absl::StrCat(purpose, "made/", name), options_.rank,
+    const absl::Status agreed = AgreeOnStatus(&store_, absl::StrCat(purpose, "made/", name), options_.rank,
                                         options_.world_size, made.status(), deadline + kGrace);
     if (!agreed.ok()) {
       if (made.ok()) (*made)->Abort(agreed);
@@ -134,7 +134,7 @@ class Connector {
 
   Store* const root_;
   PrefixStore store_;
-  const ConnectOptions& options_;
+  const GroupConnectOptions& options_;
   const std::vector<BackendFactory>& factories_;
   const absl::Time deadline_;
   Connection connection_;
@@ -142,7 +142,7 @@ class Connector {
 
 }  // namespace
 
-absl::StatusOr<Connection> Connect(Store* store, const ConnectOptions& options) {
+absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& options) {
   std::vector<BackendFactory> factories(options.extra_backends.begin(), options.extra_backends.end());
   for (BackendFactory& factory : BuiltInBackends()) factories.push_back(std::move(factory));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<BackendRequest> requests,

@@ -15,7 +15,7 @@
 
 namespace tandem::collectives {
 
-struct ConnectOptions {
+struct GroupConnectOptions {
   std::string group;
   int rank = 0;
   int world_size = 1;
@@ -44,7 +44,7 @@ struct Connection {
 // options.backend asks for. All ranks choose the same: where one of them cannot, all hear why, and under
 // "auto" all go on with the next candidate together. Errors as InitProcessGroup's. A world of one needs no
 // store.
-absl::StatusOr<Connection> Connect(Store* store, const ConnectOptions& options);
+absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& options);
 
 }  // namespace tandem::collectives
 

@@ -20,7 +20,7 @@ namespace {
 // An announcement is lines of "name=value", the first of them this.
 constexpr absl::string_view kVersion = "tandem-rank=1";
 
-std::string Serialize(const Introduction& i) {
+std::string Serialize(const RankInfo& i) {
   std::random_device device;  // no two processes say the same
   return absl::StrCat(kVersion, "\nworld_size=", i.world_size, "\naddress=", i.self.address,
                       "\nhost=", i.self.host, "\nmachine=", i.machine, "\npid=", i.self.pid,
@@ -28,13 +28,13 @@ std::string Serialize(const Introduction& i) {
                       "\ntoken=", absl::Hex(device()), absl::Hex(device()), absl::Hex(device()));
 }
 
-absl::StatusOr<Introduction> Parse(int rank, const std::string& text) {
+absl::StatusOr<RankInfo> Parse(int rank, const std::string& text) {
   std::map<std::string, std::string> values;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     std::pair<std::string, std::string> pair = absl::StrSplit(line, absl::MaxSplits('=', 1));
     values.insert(std::move(pair));
   }
-  Introduction i;
+  RankInfo i;
   i.rank = rank;
   if (!absl::StartsWith(text, absl::StrCat(kVersion, "\n")) ||
       !absl::SimpleAtoi(values["world_size"], &i.world_size) ||
@@ -66,8 +66,8 @@ absl::Status Differ(absl::string_view what, int rank_a, absl::string_view a, int
 }
 
 // Compares what the ranks that have come say with what this one expects.
-absl::Status Compare(const Introduction& me, const std::vector<Introduction>& others) {
-  for (const Introduction& other : others) {
+absl::Status Compare(const RankInfo& me, const std::vector<RankInfo>& others) {
+  for (const RankInfo& other : others) {
     if (other.world_size != me.world_size) {
       return Differ("world size", me.rank, absl::StrCat(me.world_size), other.rank,
                     absl::StrCat(other.world_size));
@@ -83,7 +83,7 @@ absl::Status Compare(const Introduction& me, const std::vector<Introduction>& ot
       return Differ("members of the group", me.rank, me.members, other.rank, other.members);
     }
   }
-  for (const Introduction& other : others) {
+  for (const RankInfo& other : others) {
     if (other.machine == me.machine) continue;
     const bool other_is_local = rpc::IsLoopbackHost(other.self.address);
     if (!other_is_local && !rpc::IsLoopbackHost(me.self.address)) continue;
@@ -130,12 +130,12 @@ absl::Status WaitForAll(Store* store, const std::string& prefix, int world_size,
 
 }  // namespace
 
-absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, absl::Time deadline,
+absl::StatusOr<std::vector<Peer>> Meet(Store* store, const RankInfo& me, absl::Time deadline,
                                        absl::Duration timeout) {
   const std::string announced = Serialize(me);
   TANDEM_ASSIGN_OR_RETURN(const std::string held, store->CompareSet(RankKey(me.rank), "", announced));
   if (held != announced) {
-    absl::StatusOr<Introduction> holder = Parse(me.rank, held);
+    absl::StatusOr<RankInfo> holder = Parse(me.rank, held);
     return absl::AlreadyExistsError(absl::StrCat(
         "rank ", me.rank, " is already taken",
         holder.ok() ? absl::StrCat(" by process ", holder->self.pid, " on ", holder->self.address) : "",
@@ -145,12 +145,12 @@ absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, abs
   std::vector<int> absent;
   std::vector<std::pair<int, std::string>> present;
   TANDEM_RETURN_IF_ERROR(Collect(store, "rank/", me.world_size, &absent, &present));
-  std::vector<Introduction> others;
+  std::vector<RankInfo> others;
   std::vector<Peer> peers(me.world_size);
   peers[me.rank] = me.self;
   for (const auto& [rank, text] : present) {
     if (rank == me.rank) continue;
-    TANDEM_ASSIGN_OR_RETURN(Introduction other, Parse(rank, text));
+    TANDEM_ASSIGN_OR_RETURN(RankInfo other, Parse(rank, text));
     if (rank < me.world_size) peers[rank] = other.self;
     others.push_back(std::move(other));
   }
@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, abs
   return peers;
 }
 
-absl::Status AgreeOn(Store* store, absl::string_view step, int rank, int world_size, const absl::Status& mine,
+absl::Status AgreeOnStatus(Store* store, absl::string_view step, int rank, int world_size, const absl::Status& mine,
                      absl::Time deadline) {
   const std::string prefix = absl::StrCat(step, "/");
   TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat(prefix, rank),

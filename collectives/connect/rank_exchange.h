@@ -16,7 +16,7 @@
 namespace tandem::collectives {
 
 // What a rank says about itself, and what all must say alike.
-struct Introduction {
+struct RankInfo {
   int rank = 0;
   int world_size = 1;
   Peer self;
@@ -32,13 +32,13 @@ struct Introduction {
 // ranks; AlreadyExists when another process holds this rank; InvalidArgument naming a rank that expects
 // another world size, backend, debug level or other members, or one whose loopback address ranks on other
 // hosts could not reach.
-absl::StatusOr<std::vector<Peer>> Meet(Store* store, const Introduction& me, absl::Time deadline,
+absl::StatusOr<std::vector<Peer>> Meet(Store* store, const RankInfo& me, absl::Time deadline,
                                        absl::Duration timeout);
 
 // Everybody says whether it could do `step` (a name used once in a group's store), and hears the others: OK
 // if all could. Otherwise the first refusal by rank, on all ranks, with its code: "rank 2: ...".
 // DeadlineExceeded names the ranks that said nothing until `deadline`.
-absl::Status AgreeOn(Store* store, absl::string_view step, int rank, int world_size, const absl::Status& mine,
+absl::Status AgreeOnStatus(Store* store, absl::string_view step, int rank, int world_size, const absl::Status& mine,
                      absl::Time deadline);
 
 }  // namespace tandem::collectives

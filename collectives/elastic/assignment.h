@@ -34,7 +34,7 @@ struct Assignment {
 std::string AssignmentKey(int64_t number, absl::string_view process);
 std::string OverKey(int64_t number);
 inline constexpr char kClosedKey[] = "agent/closed";
-inline constexpr char kTroubleQueue[] = "agent/trouble";
+inline constexpr char kPeerFailureQueue[] = "agent/trouble";
 
 }  // namespace tandem::collectives
 

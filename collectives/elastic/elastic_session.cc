@@ -39,7 +39,7 @@ absl::Status ElasticRound::CompleteStep(int64_t step) {
 // Thread-safe. Owns a thread, which asks the launcher.
 class ElasticSession::Watch {
  public:
-  Watch(AgentClient* agent, const Assignment& assignment) : agent_(agent), assignment_(assignment) {
+  Watch(LauncherClient* agent, const Assignment& assignment) : agent_(agent), assignment_(assignment) {
     if (agent_ != nullptr) thread_ = std::thread([this] { Run(); });
   }
   ~Watch() {
@@ -85,7 +85,7 @@ class ElasticSession::Watch {
     }
   }
 
-  AgentClient* const agent_;
+  LauncherClient* const agent_;
   const Assignment assignment_;
   std::atomic<bool> stopping_{false};
   // Held while the group is aborted, which asks over().
@@ -115,10 +115,10 @@ absl::StatusOr<std::unique_ptr<ElasticSession>> ElasticSession::Create(ElasticOp
   first.store = env.store;
   first.master_addr = env.master_addr;
   first.master_port = env.master_port;
-  std::unique_ptr<AgentClient> agent;
+  std::unique_ptr<LauncherClient> agent;
   if (const std::string address = Variable("TANDEM_AGENT"); !address.empty()) {
     TANDEM_ASSIGN_OR_RETURN(agent,
-                            AgentClient::Connect(address, absl::StrCat(env.role, "/", env.local_rank)));
+                            LauncherClient::Connect(address, absl::StrCat(env.role, "/", env.local_rank)));
   }
   auto session = std::make_unique<ElasticSession>(std::move(options), std::move(first), std::move(agent));
   session->run_id_ = env.run_id;
@@ -126,7 +126,7 @@ absl::StatusOr<std::unique_ptr<ElasticSession>> ElasticSession::Create(ElasticOp
   return session;
 }
 
-ElasticSession::ElasticSession(ElasticOptions options, Assignment first, std::unique_ptr<AgentClient> agent)
+ElasticSession::ElasticSession(ElasticOptions options, Assignment first, std::unique_ptr<LauncherClient> agent)
     : options_(std::move(options)),
       first_(std::move(first)),
       agent_(std::move(agent)),
@@ -174,7 +174,7 @@ absl::Status ElasticSession::RunRound(const std::function<absl::Status(ElasticRo
   // The launcher's word says why; without it, it does not know yet.
   *may_go_on = true;
   if (agent_ != nullptr && watch.over().ok() && !watch.AwaitOver(absl::Milliseconds(300))) {
-    const absl::Status told = agent_->ReportTrouble(assignment.number, status.message());
+    const absl::Status told = agent_->ReportPeerFailure(assignment.number, status.message());
     if (!told.ok()) LogWarning(told.message());
   }
   return watch.over().ok() ? status : watch.over();
@@ -189,7 +189,7 @@ absl::Status ElasticSession::Connect(ElasticRound* round, Watch* watch) {
   group.name = "elastic";
   group.epoch = a.epoch;
   group.timeout = std::min(group.timeout, options_.connect_timeout);
-  group.still_wanted = [watch] { return watch->over(); };
+  group.should_continue = [watch] { return watch->over(); };
   if (a.world_size == 1) {
     round->store_ = std::make_shared<MemoryStore>();  // there is nobody to meet
   } else {

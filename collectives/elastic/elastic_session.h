@@ -103,7 +103,7 @@ class ElasticSession {
   // variable.
   static absl::StatusOr<std::unique_ptr<ElasticSession>> Create(ElasticOptions options);
   // With everything given. `agent` may be nullptr.
-  ElasticSession(ElasticOptions options, Assignment first, std::unique_ptr<AgentClient> agent);
+  ElasticSession(ElasticOptions options, Assignment first, std::unique_ptr<LauncherClient> agent);
   ~ElasticSession();
 
   // Connects the group, brings all its processes to the last completed step, calls `body`; again for each new
@@ -130,7 +130,7 @@ class ElasticSession {
 
   const ElasticOptions options_;
   const Assignment first_;
-  const std::unique_ptr<AgentClient> agent_;
+  const std::unique_ptr<LauncherClient> agent_;
   std::string run_id_, role_ = "worker";  // where the environment says so
   int64_t executed_;                      // the last step that this process has done
   int64_t last_epoch_ = 0;                // in which it had the group's state

@@ -10,18 +10,18 @@
 
 namespace tandem::collectives {
 
-absl::StatusOr<std::unique_ptr<AgentClient>> AgentClient::Connect(const std::string& address,
+absl::StatusOr<std::unique_ptr<LauncherClient>> LauncherClient::Connect(const std::string& address,
                                                                   std::string process) {
   absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(address);
   if (!channel.ok()) return Annotate(channel.status(), "TANDEM_AGENT");
-  return std::unique_ptr<AgentClient>(new AgentClient(*std::move(channel), std::move(process)));
+  return std::unique_ptr<LauncherClient>(new LauncherClient(*std::move(channel), std::move(process)));
 }
 
-absl::StatusOr<std::string> AgentClient::AwaitOver(int64_t number, absl::Duration timeout) {
+absl::StatusOr<std::string> LauncherClient::AwaitOver(int64_t number, absl::Duration timeout) {
   return store_.Get(OverKey(number), timeout);
 }
 
-absl::StatusOr<Assignment> AgentClient::AwaitAssignment(int64_t number, absl::Time deadline) {
+absl::StatusOr<Assignment> LauncherClient::AwaitAssignment(int64_t number, absl::Time deadline) {
   const absl::Time start = absl::Now();
   while (true) {
     // Rounds that came and went while this process was busy: their places lead nowhere, and are forgotten.
@@ -44,8 +44,8 @@ absl::StatusOr<Assignment> AgentClient::AwaitAssignment(int64_t number, absl::Ti
   }
 }
 
-absl::Status AgentClient::ReportTrouble(int64_t number, absl::string_view reason) {
-  return store_.Push(kTroubleQueue, absl::StrCat(number, "\n", process_, "\n", reason));
+absl::Status LauncherClient::ReportPeerFailure(int64_t number, absl::string_view reason) {
+  return store_.Push(kPeerFailureQueue, absl::StrCat(number, "\n", process_, "\n", reason));
 }
 
 }  // namespace tandem::collectives

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_ELASTIC_LAUNCHER_CLIENT_H_
 #define TANDEM_COLLECTIVES_ELASTIC_LAUNCHER_CLIENT_H_
 
-// A process's line to its launcher (AgentBoard).
+// A process's line to its launcher (LauncherControl).
 
 #include <cstdint>
 #include <memory>
@@ -17,11 +17,11 @@
 namespace tandem::collectives {
 
 // Thread-safe.
-class AgentClient {
+class LauncherClient {
  public:
   // `address`: TANDEM_AGENT; `process`: "worker/1", by role and local rank. InvalidArgument for a malformed
   // address.
-  static absl::StatusOr<std::unique_ptr<AgentClient>> Connect(const std::string& address,
+  static absl::StatusOr<std::unique_ptr<LauncherClient>> Connect(const std::string& address,
                                                               std::string process);
 
   // Blocks until the launcher's round `number` is over (why), at most `timeout`: DeadlineExceeded.
@@ -32,10 +32,10 @@ class AgentClient {
   // further round, with the launcher's reason; DeadlineExceeded; Unavailable.
   absl::StatusOr<Assignment> AwaitAssignment(int64_t number, absl::Time deadline);
   // This process's peers of round `number` fail it.
-  absl::Status ReportTrouble(int64_t number, absl::string_view reason);
+  absl::Status ReportPeerFailure(int64_t number, absl::string_view reason);
 
  private:
-  AgentClient(std::shared_ptr<rpc::Channel> channel, std::string process)
+  LauncherClient(std::shared_ptr<rpc::Channel> channel, std::string process)
       : store_(std::move(channel), absl::Seconds(5)), process_(std::move(process)) {}
 
   RemoteStore store_;

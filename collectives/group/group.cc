@@ -24,7 +24,7 @@ absl::string_view Name(DebugLevel level) {
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::Make(Parts parts) {
   const ProcessGroupOptions& o = parts.options;
-  ConnectOptions connect;
+  GroupConnectOptions connect;
   connect.group = o.name;
   connect.rank = o.rank;
   connect.world_size = o.world_size;

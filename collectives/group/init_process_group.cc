@@ -80,11 +80,11 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Init(std::shared_ptr<Store> store,
   if (store == nullptr && options.world_size > 1) {
     return absl::InvalidArgumentError(absl::StrCat(context, ": there is no store to meet in"));
   }
-  if (store != nullptr && (options.epoch > 0 || options.still_wanted)) {
+  if (store != nullptr && (options.epoch > 0 || options.should_continue)) {
     const std::string who = absl::StrCat("worker/", options.rank);
     if (options.epoch > 0)
       TANDEM_RETURN_IF_ERROR(Annotate(EnterEpoch(store.get(), options.epoch, who), context));
-    store = std::make_shared<FencedStore>(std::move(store), options.epoch, who, options.still_wanted);
+    store = std::make_shared<FencedStore>(std::move(store), options.epoch, who, options.should_continue);
     if (options.epoch > 0) {
       auto keys = std::make_shared<EpochKeys>(std::move(store), options.epoch);
       store = std::shared_ptr<Store>(keys, &keys->part);

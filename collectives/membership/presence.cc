@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<Presence>> Presence::Start(const std::string& mem
   std::unique_ptr<Presence> presence(new Presence);
   presence->status_ = std::make_shared<rpc::ProcessStatus>(member, epoch);
   rpc::DiagnosticsOptions options;
-  TANDEM_ASSIGN_OR_RETURN(options.host, rpc::LocalAddressTowards(store_address));
+  TANDEM_ASSIGN_OR_RETURN(options.host, rpc::LocalAddressFor(store_address));
   TANDEM_ASSIGN_OR_RETURN(presence->diagnostics_,
                           rpc::DiagnosticsServer::Start(options, presence->status_, &presence->recorder_));
   TANDEM_ASSIGN_OR_RETURN(presence->monitor_,

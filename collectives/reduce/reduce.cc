@@ -98,7 +98,7 @@ absl::Status SupportsReduction(ReduceOp op, DType dtype) {
 
 void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> sources,
                        absl::Span<const double> factors, int average_over, size_t n, void* out,
-                       StoreHint hint) {
+                       WriteHint hint) {
   TANDEM_CHECK(!sources.empty());
   TANDEM_CHECK(op != ReduceOp::kPremulSum || factors.size() == sources.size());
   TANDEM_CHECK(op != ReduceOp::kAvg || average_over > 0);
@@ -112,7 +112,7 @@ void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> s
               .average_over = average_over,
               .n = n,
               .out = out,
-              .stream = hint == StoreHint::kStream && !in_place &&
+              .stream = hint == WriteHint::kStream && !in_place &&
                         reinterpret_cast<uintptr_t>(out) % SizeOf(dtype) == 0};
   if (IsBitwise(op)) {
     r.n = n * SizeOf(dtype);

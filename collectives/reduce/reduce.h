@@ -19,7 +19,7 @@ absl::Status SupportsReduction(ReduceOp op, DType dtype);
 
 // Where the result goes: kStream writes past the caches, for results that are not read again soon and are
 // larger than a cache (the same bits). No hint changes anything where `out` is one of the sources.
-enum class StoreHint { kCache, kStream };
+enum class WriteHint { kCache, kStream };
 
 // out[i] = op over s of sources[s][i], i in [0, n), evaluated from the first source to the last. f16 and bf16
 // are accumulated in f32 and rounded once. Min and max keep the earlier source's value where they compare
@@ -28,7 +28,7 @@ enum class StoreHint { kCache, kStream };
 // of the sources; else they must not overlap. Any alignment. There is at least one source.
 void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> sources,
                        absl::Span<const double> factors, int average_over, size_t n, void* out,
-                       StoreHint hint = StoreHint::kCache);
+                       WriteHint hint = WriteHint::kCache);
 
 }  // namespace tandem::collectives
 

@@ -51,8 +51,8 @@ absl::Status FencedStore::Look() {
 
 template <typename Result>
 Result FencedStore::Once(const std::function<Result()>& call) {
-  if (!still_wanted_) return call();
-  TANDEM_RETURN_IF_ERROR(still_wanted_());
+  if (!should_continue_) return call();
+  TANDEM_RETURN_IF_ERROR(should_continue_());
   if (gone_) {
     return absl::UnavailableError(absl::StrCat("the store", address().empty() ? "" : " at ", address(),
                                                " did not answer before, and is not asked again"));
@@ -63,7 +63,7 @@ Result FencedStore::Once(const std::function<Result()>& call) {
 }
 
 template <typename Result>
-Result FencedStore::InParts(absl::Duration timeout, const std::function<Result(absl::Duration)>& wait) {
+Result FencedStore::PollUntil(absl::Duration timeout, const std::function<Result(absl::Duration)>& wait) {
   const absl::Time deadline = absl::Now() + timeout;
   while (true) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
@@ -78,7 +78,7 @@ absl::Status FencedStore::Set(absl::string_view key, absl::string_view value) {
 }
 
 absl::StatusOr<std::string> FencedStore::Get(absl::string_view key, absl::Duration timeout) {
-  return InParts<absl::StatusOr<std::string>>(timeout,
+  return PollUntil<absl::StatusOr<std::string>>(timeout,
                                               [&](absl::Duration part) { return base_->Get(key, part); });
 }
 
@@ -92,7 +92,7 @@ absl::StatusOr<std::string> FencedStore::CompareSet(absl::string_view key, absl:
 }
 
 absl::Status FencedStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
-  return InParts<absl::Status>(timeout, [&](absl::Duration part) { return base_->Wait(keys, part); });
+  return PollUntil<absl::Status>(timeout, [&](absl::Duration part) { return base_->Wait(keys, part); });
 }
 
 absl::StatusOr<bool> FencedStore::Check(absl::Span<const std::string> keys) {
@@ -105,7 +105,7 @@ absl::StatusOr<int64_t> FencedStore::Append(absl::string_view key, absl::string_
 
 absl::StatusOr<std::vector<std::string>> FencedStore::MultiGet(absl::Span<const std::string> keys,
                                                                absl::Duration timeout) {
-  return InParts<absl::StatusOr<std::vector<std::string>>>(
+  return PollUntil<absl::StatusOr<std::vector<std::string>>>(
       timeout, [&](absl::Duration part) { return base_->MultiGet(keys, part); });
 }
 
@@ -130,7 +130,7 @@ absl::Status FencedStore::Push(absl::string_view queue, absl::string_view value)
 }
 
 absl::StatusOr<std::string> FencedStore::Pop(absl::string_view queue, absl::Duration timeout) {
-  return InParts<absl::StatusOr<std::string>>(timeout,
+  return PollUntil<absl::StatusOr<std::string>>(timeout,
                                               [&](absl::Duration part) { return base_->Pop(queue, part); });
 }
 

@@ -21,15 +21,15 @@ namespace tandem::collectives {
 absl::Status EnterEpoch(Store* store, int64_t epoch, absl::string_view who);
 
 // A store whose waits end early: with EnterEpoch's error once the job has gone on, and with any error of
-// `still_wanted`. With `still_wanted`, a store that has not answered one call is not asked again: it went
+// `should_continue`. With `should_continue`, a store that has not answered one call is not asked again: it went
 // with the process that the others miss, and several parts of a group would each wait for it. Thread-safe.
 class FencedStore final : public Store {
  public:
-  // epoch 0: no epoch is looked at. `still_wanted` may be empty; it is asked several times a second while
+  // epoch 0: no epoch is looked at. `should_continue` may be empty; it is asked several times a second while
   // something waits, from the waiting threads, and must not block.
   FencedStore(std::shared_ptr<Store> base, int64_t epoch, std::string who,
-              std::function<absl::Status()> still_wanted)
-      : base_(std::move(base)), epoch_(epoch), who_(std::move(who)), still_wanted_(std::move(still_wanted)) {}
+              std::function<absl::Status()> should_continue)
+      : base_(std::move(base)), epoch_(epoch), who_(std::move(who)), should_continue_(std::move(should_continue)) {}
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
@@ -53,7 +53,7 @@ class FencedStore final : public Store {
  private:
   // Calls `wait` with parts of `timeout` until it gives anything but DeadlineExceeded.
   template <typename Result>
-  Result InParts(absl::Duration timeout, const std::function<Result(absl::Duration)>& wait);
+  Result PollUntil(absl::Duration timeout, const std::function<Result(absl::Duration)>& wait);
   absl::Status Look();
   // Makes the call, unless it could only fail.
   template <typename Result>
@@ -62,7 +62,7 @@ class FencedStore final : public Store {
   const std::shared_ptr<Store> base_;
   const int64_t epoch_;
   const std::string who_;
-  const std::function<absl::Status()> still_wanted_;
+  const std::function<absl::Status()> should_continue_;
   std::atomic<bool> gone_{false};  // did not answer
 };
 

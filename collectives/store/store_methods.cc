@@ -35,7 +35,7 @@ rpc::Service StoreService::MakeService() {
   auto get = [this](std::shared_ptr<rpc::ServerCall> call, StoreGetRequest request,
                     rpc::Reply<StoreGetResponse> reply) {
     if (absl::Status valid = ValidateStoreKey(request.key()); !valid.ok()) return reply(valid);
-    Park(
+    Defer(
         *call, {request.key()}, 1, request.timeout_ms(),
         [reply](std::vector<std::string> values) {
           StoreGetResponse response;
@@ -55,7 +55,7 @@ rpc::Service StoreService::MakeService() {
     if (absl::Status valid = ValidateStoreKeys(keys); !valid.ok()) return reply(valid);
     if (keys.empty()) return reply(StoreMultiGetResponse());
     const size_t wanted = keys.size();
-    Park(
+    Defer(
         *call, std::move(keys), wanted, request.timeout_ms(),
         [reply](std::vector<std::string> values) {
           StoreMultiGetResponse response;
@@ -152,7 +152,7 @@ rpc::Service StoreService::MakeService() {
     std::vector<std::string> keys(request.keys().begin(), request.keys().end());
     if (absl::Status valid = ValidateStoreKeys(keys); !valid.ok()) return reply(valid);
     if (keys.empty()) return reply(StoreWaitResponse());
-    Park(
+    Defer(
         *call, std::move(keys), 0, request.timeout_ms(),
         [reply](std::vector<std::string>) { reply(StoreWaitResponse()); },
         [reply](std::vector<std::string> missing) {

@@ -81,7 +81,7 @@ uint64_t StoreService::ParkUntil(absl::Time deadline, std::function<void(bool st
   return token;
 }
 
-void StoreService::Park(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted,
+void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted,
                         int64_t timeout_ms, std::function<void(std::vector<std::string>)> ready,
                         std::function<void(std::vector<std::string>)> give_up,
                         std::function<void(absl::Status)> refuse) {
@@ -143,7 +143,7 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
     } else {
       id = next_pop_++;
       const uint64_t token =
-          ParkUntil(EndOf(*call, request.timeout_ms()), [this, id](bool stopped) { GiveUpPop(id, stopped); });
+          ParkUntil(EndOf(*call, request.timeout_ms()), [this, id](bool stopped) { ExpirePop(id, stopped); });
       refused = token == 0;
       if (!refused) {
         ParkedPop& pop = pops_[id];
@@ -195,7 +195,7 @@ void StoreService::FinishPop(uint64_t id, std::string item) {
   }
 }
 
-void StoreService::GiveUpPop(uint64_t id, bool stopped) {
+void StoreService::ExpirePop(uint64_t id, bool stopped) {
   ParkedPop pop;
   {
     absl::MutexLock lock(&pop_mutex_);
@@ -241,20 +241,20 @@ void StoreService::RunTimer() {
   }
 }
 
-const std::string* StoreService::Answers::Find(const std::string& request_id) const {
-  auto it = answers_.find(request_id);
-  return it == answers_.end() ? nullptr : &it->second;
+const std::string* StoreService::Responses::Find(const std::string& request_id) const {
+  auto it = responses_.find(request_id);
+  return it == responses_.end() ? nullptr : &it->second;
 }
 
-void StoreService::Answers::Remember(const std::string& request_id, std::string answer) {
-  constexpr size_t kAnswers = 16384, kBytes = 256 << 20;
+void StoreService::Responses::Remember(const std::string& request_id, std::string answer) {
+  constexpr size_t kResponses = 16384, kBytes = 256 << 20;
   bytes_ += answer.size();
   order_.push_back(request_id);
-  answers_.emplace(request_id, std::move(answer));
-  while (order_.size() > kAnswers || (bytes_ > kBytes && order_.size() > 1)) {
-    auto oldest = answers_.find(order_.front());
+  responses_.emplace(request_id, std::move(answer));
+  while (order_.size() > kResponses || (bytes_ > kBytes && order_.size() > 1)) {
+    auto oldest = responses_.find(order_.front());
     bytes_ -= oldest->second.size();
-    answers_.erase(oldest);
+    responses_.erase(oldest);
     order_.pop_front();
   }
 }
@@ -265,9 +265,9 @@ absl::StatusOr<std::string> StoreService::Once(const std::string& request_id,
   TANDEM_RETURN_IF_ERROR(ValidateRequestId(request_id));
   // Held over `body`, so that a repeat that overtakes its original waits for it.
   absl::MutexLock lock(&once_mutex_);
-  if (const std::string* known = answers_.Find(request_id)) return *known;
+  if (const std::string* known = responses_.Find(request_id)) return *known;
   absl::StatusOr<std::string> answer = body();
-  if (answer.ok()) answers_.Remember(request_id, *answer);  // else nothing was changed
+  if (answer.ok()) responses_.Remember(request_id, *answer);  // else nothing was changed
   return answer;
 }
 

@@ -46,9 +46,9 @@ class StoreService {
   // Runs `ready(values of the first `wanted` keys)` when all keys exist, or `give_up(missing)` when
   // `timeout_ms` or the call's own deadline is over, or `refuse` when the service stops: exactly one of them,
   // once.
-  void Park(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted, int64_t timeout_ms,
-            std::function<void(std::vector<std::string>)> ready,
-            std::function<void(std::vector<std::string>)> give_up, std::function<void(absl::Status)> refuse);
+  void Defer(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted, int64_t timeout_ms,
+             std::function<void(std::vector<std::string>)> ready,
+             std::function<void(std::vector<std::string>)> give_up, std::function<void(absl::Status)> refuse);
   // Registers `give_up` for a time; the token to take it out by, or 0 when the service has stopped.
   uint64_t ParkUntil(absl::Time deadline, std::function<void(bool stopped)> give_up);
   // Takes the parked call out; false if somebody else has.
@@ -71,17 +71,17 @@ class StoreService {
   // The item was chosen for pops_[id]: remembers it and answers.
   void FinishPop(uint64_t id, std::string item);
   // The time of pops_[id] is up, or the service stops.
-  void GiveUpPop(uint64_t id, bool stopped);
+  void ExpirePop(uint64_t id, bool stopped);
 
   // Answers that may have been lost on their way, oldest first. A client repeats a call within its time-out,
   // so a bounded memory suffices. Not thread-safe.
-  class Answers {
+  class Responses {
    public:
     const std::string* Find(const std::string& request_id) const;
-    void Remember(const std::string& request_id, std::string answer);
+    void Remember(const std::string& request_id, std::string response);
 
    private:
-    absl::flat_hash_map<std::string, std::string> answers_;
+    absl::flat_hash_map<std::string, std::string> responses_;
     std::deque<std::string> order_;
     size_t bytes_ = 0;
   };
@@ -95,13 +95,13 @@ class StoreService {
   // Lock order: once_mutex_, pop_mutex_, mutex_, the store's. What a change brings about for others (their
   // replies) may run under once_mutex_, but under none of the others.
   absl::Mutex once_mutex_;
-  Answers answers_ ABSL_GUARDED_BY(once_mutex_);
+  Responses responses_ ABSL_GUARDED_BY(once_mutex_);
 
   absl::Mutex pop_mutex_ ABSL_ACQUIRED_AFTER(once_mutex_);
   uint64_t next_pop_ ABSL_GUARDED_BY(pop_mutex_) = 1;
   absl::flat_hash_map<uint64_t, ParkedPop> pops_ ABSL_GUARDED_BY(pop_mutex_);
   absl::flat_hash_map<std::string, uint64_t> pop_by_request_ ABSL_GUARDED_BY(pop_mutex_);
-  Answers popped_ ABSL_GUARDED_BY(pop_mutex_);
+  Responses popped_ ABSL_GUARDED_BY(pop_mutex_);
 
   absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(pop_mutex_);  // not held while calling the store
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

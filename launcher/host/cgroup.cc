@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 // The directories of this process's group of `controller` and of those above it: version 2 where there is
@@ -81,4 +81,4 @@ std::optional<double> CgroupCoreQuota(const Machine& machine) {
   return quota;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 // CUDA's driver API and NCCL's, as far as it is used; int stands for their result enums, 0 is success.
@@ -80,4 +80,4 @@ absl::StatusOr<int> LoadNccl() {
   return version;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -7,11 +7,11 @@
 #include "absl/status/statusor.h"
 #include "launcher/host/machine.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 absl::StatusOr<Machine::Cuda> LoadCuda();
 absl::StatusOr<int> LoadNccl();
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_HOST_GPU_LIBRARIES_H_

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // Used by one thread. Nothing here changes the machine; sockets, files and processes are gone on return.
 class Machine {
@@ -76,6 +76,6 @@ class Machine {
 
 std::unique_ptr<Machine> ThisMachine();
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_HOST_MACHINE_H_

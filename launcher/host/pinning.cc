@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "base/read_file.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 constexpr int kMostNodes = 256;
@@ -57,8 +57,8 @@ std::vector<int> AllowedProcessors() {
   return allowed;
 }
 
-Topology ReadTopology(const std::string& sys, const std::vector<int>& allowed) {
-  Topology topology;
+CpuTopology ReadCpuTopology(const std::string& sys, const std::vector<int>& allowed) {
+  CpuTopology topology;
   const std::set<int> mine(allowed.begin(), allowed.end());
   std::map<int, int> node_of;
   for (const int node : ParseProcessorList(ReadValue(absl::StrCat(sys, "/node/online")))) {
@@ -85,7 +85,7 @@ Topology ReadTopology(const std::string& sys, const std::vector<int>& allowed) {
   return topology;
 }
 
-std::vector<int> ProcessorsOf(const Topology& topology, Bind bind, int index, int count) {
+std::vector<int> ProcessorsOf(const CpuTopology& topology, Bind bind, int index, int count) {
   if (bind == Bind::kNone) return {};
   const std::vector<std::vector<int>>& units = bind == Bind::kCore ? topology.cores : topology.nodes;
   const int size = static_cast<int>(units.size());
@@ -100,4 +100,4 @@ std::vector<int> ProcessorsOf(const Topology& topology, Bind bind, int index, in
   return cpus;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

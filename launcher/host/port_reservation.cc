@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
-absl::StatusOr<std::unique_ptr<PortKeeper>> PortKeeper::Keep(int port) {
+absl::StatusOr<std::unique_ptr<PortReservation>> PortReservation::Keep(int port) {
   ipc::Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "cannot open a socket");
   const int on = 1;
@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<PortKeeper>> PortKeeper::Keep(int port) {
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return absl::ErrnoToStatus(errno, "cannot read a socket's port");
   }
-  return std::unique_ptr<PortKeeper>(new PortKeeper(std::move(fd), ntohs(address.sin_port)));
+  return std::unique_ptr<PortReservation>(new PortReservation(std::move(fd), ntohs(address.sin_port)));
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

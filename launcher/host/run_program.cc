@@ -17,7 +17,7 @@
 
 extern char** environ;
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 constexpr size_t kMaxOutput = 64 << 10;
@@ -79,4 +79,4 @@ absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, 
   return output;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

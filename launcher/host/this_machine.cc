@@ -32,7 +32,7 @@
 #include "launcher/host/run_program.h"
 #include "launcher/process/spawn.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 absl::Status Failure(absl::string_view what) {
@@ -163,10 +163,10 @@ class RealMachine final : public Machine {
   }
 
   absl::StatusOr<std::string> FindProgram(const std::string& name) const override {
-    return cli::FindProgram(name);
+    return launcher::FindProgram(name);
   }
   absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command) const override {
-    return cli::RunProgram(command, absl::Seconds(5));
+    return launcher::RunProgram(command, absl::Seconds(5));
   }
   absl::StatusOr<Cuda> FindCuda() const override { return LoadCuda(); }
   absl::StatusOr<int> FindNccl() const override { return LoadNccl(); }
@@ -189,4 +189,4 @@ class RealMachine final : public Machine {
 
 std::unique_ptr<Machine> ThisMachine() { return std::make_unique<RealMachine>(); }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

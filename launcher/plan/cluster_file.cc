@@ -10,7 +10,7 @@
 #include "worker/job/job_errors.h"
 #include "yaml-cpp/yaml.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using worker::AtLeast;
@@ -99,7 +99,7 @@ RolePlan ReadRole(const YAML::Node& node, const std::string& name, JobErrors* er
   return role;
 }
 
-void ReadRoles(const YAML::Node& node, JobErrors* errors, JobPlan* plan) {
+void ReadRoles(const YAML::Node& node, JobErrors* errors, LaunchPlan* plan) {
   if (!node.IsMap() || node.size() == 0) {
     return errors->Add("roles", node.IsNull() ? 0 : Line(node),
                        "'roles' must be a mapping of roles, such as 'worker: {count: 4, program: ./train}'");
@@ -134,7 +134,7 @@ absl::Status CheckRoleName(absl::string_view name) {
       absl::StrCat("'", name, "' is no name of a role: at most 64 letters, digits, '-' and '_'"));
 }
 
-absl::Status ReadClusterFile(absl::string_view text, const std::string& file_name, JobPlan* plan) {
+absl::Status ReadClusterFile(absl::string_view text, const std::string& file_name, LaunchPlan* plan) {
   JobErrors errors(file_name);
   try {
     const YAML::Node root = YAML::Load(std::string(text));
@@ -162,4 +162,4 @@ absl::Status ReadClusterFile(absl::string_view text, const std::string& file_nam
   return errors.ToStatus();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

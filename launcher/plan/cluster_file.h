@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "launcher/plan/launch_plan.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // What roles are when nobody says otherwise: ps, replay and actor serve, actors come back alone.
 RolePlan DefaultRole(absl::string_view name);
@@ -26,8 +26,8 @@ absl::Status CheckRoleName(absl::string_view name);
 
 // Reads `text` into `plan`. InvalidArgument has a line for every mistake: file, line, field, what was
 // expected and which field may have been meant.
-absl::Status ReadClusterFile(absl::string_view text, const std::string& file_name, JobPlan* plan);
+absl::Status ReadClusterFile(absl::string_view text, const std::string& file_name, LaunchPlan* plan);
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PLAN_CLUSTER_FILE_H_

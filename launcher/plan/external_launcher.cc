@@ -6,7 +6,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using Lookup = std::function<std::optional<std::string>(absl::string_view name)>;
@@ -33,8 +33,8 @@ absl::Status SeveralHere(absl::string_view who, int copies, absl::string_view in
                    instead, " and give their number as --nproc-per-node"));
 }
 
-absl::StatusOr<std::optional<ForeignLauncher>> Slurm(const Lookup& lookup) {
-  ForeignLauncher slurm;
+absl::StatusOr<std::optional<ExternalLauncher>> Slurm(const Lookup& lookup) {
+  ExternalLauncher slurm;
   const std::string id = *lookup("SLURM_JOB_ID");
   slurm.name = absl::StrCat("Slurm job ", id);
   TANDEM_ASSIGN_OR_RETURN(const int allocated, Number(lookup, "SLURM_JOB_NUM_NODES", 1));
@@ -72,8 +72,8 @@ constexpr Mpirun kMpiruns[] = {
     {"MPICH's mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "mpiexec -ppn 1"},
 };
 
-absl::StatusOr<std::optional<ForeignLauncher>> UnderMpirun(const Lookup& lookup, const Mpirun& mpirun) {
-  ForeignLauncher mpi;
+absl::StatusOr<std::optional<ExternalLauncher>> UnderMpirun(const Lookup& lookup, const Mpirun& mpirun) {
+  ExternalLauncher mpi;
   mpi.name = mpirun.name;
   TANDEM_ASSIGN_OR_RETURN(mpi.nnodes, Number(lookup, mpirun.size, 1));
   if (mpi.nnodes <= 1) return std::nullopt;
@@ -83,9 +83,9 @@ absl::StatusOr<std::optional<ForeignLauncher>> UnderMpirun(const Lookup& lookup,
   return mpi;
 }
 
-absl::StatusOr<std::optional<ForeignLauncher>> Kubernetes(
+absl::StatusOr<std::optional<ExternalLauncher>> Kubernetes(
     const Lookup& lookup, const std::function<std::string()>& full_host_name) {
-  ForeignLauncher pod;
+  ExternalLauncher pod;
   TANDEM_ASSIGN_OR_RETURN(pod.node_rank, Number(lookup, "JOB_COMPLETION_INDEX", -1));
   // The pods of an indexed job are named JOB-INDEX, and found as JOB-INDEX.SERVICE with a headless service.
   const std::string full = full_host_name();
@@ -127,7 +127,7 @@ std::string FirstHost(absl::string_view list) {
   return host;
 }
 
-absl::StatusOr<std::optional<ForeignLauncher>> DetectForeignLauncher(
+absl::StatusOr<std::optional<ExternalLauncher>> DetectExternalLauncher(
     const Lookup& lookup, const std::function<std::string()>& full_host_name) {
   // mpirun inside a Slurm job is the nearer one; so is a pod's index. (Slurm itself may set PMI_SIZE, too.)
   for (const Mpirun& mpirun : kMpiruns) {
@@ -138,4 +138,4 @@ absl::StatusOr<std::optional<ForeignLauncher>> DetectForeignLauncher(
   return std::nullopt;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

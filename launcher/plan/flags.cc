@@ -7,7 +7,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 // Both spellings of a flag, as torchrun takes them: "--rdzv-id,--rdzv_id".
@@ -153,4 +153,4 @@ size_t ProgramStart(const CLI::App& run, const std::vector<std::string>& args) {
   return args.size();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

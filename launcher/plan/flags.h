@@ -12,7 +12,7 @@ namespace CLI {
 class App;
 }
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // As given. Empty and negative values: not given.
 struct RunFlags {
@@ -48,6 +48,6 @@ void AddRunFlags(CLI::App* run, RunFlags* flags);
 // neither a flag of `run` nor a flag's value. args.size() when there is none.
 size_t ProgramStart(const CLI::App& run, const std::vector<std::string>& args);
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PLAN_FLAGS_H_

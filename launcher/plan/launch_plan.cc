@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "launcher/plan/cluster_file.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 constexpr char kWorker[] = "worker";
@@ -44,7 +44,7 @@ int GpusHere() {
   return count;
 }
 
-RolePlan& FindOrAdd(JobPlan* plan, absl::string_view name) {
+RolePlan& FindOrAdd(LaunchPlan* plan, absl::string_view name) {
   for (RolePlan& role : plan->roles) {
     if (role.name == name) return role;
   }
@@ -54,7 +54,7 @@ RolePlan& FindOrAdd(JobPlan* plan, absl::string_view name) {
 }
 
 // "actor=8:./actor --game pong"
-absl::Status AddRole(absl::string_view text, JobPlan* plan) {
+absl::Status AddRole(absl::string_view text, LaunchPlan* plan) {
   const std::pair<absl::string_view, absl::string_view> named = absl::StrSplit(text, absl::MaxSplits('=', 1));
   const std::pair<absl::string_view, absl::string_view> counted =
       absl::StrSplit(named.second, absl::MaxSplits(':', 1));
@@ -73,7 +73,7 @@ absl::Status AddRole(absl::string_view text, JobPlan* plan) {
 }
 
 // "actor=alone:100"
-absl::Status SetRestart(absl::string_view text, JobPlan* plan) {
+absl::Status SetRestart(absl::string_view text, LaunchPlan* plan) {
   const std::pair<absl::string_view, absl::string_view> named = absl::StrSplit(text, absl::MaxSplits('=', 1));
   const std::pair<absl::string_view, absl::string_view> how =
       absl::StrSplit(named.second, absl::MaxSplits(':', 1));
@@ -104,14 +104,14 @@ absl::StatusOr<int> WorkerCount(const RunFlags& flags) {
   return count;
 }
 
-absl::Status ReadFileInto(const std::string& path, JobPlan* plan) {
+absl::Status ReadFileInto(const std::string& path, LaunchPlan* plan) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return Annotate(text.status(), "the cluster file");
   return ReadClusterFile(*text, path, plan);
 }
 
 // The name that --role gives the workers, and the roles that it adds.
-absl::StatusOr<std::string> TakeRoles(const RunFlags& flags, JobPlan* plan) {
+absl::StatusOr<std::string> TakeRoles(const RunFlags& flags, LaunchPlan* plan) {
   std::string workers;
   for (const std::string& text : flags.roles) {
     if (absl::StrContains(text, '=')) {
@@ -129,7 +129,7 @@ absl::StatusOr<std::string> TakeRoles(const RunFlags& flags, JobPlan* plan) {
 }
 
 // Where nobody says so, the workers are the main role, or the learners, or whoever comes first.
-std::string MainRole(const JobPlan& plan) {
+std::string MainRole(const LaunchPlan& plan) {
   for (const char* name : {kWorker, "learner"}) {
     if (plan.Count(name) > 0) return name;
   }
@@ -141,14 +141,14 @@ std::string MainRole(const JobPlan& plan) {
 
 }  // namespace
 
-const RolePlan* JobPlan::Find(absl::string_view role) const {
+const RolePlan* LaunchPlan::Find(absl::string_view role) const {
   for (const RolePlan& one : roles) {
     if (one.name == role) return &one;
   }
   return nullptr;
 }
 
-int JobPlan::Count(absl::string_view role) const {
+int LaunchPlan::Count(absl::string_view role) const {
   const RolePlan* found = Find(role);
   return found == nullptr ? 0 : found->count;
 }
@@ -212,8 +212,8 @@ absl::StatusOr<std::vector<std::string>> ProgramCommand(const RunFlags& flags,
   return command;
 }
 
-absl::StatusOr<JobPlan> MakePlan(const RunFlags& flags, const std::vector<std::string>& program) {
-  JobPlan plan;
+absl::StatusOr<LaunchPlan> MakePlan(const RunFlags& flags, const std::vector<std::string>& program) {
+  LaunchPlan plan;
   if (!flags.cluster.empty()) TANDEM_RETURN_IF_ERROR(ReadFileInto(flags.cluster, &plan));
   TANDEM_ASSIGN_OR_RETURN(const std::string workers, TakeRoles(flags, &plan));
   if (!workers.empty()) plan.main = workers;
@@ -275,4 +275,4 @@ absl::StatusOr<JobPlan> MakePlan(const RunFlags& flags, const std::vector<std::s
   return plan;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

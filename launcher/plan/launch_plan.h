@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "launcher/plan/flags.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 inline constexpr int kMostProcesses = 4096;  // of a role
 
@@ -35,7 +35,7 @@ struct RolePlan {
 };
 
 // A plain value.
-struct JobPlan {
+struct LaunchPlan {
   std::vector<RolePlan> roles;  // servers first; each name once, each count at least 1
   std::string main;             // whose processes have a RANK; may have none on this node
   int max_restarts = 0;
@@ -47,7 +47,7 @@ struct JobPlan {
 
 // From the flags, the cluster file that they may name, and the program's command line. All that can be wrong
 // with them is InvalidArgument, in the words of the flag or with the file's line.
-absl::StatusOr<JobPlan> MakePlan(const RunFlags& flags, const std::vector<std::string>& program);
+absl::StatusOr<LaunchPlan> MakePlan(const RunFlags& flags, const std::vector<std::string>& program);
 
 // --nproc-per-node's number: "4", "cpu", "gpu" or "auto" on this machine.
 absl::StatusOr<int> ProcessesPerNode(absl::string_view text);
@@ -60,6 +60,6 @@ absl::StatusOr<std::vector<std::string>> ProgramCommand(const RunFlags& flags,
 // Words of a command in one string: separated by blanks, '...' and "..." keep them together.
 absl::StatusOr<std::vector<std::string>> SplitCommand(absl::string_view text);
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PLAN_LAUNCH_PLAN_H_

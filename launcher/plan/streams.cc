@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 bool ParseBits(absl::string_view text, int* bits) {
@@ -54,4 +54,4 @@ absl::StatusOr<std::optional<std::set<int>>> ParseRanksFilter(absl::string_view 
   return std::optional<std::set<int>>(std::move(ranks));
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

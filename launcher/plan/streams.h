@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // A plain value.
 struct StreamChoice {
@@ -28,6 +28,6 @@ struct StreamChoice {
 // "0,2": local ranks; nothing given: all. InvalidArgument quotes the text.
 absl::StatusOr<std::optional<std::set<int>>> ParseRanksFilter(absl::string_view text);
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PLAN_STREAMS_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 namespace {
 
@@ -55,8 +55,8 @@ void ChildOutput::Consume(Console::Stream stream, absl::string_view bytes) {
   std::string& partial = partial_[stream];
   while (!bytes.empty()) {
     const size_t end = bytes.find('\n');
-    const absl::string_view piece = bytes.substr(0, end);
-    partial.append(piece.data(), piece.size());
+    const absl::string_view chunk = bytes.substr(0, end);
+    partial.append(chunk.data(), chunk.size());
     if (end != absl::string_view::npos || partial.size() > kMaxLineBytes) {
       Line(stream, partial);
       partial.clear();
@@ -79,4 +79,4 @@ void ChildOutput::Line(Console::Stream stream, absl::string_view text) {
   if (!raw(stream) && shown(stream)) console_->PrefixedLine(stream, name_, index_, text);
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -11,7 +11,7 @@
 #include "base/ipc/descriptor.h"
 #include "launcher/process/console.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 struct OutputFiles {
   std::string log;                 // both streams, in the order of their lines
@@ -56,6 +56,6 @@ class ChildOutput {
   std::deque<std::string> tail_;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PROCESS_CHILD_OUTPUT_H_

@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 OutputSink::OutputSink(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {}
 
@@ -88,4 +88,4 @@ void Console::Drain(int seconds) {
   }
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

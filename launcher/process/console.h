@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // One of stdout and stderr. Writing never blocks: what the reader does not take yet is kept, since a launcher
 // stuck in write() could not stop its job. Not thread-safe.
@@ -55,6 +55,6 @@ class Console {
   bool unfinished_ = false;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PROCESS_CONSOLE_H_

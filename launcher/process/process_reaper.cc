@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 // Smaller than PIPE_BUF, so written and read as a whole.
@@ -55,7 +55,7 @@ void Send(int fd, Message message) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Guardian>> Guardian::Start() {
+absl::StatusOr<std::unique_ptr<ProcessReaper>> ProcessReaper::Start() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ErrnoToStatus(errno, "cannot make a pipe");
@@ -64,17 +64,17 @@ absl::StatusOr<std::unique_ptr<Guardian>> Guardian::Start() {
   const pid_t pid = ::fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");
   if (pid == 0) Guard(in.get());
-  return std::unique_ptr<Guardian>(new Guardian(std::move(out), pid));
+  return std::unique_ptr<ProcessReaper>(new ProcessReaper(std::move(out), pid));
 }
 
-Guardian::~Guardian() {
+ProcessReaper::~ProcessReaper() {
   pipe_.Reset();
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-void Guardian::Register(int fd, pid_t group) { Send(fd, {group, 1}); }
+void ProcessReaper::Register(int fd, pid_t group) { Send(fd, {group, 1}); }
 
-void Guardian::Forget(pid_t group) { Send(pipe_.get(), {group, 0}); }
+void ProcessReaper::Forget(pid_t group) { Send(pipe_.get(), {group, 0}); }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

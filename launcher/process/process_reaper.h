@@ -15,15 +15,15 @@
 #include "absl/status/statusor.h"
 #include "base/ipc/descriptor.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // Not thread-safe.
-class Guardian {
+class ProcessReaper {
  public:
   // Forks: call while the process has one thread.
-  static absl::StatusOr<std::unique_ptr<Guardian>> Start();
+  static absl::StatusOr<std::unique_ptr<ProcessReaper>> Start();
   // Nothing is killed by it any more once this has returned: forget all groups first.
-  ~Guardian();
+  ~ProcessReaper();
 
   // Written to by a child between fork and exec; async-signal-safe.
   static void Register(int fd, pid_t group);
@@ -32,12 +32,12 @@ class Guardian {
   void Forget(pid_t group);
 
  private:
-  Guardian(ipc::Descriptor pipe, pid_t pid) : pipe_(std::move(pipe)), pid_(pid) {}
+  ProcessReaper(ipc::Descriptor pipe, pid_t pid) : pipe_(std::move(pipe)), pid_(pid) {}
 
   ipc::Descriptor pipe_;
   const pid_t pid_;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PROCESS_PROCESS_REAPER_H_

@@ -17,7 +17,7 @@
 #include "base/ipc/descriptor.h"
 #include "base/status.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 // While this much output waits for the reader of our own, the children's is left in their pipes.
@@ -55,14 +55,14 @@ std::string Process::HowItEnded() const {
 }
 
 absl::StatusOr<std::unique_ptr<Processes>> Processes::Create() {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Guardian> guardian, Guardian::Start());
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ProcessReaper> guardian, ProcessReaper::Start());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals,
                           SignalPipe::Install({SIGINT, SIGTERM, SIGHUP}));
   ::signal(SIGPIPE, SIG_IGN);  // a reader of our output that goes away ends the output, not the job
   return std::unique_ptr<Processes>(new Processes(std::move(guardian), std::move(signals)));
 }
 
-Processes::Processes(std::unique_ptr<Guardian> guardian, std::unique_ptr<SignalPipe> signals)
+Processes::Processes(std::unique_ptr<ProcessReaper> guardian, std::unique_ptr<SignalPipe> signals)
     : guardian_(std::move(guardian)), signals_(std::move(signals)) {}
 
 Processes::~Processes() {
@@ -93,7 +93,7 @@ absl::StatusOr<Process*> Processes::Start(ProcessSpec spec) {
   return processes_.back().get();
 }
 
-Happenings Processes::Wait(absl::Time deadline, int wake, bool patient) {
+ProcessEvents Processes::Wait(absl::Time deadline, int wake, bool patient) {
   std::vector<pollfd> fds = {{signals_->fd(), POLLIN, 0}, {wake, POLLIN, 0}};
   bool clogged = false;
   for (Console::Stream stream : {Console::kOut, Console::kErr}) {
@@ -113,7 +113,7 @@ Happenings Processes::Wait(absl::Time deadline, int wake, bool patient) {
     const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
   }
-  Happenings seen;
+  ProcessEvents seen;
   if (::poll(fds.data(), fds.size(), timeout_ms) < 0) return seen;  // EINTR: the caller comes back
 
   for (size_t i = 2; i < first; ++i) {
@@ -189,4 +189,4 @@ void Processes::ForgetEnded() {
   std::erase_if(processes_, [](const auto& process) { return process->ended_; });
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -17,7 +17,7 @@
 #include "launcher/process/signal_pipe.h"
 #include "launcher/process/spawn.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 struct ProcessSpec {
   std::string name;     // "worker/0"
@@ -66,7 +66,7 @@ class Process {
 };
 
 // What one Wait has seen.
-struct Happenings {
+struct ProcessEvents {
   std::vector<int> signals;
   std::vector<Process*> ended;
   bool woken = false;  // `wake` was readable
@@ -84,7 +84,7 @@ class Processes {
   absl::StatusOr<Process*> Start(ProcessSpec spec);
   // Reads output and waits until something happens or `deadline`. `wake` is a descriptor to watch as well.
   // `patient`: while nobody reads what was printed, the children's output is left in their pipes.
-  Happenings Wait(absl::Time deadline, int wake, bool patient);
+  ProcessEvents Wait(absl::Time deadline, int wake, bool patient);
   // To the process groups of all that run. SIGTERM also wakes those that are stopped.
   void SignalAll(int signal);
   bool AllEnded() const;
@@ -93,12 +93,12 @@ class Processes {
   Console& console() { return console_; }
 
  private:
-  Processes(std::unique_ptr<Guardian> guardian, std::unique_ptr<SignalPipe> signals);
+  Processes(std::unique_ptr<ProcessReaper> guardian, std::unique_ptr<SignalPipe> signals);
   bool Reap(Process& process);
   static void ReadOutput(Process& process, Console::Stream stream);
 
   Console console_;
-  const std::unique_ptr<Guardian> guardian_;
+  const std::unique_ptr<ProcessReaper> guardian_;
   const std::unique_ptr<SignalPipe> signals_;
   std::vector<std::unique_ptr<Process>> processes_;
   int started_ = 0;
@@ -107,6 +107,6 @@ class Processes {
 // "SIGKILL"
 std::string SignalName(int signal);
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PROCESS_PROCESSES_H_

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cerrno>
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 // A handler has no other way to know where to write.
@@ -63,4 +63,4 @@ std::optional<int> SignalPipe::Next() {
   return byte;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/ipc/descriptor.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 // At most one exists at a time, since a process has one handler for each signal. Lives until the process ends
 // or it is destroyed, which restores the default handling.
@@ -35,6 +35,6 @@ class SignalPipe {
   unsigned long long handled_ = 0;  // bit s: signal s
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PROCESS_SIGNAL_PIPE_H_

@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "launcher/process/process_reaper.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 struct Pipe {
@@ -54,7 +54,7 @@ struct ChildPlan {
   if (::getppid() != plan.parent) ::_exit(127);  // it died before it could be told to take us along
   // Those that are gone since (a cgroup's change) do not keep the program from running elsewhere.
   if (plan.cpus != nullptr) ::sched_setaffinity(0, sizeof(*plan.cpus), plan.cpus);
-  if (plan.guardian >= 0) Guardian::Register(plan.guardian, ::getpid());
+  if (plan.guardian >= 0) ProcessReaper::Register(plan.guardian, ::getpid());
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &action, nullptr);
@@ -149,4 +149,4 @@ absl::StatusOr<std::string> FindProgram(const std::string& program) {
                    is_file(program) ? absl::StrCat("; did you mean './", program, "'?") : ""));
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

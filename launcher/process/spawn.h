@@ -11,14 +11,14 @@
 #include "absl/status/statusor.h"
 #include "base/ipc/descriptor.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 
 struct SpawnOptions {
   std::string path;                      // of the executable
   std::vector<std::string> args;         // args[0] is the name it goes by
   std::vector<std::string> environment;  // "NAME=value", complete
   std::vector<int> cpus;                 // on which it may run; empty: on those of the caller
-  int guardian_fd = -1;                  // Guardian::fd()
+  int guardian_fd = -1;                  // ProcessReaper::fd()
 };
 
 struct Spawned {
@@ -37,6 +37,6 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options);
 // NotFound or PermissionDenied, saying where it was looked for.
 absl::StatusOr<std::string> FindProgram(const std::string& program);
 
-}  // namespace tandem::cli
+}  // namespace tandem::launcher
 
 #endif  // TANDEM_LAUNCHER_PROCESS_SPAWN_H_

@@ -26,7 +26,7 @@ uint64_t BytesInFlight::held() const {
   return held_;
 }
 
-void BytesInFlight::GiveBack(uint64_t bytes) {
+void BytesInFlight::Release(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   held_ -= bytes;
 }

@@ -29,7 +29,7 @@ class BytesInFlight {
       return *this;
     }
     ~Share() {
-      if (owner_ != nullptr) owner_->GiveBack(bytes_);
+      if (owner_ != nullptr) owner_->Release(bytes_);
     }
 
    private:
@@ -48,7 +48,7 @@ class BytesInFlight {
   uint64_t held() const;
 
  private:
-  void GiveBack(uint64_t bytes);
+  void Release(uint64_t bytes);
 
   const uint64_t limit_;
   mutable absl::Mutex mutex_;

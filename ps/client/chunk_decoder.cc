@@ -9,34 +9,34 @@
 
 namespace tandem::ps {
 
-void PieceDecoder::OnPiece(uint64_t offset, uint64_t total, Bytes piece) {
-  left_ = total - offset - piece.size();
+void ChunkDecoder::OnChunk(uint64_t offset, uint64_t total, Bytes chunk) {
+  left_ = total - offset - chunk.size();
   if (offset == 0) {
-    Begin(total, std::move(piece));
+    Begin(total, std::move(chunk));
   } else if (in_order_) {
-    if (wrong_.ok()) Decode(piece);
+    if (wrong_.ok()) Decode(chunk);
   } else {
-    whole_.Append(std::move(piece));
+    whole_.Append(std::move(chunk));
   }
 }
 
-void PieceDecoder::Begin(uint64_t total, Bytes piece) {
+void ChunkDecoder::Begin(uint64_t total, Bytes chunk) {
   wrong_ = absl::OkStatus();
   whole_ = Bytes();
   slice_ = row_ = 0;
   cut_.clear();
   v1::PullResponse header;
-  const std::optional<size_t> head = rpc::DecodeBulkHead(piece, total, &header);
+  const std::optional<size_t> head = rpc::DecodeBulkHead(chunk, total, &header);
   in_order_ = head.has_value();
   if (!in_order_) {
-    whole_ = std::move(piece);
+    whole_ = std::move(chunk);
     return;
   }
   wrong_ = check_(header, total - *head);
-  if (wrong_.ok()) Decode(piece.Sub(*head, piece.size() - *head));
+  if (wrong_.ok()) Decode(chunk.Sub(*head, chunk.size() - *head));
 }
 
-void PieceDecoder::Decode(const Bytes& bytes) {
+void ChunkDecoder::Decode(const Bytes& bytes) {
   const trace::Span traced(kTraceDecodePull);
   BytesReader reader(bytes);
   // The check has seen to it that there are as many bytes as the slices' rows have.
@@ -63,7 +63,7 @@ void PieceDecoder::Decode(const Bytes& bytes) {
   }
 }
 
-void PieceDecoder::Put(BytesReader* in, size_t count) {
+void ChunkDecoder::Put(BytesReader* in, size_t count) {
   const RowsTo& slice = slices_[slice_];
   if (slice.positions != nullptr) {
     DecodeRows(slice.values, in, slice.positions + row_, count, slice.dim, slice.floats);
@@ -73,7 +73,7 @@ void PieceDecoder::Put(BytesReader* in, size_t count) {
   row_ += count;
 }
 
-absl::StatusOr<std::optional<Bytes>> PieceDecoder::Finish(Bytes rest) {
+absl::StatusOr<std::optional<Bytes>> ChunkDecoder::Finish(Bytes rest) {
   // The last try may have brought the answer as a whole.
   if (left_ != 0 || !rest.empty()) return rest;
   if (!in_order_) return std::exchange(whole_, Bytes());

@@ -31,23 +31,23 @@ struct RowsTo {
 };
 
 // For the answers of one server to one pull. Thread-compatible: told one piece at a time.
-class PieceDecoder : public rpc::AnswerSink {
+class ChunkDecoder : public rpc::ResponseSink {
  public:
   // What is wrong with an answer of such a header, if anything; called before any row is written.
   using Check = absl::AnyInvocable<absl::Status(const v1::PullResponse& header, size_t payload_bytes)>;
 
   // `slices`: of the answer, in order. Their arrays outlive the call.
-  PieceDecoder(std::vector<RowsTo> slices, Check check)
+  ChunkDecoder(std::vector<RowsTo> slices, Check check)
       : slices_(std::move(slices)), check_(std::move(check)) {}
 
-  void OnPiece(uint64_t offset, uint64_t total, Bytes piece) override;
+  void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) override;
 
   // Of a call that ended well with `rest`: nothing when all rows are in place, else the answer, which is
   // still to be read. An error: what `check` said.
   absl::StatusOr<std::optional<Bytes>> Finish(Bytes rest);
 
  private:
-  void Begin(uint64_t total, Bytes piece);
+  void Begin(uint64_t total, Bytes chunk);
   // Rows, the next ones of the answer.
   void Decode(const Bytes& bytes);
   // `count` rows that lie at `in`, of slice `slice_`.

@@ -62,7 +62,7 @@ class ClientImpl : public Client {
         channels_(std::move(channels)),
         next_sequence_(channels_.size(), 1) {}
   ~ClientImpl() override {
-    if (absl::Status pushed = PushHeldBack(); !pushed.ok()) {
+    if (absl::Status pushed = PushDeferred(); !pushed.ok()) {
       LogError(absl::StrCat("gradients that were held back are lost: ", pushed.message()));
     }
   }
@@ -131,7 +131,7 @@ class ClientImpl : public Client {
   absl::Status SetCache(const std::string& name, const CacheOptions& options) override {
     TANDEM_ASSIGN_OR_RETURN(const KnownTable known, FindTable(name));
     TANDEM_RETURN_IF_ERROR(ValidateCacheOptions(*known.config, options));
-    if (known.cache != nullptr && known.cache->holds()) TANDEM_RETURN_IF_ERROR(PushHeldBack());
+    if (known.cache != nullptr && known.cache->holds()) TANDEM_RETURN_IF_ERROR(PushDeferred());
     std::shared_ptr<RowCache> cache;
     if (options.bytes > 0) cache = std::make_shared<RowCache>(*known.config, options, &map_);
     absl::MutexLock lock(&tables_mutex_);
@@ -144,7 +144,7 @@ class ClientImpl : public Client {
     return table.cache == nullptr ? CacheStatistics() : table.cache->Statistics();
   }
 
-  absl::Status PushHeldBack() override;
+  absl::Status PushDeferred() override;
 
   absl::Status Flush(const std::string& table) override {
     v1::SetUpdateModeRequest request;
@@ -165,8 +165,8 @@ class ClientImpl : public Client {
                             CallAll<v1::ListTablesResponse>("ListTables", request, options_.timeout,
                                                             /*idempotent=*/true));
     std::vector<std::vector<v1::TableInfo>> servers;
-    for (v1::ListTablesResponse& answer : answers) {
-      servers.emplace_back(answer.tables().begin(), answer.tables().end());
+    for (v1::ListTablesResponse& response : answers) {
+      servers.emplace_back(response.tables().begin(), response.tables().end());
     }
     return servers;
   }
@@ -197,8 +197,8 @@ class ClientImpl : public Client {
     }
     if (!Count(pulls_in_flight_, bytes, &done)) return;
     std::unique_ptr<Deduper> deduper = TakeDeduper();
-    auto call = std::make_shared<PullCall>(map_, std::move(resolved), deduper.get(), std::move(done));
-    GiveBackDeduper(std::move(deduper));
+    auto call = std::make_shared<PullOperation>(map_, std::move(resolved), deduper.get(), std::move(done));
+    ReleaseDeduper(std::move(deduper));
     call->Start(channels_, &buffers_, options_.worker, step, read_only, options_.timeout);
   }
 
@@ -230,7 +230,7 @@ class ClientImpl : public Client {
   }
 
   absl::StatusOr<std::vector<std::string>> SaveCheckpoint(const std::string& directory) override {
-    TANDEM_RETURN_IF_ERROR(PushHeldBack());
+    TANDEM_RETURN_IF_ERROR(PushDeferred());
     v1::SaveCheckpointRequest request;
     request.set_directory(directory);
     TANDEM_ASSIGN_OR_RETURN(
@@ -238,8 +238,8 @@ class ClientImpl : public Client {
         CallAll<v1::SaveCheckpointResponse>("SaveCheckpoint", request, options_.checkpoint_timeout,
                                             /*idempotent=*/false));
     std::vector<std::string> files;
-    for (const v1::SaveCheckpointResponse& answer : answers) {
-      files.insert(files.end(), answer.files().begin(), answer.files().end());
+    for (const v1::SaveCheckpointResponse& response : answers) {
+      files.insert(files.end(), response.files().begin(), response.files().end());
     }
     return files;
   }
@@ -273,8 +273,8 @@ class ClientImpl : public Client {
     absl::BlockingCounter pending(static_cast<int>(channels_.size()));
     for (size_t s = 0; s < channels_.size(); ++s) {
       channels_[s]->CallAsync(name, Bytes(wire), {.timeout = timeout, .idempotent = idempotent},
-                              [&answers, &pending, s](absl::StatusOr<Bytes> answer) {
-                                answers[s] = std::move(answer);
+                              [&answers, &pending, s](absl::StatusOr<Bytes> response) {
+                                answers[s] = std::move(response);
                                 pending.DecrementCount();
                               });
     }
@@ -310,12 +310,12 @@ class ClientImpl : public Client {
     return caches;
   }
 
-  void WillHelp() override {
-    if (channels_.size() == 1) channels_.front()->WillHelp();
+  void PrepareInlinePoll() override {
+    if (channels_.size() == 1) channels_.front()->PrepareInlinePoll();
   }
-  void Help(absl::FunctionRef<bool()> over) override {
+  void InlinePoll(absl::FunctionRef<bool()> over) override {
     // With several servers each channel receives for itself: their answers are wanted at the same time.
-    if (channels_.size() == 1) channels_.front()->Help(over, absl::Now() + options_.timeout);
+    if (channels_.size() == 1) channels_.front()->InlinePoll(over, absl::Now() + options_.timeout);
   }
 
   // Of ids and rows. `part` is a PullPart or a PushPart.
@@ -354,7 +354,7 @@ class ClientImpl : public Client {
     dedupers_.pop_back();
     return deduper;
   }
-  void GiveBackDeduper(std::unique_ptr<Deduper> deduper) {
+  void ReleaseDeduper(std::unique_ptr<Deduper> deduper) {
     absl::MutexLock lock(&dedupers_mutex_);
     dedupers_.push_back(std::move(deduper));
   }
@@ -406,11 +406,11 @@ class ClientImpl : public Client {
   float last_factor_ ABSL_GUARDED_BY(sequence_mutex_) = 1.0f;
 };
 
-absl::Status ClientImpl::PushHeldBack() {
-  std::vector<AbsorbedPart> taken;
+absl::Status ClientImpl::PushDeferred() {
+  std::vector<MergedPart> taken;
   std::vector<std::string> names;
   for (const auto& [name, cache] : Caches()) {
-    AbsorbedPart part = TakeHeldBack(*cache);
+    MergedPart part = TakeDeferred(*cache);
     if (part.gradients.ids.empty()) continue;
     taken.push_back(std::move(part));
     names.push_back(name);
@@ -464,24 +464,25 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
   std::vector<const float*> given;
   for (const PushPart& part : parts) given.push_back(part.gradients);
   if (clipped && !held_back) ClipGlobalNorms(dims, norms, &parts, &scaled);
-  std::vector<AbsorbedPart> absorbed(parts.size());
+  std::vector<MergedPart> absorbed(parts.size());
   for (size_t p = 0; p < parts.size() && !held_back; ++p) {
     if (tables[p].cache == nullptr || parts[p].pooling != v1::NONE) continue;
-    AbsorbPart(*tables[p].cache, learning_rate_factor, &parts[p], &absorbed[p]);
+    MergeIntoCache(*tables[p].cache, learning_rate_factor, &parts[p], &absorbed[p]);
   }
   for (size_t p = 0; p < parts.size(); ++p) {
     if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they lie in `scaled` or `absorbed` now
   }
-  std::vector<WiredPush> wired;
+  std::vector<SerializedPush> wired;
   wired.reserve(parts.size());
   for (size_t p = 0; p < parts.size(); ++p) {
     wired.push_back({std::move(parts[p]), dims[p], tables[p].wire, std::move(tables[p].feedback)});
   }
   std::unique_ptr<Deduper> deduper = TakeDeduper();
   PushEncoder encoder(map_, std::move(wired), deduper.get(), &buffers_);
-  GiveBackDeduper(std::move(deduper));
+  ReleaseDeduper(std::move(deduper));
 
-  const auto call = std::make_shared<PushCall>(channels_, &places_told_, options_.timeout, std::move(done));
+  const auto call =
+      std::make_shared<PushOperation>(channels_, &places_told_, options_.timeout, std::move(done));
   for (uint32_t s = 0; s < channels_.size(); ++s) {
     rpc::Channel& channel = *channels_[s];
     const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, &buffers_, bytes); };
@@ -548,12 +549,12 @@ absl::StatusOr<std::vector<v1::TableInfo>> Client::ListTables(uint32_t hottest) 
 absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::vector<PullPart> parts) {
   absl::Notification finished;
   absl::StatusOr<PullVersions> result;
-  WillHelp();
+  PrepareInlinePoll();
   PullAsync(step, read_only, std::move(parts), [&](absl::StatusOr<PullVersions> versions) {
     result = std::move(versions);
     finished.Notify();
   });
-  Help([&] { return finished.HasBeenNotified(); });
+  InlinePoll([&] { return finished.HasBeenNotified(); });
   finished.WaitForNotification();  // the calls end by their own deadlines
   return result;
 }
@@ -561,12 +562,12 @@ absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::ve
 absl::Status Client::Push(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor) {
   absl::Notification finished;
   absl::Status result;
-  WillHelp();
+  PrepareInlinePoll();
   PushAsync(step, std::move(parts), learning_rate_factor, [&](absl::Status status) {
     result = std::move(status);
     finished.Notify();
   });
-  Help([&] { return finished.HasBeenNotified(); });
+  InlinePoll([&] { return finished.HasBeenNotified(); });
   finished.WaitForNotification();
   return result;
 }

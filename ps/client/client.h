@@ -77,7 +77,7 @@ class Client {
   // worker, when no push of this client is under way: at the end of a pass, before an evaluation and before
   // any client's SaveCheckpoint. Nothing is held back after it, nor pushed twice; on an error what was on its
   // way is lost, as a push's gradients are. The destructor calls it, too.
-  virtual absl::Status PushHeldBack() = 0;
+  virtual absl::Status PushDeferred() = 0;
   // Has what a GBA table keeps applied, though the update is not full. Does nothing to others.
   virtual absl::Status Flush(const std::string& table) = 0;
   // All tables, statistics summed over servers (ps/client/statistics.h), with the `hottest` most pulled ids.
@@ -120,10 +120,10 @@ class Client {
   virtual absl::Status LoadCheckpoint(const std::string& directory) = 0;
 
  private:
-  virtual void WillHelp() {}
-  // For a thread that has said WillHelp, has started a call and does nothing but wait for it: receives
+  virtual void PrepareInlinePoll() {}
+  // For a thread that has said PrepareInlinePoll, has started a call and does nothing but wait for it: receives
   // answers itself where that spares a hand-over between threads, until `over`, or returns at once.
-  virtual void Help(absl::FunctionRef<bool()> over) {}
+  virtual void InlinePoll(absl::FunctionRef<bool()> over) {}
 };
 
 }  // namespace tandem::ps

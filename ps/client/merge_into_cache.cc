@@ -2,25 +2,25 @@
 
 namespace tandem::ps {
 
-void AbsorbedPart::PutInto(PushPart* part) const {
+void MergedPart::PutInto(PushPart* part) const {
   part->ids = gradients.ids;
   part->gradients = gradients.sums.data();
   part->pulled_versions = versions;
   part->repeats = true;  // of a row that left the cache and one that came straight from the model
 }
 
-void AbsorbPart(RowCache& cache, float learning_rate_factor, PushPart* part, AbsorbedPart* absorbed) {
+void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* absorbed) {
   const float factor = learning_rate_factor * part->learning_rate_factor;
   const bool hold = cache.holds() && part->learning_rate_factor == 1.0f;
-  cache.Absorb(part->ids, part->gradients, factor, part->pulled_versions,
+  cache.Merge(part->ids, part->gradients, factor, part->pulled_versions,
                hold ? &absorbed->gradients : nullptr);
   if (!hold) return;
   absorbed->versions = cache.Oldest(absorbed->gradients, part->pulled_versions);
   absorbed->PutInto(part);
 }
 
-AbsorbedPart TakeHeldBack(RowCache& cache) {
-  AbsorbedPart taken;
+MergedPart TakeDeferred(RowCache& cache) {
+  MergedPart taken;
   if (!cache.holds()) return taken;
   std::vector<uint64_t> pulled;
   cache.TakeHeld(&taken.gradients, &pulled);

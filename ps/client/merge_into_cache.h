@@ -12,8 +12,8 @@
 namespace tandem::ps {
 
 // What a part's gradients have become.
-struct AbsorbedPart {
-  HeldGradients gradients;
+struct MergedPart {
+  DeferredGradients gradients;
   std::vector<uint64_t> versions;  // [servers]: the oldest that they were computed from; empty: unknown
   // Makes the part one of these gradients, which it refers to.
   void PutInto(PushPart* part) const;
@@ -22,10 +22,10 @@ struct AbsorbedPart {
 // Copies follow the gradients of an unpooled part, and perhaps hold them back; the part is then what is to be
 // sent, and refers to `absorbed` where that is something else. Slices with a learning rate factor of their
 // own are not held back: what they would be sent with later could have another.
-void AbsorbPart(RowCache& cache, float learning_rate_factor, PushPart* part, AbsorbedPart* absorbed);
+void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* absorbed);
 
 // All that the cache holds back.
-AbsorbedPart TakeHeldBack(RowCache& cache);
+MergedPart TakeDeferred(RowCache& cache);
 
 }  // namespace tandem::ps
 

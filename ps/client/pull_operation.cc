@@ -20,7 +20,8 @@ constexpr size_t kManyBytes = size_t{128} << 10;
 
 }  // namespace
 
-PullCall::PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper, PullDone done)
+PullOperation::PullOperation(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper,
+                             PullDone done)
     : parts_(std::move(parts)), done_(std::move(done)) {
   const uint32_t servers = map.num_servers();
   versions_.assign(parts_.size(), std::vector<uint64_t>(servers, 0));
@@ -38,7 +39,7 @@ PullCall::PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper
   }
 }
 
-void PullCall::Dedupe(size_t p, const ShardMap& map, Deduper* deduper) {
+void PullOperation::Dedupe(size_t p, const ShardMap& map, Deduper* deduper) {
   const PullPart& part = parts_[p].part;
   std::vector<uint64_t> distinct;
   std::vector<uint32_t> index;
@@ -62,8 +63,8 @@ void PullCall::Dedupe(size_t p, const ShardMap& map, Deduper* deduper) {
   }
 }
 
-Bytes PullCall::EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,
-                              bool read_only) const {
+Bytes PullOperation::EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,
+                                   bool read_only) const {
   v1::PullRequest header;
   header.set_worker(worker);
   header.set_step(step);
@@ -94,7 +95,7 @@ Bytes PullCall::EncodeRequest(uint32_t server, const RequestRoute& route, uint32
       slice->set_version_bits(codings[p].bits);
       slice->set_version_base(codings[p].base);
       slice->set_generation(conditional.generations[server]);
-      slice->set_unasked_rows(conditional.unasked[server]);
+      slice->set_unasked_rows(conditional.locally_served[server]);
       total += copy_bytes(p);
       conditional.request_bytes += ids.back().bytes() + copy_bytes(p);
     }
@@ -113,7 +114,7 @@ Bytes PullCall::EncodeRequest(uint32_t server, const RequestRoute& route, uint32
   return rpc::EncodeBulk(header, std::move(writer).Finish());
 }
 
-std::vector<uint32_t> PullCall::CopyVersions(size_t p, uint32_t server) const {
+std::vector<uint32_t> PullOperation::CopyVersions(size_t p, uint32_t server) const {
   const absl::Span<const uint32_t> all = parts_[p].cached->conditional()->versions;
   if (split_[p].empty()) return {all.begin(), all.end()};
   std::vector<uint32_t> versions;
@@ -122,8 +123,8 @@ std::vector<uint32_t> PullCall::CopyVersions(size_t p, uint32_t server) const {
   return versions;
 }
 
-void PullCall::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool,
-                     uint32_t worker, uint64_t step, bool read_only, absl::Duration timeout) {
+void PullOperation::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool,
+                          uint32_t worker, uint64_t step, bool read_only, absl::Duration timeout) {
   outstanding_.store(static_cast<uint32_t>(channels.size()), std::memory_order_relaxed);
   for (uint32_t server = 0; server < channels.size(); ++server) {
     rpc::Channel& channel = *channels[server];
@@ -132,17 +133,17 @@ void PullCall::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, B
     Bytes request = EncodeRequest(server, {.memory = memory, .reads_in_place = ReadsInPlace(channel)}, worker,
                                   step, read_only);
     trace::End(kTraceEncodePull, traced, server);
-    std::shared_ptr<PieceDecoder> decoder = DecoderOf(server);
+    std::shared_ptr<ChunkDecoder> decoder = DecoderOf(server);
     const rpc::CallOptions options{.timeout = timeout, .idempotent = true, .sink = decoder};
     channel.CallAsync(kPull, std::move(request), options,
                       [self = shared_from_this(), server, target = channel.target(),
-                       decoder = std::move(decoder)](absl::StatusOr<Bytes> answer) {
-                        self->OnAnswer(server, target, decoder.get(), std::move(answer));
+                       decoder = std::move(decoder)](absl::StatusOr<Bytes> response) {
+                        self->OnResponse(server, target, decoder.get(), std::move(response));
                       });
   }
 }
 
-std::shared_ptr<PieceDecoder> PullCall::DecoderOf(uint32_t server) {
+std::shared_ptr<ChunkDecoder> PullOperation::DecoderOf(uint32_t server) {
   std::vector<RowsTo> slices;
   size_t bytes = 0;
   for (size_t p = 0; p < parts_.size(); ++p) {
@@ -156,22 +157,22 @@ std::shared_ptr<PieceDecoder> PullCall::DecoderOf(uint32_t server) {
     bytes += slices.back().rows * RowBytes(slices.back().values, slices.back().dim);
   }
   if (bytes < kManyBytes) return nullptr;
-  return std::make_shared<PieceDecoder>(std::move(slices),
+  return std::make_shared<ChunkDecoder>(std::move(slices),
                                         [this, server](const v1::PullResponse& header, size_t payload_bytes) {
                                           return CheckShape(server, header, payload_bytes);
                                         });
 }
 
-void PullCall::OnAnswer(uint32_t server, const std::string& target, PieceDecoder* decoder,
-                        absl::StatusOr<Bytes> answer) {
+void PullOperation::OnResponse(uint32_t server, const std::string& target, ChunkDecoder* decoder,
+                               absl::StatusOr<Bytes> response) {
   const uint64_t traced = trace::Begin();
-  absl::Status status = answer.status();
+  absl::Status status = response.status();
   if (status.ok() && decoder != nullptr) {
-    absl::StatusOr<std::optional<Bytes>> left = decoder->Finish(*std::move(answer));
+    absl::StatusOr<std::optional<Bytes>> left = decoder->Finish(*std::move(response));
     status = left.status();
     if (status.ok() && left->has_value()) status = Accept(server, **left);
   } else if (status.ok()) {
-    status = Accept(server, *answer);
+    status = Accept(server, *response);
   }
   trace::End(kTraceDecodePull, traced, server);
   if (!status.ok()) {
@@ -196,7 +197,8 @@ void PullCall::OnAnswer(uint32_t server, const std::string& target, PieceDecoder
   std::move(done_)(std::move(versions_));
 }
 
-absl::Status PullCall::CheckShape(uint32_t server, const v1::PullResponse& header, size_t payload_bytes) {
+absl::Status PullOperation::CheckShape(uint32_t server, const v1::PullResponse& header,
+                                       size_t payload_bytes) {
   if (header.slices_size() != static_cast<int>(parts_.size())) {
     return absl::DataLossError(
         absl::StrCat("the answer has ", header.slices_size(), " slices, expected ", parts_.size()));
@@ -229,10 +231,10 @@ absl::Status PullCall::CheckShape(uint32_t server, const v1::PullResponse& heade
   return absl::OkStatus();
 }
 
-absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
+absl::Status PullOperation::Accept(uint32_t server, const Bytes& response) {
   v1::PullResponse header;
   Bytes payload;
-  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(answer, &header, &payload));
+  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(response, &header, &payload));
   TANDEM_RETURN_IF_ERROR(CheckShape(server, header, payload.size()));
   BytesReader reader(payload);
   for (size_t p = 0; p < parts_.size(); ++p) {
@@ -252,8 +254,8 @@ absl::Status PullCall::Accept(uint32_t server, const Bytes& answer) {
   return absl::OkStatus();
 }
 
-absl::Status PullCall::AcceptNewer(size_t p, uint32_t server, const v1::PullSliceResult& slice,
-                                   BytesReader* reader) {
+absl::Status PullOperation::AcceptNewer(size_t p, uint32_t server, const v1::PullSliceResult& slice,
+                                        BytesReader* reader) {
   ConditionalPull& conditional = *parts_[p].cached->conditional();
   const size_t count = Ids(p, server).size();
   const size_t before = reader->remaining();
@@ -274,13 +276,13 @@ absl::Status PullCall::AcceptNewer(size_t p, uint32_t server, const v1::PullSlic
   }
   DecodeRows(parts_[p].wire.pull_values, reader, to.data(), to.size(), parts_[p].dim, parts_[p].part.rows);
   for (const uint32_t i : sent) conditional.sent[i] = 1;
-  conditional.answer_generations[server] = slice.generation();
-  conditional.answer_applied[server] = std::max(slice.version(), slice.applied());
-  conditional.answer_bytes += before - reader->remaining();
+  conditional.response_generations[server] = slice.generation();
+  conditional.response_applied[server] = std::max(slice.version(), slice.applied());
+  conditional.response_bytes += before - reader->remaining();
   return absl::OkStatus();
 }
 
-void PullCall::AddPooledRows(size_t p) {
+void PullOperation::AddPooledRows(size_t p) {
   const PullPart& part = parts_[p].part;
   const size_t dim = parts_[p].dim;
   const size_t bags = NumBags(part);
@@ -301,7 +303,7 @@ void PullCall::AddPooledRows(size_t p) {
   }
 }
 
-void PullCall::CopyRepeats(size_t p) {
+void PullOperation::CopyRepeats(size_t p) {
   const size_t dim = parts_[p].dim;
   float* const rows = parts_[p].part.rows;
   for (const Repeat& repeat : repeats_[p]) std::copy_n(rows + repeat.from * dim, dim, rows + repeat.to * dim);

@@ -35,10 +35,10 @@ struct ResolvedPart {
 // places as each server answers (servers own disjoint ids, so no two write the same row); pooled rows are
 // partial sums and are added in server order once all are there, so that the bits do not depend on who was
 // faster.
-class PullCall : public std::enable_shared_from_this<PullCall> {
+class PullOperation : public std::enable_shared_from_this<PullOperation> {
  public:
   // `deduper` is free again afterwards.
-  PullCall(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper, PullDone done);
+  PullOperation(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper, PullDone done);
 
   // Sends the requests, put together in memory of the channels or else of `pool`; `done` runs when all are
   // answered or, with the first error, when all have ended.
@@ -62,11 +62,11 @@ class PullCall : public std::enable_shared_from_this<PullCall> {
   // Of the copies of the ids that go to `server`.
   std::vector<uint32_t> CopyVersions(size_t p, uint32_t server) const;
   // What puts the rows of a long answer in place while it arrives; none where rows must come all together.
-  std::shared_ptr<PieceDecoder> DecoderOf(uint32_t server);
-  void OnAnswer(uint32_t server, const std::string& target, PieceDecoder* decoder,
-                absl::StatusOr<Bytes> answer);
+  std::shared_ptr<ChunkDecoder> DecoderOf(uint32_t server);
+  void OnResponse(uint32_t server, const std::string& target, ChunkDecoder* decoder,
+                  absl::StatusOr<Bytes> response);
   // Checks an answer's shape and writes its unpooled rows.
-  absl::Status Accept(uint32_t server, const Bytes& answer);
+  absl::Status Accept(uint32_t server, const Bytes& response);
   // The shape alone; takes the versions.
   absl::Status CheckShape(uint32_t server, const v1::PullResponse& header, size_t payload_bytes);
   // Reads a conditional slice's rows. DataLoss when it does not have the shape that its header says.

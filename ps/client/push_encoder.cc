@@ -50,7 +50,7 @@ void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>
   }
 }
 
-PushEncoder::PushEncoder(const ShardMap& map, std::vector<WiredPush> parts, Deduper* deduper,
+PushEncoder::PushEncoder(const ShardMap& map, std::vector<SerializedPush> parts, Deduper* deduper,
                          BufferPool* pool)
     : parts_(parts.size()) {
   for (size_t p = 0; p < parts.size(); ++p) {

@@ -33,7 +33,7 @@ void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>
                      std::vector<PushPart>* parts, std::vector<std::vector<float>>* scaled);
 
 // A part of a push with what the client knows about its table.
-struct WiredPush {
+struct SerializedPush {
   PushPart part;
   uint32_t dim = 0;
   WireOptions wire;
@@ -45,7 +45,7 @@ class PushEncoder {
  public:
   // Adds up the gradients of ids that repeat, where that saves bytes, in memory of `pool`, and deals the ids
   // out to servers. `deduper` is free again afterwards.
-  PushEncoder(const ShardMap& map, std::vector<WiredPush> parts, Deduper* deduper, BufferPool* pool);
+  PushEncoder(const ShardMap& map, std::vector<SerializedPush> parts, Deduper* deduper, BufferPool* pool);
 
   // The request for one server, with a slice for every part (an empty one when the server owns none of its
   // ids). Everything is copied to memory of `route`, but for gradients that are sent as they are, have an
@@ -55,7 +55,7 @@ class PushEncoder {
 
  private:
   struct Part {
-    WiredPush push;
+    SerializedPush push;
     std::vector<uint64_t> ids;        // distinct ones, where they were merged
     std::shared_ptr<char> gradients;  // floats: of those, or those of bags divided by their sizes
     std::vector<ServerIds> split;     // by server; empty when there is one

@@ -12,7 +12,7 @@ namespace {
 constexpr char kPush[] = "/tandem.v1.ParameterServer/Push";
 }  // namespace
 
-PushCall::PushCall(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std::atomic<bool>* places_told,
+PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std::atomic<bool>* places_told,
                    absl::Duration timeout, PushDone done)
     : channels_(channels),
       places_told_(places_told),
@@ -21,7 +21,7 @@ PushCall::PushCall(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std
       in_turn_(channels.size() > 1 && places_told->load(std::memory_order_relaxed)),
       outstanding_(static_cast<uint32_t>(channels.size())) {}
 
-void PushCall::Add(uint32_t server, EncodedPush request) {
+void PushOperation::Add(uint32_t server, EncodedPush request) {
   if (!in_turn_) {
     Send(server, std::move(request));
   } else if (server == 0) {
@@ -31,20 +31,20 @@ void PushCall::Add(uint32_t server, EncodedPush request) {
   }
 }
 
-void PushCall::Go() {
+void PushOperation::Go() {
   if (in_turn_) Send(0, std::move(first_));
 }
 
-void PushCall::Send(uint32_t server, EncodedPush request) {
+void PushOperation::Send(uint32_t server, EncodedPush request) {
   // Fenced by its sequence number, a push may be sent again without harm.
   channels_[server]->CallAsync(kPush, rpc::EncodeBulk(request.header, std::move(request.payload)),
                                {.timeout = deadline_ - absl::Now(), .idempotent = true},
                                [self = shared_from_this(), server](absl::StatusOr<Bytes> answer) {
-                                 self->OnAnswer(server, std::move(answer));
+                                 self->OnResponse(server, std::move(answer));
                                });
 }
 
-absl::Status PushCall::TakePlaces(const Bytes& answer) {
+absl::Status PushOperation::TakePlaces(const Bytes& answer) {
   v1::PushResponse response;
   if (!response.ParseFromString(answer.Flatten())) return absl::DataLossError("the answer does not parse");
   places_told_->store(response.places_size() > 0, std::memory_order_relaxed);
@@ -63,7 +63,7 @@ absl::Status PushCall::TakePlaces(const Bytes& answer) {
   return absl::OkStatus();
 }
 
-void PushCall::OnAnswer(uint32_t server, absl::StatusOr<Bytes> answer) {
+void PushOperation::OnResponse(uint32_t server, absl::StatusOr<Bytes> answer) {
   absl::Status status = answer.status();
   if (status.ok() && server == 0) status = TakePlaces(*answer);
   uint32_t ended = 1;

@@ -22,13 +22,13 @@
 namespace tandem::ps {
 
 // Shared by the answers under way; destroys itself after the last one.
-class PushCall : public std::enable_shared_from_this<PushCall> {
+class PushOperation : public std::enable_shared_from_this<PushOperation> {
  public:
   // `channels` is destroyed from its first element on and outlives the calls of all others. `places_told`:
   // whether the last answer of server 0 told places; read and written by all of a client's pushes. `done`
   // runs when all servers have answered or, with the first error, when all calls have ended.
-  PushCall(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std::atomic<bool>* places_told,
-           absl::Duration timeout, PushDone done);
+  PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std::atomic<bool>* places_told,
+                absl::Duration timeout, PushDone done);
 
   // The request for `server`; called for 0, 1, ... in turn. Sent at once, unless server 0 must see the push
   // first.
@@ -38,9 +38,9 @@ class PushCall : public std::enable_shared_from_this<PushCall> {
 
  private:
   void Send(uint32_t server, EncodedPush request);
-  void OnAnswer(uint32_t server, absl::StatusOr<Bytes> answer);
+  void OnResponse(uint32_t server, absl::StatusOr<Bytes> response);
   // Server 0's places, if it told any, for the requests that wait for them.
-  absl::Status TakePlaces(const Bytes& answer);
+  absl::Status TakePlaces(const Bytes& response);
 
   const absl::Span<const std::unique_ptr<rpc::Channel>> channels_;
   std::atomic<bool>* const places_told_;

@@ -18,7 +18,7 @@ namespace tandem::ps {
 namespace v1 = ::tandem::v1;
 
 // What a policy may look at. Fields that it does not ask for are 0.
-struct RowFacts {
+struct RowStats {
   uint64_t age = 0;         // updates of the table since the row's last
   uint64_t count = 0;       // of the row's updates
   double squared_norm = 0;  // of its embedding
@@ -33,10 +33,10 @@ class Eviction {
   virtual bool needs_norm() const { return false; }
   // Whether rows may expire whatever room there is: then buckets are swept in turn, one an update.
   virtual bool sweeps() const { return false; }
-  virtual bool Expired(const RowFacts& row) const { return false; }
+  virtual bool Expired(const RowStats& row) const { return false; }
   // When a bucket has used up its part of the budget, the rows of the lowest worth leave; among equals, those
   // of the lowest ids.
-  virtual double Worth(const RowFacts& row) const = 0;
+  virtual double Priority(const RowStats& row) const = 0;
 };
 
 // The eviction that `config` describes; nullptr for an empty kind or "none". InvalidArgument names the field,

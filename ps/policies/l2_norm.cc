@@ -8,7 +8,7 @@ class L2Norm : public Eviction {
  public:
   absl::string_view kind() const override { return "l2_norm"; }
   bool needs_norm() const override { return true; }
-  double Worth(const RowFacts& row) const override { return row.squared_norm; }
+  double Priority(const RowStats& row) const override { return row.squared_norm; }
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ class Lfu : public Eviction {
  public:
   absl::string_view kind() const override { return "lfu"; }
   bool needs_count() const override { return true; }
-  double Worth(const RowFacts& row) const override {
+  double Priority(const RowStats& row) const override {
     // Exact: a count has 32 bits, and 20 more make 52.
     constexpr uint64_t kAges = uint64_t{1} << 20;
     return static_cast<double>(row.count) * static_cast<double>(kAges) -

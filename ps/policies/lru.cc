@@ -6,7 +6,7 @@ namespace {
 class Lru : public Eviction {
  public:
   absl::string_view kind() const override { return "lru"; }
-  double Worth(const RowFacts& row) const override { return -static_cast<double>(row.age); }
+  double Priority(const RowStats& row) const override { return -static_cast<double>(row.age); }
 };
 
 }  // namespace

@@ -13,8 +13,8 @@ class Ttl : public Eviction {
   explicit Ttl(uint64_t ttl) : ttl_(ttl) {}
   absl::string_view kind() const override { return "ttl"; }
   bool sweeps() const override { return true; }
-  bool Expired(const RowFacts& row) const override { return row.age > ttl_; }
-  double Worth(const RowFacts& row) const override { return -static_cast<double>(row.age); }
+  bool Expired(const RowStats& row) const override { return row.age > ttl_; }
+  double Priority(const RowStats& row) const override { return -static_cast<double>(row.age); }
 
  private:
   const uint64_t ttl_;

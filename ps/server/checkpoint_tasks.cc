@@ -118,7 +118,7 @@ absl::StatusOr<v1::SaveCheckpointResponse> ParameterServer::Impl::SaveCheckpoint
     }
     for (const auto& table : AllTables()) {
       v1::TableFileHeader header;
-      table->ApplyKept();
+      table->ApplyDeferred();
       TANDEM_RETURN_IF_ERROR(table->Describe(&header));
       const std::shared_ptr<TableStorage> storage = table->storage();
       header.set_server_index(options_.index);

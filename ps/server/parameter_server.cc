@@ -27,7 +27,7 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
       started_(options.clock->Now()),
       shard_map_(ShardMap::Even(options.num_servers, options.num_buckets)),
       helpers_(ipc::UsableProcessors() - 1),
-      lot_(options.clock),
+      deferred_(options.clock),
       executor_(options.threads),
       background_(1) {
   TANDEM_CHECK(options.index < options.num_servers);
@@ -35,7 +35,7 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
 
 void ParameterServer::Impl::Stop() {
   stopping_ = true;
-  lot_.Stop();
+  deferred_.Stop();
   background_.Stop();
   executor_.Stop();
 }
@@ -116,7 +116,7 @@ v1::ServerStatistics ParameterServer::Impl::Statistics() const {
   statistics.set_index(options_.index);
   statistics.set_num_servers(options_.num_servers);
   statistics.set_uptime_s(absl::ToDoubleSeconds(options_.clock->Now() - started_));
-  statistics.set_parked_calls(lot_.size());
+  statistics.set_parked_calls(deferred_.size());
   statistics.set_parked_bytes(parked_bytes_.load(std::memory_order_relaxed));
   for (const auto& table : AllTables()) {
     statistics.set_kept_bytes(statistics.kept_bytes() + table->waiting_bytes());
@@ -205,7 +205,7 @@ absl::Status ParameterServer::Impl::SetUpdateMode(const v1::SetUpdateModeRequest
     if (changes) {
       table->SetUpdateMode(request.update_mode(), released);
     } else {
-      table->ApplyKept();
+      table->ApplyDeferred();
     }
     return absl::OkStatus();
   });

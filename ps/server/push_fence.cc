@@ -6,7 +6,7 @@
 
 namespace tandem::ps {
 
-absl::StatusOr<FenceTable::Verdict> FenceTable::Check(uint32_t worker, uint64_t epoch,
+absl::StatusOr<PushFence::Verdict> PushFence::Check(uint32_t worker, uint64_t epoch,
                                                       uint64_t sequence) const {
   if (sequence == 0) {
     return absl::InvalidArgumentError(
@@ -37,7 +37,7 @@ absl::StatusOr<FenceTable::Verdict> FenceTable::Check(uint32_t worker, uint64_t 
   return Verdict::kDuplicate;
 }
 
-void FenceTable::Commit(uint32_t worker, uint64_t epoch, uint64_t sequence) {
+void PushFence::Commit(uint32_t worker, uint64_t epoch, uint64_t sequence) {
   Fence& fence = fences_[worker];
   if (epoch > fence.epoch) fence = Fence{.epoch = epoch};
   fence.restored = false;
@@ -49,7 +49,7 @@ void FenceTable::Commit(uint32_t worker, uint64_t epoch, uint64_t sequence) {
   }
 }
 
-std::vector<v1::WorkerFence> FenceTable::Save() const {
+std::vector<v1::WorkerFence> PushFence::Save() const {
   std::vector<v1::WorkerFence> saved;
   for (const auto& [worker, fence] : fences_) {
     v1::WorkerFence& to = saved.emplace_back();
@@ -61,7 +61,7 @@ std::vector<v1::WorkerFence> FenceTable::Save() const {
   return saved;
 }
 
-void FenceTable::Restore(const std::vector<v1::WorkerFence>& fences) {
+void PushFence::Restore(const std::vector<v1::WorkerFence>& fences) {
   fences_.clear();
   for (const v1::WorkerFence& from : fences) {
     Fence& fence = fences_[from.worker()];
@@ -72,7 +72,7 @@ void FenceTable::Restore(const std::vector<v1::WorkerFence>& fences) {
   }
 }
 
-void FenceTable::RestoreEpochsOnly(const std::vector<v1::WorkerFence>& fences) {
+void PushFence::RestoreEpochsOnly(const std::vector<v1::WorkerFence>& fences) {
   fences_.clear();
   for (const v1::WorkerFence& from : fences) {
     Fence& fence = fences_[from.worker()];

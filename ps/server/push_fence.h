@@ -18,7 +18,7 @@ namespace tandem::ps {
 namespace v1 = ::tandem::v1;
 
 // Not thread-safe.
-class FenceTable {
+class PushFence {
  public:
   // How far apart two pushes of one worker that are in flight together may be. Older ones are closed: a push
   // that comes from behind the window was refused long ago, or comes from a worker that restarted under its

@@ -20,7 +20,7 @@ namespace tandem::ps {
 namespace {
 
 // Answers a push once all its parts are applied or safely kept.
-struct PushCall {
+struct PendingPush {
   std::shared_ptr<rpc::ServerCall> call;
   std::atomic<size_t> unsettled;
   v1::PushResponse response;  // but for the missing rows
@@ -80,7 +80,7 @@ absl::Status ParameterServer::Impl::CheckParkedBytes(uint64_t more) const {
       options_.max_parked_bytes, ": a worker is far behind, or workers run too far ahead"));
 }
 
-absl::Time ParameterServer::Impl::GiveUpTime(const rpc::ServerCall& call) const {
+absl::Time ParameterServer::Impl::ExpiryTime(const rpc::ServerCall& call) const {
   const absl::Time now = options_.clock->Now();
   const absl::Duration left = std::min(call.deadline() - now, options_.max_wait);
   // A moment before the caller gives up itself, so that it hears for whom it waited.
@@ -100,41 +100,41 @@ void ParameterServer::Impl::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
   if (stopping_) return call->Finish(Stopped());
   absl::StatusOr<ParsedRequest> request = ParsePull(call->request(), Wire());
   if (!request.ok()) return call->Finish(request.status());
-  auto pull = std::make_shared<PullCall>(
-      PullCall{.call = std::move(call), .request = *std::move(request), .arrived = arrived});
+  auto pull = std::make_shared<PendingPull>(
+      PendingPull{.call = std::move(call), .request = *std::move(request), .arrived = arrived});
   const uint64_t step = pull->request.step;
   const bool ready = std::all_of(pull->request.slices.begin(), pull->request.slices.end(),
                                  [step](const ParsedSlice& slice) { return slice.table->Ready(step); });
-  if (ready) return AnswerPull(*pull);
+  if (ready) return RespondToPull(*pull);
   if (absl::Status status = CheckParkedBytes(pull->request.memory_bytes); !status.ok()) {
     return pull->call->Finish(status);
   }
-  pull->ticket = lot_.NewTicket();
+  pull->ticket = deferred_.NewTicket();
   parked_bytes_ += pull->request.memory_bytes;
-  lot_.Park(pull->ticket, GiveUpTime(*pull->call),
-            [this, pull](ParkingLot::Reason reason) { GiveUpPull(*pull, reason); });
+  deferred_.Defer(pull->ticket, ExpiryTime(*pull->call),
+                  [this, pull](rpc::DeferredCalls::Reason reason) { ExpirePull(*pull, reason); });
   ContinuePull(pull);
 }
 
-void ParameterServer::Impl::ContinuePull(const std::shared_ptr<PullCall>& pull) {
+void ParameterServer::Impl::ContinuePull(const std::shared_ptr<PendingPull>& pull) {
   const ParsedRequest& request = pull->request;
   for (; pull->next < request.slices.size(); ++pull->next) {
     ServerTable& table = *request.slices[pull->next].table;
     if (!table.ReadyOrWait(request.step, pull->ticket, [this, pull] { ContinuePull(pull); })) {
       // Given up between two tables: nobody else would take the waiter away.
-      if (!lot_.Contains(pull->ticket)) table.Forget(pull->ticket);
+      if (!deferred_.Contains(pull->ticket)) table.Forget(pull->ticket);
       return;
     }
   }
-  if (!lot_.Unpark(pull->ticket)) return;
+  if (!deferred_.Resume(pull->ticket)) return;
   parked_bytes_ -= request.memory_bytes;
-  AnswerPull(*pull);
+  RespondToPull(*pull);
 }
 
-void ParameterServer::Impl::GiveUpPull(const PullCall& pull, ParkingLot::Reason reason) {
+void ParameterServer::Impl::ExpirePull(const PendingPull& pull, rpc::DeferredCalls::Reason reason) {
   const ParsedRequest& request = pull.request;
   parked_bytes_ -= request.memory_bytes;
-  if (reason == ParkingLot::Reason::kStopped) {
+  if (reason == rpc::DeferredCalls::Reason::kStopped) {
     pull.call->Finish(absl::CancelledError("the parameter server is stopping"));
   } else {
     std::string why;
@@ -150,15 +150,15 @@ void ParameterServer::Impl::GiveUpPull(const PullCall& pull, ParkingLot::Reason 
   for (const ParsedSlice& slice : request.slices) slice.table->Forget(pull.ticket);
 }
 
-void ParameterServer::Impl::AnswerPull(PullCall& pull) {
+void ParameterServer::Impl::RespondToPull(PendingPull& pull) {
   const ParsedRequest& request = pull.request;
   const trace::Span traced(kTraceLookup, static_cast<int64_t>(request.step), request.worker);
-  std::shared_ptr<char> memory = pull.call->AnswerMemory(request.response_bytes);
+  std::shared_ptr<char> memory = pull.call->ResponseMemory(request.response_bytes);
   const bool in_place = memory != nullptr;  // who pulls reads it there
-  if (!in_place && PullAnswer::Serves(request)) {
+  if (!in_place && PullResponseSource::Serves(request)) {
     const std::shared_ptr<rpc::ServerCall> call = pull.call;
-    return call->FinishInPieces(
-        std::make_unique<PullAnswer>(std::move(pull.request), call, pull.arrived, &buffers_));
+    return call->FinishInChunks(
+        std::make_unique<PullResponseSource>(std::move(pull.request), call, pull.arrived, &buffers_));
   }
   if (memory == nullptr) memory = buffers_.Get(request.response_bytes);
   char* out = memory.get();
@@ -201,31 +201,31 @@ void ParameterServer::Impl::AnswerPull(PullCall& pull) {
 void ParameterServer::Impl::HandlePush(std::shared_ptr<rpc::ServerCall> call,
                                        TableCounters::Clock::time_point arrived) {
   if (stopping_) return call->Finish(Stopped());
-  if (!gate_.TryEnter()) return KeepPushAtGate(std::move(call), arrived);
+  if (!gate_.TryEnter()) return DeferPush(std::move(call), arrived);
   RunPush(call, arrived);
 }
 
-void ParameterServer::Impl::KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call,
-                                           TableCounters::Clock::time_point arrived) {
+void ParameterServer::Impl::DeferPush(std::shared_ptr<rpc::ServerCall> call,
+                                      TableCounters::Clock::time_point arrived) {
   const uint64_t bytes = call->request().size();
   if (absl::Status status = CheckParkedBytes(bytes); !status.ok()) return call->Finish(status);
-  const uint64_t ticket = lot_.NewTicket();
+  const uint64_t ticket = deferred_.NewTicket();
   parked_bytes_ += bytes;
-  lot_.Park(ticket, GiveUpTime(*call), [this, call, bytes](ParkingLot::Reason reason) {
+  deferred_.Defer(ticket, ExpiryTime(*call), [this, call, bytes](rpc::DeferredCalls::Reason reason) {
     parked_bytes_ -= bytes;
-    call->Finish(reason == ParkingLot::Reason::kStopped
+    call->Finish(reason == rpc::DeferredCalls::Reason::kStopped
                      ? absl::CancelledError("the parameter server is stopping")
                      : absl::DeadlineExceededError(
                            absl::StrCat("server ", options_.index,
                                         ": the push waited for a checkpoint or a change of update mode")));
   });
   auto go_on = [this, call, ticket, bytes, arrived] {
-    if (!lot_.Unpark(ticket)) return;
+    if (!deferred_.Resume(ticket)) return;
     parked_bytes_ -= bytes;
     HandlePush(call, arrived);
   };
   if (!gate_.EnterOrKeep(go_on)) return;
-  if (!lot_.Unpark(ticket)) return gate_.Leave();
+  if (!deferred_.Resume(ticket)) return gate_.Leave();
   parked_bytes_ -= bytes;
   RunPush(call, arrived);
 }
@@ -240,7 +240,7 @@ void ParameterServer::Impl::RunPush(const std::shared_ptr<rpc::ServerCall>& call
     auto request = std::make_shared<const ParsedRequest>(std::move(parsed));
     std::vector<std::shared_ptr<ServerTable>> tables;
     std::vector<TablePush> parts = MakeParts(request, &tables);
-    auto push = std::make_shared<PushCall>();
+    auto push = std::make_shared<PendingPush>();
     push->call = call;
     push->unsettled = parts.size();
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -278,9 +278,9 @@ absl::StatusOr<bool> ParameterServer::Impl::Admit(const ParsedRequest& request, 
   absl::MutexLock lock(&push_mutex_);
   const bool tells_places = options_.index == 0;
   std::vector<PushPlace> places;
-  TANDEM_ASSIGN_OR_RETURN(const FenceTable::Verdict verdict,
+  TANDEM_ASSIGN_OR_RETURN(const PushFence::Verdict verdict,
                           fences_.Check(request.worker, request.epoch, request.sequence));
-  if (verdict == FenceTable::Verdict::kDuplicate) {
+  if (verdict == PushFence::Verdict::kDuplicate) {
     // The first answer may have been lost, and the other servers need the places that it told.
     for (const auto& table : tables) places.push_back(table->PlaceOf(request.worker, request.step));
     if (tells_places) AddPlaces(request, tables, places, response);

@@ -41,13 +41,13 @@ class ParameterServer::Impl {
 
   rpc::Service MakeService();
   void Stop();
-  size_t parked_calls() const { return lot_.size(); }
+  size_t parked_calls() const { return deferred_.size(); }
 
  private:
   using Waiters = std::vector<ServerTable::Waiter>;
 
   // A pull until it is answered.
-  struct PullCall {
+  struct PendingPull {
     std::shared_ptr<rpc::ServerCall> call;
     ParsedRequest request;
     TableCounters::Clock::time_point arrived;
@@ -67,11 +67,11 @@ class ParameterServer::Impl {
 
   // requests.cc: pulls and pushes.
   void HandlePull(std::shared_ptr<rpc::ServerCall> call);
-  void ContinuePull(const std::shared_ptr<PullCall>& pull);
-  void GiveUpPull(const PullCall& pull, ParkingLot::Reason reason);
-  void AnswerPull(PullCall& pull);  // its request may be moved on
+  void ContinuePull(const std::shared_ptr<PendingPull>& pull);
+  void ExpirePull(const PendingPull& pull, rpc::DeferredCalls::Reason reason);
+  void RespondToPull(PendingPull& pull);  // its request may be moved on
   void HandlePush(std::shared_ptr<rpc::ServerCall> call, TableCounters::Clock::time_point arrived);
-  void KeepPushAtGate(std::shared_ptr<rpc::ServerCall> call, TableCounters::Clock::time_point arrived);
+  void DeferPush(std::shared_ptr<rpc::ServerCall> call, TableCounters::Clock::time_point arrived);
   void RunPush(const std::shared_ptr<rpc::ServerCall>& call, TableCounters::Clock::time_point arrived);
   // Checks the push against fences and clocks and queues its parts, all or none. False: a duplicate. Server 0
   // adds the places of GBA tables to `response`.
@@ -84,7 +84,7 @@ class ParameterServer::Impl {
   void Dispatch(Waiters released);
   // OK unless what waits holds more memory than it may.
   absl::Status CheckParkedBytes(uint64_t more) const;
-  absl::Time GiveUpTime(const rpc::ServerCall& call) const;
+  absl::Time ExpiryTime(const rpc::ServerCall& call) const;
   WireContext Wire();
 
   // checkpoint_tasks.cc; on the background thread.
@@ -112,12 +112,12 @@ class ParameterServer::Impl {
 
   // Held from a push's checks until its parts are queued, so that pushes are taken one by one.
   absl::Mutex push_mutex_;
-  FenceTable fences_ ABSL_GUARDED_BY(push_mutex_);
+  PushFence fences_ ABSL_GUARDED_BY(push_mutex_);
 
   Gate gate_;
-  ParkingLot lot_;
-  Executor executor_;    // pulls that had to wait, pushes that met a closed gate
-  Executor background_;  // one thread: checkpoints, table creation, changes of mode
+  rpc::DeferredCalls deferred_;
+  TaskExecutor executor_;    // pulls that had to wait, pushes that met a closed gate
+  TaskExecutor background_;  // one thread: checkpoints, table creation, changes of mode
 };
 
 }  // namespace tandem::ps

@@ -6,7 +6,7 @@
 
 namespace tandem::ps {
 
-Executor::Executor(int threads) {
+TaskExecutor::TaskExecutor(int threads) {
   for (int i = 0; i < threads; ++i) {
     threads_.emplace_back([this] {
       trace::NameThread("ps executor");
@@ -15,16 +15,16 @@ Executor::Executor(int threads) {
   }
 }
 
-Executor::~Executor() { Stop(); }
+TaskExecutor::~TaskExecutor() { Stop(); }
 
-bool Executor::Post(std::function<void()> task) {
+bool TaskExecutor::Post(std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return false;
   tasks_.push_back(std::move(task));
   return true;
 }
 
-void Executor::Stop() {
+void TaskExecutor::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -34,12 +34,12 @@ void Executor::Stop() {
   }
 }
 
-void Executor::Run() {
+void TaskExecutor::Run() {
   while (true) {
     std::function<void()> task;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &Executor::HasWork));
+      mutex_.Await(absl::Condition(this, &TaskExecutor::HasWork));
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();

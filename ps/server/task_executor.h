@@ -12,10 +12,10 @@
 namespace tandem::ps {
 
 // Threads that run tasks first in, first out. Thread-safe. The destructor stops it.
-class Executor {
+class TaskExecutor {
  public:
-  explicit Executor(int threads);
-  ~Executor();
+  explicit TaskExecutor(int threads);
+  ~TaskExecutor();
 
   // Queues `task`; never blocks. False, with the task not taken, after Stop().
   bool Post(std::function<void()> task);

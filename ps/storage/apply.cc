@@ -125,7 +125,7 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
         if (is_first.exchange(false, std::memory_order_relaxed)) return RunBlocks(&update, scratch.get());
         std::unique_ptr<Scratch> own = TakeScratch();
         RunBlocks(&update, own.get());
-        GiveBackScratch(std::move(own));
+        ReleaseScratch(std::move(own));
       });
     } else {
       RunBlocks(&update, scratch.get());
@@ -139,7 +139,7 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
       status = absent.status();
       SpillOver(&scratch->over, now, bucket_quota_);
     }
-    GiveBackScratch(std::move(scratch));
+    ReleaseScratch(std::move(scratch));
     TANDEM_RETURN_IF_ERROR(status);
   }
   if (!admission_->at_pull()) refused_.fetch_add(skipped, std::memory_order_relaxed);

@@ -235,7 +235,7 @@ std::unique_ptr<BucketedStorage::Scratch> BucketedStorage::TakeScratch() {
   return scratch;
 }
 
-void BucketedStorage::GiveBackScratch(std::unique_ptr<Scratch> scratch) {
+void BucketedStorage::ReleaseScratch(std::unique_ptr<Scratch> scratch) {
   absl::MutexLock lock(&scratch_mutex_);
   idle_scratch_.push_back(std::move(scratch));
 }

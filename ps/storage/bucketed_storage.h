@@ -82,10 +82,10 @@ class BucketedStorage : public TableStorage {
   void CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns);
 
   absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) override {
-    return GatherAs(RowForm::Out::kFloats, ids, create, out);
+    return GatherAs(RowFormat::Out::kFloats, ids, create, out);
   }
   absl::Status GatherAround(absl::Span<const uint64_t> ids, bool create, float* out) override {
-    return GatherAs(RowForm::Out::kFloatsAround, ids, create, out);
+    return GatherAs(RowFormat::Out::kFloatsAround, ids, create, out);
   }
   DType row_type() const override { return layout_.dtype; }
   absl::Status GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) override;
@@ -178,7 +178,7 @@ class BucketedStorage : public TableStorage {
   absl::Mutex& DoorOfBucket(uint32_t bucket) const { return doors_[bucket & lock_mask_].mutex; }
 
   std::unique_ptr<Scratch> TakeScratch();
-  void GiveBackScratch(std::unique_ptr<Scratch> scratch);
+  void ReleaseScratch(std::unique_ptr<Scratch> scratch);
 
   // Writes a row to memory, made if need be; under its lock.
   void PutRow(uint32_t bucket, uint64_t id, uint64_t hash, const float* floats, const RowHistory& history);
@@ -191,13 +191,13 @@ class BucketedStorage : public TableStorage {
   // All of them, without waiting, or none.
   bool TryLockShared(uint32_t locks) const;
   void UnlockShared(uint32_t locks) const;
-  absl::Status GatherAs(RowForm::Out as, absl::Span<const uint64_t> ids, bool create, float* out);
+  absl::Status GatherAs(RowFormat::Out as, absl::Span<const uint64_t> ids, bool create, float* out);
   // What of `ids` is in memory goes to `out`, and where in the call the others are to `missing`, in order.
-  void GatherPresent(const RowForm& form, absl::Span<const uint64_t> ids, char* out,
+  void GatherPresent(const RowFormat& form, absl::Span<const uint64_t> ids, char* out,
                      std::vector<uint32_t>* missing) const;
   // The same for a run of ids some of whose locks are taken: one lock at a time, those that are free first.
   // The ids are those from `first` on.
-  void GatherLockByLock(const RowForm& form, absl::Span<const uint64_t> ids, char* out, uint32_t first,
+  void GatherLockByLock(const RowFormat& form, absl::Span<const uint64_t> ids, char* out, uint32_t first,
                         std::vector<uint32_t>* missing) const;
   void FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                    float* out);
@@ -229,9 +229,9 @@ class BucketedStorage : public TableStorage {
   void Count(char* row) const;
 
   // evict.cc; under the bucket's lock.
-  RowFacts FactsOf(const RowStore& store, const Cell& cell, uint32_t now, std::vector<float>* floats) const;
+  RowStats StatsOf(const RowStore& store, const Cell& cell, uint32_t now, std::vector<float>* floats) const;
   // The ids of the rows of least worth beyond a sixteenth less than the quota.
-  std::vector<uint64_t> LeastWorth(uint32_t bucket, uint32_t now) const;
+  std::vector<uint64_t> LowestPriority(uint32_t bucket, uint32_t now) const;
   void EvictToQuota(uint32_t bucket, uint32_t now);
   void EraseExpired(RowStore* store, uint32_t now);
   void EraseRows(RowStore* store, absl::Span<const uint64_t> ids);

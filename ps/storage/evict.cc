@@ -9,11 +9,11 @@
 
 namespace tandem::ps {
 
-RowFacts BucketedStorage::FactsOf(const RowStore& store, const Cell& cell, uint32_t now,
+RowStats BucketedStorage::StatsOf(const RowStore& store, const Cell& cell, uint32_t now,
                                   std::vector<float>* floats) const {
   // Modulo 2^32; a row of an update that overtook this one (ASYNC) is new, not four billion updates old.
   const uint32_t age = now - cell.version;
-  RowFacts facts{.age = static_cast<int32_t>(age) < 0 && age > ~uint32_t{0} - (1u << 20) ? 0 : age};
+  RowStats facts{.age = static_cast<int32_t>(age) < 0 && age > ~uint32_t{0} - (1u << 20) ? 0 : age};
   const char* const row = store.RowAt(cell.slot);
   if (eviction_->needs_count()) facts.count = layout_.count(row);
   if (eviction_->needs_norm()) {
@@ -24,7 +24,7 @@ RowFacts BucketedStorage::FactsOf(const RowStore& store, const Cell& cell, uint3
   return facts;
 }
 
-std::vector<uint64_t> BucketedStorage::LeastWorth(uint32_t bucket, uint32_t now) const {
+std::vector<uint64_t> BucketedStorage::LowestPriority(uint32_t bucket, uint32_t now) const {
   const RowStore& store = buckets_[bucket];
   // A sixteenth at a time: the bucket is looked through once for many rows that leave.
   const uint32_t keep = bucket_quota_ - bucket_quota_ / 16;
@@ -36,7 +36,7 @@ std::vector<uint64_t> BucketedStorage::LeastWorth(uint32_t bucket, uint32_t now)
     const bool spared =
         border != nullptr && (border->young.contains(cell.id) || border->younger.contains(cell.id));
     rows.emplace_back(
-        spared ? std::numeric_limits<double>::max() : eviction_->Worth(FactsOf(store, cell, now, &floats)),
+        spared ? std::numeric_limits<double>::max() : eviction_->Priority(StatsOf(store, cell, now, &floats)),
         cell.id);
   });
   const auto middle = rows.begin() + (rows.size() - keep);
@@ -48,14 +48,14 @@ std::vector<uint64_t> BucketedStorage::LeastWorth(uint32_t bucket, uint32_t now)
 }
 
 void BucketedStorage::EvictToQuota(uint32_t bucket, uint32_t now) {
-  EraseRows(&buckets_[bucket], LeastWorth(bucket, now));
+  EraseRows(&buckets_[bucket], LowestPriority(bucket, now));
 }
 
 void BucketedStorage::EraseExpired(RowStore* store, uint32_t now) {
   std::vector<uint64_t> leaving;
   std::vector<float> floats;
   std::as_const(*store).index().ForEach([&](const Cell& cell) {
-    if (eviction_->Expired(FactsOf(*store, cell, now, &floats))) leaving.push_back(cell.id);
+    if (eviction_->Expired(StatsOf(*store, cell, now, &floats))) leaving.push_back(cell.id);
   });
   EraseRows(store, leaving);
 }

@@ -20,7 +20,7 @@ static_assert(kRun <= kMaxLookup);
 
 }  // namespace
 
-absl::Status BucketedStorage::GatherAs(RowForm::Out as, absl::Span<const uint64_t> ids, bool create,
+absl::Status BucketedStorage::GatherAs(RowFormat::Out as, absl::Span<const uint64_t> ids, bool create,
                                        float* out) {
   TANDEM_RETURN_IF_ERROR(CheckWhole());
   std::vector<uint32_t> missing;
@@ -34,7 +34,7 @@ absl::Status BucketedStorage::GatherAs(RowForm::Out as, absl::Span<const uint64_
 absl::Status BucketedStorage::GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) {
   TANDEM_RETURN_IF_ERROR(CheckWhole());
   std::vector<uint32_t> missing;
-  GatherPresent({RowForm::Out::kStored, layout_.dtype, dim_}, ids, out, &missing);
+  GatherPresent({RowFormat::Out::kStored, layout_.dtype, dim_}, ids, out, &missing);
   if (missing.empty()) return absl::OkStatus();
   // As numbers, which are those that would be stored: writing them rounds nothing.
   std::vector<uint64_t> missing_ids;
@@ -137,7 +137,7 @@ void BucketedStorage::UnlockShared(uint32_t locks) const ABSL_NO_THREAD_SAFETY_A
   for (; locks != 0; locks &= locks - 1) locks_[__builtin_ctz(locks)].ReaderUnlock();
 }
 
-void BucketedStorage::GatherPresent(const RowForm& form, absl::Span<const uint64_t> ids, char* out,
+void BucketedStorage::GatherPresent(const RowFormat& form, absl::Span<const uint64_t> ids, char* out,
                                     std::vector<uint32_t>* missing) const {
   for (size_t first = 0; first < ids.size(); first += kRun) {
     const absl::Span<const uint64_t> run = ids.subspan(first, kRun);
@@ -152,7 +152,7 @@ void BucketedStorage::GatherPresent(const RowForm& form, absl::Span<const uint64
   }
 }
 
-void BucketedStorage::GatherLockByLock(const RowForm& form, absl::Span<const uint64_t> ids, char* out,
+void BucketedStorage::GatherLockByLock(const RowFormat& form, absl::Span<const uint64_t> ids, char* out,
                                        uint32_t first, std::vector<uint32_t>* missing) const {
   // The ids by lock: those of lock l are the counts[l] from sorted[begins[l]] on.
   uint64_t sorted[kRun];
@@ -168,7 +168,7 @@ void BucketedStorage::GatherLockByLock(const RowForm& form, absl::Span<const uin
   }
   // Read in that order, and then copied to their places under no lock.
   const size_t bytes = form.out_bytes();
-  const RowForm nearby = {form.out == RowForm::Out::kStored ? form.out : RowForm::Out::kFloats, form.dtype,
+  const RowFormat nearby = {form.out == RowFormat::Out::kStored ? form.out : RowFormat::Out::kFloats, form.dtype,
                           form.dim};
   std::vector<char> rows(*std::max_element(counts, counts + kLocks) * bytes);
   std::vector<uint32_t> absent;  // in `sorted`
@@ -265,7 +265,7 @@ void BucketedStorage::FillMissing(absl::Span<const uint64_t> ids, absl::Span<con
     }
   }
   PrepareGrowth(&scratch->over);
-  GiveBackScratch(std::move(scratch));
+  ReleaseScratch(std::move(scratch));
 }
 
 void BucketedStorage::PrepareGrowth(std::vector<uint32_t>* buckets) {

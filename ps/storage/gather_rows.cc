@@ -60,11 +60,11 @@ size_t GatherFloats(const Gathering& g) {
 }
 
 // Rows of any length, in any form.
-size_t GatherAny(const Gathering& g, const RowForm& form) {
+size_t GatherAny(const Gathering& g, const RowFormat& form) {
   const size_t dim = form.dim;
   const size_t bytes = form.stored_bytes();
   const DType dtype = form.dtype;
-  const bool as_stored = form.out == RowForm::Out::kStored || dtype == DType::kF32;
+  const bool as_stored = form.out == RowFormat::Out::kStored || dtype == DType::kF32;
   char* const out = g.out;
   const auto copy = [&](const char* row, size_t i) HWY_ATTR {
     if (as_stored) {
@@ -77,7 +77,7 @@ size_t GatherAny(const Gathering& g, const RowForm& form) {
 }
 
 template <bool kAround>
-size_t GatherFloatsOf(const Gathering& g, const RowForm& form) {
+size_t GatherFloatsOf(const Gathering& g, const RowFormat& form) {
   if (form.dim == 16) return GatherFloats<16, kAround>(g);
   if (form.dim == 32) return GatherFloats<32, kAround>(g);
   if (form.dim == 64) return GatherFloats<64, kAround>(g);
@@ -87,12 +87,12 @@ size_t GatherFloatsOf(const Gathering& g, const RowForm& form) {
 
 // Returns how many are missing, after having written which.
 size_t GatherRowsOf(const Indexes& indexes, const RowAddress& address, absl::Span<const uint64_t> ids,
-                    const RowForm& form, char* out, uint32_t* missing) {
+                    const RowFormat& form, char* out, uint32_t* missing) {
   const Gathering g{indexes, address, ids, out, missing};
   if (form.dtype != DType::kF32) return GatherAny(g, form);
   constexpr size_t kLine = 64;
   const bool around =
-      form.out == RowForm::Out::kFloatsAround && reinterpret_cast<uintptr_t>(out) % kLine == 0;
+      form.out == RowFormat::Out::kFloatsAround && reinterpret_cast<uintptr_t>(out) % kLine == 0;
   return around ? GatherFloatsOf<true>(g, form) : GatherFloatsOf<false>(g, form);
 }
 
@@ -108,7 +108,7 @@ namespace tandem::ps {
 HWY_EXPORT(GatherRowsOf);
 
 void GatherRows(const Indexes& indexes, const RowAddress& address, absl::Span<const uint64_t> ids,
-                const RowForm& form, char* out, uint32_t first, std::vector<uint32_t>* missing) {
+                const RowFormat& form, char* out, uint32_t first, std::vector<uint32_t>* missing) {
   TANDEM_CHECK(ids.size() <= kMaxLookup);
   uint32_t absent[kMaxLookup];
   const size_t count = HWY_DYNAMIC_DISPATCH(GatherRowsOf)(indexes, address, ids, form, out, absent);

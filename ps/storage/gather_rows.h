@@ -15,7 +15,7 @@
 namespace tandem::ps {
 
 // What is copied of rows whose embeddings are `dim` numbers of `dtype` (kF32, kF16 or kBF16).
-struct RowForm {
+struct RowFormat {
   enum class Out {
     kFloats,
     // The same with stores that go around the caches, where rows are of whole lines in both: for memory that
@@ -35,7 +35,7 @@ struct RowForm {
 // first + i is added to `missing`, in order, for ids without a row, whose places read as zeros afterwards. At
 // most kMaxLookup ids; the caller holds their locks.
 void GatherRows(const Indexes& indexes, const RowAddress& address, absl::Span<const uint64_t> ids,
-                const RowForm& form, char* out, uint32_t first, std::vector<uint32_t>* missing);
+                const RowFormat& form, char* out, uint32_t first, std::vector<uint32_t>* missing);
 
 }  // namespace tandem::ps
 

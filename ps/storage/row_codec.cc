@@ -75,9 +75,9 @@ void StoreRowsOf(DType dtype, absl::Span<char* const> rows, size_t dim, const fl
   for (size_t r = 0; r < rows.size(); ++r, values += dim) {
     const uint64_t* const key = keys == nullptr ? nullptr : keys + r;
     if (dtype == DType::kF16) {
-      Store16<Half>(rows[r], dim, values, key);
+      Store16<Float16Lanes>(rows[r], dim, values, key);
     } else if (dtype == DType::kBF16) {
-      Store16<Brain>(rows[r], dim, values, key);
+      Store16<BFloat16Lanes>(rows[r], dim, values, key);
     } else {
       auto* const to = reinterpret_cast<float*>(rows[r]);
       ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR { hn::StoreU(hn::LoadU(d, values + i), d, to + i); });

@@ -21,7 +21,7 @@ namespace tandem::ps {
 namespace HWY_NAMESPACE {
 
 // Sixteen-bit patterns in 32-bit lanes to floats and back; see base/numeric/float16.h for how.
-struct Half {
+struct Float16Lanes {
   template <class D, class V>
   static HWY_INLINE auto ToFloat(D d, V bits) {
     const hn::RebindToUnsigned<D> du;
@@ -71,7 +71,7 @@ struct Half {
   }
 };
 
-struct Brain {
+struct BFloat16Lanes {
   template <class D, class V>
   static HWY_INLINE auto ToFloat(D d, V bits) {
     return hn::BitCast(d, hn::ShiftLeft<16>(bits));
@@ -104,9 +104,9 @@ HWY_INLINE void Load16(const char* row, size_t dim, float* out) {
 // Rows of any length that are stored as `dtype`.
 HWY_INLINE void LoadRow(DType dtype, const char* row, size_t dim, float* out) {
   if (dtype == DType::kF16) {
-    Load16<Half>(row, dim, out);
+    Load16<Float16Lanes>(row, dim, out);
   } else if (dtype == DType::kBF16) {
-    Load16<Brain>(row, dim, out);
+    Load16<BFloat16Lanes>(row, dim, out);
   } else {
     const auto* const from = reinterpret_cast<const float*>(row);
     ForEachVector(dim, [&](auto d, size_t i) HWY_ATTR { hn::StoreU(hn::LoadU(d, from + i), d, out + i); });

@@ -128,7 +128,7 @@ void BucketedStorage::NoteArrival(uint32_t bucket, uint64_t id) {
 absl::Status BucketedStorage::FillFromTier(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing,
                                            bool create, float* out) {
   std::unique_ptr<Scratch> scratch = TakeScratch();
-  const auto give_back = absl::MakeCleanup([&] { GiveBackScratch(std::move(scratch)); });
+  const auto give_back = absl::MakeCleanup([&] { ReleaseScratch(std::move(scratch)); });
   scratch->over.clear();
   scratch->absent.clear();
   for (const uint32_t i : missing) scratch->absent.push_back({ids[i], Mix64(ids[i]), i});
@@ -175,7 +175,7 @@ absl::Status BucketedStorage::FillFromTier(absl::Span<const uint64_t> ids, absl:
 absl::Status BucketedStorage::LookAgain(absl::Span<const uint64_t> ids, const uint32_t* cached,
                                         absl::Span<const uint32_t> doubtful, uint8_t* sent) {
   std::unique_ptr<Scratch> scratch = TakeScratch();
-  const auto give_back = absl::MakeCleanup([&] { GiveBackScratch(std::move(scratch)); });
+  const auto give_back = absl::MakeCleanup([&] { ReleaseScratch(std::move(scratch)); });
   scratch->absent.clear();
   for (const uint32_t i : doubtful) scratch->absent.push_back({ids[i], Mix64(ids[i]), i});
   SortByLock(&scratch->absent);
@@ -274,7 +274,7 @@ void BucketedStorage::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) 
   {
     const FairLock::Reader lock(&lock_of_bucket);
     if (store.size() <= most) return;  // another call was here first
-    leaving = LeastWorth(bucket, now);
+    leaving = LowestPriority(bucket, now);
   }
   std::sort(leaving.begin(), leaving.end());
   std::vector<char> copies(std::min(leaving.size(), kSpilledAtOnce) * cold_row_bytes_);

@@ -265,10 +265,10 @@ bool DecodeRows(v1::ValueFormat format, BytesReader* reader, const uint32_t* pos
   };
   std::string cut;  // a row that begins in one piece and ends in another
   while (rows > 0) {
-    const absl::string_view piece = reader->Next(rows * row_bytes);
-    const size_t whole = piece.size() / row_bytes;
-    if (whole > 0) decode(piece.data(), whole);
-    const absl::string_view begun = piece.substr(whole * row_bytes);
+    const absl::string_view chunk = reader->Next(rows * row_bytes);
+    const size_t whole = chunk.size() / row_bytes;
+    if (whole > 0) decode(chunk.data(), whole);
+    const absl::string_view begun = chunk.substr(whole * row_bytes);
     if (begun.empty()) continue;
     cut.assign(begun.data(), begun.size());
     cut.resize(row_bytes);

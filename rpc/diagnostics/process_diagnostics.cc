@@ -7,14 +7,14 @@
 #include "base/status.h"
 #include "rpc/network.h"
 
-namespace tandem::cli {
+namespace tandem::rpc {
 
-std::unique_ptr<OwnProcess> OwnProcess::Start(std::string member, int64_t epoch, const std::string& store) {
-  std::unique_ptr<OwnProcess> own(new OwnProcess);
+std::unique_ptr<ProcessDiagnostics> ProcessDiagnostics::Start(std::string member, int64_t epoch, const std::string& store) {
+  std::unique_ptr<ProcessDiagnostics> own(new ProcessDiagnostics);
   own->status_ = std::make_shared<rpc::ProcessStatus>(std::move(member), epoch);
   const absl::Status served = [&]() -> absl::Status {
     rpc::DiagnosticsOptions options;
-    TANDEM_ASSIGN_OR_RETURN(options.host, rpc::LocalAddressTowards(store));
+    TANDEM_ASSIGN_OR_RETURN(options.host, rpc::LocalAddressFor(store));
     TANDEM_ASSIGN_OR_RETURN(own->server_,
                             rpc::DiagnosticsServer::Start(options, own->status_, &own->recorder_));
     return absl::OkStatus();
@@ -23,8 +23,8 @@ std::unique_ptr<OwnProcess> OwnProcess::Start(std::string member, int64_t epoch,
   return own;
 }
 
-void OwnProcess::SetServing(bool serving) {
+void ProcessDiagnostics::SetServing(bool serving) {
   if (server_ != nullptr) server_->SetServing(serving);
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::rpc

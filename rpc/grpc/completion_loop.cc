@@ -51,7 +51,7 @@ void CompletionLoop::Stop() {
 }
 
 void CompletionLoop::Run() {
-  Patience patience{MostNs()};
+  SpinBudget patience{MostNs()};
   while (Next(absl::InfiniteFuture(), &patience) != Got::kShutDown) {
     // Not while anybody waits who does not help.
     if (missed_.load(std::memory_order_relaxed) && pending_.load() == 0) StepBack();
@@ -62,7 +62,7 @@ void CompletionLoop::NoteMessage(size_t bytes) {
   if (bytes >= kLongBytes) long_ns_.store(SteadyNanoseconds(), std::memory_order_relaxed);
 }
 
-CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, Patience* patience) {
+CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, SpinBudget* patience) {
   void* tag = nullptr;
   bool ok = false;
   const int64_t begin = SteadyNanoseconds();
@@ -115,7 +115,7 @@ void CompletionLoop::Begin() {
   if (turn_ != Turn::kThread) attend_ = true;
 }
 
-void CompletionLoop::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
+void CompletionLoop::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
     if (turn_ != Turn::kNobody || attend_ || stopping_) {

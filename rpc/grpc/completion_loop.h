@@ -71,25 +71,25 @@ class CompletionLoop {
   // A message of so many bytes has come, or is to be sent. Any thread.
   void NoteMessage(size_t bytes);
 
-  // For threads that Begin something and then wait for its end: WillHelp before it begins, Help after. Help
+  // For threads that Begin something and then wait for its end: PrepareInlinePoll before it begins, Help after. Help
   // hands out events until `over` says so, or `deadline`; it returns at once when it is another thread's
   // turn.
-  void WillHelp() { expected_.fetch_add(1); }
-  void Help(absl::FunctionRef<bool()> over, absl::Time deadline);
+  void PrepareInlinePoll() { expected_.fetch_add(1); }
+  void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline);
   // From now on the loop's thread does all.
   void EndHelp();
 
  private:
   enum class Turn { kNobody, kThread, kHelper };
   // How long one thread looks before it sleeps.
-  struct Patience {
+  struct SpinBudget {
     int64_t budget_ns;
   };
   enum class Got { kEvent, kNothing, kShutDown };
 
   void Run();
   // Hands out one event.
-  Got Next(absl::Time deadline, Patience* patience);
+  Got Next(absl::Time deadline, SpinBudget* patience);
   // Lets others have the queue while they want it. Takes the turn again.
   void StepBack();
 
@@ -98,7 +98,7 @@ class CompletionLoop {
   bool stopped_ = false;
 
   std::atomic<int> pending_{0};   // between Begin and End
-  std::atomic<int> expected_{0};  // threads between WillHelp and the end of Help; falls under the lock only
+  std::atomic<int> expected_{0};  // threads between PrepareInlinePoll and the end of Help; falls under the lock only
   std::atomic<bool> missed_{false};  // one could not help, since it was the thread's turn
   std::atomic<bool> help_ended_{false};
   std::atomic<int64_t> long_ns_{0};  // when the last long message was noted, SteadyNanoseconds()
@@ -107,7 +107,7 @@ class CompletionLoop {
   bool attend_ ABSL_GUARDED_BY(mutex_) = false;  // the thread is to have the next turn
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t helped_ ABSL_GUARDED_BY(mutex_) = 0;  // how often
-  Patience helper_ = {0};                        // of whoever has the turn as a helper
+  SpinBudget helper_ = {0};                        // of whoever has the turn as a helper
 };
 
 }  // namespace tandem::rpc

@@ -25,7 +25,7 @@ bool ClientStreamCore::ShouldAsk() const { return !asking_ && !end_.has_value() 
 
 void ClientStreamCore::Begin() { Ask(); }
 
-absl::Status ClientStreamCore::CheckServer(Agent* agent) const {
+absl::Status ClientStreamCore::CheckServer(RpcAgent* agent) const {
   if (agent == nullptr) return AgentIsGone();
   const std::optional<Member> now = agent->directory().Find(server_.name);
   if (now.has_value() && now->incarnation == server_.incarnation) return absl::OkStatus();
@@ -48,7 +48,7 @@ void ClientStreamCore::Ask() {
     return OnBatch(first, absl::OutOfRangeError("the stream's time is over (CallSettings::timeout)"));
   }
   use.agent()
-      ->RpcAsync(To(server_.name, {.timeout = std::min(left, kStreamPoll)}), kStreamRead, number_, first)
+      ->RpcAsync(CallTarget(server_.name, {.timeout = std::min(left, kStreamPoll)}), kStreamRead, number_, first)
       .Then([self = shared_from_this(), first](const absl::StatusOr<StreamBatch>& batch) {
         self->OnBatch(first, batch);
       });
@@ -79,7 +79,7 @@ void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch
   // So that the server can forget it.
   const References::Use use(references_.get());
   if (use.agent() != nullptr)
-    use.agent()->RpcAsync(To(server_.name, {.timeout = kStreamPoll}), kStreamCancel, number_);
+    use.agent()->RpcAsync(CallTarget(server_.name, {.timeout = kStreamPoll}), kStreamCancel, number_);
 }
 
 absl::StatusOr<std::optional<StreamItem>> ClientStreamCore::Read() {
@@ -153,7 +153,7 @@ void ClientStreamCore::SendNext() {
   const References::Use use(references_.get());
   if (absl::Status there = CheckServer(use.agent()); !there.ok()) return OnSent(std::move(there));
   use.agent()
-      ->RpcAsync(To(server_.name, {.timeout = kStreamPoll}), kStreamWrite, number_, first, std::move(items),
+      ->RpcAsync(CallTarget(server_.name, {.timeout = kStreamPoll}), kStreamWrite, number_, first, std::move(items),
                  last)
       .Then([self = shared_from_this()](const absl::Status& status) { self->OnSent(status); });
 }
@@ -187,7 +187,7 @@ void ClientStreamCore::Cancel(absl::Status why) {
   }
   const References::Use use(references_.get());
   if (use.agent() != nullptr)
-    use.agent()->RpcAsync(To(server_.name, {.timeout = kStreamPoll}), kStreamCancel, number_);
+    use.agent()->RpcAsync(CallTarget(server_.name, {.timeout = kStreamPoll}), kStreamCancel, number_);
 }
 
 }  // namespace tandem::rpc::remote

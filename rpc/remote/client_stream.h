@@ -51,7 +51,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   void SendNext() ABSL_UNLOCK_FUNCTION(mutex_);
   void OnSent(absl::Status status);
   // Whether the life of the server that the stream began with is there.
-  absl::Status CheckServer(Agent* agent) const;
+  absl::Status CheckServer(RpcAgent* agent) const;
   bool ShouldAsk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<References> references_;  // know whether the agent is there

@@ -11,16 +11,16 @@ namespace tandem::rpc::remote {
 namespace {
 
 // What an answer says beside its result: the references that the call left here under other numbers.
-v1::RemoteAnswer AnswerWith(const MessageReferences& references) {
-  v1::RemoteAnswer answer;
+v1::RemoteAnswer RespondWith(const MessageReferences& references) {
+  v1::RemoteAnswer response;
   for (const RenumberedReference& reference : references.renumbered()) {
-    v1::RenumberedFork* const fork = answer.add_renumbered();
+    v1::RenumberedFork* const fork = response.add_renumbered();
     fork->set_sent_creator(reference.sent.first);
     fork->set_sent_number(reference.sent.second);
     fork->set_held_creator(reference.held.first);
     fork->set_held_number(reference.held.second);
   }
-  return answer;
+  return response;
 }
 
 }  // namespace
@@ -50,15 +50,15 @@ void CallCounts::TellIdle() {
   for (const Promise<int64_t>& promise : told) promise.Set(started);
 }
 
-void AnswerError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer answer) {
-  answer.set_code(static_cast<uint32_t>(why.raw_code()));
-  answer.set_error(std::string(why.message()));
-  call.Finish(EncodeBulk(answer, {}));
+void ResponseError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer response) {
+  response.set_code(static_cast<uint32_t>(why.raw_code()));
+  response.set_error(std::string(why.message()));
+  call.Finish(EncodeBulk(response, {}));
 }
 
 // --- Over a transport
 
-WireInvocation::WireInvocation(Agent* agent, std::shared_ptr<References> references,
+WireInvocation::WireInvocation(RpcAgent* agent, std::shared_ptr<References> references,
                                std::shared_ptr<CallCounts> counts, std::shared_ptr<ServerCall> call,
                                v1::RemoteCall header, Bytes payload, bool idempotent, size_t max_result_bytes)
     : agent_(agent),
@@ -92,7 +92,7 @@ std::stop_token WireInvocation::stop_token() {
 void WireInvocation::Fail(absl::Status why) {
   if (!Finish()) return;
   if (making_) references_->FinishMaking({header_.keep().creator(), header_.keep().number()}, why);
-  AnswerError(*call_, why, AnswerWith(*message_references_));
+  ResponseError(*call_, why, RespondWith(*message_references_));
 }
 
 void WireInvocation::FinishEncoded(Encoded result) {
@@ -103,21 +103,21 @@ void WireInvocation::FinishEncoded(Encoded result) {
   if (absl::Status fits = CheckSize(result, "a result", limit, whose); !fits.ok())
     return Fail(std::move(fits));
   if (!Finish()) return;
-  v1::RemoteAnswer answer = AnswerWith(*message_references_);
-  answer.set_result(std::move(result.small));
-  call_->Finish(EncodeBulk(answer, std::move(result.bulk)));
+  v1::RemoteAnswer response = RespondWith(*message_references_);
+  response.set_result(std::move(result.small));
+  call_->Finish(EncodeBulk(response, std::move(result.bulk)));
   MessageReferences::KeepForALease(message_references_);
 }
 
-void WireInvocation::FinishObject(KeptValue result) {
+void WireInvocation::FinishObject(StoredValue result) {
   if (!Finish()) return;
   references_->FinishMaking({header_.keep().creator(), header_.keep().number()}, std::move(result));
-  call_->Finish(EncodeBulk(AnswerWith(*message_references_), {}));
+  call_->Finish(EncodeBulk(RespondWith(*message_references_), {}));
 }
 
 // --- Within the process
 
-DirectInvocation::DirectInvocation(Agent* agent, const std::string& name,
+DirectInvocation::DirectInvocation(RpcAgent* agent, const std::string& name,
                                    std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
                                    TimerQueue* timers, std::unique_ptr<internal::OutgoingCall> call,
                                    absl::Time deadline)
@@ -172,30 +172,30 @@ Invocation::Form DirectInvocation::form(std::type_index result) const {
 }
 
 void DirectInvocation::FinishEncoded(Encoded result) {
-  internal::Returned returned;
+  internal::CallResult returned;
   returned.small = std::move(result.small);
   returned.bulk = std::move(result.bulk);
   returned.references = message_references_;
   Complete(std::move(returned));
 }
 
-void DirectInvocation::FinishObject(KeptValue result) {
-  internal::Returned returned;
+void DirectInvocation::FinishObject(StoredValue result) {
+  internal::CallResult returned;
   returned.object = std::move(result);
   Complete(std::move(returned));
 }
 
-void DirectInvocation::Complete(absl::StatusOr<internal::Returned> returned) {
+void DirectInvocation::Complete(absl::StatusOr<internal::CallResult> returned) {
   if (over_.exchange(true)) return;
   if (!late_.load() && timer_.has_value()) timers_->Cancel(*timer_);
   // What returned because of the deadline is no result, though it was quicker than the timer.
   if (returned.ok() && absl::Now() > deadline_)
     returned = absl::DeadlineExceededError("no answer within its deadline");
   if (call_->keep != nullptr) {
-    absl::StatusOr<KeptValue> made =
-        returned.ok() ? absl::StatusOr<KeptValue>(std::move(returned->object)) : returned.status();
+    absl::StatusOr<StoredValue> made =
+        returned.ok() ? absl::StatusOr<StoredValue>(std::move(returned->object)) : returned.status();
     references_->FinishMaking(call_->keep->key(), std::move(made));
-    if (returned.ok()) returned = internal::Returned();
+    if (returned.ok()) returned = internal::CallResult();
   }
   if (!returned.ok()) returned = Annotate(returned.status(), absl::StrCat(name_, ": ", call_->id.name));
   counted_.reset();

@@ -65,11 +65,11 @@ class CountedCall {
 };
 
 // Answers with an error, and what else `answer` says.
-void AnswerError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer answer = {});
+void ResponseError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer response = {});
 
 class WireInvocation : public Invocation {
  public:
-  WireInvocation(Agent* agent, std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
+  WireInvocation(RpcAgent* agent, std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
                  std::shared_ptr<ServerCall> call, v1::RemoteCall header, Bytes payload, bool idempotent,
                  size_t max_result_bytes);
   ~WireInvocation() override;
@@ -77,7 +77,7 @@ class WireInvocation : public Invocation {
   // Once, before all else, of a call whose result stays here.
   absl::Status BeginMaking();
 
-  Agent& agent() const override { return *agent_; }
+  RpcAgent& agent() const override { return *agent_; }
   const std::string& caller() const override { return header_.caller(); }
   absl::string_view function() const override { return header_.function(); }
   absl::Time deadline() const override { return call_->deadline(); }
@@ -88,16 +88,16 @@ class WireInvocation : public Invocation {
     return Reader(header_.arguments(), payload_, message_references_.get());
   }
   Form form(std::type_index) const override { return making_ ? Form::kKept : Form::kEncoded; }
-  ReferenceScope* answer_references() override { return message_references_.get(); }
-  std::shared_ptr<char> AnswerMemory(size_t bytes) override { return call_->AnswerMemory(bytes); }
+  ReferenceScope* response_references() override { return message_references_.get(); }
+  std::shared_ptr<char> ResponseMemory(size_t bytes) override { return call_->ResponseMemory(bytes); }
   void Fail(absl::Status why) override;
   void FinishEncoded(Encoded result) override;
-  void FinishObject(KeptValue result) override;
+  void FinishObject(StoredValue result) override;
 
  private:
   bool Finish() { return !finished_.exchange(true); }
 
-  Agent* const agent_;  // for functions while they run: it may be gone afterwards
+  RpcAgent* const agent_;  // for functions while they run: it may be gone afterwards
   const std::shared_ptr<References> references_;
   const CountedCall counted_;
   const std::shared_ptr<ServerCall> call_;
@@ -113,7 +113,7 @@ class WireInvocation : public Invocation {
 
 class DirectInvocation : public Invocation, public std::enable_shared_from_this<DirectInvocation> {
  public:
-  DirectInvocation(Agent* agent, const std::string& name, std::shared_ptr<References> references,
+  DirectInvocation(RpcAgent* agent, const std::string& name, std::shared_ptr<References> references,
                    std::shared_ptr<CallCounts> counts, TimerQueue* timers,
                    std::unique_ptr<internal::OutgoingCall> call, absl::Time deadline);
   ~DirectInvocation() override;
@@ -123,7 +123,7 @@ class DirectInvocation : public Invocation, public std::enable_shared_from_this<
   // The agent shuts down.
   void Stop();
 
-  Agent& agent() const override { return *agent_; }
+  RpcAgent& agent() const override { return *agent_; }
   const std::string& caller() const override { return name_; }
   absl::string_view function() const override { return call_->id.name; }
   absl::Time deadline() const override { return deadline_; }
@@ -135,15 +135,15 @@ class DirectInvocation : public Invocation, public std::enable_shared_from_this<
   }
   Reader encoded_arguments() override;
   Form form(std::type_index result) const override;
-  ReferenceScope* answer_references() override { return message_references_.get(); }
+  ReferenceScope* response_references() override { return message_references_.get(); }
   void Fail(absl::Status why) override { Complete(std::move(why)); }
   void FinishEncoded(Encoded result) override;
-  void FinishObject(KeptValue result) override;
+  void FinishObject(StoredValue result) override;
 
  private:
-  void Complete(absl::StatusOr<internal::Returned> returned);
+  void Complete(absl::StatusOr<internal::CallResult> returned);
 
-  Agent* const agent_;
+  RpcAgent* const agent_;
   const std::string name_;
   const std::shared_ptr<References> references_;
   std::optional<CountedCall> counted_;

@@ -11,24 +11,24 @@
 
 namespace tandem::rpc::remote {
 
-std::shared_ptr<Channel> Peer::channel() const {
+std::shared_ptr<Channel> PeerConnection::channel() const {
   absl::MutexLock lock(&mutex_);
   return channel_;
 }
 
-absl::Status Peer::gone() const {
+absl::Status PeerConnection::gone() const {
   absl::MutexLock lock(&mutex_);
   return gone_;
 }
 
-uint64_t Peer::Begin(std::stop_source stop) {
+uint64_t PeerConnection::Begin(std::stop_source stop) {
   absl::MutexLock lock(&mutex_);
   if (!gone_.ok()) return 0;
   calls_.emplace(++last_, std::move(stop));
   return last_;
 }
 
-void Peer::End(uint64_t number) {
+void PeerConnection::End(uint64_t number) {
   std::stop_source freed(std::nostopstate);
   absl::MutexLock lock(&mutex_);
   const auto found = calls_.find(number);
@@ -37,7 +37,7 @@ void Peer::End(uint64_t number) {
   calls_.erase(found);
 }
 
-std::shared_ptr<Channel> Peer::Go(absl::Status why) {
+std::shared_ptr<Channel> PeerConnection::Go(absl::Status why) {
   absl::flat_hash_map<uint64_t, std::stop_source> calls;
   std::shared_ptr<Channel> channel;
   {
@@ -50,19 +50,19 @@ std::shared_ptr<Channel> Peer::Go(absl::Status why) {
   return channel;
 }
 
-Peers::Peers(ConnectOptions options, Directory* directory, TimerQueue* timers)
+PeerConnections::PeerConnections(ConnectOptions options, Directory* directory, TimerQueue* timers)
     : options_(std::move(options)), directory_(directory), timers_(timers) {
   watch_ = directory_->Watch([this](const Directory::Members& members) { OnMembers(members); });
 }
 
-std::shared_ptr<Peer> Peers::Find(const std::string& name) const {
+std::shared_ptr<PeerConnection> PeerConnections::Find(const std::string& name) const {
   absl::MutexLock lock(&mutex_);
   const auto found = peers_.find(name);
   return found == peers_.end() ? nullptr : found->second;
 }
 
-void Peers::With(const std::string& name, absl::Time deadline, std::stop_token stop, Go go) {
-  if (std::shared_ptr<Peer> peer = Find(name)) {
+void PeerConnections::With(const std::string& name, absl::Time deadline, std::stop_token stop, Go go) {
+  if (std::shared_ptr<PeerConnection> peer = Find(name)) {
     std::move(go)(std::move(peer));
     return;
   }
@@ -71,7 +71,7 @@ void Peers::With(const std::string& name, absl::Time deadline, std::stop_token s
   waiting->go = std::move(go);
   waiting->begin = absl::Now();
   bool closed;
-  std::shared_ptr<Peer> peer;
+  std::shared_ptr<PeerConnection> peer;
   {
     absl::MutexLock lock(&mutex_);
     closed = closed_;
@@ -93,8 +93,8 @@ void Peers::With(const std::string& name, absl::Time deadline, std::stop_token s
   }
   if (closed || peer != nullptr) {
     std::move(waiting->go)(
-        closed ? absl::StatusOr<std::shared_ptr<Peer>>(absl::CancelledError("this worker has shut down"))
-               : absl::StatusOr<std::shared_ptr<Peer>>(std::move(peer)));
+        closed ? absl::StatusOr<std::shared_ptr<PeerConnection>>(absl::CancelledError("this worker has shut down"))
+               : absl::StatusOr<std::shared_ptr<PeerConnection>>(std::move(peer)));
     return;
   }
   if (stop.stop_possible()) {
@@ -108,7 +108,7 @@ void Peers::With(const std::string& name, absl::Time deadline, std::stop_token s
   }
 }
 
-void Peers::Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::shared_ptr<Peer>> peer) {
+void PeerConnections::Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::shared_ptr<PeerConnection>> peer) {
   {
     absl::MutexLock lock(&mutex_);
     const auto found = std::find(waiting_.begin(), waiting_.end(), waiting);
@@ -119,14 +119,14 @@ void Peers::Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::
   std::move(waiting->go)(std::move(peer));
 }
 
-void Peers::Connect(const Member& member) {
+void PeerConnections::Connect(const Member& member) {
   uint64_t& connecting = connecting_[member.name];
   if (connecting == member.incarnation) return;
   connecting = member.incarnation;
   Spawn([this, member] {
     absl::StatusOr<std::unique_ptr<Channel>> channel = rpc::Connect(member.address, options_);
     std::vector<std::shared_ptr<Waiting>> ready;
-    absl::StatusOr<std::shared_ptr<Peer>> peer = absl::UnknownError("not connected");
+    absl::StatusOr<std::shared_ptr<PeerConnection>> peer = absl::UnknownError("not connected");
     if (!channel.ok()) peer = channel.status();
     std::shared_ptr<Channel> unused;
     {
@@ -137,7 +137,7 @@ void Peers::Connect(const Member& member) {
         if (channel.ok()) unused = *std::move(channel);  // it is gone again; those that wait go on waiting
       } else {
         if (channel.ok()) {
-          peer = std::make_shared<Peer>(member, *std::move(channel));
+          peer = std::make_shared<PeerConnection>(member, *std::move(channel));
           peers_[member.name] = *peer;
         }
         for (const auto& waiting : waiting_) {
@@ -149,8 +149,8 @@ void Peers::Connect(const Member& member) {
   });
 }
 
-void Peers::OnMembers(const Directory::Members& members) {
-  std::vector<std::shared_ptr<Peer>> gone;
+void PeerConnections::OnMembers(const Directory::Members& members) {
+  std::vector<std::shared_ptr<PeerConnection>> gone;
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
@@ -168,7 +168,7 @@ void Peers::OnMembers(const Directory::Members& members) {
       if (const auto member = members.find(waiting->name); member != members.end()) Connect(member->second);
     }
   }
-  for (const std::shared_ptr<Peer>& peer : gone) {
+  for (const std::shared_ptr<PeerConnection>& peer : gone) {
     // Not here: calls that end run code of the program's, which may use the directory.
     const auto go = [peer] {
       (void)peer->Go(
@@ -184,7 +184,7 @@ void Peers::OnMembers(const Directory::Members& members) {
   }
 }
 
-void Peers::Spawn(absl::AnyInvocable<void() &&> task) {
+void PeerConnections::Spawn(absl::AnyInvocable<void() &&> task) {
   ++threads_;
   std::thread([this, task = std::move(task)]() mutable {
     std::move(task)();
@@ -194,9 +194,9 @@ void Peers::Spawn(absl::AnyInvocable<void() &&> task) {
   }).detach();
 }
 
-void Peers::Close() {
+void PeerConnections::Close() {
   std::vector<std::shared_ptr<Waiting>> waiting;
-  absl::flat_hash_map<std::string, std::shared_ptr<Peer>> peers;
+  absl::flat_hash_map<std::string, std::shared_ptr<PeerConnection>> peers;
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;

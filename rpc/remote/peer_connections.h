@@ -24,9 +24,9 @@
 namespace tandem::rpc::remote {
 
 // One life of another worker. Thread-safe.
-class Peer {
+class PeerConnection {
  public:
-  Peer(Member member, std::shared_ptr<Channel> channel)
+  PeerConnection(Member member, std::shared_ptr<Channel> channel)
       : member_(std::move(member)), channel_(std::move(channel)) {}
 
   const Member& member() const { return member_; }
@@ -51,18 +51,18 @@ class Peer {
 };
 
 // Thread-safe.
-class Peers {
+class PeerConnections {
  public:
   // `directory` and `timers` outlive it.
-  Peers(ConnectOptions options, Directory* directory, TimerQueue* timers);
-  ~Peers() { Close(); }
+  PeerConnections(ConnectOptions options, Directory* directory, TimerQueue* timers);
+  ~PeerConnections() { Close(); }
 
-  using Go = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<Peer>>) &&>;
+  using Go = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<PeerConnection>>) &&>;
   // Runs `go` with the peer of this name: here and now if it is connected, else on another thread once it has
   // registered. Errors: DeadlineExceeded, naming it and who is there; Cancelled.
   void With(const std::string& name, absl::Time deadline, std::stop_token stop, Go go);
   // The connected peer, or null.
-  std::shared_ptr<Peer> Find(const std::string& name) const;
+  std::shared_ptr<PeerConnection> Find(const std::string& name) const;
 
   // Fails what waits, closes all connections. Idempotent. Not on an RPC thread.
   void Close();
@@ -80,7 +80,7 @@ class Peers {
   void OnMembers(const Directory::Members& members);
   void Connect(const Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes it out and runs it, if nobody has.
-  void Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::shared_ptr<Peer>> peer);
+  void Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::shared_ptr<PeerConnection>> peer);
   // On a thread of its own, which Close waits for.
   void Spawn(absl::AnyInvocable<void() &&> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -92,7 +92,7 @@ class Peers {
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   Directory::Members members_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::shared_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<PeerConnection>> peers_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, uint64_t> connecting_ ABSL_GUARDED_BY(mutex_);  // incarnations
   WaitingList waiting_ ABSL_GUARDED_BY(mutex_);
   int threads_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -21,14 +21,14 @@ void ServeFetch(References& references, const std::shared_ptr<Invocation>& call)
   if (!internal::TakeArguments(*call, &arguments)) return;
   const ForkMessage& fork = std::get<0>(arguments);
   if (absl::Status known = references.AddFork(fork); !known.ok()) return call->Fail(std::move(known));
-  references.WaitFor(fork.key(), [call, type = std::get<1>(arguments)](absl::StatusOr<KeptValue> value) {
+  references.WaitFor(fork.key(), [call, type = std::get<1>(arguments)](absl::StatusOr<StoredValue> value) {
     if (!value.ok()) return call->Fail(value.status());
     if (value->type->name != type || value->type->encode == nullptr) {
       return call->Fail(absl::InvalidArgumentError(absl::StrCat(
           "the value is a ", value->type->name, value->type->encode == nullptr ? ", which is not sent" : "",
           "; the reference is to a ", type)));
     }
-    absl::StatusOr<Encoded> encoded = value->type->encode(value->value.get(), call->answer_references());
+    absl::StatusOr<Encoded> encoded = value->type->encode(value->value.get(), call->response_references());
     encoded.ok() ? call->FinishEncoded(*std::move(encoded)) : call->Fail(encoded.status());
   });
 }
@@ -63,7 +63,7 @@ void References::AddFunctions(Functions* functions, const std::shared_ptr<Refere
 
 namespace internal {
 
-absl::StatusOr<KeptValue> LocalValueOf(const ReferenceHandle& handle, std::type_index type,
+absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::type_index type,
                                        const std::string& name, absl::Duration timeout) {
   const std::shared_ptr<References> home = handle.home();
   if (home == nullptr) return AgentIsGone();
@@ -72,9 +72,9 @@ absl::StatusOr<KeptValue> LocalValueOf(const ReferenceHandle& handle, std::type_
         absl::StrCat("the ", name, " lives at ", handle.owner(),
                      ": LocalValue is for there; use ToHere, or call a function there"));
   }
-  Promise<KeptValue> promise;
-  home->WaitFor(handle.key(), [promise](absl::StatusOr<KeptValue> value) { promise.Set(std::move(value)); });
-  absl::StatusOr<KeptValue> value = promise.future().Wait(timeout);
+  Promise<StoredValue> promise;
+  home->WaitFor(handle.key(), [promise](absl::StatusOr<StoredValue> value) { promise.Set(std::move(value)); });
+  absl::StatusOr<StoredValue> value = promise.future().Wait(timeout);
   if (!value.ok()) return value;
   if (value->type->type != type) {
     return absl::InvalidArgumentError(
@@ -83,7 +83,7 @@ absl::StatusOr<KeptValue> LocalValueOf(const ReferenceHandle& handle, std::type_
   return value;
 }
 
-absl::StatusOr<Returned> FetchFrom(const std::shared_ptr<ReferenceHandle>& handle, const std::string& type,
+absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& handle, const std::string& type,
                                    absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   if (handle->created().valid()) {
@@ -92,13 +92,13 @@ absl::StatusOr<Returned> FetchFrom(const std::shared_ptr<ReferenceHandle>& handl
   if (absl::Status lost = handle->lost(); !lost.ok()) return lost;
   const std::shared_ptr<References> home = handle->home();
   if (home == nullptr) return AgentIsGone();
-  Promise<Returned> promise;
+  Promise<CallResult> promise;
   auto call = std::make_unique<OutgoingCall>(FetchId(), typeid(std::tuple<ForkMessage, std::string>),
-                                             typeid(Nothing));
+                                             typeid(Unit));
   call->to = handle->owner();
   call->timeout = std::max(deadline - absl::Now(), absl::Milliseconds(1));
   call->encode = &EncodeArguments<ForkMessage, std::string>;
-  call->done = [promise](absl::StatusOr<Returned> returned) { promise.Set(std::move(returned)); };
+  call->done = [promise](absl::StatusOr<CallResult> returned) { promise.Set(std::move(returned)); };
   {
     const References::Use use(home.get());
     if (use.agent() == nullptr) return AgentIsGone();

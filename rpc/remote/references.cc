@@ -34,8 +34,8 @@ absl::Status ReferenceHandle::lost() const {
   return lost_;
 }
 
-Loan::~Loan() {
-  if (const std::shared_ptr<References> alive = home.lock()) alive->EndLoan(*this);
+Borrow::~Borrow() {
+  if (const std::shared_ptr<References> alive = home.lock()) alive->EndBorrow(*this);
 }
 
 absl::StatusOr<std::string> MessageReferences::Send(const std::shared_ptr<ReferenceHandle>& handle) {
@@ -53,11 +53,11 @@ absl::StatusOr<std::shared_ptr<ReferenceHandle>> MessageReferences::Receive(absl
 }
 
 void MessageReferences::Renumber(const RenumberedReference& reference) {
-  const auto loan = std::find_if(loans_.begin(), loans_.end(), [&reference](const auto& loan) {
-    return loan->fork == reference.sent && loan->fork.first != 0;
+  const auto borrow = std::find_if(loans_.begin(), loans_.end(), [&reference](const auto& borrow) {
+    return borrow->fork == reference.sent && borrow->fork.first != 0;
   });
-  if (loan == loans_.end()) return;
-  if (auto next = references_->Lend((*loan)->handle, reference.held, peer_))
+  if (borrow == loans_.end()) return;
+  if (auto next = references_->StartBorrow((*borrow)->handle, reference.held, peer_))
     loans_.push_back(std::move(next));
 }
 
@@ -79,7 +79,7 @@ References::Use::~Use() {
   --references_->uses_;
 }
 
-void References::Aftermath::Run() {
+void References::DeferredActions::Run() {
   for (Waiter& waiter : waiters) std::move(waiter)(result);
 }
 
@@ -100,7 +100,7 @@ absl::StatusOr<References::Value*> References::FindOrExpect(ReferenceNumber key)
   return &values_[key];  // the call that makes it was overtaken
 }
 
-void References::FreeIfUnused(ReferenceNumber key, Aftermath* aftermath) {
+void References::FreeIfUnused(ReferenceNumber key, DeferredActions* aftermath) {
   const auto found = values_.find(key);
   if (found == values_.end() || found->second.local > 0 || !found->second.forks.empty()) return;
   Value& value = found->second;
@@ -111,7 +111,7 @@ void References::FreeIfUnused(ReferenceNumber key, Aftermath* aftermath) {
   freed_[key] = absl::Now() + kLeasesRemembered * lease_;
 }
 
-std::shared_ptr<ReferenceHandle> References::Own(KeptValue value) {
+std::shared_ptr<ReferenceHandle> References::Own(StoredValue value) {
   auto handle = std::make_shared<ReferenceHandle>();
   handle->home_ = weak_from_this();
   handle->key_ = NextNumber();
@@ -134,8 +134,8 @@ absl::Status References::BeginMaking(ReferenceNumber key, ReferenceNumber fork, 
   return absl::OkStatus();
 }
 
-void References::FinishMaking(ReferenceNumber key, absl::StatusOr<KeptValue> made) {
-  Aftermath aftermath;
+void References::FinishMaking(ReferenceNumber key, absl::StatusOr<StoredValue> made) {
+  DeferredActions aftermath;
   {
     absl::MutexLock lock(&mutex_);
     Value& value = values_[key];
@@ -152,7 +152,7 @@ void References::FinishMaking(ReferenceNumber key, absl::StatusOr<KeptValue> mad
 }
 
 void References::WaitFor(ReferenceNumber key, Waiter waiter) {
-  absl::StatusOr<KeptValue> result = KeptValue();
+  absl::StatusOr<StoredValue> result = StoredValue();
   {
     absl::MutexLock lock(&mutex_);
     const absl::StatusOr<Value*> value = FindOrExpect(key);
@@ -183,7 +183,7 @@ absl::Status References::AddFork(const ForkMessage& fork) {
 }
 
 bool References::RemoveFork(const ForkMessage& fork) {
-  Aftermath aftermath;
+  DeferredActions aftermath;
   bool was_there = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -198,7 +198,7 @@ bool References::RemoveFork(const ForkMessage& fork) {
 }
 
 void References::DropLocal(ReferenceNumber key) {
-  Aftermath aftermath;
+  DeferredActions aftermath;
   {
     absl::MutexLock lock(&mutex_);
     const auto found = values_.find(key);
@@ -290,63 +290,64 @@ void References::Delete(const std::string& owner, const ForkMessage& fork) {
     ++unconfirmed_;
   }
   use.agent()
-      ->RpcAsync(To(owner, {.timeout = lease_}), kDeleteFork, fork)
+      ->RpcAsync(CallTarget(owner, {.timeout = lease_}), kDeleteFork, fork)
       .Then([self = shared_from_this()](const absl::StatusOr<bool>&) {
         absl::MutexLock lock(&self->mutex_);
         --self->unconfirmed_;
       });
 }
 
-void References::RegisterFork(const std::string& owner, const ForkMessage& fork, std::shared_ptr<Loan> loan) {
+void References::RegisterFork(const std::string& owner, const ForkMessage& fork,
+                              std::shared_ptr<Borrow> borrow) {
   Use use(this);
   if (use.agent() == nullptr) return;
   // Holds the loan until the owner knows. Where it could not be told, renewals tell it.
   use.agent()
-      ->RpcAsync(To(owner, {.timeout = lease_}), kAddFork, fork)
-      .Then([self = shared_from_this(), loan](const absl::Status& told) {
-        if (loan != nullptr && !told.ok() && !absl::IsNotFound(told)) self->KeepForALease(loan);
+      ->RpcAsync(CallTarget(owner, {.timeout = lease_}), kAddFork, fork)
+      .Then([self = shared_from_this(), borrow](const absl::Status& told) {
+        if (borrow != nullptr && !told.ok() && !absl::IsNotFound(told)) self->KeepForALease(borrow);
       });
 }
 
 absl::StatusOr<std::string> References::Send(const std::shared_ptr<ReferenceHandle>& handle,
                                              const std::string& to,
-                                             std::vector<std::shared_ptr<Loan>>* loans) {
+                                             std::vector<std::shared_ptr<Borrow>>* loans) {
   if (absl::Status lost = handle->lost(); !lost.ok()) return lost;
   // Whoever owns it needs no fork.
   const ReferenceNumber fork = handle->owner_ == to ? ReferenceNumber{0, 0} : NextNumber();
-  std::shared_ptr<Loan> loan = Lend(handle, fork, to);
-  if (loan == nullptr) return Released(name_);
-  loans->push_back(std::move(loan));
+  std::shared_ptr<Borrow> borrow = StartBorrow(handle, fork, to);
+  if (borrow == nullptr) return Released(name_);
+  loans->push_back(std::move(borrow));
   return WireOf(*handle, fork);
 }
 
-std::shared_ptr<Loan> References::Lend(const std::shared_ptr<ReferenceHandle>& handle, ReferenceNumber fork,
-                                       const std::string& to) {
-  auto loan = std::make_shared<Loan>();
-  loan->home = weak_from_this();
-  loan->handle = handle;
-  loan->fork = fork;
-  loan->to = to;
-  if (fork.first == 0) return loan;
+std::shared_ptr<Borrow> References::StartBorrow(const std::shared_ptr<ReferenceHandle>& handle,
+                                                ReferenceNumber fork, const std::string& to) {
+  auto borrow = std::make_shared<Borrow>();
+  borrow->home = weak_from_this();
+  borrow->handle = handle;
+  borrow->fork = fork;
+  borrow->to = to;
+  if (fork.first == 0) return borrow;
   const ForkMessage message = MessageOf(*handle, fork, to);
   if (!handle->local_) {
-    RegisterFork(handle->owner_, message, loan);
+    RegisterFork(handle->owner_, message, borrow);
   } else if (!AddFork(message).ok()) {
     return nullptr;
   }
   absl::MutexLock lock(&mutex_);
-  loans_[fork] = loan;
-  return loan;
+  loans_[fork] = borrow;
+  return borrow;
 }
 
-void References::EndLoan(const Loan& loan) {
+void References::EndBorrow(const Borrow& borrow) {
   absl::MutexLock lock(&mutex_);
-  loans_.erase(loan.fork);
-  if (!loan.handle->local_) return;
+  loans_.erase(borrow.fork);
+  if (!borrow.handle->local_) return;
   // Whoever has it now has a whole lease to say so.
-  const auto value = values_.find(loan.handle->key_);
+  const auto value = values_.find(borrow.handle->key_);
   if (value == values_.end()) return;
-  const auto fork = value->second.forks.find(loan.fork);
+  const auto fork = value->second.forks.find(borrow.fork);
   if (fork != value->second.forks.end()) fork->second.expiry = absl::Now() + lease_;
 }
 
@@ -413,7 +414,7 @@ ForkMessage References::MessageOf(const ReferenceHandle& handle, ReferenceNumber
   return message;
 }
 
-// --- Upkeep
+// --- RunMaintenance
 
 void References::RenewHeld() {
   struct Held {
@@ -434,18 +435,18 @@ void References::RenewHeld() {
       held.handles.push_back(handle);
     }
     for (const auto& [fork, weak] : loans_) {
-      const std::shared_ptr<Loan> loan = weak.lock();
-      if (loan == nullptr) continue;
-      after.push_back(loan);
-      if (loan->handle->local_) {
-        const auto value = values_.find(loan->handle->key_);
+      const std::shared_ptr<Borrow> borrow = weak.lock();
+      if (borrow == nullptr) continue;
+      after.push_back(borrow);
+      if (borrow->handle->local_) {
+        const auto value = values_.find(borrow->handle->key_);
         if (value == values_.end()) continue;
         const auto found = value->second.forks.find(fork);
         if (found != value->second.forks.end()) found->second.expiry = absl::Now() + lease_;
         continue;
       }
-      Held& held = by_owner[loan->handle->owner_];
-      held.messages.push_back(MessageOf(*loan->handle, fork, loan->to));
+      Held& held = by_owner[borrow->handle->owner_];
+      held.messages.push_back(MessageOf(*borrow->handle, fork, borrow->to));
       held.handles.emplace_back();
     }
   }
@@ -453,7 +454,7 @@ void References::RenewHeld() {
   if (use.agent() == nullptr) return;
   for (auto& [owner, held] : by_owner) {
     use.agent()
-        ->RpcAsync(To(owner, {.timeout = lease_}), kRenewForks, std::move(held.messages))
+        ->RpcAsync(CallTarget(owner, {.timeout = lease_}), kRenewForks, std::move(held.messages))
         .Then([handles = std::move(held.handles),
                owner = owner](const absl::StatusOr<std::vector<int64_t>>& lost) {
           if (!lost.ok()) return;  // the next renewal may get through
@@ -474,10 +475,10 @@ void References::KeepForALease(std::shared_ptr<const void> references) {
   kept_.emplace_back(absl::Now() + lease_, std::move(references));
 }
 
-void References::Upkeep() {
+void References::RunMaintenance() {
   RenewHeld();
   std::vector<std::shared_ptr<const void>> over;  // dropped when the lock is free
-  Aftermath aftermath;
+  DeferredActions aftermath;
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = absl::Now();

@@ -43,7 +43,7 @@
 
 namespace tandem::rpc::remote {
 
-class Agent;
+class RpcAgent;
 class References;
 
 // Who made it (an incarnation), and its number there.
@@ -109,8 +109,8 @@ struct RenumberedReference {
 };
 
 // A reference on its way to another worker: keeps it alive. Goes when the message has arrived, or never will.
-struct Loan {
-  ~Loan();
+struct Borrow {
+  ~Borrow();
   std::weak_ptr<References> home;
   std::shared_ptr<ReferenceHandle> handle;
   ReferenceNumber fork;
@@ -138,26 +138,26 @@ class MessageReferences : public ReferenceScope {
   const std::string peer_;
   const absl::Time may_come_again_;
   std::vector<RenumberedReference> renumbered_;
-  std::vector<std::shared_ptr<Loan>> loans_;
+  std::vector<std::shared_ptr<Borrow>> loans_;
 };
 
 // Thread-safe.
 class References : public std::enable_shared_from_this<References> {
  public:
-  using Waiter = absl::AnyInvocable<void(absl::StatusOr<KeptValue>) &&>;
+  using Waiter = absl::AnyInvocable<void(absl::StatusOr<StoredValue>) &&>;
 
-  References(Agent* agent, std::string name, uint64_t incarnation, absl::Duration lease)
+  References(RpcAgent* agent, std::string name, uint64_t incarnation, absl::Duration lease)
       : name_(std::move(name)), incarnation_(incarnation), lease_(lease), agent_(agent) {}
 
   // What workers ask of each other.
   static void AddFunctions(Functions* functions, const std::shared_ptr<References>& references);
 
   // --- At the owner.
-  std::shared_ptr<ReferenceHandle> Own(KeptValue value);
+  std::shared_ptr<ReferenceHandle> Own(StoredValue value);
   // A call has come that makes the value `key`, for a holder elsewhere or (no fork) here; FinishMaking
   // follows once.
   absl::Status BeginMaking(ReferenceNumber key, ReferenceNumber fork, const std::string& holder);
-  void FinishMaking(ReferenceNumber key, absl::StatusOr<KeptValue> value);
+  void FinishMaking(ReferenceNumber key, absl::StatusOr<StoredValue> value);
   // Runs `waiter` with the value: at once, or when it is made. NotFound when it is gone.
   void WaitFor(ReferenceNumber key, Waiter waiter);
   // A holder says that there is this fork. NotFound when the value is gone.
@@ -186,18 +186,18 @@ class References : public std::enable_shared_from_this<References> {
 
   // --- For the agent.
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle, const std::string& to,
-                                   std::vector<std::shared_ptr<Loan>>* loans);
+                                   std::vector<std::shared_ptr<Borrow>>* loans);
   // `sent` is the fork that it was sent as; the handle's is another where that one had been given up.
   absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire, absl::Time may_come_again,
                                                            ReferenceNumber* sent);
   // `to` holds it, too, as `fork`. Null where the value is gone.
-  std::shared_ptr<Loan> Lend(const std::shared_ptr<ReferenceHandle>& handle, ReferenceNumber fork,
-                             const std::string& to);
+  std::shared_ptr<Borrow> StartBorrow(const std::shared_ptr<ReferenceHandle>& handle, ReferenceNumber fork,
+                                      const std::string& to);
   static std::string WireOf(const ReferenceHandle& handle, ReferenceNumber fork);
   ForkMessage MessageOf(const ReferenceHandle& handle, ReferenceNumber fork, const std::string& holder) const;
   ReferenceNumber ForkOf(const ReferenceHandle& handle) const { return handle.fork_; }
   // Renews what is held, releases what nobody renewed. To be called every lease() / 4 or so.
-  void Upkeep();
+  void RunMaintenance();
   // Keeps references that were sent (MessageReferences, a Loan), unless the agent is gone.
   void KeepForALease(std::shared_ptr<const void> references);
   // Gives up all forks that are held: their owners are told, their RRefs refer to nothing any more.
@@ -210,36 +210,36 @@ class References : public std::enable_shared_from_this<References> {
 
  private:
   friend class ReferenceHandle;
-  friend struct Loan;
+  friend struct Borrow;
 
   struct Fork {
     std::string holder;
     absl::Time expiry;
   };
   struct Value {
-    absl::StatusOr<KeptValue> made = absl::UnavailableError("it is being made");
+    absl::StatusOr<StoredValue> made = absl::UnavailableError("it is being made");
     bool ready = false;
     int local = 0;
     std::map<ReferenceNumber, Fork> forks;
     std::vector<Waiter> waiters;
   };
   // What is to be done, or to go, when the lock is free.
-  struct Aftermath {
+  struct DeferredActions {
     std::vector<Waiter> waiters;
-    absl::StatusOr<KeptValue> result = KeptValue();
-    std::vector<KeptValue> values;
+    absl::StatusOr<StoredValue> result = StoredValue();
+    std::vector<StoredValue> values;
     void Run();
   };
   ReferenceNumber NextNumber() { return {incarnation_, next_.fetch_add(1) + 1}; }
   absl::StatusOr<Value*> FindOrExpect(ReferenceNumber key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<DebugRef> Refs() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  void FreeIfUnused(ReferenceNumber key, Aftermath* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FreeIfUnused(ReferenceNumber key, DeferredActions* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropLocal(ReferenceNumber key);
   void Drop(const ReferenceHandle& handle);
   void Delete(const std::string& owner, const ForkMessage& fork);
-  void RegisterFork(const std::string& owner, const ForkMessage& fork, std::shared_ptr<Loan> loan);
+  void RegisterFork(const std::string& owner, const ForkMessage& fork, std::shared_ptr<Borrow> borrow);
   void RenewHeld();
-  void EndLoan(const Loan& loan);
+  void EndBorrow(const Borrow& borrow);
 
   const std::string name_;
   const uint64_t incarnation_;
@@ -248,7 +248,7 @@ class References : public std::enable_shared_from_this<References> {
   size_t unconfirmed_ ABSL_GUARDED_BY(mutex_) = 0;
 
   mutable absl::Mutex mutex_;
-  Agent* agent_ ABSL_GUARDED_BY(mutex_);
+  RpcAgent* agent_ ABSL_GUARDED_BY(mutex_);
   int uses_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<ReferenceNumber, Value> values_ ABSL_GUARDED_BY(mutex_);
   // What was released, and until when it is remembered, for messages that come late.
@@ -261,7 +261,7 @@ class References : public std::enable_shared_from_this<References> {
     ReferenceNumber next;  // the fork that is held in its place
   };
   absl::flat_hash_map<ReferenceNumber, Dropped> dropped_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<ReferenceNumber, std::weak_ptr<Loan>> loans_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<ReferenceNumber, std::weak_ptr<Borrow>> loans_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -270,11 +270,11 @@ class References::Use {
   explicit Use(References* references);
   ~Use();
   Use(const Use&) = delete;
-  Agent* agent() const { return agent_; }
+  RpcAgent* agent() const { return agent_; }
 
  private:
   References* const references_;
-  Agent* agent_;
+  RpcAgent* agent_;
 };
 
 }  // namespace tandem::rpc::remote

@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kService[] = "tandem.v1.RemoteFunctions";
 constexpr char kCall[] = "/tandem.v1.RemoteFunctions/Call";
-constexpr int kUpkeepsPerLease = 4;
+constexpr int kMaintenancesPerLease = 4;
 
 uint64_t NewIncarnation() {
   std::random_device device;
@@ -44,16 +44,16 @@ absl::Status CheckName(const std::string& name) {
 
 }  // namespace
 
-Agent::Agent(AgentOptions options, Directory* directory, Functions functions)
+RpcAgent::RpcAgent(RpcAgentOptions options, Directory* directory, Functions functions)
     : options_(std::move(options)), directory_(directory), functions_(std::move(functions)) {
   member_.name = options_.name;
   member_.incarnation = NewIncarnation();
   timers_ = std::make_unique<TimerQueue>();
-  executor_ = std::make_unique<Executor>(
-      member_.name, ExecutorOptions{.threads = options_.threads,
-                                    .max_queued = options_.max_queued_calls,
-                                    .max_queued_per_caller = options_.max_queued_calls_per_caller,
-                                    .max_queued_bytes = options_.max_queued_bytes});
+  executor_ = std::make_unique<FunctionExecutor>(
+      member_.name, FunctionExecutorOptions{.threads = options_.threads,
+                                            .max_queued = options_.max_queued_calls,
+                                            .max_queued_per_caller = options_.max_queued_calls_per_caller,
+                                            .max_queued_bytes = options_.max_queued_bytes});
   references_ =
       std::make_shared<References>(this, member_.name, member_.incarnation, options_.reference_lease);
   streams_ = std::make_unique<StreamTable>();
@@ -62,26 +62,26 @@ Agent::Agent(AgentOptions options, Directory* directory, Functions functions)
   AddOwnFunctions();
 }
 
-Agent::~Agent() {
+RpcAgent::~RpcAgent() {
   (void)ShutdownNow();
   executor_->End();  // functions use all that goes now
 }
 
-absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(AgentOptions options, Directory* directory,
-                                                    Functions functions) {
+absl::StatusOr<std::unique_ptr<RpcAgent>> RpcAgent::Start(RpcAgentOptions options, Directory* directory,
+                                                          Functions functions) {
   TANDEM_RETURN_IF_ERROR(CheckName(options.name));
   if (options.threads < 1) return absl::InvalidArgumentError("AgentOptions::threads: at least 1");
-  std::unique_ptr<Agent> agent(new Agent(std::move(options), directory, std::move(functions)));
+  std::unique_ptr<RpcAgent> agent(new RpcAgent(std::move(options), directory, std::move(functions)));
   ConnectOptions connect;
   connect.transport = agent->options_.transport;
   connect.channel.max_message_bytes = agent->options_.max_message_bytes;
   connect.channel.caller = agent->options_.caller;
   connect.channel.max_outstanding_bytes =
       std::max(connect.channel.max_outstanding_bytes, agent->options_.max_message_bytes);
-  agent->peers_ = std::make_unique<Peers>(std::move(connect), directory, agent->timers_.get());
+  agent->peers_ = std::make_unique<PeerConnections>(std::move(connect), directory, agent->timers_.get());
   TANDEM_RETURN_IF_ERROR(agent->Listen());
   TANDEM_RETURN_IF_ERROR(Annotate(directory->Register(agent->member_), agent->name()));
-  agent->ScheduleUpkeep();
+  agent->ScheduleMaintenance();
   const absl::Time give_up = absl::Now() + agent->options_.start_timeout;
   for (const std::string& other : agent->options_.wait_for) {
     const absl::Duration left = std::max(give_up - absl::Now(), absl::ZeroDuration());
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(AgentOptions options, Direct
   return agent;
 }
 
-absl::Status Agent::Listen() {
+absl::Status RpcAgent::Listen() {
   TANDEM_ASSIGN_OR_RETURN(const Address address, ParseAddress(options_.listen));
   ServerOptions server;
   server.listen = options_.listen;
@@ -114,49 +114,51 @@ absl::Status Agent::Listen() {
   return absl::OkStatus();
 }
 
-void Agent::ScheduleUpkeep() {
-  timers_->Schedule(absl::Now() + references_->lease() / kUpkeepsPerLease, [this] {
-    references_->Upkeep();
-    streams_->Upkeep();
-    ScheduleUpkeep();
+void RpcAgent::ScheduleMaintenance() {
+  timers_->Schedule(absl::Now() + references_->lease() / kMaintenancesPerLease, [this] {
+    references_->RunMaintenance();
+    streams_->RunMaintenance();
+    ScheduleMaintenance();
   });
 }
 
-std::shared_ptr<CallCounts> Agent::CountsFor(absl::string_view function) const {
+std::shared_ptr<CallCounts> RpcAgent::CountsFor(absl::string_view function) const {
   return IsOurs(function) ? nullptr : counts_;
 }
 
 // --- Calls to here
 
-void Agent::OnCall(std::shared_ptr<ServerCall> server_call) {
+void RpcAgent::OnCall(std::shared_ptr<ServerCall> server_call) {
   v1::RemoteCall header;
   Bytes payload;
   if (absl::Status parsed = DecodeBulk(server_call->request(), &header, &payload); !parsed.ok()) {
     return server_call->Finish(std::move(parsed));
   }
   if (header.protocol() != options_.protocol) {
-    return AnswerError(*server_call, absl::FailedPreconditionError(absl::StrCat(
-                                         name(), " speaks version ", options_.protocol, " of remote calls, ",
-                                         header.caller(), " version ", header.protocol(),
-                                         ": both must run the same release of the program")));
+    return ResponseError(
+        *server_call,
+        absl::FailedPreconditionError(
+            absl::StrCat(name(), " speaks version ", options_.protocol, " of remote calls, ", header.caller(),
+                         " version ", header.protocol(), ": both must run the same release of the program")));
   }
   if (header.callee() != name() ||
       (header.callee_incarnation() != 0 && header.callee_incarnation() != member_.incarnation)) {
-    return AnswerError(*server_call,
-                       absl::UnavailableError(absl::StrCat(
-                           "at its address there is ", header.callee() == name() ? "another life of " : "",
-                           name(), " now: it has ended, and its address is used again")));
+    return ResponseError(*server_call,
+                         absl::UnavailableError(absl::StrCat(
+                             "at its address there is ", header.callee() == name() ? "another life of " : "",
+                             name(), " now: it has ended, and its address is used again")));
   }
   const Functions::Entry* entry = functions_.Find(header.function());
   if (entry == nullptr) {
-    return AnswerError(*server_call,
-                       absl::UnimplementedError(absl::StrCat("there is no such function; there is ",
-                                                             absl::StrJoin(functions_.names(), ", "))));
+    return ResponseError(*server_call,
+                         absl::UnimplementedError(absl::StrCat("there is no such function; there is ",
+                                                               absl::StrJoin(functions_.names(), ", "))));
   }
   if (header.fingerprint() != entry->id.fingerprint()) {
-    v1::RemoteAnswer answer;
-    answer.set_signature(entry->id.signature());
-    return AnswerError(*server_call, absl::InvalidArgumentError("the signatures differ"), std::move(answer));
+    v1::RemoteAnswer response;
+    response.set_signature(entry->id.signature());
+    return ResponseError(*server_call, absl::InvalidArgumentError("the signatures differ"),
+                         std::move(response));
   }
   const bool makes = header.has_keep();
   auto call = std::make_shared<WireInvocation>(this, references_, CountsFor(header.function()),
@@ -168,7 +170,7 @@ void Agent::OnCall(std::shared_ptr<ServerCall> server_call) {
   Dispatch(*entry, std::move(call));
 }
 
-void Agent::Dispatch(const Functions::Entry& entry, std::shared_ptr<Invocation> call) {
+void RpcAgent::Dispatch(const Functions::Entry& entry, std::shared_ptr<Invocation> call) {
   if (entry.options.run_inline) return entry.run(*this, call);
   executor_->Submit(std::move(call), entry.options.exclusive,
                     [this, &entry](const std::shared_ptr<Invocation>& call) { entry.run(*this, call); });
@@ -176,45 +178,45 @@ void Agent::Dispatch(const Functions::Entry& entry, std::shared_ptr<Invocation> 
 
 // --- Calls from here
 
-void Agent::StartTo(const To& to, std::unique_ptr<internal::OutgoingCall> call) {
+void RpcAgent::StartTo(const CallTarget& to, std::unique_ptr<internal::OutgoingCall> call) {
   call->to = to.name;
   call->timeout = to.settings.timeout;
   if (to.settings.cancel.stop_possible()) {
     auto forward = std::make_shared<std::stop_callback<std::function<void()>>>(
         to.settings.cancel, [stop = call->stop]() mutable { stop.request_stop(); });
     call->done = [forward,
-                  done = std::move(call->done)](absl::StatusOr<internal::Returned> returned) mutable {
+                  done = std::move(call->done)](absl::StatusOr<internal::CallResult> returned) mutable {
       std::move(done)(std::move(returned));
     };
   }
   Start(std::move(call));
 }
 
-std::shared_ptr<ReferenceHandle> Agent::StartKeeping(const To& to,
-                                                     std::unique_ptr<internal::OutgoingCall> call) {
+std::shared_ptr<ReferenceHandle> RpcAgent::StartKeeping(const CallTarget& to,
+                                                        std::unique_ptr<internal::OutgoingCall> call) {
   Promise<void> created;
   std::shared_ptr<ReferenceHandle> handle = references_->NewRemote(to.name, created.future());
   call->to = to.name;
   call->timeout = to.settings.timeout;
   call->stop = created.stop();
   call->keep = handle;
-  call->done = [created](absl::StatusOr<internal::Returned> returned) { created.Set(returned.status()); };
+  call->done = [created](absl::StatusOr<internal::CallResult> returned) { created.Set(returned.status()); };
   Start(std::move(call));
   return handle;
 }
 
-internal::Helper Agent::HelperFor(const std::string& name) const {
-  std::shared_ptr<Peer> peer = name == member_.name ? nullptr : peers_->Find(name);
+internal::Helper RpcAgent::HelperFor(const std::string& name) const {
+  std::shared_ptr<PeerConnection> peer = name == member_.name ? nullptr : peers_->Find(name);
   if (peer == nullptr) return nullptr;
   return [peer = std::move(peer)](absl::FunctionRef<bool()> over, absl::Time deadline) {
     const std::shared_ptr<Channel> channel = peer->channel();
     if (channel == nullptr) return;
-    channel->WillHelp();  // as Help must be announced, though the call has begun
-    channel->Help(over, deadline);
+    channel->PrepareInlinePoll();  // as Help must be announced, though the call has begun
+    channel->InlinePoll(over, deadline);
   };
 }
 
-void Agent::Start(std::unique_ptr<internal::OutgoingCall> call) {
+void RpcAgent::Start(std::unique_ptr<internal::OutgoingCall> call) {
   if (call->timeout <= absl::ZeroDuration()) call->timeout = options_.call_timeout;
   if (closed_.load()) {
     std::move(call->done)(absl::CancelledError(
@@ -223,7 +225,7 @@ void Agent::Start(std::unique_ptr<internal::OutgoingCall> call) {
   }
   if (const uint64_t begin = trace::Begin(); ABSL_PREDICT_FALSE(begin != 0)) {
     call->done = [begin, function = call->id.name,
-                  done = std::move(call->done)](absl::StatusOr<internal::Returned> returned) mutable {
+                  done = std::move(call->done)](absl::StatusOr<internal::CallResult> returned) mutable {
       trace::EndNamed(function, "remote", begin);
       std::move(done)(std::move(returned));
     };
@@ -231,7 +233,7 @@ void Agent::Start(std::unique_ptr<internal::OutgoingCall> call) {
   call->to == name() ? StartDirect(std::move(call)) : StartRemote(std::move(call));
 }
 
-void Agent::StartDirect(std::unique_ptr<internal::OutgoingCall> call) {
+void RpcAgent::StartDirect(std::unique_ptr<internal::OutgoingCall> call) {
   const Functions::Entry* entry = functions_.Find(call->id.name);
   absl::Status refused;
   if (entry == nullptr) {
@@ -262,11 +264,11 @@ void Agent::StartDirect(std::unique_ptr<internal::OutgoingCall> call) {
   Dispatch(*entry, std::move(invocation));
 }
 
-void Agent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
+void RpcAgent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
   const absl::Time deadline = absl::Now() + call->timeout;
   // From here on it is under way, though its callee may not be connected yet.
   call->done = [counted = std::make_shared<CountedCall>(CountsFor(call->id.name)),
-                done = std::move(call->done)](absl::StatusOr<internal::Returned> returned) mutable {
+                done = std::move(call->done)](absl::StatusOr<internal::CallResult> returned) mutable {
     counted.reset();
     std::move(done)(std::move(returned));
   };
@@ -279,7 +281,7 @@ void Agent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
     std::move(call->done)(Annotate(fits, absl::StrCat(call->to, ": ", call->id.name)));
     return;
   }
-  if (const std::shared_ptr<Peer> peer = peers_->Find(call->to)) {
+  if (const std::shared_ptr<PeerConnection> peer = peers_->Find(call->to)) {
     return SendTo(peer, std::move(call), deadline, *std::move(encoded), std::move(references));
   }
   const std::string to = call->to;
@@ -287,7 +289,7 @@ void Agent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
   peers_->With(
       to, deadline, stop,
       [this, call = std::move(call), deadline, encoded = *std::move(encoded),
-       references = std::move(references)](absl::StatusOr<std::shared_ptr<Peer>> peer) mutable {
+       references = std::move(references)](absl::StatusOr<std::shared_ptr<PeerConnection>> peer) mutable {
         if (!peer.ok()) {
           std::move(call->done)(Annotate(peer.status(), absl::StrCat(call->to, ": ", call->id.name)));
           return;
@@ -299,7 +301,8 @@ void Agent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
 namespace {
 
 // What a call ends with that brought no answer of its callee.
-absl::Status NoAnswer(const absl::Status& status, const Peer& peer, bool stopped, size_t argument_bytes) {
+absl::Status NoResponse(const absl::Status& status, const PeerConnection& peer, bool stopped,
+                        size_t argument_bytes) {
   absl::string_view message = status.message();
   absl::ConsumePrefix(&message, absl::StrCat(kCall, " at ", peer.member().address, ": "));
   const absl::Status gone = peer.gone();
@@ -313,39 +316,41 @@ absl::Status NoAnswer(const absl::Status& status, const Peer& peer, bool stopped
   return absl::Status(status.code(), absl::StrCat(message, " (", peer.member().address, ")"));
 }
 
-absl::StatusOr<internal::Returned> TakeAnswer(const std::string& caller, const internal::OutgoingCall& call,
-                                              absl::StatusOr<Bytes> wire, const Peer& peer,
-                                              std::shared_ptr<MessageReferences> references,
-                                              size_t argument_bytes) {
-  v1::RemoteAnswer answer;
-  internal::Returned returned;
-  const absl::Status decoded = wire.ok() ? DecodeBulk(*wire, &answer, &returned.bulk) : wire.status();
+absl::StatusOr<internal::CallResult> TakeResponse(const std::string& caller,
+                                                  const internal::OutgoingCall& call,
+                                                  absl::StatusOr<Bytes> wire, const PeerConnection& peer,
+                                                  std::shared_ptr<MessageReferences> references,
+                                                  size_t argument_bytes) {
+  v1::RemoteAnswer response;
+  internal::CallResult returned;
+  const absl::Status decoded = wire.ok() ? DecodeBulk(*wire, &response, &returned.bulk) : wire.status();
   if (!decoded.ok()) {
     // Its callee may yet see it once more, and then hold what it brings under other numbers.
     if (call.id.idempotent) MessageReferences::KeepForALease(std::move(references));
     if (wire.ok()) return decoded;
-    return NoAnswer(wire.status(), peer, call.stop.stop_requested(), argument_bytes);
+    return NoResponse(wire.status(), peer, call.stop.stop_requested(), argument_bytes);
   }
-  for (const v1::RenumberedFork& fork : answer.renumbered()) {
+  for (const v1::RenumberedFork& fork : response.renumbered()) {
     references->Renumber(
         {{fork.sent_creator(), fork.sent_number()}, {fork.held_creator(), fork.held_number()}});
   }
-  if (answer.code() != 0) {
-    if (!answer.signature().empty()) {
-      answer.set_error(absl::StrCat("the signatures differ: ", caller, " calls ", call.id.signature(), ", ",
-                                    call.to, " has ", answer.signature()));
+  if (response.code() != 0) {
+    if (!response.signature().empty()) {
+      response.set_error(absl::StrCat("the signatures differ: ", caller, " calls ", call.id.signature(), ", ",
+                                      call.to, " has ", response.signature()));
     }
-    return absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.error());
+    return absl::Status(static_cast<absl::StatusCode>(response.code()), response.error());
   }
-  returned.small = std::move(*answer.mutable_result());
+  returned.small = std::move(*response.mutable_result());
   returned.references = std::move(references);
   return returned;
 }
 
 }  // namespace
 
-void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::OutgoingCall> call,
-                   absl::Time deadline, Encoded encoded, std::shared_ptr<MessageReferences> references) {
+void RpcAgent::SendTo(const std::shared_ptr<PeerConnection>& peer,
+                      std::unique_ptr<internal::OutgoingCall> call, absl::Time deadline, Encoded encoded,
+                      std::shared_ptr<MessageReferences> references) {
   const std::shared_ptr<Channel> channel = peer->channel();
   const uint64_t number = channel == nullptr ? 0 : peer->Begin(call->stop);
   if (number == 0) {
@@ -376,7 +381,7 @@ void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::
                      [this_name = name(), peer, number, deadline, argument_bytes, call = std::move(call),
                       references = std::move(references)](absl::StatusOr<Bytes> wire) mutable {
                        peer->End(number);
-                       absl::StatusOr<internal::Returned> returned = TakeAnswer(
+                       absl::StatusOr<internal::CallResult> returned = TakeResponse(
                            this_name, *call, std::move(wire), *peer, std::move(references), argument_bytes);
                        // What returned because of the deadline is no result, though it was quicker than the
                        // alarm.
@@ -390,17 +395,17 @@ void Agent::SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::
                      });
 }
 
-std::shared_ptr<Channel> Agent::ChannelTo(const std::string& name) const {
-  const std::shared_ptr<Peer> peer = name == member_.name ? nullptr : peers_->Find(name);
+std::shared_ptr<Channel> RpcAgent::ChannelTo(const std::string& name) const {
+  const std::shared_ptr<PeerConnection> peer = name == member_.name ? nullptr : peers_->Find(name);
   return peer == nullptr ? nullptr : peer->channel();
 }
 
-absl::Time Agent::HelpUntil(const To& to) const {
+absl::Time RpcAgent::HelpUntil(const CallTarget& to) const {
   const bool says = to.settings.timeout > absl::ZeroDuration();
   return absl::Now() + (says ? to.settings.timeout : options_.call_timeout);
 }
 
-Tensor Agent::RequestTensor(const std::string& name, DType dtype, Tensor::Shape shape) const {
+Tensor RpcAgent::RequestTensor(const std::string& name, DType dtype, Tensor::Shape shape) const {
   Tensor plain = Tensor::Allocate(dtype, std::move(shape));
   const std::shared_ptr<Channel> channel = ChannelTo(name);
   if (channel == nullptr || plain.bytes() == 0) return plain;
@@ -408,7 +413,7 @@ Tensor Agent::RequestTensor(const std::string& name, DType dtype, Tensor::Shape 
   return memory == nullptr ? plain : Tensor::Over(std::move(memory), dtype, plain.shape());
 }
 
-std::string Agent::TransportTo(const std::string& name) const {
+std::string RpcAgent::TransportTo(const std::string& name) const {
   if (name == member_.name) return "direct";
   const std::shared_ptr<Channel> channel = ChannelTo(name);
   return channel == nullptr ? "" : std::string(channel->transport());

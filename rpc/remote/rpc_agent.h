@@ -37,7 +37,7 @@ namespace tandem::rpc::remote {
 
 inline constexpr uint32_t kRemoteProtocol = 1;
 
-struct AgentOptions {
+struct RpcAgentOptions {
   std::string name;                    // "role/index": others call it by that
   std::string listen = "127.0.0.1:0";  // "host:port" or "unix:/path"; port 0 lets the kernel pick
   std::string advertise = "";          // the host under which others reach it; empty: that of `listen`
@@ -70,14 +70,14 @@ struct AgentOptions {
 // same: they may use what goes with the agent, so that it ends the process, naming them, rather than let
 // them. It, and Shutdown, are not for RPC threads, nor for functions that the agent runs. RRefs, futures and
 // streams may outlive it: they then end with errors.
-class Agent : private Runtime {
+class RpcAgent : private Runtime {
  public:
   // Serves `functions` and registers under its name. `directory` outlives the agent. Errors: InvalidArgument
   // (no name, a bad address), AlreadyExists (a living worker has the name), Unavailable (cannot listen),
   // DeadlineExceeded naming who of `wait_for` has not come.
-  static absl::StatusOr<std::unique_ptr<Agent>> Start(AgentOptions options, Directory* directory,
+  static absl::StatusOr<std::unique_ptr<RpcAgent>> Start(RpcAgentOptions options, Directory* directory,
                                                       Functions functions);
-  ~Agent() override;
+  ~RpcAgent() override;
 
   const std::string& name() const { return member_.name; }
   const Member& member() const { return member_; }
@@ -89,19 +89,19 @@ class Agent : private Runtime {
   // names of callee and function, and say what the function said, or why it was not reached: docs/rpc.md has
   // the table. Blocks; not on an RPC thread.
   template <typename R, typename... Args, typename... Given>
-  ResultOf<R> RpcSync(const To& to, const Function<R(Args...)>& function, Given&&... arguments) {
+  ResultOf<R> RpcSync(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments) {
     const std::shared_ptr<Channel> channel = ChannelTo(to.name);
-    if (channel != nullptr) channel->WillHelp();
+    if (channel != nullptr) channel->PrepareInlinePoll();
     const Future<R> future = RpcAsync(to, function, std::forward<Given>(arguments)...);
-    if (channel != nullptr) channel->Help([&future] { return future.ready(); }, HelpUntil(to));
+    if (channel != nullptr) channel->InlinePoll([&future] { return future.ready(); }, HelpUntil(to));
     return future.Wait();
   }
   // The same without waiting. Never blocks on the network or the callee.
   template <typename R, typename... Args, typename... Given>
-  Future<R> RpcAsync(const To& to, const Function<R(Args...)>& function, Given&&... arguments);
+  Future<R> RpcAsync(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments);
   // The result stays with its callee, who owns it; the reference is there at once.
   template <typename R, typename... Args, typename... Given>
-  RRef<R> Remote(const To& to, const Function<R(Args...)>& function, Given&&... arguments);
+  RRef<R> Remote(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments);
   // A reference to a value that this worker owns.
   template <typename T>
   RRef<T> Own(std::shared_ptr<T> value);
@@ -135,17 +135,17 @@ class Agent : private Runtime {
   void Start(std::unique_ptr<internal::OutgoingCall> call);
 
  private:
-  Agent(AgentOptions options, Directory* directory, Functions functions);
+  RpcAgent(RpcAgentOptions options, Directory* directory, Functions functions);
   absl::Status Listen();
   void AddOwnFunctions();
 
-  Executor& executor() override { return *executor_; }
+  FunctionExecutor& executor() override { return *executor_; }
   TimerQueue& timers() override { return *timers_; }
   StreamTable& streams() override { return *streams_; }
 
   // What RpcAsync and Remote do whatever the types.
-  void StartTo(const To& to, std::unique_ptr<internal::OutgoingCall> call);
-  std::shared_ptr<ReferenceHandle> StartKeeping(const To& to, std::unique_ptr<internal::OutgoingCall> call);
+  void StartTo(const CallTarget& to, std::unique_ptr<internal::OutgoingCall> call);
+  std::shared_ptr<ReferenceHandle> StartKeeping(const CallTarget& to, std::unique_ptr<internal::OutgoingCall> call);
   // Null when there is nobody to help.
   internal::Helper HelperFor(const std::string& name) const;
 
@@ -153,9 +153,9 @@ class Agent : private Runtime {
   void Dispatch(const Functions::Entry& entry, std::shared_ptr<Invocation> call);
   void StartDirect(std::unique_ptr<internal::OutgoingCall> call);
   void StartRemote(std::unique_ptr<internal::OutgoingCall> call);
-  void SendTo(const std::shared_ptr<Peer>& peer, std::unique_ptr<internal::OutgoingCall> call,
+  void SendTo(const std::shared_ptr<PeerConnection>& peer, std::unique_ptr<internal::OutgoingCall> call,
               absl::Time deadline, Encoded encoded, std::shared_ptr<MessageReferences> references);
-  void ScheduleUpkeep();
+  void ScheduleMaintenance();
   absl::Status WaitUntilAllAreDone(absl::Time deadline);
   // Why `others` are not done.
   std::string WhoIsBusy(const std::map<std::string, absl::Status>& others);
@@ -164,17 +164,17 @@ class Agent : private Runtime {
   std::shared_ptr<CallCounts> CountsFor(absl::string_view function) const;
   // Null while not connected, and to oneself.
   std::shared_ptr<Channel> ChannelTo(const std::string& name) const;
-  absl::Time HelpUntil(const To& to) const;
+  absl::Time HelpUntil(const CallTarget& to) const;
 
-  const AgentOptions options_;
+  const RpcAgentOptions options_;
   Directory* const directory_;
   Functions functions_;
   Member member_;
   std::unique_ptr<TimerQueue> timers_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<FunctionExecutor> executor_;
   std::shared_ptr<References> references_;
   std::unique_ptr<StreamTable> streams_;
-  std::unique_ptr<Peers> peers_;
+  std::unique_ptr<PeerConnections> peers_;
   std::unique_ptr<Server> server_;
 
   const std::shared_ptr<CallCounts> counts_ = std::make_shared<CallCounts>();
@@ -191,7 +191,7 @@ class Agent : private Runtime {
 };
 
 template <typename R, typename... Args, typename... Given>
-Future<R> Agent::RpcAsync(const To& to, const Function<R(Args...)>& function, Given&&... arguments) {
+Future<R> RpcAgent::RpcAsync(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments) {
   static_assert(sizeof...(Args) == sizeof...(Given), "the function takes another number of arguments");
   static_assert(std::is_void_v<R> || Sendable<R>, "such a result is not sent: call the function by Remote");
   Promise<R> promise;
@@ -207,7 +207,7 @@ Future<R> Agent::RpcAsync(const To& to, const Function<R(Args...)>& function, Gi
 }
 
 template <typename R, typename... Args, typename... Given>
-RRef<R> Agent::Remote(const To& to, const Function<R(Args...)>& function, Given&&... arguments) {
+RRef<R> RpcAgent::Remote(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments) {
   static_assert(sizeof...(Args) == sizeof...(Given), "the function takes another number of arguments");
   static_assert(!std::is_void_v<R>, "there is no value to refer to");
   auto call = std::make_unique<internal::OutgoingCall>(function.id(), typeid(std::tuple<Args...>), typeid(R));
@@ -217,7 +217,7 @@ RRef<R> Agent::Remote(const To& to, const Function<R(Args...)>& function, Given&
 }
 
 template <typename T>
-RRef<T> Agent::Own(std::shared_ptr<T> value) {
+RRef<T> RpcAgent::Own(std::shared_ptr<T> value) {
   return RRef<T>(references_->Own({std::move(value), &ValueTypeOf<T>()}));
 }
 
@@ -236,7 +236,7 @@ Future<R> RRef<T>::RpcAsync(const CallSettings& settings, const Function<R(Args.
   if (home == nullptr) return Future<R>::Ready(AgentIsGone());
   const References::Use use(home.get());
   if (use.agent() == nullptr) return Future<R>::Ready(AgentIsGone());
-  return use.agent()->RpcAsync(To(owner(), settings), function, *this, std::forward<Given>(arguments)...);
+  return use.agent()->RpcAsync(CallTarget(owner(), settings), function, *this, std::forward<Given>(arguments)...);
 }
 
 }  // namespace tandem::rpc::remote

@@ -21,9 +21,9 @@ namespace tandem::rpc::remote {
 absl::Status AgentIsGone();
 
 namespace internal {
-absl::StatusOr<KeptValue> LocalValueOf(const ReferenceHandle& handle, std::type_index type,
+absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::type_index type,
                                        const std::string& name, absl::Duration timeout);
-absl::StatusOr<Returned> FetchFrom(const std::shared_ptr<ReferenceHandle>& handle, const std::string& type,
+absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& handle, const std::string& type,
                                    absl::Duration timeout);
 }  // namespace internal
 
@@ -94,7 +94,7 @@ absl::StatusOr<T> RRef<T>::ToHere(absl::Duration timeout) const requires Sendabl
 
 template <typename T>
 absl::StatusOr<std::shared_ptr<T>> RRef<T>::LocalValue(absl::Duration timeout) const {
-  absl::StatusOr<KeptValue> kept = internal::LocalValueOf(*handle_, typeid(T), TypeName<T>(), timeout);
+  absl::StatusOr<StoredValue> kept = internal::LocalValueOf(*handle_, typeid(T), TypeName<T>(), timeout);
   if (!kept.ok()) return kept.status();
   return std::static_pointer_cast<T>(kept->value);
 }

@@ -17,7 +17,7 @@ namespace tandem::rpc::remote {
 namespace {
 constexpr absl::Duration kAskAgain = absl::Seconds(1);  // those who could not be asked, while they are there
 constexpr absl::Duration kAskWhy = absl::Seconds(1);
-constexpr absl::Duration kFarewell = absl::Seconds(1);  // for owners to hear of references that are given up
+constexpr absl::Duration kShutdownNotice = absl::Seconds(1);  // for owners to hear of references that are given up
 
 void AwaitOtherMembers(Directory& directory, const Directory::Members& than, absl::Time deadline) {
   absl::Mutex mutex;
@@ -35,7 +35,7 @@ void AwaitOtherMembers(Directory& directory, const Directory::Members& than, abs
 
 }  // namespace
 
-void Agent::AddOwnFunctions() {
+void RpcAgent::AddOwnFunctions() {
   const ServeOptions quick = {.run_inline = true};
   functions_.Add(
       kAgentState,
@@ -61,10 +61,10 @@ void Agent::AddOwnFunctions() {
       kDebugRefs, [this] { return references_->DebugRefs(); }, quick);
 }
 
-std::string Agent::WhoIsBusy(const std::map<std::string, absl::Status>& others) {
+std::string RpcAgent::WhoIsBusy(const std::map<std::string, absl::Status>& others) {
   std::map<std::string, Future<AgentState>> asked;
   for (const auto& [other, why] : others) {
-    if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = kAskWhy}), kAgentState);
+    if (other != name()) asked[other] = RpcAsync(CallTarget(other, {.timeout = kAskWhy}), kAgentState);
   }
   std::vector<std::string> busy;
   if (const int64_t active = counts_->active(); active > 0)
@@ -85,7 +85,7 @@ std::string Agent::WhoIsBusy(const std::map<std::string, absl::Status>& others) 
   return busy.empty() ? "they called each other to the end" : absl::StrJoin(busy, ", ");
 }
 
-absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
+absl::Status RpcAgent::WaitUntilAllAreDone(absl::Time deadline) {
   // Nobody makes a call when all have none under way, unless one was on its way while we asked around: two
   // rounds of questions with the same counts of calls rule that out (Mattern's counting of messages, 1987).
   std::map<std::string, int64_t> before;
@@ -94,7 +94,7 @@ absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
     const Directory::Members members = directory_->List();
     std::map<std::string, Future<AgentState>> asked;
     for (const auto& [other, member] : members) {
-      if (other != name()) asked[other] = RpcAsync(To(other, {.timeout = left}), kAwaitEnd);
+      if (other != name()) asked[other] = RpcAsync(CallTarget(other, {.timeout = left}), kAwaitEnd);
     }
     // A call waits for a callee that is not there to register. Who leaves in this moment will not.
     const uint64_t watch = directory_->Watch([&asked](const Directory::Members& there) {
@@ -133,7 +133,7 @@ absl::Status Agent::WaitUntilAllAreDone(absl::Time deadline) {
   }
 }
 
-absl::Status Agent::Shutdown(absl::Duration timeout) {
+absl::Status RpcAgent::Shutdown(absl::Duration timeout) {
   {
     absl::MutexLock lock(&shutdown_mutex_);
     if (shut_down_) return shutdown_status_;
@@ -141,7 +141,7 @@ absl::Status Agent::Shutdown(absl::Duration timeout) {
   finishing_.Set(absl::OkStatus());
   absl::Status waited = WaitUntilAllAreDone(absl::Now() + timeout);
   references_->ReleaseAll();
-  (void)references_->AwaitConfirmed(absl::Now() + kFarewell);
+  (void)references_->AwaitConfirmed(absl::Now() + kShutdownNotice);
   const absl::Status left = ShutdownNow();
   absl::MutexLock lock(&shutdown_mutex_);
   if (waited.ok() || left.ok()) {
@@ -153,7 +153,7 @@ absl::Status Agent::Shutdown(absl::Duration timeout) {
   return shutdown_status_;
 }
 
-absl::Status Agent::ShutdownNow() {
+absl::Status RpcAgent::ShutdownNow() {
   {
     absl::MutexLock lock(&shutdown_mutex_);
     if (!shut_down_) {
@@ -167,7 +167,7 @@ absl::Status Agent::ShutdownNow() {
   return Annotate(stopped, name());
 }
 
-void Agent::Leave() {
+void RpcAgent::Leave() {
   if (server_ != nullptr) (void)directory_->Unregister(member_);
   closed_ = true;
   finishing_.Set(absl::CancelledError(absl::StrCat(name(), " has shut down abruptly")));

@@ -63,10 +63,10 @@ class StreamFunction {
 template <typename In, typename Out>
 class ServerStream {
  public:
-  ServerStream(Agent* agent, std::string caller, std::shared_ptr<StreamState> state)
+  ServerStream(RpcAgent* agent, std::string caller, std::shared_ptr<StreamState> state)
       : agent_(agent), caller_(std::move(caller)), state_(std::move(state)) {}
 
-  Agent& agent() const { return *agent_; }
+  RpcAgent& agent() const { return *agent_; }
   const std::string& caller() const { return caller_; }
   bool IsCancelled() const { return state_->cancelled(); }
   std::stop_token stop_token() const { return state_->stop_token(); }
@@ -87,7 +87,7 @@ class ServerStream {
   }
 
  private:
-  Agent* const agent_;
+  RpcAgent* const agent_;
   const std::string caller_;
   const std::shared_ptr<StreamState> state_;
 };
@@ -140,7 +140,7 @@ Functions& AddStream(Functions& functions, const StreamFunction<In, Out, Args...
          internal::Guarded(call, [&] { read = internal::TakeArguments(*call, &arguments); });
          if (!read) return;
          const auto [number, state] = runtime.streams().Open();
-         Agent* const agent = &call->agent();
+         RpcAgent* const agent = &call->agent();
          ServerStream<In, Out> stream(agent, call->caller(), state);
          internal::Reply(*call, std::make_shared<Number>(Number{number}));
          absl::Status status;
@@ -160,7 +160,7 @@ Functions& AddStream(Functions& functions, const StreamFunction<In, Out, Args...
 // for the whole stream; without one only silence ends it.
 template <typename In, typename Out, typename... Args, typename... Given>
 absl::StatusOr<std::unique_ptr<ClientStream<In, Out>>> OpenStream(
-    Agent& agent, const To& to, const StreamFunction<In, Out, Args...>& function, Given&&... arguments) {
+    RpcAgent& agent, const CallTarget& to, const StreamFunction<In, Out, Args...>& function, Given&&... arguments) {
   const absl::Time deadline =
       to.settings.timeout > absl::ZeroDuration() ? absl::Now() + to.settings.timeout : absl::InfiniteFuture();
   absl::StatusOr<StreamNumber<In, Out>> number =

@@ -59,7 +59,7 @@ absl::StatusOr<StreamItem> EncodeItem(const T& value) {
 template <typename T>
 absl::StatusOr<T> DecodeItem(const StreamItem& item) {
   T value{};
-  Reader reader(item.small, item.bulk.Pieces());
+  Reader reader(item.small, item.bulk.Chunks());
   if (Codec<T>::Decode(reader, &value) && reader.Finish()) return value;
   return Annotate(reader.status(), "an item of the stream cannot be read");
 }

@@ -196,7 +196,7 @@ absl::StatusOr<std::shared_ptr<StreamState>> StreamTable::Find(uint64_t number) 
                                           absl::FormatDuration(kStreamSilence)));
 }
 
-void StreamTable::Upkeep() {
+void StreamTable::RunMaintenance() {
   std::vector<std::shared_ptr<StreamState>> silent;
   {
     absl::MutexLock lock(&mutex_);

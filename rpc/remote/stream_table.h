@@ -74,7 +74,7 @@ class StreamTable {
   // A new stream and its number.
   std::pair<uint64_t, std::shared_ptr<StreamState>> Open();
   // Gives up streams whose clients have been silent for too long.
-  void Upkeep();
+  void RunMaintenance();
   // The worker shuts down.
   void CancelAll();
 

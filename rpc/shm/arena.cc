@@ -66,7 +66,7 @@ void Arena::Sent(uint32_t block) {
   ++blocks_[block].sends;
 }
 
-void Arena::LetGo(uint32_t block) {
+void Arena::Release(uint32_t block) {
   absl::MutexLock lock(&mutex_);
   if (blocks_[block].sends == 0) {
     Free(block);

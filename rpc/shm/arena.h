@@ -36,7 +36,7 @@ class Arena {
   // Counts that the block has been sent once more. It is held.
   void Sent(uint32_t block);
   // Nobody here holds it any more.
-  void LetGo(uint32_t block);
+  void Release(uint32_t block);
 
   // Pages that are neither held nor at the peer's.
   size_t free_pages();

@@ -76,7 +76,7 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> AutoTransport::TryConnect() {
   const std::string method = "/tandem.v1.SharedMemory/Offer";
   const Bytes bytes(request.SerializeAsString());
   absl::Notification answered;
-  absl::StatusOr<Bytes> answer;
+  absl::StatusOr<Bytes> response;
   const std::shared_ptr<Attempt> attempt = grpc_->NewAttempt(method, bytes, deadline, /*failures=*/0);
   {
     absl::MutexLock lock(&mutex_);
@@ -84,7 +84,7 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> AutoTransport::TryConnect() {
     offer_ = attempt;
   }
   attempt->Start([&](absl::StatusOr<Bytes> result) {
-    answer = std::move(result);
+    response = std::move(result);
     answered.Notify();
   });
   answered.WaitForNotification();  // the attempt ends by its deadline
@@ -92,12 +92,12 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> AutoTransport::TryConnect() {
     absl::MutexLock lock(&mutex_);
     offer_.reset();
   }
-  if (absl::IsUnimplemented(answer.status())) {
+  if (absl::IsUnimplemented(response.status())) {
     return absl::UnimplementedError("the server does not know how");
   }
-  TANDEM_RETURN_IF_ERROR(answer.status());
+  TANDEM_RETURN_IF_ERROR(response.status());
   v1::SharedMemoryOfferResponse offer;
-  BytesInputStream stream(*answer);
+  BytesInputStream stream(*response);
   if (!offer.ParseFromZeroCopyStream(&stream)) {
     return absl::FailedPreconditionError("the server's offer does not parse");
   }
@@ -138,11 +138,11 @@ std::shared_ptr<char> AutoTransport::RequestMemory(size_t bytes) {
   return current == nullptr ? nullptr : current->RequestMemory(bytes);
 }
 
-void AutoTransport::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
+void AutoTransport::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {
   const std::shared_ptr<ClientConnection> current = Current();
   const bool shared = current != nullptr && !current->broken();
-  if (shared) current->Help(over, deadline);
-  grpc_->Help(over, shared ? absl::InfinitePast() : deadline);  // which expects it
+  if (shared) current->InlinePoll(over, deadline);
+  grpc_->InlinePoll(over, shared ? absl::InfinitePast() : deadline);  // which expects it
 }
 
 void AutoTransport::ReconnectSoon() {

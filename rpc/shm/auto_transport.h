@@ -40,8 +40,8 @@ class AutoTransport : public Transport {
                                       int failures) override;
   absl::string_view name() const override;
   std::shared_ptr<char> RequestMemory(size_t bytes) override;
-  void WillHelp() override { grpc_->WillHelp(); }
-  void Help(absl::FunctionRef<bool()> over, absl::Time deadline) override;
+  void PrepareInlinePoll() override { grpc_->PrepareInlinePoll(); }
+  void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) override;
 
  private:
   std::shared_ptr<ClientConnection> Current() const;

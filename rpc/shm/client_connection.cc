@@ -46,7 +46,7 @@ class ClientConnection::ShmAttempt : public Attempt, public std::enable_shared_f
     cancelled_.store(true);
     const std::shared_ptr<ShmAttempt> taken = connection_->Take(id_);
     if (taken == nullptr) return;  // not begun, or over
-    connection_->GiveUp(id_);
+    connection_->Expire(id_);
     End(absl::CancelledError("the call was cancelled"));
     connection_->link_->WakeOwn();  // whoever helps may have waited for this
   }
@@ -198,7 +198,7 @@ void ClientConnection::Run() {
   }
 }
 
-void ClientConnection::Help(absl::FunctionRef<bool()> over, absl::Time deadline) {
+void ClientConnection::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {
   if (!TryReceive()) return;
   const std::shared_ptr<ClientConnection> self = shared_from_this();
   const int64_t deadline_ns = DeadlineNs(deadline);
@@ -228,7 +228,7 @@ void ClientConnection::Help(absl::FunctionRef<bool()> over, absl::Time deadline)
   StopReceiving();
 }
 
-void ClientConnection::GiveUp(uint64_t call) {
+void ClientConnection::Expire(uint64_t call) {
   link_->Drop(call);
   Message cancel;
   cancel.kind = RecordKind::kCancel;
@@ -254,7 +254,7 @@ void ClientConnection::Expire() {
     next_look_ns_.store(next_ns);
   }
   for (const auto& attempt : expired) {
-    GiveUp(attempt->id());  // the handler may wait for it: it hears of no deadline by itself
+    Expire(attempt->id());  // the handler may wait for it: it hears of no deadline by itself
     attempt->End(absl::DeadlineExceededError("no answer within the deadline"));
   }
   if (!expired.empty()) link_->WakeOwn();

@@ -33,9 +33,9 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   ~ClientConnection();
 
   std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline);
-  std::shared_ptr<char> RequestMemory(size_t bytes) { return link_->Lend(bytes); }
+  std::shared_ptr<char> RequestMemory(size_t bytes) { return link_->BorrowMemory(bytes); }
   // As Channel::Help.
-  void Help(absl::FunctionRef<bool()> over, absl::Time deadline);
+  void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline);
   bool broken() const { return link_->broken(); }
   absl::Status failure() const { return link_->failure(); }
   Link& link() const { return *link_; }
@@ -55,7 +55,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   bool TryReceive() { return !receiving_.exchange(true, std::memory_order_acquire); }
   void StopReceiving() { receiving_.store(false, std::memory_order_release); }
   // Nobody waits for the call any more: says so to the server.
-  void GiveUp(uint64_t call);
+  void Expire(uint64_t call);
   void Expire();
   void FailAll(const absl::Status& why);
   std::shared_ptr<ShmAttempt> Take(uint64_t id);

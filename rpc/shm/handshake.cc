@@ -19,7 +19,7 @@ namespace tandem::rpc::shm {
 namespace {
 
 constexpr size_t kMaxGuests = 64;  // that have not yet shown the secret
-constexpr absl::Duration kGuestPatience = absl::Seconds(5);
+constexpr absl::Duration kClientTimeout = absl::Seconds(5);
 
 // Messages, each one packet.
 struct HelloPacket {  // client to server
@@ -91,26 +91,26 @@ absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std:
                                 std::move(peer), max_message_bytes);
 }
 
-Doorman::Doorman(const Geometry& geometry, size_t max_message_bytes)
+Acceptor::Acceptor(const Geometry& geometry, size_t max_message_bytes)
     : geometry_(geometry),
       max_message_bytes_(max_message_bytes),
       socket_name_(absl::StrCat("tandem-rpc-", ipc::RandomToken())),
       secret_(ipc::RandomToken()) {}
 
-absl::StatusOr<std::unique_ptr<Doorman>> Doorman::Open(const Geometry& geometry, size_t max_message_bytes) {
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Open(const Geometry& geometry, size_t max_message_bytes) {
   // What cannot be made now could not be made later.
   TANDEM_RETURN_IF_ERROR(ipc::MemoryFile::Create("tandem-rpc", geometry.total_bytes).status());
-  std::unique_ptr<Doorman> doorman(new Doorman(geometry, max_message_bytes));
-  TANDEM_ASSIGN_OR_RETURN(doorman->listener_, ipc::ListenAbstract(doorman->socket_name_, kMaxGuests));
-  return doorman;
+  std::unique_ptr<Acceptor> acceptor(new Acceptor(geometry, max_message_bytes));
+  TANDEM_ASSIGN_OR_RETURN(acceptor->listener_, ipc::ListenAbstract(acceptor->socket_name_, kMaxGuests));
+  return acceptor;
 }
 
-bool Doorman::Wait(int stop, TakeLink& take) {
+bool Acceptor::Wait(int stop, TakeLink& take) {
   std::vector<pollfd> polled = {{stop, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
   absl::Time first = absl::InfiniteFuture();
-  for (const Guest& guest : guests_) {
-    polled.push_back({guest.socket.get(), POLLIN, 0});
-    first = std::min(first, guest.deadline);
+  for (const Guest& client : guests_) {
+    polled.push_back({client.socket.get(), POLLIN, 0});
+    first = std::min(first, client.deadline);
   }
   const int timeout = guests_.empty() ? -1 : ipc::MillisecondsUntil(first, 1000);
   if (poll(polled.data(), polled.size(), timeout) < 0) return errno == EINTR;
@@ -130,7 +130,7 @@ bool Doorman::Wait(int stop, TakeLink& take) {
   if (polled[1].revents != 0) {
     ipc::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.get() >= 0 && guests_.size() < kMaxGuests) {
-      guests_.push_back({std::move(socket), now + kGuestPatience});
+      guests_.push_back({std::move(socket), now + kClientTimeout});
     } else if (socket.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
       absl::SleepFor(absl::Milliseconds(50));  // no descriptor is left: somebody must close one first
     }
@@ -138,13 +138,13 @@ bool Doorman::Wait(int stop, TakeLink& take) {
   return true;
 }
 
-void Doorman::Close() {
+void Acceptor::Close() {
   listener_.Reset();
   guests_.clear();
 }
 
 // nullptr for a stranger, who is shown out.
-std::shared_ptr<Link> Doorman::Welcome(ipc::Descriptor socket, Caller* caller) {
+std::shared_ptr<Link> Acceptor::Welcome(ipc::Descriptor socket, Caller* caller) {
   HelloPacket hello;
   if (!ipc::ReceivePacket(socket.get(), &hello, sizeof(hello)) || hello.magic != kMagic ||
       !SameSecret(hello.secret, secret_, sizeof(hello.secret))) {

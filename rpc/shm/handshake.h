@@ -31,11 +31,11 @@ absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std:
 using TakeLink = absl::AnyInvocable<void(std::shared_ptr<Link>, Caller)>;
 
 // The server's part. Used by one thread, but for socket_name() and secret().
-class Doorman {
+class Acceptor {
  public:
   // `geometry` is that of every connection. FailedPrecondition when the kernel refuses the socket or the
   // memory.
-  static absl::StatusOr<std::unique_ptr<Doorman>> Open(const Geometry& geometry, size_t max_message_bytes);
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Open(const Geometry& geometry, size_t max_message_bytes);
 
   const std::string& socket_name() const { return socket_name_; }
   const std::string& secret() const { return secret_; }
@@ -51,7 +51,7 @@ class Doorman {
     ipc::Descriptor socket;
     absl::Time deadline;  // shows the secret until then, or goes
   };
-  Doorman(const Geometry& geometry, size_t max_message_bytes);
+  Acceptor(const Geometry& geometry, size_t max_message_bytes);
   std::shared_ptr<Link> Welcome(ipc::Descriptor socket, Caller* caller);
 
   const Geometry geometry_;

@@ -227,7 +227,7 @@ bool Link::PlaceAll(const Bytes& body, bool may_copy) {
     i = end;
   }
   if (i == slices.size()) return true;
-  for (const uint32_t block : draft_blocks_) arena_.LetGo(block);
+  for (const uint32_t block : draft_blocks_) arena_.Release(block);
   draft_blocks_.clear();
   return false;
 }
@@ -280,18 +280,18 @@ void Link::Publish(const Message& message, bool first, bool more) {
   }
   encoded_.resize(kMaxRecord);
   writer_.Put(absl::string_view(encoded_.data(), EncodeRecord(draft_, encoded_.data())));
-  for (const uint32_t block : draft_blocks_) arena_.LetGo(block);
+  for (const uint32_t block : draft_blocks_) arena_.Release(block);
   draft_blocks_.clear();
   WakePeer();
 }
 
-std::shared_ptr<char> Link::Lend(size_t bytes) {
+std::shared_ptr<char> Link::BorrowMemory(size_t bytes) {
   if (bytes <= kCopyInline || bytes > geometry_.payload_bytes / 2 || broken()) return nullptr;
   const std::optional<uint32_t> block = arena_.Take(bytes, Reserve(geometry_));
   if (!block.has_value()) return nullptr;
   return std::shared_ptr<char>(out_payload_ + *block * kPage,
                                [link = shared_from_this(), block = *block](char*) {
-                                 link->arena_.LetGo(block);
+                                 link->arena_.Release(block);
                                  if (link->has_queue()) link->MoveQueue();
                                });
 }

@@ -66,7 +66,7 @@ class Link : public std::enable_shared_from_this<Link> {
   void Drop(uint64_t call);
   // Payload memory for a part of a message, 64-byte aligned, or nullptr when there is none. It may be sent
   // any number of times; dropped unsent, it is free again.
-  std::shared_ptr<char> Lend(size_t bytes);
+  std::shared_ptr<char> BorrowMemory(size_t bytes);
   // Sends what has found room since; whether anything was sent.
   bool MoveQueue();
   bool has_queue() const { return queued_.load(std::memory_order_relaxed) > 0; }

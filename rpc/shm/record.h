@@ -25,7 +25,7 @@ namespace tandem::rpc::shm {
 
 enum class RecordKind : uint8_t {
   kRequest = 1,  // client to server
-  kAnswer = 2,   // server to client
+  kResponse = 2,   // server to client
   kCancel = 3,   // client to server: nobody waits for the answer any more
   kAbandon = 4,  // either way: the message sent in parts will not be completed
 };

@@ -52,9 +52,9 @@ class ShmServerCall : public ServerCall {
   void Finish(absl::StatusOr<Bytes> response) override {
     if (finished_.exchange(true)) return;
     cancel_hook_.Drop();
-    connection_->Answer(request_.call, request_.deadline_ns, std::move(response));
+    connection_->Response(request_.call, request_.deadline_ns, std::move(response));
   }
-  std::shared_ptr<char> AnswerMemory(size_t bytes) override { return connection_->link().Lend(bytes); }
+  std::shared_ptr<char> ResponseMemory(size_t bytes) override { return connection_->link().BorrowMemory(bytes); }
 
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 
@@ -123,7 +123,7 @@ void ServerConnection::Refuse(const Message& request, const absl::Status& why) {
   Reply(request.call, request.deadline_ns, why);
 }
 
-void ServerConnection::Answer(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer) {
+void ServerConnection::Response(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer) {
   {
     absl::MutexLock lock(&mutex_);
     calls_.erase(call);
@@ -139,7 +139,7 @@ void ServerConnection::Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<
                      limits_.max_message_bytes, " bytes (ServerOptions::max_message_bytes)"));
   }
   Message message;
-  message.kind = RecordKind::kAnswer;
+  message.kind = RecordKind::kResponse;
   message.call = call;
   message.deadline_ns = deadline_ns;
   message.code = answer.status().code();

@@ -98,8 +98,8 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   // Whatever number it bears: a call of this number that is being handled goes on, and counts.
   void Refuse(const Message& request, const absl::Status& why);
   // Of a call in `calls_`, which leaves it.
-  void Answer(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer);
-  void Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer);
+  void Response(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response);
+  void Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response);
 
   const std::shared_ptr<Link> link_;
   const Caller caller_;

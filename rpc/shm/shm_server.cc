@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<ShmServer>> ShmServer::Start(const ShmServerOptio
   TANDEM_ASSIGN_OR_RETURN(const Geometry geometry, Geometry::Make(kRecordsBytes, options.payload_bytes));
   std::unique_ptr<ShmServer> server(new ShmServer(options, std::move(services)));
   if (server->stop_event_.get() < 0) return absl::FailedPreconditionError("no descriptor is left");
-  TANDEM_ASSIGN_OR_RETURN(server->doorman_, Doorman::Open(geometry, options.max_message_bytes));
+  TANDEM_ASSIGN_OR_RETURN(server->acceptor_, Acceptor::Open(geometry, options.max_message_bytes));
   server->greeter_ = std::thread([s = server.get()] { s->Greet(); });
   return server;
 }
@@ -161,7 +161,7 @@ void ShmServer::Greet() {
   TakeLink take = [this](std::shared_ptr<Link> link, Caller caller) {
     Take(std::move(link), std::move(caller));
   };
-  while (doorman_->Wait(stop_event_.get(), take)) {
+  while (acceptor_->Wait(stop_event_.get(), take)) {
   }
 }
 
@@ -202,7 +202,7 @@ void ShmServer::Shutdown(absl::Duration grace) {
   if (greeter_.joinable()) {
     Signal(stop_event_.get());
     greeter_.join();
-    doorman_->Close();
+    acceptor_->Close();
   }
   const absl::Time end = absl::Now() + grace;
   for (int64_t less = closing_->less(); Unanswered() > 0 && closing_->AwaitOneLess(less, end);) {

@@ -66,8 +66,8 @@ class ShmServer {
                                                           std::vector<Service> services);
   ~ShmServer() { Shutdown(absl::ZeroDuration()); }
 
-  const std::string& socket_name() const { return doorman_->socket_name(); }
-  const std::string& secret() const { return doorman_->secret(); }
+  const std::string& socket_name() const { return acceptor_->socket_name(); }
+  const std::string& secret() const { return acceptor_->secret(); }
   size_t connections() const;
 
   // As Server::Shutdown.
@@ -83,7 +83,7 @@ class ShmServer {
   const size_t max_threads_;
   const std::shared_ptr<const MethodTable> methods_;
   const ipc::Descriptor stop_event_;
-  std::unique_ptr<Doorman> doorman_;
+  std::unique_ptr<Acceptor> acceptor_;
   const std::shared_ptr<Closing> closing_ = std::make_shared<Closing>();
   std::thread greeter_;
   mutable absl::Mutex mutex_;

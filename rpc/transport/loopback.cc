@@ -48,9 +48,9 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
   }
 
   // The handler's answer, or what becomes of it.
-  void Answer(absl::StatusOr<Bytes> answer) {
+  void Response(absl::StatusOr<Bytes> answer) {
     switch (fault_.kind) {
-      case Fault::Kind::kNeverAnswer:
+      case Fault::Kind::kNeverRespond:
         return;
       case Fault::Kind::kFailAfter:
         Complete(fault_.status);
@@ -113,7 +113,7 @@ class LoopbackServerCall : public ServerCall {
       : attempt_(std::move(attempt)), cancel_hook_(attempt_->cancel_hooks_[time]) {}
   ~LoopbackServerCall() override {
     if (!finished_.load()) {
-      attempt_->Answer(
+      attempt_->Response(
           absl::InternalError(absl::StrCat("the handler of ", attempt_->method_, " gave no answer")));
     }
   }
@@ -126,7 +126,7 @@ class LoopbackServerCall : public ServerCall {
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     cancel_hook_.Drop();
-    attempt_->Answer(std::move(response));
+    attempt_->Response(std::move(response));
   }
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 

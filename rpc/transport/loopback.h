@@ -24,7 +24,7 @@ struct Fault {
     kNone,
     kFailBefore,   // the caller gets `status`; the handler never runs (connection refused)
     kFailAfter,    // the handler runs, its answer is lost, the caller gets `status` (connection lost)
-    kNeverAnswer,  // the handler runs, nothing comes back: the caller meets its deadline
+    kNeverRespond,  // the handler runs, nothing comes back: the caller meets its deadline
     kDuplicate,    // the handler runs twice, one answer is delivered
   };
   Kind kind = Kind::kNone;

@@ -282,11 +282,11 @@ class RetryingChannel : public Channel {
   std::shared_ptr<char> RequestMemory(size_t bytes) override {
     return state_->transport->RequestMemory(bytes);
   }
-  void WillHelp() override { state_->transport->WillHelp(); }
-  void Help(absl::FunctionRef<bool()> over, absl::Time deadline) override {
+  void PrepareInlinePoll() override { state_->transport->PrepareInlinePoll(); }
+  void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) override {
     // The channel may be destroyed by a `done` that runs here.
     const std::shared_ptr<State> state = state_;
-    state->transport->Help(over, deadline);
+    state->transport->InlinePoll(over, deadline);
   }
   absl::string_view transport() const override { return state_->transport->name(); }
   const std::string& target() const override { return state_->target; }

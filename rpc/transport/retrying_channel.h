@@ -27,7 +27,7 @@ class Attempt {
   virtual void Start(Channel::Done done) = 0;
   // CallOptions::sink; called before Start, if at all. One that takes no notice gives all of an answer to
   // `done`.
-  virtual void SetSink(std::shared_ptr<AnswerSink> sink) {}
+  virtual void SetSink(std::shared_ptr<ResponseSink> sink) {}
   // Makes `done` run soon, with Cancelled unless the attempt ends otherwise first. Also before Start, and
   // after `done`.
   virtual void Cancel() = 0;
@@ -44,8 +44,8 @@ class Transport {
   // As Channel's.
   virtual absl::string_view name() const = 0;
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
-  virtual void WillHelp() {}
-  virtual void Help(absl::FunctionRef<bool()> over, absl::Time deadline) {}
+  virtual void PrepareInlinePoll() {}
+  virtual void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {}
 };
 
 // `timers` is the channel's own; the transport may schedule on it until its last attempt is done. The two

@@ -50,12 +50,12 @@ class TracedServerCall : public ServerCall {
     RecordHalf(*method_, kServe, begin_, flow_, trace::Flow::End::kReceives, bytes_);
     call_->Finish(std::move(response));
   }
-  void FinishInPieces(std::unique_ptr<AnswerSource> answer) override {
+  void FinishInChunks(std::unique_ptr<ResponseSource> answer) override {
     RecordHalf(*method_, kServe, begin_, flow_, trace::Flow::End::kReceives, bytes_);
-    call_->FinishInPieces(std::move(answer));
+    call_->FinishInChunks(std::move(answer));
   }
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { call_->OnCancel(std::move(hook)); }
-  std::shared_ptr<char> AnswerMemory(size_t bytes) override { return call_->AnswerMemory(bytes); }
+  std::shared_ptr<char> ResponseMemory(size_t bytes) override { return call_->ResponseMemory(bytes); }
 
  private:
   const std::shared_ptr<ServerCall> call_;

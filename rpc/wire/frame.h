@@ -45,7 +45,7 @@ class MessageAssembler {
     Bytes bytes;
   };
   // Takes the bytes of one message as they come, in order, from offset 0 on.
-  using Taker = absl::AnyInvocable<void(uint64_t offset, uint64_t total, Bytes piece)>;
+  using Taker = absl::AnyInvocable<void(uint64_t offset, uint64_t total, Bytes chunk)>;
 
   // With a `pool`, a message of several frames is copied to one piece of its memory, frame by frame, while
   // each is still in a near cache and so that the memory it came in can be used again; else it shares what it

@@ -12,11 +12,11 @@ namespace tandem::rpc {
 namespace {
 
 constexpr size_t kMessageOverhead = 256;  // of a queued message beside its bytes, about
-static_assert(AnswerSource::kLeastPiece <= kFramePayload);
+static_assert(ResponseSource::kMinChunk <= kFramePayload);
 
 // A piece that leaves less than half a frame behind takes it along: a frame of few bytes costs as much as a
 // call.
-size_t PieceOf(size_t rest) { return rest <= kFramePayload + kFramePayload / 2 ? rest : kFramePayload; }
+size_t ChunkOf(size_t rest) { return rest <= kFramePayload + kFramePayload / 2 ? rest : kFramePayload; }
 
 }  // namespace
 
@@ -42,17 +42,17 @@ Bytes FrameQueue::Turn::Frame() {
     return batch.Take();
   }
   const size_t rest = size_ - sent_;
-  Bytes piece;
+  Bytes chunk;
   if (source_ != nullptr) {
-    piece = source_->Next(PieceOf(rest));
-    TANDEM_CHECK(!piece.empty() && piece.size() <= PieceOf(rest));
+    chunk = source_->Next(ChunkOf(rest));
+    TANDEM_CHECK(!chunk.empty() && chunk.size() <= ChunkOf(rest));
   } else {
-    const size_t size = PieceOf(rest);
-    piece = size == size_ ? std::move(bytes_) : bytes_.Sub(sent_, size);
+    const size_t size = ChunkOf(rest);
+    chunk = size == size_ ? std::move(bytes_) : bytes_.Sub(sent_, size);
   }
-  if (sent_ == 0 && piece.size() < size_) header_.set_message_bytes(size_);
-  sent_ += piece.size();
-  Bytes wire = EncodeBulk(header_, std::move(piece));
+  if (sent_ == 0 && chunk.size() < size_) header_.set_message_bytes(size_);
+  sent_ += chunk.size();
+  Bytes wire = EncodeBulk(header_, std::move(chunk));
   const uint64_t call = header_.call();
   header_ = v1::StreamFrame();
   header_.set_call(call);
@@ -67,7 +67,7 @@ void FrameQueue::Add(v1::StreamFrame header, Bytes message) {
   Add(std::move(turn));
 }
 
-void FrameQueue::Add(v1::StreamFrame header, std::unique_ptr<AnswerSource> message) {
+void FrameQueue::Add(v1::StreamFrame header, std::unique_ptr<ResponseSource> message) {
   Turn turn;
   turn.header_ = std::move(header);
   turn.size_ = message->size();

@@ -36,7 +36,7 @@ class FrameQueue {
 
     v1::StreamFrame header_;
     Bytes bytes_;
-    std::unique_ptr<AnswerSource> source_;  // instead
+    std::unique_ptr<ResponseSource> source_;  // instead
     size_t size_ = 0;
     size_t sent_ = 0;
     std::vector<Turn> others_;  // short messages that go with it, itself one
@@ -44,7 +44,7 @@ class FrameQueue {
 
   // `header` is the first frame's, with `call`; message_bytes is filled in where it is needed.
   void Add(v1::StreamFrame header, Bytes message);
-  void Add(v1::StreamFrame header, std::unique_ptr<AnswerSource> message);
+  void Add(v1::StreamFrame header, std::unique_ptr<ResponseSource> message);
 
   // The message whose turn it is, and with `batches` those that can go along. Not on an empty queue, nor
   // while another is out.

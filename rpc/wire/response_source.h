@@ -13,26 +13,26 @@ namespace tandem::rpc {
 
 // A server's answer, made piece by piece. Used by one thread at a time, not always the same one. Goes when
 // all has been made, or when nobody wants the rest.
-class AnswerSource {
+class ResponseSource {
  public:
-  virtual ~AnswerSource() = default;
+  virtual ~ResponseSource() = default;
   // Of the whole answer; always the same.
   virtual size_t size() const = 0;
   // The next bytes of the answer: at least one, at most `limit` and what is left. `limit` is at least
-  // kLeastPiece, or all that is left. Must not block.
+  // kMinChunk, or all that is left. Must not block.
   virtual Bytes Next(size_t limit) = 0;
 
-  static constexpr size_t kLeastPiece = size_t{64} << 10;
+  static constexpr size_t kMinChunk = size_t{64} << 10;
 };
 
 // What a caller does with the pieces of an answer.
-class AnswerSink {
+class ResponseSink {
  public:
-  virtual ~AnswerSink() = default;
-  // The bytes of the answer from `offset` on, of `total`. Pieces come in order; offset 0 begins a new answer
+  virtual ~ResponseSink() = default;
+  // The bytes of the answer from `offset` on, of `total`. Chunks come in order; offset 0 begins a new answer
   // (the call was tried again): what came before counts for nothing. One at a time, on any thread, and none
   // once the call's `done` has begun. Must not block.
-  virtual void OnPiece(uint64_t offset, uint64_t total, Bytes piece) = 0;
+  virtual void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) = 0;
 };
 
 }  // namespace tandem::rpc

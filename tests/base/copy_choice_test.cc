@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace tandem::ps {
+namespace tandem {
 namespace {
 
 constexpr size_t kBytes = size_t{1} << 20;
@@ -65,4 +65,4 @@ TEST(CopyChoiceTest, EveryByteArrivesAndNoOtherWhateverTheWayAndTheAlignment) {
 }
 
 }  // namespace
-}  // namespace tandem::ps
+}  // namespace tandem

@@ -43,11 +43,11 @@ inline std::string ToString(Input input) {
 
 // The bytes as a transport may hand them over: in pieces of `piece` bytes (0: in one), each in memory of its
 // own that ends where the piece does, so that a sanitizer sees a read past it.
-inline Bytes InPieces(const std::string& text, size_t piece) {
-  if (piece == 0) return Bytes(text);
+inline Bytes InChunks(const std::string& text, size_t chunk) {
+  if (chunk == 0) return Bytes(text);
   Bytes bytes;
-  for (size_t at = 0; at < text.size(); at += piece) {
-    const size_t size = std::min(piece, text.size() - at);
+  for (size_t at = 0; at < text.size(); at += chunk) {
+    const size_t size = std::min(chunk, text.size() - at);
     std::shared_ptr<char> memory(new char[size], std::default_delete<char[]>());
     std::memcpy(memory.get(), text.data() + at, size);
     const char* const data = memory.get();

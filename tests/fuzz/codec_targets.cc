@@ -58,14 +58,14 @@ void FuzzValueCodec(Input input) {
   ByteSource source(input);
   const auto format = static_cast<ps::v1::ValueFormat>(source.Take<uint8_t>() % 4);
   const size_t dim = 1 + source.Take<uint8_t>();
-  const size_t piece = source.Take<uint8_t>();
+  const size_t chunk = source.Take<uint8_t>();
   const size_t row_bytes = ps::RowBytes(format, dim);
   const size_t rows = source.Rest().size() / row_bytes;
   const Input encoded = source.Rest().first(rows * row_bytes);
   auto exact = Exact(encoded);
   std::vector<float> values(rows * dim), pieced(rows * dim), again(rows * dim);
   ps::DecodeRows(format, exact.get(), nullptr, rows, dim, values.data());
-  const Bytes message = InPieces(ToString(encoded), piece);
+  const Bytes message = InChunks(ToString(encoded), chunk);
   BytesReader reader(message);
   TANDEM_CHECK(ps::DecodeRows(format, &reader, nullptr, rows, dim, pieced.data()));
   TANDEM_CHECK(rows == 0 || std::memcmp(values.data(), pieced.data(), values.size() * sizeof(float)) == 0);
@@ -86,9 +86,9 @@ void FuzzValueCodec(Input input) {
 // u8 size of the pieces, then a message.
 void FuzzBulkCodec(Input input) {
   ByteSource source(input);
-  const size_t piece = source.Take<uint8_t>();
+  const size_t chunk = source.Take<uint8_t>();
   const std::string text = ToString(source.Rest());
-  const Bytes wire = InPieces(text, piece);
+  const Bytes wire = InChunks(text, chunk);
   ps::v1::PullRequest header, whole;
   Bytes payload;
   const bool decoded = rpc::DecodeBulk(wire, &header, &payload).ok();

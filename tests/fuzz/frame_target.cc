@@ -82,9 +82,9 @@ void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
     message.taker = takers && call % 2 == 1;
     MessageAssembler::Taker taker;
     if (message.taker) {
-      taker = [&message](uint64_t offset, uint64_t of, Bytes piece) {
+      taker = [&message](uint64_t offset, uint64_t of, Bytes chunk) {
         TANDEM_CHECK(offset == message.taken.size() && of == message.total);
-        message.taken += piece.Flatten();
+        message.taken += chunk.Flatten();
       };
     }
     const auto whole = assembler->Begin(std::move(frame), std::move(taker));
@@ -116,7 +116,7 @@ void FuzzFrame(Input input) {
   while (!source.Rest().empty()) {
     const size_t size = source.Take<uint16_t>();
     const std::string text = ToString(source.Take(size));
-    absl::StatusOr<rpc::Frames> frames = rpc::ParseFrames(InPieces(text, mode >> 2));
+    absl::StatusOr<rpc::Frames> frames = rpc::ParseFrames(InChunks(text, mode >> 2));
     if (!frames.ok()) {
       TANDEM_CHECK(frames.status().code() == absl::StatusCode::kInvalidArgument);
       continue;

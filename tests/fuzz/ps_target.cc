@@ -58,12 +58,12 @@ void Run(const std::string& method, PsUnderTest& server, Input input) {
   ByteSource source(input);
   const uint8_t form = source.Take<uint8_t>();
   const bool made = (form & 1) != 0, lends = (form & 2) != 0;
-  const size_t piece = source.Take<uint8_t>();
+  const size_t chunk = source.Take<uint8_t>();
   Request header;
   Bytes payload;
   if (!made) {
     const std::string text = ToString(source.Rest());
-    const Bytes wire = InPieces(text, piece);
+    const Bytes wire = InChunks(text, chunk);
     server.Call(method, wire, lends);
     if (!rpc::DecodeBulk(wire, &header, &payload).ok()) return;
   } else {
@@ -71,7 +71,7 @@ void Run(const std::string& method, PsUnderTest& server, Input input) {
     header.set_step(TakeCount(source));
     const uint8_t slices = source.Take<uint8_t>() % 4;
     for (uint8_t s = 0; s < slices; ++s) MakeSlice(source, header.add_slices());
-    payload = InPieces(ToString(source.Rest()), piece);
+    payload = InChunks(ToString(source.Rest()), chunk);
   }
   if constexpr (std::is_same_v<Request, v1::PushRequest>) {
     // A number that the fence lets pass.

@@ -31,7 +31,7 @@ class FuzzCall : public rpc::ServerCall {
     done_.Notify();
   }
   // Of exactly that size: a sanitizer sees a write past it.
-  std::shared_ptr<char> AnswerMemory(size_t bytes) override {
+  std::shared_ptr<char> ResponseMemory(size_t bytes) override {
     constexpr std::align_val_t kAligned{64};
     if (!lends_) return nullptr;
     return {static_cast<char*>(::operator new(bytes, kAligned)),

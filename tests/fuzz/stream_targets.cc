@@ -39,7 +39,7 @@ using rpc::testing::kEcho;
 // A message is refused beyond this, on either side.
 constexpr size_t kMaxMessage = 64 << 10;
 // Whatever a peer sends, things end long before; else the target hangs, and aborts.
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
 // Frames, each after its size (u16).
 std::vector<std::string> Frames(Input input) {
@@ -56,7 +56,7 @@ std::vector<std::string> Frames(Input input) {
 bool Next(grpc::CompletionQueue* queue) {
   void* tag = nullptr;
   bool ok = false;
-  TANDEM_CHECK(queue->AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + kPatience)) ==
+  TANDEM_CHECK(queue->AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + kTestTimeout)) ==
                grpc::CompletionQueue::GOT_EVENT);
   return ok;
 }
@@ -96,7 +96,7 @@ class ServerUnderTest {
 
   void Send(const std::vector<std::string>& frames) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kTestTimeout));
     auto stream = stub_->PrepareCall(&context, rpc::kStreamMethod, &queue_);
     stream->StartCall(nullptr);
     bool open = Next(&queue_);
@@ -120,9 +120,9 @@ class ServerUnderTest {
     // Other connections are as they were.
     v1::EchoMessage message;
     message.set_text("still there");
-    const auto answer = good_->Call(kEcho, Bytes(message.SerializeAsString()), {.timeout = kPatience});
-    TANDEM_CHECK_MSG(answer.ok(), answer.status().ToString());
-    TANDEM_CHECK(answer->Flatten() == message.SerializeAsString());
+    const auto response = good_->Call(kEcho, Bytes(message.SerializeAsString()), {.timeout = kTestTimeout});
+    TANDEM_CHECK_MSG(response.ok(), response.status().ToString());
+    TANDEM_CHECK(response->Flatten() == message.SerializeAsString());
   }
 
  private:
@@ -149,7 +149,7 @@ class ClientUnderTest {
   }
 
   // `end`: a status code to end the stream with.
-  void Answer(const std::vector<std::string>& frames, grpc::StatusCode end) {
+  void Response(const std::vector<std::string>& frames, grpc::StatusCode end) {
     constexpr int kCalls = 3;
     // Of the last round of calls, those that are not over. Calls that still went to a stream whose end the
     // client had not seen yet end with it, and no stream is opened for them: then there is another round.
@@ -157,16 +157,16 @@ class ClientUnderTest {
     int under_way = 0;
     const auto over = [&under_way] { return under_way == 0; };
     bool accepted = false;
-    for (const absl::Time give_up = absl::Now() + kPatience; !accepted;) {
+    for (const absl::Time give_up = absl::Now() + kTestTimeout; !accepted;) {
       TANDEM_CHECK(absl::Now() < give_up);
       {
         absl::MutexLock lock(&mutex);
         under_way = kCalls;
       }
       for (int i = 0; i < kCalls; ++i) {
-        channel_->CallAsync(kEcho, Bytes(std::string("question")), {.timeout = kPatience},
-                            [&](absl::StatusOr<Bytes> answer) {
-                              if (answer.ok()) TANDEM_CHECK(answer->size() <= kMaxMessage);
+        channel_->CallAsync(kEcho, Bytes(std::string("question")), {.timeout = kTestTimeout},
+                            [&](absl::StatusOr<Bytes> response) {
+                              if (response.ok()) TANDEM_CHECK(response->size() <= kMaxMessage);
                               absl::MutexLock lock(&mutex);
                               TANDEM_CHECK(--under_way >= 0);  // each is told once
                             });
@@ -188,7 +188,7 @@ class ClientUnderTest {
     Next(queue_.get());
     {
       absl::MutexLock lock(&mutex);
-      TANDEM_CHECK(mutex.AwaitWithTimeout(absl::Condition(&over), 2 * kPatience));
+      TANDEM_CHECK(mutex.AwaitWithTimeout(absl::Condition(&over), 2 * kTestTimeout));
     }
     Accept();
   }
@@ -227,7 +227,7 @@ void FuzzStreamClient(Input input) {
                                                grpc::StatusCode::INTERNAL};
   ByteSource source(input);
   const grpc::StatusCode end = kEnds[source.Take<uint8_t>() % 4];
-  client->Answer(Frames(source.Rest()), end);
+  client->Response(Frames(source.Rest()), end);
 }
 
 }  // namespace tandem::fuzz

@@ -74,7 +74,7 @@ class Launched {
     EXPECT_EQ(tandem_.Wait(), exit_code) << tandem_.err();
     EXPECT_LT(absl::Now() - struck_, most);
     EXPECT_EQ(LinesWith(tandem_.err(), "stopping the job"), 1) << tandem_.err();
-    EXPECT_TRUE(job_.NothingLeft());
+    EXPECT_TRUE(job_.NoLeaks());
     ExpectGone(shared_memory_);
     EXPECT_LT(Lines(tandem_.err()).size(), 40u) << tandem_.err();
   }
@@ -116,7 +116,7 @@ TEST(DeathTest, ControlCEndsTrainingCleanly) {
   EXPECT_EQ(launched.tandem().Wait(), 130) << launched.tandem().err();
   EXPECT_THAT(launched.tandem().err(), HasSubstr("tandem run: stopping on SIGINT"));
   EXPECT_EQ(LinesWith(launched.tandem().err(), " E "), 0) << launched.tandem().err();
-  EXPECT_TRUE(launched.job().NothingLeft());
+  EXPECT_TRUE(launched.job().NoLeaks());
 }
 
 // Two workers and a server that were started by hand: rank 0 serves the store.
@@ -167,7 +167,7 @@ class ByHand {
     // One that only hung finds out when it goes on.
     processes_[struck_member_]->Signal(SIGCONT);
     EXPECT_NE(processes_[struck_member_]->Wait(), 0);
-    EXPECT_TRUE(job_.NothingLeft());
+    EXPECT_TRUE(job_.NoLeaks());
     ExpectGone(shared_memory_);
   }
 

@@ -121,7 +121,7 @@ std::set<std::string> JobDir::SharedMemory() const {
   return found;
 }
 
-::testing::AssertionResult JobDir::NothingLeft() const {
+::testing::AssertionResult JobDir::NoLeaks() const {
   const std::string marker = absl::StrCat("TANDEM_TEST_MARK=", dir_.path());
   if (testing::WaitUntilNoneMarked(marker)) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure()

@@ -50,7 +50,7 @@ class JobDir {
   // The files in /dev/shm that processes of this directory have mapped.
   std::set<std::string> SharedMemory() const;
   // Waits until no process of this directory is left.
-  ::testing::AssertionResult NothingLeft() const;
+  ::testing::AssertionResult NoLeaks() const;
 
  private:
   testing::TempDir dir_;

@@ -176,7 +176,7 @@ TEST(ReportTest, TheBenchmarkPrintsOneObject) {
   EXPECT_GT(result.at("samples_per_s"), 0);
   ASSERT_GE(result.at("ms").size(), 5u);
   for (const Json& stage : result.at("ms")) EXPECT_GE(stage, 0.0);
-  EXPECT_TRUE(job.NothingLeft());
+  EXPECT_TRUE(job.NoLeaks());
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ class WrongInputTest : public ::testing::Test {
     EXPECT_LE(Lines(finished.err).size(), most_lines) << finished.err;
     EXPECT_THAT(finished.err,
                 Not(AnyOf(HasSubstr("terminate called"), HasSubstr("CHECK"), HasSubstr("    @ "))));
-    EXPECT_TRUE(job_.NothingLeft());
+    EXPECT_TRUE(job_.NoLeaks());
     return finished;
   }
   const JobDir job_{2000};
@@ -162,7 +162,7 @@ TEST_F(WrongInputTest, AServerThatIsNotWhereItSaysIsNamed) {
   variables.merge(job_.Mark());
   testing::TandemProcess server(Args{"ps", "--advertise", "127.0.0.1:1"}, variables, job_.File("."));
   // The two seconds are for the question at the wrong address, not for the server's start.
-  TANDEM_ASSERT_OK(store->store()->Get("ps/0", testing::kPatience));
+  TANDEM_ASSERT_OK(store->store()->Get("ps/0", testing::kTestTimeout));
   variables["RANK"] = "0";
   const Finished worker = testing::RunTandem({"train", "job.yaml", "--set", "train.timeout_seconds=2"},
                                              variables, job_.File("."));

@@ -11,7 +11,7 @@
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using testing::Finished;
@@ -68,4 +68,4 @@ TEST(DdpTest, AFailureThatPythonRecordedIsTheRootCause) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

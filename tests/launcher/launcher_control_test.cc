@@ -11,7 +11,7 @@
 #include "launcher/launcher_control.h"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::collectives {
+namespace tandem::launcher {
 namespace {
 
 using ::tandem::testing::StatusIs;
@@ -19,13 +19,13 @@ using ::testing::HasSubstr;
 
 class AgentTest : public ::testing::Test {
  protected:
-  std::unique_ptr<AgentClient> Child(const std::string& process) {
-    return AgentClient::Connect(absl::StrCat("127.0.0.1:", server_->port()), process).value();
+  std::unique_ptr<LauncherClient> Child(const std::string& process) {
+    return LauncherClient::Connect(absl::StrCat("127.0.0.1:", server_->port()), process).value();
   }
   std::unique_ptr<StoreServer> server_ = StoreServer::Start("127.0.0.1:0").value();
 };
 
-Assignment Place(int64_t number, int rank) {
+Assignment ProcessSlot(int64_t number, int rank) {
   Assignment a;
   a.number = number;
   a.epoch = number + 10;
@@ -40,25 +40,25 @@ Assignment Place(int64_t number, int rank) {
 }
 
 TEST_F(AgentTest, AProcessHearsThatItsRoundIsOverAndOfItsNextPlace) {
-  AgentBoard board(server_->store());
+  LauncherControl control(server_->store());
   auto child = Child("worker/1");
   EXPECT_THAT(child->AwaitOver(1, absl::Milliseconds(20)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   std::thread launcher([&] {
-    TANDEM_EXPECT_OK(board.RoundOver(1, "node b has left"));
-    TANDEM_EXPECT_OK(board.Announce({{"worker/0", Place(2, 6)}, {"worker/1", Place(2, 7)}}));
+    TANDEM_EXPECT_OK(control.RoundOver(1, "node b has left"));
+    TANDEM_EXPECT_OK(control.Announce({{"worker/0", ProcessSlot(2, 6)}, {"worker/1", ProcessSlot(2, 7)}}));
   });
   EXPECT_EQ(child->AwaitOver(1, absl::Seconds(20)).value(), "node b has left");
   TANDEM_ASSERT_OK_AND_ASSIGN(const Assignment next,
                               child->AwaitAssignment(2, absl::Now() + absl::Seconds(20)));
   launcher.join();
-  EXPECT_EQ(next.ToText(), Place(2, 7).ToText());
+  EXPECT_EQ(next.ToText(), ProcessSlot(2, 7).ToText());
 }
 
 TEST_F(AgentTest, AProcessThatWasBusyForSeveralRoundsComesIntoTheNewest) {
-  AgentBoard board(server_->store());
+  LauncherControl control(server_->store());
   for (int64_t number = 2; number <= 5; ++number) {
-    TANDEM_ASSERT_OK(board.RoundOver(number - 1, "node b joins"));
-    TANDEM_ASSERT_OK(board.Announce({{"worker/1", Place(number, 7)}}));
+    TANDEM_ASSERT_OK(control.RoundOver(number - 1, "node b joins"));
+    TANDEM_ASSERT_OK(control.Announce({{"worker/1", ProcessSlot(number, 7)}}));
   }
   TANDEM_ASSERT_OK_AND_ASSIGN(const Assignment next,
                               Child("worker/1")->AwaitAssignment(2, absl::Now() + absl::Seconds(5)));
@@ -66,8 +66,8 @@ TEST_F(AgentTest, AProcessThatWasBusyForSeveralRoundsComesIntoTheNewest) {
 }
 
 TEST_F(AgentTest, NoFurtherRoundIsAnEnd) {
-  AgentBoard board(server_->store());
-  TANDEM_ASSERT_OK(board.Close("max_restarts is used up"));
+  LauncherControl control(server_->store());
+  TANDEM_ASSERT_OK(control.Close("max_restarts is used up"));
   EXPECT_THAT(Child("worker/0")->AwaitAssignment(2, absl::Now() + absl::Seconds(20)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("max_restarts")));
 }
@@ -81,17 +81,17 @@ TEST_F(AgentTest, TroubleComesToTheLauncherOnceEach) {
   absl::Notification all;
   std::atomic<int> count{0};
   {
-    AgentBoard board(server_->store());
-    TANDEM_ASSERT_OK(Child("worker/0")->ReportTrouble(3, "before anybody listened"));
-    board.OnTrouble([&](AgentBoard::Trouble trouble) {
-      EXPECT_EQ(trouble.number, 3);
-      EXPECT_EQ(trouble.process, "worker/0");
+    LauncherControl control(server_->store());
+    TANDEM_ASSERT_OK(Child("worker/0")->ReportPeerFailure(3, "before anybody listened"));
+    control.OnPeerFailure([&](LauncherControl::PeerFailure failure) {
+      EXPECT_EQ(failure.number, 3);
+      EXPECT_EQ(failure.process, "worker/0");
       if (++count == 5) all.Notify();
     });
-    for (int i = 0; i < 4; ++i) TANDEM_ASSERT_OK(Child("worker/0")->ReportTrouble(3, "rank 1\ndied"));
+    for (int i = 0; i < 4; ++i) TANDEM_ASSERT_OK(Child("worker/0")->ReportPeerFailure(3, "rank 1\ndied"));
     EXPECT_TRUE(all.WaitForNotificationWithTimeout(absl::Seconds(20)));
   }
-  TANDEM_EXPECT_OK(Child("worker/0")->ReportTrouble(4, "nobody listens any more"));
+  TANDEM_EXPECT_OK(Child("worker/0")->ReportPeerFailure(4, "nobody listens any more"));
   EXPECT_EQ(count, 5);
 }
 
@@ -101,4 +101,4 @@ TEST_F(AgentTest, WhatIsNoAssignmentIsRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::collectives
+}  // namespace tandem::launcher

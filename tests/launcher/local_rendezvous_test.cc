@@ -6,7 +6,7 @@
 
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using collectives::RendezvousEvent;
@@ -58,4 +58,4 @@ TEST(LocalRendezvousTest, LeavingEndsAWait) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

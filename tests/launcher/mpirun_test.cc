@@ -15,7 +15,7 @@
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::testing::AllOf;
@@ -61,7 +61,7 @@ class MpirunTest : public ::testing::TestWithParam<Mpi> {
   }
   std::string OneANode() const { return absl::StrCat(GetParam().one_a_node, rsh_); }
   std::string Said() const { return ReadFile(log_); }
-  std::string Meeting() const {
+  std::string RendezvousHandler() const {
     return absl::StrCat("--rdzv-backend c10d --rdzv-endpoint ", endpoint_,
                         " --rdzv-conf is_host=false,lease=2");
   }
@@ -74,7 +74,7 @@ class MpirunTest : public ::testing::TestWithParam<Mpi> {
 
 TEST_P(MpirunTest, NodesAndRanksComeFromMpirun) {
   ASSERT_EQ(
-      Run(OneANode(), absl::StrCat(Meeting(),
+      Run(OneANode(), absl::StrCat(RendezvousHandler(),
                                    " --nproc-per-node 2 /bin/sh -c "
                                    "'echo at $RANK/$WORLD_SIZE of node $GROUP_RANK/$GROUP_WORLD_SIZE'")),
       0)
@@ -86,7 +86,7 @@ TEST_P(MpirunTest, NodesAndRanksComeFromMpirun) {
 
 TEST_P(MpirunTest, AFailureEndsAllNodesWithItsExitCode) {
   // Open MPI itself ends the others when the first launcher ends; that is the same code.
-  EXPECT_EQ(WEXITSTATUS(Run(OneANode(), absl::StrCat(Meeting(),
+  EXPECT_EQ(WEXITSTATUS(Run(OneANode(), absl::StrCat(RendezvousHandler(),
                                                      " /bin/sh -c 'if [ $RANK = 1 ]; then exit 9; fi; "
                                                      "exec tail -f /dev/null'"))),
             9)
@@ -100,7 +100,7 @@ TEST_P(MpirunTest, WithoutAPlaceToMeetItSaysWhatIsMissing) {
 }
 
 TEST_P(MpirunTest, SeveralLaunchersOnOneNodeAreRefused) {
-  EXPECT_NE(Run(GetParam().two_on_one, absl::StrCat(Meeting(), " /bin/true")), 0);
+  EXPECT_NE(Run(GetParam().two_on_one, absl::StrCat(RendezvousHandler(), " /bin/true")), 0);
   EXPECT_THAT(Said(), HasSubstr("has started 2 copies of `tandem run` on this node"));
 }
 
@@ -108,4 +108,4 @@ INSTANTIATE_TEST_SUITE_P(Mpis, MpirunTest, ::testing::Values(kOpenMpi, kMpich),
                          [](const auto& mpi) { return std::string(mpi.param.name); });
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -17,7 +17,7 @@
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::testing::AllOf;
@@ -37,7 +37,7 @@ class NodesTest : public ::testing::Test {
     endpoint_ = Lines(store_->out()).at(0);
   }
   std::map<std::string, std::string> Mark() const { return {{"TANDEM_TEST_MARK", dir_.path()}}; }
-  bool NothingLeft() const { return WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path())); }
+  bool NoLeaks() const { return WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path())); }
   // The launcher of node `name`.
   std::unique_ptr<TandemProcess> Node(const std::string& name, const std::string& nnodes,
                                       const std::vector<std::string>& flags,
@@ -91,7 +91,7 @@ TEST_F(NodesTest, AFailureIsNamedOnEveryNode) {
       a->err(),
       ContainsRegex("the job failed: worker/[01] \\(pid [0-9]+\\) exited with code 9, on 127.0.0.1: out "
                     "of memory; stopping it here"));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(NodesTest, AFailureRestartsEveryNode) {
@@ -105,7 +105,7 @@ TEST_F(NodesTest, AFailureRestartsEveryNode) {
   EXPECT_EQ(b->Wait(), 0) << b->err();
   const std::string out = absl::StrCat(a->out(), b->out());
   for (const char* line : {"try 1 of 0", "try 1 of 1"}) EXPECT_THAT(out, HasSubstr(line));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(NodesTest, ANodeThatDiesIsReplacedByTheOthers) {
@@ -120,7 +120,7 @@ TEST_F(NodesTest, ANodeThatDiesIsReplacedByTheOthers) {
   EXPECT_EQ(a->Wait(), 0) << a->err();
   EXPECT_THAT(a->err(), HasSubstr("has been silent for"));
   EXPECT_EQ(Lines(a->out()).back(), "[worker/0] world of 1");
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(NodesTest, WithEtcdTheFirstNodeMayDie) {
@@ -148,7 +148,7 @@ TEST_F(NodesTest, WithEtcdTheFirstNodeMayDie) {
   EXPECT_EQ(first->Wait(), 137);
   EXPECT_EQ(second->Wait(), 0) << second->err();
   EXPECT_THAT(second->out(), HasSubstr("world of 1"));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(NodesTest, StatusSeesTheNodesOfAJobWhoseStateIsInEtcd) {
@@ -207,7 +207,7 @@ TEST_F(NodesTest, StatusSeesTheNodesOfAJobWhoseStateIsInEtcd) {
   EXPECT_EQ(a->Wait(), 143) << a->err();
   b->Signal(SIGTERM);
   EXPECT_EQ(b->Wait(), 143) << b->err();
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(NodesTest, InterruptedWhileItWaitsForOthersItEnds) {
@@ -216,7 +216,7 @@ TEST_F(NodesTest, InterruptedWhileItWaitsForOthersItEnds) {
   ASSERT_TRUE(a->WaitForOutput("waiting for")) << a->err();
   a->Signal(SIGINT);
   EXPECT_EQ(a->Wait(), 130);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(NodesTest, TheStaticRendezvousIsServedByNodeZero) {
@@ -242,7 +242,7 @@ TEST_F(NodesTest, TheStaticRendezvousIsServedByNodeZero) {
     EXPECT_EQ(one->Wait(), 0) << one->err();
     EXPECT_EQ(zero->out(), "[worker/0] 0 of 2\n");
     EXPECT_EQ(one->out(), "[worker/1] 1 of 2\n");
-    EXPECT_TRUE(NothingLeft());
+    EXPECT_TRUE(NoLeaks());
     return;
   }
   FAIL() << "no port was free";
@@ -277,4 +277,4 @@ TEST_F(NodesTest, SlurmsVariablesAreDefaultsThatAreToldInALine) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

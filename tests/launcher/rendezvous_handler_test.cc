@@ -7,7 +7,7 @@
 #include "launcher/host/port_reservation.h"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using collectives::Node;
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 bool Never() { return false; }
 
-TEST(MeetingTest, NodesAreANumberOrARange) {
+TEST(RendezvousHandlerTest, NodesAreANumberOrARange) {
   int least = 0, most = 0;
   TANDEM_ASSERT_OK(ParseNodes("3", &least, &most));
   EXPECT_EQ(least, 3);
@@ -32,8 +32,8 @@ TEST(MeetingTest, NodesAreANumberOrARange) {
   }
 }
 
-TEST(MeetingTest, TorchrunsConfigurationIsRead) {
-  MeetingOptions options;
+TEST(RendezvousHandlerTest, TorchrunsConfigurationIsRead) {
+  RendezvousHandlerOptions options;
   TANDEM_ASSERT_OK(ReadRendezvousConf(
       "join_timeout=60,last_call_timeout=2,close_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,"
       "is_host=true,store_type=tcp,read_timeout=9,rank=1,cacert=/ca,etcd_lease=6",
@@ -52,8 +52,8 @@ TEST(MeetingTest, TorchrunsConfigurationIsRead) {
   }
 }
 
-TEST(MeetingTest, ALauncherAloneNeedsNobody) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, Meeting::Open({}));
+TEST(RendezvousHandlerTest, ALauncherAloneNeedsNobody) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, RendezvousHandler::Open({}));
   EXPECT_TRUE(meeting->alone());
   EXPECT_EQ(meeting->host(), "127.0.0.1");
   TANDEM_ASSERT_OK(meeting->Reach(Never));
@@ -63,15 +63,15 @@ TEST(MeetingTest, ALauncherAloneNeedsNobody) {
   EXPECT_EQ(round.nodes.size(), 1u);
 }
 
-TEST(MeetingTest, WhoCanBindTheEndpointServesAndTheOthersComeToIt) {
-  MeetingOptions options{.backend = "c10d"};
+TEST(RendezvousHandlerTest, WhoCanBindTheEndpointServesAndTheOthersComeToIt) {
+  RendezvousHandlerOptions options{.backend = "c10d"};
   {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const auto keeper, PortKeeper::Keep(0));
-    options.endpoint = absl::StrCat("127.0.0.1:", keeper->port());
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto reservation, PortReservation::Keep(0));
+    options.endpoint = absl::StrCat("127.0.0.1:", reservation->port());
   }
   options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto one, Meeting::Open(options));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, Meeting::Open(options));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto one, RendezvousHandler::Open(options));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, RendezvousHandler::Open(options));
   Round rounds[2];
   std::thread joining([&] {
     TANDEM_ASSERT_OK(other->Reach(Never));
@@ -85,41 +85,41 @@ TEST(MeetingTest, WhoCanBindTheEndpointServesAndTheOthersComeToIt) {
   EXPECT_EQ(rounds[0].WorldSize("w"), 3);
   EXPECT_NE(rounds[0].group_rank, rounds[1].group_rank);
   // The server's Farewell ends with the other's.
-  std::thread farewell([&] { other->Farewell(rounds[1]); });
+  std::thread shutdown_notice([&] { other->SendShutdownNotice(rounds[1]); });
   const absl::Time began = absl::Now();
-  one->Farewell(rounds[0]);
+  one->SendShutdownNotice(rounds[0]);
   EXPECT_LT(absl::Now() - began, absl::Seconds(4));
-  farewell.join();
+  shutdown_notice.join();
 }
 
-TEST(MeetingTest, AStoreThatNobodyServesIsNamed) {
-  MeetingOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
+TEST(RendezvousHandlerTest, AStoreThatNobodyServesIsNamed) {
+  RendezvousHandlerOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
   options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
   options.rendezvous.lease = absl::Milliseconds(200);
   options.rendezvous.join_timeout = absl::Milliseconds(300);
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, Meeting::Open(options));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, RendezvousHandler::Open(options));
   EXPECT_THAT(meeting->Reach(Never),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("the store of the nodes at 127.0.0.1:1"), HasSubstr("within 300ms"))));
   EXPECT_THAT(meeting->Reach([] { return true; }), StatusIs(absl::StatusCode::kCancelled));
 }
 
-TEST(MeetingTest, ALongLeaseIsNoReasonToWaitLongForASilentStore) {
-  MeetingOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
+TEST(RendezvousHandlerTest, ALongLeaseIsNoReasonToWaitLongForASilentStore) {
+  RendezvousHandlerOptions options{.backend = "static", .endpoint = "127.0.0.1:1", .node_rank = 1};
   options.rendezvous.min_nodes = options.rendezvous.max_nodes = 2;
   options.rendezvous.lease = absl::Minutes(10);
   options.rendezvous.close_timeout = absl::Milliseconds(200);
   options.rendezvous.join_timeout = absl::Milliseconds(300);
   const absl::Time began = absl::Now();
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, Meeting::Open(options));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, RendezvousHandler::Open(options));
   EXPECT_THAT(meeting->Reach(Never), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("within 300ms")));
-  meeting->Farewell({.nodes = {{.id = "me"}}});
+  meeting->SendShutdownNotice({.nodes = {{.id = "me"}}});
   EXPECT_LT(absl::Now() - began, absl::Seconds(30));
 }
 
-TEST(MeetingTest, OptionsThatMakeNoSenseAreExplained) {
+TEST(RendezvousHandlerTest, OptionsThatMakeNoSenseAreExplained) {
   const struct {
-    MeetingOptions options;
+    RendezvousHandlerOptions options;
     const char* message;
   } kCases[] = {
       {{.backend = "etcd-v2", .endpoint = "h:1"}, "use --rdzv-backend etcd"},
@@ -130,19 +130,19 @@ TEST(MeetingTest, OptionsThatMakeNoSenseAreExplained) {
       {{.backend = "c10d", .endpoint = "127.0.0.1:1", .conf = {{"is_host", "maybe"}}}, "is_host='maybe'"},
   };
   for (const auto& one : kCases) {
-    EXPECT_THAT(Meeting::Open(one.options),
+    EXPECT_THAT(RendezvousHandler::Open(one.options),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(one.message)));
   }
 }
 
-TEST(MeetingTest, APortThatSomethingElseHasIsExplained) {
+TEST(RendezvousHandlerTest, APortThatSomethingElseHasIsExplained) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto taken, collectives::StoreServer::Start("127.0.0.1:0"));
   EXPECT_THAT(
-      Meeting::Open(
+      RendezvousHandler::Open(
           {.backend = "static", .endpoint = absl::StrCat("127.0.0.1:", taken->port()), .node_rank = 0}),
       StatusIs(absl::StatusCode::kUnavailable,
                AllOf(HasSubstr("at which the nodes meet"), HasSubstr("in use"))));
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

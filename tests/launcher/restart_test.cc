@@ -15,7 +15,7 @@
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::testing::AllOf;
@@ -34,7 +34,7 @@ using testing::WaitUntilNoneMarked;
 class RestartTest : public ::testing::Test {
  protected:
   std::map<std::string, std::string> Mark() const { return {{"TANDEM_TEST_MARK", dir_.path()}}; }
-  bool NothingLeft() const { return WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path())); }
+  bool NoLeaks() const { return WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path())); }
   std::vector<std::string> Args(const std::vector<std::string>& flags, const std::string& script) const {
     std::vector<std::string> args = {"run", "--log-dir", dir_.path()};
     args.insert(args.end(), flags.begin(), flags.end());
@@ -75,7 +75,7 @@ TEST_F(RestartTest, AFailureRestartsTheWholeJobUpToTheLimit) {
             ContainsRegex("worker/1 \\(pid [0-9]+\\) exited with code 3; stopping the job")));
   // Both attempts' lines are kept.
   EXPECT_EQ(Lines(ReadFile(dir_.File("worker-1.log"))).size(), 3u);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, AJobThatSucceedsAfterARestartEndsWell) {
@@ -85,7 +85,7 @@ TEST_F(RestartTest, AJobThatSucceedsAfterARestartEndsWell) {
                 Mark());
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_THAT(Lines(finished.out), UnorderedElementsAre("[worker/0] done 0", "[worker/1] done 1"));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, AProcessOfItsOwnMindComesBackAloneWithTheSameRank) {
@@ -104,7 +104,7 @@ TEST_F(RestartTest, AProcessOfItsOwnMindComesBackAloneWithTheSameRank) {
   EXPECT_THAT(finished.err,
               ContainsRegex("actor/1 \\(pid [0-9]+\\) was killed by signal 9 \\(SIGKILL\\); starting it "
                             "again in 500ms \\(1 of 10\\)"));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, AProcessThatDiesTooOftenEndsTheJob) {
@@ -115,7 +115,7 @@ TEST_F(RestartTest, AProcessThatDiesTooOftenEndsTheJob) {
   EXPECT_EQ(finished.exit_code, 5);
   EXPECT_THAT(finished.err, AllOf(HasSubstr("(1 of 1)"), HasSubstr("--restart worker=alone:1"),
                                   ContainsRegex("worker/0 .* exited with code 5; stopping the job")));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, InAJobThatReformsTheLivingGoOn) {
@@ -133,7 +133,7 @@ TEST_F(RestartTest, InAJobThatReformsTheLivingGoOn) {
   EXPECT_THAT(Lines(finished.out),
               UnorderedElementsAre("[worker/0] life 0.1.1 127.0.0.1", "[worker/1] life 1.1.1 127.0.0.1",
                                    "[worker/1] life 1.2.2 127.0.0.1"));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, AnActorThatIsToComeBackWhileTheJobReformsComesBackOnce) {
@@ -154,7 +154,7 @@ TEST_F(RestartTest, AnActorThatIsToComeBackWhileTheJobReformsComesBackOnce) {
       Mark());
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   EXPECT_EQ(Lines(ReadFile(actor0)).size(), 2u) << ReadFile(actor0) << finished.err;
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, TheDeadAreNoZombies) {
@@ -177,7 +177,7 @@ TEST_F(RestartTest, TheDeadAreNoZombies) {
   EXPECT_EQ(children, 3);  // the worker, the actor, the guardian
   tandem.Signal(SIGTERM);
   EXPECT_EQ(tandem.Wait(), 143);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, KillingTheLauncherOfARestartedJobLeavesNothing) {
@@ -189,7 +189,7 @@ TEST_F(RestartTest, KillingTheLauncherOfARestartedJobLeavesNothing) {
   for (const char* up : {"up 0", "up 1"}) ASSERT_TRUE(tandem.WaitForOutput(up)) << tandem.err();
   tandem.Signal(SIGKILL);
   EXPECT_EQ(tandem.Wait(), 137);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, InterruptedWhileAProcessWaitsForItsRestartItStops) {
@@ -199,7 +199,7 @@ TEST_F(RestartTest, InterruptedWhileAProcessWaitsForItsRestartItStops) {
   ASSERT_TRUE(tandem.WaitForOutput("starting it again"));
   tandem.Signal(SIGINT);
   EXPECT_EQ(tandem.Wait(), 130);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, APortThatWasTakenIsExplained) {
@@ -207,7 +207,7 @@ TEST_F(RestartTest, APortThatWasTakenIsExplained) {
       RunTandem(Args({}, "echo 'RuntimeError: bind: Address already in use' >&2; exit 1"), Mark());
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_THAT(finished.err, HasSubstr("a port was taken. MASTER_PORT ("));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RestartTest, AParameterServerThatComesBackAloneIsSaidToBeEmpty) {
@@ -223,8 +223,8 @@ TEST_F(RestartTest, AParameterServerThatComesBackAloneIsSaidToBeEmpty) {
       << tandem.err();
   tandem.Signal(SIGTERM);
   EXPECT_EQ(tandem.Wait(), 143);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -8,7 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using collectives::Node;
@@ -73,53 +73,53 @@ class FakeRendezvous : public Rendezvous {
   std::string reason_ ABSL_GUARDED_BY(mutex_);
 };
 
-constexpr absl::Duration kPatience = absl::Seconds(60);  // far more than anything takes
+constexpr absl::Duration kTestTimeout = absl::Seconds(60);  // far more than anything takes
 
 absl::Status Ready(const std::function<bool()>&) { return absl::OkStatus(); }
 
 // The next piece of news.
-News Next(RoundWatch& watch) {
+AgentEvent Next(RoundMonitor& watch) {
   pollfd ready = {watch.fd(), POLLIN, 0};
-  EXPECT_EQ(::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1);
-  std::vector<News> news = watch.Take();
+  EXPECT_EQ(::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(kTestTimeout))), 1);
+  std::vector<AgentEvent> news = watch.Take();
   EXPECT_EQ(news.size(), 1u);
-  return news.empty() ? News{} : news[0];
+  return news.empty() ? AgentEvent{} : news[0];
 }
 
-TEST(RoundWatchTest, RoundsBeginAndEndAsNews) {
+TEST(RoundMonitorTest, RoundsBeginAndEndAsNews) {
   FakeRendezvous rendezvous;
-  RoundWatch watch(&rendezvous, Ready);
+  RoundMonitor watch(&rendezvous, Ready);
   for (int64_t epoch = 1; epoch <= 2; ++epoch) {
     watch.Join({.id = "n"});
-    const News begun = Next(watch);
-    EXPECT_EQ(begun.kind, News::Kind::kRound);
+    const AgentEvent begun = Next(watch);
+    EXPECT_EQ(begun.kind, AgentEvent::Kind::kRound);
     EXPECT_EQ(begun.round.epoch, epoch);
     watch.Tell([epoch](Rendezvous& to) { return to.RequestRestart(epoch, "a worker died", 9); });
-    const News over = Next(watch);
-    EXPECT_EQ(over.kind, News::Kind::kRoundOver);
+    const AgentEvent over = Next(watch);
+    EXPECT_EQ(over.kind, AgentEvent::Kind::kRoundOver);
     EXPECT_EQ(over.epoch, epoch);
     EXPECT_EQ(over.event.reason, "a worker died");
   }
 }
 
-TEST(RoundWatchTest, WhatCannotBeToldOrReachedIsNews) {
+TEST(RoundMonitorTest, WhatCannotBeToldOrReachedIsNews) {
   FakeRendezvous rendezvous;
-  RoundWatch watch(&rendezvous,
+  RoundMonitor watch(&rendezvous,
                    [](const std::function<bool()>&) { return absl::UnavailableError("no route"); });
   watch.Tell([](Rendezvous& to) { return to.Finish(1); });
-  News news = Next(watch);
-  EXPECT_EQ(news.kind, News::Kind::kTold);
+  AgentEvent news = Next(watch);
+  EXPECT_EQ(news.kind, AgentEvent::Kind::kTold);
   EXPECT_THAT(news.status, StatusIs(absl::StatusCode::kUnavailable));
   watch.Join({.id = "n"});
   news = Next(watch);
-  EXPECT_EQ(news.kind, News::Kind::kRound);
+  EXPECT_EQ(news.kind, AgentEvent::Kind::kRound);
   EXPECT_THAT(news.status, StatusIs(absl::StatusCode::kUnavailable, "no route"));
 }
 
-TEST(RoundWatchTest, AJoinThatFindsTheStoreAwayIsRepeatedOnceItIsReached) {
+TEST(RoundMonitorTest, AJoinThatFindsTheStoreAwayIsRepeatedOnceItIsReached) {
   FakeRendezvous rendezvous;
   std::atomic<int> reached = 0;
-  RoundWatch watch(&rendezvous, [&](const std::function<bool()>&) {
+  RoundMonitor watch(&rendezvous, [&](const std::function<bool()>&) {
     return ++reached < 4 ? absl::OkStatus() : absl::UnavailableError("it stays away");
   });
   rendezvous.Fail(2);
@@ -127,17 +127,17 @@ TEST(RoundWatchTest, AJoinThatFindsTheStoreAwayIsRepeatedOnceItIsReached) {
   EXPECT_EQ(Next(watch).round.epoch, 1);
   EXPECT_EQ(reached, 3);
   watch.Tell([](Rendezvous& to) { return to.RequestRestart(1, "again", 9); });
-  EXPECT_EQ(Next(watch).kind, News::Kind::kRoundOver);
+  EXPECT_EQ(Next(watch).kind, AgentEvent::Kind::kRoundOver);
   rendezvous.Fail(1);
   watch.Join({.id = "n"});
   EXPECT_THAT(Next(watch).status, StatusIs(absl::StatusCode::kUnavailable, "it stays away"));
 }
 
-TEST(RoundWatchTest, NobodyJoinsAfterHavingLeft) {
+TEST(RoundMonitorTest, NobodyJoinsAfterHavingLeft) {
   FakeRendezvous rendezvous;
   absl::Notification waits, left;
   bool first = true;
-  RoundWatch watch(&rendezvous, [&](const std::function<bool()>&) {
+  RoundMonitor watch(&rendezvous, [&](const std::function<bool()>&) {
     if (!std::exchange(first, false)) {  // the store was away, and a signal comes before it is back
       waits.Notify();
       left.WaitForNotification();
@@ -152,18 +152,18 @@ TEST(RoundWatchTest, NobodyJoinsAfterHavingLeft) {
   EXPECT_THAT(Next(watch).status, StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST(RoundWatchTest, ItsEndInterruptsWhateverWaits) {
+TEST(RoundMonitorTest, ItsEndInterruptsWhateverWaits) {
   FakeRendezvous rendezvous;
   rendezvous.Forbid();
-  RoundWatch watch(&rendezvous, Ready);
+  RoundMonitor watch(&rendezvous, Ready);
   watch.Join({.id = "n"});
 }
 
-TEST(RoundWatchTest, WhatWasToldBeforeItsEndIsDelivered) {
+TEST(RoundMonitorTest, WhatWasToldBeforeItsEndIsDelivered) {
   FakeRendezvous rendezvous;
   absl::Notification delivered;
   {
-    RoundWatch watch(&rendezvous, Ready);
+    RoundMonitor watch(&rendezvous, Ready);
     watch.Tell([&delivered](Rendezvous&) {
       delivered.Notify();
       return absl::OkStatus();
@@ -172,18 +172,18 @@ TEST(RoundWatchTest, WhatWasToldBeforeItsEndIsDelivered) {
   EXPECT_TRUE(delivered.HasBeenNotified());
 }
 
-TEST(RoundWatchTest, TheMembersVerdictIsNews) {
+TEST(RoundMonitorTest, TheMembersVerdictIsNews) {
   FakeRendezvous rendezvous;
   collectives::Membership membership(Clock::Real());
-  RoundWatch watch(&rendezvous, Ready);
+  RoundMonitor watch(&rendezvous, Ready);
   watch.Watch(&membership, 7);
   membership.End("worker/1", /*failed=*/true, "no data");
-  const News news = Next(watch);
-  EXPECT_EQ(news.kind, News::Kind::kJobState);
+  const AgentEvent news = Next(watch);
+  EXPECT_EQ(news.kind, AgentEvent::Kind::kJobState);
   EXPECT_EQ(news.epoch, 7);
   EXPECT_EQ(news.state.reason, "worker/1: no data");
   watch.Unwatch(/*failed=*/true, "over");
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -14,7 +14,7 @@
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::testing::AllOf;
@@ -195,4 +195,4 @@ TEST_F(TorchrunTest, WrongUsageIsExplained) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

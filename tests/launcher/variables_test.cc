@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using collectives::Round;
@@ -31,7 +31,7 @@ class VariablesTest : public ::testing::Test {
     plan_.max_restarts = 5;
     plan_.roles = {{.name = "actor", .count = 1}, {.name = "worker", .count = 3}, {.name = "ps", .count = 2}};
   }
-  Place At(const char* role, int local_rank) {
+  ProcessSlot At(const char* role, int local_rank) {
     return {.plan = &plan_,
             .role = plan_.Find(role),
             .round = &round_,
@@ -39,7 +39,7 @@ class VariablesTest : public ::testing::Test {
             .run_id = "job",
             .error_file = "/logs/error.json"};
   }
-  JobPlan plan_;
+  LaunchPlan plan_;
   Round round_;
 };
 
@@ -92,4 +92,4 @@ TEST_F(VariablesTest, TheUsersChoicesWin) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -30,8 +30,8 @@ using ::testing::AllOf;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
-using testing::kPatience;
-using testing::ParkingLot;
+using testing::kTestTimeout;
+using testing::DeferredCalls;
 using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
@@ -130,7 +130,7 @@ TEST_P(ChannelTest, PayloadsOfEverySizeComeBackUnchanged) {
     sent.add_numbers(size);
     const std::string payload = Pattern(size);
     TANDEM_ASSERT_OK_AND_ASSIGN(
-        Bytes answer, channel->Call(kEcho, EncodeBulk(sent, Bytes(payload)), {.timeout = 4 * kPatience}));
+        Bytes answer, channel->Call(kEcho, EncodeBulk(sent, Bytes(payload)), {.timeout = 4 * kTestTimeout}));
     v1::EchoMessage got;
     Bytes got_payload;
     TANDEM_ASSERT_OK(DecodeBulk(answer, &got, &got_payload));
@@ -206,13 +206,13 @@ TEST_P(ChannelTest, AnUnknownMethodIsUnimplemented) {
 }
 
 TEST_P(ChannelTest, AParkedCallEndsAtTheCallersDeadline) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
   // On a busy machine a short deadline may pass before the call has reached the server: then a longer one is
   // tried.
   std::shared_ptr<ServerCall> call;
-  for (absl::Duration timeout = absl::Milliseconds(200); call == nullptr && timeout < kPatience;
+  for (absl::Duration timeout = absl::Milliseconds(200); call == nullptr && timeout < kTestTimeout;
        timeout *= 3) {
     EXPECT_THAT(
         channel->Call(kEcho, Bytes(), {.timeout = timeout}),
@@ -220,18 +220,18 @@ TEST_P(ChannelTest, AParkedCallEndsAtTheCallersDeadline) {
     call = lot.Take(absl::Milliseconds(100));
   }
   ASSERT_NE(call, nullptr);
-  EXPECT_LT(call->deadline(), absl::Now() + kPatience);
+  EXPECT_LT(call->deadline(), absl::Now() + kTestTimeout);
   // The server sees it by the clock, or is told by the caller, who has given up.
   absl::Notification told;
   call->OnCancel([&told] { told.Notify(); });
   told.WaitForNotificationWithDeadline(call->deadline());
-  if (!call->IsCancelled()) told.WaitForNotificationWithTimeout(kPatience);
+  if (!call->IsCancelled()) told.WaitForNotificationWithTimeout(kTestTimeout);
   EXPECT_TRUE(call->IsCancelled());
   call->Finish(Bytes(std::string("late")));  // changes nothing
 }
 
 TEST_P(ChannelTest, AHandlerMayFinishFromAnotherThread) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
   std::thread answerer([&lot] {
@@ -284,12 +284,12 @@ TEST_P(ChannelTest, ManyCallsFromManyThreadsGetTheirOwnAnswers) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  ASSERT_TRUE(all_done.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(all_done.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_EQ(right, kThreads * kCalls);
 }
 
 TEST_P(ChannelTest, DestroyingAChannelCancelsItsCallsAndWaitsForThem) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
   std::vector<absl::StatusCode> codes;  // unguarded: the destructor waits for the last `done`
@@ -317,11 +317,11 @@ TEST_P(ChannelTest, AChannelMayBeDestroyedInsideDone) {
     channel.reset();
     gone.Notify();
   });
-  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kTestTimeout));
 }
 
 TEST_P(ChannelTest, ACallMadeWhileTheChannelGoesIsCancelled) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
   Channel* raw = channel.get();
@@ -337,7 +337,7 @@ TEST_P(ChannelTest, ACallMadeWhileTheChannelGoesIsCancelled) {
 }
 
 TEST_P(ChannelTest, ACancelledCallEndsAtOnceAndItsHandlerIsTold) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
   std::stop_source source;
@@ -353,9 +353,9 @@ TEST_P(ChannelTest, ACancelledCallEndsAtOnceAndItsHandlerIsTold) {
   call->OnCancel([&told] { told.Notify(); });
   EXPECT_FALSE(told.HasBeenNotified());
   source.request_stop();
-  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_TRUE(told.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(told.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_TRUE(call->IsCancelled());
   call->Finish(Bytes(std::string("late")));  // changes nothing
 }
@@ -370,7 +370,7 @@ TEST_P(ChannelTest, ACallWhoseStopWasRequestedBeforeNeverBegins) {
 }
 
 TEST_P(ChannelTest, AStopAfterTheAnswerChangesNothingAndTheHookIsNotRun) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
   std::stop_source source;
@@ -386,7 +386,7 @@ TEST_P(ChannelTest, AStopAfterTheAnswerChangesNothingAndTheHookIsNotRun) {
   std::atomic<bool> told{false};
   call->OnCancel([&told, alive] { told = true; });
   call->Finish(Bytes(std::string("in time")));
-  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kTestTimeout));
   source.request_stop();
   TANDEM_ASSERT_OK(answer);
   EXPECT_FALSE(told);
@@ -394,7 +394,7 @@ TEST_P(ChannelTest, AStopAfterTheAnswerChangesNothingAndTheHookIsNotRun) {
 }
 
 TEST_P(ChannelTest, TheHookRunsWhenTheChannelOfTheCallGoes) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
   channel->CallAsync(kEcho, Bytes(), {}, [](absl::StatusOr<Bytes>) {});
@@ -403,7 +403,7 @@ TEST_P(ChannelTest, TheHookRunsWhenTheChannelOfTheCallGoes) {
   absl::Notification told;
   call->OnCancel([&told] { told.Notify(); });
   channel.reset();
-  EXPECT_TRUE(told.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(told.WaitForNotificationWithTimeout(kTestTimeout));
 }
 
 TEST(ChannelCancelTest, ACallThatWaitsForItsNextAttemptIsCancelledAtOnce) {
@@ -424,7 +424,7 @@ TEST(ChannelCancelTest, ACallThatWaitsForItsNextAttemptIsCancelledAtOnce) {
                        over.Notify();
                      });
   source.request_stop();
-  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(over.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
   EXPECT_FALSE(failed.HasBeenNotified());
 }

@@ -20,17 +20,17 @@ namespace tandem::rpc::testing {
 
 inline constexpr char kEcho[] = "/tandem.v1.Echo/Echo";
 // How long a test waits for what must happen: far more than it takes.
-inline constexpr absl::Duration kPatience = absl::Seconds(30);
+inline constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 
 // Calls that were parked instead of answered. Thread-safe.
-class ParkingLot {
+class DeferredCalls {
  public:
   void Park(std::shared_ptr<ServerCall> call) {
     absl::MutexLock lock(&mutex_);
     calls_.push_back(std::move(call));
   }
   // Takes the next parked call out, waiting for one; null when none comes.
-  std::shared_ptr<ServerCall> Take(absl::Duration patience = kPatience) {
+  std::shared_ptr<ServerCall> Take(absl::Duration patience = kTestTimeout) {
     absl::MutexLock lock(&mutex_);
     const auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !calls_.empty(); };
     if (!mutex_.AwaitWithTimeout(absl::Condition(&any), patience)) return nullptr;
@@ -48,7 +48,7 @@ class ParkingLot {
 inline bool AwaitCancelled(ServerCall& call) {
   const auto gone = std::make_shared<absl::Notification>();  // the hook may outlast this wait
   call.OnCancel([gone] { gone->Notify(); });
-  return gone->WaitForNotificationWithTimeout(kPatience) && call.IsCancelled();
+  return gone->WaitForNotificationWithTimeout(kTestTimeout) && call.IsCancelled();
 }
 
 inline Service EchoService(Handler handler) { return {"tandem.v1.Echo", {{"Echo", std::move(handler)}}}; }
@@ -66,7 +66,7 @@ inline Service PlainEchoService() {
   });
 }
 
-inline Service ParkingService(ParkingLot* lot) {
+inline Service ParkingService(DeferredCalls* lot) {
   return EchoService([lot](std::shared_ptr<ServerCall> call) { lot->Park(std::move(call)); });
 }
 

@@ -124,10 +124,10 @@ class GatedServerTest : public ::testing::TestWithParam<std::string> {
     return ConnectGrpc(target, {.stream = GetParam() == "stream", .caller = caller}).value();
   }
   absl::StatusOr<std::string> Call(Channel& channel, bool idempotent = false) const {
-    TANDEM_ASSIGN_OR_RETURN(
-        const Bytes answer,
-        channel.Call(testing::kEcho, Bytes("?"), {.timeout = testing::kPatience, .idempotent = idempotent}));
-    return answer.Flatten();
+    TANDEM_ASSIGN_OR_RETURN(const Bytes response,
+                            channel.Call(testing::kEcho, Bytes("?"),
+                                         {.timeout = testing::kTestTimeout, .idempotent = idempotent}));
+    return response.Flatten();
   }
 
   std::atomic<int> served_{0};
@@ -157,15 +157,15 @@ TEST_P(GatedServerTest, ACallFromANewerEpochSucceedsOnceTheServerHasHeardOfIt) {
   const auto early = Connect(Worker(6));
   EXPECT_THAT(Call(*early).status(), StatusIs(kNotYet, HasSubstr("still at epoch 5")));
   absl::Notification done;
-  absl::StatusOr<Bytes> answer;
-  early->CallAsync(testing::kEcho, Bytes("?"), {.timeout = testing::kPatience, .idempotent = true},
+  absl::StatusOr<Bytes> response;
+  early->CallAsync(testing::kEcho, Bytes("?"), {.timeout = testing::kTestTimeout, .idempotent = true},
                    [&](absl::StatusOr<Bytes> result) {
-                     answer = std::move(result);
+                     response = std::move(result);
                      done.Notify();
                    });
   gate_->Enter(6);
-  ASSERT_TRUE(done.WaitForNotificationWithTimeout(testing::kPatience));
-  TANDEM_ASSERT_OK(answer);
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(testing::kTestTimeout));
+  TANDEM_ASSERT_OK(response);
   EXPECT_EQ(served_, 1);
 }
 

@@ -10,14 +10,14 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(NetworkTest, TheLocalHostIsReachedFromItself) {
-  EXPECT_EQ(LocalAddressTowards("127.0.0.1:29500").value(), "127.0.0.1");
-  EXPECT_EQ(LocalAddressTowards("").value(), "127.0.0.1");
-  EXPECT_EQ(LocalAddressTowards("loopback").value(), "127.0.0.1");
-  EXPECT_EQ(LocalAddressTowards("unix:/tmp/s:1").value(), "127.0.0.1");
+  EXPECT_EQ(LocalAddressFor("127.0.0.1:29500").value(), "127.0.0.1");
+  EXPECT_EQ(LocalAddressFor("").value(), "127.0.0.1");
+  EXPECT_EQ(LocalAddressFor("loopback").value(), "127.0.0.1");
+  EXPECT_EQ(LocalAddressFor("unix:/tmp/s:1").value(), "127.0.0.1");
 }
 
 TEST(NetworkTest, AHostThatCannotBeFoundIsNamed) {
-  EXPECT_THAT(LocalAddressTowards("no-such-host.invalid:1"),
+  EXPECT_THAT(LocalAddressFor("no-such-host.invalid:1"),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no-such-host.invalid")));
 }
 

@@ -62,7 +62,7 @@ class StockStream {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     stub_ = std::make_unique<grpc::GenericStub>(
         grpc::CreateCustomChannel(TargetOf(server), grpc::InsecureChannelCredentials(), arguments));
-    context_.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + kTestTimeout));
     stream_ = stub_->PrepareCall(&context_, kStreamMethod, &queue_);
     stream_->StartCall(nullptr);
     Next();
@@ -117,7 +117,7 @@ class FakeServer {
  public:
   // `answer`: what to send for the n-th stream's first message. Without one, the stream is opened and never
   // read.
-  explicit FakeServer(std::function<std::string(int)> answer = nullptr) : answer_(std::move(answer)) {
+  explicit FakeServer(std::function<std::string(int)> response = nullptr) : response_(std::move(response)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterAsyncGenericService(&service_);
@@ -153,16 +153,16 @@ class FakeServer {
       switch (stream.state++) {
         case 0:
           Accept();
-          if (answer_) stream.stream.Read(&stream.message, &stream);
+          if (response_) stream.stream.Read(&stream.message, &stream);
           break;
         case 1:
-          stream.stream.Write(ToByteBuffer(Bytes(answer_(answered_++))), &stream);
+          stream.stream.Write(ToByteBuffer(Bytes(response_(answered_++))), &stream);
           break;
       }
     }
   }
 
-  const std::function<std::string(int)> answer_;
+  const std::function<std::string(int)> response_;
   int answered_ = 0;
   int port_ = 0;
   grpc::AsyncGenericService service_;

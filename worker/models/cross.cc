@@ -127,7 +127,7 @@ void CrossNetwork::BackwardInputs(ConstMatrix x0, size_t batch, ConstMatrix dy, 
   HWY_DYNAMIC_DISPATCH(AddT)(g, batch, dx0);
 }
 
-void CrossNetwork::BackwardParameters(ConstMatrix x0, size_t batch, Model::Ready ready) {
+void CrossNetwork::BackwardParameters(ConstMatrix x0, size_t batch, GradientsReady ready) {
   for (size_t l = layers_.size(); l-- > 0;) {
     Linear& layer = layers_[l];
     const ConstMatrix x = l == 0 ? x0 : ConstMatrix{inputs_[l].data(), width_, width_};

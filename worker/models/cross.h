@@ -25,7 +25,7 @@ class CrossNetwork {
   // From dy [batch x width]; dx0 += the gradient of x_0. `x0` and `batch` are those of the last Forward.
   void BackwardInputs(ConstMatrix x0, size_t batch, ConstMatrix dy, Matrix dx0);
   // Then the parameters' gradients. `ready` is called for each layer, the last first.
-  void BackwardParameters(ConstMatrix x0, size_t batch, Model::Ready ready);
+  void BackwardParameters(ConstMatrix x0, size_t batch, GradientsReady ready);
 
  private:
   size_t width_;

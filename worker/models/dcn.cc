@@ -65,7 +65,8 @@ class Dcn final : public DenseModel {
     }
   }
 
-  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits,
+                          GradientsReady ready) override {
     const size_t batch = input.batch;
     const ConstMatrix x0{x0_.data(), width_, width_};
     const ConstMatrix joint{joint_.data(), joint_width_, joint_width_};

@@ -69,7 +69,8 @@ class Dlrm final : public DenseModel {
     interaction_.Backward(Vectors(input, head), batch, {dx.data + head_, ld_, pairs_}, dz);
   }
 
-  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits,
+                          GradientsReady ready) override {
     const size_t batch = input.batch;
     const ConstMatrix x{top_input_.data(), ld_, head_ + pairs_};
     top_->BackwardParameters(absl::MakeConstSpan(&x, 1), batch, ready);

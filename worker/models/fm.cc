@@ -29,7 +29,8 @@ class Fm final : public DenseModel {
     pairs_.Backward(input, d_logits, d_input);
   }
 
-  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits,
+                          GradientsReady ready) override {
     wide_.BackwardParameters(input, d_logits, ready);
   }
 

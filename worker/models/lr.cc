@@ -27,7 +27,8 @@ class Lr final : public DenseModel {
     wide_.BackwardInputs(d_logits, d_input.wide);
   }
 
-  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) override {
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits,
+                          GradientsReady ready) override {
     wide_.BackwardParameters(input, d_logits, ready);
   }
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/nn/parameters.h"
 
 namespace tandem::worker {
 
@@ -48,15 +48,6 @@ struct InputGradients {
   float* wide = nullptr;         // [B x num_sparse]
 };
 
-// A named block of the flat parameter array.
-struct ParameterBlock {
-  std::string name;  // "top.0.weight"
-  std::vector<int> shape;
-  size_t offset = 0;
-  size_t size = 0;
-  bool decay = true;  // weight decay applies (not to biases)
-};
-
 // Not thread-safe. Forward keeps what the backward pass needs; one backward pass follows each training
 // Forward.
 //
@@ -84,11 +75,11 @@ class Model {
   // After BackwardInputs, of the same input and d_logits. Calls `ready(begin, end)` as soon as
   // gradients()[begin, end) is final, the last layers first, so that its all-reduce can start while the rest
   // is computed; the ranges are disjoint and cover all.
-  using Ready = absl::FunctionRef<void(size_t begin, size_t end)>;
-  virtual void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Ready ready) = 0;
+  virtual void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits,
+                                  GradientsReady ready) = 0;
   // Both, for whoever does nothing in between.
   void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
-                Ready ready) {
+                GradientsReady ready) {
     BackwardInputs(input, d_logits, d_input);
     BackwardParameters(input, d_logits, ready);
   }

@@ -30,7 +30,8 @@ void Wide::BackwardInputs(absl::Span<const float> d_logits, float* d_wide) const
     FillRows(d_logits.data(), d_logits.size(), {d_wide, num_sparse_, num_sparse_});
 }
 
-void Wide::BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Model::Ready ready) {
+void Wide::BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits,
+                              GradientsReady ready) {
   if (num_dense_ > 0) {
     Gemm(Transpose::kYes, Transpose::kNo, 1, num_dense_, input.batch, 1.0f, d_logits.data(), 1, input.dense,
          num_dense_, 0.0f, parameters_->gradient(weight_), num_dense_);

@@ -21,7 +21,7 @@ class Wide {
   // Writes d_wide unless null.
   void BackwardInputs(absl::Span<const float> d_logits, float* d_wide) const;
   // Writes the parameters' gradients, and calls `ready` if there are any.
-  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, Model::Ready ready);
+  void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, GradientsReady ready);
 
  private:
   size_t num_dense_;

@@ -72,7 +72,7 @@ void Mlp::BackwardInputs(size_t batch, ConstMatrix dy, float beta, absl::Span<co
   }
 }
 
-void Mlp::BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, Model::Ready ready) {
+void Mlp::BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, GradientsReady ready) {
   for (size_t l = layers_.size(); l-- > 0;) {
     Linear& layer = layers_[l];
     const size_t out = layer.out();

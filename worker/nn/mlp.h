@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "worker/models/model.h"
 #include "worker/nn/linear.h"
 #include "worker/nn/matrix.h"
 #include "worker/nn/parameters.h"
@@ -42,7 +41,7 @@ class Mlp {
   void BackwardInputs(size_t batch, ConstMatrix dy, float beta, absl::Span<const Matrix> dx);
   // Then the parameters' gradients; `x` and `batch` are those of the last Forward. `ready` is called for each
   // layer, the last first.
-  void BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, Model::Ready ready);
+  void BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, GradientsReady ready);
 
  private:
   bool HasRelu(size_t layer) const { return layer < num_hidden_ || relu_output_; }

@@ -38,7 +38,7 @@ double Percent(uint64_t part, uint64_t whole) {
 
 Json ToJson(const ps::CacheStatistics& cache) {
   return {{"lookups", cache.lookups},
-          {"unasked", cache.unasked},
+          {"unasked", cache.locally_served},
           {"unchanged", cache.unchanged},
           {"refreshed", cache.refreshed},
           {"missed", cache.missed},
@@ -50,9 +50,9 @@ Json ToJson(const ps::CacheStatistics& cache) {
           {"capacity", cache.capacity},
           {"bytes", cache.bytes},
           {"request_bytes", cache.request_bytes},
-          {"answer_bytes", cache.answer_bytes},
+          {"answer_bytes", cache.response_bytes},
           {"plain_request_bytes", cache.plain_request_bytes},
-          {"plain_answer_bytes", cache.plain_answer_bytes},
+          {"plain_answer_bytes", cache.plain_response_bytes},
           {"age_mean", cache.age_mean},
           {"age_max", cache.age_max},
           {"held_gradients", cache.held_gradients}};
@@ -149,8 +149,8 @@ std::string FormatReport(const RunReport& report) {
       absl::StrAppendFormat(
           &out, "  %-34s %9.1f%% of rows; %.1f%% of pulled bytes saved; rows %.1f updates old, %d at most\n",
           "  served by workers' caches", Percent(cache.hits(), cache.lookups),
-          100.0 - Percent(cache.request_bytes + cache.answer_bytes,
-                          cache.plain_request_bytes + cache.plain_answer_bytes),
+          100.0 - Percent(cache.request_bytes + cache.response_bytes,
+                          cache.plain_request_bytes + cache.plain_response_bytes),
           cache.age_mean, cache.age_max);
     }
     if (table.missing_rows + table.refused_pushes > 0) {

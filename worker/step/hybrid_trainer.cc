@@ -76,7 +76,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
   }
   TANDEM_RETURN_IF_ERROR(pipeline.Drain());
   // What caches hold back belongs to this pass.
-  TANDEM_RETURN_IF_ERROR(client_->PushHeldBack());
+  TANDEM_RETURN_IF_ERROR(client_->PushDeferred());
   whole.AddTo(&stats.seconds);
   times.beside = pipeline.times();
   stats.ids = pipeline.ids();

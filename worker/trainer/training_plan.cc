@@ -31,9 +31,9 @@ v1::TableConfig MakeTable(const JobSpec& job, const TableSpec& spec, int dim, in
 
 }  // namespace
 
-absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
+absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
                                 int num_workers) {
-  JobPlan plan;
+  TrainingPlan plan;
   const int num_features = static_cast<int>(schema.sparse.size());
   plan.lookup.num_features = num_features;
   plan.lookup.dim = job.model.dim;

@@ -16,7 +16,7 @@
 
 namespace tandem::worker {
 
-struct JobPlan {
+struct TrainingPlan {
   LookupPlan lookup;
   std::vector<v1::TableConfig> tables;  // to create on the servers
   std::vector<ps::WireOptions> wires;   // of the tables
@@ -25,7 +25,7 @@ struct JobPlan {
 
 // `schema` is the opened dataset's. InvalidArgument when a table names a feature the data does not have, two
 // tables claim one, or the model cannot work with the job's pooling.
-absl::StatusOr<JobPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
+absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
                                 int num_workers);
 
 }  // namespace tandem::worker

@@ -84,7 +84,7 @@ class TrainingRun {
     return context_.group->Broadcast(values, {.root = 0, .timeout = timeout}).status();
   }
   // For who waits while rank 0 saves or loads a checkpoint.
-  absl::Duration CheckpointPatience() const { return job_.checkpoint.timeout + job_.train.timeout; }
+  absl::Duration CheckpointTimeout() const { return job_.checkpoint.timeout + job_.train.timeout; }
 
   const JobSpec job_;
   const RunOptions options_;
@@ -97,7 +97,7 @@ class TrainingRun {
   std::unique_ptr<Model> model_;
   std::unique_ptr<DenseOptimizer> optimizer_;
   std::optional<LearningRateSchedule> schedule_;
-  JobPlan plan_;
+  TrainingPlan plan_;
   std::unique_ptr<HybridTrainer> trainer_;
   int first_epoch_ = 1;
   double best_metric_ = -std::numeric_limits<double>::infinity();
@@ -317,7 +317,7 @@ absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
     }
   }
   double ok[] = {saved.ok() ? 1.0 : 0.0};
-  TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(ok), CheckpointPatience()));
+  TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(ok), CheckpointTimeout()));
   if (!saved.ok()) return Annotate(saved, "saving a checkpoint");
   return ok[0] == 1.0 ? absl::OkStatus()
                       : absl::AbortedError("rank 0 could not save a checkpoint; its log says why");
@@ -335,7 +335,7 @@ absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
     }
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> everyones,
-                          context_.group->AllGatherBytes(serialized, {.timeout = CheckpointPatience()}));
+                          context_.group->AllGatherBytes(serialized, {.timeout = CheckpointTimeout()}));
   TANDEM_RETURN_IF_ERROR(status);
   if (everyones[0].empty())
     return absl::AbortedError("rank 0 could not load the checkpoint; its log says why");

@@ -15,7 +15,7 @@
 #include "rpc/connect.h"
 #include "rpc/transport/loopback.h"
 
-namespace tandem::cli {
+namespace tandem::worker {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(10);
@@ -72,7 +72,7 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
   TANDEM_ASSIGN_OR_RETURN(store_, collectives::OpenStore(env_, timeout));
-  own_ = OwnProcess::Start(env_.member(), env_.epoch, store_->address());
+  own_ = rpc::ProcessDiagnostics::Start(env_.member(), env_.epoch, store_->address());
   TANDEM_ASSIGN_OR_RETURN(
       monitor_, collectives::JobMonitor::Start(
                     store_->channel(), {.member = env_.member(), .lease = kLease, .status = own_->status()},
@@ -147,4 +147,4 @@ int WorkerSession::Finish(const absl::Status& result) {
   return 1;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::worker

@@ -19,7 +19,7 @@
 #include "ps/server/parameter_server.h"
 #include "rpc/diagnostics/process_diagnostics.h"
 
-namespace tandem::cli {
+namespace tandem::worker {
 
 // Used by one thread; one per process.
 class WorkerSession {
@@ -58,7 +58,7 @@ class WorkerSession {
   std::atomic<bool> leaving_{false};
   // Torn down from the bottom up: the client's calls end before what serves them, and all threads that may
   // record before the recorder.
-  std::unique_ptr<OwnProcess> own_;
+  std::unique_ptr<rpc::ProcessDiagnostics> own_;
   std::unique_ptr<ps::ParameterServer> local_server_;
   std::unique_ptr<collectives::Store> local_store_;
   std::unique_ptr<collectives::JobStore> store_;
@@ -67,6 +67,6 @@ class WorkerSession {
   std::unique_ptr<collectives::ProcessGroup> group_;
 };
 
-}  // namespace tandem::cli
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_TRAINER_WORKER_SESSION_H_

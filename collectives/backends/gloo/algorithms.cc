@@ -51,8 +51,8 @@ class Run {
   struct Slice {
     size_t begin, bytes;
   };
-  Slice SliceOf(size_t index, size_t pieces, size_t count) const {
-    const size_t base = count / pieces, longer = count % pieces;
+  Slice SliceOf(size_t index, size_t chunks, size_t count) const {
+    const size_t base = count / chunks, longer = count % chunks;
     return {(index * base + std::min(index, longer)) * size_, (base + (index < longer ? 1 : 0)) * size_};
   }
   template <typename Body>

@@ -36,7 +36,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
         exchange_(options.rank, options.world_size),
         point_to_point_(options.group, options.rank, options.world_size,
                         [this](int lost, const absl::Status& reason) { return GiveUp(lost, reason); }),
-        board_(options.store, options.rank) {}
+        failures_(options.store, options.rank) {}
 
   ~GlooBackend() override {
     if (world_size_ > 1 && links_ != nullptr && Broken().ok()) {
@@ -150,7 +150,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
   Scratch scratch_;
   std::unique_ptr<Links> links_;
 
-  FailureBoard board_;
+  SharedFailureState failures_;
   mutable absl::Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
 };
@@ -192,17 +192,17 @@ absl::Status GlooBackend::Explain(const Operation& operation, const Exchange::Fa
 
 absl::Status GlooBackend::ExplainLost(const std::string& where, absl::Span<const int> ranks,
                                       const std::string& detail) {
-  if (absl::optional<FailureBoard::Found> found = board_.Find(ranks, kGrace)) return found->reason;
+  if (absl::optional<SharedFailureState::Found> found = failures_.Find(ranks, kGrace)) return found->reason;
   return absl::UnavailableError(
       absl::StrCat(where, ": the connection to ", NameRanks(ranks), " was lost: killed? (", detail, ")"));
 }
 
 std::vector<int> GlooBackend::WithoutThoseWhoWait(std::vector<int> ranks, const absl::Status& note) {
-  board_.Record(note);
+  failures_.Record(note);
   const absl::Time until = absl::Now() + kGrace;
   std::vector<int> silent;
   for (int rank : ranks) {
-    if (!board_.Find({rank}, std::max(until - absl::Now(), absl::ZeroDuration()))) silent.push_back(rank);
+    if (!failures_.Find({rank}, std::max(until - absl::Now(), absl::ZeroDuration()))) silent.push_back(rank);
   }
   return silent.empty() ? ranks : silent;
 }
@@ -217,9 +217,9 @@ absl::Status GlooBackend::Break(const absl::Status& reason, const absl::Status& 
     why = broken_;
   }
   exchange_.Stop();
-  if (first && !close_first) board_.Record(note);
+  if (first && !close_first) failures_.Record(note);
   if (links_ != nullptr) links_->Close();  // in every thread: none returns before memory is left alone
-  if (first && close_first) board_.Record(note);
+  if (first && close_first) failures_.Record(note);
   point_to_point_.Fail(why);
   return why;
 }

@@ -63,9 +63,9 @@ bool Ready(int fd, short events, absl::Time deadline) {
 }
 
 // One rank's meeting with all others.
-class Meeting {
+class MeshConnector {
  public:
-  Meeting(const std::string& group, int rank, int world_size, absl::Time deadline)
+  MeshConnector(const std::string& group, int rank, int world_size, absl::Time deadline)
       : rank_(rank), deadline_(deadline), sockets_(world_size) {
     hello_.id = HashName(group);
     hello_.value = rank;
@@ -210,7 +210,7 @@ class Meeting {
 absl::StatusOr<std::vector<ipc::Descriptor>> MeetOverTcp(Store* store, const std::string& group, int rank,
                                                          int world_size, const std::string& address,
                                                          absl::Time deadline) {
-  Meeting meeting(group, rank, world_size, deadline);
+  MeshConnector meeting(group, rank, world_size, deadline);
   TANDEM_RETURN_IF_ERROR(meeting.Listen(address));
   std::vector<std::string> keys;
   for (int peer = 0; peer < world_size; ++peer) keys.push_back(absl::StrCat("address/", peer));

@@ -188,7 +188,7 @@ void PointToPoint::Taken(int source, const Frame& frame) {
   credit.type = Frame::Type::kCredit;
   credit.value = peer.taken;
   peer.taken = 0;
-  answers_.emplace_back(source, credit);
+  responses_.emplace_back(source, credit);
 }
 
 absl::StatusOr<char*> PointToPoint::FrameBegins(int p, const Frame& frame) {
@@ -246,7 +246,7 @@ void PointToPoint::FrameEnds(int p, const Frame& frame) {
       return;
     case Frame::Type::kRequest:
       if (absl::optional<Pending> receive = TakePosted(p, frame)) {
-        answers_.emplace_back(p, Grant(p, frame, *std::move(receive)));
+        responses_.emplace_back(p, Grant(p, frame, *std::move(receive)));
       } else {
         unexpected_.push_back(Message{p, frame, nullptr, true, {}});
       }
@@ -364,14 +364,14 @@ void PointToPoint::Finish(Pending pending, absl::StatusOr<int> result) {
 
 void PointToPoint::TurnEnds() {
   Finished finished;
-  std::vector<std::pair<int, Frame>> answers;
+  std::vector<std::pair<int, Frame>> responses;
   {
     absl::MutexLock lock(&mutex_);
-    if (finished_.empty() && answers_.empty()) return;
+    if (finished_.empty() && responses_.empty()) return;
     finished.swap(finished_);
-    answers.swap(answers_);
+    responses.swap(responses_);
   }
-  for (const auto& [peer, frame] : answers) links_->Send(peer, frame, nullptr);
+  for (const auto& [peer, frame] : responses) links_->Send(peer, frame, nullptr);
   for (auto& [done, result] : finished) done(std::move(result));
 }
 

@@ -126,7 +126,7 @@ class PointToPoint {
     std::unique_ptr<char[]> dropped;
   };
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);                     // by rank
-  std::vector<std::pair<int, Frame>> answers_ ABSL_GUARDED_BY(mutex_);  // frames to send without payload
+  std::vector<std::pair<int, Frame>> responses_ ABSL_GUARDED_BY(mutex_);  // frames to send without payload
   Finished finished_ ABSL_GUARDED_BY(mutex_);
 
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -22,12 +22,12 @@ absl::optional<absl::Status> Parse(const std::string& text) {
 
 }  // namespace
 
-void FailureBoard::Record(const absl::Status& reason) {
+void SharedFailureState::Record(const absl::Status& reason) {
   if (!reachable_) return;
   (void)store_.Set(absl::StrCat(rank_), absl::StrCat(static_cast<int>(reason.code()), " ", reason.message()));
 }
 
-absl::optional<FailureBoard::Found> FailureBoard::Find(absl::Span<const int> ranks, absl::Duration grace) {
+absl::optional<SharedFailureState::Found> SharedFailureState::Find(absl::Span<const int> ranks, absl::Duration grace) {
   const absl::Time deadline = absl::Now() + grace;
   // First those that have written already, then patience for each that has not.
   for (const bool patient : {false, true}) {

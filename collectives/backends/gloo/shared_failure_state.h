@@ -18,9 +18,9 @@ namespace tandem::collectives::gloo_tcp {
 
 // `store` is borrowed. Any thread may call, at any time: a thread that looks for the others' reasons does not
 // keep another from leaving its own, for which the others may be looking. Keys: "failed/<rank>".
-class FailureBoard {
+class SharedFailureState {
  public:
-  FailureBoard(Store* store, int rank) : store_(store, "failed"), rank_(rank) {}
+  SharedFailureState(Store* store, int rank) : store_(store, "failed"), rank_(rank) {}
 
   // Leaves this rank's reason, if the store can be reached.
   void Record(const absl::Status& reason);

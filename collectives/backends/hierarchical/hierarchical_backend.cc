@@ -139,7 +139,7 @@ class HierarchicalBackend final : public Backend {
   }
 
   // Inside the host: all meet. `last`: and hear that the leaders have succeeded.
-  absl::Status Meet(bool last = false) { return levels_.Run(&levels_.inner, PartOf(OpKind::kBarrier), last); }
+  absl::Status HostBarrier(bool last = false) { return levels_.Run(&levels_.inner, PartOf(OpKind::kBarrier), last); }
   // The host's `count` values at `in` become the leader's at `out`.
   absl::Status InnerReduce(const void* in, size_t count, void* out);
   absl::Status OuterReduce(OpKind kind, void* values, size_t count, int root);
@@ -163,7 +163,7 @@ class HierarchicalBackend final : public Backend {
   const int rank_;
   const int world_size_;
   Levels levels_;
-  const Topology& topology_;
+  const HostTopology& topology_;
   const int host_;
   const int local_;
   const bool is_leader_;
@@ -242,9 +242,9 @@ absl::Status HierarchicalBackend::InnerScatter(const char* base, absl::Span<cons
 }
 
 absl::Status HierarchicalBackend::Barrier() {
-  TANDEM_RETURN_IF_ERROR(Meet());
+  TANDEM_RETURN_IF_ERROR(HostBarrier());
   if (is_leader_) TANDEM_RETURN_IF_ERROR(levels_.Run(&levels_.outer, PartOf(OpKind::kBarrier)));
-  return Meet(/*last=*/true);
+  return HostBarrier(/*last=*/true);
 }
 
 absl::Status HierarchicalBackend::AllReduce() {
@@ -269,7 +269,7 @@ absl::Status HierarchicalBackend::Reduce() {
     counts[op_->root] = count;
     TANDEM_RETURN_IF_ERROR(InnerScatter(static_cast<const char*>(values), counts, op_->out.data));
   } else {
-    TANDEM_RETURN_IF_ERROR(Meet(/*last=*/true));
+    TANDEM_RETURN_IF_ERROR(HostBarrier(/*last=*/true));
   }
   if (is_root) FinishReduction(op_->out.data, count);
   return absl::OkStatus();
@@ -284,7 +284,7 @@ absl::Status HierarchicalBackend::Broadcast() {
   if (host_ == root_host) {
     TANDEM_RETURN_IF_ERROR(InnerBroadcast(values, count, topology_.local_of[op_->root], /*last=*/false));
   } else {
-    TANDEM_RETURN_IF_ERROR(Meet());
+    TANDEM_RETURN_IF_ERROR(HostBarrier());
   }
   if (is_leader_) {
     Operation part = PartOf(OpKind::kBroadcast, root_host);
@@ -296,7 +296,7 @@ absl::Status HierarchicalBackend::Broadcast() {
     TANDEM_RETURN_IF_ERROR(levels_.Run(&levels_.outer, part));
   }
   if (is_root && op_->out.count > 0) Copy(op_->out.data, op_->in.data, count * size_);
-  return host_ == root_host ? Meet(/*last=*/true) : InnerBroadcast(values, count, 0, /*last=*/true);
+  return host_ == root_host ? HostBarrier(/*last=*/true) : InnerBroadcast(values, count, 0, /*last=*/true);
 }
 
 absl::Status HierarchicalBackend::AllGather() {
@@ -366,7 +366,7 @@ absl::Status HierarchicalBackend::ReduceScatter() {
 }
 
 absl::Status HierarchicalBackend::Straight() {
-  TANDEM_RETURN_IF_ERROR(Meet());
+  TANDEM_RETURN_IF_ERROR(HostBarrier());
   if (is_leader_) TANDEM_RETURN_IF_ERROR(levels_.Run(&levels_.outer, PartOf(OpKind::kBarrier)));
   return levels_.Run(&levels_.mesh, *op_);
 }
@@ -390,7 +390,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendFactory& inner, const
                                                    options.world_size, " with ", options.peers.size(),
                                                    " peers: there must be one for each rank"));
   }
-  const size_t hosts = Topology(options.peers).hosts.size();
+  const size_t hosts = HostTopology(options.peers).hosts.size();
   if (hosts == 1) return inner.make(options);
   if (hosts == options.peers.size()) return outer.make(options);
   auto backend = std::make_unique<HierarchicalBackend>(options, name);

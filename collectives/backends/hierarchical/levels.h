@@ -40,7 +40,7 @@ class Levels {
 
   // The ranks of this host; the leaders, if this is one; all ranks.
   Level inner, outer, mesh;
-  const Topology topology;
+  const HostTopology topology;
 
   // The user's operation that the next ones are parts of.
   void Begin(const Operation& operation);

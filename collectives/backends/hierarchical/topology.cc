@@ -9,7 +9,7 @@
 
 namespace tandem::collectives::hierarchical {
 
-Topology::Topology(absl::Span<const Peer> peers) {
+HostTopology::HostTopology(absl::Span<const Peer> peers) {
   std::map<std::string, int> known;
   for (size_t rank = 0; rank < peers.size(); ++rank) {
     const int host = known.emplace(peers[rank].host, static_cast<int>(hosts.size())).first->second;
@@ -20,13 +20,13 @@ Topology::Topology(absl::Span<const Peer> peers) {
   }
 }
 
-std::vector<int> Topology::leaders() const {
+std::vector<int> HostTopology::leaders() const {
   std::vector<int> all;
   for (const std::vector<int>& host : hosts) all.push_back(host[0]);
   return all;
 }
 
-Layout::Layout(const Topology& topology, absl::Span<const size_t> counts) : offset(counts.size()) {
+Layout::Layout(const HostTopology& topology, absl::Span<const size_t> counts) : offset(counts.size()) {
   for (const std::vector<int>& host : topology.hosts) {
     host_offset.push_back(total);
     for (int rank : host) {

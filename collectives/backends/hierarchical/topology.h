@@ -12,13 +12,13 @@
 
 namespace tandem::collectives::hierarchical {
 
-struct Topology {
+struct HostTopology {
   std::vector<std::vector<int>>
       hosts;                  // the ranks of each, ascending; hosts in the order of their first ranks
   std::vector<int> host_of;   // by rank
   std::vector<int> local_of;  // by rank: its place in its host
 
-  explicit Topology(absl::Span<const Peer> peers);
+  explicit HostTopology(absl::Span<const Peer> peers);
   int leader(int host) const { return hosts[host][0]; }
   std::vector<int> leaders() const;
 };
@@ -30,7 +30,7 @@ struct Layout {
   std::vector<size_t> host_count;
   size_t total = 0;
 
-  Layout(const Topology& topology, absl::Span<const size_t> counts);
+  Layout(const HostTopology& topology, absl::Span<const size_t> counts);
 };
 
 // `text`, in which a group's ranks have the numbers 0, 1, ..., with `names` for them: "rank 1" becomes

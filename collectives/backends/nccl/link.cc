@@ -44,7 +44,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(std::shared_ptr<Runtime> run
   if (status.ok()) {
     {
       DeviceScope on_device(runtime->cuda(), device);
-      Turn turn(runtime.get(), options.deadline);
+      ExecutionSlot turn(runtime.get(), options.deadline);
       if (!turn.taken()) {
         status =
             absl::DeadlineExceededError(absl::StrCat(call, ": NCCL hangs in another call of this process"));
@@ -117,7 +117,7 @@ absl::Status Link::AwaitReady(absl::string_view what, absl::Time deadline) {
   absl::Duration pause = kShortestPause;
   for (;;) {
     {
-      Turn turn(runtime_.get(), deadline);
+      ExecutionSlot turn(runtime_.get(), deadline);
       if (broken()) return error();
       Result state = Result::kInProgress;
       if (turn.taken()) {
@@ -141,7 +141,7 @@ absl::Status Link::Call(absl::string_view what, absl::Time deadline,
   absl::Status status;
   {
     DeviceScope on_device(runtime_->cuda(), device_);
-    Turn turn(runtime_.get(), deadline);
+    ExecutionSlot turn(runtime_.get(), deadline);
     if (broken()) return error();
     if (!turn.taken()) {
       status = absl::DeadlineExceededError(absl::StrCat(what, " on rank ", rank_, " of group '", group_,
@@ -186,7 +186,7 @@ void Link::OnWatch(std::function<bool()> look) {
 void Link::Watch() {
   if (!broken()) {
     // Not waited for: who has the turn looks for errors himself.
-    Turn turn(runtime_.get(), absl::InfinitePast());
+    ExecutionSlot turn(runtime_.get(), absl::InfinitePast());
     Result state = Result::kSuccess;
     const Comm asked = comm();
     if (turn.taken() && asked != nullptr && !broken()) {
@@ -234,7 +234,7 @@ void Link::Close(absl::Duration patience) {
   if (!broken()) {
     auto finalize = [this](Comm comm) { return runtime_->nccl()->CommFinalize(comm); };
     if (Call("leaving", deadline, finalize).ok()) {
-      Turn turn(runtime_.get(), deadline);
+      ExecutionSlot turn(runtime_.get(), deadline);
       Comm left;
       {
         absl::MutexLock lock(&mutex_);

@@ -11,7 +11,7 @@ namespace tandem::collectives::nccl {
 namespace {
 
 // NCCL calls that hold the turn longer are taken to hang; the abort that ends them goes ahead.
-constexpr absl::Duration kPatience = absl::Seconds(2);
+constexpr absl::Duration kCallTimeout = absl::Seconds(2);
 
 }  // namespace
 
@@ -26,14 +26,14 @@ Runtime::~Runtime() {
   thread_.join();
 }
 
-bool Runtime::TakeTurn(absl::Time deadline) {
+bool Runtime::TakeSlot(absl::Time deadline) {
   absl::MutexLock lock(&turn_mutex_);
   if (!turn_mutex_.AwaitWithDeadline(absl::Condition(&turn_free_), deadline)) return false;
   turn_free_ = false;
   return true;
 }
 
-void Runtime::GiveTurn() {
+void Runtime::ReleaseSlot() {
   absl::MutexLock lock(&turn_mutex_);
   turn_free_ = true;
 }
@@ -85,7 +85,7 @@ void Runtime::Watch() {
       if (link->HasToAbort()) broken.push_back(link.get());
     }
     if (!broken.empty()) {
-      Turn turn(this, absl::Now() + kPatience);
+      ExecutionSlot turn(this, absl::Now() + kCallTimeout);
       nccl_->GroupStart();
       for (Link* link : broken) link->AbortCommunicator();
       nccl_->GroupEnd();

@@ -39,8 +39,8 @@ class Runtime {
 
   // Only who has the turn calls NCCL; non-blocking communicators keep it short. False at `deadline`: a call
   // hangs.
-  bool TakeTurn(absl::Time deadline);
-  void GiveTurn();
+  bool TakeSlot(absl::Time deadline);
+  void ReleaseSlot();
 
   void Add(std::shared_ptr<Link> link);
   // Blocks while the watching thread looks at it.
@@ -67,12 +67,12 @@ class Runtime {
 };
 
 // The turn, for a scope.
-class Turn {
+class ExecutionSlot {
  public:
-  Turn(Runtime* runtime, absl::Time deadline) : runtime_(runtime->TakeTurn(deadline) ? runtime : nullptr) {}
-  Turn(const Turn&) = delete;
-  ~Turn() {
-    if (runtime_ != nullptr) runtime_->GiveTurn();
+  ExecutionSlot(Runtime* runtime, absl::Time deadline) : runtime_(runtime->TakeSlot(deadline) ? runtime : nullptr) {}
+  ExecutionSlot(const ExecutionSlot&) = delete;
+  ~ExecutionSlot() {
+    if (runtime_ != nullptr) runtime_->ReleaseSlot();
   }
   bool taken() const { return runtime_ != nullptr; }
 

@@ -17,9 +17,9 @@ namespace tandem::collectives::shm {
 
 // kStream: past the caches, a whole line at a time, so that memory is not read before it is overwritten.
 // Must be followed by StreamFence() before anybody else is told of it.
-inline void Copy(void* to, const void* from, size_t bytes, StoreHint hint) {
+inline void Copy(void* to, const void* from, size_t bytes, WriteHint hint) {
 #if defined(__SSE2__)
-  if (hint == StoreHint::kStream && bytes >= 256) {
+  if (hint == WriteHint::kStream && bytes >= 256) {
     char* out = static_cast<char*>(to);
     const char* in = static_cast<const char*>(from);
     const size_t head = -reinterpret_cast<uintptr_t>(out) & 63;
@@ -56,7 +56,7 @@ inline void StreamFence() {
 class LaneWriter {
  public:
   // kStream: call Fence before the other side is told.
-  StoreHint hint() const { return stream_for_ > 0 ? StoreHint::kStream : StoreHint::kCache; }
+  WriteHint hint() const { return stream_for_ > 0 ? WriteHint::kStream : WriteHint::kCache; }
   void Write(void* to, const void* from, size_t bytes);
   void Fence() {
     if (stream_for_ > 0 || fence_) StreamFence();

@@ -38,19 +38,20 @@ size_t OneShotBytes(int world_size) { return world_size == 2 ? 8 * 1024 : 4 * 10
 
 }  // namespace
 
-Exchange::Exchange(std::shared_ptr<Segment> segment, FailureBoard* board, int rank, std::string group)
+Exchange::Exchange(std::shared_ptr<Segment> segment, SharedFailureState* failures, int rank,
+                   std::string group)
     : segment_(std::move(segment)),
-      board_(board),
+      failures_(failures),
       rank_(rank),
       world_size_(segment_->geometry().world_size),
       group_(std::move(group)),
-      patience_(PatienceFor(world_size_, UsableProcessors())),
+      spin_policy_(SpinPolicyFor(world_size_, UsableProcessors())),
       part_used_(segment_->geometry().stage_bytes) {}
 
 absl::Status Exchange::Run(const Operation& op) {
-  if (board_->word().load(std::memory_order_acquire) != 0) return board_->status();
+  if (failures_->word().load(std::memory_order_acquire) != 0) return failures_->status();
   const size_t largest = LargestPart(op, world_size_);
-  Running run(op, patience_, *board_, step_);
+  Running run(op, spin_policy_, *failures_, step_);
   if (world_size_ == 1) {
     run.factors[0] = op.factor;
     const Plan plan = InlinePlan(op, largest, 1);
@@ -67,7 +68,7 @@ absl::Status Exchange::Run(const Operation& op) {
   return RunOnePhase(run, StagedPlan(op, largest, world_size_, segment_->geometry().block_bytes));
 }
 
-Place Exchange::place(const Running& run) const {
+PartLocation Exchange::place(const Running& run) const {
   const bool factors = run.operation.reduce == ReduceOp::kPremulSum;
   return {rank_, world_size_, absl::MakeConstSpan(run.factors, factors ? world_size_ : 0)};
 }
@@ -128,7 +129,7 @@ absl::Status Exchange::RunOnePhase(Running& run, Plan plan) {
     previous = offset;
   }
   step_ = run.first_step + 2 * (plan.blocks + 1);
-  if (plan.hint == StoreHint::kStream) StreamFence();
+  if (plan.hint == WriteHint::kStream) StreamFence();
   return absl::OkStatus();
 }
 
@@ -141,11 +142,11 @@ absl::Status Exchange::RunTwoPhases(Running& run) {
   const size_t block = ((total + blocks - 1) / blocks + kLine * world_size_ - 1) / (kLine * world_size_) *
                        (kLine * world_size_);
   const size_t stride = block / world_size_;
-  const StoreHint hint = total > kStreamBytes ? StoreHint::kStream : StoreHint::kCache;
+  const WriteHint hint = total > kStreamBytes ? WriteHint::kStream : WriteHint::kCache;
   const char* const in = static_cast<const char*>(op.in.data);
   const bool has_result = op.kind == OpKind::kAllReduce || rank_ == op.root;
   char* const out = has_result ? static_cast<char*>(op.out.data) : nullptr;
-  const Place here = place(run);
+  const PartLocation here = place(run);
 
   // The slice of block k that rank s reduces: bytes [begin, end) of the array.
   const auto slice = [&](size_t k, int s) {
@@ -189,35 +190,35 @@ absl::Status Exchange::RunTwoPhases(Running& run) {
       TANDEM_RETURN_IF_ERROR(AwaitStepOfAll(run, given(k - 1)));
       // In pieces that stay in the first-level cache: a result goes to two places, the second is written from
       // the first. Where one of them is written past the caches, it must be the second.
-      constexpr size_t kPiece = 8192;
-      alignas(kLine) char scratch[kPiece];
-      const bool stream_lane = writer_.hint() == StoreHint::kStream;
+      constexpr size_t kChunk = 8192;
+      alignas(kLine) char scratch[kChunk];
+      const bool stream_lane = writer_.hint() == WriteHint::kStream;
       const auto [begin, end] = slice(k - 1, rank_);
-      for (size_t at = begin; at < end; at += kPiece) {
-        const size_t bytes = std::min(kPiece, end - at);
+      for (size_t at = begin; at < end; at += kChunk) {
+        const size_t bytes = std::min(kChunk, end - at);
         const void* sources[kMaxRanks];
         for (int s = 0; s < world_size_; ++s) {
           sources[s] = s == rank_ ? in + at : segment_->stage(s) + lane + (at - begin);
         }
         char* const shared = segment_->stage(rank_) + lane + (at - begin);
-        const bool first_out = stream_lane && out != nullptr && hint == StoreHint::kCache;
+        const bool first_out = stream_lane && out != nullptr && hint == WriteHint::kCache;
         char* const result = !stream_lane ? shared : first_out ? out + at : scratch;
         ReduceInRankOrder(op.reduce, op.dtype, absl::MakeConstSpan(sources, world_size_), here.factors,
-                          world_size_, bytes / element, result, StoreHint::kCache);
-        if (stream_lane) Copy(shared, result, bytes, StoreHint::kStream);
+                          world_size_, bytes / element, result, WriteHint::kCache);
+        if (stream_lane) Copy(shared, result, bytes, WriteHint::kStream);
         if (out != nullptr && !first_out) Copy(out + at, result, bytes, hint);
       }
       Advance(reduced(k - 1));
     }
   }
   step_ = run.first_step + 3 * (blocks + 2);
-  if (hint == StoreHint::kStream) StreamFence();
+  if (hint == WriteHint::kStream) StreamFence();
   return absl::OkStatus();
 }
 
 void Exchange::PublishWord(std::atomic<uint64_t>& word, uint64_t value) {
   writer_.Fence();
-  Publish(word, value, segment_->area(rank_).bell, /*fenced=*/patience_.sleeps_often());
+  Publish(word, value, segment_->area(rank_).wakeup, /*fenced=*/spin_policy_.sleeps_often());
 }
 
 void Exchange::Announce(Running& run) {
@@ -235,7 +236,7 @@ absl::Status Exchange::AwaitPosts(Running& run, uint64_t step) {
     RankArea& area = segment_->area(s);
     uint64_t word;
     const Outcome outcome = run.waiter.Await(
-        area.bell,
+        area.wakeup,
         [&] {
           word = area.posts[parity].word.load(std::memory_order_acquire);
           return ((word ^ run.word) & kSequenceMask) == 0;
@@ -264,7 +265,7 @@ absl::Status Exchange::ComparePairs(Running& run, size_t* largest_part) {
         *largest_part = std::max<size_t>(*largest_part, sent * SizeOf(run.operation.dtype));
         continue;
       }
-      return board_->Report(absl::InvalidArgumentError(absl::StrCat(
+      return failures_->Report(absl::InvalidArgumentError(absl::StrCat(
           "ranks of group '", group_, "' disagree in ", Describe(run.operation), ": rank ", s, " gives rank ",
           r, " ", sent, " elements, but rank ", r, " expects ", expected, " from it")));
     }
@@ -276,7 +277,7 @@ absl::Status Exchange::AwaitStep(Running& run, int rank, uint64_t step) {
   if (seen_[rank] >= step) return absl::OkStatus();
   RankArea& area = segment_->area(rank);
   const Outcome outcome = run.waiter.Await(
-      area.bell,
+      area.wakeup,
       [&] {
         seen_[rank] = area.progress.load(std::memory_order_acquire);
         return seen_[rank] >= step;
@@ -309,15 +310,15 @@ absl::Status Exchange::Reserve(Running& run, size_t bytes, uint64_t free_at, siz
 
 absl::Status Exchange::Disagree(const Running& run, int rank) {
   const Fingerprint theirs = segment_->area(rank).announcements[sequence_ & 1].fingerprint;
-  return board_->Report(
+  return failures_->Report(
       absl::InvalidArgumentError(Disagreement(group_, rank_, FingerprintOf(run.operation), rank, theirs)));
 }
 
 absl::Status Exchange::Ended(const Running& run, Outcome outcome, int rank, uint64_t step) {
-  if (outcome == Outcome::kFailed) return board_->status();
+  if (outcome == Outcome::kFailed) return failures_->status();
   const std::string what = absl::StrCat(Describe(run.operation), " of group '", group_, "'");
   if (outcome == Outcome::kLeft) {
-    return board_->Report(absl::UnavailableError(
+    return failures_->Report(absl::UnavailableError(
         absl::StrCat("rank ", rank, " has left the group, and will not take part in ", what)));
   }
   std::vector<int> absent, stuck;
@@ -330,7 +331,7 @@ absl::Status Exchange::Ended(const Running& run, Outcome outcome, int rank, uint
   const std::string who = !absent.empty()  ? absl::StrCat(NameRanks(absent), " did not come")
                           : !stuck.empty() ? absl::StrCat(NameRanks(stuck), " stopped in the middle of it")
                                            : absl::StrCat("rank ", rank, " came too late");
-  return board_->Report(absl::DeadlineExceededError(
+  return failures_->Report(absl::DeadlineExceededError(
       absl::StrCat(what, " timed out after ", absl::FormatDuration(run.operation.timeout), ": ", who)));
 }
 

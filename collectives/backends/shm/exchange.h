@@ -34,7 +34,7 @@ namespace tandem::collectives::shm {
 class Exchange {
  public:
   // `board` must outlive it.
-  Exchange(std::shared_ptr<Segment> segment, FailureBoard* board, int rank, std::string group);
+  Exchange(std::shared_ptr<Segment> segment, SharedFailureState* failures, int rank, std::string group);
 
   // Runs a collective; see Backend::Run.
   absl::Status Run(const Operation& operation);
@@ -42,9 +42,11 @@ class Exchange {
  private:
   // Of the running operation.
   struct Running {
-    Running(const Operation& operation, const Patience& patience, const FailureBoard& board,
+    Running(const Operation& operation, const SpinPolicy& spin_policy, const SharedFailureState& failures,
             uint64_t first_step)
-        : operation(operation), waiter(patience, board.word(), operation.timeout), first_step(first_step) {}
+        : operation(operation),
+          waiter(spin_policy, failures.word(), operation.timeout),
+          first_step(first_step) {}
     const Operation& operation;
     Waiter waiter;
     const uint64_t first_step;  // progress of all ranks when it began
@@ -70,18 +72,18 @@ class Exchange {
   // A piece of every rank's stage, whose readers will be done with it at `free_at`.
   absl::Status Reserve(Running& run, size_t bytes, uint64_t free_at, size_t* offset);
 
-  Place place(const Running& run) const;
+  PartLocation place(const Running& run) const;
   void PublishWord(std::atomic<uint64_t>& word, uint64_t value);
   absl::Status Disagree(const Running& run, int rank);
   // The error of a wait for `rank` that ended so.
   absl::Status Ended(const Running& run, Outcome outcome, int rank, uint64_t step);
 
   const std::shared_ptr<Segment> segment_;
-  FailureBoard* const board_;
+  SharedFailureState* const failures_;
   const int rank_;
   const int world_size_;
   const std::string group_;
-  const Patience patience_;
+  const SpinPolicy spin_policy_;
 
   uint64_t sequence_ = 0;          // of this rank's collectives; the first is 1
   uint64_t step_ = 0;              // progress of every rank before the running operation

@@ -57,7 +57,7 @@ void FillLane(const Operation& op, const Plan& plan, size_t k, const ConstPart& 
 }
 
 // out = op over ranks of (slots[s] + lane, of this rank: own), for block k of `out`.
-void ReduceBlock(const Operation& op, const Place& place, const Plan& plan, size_t k, const void* own,
+void ReduceBlock(const Operation& op, const PartLocation& place, const Plan& plan, size_t k, const void* own,
                  absl::Span<const char* const> slots, size_t lane, const Part& out) {
   const Range range = RangeOf(op, plan, k, out.count);
   if (range.bytes == 0) return;
@@ -122,11 +122,11 @@ Plan StagedPlan(const Operation& op, size_t largest_part, int world_size, size_t
   plan.stride = plan.chunk;
   plan.slot_bytes = plan.stride * lanes;
   const bool gathers = op.kind == OpKind::kAllGather || op.kind == OpKind::kAllToAll;
-  if (largest_part * (gathers ? world_size : 1) > kStreamBytes) plan.hint = StoreHint::kStream;
+  if (largest_part * (gathers ? world_size : 1) > kStreamBytes) plan.hint = WriteHint::kStream;
   return plan;
 }
 
-void Pack(const Operation& op, const Place& place, const Plan& plan, size_t k, char* slot,
+void Pack(const Operation& op, const PartLocation& place, const Plan& plan, size_t k, char* slot,
           LaneWriter* writer) {
   switch (op.kind) {
     case OpKind::kBroadcast:
@@ -154,7 +154,7 @@ void Pack(const Operation& op, const Place& place, const Plan& plan, size_t k, c
   }
 }
 
-void Unpack(const Operation& op, const Place& place, const Plan& plan, size_t k,
+void Unpack(const Operation& op, const PartLocation& place, const Plan& plan, size_t k,
             absl::Span<const char* const> slots) {
   const size_t lane = plan.lane_per_reader ? place.rank * plan.stride : 0;
   const bool is_root = place.rank == op.root;

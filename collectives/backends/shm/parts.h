@@ -21,7 +21,7 @@ struct Plan {
   size_t stride = 0;      // from lane to lane
   size_t slot_bytes = 0;  // of all lanes
   size_t blocks = 1;
-  StoreHint hint = StoreHint::kCache;  // for what goes to the user's buffers
+  WriteHint hint = WriteHint::kCache;  // for what goes to the user's buffers
 };
 
 // Bytes of the largest part that some rank packs, so far as this rank can know: for uneven gather, scatter
@@ -38,18 +38,18 @@ Plan InlinePlan(const Operation& operation, size_t largest_part, int world_size)
 Plan StagedPlan(const Operation& operation, size_t largest_part, int world_size, size_t block_bytes);
 
 // One rank's place in an operation.
-struct Place {
+struct PartLocation {
   int rank;
   int world_size;
   absl::Span<const double> factors;  // by rank for kPremulSum, else empty
 };
 
 // Writes what the other ranks need of block k into `slot`; through `writer` if there is one.
-void Pack(const Operation& operation, const Place& place, const Plan& plan, size_t k, char* slot,
+void Pack(const Operation& operation, const PartLocation& place, const Plan& plan, size_t k, char* slot,
           LaneWriter* writer);
 // Reads what this rank needs of block k from the others' slots (slots[s]: of rank s; its own is not read) and
 // from its own input.
-void Unpack(const Operation& operation, const Place& place, const Plan& plan, size_t k,
+void Unpack(const Operation& operation, const PartLocation& place, const Plan& plan, size_t k,
             absl::Span<const char* const> slots);
 
 }  // namespace tandem::collectives::shm

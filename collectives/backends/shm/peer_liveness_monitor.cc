@@ -14,16 +14,16 @@
 
 namespace tandem::collectives::shm {
 
-absl::StatusOr<std::unique_ptr<DeathWatch>> DeathWatch::Start(std::shared_ptr<Segment> segment,
-                                                              FailureBoard* board, std::string group,
-                                                              std::vector<Watched> watched) {
+absl::StatusOr<std::unique_ptr<PeerLivenessMonitor>> PeerLivenessMonitor::Start(
+    std::shared_ptr<Segment> segment, SharedFailureState* failures, std::string group,
+    std::vector<Watched> watched) {
   if (watched.empty()) return nullptr;
   const int stop = eventfd(0, EFD_CLOEXEC);
   if (stop < 0) {
     return absl::FailedPreconditionError(absl::StrCat("eventfd failed: ", std::strerror(errno)));
   }
-  std::unique_ptr<DeathWatch> watch(
-      new DeathWatch(std::move(segment), board, std::move(group), std::move(watched), stop));
+  std::unique_ptr<PeerLivenessMonitor> watch(
+      new PeerLivenessMonitor(std::move(segment), failures, std::move(group), std::move(watched), stop));
   try {
     watch->thread_ = std::thread([w = watch.get()] { w->Run(); });
   } catch (const std::system_error& error) {
@@ -32,14 +32,14 @@ absl::StatusOr<std::unique_ptr<DeathWatch>> DeathWatch::Start(std::shared_ptr<Se
   return watch;
 }
 
-DeathWatch::~DeathWatch() {
+PeerLivenessMonitor::~PeerLivenessMonitor() {
   if (!thread_.joinable()) return;
   const uint64_t one = 1;
   (void)!write(stop_.get(), &one, sizeof(one));
   thread_.join();
 }
 
-void DeathWatch::Run() {
+void PeerLivenessMonitor::Run() {
   std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
   for (const Watched& watched : watched_) polled.push_back({watched.socket.get(), POLLIN, 0});
   while (true) {
@@ -58,7 +58,7 @@ void DeathWatch::Run() {
       while (was != kLeft && was != kDead && !state.compare_exchange_weak(was, kDead)) {
       }
       if (was != kLeft && was != kDead) {
-        (void)board_->Report(absl::UnavailableError(
+        (void)failures_->Report(absl::UnavailableError(
             absl::StrCat("rank ", rank, " of group '", group_, "' died: its process has ended")));
       }
     }

@@ -18,27 +18,28 @@ namespace tandem::collectives::shm {
 
 // Owns the connections, and a thread that sleeps on them (none where there are no connections). The kernel
 // closes a dead process's end at once. A rank that has left (RankState) is not dead.
-class DeathWatch {
+class PeerLivenessMonitor {
  public:
   // `board` must outlive it. FailedPrecondition if the process has no descriptor or thread left.
-  static absl::StatusOr<std::unique_ptr<DeathWatch>> Start(std::shared_ptr<Segment> segment,
-                                                           FailureBoard* board, std::string group,
-                                                           std::vector<Watched> watched);
+  static absl::StatusOr<std::unique_ptr<PeerLivenessMonitor>> Start(std::shared_ptr<Segment> segment,
+                                                                    SharedFailureState* failures,
+                                                                    std::string group,
+                                                                    std::vector<Watched> watched);
   // Stops the thread, closes the connections.
-  ~DeathWatch();
+  ~PeerLivenessMonitor();
 
  private:
-  DeathWatch(std::shared_ptr<Segment> segment, FailureBoard* board, std::string group,
-             std::vector<Watched> watched, int stop)
+  PeerLivenessMonitor(std::shared_ptr<Segment> segment, SharedFailureState* failures, std::string group,
+                      std::vector<Watched> watched, int stop)
       : segment_(std::move(segment)),
-        board_(board),
+        failures_(failures),
         group_(std::move(group)),
         watched_(std::move(watched)),
         stop_(stop) {}
   void Run();
 
   const std::shared_ptr<Segment> segment_;
-  FailureBoard* const board_;
+  SharedFailureState* const failures_;
   const std::string group_;
   std::vector<Watched> watched_;
   const ipc::Descriptor stop_;  // an eventfd

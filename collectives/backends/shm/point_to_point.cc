@@ -38,20 +38,21 @@ void ToRing(char* ring, size_t size, uint64_t position, const char* from, size_t
 
 }  // namespace
 
-PointToPoint::PointToPoint(std::shared_ptr<Segment> segment, FailureBoard* board, int rank, std::string group)
+PointToPoint::PointToPoint(std::shared_ptr<Segment> segment, SharedFailureState* failures, int rank,
+                           std::string group)
     : segment_(std::move(segment)),
-      board_(board),
+      failures_(failures),
       rank_(rank),
       world_size_(segment_->geometry().world_size),
       group_(std::move(group)),
-      patience_(PatienceFor(world_size_, UsableProcessors())),
-      bell_(segment_->area(rank).mailbox_bell),
+      spin_policy_(SpinPolicyFor(world_size_, UsableProcessors())),
+      wakeup_(segment_->area(rank).mailbox_wakeup),
       sends_(world_size_),
       incoming_(world_size_),
       room_seen_(world_size_, 0) {}
 
 PointToPoint::~PointToPoint() {
-  Waiter waiter(patience_, board_->word(), kLeaveTimeout);
+  Waiter waiter(spin_policy_, failures_->word(), kLeaveTimeout);
   Finished finished;
   while (true) {
     const uint64_t before = Activity();
@@ -63,7 +64,7 @@ PointToPoint::~PointToPoint() {
     }
     if (!sending) break;
     const auto ready = [&] { return Activity() != before; };
-    if (waiter.Await(bell_, ready, [] { return false; }) != Outcome::kReady) break;
+    if (waiter.Await(wakeup_, ready, [] { return false; }) != Outcome::kReady) break;
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -71,7 +72,7 @@ PointToPoint::~PointToPoint() {
     FinishAll(absl::AbortedError(absl::StrCat("this rank has left group '", group_, "'")), &finished);
   }
   news_.fetch_add(1, std::memory_order_seq_cst);
-  RingAlways(bell_);
+  WakeAlways(wakeup_);
   if (thread_.joinable()) thread_.join();
   Notify(finished);
 }
@@ -93,7 +94,7 @@ void PointToPoint::Start(const Operation& operation, Backend::Done done) {
       try {
         thread_ = std::thread([this] { RunThread(); });
       } catch (const std::system_error& error) {
-        FinishAll(board_->Report(absl::ResourceExhaustedError(absl::StrCat(
+        FinishAll(failures_->Report(absl::ResourceExhaustedError(absl::StrCat(
                       "the thread for asynchronous messages could not be started: ", error.what()))),
                   &finished);
       }
@@ -107,7 +108,7 @@ absl::StatusOr<int> PointToPoint::Run(const Operation& operation) {
   TANDEM_RETURN_IF_ERROR(CheckNew(operation));
   Transfer transfer;
   transfer.operation = operation;
-  Waiter waiter(patience_, board_->word(), operation.timeout);
+  Waiter waiter(spin_policy_, failures_->word(), operation.timeout);
   Finished finished;
   bool begun = false;
   while (true) {
@@ -121,15 +122,16 @@ absl::StatusOr<int> PointToPoint::Run(const Operation& operation) {
     const auto done = [&] { return transfer.finished.load(std::memory_order_acquire); };
     if (done()) break;
     const Outcome outcome = waiter.Await(
-        bell_, [&] { return done() || Activity() != before; }, [] { return false; });
-    if (outcome == Outcome::kTimedOut) (void)board_->Report(TimedOut(operation));
+        wakeup_, [&] { return done() || Activity() != before; }, [] { return false; });
+    if (outcome == Outcome::kTimedOut) (void)failures_->Report(TimedOut(operation));
   }
   return std::move(transfer.result);
 }
 
 void PointToPoint::RunThread() {
   // It competes with the threads that compute: it does not spin for long.
-  const Patience patience(patience_.spins, std::min(patience_.yields, 5), patience_.spins_between);
+  const SpinPolicy spin_policy(spin_policy_.spins, std::min(spin_policy_.yields, 5),
+                               spin_policy_.spins_between);
   while (true) {
     const uint64_t before = Activity();
     const uint32_t news = news_.load(std::memory_order_acquire);
@@ -145,14 +147,14 @@ void PointToPoint::RunThread() {
       for (const Transfer* transfer : started_) {
         next_ns = std::min(next_ns, transfer->deadline_ns);
         if (transfer->deadline_ns > now) continue;
-        FinishAll(board_->Report(TimedOut(transfer->operation)), &finished);
+        FinishAll(failures_->Report(TimedOut(transfer->operation)), &finished);
         break;  // none is left
       }
     }
     Notify(finished);
     {
       absl::MutexLock lock(&mutex_);
-      if (stopping_ || !board_->status().ok()) return;  // nothing new begins
+      if (stopping_ || !failures_->status().ok()) return;  // nothing new begins
       if (idle) {
         // Off the bell: the peers need not wake this thread for what others wait for themselves.
         mutex_.Await(absl::Condition(
@@ -163,15 +165,15 @@ void PointToPoint::RunThread() {
       }
     }
     const int64_t now = SteadyNanoseconds();
-    Waiter waiter(patience, board_->word(), absl::Nanoseconds(std::max<int64_t>(0, next_ns - now)));
+    Waiter waiter(spin_policy, failures_->word(), absl::Nanoseconds(std::max<int64_t>(0, next_ns - now)));
     waiter.Await(
-        bell_, [&] { return Activity() != before || news_.load(std::memory_order_acquire) != news; },
+        wakeup_, [&] { return Activity() != before || news_.load(std::memory_order_acquire) != news; },
         [] { return false; });
   }
 }
 
 absl::Status PointToPoint::CheckNew(const Operation& op) const {
-  TANDEM_RETURN_IF_ERROR(board_->status());
+  TANDEM_RETURN_IF_ERROR(failures_->status());
   const bool any = op.kind == OpKind::kRecv && op.root == kAnySource;
   if (any || (op.root >= 0 && op.root < world_size_)) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -231,14 +233,14 @@ void PointToPoint::SendToSelf(Transfer* send, Finished* finished) {
 
 void PointToPoint::Progress(Finished* finished) {
   const uint64_t left = RanksThatLeft();  // before looking: what they sent is there
-  if (board_->word().load(std::memory_order_acquire) != 0) return FinishAll(board_->status(), finished);
+  if (failures_->word().load(std::memory_order_acquire) != 0) return FinishAll(failures_->status(), finished);
   for (int s = 0; s < world_size_; ++s) {
     if (s == rank_) continue;
     ProgressReceives(s, finished);
     if (!sends_[s].empty()) ProgressSends(s, finished);
   }
   if (left != 0) FailIfAwaited(left);
-  if (board_->word().load(std::memory_order_acquire) != 0) FinishAll(board_->status(), finished);
+  if (failures_->word().load(std::memory_order_acquire) != 0) FinishAll(failures_->status(), finished);
 }
 
 void PointToPoint::ProgressSends(int to, Finished* finished) {
@@ -249,13 +251,13 @@ void PointToPoint::ProgressSends(int to, Finished* finished) {
   uint64_t& read = room_seen_[to];
   std::deque<Transfer*>& queue = sends_[to];
   const auto publish = [&] {
-    Publish(control.written, written, segment_->area(to).mailbox_bell, patience_.sleeps_often());
+    Publish(control.written, written, segment_->area(to).mailbox_wakeup, spin_policy_.sleeps_often());
   };
   while (!queue.empty()) {
     Transfer* const send = queue.front();
     if (size - (written - read) < 2 * kAlign) {
       const uint64_t now = control.read.load(std::memory_order_acquire);
-      if (now > written || now < read) return (void)board_->Report(Damaged(to));
+      if (now > written || now < read) return (void)failures_->Report(Damaged(to));
       read = now;
       if (size - (written - read) < 2 * kAlign) return;
     }
@@ -284,33 +286,33 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
   uint64_t read = control.read.load(std::memory_order_relaxed);
   Incoming& incoming = incoming_[from];
   const auto publish = [&] {
-    Publish(control.read, read, segment_->area(from).mailbox_bell, patience_.sleeps_often());
+    Publish(control.read, read, segment_->area(from).mailbox_wakeup, spin_policy_.sleeps_often());
   };
   while (true) {
     const uint64_t available = control.written.load(std::memory_order_acquire) - read;
-    if (available > size) return (void)board_->Report(Damaged(from));
+    if (available > size) return (void)failures_->Report(Damaged(from));
     if (!incoming.begun) {
       if (available < sizeof(Header)) return;
       FromRing(reinterpret_cast<char*>(&incoming.header), ring, size, read, sizeof(Header));
       const Header& header = incoming.header;
       if (header.magic != kMagic || header.bytes > kMostBytes || header.dtype >= kNumDTypes) {
-        return (void)board_->Report(Damaged(from));
+        return (void)failures_->Report(Damaged(from));
       }
       incoming.begun = true;
       read += sizeof(Header);
-      if (!Place(from, incoming, finished)) return publish();
+      if (!PartLocation(from, incoming, finished)) return publish();
       if (header.bytes > 0 && available == sizeof(Header)) {
         publish();
         continue;
       }
-    } else if (!incoming.placed && !Place(from, incoming, finished)) {
+    } else if (!incoming.placed && !PartLocation(from, incoming, finished)) {
       return;
     } else if (available == 0 && incoming.moved < incoming.header.bytes) {
       return;
     }
     // The sender pads the last piece only; it publishes a piece with its padding.
     const size_t there = control.written.load(std::memory_order_acquire) - read;
-    if (there > size) return (void)board_->Report(Damaged(from));
+    if (there > size) return (void)failures_->Report(Damaged(from));
     const size_t bytes = std::min({incoming.header.bytes - incoming.moved, there, kChunk});
     char* const to = incoming.recv != nullptr         ? static_cast<char*>(incoming.recv->operation.out.data)
                      : incoming.unexpected != nullptr ? incoming.unexpected->data.get()
@@ -331,7 +333,7 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
   }
 }
 
-bool PointToPoint::Place(int from, Incoming& incoming, Finished* finished) {
+bool PointToPoint::PartLocation(int from, Incoming& incoming, Finished* finished) {
   const Header& header = incoming.header;
   if (Transfer* const recv = TakeRecv(from, header.tag); recv != nullptr) {
     const absl::Status fits = Fits(*recv, from, header);
@@ -378,7 +380,7 @@ absl::Status PointToPoint::Fits(const Transfer& recv, int from, const Header& he
 
 void PointToPoint::FailIfAwaited(uint64_t left) {
   const auto fail = [&](const Operation& op, int rank) {
-    (void)board_->Report(
+    (void)failures_->Report(
         absl::UnavailableError(absl::StrCat("rank ", rank, " has left the group, and will not take part in ",
                                             Describe(op), " of group '", group_, "'")));
   };
@@ -444,7 +446,7 @@ void PointToPoint::Notify(const Finished& finished) {
     const std::unique_ptr<Transfer> transfer(raw);
     transfer->done(std::move(transfer->result));
   }
-  Ring(bell_);
+  Ring(wakeup_);
 }
 
 uint64_t PointToPoint::RanksThatLeft() const {

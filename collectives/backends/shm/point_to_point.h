@@ -35,7 +35,7 @@ inline constexpr size_t kMostUnexpectedBytes = 16 << 20;
 class PointToPoint {
  public:
   // `board` must outlive it.
-  PointToPoint(std::shared_ptr<Segment> segment, FailureBoard* board, int rank, std::string group);
+  PointToPoint(std::shared_ptr<Segment> segment, SharedFailureState* failures, int rank, std::string group);
   // Waits up to 2 s until what was sent has gone into the rings; ends what is left with Aborted.
   ~PointToPoint();
 
@@ -93,7 +93,7 @@ class PointToPoint {
   void ProgressSends(int to, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ProgressReceives(int from, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Decides where the payload of the message that has begun goes; false if it has to wait in the ring.
-  bool Place(int from, Incoming& incoming, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PartLocation(int from, Incoming& incoming, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The first recv that takes such a message, out of the list; nullptr if there is none.
   Transfer* TakeRecv(int from, uint32_t tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives a complete message to `recv`, and forgets it.
@@ -115,12 +115,12 @@ class PointToPoint {
   void RunThread();
 
   const std::shared_ptr<Segment> segment_;
-  FailureBoard* const board_;
+  SharedFailureState* const failures_;
   const int rank_;
   const int world_size_;
   const std::string group_;
-  const Patience patience_;
-  Bell& bell_;
+  const SpinPolicy spin_policy_;
+  WakeupWord& wakeup_;
 
   absl::Mutex mutex_;
   std::vector<std::deque<Transfer*>> sends_ ABSL_GUARDED_BY(mutex_);  // by receiver, in order

@@ -82,8 +82,8 @@ Segment::Segment(int world_size, std::unique_ptr<ipc::MemoryFile> memory)
 
 void Segment::WakeAll() {
   for (int rank = 0; rank < geometry_.world_size; ++rank) {
-    RingAlways(area(rank).bell);
-    RingAlways(area(rank).mailbox_bell);
+    WakeAlways(area(rank).wakeup);
+    WakeAlways(area(rank).mailbox_wakeup);
   }
 }
 

@@ -80,8 +80,8 @@ struct alignas(kLine) PairCounts {
 struct alignas(4096) RankArea {
   alignas(kLine) std::atomic<uint64_t> progress{0};  // steps done, see exchange.h
   alignas(kLine) std::atomic<uint32_t> state{kAbsent};
-  Bell bell;          // rung after each post and step
-  Bell mailbox_bell;  // rung by whoever has put something into, or taken something from, this rank's rings
+  WakeupWord wakeup;          // rung after each post and step
+  WakeupWord mailbox_wakeup;  // rung by whoever has put something into, or taken something from, this rank's rings
   Announcement announcements[2];
   PairCounts counts[2];
   Post posts[2];

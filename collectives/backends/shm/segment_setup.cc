@@ -83,7 +83,7 @@ class Host {
  public:
   explicit Host(const BackendOptions& options) : options_(options), came_(options.world_size, false) {}
 
-  absl::StatusOr<Meeting> Run() {
+  absl::StatusOr<SegmentSetup> Run() {
     came_[0] = true;
     absl::Status status = Begin();
     if (status.ok()) status = Gather();
@@ -94,7 +94,7 @@ class Host {
     }
     TANDEM_RETURN_IF_ERROR(status);
     (void)options_.store->Delete(kLeaderKey);  // nobody needs it any more
-    Meeting meeting;
+    SegmentSetup meeting;
     meeting.segment = std::move(segment_);
     meeting.segment->CloseDescriptor();
     for (Guest& guest : guests_) {
@@ -240,11 +240,11 @@ absl::StatusOr<std::shared_ptr<Segment>> FindShared(const BackendOptions& option
   return nullptr;
 }
 
-absl::StatusOr<Meeting> Join(const BackendOptions& options, bool* connected) {
+absl::StatusOr<SegmentSetup> Join(const BackendOptions& options, bool* connected) {
   std::string secret;
   TANDEM_ASSIGN_OR_RETURN(ipc::Descriptor connection, Connect(options, &secret));
   *connected = true;
-  Meeting meeting;
+  SegmentSetup meeting;
   TANDEM_ASSIGN_OR_RETURN(meeting.segment, FindShared(options));
   Hello hello;
   hello.rank = options.rank;
@@ -298,15 +298,15 @@ absl::Status CheckViable(const BackendOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Meeting> Meet(const BackendOptions& options) {
+absl::StatusOr<SegmentSetup> SetUpSegment(const BackendOptions& options) {
   if (options.world_size == 1) {
     TANDEM_ASSIGN_OR_RETURN(auto segment, Segment::Create(1));
     segment->CloseDescriptor();
-    return Meeting{std::move(segment), {}};
+    return SegmentSetup{std::move(segment), {}};
   }
   if (options.rank == 0) return Host(options).Run();
   bool connected = false;
-  absl::StatusOr<Meeting> meeting = Join(options, &connected);
+  absl::StatusOr<SegmentSetup> meeting = Join(options, &connected);
   if (!meeting.ok()) {
     // So that nobody waits for this rank in vain: rank 0, if it was never reached, and ranks that are threads
     // of this process.

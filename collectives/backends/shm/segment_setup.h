@@ -25,7 +25,7 @@ struct Watched {
   ipc::Descriptor socket;
 };
 
-struct Meeting {
+struct SegmentSetup {
   std::shared_ptr<Segment> segment;
   // Rank 0 watches all others, they watch rank 0; nobody those of its own process.
   std::vector<Watched> watched;
@@ -38,7 +38,7 @@ absl::Status CheckViable(const BackendOptions& options);
 // Blocks until all ranks share a segment, at most until options.deadline. Errors, the same on all ranks that
 // got as far as to connect: DeadlineExceeded naming the ranks that did not come; FailedPrecondition naming
 // what a rank's kernel or container refused; Unavailable naming a rank that died.
-absl::StatusOr<Meeting> Meet(const BackendOptions& options);
+absl::StatusOr<SegmentSetup> SetUpSegment(const BackendOptions& options);
 
 }  // namespace tandem::collectives::shm
 

@@ -16,7 +16,7 @@ enum RecordState : uint32_t { kNone = 0, kBeingWritten, kWritten };
 
 }  // namespace
 
-bool FailureBoard::Write(const absl::Status& failure) {
+bool SharedFailureState::Write(const absl::Status& failure) {
   GroupHeader& header = segment_->header();
   FailureRecord& record = header.failure;
   uint32_t none = kNone;
@@ -30,11 +30,11 @@ bool FailureBoard::Write(const absl::Status& failure) {
   return true;
 }
 
-absl::Status FailureBoard::Report(const absl::Status& failure) {
+absl::Status SharedFailureState::Report(const absl::Status& failure) {
   if (!Write(failure)) {
     // Another is writing, or was killed while it did; then this failure is as good as any.
-    const absl::Time patience = absl::Now() + absl::Milliseconds(100);
-    while (word().load(std::memory_order_acquire) == 0 && absl::Now() < patience) sched_yield();
+    const absl::Time spin_policy = absl::Now() + absl::Milliseconds(100);
+    while (word().load(std::memory_order_acquire) == 0 && absl::Now() < spin_policy) sched_yield();
     if (word().load(std::memory_order_acquire) == 0) {
       absl::MutexLock lock(&mutex_);
       if (failure_.ok()) failure_ = failure;
@@ -45,7 +45,7 @@ absl::Status FailureBoard::Report(const absl::Status& failure) {
   return Failure();
 }
 
-void FailureBoard::Abort(const absl::Status& reason) {
+void SharedFailureState::Abort(const absl::Status& reason) {
   const absl::Status aborted =
       absl::AbortedError(absl::StrCat("rank ", rank_, " aborted the group: ", reason.message()));
   {
@@ -56,7 +56,7 @@ void FailureBoard::Abort(const absl::Status& reason) {
   (void)Report(aborted);  // others may have failed it first: they hear that
 }
 
-absl::Status FailureBoard::Failure() {
+absl::Status SharedFailureState::Failure() {
   absl::MutexLock lock(&mutex_);
   if (!failure_.ok()) return failure_;
   const FailureRecord& record = segment_->header().failure;

@@ -14,9 +14,9 @@
 namespace tandem::collectives::shm {
 
 // One rank's view. Thread-safe; nothing blocks on a peer for longer than 0.1 s.
-class FailureBoard {
+class SharedFailureState {
  public:
-  FailureBoard(std::shared_ptr<Segment> segment, int rank) : segment_(std::move(segment)), rank_(rank) {}
+  SharedFailureState(std::shared_ptr<Segment> segment, int rank) : segment_(std::move(segment)), rank_(rank) {}
 
   // Fails the group and wakes everybody, unless it has failed already. Returns the failure that counts.
   absl::Status Report(const absl::Status& failure);

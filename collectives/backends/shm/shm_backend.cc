@@ -25,10 +25,11 @@ class ShmBackend final : public Backend {
  public:
   static absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
     TANDEM_RETURN_IF_ERROR(CheckViable(options));
-    TANDEM_ASSIGN_OR_RETURN(Meeting meeting, Meet(options));
+    TANDEM_ASSIGN_OR_RETURN(SegmentSetup meeting, SetUpSegment(options));
     std::unique_ptr<ShmBackend> backend(new ShmBackend(options, std::move(meeting.segment)));
-    TANDEM_ASSIGN_OR_RETURN(backend->watch_, DeathWatch::Start(backend->segment_, &backend->board_,
-                                                               options.group, std::move(meeting.watched)));
+    TANDEM_ASSIGN_OR_RETURN(backend->watch_,
+                            PeerLivenessMonitor::Start(backend->segment_, &backend->failures_, options.group,
+                                                       std::move(meeting.watched)));
     return backend;
   }
 
@@ -66,24 +67,24 @@ class ShmBackend final : public Backend {
     return point_to_point_->Run(operation);
   }
 
-  void Abort(const absl::Status& reason) override { board_.Abort(reason); }
+  void Abort(const absl::Status& reason) override { failures_.Abort(reason); }
 
  private:
   ShmBackend(const BackendOptions& options, std::shared_ptr<Segment> segment)
       : rank_(options.rank),
         segment_(std::move(segment)),
-        board_(segment_, options.rank),
-        exchange_(segment_, &board_, options.rank, options.group),
-        point_to_point_(std::make_unique<PointToPoint>(segment_, &board_, options.rank, options.group)) {
+        failures_(segment_, options.rank),
+        exchange_(segment_, &failures_, options.rank, options.group),
+        point_to_point_(std::make_unique<PointToPoint>(segment_, &failures_, options.rank, options.group)) {
     segment_->area(rank_).state.store(kJoined, std::memory_order_release);
   }
 
   const int rank_;
   const std::shared_ptr<Segment> segment_;
-  FailureBoard board_;
+  SharedFailureState failures_;
   Exchange exchange_;
   std::unique_ptr<PointToPoint> point_to_point_;
-  std::unique_ptr<DeathWatch> watch_;  // ends first
+  std::unique_ptr<PeerLivenessMonitor> watch_;  // ends first
 };
 
 }  // namespace

@@ -26,12 +26,12 @@ int64_t DeadlineNs(absl::Duration timeout) {
                                                                 : std::max<int64_t>(1, now + timeout_ns);
 }
 
-void RingAlways(Bell& bell) {
-  bell.rings.fetch_add(1, std::memory_order_release);
-  ipc::FutexWake(&bell.rings);
+void WakeAlways(WakeupWord& wakeup) {
+  wakeup.rings.fetch_add(1, std::memory_order_release);
+  ipc::FutexWake(&wakeup.rings);
 }
 
-Patience PatienceFor(int ranks, int processors) {
+SpinPolicy SpinPolicyFor(int ranks, int processors) {
   if (ranks <= processors) return {/*spins=*/500, /*yields=*/40, /*spins_between=*/50};
   return {/*spins=*/20, /*yields=*/50, /*spins_between=*/0};
 }
@@ -49,49 +49,49 @@ bool Waiter::Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> le
   return true;
 }
 
-Outcome Waiter::AwaitLong(Bell& bell, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left) {
+Outcome Waiter::AwaitLong(WakeupWord& wakeup, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left) {
   int64_t now = SteadyNanoseconds();
   if (deadline_ns_ == 0) deadline_ns_ = DeadlineNs(timeout_);
   Outcome outcome;
-  const bool shy = patience_.shy.load(std::memory_order_relaxed) > 0;
-  if (shy) patience_.shy.fetch_sub(1, std::memory_order_relaxed);
-  for (int i = 0; i < patience_.yields; ++i) {
-    if (!shy) sched_yield();
+  const bool yield_backoff = spin_policy_.yield_backoff.load(std::memory_order_relaxed) > 0;
+  if (yield_backoff) spin_policy_.yield_backoff.fetch_sub(1, std::memory_order_relaxed);
+  for (int i = 0; i < spin_policy_.yields; ++i) {
+    if (!yield_backoff) sched_yield();
     const bool ended = Ended(ready, left, &outcome);
-    if (!shy) {
+    if (!yield_backoff) {
       const int64_t before = now;
       now = SteadyNanoseconds();
-      const int shy_for = patience_.shy_for.load(std::memory_order_relaxed);
+      const int next_yield_backoff = spin_policy_.next_yield_backoff.load(std::memory_order_relaxed);
       if (now - before > kLongYieldNs) {
-        patience_.shy.store(shy_for, std::memory_order_relaxed);
-        patience_.shy_for.store(std::min(2 * shy_for, Patience::kMostShy), std::memory_order_relaxed);
-      } else if (ended && shy_for != Patience::kLeastShy) {
-        patience_.shy_for.store(Patience::kLeastShy, std::memory_order_relaxed);
+        spin_policy_.yield_backoff.store(next_yield_backoff, std::memory_order_relaxed);
+        spin_policy_.next_yield_backoff.store(std::min(2 * next_yield_backoff, SpinPolicy::kMaxYieldBackoff), std::memory_order_relaxed);
+      } else if (ended && next_yield_backoff != SpinPolicy::kMinYieldBackoff) {
+        spin_policy_.next_yield_backoff.store(SpinPolicy::kMinYieldBackoff, std::memory_order_relaxed);
       }
     }
     if (ended) {
-      if (i == 0 && !shy) SpinLess();
+      if (i == 0 && !yield_backoff) SpinLess();
       return outcome;
     }
-    if (!shy && patience_.shy.load(std::memory_order_relaxed) > 0) break;
-    for (int j = 0; j < patience_.spins_between; ++j) {
+    if (!yield_backoff && spin_policy_.yield_backoff.load(std::memory_order_relaxed) > 0) break;
+    for (int j = 0; j < spin_policy_.spins_between; ++j) {
       Pause();
       if (ready()) return Outcome::kReady;
     }
   }
   // Registered once for all its sleeps: a ring can be missed only at the beginning.
-  bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  wakeup.sleepers.fetch_add(1, std::memory_order_seq_cst);
   for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = std::min(kLongestSleepNs, 2 * sleep_ns)) {
-    const uint32_t rings = bell.rings.load(std::memory_order_acquire);
+    const uint32_t rings = wakeup.rings.load(std::memory_order_acquire);
     if (Ended(ready, left, &outcome)) break;
     now = SteadyNanoseconds();
     if (now >= deadline_ns_) {
       outcome = Outcome::kTimedOut;
       break;
     }
-    ipc::FutexWait(&bell.rings, rings, std::min(sleep_ns, deadline_ns_ - now));
+    ipc::FutexWait(&wakeup.rings, rings, std::min(sleep_ns, deadline_ns_ - now));
   }
-  bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  wakeup.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return outcome;
 }
 

@@ -110,11 +110,11 @@ absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Connect(EtcdOptions opti
   if (options.endpoints.empty())
     return absl::InvalidArgumentError("an etcd store needs the address of a member");
   std::unique_ptr<EtcdClient> client(new EtcdClient(std::move(options)));
-  rpc::ForeignClientOptions connect;
+  rpc::GenericGrpcClientOptions connect;
   connect.tls = client->options_.tls;
   for (const std::string& endpoint : client->options_.endpoints) {
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::ForeignClient> member,
-                            rpc::ForeignClient::Connect(endpoint, connect));
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::GenericGrpcClient> member,
+                            rpc::GenericGrpcClient::Connect(endpoint, connect));
     client->members_.push_back(std::move(member));
   }
   return client;
@@ -194,8 +194,8 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
                                              absl::FormatDuration(timeout), " (", last.message(), ")"));
 }
 
-absl::StatusOr<std::unique_ptr<rpc::AnswerStream>> EtcdClient::Watch(
-    const std::string& key, const std::string& range_end, std::function<void(std::string)> on_answer,
+absl::StatusOr<std::unique_ptr<rpc::ResponseStream>> EtcdClient::Watch(
+    const std::string& key, const std::string& range_end, std::function<void(std::string)> on_response,
     std::function<void(absl::Status)> on_end) {
   size_t member;
   {
@@ -207,7 +207,7 @@ absl::StatusOr<std::unique_ptr<rpc::AnswerStream>> EtcdClient::Watch(
   request.mutable_create_request()->set_key(key);
   request.mutable_create_request()->set_range_end(range_end);
   return members_[member]->OpenStream("/etcdserverpb.Watch/Watch", request.SerializeAsString(), headers,
-                                      std::move(on_answer),
+                                      std::move(on_response),
                                       [this, member, on_end = std::move(on_end)](absl::Status why) {
                                         TurnFrom(member);
                                         on_end(std::move(why));

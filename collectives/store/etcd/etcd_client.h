@@ -53,9 +53,9 @@ class EtcdClient {
                     bool* repeated = nullptr);
 
   // A watch on the keys in [key, range_end), through the member that answered last.
-  absl::StatusOr<std::unique_ptr<rpc::AnswerStream>> Watch(const std::string& key,
+  absl::StatusOr<std::unique_ptr<rpc::ResponseStream>> Watch(const std::string& key,
                                                            const std::string& range_end,
-                                                           std::function<void(std::string)> on_answer,
+                                                           std::function<void(std::string)> on_response,
                                                            std::function<void(absl::Status)> on_end);
   // The next call goes to another member first.
   void TurnFrom(size_t member);
@@ -69,7 +69,7 @@ class EtcdClient {
 
   const EtcdOptions options_;
   std::string address_;
-  std::vector<std::unique_ptr<rpc::ForeignClient>> members_;
+  std::vector<std::unique_ptr<rpc::GenericGrpcClient>> members_;
 
   absl::Mutex mutex_;
   size_t current_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -75,7 +75,7 @@ void EtcdWatcher::EnsureWatch() {
     ended_ = false;
   }
   auto stream = client_->Watch(
-      prefix_, EtcdRangeEnd(prefix_), [this](std::string answer) { OnAnswer(answer); },
+      prefix_, EtcdRangeEnd(prefix_), [this](std::string answer) { OnResponse(answer); },
       [this](absl::Status) { OnEnd(); });
   if (stream.ok()) {
     stream_ = *std::move(stream);
@@ -84,7 +84,7 @@ void EtcdWatcher::EnsureWatch() {
   }
 }
 
-void EtcdWatcher::OnAnswer(const std::string& answer) {
+void EtcdWatcher::OnResponse(const std::string& answer) {
   etcdserverpb::WatchResponse response;
   // Cancelled, though the stream goes on: etcd has restarted, say, and forgotten who this is.
   if (!response.ParseFromString(answer) || response.canceled()) return OnEnd();

@@ -43,13 +43,13 @@ class EtcdWatcher {
 
  private:
   void EnsureWatch();
-  void OnAnswer(const std::string& answer);
+  void OnResponse(const std::string& response);
   void OnEnd();
 
   EtcdClient* const client_;
   const std::string prefix_;
   absl::Mutex open_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
-  std::unique_ptr<rpc::AnswerStream> stream_ ABSL_GUARDED_BY(open_mutex_);
+  std::unique_ptr<rpc::ResponseStream> stream_ ABSL_GUARDED_BY(open_mutex_);
   absl::Time next_open_ ABSL_GUARDED_BY(open_mutex_) = absl::InfinitePast();
   absl::Mutex mutex_;
   bool live_ ABSL_GUARDED_BY(mutex_) = false;  // etcd has confirmed the watch

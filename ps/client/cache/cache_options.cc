@@ -45,7 +45,7 @@ void CacheStatistics::Add(const CacheStatistics& other) {
   if (rows + more > 0) age_mean = (age_mean * rows + other.age_mean * more) / (rows + more);
   age_max = std::max(age_max, other.age_max);
   lookups += other.lookups;
-  unasked += other.unasked;
+  locally_served += other.locally_served;
   unchanged += other.unchanged;
   refreshed += other.refreshed;
   missed += other.missed;
@@ -57,9 +57,9 @@ void CacheStatistics::Add(const CacheStatistics& other) {
   bytes += other.bytes;
   capacity += other.capacity;
   request_bytes += other.request_bytes;
-  answer_bytes += other.answer_bytes;
+  response_bytes += other.response_bytes;
   plain_request_bytes += other.plain_request_bytes;
-  plain_answer_bytes += other.plain_answer_bytes;
+  plain_response_bytes += other.plain_response_bytes;
   held_gradients += other.held_gradients;
   held_rows += other.held_rows;
 }

@@ -58,13 +58,13 @@ absl::Status ValidateCacheOptions(const v1::TableConfig& table, const CacheOptio
 
 // Of one table's cache, since it was set. Rows of read-only and pooled pulls, which go around it, are not in.
 struct CacheStatistics {
-  uint64_t lookups = 0;    // rows pulled
-  uint64_t unasked = 0;    // served without asking
-  uint64_t unchanged = 0;  // asked for because of their age, and as they were
-  uint64_t refreshed = 0;  // had a copy, but a newer row came
-  uint64_t missed = 0;     // had none
-  uint64_t admitted = 0;   // rows that came to stay
-  uint64_t refused = 0;    // rows not worth another's place
+  uint64_t lookups = 0;         // rows pulled
+  uint64_t locally_served = 0;  // served without asking
+  uint64_t unchanged = 0;       // asked for because of their age, and as they were
+  uint64_t refreshed = 0;       // had a copy, but a newer row came
+  uint64_t missed = 0;          // had none
+  uint64_t admitted = 0;        // rows that came to stay
+  uint64_t refused = 0;         // rows not worth another's place
   uint64_t evicted = 0;
   uint64_t forgotten = 0;  // because their server's rows were replaced as a whole
   uint64_t rows = 0;       // now
@@ -72,9 +72,9 @@ struct CacheStatistics {
   uint64_t capacity = 0;   // rows
   // Of pulls, ids and rows without headers, and what they would be with eight bytes an id and every row.
   uint64_t request_bytes = 0;
-  uint64_t answer_bytes = 0;
+  uint64_t response_bytes = 0;
   uint64_t plain_request_bytes = 0;
-  uint64_t plain_answer_bytes = 0;
+  uint64_t plain_response_bytes = 0;
   // How old served rows were in updates of the table, by the answer to their pull; 0 where the server had no
   // newer one. Their own updates, and the worker's that they have followed, are fewer.
   double age_mean = 0;
@@ -82,7 +82,7 @@ struct CacheStatistics {
   uint64_t held_gradients = 0;  // ever held back, of single rows and pushes
   uint64_t held_rows = 0;       // rows with held-back gradients now
 
-  uint64_t hits() const { return unasked + unchanged; }
+  uint64_t hits() const { return locally_served + unchanged; }
   // This and another worker's, or another table's.
   void Add(const CacheStatistics& other);
 };

@@ -28,13 +28,13 @@ size_t SketchOf(size_t rows) { return std::bit_ceil(2 * rows); }
 
 }  // namespace
 
-void HeldGradients::Append(const HeldGradients& other) {
+void DeferredGradients::Append(const DeferredGradients& other) {
   ids.insert(ids.end(), other.ids.begin(), other.ids.end());
   versions.insert(versions.end(), other.versions.begin(), other.versions.end());
   sums.insert(sums.end(), other.sums.begin(), other.sums.end());
 }
 
-void HeldGradients::Clear() {
+void DeferredGradients::Clear() {
   ids.clear();
   versions.clear();
   sums.clear();
@@ -119,7 +119,7 @@ uint32_t CacheShard::DrawVictim(uint16_t epoch) {
   return victim;
 }
 
-CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, HeldGradients* left) {
+CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* left) {
   const uint16_t uses = CountInSketch(hash, epoch);
   uint32_t slot;
   if (!free_.empty()) {
@@ -151,7 +151,7 @@ CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, Held
   return record;
 }
 
-void CacheShard::Erase(uint32_t slot, HeldGradients* left) {
+void CacheShard::Erase(uint32_t slot, DeferredGradients* left) {
   CacheHeader* const record = RecordAt(slot);
   if (record->held > 0) TakeHeld(record, left);
   uint32_t hole = static_cast<uint32_t>(Mix64(record->id)) & mask_;
@@ -215,7 +215,7 @@ void CacheShard::Follow(CacheHeader* record, const float* gradient, float learni
   SetStep(record, squares);
 }
 
-void CacheShard::TakeHeld(CacheHeader* record, HeldGradients* left) {
+void CacheShard::TakeHeld(CacheHeader* record, DeferredGradients* left) {
   left->ids.push_back(record->id);
   left->versions.push_back(*HeldVersion(record));
   const float* const sums = HeldSums(record);
@@ -223,7 +223,7 @@ void CacheShard::TakeHeld(CacheHeader* record, HeldGradients* left) {
   record->held = 0;
 }
 
-void CacheShard::TakeAllHeld(HeldGradients* left) {
+void CacheShard::TakeAllHeld(DeferredGradients* left) {
   if (!holds_) return;
   for (uint32_t slot = 0; slot < used_; ++slot) {
     CacheHeader* const record = RecordAt(slot);

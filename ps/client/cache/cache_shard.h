@@ -43,12 +43,12 @@ struct CacheHeader {
 };
 
 // Gradients that have left: of evicted rows, of rows that reached their bound, of all rows at a flush.
-struct HeldGradients {
+struct DeferredGradients {
   std::vector<uint64_t> ids;
   std::vector<uint32_t>
       versions;             // low half of the oldest version that the id's gradients were computed from
   std::vector<float> sums;  // [ids x dim]
-  void Append(const HeldGradients& other);
+  void Append(const DeferredGradients& other);
   void Clear();
 };
 
@@ -117,10 +117,10 @@ class CacheShard {
 
   // A record for `id`, which has none, its row unspecified; nullptr when the id is not worth it. The
   // gradients of the row that goes for it are added to `left`.
-  CacheHeader* Insert(uint64_t id, uint64_t hash, uint16_t epoch, HeldGradients* left);
+  CacheHeader* Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* left);
   // Removes all rows for which `goes(record)`; their gradients are added to `left`. Returns how many.
   template <typename Goes>
-  uint64_t EraseIf(const Goes& goes, HeldGradients* left) {
+  uint64_t EraseIf(const Goes& goes, DeferredGradients* left) {
     uint64_t erased = 0;
     for (uint32_t slot = 0; slot < used_; ++slot) {
       CacheHeader* const record = RecordAt(slot);
@@ -132,9 +132,9 @@ class CacheShard {
     return erased;
   }
   // Moves a record's gradients to `left`.
-  void TakeHeld(CacheHeader* record, HeldGradients* left);
+  void TakeHeld(CacheHeader* record, DeferredGradients* left);
   // Those of all records.
-  void TakeAllHeld(HeldGradients* left);
+  void TakeAllHeld(DeferredGradients* left);
 
   uint32_t rows() const { return rows_; }
   uint32_t capacity() const { return capacity_; }
@@ -165,7 +165,7 @@ class CacheShard {
   // The least used of a few.
   uint32_t DrawVictim(uint16_t epoch);
   // Leaves the slot to the caller.
-  void Erase(uint32_t slot, HeldGradients* left);
+  void Erase(uint32_t slot, DeferredGradients* left);
 
   uint32_t dim_ = 0;
   bool holds_ = false;

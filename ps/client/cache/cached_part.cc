@@ -36,15 +36,15 @@ CachedPart::CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_
     : cache_(std::move(cache)), ids_(ids), rows_(rows), versions_(ids.size()), copies_(ids.size()) {
   conditional_.max_age = cache_->options().max_age;
   conditional_.generations = cache_->Generations();  // before the copies
-  conditional_.answer_generations = conditional_.generations;
-  conditional_.answer_applied.assign(conditional_.generations.size(), 0);
+  conditional_.response_generations = conditional_.generations;
+  conditional_.response_applied.assign(conditional_.generations.size(), 0);
   cache_->Find(ids, rows, versions_.data(), copies_.data());
-  conditional_.unasked.assign(conditional_.generations.size(), 0);
+  conditional_.locally_served.assign(conditional_.generations.size(), 0);
   asked_.reserve(ids.size());
   asked_positions_.reserve(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     if (copies_[i] == RowCache::kUse) {
-      ++conditional_.unasked[cache_->ServerOf(Mix64(ids[i]))];
+      ++conditional_.locally_served[cache_->ServerOf(Mix64(ids[i]))];
       continue;
     }
     asked_.push_back(ids[i]);
@@ -60,8 +60,8 @@ CachedPart::CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_
 
 void CachedPart::Finish(std::vector<uint64_t>* versions) {
   const std::vector<uint64_t> answered = *versions;
-  const std::vector<uint64_t>& applied = conditional_.answer_applied;
-  uint64_t unasked = 0, unchanged = 0, refreshed = 0, missed = 0, age_sum = 0, age_max = 0;
+  const std::vector<uint64_t>& applied = conditional_.response_applied;
+  uint64_t locally_served = 0, unchanged = 0, refreshed = 0, missed = 0, age_sum = 0, age_max = 0;
   const auto serve = [&](uint64_t id, uint32_t version, bool known_unchanged) {
     const uint32_t server = cache_->ServerOf(Mix64(id));
     const auto behind = static_cast<int32_t>(static_cast<uint32_t>(applied[server]) - version);
@@ -74,7 +74,7 @@ void CachedPart::Finish(std::vector<uint64_t>* versions) {
   };
   for (size_t i = 0; i < ids_.size(); ++i) {
     if (copies_[i] != RowCache::kUse) continue;
-    ++unasked;
+    ++locally_served;
     serve(ids_[i], versions_[i], false);
   }
   for (size_t i = 0; i < asked_.size(); ++i) {
@@ -92,9 +92,9 @@ void CachedPart::Finish(std::vector<uint64_t>* versions) {
                   .rows = rows_,
                   .versions = answered,
                   .applied = applied,
-                  .generations = conditional_.answer_generations});
-  cache_->CountPull(unasked, unchanged, refreshed, missed, conditional_.request_bytes,
-                    conditional_.answer_bytes, age_sum, age_max);
+                  .generations = conditional_.response_generations});
+  cache_->CountPull(locally_served, unchanged, refreshed, missed, conditional_.request_bytes,
+                    conditional_.response_bytes, age_sum, age_max);
 }
 
 }  // namespace tandem::ps

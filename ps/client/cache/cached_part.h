@@ -21,14 +21,14 @@ struct ConditionalPull {
   absl::Span<const uint32_t> versions;   // [ids]; 0: no copy
   absl::Span<const uint32_t> positions;  // [ids]: where the row of ids[i] goes, in rows, of those that come
   std::vector<uint64_t> generations;     // [servers], of the copies
-  std::vector<uint64_t> unasked;         // [servers]: rows that need no asking
+  std::vector<uint64_t> locally_served;         // [servers]: rows that need no asking
   // Written by the answers.
   std::vector<uint8_t> sent;  // [ids]: whether the row came
-  std::vector<uint64_t> answer_generations;
-  std::vector<uint64_t> answer_applied;  // [servers]: updates made, the answer's version or more
+  std::vector<uint64_t> response_generations;
+  std::vector<uint64_t> response_applied;  // [servers]: updates made, the answer's version or more
   // Of ids, versions and rows in the payloads.
   std::atomic<uint64_t> request_bytes{0};
-  std::atomic<uint64_t> answer_bytes{0};
+  std::atomic<uint64_t> response_bytes{0};
 };
 
 // Made for one pull; used by one thread at a time.
@@ -43,7 +43,7 @@ class CachedPart {
   ConditionalPull* conditional() { return &conditional_; }
 
   // Once every server has answered: the cache takes over what came. versions: of the answers, per server,
-  // which may be behind conditional()->answer_applied; on return the oldest of the rows that the pull ends
+  // which may be behind conditional()->response_applied; on return the oldest of the rows that the pull ends
   // with, as far as it is known.
   void Finish(std::vector<uint64_t>* versions);
 

@@ -123,17 +123,18 @@ RowCache::Order RowCache::OrderByShard(absl::Span<const uint64_t> ids, const Wan
   return order;
 }
 
-bool RowCache::Tells(const Answer& answer, size_t at, uint64_t hash) const {
-  return answer.sent[at] || LowHalf(answer.versions[ServerOf(hash)]) - answer.asked[at] > options_.max_age;
+bool RowCache::Tells(const Response& response, size_t at, uint64_t hash) const {
+  return response.sent[at] ||
+         LowHalf(response.versions[ServerOf(hash)]) - response.asked[at] > options_.max_age;
 }
 
-void RowCache::Adopt(const Answer& answer) {
-  const absl::Span<const uint64_t> generations = answer.generations;
+void RowCache::Adopt(const Response& response) {
+  const absl::Span<const uint64_t> generations = response.generations;
   {
     absl::ReaderMutexLock lock(&generations_mutex_);
     if (generations == absl::MakeConstSpan(generations_)) {
-      for (size_t s = 0; s < answer.applied.size(); ++s) {
-        const uint32_t applied = LowHalf(answer.applied[s]);
+      for (size_t s = 0; s < response.applied.size(); ++s) {
+        const uint32_t applied = LowHalf(response.applied[s]);
         uint32_t newest = newest_[s].load(std::memory_order_relaxed);
         while (static_cast<int32_t>(applied - newest) > 0 &&
                !newest_[s].compare_exchange_weak(newest, applied, std::memory_order_relaxed)) {
@@ -149,7 +150,7 @@ void RowCache::Adopt(const Answer& answer) {
   for (size_t s = 0; s < generations.size(); ++s) {
     changed[s] = generations[s] != generations_[s];
     generations_[s] = generations[s];
-    newest_[s].store(LowHalf(answer.applied[s]), std::memory_order_relaxed);
+    newest_[s].store(LowHalf(response.applied[s]), std::memory_order_relaxed);
   }
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
@@ -160,13 +161,13 @@ void RowCache::Adopt(const Answer& answer) {
   }
 }
 
-void RowCache::AcceptOne(Shard& shard, const Answer& answer, uint32_t at, uint64_t hash, uint16_t epoch) {
-  const uint64_t id = answer.ids[at];
-  const uint64_t version = answer.versions[ServerOf(hash)];
+void RowCache::AcceptOne(Shard& shard, const Response& response, uint32_t at, uint64_t hash, uint16_t epoch) {
+  const uint64_t id = response.ids[at];
+  const uint64_t version = response.versions[ServerOf(hash)];
   CacheHeader* record = shard.rows.Find(id, hash);
-  if (!answer.sent[at]) {
+  if (!response.sent[at]) {
     // Another answer may have brought a newer row.
-    if (record == nullptr || record->version != answer.asked[at]) return;
+    if (record == nullptr || record->version != response.asked[at]) return;
     // Too old, and yet not sent: the row was not updated up to the answer's version.
     if (LowHalf(version) - record->version > options_.max_age && LowHalf(version) != 0) {
       record->version = LowHalf(version);
@@ -182,15 +183,15 @@ void RowCache::AcceptOne(Shard& shard, const Answer& answer, uint32_t at, uint64
     return;  // answers overtake each other
   }
   record->version = LowHalf(version);
-  shard.rows.Replace(record, answer.rows + size_t{answer.positions[at]} * dim_);
+  shard.rows.Replace(record, response.rows + size_t{response.positions[at]} * dim_);
 }
 
-void RowCache::Accept(const Answer& answer) {
-  Adopt(answer);
+void RowCache::Accept(const Response& response) {
+  Adopt(response);
   absl::ReaderMutexLock lock(&generations_mutex_);
-  if (answer.generations != absl::MakeConstSpan(generations_)) return;  // changed again meanwhile
+  if (response.generations != absl::MakeConstSpan(generations_)) return;  // changed again meanwhile
   const Order order =
-      OrderByShard(answer.ids, [&](size_t at, uint64_t hash) { return Tells(answer, at, hash); });
+      OrderByShard(response.ids, [&](size_t at, uint64_t hash) { return Tells(response, at, hash); });
   const uint16_t epoch = Epoch(0);
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
@@ -200,13 +201,13 @@ void RowCache::Accept(const Answer& answer) {
         __builtin_prefetch(shard.rows.Cell(order.hashes[order.positions[i + kAhead]]), 0, 2);
       }
       const uint32_t at = order.positions[i];
-      AcceptOne(shard, answer, at, order.hashes[at], epoch);
+      AcceptOne(shard, response, at, order.hashes[at], epoch);
     }
   }
 }
 
-void RowCache::Absorb(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
-                      absl::Span<const uint64_t> pulled_versions, HeldGradients* out) {
+void RowCache::Merge(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
+                     absl::Span<const uint64_t> pulled_versions, DeferredGradients* out) {
   if (!pulled_versions.empty()) {
     absl::MutexLock lock(&pulled_mutex_);
     pulled_.resize(pulled_versions.size());
@@ -256,7 +257,7 @@ void RowCache::Absorb(absl::Span<const uint64_t> ids, const float* gradients, fl
   held_rows_ += static_cast<uint64_t>(rows);
 }
 
-void RowCache::TakeHeld(HeldGradients* out, std::vector<uint64_t>* pulled) {
+void RowCache::TakeHeld(DeferredGradients* out, std::vector<uint64_t>* pulled) {
   const size_t before = out->ids.size();
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
@@ -270,7 +271,7 @@ void RowCache::TakeHeld(HeldGradients* out, std::vector<uint64_t>* pulled) {
   *pulled = pulled_;
 }
 
-std::vector<uint64_t> RowCache::Oldest(const HeldGradients& gradients,
+std::vector<uint64_t> RowCache::Oldest(const DeferredGradients& gradients,
                                        absl::Span<const uint64_t> near) const {
   std::vector<uint64_t> oldest(near.begin(), near.end());
   for (size_t i = 0; i < gradients.ids.size() && !near.empty(); ++i) {
@@ -284,7 +285,7 @@ std::vector<uint64_t> RowCache::Oldest(const HeldGradients& gradients,
 }
 
 void RowCache::Clear() {
-  HeldGradients gone;
+  DeferredGradients gone;
   absl::MutexLock lock(&generations_mutex_);
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
@@ -296,14 +297,15 @@ void RowCache::Clear() {
   held_rows_ -= gone.ids.size();
 }
 
-void RowCache::CountPull(uint64_t unasked, uint64_t unchanged, uint64_t refreshed, uint64_t missed,
-                         uint64_t request_bytes, uint64_t answer_bytes, uint64_t age_sum, uint64_t age_max) {
-  unasked_ += unasked;
+void RowCache::CountPull(uint64_t locally_served, uint64_t unchanged, uint64_t refreshed, uint64_t missed,
+                         uint64_t request_bytes, uint64_t response_bytes, uint64_t age_sum,
+                         uint64_t age_max) {
+  unasked_ += locally_served;
   unchanged_ += unchanged;
   refreshed_ += refreshed;
   missed_ += missed;
   request_bytes_ += request_bytes;
-  answer_bytes_ += answer_bytes;
+  response_bytes_ += response_bytes;
   age_sum_ += age_sum;
   uint64_t max = age_max_.load(std::memory_order_relaxed);
   while (age_max > max && !age_max_.compare_exchange_weak(max, age_max, std::memory_order_relaxed)) {
@@ -312,16 +314,16 @@ void RowCache::CountPull(uint64_t unasked, uint64_t unchanged, uint64_t refreshe
 
 CacheStatistics RowCache::Statistics() const {
   CacheStatistics s;
-  s.unasked = unasked_;
+  s.locally_served = unasked_;
   s.unchanged = unchanged_;
   s.refreshed = refreshed_;
   s.missed = missed_;
-  s.lookups = s.unasked + s.unchanged + s.refreshed + s.missed;
+  s.lookups = s.locally_served + s.unchanged + s.refreshed + s.missed;
   s.forgotten = forgotten_;
   s.request_bytes = request_bytes_;
-  s.answer_bytes = answer_bytes_;
+  s.response_bytes = response_bytes_;
   s.plain_request_bytes = s.lookups * sizeof(uint64_t);
-  s.plain_answer_bytes = s.lookups * dim_ * sizeof(float);
+  s.plain_response_bytes = s.lookups * dim_ * sizeof(float);
   s.age_mean = s.lookups == 0 ? 0.0 : static_cast<double>(age_sum_) / static_cast<double>(s.lookups);
   s.age_max = age_max_;
   s.held_gradients = held_gradients_;

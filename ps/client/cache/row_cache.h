@@ -46,7 +46,7 @@ class RowCache {
   std::vector<uint64_t> Generations() const;
 
   // What the servers answered about ids that were asked for.
-  struct Answer {
+  struct Response {
     absl::Span<const uint64_t> ids;
     const uint32_t* asked = nullptr;      // [ids]: the versions that were said, 0: none
     const uint8_t* sent = nullptr;        // [ids]: whether the row came
@@ -57,21 +57,21 @@ class RowCache {
     absl::Span<const uint64_t> generations;
   };
   // Takes over the rows and confirms the copies.
-  void Accept(const Answer& answer);
+  void Accept(const Response& response);
 
   // Gradients on their way to the servers, which copies follow; with `out`, those that are to go now are
   // added to it and the others held back. Repeats of an id count one by one. pulled_versions: per
   // server, or empty.
-  void Absorb(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
-              absl::Span<const uint64_t> pulled_versions, HeldGradients* out);
+  void Merge(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
+             absl::Span<const uint64_t> pulled_versions, DeferredGradients* out);
   // Whether gradients may be held back.
   bool holds() const { return options_.push_bound > 1; }
   // All that are held back. What was absorbed before the call is in `out` or was in an earlier one's.
   // `pulled`: newest pulled_versions of Absorb.
-  void TakeHeld(HeldGradients* out, std::vector<uint64_t>* pulled);
+  void TakeHeld(DeferredGradients* out, std::vector<uint64_t>* pulled);
   // Per server, the oldest version among the gradients', whole, given versions soon before or after them;
   // empty when those are.
-  std::vector<uint64_t> Oldest(const HeldGradients& gradients, absl::Span<const uint64_t> near) const;
+  std::vector<uint64_t> Oldest(const DeferredGradients& gradients, absl::Span<const uint64_t> near) const;
   // Forgets copies and held-back gradients.
   void Clear();
 
@@ -81,15 +81,15 @@ class RowCache {
   }
 
   // Counted by who puts the pulls together.
-  void CountPull(uint64_t unasked, uint64_t unchanged, uint64_t refreshed, uint64_t missed,
-                 uint64_t request_bytes, uint64_t answer_bytes, uint64_t age_sum, uint64_t age_max);
+  void CountPull(uint64_t locally_served, uint64_t unchanged, uint64_t refreshed, uint64_t missed,
+                 uint64_t request_bytes, uint64_t response_bytes, uint64_t age_sum, uint64_t age_max);
   CacheStatistics Statistics() const;
 
  private:
   struct alignas(64) Shard {
     mutable absl::Mutex mutex;
     CacheShard rows ABSL_GUARDED_BY(mutex);
-    HeldGradients left ABSL_GUARDED_BY(mutex);  // of rows that are gone, to go with the next push
+    DeferredGradients left ABSL_GUARDED_BY(mutex);  // of rows that are gone, to go with the next push
     uint64_t admitted ABSL_GUARDED_BY(mutex) = 0;
   };
   // Ids by shard.
@@ -104,10 +104,10 @@ class RowCache {
   template <typename Wanted>
   Order OrderByShard(absl::Span<const uint64_t> ids, const Wanted& wanted) const;
   // Whether an answer says anything new about an id.
-  bool Tells(const Answer& answer, size_t at, uint64_t hash) const;
+  bool Tells(const Response& response, size_t at, uint64_t hash) const;
   // Takes over a server's new generation: copies of the old one go.
-  void Adopt(const Answer& answer);
-  void AcceptOne(Shard& shard, const Answer& answer, uint32_t at, uint64_t hash, uint16_t epoch)
+  void Adopt(const Response& response);
+  void AcceptOne(Shard& shard, const Response& response, uint32_t at, uint64_t hash, uint16_t epoch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
 
   const uint32_t dim_;
@@ -126,7 +126,7 @@ class RowCache {
   std::vector<uint64_t> pulled_ ABSL_GUARDED_BY(pulled_mutex_);
 
   std::atomic<uint64_t> unasked_{0}, unchanged_{0}, refreshed_{0}, missed_{0}, forgotten_{0};
-  std::atomic<uint64_t> request_bytes_{0}, answer_bytes_{0}, age_sum_{0}, age_max_{0};
+  std::atomic<uint64_t> request_bytes_{0}, response_bytes_{0}, age_sum_{0}, age_max_{0};
   std::atomic<uint64_t> held_gradients_{0}, held_rows_{0};
 };
 

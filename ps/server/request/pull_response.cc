@@ -12,16 +12,16 @@
 
 namespace tandem::ps {
 
-bool PullAnswer::Serves(const ParsedRequest& request) {
-  if (request.response_bytes <= kLeastPiece || request.slices.size() > kMaxSlices) return false;
+bool PullResponseSource::Serves(const ParsedRequest& request) {
+  if (request.response_bytes <= kMinChunk || request.slices.size() > kMaxSlices) return false;
   return std::all_of(request.slices.begin(), request.slices.end(), [](const ParsedSlice& slice) {
     return slice.pooling == v1::NONE && !slice.conditional && !slice.table->created_config().spill() &&
-           RowBytes(slice.values, slice.table->dim()) <= kLeastPiece / 2;
+           RowBytes(slice.values, slice.table->dim()) <= kMinChunk / 2;
   });
 }
 
-PullAnswer::PullAnswer(ParsedRequest request, std::shared_ptr<rpc::ServerCall> call,
-                       TableCounters::Clock::time_point arrived, BufferPool* buffers)
+PullResponseSource::PullResponseSource(ParsedRequest request, std::shared_ptr<rpc::ServerCall> call,
+                                       TableCounters::Clock::time_point arrived, BufferPool* buffers)
     : request_(std::move(request)), call_(std::move(call)), arrived_(arrived), buffers_(buffers) {
   v1::PullResponse header;
   rows_.reserve(request_.slices.size());
@@ -40,12 +40,12 @@ PullAnswer::PullAnswer(ParsedRequest request, std::shared_ptr<rpc::ServerCall> c
   head_ = rpc::EncodeBulkHead(header, request_.response_bytes);
 }
 
-Bytes PullAnswer::Next(size_t limit) {
+Bytes PullResponseSource::Next(size_t limit) {
   const trace::Span traced(kTraceLookup, static_cast<int64_t>(request_.step), request_.worker);
-  Bytes piece;
+  Bytes chunk;
   if (!begun_) {
     begun_ = true;
-    piece = head_;
+    chunk = head_;
     limit -= std::min(limit, head_.size());
   }
   // Rows begin where a line does, whatever came before.
@@ -71,11 +71,11 @@ Bytes PullAnswer::Next(size_t limit) {
   if (slice_ == request_.slices.size()) Count();
   const char* const data = memory.get();
   const size_t size = out - data;
-  piece.Append(Slice(memory, data, size));
-  return piece;
+  chunk.Append(Slice(memory, data, size));
+  return chunk;
 }
 
-void PullAnswer::Count() const {
+void PullResponseSource::Count() const {
   absl::InlinedVector<uint64_t, 8> ends;
   uint64_t end = 0;
   for (const ParsedSlice& slice : request_.slices) {

@@ -17,7 +17,7 @@
 namespace tandem::ps {
 
 // Holds the request, and the call so that it counts as unanswered.
-class PullAnswer : public rpc::AnswerSource {
+class PullResponseSource : public rpc::ResponseSource {
  public:
   // Whether the answer's size is known and nothing can fail on the way: every row is sent, as it is, of
   // tables in memory. And whether it is worth it: what goes in one piece anyway is made at once, so that
@@ -26,7 +26,7 @@ class PullAnswer : public rpc::AnswerSource {
   static bool Serves(const ParsedRequest& request);
 
   // A request that it Serves. `buffers` outlives it. Rows are those of now, or newer.
-  PullAnswer(ParsedRequest request, std::shared_ptr<rpc::ServerCall> call,
+  PullResponseSource(ParsedRequest request, std::shared_ptr<rpc::ServerCall> call,
              TableCounters::Clock::time_point arrived, BufferPool* buffers);
 
   size_t size() const override { return head_.size() + request_.response_bytes; }
@@ -34,7 +34,7 @@ class PullAnswer : public rpc::AnswerSource {
 
  private:
   static constexpr size_t kMaxSliceHead = 64;  // bytes that the head has for a slice, about 50 at most
-  static constexpr size_t kMaxSlices = kLeastPiece / 2 / kMaxSliceHead;
+  static constexpr size_t kMaxSlices = kMinChunk / 2 / kMaxSliceHead;
 
   void Count() const;
 

@@ -7,7 +7,7 @@
 
 namespace tandem::ps {
 
-void HottestIds::Add(absl::Span<const uint64_t> ids) {
+void HotKeys::Add(absl::Span<const uint64_t> ids) {
   if (ids.empty()) return;
   const uint64_t before = seen_.fetch_add(ids.size(), std::memory_order_relaxed);
   const uint64_t stride = before < kEager ? kEagerStride : kStride;
@@ -17,7 +17,7 @@ void HottestIds::Add(absl::Span<const uint64_t> ids) {
   for (; at < ids.size(); at += stride) CountLocked(ids[at], stride);
 }
 
-void HottestIds::CountLocked(uint64_t id, uint64_t weight) {
+void HotKeys::CountLocked(uint64_t id, uint64_t weight) {
   if (const auto found = at_.find(id); found != at_.end()) {
     heap_[found->second].pulls += weight;
     SinkLocked(found->second);
@@ -35,7 +35,7 @@ void HottestIds::CountLocked(uint64_t id, uint64_t weight) {
   }
 }
 
-void HottestIds::SinkLocked(size_t at) {
+void HotKeys::SinkLocked(size_t at) {
   while (true) {
     size_t least = at;
     for (const size_t child : {2 * at + 1, 2 * at + 2}) {
@@ -47,20 +47,20 @@ void HottestIds::SinkLocked(size_t at) {
   }
 }
 
-void HottestIds::RiseLocked(size_t at) {
+void HotKeys::RiseLocked(size_t at) {
   while (at > 0 && heap_[at].pulls < heap_[(at - 1) / 2].pulls) {
     SwapLocked(at, (at - 1) / 2);
     at = (at - 1) / 2;
   }
 }
 
-void HottestIds::SwapLocked(size_t a, size_t b) {
+void HotKeys::SwapLocked(size_t a, size_t b) {
   std::swap(heap_[a], heap_[b]);
   at_[heap_[a].id] = a;
   at_[heap_[b].id] = b;
 }
 
-std::vector<HottestIds::Hot> HottestIds::Top(size_t count) const {
+std::vector<HotKeys::Hot> HotKeys::Top(size_t count) const {
   std::vector<Hot> all;
   {
     absl::MutexLock lock(&mutex_);

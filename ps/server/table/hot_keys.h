@@ -19,7 +19,7 @@
 namespace tandem::ps {
 
 // Thread-safe.
-class HottestIds {
+class HotKeys {
  public:
   static constexpr uint64_t kStride = 512;
   static constexpr uint64_t kEagerStride = 32;

@@ -119,7 +119,7 @@ class ServerTable {
   // The following need that no push is under way (ParameterServer's gate).
   //
   // Applies what GBA keeps: the update that is being filled is made of what is there.
-  void ApplyKept();
+  void ApplyDeferred();
   // Switches the mode, then applies what the new one need not keep. Leaving SYNC, kept pushes are applied
   // step by step in rank order, each as an update of its own; leaving GBA, or changing its figures, as
   // ApplyKept does.

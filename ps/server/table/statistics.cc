@@ -67,7 +67,7 @@ void TableCounters::Export(size_t hottest, v1::TableStatistics* out) const {
   const uint64_t settled = Load(settled_pushes_);
   const double sum = static_cast<double>(Load(staleness_sum_));
   out->set_staleness_mean(settled == 0 ? 0.0 : sum / static_cast<double>(settled));
-  for (const HottestIds::Hot& hot : hottest_.Top(hottest)) {
+  for (const HotKeys::Hot& hot : hottest_.Top(hottest)) {
     v1::HotId* id = out->add_hottest();
     id->set_id(hot.id);
     id->set_pulls(hot.pulls);

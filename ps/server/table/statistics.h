@@ -32,7 +32,7 @@ class LatencyCounter {
 
 // What one table has done. Thread-safe: relaxed atomics, so that reading them disturbs nobody; a snapshot may
 // be torn between counters, never within one. A call costs some tens of nanoseconds, a row nothing (but see
-// HottestIds).
+// HotKeys).
 class TableCounters {
  public:
   static constexpr size_t kStalenessBins = 64;
@@ -97,7 +97,7 @@ class TableCounters {
   std::atomic<uint64_t> pulls_{0};
   std::atomic<uint64_t> pull_answer_bytes_{0};
   LatencyCounter pull_latency_;
-  HottestIds hottest_;
+  HotKeys hottest_;
   alignas(64) std::atomic<uint64_t> pushed_rows_{0};
   std::atomic<uint64_t> missing_rows_{0};
   std::atomic<uint64_t> refused_pushes_{0};

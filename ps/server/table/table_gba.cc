@@ -77,7 +77,7 @@ void ServerTable::ApplyBatchLocked(std::vector<TablePush> batch) {
   mutex_.Lock();
 }
 
-void ServerTable::ApplyKept() {
+void ServerTable::ApplyDeferred() {
   absl::MutexLock lock(&mutex_);
   while (batch_.pushes() > 0) ApplyBatchLocked(batch_.TakeFirst());
   if (mode_.kind() == v1::UpdateMode::GBA) batch_.Reopen(version());

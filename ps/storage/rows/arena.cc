@@ -122,7 +122,7 @@ Arena::Block Arena::AllocateReady(size_t bytes) {
   return block;
 }
 
-void Arena::GiveBack(char* data, size_t bytes) {
+void Arena::Release(char* data, size_t bytes) {
   absl::MutexLock lock(&mutex_);
   const auto region = RegionOfLocked(data);
   char* const region_begin = region->first;

@@ -31,7 +31,7 @@ class Arena {
       return *this;
     }
     ~Block() {
-      if (data_ != nullptr) arena_->GiveBack(data_, bytes_);
+      if (data_ != nullptr) arena_->Release(data_, bytes_);
     }
     char* data() const { return data_; }
     size_t bytes() const { return bytes_; }
@@ -64,7 +64,7 @@ class Arena {
     size_t used;  // in blocks
   };
 
-  void GiveBack(char* data, size_t bytes);
+  void Release(char* data, size_t bytes);
   char* TakeLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // From then on, and no longer, `bytes` leaves out the hole's pages if it is large.
   void AddHoleLocked(char* data, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

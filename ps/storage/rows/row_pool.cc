@@ -124,7 +124,7 @@ RowPool::Run RowPool::Take(uint32_t count) {
   return TakeLocked({begin, begin + size}, count);
 }
 
-void RowPool::GiveBack(Run run) {
+void RowPool::Release(Run run) {
   if (run.size() == 0) return;
   absl::MutexLock lock(&mutex_);
   const uint32_t number = run.begin >> shift_;

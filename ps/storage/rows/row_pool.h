@@ -62,7 +62,7 @@ class RowPool {
   // A run of 1 to `count` slots, contents unspecified: fewer than `count` when that fills a hole that would
   // otherwise stay empty. Throws std::bad_alloc when the system has no more memory or 2^32 slots are taken.
   Run Take(uint32_t count);
-  void GiveBack(Run run);
+  void Release(Run run);
   // Has the system clear the pages of the next `count` slots that have never been used, and of some more in a
   // table that is large (buckets take them by long runs), so that who takes them (with a bucket locked) does
   // not wait for it.

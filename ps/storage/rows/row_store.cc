@@ -108,7 +108,7 @@ void RowStore::Compact() {
     });
   }
   for (const uint32_t slot : holes) FreeSlot(slot);
-  for (const RowPool::Run& run : dropped) pool_->GiveBack(run);
+  for (const RowPool::Run& run : dropped) pool_->Release(run);
   index_.Shrink();
 }
 
@@ -118,13 +118,13 @@ void RowStore::ForEach(absl::FunctionRef<void(const Cell& cell, const char* row)
 
 void RowStore::Clear() {
   index_.Clear();
-  GiveBackRuns();
+  ReleaseRuns();
   next_ = end_ = free_count_ = 0;
   free_ = kNoSlot;
 }
 
-void RowStore::GiveBackRuns() {
-  for (const RowPool::Run& run : runs_) pool_->GiveBack(run);
+void RowStore::ReleaseRuns() {
+  for (const RowPool::Run& run : runs_) pool_->Release(run);
   runs_ = std::vector<RowPool::Run>();  // gives the memory back, which clear() would not
 }
 

@@ -28,7 +28,7 @@ class RowStore {
   RowStore(const RowLayout* layout, RowPool* pool, Arena* arena, RowIndex::Head* head)
       : layout_(layout), pool_(pool), index_(arena, head) {}
   RowStore(RowStore&&) = default;
-  ~RowStore() { GiveBackRuns(); }
+  ~RowStore() { ReleaseRuns(); }
 
   // Lookups: see RowIndex.
   const RowIndex& index() const { return index_; }
@@ -61,7 +61,7 @@ class RowStore {
   void TakeRun();
   uint32_t TakeSlot();
   void FreeSlot(uint32_t slot);
-  void GiveBackRuns();
+  void ReleaseRuns();
 
   const RowLayout* const layout_;
   RowPool* const pool_;

@@ -19,7 +19,7 @@ struct ConnectionWatch::Waiting final : public CompletionTag {
 
   ConnectionWatch* const owner;
   grpc::ClientContext context;
-  grpc::ByteBuffer answer;
+  grpc::ByteBuffer response;
   grpc::Status status;
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
 };
@@ -42,7 +42,7 @@ void ConnectionWatch::Look() {
   waiting_->reader =
       stub_->PrepareUnaryCall(&waiting_->context, kMethod, ToByteBuffer(Bytes()), loop_->queue());
   waiting_->reader->StartCall();
-  waiting_->reader->Finish(&waiting_->answer, &waiting_->status, waiting_->tag());
+  waiting_->reader->Finish(&waiting_->response, &waiting_->status, waiting_->tag());
 }
 
 void ConnectionWatch::OnOver() {

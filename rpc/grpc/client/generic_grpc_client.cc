@@ -36,16 +36,19 @@ void AddHeaders(const Headers& headers, grpc::ClientContext* context) {
 
 std::string ToText(const grpc::ByteBuffer& buffer) { return FromByteBuffer(buffer).Flatten(); }
 
-class Stream final : public AnswerStream, public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class Stream final : public ResponseStream,
+                     public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   Stream(grpc::GenericStub* stub, const std::string& method, const std::string& request,
-         const Headers& headers, std::function<void(std::string)> on_answer,
+         const Headers& headers, std::function<void(std::string)> on_response,
          std::function<void(absl::Status)> on_end)
-      : on_answer_(std::move(on_answer)), on_end_(std::move(on_end)), request_(ToByteBuffer(Bytes(request))) {
+      : on_response_(std::move(on_response)),
+        on_end_(std::move(on_end)),
+        request_(ToByteBuffer(Bytes(request))) {
     AddHeaders(headers, &context_);
     stub->PrepareBidiStreamingCall(&context_, method, {}, this);
     StartWrite(&request_);
-    StartRead(&answer_);
+    StartRead(&response_);
     StartCall();
   }
 
@@ -63,10 +66,10 @@ class Stream final : public AnswerStream, public grpc::ClientBidiReactor<grpc::B
     if (!ok) return;  // OnDone says why
     {
       absl::MutexLock lock(&mutex_);
-      if (!silent_) on_answer_(ToText(answer_));
+      if (!silent_) on_response_(ToText(response_));
     }
-    answer_.Clear();
-    StartRead(&answer_);
+    response_.Clear();
+    StartRead(&response_);
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -79,19 +82,19 @@ class Stream final : public AnswerStream, public grpc::ClientBidiReactor<grpc::B
   }
 
  private:
-  const std::function<void(std::string)> on_answer_;
+  const std::function<void(std::string)> on_response_;
   const std::function<void(absl::Status)> on_end_;
   const grpc::ByteBuffer request_;
-  grpc::ByteBuffer answer_;
+  grpc::ByteBuffer response_;
   grpc::ClientContext context_;
   absl::Notification done_;
   absl::Mutex mutex_;  // held while callbacks run
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-class GrpcForeignClient final : public ForeignClient {
+class GenericGrpcClientImpl final : public GenericGrpcClient {
  public:
-  GrpcForeignClient(std::string target, const std::shared_ptr<grpc::Channel>& channel)
+  GenericGrpcClientImpl(std::string target, const std::shared_ptr<grpc::Channel>& channel)
       : target_(std::move(target)), channel_(channel), stub_(channel) {}
 
   absl::StatusOr<std::string> Call(const std::string& method, const std::string& request,
@@ -100,7 +103,7 @@ class GrpcForeignClient final : public ForeignClient {
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     AddHeaders(headers, &context);
     const grpc::ByteBuffer sent = ToByteBuffer(Bytes(request));
-    grpc::ByteBuffer answer;
+    grpc::ByteBuffer response;
     struct End {
       grpc::Status status;
       absl::Notification come;
@@ -116,19 +119,20 @@ class GrpcForeignClient final : public ForeignClient {
       channel_->WaitForStateChange(GRPC_CHANNEL_TRANSIENT_FAILURE,
                                    absl::ToChronoTime(absl::Now() + std::min(timeout, kReconnect)));
     }
-    stub_.UnaryCall(&context, method, {}, &sent, &answer, [end](grpc::Status status) {
+    stub_.UnaryCall(&context, method, {}, &sent, &response, [end](grpc::Status status) {
       end->status = std::move(status);
       end->come.Notify();
     });
     end->come.WaitForNotification();
-    if (end->status.ok()) return ToText(answer);
+    if (end->status.ok()) return ToText(response);
     return Annotate(FromGrpcStatus(end->status), absl::StrCat(method, " at ", target_));
   }
 
-  std::unique_ptr<AnswerStream> OpenStream(const std::string& method, const std::string& request,
-                                           const Headers& headers, std::function<void(std::string)> on_answer,
-                                           std::function<void(absl::Status)> on_end) override {
-    return std::make_unique<Stream>(&stub_, method, request, headers, std::move(on_answer),
+  std::unique_ptr<ResponseStream> OpenStream(const std::string& method, const std::string& request,
+                                             const Headers& headers,
+                                             std::function<void(std::string)> on_response,
+                                             std::function<void(absl::Status)> on_end) override {
+    return std::make_unique<Stream>(&stub_, method, request, headers, std::move(on_response),
                                     std::move(on_end));
   }
 
@@ -150,22 +154,22 @@ void KeepCallbackThreads() {
     grpc::GenericStub stub{channel};
     grpc::ClientContext context;
     grpc::ByteBuffer request = ToByteBuffer(Bytes(std::string("?")));
-    grpc::ByteBuffer answer;
+    grpc::ByteBuffer response;
   };
   // Never destroyed, and no leak: a pointer that nobody reads is optimised away.
   alignas(Keeper) static std::byte place[sizeof(Keeper)];
   [[maybe_unused]] static Keeper* const keeper = [] {
     auto* made = new (place) Keeper;
     made->context.set_deadline(std::chrono::system_clock::now());
-    made->stub.UnaryCall(&made->context, "/nobody", {}, &made->request, &made->answer, [](grpc::Status) {});
+    made->stub.UnaryCall(&made->context, "/nobody", {}, &made->request, &made->response, [](grpc::Status) {});
     return made;
   }();
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ForeignClient>> ForeignClient::Connect(const std::string& target,
-                                                                      const ForeignClientOptions& options) {
+absl::StatusOr<std::unique_ptr<GenericGrpcClient>> GenericGrpcClient::Connect(
+    const std::string& target, const GenericGrpcClientOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const Address address, ParseAddress(target));
   if (!address.is_unix() && address.port == 0) {
     return absl::InvalidArgumentError(
@@ -198,7 +202,8 @@ absl::StatusOr<std::unique_ptr<ForeignClient>> ForeignClient::Connect(const std:
     if (!options.tls->server_name.empty()) arguments.SetSslTargetNameOverride(options.tls->server_name);
   }
   const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
-  return std::make_unique<GrpcForeignClient>(target, grpc::CreateCustomChannel(uri, credentials, arguments));
+  return std::make_unique<GenericGrpcClientImpl>(target,
+                                                 grpc::CreateCustomChannel(uri, credentials, arguments));
 }
 
 }  // namespace tandem::rpc

@@ -27,7 +27,7 @@ struct TlsCredentials {
   std::string server_name;  // what the server's certificate must name; empty: the target's host
 };
 
-struct ForeignClientOptions {
+struct GenericGrpcClientOptions {
   absl::optional<TlsCredentials> tls;                   // none: plain text
   absl::Duration keepalive_time = absl::Seconds(10);    // a silent connection is probed this often
   absl::Duration keepalive_timeout = absl::Seconds(5);  // ... and given up after this
@@ -37,19 +37,19 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 
 // Answers that keep coming. Destroying it ends the stream and waits for callbacks that run: not from within
 // one.
-class AnswerStream {
+class ResponseStream {
  public:
-  virtual ~AnswerStream() = default;
+  virtual ~ResponseStream() = default;
 };
 
 // Thread-safe. Streams must be gone before their client.
-class ForeignClient {
+class GenericGrpcClient {
  public:
   // "host:port". Connects when the first call needs it. InvalidArgument for a malformed target or bad
   // credentials.
-  static absl::StatusOr<std::unique_ptr<ForeignClient>> Connect(const std::string& target,
-                                                                const ForeignClientOptions& options = {});
-  virtual ~ForeignClient() = default;
+  static absl::StatusOr<std::unique_ptr<GenericGrpcClient>> Connect(const std::string& target,
+                                                                const GenericGrpcClientOptions& options = {});
+  virtual ~GenericGrpcClient() = default;
 
   // One request, one answer, both serialised messages. Blocks, at most `timeout`; sent once. A method that
   // answers a stream can be called so, if it ends the stream after its first answer to one request. Errors:
@@ -57,11 +57,11 @@ class ForeignClient {
   virtual absl::StatusOr<std::string> Call(const std::string& method, const std::string& request,
                                            const Headers& headers, absl::Duration timeout) = 0;
 
-  // Sends one request, and gives every answer to `on_answer`; when the stream has ended, why to `on_end`,
+  // Sends one request, and gives every answer to `on_response`; when the stream has ended, why to `on_end`,
   // once, unless it is destroyed first. Both run on RPC threads, one at a time, and must not block.
-  virtual std::unique_ptr<AnswerStream> OpenStream(const std::string& method, const std::string& request,
+  virtual std::unique_ptr<ResponseStream> OpenStream(const std::string& method, const std::string& request,
                                                    const Headers& headers,
-                                                   std::function<void(std::string)> on_answer,
+                                                   std::function<void(std::string)> on_response,
                                                    std::function<void(absl::Status)> on_end) = 0;
 
   virtual const std::string& target() const = 0;

@@ -36,7 +36,7 @@ absl::Status CallStatus(const grpc::Status& status) {
 
 }  // namespace
 
-void ClientStream::Open(grpc::GenericStub* stub, const std::string& caller) {
+void GrpcClientStream::Open(grpc::GenericStub* stub, const std::string& caller) {
   {
     absl::MutexLock lock(&mutex_);
     self_ = shared_from_this();
@@ -51,8 +51,8 @@ void ClientStream::Open(grpc::GenericStub* stub, const std::string& caller) {
   stream_->Read(&incoming_, read_tag_.tag());
 }
 
-uint64_t ClientStream::Send(std::shared_ptr<StreamedCall> call, const std::string& method,
-                            const Bytes& request, absl::Time deadline) {
+uint64_t GrpcClientStream::Send(std::shared_ptr<StreamedCall> call, const std::string& method,
+                                const Bytes& request, absl::Time deadline) {
   v1::StreamFrame header;
   header.set_method(method);
   if (deadline != absl::InfiniteFuture()) {
@@ -72,7 +72,7 @@ uint64_t ClientStream::Send(std::shared_ptr<StreamedCall> call, const std::strin
   return number;
 }
 
-void ClientStream::Forget(uint64_t number) {
+void GrpcClientStream::Forget(uint64_t number) {
   mutex_.Lock();
   if (calls_.erase(number) == 0 || over_) {
     mutex_.Unlock();
@@ -83,7 +83,7 @@ void ClientStream::Forget(uint64_t number) {
   WriteNext();
 }
 
-void ClientStream::SendCancel(uint64_t number) {
+void GrpcClientStream::SendCancel(uint64_t number) {
   if (queue_.Drop(number) == FrameQueue::Dropped::kUnsent) return;  // the server has not heard of it
   v1::StreamFrame header;
   header.set_call(number);
@@ -91,7 +91,7 @@ void ClientStream::SendCancel(uint64_t number) {
   queue_.Add(std::move(header), Bytes());
 }
 
-void ClientStream::Cancel() {
+void GrpcClientStream::Cancel() {
   {
     absl::MutexLock lock(&mutex_);
     if (operations_ == 0) return;
@@ -101,7 +101,7 @@ void ClientStream::Cancel() {
   EndOperation();
 }
 
-void ClientStream::Break(absl::Status why) {
+void GrpcClientStream::Break(absl::Status why) {
   {
     absl::MutexLock lock(&mutex_);
     over_ = true;
@@ -110,7 +110,7 @@ void ClientStream::Break(absl::Status why) {
   context_->TryCancel();
 }
 
-void ClientStream::WriteNext() {
+void GrpcClientStream::WriteNext() {
   if (writing_ || over_ || queue_.empty() || holder_ == std::this_thread::get_id()) {
     mutex_.Unlock();
     return;
@@ -123,7 +123,7 @@ void ClientStream::WriteNext() {
   stream_->Write(ToByteBuffer(frame), written_tag_.tag());
 }
 
-void ClientStream::OnWritten(bool ok) {
+void GrpcClientStream::OnWritten(bool ok) {
   mutex_.Lock();
   writing_ = false;
   if (ok) {
@@ -135,7 +135,7 @@ void ClientStream::OnWritten(bool ok) {
   EndOperation();
 }
 
-void ClientStream::OnRead(bool ok) {
+void GrpcClientStream::OnRead(bool ok) {
   if (ok) {
     heard_ = true;
     const Bytes wire = FromByteBuffer(incoming_);
@@ -154,7 +154,7 @@ void ClientStream::OnRead(bool ok) {
   stream_->Finish(&end_, finished_tag_.tag());  // takes over the operation of the read
 }
 
-absl::Status ClientStream::TakeAll(const Bytes& wire) {
+absl::Status GrpcClientStream::TakeAll(const Bytes& wire) {
   TANDEM_ASSIGN_OR_RETURN(Frames frames, ParseFrames(wire));
   if (frames.size() == 1) return Take(std::move(frames[0]));
   absl::Status taken;
@@ -177,7 +177,7 @@ absl::Status ClientStream::TakeAll(const Bytes& wire) {
   return taken;
 }
 
-absl::Status ClientStream::Take(Frame frame) {
+absl::Status GrpcClientStream::Take(Frame frame) {
   const uint64_t number = frame.header.call();
   std::shared_ptr<StreamedCall> call;
   {
@@ -198,15 +198,15 @@ absl::Status ClientStream::Take(Frame frame) {
   const uint64_t total = std::max<uint64_t>(frame.header.message_bytes(), frame.payload.size());
   if (total > max_message_bytes_) {
     Forget(number);
-    call->OnAnswer(absl::ResourceExhaustedError(
+    call->OnResponse(absl::ResourceExhaustedError(
         absl::StrCat("an answer of ", total, " bytes is larger than max_message_bytes of the channel, ",
                      max_message_bytes_)));
     return absl::OkStatus();
   }
   MessageAssembler::Taker taker;
-  if (call->WantsPieces() && frame.header.code() == 0) {
-    taker = [call](uint64_t offset, uint64_t size, Bytes piece) {
-      call->OnPiece(offset, size, std::move(piece));
+  if (call->WantsChunks() && frame.header.code() == 0) {
+    taker = [call](uint64_t offset, uint64_t size, Bytes chunk) {
+      call->OnChunk(offset, size, std::move(chunk));
     };
   }
   TANDEM_ASSIGN_OR_RETURN(auto message, assembler_.Has(number)
@@ -220,14 +220,14 @@ absl::Status ClientStream::Take(Frame frame) {
     if (code != absl::StatusCode::kOk) queue_.Drop(number);  // refused before all of it was sent
   }
   if (code == absl::StatusCode::kOk) {
-    call->OnAnswer(std::move(message->bytes));
+    call->OnResponse(std::move(message->bytes));
   } else {
-    call->OnAnswer(absl::Status(code, message->header.error()));
+    call->OnResponse(absl::Status(code, message->header.error()));
   }
   return absl::OkStatus();
 }
 
-void ClientStream::OnFinished(bool ok) {
+void GrpcClientStream::OnFinished(bool ok) {
   absl::flat_hash_map<uint64_t, Pending> calls;
   absl::Status why;
   {
@@ -244,13 +244,13 @@ void ClientStream::OnFinished(bool ok) {
     if (no_stream) {
       pending.call->OnNoStream();
     } else {
-      pending.call->OnAnswer(why);
+      pending.call->OnResponse(why);
     }
   }
   EndOperation();
 }
 
-void ClientStream::Arm(absl::Time when) {
+void GrpcClientStream::Arm(absl::Time when) {
   armed_ = when;
   ++operations_;
   auto alarm = std::make_unique<DeadlineAlarm>();
@@ -262,12 +262,12 @@ void ClientStream::Arm(absl::Time when) {
   raw->alarm.Set(loop_->queue(), absl::ToChronoTime(when + absl::Milliseconds(1)), raw->tag());
 }
 
-void ClientStream::DeadlineAlarm::OnEvent(bool ok) {
-  const std::shared_ptr<ClientStream> owner = std::move(stream);
+void GrpcClientStream::DeadlineAlarm::OnEvent(bool ok) {
+  const std::shared_ptr<GrpcClientStream> owner = std::move(stream);
   owner->OnAlarm(self, ok);
 }
 
-void ClientStream::OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator alarm, bool ok) {
+void GrpcClientStream::OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator alarm, bool ok) {
   struct Late {
     std::shared_ptr<StreamedCall> call;
     bool unsent;
@@ -302,7 +302,7 @@ void ClientStream::OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator a
   }
   WriteNext();
   for (Late& call : late) {
-    call.call->OnAnswer(absl::DeadlineExceededError(
+    call.call->OnResponse(absl::DeadlineExceededError(
         call.unsent ? absl::StrCat("the deadline passed before the request was sent: ", queued,
                                    " bytes waited for the connection, or for a server that reads slowly")
                     : std::string("the deadline passed without an answer")));
@@ -310,8 +310,8 @@ void ClientStream::OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator a
   EndOperation();
 }
 
-void ClientStream::EndOperation() {
-  std::shared_ptr<ClientStream> self;
+void GrpcClientStream::EndOperation() {
+  std::shared_ptr<GrpcClientStream> self;
   {
     absl::MutexLock lock(&mutex_);
     if (--operations_ > 0) return;

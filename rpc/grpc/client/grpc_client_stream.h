@@ -35,10 +35,10 @@ class StreamedCall {
   virtual ~StreamedCall() = default;
   // The answer, or why there is none. A call may hear of two ends (its own cancellation and an answer that
   // was on its way): the first counts.
-  virtual void OnAnswer(absl::StatusOr<Bytes> answer) = 0;
+  virtual void OnResponse(absl::StatusOr<Bytes> response) = 0;
   // Whether it wants the pieces of a long answer as they come; the answer is then told to be empty.
-  virtual bool WantsPieces() const = 0;
-  virtual void OnPiece(uint64_t offset, uint64_t total, Bytes piece) = 0;
+  virtual bool WantsChunks() const = 0;
+  virtual void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) = 0;
   // The server has no such stream, and has not seen the call.
   virtual void OnNoStream() = 0;
 };
@@ -49,11 +49,11 @@ class StreamedCall {
 // A call's first bytes are written by the thread that starts the call, the rest and all answers are handled
 // by the loop's. One lock, held for a few instructions and never across gRPC (but to set an alarm) or a
 // call's own code, guards the state.
-class ClientStream : public std::enable_shared_from_this<ClientStream> {
+class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
  public:
   // `on_over` runs last of all, under no lock, when gRPC holds nothing of the stream any more. `loop`
   // outlives that.
-  ClientStream(CompletionLoop* loop, size_t max_message_bytes, absl::AnyInvocable<void() &&> on_over)
+  GrpcClientStream(CompletionLoop* loop, size_t max_message_bytes, absl::AnyInvocable<void() &&> on_over)
       : loop_(loop), max_message_bytes_(max_message_bytes), on_over_(std::move(on_over)) {}
 
   // Once, before anything else; a call must follow. `caller`: Caller::ToBytes.
@@ -76,7 +76,7 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
   // Looks for calls whose deadline has passed.
   struct DeadlineAlarm final : public CompletionTag {
     void OnEvent(bool ok) override;
-    std::shared_ptr<ClientStream> stream;
+    std::shared_ptr<GrpcClientStream> stream;
     absl::Time when;
     grpc::Alarm alarm;
     std::list<std::unique_ptr<DeadlineAlarm>>::iterator self;
@@ -112,9 +112,9 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
   MessageAssembler assembler_;
   bool heard_ = false;  // a frame of the server
 
-  MemberTag<ClientStream> read_tag_{this, &ClientStream::OnRead};
-  MemberTag<ClientStream> written_tag_{this, &ClientStream::OnWritten};
-  MemberTag<ClientStream> finished_tag_{this, &ClientStream::OnFinished};
+  MemberTag<GrpcClientStream> read_tag_{this, &GrpcClientStream::OnRead};
+  MemberTag<GrpcClientStream> written_tag_{this, &GrpcClientStream::OnWritten};
+  MemberTag<GrpcClientStream> finished_tag_{this, &GrpcClientStream::OnFinished};
 
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, Pending> calls_ ABSL_GUARDED_BY(mutex_);
@@ -133,7 +133,7 @@ class ClientStream : public std::enable_shared_from_this<ClientStream> {
   absl::Time armed_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::list<std::unique_ptr<DeadlineAlarm>> alarms_ ABSL_GUARDED_BY(mutex_);
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::shared_ptr<ClientStream> self_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<GrpcClientStream> self_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::rpc

@@ -45,14 +45,14 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   void Start(Channel::Done done) override;
   void Cancel() override;
 
-  void SetSink(std::shared_ptr<AnswerSink> sink) override { sink_ = std::move(sink); }
+  void SetSink(std::shared_ptr<ResponseSink> sink) override { sink_ = std::move(sink); }
 
-  void OnAnswer(absl::StatusOr<Bytes> answer) override { Complete(std::move(answer)); }
-  bool WantsPieces() const override { return sink_ != nullptr; }
-  void OnPiece(uint64_t offset, uint64_t total, Bytes piece) override {
+  void OnResponse(absl::StatusOr<Bytes> response) override { Complete(std::move(response)); }
+  bool WantsChunks() const override { return sink_ != nullptr; }
+  void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) override {
     // Whoever ends the call waits here for a moment: none comes after `done`.
     absl::MutexLock lock(&mutex_);
-    if (done_) sink_->OnPiece(offset, total, std::move(piece));
+    if (done_) sink_->OnChunk(offset, total, std::move(chunk));
   }
   void OnNoStream() override;
 
@@ -62,7 +62,7 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
     void OnEvent(bool ok) override { std::exchange(attempt, nullptr)->OnUnaryDone(); }
     std::shared_ptr<GrpcAttempt> attempt;
     grpc::ClientContext context;
-    grpc::ByteBuffer answer;
+    grpc::ByteBuffer response;
     grpc::Status status;
     std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
   };
@@ -76,12 +76,12 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   const std::string& method_;
   const Bytes& request_;
   const absl::Time deadline_;
-  std::shared_ptr<AnswerSink> sink_;  // set before Start
+  std::shared_ptr<ResponseSink> sink_;  // set before Start
 
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   Channel::Done done_ ABSL_GUARDED_BY(mutex_);  // empty before Start and once it has run
-  std::shared_ptr<ClientStream> stream_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<GrpcClientStream> stream_ ABSL_GUARDED_BY(mutex_);
   uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // on the stream
   std::optional<Unary> unary_ ABSL_GUARDED_BY(mutex_);
 };
@@ -103,7 +103,7 @@ class GrpcTransport : public Transport {
   }
 
   ~GrpcTransport() override {
-    std::shared_ptr<ClientStream> stream;
+    std::shared_ptr<GrpcClientStream> stream;
     {
       absl::MutexLock lock(&mutex_);
       stream = std::move(stream_);
@@ -118,11 +118,11 @@ class GrpcTransport : public Transport {
     }
     loop_->Stop();
   }
-  void WillHelp() override { loop_->WillHelp(); }
-  void Help(absl::FunctionRef<bool()> over, absl::Time deadline) override {
+  void PrepareInlinePoll() override { loop_->PrepareInlinePoll(); }
+  void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) override {
     // The transport may be destroyed meanwhile.
     const std::shared_ptr<CompletionLoop> loop = loop_;
-    loop->Help(over, deadline);
+    loop->InlinePoll(over, deadline);
   }
 
   std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
@@ -138,14 +138,14 @@ class GrpcTransport : public Transport {
   absl::string_view name() const override { return unix_ ? "unix" : "tcp"; }
 
   // The stream for a call of `method`, or null when it is to go by itself.
-  std::shared_ptr<ClientStream> StreamFor(absl::string_view method) {
+  std::shared_ptr<GrpcClientStream> StreamFor(absl::string_view method) {
     // Health and reflection are gRPC's own, and unknown to the stream.
     if (absl::StartsWith(method, "/grpc.")) return nullptr;
     absl::MutexLock lock(&mutex_);
     if (no_stream_) return nullptr;
     if (stream_ == nullptr) {
       ++streams_;
-      stream_ = std::make_shared<ClientStream>(loop_.get(), max_message_bytes_, [this] {
+      stream_ = std::make_shared<GrpcClientStream>(loop_.get(), max_message_bytes_, [this] {
         absl::MutexLock lock(&mutex_);
         --streams_;
       });
@@ -154,8 +154,8 @@ class GrpcTransport : public Transport {
     return stream_;
   }
   // `stream` has ended: the next call opens another.
-  void Discard(const std::shared_ptr<ClientStream>& stream) {
-    std::shared_ptr<ClientStream> old;  // freed after the lock
+  void Discard(const std::shared_ptr<GrpcClientStream>& stream) {
+    std::shared_ptr<GrpcClientStream> old;  // freed after the lock
     absl::MutexLock lock(&mutex_);
     if (stream_ == stream) old = std::move(stream_);
   }
@@ -184,7 +184,7 @@ class GrpcTransport : public Transport {
 
   absl::Mutex mutex_;
   bool no_stream_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<ClientStream> stream_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<GrpcClientStream> stream_ ABSL_GUARDED_BY(mutex_);
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;  // with operations under way
 };
 
@@ -200,7 +200,7 @@ void GrpcAttempt::Start(Channel::Done done) {
         absl::StrCat("\"", absl::CEscape(method_), "\" is no method; expected /package.Service/Method")));
   }
   while (true) {
-    const std::shared_ptr<ClientStream> stream = transport_->StreamFor(method_);
+    const std::shared_ptr<GrpcClientStream> stream = transport_->StreamFor(method_);
     if (stream == nullptr) return StartUnary();
     const uint64_t number = stream->Send(shared_from_this(), method_, request_, deadline_);
     if (number == 0) {
@@ -232,11 +232,11 @@ void GrpcAttempt::StartUnary() {
   unary.reader = transport_->stub()->PrepareUnaryCall(&unary.context, method_, ToByteBuffer(request_),
                                                       transport_->loop()->queue());
   unary.reader->StartCall();
-  unary.reader->Finish(&unary.answer, &unary.status, unary.tag());
+  unary.reader->Finish(&unary.response, &unary.status, unary.tag());
 }
 
 void GrpcAttempt::Cancel() {
-  std::shared_ptr<ClientStream> stream;
+  std::shared_ptr<GrpcClientStream> stream;
   uint64_t number;
   {
     absl::MutexLock lock(&mutex_);
@@ -260,7 +260,7 @@ void GrpcAttempt::OnUnaryDone() {
     // destructor proceed.
     absl::MutexLock lock(&mutex_);
     if (unary_->status.ok()) {
-      result = FromByteBuffer(unary_->answer);
+      result = FromByteBuffer(unary_->response);
     } else {
       result = FromGrpcStatus(unary_->status);
     }

@@ -33,9 +33,9 @@ absl::Status Broken(uint64_t call, absl::string_view what) {
 }  // namespace
 
 // The handler's end of a call.
-class ServerStream::Call : public ServerCall {
+class GrpcServerStream::Call : public ServerCall {
  public:
-  Call(std::shared_ptr<ServerStream> stream, uint64_t number, std::string method, Bytes request,
+  Call(std::shared_ptr<GrpcServerStream> stream, uint64_t number, std::string method, Bytes request,
        absl::Time deadline)
       : stream_(std::move(stream)),
         number_(number),
@@ -45,7 +45,7 @@ class ServerStream::Call : public ServerCall {
 
   ~Call() override {
     if (!finished_.load()) {
-      stream_->Answer(number_,
+      stream_->Response(number_,
                       absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
     }
     stream_->held_bytes_ -= request_.size() + kCallOverhead;
@@ -59,19 +59,19 @@ class ServerStream::Call : public ServerCall {
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     cancel_hook_.Drop();
-    stream_->Answer(number_, std::move(response));
+    stream_->Response(number_, std::move(response));
   }
-  void FinishInPieces(std::unique_ptr<AnswerSource> answer) override {
+  void FinishInChunks(std::unique_ptr<ResponseSource> answer) override {
     finished_.store(true);
     cancel_hook_.Drop();
-    stream_->Answer(number_, std::move(answer));
+    stream_->Response(number_, std::move(answer));
   }
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 
   CancelHook::Hook Cancel() { return cancel_hook_.Cancel(); }
 
  private:
-  const std::shared_ptr<ServerStream> stream_;
+  const std::shared_ptr<GrpcServerStream> stream_;
   const uint64_t number_;
   const std::string method_;
   const Bytes request_;
@@ -80,7 +80,7 @@ class ServerStream::Call : public ServerCall {
   CancelHook cancel_hook_;
 };
 
-void ServerStream::Accept() {
+void GrpcServerStream::Accept() {
   {
     absl::MutexLock lock(&mutex_);
     operations_ = 1;
@@ -90,7 +90,7 @@ void ServerStream::Accept() {
   service_->RequestAsyncBidiStreaming(0, &rpc_->context, &rpc_->stream, queue_, queue_, accepted_tag_.tag());
 }
 
-void ServerStream::OnAccepted(bool ok) {
+void GrpcServerStream::OnAccepted(bool ok) {
   if (!ok) {  // the server shuts down; the done tag will not come
     EndOperation();
     return;
@@ -105,7 +105,7 @@ void ServerStream::OnAccepted(bool ok) {
   EndOperation();
 }
 
-void ServerStream::Drain() {
+void GrpcServerStream::Drain() {
   mutex_.Lock();
   if (!accepted_) {
     mutex_.Unlock();
@@ -114,7 +114,7 @@ void ServerStream::Drain() {
   Proceed();
 }
 
-void ServerStream::Proceed() {
+void GrpcServerStream::Proceed() {
   Bytes frame;
   bool write = false;
   if (!writing_ && !finishing_ && !gone_ && !broken_.has_value() && !queue_out_.empty() &&
@@ -144,7 +144,7 @@ void ServerStream::Proceed() {
   }
   // A client that does not read its answers is not served any further, whatever it sends.
   bool read = false;
-  if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() && !AnswersWait()) {
+  if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() && !ResponsesPending()) {
     read = reading_ = true;
   }
   operations_ += (finish.has_value() ? 1 : 0) + (read ? 1 : 0);
@@ -157,11 +157,11 @@ void ServerStream::Proceed() {
   if (read) rpc_->stream.Read(&incoming_, read_tag_.tag());
 }
 
-bool ServerStream::AnswersWait() const {
-  return queue_out_.bytes() > service_->options().max_unsent_answer_bytes;
+bool GrpcServerStream::ResponsesPending() const {
+  return queue_out_.bytes() > service_->options().max_unsent_response_bytes;
 }
 
-void ServerStream::OnRead(bool ok) {
+void GrpcServerStream::OnRead(bool ok) {
   if (ok) {
     const Bytes wire = FromByteBuffer(incoming_);
     incoming_.Clear();
@@ -179,7 +179,7 @@ void ServerStream::OnRead(bool ok) {
   TakeAll();
 }
 
-void ServerStream::TakeAll() {
+void GrpcServerStream::TakeAll() {
   const bool several = came_.size() > 1;
   int64_t begin = several ? SteadyNanoseconds() : 0;
   while (taken_ < came_.size()) {
@@ -190,7 +190,7 @@ void ServerStream::TakeAll() {
     }
     handling_ = true;  // a handler that answers in here does not end the stream of a draining server
     if (several) {
-      const bool wait = AnswersWait() && !gone_;
+      const bool wait = ResponsesPending() && !gone_;
       const int64_t now = SteadyNanoseconds();
       if (wait || now - begin > kHoldNs) {
         holder_ = {};
@@ -214,7 +214,7 @@ void ServerStream::TakeAll() {
   EndOperation();
 }
 
-void ServerStream::Break(const absl::Status& why) {
+void GrpcServerStream::Break(const absl::Status& why) {
   std::vector<CancelHook::Hook> hooks;
   std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
   {
@@ -226,7 +226,7 @@ void ServerStream::Break(const absl::Status& why) {
   for (CancelHook::Hook& hook : hooks) std::move(hook)();
 }
 
-absl::Status ServerStream::Take(Frame frame) {
+absl::Status GrpcServerStream::Take(Frame frame) {
   const uint64_t number = frame.header.call();
   if (frame.header.batches()) {
     absl::MutexLock lock(&mutex_);
@@ -258,7 +258,7 @@ absl::Status ServerStream::Take(Frame frame) {
   return absl::OkStatus();
 }
 
-absl::Status ServerStream::Admit(const Frame& frame) {
+absl::Status GrpcServerStream::Admit(const Frame& frame) {
   const ServerOptions& options = service_->options();
   if (service_->draining()) return absl::UnavailableError("the server is shutting down");
   const uint64_t size = std::max<uint64_t>(frame.header.message_bytes(), frame.payload.size());
@@ -281,7 +281,7 @@ absl::Status ServerStream::Admit(const Frame& frame) {
   return absl::OkStatus();
 }
 
-void ServerStream::Run(MessageAssembler::Message message) {
+void GrpcServerStream::Run(MessageAssembler::Message message) {
   const uint64_t number = message.header.call();
   const uint64_t timeout_us = message.header.timeout_us();
   constexpr uint64_t kForeverUs = uint64_t{1000} * 365 * 24 * 3600 * 1000000;
@@ -303,7 +303,7 @@ void ServerStream::Run(MessageAssembler::Message message) {
   (*handler)(std::move(call));
 }
 
-void ServerStream::CancelCall(uint64_t number) {
+void GrpcServerStream::CancelCall(uint64_t number) {
   assembler_.Drop(number);
   CancelHook::Hook hook;
   std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
@@ -318,7 +318,7 @@ void ServerStream::CancelCall(uint64_t number) {
   if (hook) std::move(hook)();
 }
 
-std::vector<CancelHook::Hook> ServerStream::CancelAll() {
+std::vector<CancelHook::Hook> GrpcServerStream::CancelAll() {
   std::vector<CancelHook::Hook> hooks;
   for (const auto& [number, call] : calls_) {
     if (CancelHook::Hook hook = call->Cancel()) hooks.push_back(std::move(hook));
@@ -327,7 +327,7 @@ std::vector<CancelHook::Hook> ServerStream::CancelAll() {
   return hooks;
 }
 
-void ServerStream::Answer(uint64_t number, absl::StatusOr<Bytes> answer) {
+void GrpcServerStream::Response(uint64_t number, absl::StatusOr<Bytes> answer) {
   mutex_.Lock();
   if (calls_.erase(number) == 0) {  // then the stream may be over, and the service gone
     mutex_.Unlock();
@@ -339,7 +339,7 @@ void ServerStream::Answer(uint64_t number, absl::StatusOr<Bytes> answer) {
   Proceed();
 }
 
-void ServerStream::Answer(uint64_t number, std::unique_ptr<AnswerSource> answer) {
+void GrpcServerStream::Response(uint64_t number, std::unique_ptr<ResponseSource> answer) {
   mutex_.Lock();
   if (calls_.erase(number) == 0) {
     mutex_.Unlock();
@@ -356,7 +356,7 @@ void ServerStream::Answer(uint64_t number, std::unique_ptr<AnswerSource> answer)
   Proceed();
 }
 
-void ServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
+void GrpcServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
   v1::StreamFrame header;
   header.set_call(number);
   if (answer.ok()) {
@@ -374,7 +374,7 @@ void ServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
   queue_out_.Add(std::move(header), Bytes());
 }
 
-void ServerStream::OnWritten(bool ok) {
+void GrpcServerStream::OnWritten(bool ok) {
   std::vector<CancelHook::Hook> hooks;
   std::deque<FrameQueue::Turn> unsent;
   mutex_.Lock();
@@ -390,9 +390,9 @@ void ServerStream::OnWritten(bool ok) {
   EndOperation();
 }
 
-void ServerStream::OnFinished(bool ok) { EndOperation(); }
+void GrpcServerStream::OnFinished(bool ok) { EndOperation(); }
 
-void ServerStream::OnDone(bool ok) {
+void GrpcServerStream::OnDone(bool ok) {
   mutex_.Lock();
   gone_ = true;
   const std::deque<FrameQueue::Turn> unsent = queue_out_.Clear();
@@ -402,7 +402,7 @@ void ServerStream::OnDone(bool ok) {
   EndOperation();
 }
 
-void ServerStream::EndOperation() {
+void GrpcServerStream::EndOperation() {
   {
     absl::MutexLock lock(&mutex_);
     if (--operations_ > 0) return;

@@ -32,10 +32,10 @@
 namespace tandem::rpc {
 
 // One connection's stream. Its calls hold it too, and may outlive its end: then their answers go nowhere.
-class ServerStream : public std::enable_shared_from_this<ServerStream> {
+class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
  public:
   // `queue` is the queue of `loop`, which outlives the stream's operations.
-  ServerStream(StreamService* service, CompletionLoop* loop, grpc::ServerCompletionQueue* queue)
+  GrpcServerStream(StreamService* service, CompletionLoop* loop, grpc::ServerCompletionQueue* queue)
       : service_(service), loop_(loop), queue_(queue), assembler_(service->requests()) {}
 
   // Waits for a client.
@@ -72,10 +72,10 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
   // The hooks are for the caller to run once the lock is free.
   std::vector<CancelHook::Hook> CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An answer. Nothing happens when the call is over.
-  void Answer(uint64_t number, absl::StatusOr<Bytes> answer);
-  void Answer(uint64_t number, std::unique_ptr<AnswerSource> answer);
-  void Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AnswersWait() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void Response(uint64_t number, absl::StatusOr<Bytes> response);
+  void Response(uint64_t number, std::unique_ptr<ResponseSource> response);
+  void Enqueue(uint64_t number, absl::StatusOr<Bytes> response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ResponsesPending() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Does what can be done now: writes the next frame, or ends the stream; reads on. Releases the lock, also
   // for a while in between: whoever writes makes the frame under none.
   void Proceed() ABSL_UNLOCK_FUNCTION(mutex_);
@@ -97,11 +97,11 @@ class ServerStream : public std::enable_shared_from_this<ServerStream> {
 
   std::atomic<size_t> held_bytes_{0};  // requests that handlers have; only the loop's thread adds
 
-  MemberTag<ServerStream> accepted_tag_{this, &ServerStream::OnAccepted};
-  MemberTag<ServerStream> read_tag_{this, &ServerStream::OnRead};
-  MemberTag<ServerStream> written_tag_{this, &ServerStream::OnWritten};
-  MemberTag<ServerStream> finished_tag_{this, &ServerStream::OnFinished};
-  MemberTag<ServerStream> done_tag_{this, &ServerStream::OnDone};
+  MemberTag<GrpcServerStream> accepted_tag_{this, &GrpcServerStream::OnAccepted};
+  MemberTag<GrpcServerStream> read_tag_{this, &GrpcServerStream::OnRead};
+  MemberTag<GrpcServerStream> written_tag_{this, &GrpcServerStream::OnWritten};
+  MemberTag<GrpcServerStream> finished_tag_{this, &GrpcServerStream::OnFinished};
+  MemberTag<GrpcServerStream> done_tag_{this, &GrpcServerStream::OnDone};
 
   absl::Mutex mutex_;
   // Unanswered calls. A call takes itself out before it goes.

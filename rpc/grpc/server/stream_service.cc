@@ -63,24 +63,24 @@ const Handler* StreamService::Find(const std::string& path) const {
 }
 
 void StreamService::Accept(CompletionLoop* loop, grpc::ServerCompletionQueue* queue) {
-  auto stream = std::make_shared<ServerStream>(this, loop, queue);
+  auto stream = std::make_shared<GrpcServerStream>(this, loop, queue);
   Add(stream);
   stream->Accept();
 }
 
-void StreamService::Add(std::shared_ptr<ServerStream> stream) {
+void StreamService::Add(std::shared_ptr<GrpcServerStream> stream) {
   absl::MutexLock lock(&mutex_);
   streams_.insert(std::move(stream));
 }
 
-void StreamService::Remove(const std::shared_ptr<ServerStream>& stream) {
+void StreamService::Remove(const std::shared_ptr<GrpcServerStream>& stream) {
   absl::MutexLock lock(&mutex_);
   streams_.erase(stream);
 }
 
 void StreamService::Drain() {
   draining_.store(true);
-  std::vector<std::shared_ptr<ServerStream>> streams;
+  std::vector<std::shared_ptr<GrpcServerStream>> streams;
   {
     absl::MutexLock lock(&mutex_);
     streams.assign(streams_.begin(), streams_.end());

@@ -22,7 +22,7 @@
 
 namespace tandem::rpc {
 
-class ServerStream;
+class GrpcServerStream;
 
 // tandem.v1.Data: takes streams and gives each to one of a few threads, where all of its frames are read, its
 // handlers run and most of its answers are written. Streams of a thread take turns, a frame or a batch of
@@ -51,15 +51,15 @@ class StreamService : public grpc::Service {
   bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
  private:
-  friend class ServerStream;
+  friend class GrpcServerStream;
   struct Loop {
     grpc::ServerCompletionQueue* queue;
     std::unique_ptr<CompletionLoop> loop;
   };
 
   void Accept(CompletionLoop* loop, grpc::ServerCompletionQueue* queue);
-  void Add(std::shared_ptr<ServerStream> stream);
-  void Remove(const std::shared_ptr<ServerStream>& stream);
+  void Add(std::shared_ptr<GrpcServerStream> stream);
+  void Remove(const std::shared_ptr<GrpcServerStream>& stream);
 
   const ServerOptions options_;
   absl::flat_hash_map<std::string, Handler> handlers_;
@@ -67,7 +67,7 @@ class StreamService : public grpc::Service {
   std::vector<Loop> loops_;
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;
-  absl::flat_hash_set<std::shared_ptr<ServerStream>> streams_
+  absl::flat_hash_set<std::shared_ptr<GrpcServerStream>> streams_
       ABSL_GUARDED_BY(mutex_);  // with operations under way
 };
 

@@ -48,7 +48,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
 
   // The first answer counts, later ones are dropped: a cancelled call may already be over when its handler
   // finishes.
-  void Answer(absl::StatusOr<Bytes> answer) {
+  void Response(absl::StatusOr<Bytes> answer) {
     if (answered_.exchange(true)) return;
     if (answer.ok() && answer->size() > service_->max_message_bytes_) {
       answer = absl::ResourceExhaustedError(
@@ -80,7 +80,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
     if (rpc_->context.IsCancelled()) {
       if (CancelHook::Hook hook = cancel_hook_.Cancel()) std::move(hook)();
       // A parked call must not keep the server from shutting down until its handler comes back.
-      Answer(absl::CancelledError("the caller went away or its deadline passed"));
+      Response(absl::CancelledError("the caller went away or its deadline passed"));
     }
     EndOperation();
   }
@@ -122,7 +122,7 @@ class UnaryRpc::Call : public ServerCall {
 
   ~Call() override {
     if (!finished_.load())
-      rpc_->Answer(absl::InternalError(absl::StrCat("the handler of ", path_, " gave no answer")));
+      rpc_->Response(absl::InternalError(absl::StrCat("the handler of ", path_, " gave no answer")));
   }
 
   const Bytes& request() const override { return request_; }
@@ -133,7 +133,7 @@ class UnaryRpc::Call : public ServerCall {
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     rpc_->cancel_hook_.Drop();
-    rpc_->Answer(std::move(response));
+    rpc_->Response(std::move(response));
   }
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { rpc_->cancel_hook_.Set(std::move(hook)); }
 
@@ -159,7 +159,7 @@ void UnaryRpc::OnAccepted(bool ok) {
   service_->Accept(method_, queue_);
   const size_t size = rpc_->request.Length();
   if (size > service_->max_message_bytes_) {
-    Answer(absl::ResourceExhaustedError(
+    Response(absl::ResourceExhaustedError(
         absl::StrCat("a request of ", size, " bytes is larger than max_message_bytes of the server, ",
                      service_->max_message_bytes_)));
   } else {

@@ -41,11 +41,11 @@ using ResultOf = typename ResultOfType<R>::type;
 namespace internal {
 
 // In place of void, where a value is needed.
-struct Nothing {
+struct Unit {
   static constexpr absl::string_view kRemoteName = "void";
 };
 template <typename R>
-using ValueOf = std::conditional_t<std::is_void_v<R>, Nothing, R>;
+using ValueOf = std::conditional_t<std::is_void_v<R>, Unit, R>;
 
 // FNV-1a, mixed. The same in every process.
 constexpr uint64_t HashText(absl::string_view text) {

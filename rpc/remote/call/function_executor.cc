@@ -15,12 +15,12 @@ namespace {
 constexpr absl::Duration kQuietly = absl::Seconds(1);  // what looks at its cancellation has returned by then
 }  // namespace
 
-Executor::Executor(std::string worker, const ExecutorOptions& options)
+FunctionExecutor::FunctionExecutor(std::string worker, const FunctionExecutorOptions& options)
     : worker_(std::move(worker)), options_(options) {}
 
-Executor::~Executor() { End(); }
+FunctionExecutor::~FunctionExecutor() { End(); }
 
-absl::Status Executor::Admit(const CallerQueue& queue, size_t bytes) const {
+absl::Status FunctionExecutor::Admit(const CallerQueue& queue, size_t bytes) const {
   if (stop_) return absl::UnavailableError("the worker is shutting down");
   if (queued_ >= options_.max_queued) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -39,7 +39,7 @@ absl::Status Executor::Admit(const CallerQueue& queue, size_t bytes) const {
   return absl::OkStatus();
 }
 
-void Executor::Submit(std::shared_ptr<Invocation> call, const std::string& exclusive, Run run) {
+void FunctionExecutor::Submit(std::shared_ptr<Invocation> call, const std::string& exclusive, Run run) {
   const size_t bytes = call->bytes();
   absl::Status refused;
   {
@@ -60,14 +60,14 @@ void Executor::Submit(std::shared_ptr<Invocation> call, const std::string& exclu
   call->Fail(std::move(refused));
 }
 
-void Executor::Post(absl::string_view what, absl::AnyInvocable<void() &&> task) {
+void FunctionExecutor::Post(absl::string_view what, absl::AnyInvocable<void() &&> task) {
   absl::MutexLock lock(&mutex_);
   if (stop_) return;
   posted_.emplace_back(what, std::move(task));
   WakeOne();
 }
 
-void Executor::WakeOne() {
+void FunctionExecutor::WakeOne() {
   // One that is idle may have been woken for what came just before, and not be up yet.
   if (queued_ + posted_.size() > static_cast<size_t>(idle_) &&
       workers_.size() < static_cast<size_t>(options_.threads)) {
@@ -81,14 +81,14 @@ void Executor::WakeOne() {
   }
 }
 
-void Executor::Release(const std::string& caller, size_t bytes) {
+void FunctionExecutor::Release(const std::string& caller, size_t bytes) {
   --queued_;
   queued_bytes_ -= bytes;
   const auto found = callers_.find(caller);
   if (--found->second.held == 0) callers_.erase(found);
 }
 
-bool Executor::Next(Task* task) {
+bool FunctionExecutor::Next(Task* task) {
   if (!freed_.empty()) {
     *task = std::move(freed_.front());
     freed_.pop_front();
@@ -115,7 +115,7 @@ bool Executor::Next(Task* task) {
   return false;
 }
 
-void Executor::Work(Worker* self) {
+void FunctionExecutor::Work(Worker* self) {
   absl::MutexLock lock(&mutex_);
   while (true) {
     self->function.clear();
@@ -175,7 +175,7 @@ void Executor::Work(Worker* self) {
   self->ended = true;
 }
 
-std::string Executor::StillRunning() const {
+std::string FunctionExecutor::StillRunning() const {
   std::vector<std::string> running;
   const absl::Time now = absl::Now();
   for (const Worker& worker : workers_) {
@@ -187,7 +187,7 @@ std::string Executor::StillRunning() const {
   return absl::StrJoin(running, ", ");
 }
 
-absl::Status Executor::Stop(absl::Duration patience) {
+absl::Status FunctionExecutor::Stop(absl::Duration patience) {
   std::vector<Task> dropped;
   {
     absl::MutexLock lock(&mutex_);
@@ -225,7 +225,7 @@ absl::Status Executor::Stop(absl::Duration patience) {
   return absl::OkStatus();
 }
 
-void Executor::End() {
+void FunctionExecutor::End() {
   absl::Status stopped = Stop(kQuietly);
   if (!stopped.ok()) {
     LogWarning(absl::StrCat(worker_, " waits, ", absl::FormatDuration(options_.last_patience),
@@ -235,12 +235,12 @@ void Executor::End() {
   TANDEM_CHECK_MSG(stopped.ok(), absl::StrCat(worker_, ": ", stopped.message()));
 }
 
-size_t Executor::queued() const {
+size_t FunctionExecutor::queued() const {
   absl::MutexLock lock(&mutex_);
   return queued_;
 }
 
-bool Executor::AwaitQueued(size_t count, absl::Time deadline) const {
+bool FunctionExecutor::AwaitQueued(size_t count, absl::Time deadline) const {
   absl::MutexLock lock(&mutex_);
   const auto there = [this, count]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return queued_ == count; };
   return mutex_.AwaitWithDeadline(absl::Condition(&there), deadline);

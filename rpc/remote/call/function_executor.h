@@ -22,7 +22,7 @@
 
 namespace tandem::rpc::remote {
 
-struct ExecutorOptions {
+struct FunctionExecutorOptions {
   int threads = 16;
   // Of calls that wait for a thread; further ones are refused.
   size_t max_queued = 16384;
@@ -33,13 +33,13 @@ struct ExecutorOptions {
 };
 
 // Thread-safe. Callers take turns, a call each, however many calls each has waiting.
-class Executor {
+class FunctionExecutor {
  public:
   using Run = absl::AnyInvocable<void(const std::shared_ptr<Invocation>&) &&>;
 
-  Executor(std::string worker, const ExecutorOptions& options);
+  FunctionExecutor(std::string worker, const FunctionExecutorOptions& options);
   // As End.
-  ~Executor();
+  ~FunctionExecutor();
 
   // Queues a call; one that is refused is failed with ResourceExhausted. Of calls with the same `exclusive`,
   // if it is not empty, one runs at a time. A call that is cancelled, or late, when its turn comes is not
@@ -89,7 +89,7 @@ class Executor {
   void Release(const std::string& caller, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string worker_;
-  const ExecutorOptions options_;
+  const FunctionExecutorOptions options_;
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

@@ -35,10 +35,10 @@ bool Context::WaitUntilCancelled(absl::Duration at_most) const {
   return IsCancelled();
 }
 
-Tensor Context::AnswerTensor(DType dtype, Tensor::Shape shape) const {
+Tensor Context::RespondWithTensor(DType dtype, Tensor::Shape shape) const {
   Tensor plain = Tensor::Allocate(dtype, std::move(shape));
   if (plain.bytes() == 0) return plain;
-  std::shared_ptr<char> memory = call_->AnswerMemory(plain.bytes());
+  std::shared_ptr<char> memory = call_->ResponseMemory(plain.bytes());
   return memory == nullptr ? plain : Tensor::Over(std::move(memory), dtype, plain.shape());
 }
 

@@ -20,7 +20,7 @@
 
 namespace tandem::rpc::remote {
 
-class Agent;
+class RpcAgent;
 
 // What is known of a value whose C++ type is not: constants of a type.
 struct ValueType {
@@ -32,7 +32,7 @@ struct ValueType {
 template <typename T>
 const ValueType& ValueTypeOf();
 
-struct KeptValue {
+struct StoredValue {
   std::shared_ptr<void> value;
   const ValueType* type = nullptr;
 };
@@ -43,7 +43,7 @@ class Invocation {
  public:
   virtual ~Invocation() = default;
 
-  virtual Agent& agent() const = 0;
+  virtual RpcAgent& agent() const = 0;
   virtual const std::string& caller() const = 0;   // "worker/1"
   virtual absl::string_view function() const = 0;  // "matmul"; outlives the call
   virtual absl::Time deadline() const = 0;
@@ -66,11 +66,11 @@ class Invocation {
     kKept,    // as an object that stays here
   };
   virtual Form form(std::type_index result) const = 0;
-  virtual ReferenceScope* answer_references() = 0;
-  virtual std::shared_ptr<char> AnswerMemory(size_t bytes) { return nullptr; }
+  virtual ReferenceScope* response_references() = 0;
+  virtual std::shared_ptr<char> ResponseMemory(size_t bytes) { return nullptr; }
   virtual void Fail(absl::Status why) = 0;
   virtual void FinishEncoded(Encoded result) = 0;
-  virtual void FinishObject(KeptValue result) = 0;  // of kDirect and kKept
+  virtual void FinishObject(StoredValue result) = 0;  // of kDirect and kKept
 };
 
 // What a function that asks for it (its first parameter) learns of its call. Valid while the function runs.
@@ -79,7 +79,7 @@ class Context {
   explicit Context(std::shared_ptr<Invocation> call) : call_(std::move(call)) {}
 
   // The worker that the function runs in.
-  Agent& agent() const { return call_->agent(); }
+  RpcAgent& agent() const { return call_->agent(); }
   const std::string& caller() const { return call_->caller(); }
   absl::Time deadline() const { return call_->deadline(); }
   // Nobody waits for the result any more: the caller cancelled the call or is gone, its deadline has passed,
@@ -93,7 +93,7 @@ class Context {
   // something of your own then (std::stop_callback).
   std::stop_token stop_token() const { return call_->stop_token(); }
   // For a result that is filled in where the transport sends it from, without another copy.
-  Tensor AnswerTensor(DType dtype, Tensor::Shape shape) const;
+  Tensor RespondWithTensor(DType dtype, Tensor::Shape shape) const;
 
  private:
   const std::shared_ptr<Invocation> call_;

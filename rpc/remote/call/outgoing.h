@@ -30,10 +30,10 @@ struct CallSettings {
 };
 
 // Whom to call, and how. Made from a name alone, too.
-struct To {
-  To(const char* name) : name(name) {}             // NOLINT
-  To(std::string name) : name(std::move(name)) {}  // NOLINT
-  To(std::string name, CallSettings settings) : name(std::move(name)), settings(std::move(settings)) {}
+struct CallTarget {
+  CallTarget(const char* name) : name(name) {}             // NOLINT
+  CallTarget(std::string name) : name(std::move(name)) {}  // NOLINT
+  CallTarget(std::string name, CallSettings settings) : name(std::move(name)), settings(std::move(settings)) {}
 
   std::string name;  // "worker/1"
   CallSettings settings;
@@ -42,8 +42,8 @@ struct To {
 namespace internal {
 
 // A result: an object, or its encoded form with the way of references out of it.
-struct Returned {
-  KeptValue object;
+struct CallResult {
+  StoredValue object;
   std::string small;
   Bytes bulk;
   std::shared_ptr<ReferenceScope> references;
@@ -65,7 +65,7 @@ struct OutgoingCall {
   // The result stays at the callee under this reference; what is returned is empty.
   std::shared_ptr<ReferenceHandle> keep;
   // Any thread; once.
-  absl::AnyInvocable<void(absl::StatusOr<Returned>) &&> done;
+  absl::AnyInvocable<void(absl::StatusOr<CallResult>) &&> done;
 };
 
 template <typename... Args>
@@ -78,7 +78,7 @@ absl::StatusOr<Encoded> EncodeArguments(const void* arguments, ReferenceScope* r
 }
 
 template <typename R>
-ResultOf<R> TakeResult(absl::StatusOr<Returned> returned) {
+ResultOf<R> TakeResult(absl::StatusOr<CallResult> returned) {
   if (!returned.ok()) return returned.status();
   if constexpr (std::is_void_v<R>) {
     return absl::OkStatus();
@@ -97,8 +97,8 @@ ResultOf<R> TakeResult(absl::StatusOr<Returned> returned) {
 
 // What a call is done with whose result is a promise's.
 template <typename R>
-absl::AnyInvocable<void(absl::StatusOr<Returned>) &&> Fulfil(Promise<R> promise) {
-  return [promise = std::move(promise)](absl::StatusOr<Returned> returned) {
+absl::AnyInvocable<void(absl::StatusOr<CallResult>) &&> Fulfil(Promise<R> promise) {
+  return [promise = std::move(promise)](absl::StatusOr<CallResult> returned) {
     promise.Set(TakeResult<R>(std::move(returned)));
   };
 }

@@ -12,7 +12,7 @@ class StreamTable;
 class Runtime {
  public:
   virtual ~Runtime() = default;
-  virtual Executor& executor() = 0;
+  virtual FunctionExecutor& executor() = 0;
   virtual TimerQueue& timers() = 0;
   virtual StreamTable& streams() = 0;
 };

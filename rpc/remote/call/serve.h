@@ -45,10 +45,10 @@ void Reply(Invocation& call, std::shared_ptr<R> value) {
   if (call.form(type) != Invocation::Form::kEncoded) {
     return call.FinishObject({std::move(value), &ValueTypeOf<R>()});
   }
-  if constexpr (std::is_same_v<R, Nothing>) {
+  if constexpr (std::is_same_v<R, Unit>) {
     call.FinishEncoded({});
   } else if constexpr (Sendable<R>) {
-    Writer writer(call.answer_references());
+    Writer writer(call.response_references());
     Codec<R>::Encode(writer, *value);
     if (!writer.status().ok()) return call.Fail(Annotate(writer.status(), "its result cannot be sent"));
     call.FinishEncoded(writer.Take());
@@ -99,7 +99,7 @@ void Serve(Body& body, const std::shared_ptr<Invocation>& call) {
     if constexpr (std::is_void_v<decltype(std::apply(run, arguments))>) {
       static_assert(std::is_void_v<R>, "the function must return what is declared");
       std::apply(run, arguments);
-      Reply(*call, std::make_shared<Nothing>());
+      Reply(*call, std::make_shared<Unit>());
     } else {
       Deliver<R>(call, std::apply(run, arguments));
     }

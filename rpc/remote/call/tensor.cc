@@ -78,7 +78,7 @@ absl::StatusOr<Tensor> Tensor::FromBytes(DType dtype, Shape shape, Bytes bytes) 
   }
   if (bytes.empty()) return Tensor(dtype, std::move(shape), nullptr);
   auto storage = std::make_shared<Storage>();
-  storage->pieces = std::move(bytes);
+  storage->chunks = std::move(bytes);
   return Tensor(dtype, std::move(shape), std::move(storage));
 }
 
@@ -87,13 +87,13 @@ const void* Tensor::data() const {
   Storage& storage = *storage_;
   absl::call_once(storage.together, [this, &storage] {
     if (storage.memory == nullptr) {
-      const absl::Span<const Slice> slices = storage.pieces.slices();
+      const absl::Span<const Slice> slices = storage.chunks.slices();
       if (slices.size() == 1 && reinterpret_cast<uintptr_t>(slices[0].data()) % SizeOf(dtype_) == 0) {
         storage.data = slices[0].data();
         return;
       }
-      storage.memory = AlignedMemory(storage.pieces.size());
-      BytesReader(storage.pieces).Copy(storage.memory.get(), storage.pieces.size());
+      storage.memory = AlignedMemory(storage.chunks.size());
+      BytesReader(storage.chunks).Copy(storage.memory.get(), storage.chunks.size());
       storage.writable = true;
     }
     storage.data = storage.memory.get();
@@ -110,13 +110,13 @@ void* Tensor::mutable_data() {
     *this = std::move(own);
   }
   // What was received is ours now, and differs from its pieces from here on.
-  storage_->pieces = Bytes();
+  storage_->chunks = Bytes();
   return storage_->memory.get();
 }
 
-Bytes Tensor::Pieces() const {
+Bytes Tensor::Chunks() const {
   if (storage_ == nullptr || count_ == 0) return Bytes();
-  if (!storage_->pieces.empty()) return storage_->pieces;
+  if (!storage_->chunks.empty()) return storage_->chunks;
   return Bytes(Slice(storage_, storage_->memory.get(), bytes()));
 }
 

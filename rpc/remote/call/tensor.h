@@ -55,11 +55,11 @@ class Tensor {
   // "f32[2, 3]"
   std::string ToString() const;
   // The elements as they are to be sent: shared, not copied.
-  Bytes Pieces() const;
+  Bytes Chunks() const;
 
  private:
   struct Storage {
-    Bytes pieces;
+    Bytes chunks;
     std::shared_ptr<char> memory;  // the elements; before `together`: only where there are no pieces
     absl::once_flag together;
     const char* data = nullptr;

@@ -74,7 +74,7 @@ void Writer::WriteTensor(const Tensor& tensor) {
   Varint(static_cast<uint64_t>(tensor.dtype()));
   Varint(tensor.shape().size());
   for (const int64_t dimension : tensor.shape()) Varint(static_cast<uint64_t>(dimension));
-  if (tensor.bytes() > 0) Bulk(tensor.Pieces());
+  if (tensor.bytes() > 0) Bulk(tensor.Chunks());
 }
 
 void Writer::Reference(const std::shared_ptr<ReferenceHandle>& handle) {

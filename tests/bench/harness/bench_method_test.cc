@@ -18,7 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using ::testing::DoubleEq;
@@ -111,7 +111,7 @@ TEST(SummaryTest, IsOverAllSamples) {
 }
 
 // Takes `us` for each operation, on a rank beside one that takes `slowest` times as long.
-class Spinner : public Contestant {
+class Spinner : public BenchTarget {
  public:
   Spinner(double us, double slowest) : us_(us), slowest_(slowest) {}
   int rank() const override { return 0; }
@@ -215,4 +215,4 @@ TEST(BenchFlagsTest, AWrongValueNamesItsFlag) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 TEST(ZipfRanksTest, RanksComeAsOftenAsZipfSays) {
@@ -59,4 +59,4 @@ TEST(IdBatchesTest, ZipfBatchesShareTheirCommonIdsAndUniformOnesDoNot) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 TEST(PsFlagsTest, EveryChoiceIsMadeWhereNoneIsNarrowed) {
@@ -43,4 +43,4 @@ TEST(PsFlagsTest, ServersAndWorkersGoInPairs) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -15,7 +15,7 @@
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using testing::Finished;
@@ -133,4 +133,4 @@ TEST(BenchCollectivesTest, ItsRanksDieWithIt) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -16,7 +16,7 @@
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using testing::Finished;
@@ -214,4 +214,4 @@ TEST(BenchPsTest, ItsProcessesDieWithIt) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::bench

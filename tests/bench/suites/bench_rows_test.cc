@@ -10,7 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/processes/tandem_process.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using testing::Finished;
@@ -87,4 +87,4 @@ TEST(BenchRowsTest, WrongFlagsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::bench

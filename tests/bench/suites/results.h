@@ -9,7 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/processes/tandem_process.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 // What `tandem bench` printed: an object on each line.
 inline std::vector<nlohmann::json> Results(const testing::Finished& finished) {
@@ -22,6 +22,6 @@ inline std::vector<nlohmann::json> Results(const testing::Finished& finished) {
   return results;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench
 
 #endif  // TANDEM_TESTS_BENCH_SUITES_RESULTS_H_

@@ -9,7 +9,7 @@
 #include "ps/storage/table_storage.h"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 namespace {
 
 using ::testing::HasSubstr;
@@ -56,4 +56,4 @@ TEST_F(RowModelTest, RowsOfOtherIdsLostPushesAndPushesAppliedTwiceAreFound) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -28,7 +28,7 @@ namespace {
 
 using testing::Finished;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 using testing::RunTandem;
 using testing::TandemProcess;
 using testing::TempDir;
@@ -48,11 +48,11 @@ class PsSpillTest : public ::testing::Test {
     return {{"TANDEM_STORE", absl::StrCat("127.0.0.1:", store.port())}};
   }
   static absl::StatusOr<std::unique_ptr<ps::Client>> Connect(collectives::StoreServer& store) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string address, store.store()->Get("ps/0", kPatience));
+    TANDEM_ASSIGN_OR_RETURN(const std::string address, store.store()->Get("ps/0", kTestTimeout));
     std::vector<std::unique_ptr<rpc::Channel>> channels(1);
     TANDEM_ASSIGN_OR_RETURN(channels[0], rpc::ConnectGrpc(address));
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ps::Client> client,
-                            ps::Client::Connect(std::move(channels), {.timeout = kPatience}));
+                            ps::Client::Connect(std::move(channels), {.timeout = kTestTimeout}));
     ps::v1::TableConfig config =
         ps::EmbeddingTable("user", kDim, ps::Adagrad(0.1f), ps::Uniform(-1.0f, 1.0f));
     *config.mutable_eviction() = ps::EvictLru();
@@ -109,7 +109,7 @@ TEST_F(PsSpillTest, AKilledServersRowsAreRemovedAndAnotherGoesOnFromTheCheckpoin
 
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, collectives::StoreServer::Start("127.0.0.1:0"));
   TandemProcess server(Args(), Variables(*store));
-  TANDEM_ASSERT_OK(store->store()->Get("ps/0", kPatience));
+  TANDEM_ASSERT_OK(store->store()->Get("ps/0", kTestTimeout));
   EXPECT_FALSE(std::filesystem::exists(spill_dir() + "/rows"));  // before any table needs it
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ps::Client> client, Connect(*store));
   TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t none, SpilledRows(*client));

@@ -25,7 +25,7 @@ namespace {
 
 using testing::Finished;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 using testing::RunTandem;
 using ::testing::StartsWith;
 using testing::StatusIs;
@@ -50,13 +50,13 @@ class PsTest : public ::testing::Test {
 
 TEST_F(PsTest, RegistersServesAndEndsWithTheJob) {
   TandemProcess ps(Args({"--lease", "1"}), Variables());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/1", kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/1", kTestTimeout));
   EXPECT_THAT(address, StartsWith("127.0.0.1:"));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(address));
   tandem::v1::ServerInfo info;
   TANDEM_ASSERT_OK(rpc::CallProto(*channel, "/tandem.v1.ParameterServer/GetServerInfo",
                                   tandem::v1::GetServerInfoRequest(), &info,
-                                  {.timeout = kPatience, .idempotent = true}));
+                                  {.timeout = kTestTimeout, .idempotent = true}));
   EXPECT_EQ(info.index(), 1u);
   EXPECT_EQ(info.num_servers(), 2u);
   EXPECT_THAT(store_->membership()->Members(), ::testing::Contains("ps/1"));
@@ -72,15 +72,15 @@ TEST_F(PsTest, MemoryThatWaitsIsBoundedByTheLaunchersEnvironmentOrByAFlag) {
     variables["TANDEM_PS_MAX_PARKED"] = "3MiB";
     TANDEM_RETURN_IF_ERROR(store_->store()->Delete("ps/1").status());
     TandemProcess ps(Args(std::move(flags)), variables);
-    TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get("ps/1", kPatience));
+    TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get("ps/1", kTestTimeout));
     TANDEM_ASSIGN_OR_RETURN(auto channel, rpc::ConnectGrpc(address));
-    tandem::v1::ServerStatistics answer;
+    tandem::v1::ServerStatistics response;
     TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel, "/tandem.v1.ParameterServer/GetServerStatistics",
-                                          tandem::v1::GetServerStatisticsRequest(), &answer,
-                                          {.timeout = kPatience, .idempotent = true}));
+                                          tandem::v1::GetServerStatisticsRequest(), &response,
+                                          {.timeout = kTestTimeout, .idempotent = true}));
     ps.Signal(SIGTERM);
     EXPECT_EQ(ps.Wait(), 0) << ps.err();
-    return answer.max_parked_bytes();
+    return response.max_parked_bytes();
   };
   TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t launchers, bound_of({}));
   EXPECT_EQ(launchers, uint64_t{3} << 20);
@@ -98,14 +98,14 @@ TEST_F(PsTest, AsManyThreadsAnswerAsTheLaunchersEnvironmentOrAFlagSays) {
     variables["TANDEM_PS_THREADS"] = "1";
     TANDEM_RETURN_IF_ERROR(store_->store()->Delete("ps/1").status());
     TandemProcess ps(Args(std::move(flags)), variables);
-    TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get("ps/1", kPatience));
+    TANDEM_ASSIGN_OR_RETURN(const std::string address, store_->store()->Get("ps/1", kTestTimeout));
     std::vector<std::unique_ptr<rpc::Channel>> channels;
     for (int i = 0; i < 4; ++i) {
       TANDEM_ASSIGN_OR_RETURN(auto channel, rpc::Connect(address, {.transport = "shm"}));
       tandem::v1::ServerInfo info;
       TANDEM_RETURN_IF_ERROR(rpc::CallProto(*channel, "/tandem.v1.ParameterServer/GetServerInfo",
                                             tandem::v1::GetServerInfoRequest(), &info,
-                                            {.timeout = kPatience, .idempotent = true}));
+                                            {.timeout = kTestTimeout, .idempotent = true}));
       channels.push_back(std::move(channel));
     }
     int threads = 0;
@@ -128,7 +128,7 @@ TEST_F(PsTest, AsManyThreadsAnswerAsTheLaunchersEnvironmentOrAFlagSays) {
 
 TEST_F(PsTest, EndsWithTheReasonWhenTheJobFails) {
   TandemProcess ps(Args({"--lease", "1"}), Variables());
-  TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kPatience).status());
+  TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kTestTimeout).status());
   store_->membership()->End("worker/0", /*failed=*/true, "loss is NaN");
   EXPECT_EQ(ps.Wait(), 1);
   EXPECT_THAT(ps.err(), HasSubstr("the job failed: worker/0: loss is NaN"));
@@ -136,7 +136,7 @@ TEST_F(PsTest, EndsWithTheReasonWhenTheJobFails) {
 
 TEST_F(PsTest, EndsWhenTheStoreIsGone) {
   TandemProcess ps(Args({"--lease", "1"}), Variables());
-  TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kPatience).status());
+  TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kTestTimeout).status());
   const int port = store_->port();
   store_.reset();
   EXPECT_EQ(ps.Wait(), 1);
@@ -145,7 +145,7 @@ TEST_F(PsTest, EndsWhenTheStoreIsGone) {
 
 TEST_F(PsTest, SigtermIsAGracefulEnd) {
   TandemProcess ps(Args({"--lease", "30"}), Variables());
-  TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kPatience).status());
+  TANDEM_ASSERT_OK(store_->store()->Get("ps/1", kTestTimeout).status());
   ps.Signal(SIGTERM);
   EXPECT_EQ(ps.Wait(), 0) << ps.err();
   EXPECT_THAT(store_->membership()->Members(), ::testing::IsEmpty());  // it has said good-bye
@@ -188,7 +188,7 @@ TEST_F(PsTest, AWorkerOfAnotherRoundIsRefusedByName) {
   auto variables = Variables();
   variables.insert({{"TANDEM_EPOCH", "5"}, {"TANDEM_RUN_ID", "job7"}});
   TandemProcess ps({"ps", "--index", "0", "--num-servers", "1"}, variables);
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kTestTimeout));
   EXPECT_THAT(ClientOf(address, 4, 1).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("worker/0 belongs to epoch 4; the job is at epoch 5, says ps/0")));
@@ -213,7 +213,7 @@ TEST_F(PsTest, AServerThatOutlivesRoundsLosesNoUpdateToAWorkerThatWasLeftBehind)
   auto variables = Variables();
   variables.insert({{"TANDEM_EPOCH", "1"}, {"TANDEM_RUN_ID", "job7"}, {"TANDEM_AGENT", "127.0.0.1:1"}});
   TandemProcess ps({"ps", "--index", "0", "--num-servers", "1"}, variables);
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kTestTimeout));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto left_behind, ClientOf(address, 1, 1));
   TANDEM_ASSERT_OK(left_behind->CreateTable(OneRow()));
   TANDEM_ASSERT_OK(Step(*left_behind, 0, 1.0f).status());
@@ -228,13 +228,13 @@ TEST_F(PsTest, AServerThatOutlivesRoundsLosesNoUpdateToAWorkerThatWasLeftBehind)
 
 TEST_F(PsTest, PublishesTheAddressItIsTold) {
   TandemProcess ps(Args({"--advertise", "ps0:7000"}), Variables());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/1", kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/1", kTestTimeout));
   EXPECT_EQ(address, "ps0:7000");
 }
 
 TEST_F(PsTest, AHostToAdvertiseGetsTheBoundPort) {
   TandemProcess ps(Args({"--listen", "0.0.0.0:0", "--advertise", "ps0"}), Variables());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/1", kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/1", kTestTimeout));
   EXPECT_THAT(address, ::testing::MatchesRegex("ps0:[0-9]+"));
 }
 

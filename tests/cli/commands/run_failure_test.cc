@@ -34,7 +34,7 @@ using testing::WaitUntilNoneMarked;
 class RunFailureTest : public ::testing::Test {
  protected:
   std::map<std::string, std::string> Mark() const { return {{"TANDEM_TEST_MARK", dir_.path()}}; }
-  bool NothingLeft() const { return WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path())); }
+  bool NoLeaks() const { return WaitUntilNoneMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path())); }
   std::vector<std::string> Args(std::vector<std::string> flags, const std::string& script) const {
     std::vector<std::string> args = {"run", "--log-dir", dir_.path()};
     args.insert(args.end(), flags.begin(), flags.end());
@@ -73,7 +73,7 @@ TEST_F(RunFailureTest, TheFirstFailureIsNamedAndItsCodePassedOn) {
   EXPECT_THAT(finished.err, ContainsRegex("worker/1 \\(pid [0-9]+\\) exited with code 3; stopping the job"));
   EXPECT_THAT(finished.err, HasSubstr("  | last words"));
   EXPECT_EQ(Count(finished.err, "stopping the job"), 1);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, ADeathBySignalIsNamed) {
@@ -83,7 +83,7 @@ TEST_F(RunFailureTest, ADeathBySignalIsNamed) {
   EXPECT_THAT(
       finished.err,
       ContainsRegex("worker/1 \\(pid [0-9]+\\) was killed by signal 9 \\(SIGKILL\\); stopping the job"));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, ADeathBySignalIsTheCauseOfErrorsThatCameJustBefore) {
@@ -98,7 +98,7 @@ TEST_F(RunFailureTest, ADeathBySignalIsTheCauseOfErrorsThatCameJustBefore) {
                 Mark());
   EXPECT_EQ(finished.exit_code, 139);
   EXPECT_THAT(finished.err, ContainsRegex("worker/1 \\(pid [0-9]+\\) was killed by signal 11 \\(SIGSEGV\\)"));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, OnlyTheLastTenLinesAreShown) {
@@ -125,7 +125,7 @@ TEST_F(RunFailureTest, AServerThatIsKilledEndsTheJob) {
   EXPECT_EQ(tandem.Wait(), 137);
   EXPECT_THAT(tandem.err(),
               HasSubstr(absl::StrCat("ps/1 (pid ", victim, ") was killed by signal 9 (SIGKILL)")));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, ControlCStopsEverything) {
@@ -137,7 +137,7 @@ TEST_F(RunFailureTest, ControlCStopsEverything) {
     EXPECT_EQ(tandem.Wait(), code);
     EXPECT_THAT(tandem.err(),
                 HasSubstr("tandem run: stopping on SIG"));  // it was no plain death by the signal
-    EXPECT_TRUE(NothingLeft());
+    EXPECT_TRUE(NoLeaks());
   }
 }
 
@@ -148,7 +148,7 @@ TEST_F(RunFailureTest, AProcessThatIgnoresSigtermIsKilledAfterTheGrace) {
   ASSERT_TRUE(tandem.WaitForOutput("up"));
   tandem.Signal(SIGINT);
   EXPECT_EQ(tandem.Wait(), 130);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, AskedTwiceItDoesNotWaitForTheGrace) {
@@ -160,7 +160,7 @@ TEST_F(RunFailureTest, AskedTwiceItDoesNotWaitForTheGrace) {
   ASSERT_TRUE(tandem.WaitForOutput("stopping on SIGINT"));
   tandem.Signal(SIGINT);
   EXPECT_EQ(tandem.Wait(), 130);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, KillingTheLauncherKillsEverythingItStarted) {
@@ -171,14 +171,14 @@ TEST_F(RunFailureTest, KillingTheLauncherKillsEverythingItStarted) {
             6u);  // shells, tails, server, launcher
   tandem.Signal(SIGKILL);
   EXPECT_EQ(tandem.Wait(), 137);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, TheTimeOutEndsTheJob) {
   const Finished finished = RunTandem(Args({"--timeout", "0.3"}, kForever), Mark());
   EXPECT_EQ(finished.exit_code, 124);
   EXPECT_THAT(finished.err, HasSubstr("the job did not end within 300ms"));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, AnOutputThatNobodyReadsDoesNotBlockTheStop) {
@@ -189,7 +189,7 @@ TEST_F(RunFailureTest, AnOutputThatNobodyReadsDoesNotBlockTheStop) {
   ASSERT_TRUE(tandem.WaitForOutput("up"));
   tandem.Signal(SIGTERM);
   ASSERT_TRUE(WaitUntilGone(tandem.pid()) || tandem.Wait() == 143);
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, ProgramsThatCannotRunAreNamed) {
@@ -209,7 +209,7 @@ TEST_F(RunFailureTest, ProgramsThatCannotRunAreNamed) {
   finished = RunTandem({"run", "--ps", "1", "--log-dir", dir_.path(), "--", text}, Mark());
   EXPECT_NE(finished.exit_code, 0);
   EXPECT_THAT(finished.err, AllOf(HasSubstr("cannot start worker/0"), HasSubstr(text)));
-  EXPECT_TRUE(NothingLeft());
+  EXPECT_TRUE(NoLeaks());
 }
 
 TEST_F(RunFailureTest, ALogDirectoryThatCannotBeIsNamed) {

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
-using Resource = Machine::Resource;
+using Resource = launcher::Machine::Resource;
 
 class ChecksTest : public ::testing::Test {
  protected:
@@ -105,7 +105,7 @@ TEST_F(ChecksTest, FewEphemeralPortsAreTold) {
 }
 
 TEST_F(ChecksTest, MemoryThatIsShortIsTold) {
-  machine_.shm = Machine::FileSystem{64 << 20, 64 << 20};
+  machine_.shm = launcher::Machine::FileSystem{64 << 20, 64 << 20};
   ExpectOneProblem(Level::kWarn, "/dev/shm", "64.0 MiB of 64.0 MiB free", "--shm-size");
   machine_.shm = FakeMachine().shm;
   machine_.memfd = absl::UnavailableError("memfd_create fails: Function not implemented");
@@ -188,7 +188,7 @@ TEST_F(ChecksTest, MpirunMustFitTheBackend) {
 }
 
 TEST_F(ChecksTest, GpusWithoutNcclAreTold) {
-  machine_.cuda = Machine::Cuda{12040, {"H100"}};
+  machine_.cuda = launcher::Machine::Cuda{12040, {"H100"}};
   ExpectOneProblem(Level::kWarn, "NCCL", "none", "libnccl2");
   machine_.nccl = 21805;
   EXPECT_EQ(Named("NCCL").fact, "2.18.5");
@@ -199,7 +199,7 @@ TEST_F(ChecksTest, GpusWithoutNcclAreTold) {
   machine_.nccl = 21805;
   machine_.cuda = absl::UnavailableError("cuInit fails: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
   ExpectOneProblem(Level::kWarn, "CUDA driver", "803", "nvidia-smi");
-  machine_.cuda = Machine::Cuda{12040, {}};
+  machine_.cuda = launcher::Machine::Cuda{12040, {}};
   ExpectOneProblem(Level::kWarn, "CUDA driver", "0 GPUs", "CUDA_VISIBLE_DEVICES");
 }
 

@@ -11,7 +11,7 @@
 namespace tandem::cli {
 
 // A machine on which all is well; tests spoil what they are about.
-struct FakeMachine final : Machine {
+struct FakeMachine final : launcher::Machine {
   std::map<std::string, std::string> files = {
       {"/proc/meminfo", "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:   12000000 kB"},
       {"/proc/cpuinfo", "processor\t: 0\nmodel name\t: Fast Processor 9000\nflags : x"},

@@ -31,7 +31,7 @@ using collectives::FlightRecorder;
 using collectives::ProcessGroup;
 using testing::Finished;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 using testing::RunTandem;
 using testing::TempDir;
 
@@ -95,7 +95,7 @@ TEST_P(HangTest, TheRankThatDidNotCallTheFifthAllReduceIsNamed) {
     ASSERT_GE(pid, 0);
     if (pid == 0) {
       ::close(hold[1]);
-      ::alarm(static_cast<unsigned>(absl::ToInt64Seconds(kPatience)));  // a hang of the test itself
+      ::alarm(static_cast<unsigned>(absl::ToInt64Seconds(kTestTimeout)));  // a hang of the test itself
       ::_exit(PlayRank(GetParam(), rank, dir, hold[0]) ? 0 : 1);
     }
     pids.push_back(pid);
@@ -112,7 +112,7 @@ TEST_P(HangTest, TheRankThatDidNotCallTheFifthAllReduceIsNamed) {
   ASSERT_GE(::inotify_add_watch(watch, dir.File("traces").c_str(), IN_MOVED_TO), 0);
   ASSERT_EQ(::kill(pids[kAbsent], SIGUSR2), 0);
   pollfd dumped{watch, POLLIN, 0};
-  EXPECT_EQ(::poll(&dumped, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1);
+  EXPECT_EQ(::poll(&dumped, 1, static_cast<int>(absl::ToInt64Milliseconds(kTestTimeout))), 1);
   ::close(watch);
   EXPECT_EQ(DumpsIn(dir.File("traces")), kRanks);
   ::close(hold[1]);

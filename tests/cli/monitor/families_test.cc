@@ -48,7 +48,7 @@ class FamiliesTest : public ::testing::Test {
     return values;
   }
 
-  ServerFigures figures_;
+  ServerMetrics figures_;
 };
 
 using Value = std::pair<const std::string, double>;
@@ -87,9 +87,9 @@ TEST_F(FamiliesTest, NamesAreUniqueAndOnlyCountersEndInTotal) {
 
 TEST_F(FamiliesTest, LatenciesAreCumulatedByOctavesOfSeconds) {
   v1::LatencyHistogram* latency = AddTable("user", v1::UpdateMode::SYNC)->mutable_pull_latency();
-  latency->mutable_counts()->Resize(ps::kLatencyBins, 0);
+  latency->mutable_counts()->Resize(kLatencyBins, 0);
   const auto count = [latency](uint64_t ns) {
-    const int bin = static_cast<int>(ps::LatencyBin(ns));
+    const int bin = static_cast<int>(LatencyBin(ns));
     latency->set_counts(bin, latency->counts(bin) + 1);
   };
   const std::vector<uint64_t> durations_ns = {500, 1500, 1700, 5000, 1'000'000, 1'000'000'000'000'000};

@@ -22,10 +22,10 @@ using ::testing::HasSubstr;
 
 TEST(FindServersTest, AJobFileSaysWhereItsJobIs) {
   testing::TempDir dir;
-  TANDEM_ASSERT_OK(WriteJobFile(
+  TANDEM_ASSERT_OK(launcher::WriteJobFile(
       dir.path(),
       {.store = "10.0.0.1:4711", .rendezvous = "etcd://e:2379/p/job", .run_id = "job", .num_servers = 3}));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const JobAddress found, FindJob({.job = dir.path()}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const launcher::JobAddress found, FindJob({.job = dir.path()}));
   EXPECT_EQ(found.store, "10.0.0.1:4711");
   EXPECT_EQ(found.rendezvous, "etcd://e:2379/p/job");
   EXPECT_EQ(found.run_id, "job");
@@ -39,7 +39,7 @@ TEST(FindServersTest, WhatIsNoJobFileIsNamed) {
   EXPECT_THAT(FindJob({.job = dir.path()}).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(dir.path())));
   for (const char* text : {"", "[]", "{\"store\": 7}", "{\"store\""}) {
-    std::ofstream(dir.File(kJobFile), std::ios::trunc) << text;
+    std::ofstream(dir.File(launcher::kJobFile), std::ios::trunc) << text;
     EXPECT_THAT(FindJob({.job = dir.path()}).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no job file")))
         << text;

@@ -21,18 +21,18 @@ inline std::string HttpGet(int port, const std::string& path) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const timeval minute{.tv_sec = 60, .tv_usec = 0};
   ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof(minute));
-  std::string answer;
+  std::string response;
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
     if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
       char buffer[4096];
       ssize_t size;
       while ((size = ::recv(fd, buffer, sizeof(buffer), 0)) > 0)
-        answer.append(buffer, static_cast<size_t>(size));
+        response.append(buffer, static_cast<size_t>(size));
     }
   }
   ::close(fd);
-  return answer;
+  return response;
 }
 
 }  // namespace tandem::cli

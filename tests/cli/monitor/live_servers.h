@@ -29,13 +29,13 @@ class LiveServers : public ::testing::Test {
     for (int i = 0; i < 2; ++i) {
       servers_.push_back(StartServer(i));
       TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address,
-                                  store_->store()->Get(absl::StrCat("ps/", i), testing::kPatience));
+                                  store_->store()->Get(absl::StrCat("ps/", i), testing::kTestTimeout));
       addresses_.push_back(address);
       TANDEM_ASSERT_OK_AND_ASSIGN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(address));
       channels.push_back(std::move(channel));
     }
     TANDEM_ASSERT_OK_AND_ASSIGN(client_,
-                                ps::Client::Connect(std::move(channels), {.timeout = testing::kPatience}));
+                                ps::Client::Connect(std::move(channels), {.timeout = testing::kTestTimeout}));
     ps::v1::TableConfig config = ps::EmbeddingTable("user", 4, ps::Sgd(0.1f), ps::Zeros());
     *config.mutable_update_mode() = ps::Async();
     TANDEM_ASSERT_OK(client_->CreateTable(config));

@@ -16,7 +16,7 @@ TEST(MetricsServerTest, WhatGathersTheFiguresHasTheStackOfAnyThread) {
   const auto source = [] {
     std::array<volatile char, 1 << 20> stack;  // a web server's thread has a tenth of it
     for (size_t i = 0; i < stack.size(); i += 1024) stack[i] = 1;
-    ServerFigures figures;
+    ServerMetrics figures;
     figures.server.set_open_sockets(stack[0]);
     return figures;
   };

@@ -143,7 +143,7 @@ bool PseudoTerminal::ReadSome(absl::Time deadline) {
 }
 
 bool PseudoTerminal::AwaitScreen(const std::function<bool(const ScreenModel&)>& holds) {
-  const absl::Time deadline = absl::Now() + testing::kPatience;
+  const absl::Time deadline = absl::Now() + testing::kTestTimeout;
   do {
     if (holds(screen_)) return true;
   } while (ReadSome(deadline));
@@ -151,7 +151,7 @@ bool PseudoTerminal::AwaitScreen(const std::function<bool(const ScreenModel&)>& 
 }
 
 int PseudoTerminal::Wait() {
-  const absl::Time deadline = absl::Now() + testing::kPatience;
+  const absl::Time deadline = absl::Now() + testing::kTestTimeout;
   while (ReadSome(deadline)) {
   }
   if (!testing::AwaitProcessEnd(pid_, deadline)) return -1;
@@ -167,7 +167,7 @@ bool PseudoTerminal::AwaitStop() {
     return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) == 0 &&
            info.si_code == CLD_STOPPED;
   });
-  if (stopped.wait_for(absl::ToChronoSeconds(testing::kPatience)) == std::future_status::timeout) {
+  if (stopped.wait_for(absl::ToChronoSeconds(testing::kTestTimeout)) == std::future_status::timeout) {
     ::kill(pid_, SIGKILL);  // an end, too, is waited for
   }
   return stopped.get();

@@ -54,9 +54,9 @@ class PseudoTerminal {
   // As somebody would at the keyboard; "\x03" is Ctrl-C.
   void Press(absl::string_view keys);
   void Resize(size_t rows, size_t columns);
-  // Until the screen is such that `holds`; false when it is not by kPatience, or the program has ended.
+  // Until the screen is such that `holds`; false when it is not by kTestTimeout, or the program has ended.
   bool AwaitScreen(const std::function<bool(const ScreenModel&)>& holds);
-  // Waits for the end: the exit code, 128 + signal, or -1 after kPatience.
+  // Waits for the end: the exit code, 128 + signal, or -1 after kTestTimeout.
   int Wait();
   // Until the program has been stopped by a signal; false if it ends instead.
   bool AwaitStop();

@@ -44,13 +44,13 @@ v1::TableInfo Table(const std::string& name, uint64_t rows, uint64_t pulls, v1::
 
 Snapshot TwoServers(double uptime_s, uint64_t pulls) {
   Snapshot snapshot{.time = absl::FromUnixSeconds(1000) + absl::Seconds(uptime_s)};
-  ServerSnapshot answers{.address = "127.0.0.1:7000"};
-  answers.statistics.set_uptime_s(uptime_s);
-  answers.statistics.set_cpu_s(uptime_s / 2);
-  answers.statistics.set_rss_bytes(123456789);
-  answers.tables = {Table("user", 1500000, pulls, ps::Gba(8)), Table("item", 20, 10, ps::Sync())};
-  snapshot.tables = answers.tables;
-  snapshot.servers.push_back(answers);
+  ServerSnapshot responses{.address = "127.0.0.1:7000"};
+  responses.statistics.set_uptime_s(uptime_s);
+  responses.statistics.set_cpu_s(uptime_s / 2);
+  responses.statistics.set_rss_bytes(123456789);
+  responses.tables = {Table("user", 1500000, pulls, ps::Gba(8)), Table("item", 20, 10, ps::Sync())};
+  snapshot.tables = responses.tables;
+  snapshot.servers.push_back(responses);
   snapshot.servers.push_back(
       {.address = "host-b:7001", .status = absl::UnavailableError("connection refused")});
   return snapshot;

@@ -84,7 +84,7 @@ TEST_F(TopAtATerminalTest, FillsScreensOfEverySizeAndNoMore) {
 TEST_F(TopAtATerminalTest, CountsRowsThatTheCacheServed) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const ps::CacheStatistics cache,
                               client_->CacheStatisticsOf("a_table_with_a_long_name"));
-  ASSERT_GT(cache.unasked, 300u);
+  ASSERT_GT(cache.locally_served, 300u);
   const std::string percent = absl::StrFormat(
       " %.1f ", 100.0 * static_cast<double>(cache.hits()) / static_cast<double>(cache.lookups));
   // The first picture, of all the time until now, stays for an hour.

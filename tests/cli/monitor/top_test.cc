@@ -165,10 +165,10 @@ TEST_F(TopTest, MetricsAreServedToPrometheus) {
     const size_t at = log.find("metrics at port ");
     ASSERT_NE(at, std::string::npos) << log;
     const int port = std::atoi(log.c_str() + at + std::string("metrics at port ").size());
-    const std::string answer = HttpGet(port, "/metrics");
-    ASSERT_THAT(answer, HasSubstr("200 OK"));
-    EXPECT_THAT(answer, HasSubstr("text/plain"));
-    const auto metrics = ParseMetrics(answer.substr(answer.find("\r\n\r\n") + 4));
+    const std::string response = HttpGet(port, "/metrics");
+    ASSERT_THAT(response, HasSubstr("200 OK"));
+    EXPECT_THAT(response, HasSubstr("text/plain"));
+    const auto metrics = ParseMetrics(response.substr(response.find("\r\n\r\n") + 4));
     const auto value = [&](const std::string& name) {
       const auto found = metrics.find(name);
       EXPECT_TRUE(found != metrics.end()) << name;

@@ -26,7 +26,7 @@ namespace {
 
 using tandem::testing::EventFile;
 using tandem::testing::Finished;
-using tandem::testing::kPatience;
+using tandem::testing::kTestTimeout;
 using tandem::testing::ReadFile;
 using tandem::testing::RunTandem;
 using tandem::testing::TandemProcess;
@@ -65,7 +65,7 @@ checkpoint: {dir: checkpoints, every_epochs: 0}
     std::filesystem::create_directory(dir_->File("logs"));
     tandem::testing::FileWatch watch({dir_->File("logs")});
     ASSERT_TRUE(
-        watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kPatience, {job_->pid()}))
+        watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kTestTimeout, {job_->pid()}))
         << job_->err();
     // By its heartbeats, which it sends each quarter of a lease.
     TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir_->File("logs")});
@@ -181,7 +181,7 @@ TEST_F(ProfilingTest, ScalarsOfEveryRoleAreThereForTensorBoard) {
     server = tandem::testing::ReadRun(dir_->File("scalars/ps-1"));
     return worker.scalars.count("epoch/valid_auc") > 0 && server.scalars.count("embedding/staleness") > 0;
   };
-  EXPECT_TRUE(watch.Await(written, absl::Now() + kPatience));
+  EXPECT_TRUE(watch.Await(written, absl::Now() + kTestTimeout));
   EXPECT_EQ(worker.version, "brain.Event:2");
   EXPECT_EQ(tandem::testing::ReadRun(dir_->File("scalars/worker-1")).version, "brain.Event:2");
   EXPECT_EQ(tandem::testing::ReadRun(dir_->File("scalars/ps-0")).version, "brain.Event:2");

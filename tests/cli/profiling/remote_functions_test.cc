@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 using tandem::testing::Finished;
-using tandem::testing::kPatience;
+using tandem::testing::kTestTimeout;
 using tandem::testing::ReadFile;
 using tandem::testing::RunTandem;
 using tandem::testing::TandemProcess;
@@ -50,7 +50,7 @@ class RemoteFunctionsProfilingTest : public ::testing::Test {
                 std::map<std::string, std::string>{}, dir.path());
     const std::string job_file = dir.File("logs/job.json");
     ASSERT_TRUE(
-        watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kPatience, {job->pid()}))
+        watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kTestTimeout, {job->pid()}))
         << job->err();
     TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir.File("logs")});
     const bool came = status.WaitForLine([trainers](const std::string& line) {

@@ -66,7 +66,7 @@ inline Operation AllReduceOf(std::vector<float>* values, uint64_t sequence,
   return operation;
 }
 
-inline Operation BarrierOf(uint64_t sequence, absl::Duration timeout = absl::Seconds(60)) {
+inline Operation MakeBarrier(uint64_t sequence, absl::Duration timeout = absl::Seconds(60)) {
   Operation operation;
   operation.sequence = sequence;
   operation.timeout = timeout;
@@ -74,7 +74,7 @@ inline Operation BarrierOf(uint64_t sequence, absl::Duration timeout = absl::Sec
 }
 
 // A message of floats.
-inline Operation SendOf(const std::vector<float>& values, int to, uint32_t tag = 0,
+inline Operation MakeSend(const std::vector<float>& values, int to, uint32_t tag = 0,
                         absl::Duration timeout = absl::Seconds(60)) {
   Operation operation;
   operation.kind = OpKind::kSend;

@@ -181,14 +181,14 @@ class ReferenceHub {
     const Operation& any = *ranks_[0];
     const size_t size = SizeOf(any.dtype);
     // All inputs first: they may lie where outputs go.
-    struct Piece {
+    struct Chunk {
       void* to;
       std::vector<char> bytes;
     };
-    std::vector<Piece> pieces;
+    std::vector<Chunk> chunks;
     auto copy = [&](const void* from, size_t count, void* to) {
       const char* bytes = static_cast<const char*>(from);
-      if (count > 0) pieces.push_back({to, {bytes, bytes + count * size}});
+      if (count > 0) chunks.push_back({to, {bytes, bytes + count * size}});
     };
     auto reduce = [&](auto source_of, const Part& out) {
       if (out.count == 0) return;
@@ -198,9 +198,9 @@ class ReferenceHub {
         sources.push_back(source_of(*ranks_[s]));
         if (any.reduce == ReduceOp::kPremulSum) factors.push_back(ranks_[s]->factor);
       }
-      pieces.push_back({out.data, std::vector<char>(out.count * size)});
+      chunks.push_back({out.data, std::vector<char>(out.count * size)});
       ReduceInRankOrder(any.reduce, any.dtype, sources, factors, world, out.count,
-                        pieces.back().bytes.data());
+                        chunks.back().bytes.data());
     };
     for (int r = 0; r < world; ++r) {
       const Operation& o = *ranks_[r];
@@ -222,7 +222,7 @@ class ReferenceHub {
         reduce([r](const Operation& other) { return other.ins[r].data; }, o.out);
       }
     }
-    for (const Piece& piece : pieces) std::memcpy(piece.to, piece.bytes.data(), piece.bytes.size());
+    for (const Chunk& chunk : chunks) std::memcpy(chunk.to, chunk.bytes.data(), chunk.bytes.size());
   }
 
   const std::string group_;

@@ -58,7 +58,7 @@ std::vector<absl::StatusOr<std::string>> ConnectThree(std::vector<BackendFactory
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
-      ConnectOptions options;
+      GroupConnectOptions options;
       options.group = "g";
       options.rank = rank;
       options.world_size = 3;
@@ -115,7 +115,7 @@ TEST(ConnectTest, TheReasonsOfAllThatFailedAreKept) {
 }
 
 TEST(ConnectTest, AWorldOfOneNeedsNoStore) {
-  ConnectOptions options;
+  GroupConnectOptions options;
   options.group = "g";
   options.timeout = absl::Seconds(1);
   auto alone = Connect(nullptr, options);

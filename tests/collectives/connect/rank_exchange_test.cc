@@ -16,8 +16,8 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-Introduction Rank(int rank, int world_size) {
-  Introduction i;
+RankInfo Rank(int rank, int world_size) {
+  RankInfo i;
   i.rank = rank;
   i.world_size = world_size;
   i.self = {"this host", "127.0.0.1", 100 + rank};
@@ -27,12 +27,12 @@ Introduction Rank(int rank, int world_size) {
   return i;
 }
 
-auto Come(Store* store, const Introduction& me, absl::Duration patience = absl::Seconds(60)) {
+auto Come(Store* store, const RankInfo& me, absl::Duration patience = absl::Seconds(60)) {
   return Meet(store, me, absl::Now() + patience, patience);
 }
 
 // Rank 1 of two comes, is not met, and leaves `me` in the store.
-void ComeAndGo(Store* store, const Introduction& me) {
+void ComeAndGo(Store* store, const RankInfo& me) {
   EXPECT_THAT(Come(store, me, absl::Milliseconds(10)), StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
@@ -70,19 +70,19 @@ TEST(RendezvousTest, RanksThatExpectSomethingElseAreNamed) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   auto meet = [](auto change) {
     MemoryStore store;
-    Introduction other = Rank(1, 2);
+    RankInfo other = Rank(1, 2);
     change(&other);
     ComeAndGo(&store, other);
     return Come(&store, Rank(0, 2), absl::Milliseconds(10));
   };
-  EXPECT_THAT(meet([](Introduction* i) { i->world_size = 3; }),
+  EXPECT_THAT(meet([](RankInfo* i) { i->world_size = 3; }),
               StatusIs(kInvalid, HasSubstr("the world size: rank 0 has 2, rank 1 has 3")));
-  EXPECT_THAT(meet([](Introduction* i) { i->backend = "gloo"; }),
+  EXPECT_THAT(meet([](RankInfo* i) { i->backend = "gloo"; }),
               StatusIs(kInvalid, HasSubstr("the backend: rank 0 has 'auto', rank 1 has 'gloo'")));
-  EXPECT_THAT(meet([](Introduction* i) { i->debug = "DETAIL"; }),
+  EXPECT_THAT(meet([](RankInfo* i) { i->debug = "DETAIL"; }),
               StatusIs(kInvalid, HasSubstr("TANDEM_DEBUG): rank 0 has OFF, rank 1 has DETAIL")));
   EXPECT_THAT(
-      meet([](Introduction* i) { i->members = "ranks 0 and 3"; }),
+      meet([](RankInfo* i) { i->members = "ranks 0 and 3"; }),
       StatusIs(kInvalid, HasSubstr("members of the group: rank 0 has all, rank 1 has ranks 0 and 3")));
 }
 
@@ -95,7 +95,7 @@ TEST(RendezvousTest, ARankOfALargerWorldIsNamedThoughThisWorldIsComplete) {
 
 TEST(RendezvousTest, AnotherHostsLoopbackAddressIsRefused) {
   MemoryStore store;
-  Introduction other = Rank(1, 2);
+  RankInfo other = Rank(1, 2);
   other.machine = "another machine";
   other.self.address = "10.0.0.2";
   ComeAndGo(&store, other);
@@ -120,14 +120,14 @@ TEST(RendezvousTest, WhatOneRankCannotDoAllHear) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
-      TANDEM_EXPECT_OK(AgreeOn(&store, "first", rank, 3, absl::OkStatus(), deadline));
+      TANDEM_EXPECT_OK(AgreeOnStatus(&store, "first", rank, 3, absl::OkStatus(), deadline));
       const absl::Status mine = rank == 1 ? absl::UnimplementedError("no memory to share") : absl::OkStatus();
-      EXPECT_THAT(AgreeOn(&store, "second", rank, 3, mine, deadline),
+      EXPECT_THAT(AgreeOnStatus(&store, "second", rank, 3, mine, deadline),
                   StatusIs(absl::StatusCode::kUnimplemented, "rank 1: no memory to share"));
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(AgreeOn(&store, "third", 1, 3, absl::OkStatus(), absl::Now()),
+  EXPECT_THAT(AgreeOnStatus(&store, "third", 1, 3, absl::OkStatus(), absl::Now()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("ranks 0 and 2 of 3")));
 }
 

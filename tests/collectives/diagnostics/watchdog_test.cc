@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using testing::StatusIs;
 using testing::TempDir;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
 Operation Reduce(absl::Duration timeout) {
   Operation o;
@@ -56,7 +56,7 @@ class WatchdogTest : public ::testing::Test {
       watchdog_->AddGroup(probe, [&](const absl::Status&) { looked.Notify(); });
       const uint64_t id = recorder_->BeginStarted(probe, Reduce(-options_.grace - absl::Seconds(1)));
       clock_.Advance(options_.interval);
-      ASSERT_TRUE(looked.WaitForNotificationWithTimeout(kPatience));
+      ASSERT_TRUE(looked.WaitForNotificationWithTimeout(kTestTimeout));
       recorder_->End(id, absl::OkStatus());
       watchdog_->RemoveGroup(probe);
       recorder_->RemoveGroup(probe);
@@ -135,7 +135,7 @@ TEST_F(WatchdogTest, KillEndsTheProcessWithAMessageInsteadOfAborting) {
   StartWatchdog();
   recorder_->BeginStarted(group_, Reduce(-options_.grace));
   clock_.Advance(options_.interval);
-  ASSERT_TRUE(aborted_.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(aborted_.WaitForNotificationWithTimeout(kTestTimeout));
   watchdog_.reset();
   EXPECT_THAT(message, AllOf(HasSubstr("all_reduce #4"), HasSubstr("TANDEM_WATCHDOG=kill")));
   EXPECT_EQ(aborts_, 0);
@@ -153,7 +153,7 @@ TEST_F(WatchdogTest, ByDefaultTheEndIsExitCode124) {
         StartWatchdog();
         recorder_->BeginStarted(group_, Reduce(absl::Milliseconds(1)));
         absl::Notification never;
-        never.WaitForNotificationWithTimeout(kPatience);
+        never.WaitForNotificationWithTimeout(kTestTimeout);
       },
       ::testing::ExitedWithCode(124), "tandem watchdog: all_reduce #4");
 }
@@ -177,7 +177,7 @@ TEST_F(WatchdogTest, RemoveWaitsForAHookThatRuns) {
   });
   recorder_->BeginStarted(group_, Reduce(-options_.grace));
   clock_.Advance(options_.interval);
-  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kTestTimeout));
   std::thread other([&] { go_on.Notify(); });
   watchdog_->RemoveGroup(group_);
   EXPECT_TRUE(ended);

@@ -42,23 +42,23 @@ class Job {
     return a;
   }
   void NextRound(int64_t number, const std::string& why) {
-    TANDEM_ASSERT_OK(board_.RoundOver(number - 1, why));
+    TANDEM_ASSERT_OK(control_.RoundOver(number - 1, why));
     NewStore();
     std::map<std::string, Assignment> places;
     for (int i = 0; i < size_; ++i) places[absl::StrCat("worker/", i)] = Place(number, i);
-    TANDEM_ASSERT_OK(board_.Announce(places));
+    TANDEM_ASSERT_OK(control_.Announce(places));
   }
-  std::unique_ptr<AgentClient> Child(int local_rank) const {
-    return AgentClient::Connect(absl::StrCat("127.0.0.1:", agent_->port()),
-                                absl::StrCat("worker/", local_rank))
+  std::unique_ptr<LauncherClient> Child(int local_rank) const {
+    return LauncherClient::Connect(absl::StrCat("127.0.0.1:", agent_->port()),
+                                   absl::StrCat("worker/", local_rank))
         .value();
   }
-  AgentBoard& board() { return board_; }
+  launcher::LauncherControl& control() { return control_; }
 
  private:
   const int size_;
   std::unique_ptr<StoreServer> agent_ = StoreServer::Start("127.0.0.1:0").value();
-  AgentBoard board_{agent_->store()};
+  launcher::LauncherControl control_{agent_->store()};
   std::vector<std::unique_ptr<StoreServer>> stores_;
 };
 
@@ -116,8 +116,8 @@ TEST(ElasticSessionTest, SurvivorsGoOnAndANewcomerGetsTheState) {
   std::atomic<int> troubles{0};
   absl::Mutex mutex;
   bool in_trouble = false;
-  job.board().OnTrouble([&](AgentBoard::Trouble trouble) {
-    EXPECT_EQ(trouble.number, 1);
+  job.control().OnPeerFailure([&](launcher::LauncherControl::PeerFailure failure) {
+    EXPECT_EQ(failure.number, 1);
     absl::MutexLock lock(&mutex);
     in_trouble = true;
   });
@@ -208,8 +208,8 @@ TEST(ElasticSessionTest, ALauncherThatEndsTheJobEndsIt) {
   Process process;
   ElasticSession session(process.Options(), job.Place(1, 0), job.Child(0));
   EXPECT_THAT(session.Run([&](ElasticRound& round) -> absl::Status {
-    TANDEM_RETURN_IF_ERROR(job.board().Close("max_restarts 3 is used up"));
-    TANDEM_RETURN_IF_ERROR(job.board().RoundOver(1, "node b is dead"));
+    TANDEM_RETURN_IF_ERROR(job.control().Close("max_restarts 3 is used up"));
+    TANDEM_RETURN_IF_ERROR(job.control().RoundOver(1, "node b is dead"));
     while (round.group()->error().ok()) TANDEM_RETURN_IF_ERROR(round.group()->Barrier().Wait());
     return round.group()->error();
   }),

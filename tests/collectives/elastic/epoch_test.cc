@@ -71,7 +71,7 @@ TEST(EpochTest, AGroupThatWaitsForPeersHearsThatItsEpochIsOver) {
 TEST(EpochTest, AWaitEndsWhenItIsNoLongerWanted) {
   MemoryStore store;
   ProcessGroupOptions options = At(0, 0, 2);
-  options.still_wanted = [] { return absl::AbortedError("epoch 7 is over: node b has left"); };
+  options.should_continue = [] { return absl::AbortedError("epoch 7 is over: node b has left"); };
   EXPECT_THAT(InitProcessGroup(&store, options).status(),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("node b has left")));
 }

@@ -35,7 +35,7 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(3);    // of the ranks
 constexpr absl::Duration kGrace = absl::Seconds(15);     // what a busy machine may take beyond that
-constexpr absl::Duration kPatience = absl::Seconds(60);  // for what is not measured
+constexpr absl::Duration kTestTimeout = absl::Seconds(60);  // for what is not measured
 
 // What ranks 0 and 1 of the group "default" write in the store when they come.
 const std::vector<std::string> kTwoCame = {"pg/default/rank/0", "pg/default/rank/1"};
@@ -64,7 +64,7 @@ class Job {
   RankProcess& operator[](size_t i) { return *ranks_[i]; }
   // Until all have said `word`.
   void AllSay(absl::string_view word) {
-    for (auto& rank : ranks_) EXPECT_TRUE(rank->WaitFor(word, absl::Now() + kPatience)) << rank->output();
+    for (auto& rank : ranks_) EXPECT_TRUE(rank->WaitFor(word, absl::Now() + kTestTimeout)) << rank->output();
   }
   // The end of the i-th, for which it has the ranks' time-out.
   End EndOf(size_t i, absl::string_view who, absl::Time fault) {
@@ -110,10 +110,10 @@ std::vector<End> Missing(const std::string& backend) {
 std::vector<End> Killed(const std::string& backend) {
   auto server = StoreServer::Start("127.0.0.1:0").value();
   // What ends the others is the death, not the time: 64 MiB may take long on a busy machine.
-  Job job("kill", backend, Address(*server), kPatience);
+  Job job("kill", backend, Address(*server), kTestTimeout);
   for (int rank = 0; rank < 3; ++rank) job.Start(rank, 3);
   for (int round = 0; round < 2; ++round) job.AllSay("round");
-  EXPECT_TRUE(job[1].WaitFor("round", absl::Now() + kPatience));
+  EXPECT_TRUE(job[1].WaitFor("round", absl::Now() + kTestTimeout));
   job[1].Kill();
   const absl::Time fault = absl::Now();
   return {job.EndOf(0, "all", fault), job.EndOf(2, "all", fault)};
@@ -123,7 +123,7 @@ std::vector<End> Killed(const std::string& backend) {
 std::unique_ptr<RankProcess> ServeStore(std::string* address) {
   auto server = std::make_unique<RankProcess>(std::vector<std::string>{"serve"});
   std::string port;
-  EXPECT_TRUE(server->WaitFor("port", absl::Now() + kPatience, &port)) << server->output();
+  EXPECT_TRUE(server->WaitFor("port", absl::Now() + kTestTimeout, &port)) << server->output();
   *address = "127.0.0.1:" + port;
   return server;
 }
@@ -146,7 +146,7 @@ std::vector<End> StoreKilledWhileMeeting(const std::string& backend) {
   Job job("op", backend, address);
   for (int rank = 0; rank < 2; ++rank) job.Start(rank, 3);  // a third does not come
   RemoteStore store(rpc::ConnectGrpc(address).value());
-  TANDEM_EXPECT_OK(store.Wait(kTwoCame, kPatience));
+  TANDEM_EXPECT_OK(store.Wait(kTwoCame, kTestTimeout));
   server->Kill();
   const absl::Time fault = absl::Now();
   return {job.EndOf(0, "all", fault), job.EndOf(1, "all", fault)};
@@ -173,7 +173,7 @@ std::vector<End> DuplicateRank(const std::string& backend) {
   Job job("op", backend, Address(*server));
   job.Start(0, 3);
   job.Start(1, 3);
-  TANDEM_EXPECT_OK(server->store()->Wait(kTwoCame, kPatience));
+  TANDEM_EXPECT_OK(server->store()->Wait(kTwoCame, kTestTimeout));
   const absl::Time fault = absl::Now();
   job.Start(1, 3);  // it should have been 2
   return {job.EndOf(0, "the others", fault), job.EndOf(1, "the others", fault),

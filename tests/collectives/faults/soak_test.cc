@@ -28,7 +28,7 @@
 namespace tandem::collectives {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
 std::set<std::string> Entries(const std::string& directory) {
   std::set<std::string> names;
@@ -114,7 +114,7 @@ absl::Duration Round(const std::string& store, int round, std::mt19937& random, 
         marker));
   }
   for (auto& rank : ranks) {
-    EXPECT_TRUE(rank->WaitFor("begun", absl::Now() + kPatience)) << backend << ": " << rank->output();
+    EXPECT_TRUE(rank->WaitFor("begun", absl::Now() + kTestTimeout)) << backend << ": " << rank->output();
   }
   const int victim = std::uniform_int_distribution<int>(0, world - 1)(random);
   ranks[victim]->Kill();
@@ -122,10 +122,10 @@ absl::Duration Round(const std::string& store, int round, std::mt19937& random, 
   for (int rank = 0; rank < world; ++rank) {
     if (rank == victim) continue;
     std::string end;
-    EXPECT_TRUE(ranks[rank]->WaitFor("end", absl::Now() + kPatience, &end)) << ranks[rank]->output();
+    EXPECT_TRUE(ranks[rank]->WaitFor("end", absl::Now() + kTestTimeout, &end)) << ranks[rank]->output();
     EXPECT_TRUE(absl::StartsWith(end, "UNAVAILABLE") && absl::StrContains(end, absl::StrCat("rank ", victim)))
         << backend << ", rank " << victim << " killed, rank " << rank << " says: " << end;
-    EXPECT_TRUE(ranks[rank]->WaitForEnd(absl::Now() + kPatience)) << ranks[rank]->output();
+    EXPECT_TRUE(ranks[rank]->WaitForEnd(absl::Now() + kTestTimeout)) << ranks[rank]->output();
   }
   return absl::Now() - killed;
 }

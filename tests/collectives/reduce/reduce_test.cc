@@ -134,7 +134,7 @@ struct Case {
   size_t num_sources;
   int alias = -1;                    // the source that is also the output; -1: none is
   std::vector<size_t> offset_bytes;  // of each source, then of the output
-  StoreHint hint = StoreHint::kCache;
+  WriteHint hint = WriteHint::kCache;
 };
 
 template <typename T>
@@ -229,7 +229,7 @@ TEST_P(ReductionTest, AnyAlignmentAliasNumberOfSourcesAndStoreGivesTheSame) {
   for (int round = 0; round < 60; ++round) {
     Case c{.op = op(), .n = random_() % 3000, .num_sources = 1 + random_() % 7};
     c.alias = static_cast<int>(random_() % (c.num_sources + 1)) - 1;
-    c.hint = random_() % 2 != 0 ? StoreHint::kStream : StoreHint::kCache;
+    c.hint = random_() % 2 != 0 ? WriteHint::kStream : WriteHint::kCache;
     // In one half of the rounds elements lie at multiples of their size, as usual; else anywhere.
     const size_t step = round % 2 == 0 ? element() : 1;
     for (size_t b = 0; b <= c.num_sources; ++b) c.offset_bytes.push_back(random_() % (64 / step) * step);

@@ -13,7 +13,7 @@
 namespace tandem::collectives {
 namespace {
 
-using rpc::remote::Agent;
+using rpc::remote::RpcAgent;
 using rpc::remote::Function;
 using rpc::remote::Functions;
 using rpc::remote::Member;
@@ -21,7 +21,7 @@ using rpc::remote::testing::AwaitMembers;
 using tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 constexpr absl::Duration kDirectoryLease = absl::Milliseconds(400);
 
 class StoreDirectoryTest : public ::testing::Test {
@@ -44,7 +44,7 @@ class StoreDirectoryTest : public ::testing::Test {
 TEST_F(StoreDirectoryTest, JoinersAndLeaversAreSeenByAll) {
   auto a = Open(), b = Open();
   TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const Member seen, b->Lookup("worker/0", kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Member seen, b->Lookup("worker/0", kTestTimeout));
   EXPECT_EQ(seen, Worker(0, 11));
   TANDEM_ASSERT_OK(b->Register(Worker(1, 12)));
   EXPECT_TRUE(AwaitSize(*a, 2));
@@ -82,9 +82,9 @@ TEST_F(StoreDirectoryTest, WhoWasTakenForDeadRegistersAgain) {
   TANDEM_ASSERT_OK(a->Register(Worker(0, 11)));
   TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t changes, store.Add("rpc/changes", 0));
   TANDEM_ASSERT_OK(store.Set("rpc/member/worker/0", ""));
-  TANDEM_ASSERT_OK(store.Get(absl::StrCat("rpc/change/", changes + 1), kPatience))
+  TANDEM_ASSERT_OK(store.Get(absl::StrCat("rpc/change/", changes + 1), kTestTimeout))
       << "that it is there again";
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string record, store.Get("rpc/member/worker/0", kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string record, store.Get("rpc/member/worker/0", kTestTimeout));
   EXPECT_NE(record, "");
   EXPECT_TRUE(AwaitSize(*b, 1));
 }
@@ -94,11 +94,11 @@ TEST_F(StoreDirectoryTest, AgentsFindEachOtherThroughAStore) {
   auto a = Open(), b = Open();
   Functions functions;
   functions.Add(kDouble, [](int64_t value) { return 2 * value; });
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto caller, Agent::Start({.name = "actor/0"}, a.get(), Functions()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto caller, RpcAgent::Start({.name = "actor/0"}, a.get(), Functions()));
   auto early = caller->RpcAsync("learner/0", kDouble, 21);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto callee,
-                              Agent::Start({.name = "learner/0"}, b.get(), std::move(functions)));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t doubled, early.Wait(kPatience));
+                              RpcAgent::Start({.name = "learner/0"}, b.get(), std::move(functions)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t doubled, early.Wait(kTestTimeout));
   EXPECT_EQ(doubled, 42);
 }
 

@@ -29,7 +29,7 @@ using ::tandem::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
 // This binary as another process, in one of the DISABLED tests below.
 struct Child : testing::SelfProcess {
@@ -69,7 +69,7 @@ TEST(FileStoreChild, DISABLED_PopsAndCounts) {
   int number = 0;
   auto store = OpenAsChild(&number);
   while (true) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const std::string item, store->Pop("work", kPatience));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::string item, store->Pop("work", kTestTimeout));
     if (item == "end") return;
     TANDEM_ASSERT_OK(store->Add("popped/" + item, 1));
   }
@@ -80,7 +80,7 @@ TEST(FileStoreTest, ProcessesLoseNoAddition) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(directory.File("s")));
   Child a("Adds", directory.File("s"), 0), b("Adds", directory.File("s"), 1),
       c("Adds", directory.File("s"), 2);
-  TANDEM_EXPECT_OK(store->Wait({"done/0", "done/1", "done/2"}, kPatience));
+  TANDEM_EXPECT_OK(store->Wait({"done/0", "done/1", "done/2"}, kTestTimeout));
   EXPECT_EQ(store->Add("sum", 0).value(), 3 * kAdds);
   EXPECT_EQ(a.Wait() + b.Wait() + c.Wait(), 0);
 }
@@ -95,7 +95,7 @@ TEST(FileStoreTest, ProcessesShareAQueueAndEachItemGoesToOne) {
   for (int i = 0; i < kItems; ++i) TANDEM_ASSERT_OK(store->Push("work", absl::StrCat(i)));
   for (int i = 0; i < 3; ++i) TANDEM_ASSERT_OK(store->Push("work", "end"));
   for (auto& child : children) EXPECT_EQ(child->Wait(), 0);
-  for (int i = 0; i < kItems; ++i) EXPECT_EQ(store->Get(absl::StrCat("popped/", i), kPatience).value(), "1");
+  for (int i = 0; i < kItems; ++i) EXPECT_EQ(store->Get(absl::StrCat("popped/", i), kTestTimeout).value(), "1");
 }
 
 // Invariant: what three keys hold is equal whenever they are read, whoever was killed while writing them.
@@ -107,9 +107,9 @@ TEST(FileStoreTest, WritersThatAreKilledLeaveWholeChangesOnly) {
     Child first("WritesForEver", directory.File("s"), 0), second("WritesForEver", directory.File("s"), 1);
     // Both are at work, and the moment of the kill differs from round to round.
     const int64_t enough = changes + 4 + round;
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = absl::Now() + kTestTimeout;
     while (changes < enough && absl::Now() < deadline) {
-      TANDEM_ASSERT_OK_AND_ASSIGN(const std::string text, store->Get("changes", kPatience));
+      TANDEM_ASSERT_OK_AND_ASSIGN(const std::string text, store->Get("changes", kTestTimeout));
       ASSERT_TRUE(absl::SimpleAtoi(text, &changes));
     }
     ASSERT_GE(changes, enough);
@@ -121,7 +121,7 @@ TEST(FileStoreTest, WritersThatAreKilledLeaveWholeChangesOnly) {
       TANDEM_ASSERT_OK_AND_ASSIGN(const bool wrote, store->Check({prefix + "1"}));
       if (!wrote) continue;
       TANDEM_ASSERT_OK_AND_ASSIGN(auto values,
-                                  store->MultiGet({prefix + "1", prefix + "2", prefix + "3"}, kPatience));
+                                  store->MultiGet({prefix + "1", prefix + "2", prefix + "3"}, kTestTimeout));
       EXPECT_EQ(values[0], values[1]);
       EXPECT_EQ(values[1], values[2]);
     }
@@ -265,7 +265,7 @@ TEST(FileStoreTest, WhatAKilledJobLeftIsDiscardedOnlyWhenNobodyUsesIt) {
   {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto watcher, FileStore::Open(path));
     Child writer("WritesForEver", path, 0);
-    TANDEM_EXPECT_OK(watcher->Wait({"changes"}, kPatience));
+    TANDEM_EXPECT_OK(watcher->Wait({"changes"}, kTestTimeout));
     writer.Kill();
     TANDEM_ASSERT_OK_AND_ASSIGN(auto joined, FileStore::Open(path, options));
     EXPECT_TRUE(joined->Check({"changes"}).value());
@@ -293,7 +293,7 @@ TEST(FileStoreTest, ARemovedFileIsNamedAndALockedOneHasADeadline) {
   TANDEM_ASSERT_OK(store->Set("a", "1"));
   unlink(path.c_str());
   EXPECT_THAT(store->Set("a", "2"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("removed")));
-  EXPECT_THAT(store->Get("b", kPatience), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("removed")));
+  EXPECT_THAT(store->Get("b", kTestTimeout), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("removed")));
 }
 
 }  // namespace

@@ -38,26 +38,26 @@ class LossyStoreTest : public ::testing::Test {
 };
 
 // Of every two attempts the first is answered, but the answer is lost.
-rpc::Fault LoseEveryOtherAnswer(absl::string_view, int64_t call_index) {
+rpc::Fault LoseEveryOtherResponse(absl::string_view, int64_t call_index) {
   rpc::Fault fault;
   if (call_index % 2 == 0) fault.kind = rpc::Fault::Kind::kFailAfter;
   return fault;
 }
 
 TEST_F(LossyStoreTest, AnAddWhoseAnswerWasLostIsNotAppliedTwice) {
-  auto store = Connect(LoseEveryOtherAnswer);
+  auto store = Connect(LoseEveryOtherResponse);
   for (int i = 1; i <= 5; ++i) EXPECT_EQ(store->Add("n", 1).value(), i);
   EXPECT_EQ(memory_.TryGet("n"), "5");
 }
 
 TEST_F(LossyStoreTest, ACompareSetWhoseAnswerWasLostStillKnowsThatItWon) {
-  auto store = Connect(LoseEveryOtherAnswer);
+  auto store = Connect(LoseEveryOtherResponse);
   EXPECT_EQ(store->CompareSet("k", "", "a").value(), "a");
   EXPECT_EQ(store->CompareSet("k", "a", "b").value(), "b");
 }
 
 TEST_F(LossyStoreTest, ADeleteWhoseAnswerWasLostStillKnowsThatTheKeyWasThere) {
-  auto store = Connect(LoseEveryOtherAnswer);
+  auto store = Connect(LoseEveryOtherResponse);
   TANDEM_ASSERT_OK(memory_.Set("k", "v"));
   EXPECT_TRUE(store->Delete("k").value());
 }
@@ -73,7 +73,7 @@ TEST_F(LossyStoreTest, ADuplicatedCallIsAppliedOnce) {
 }
 
 TEST_F(LossyStoreTest, NoChangeWhoseAnswerWasLostIsMadeTwice) {
-  auto store = Connect(LoseEveryOtherAnswer);
+  auto store = Connect(LoseEveryOtherResponse);
   EXPECT_EQ(store->Append("a", "xy").value(), 2);
   EXPECT_EQ(memory_.TryGet("a"), "xy");
   TANDEM_ASSERT_OK(store->Push("q", "1"));
@@ -82,7 +82,7 @@ TEST_F(LossyStoreTest, NoChangeWhoseAnswerWasLostIsMadeTwice) {
 }
 
 TEST_F(LossyStoreTest, APopWhoseAnswerWasLostGetsTheSameItemAgain) {
-  auto store = Connect(LoseEveryOtherAnswer);
+  auto store = Connect(LoseEveryOtherResponse);
   for (const char* item : {"1", "2", "3"}) TANDEM_ASSERT_OK(memory_.Push("q", item));
   for (const char* item : {"1", "2", "3"}) EXPECT_EQ(store->Pop("q", absl::Seconds(30)).value(), item);
 }
@@ -113,7 +113,7 @@ TEST_F(LossyStoreTest, AStoreThatNeverAnswersIsUnavailableNotMissingAKey) {
   auto store = Connect(
       [](absl::string_view, int64_t) {
         rpc::Fault fault;
-        fault.kind = rpc::Fault::Kind::kNeverAnswer;
+        fault.kind = rpc::Fault::Kind::kNeverRespond;
         return fault;
       },
       absl::Milliseconds(50));

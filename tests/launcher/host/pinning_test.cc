@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::testing::ElementsAre;
@@ -31,25 +31,25 @@ class PinningTest : public ::testing::Test {
     std::filesystem::create_directories(std::filesystem::path(dir_.File(path)).parent_path());
     std::ofstream(dir_.File(path)) << text << "\n";
   }
-  Topology Read(const Cpus& allowed) { return ReadTopology(dir_.path(), allowed); }
+  CpuTopology Read(const Cpus& allowed) { return ReadCpuTopology(dir_.path(), allowed); }
   testing::TempDir dir_;
   const Cpus all_ = {0, 1, 2, 3, 4, 5, 6, 7};
 };
 
 TEST_F(PinningTest, CoresHoldTheirThreadsAndLieByMemoryNode) {
-  const Topology topology = Read(all_);
+  const CpuTopology topology = Read(all_);
   EXPECT_THAT(topology.cores, ElementsAre(Cpus{0, 4}, Cpus{1, 5}, Cpus{2, 6}, Cpus{3, 7}));
   EXPECT_THAT(topology.nodes, ElementsAre(Cpus{0, 1, 4, 5}, Cpus{2, 3, 6, 7}));
 }
 
 TEST_F(PinningTest, OnlyWhatTheLauncherMayUseItselfIsGivenAway) {
-  const Topology topology = Read({1, 5, 6});
+  const CpuTopology topology = Read({1, 5, 6});
   EXPECT_THAT(topology.cores, ElementsAre(Cpus{1, 5}, Cpus{6}));
   EXPECT_THAT(topology.nodes, ElementsAre(Cpus{1, 5}, Cpus{6}));
 }
 
 TEST_F(PinningTest, ProcessesShareTheCoresEqually) {
-  const Topology topology = Read(all_);
+  const CpuTopology topology = Read(all_);
   EXPECT_THAT(ProcessorsOf(topology, Bind::kNone, 0, 2), IsEmpty());
   EXPECT_EQ(ProcessorsOf(topology, Bind::kCore, 0, 2), (Cpus{0, 1, 4, 5}));
   EXPECT_EQ(ProcessorsOf(topology, Bind::kCore, 1, 2), (Cpus{2, 3, 6, 7}));
@@ -59,14 +59,14 @@ TEST_F(PinningTest, ProcessesShareTheCoresEqually) {
 }
 
 TEST_F(PinningTest, ProcessesGoToMemoryNodesInOrder) {
-  const Topology topology = Read(all_);
+  const CpuTopology topology = Read(all_);
   for (const int index : {0, 1}) EXPECT_EQ(ProcessorsOf(topology, Bind::kNuma, index, 4), (Cpus{0, 1, 4, 5}));
   for (const int index : {2, 3}) EXPECT_EQ(ProcessorsOf(topology, Bind::kNuma, index, 4), (Cpus{2, 3, 6, 7}));
   EXPECT_EQ(ProcessorsOf(topology, Bind::kNuma, 0, 1), (Cpus{0, 1, 4, 5}));
 }
 
 TEST_F(PinningTest, AMachineThatTellsNothingHasCoresOfOneThread) {
-  const Topology topology = ReadTopology(dir_.File("nothing"), {3, 5});
+  const CpuTopology topology = ReadCpuTopology(dir_.File("nothing"), {3, 5});
   EXPECT_THAT(topology.cores, ElementsAre(Cpus{3}, Cpus{5}));
   EXPECT_THAT(topology.nodes, ElementsAre(Cpus{3, 5}));
 }
@@ -81,11 +81,11 @@ TEST_F(PinningTest, ListsOfProcessorsAreRead) {
 TEST_F(PinningTest, ThisMachineHasAProcessor) {
   const Cpus allowed = AllowedProcessors();
   ASSERT_FALSE(allowed.empty());
-  const Topology topology = ReadTopology("/sys/devices/system", allowed);
+  const CpuTopology topology = ReadCpuTopology("/sys/devices/system", allowed);
   size_t cpus = 0;
   for (const Cpus& core : topology.cores) cpus += core.size();
   EXPECT_EQ(cpus, allowed.size());
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -10,7 +10,7 @@
 #include "collectives/store/store_server.h"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::tandem::testing::StatusIs;
@@ -30,31 +30,31 @@ bool CanListen(int port, bool reuse) {
          ::listen(fd.get(), 1) == 0;
 }
 
-TEST(PortKeeperTest, AProgramCanListenWhereNobodyElseIsSent) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto keeper, PortKeeper::Keep(0));
-  EXPECT_GT(keeper->port(), 0);
-  EXPECT_TRUE(CanListen(keeper->port(), /*reuse=*/true));
-  EXPECT_FALSE(CanListen(keeper->port(), /*reuse=*/false));
+TEST(PortReservationTest, AProgramCanListenWhereNobodyElseIsSent) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto reservation, PortReservation::Keep(0));
+  EXPECT_GT(reservation->port(), 0);
+  EXPECT_TRUE(CanListen(reservation->port(), /*reuse=*/true));
+  EXPECT_FALSE(CanListen(reservation->port(), /*reuse=*/false));
   // And again, as after a restart; also a server of ours.
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto server,
-                              collectives::StoreServer::Start(absl::StrCat("0.0.0.0:", keeper->port())));
-  EXPECT_EQ(server->port(), keeper->port());
+                              collectives::StoreServer::Start(absl::StrCat("0.0.0.0:", reservation->port())));
+  EXPECT_EQ(server->port(), reservation->port());
 }
 
-TEST(PortKeeperTest, TheKernelGivesAKeptPortToNobody) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const auto one, PortKeeper::Keep(0));
+TEST(PortReservationTest, TheKernelGivesAKeptPortToNobody) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto one, PortReservation::Keep(0));
   for (int i = 0; i < 200; ++i) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, PortKeeper::Keep(0));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, PortReservation::Keep(0));
     EXPECT_NE(other->port(), one->port());
   }
 }
 
-TEST(PortKeeperTest, APortInUseIsExplained) {
+TEST(PortReservationTest, APortInUseIsExplained) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto server, collectives::StoreServer::Start("127.0.0.1:0"));
-  EXPECT_THAT(PortKeeper::Keep(server->port()),
+  EXPECT_THAT(PortReservation::Keep(server->port()),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr(absl::StrCat("port ", server->port())), HasSubstr("--master-port"))));
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

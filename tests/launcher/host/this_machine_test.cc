@@ -15,7 +15,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::testing::Ge;
@@ -80,4 +80,4 @@ TEST(RunProgramTest, EndlessOutputIsCut) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

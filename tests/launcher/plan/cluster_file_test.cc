@@ -5,7 +5,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::tandem::testing::StatusIs;
@@ -27,7 +27,7 @@ roles:
 )";
 
 TEST(ClusterFileTest, RolesHaveCountsProgramsEnvironmentsAndPolicies) {
-  JobPlan plan;
+  LaunchPlan plan;
   TANDEM_ASSERT_OK(ReadClusterFile(kFile, "c.yaml", &plan));
   EXPECT_EQ(plan.max_restarts, 3);
   EXPECT_FALSE(plan.reform);
@@ -55,7 +55,7 @@ TEST(ClusterFileTest, FlagsWinOverTheFile) {
   testing::TempDir dir;
   std::ofstream(dir.File("c.yaml")) << kFile;
   TANDEM_ASSERT_OK_AND_ASSIGN(
-      const JobPlan plan,
+      const LaunchPlan plan,
       MakePlan({.max_restarts = 1, .cluster = dir.File("c.yaml"), .actors = 2}, /*program=*/{}));
   EXPECT_EQ(plan.main, "learner");
   EXPECT_EQ(plan.max_restarts, 1);
@@ -64,7 +64,7 @@ TEST(ClusterFileTest, FlagsWinOverTheFile) {
 }
 
 TEST(ClusterFileTest, EveryMistakeIsNamedWithItsLine) {
-  JobPlan plan;
+  LaunchPlan plan;
   const absl::Status status = ReadClusterFile(R"(max_restarts: -1
 on_failure: ignore
 roles:
@@ -91,7 +91,7 @@ roles:
 TEST(ClusterFileTest, WhatIsNoClusterFileIsRefused) {
   for (const char* text :
        {"", "[1, 2]", "roles: 3", "roles: {}", "a: [", "main: boss\nroles: {worker: {program: x}}"}) {
-    JobPlan plan;
+    LaunchPlan plan;
     EXPECT_THAT(ReadClusterFile(text, "c.yaml", &plan),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("c.yaml")))
         << text;
@@ -99,4 +99,4 @@ TEST(ClusterFileTest, WhatIsNoClusterFileIsRefused) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -4,16 +4,16 @@
 
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
-absl::StatusOr<std::optional<ForeignLauncher>> Detect(const Variables& variables,
+absl::StatusOr<std::optional<ExternalLauncher>> Detect(const Variables& variables,
                                                       const std::string& host = "h") {
-  return DetectForeignLauncher(
+  return DetectExternalLauncher(
       [&](absl::string_view name) -> std::optional<std::string> {
         const auto it = variables.find(std::string(name));
         return it == variables.end() ? std::nullopt : std::make_optional(it->second);
@@ -26,7 +26,7 @@ Variables With(Variables variables, const Variables& more) {
   return variables;
 }
 
-TEST(ForeignLauncherTest, TheFirstHostOfSlurmsLists) {
+TEST(ExternalLauncherTest, TheFirstHostOfSlurmsLists) {
   const struct {
     const char *list, *host;
   } kCases[] = {{"n1", "n1"},
@@ -46,7 +46,7 @@ const Variables kSlurm = {{"SLURM_JOB_ID", "4217"},      {"SLURM_NNODES", "4"},
                           {"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NUM_NODES", "4"},
                           {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_NODELIST", "n[03-06]"}};
 
-TEST(ForeignLauncherTest, SlurmSaysItAll) {
+TEST(ExternalLauncherTest, SlurmSaysItAll) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(kSlurm, {{"SLURM_NTASKS_PER_NODE", "8"}})));
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->name, "Slurm job 4217");
@@ -58,7 +58,7 @@ TEST(ForeignLauncherTest, SlurmSaysItAll) {
   EXPECT_EQ(found->run_id, "slurm-4217");
 }
 
-TEST(ForeignLauncherTest, AStepOfFewerNodesCounts) {
+TEST(ExternalLauncherTest, AStepOfFewerNodesCounts) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(kSlurm, {{"SLURM_STEP_NUM_NODES", "2"},
                                                                      {"SLURM_STEP_NUM_TASKS", "2"},
                                                                      {"SLURM_STEP_NODELIST", "n[05-06]"},
@@ -69,7 +69,7 @@ TEST(ForeignLauncherTest, AStepOfFewerNodesCounts) {
   EXPECT_EQ(found->nproc_per_node, 0);
 }
 
-TEST(ForeignLauncherTest, OneNodeIsNothingToTell) {
+TEST(ExternalLauncherTest, OneNodeIsNothingToTell) {
   EXPECT_EQ(Detect({})->has_value(), false);
   EXPECT_EQ(Detect({{"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NNODES", "1"}})->has_value(),
             false);
@@ -85,7 +85,7 @@ TEST(ForeignLauncherTest, OneNodeIsNothingToTell) {
   EXPECT_EQ(Detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}})->has_value(), false);
 }
 
-TEST(ForeignLauncherTest, SeveralLaunchersOnANodeAreAMistake) {
+TEST(ExternalLauncherTest, SeveralLaunchersOnANodeAreAMistake) {
   EXPECT_THAT(Detect(With(kSlurm, {{"SLURM_STEP_NUM_TASKS", "16"}})),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("srun has started 4 copies of `tandem run` on this node")));
@@ -95,7 +95,7 @@ TEST(ForeignLauncherTest, SeveralLaunchersOnANodeAreAMistake) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("mpirun --map-by ppr:1:node")));
 }
 
-TEST(ForeignLauncherTest, OpenMpiDoesNotSayWhereNodeZeroIs) {
+TEST(ExternalLauncherTest, OpenMpiDoesNotSayWhereNodeZeroIs) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(kSlurm, {{"OMPI_COMM_WORLD_SIZE", "3"},
                                                                      {"OMPI_COMM_WORLD_RANK", "1"},
                                                                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})));
@@ -106,7 +106,7 @@ TEST(ForeignLauncherTest, OpenMpiDoesNotSayWhereNodeZeroIs) {
   EXPECT_EQ(found->host, "");
 }
 
-TEST(ForeignLauncherTest, MpichIsUnderstoodToo) {
+TEST(ExternalLauncherTest, MpichIsUnderstoodToo) {
   const std::map<std::string, std::string> place = {{"PMI_SIZE", "3"}, {"PMI_RANK", "2"}};
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect(With(place, {{"MPI_LOCALNRANKS", "1"}})));
   ASSERT_TRUE(found.has_value());
@@ -117,7 +117,7 @@ TEST(ForeignLauncherTest, MpichIsUnderstoodToo) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("mpiexec -ppn 1")));
 }
 
-TEST(ForeignLauncherTest, AnIndexedJobFindsItsFirstPod) {
+TEST(ExternalLauncherTest, AnIndexedJobFindsItsFirstPod) {
   TANDEM_ASSERT_OK_AND_ASSIGN(
       const auto found, Detect({{"JOB_COMPLETION_INDEX", "12"}}, "train-12.nodes.default.svc.cluster.local"));
   ASSERT_TRUE(found.has_value());
@@ -128,17 +128,17 @@ TEST(ForeignLauncherTest, AnIndexedJobFindsItsFirstPod) {
   EXPECT_EQ(found->run_id, "k8s-train");
 }
 
-TEST(ForeignLauncherTest, WithoutAServiceThePodsCannotFindEachOther) {
+TEST(ExternalLauncherTest, WithoutAServiceThePodsCannotFindEachOther) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto found, Detect({{"JOB_COMPLETION_INDEX", "2"}}, "train-2"));
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->host, "");
   EXPECT_EQ(found->node_rank, 2);
 }
 
-TEST(ForeignLauncherTest, NonsenseIsNamed) {
+TEST(ExternalLauncherTest, NonsenseIsNamed) {
   EXPECT_THAT(Detect(With(kSlurm, {{"SLURM_NODEID", "x"}})),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("SLURM_NODEID='x' is no number")));
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -116,4 +116,4 @@ TEST_F(FlagsTest, TorchrunsVariablesAreDefaultsThatFlagsOverride) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

@@ -4,7 +4,7 @@
 
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::tandem::testing::StatusIs;
@@ -12,14 +12,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-std::vector<std::string> Names(const JobPlan& plan) {
+std::vector<std::string> Names(const LaunchPlan& plan) {
   std::vector<std::string> names;
   for (const RolePlan& role : plan.roles) names.push_back(absl::StrCat(role.name, "=", role.count));
   return names;
 }
 
 TEST(PlanTest, AProgramByItselfIsOneWorker) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const JobPlan plan, MakePlan({}, {"./train", "x"}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan, MakePlan({}, {"./train", "x"}));
   EXPECT_THAT(Names(plan), ElementsAre("worker=1"));
   EXPECT_EQ(plan.main, "worker");
   EXPECT_THAT(plan.roles[0].command, ElementsAre("./train", "x"));
@@ -27,14 +27,14 @@ TEST(PlanTest, AProgramByItselfIsOneWorker) {
 }
 
 TEST(PlanTest, ServersStartFirstAndNeedNoProgramOfTheUsers) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const JobPlan plan, MakePlan({.servers = 2, .workers = 4}, {"./train"}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan, MakePlan({.servers = 2, .workers = 4}, {"./train"}));
   EXPECT_THAT(Names(plan), ElementsAre("ps=2", "worker=4"));
   EXPECT_TRUE(plan.roles[0].serves);
   EXPECT_TRUE(plan.roles[0].command.empty());
 }
 
 TEST(PlanTest, LearnersAreTheMainRoleOfReinforcementLearning) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const JobPlan plan,
+  TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan,
                               MakePlan({.actors = 8, .learners = 1, .replay = 1}, {"./agent"}));
   EXPECT_THAT(Names(plan), ElementsAre("replay=1", "actor=8", "learner=1"));
   EXPECT_EQ(plan.main, "learner");
@@ -44,7 +44,7 @@ TEST(PlanTest, LearnersAreTheMainRoleOfReinforcementLearning) {
 
 TEST(PlanTest, RolesNameTheWorkersOrAddOthers) {
   RunFlags flags{.nproc_per_node = "2", .roles = {"trainer", "eval=1:./eval --every '60 s'", "copy=3"}};
-  TANDEM_ASSERT_OK_AND_ASSIGN(const JobPlan plan, MakePlan(flags, {"./train"}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan, MakePlan(flags, {"./train"}));
   EXPECT_THAT(Names(plan), ElementsAre("eval=1", "copy=3", "trainer=2"));
   EXPECT_EQ(plan.main, "trainer");
   EXPECT_THAT(plan.Find("eval")->command, ElementsAre("./eval", "--every", "60 s"));
@@ -58,7 +58,7 @@ TEST(PlanTest, RestartsAreSetByRole) {
                  .actors = 1,
                  .restart = {"worker=alone:5", "actor=job"},
                  .bind = "core"};
-  TANDEM_ASSERT_OK_AND_ASSIGN(const JobPlan plan, MakePlan(flags, {"./train"}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const LaunchPlan plan, MakePlan(flags, {"./train"}));
   EXPECT_EQ(plan.max_restarts, 3);
   EXPECT_EQ(plan.Find("worker")->restart, Restart::kAlone);
   EXPECT_EQ(plan.Find("worker")->restart_limit, 5);
@@ -142,4 +142,4 @@ TEST(PlanTest, ParameterServersDoNotFollowAJobThatReForms) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

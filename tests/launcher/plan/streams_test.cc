@@ -2,7 +2,7 @@
 
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::cli {
+namespace tandem::launcher {
 namespace {
 
 using ::tandem::testing::StatusIs;
@@ -37,4 +37,4 @@ TEST(StreamsTest, AFilterNamesLocalRanks) {
 }
 
 }  // namespace
-}  // namespace tandem::cli
+}  // namespace tandem::launcher

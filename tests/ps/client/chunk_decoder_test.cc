@@ -14,104 +14,104 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 
-constexpr size_t kPieceDim = 7;
+constexpr size_t kChunkDim = 7;
 
 // An answer of two slices, of which the second's rows go to other places, and where they belong.
-struct Answer {
+struct Response {
   std::vector<uint32_t> positions;
   std::vector<float> first, second;  // as they must come out
   Bytes wire;
 };
 
-Answer MakeAnswer(size_t rows, v1::ValueFormat values) {
-  Answer answer;
-  answer.first.resize(rows * kPieceDim);
-  answer.second.resize(rows * kPieceDim);
+Response MakeResponse(size_t rows, v1::ValueFormat values) {
+  Response response;
+  response.first.resize(rows * kChunkDim);
+  response.second.resize(rows * kChunkDim);
   std::mt19937 random(5);
-  for (float& x : answer.first) x = static_cast<float>(random() % 256) - 128;
-  for (float& x : answer.second) x = static_cast<float>(random() % 256) - 128;
-  answer.positions.resize(rows);
-  for (size_t i = 0; i < rows; ++i) answer.positions[i] = static_cast<uint32_t>(i);
-  std::shuffle(answer.positions.begin(), answer.positions.end(), random);
-  std::string payload(2 * rows * RowBytes(values, kPieceDim), '\0');
-  EncodeRows(values, answer.first.data(), nullptr, rows, kPieceDim, payload.data());
-  EncodeRows(values, answer.second.data(), answer.positions.data(), rows, kPieceDim,
+  for (float& x : response.first) x = static_cast<float>(random() % 256) - 128;
+  for (float& x : response.second) x = static_cast<float>(random() % 256) - 128;
+  response.positions.resize(rows);
+  for (size_t i = 0; i < rows; ++i) response.positions[i] = static_cast<uint32_t>(i);
+  std::shuffle(response.positions.begin(), response.positions.end(), random);
+  std::string payload(2 * rows * RowBytes(values, kChunkDim), '\0');
+  EncodeRows(values, response.first.data(), nullptr, rows, kChunkDim, payload.data());
+  EncodeRows(values, response.second.data(), response.positions.data(), rows, kChunkDim,
              payload.data() + payload.size() / 2);
   v1::PullResponse header;
   for (int i = 0; i < 2; ++i) header.add_slices()->set_num_rows(rows);
-  answer.wire = rpc::EncodeBulk(header, Bytes(std::move(payload)));
-  return answer;
+  response.wire = rpc::EncodeBulk(header, Bytes(std::move(payload)));
+  return response;
 }
 
 // In pieces of `piece` bytes.
-void Feed(const Bytes& wire, size_t piece, size_t until, PieceDecoder* decoder) {
-  for (size_t at = 0; at < until; at += piece) {
-    decoder->OnPiece(at, wire.size(), wire.Sub(at, std::min(piece, wire.size() - at)));
+void Feed(const Bytes& wire, size_t chunk, size_t until, ChunkDecoder* decoder) {
+  for (size_t at = 0; at < until; at += chunk) {
+    decoder->OnChunk(at, wire.size(), wire.Sub(at, std::min(chunk, wire.size() - at)));
   }
 }
 
-TEST(PieceDecoderTest, RowsAreInPlaceHoweverTheAnswerIsCut) {
+TEST(ChunkDecoderTest, RowsAreInPlaceHoweverTheAnswerIsCut) {
   for (const v1::ValueFormat values : {v1::VALUES_F32, v1::VALUES_BF16}) {
-    const Answer answer = MakeAnswer(50, values);
-    for (const size_t piece : {17, 28, 29, 64, 500, 100000}) {
-      std::vector<float> first(answer.first.size()), second(answer.second.size());
+    const Response response = MakeResponse(50, values);
+    for (const size_t chunk : {17, 28, 29, 64, 500, 100000}) {
+      std::vector<float> first(response.first.size()), second(response.second.size());
       int checks = 0;
-      PieceDecoder decoder({{values, nullptr, 50, kPieceDim, first.data()},
-                            {values, answer.positions.data(), 50, kPieceDim, second.data()}},
+      ChunkDecoder decoder({{values, nullptr, 50, kChunkDim, first.data()},
+                            {values, response.positions.data(), 50, kChunkDim, second.data()}},
                            [&](const v1::PullResponse& header, size_t payload_bytes) {
                              ++checks;
                              EXPECT_EQ(header.slices_size(), 2);
-                             EXPECT_EQ(payload_bytes, 2 * 50 * RowBytes(values, kPieceDim));
+                             EXPECT_EQ(payload_bytes, 2 * 50 * RowBytes(values, kChunkDim));
                              return absl::OkStatus();
                            });
       // A first try that breaks off leaves nothing behind.
-      Feed(answer.wire, piece, answer.wire.size() / 2, &decoder);
-      Feed(answer.wire, piece, answer.wire.size(), &decoder);
+      Feed(response.wire, chunk, response.wire.size() / 2, &decoder);
+      Feed(response.wire, chunk, response.wire.size(), &decoder);
       TANDEM_ASSERT_OK_AND_ASSIGN(const auto left, decoder.Finish(Bytes()));
       EXPECT_FALSE(left.has_value());
       EXPECT_EQ(checks, 2);
-      EXPECT_EQ(first, answer.first) << piece;
-      EXPECT_EQ(second, answer.second) << piece;
+      EXPECT_EQ(first, response.first) << chunk;
+      EXPECT_EQ(second, response.second) << chunk;
     }
   }
 }
 
-TEST(PieceDecoderTest, WhatCannotBeReadAsItComesIsLeftToTheCaller) {
+TEST(ChunkDecoderTest, WhatCannotBeReadAsItComesIsLeftToTheCaller) {
   const auto none = [](const v1::PullResponse&, size_t) -> absl::Status {
     ADD_FAILURE();
     return absl::OkStatus();
   };
   // The payload first: a form that other encoders may choose.
-  const Answer answer = MakeAnswer(4, v1::VALUES_F32);
+  const Response response = MakeResponse(4, v1::VALUES_F32);
   v1::PullResponse header;
   Bytes payload;
-  TANDEM_ASSERT_OK(rpc::DecodeBulk(answer.wire, &header, &payload));
+  TANDEM_ASSERT_OK(rpc::DecodeBulk(response.wire, &header, &payload));
   Bytes turned = rpc::EncodeBulk(v1::PullResponse(), payload);
   turned.Append(Bytes(header.SerializeAsString()));
-  std::vector<float> rows(2 * 4 * kPieceDim);
-  PieceDecoder decoder({{v1::VALUES_F32, nullptr, 8, kPieceDim, rows.data()}}, none);
+  std::vector<float> rows(2 * 4 * kChunkDim);
+  ChunkDecoder decoder({{v1::VALUES_F32, nullptr, 8, kChunkDim, rows.data()}}, none);
   Feed(turned, 100, turned.size(), &decoder);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto left, decoder.Finish(Bytes()));
   ASSERT_TRUE(left.has_value());
   EXPECT_TRUE(left->Flatten() == turned.Flatten());
 
   // No pieces at all, or fewer than there should be.
-  PieceDecoder untold({{v1::VALUES_F32, nullptr, 8, kPieceDim, rows.data()}}, none);
-  TANDEM_ASSERT_OK_AND_ASSIGN(left, untold.Finish(answer.wire));
+  ChunkDecoder untold({{v1::VALUES_F32, nullptr, 8, kChunkDim, rows.data()}}, none);
+  TANDEM_ASSERT_OK_AND_ASSIGN(left, untold.Finish(response.wire));
   ASSERT_TRUE(left.has_value());
-  EXPECT_EQ(left->size(), answer.wire.size());
+  EXPECT_EQ(left->size(), response.wire.size());
   TANDEM_ASSERT_OK_AND_ASSIGN(left, untold.Finish(Bytes()));
   EXPECT_TRUE(left.has_value());
 }
 
-TEST(PieceDecoderTest, NothingIsWrittenOfAnAnswerThatTheCheckRefuses) {
-  const Answer answer = MakeAnswer(50, v1::VALUES_F32);
-  std::vector<float> rows(100 * kPieceDim, 1.5f);
-  PieceDecoder decoder({{v1::VALUES_F32, nullptr, 100, kPieceDim, rows.data()}},
+TEST(ChunkDecoderTest, NothingIsWrittenOfAnAnswerThatTheCheckRefuses) {
+  const Response response = MakeResponse(50, v1::VALUES_F32);
+  std::vector<float> rows(100 * kChunkDim, 1.5f);
+  ChunkDecoder decoder({{v1::VALUES_F32, nullptr, 100, kChunkDim, rows.data()}},
                        [](const v1::PullResponse&, size_t) { return absl::DataLossError("no"); });
-  Feed(answer.wire, 99, answer.wire.size(), &decoder);
+  Feed(response.wire, 99, response.wire.size(), &decoder);
   EXPECT_THAT(decoder.Finish(Bytes()), StatusIs(absl::StatusCode::kDataLoss, "no"));
-  EXPECT_EQ(rows, std::vector<float>(100 * kPieceDim, 1.5f));
+  EXPECT_EQ(rows, std::vector<float>(100 * kChunkDim, 1.5f));
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ TEST_F(ClientLimitsTest, PullsThatWaitForThisWorkersPushDoNotKeepItBack) {
 TEST_F(ClientLimitsTest, PushesAreCountedAmongThemselves) {
   const auto lost = [](absl::string_view method, int64_t) {
     const bool push = absl::EndsWith(method, "/Push");
-    return rpc::Fault{.kind = push ? rpc::Fault::Kind::kNeverAnswer : rpc::Fault::Kind::kNone};
+    return rpc::Fault{.kind = push ? rpc::Fault::Kind::kNeverRespond : rpc::Fault::Kind::kNone};
   };
   const auto a = Connect(0, WhenFull::kFail, lost, /*timeout=*/absl::Seconds(2));
   const std::vector<float> gradients(kIds * kDim, 1.0f);

@@ -13,7 +13,7 @@
 namespace tandem::ps {
 namespace {
 
-std::vector<EncodedPush> EncodeAll(const ShardMap& map, std::vector<WiredPush> parts, bool in_place = false) {
+std::vector<EncodedPush> EncodeAll(const ShardMap& map, std::vector<SerializedPush> parts, bool in_place = false) {
   BufferPool pool;
   Deduper deduper;
   PushEncoder encoder(map, std::move(parts), &deduper, &pool);
@@ -64,7 +64,7 @@ TEST(PushEncoderTest, AServerThatOwnsNoneOfTheIdsStillHearsOfTheStep) {
 TEST(PushEncoderTest, GradientsOfAnIdThatRepeatsAreAddedUpInTheirOrder) {
   const std::vector<uint64_t> ids = {7, 9, 7, 9, 7};
   const std::vector<float> gradients = {1, 2, 3, 4, 10, 20, 30, 40, 100, 200};
-  WiredPush push{.part = {.table = "t", .ids = ids, .gradients = gradients.data()},
+  SerializedPush push{.part = {.table = "t", .ids = ids, .gradients = gradients.data()},
                  .dim = 2,
                  .wire = {.pack_ids = PackIds::kNever}};
   const std::vector<EncodedPush> merged = EncodeAll(ShardMap::Even(1), {push});
@@ -119,7 +119,7 @@ TEST(PushEncoderTest, GradientsWithAnOwnerAreSentFromWhereTheyLie) {
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = i;
   const auto gradients = std::make_shared<std::vector<float>>(ids.size() * kDim, 0.5f);
   const auto part = [&](std::shared_ptr<const void> owner) {
-    return WiredPush{.part = {.table = "t",
+    return SerializedPush{.part = {.table = "t",
                               .ids = ids,
                               .gradients = gradients->data(),
                               .repeats = false,

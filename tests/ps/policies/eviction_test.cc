@@ -25,8 +25,8 @@ std::unique_ptr<Eviction> EvictionOf(const v1::EvictionConfig& config) {
 struct EvictionCase {
   std::string name;
   v1::EvictionConfig config;
-  RowFacts better;  // is worth more than
-  RowFacts worse;
+  RowStats better;  // is worth more than
+  RowStats worse;
 };
 std::vector<EvictionCase> EvictionCases() {
   return {{"Lru", EvictLru(), {.age = 3}, {.age = 4}},
@@ -45,13 +45,13 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EvictionConformanceTest, ::testing::ValuesIn(Evi
 TEST_P(EvictionConformanceTest, RanksRowsAndIsAFunctionOfTheirFacts) {
   const std::unique_ptr<Eviction> eviction = EvictionOf(GetParam().config);
   EXPECT_EQ(eviction->kind(), GetParam().config.kind());
-  EXPECT_GT(eviction->Worth(GetParam().better), eviction->Worth(GetParam().worse));
-  EXPECT_EQ(eviction->Worth(GetParam().better), eviction->Worth(GetParam().better));
+  EXPECT_GT(eviction->Priority(GetParam().better), eviction->Priority(GetParam().worse));
+  EXPECT_EQ(eviction->Priority(GetParam().better), eviction->Priority(GetParam().better));
   // Facts it does not ask for do not matter.
-  RowFacts other = GetParam().better;
+  RowStats other = GetParam().better;
   if (!eviction->needs_count()) other.count += 17;
   if (!eviction->needs_norm()) other.squared_norm += 17;
-  EXPECT_EQ(eviction->Worth(GetParam().better), eviction->Worth(other));
+  EXPECT_EQ(eviction->Priority(GetParam().better), eviction->Priority(other));
 }
 
 TEST_P(EvictionConformanceTest, RowsExpireOnlyWhereBucketsAreSweptAndNeverYoung) {

@@ -17,8 +17,8 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr auto kNew = FenceTable::Verdict::kNew;
-constexpr auto kDuplicate = FenceTable::Verdict::kDuplicate;
+constexpr auto kNew = PushFence::Verdict::kNew;
+constexpr auto kDuplicate = PushFence::Verdict::kDuplicate;
 
 v1::TableConfig CountTable(uint32_t workers, v1::UpdateMode mode) {
   v1::TableConfig config = TestTable("user", 1, workers, mode, Sgd(1.0f));
@@ -28,13 +28,13 @@ v1::TableConfig CountTable(uint32_t workers, v1::UpdateMode mode) {
 const PushOf kOne = {.table = "user", .dim = 1, .ids = {42}, .gradients = {1.0f}};
 
 TEST(Fence, TakesEachSequenceOnceInAnyOrder) {
-  FenceTable fences;
+  PushFence fences;
   std::set<uint64_t> model;
   CounterRandom random(1, 2);
   uint64_t base = 1;
   for (int i = 0; i < 5000; ++i) {
     const uint64_t sequence = base + random.Below(32);
-    const absl::StatusOr<FenceTable::Verdict> verdict = fences.Check(3, 1, sequence);
+    const absl::StatusOr<PushFence::Verdict> verdict = fences.Check(3, 1, sequence);
     TANDEM_ASSERT_OK(verdict);
     ASSERT_EQ(*verdict, model.insert(sequence).second ? kNew : kDuplicate) << sequence;
     if (*verdict == kNew) fences.Commit(3, 1, sequence);
@@ -44,7 +44,7 @@ TEST(Fence, TakesEachSequenceOnceInAnyOrder) {
 }
 
 TEST(Fence, RefusesAnOlderEpochAndStartsAfreshWithANewer) {
-  FenceTable fences;
+  PushFence fences;
   fences.Commit(0, 5, 1);
   EXPECT_THAT(fences.Check(0, 4, 2),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -58,26 +58,26 @@ TEST(Fence, RefusesAnOlderEpochAndStartsAfreshWithANewer) {
 }
 
 TEST(Fence, TellsAWorkerThatRestartedUnderItsOldEpochInsteadOfDroppingItsPushes) {
-  FenceTable fences;
+  PushFence fences;
   for (uint64_t sequence = 1; sequence <= 1000; ++sequence) fences.Commit(0, 1, sequence);
   EXPECT_EQ(*fences.Check(0, 1, 1000), kDuplicate);
-  EXPECT_EQ(*fences.Check(0, 1, 1000 - FenceTable::kWindow + 1), kDuplicate);
+  EXPECT_EQ(*fences.Check(0, 1, 1000 - PushFence::kWindow + 1), kDuplicate);
   EXPECT_THAT(fences.Check(0, 1, 1),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch above 1")));
 }
 
 TEST(Fence, ForgetsGapsThatWereNeverFilled) {
-  FenceTable fences;
+  PushFence fences;
   for (uint64_t sequence = 2; sequence <= 2000; sequence += 2) fences.Commit(0, 1, sequence);
   EXPECT_EQ(*fences.Check(0, 1, 1999), kNew);
   EXPECT_THAT(fences.Check(0, 1, 3), StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_LT(fences.Save()[0].above_size(), FenceTable::kWindow);
+  EXPECT_LT(fences.Save()[0].above_size(), PushFence::kWindow);
 }
 
 TEST(Fence, SurvivesSavingAndRestoring) {
-  FenceTable before;
+  PushFence before;
   for (uint64_t sequence : {1, 2, 3, 6}) before.Commit(2, 7, sequence);
-  FenceTable after;
+  PushFence after;
   after.Commit(9, 9, 9);
   after.Restore(before.Save());
   for (uint64_t sequence : {2, 3, 6}) EXPECT_EQ(*after.Check(2, 7, sequence), kDuplicate) << sequence;
@@ -90,9 +90,9 @@ TEST(Fence, SurvivesSavingAndRestoring) {
 }
 
 TEST(Fence, OnOtherServersOnlyTheEpochCounts) {
-  FenceTable before;
+  PushFence before;
   before.Commit(2, 7, 1);
-  FenceTable after;
+  PushFence after;
   after.RestoreEpochsOnly(before.Save());
   EXPECT_THAT(after.Check(2, 7, 1),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch above 7")));

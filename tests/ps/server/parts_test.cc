@@ -15,48 +15,50 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(ParkingLot, GivesUpInOrderOfDeadlinesAndOnlyWhatIsStillParked) {
+TEST(DeferredCalls, GivesUpInOrderOfDeadlinesAndOnlyWhatIsStillParked) {
   SimulatedClock clock;
-  ParkingLot lot(&clock);
+  rpc::DeferredCalls deferred(&clock);
   absl::Mutex mutex;
   std::vector<int> given_up;
   absl::Notification last;
   const auto park = [&](int seconds) {
-    const uint64_t ticket = lot.NewTicket();
-    lot.Park(ticket, clock.Now() + absl::Seconds(seconds), [&, seconds](ParkingLot::Reason reason) {
-      EXPECT_EQ(reason, ParkingLot::Reason::kDeadline);
-      {
-        absl::MutexLock lock(&mutex);
-        given_up.push_back(seconds);
-      }
-      if (seconds == 5) last.Notify();
-    });
+    const uint64_t ticket = deferred.NewTicket();
+    deferred.Defer(ticket, clock.Now() + absl::Seconds(seconds),
+                   [&, seconds](rpc::DeferredCalls::Reason reason) {
+                     EXPECT_EQ(reason, rpc::DeferredCalls::Reason::kDeadline);
+                     {
+                       absl::MutexLock lock(&mutex);
+                       given_up.push_back(seconds);
+                     }
+                     if (seconds == 5) last.Notify();
+                   });
     return ticket;
   };
   park(5);
   const uint64_t three = park(3);
   park(1);
   const uint64_t hundred = park(100);
-  EXPECT_TRUE(lot.Unpark(three));
-  EXPECT_FALSE(lot.Unpark(three));
+  EXPECT_TRUE(deferred.Resume(three));
+  EXPECT_FALSE(deferred.Resume(three));
   clock.Advance(absl::Seconds(5));
   ASSERT_TRUE(last.WaitForNotificationWithTimeout(absl::Minutes(1)));
-  EXPECT_TRUE(lot.Unpark(hundred));
-  EXPECT_EQ(lot.size(), 0);
+  EXPECT_TRUE(deferred.Resume(hundred));
+  EXPECT_EQ(deferred.size(), 0);
   absl::MutexLock lock(&mutex);
   EXPECT_THAT(given_up, ElementsAre(1, 5));
 }
 
-TEST(ParkingLot, StopGivesUpOnWhatIsParkedAndWhatComes) {
-  ParkingLot lot(Clock::Real());
+TEST(DeferredCalls, StopGivesUpOnWhatIsParkedAndWhatComes) {
+  rpc::DeferredCalls deferred(Clock::Real());
   int stopped = 0;
   const auto park = [&] {
-    lot.Park(lot.NewTicket(), absl::InfiniteFuture(),
-             [&](ParkingLot::Reason reason) { stopped += reason == ParkingLot::Reason::kStopped; });
+    deferred.Defer(deferred.NewTicket(), absl::InfiniteFuture(), [&](rpc::DeferredCalls::Reason reason) {
+      stopped += reason == rpc::DeferredCalls::Reason::kStopped;
+    });
   };
   park();
   EXPECT_EQ(stopped, 0);
-  lot.Stop();
+  deferred.Stop();
   EXPECT_EQ(stopped, 1);
   park();
   EXPECT_EQ(stopped, 2);
@@ -82,9 +84,9 @@ TEST(Gate, LetsNobodyInWhileClosedAndHandsBackWhatItKept) {
   EXPECT_EQ(ran, 1);
 }
 
-TEST(Executor, RunsAllThatWasPostedBeforeStop) {
+TEST(TaskExecutor, RunsAllThatWasPostedBeforeStop) {
   std::atomic<int> ran{0};
-  Executor executor(3);
+  TaskExecutor executor(3);
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(executor.Post([&] { ++ran; }));
   executor.Stop();
   EXPECT_EQ(ran, 100);

@@ -30,7 +30,7 @@ class Rows {
     StoreRows(layout.dtype, absl::MakeConstSpan(&row, 1), layout.dim, values.data(), nullptr);
   }
   // What GatherRows should write to an array of such bytes, and the positions that it should name.
-  std::string Expected(const std::vector<uint64_t>& ids, const RowForm& form,
+  std::string Expected(const std::vector<uint64_t>& ids, const RowFormat& form,
                        std::vector<uint32_t>* missing) {
     std::string out(ids.size() * form.out_bytes(), '\0');
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -40,7 +40,7 @@ class Rows {
       }
       const char* const row = buckets_.StoreOf(ids[i]).Find(ids[i]);
       char* const to = out.data() + i * form.out_bytes();
-      if (form.out == RowForm::Out::kStored) {
+      if (form.out == RowFormat::Out::kStored) {
         std::memcpy(to, row, form.stored_bytes());
       } else {
         std::vector<float> values(form.dim);
@@ -50,7 +50,7 @@ class Rows {
     }
     return out;
   }
-  void Gather(const std::vector<uint64_t>& ids, const RowForm& form, char* out,
+  void Gather(const std::vector<uint64_t>& ids, const RowFormat& form, char* out,
               std::vector<uint32_t>* missing) const {
     GatherRows(buckets_.indexes(), buckets_.pool().address(), ids, form, out, /*first=*/0, missing);
   }
@@ -62,7 +62,7 @@ class Rows {
 
 // What Gather writes, between two lines of bytes that it must leave alone; begins `offset` bytes after a
 // line.
-void ExpectGathers(Rows* rows, const std::vector<uint64_t>& ids, const RowForm& form, size_t offset) {
+void ExpectGathers(Rows* rows, const std::vector<uint64_t>& ids, const RowFormat& form, size_t offset) {
   constexpr size_t kLine = 64;
   std::vector<uint32_t> want_missing, missing;
   const std::string want = rows->Expected(ids, form, &want_missing);
@@ -93,7 +93,7 @@ TEST_P(GatherRowsTest, EveryRowComesInEveryFormAtEverySizeOfCallWithEveryInstruc
                                    size_t{80}, size_t{81}, size_t{200}, kMaxLookup}) {
           std::vector<uint64_t> ids(count);
           for (uint64_t& id : ids) id = random.Below(4) == 0 ? 0 : random.Below(4000);
-          for (const auto out : {RowForm::Out::kFloats, RowForm::Out::kFloatsAround, RowForm::Out::kStored}) {
+          for (const auto out : {RowFormat::Out::kFloats, RowFormat::Out::kFloatsAround, RowFormat::Out::kStored}) {
             ExpectGathers(&rows, ids, {out, dtype, GetParam()}, 4 * random.Below(17));
             ExpectGathers(&rows, ids, {out, dtype, GetParam()}, 0);
             if (::testing::Test::HasFatalFailure()) return;
@@ -106,7 +106,7 @@ TEST_P(GatherRowsTest, EveryRowComesInEveryFormAtEverySizeOfCallWithEveryInstruc
 
 TEST_P(GatherRowsTest, NothingIsThereInAnEmptyTableNotEvenIdZero) {
   Rows rows(GetParam(), DType::kF32);
-  ExpectGathers(&rows, {0, 1, ~uint64_t{0}}, {RowForm::Out::kFloats, DType::kF32, GetParam()}, 0);
+  ExpectGathers(&rows, {0, 1, ~uint64_t{0}}, {RowFormat::Out::kFloats, DType::kF32, GetParam()}, 0);
 }
 
 }  // namespace

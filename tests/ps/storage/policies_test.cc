@@ -130,8 +130,8 @@ class PolicyModel {
     optimizer_->InitState(row.floats.data(), row.floats.data() + dim_, dim_);
     return row;
   }
-  RowFacts Facts(const StoredRow& row) const {
-    RowFacts facts{.age = clock_ - row.version, .count = row.count};
+  RowStats Facts(const StoredRow& row) const {
+    RowStats facts{.age = clock_ - row.version, .count = row.count};
     for (size_t i = 0; i < dim_ && eviction_->needs_norm(); ++i) {
       facts.squared_norm += static_cast<double>(row.floats[i]) * row.floats[i];
     }
@@ -144,7 +144,7 @@ class PolicyModel {
   void Evict(uint32_t bucket) {
     std::vector<std::pair<double, uint64_t>> worth;
     for (const auto& [id, row] : rows_) {
-      if (BucketOf(id, num_buckets_) == bucket) worth.emplace_back(eviction_->Worth(Facts(row)), id);
+      if (BucketOf(id, num_buckets_) == bucket) worth.emplace_back(eviction_->Priority(Facts(row)), id);
     }
     std::sort(worth.begin(), worth.end());
     const size_t keep = quota_ - quota_ / 16;

@@ -185,23 +185,23 @@ TEST_P(ValueCodecTest, AMessageInPiecesDecodesAsOneInOne) {
   std::vector<uint32_t> positions(rows);
   for (uint32_t i = 0; i < rows; ++i) positions[i] = (i * 7) % rows;
   for (int round = 0; round < 50; ++round) {
-    Bytes pieces;
+    Bytes chunks;
     for (size_t at = 0; at < encoded.size();) {
       const size_t size = std::min<size_t>(1 + random.Below(30), encoded.size() - at);
-      pieces.Append(Slice::FromString(encoded.substr(at, size)));
+      chunks.Append(Slice::FromString(encoded.substr(at, size)));
       at += size;
     }
-    BytesReader reader(pieces);
+    BytesReader reader(chunks);
     std::vector<float> got(rows * dim), placed(rows * dim);
     ASSERT_TRUE(DecodeRows(GetParam(), &reader, nullptr, rows, dim, got.data()));
     EXPECT_EQ(reader.remaining(), 0u);
     ExpectSameBits(got, want);
-    BytesReader again(pieces);
+    BytesReader again(chunks);
     ASSERT_TRUE(DecodeRows(GetParam(), &again, positions.data(), rows, dim, placed.data()));
     for (size_t i = 0; i < rows; ++i) {
       EXPECT_EQ(std::memcmp(&placed[positions[i] * dim], &want[i * dim], dim * sizeof(float)), 0);
     }
-    BytesReader short_one(pieces);
+    BytesReader short_one(chunks);
     EXPECT_FALSE(DecodeRows(GetParam(), &short_one, nullptr, rows + 1, dim, got.data()));
     EXPECT_EQ(short_one.remaining(), encoded.size());
   }

@@ -37,12 +37,12 @@ using ::tandem::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using testing::AwaitCancelled;
+using testing::DeferredCalls;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
-using testing::kPatience;
+using testing::kTestTimeout;
 using ::testing::Not;
-using testing::ParkingLot;
 using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
@@ -196,30 +196,30 @@ TEST(ServerTest, AnIdempotentCallWaitsForAServerThatIsStillStarting) {
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kUnavailable));
   absl::Notification answered;
   absl::StatusOr<Bytes> answer;
-  channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience, .idempotent = true},
+  channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout, .idempotent = true},
                      [&](absl::StatusOr<Bytes> got) {
                        answer = std::move(got);
                        answered.Notify();
                      });
   auto server = StartServer(PlainEchoService(), {.listen = target});
-  ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kTestTimeout));
   TANDEM_EXPECT_OK(answer);
 }
 
 TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   const std::string target = TargetOf(*server);
   auto channel = ChannelTo(target);
   absl::Notification retried, failed;
-  absl::StatusOr<Bytes> retried_answer, failed_answer;
+  absl::StatusOr<Bytes> retried_response, failed_response;
   channel->CallAsync(kEcho, Bytes(std::string("once more")), {.idempotent = true},
                      [&](absl::StatusOr<Bytes> got) {
-                       retried_answer = std::move(got);
+                       retried_response = std::move(got);
                        retried.Notify();
                      });
   channel->CallAsync(kEcho, Bytes(), {}, [&](absl::StatusOr<Bytes> got) {
-    failed_answer = std::move(got);
+    failed_response = std::move(got);
     failed.Notify();
   });
   auto parked = {lot.Take(), lot.Take()};
@@ -228,8 +228,8 @@ TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
     call->Finish(absl::UnavailableError("the server is going down"));
   }
   server.reset();
-  ASSERT_TRUE(failed.WaitForNotificationWithTimeout(kPatience));
-  EXPECT_THAT(failed_answer, StatusIs(absl::StatusCode::kUnavailable));
+  ASSERT_TRUE(failed.WaitForNotificationWithTimeout(kTestTimeout));
+  EXPECT_THAT(failed_response, StatusIs(absl::StatusCode::kUnavailable));
 
   std::atomic<int> calls{0};
   server = StartServer(EchoService([&calls](std::shared_ptr<ServerCall> call) {
@@ -237,9 +237,9 @@ TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
                          call->Finish(call->request());
                        }),
                        {.listen = target});
-  ASSERT_TRUE(retried.WaitForNotificationWithTimeout(kPatience));
-  TANDEM_ASSERT_OK(retried_answer);
-  EXPECT_EQ(retried_answer->Flatten(), "once more");
+  ASSERT_TRUE(retried.WaitForNotificationWithTimeout(kTestTimeout));
+  TANDEM_ASSERT_OK(retried_response);
+  EXPECT_EQ(retried_response->Flatten(), "once more");
   EXPECT_EQ(calls, 1);
 }
 
@@ -257,7 +257,7 @@ TEST(ServerTest, ARestartedServerIsFoundAsSoonAsACallIsTriedAgain) {
                 Not(IsOk()));
     server = StartServer(PlainEchoService(), {.listen = target});
     const absl::Time begin = absl::Now();
-    TANDEM_ASSERT_OK(channel->Call(kEcho, Bytes(), {.timeout = kPatience, .idempotent = true}));
+    TANDEM_ASSERT_OK(channel->Call(kEcho, Bytes(), {.timeout = kTestTimeout, .idempotent = true}));
     took.push_back(absl::Now() - begin);
   }
   std::sort(took.begin(), took.end());
@@ -283,7 +283,7 @@ TEST(ServerTest, AnAddressInUseIsNamed) {
 }
 
 TEST(ServerTest, TheCallKnowsItsPeerAndDeadline) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   auto channel = ChannelTo(TargetOf(*server));
   const absl::Time before = absl::Now();
@@ -298,7 +298,7 @@ TEST(ServerTest, TheCallKnowsItsPeerAndDeadline) {
 }
 
 TEST(ServerTest, AClientThatGoesAwayCancelsItsParkedCalls) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   auto channel = ChannelTo(TargetOf(*server));
   channel->CallAsync(kEcho, Bytes(), {}, [](absl::StatusOr<Bytes>) {});
@@ -309,12 +309,12 @@ TEST(ServerTest, AClientThatGoesAwayCancelsItsParkedCalls) {
 }
 
 TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   auto channel = ChannelTo(TargetOf(*server));
   absl::Notification answered;
   absl::StatusOr<Bytes> answer;
-  channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience}, [&](absl::StatusOr<Bytes> got) {
+  channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout}, [&](absl::StatusOr<Bytes> got) {
     answer = std::move(got);
     answered.Notify();
   });
@@ -322,9 +322,9 @@ TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
   ASSERT_NE(call, nullptr);
   const absl::Time start = absl::Now();
   server->Shutdown(absl::Milliseconds(50));
-  EXPECT_LT(absl::Now() - start, kPatience / 2);
+  EXPECT_LT(absl::Now() - start, kTestTimeout / 2);
   EXPECT_TRUE(call->IsCancelled());
-  ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_THAT(answer,
               AnyOf(StatusIs(absl::StatusCode::kCancelled), StatusIs(absl::StatusCode::kUnavailable)));
   server->Shutdown(absl::ZeroDuration());  // again: nothing happens
@@ -333,7 +333,7 @@ TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
 }
 
 TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   auto channel = ChannelTo(TargetOf(*server));
   absl::Notification answered;
@@ -344,9 +344,9 @@ TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
   });
   auto call = lot.Take();
   ASSERT_NE(call, nullptr);
-  std::thread shutdown([&server] { server->Shutdown(kPatience); });
+  std::thread shutdown([&server] { server->Shutdown(kTestTimeout); });
   // New calls are refused once the shutdown has begun; that is how this test knows it has.
-  const absl::Time give_up = absl::Now() + kPatience;
+  const absl::Time give_up = absl::Now() + kTestTimeout;
   absl::Status refused;
   while (refused.ok() && absl::Now() < give_up) {
     auto late = ChannelTo(TargetOf(*server));
@@ -356,7 +356,7 @@ TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
   EXPECT_THAT(refused, Not(IsOk()));
   call->Finish(Bytes(std::string("in time")));
   shutdown.join();
-  ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kTestTimeout));
   TANDEM_ASSERT_OK(answer);
   EXPECT_EQ(answer->Flatten(), "in time");
 }
@@ -365,7 +365,7 @@ TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
 class RawStream {
  public:
   RawStream(const Server& server, const std::string& method) : stub_(StockChannel(server)) {
-    context_.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + kTestTimeout));
     stream_ = stub_.PrepareCall(&context_, method, &queue_);
     stream_->StartCall(nullptr);
     Next();

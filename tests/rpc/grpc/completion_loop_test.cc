@@ -13,7 +13,7 @@
 namespace tandem::rpc {
 namespace {
 
-using testing::kPatience;
+using testing::kTestTimeout;
 
 struct Event final : CompletionTag {
   void OnEvent(bool) override { came.Notify(); }
@@ -25,21 +25,21 @@ TEST(CompletionLoopTest, StoppingDoesNotWaitForWhatAHelperWaitsFor) {
   CompletionLoop loop(std::make_unique<grpc::CompletionQueue>());
   loop.Start();
   // The thread steps back at its next event, since somebody could not help.
-  loop.WillHelp();
-  loop.Help([] { return false; }, absl::Now() + absl::Milliseconds(1));
+  loop.PrepareInlinePoll();
+  loop.InlinePoll([] { return false; }, absl::Now() + absl::Milliseconds(1));
   Event event;
   grpc::Alarm alarm;
   alarm.Set(loop.queue(), std::chrono::system_clock::now(), event.tag());
-  ASSERT_TRUE(event.came.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(event.came.WaitForNotificationWithTimeout(kTestTimeout));
 
   absl::Notification helps;
   std::thread helper([&] {
     // It is not this thread's turn before the other has stepped back: then it is asked whether its call is
     // over.
-    for (const absl::Time give_up = absl::Now() + kPatience;
+    for (const absl::Time give_up = absl::Now() + kTestTimeout;
          !helps.HasBeenNotified() && absl::Now() < give_up;) {
-      loop.WillHelp();
-      loop.Help(
+      loop.PrepareInlinePoll();
+      loop.InlinePoll(
           [&helps] {
             if (!helps.HasBeenNotified()) helps.Notify();
             return false;
@@ -47,10 +47,10 @@ TEST(CompletionLoopTest, StoppingDoesNotWaitForWhatAHelperWaitsFor) {
           absl::Now() + absl::Hours(1));
     }
   });
-  EXPECT_TRUE(helps.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(helps.WaitForNotificationWithTimeout(kTestTimeout));
   const absl::Time begin = absl::Now();
   loop.Stop();
-  EXPECT_LT(absl::Now() - begin, kPatience);
+  EXPECT_LT(absl::Now() - begin, kTestTimeout);
   helper.join();
 }
 

@@ -42,7 +42,7 @@ TEST(UnixBuffersTest, BothEndsOfAConnectionHoldMegabytes) {
   auto server = testing::StartServer(testing::PlainEchoService(), {.listen = listen, .transport = "grpc"});
   auto channel = ConnectGrpc(listen);
   TANDEM_ASSERT_OK(channel);
-  TANDEM_ASSERT_OK((*channel)->Call(testing::kEcho, Bytes(), {.timeout = testing::kPatience}));
+  TANDEM_ASSERT_OK((*channel)->Call(testing::kEcho, Bytes(), {.timeout = testing::kTestTimeout}));
   int limit = 0;
   ASSERT_TRUE(std::ifstream("/proc/sys/net/core/wmem_max") >> limit);
   int sockets = 0;

@@ -16,7 +16,7 @@
 namespace tandem::rpc::remote::testing {
 
 // How long a test waits for what must happen: far more than it takes.
-inline constexpr absl::Duration kPatience = absl::Seconds(30);
+inline constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 
 class Cluster {
  public:
@@ -28,17 +28,17 @@ class Cluster {
     }
   }
 
-  Agent& Add(Functions functions, AgentOptions options = {}) {
+  RpcAgent& Add(Functions functions, RpcAgentOptions options = {}) {
     if (options.name.empty()) options.name = absl::StrCat("worker/", agents_.size());
     options.transport = transport_ == "unix" ? "grpc" : transport_;
     if (transport_ == "unix")
       options.listen = absl::StrCat("unix:", directory_of_sockets_.File(absl::StrCat(agents_.size())));
-    auto agent = Agent::Start(std::move(options), &directory, std::move(functions));
+    auto agent = RpcAgent::Start(std::move(options), &directory, std::move(functions));
     TANDEM_CHECK_MSG(agent.ok(), agent.status().ToString());
     agents_.push_back(*std::move(agent));
     return *agents_.back();
   }
-  Agent& operator[](size_t i) { return *agents_[i]; }
+  RpcAgent& operator[](size_t i) { return *agents_[i]; }
   void Kill(size_t i) { agents_[i].reset(); }
 
   MemoryDirectory directory;
@@ -46,7 +46,7 @@ class Cluster {
  private:
   const std::string transport_;
   tandem::testing::TempDir directory_of_sockets_;
-  std::vector<std::unique_ptr<Agent>> agents_;
+  std::vector<std::unique_ptr<RpcAgent>> agents_;
 };
 
 }  // namespace tandem::rpc::remote::testing

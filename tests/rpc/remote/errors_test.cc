@@ -21,7 +21,7 @@ using ::tandem::testing::Watched;
 using ::testing::AllOf;
 using testing::Cluster;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 constexpr Function<int64_t(int64_t)> kPlain{"plain"};
 constexpr Function<int32_t(int32_t)> kPlainAsSomebodyElseHasIt{"plain"};
@@ -36,7 +36,7 @@ class RemoteErrorsTest : public ::testing::TestWithParam<std::string> {
   RemoteErrorsTest() : cluster(GetParam()) {}
   ~RemoteErrorsTest() override { released = true; }
 
-  Functions Usual() {
+  Functions DefaultFunctions() {
     Functions functions;
     functions.Add(kPlain, [](int64_t value) { return value; });
     functions.Add(kThrow, [](int64_t what) {
@@ -63,8 +63,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, RemoteErrorsTest, ::testing::Values("grpc",
                          [](const auto& info) { return info.param; });
 
 TEST_P(RemoteErrorsTest, ACalleeThatNeverRegistersIsNamedWithThoseWhoDid) {
-  Agent& a = cluster.Add(Usual());
-  EXPECT_THAT(a.RpcSync(To("worker/7", {.timeout = absl::Milliseconds(50)}), kPlain, 1),
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  EXPECT_THAT(a.RpcSync(CallTarget("worker/7", {.timeout = absl::Milliseconds(50)}), kPlain, 1),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("worker/7: plain: it has not registered within"),
                              HasSubstr("there: worker/0"))));
@@ -72,47 +72,47 @@ TEST_P(RemoteErrorsTest, ACalleeThatNeverRegistersIsNamedWithThoseWhoDid) {
 
 TEST_P(RemoteErrorsTest, WorkersOfTwoEpochsOfAJobRefuseEachOtherByName) {
   const auto at = [](int64_t epoch, const char* name) {
-    return AgentOptions{.name = name, .caller = {.run_id = "job7", .epoch = epoch, .member = name}};
+    return RpcAgentOptions{.name = name, .caller = {.run_id = "job7", .epoch = epoch, .member = name}};
   };
-  Agent& left_behind = cluster.Add(Usual(), at(5, "worker/0"));
-  Agent& gone_on = cluster.Add(Usual(), at(6, "worker/1"));
-  Agent& of_no_job = cluster.Add(Usual());
-  EXPECT_THAT(left_behind.RpcSync(To("worker/1", {.timeout = kPatience}), kPlain, 1),
+  RpcAgent& left_behind = cluster.Add(DefaultFunctions(), at(5, "worker/0"));
+  RpcAgent& gone_on = cluster.Add(DefaultFunctions(), at(6, "worker/1"));
+  RpcAgent& of_no_job = cluster.Add(DefaultFunctions());
+  EXPECT_THAT(left_behind.RpcSync(CallTarget("worker/1", {.timeout = kTestTimeout}), kPlain, 1),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("worker/0 belongs to epoch 5; the job is at epoch 6, says worker/1")));
   EXPECT_THAT(
-      gone_on.RpcSync(To("worker/0", {.timeout = kPatience}), kPlain, 1),
+      gone_on.RpcSync(CallTarget("worker/0", {.timeout = kTestTimeout}), kPlain, 1),
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0 at this address is still at epoch 5")));
   TANDEM_EXPECT_OK(of_no_job.RpcSync("worker/0", kPlain, 1));
 }
 
 TEST_P(RemoteErrorsTest, ADeadCalleeIsUnavailable) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   TANDEM_ASSERT_OK(a.RpcSync("worker/1", kPlain, 1));
   Future<void> under_way = a.RpcAsync("worker/1", kWait);
   ASSERT_TRUE(running.AwaitValue(1));
   // Its lease runs out, although its connection seems well: a machine that fell silent.
   cluster.directory.Forget("worker/1");
-  EXPECT_THAT(under_way.Wait(kPatience), StatusIs(absl::StatusCode::kUnavailable,
+  EXPECT_THAT(under_way.Wait(kTestTimeout), StatusIs(absl::StatusCode::kUnavailable,
                                                   HasSubstr("worker/1: wait: it has left, or was silent")));
   EXPECT_TRUE(saw_cancellation.AwaitValue(1)) << "the callee is told, should it live";
 }
 
 TEST_P(RemoteErrorsTest, ASlowCalleeMeetsTheDeadline) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   for (const char* to : {"worker/0", "worker/1"}) {
     const int before = saw_cancellation;
-    EXPECT_THAT(a.RpcSync(To(to, {.timeout = absl::Milliseconds(200)}), kWait),
+    EXPECT_THAT(a.RpcSync(CallTarget(to, {.timeout = absl::Milliseconds(200)}), kWait),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(absl::StrCat(to, ": wait: "))));
     EXPECT_TRUE(saw_cancellation.Await([&](int n) { return n > before; })) << to;
   }
 }
 
 TEST_P(RemoteErrorsTest, AnotherVersionOfTheProtocolIsNamedByBothSides) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual(), {.protocol = 7});
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions(), {.protocol = 7});
   EXPECT_THAT(
       a.RpcSync("worker/1", kPlain, 1),
       StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -120,8 +120,8 @@ TEST_P(RemoteErrorsTest, AnotherVersionOfTheProtocolIsNamedByBothSides) {
 }
 
 TEST_P(RemoteErrorsTest, ASignatureThatDiffersIsNamedByBothSides) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   for (const char* to : {"worker/0", "worker/1"}) {
     EXPECT_THAT(a.RpcSync(to, kPlainAsSomebodyElseHasIt, 1),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -131,8 +131,8 @@ TEST_P(RemoteErrorsTest, ASignatureThatDiffersIsNamedByBothSides) {
 }
 
 TEST_P(RemoteErrorsTest, AMissingFunctionIsNamedWithThoseThereAre) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   for (const char* to : {"worker/0", "worker/1"}) {
     EXPECT_THAT(
         a.RpcSync(to, kMissing),
@@ -142,8 +142,8 @@ TEST_P(RemoteErrorsTest, AMissingFunctionIsNamedWithThoseThereAre) {
 }
 
 TEST_P(RemoteErrorsTest, ACalleeThatThrowsIsInternalWithWhatItSaid) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   for (const char* to : {"worker/0", "worker/1"}) {
     EXPECT_THAT(a.RpcSync(to, kThrow, 0),
                 StatusIs(absl::StatusCode::kInternal,
@@ -155,22 +155,22 @@ TEST_P(RemoteErrorsTest, ACalleeThatThrowsIsInternalWithWhatItSaid) {
 }
 
 TEST_P(RemoteErrorsTest, AnArgumentOfNoBytesIsAnArgument) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t size,
                               a.RpcSync("worker/1", kSize, Tensor::Allocate(DType::kU8, {0})));
   EXPECT_EQ(size, 0);
 }
 
 TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItRuns) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   for (const char* to : {"worker/0", "worker/1"}) {
     const int before = saw_cancellation, ran = running;
     Future<void> future = a.RpcAsync(to, kWait);
     ASSERT_TRUE(running.Await([&](int n) { return n > ran; }));
     future.Cancel();
-    EXPECT_THAT(future.Wait(kPatience),
+    EXPECT_THAT(future.Wait(kTestTimeout),
                 StatusIs(absl::StatusCode::kCancelled,
                          HasSubstr(absl::StrCat(to, ": wait: the call was cancelled"))));
     EXPECT_TRUE(saw_cancellation.Await([&](int n) { return n > before; })) << to;
@@ -178,14 +178,14 @@ TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItRuns) {
 }
 
 TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItIsQueuedAndNeverRuns) {
-  Agent& a = cluster.Add(Usual());
-  Agent& b = cluster.Add(Usual(), {.threads = 1});
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  RpcAgent& b = cluster.Add(DefaultFunctions(), {.threads = 1});
   Future<void> first = a.RpcAsync("worker/1", kWait);
   ASSERT_TRUE(running.AwaitValue(1));
   Future<void> second = a.RpcAsync("worker/1", kWait);
-  ASSERT_TRUE(b.AwaitQueuedCalls(1, absl::Now() + kPatience));
+  ASSERT_TRUE(b.AwaitQueuedCalls(1, absl::Now() + kTestTimeout));
   second.Cancel();
-  EXPECT_THAT(second.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(second.Wait(kTestTimeout), StatusIs(absl::StatusCode::kCancelled));
   first.Cancel();
   TANDEM_EXPECT_OK(a.RpcSync("worker/1", kPlain, 1)) << "behind it in the queue";
   EXPECT_EQ(b.queued_calls(), 0);
@@ -193,21 +193,21 @@ TEST_P(RemoteErrorsTest, ACallIsCancelledWhileItIsQueuedAndNeverRuns) {
 }
 
 TEST_P(RemoteErrorsTest, ACallIsCancelledBeforeItsCalleeHasRegistered) {
-  Agent& a = cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
   Future<int64_t> future = a.RpcAsync("worker/1", kPlain, 1);
   future.Cancel();
-  EXPECT_THAT(future.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled, HasSubstr("worker/1: plain: ")));
+  EXPECT_THAT(future.Wait(kTestTimeout), StatusIs(absl::StatusCode::kCancelled, HasSubstr("worker/1: plain: ")));
 }
 
 TEST_P(RemoteErrorsTest, CancellingReachesTheEndOfAChainOfCalls) {
   constexpr Function<void(std::string)> kForward{"forward"};
   Functions functions;
   functions.Add(kForward, [](const Context& context, const std::string& to) {
-    return context.agent().RpcSync(To(to, {.cancel = context.stop_token()}), kWait);
+    return context.agent().RpcSync(CallTarget(to, {.cancel = context.stop_token()}), kWait);
   });
-  Agent& a = cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
   cluster.Add(std::move(functions));
-  cluster.Add(Usual());
+  cluster.Add(DefaultFunctions());
   Future<void> future = a.RpcAsync("worker/1", kForward, "worker/2");
   ASSERT_TRUE(running.AwaitValue(1));
   future.Cancel();
@@ -215,8 +215,8 @@ TEST_P(RemoteErrorsTest, CancellingReachesTheEndOfAChainOfCalls) {
 }
 
 TEST_P(RemoteErrorsTest, AFullQueueRefusesWithItsLimit) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual(), {.threads = 1, .max_queued_calls = 8, .max_queued_calls_per_caller = 4});
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions(), {.threads = 1, .max_queued_calls = 8, .max_queued_calls_per_caller = 4});
   std::vector<Future<void>> waiting = {a.RpcAsync("worker/1", kWait)};
   ASSERT_TRUE(running.AwaitValue(1));
   for (int i = 0; i < 4; ++i) waiting.push_back(a.RpcAsync("worker/1", kWait));
@@ -224,11 +224,11 @@ TEST_P(RemoteErrorsTest, AFullQueueRefusesWithItsLimit) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("worker/1: plain: its queue has 4 calls of this caller waiting")));
   // Another caller has its own.
-  Agent& c = cluster.Add(Usual());
+  RpcAgent& c = cluster.Add(DefaultFunctions());
   Future<int64_t> other = c.RpcAsync("worker/1", kPlain, 5);
   released = true;
-  TANDEM_EXPECT_OK(other.Wait(kPatience));
-  TANDEM_EXPECT_OK(WaitAll(waiting, kPatience));
+  TANDEM_EXPECT_OK(other.Wait(kTestTimeout));
+  TANDEM_EXPECT_OK(WaitAll(waiting, kTestTimeout));
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ size_t LargeBytes() {
   const char* given = std::getenv("TANDEM_LARGE_BYTES");
   return given == nullptr ? kUsual - 5 : std::strtoull(given, nullptr, 10);
 }
-AgentOptions Large() {
+RpcAgentOptions Large() {
   return {.max_message_bytes = std::max(size_t{1} << 30, LargeBytes() + (size_t{1} << 20))};
 }
 
@@ -103,7 +103,7 @@ class RemoteLargeTest : public ::testing::TestWithParam<std::string> {
  protected:
   RemoteLargeTest() : cluster(GetParam()) {}
 
-  Functions Usual() {
+  Functions DefaultFunctions() {
     Functions functions;
     functions.Add(kSizeOf, [](const Tensor& tensor) { return static_cast<int64_t>(tensor.bytes()); });
     functions.Add(kCheck, [](const Tensor& tensor) { return IsFilled(tensor); });
@@ -123,8 +123,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, RemoteLargeTest, ::testing::Values("grpc", 
                          [](const auto& info) { return info.param; });
 
 TEST_P(RemoteLargeTest, AnArgumentOfAQuarterOfAGigabyteArrives) {
-  Agent& a = cluster.Add(Usual(), Large());
-  cluster.Add(Usual(), Large());
+  RpcAgent& a = cluster.Add(DefaultFunctions(), Large());
+  cluster.Add(DefaultFunctions(), Large());
   TANDEM_ASSERT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
   const Tensor large = Filled(LargeBytes());
   const Peak peak;
@@ -139,8 +139,8 @@ TEST_P(RemoteLargeTest, AnArgumentOfAQuarterOfAGigabyteArrives) {
 }
 
 TEST_P(RemoteLargeTest, AResultOfAQuarterOfAGigabyteArrives) {
-  Agent& a = cluster.Add(Usual(), Large());
-  cluster.Add(Usual(), Large());
+  RpcAgent& a = cluster.Add(DefaultFunctions(), Large());
+  cluster.Add(DefaultFunctions(), Large());
   TANDEM_ASSERT_OK(a.RpcSync("worker/1", kSizeOf, Tensor()));
   const Peak peak;
   TANDEM_ASSERT_OK_AND_ASSIGN(const Tensor large,
@@ -154,8 +154,8 @@ TEST_P(RemoteLargeTest, AResultOfAQuarterOfAGigabyteArrives) {
 }
 
 TEST_P(RemoteLargeTest, ALongStringGoesThereAndBack) {
-  Agent& a = cluster.Add(Usual(), Large());
-  cluster.Add(Usual(), Large());
+  RpcAgent& a = cluster.Add(DefaultFunctions(), Large());
+  cluster.Add(DefaultFunctions(), Large());
   const size_t bytes = LargeBytes() > kUsual ? LargeBytes() : kUsual / 8;
   std::string text(bytes, 'x');
   text.front() = 'a';
@@ -167,8 +167,8 @@ TEST_P(RemoteLargeTest, ALongStringGoesThereAndBack) {
 }
 
 TEST_P(RemoteLargeTest, ArgumentsOf2GigabytesAreRefusedAtTheCaller) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   EXPECT_THAT(a.RpcSync("worker/1", kSizeOf, Untouched(kTwoGigabytes)),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("worker/1: size: an argument list of 21474836"),
@@ -178,8 +178,8 @@ TEST_P(RemoteLargeTest, ArgumentsOf2GigabytesAreRefusedAtTheCaller) {
 }
 
 TEST_P(RemoteLargeTest, AResultOf2GigabytesIsRefusedAtTheCallee) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   EXPECT_THAT(a.RpcSync("worker/1", kMakeUntouched, kTwoGigabytes),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("worker/1: make_untouched: a result of 21474836"),
@@ -189,8 +189,8 @@ TEST_P(RemoteLargeTest, AResultOf2GigabytesIsRefusedAtTheCallee) {
 }
 
 TEST_P(RemoteLargeTest, WhoTakesLessThanTheOtherSendsIsNamed) {
-  Agent& a = cluster.Add(Usual(), {.max_message_bytes = 1 << 20});
-  Agent& b = cluster.Add(Usual(), {.max_message_bytes = 8 << 20});
+  RpcAgent& a = cluster.Add(DefaultFunctions(), {.max_message_bytes = 1 << 20});
+  RpcAgent& b = cluster.Add(DefaultFunctions(), {.max_message_bytes = 8 << 20});
   EXPECT_THAT(a.RpcSync("worker/1", kMake, 2 << 20),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("worker/1: make: a result of 20971"),
@@ -205,7 +205,7 @@ TEST_P(RemoteLargeTest, WhoTakesLessThanTheOtherSendsIsNamed) {
 }
 
 TEST_P(RemoteLargeTest, WithinAProcessThereIsNoLimit) {
-  Agent& a = cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
   TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t size, a.RpcSync("worker/0", kSizeOf, Untouched(kTwoGigabytes)));
   EXPECT_EQ(size, static_cast<int64_t>(kTwoGigabytes));
 }

@@ -22,7 +22,7 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::tandem::testing::Watched;
 using testing::Cluster;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 // In the order of their names: that of forks is random, as the incarnations of those who made them.
 std::vector<std::string> HoldersOf(const std::vector<DebugRef>& refs) {
@@ -33,10 +33,10 @@ std::vector<std::string> HoldersOf(const std::vector<DebugRef>& refs) {
   std::sort(holders.begin(), holders.end());
   return holders;
 }
-bool AwaitHolders(Agent& owner, const std::vector<std::string>& expected) {
+bool AwaitHolders(RpcAgent& owner, const std::vector<std::string>& expected) {
   return owner.references().AwaitRefs(
       [&](const std::vector<DebugRef>& refs) { return HoldersOf(refs) == expected; },
-      absl::Now() + kPatience);
+      absl::Now() + kTestTimeout);
 }
 
 class ReferencesTest : public ::testing::Test {
@@ -59,7 +59,7 @@ class ReferencesTest : public ::testing::Test {
     TANDEM_EXPECT_OK(handle);
     return handle.value_or(nullptr);
   }
-  bool Settled() { return cluster[1].references().AwaitConfirmed(absl::Now() + kPatience); }
+  bool Settled() { return cluster[1].references().AwaitConfirmed(absl::Now() + kTestTimeout); }
 
   Cluster cluster;
   RRef<std::string> value;
@@ -125,14 +125,14 @@ class Middleman {
   std::shared_ptr<ServerCall> Next() {
     absl::MutexLock lock(&mutex_);
     const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !calls_.empty(); };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience)) return nullptr;
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), kTestTimeout)) return nullptr;
     std::shared_ptr<ServerCall> call = std::move(calls_.back());
     calls_.pop_back();
     return call;
   }
   // Each time is a try.
   absl::StatusOr<Bytes> PassOn(const ServerCall& call) {
-    return channel_->Call("/tandem.v1.RemoteFunctions/Call", call.request(), {.timeout = kPatience});
+    return channel_->Call("/tandem.v1.RemoteFunctions/Call", call.request(), {.timeout = kTestTimeout});
   }
 
  private:
@@ -161,7 +161,7 @@ class RetriedReferenceTest : public ::testing::Test {
   }
   ~RetriedReferenceTest() override { (void)Held(); }
 
-  std::unique_ptr<Agent> Start(const std::string& name, Directory* directory) {
+  std::unique_ptr<RpcAgent> Start(const std::string& name, Directory* directory) {
     Functions functions;
     functions.Add(kMakeWitness, [this] { return std::make_unique<Witness>(&alive); });
     functions.Add(kIsAlive, [](const RRef<Witness>& witness) { return witness.LocalValue().ok(); });
@@ -169,11 +169,12 @@ class RetriedReferenceTest : public ::testing::Test {
       absl::MutexLock lock(&mutex);
       if (hold) held = std::move(witness);
       witness = {};
-      return answer;
+      return response;
     });
-    AgentOptions options{.name = name, .transport = "grpc"};
+    RpcAgentOptions options{.name = name, .transport = "grpc"};
     options.reference_lease = absl::Seconds(60);
-    absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Start(options, directory, std::move(functions));
+    absl::StatusOr<std::unique_ptr<RpcAgent>> agent =
+        RpcAgent::Start(options, directory, std::move(functions));
     TANDEM_CHECK_MSG(agent.ok(), agent.status().ToString());
     return *std::move(agent);
   }
@@ -183,7 +184,7 @@ class RetriedReferenceTest : public ::testing::Test {
     under_way = middleman->Next();
     ASSERT_NE(under_way, nullptr);
     TANDEM_ASSERT_OK(middleman->PassOn(*under_way));
-    ASSERT_TRUE(callee->references().AwaitConfirmed(absl::Now() + kPatience));
+    ASSERT_TRUE(callee->references().AwaitConfirmed(absl::Now() + kTestTimeout));
     ASSERT_TRUE(AwaitHolders(*owner, {"worker/0"}));
   }
   void Hold() {
@@ -210,9 +211,9 @@ class RetriedReferenceTest : public ::testing::Test {
   MemoryDirectory owners_directory, senders_directory, callees_directory;
   absl::Mutex mutex;
   bool hold ABSL_GUARDED_BY(mutex) = false;
-  absl::Status answer ABSL_GUARDED_BY(mutex);
+  absl::Status response ABSL_GUARDED_BY(mutex);
   RRef<Witness> held ABSL_GUARDED_BY(mutex);
-  std::unique_ptr<Agent> owner, sender, callee;
+  std::unique_ptr<RpcAgent> owner, sender, callee;
   std::unique_ptr<Middleman> middleman;
   RRef<Witness> mine;
   Future<void> call;
@@ -224,7 +225,7 @@ TEST_F(RetriedReferenceTest, IsKeptByItsSenderUntilTheOwnerKnowsWhatTheCalleeHol
     {
       absl::MutexLock lock(&mutex);
       hold = false;
-      answer = says;
+      response = says;
     }
     mine = sender->Remote("ps/0", kMakeWitness);
     TANDEM_ASSERT_OK(mine.WaitUntilMade());
@@ -235,7 +236,7 @@ TEST_F(RetriedReferenceTest, IsKeptByItsSenderUntilTheOwnerKnowsWhatTheCalleeHol
     Hold();
     TANDEM_ASSERT_OK_AND_ASSIGN(Bytes second, middleman->PassOn(*under_way));
     under_way->Finish(std::move(second));
-    EXPECT_EQ(call.Wait(kPatience).code(), says.code());
+    EXPECT_EQ(call.Wait(kTestTimeout).code(), says.code());
     mine = {};
     ASSERT_TRUE(AwaitHolders(*owner, {"worker/1"})) << "what the sender has given up is gone";
     TANDEM_ASSERT_OK(callees_directory.Register(owner->member()));
@@ -247,7 +248,7 @@ TEST_F(RetriedReferenceTest, IsKeptForALeaseByTheSenderOfACallThatGotNoAnswer) {
   TakeOnce();
   TANDEM_ASSERT_OK(callees_directory.Unregister(owner->member()));
   call.Cancel();
-  EXPECT_THAT(call.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(call.Wait(kTestTimeout), StatusIs(absl::StatusCode::kCancelled));
   mine = {};
   Hold();
   TANDEM_EXPECT_OK(middleman->PassOn(*under_way));  // it was on its way
@@ -271,11 +272,11 @@ TEST_F(RetriedReferenceTest, IsKeptByItsSenderThoughTheOwnerCouldNotBeTold) {
   ASSERT_NE(under_way, nullptr);
   TANDEM_ASSERT_OK_AND_ASSIGN(Bytes taken, middleman->PassOn(*under_way));
   under_way->Finish(std::move(taken));
-  TANDEM_ASSERT_OK(call.Wait(kPatience));
+  TANDEM_ASSERT_OK(call.Wait(kTestTimeout));
   TANDEM_ASSERT_OK(senders_directory.Unregister(other));
   TANDEM_ASSERT_OK(senders_directory.Register(owner->member()));
   mine = {};
-  sender->references().Upkeep();
+  sender->references().RunMaintenance();
   ASSERT_TRUE(AwaitHolders(*owner, {"worker/0", "worker/1"}));
   sender->references().ReleaseAll();
   ASSERT_TRUE(AwaitHolders(*owner, {"worker/1"}));
@@ -290,7 +291,7 @@ TEST(AnswerReferencesTest, GoWithTheWorkerThatGaveThem) {
   functions.Add(kGive, [&alive](const Context& context) {
     return context.agent().Own(std::make_shared<Witness>(&alive));
   });
-  Agent& a = cluster.Add({});
+  RpcAgent& a = cluster.Add({});
   cluster.Add(std::move(functions));
   TANDEM_ASSERT_OK_AND_ASSIGN(const RRef<Witness> given, a.RpcSync("worker/1", kGive));
   EXPECT_EQ(alive, 1);

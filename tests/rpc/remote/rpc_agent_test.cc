@@ -18,7 +18,7 @@ using ::tandem::testing::StatusIs;
 using testing::Cluster;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 constexpr Function<int64_t(int64_t, int64_t)> kAdd{"add"};
 constexpr Function<Tensor(Tensor)> kEcho{"echo", {.idempotent = true}};
@@ -33,7 +33,7 @@ class AgentTest : public ::testing::TestWithParam<std::string> {
  protected:
   AgentTest() : cluster(GetParam()) {}
 
-  Functions Usual() {
+  Functions DefaultFunctions() {
     Functions functions;
     functions.Add(kAdd, [](int64_t a, int64_t b) { return a + b; });
     functions.Add(kEcho, [](Tensor tensor) { return tensor; }, {.run_inline = true});
@@ -41,7 +41,7 @@ class AgentTest : public ::testing::TestWithParam<std::string> {
     functions.Add(kWhoCalls, [](const Context& context) { return context.caller(); });
     functions.Add(
         kRelay, [](const Context& context, const std::string& to, int64_t value) -> absl::StatusOr<int64_t> {
-          return context.agent().RpcSync(To(to, {.cancel = context.stop_token()}), kDouble, value);
+          return context.agent().RpcSync(CallTarget(to, {.cancel = context.stop_token()}), kDouble, value);
         });
     functions.Add(kDouble, [](int64_t value) -> absl::StatusOr<int64_t> {
       if (value < 0) return absl::OutOfRangeError(absl::StrCat(value, " is negative"));
@@ -60,7 +60,7 @@ class AgentTest : public ::testing::TestWithParam<std::string> {
   bool AwaitPromises(size_t count) {
     const auto there = [&] { return promises.size() >= count; };
     absl::MutexLock lock(&mutex);
-    return mutex.AwaitWithTimeout(absl::Condition(&there), kPatience);
+    return mutex.AwaitWithTimeout(absl::Condition(&there), kTestTimeout);
   }
 
   absl::Mutex mutex;
@@ -71,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, AgentTest, ::testing::Values("grpc", "unix"
                          [](const auto& info) { return info.param; });
 
 TEST_P(AgentTest, CallsWorkersByNameAndItself) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   for (const char* to : {"worker/0", "worker/1"}) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, a.RpcSync(to, kAdd, 2, 3));
     EXPECT_EQ(sum, 5);
@@ -85,8 +85,8 @@ TEST_P(AgentTest, CallsWorkersByNameAndItself) {
 }
 
 TEST_P(AgentTest, TensorsOfEverySizeComeBack) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{1} << 18, size_t{5} << 20}) {
     std::vector<float> values(count);
     for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i);
@@ -99,39 +99,39 @@ TEST_P(AgentTest, TensorsOfEverySizeComeBack) {
 }
 
 TEST_P(AgentTest, ATensorToOneselfIsNotCopied) {
-  Agent& a = cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
   const Tensor tensor = Tensor::Of(std::vector<float>(100, 1.0f));
   TANDEM_ASSERT_OK_AND_ASSIGN(const Tensor back, a.RpcSync("worker/0", kEcho, tensor));
   EXPECT_EQ(back.data(), tensor.data());
 }
 
 TEST_P(AgentTest, ManyCallsInFlightGetTheirOwnAnswers) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   std::vector<Future<int64_t>> futures;
   for (int64_t i = 0; i < 2000; ++i) futures.push_back(a.RpcAsync("worker/1", kAdd, i, i));
   for (int64_t i = 0; i < 2000; ++i) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, futures[i].Wait(kPatience));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, futures[i].Wait(kTestTimeout));
     ASSERT_EQ(sum, 2 * i);
   }
 }
 
 TEST_P(AgentTest, FuturesAreChained) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   Future<std::string> text = a.RpcAsync("worker/1", kAdd, 2, 3).Then([](const absl::StatusOr<int64_t>& sum) {
     return absl::StrCat(sum.value_or(-1));
   });
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string got, text.Wait(kPatience));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string got, text.Wait(kTestTimeout));
   EXPECT_EQ(got, "5");
   std::vector<Future<void>> many;
   for (int i = 0; i < 10; ++i) many.push_back(a.RpcAsync("worker/1", kNothing));
-  TANDEM_EXPECT_OK(WaitAll(many, kPatience));
+  TANDEM_EXPECT_OK(WaitAll(many, kTestTimeout));
 }
 
 TEST_P(AgentTest, AFunctionMayAnswerLaterAndHoldsNoThreadMeanwhile) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual(), {.threads = 1});
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions(), {.threads = 1});
   for (const char* to : {"worker/1", "worker/0"}) {
     Future<int64_t> later = a.RpcAsync(to, kLater, 1);
     ASSERT_TRUE(AwaitPromises(1));
@@ -144,15 +144,15 @@ TEST_P(AgentTest, AFunctionMayAnswerLaterAndHoldsNoThreadMeanwhile) {
       promises.clear();
     }
     promise.Set(42);
-    TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t value, later.Wait(kPatience));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t value, later.Wait(kTestTimeout));
     EXPECT_EQ(value, 42);
   }
 }
 
 TEST_P(AgentTest, AnErrorTellsTheWholeWayItCame) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t doubled, a.RpcSync("worker/1", kRelay, "worker/2", 4));
   EXPECT_EQ(doubled, 8);
   EXPECT_THAT(a.RpcSync("worker/1", kRelay, "worker/2", -4),
@@ -164,31 +164,31 @@ TEST_P(AgentTest, AnErrorTellsTheWholeWayItCame) {
 }
 
 TEST_P(AgentTest, ALateJoinerIsWaitedFor) {
-  Agent& a = cluster.Add(Usual());
-  Future<int64_t> early = a.RpcAsync(To("worker/1", {.timeout = kPatience}), kAdd, 20, 1);
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  Future<int64_t> early = a.RpcAsync(CallTarget("worker/1", {.timeout = kTestTimeout}), kAdd, 20, 1);
   EXPECT_FALSE(early.ready());
-  cluster.Add(Usual());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, early.Wait(kPatience));
+  cluster.Add(DefaultFunctions());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, early.Wait(kTestTimeout));
   EXPECT_EQ(sum, 21);
 }
 
 TEST_P(AgentTest, AStartWaitsForThoseItNamesAndTellsWhoIsMissing) {
   Cluster cluster(GetParam());
   std::thread late([&] { cluster.Add(Functions(), {.name = "worker/1"}); });
-  AgentOptions first{.name = "worker/0", .listen = "127.0.0.1:0", .wait_for = {"worker/0", "worker/1"}};
+  RpcAgentOptions first{.name = "worker/0", .listen = "127.0.0.1:0", .wait_for = {"worker/0", "worker/1"}};
   MemoryDirectory& directory = cluster.directory;
-  TANDEM_EXPECT_OK(Agent::Start(first, &directory, Functions()).status());
+  TANDEM_EXPECT_OK(RpcAgent::Start(first, &directory, Functions()).status());
   late.join();
-  AgentOptions third{.name = "worker/2", .wait_for = {"worker/1", "worker/9"}};
+  RpcAgentOptions third{.name = "worker/2", .wait_for = {"worker/1", "worker/9"}};
   third.start_timeout = absl::Milliseconds(20);
-  EXPECT_THAT(Agent::Start(third, &directory, Functions()).status(),
+  EXPECT_THAT(RpcAgent::Start(third, &directory, Functions()).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("worker/2 cannot start"), HasSubstr("worker/9"))));
 }
 
 TEST(AdvertiseTest, OthersReachAWorkerUnderTheHostItAdvertises) {
   Cluster cluster;
-  Agent& a = cluster.Add(Functions(), {.name = "worker/0"});
+  RpcAgent& a = cluster.Add(Functions(), {.name = "worker/0"});
   const auto AddressOf = [&](absl::string_view name) {
     const std::optional<Member> member = cluster.directory.Find(name);
     return member.has_value() ? member->address.substr(0, member->address.rfind(':')) : "nobody";
@@ -209,7 +209,7 @@ TEST(AdvertiseTest, OthersReachAWorkerUnderTheHostItAdvertises) {
 TEST(AdvertiseTest, AnAddressThatNobodyCanConnectToIsRefused) {
   MemoryDirectory directory;
   for (const char* listen : {"0.0.0.0:0", "[::]:0"}) {
-    EXPECT_THAT(Agent::Start({.name = "worker/0", .listen = listen}, &directory, Functions()).status(),
+    EXPECT_THAT(RpcAgent::Start({.name = "worker/0", .listen = listen}, &directory, Functions()).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(listen), HasSubstr("AgentOptions::advertise"))));
   }
@@ -217,11 +217,11 @@ TEST(AdvertiseTest, AnAddressThatNobodyCanConnectToIsRefused) {
 }
 
 TEST_P(AgentTest, ANewLifeOfAWorkerIsFound) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   TANDEM_EXPECT_OK(a.RpcSync("worker/1", kAdd, 1, 1));
   cluster.Kill(1);
-  cluster.Add(Usual(), {.name = "worker/1"});
+  cluster.Add(DefaultFunctions(), {.name = "worker/1"});
   TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, a.RpcSync("worker/1", kAdd, 1, 2));
   EXPECT_EQ(sum, 3);
 }
@@ -238,12 +238,12 @@ TEST_P(AgentTest, ExclusiveFunctionsRunOneAtATime) {
                   return value;
                 },
                 {.exclusive = "group"});
-  Agent& a = cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
   cluster.Add(std::move(functions));
   std::vector<Future<int64_t>> futures;
   for (int64_t i = 0; i < 200; ++i) futures.push_back(a.RpcAsync("worker/1", kCount, i));
   for (int64_t i = 0; i < 200; ++i) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t value, futures[i].Wait(kPatience));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t value, futures[i].Wait(kTestTimeout));
     EXPECT_EQ(value, i);
   }
   EXPECT_EQ(most, 1);
@@ -269,12 +269,12 @@ TEST_P(AgentTest, SingleCallsBecomeBatches) {
                          return results;
                        },
                        {.max_batch = 8, .max_delay = absl::Milliseconds(20)});
-  Agent& a = cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
   cluster.Add(std::move(functions));
   std::vector<Future<int64_t>> futures;
   for (int64_t i = 0; i < 64; ++i) futures.push_back(a.RpcAsync("worker/1", kDouble, i));
   for (int64_t i = 0; i < 64; ++i) {
-    const absl::StatusOr<int64_t> result = futures[i].Wait(kPatience);
+    const absl::StatusOr<int64_t> result = futures[i].Wait(kTestTimeout);
     if (i == 13) {
       EXPECT_THAT(result, StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("worker/1: double: unlucky")));
     } else {
@@ -292,12 +292,12 @@ TEST_P(AgentTest, SingleCallsBecomeBatches) {
 }
 
 TEST_P(AgentTest, GracefulShutdownWaitsForTheCallsOfAll) {
-  Agent& a = cluster.Add(Usual());
-  Agent& b = cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  RpcAgent& b = cluster.Add(DefaultFunctions());
   Future<int64_t> later = a.RpcAsync("worker/1", kLater, 1);
   absl::Status of_a, of_b;
-  std::thread stop_a([&] { of_a = a.Shutdown(kPatience); });
-  std::thread stop_b([&] { of_b = b.Shutdown(kPatience); });
+  std::thread stop_a([&] { of_a = a.Shutdown(kTestTimeout); });
+  std::thread stop_b([&] { of_b = b.Shutdown(kTestTimeout); });
   ASSERT_TRUE(AwaitPromises(1));
   EXPECT_FALSE(later.ready());
   EXPECT_EQ(cluster.directory.List().size(), 2);
@@ -319,21 +319,21 @@ TEST_P(AgentTest, GracefulShutdownDoesNotWaitForOneWhoHasLeftInTheMoment) {
   // few rounds.
   for (int round = 0; round < 40; ++round) {
     Cluster two(GetParam());
-    Agent& a = two.Add({});
-    Agent& b = two.Add({});
+    RpcAgent& a = two.Add({});
+    RpcAgent& b = two.Add({});
     const absl::Time begin = absl::Now();
     absl::Status of_a;
-    std::thread stop_a([&] { of_a = a.Shutdown(kPatience); });
-    TANDEM_EXPECT_OK(b.Shutdown(kPatience));
+    std::thread stop_a([&] { of_a = a.Shutdown(kTestTimeout); });
+    TANDEM_EXPECT_OK(b.Shutdown(kTestTimeout));
     stop_a.join();
     TANDEM_EXPECT_OK(of_a);
-    ASSERT_LT(absl::Now() - begin, kPatience / 2) << "round " << round;
+    ASSERT_LT(absl::Now() - begin, kTestTimeout / 2) << "round " << round;
   }
 }
 
 TEST_P(AgentTest, GracefulShutdownNamesWhoDoesNotComeAlong) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   EXPECT_THAT(
       a.Shutdown(absl::Milliseconds(200)),
       StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("worker/1 (it has not called Shutdown)")));
@@ -342,15 +342,15 @@ TEST_P(AgentTest, GracefulShutdownNamesWhoDoesNotComeAlong) {
 }
 
 TEST_P(AgentTest, AbruptShutdownEndsCallsOnBothSides) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   Future<int64_t> to_the_dying = a.RpcAsync("worker/1", kLater, 1);
   Future<int64_t> from_the_dying = cluster[1].RpcAsync("worker/0", kLater, 1);
   ASSERT_TRUE(AwaitPromises(2));
   cluster.Kill(1);
-  EXPECT_THAT(to_the_dying.Wait(kPatience),
+  EXPECT_THAT(to_the_dying.Wait(kTestTimeout),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/1: later: ")));
-  EXPECT_THAT(from_the_dying.Wait(kPatience),
+  EXPECT_THAT(from_the_dying.Wait(kTestTimeout),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("worker/0: later: ")));
 }
 

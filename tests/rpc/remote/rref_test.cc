@@ -21,7 +21,7 @@ using ::tandem::testing::StatusIs;
 using ::tandem::testing::Watched;
 using testing::Cluster;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 // Counts its objects.
 class Counter {
@@ -51,7 +51,7 @@ class RRefTest : public ::testing::Test {
     std::vector<RRef<Counter>> held ABSL_GUARDED_BY(mutex);
   };
 
-  Agent& Add(AgentOptions options = {}) {
+  RpcAgent& Add(RpcAgentOptions options = {}) {
     workers.push_back(std::make_unique<Worker>());
     Worker* worker = workers.back().get();
     Functions functions;
@@ -87,7 +87,7 @@ class RRefTest : public ::testing::Test {
 };
 
 TEST_F(RRefTest, TheValueLivesAtItsOwnerAndGoesWithTheLastReference) {
-  Agent& a = Add();
+  RpcAgent& a = Add();
   Add();
   for (const char* owner : {"worker/0", "worker/1"}) {
     RRef<Counter> counter = a.Remote(owner, kMakeCounter, 10);
@@ -101,13 +101,13 @@ TEST_F(RRefTest, TheValueLivesAtItsOwnerAndGoesWithTheLastReference) {
     TANDEM_EXPECT_OK(copy.RpcSync(kAddTo, 1));
     copy = {};
     EXPECT_TRUE(alive.AwaitValue(0)) << owner;
-    EXPECT_TRUE(a.references().AwaitConfirmed(absl::Now() + kPatience));
+    EXPECT_TRUE(a.references().AwaitConfirmed(absl::Now() + kTestTimeout));
   }
   EXPECT_TRUE(cluster[1].references().DebugRefs().empty());
 }
 
 TEST_F(RRefTest, ToHereBringsACopy) {
-  Agent& a = Add();
+  RpcAgent& a = Add();
   Add();
   for (const char* owner : {"worker/0", "worker/1"}) {
     const RRef<std::string> text = a.Remote(owner, kText, std::string(5000, 't'));
@@ -118,18 +118,18 @@ TEST_F(RRefTest, ToHereBringsACopy) {
 }
 
 TEST_F(RRefTest, AFunctionMayBeCalledBeforeItsReferenceIsMade) {
-  Agent& a = Add();
+  RpcAgent& a = Add();
   Add();
   const RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 1);
   std::vector<Future<int64_t>> sums;
   for (int i = 0; i < 20; ++i) sums.push_back(counter.RpcAsync({}, kAddTo, 1));
-  TANDEM_EXPECT_OK(WaitAll(sums, kPatience));
+  TANDEM_EXPECT_OK(WaitAll(sums, kTestTimeout));
   TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, counter.RpcSync(kAddTo, 0));
   EXPECT_EQ(sum, 21);
 }
 
 TEST_F(RRefTest, WhatWentWrongInTheMakingIsTold) {
-  Agent& a = Add();
+  RpcAgent& a = Add();
   Add();
   for (const char* owner : {"worker/0", "worker/1"}) {
     const RRef<std::string> text = a.Remote(owner, kFail, "no way");
@@ -140,7 +140,7 @@ TEST_F(RRefTest, WhatWentWrongInTheMakingIsTold) {
 }
 
 TEST_F(RRefTest, AReferenceIsPassedOnAndOutlivesItsSender) {
-  Agent& a = Add();
+  RpcAgent& a = Add();
   Add();
   Add();
   RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
@@ -152,7 +152,7 @@ TEST_F(RRefTest, AReferenceIsPassedOnAndOutlivesItsSender) {
       [](const std::vector<DebugRef>& refs) {
         return refs.size() == 1 && refs[0].holders.size() == 1 && refs[0].holders[0].worker == "worker/2";
       },
-      absl::Now() + kPatience));
+      absl::Now() + kTestTimeout));
   EXPECT_EQ(alive, 1);
   RRef<Counter> held;
   {
@@ -167,8 +167,8 @@ TEST_F(RRefTest, AReferenceIsPassedOnAndOutlivesItsSender) {
 }
 
 TEST_F(RRefTest, AReferenceComesBackToItsOwnerAndAsAResult) {
-  Agent& a = Add();
-  Agent& b = Add();
+  RpcAgent& a = Add();
+  RpcAgent& b = Add();
   const RRef<Counter> mine = a.Own(std::make_shared<Counter>(&alive, 3));
   TANDEM_ASSERT_OK_AND_ASSIGN(const RRef<Counter> back, a.RpcSync("worker/1", kGiveBack, mine));
   EXPECT_TRUE(back.is_owner());
@@ -186,13 +186,13 @@ TEST_F(RRefTest, AReferenceComesBackToItsOwnerAndAsAResult) {
 
 TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
   lease = absl::Milliseconds(400);
-  Agent& a = Add();
+  RpcAgent& a = Add();
   Add();
   Add();
   RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
   TANDEM_ASSERT_OK(a.RpcSync("worker/2", kHold, counter));
   counter = {};
-  ASSERT_TRUE(a.references().AwaitConfirmed(absl::Now() + kPatience));
+  ASSERT_TRUE(a.references().AwaitConfirmed(absl::Now() + kTestTimeout));
   ASSERT_TRUE(alive.AwaitValue(1));  // it may still have been in the making
   // Renewed while its holder lives ...
   EXPECT_FALSE(alive.AwaitValue(0, 3 * lease));
@@ -218,7 +218,7 @@ TEST_F(RRefTest, AValueThatIsLongInTheMakingIsNotReleasedBefore) {
     go.WaitForNotification();
     return std::make_unique<Counter>(&alive, 1);
   });
-  Agent& a = Add();
+  RpcAgent& a = Add();
   cluster.Add(std::move(functions), {.reference_lease = lease});
   const RRef<Counter> counter = a.Remote("worker/1", kSlow);
   absl::SleepFor(3 * lease);  // so long is it in the making
@@ -228,8 +228,8 @@ TEST_F(RRefTest, AValueThatIsLongInTheMakingIsNotReleasedBefore) {
 }
 
 TEST_F(RRefTest, RepeatedAndLateMessagesAboutForksDoNoHarm) {
-  Agent& a = Add();
-  Agent& b = Add();
+  RpcAgent& a = Add();
+  RpcAgent& b = Add();
   RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
   TANDEM_ASSERT_OK(counter.WaitUntilMade());
   const auto handle = counter.handle();
@@ -264,7 +264,7 @@ TEST_F(RRefTest, RepeatedAndLateMessagesAboutForksDoNoHarm) {
 
 TEST_F(RRefTest, ValuesOfAnEarlierLifeAreNamedAsLost) {
   lease = absl::Milliseconds(400);
-  Agent& a = Add();
+  RpcAgent& a = Add();
   Add();
   const RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
   TANDEM_ASSERT_OK(counter.WaitUntilMade());
@@ -275,7 +275,7 @@ TEST_F(RRefTest, ValuesOfAnEarlierLifeAreNamedAsLost) {
 }
 
 TEST_F(RRefTest, TheStateOfAWorkerCanBeAskedFor) {
-  Agent& a = Add();
+  RpcAgent& a = Add();
   Add();
   const RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
   TANDEM_ASSERT_OK(counter.WaitUntilMade());

@@ -18,7 +18,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using testing::Cluster;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 constexpr Function<void()> kPatient{"patient"};
 constexpr Function<void()> kStubborn{"stubborn"};
@@ -32,11 +32,11 @@ class RemoteShutdownTest : public ::testing::TestWithParam<std::string> {
     if (!release.HasBeenNotified()) release.Notify();
   }
 
-  Functions Usual() {
+  Functions DefaultFunctions() {
     Functions functions;
     functions.Add(kPatient, [this](const Context& context) {
       running.Notify();
-      saw_cancellation = context.WaitUntilCancelled(kPatience);
+      saw_cancellation = context.WaitUntilCancelled(kTestTimeout);
     });
     functions.Add(kStubborn, [this] {
       running.Notify();
@@ -62,36 +62,36 @@ INSTANTIATE_TEST_SUITE_P(Transports, RemoteShutdownTest, ::testing::Values("grpc
                          [](const auto& info) { return info.param; });
 
 TEST_P(RemoteShutdownTest, AFunctionThatLooksSeesItForItsCallersElsewhere) {
-  Agent& a = cluster.Add(Usual());
-  Agent& b = cluster.Add(Usual(), {.abrupt_timeout = kPatience});
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  RpcAgent& b = cluster.Add(DefaultFunctions(), {.abrupt_timeout = kTestTimeout});
   Future<void> under_way = a.RpcAsync("worker/1", kPatient);
-  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kTestTimeout));
   TANDEM_EXPECT_OK(b.ShutdownNow());
   EXPECT_TRUE(saw_cancellation);
-  EXPECT_THAT(under_way.Wait(kPatience), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(under_way.Wait(kTestTimeout), StatusIs(absl::StatusCode::kUnavailable));
 }
 
 TEST_P(RemoteShutdownTest, AFunctionThatLooksSeesItForItsOwnWorkersCalls) {
-  Agent& a = cluster.Add(Usual(), {.abrupt_timeout = kPatience});
+  RpcAgent& a = cluster.Add(DefaultFunctions(), {.abrupt_timeout = kTestTimeout});
   Future<void> under_way = a.RpcAsync("worker/0", kPatient);
-  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kTestTimeout));
   TANDEM_EXPECT_OK(a.ShutdownNow());
   EXPECT_TRUE(saw_cancellation);
-  EXPECT_THAT(under_way.Wait(kPatience), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(under_way.Wait(kTestTimeout), StatusIs(absl::StatusCode::kCancelled));
 }
 
 TEST_P(RemoteShutdownTest, AFunctionThatDoesNotLookIsNamedWhenTheTimeIsOver) {
-  Agent& a = cluster.Add(Usual());
-  Agent& b = cluster.Add(Usual(), {.abrupt_timeout = absl::Milliseconds(50)});
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  RpcAgent& b = cluster.Add(DefaultFunctions(), {.abrupt_timeout = absl::Milliseconds(50)});
   Future<void> under_way = a.RpcAsync("worker/1", kStubborn);
-  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_THAT(b.ShutdownNow(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("worker/1: functions that do not look"),
                              HasSubstr("still run 50ms after they were: stubborn of worker/0 (for "))));
   // Its caller has long heard.
   EXPECT_THAT(under_way.Wait(absl::ZeroDuration()), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_THAT(a.RpcSync(To("worker/1", {.timeout = absl::Milliseconds(50)}), kNap, 0),
+  EXPECT_THAT(a.RpcSync(CallTarget("worker/1", {.timeout = absl::Milliseconds(50)}), kNap, 0),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("it has not registered")));
   release.Notify();
   absl::Status ended = b.ShutdownNow();
@@ -100,19 +100,19 @@ TEST_P(RemoteShutdownTest, AFunctionThatDoesNotLookIsNamedWhenTheTimeIsOver) {
 }
 
 TEST_P(RemoteShutdownTest, ABatchThatRunsIsNamed) {
-  Agent& a = cluster.Add(Usual());
-  Agent& b = cluster.Add(Usual(), {.abrupt_timeout = absl::Milliseconds(50)});
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  RpcAgent& b = cluster.Add(DefaultFunctions(), {.abrupt_timeout = absl::Milliseconds(50)});
   Future<int64_t> under_way = a.RpcAsync("worker/1", kStubbornBatch, 7);
-  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_THAT(b.ShutdownNow(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(": stubborn_batch (for ")));
 }
 
 TEST_P(RemoteShutdownTest, AGracefulEndThatIsCutShortNamesItToo) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual(), {.abrupt_timeout = absl::Milliseconds(50)});
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions(), {.abrupt_timeout = absl::Milliseconds(50)});
   Future<void> under_way = a.RpcAsync("worker/1", kStubborn);
-  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(running.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_THAT(
       cluster[1].Shutdown(absl::Milliseconds(50)),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -120,15 +120,15 @@ TEST_P(RemoteShutdownTest, AGracefulEndThatIsCutShortNamesItToo) {
 }
 
 TEST_P(RemoteShutdownTest, AFunctionWaitsNoLongerThanItWantsNorThanItsDeadline) {
-  Agent& a = cluster.Add(Usual());
-  cluster.Add(Usual());
+  RpcAgent& a = cluster.Add(DefaultFunctions());
+  cluster.Add(DefaultFunctions());
   for (const char* to : {"worker/0", "worker/1"}) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const bool cancelled, a.RpcSync(to, kNap, 0.01));
     EXPECT_FALSE(cancelled);
     const absl::Time begin = absl::Now();
-    EXPECT_THAT(a.RpcSync(To(to, {.timeout = absl::Milliseconds(50)}), kNap, 1000.0),
+    EXPECT_THAT(a.RpcSync(CallTarget(to, {.timeout = absl::Milliseconds(50)}), kNap, 1000.0),
                 StatusIs(absl::StatusCode::kDeadlineExceeded));
-    EXPECT_LT(absl::Now() - begin, kPatience);
+    EXPECT_LT(absl::Now() - begin, kTestTimeout);
   }
 }
 

@@ -18,7 +18,7 @@ using ::tandem::testing::StatusIs;
 using ::tandem::testing::Watched;
 using testing::Cluster;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 constexpr StreamFunction<void, int64_t, int64_t> kNumbers{"numbers"};
 constexpr StreamFunction<int64_t, int64_t> kSum{"sum"};

@@ -26,13 +26,13 @@ TEST_F(ArenaTest, ABlockIsFreeWhenLetGoAndGivenBackAsOftenAsSent) {
   arena_.Sent(block);  // a retry
   released_[block] += 2;
   EXPECT_EQ(arena_.free_pages(), kPages - 6) << "it is still held";
-  arena_.LetGo(block);
+  arena_.Release(block);
   EXPECT_EQ(arena_.free_pages(), kPages);
 
   const uint32_t again = arena_.Take(1, 0).value();
   arena_.Sent(again);
   arena_.Sent(again);
-  arena_.LetGo(again);
+  arena_.Release(again);
   EXPECT_EQ(arena_.free_pages(), kPages - 1);
   ++released_[again];
   EXPECT_EQ(arena_.free_pages(), kPages - 1);
@@ -41,7 +41,7 @@ TEST_F(ArenaTest, ABlockIsFreeWhenLetGoAndGivenBackAsOftenAsSent) {
 }
 
 TEST_F(ArenaTest, WhatWasNeverSentIsFreeAtOnce) {
-  arena_.LetGo(arena_.Take(kPages * kPage, 0).value());
+  arena_.Release(arena_.Take(kPages * kPage, 0).value());
   EXPECT_EQ(arena_.free_pages(), kPages);
 }
 
@@ -55,10 +55,10 @@ TEST_F(ArenaTest, AReserveIsLeftAndTheLargestRunIsFound) {
   ASSERT_TRUE(rest.has_value());
   EXPECT_EQ(bytes, 112 * kPage);
   EXPECT_FALSE(arena_.TakeUpTo(kPage, 1, &bytes).has_value());
-  arena_.LetGo(low);
+  arena_.Release(low);
   EXPECT_FALSE(arena_.TakeUpTo(300 * kPage, 201 * kPage, &bytes).has_value());
-  arena_.LetGo(*rest);
-  arena_.LetGo(high);
+  arena_.Release(*rest);
+  arena_.Release(high);
   EXPECT_EQ(arena_.free_pages(), kPages);
   EXPECT_TRUE(arena_.Take(kPages * kPage, 0).has_value()) << "runs that touch are one";
 }
@@ -90,7 +90,7 @@ TEST_F(ArenaTest, BlocksNeverOverlapUnderRandomUseAndNoneIsLost) {
         arena_.Sent(block);
         away[block] = pages;
       }
-      arena_.LetGo(block);
+      arena_.Release(block);
     } else if (what == 2 && !away.empty()) {
       const auto [block, pages] = pick(away);  // in any order
       away.erase(block);
@@ -99,7 +99,7 @@ TEST_F(ArenaTest, BlocksNeverOverlapUnderRandomUseAndNoneIsLost) {
     }
   }
   ASSERT_EQ(arena_.free_pages(), static_cast<size_t>(std::count(used.begin(), used.end(), false)));
-  for (const auto& [block, pages] : held) arena_.LetGo(block);
+  for (const auto& [block, pages] : held) arena_.Release(block);
   for (const auto& [block, pages] : away) ++released_[block];
   EXPECT_EQ(arena_.free_pages(), kPages);
 }

@@ -31,11 +31,11 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::tandem::testing::TempDir;
 using ::tandem::testing::Watched;
+using testing::DeferredCalls;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
-using testing::kPatience;
-using testing::ParkingLot;
+using testing::kTestTimeout;
 using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
@@ -51,7 +51,7 @@ std::string TargetOf(const Server& server) { return absl::StrCat("127.0.0.1:", s
 Service LendingService(std::atomic<int>* lent) {
   return EchoService([lent](std::shared_ptr<ServerCall> call) {
     const size_t bytes = std::stoul(call->request().Flatten());
-    std::shared_ptr<char> memory = call->AnswerMemory(bytes);
+    std::shared_ptr<char> memory = call->ResponseMemory(bytes);
     if (memory == nullptr) return call->Finish(Bytes(Pattern(bytes)));
     ++*lent;
     const std::string pattern = Pattern(bytes);
@@ -66,8 +66,8 @@ TEST(ConnectTest, AServerOfThisHostSharesMemoryByItself) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server)));
   EXPECT_EQ(channel->transport(), "shm");
   EXPECT_EQ(channel->target(), TargetOf(*server));
-  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, channel->Call(kEcho, Bytes(), {}));
-  EXPECT_TRUE(answer.empty());
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes response, channel->Call(kEcho, Bytes(), {}));
+  EXPECT_TRUE(response.empty());
 
   TempDir directory;
   const std::string path = absl::StrCat("unix:", directory.File("socket"));
@@ -133,10 +133,10 @@ TEST(ConnectTest, AnswersAndRequestsTravelInMemoryOfTheTransport) {
   std::atomic<int> lent{0};
   auto server = StartServer(LendingService(&lent));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
-  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, channel->Call(kEcho, Bytes(std::string("1000000")), {}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes response, channel->Call(kEcho, Bytes(std::string("1000000")), {}));
   EXPECT_EQ(lent, 1);
-  ASSERT_EQ(answer.slices().size(), 1u);
-  EXPECT_TRUE(answer.Flatten() == Pattern(1000000));
+  ASSERT_EQ(response.slices().size(), 1u);
+  EXPECT_TRUE(response.Flatten() == Pattern(1000000));
 
   auto echo = StartServer(PlainEchoService());
   TANDEM_ASSERT_OK_AND_ASSIGN(channel, Connect(TargetOf(*echo), {.transport = "shm"}));
@@ -147,8 +147,8 @@ TEST(ConnectTest, AnswersAndRequestsTravelInMemoryOfTheTransport) {
   std::memcpy(memory.get(), pattern.data(), pattern.size());
   const char* data = memory.get();
   Bytes request = EncodeBulk(v1::EchoMessage(), Bytes(Slice(std::move(memory), data, pattern.size())));
-  TANDEM_ASSERT_OK_AND_ASSIGN(answer, channel->Call(kEcho, request, {}));
-  EXPECT_TRUE(answer.Flatten() == request.Flatten());
+  TANDEM_ASSERT_OK_AND_ASSIGN(response, channel->Call(kEcho, request, {}));
+  EXPECT_TRUE(response.Flatten() == request.Flatten());
 }
 
 TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
@@ -166,10 +166,10 @@ TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
   constexpr int kCalls = 100;
   std::atomic<int> right{0}, done{0};
   for (int i = 0; i < kCalls; ++i) {
-    channel->CallAsync(kEcho, Bytes(std::string("500000")), {.timeout = 2 * kPatience},
-                       [&](absl::StatusOr<Bytes> answer) {
-                         go_on.WaitForNotificationWithTimeout(kPatience);
-                         if (answer.ok() && answer->Flatten() == Pattern(500000)) ++right;
+    channel->CallAsync(kEcho, Bytes(std::string("500000")), {.timeout = 2 * kTestTimeout},
+                       [&](absl::StatusOr<Bytes> response) {
+                         go_on.WaitForNotificationWithTimeout(kTestTimeout);
+                         if (response.ok() && response->Flatten() == Pattern(500000)) ++right;
                          if (++done == kCalls) all_done.Notify();
                        });
   }
@@ -181,24 +181,23 @@ TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
   EXPECT_LE(served * 500000, 3 * (2 << 20) + 16 * 500000);
   EXPECT_EQ(done, 0);
   go_on.Notify();
-  ASSERT_TRUE(all_done.WaitForNotificationWithTimeout(2 * kPatience));
+  ASSERT_TRUE(all_done.WaitForNotificationWithTimeout(2 * kTestTimeout));
   EXPECT_EQ(right, kCalls);
 }
 
 TEST(ConnectTest, ParkedRequestsThatFillTheMemoryStopNobody) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot), {.shared_memory_bytes = 2 << 20});
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
   constexpr int kCalls = 30;
   std::atomic<int> right{0}, done{0};
   absl::Notification all_done;
   for (int i = 0; i < kCalls; ++i) {
-    channel->CallAsync(kEcho, Bytes(std::string(300000, static_cast<char>(i))), {},
-                       [&, i](absl::StatusOr<Bytes> answer) {
-                         if (answer.ok() && answer->Flatten() == std::string(300000, static_cast<char>(i)))
-                           ++right;
-                         if (++done == kCalls) all_done.Notify();
-                       });
+    channel->CallAsync(
+        kEcho, Bytes(std::string(300000, static_cast<char>(i))), {}, [&, i](absl::StatusOr<Bytes> response) {
+          if (response.ok() && response->Flatten() == std::string(300000, static_cast<char>(i))) ++right;
+          if (++done == kCalls) all_done.Notify();
+        });
   }
   std::vector<std::shared_ptr<ServerCall>> parked;
   for (int i = 0; i < kCalls; ++i) {
@@ -206,7 +205,7 @@ TEST(ConnectTest, ParkedRequestsThatFillTheMemoryStopNobody) {
     ASSERT_NE(parked.back(), nullptr) << i;
   }
   for (auto call = parked.rbegin(); call != parked.rend(); ++call) (*call)->Finish((*call)->request());
-  ASSERT_TRUE(all_done.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(all_done.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_EQ(right, kCalls);
 }
 
@@ -229,46 +228,46 @@ TEST(ConnectTest, AStrangerGetsNoMemory) {
   TANDEM_ASSERT_OK(CallProto(*grpc, kOffer, request, &offer, {}));
   EXPECT_EQ(offer.refusal(), "");
   for (const std::string& secret : {std::string(32, '0'), std::string(31, 'a') + "b"}) {
-    EXPECT_THAT(shm::Dial(offer.socket(), secret, absl::Now() + kPatience, 1 << 20).status(),
+    EXPECT_THAT(shm::Dial(offer.socket(), secret, absl::Now() + kTestTimeout, 1 << 20).status(),
                 StatusIs(absl::StatusCode::kUnavailable));
   }
   // One that says nothing, or too much, holds up nobody.
   TANDEM_ASSERT_OK_AND_ASSIGN(ipc::Descriptor silent, ipc::ConnectAbstract(offer.socket()));
   TANDEM_ASSERT_OK_AND_ASSIGN(ipc::Descriptor loud, ipc::ConnectAbstract(offer.socket()));
   EXPECT_TRUE(ipc::SendPacket(loud.get(), std::string(1000, 'x').data(), 1000));
-  TANDEM_EXPECT_OK(shm::Dial(offer.socket(), offer.secret(), absl::Now() + kPatience, 1 << 20).status());
+  TANDEM_EXPECT_OK(shm::Dial(offer.socket(), offer.secret(), absl::Now() + kTestTimeout, 1 << 20).status());
 }
 
 TEST(ConnectTest, ARestartedServerIsFoundAgain) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   const std::string target = TargetOf(*server);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(target));
   ASSERT_EQ(channel->transport(), "shm");
   absl::Notification failed, served;
   absl::Status once;
-  channel->CallAsync(kEcho, Bytes(), {}, [&](absl::StatusOr<Bytes> answer) {
-    once = answer.status();
+  channel->CallAsync(kEcho, Bytes(), {}, [&](absl::StatusOr<Bytes> response) {
+    once = response.status();
     failed.Notify();
   });
   ASSERT_NE(lot.Take(), nullptr);  // and dropped below, when the server is gone
   absl::StatusOr<Bytes> again;
-  channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience, .idempotent = true},
-                     [&](absl::StatusOr<Bytes> answer) {
-                       again = std::move(answer);
+  channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout, .idempotent = true},
+                     [&](absl::StatusOr<Bytes> response) {
+                       again = std::move(response);
                        served.Notify();
                      });
   auto parked = lot.Take();
   server->Shutdown(absl::ZeroDuration());
   server.reset();
-  ASSERT_TRUE(failed.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(failed.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_FALSE(once.ok());
   server = StartServer(PlainEchoService(), {.listen = target});
-  ASSERT_TRUE(served.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(served.WaitForNotificationWithTimeout(kTestTimeout));
   TANDEM_EXPECT_OK(again.status());
   // A call makes the channel look for shared memory anew, beside it: so calls are made until one goes over
   // it.
-  const absl::Time give_up = absl::Now() + kPatience;
+  const absl::Time give_up = absl::Now() + kTestTimeout;
   while (channel->transport() != "shm" && absl::Now() < give_up) {
     TANDEM_EXPECT_OK(channel->Call(kEcho, Bytes(), {.idempotent = true}).status());
   }
@@ -286,8 +285,8 @@ TEST(ConnectTest, WaitingThreadsHelpThemselvesAndOneAnother) {
         v1::EchoMessage message;
         message.add_numbers(t * 1000 + i);
         const std::string text = message.SerializeAsString();
-        absl::StatusOr<Bytes> answer = channel->Call(kEcho, Bytes(text), {});
-        if (answer.ok() && answer->Flatten() == text) ++right;
+        absl::StatusOr<Bytes> response = channel->Call(kEcho, Bytes(text), {});
+        if (response.ok() && response->Flatten() == text) ++right;
       }
     });
   }
@@ -296,13 +295,13 @@ TEST(ConnectTest, WaitingThreadsHelpThemselvesAndOneAnother) {
 }
 
 TEST(ConnectTest, AHelperMeetsItsDeadlineAndACancelledCallIsToldToTheServer) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(50)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
   ASSERT_NE(lot.Take(), nullptr);
-  channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience}, [](absl::StatusOr<Bytes>) {});
+  channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout}, [](absl::StatusOr<Bytes>) {});
   auto parked = lot.Take();
   ASSERT_NE(parked, nullptr);
   EXPECT_FALSE(parked->IsCancelled());
@@ -310,7 +309,7 @@ TEST(ConnectTest, AHelperMeetsItsDeadlineAndACancelledCallIsToldToTheServer) {
   parked->OnCancel([&cancelled] { cancelled.Notify(); });
   EXPECT_TRUE(absl::StartsWith(parked->peer(), "shm:process ")) << parked->peer();
   channel.reset();
-  EXPECT_TRUE(cancelled.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(cancelled.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_TRUE(parked->IsCancelled());
 }
 

@@ -16,7 +16,7 @@ namespace tandem::rpc::shm {
 namespace {
 
 using rpc::testing::Pattern;
-using testing::Answer;
+using testing::Response;
 using testing::LinkPair;
 using testing::Request;
 
@@ -39,13 +39,13 @@ TEST(DamageTest, RandomWordsBreakTheConnectionOrDoNoHarm) {
       Message got;
       while (pair.server->Receive(&got)) {
         // What was received may be read wherever it lies.
-        pair.server->Send(Answer(got.call, Bytes(got.body.Flatten())));
+        pair.server->Send(Response(got.call, Bytes(got.body.Flatten())));
       }
       if (step >= 20) damage();
       while (pair.client->Receive(&got)) (void)got.body.Flatten();
       pair.client->MoveQueue();
       pair.server->MoveQueue();
-      (void)pair.client->Lend(70000);
+      (void)pair.client->BorrowMemory(70000);
     }
     for (Link* link : {pair.client.get(), pair.server.get()}) {
       if (!link->broken()) continue;
@@ -76,7 +76,7 @@ TEST(DamageTest, WordsThatChangeWhileTheyAreReadDoNoHarm) {
     for (int step = 0; absl::Now() < end && !pair.client->broken() && !pair.server->broken(); ++step) {
       pair.client->Send(Request(step, Bytes(step % 3 == 0 ? large : std::string(500, 's'))));
       Message got;
-      while (pair.server->Receive(&got)) pair.server->Send(Answer(got.call, Bytes(got.body.Flatten())));
+      while (pair.server->Receive(&got)) pair.server->Send(Response(got.call, Bytes(got.body.Flatten())));
       while (pair.client->Receive(&got)) (void)got.body.Flatten();
       pair.client->MoveQueue();
       pair.server->MoveQueue();

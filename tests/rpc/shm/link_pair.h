@@ -51,9 +51,9 @@ inline Message Request(uint64_t call, Bytes body) {
   message.body = std::move(body);
   return message;
 }
-inline Message Answer(uint64_t call, Bytes body) {
+inline Message Response(uint64_t call, Bytes body) {
   Message message;
-  message.kind = RecordKind::kAnswer;
+  message.kind = RecordKind::kResponse;
   message.call = call;
   message.body = std::move(body);
   return message;

@@ -17,14 +17,14 @@ namespace {
 
 using rpc::testing::Pattern;
 using ::tandem::testing::StatusIs;
-using testing::Answer;
+using testing::Response;
 using testing::Await;
 using ::testing::HasSubstr;
 using testing::LinkPair;
 using testing::Request;
 
 Bytes Lent(Link& link, const std::string& text) {
-  std::shared_ptr<char> memory = link.Lend(text.size());
+  std::shared_ptr<char> memory = link.BorrowMemory(text.size());
   TANDEM_CHECK(memory != nullptr);
   std::memcpy(memory.get(), text.data(), text.size());
   const char* data = memory.get();
@@ -62,7 +62,7 @@ TEST(LinkTest, LentMemoryIsReadInPlaceAndComesBackInAnyOrder) {
   for (int i = 0; i < 8; ++i) {
     Bytes body(std::string("header"));
     body.Append(Lent(*pair.server, Pattern(100000 + i)));
-    pair.server->Send(Answer(i, std::move(body)));
+    pair.server->Send(Response(i, std::move(body)));
     Message got;
     ASSERT_TRUE(pair.client->Receive(&got));
     ASSERT_EQ(got.body.slices().size(), 2u);
@@ -82,7 +82,7 @@ TEST(LinkTest, LentMemoryIsReadInPlaceAndComesBackInAnyOrder) {
 TEST(LinkTest, LentMemoryDroppedUnsentOrSentTwiceIsFreeAfterwards) {
   LinkPair pair;
   const size_t all = pair.client->free_bytes();
-  pair.client->Lend(1 << 20).reset();
+  pair.client->BorrowMemory(1 << 20).reset();
   EXPECT_EQ(pair.client->free_bytes(), all);
   {
     const Bytes body = Lent(*pair.client, Pattern(50000));
@@ -96,8 +96,8 @@ TEST(LinkTest, LentMemoryDroppedUnsentOrSentTwiceIsFreeAfterwards) {
     EXPECT_TRUE(got.body.Flatten() == Pattern(50000));
   }
   EXPECT_EQ(pair.client->free_bytes(), all);
-  EXPECT_EQ(pair.client->Lend(100), nullptr) << "small bodies travel inline";
-  EXPECT_EQ(pair.client->Lend(pair.geometry.payload_bytes), nullptr);
+  EXPECT_EQ(pair.client->BorrowMemory(100), nullptr) << "small bodies travel inline";
+  EXPECT_EQ(pair.client->BorrowMemory(pair.geometry.payload_bytes), nullptr);
 }
 
 TEST(LinkTest, AFullRingKeepsMessagesInTheQueueUntilTheyAreRead) {
@@ -135,7 +135,7 @@ TEST(LinkTest, AReceiverThatKeepsEverythingDoesNotStopTheTraffic) {
 TEST(LinkTest, WhatNeedsNoMemoryPassesWhatWaitsForSome) {
   LinkPair pair;
   std::vector<std::shared_ptr<char>> lent;
-  while (auto memory = pair.client->Lend(200000)) lent.push_back(std::move(memory));
+  while (auto memory = pair.client->BorrowMemory(200000)) lent.push_back(std::move(memory));
   // Take the reserve too.
   pair.client->Send(Request(0, Bytes(Pattern(300000))));
   pair.client->Send(Request(1, Bytes(Pattern(400000))));
@@ -155,7 +155,7 @@ TEST(LinkTest, WhatNeedsNoMemoryPassesWhatWaitsForSome) {
 
 TEST(LinkTest, TheBeginningOfARequestIsOutOfTheClientsReach) {
   LinkPair pair;
-  std::shared_ptr<char> memory = pair.client->Lend(10000);
+  std::shared_ptr<char> memory = pair.client->BorrowMemory(10000);
   std::memset(memory.get(), 'a', 10000);
   Bytes body(Slice(memory, memory.get(), 5000));
   body.Append(Slice(memory, memory.get() + 5000, 5000));
@@ -202,7 +202,7 @@ TEST(LinkTest, ManyThreadsSendAndDropWhileOneReceives) {
       for (int i = 0; i < kEach; ++i) {
         const uint64_t call = t * kEach + i;
         std::string text(random.Below(random.Below(4) == 0 ? 600000 : 3000), static_cast<char>(call));
-        std::shared_ptr<char> memory = random.Below(2) == 0 ? pair.client->Lend(text.size()) : nullptr;
+        std::shared_ptr<char> memory = random.Below(2) == 0 ? pair.client->BorrowMemory(text.size()) : nullptr;
         if (memory == nullptr) {
           pair.client->Send(Request(call, Bytes(std::move(text))));
         } else {
@@ -236,7 +236,7 @@ TEST(LinkTest, ABrokenLinkSaysWhyAndHoldsNothingBack) {
   for (int i = 0; i < 5; ++i) pair.client->Send(Request(i, Bytes(Pattern(100000))));
   Message got;
   while (pair.server->Receive(&got)) {
-    for (int i = 0; i < 200; ++i) pair.server->Send(Answer(i, got.body));
+    for (int i = 0; i < 200; ++i) pair.server->Send(Response(i, got.body));
   }
   EXPECT_TRUE(pair.server->has_queue());
   got = Message();
@@ -246,8 +246,8 @@ TEST(LinkTest, ABrokenLinkSaysWhyAndHoldsNothingBack) {
       pair.server->failure(),
       StatusIs(absl::StatusCode::kDataLoss, ::testing::AllOf(HasSubstr("first"), HasSubstr("the client"))));
   EXPECT_FALSE(pair.client->DrainSocket());
-  EXPECT_EQ(pair.server->Lend(10000), nullptr);
-  pair.server->Send(Answer(1, Bytes(std::string("x"))));
+  EXPECT_EQ(pair.server->BorrowMemory(10000), nullptr);
+  pair.server->Send(Response(1, Bytes(std::string("x"))));
   EXPECT_FALSE(pair.server->has_queue());
   pair.server = std::make_shared<LinkPair>()->server;
   EXPECT_TRUE(weak.expired());

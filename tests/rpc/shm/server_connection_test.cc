@@ -16,7 +16,7 @@
 namespace tandem::rpc::shm {
 namespace {
 
-using rpc::testing::ParkingLot;
+using rpc::testing::DeferredCalls;
 using rpc::testing::ParkingService;
 using testing::LinkPair;
 using testing::Request;
@@ -33,13 +33,13 @@ class ServerConnectionTest : public ::testing::Test {
   }
   // The code of the answer that has come; nullopt when there is none.
   std::optional<absl::StatusCode> Answered(uint64_t call) {
-    Message answer;
-    if (!pair.client->Receive(&answer)) return std::nullopt;
-    EXPECT_EQ(answer.call, call);
-    return answer.code;
+    Message response;
+    if (!pair.client->Receive(&response)) return std::nullopt;
+    EXPECT_EQ(response.call, call);
+    return response.code;
   }
 
-  ParkingLot lot;
+  DeferredCalls lot;
   LinkPair pair;
   std::shared_ptr<ServerConnection> connection = std::make_shared<ServerConnection>(
       pair.server, Caller(), std::make_shared<MethodTable>(std::vector<Service>{ParkingService(&lot)}),

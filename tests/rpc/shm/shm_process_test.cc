@@ -27,11 +27,11 @@ namespace tandem::rpc {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using testing::DeferredCalls;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
-using testing::kPatience;
-using testing::ParkingLot;
+using testing::kTestTimeout;
 using testing::ParkingService;
 using testing::PlainEchoService;
 
@@ -104,7 +104,7 @@ void Say(const std::string& line) {
 
 TEST(ShmProcessChild, Server) {
   if (Role() != "Server") GTEST_SKIP() << "runs as a child";
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = Server::Start({.listen = Target()}, {ParkingService(&lot)});
   ASSERT_TRUE(server.ok()) << server.status();
   Say(absl::StrCat((*server)->port()));
@@ -137,8 +137,8 @@ TEST(ShmProcessChild, BusyClient) {
   ASSERT_TRUE(channel.ok()) << channel.status();
   for (int i = 0; i < 1000; ++i) {
     const std::string body(i % 10 == 0 ? 100000 : 8, static_cast<char>(i));
-    absl::StatusOr<Bytes> answer = (*channel)->Call(kEcho, EncodeBulk(v1::EchoMessage(), Bytes(body)), {});
-    ASSERT_TRUE(answer.ok()) << answer.status();
+    absl::StatusOr<Bytes> response = (*channel)->Call(kEcho, EncodeBulk(v1::EchoMessage(), Bytes(body)), {});
+    ASSERT_TRUE(response.ok()) << response.status();
   }
 }
 
@@ -152,38 +152,38 @@ TEST(ShmProcessTest, AKilledServerEndsItsCallsAndTheNextOneIsFound) {
     ASSERT_EQ(channel->transport(), "shm");
     absl::Notification failed, served;
     absl::Status status;
-    channel->CallAsync(kEcho, Bytes(std::string(50000, 'x')), {.timeout = kPatience},
-                       [&](absl::StatusOr<Bytes> answer) {
-                         status = answer.status();
+    channel->CallAsync(kEcho, Bytes(std::string(50000, 'x')), {.timeout = kTestTimeout},
+                       [&](absl::StatusOr<Bytes> response) {
+                         status = response.status();
                          failed.Notify();
                        });
     ASSERT_EQ(server.Line(), "parked");
     absl::StatusOr<Bytes> again = absl::UnknownError("");
     // While answers come and go.
     for (int i = 0; i < 100; ++i) {
-      channel->CallAsync(kEcho, Bytes(std::string(i * 1000, 'y')), {.timeout = kPatience},
+      channel->CallAsync(kEcho, Bytes(std::string(i * 1000, 'y')), {.timeout = kTestTimeout},
                          [](absl::StatusOr<Bytes>) {});
     }
     const std::string process = absl::StrCat("process ", server.pid());
     server.Kill();
-    ASSERT_TRUE(failed.WaitForNotificationWithTimeout(kPatience));
+    ASSERT_TRUE(failed.WaitForNotificationWithTimeout(kTestTimeout));
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kUnavailable,
                          ::testing::AllOf(HasSubstr(process), HasSubstr(target), HasSubstr("has ended"))));
     channel->CallAsync(kEcho, EncodeBulk(v1::EchoMessage(), Bytes(std::string(50000, 'z'))),
-                       {.timeout = kPatience, .idempotent = true}, [&](absl::StatusOr<Bytes> answer) {
-                         again = std::move(answer);
+                       {.timeout = kTestTimeout, .idempotent = true}, [&](absl::StatusOr<Bytes> response) {
+                         again = std::move(response);
                          served.Notify();
                        });
     Child next("EchoServer", target);
     ASSERT_NE(next.Line(), "");
-    ASSERT_TRUE(served.WaitForNotificationWithTimeout(kPatience));
+    ASSERT_TRUE(served.WaitForNotificationWithTimeout(kTestTimeout));
     TANDEM_EXPECT_OK(again.status());
   }
 }
 
 TEST(ShmProcessTest, AKilledClientsCallsAreCancelledAndItsMemoryGoes) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = Server::Start({}, {ParkingService(&lot)});
   TANDEM_ASSERT_OK(server.status());
   const auto mappings = [] {
@@ -201,13 +201,13 @@ TEST(ShmProcessTest, AKilledClientsCallsAreCancelledAndItsMemoryGoes) {
     ASSERT_NE(call, nullptr);
     EXPECT_FALSE(call->IsCancelled());
     EXPECT_GT(mappings(), 0);
-    auto memory = call->AnswerMemory(100000);
+    auto memory = call->ResponseMemory(100000);
     ASSERT_NE(memory, nullptr);
     EXPECT_EQ(call->peer(), absl::StrCat("shm:process ", client.pid()));
     absl::Notification cancelled;
     call->OnCancel([&cancelled] { cancelled.Notify(); });
     client.Kill();
-    EXPECT_TRUE(cancelled.WaitForNotificationWithTimeout(kPatience));
+    EXPECT_TRUE(cancelled.WaitForNotificationWithTimeout(kTestTimeout));
     EXPECT_TRUE(call->IsCancelled());
     EXPECT_EQ(call->request().Flatten(), std::string(200000, 'x')) << "kept memory stays readable";
     const char* data = memory.get();
@@ -215,7 +215,7 @@ TEST(ShmProcessTest, AKilledClientsCallsAreCancelledAndItsMemoryGoes) {
     call.reset();
     // The connection's thread drops the last of it; that memory is unmapped is no event that one could wait
     // for.
-    const absl::Time give_up = absl::Now() + kPatience;
+    const absl::Time give_up = absl::Now() + kTestTimeout;
     while (mappings() > 0 && absl::Now() < give_up) std::this_thread::yield();
     EXPECT_EQ(mappings(), 0);
   }

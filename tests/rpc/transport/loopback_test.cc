@@ -15,12 +15,12 @@ namespace tandem::rpc {
 namespace {
 
 using ::tandem::testing::StatusIs;
+using testing::DeferredCalls;
 using testing::EchoService;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::kEcho;
-using testing::kPatience;
-using testing::ParkingLot;
+using testing::kTestTimeout;
 using testing::ParkingService;
 
 std::shared_ptr<const std::vector<Service>> Serve(Service service) {
@@ -62,8 +62,8 @@ TEST(LoopbackTest, AnIdempotentCallIsRetriedUntilItIsAnswered) {
   using enum Fault::Kind;
   auto channel =
       ConnectLoopback(Serve(CountingService(&count)), Script({kFailBefore, kFailAfter, kFailAfter}));
-  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, channel->Call(kEcho, Bytes(), {.idempotent = true}));
-  EXPECT_EQ(answer.Flatten(), "answer 3");
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes response, channel->Call(kEcho, Bytes(), {.idempotent = true}));
+  EXPECT_EQ(response.Flatten(), "answer 3");
   EXPECT_EQ(count, 3);
 }
 
@@ -77,14 +77,14 @@ TEST(LoopbackTest, RetriesEndWithTheTimeoutAndSayWhatFailedLast) {
   const absl::Time start = absl::Now();
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Seconds(1), .idempotent = true}),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("failed with: injected fault")));
-  EXPECT_LT(absl::Now() - start, kPatience);
+  EXPECT_LT(absl::Now() - start, kTestTimeout);
   EXPECT_GT(attempts, 1);
 }
 
 TEST(LoopbackTest, ALastAttemptThatHangsDoesNotHideWhatFailedBefore) {
   std::atomic<int> count{0};
   using enum Fault::Kind;
-  auto channel = ConnectLoopback(Serve(CountingService(&count)), Script({kFailBefore, kNeverAnswer}));
+  auto channel = ConnectLoopback(Serve(CountingService(&count)), Script({kFailBefore, kNeverRespond}));
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Seconds(1), .idempotent = true}),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("failed with: injected fault")));
 }
@@ -102,7 +102,7 @@ TEST(LoopbackTest, OnlyUnavailableIsRetried) {
 
 TEST(LoopbackTest, ACallThatIsNeverAnsweredMeetsItsDeadline) {
   std::atomic<int> count{0};
-  auto channel = ConnectLoopback(Serve(CountingService(&count)), Script({Fault::Kind::kNeverAnswer}));
+  auto channel = ConnectLoopback(Serve(CountingService(&count)), Script({Fault::Kind::kNeverRespond}));
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(100)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(count, 1);
@@ -111,10 +111,10 @@ TEST(LoopbackTest, ACallThatIsNeverAnsweredMeetsItsDeadline) {
 TEST(LoopbackTest, ADuplicateRunsTheHandlerTwiceAndDeliversOneAnswer) {
   std::atomic<int> count{0};
   auto channel = ConnectLoopback(Serve(CountingService(&count)), Script({Fault::Kind::kDuplicate}));
-  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, channel->Call(kEcho, Bytes(), {}));
-  EXPECT_EQ(answer.Flatten(), "answer 1");
-  TANDEM_ASSERT_OK_AND_ASSIGN(answer, channel->Call(kEcho, Bytes(), {}));
-  EXPECT_EQ(answer.Flatten(), "answer 3");  // calls run one after the other, so the duplicate was number 2
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes response, channel->Call(kEcho, Bytes(), {}));
+  EXPECT_EQ(response.Flatten(), "answer 1");
+  TANDEM_ASSERT_OK_AND_ASSIGN(response, channel->Call(kEcho, Bytes(), {}));
+  EXPECT_EQ(response.Flatten(), "answer 3");  // calls run one after the other, so the duplicate was number 2
 }
 
 TEST(LoopbackTest, TheInjectorSeesMethodsAndAttemptsInOrder) {
@@ -140,9 +140,9 @@ TEST(LoopbackTest, DestroyingTheChannelEndsACallThatWaitsForItsRetry) {
       return Fault{.kind = Fault::Kind::kFailBefore};
     });
     channel->CallAsync(kEcho, Bytes(), {.timeout = absl::Hours(1), .idempotent = true},
-                       [&](absl::StatusOr<Bytes> answer) {
+                       [&](absl::StatusOr<Bytes> response) {
                          absl::MutexLock lock(&mutex);
-                         status = answer.status();
+                         status = response.status();
                        });
   }
   absl::MutexLock lock(&mutex);
@@ -150,13 +150,13 @@ TEST(LoopbackTest, DestroyingTheChannelEndsACallThatWaitsForItsRetry) {
 }
 
 TEST(LoopbackTest, AParkedCallMayBeFinishedAfterTheChannelIsGone) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto channel = ConnectLoopback(Serve(ParkingService(&lot)));
   absl::StatusCode code = absl::StatusCode::kOk;
   absl::Mutex mutex;
-  channel->CallAsync(kEcho, Bytes(std::string("request")), {}, [&](absl::StatusOr<Bytes> answer) {
+  channel->CallAsync(kEcho, Bytes(std::string("request")), {}, [&](absl::StatusOr<Bytes> response) {
     absl::MutexLock lock(&mutex);
-    code = answer.status().code();
+    code = response.status().code();
   });
   auto parked = lot.Take();
   ASSERT_NE(parked, nullptr);

@@ -14,7 +14,7 @@ namespace tandem::rpc {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 TEST(TimerQueueTest, RunsTasksByTimeAndEqualOnesInOrder) {
   std::vector<int> ran;  // touched by the queue's thread only, and read after `last`
@@ -29,7 +29,7 @@ TEST(TimerQueueTest, RunsTasksByTimeAndEqualOnesInOrder) {
   queue.Schedule(now, [&] { ran.push_back(1); });
   queue.Schedule(now, [&] { ran.push_back(2); });
   go.Notify();
-  ASSERT_TRUE(last.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(last.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_GE(absl::Now(), now + absl::Milliseconds(20));
   EXPECT_THAT(ran, ElementsAre(1, 2, 3));
 }
@@ -39,9 +39,9 @@ TEST(TimerQueueTest, HurryAllMakesEveryTaskDue) {
   absl::Notification waiting, later;
   queue.Schedule(absl::InfiniteFuture(), [&] { waiting.Notify(); });
   queue.HurryAll();
-  EXPECT_TRUE(waiting.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(waiting.WaitForNotificationWithTimeout(kTestTimeout));
   queue.Schedule(absl::InfiniteFuture(), [&] { later.Notify(); });
-  EXPECT_TRUE(later.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(later.WaitForNotificationWithTimeout(kTestTimeout));
 }
 
 TEST(TimerQueueTest, ACancelledTaskDoesNotRunAndLetsGoOfWhatItHeld) {
@@ -56,7 +56,7 @@ TEST(TimerQueueTest, ACancelledTaskDoesNotRunAndLetsGoOfWhatItHeld) {
   queue.HurryAll();
   absl::Notification after;
   queue.RunSoon([&] { after.Notify(); });
-  ASSERT_TRUE(after.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(after.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_FALSE(ran);
 }
 
@@ -75,11 +75,11 @@ TEST(TimerQueueTest, AStoppedQueueDropsWhatItIsGivenAlsoByItsOwnLastTask) {
   absl::Notification began, stopping;
   queue.RunSoon([&] {
     began.Notify();
-    stopping.WaitForNotificationWithTimeout(kPatience);
+    stopping.WaitForNotificationWithTimeout(kTestTimeout);
     for (int i = 0; i < 1000; ++i) queue.RunSoon([held] {});
   });
   queue.Schedule(absl::InfiniteFuture(), [held] { FAIL(); });
-  ASSERT_TRUE(began.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(began.WaitForNotificationWithTimeout(kTestTimeout));
   std::thread stopper([&] { queue.Stop(); });
   stopping.Notify();
   stopper.join();

@@ -17,12 +17,12 @@ using testing::kEcho;
 
 TEST(CallFlow, DependsOnTheBytesAndNotOnTheirSlices) {
   std::string text(5000, 'a');
-  Bytes pieces;
-  for (size_t i = 0; i < text.size(); i += 7) pieces.Append(Slice::FromString(text.substr(i, 7)));
-  EXPECT_EQ(CallFlow(kEcho, pieces), CallFlow(kEcho, Bytes(text)));
-  EXPECT_NE(CallFlow(kEcho, pieces), CallFlow("/tandem.v1.Echo/Other", pieces));
+  Bytes chunks;
+  for (size_t i = 0; i < text.size(); i += 7) chunks.Append(Slice::FromString(text.substr(i, 7)));
+  EXPECT_EQ(CallFlow(kEcho, chunks), CallFlow(kEcho, Bytes(text)));
+  EXPECT_NE(CallFlow(kEcho, chunks), CallFlow("/tandem.v1.Echo/Other", chunks));
   text[100] = 'b';
-  EXPECT_NE(CallFlow(kEcho, pieces), CallFlow(kEcho, Bytes(text)));
+  EXPECT_NE(CallFlow(kEcho, chunks), CallFlow(kEcho, Bytes(text)));
   EXPECT_NE(CallFlow(kEcho, Bytes(text)), CallFlow(kEcho, Bytes(text + "a")));
   EXPECT_NE(CallFlow(kEcho, Bytes()), 0u);
 }
@@ -53,9 +53,9 @@ TEST(TracedCall, BothHalvesOfACallAreRecordedAndJoined) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Channel> channel,
                                 Connect("127.0.0.1:" + std::to_string(server->port())));
     const auto echo = [&](const std::string& text) {
-      v1::EchoMessage request, answer;
+      v1::EchoMessage request, response;
       request.set_text(text);
-      return CallProto(*channel, kEcho, request, &answer, {});
+      return CallProto(*channel, kEcho, request, &response, {});
     };
     TANDEM_ASSERT_OK(echo("before"));
     TANDEM_ASSERT_OK(recorder.Start());

@@ -48,9 +48,9 @@ TEST(BatchTest, ABatchIsAnOrdinaryProtobufMessage) {
 
   // In whatever pieces it comes.
   for (size_t size : {size_t{1}, size_t{3}, wire.size()}) {
-    Bytes pieces;
-    for (size_t at = 0; at < wire.size(); at += size) pieces.Append(Bytes(wire.substr(at, size)));
-    TANDEM_ASSERT_OK_AND_ASSIGN(Frames frames, ParseFrames(pieces));
+    Bytes chunks;
+    for (size_t at = 0; at < wire.size(); at += size) chunks.Append(Bytes(wire.substr(at, size)));
+    TANDEM_ASSERT_OK_AND_ASSIGN(Frames frames, ParseFrames(chunks));
     ASSERT_EQ(frames.size(), 3u);
     EXPECT_EQ(frames[0].header.method(), "/a.B/C");
     EXPECT_EQ(frames[0].payload.Flatten(), "hello");

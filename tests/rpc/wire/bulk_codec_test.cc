@@ -27,7 +27,7 @@ v1::EchoMessage EchoHeader() {
 }
 
 // `text` cut into slices of 1, 2, 3, ... bytes, as a network may deliver it.
-Bytes InPieces(const std::string& text) {
+Bytes InChunks(const std::string& text) {
   Bytes bytes;
   for (size_t begin = 0, length = 1; begin < text.size(); begin += length, ++length) {
     bytes.Append(Slice::FromString(text.substr(begin, length)));
@@ -47,7 +47,7 @@ TEST(BulkCodecTest, WritesTheBytesThatProtobufWrites) {
 
 TEST(BulkCodecTest, ProtobufReadsWhatItWrites) {
   v1::EchoMessage message;
-  ASSERT_TRUE(message.ParseFromString(EncodeBulk(EchoHeader(), InPieces(Pattern(1000))).Flatten()));
+  ASSERT_TRUE(message.ParseFromString(EncodeBulk(EchoHeader(), InChunks(Pattern(1000))).Flatten()));
   EXPECT_EQ(message.payload(), Pattern(1000));
   message.clear_payload();
   EXPECT_EQ(message.SerializeAsString(), EchoHeader().SerializeAsString());
@@ -69,7 +69,7 @@ TEST(BulkCodecTest, ReadsMessagesCutIntoAnyPieces) {
     v1::EchoMessage header;
     Bytes payload;
     TANDEM_ASSERT_OK(
-        DecodeBulk(InPieces(EncodeBulk(EchoHeader(), Bytes(Pattern(size))).Flatten()), &header, &payload));
+        DecodeBulk(InChunks(EncodeBulk(EchoHeader(), Bytes(Pattern(size))).Flatten()), &header, &payload));
     EXPECT_EQ(header.SerializeAsString(), EchoHeader().SerializeAsString());
     EXPECT_EQ(payload.Flatten(), Pattern(size));
   }
@@ -158,7 +158,7 @@ TEST(BulkCodecTest, EveryTruncationIsRefusedOrReadAsProtobufReadsIt) {
     v1::PushRequest expected, header;
     Bytes payload;
     const bool parses = expected.ParseFromString(part);
-    const absl::Status status = DecodeBulk(InPieces(part), &header, &payload);
+    const absl::Status status = DecodeBulk(InChunks(part), &header, &payload);
     EXPECT_EQ(status.ok(), parses) << length;
     if (!parses) {
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument)) << length;

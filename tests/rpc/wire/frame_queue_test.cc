@@ -58,13 +58,13 @@ TEST(FrameQueueTest, WhatIsDroppedGoesWhenItsTakerLetsItGo) {
 }
 
 TEST(FrameQueueTest, OfAnAnswerThatIsMadeOnTheWayOneFrameCounts) {
-  class Answer : public AnswerSource {
+  class Response : public ResponseSource {
    public:
     size_t size() const override { return 10 * kFramePayload + 1; }
     Bytes Next(size_t limit) override { return Bytes(std::string(limit, 'a')); }
   };
   FrameQueue queue;
-  queue.Add(Header(1), std::make_unique<Answer>());
+  queue.Add(Header(1), std::make_unique<Response>());
   const size_t waiting = queue.bytes();
   EXPECT_GE(waiting, kFramePayload);
   EXPECT_LT(waiting, 2 * kFramePayload);
@@ -72,7 +72,7 @@ TEST(FrameQueueTest, OfAnAnswerThatIsMadeOnTheWayOneFrameCounts) {
   EXPECT_EQ(queue.bytes(), waiting);
   while (!queue.empty()) queue.Next(false);
   EXPECT_EQ(queue.bytes(), 0);
-  queue.Add(Header(2), std::make_unique<Answer>());
+  queue.Add(Header(2), std::make_unique<Response>());
   queue.Drop(2);
   EXPECT_EQ(queue.bytes(), 0);
 }
@@ -119,12 +119,12 @@ TEST(FrameQueueTest, WhatGoesInComesOutOfTheAssembler) {
 }
 
 // Counts up, at most `most` bytes a piece.
-class CountingAnswer : public AnswerSource {
+class CountingResponse : public ResponseSource {
  public:
-  CountingAnswer(size_t size, size_t most, int* alive) : size_(size), most_(most), alive_(alive) {
+  CountingResponse(size_t size, size_t most, int* alive) : size_(size), most_(most), alive_(alive) {
     ++*alive_;
   }
-  ~CountingAnswer() override { --*alive_; }
+  ~CountingResponse() override { --*alive_; }
   size_t size() const override { return size_; }
   Bytes Next(size_t limit) override {
     std::string text(std::min({limit, most_, size_ - made_}), '\0');
@@ -144,7 +144,7 @@ TEST(FrameQueueTest, AnAnswerMadeInPiecesArrivesWholeInOneRunOfMemory) {
   FrameQueue queue;
   BufferPool pool;
   MessageAssembler assembler(&pool);
-  queue.Add(Header(1), std::make_unique<CountingAnswer>(kSize, kFramePayload - 77, &alive));
+  queue.Add(Header(1), std::make_unique<CountingResponse>(kSize, kFramePayload - 77, &alive));
   std::optional<MessageAssembler::Message> whole;
   while (!queue.empty()) {
     TANDEM_ASSERT_OK_AND_ASSIGN(Frame frame, ParseFrame(queue.Next(false)));
@@ -165,7 +165,7 @@ TEST(FrameQueueTest, AnAnswerMadeInPiecesArrivesWholeInOneRunOfMemory) {
 TEST(FrameQueueTest, AMessageDroppedWhileItsFrameIsMadeDoesNotComeBack) {
   int alive = 0;
   FrameQueue queue;
-  queue.Add(Header(1), std::make_unique<CountingAnswer>(3 * kFramePayload, kFramePayload, &alive));
+  queue.Add(Header(1), std::make_unique<CountingResponse>(3 * kFramePayload, kFramePayload, &alive));
   queue.Add(Header(2), Bytes(std::string("other")));
   {
     FrameQueue::Turn turn = queue.Take(false);
@@ -180,7 +180,7 @@ TEST(FrameQueueTest, AMessageDroppedWhileItsFrameIsMadeDoesNotComeBack) {
   EXPECT_TRUE(queue.empty());
   EXPECT_EQ(queue.bytes(), 0);
 
-  queue.Add(Header(3), std::make_unique<CountingAnswer>(3 * kFramePayload, kFramePayload, &alive));
+  queue.Add(Header(3), std::make_unique<CountingResponse>(3 * kFramePayload, kFramePayload, &alive));
   FrameQueue::Turn turn = queue.Take(false);
   turn.Frame();
   queue.Clear();

@@ -118,10 +118,10 @@ TEST(MessageAssemblerTest, MessagesThatComeInPiecesAreCheckedAgainstTheirSize) {
 TEST(MessageAssemblerTest, ATakerIsGivenThePiecesAndTheMessageNothing) {
   MessageAssembler assembler;
   std::string taken;
-  const auto taker = [&](uint64_t offset, uint64_t total, Bytes piece) {
+  const auto taker = [&](uint64_t offset, uint64_t total, Bytes chunk) {
     EXPECT_EQ(offset, taken.size());
     EXPECT_EQ(total, 10u);
-    taken += piece.Flatten();
+    taken += chunk.Flatten();
   };
   TANDEM_ASSERT_OK_AND_ASSIGN(auto first, assembler.Begin(Part(1, 10, 4), taker));
   EXPECT_FALSE(first.has_value());

@@ -48,7 +48,7 @@ bool AwaitProcessEnd(pid_t pid, absl::Time deadline) {
   return ended;
 }
 
-bool WaitUntilGone(pid_t pid) { return AwaitProcessEnd(pid, absl::Now() + kPatience); }
+bool WaitUntilGone(pid_t pid) { return AwaitProcessEnd(pid, absl::Now() + kTestTimeout); }
 
 std::vector<pid_t> ProcessesMarked(absl::string_view marker) {
   std::vector<pid_t> found;
@@ -66,7 +66,7 @@ std::vector<pid_t> ProcessesMarked(absl::string_view marker) {
 }
 
 bool WaitUntilNoneMarked(absl::string_view marker) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTestTimeout;
   for (std::vector<pid_t> left = ProcessesMarked(marker); !left.empty(); left = ProcessesMarked(marker)) {
     if (absl::Now() > deadline || !WaitUntilGone(left.front())) return false;
   }

@@ -14,7 +14,7 @@
 namespace tandem::testing {
 
 // Far more than anything takes, also under sanitizers.
-inline constexpr absl::Duration kPatience = absl::Seconds(60);
+inline constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
 // "" where there is none: a process may end, and its files in /proc go, at any moment.
 std::string ReadFile(const std::string& path);
@@ -30,11 +30,11 @@ bool IsAlive(pid_t pid);
 // Waits until the process has ended; a child of ours is then still to be reaped. False if it has not by
 // `deadline`.
 bool AwaitProcessEnd(pid_t pid, absl::Time deadline);
-// The same, at most kPatience.
+// The same, at most kTestTimeout.
 bool WaitUntilGone(pid_t pid);
 // The processes that carry `marker` in their command line or environment, beside the caller.
 std::vector<pid_t> ProcessesMarked(absl::string_view marker);
-// Waits until there are none, at most kPatience.
+// Waits until there are none, at most kTestTimeout.
 bool WaitUntilNoneMarked(absl::string_view marker);
 
 }  // namespace tandem::testing

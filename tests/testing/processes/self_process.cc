@@ -36,7 +36,7 @@ void SelfProcess::Kill() {
 }
 
 int SelfProcess::Wait() {
-  if (pid_ <= 0 || !AwaitProcessEnd(pid_, absl::Now() + kPatience)) return -1;
+  if (pid_ <= 0 || !AwaitProcessEnd(pid_, absl::Now() + kTestTimeout)) return -1;
   int status = 0;
   ::waitpid(pid_, &status, 0);
   pid_ = 0;

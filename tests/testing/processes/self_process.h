@@ -19,7 +19,7 @@ class SelfProcess {
   SelfProcess& operator=(const SelfProcess&) = delete;
 
   void Kill();
-  // The exit code; -1 if a signal has ended it, or if it has not ended within kPatience (processes.h).
+  // The exit code; -1 if a signal has ended it, or if it has not ended within kTestTimeout (processes.h).
   int Wait();
 
  private:

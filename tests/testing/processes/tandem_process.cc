@@ -84,7 +84,7 @@ bool TandemProcess::ReadSome(absl::Time deadline) {
 }
 
 bool TandemProcess::WaitForOutput(absl::string_view text) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTestTimeout;
   do {
     if (absl::StrContains(text_[0], text) || absl::StrContains(text_[1], text)) return true;
   } while (ReadSome(deadline));
@@ -92,7 +92,7 @@ bool TandemProcess::WaitForOutput(absl::string_view text) {
 }
 
 bool TandemProcess::WaitForLine(const std::function<bool(const std::string& line)>& wanted) {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTestTimeout;
   do {
     for (size_t end; (end = text_[0].find('\n', lines_seen_)) != std::string::npos;) {
       const std::string line = text_[0].substr(lines_seen_, end - lines_seen_);
@@ -104,7 +104,7 @@ bool TandemProcess::WaitForLine(const std::function<bool(const std::string& line
 }
 
 int TandemProcess::Wait() {
-  const absl::Time deadline = absl::Now() + kPatience;
+  const absl::Time deadline = absl::Now() + kTestTimeout;
   while (ReadSome(deadline)) {
   }
   if (ended_) return exit_code_;

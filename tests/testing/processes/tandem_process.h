@@ -28,13 +28,13 @@ class TandemProcess {
 
   pid_t pid() const { return pid_; }
   void Signal(int signal);
-  // Reads until `text` has been printed to stdout or stderr; false when the process ended or kPatience was
+  // Reads until `text` has been printed to stdout or stderr; false when the process ended or kTestTimeout was
   // over first.
   bool WaitForOutput(absl::string_view text);
   // Reads until a whole line has been printed to stdout for which `wanted`; each line is shown to it once.
   // False as above.
   bool WaitForLine(const std::function<bool(const std::string& line)>& wanted);
-  // Reads all output and waits for the end; the exit code, or 128 + signal, or -1 after kPatience.
+  // Reads all output and waits for the end; the exit code, or 128 + signal, or -1 after kTestTimeout.
   int Wait();
   const std::string& out() const { return text_[0]; }
   const std::string& err() const { return text_[1]; }

@@ -28,27 +28,27 @@ std::string Errors(absl::string_view text, std::vector<std::string> overrides = 
   EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(job.status().message());
 }
-std::string ErrorsBelowGood(absl::string_view text) { return Errors(absl::StrCat(kGood, text)); }
+std::string ReportedErrors(absl::string_view text) { return Errors(absl::StrCat(kGood, text)); }
 
 TEST(JobErrorsTest, AMisspeltFieldIsNamedWithLineAndSuggestion) {
-  EXPECT_EQ(ErrorsBelowGood("embedding:\n  optimiser: adam\n"),
+  EXPECT_EQ(ReportedErrors("embedding:\n  optimiser: adam\n"),
             "jobs/x.yaml:4: unknown field 'optimiser' in 'embedding'; did you mean 'optimizer'?");
-  EXPECT_EQ(ErrorsBelowGood("trian: {}\n"), "jobs/x.yaml:3: unknown field 'trian'; did you mean 'train'?");
-  EXPECT_EQ(ErrorsBelowGood("train: {early_stoping: auc}\n"),
+  EXPECT_EQ(ReportedErrors("trian: {}\n"), "jobs/x.yaml:3: unknown field 'trian'; did you mean 'train'?");
+  EXPECT_EQ(ReportedErrors("train: {early_stoping: auc}\n"),
             "jobs/x.yaml:3: unknown field 'early_stoping' in 'train'; did you mean 'early_stopping'?");
-  EXPECT_THAT(ErrorsBelowGood("optimizer: {schedule: {kind: cosine, warmup: 5}}\n"),
+  EXPECT_THAT(ReportedErrors("optimizer: {schedule: {kind: cosine, warmup: 5}}\n"),
               HasSubstr("did you mean 'warmup_steps'?"));
 }
 
 TEST(JobErrorsTest, AFieldUnlikeAnyOtherComesWithTheFieldsThereAre) {
-  EXPECT_EQ(ErrorsBelowGood("checkpoint: {zzz: 1}\n"),
+  EXPECT_EQ(ReportedErrors("checkpoint: {zzz: 1}\n"),
             "jobs/x.yaml:3: unknown field 'zzz' in 'checkpoint'; its fields are dir, every_epochs, keep, "
             "timeout_seconds");
 }
 
 TEST(JobErrorsTest, AFieldOfAnotherKindIsUnknown) {
   EXPECT_EQ(
-      ErrorsBelowGood("embedding: {optimizer: {kind: sgd, beta1: 0.5}}\n"),
+      ReportedErrors("embedding: {optimizer: {kind: sgd, beta1: 0.5}}\n"),
       "jobs/x.yaml:3: unknown field 'beta1' in 'embedding.optimizer' of kind 'sgd'; its fields are kind, lr, "
       "weight_decay, clip_row_norm, clip_global_norm, warmup_updates");
   EXPECT_THAT(Errors("data: {format: libfm, train: a, header: true}\nmodel: fm\n"),
@@ -56,18 +56,18 @@ TEST(JobErrorsTest, AFieldOfAnotherKindIsUnknown) {
 }
 
 TEST(JobErrorsTest, WrongTypesSayWhatIsWanted) {
-  EXPECT_EQ(ErrorsBelowGood("train: {epochs: many}\n"),
+  EXPECT_EQ(ReportedErrors("train: {epochs: many}\n"),
             "jobs/x.yaml:3: field 'epochs' in 'train' must be a whole number, not 'many'");
-  EXPECT_EQ(ErrorsBelowGood("train: {epochs: 1.5}\n"),
+  EXPECT_EQ(ReportedErrors("train: {epochs: 1.5}\n"),
             "jobs/x.yaml:3: field 'epochs' in 'train' must be a whole number, not '1.5'");
-  EXPECT_EQ(ErrorsBelowGood("optimizer: {lr: [1]}\n"),
+  EXPECT_EQ(ReportedErrors("optimizer: {lr: [1]}\n"),
             "jobs/x.yaml:3: field 'lr' in 'optimizer' of kind 'adam' must be a number, not a list");
-  EXPECT_EQ(ErrorsBelowGood("optimizer: {lr: nan}\n"),
+  EXPECT_EQ(ReportedErrors("optimizer: {lr: nan}\n"),
             "jobs/x.yaml:3: field 'lr' in 'optimizer' of kind 'adam' must be a number, not 'nan'");
-  EXPECT_EQ(ErrorsBelowGood("train: 5\n"), "jobs/x.yaml:3: field 'train' must be a mapping, not '5'");
-  EXPECT_EQ(ErrorsBelowGood("tables: item\n"), "jobs/x.yaml:3: field 'tables' must be a list, not 'item'");
-  EXPECT_EQ(ErrorsBelowGood("name: [a]\n"), "jobs/x.yaml:3: field 'name' must be text, not a list");
-  EXPECT_EQ(ErrorsBelowGood("train:\n"), "jobs/x.yaml:3: field 'train' has no value");
+  EXPECT_EQ(ReportedErrors("train: 5\n"), "jobs/x.yaml:3: field 'train' must be a mapping, not '5'");
+  EXPECT_EQ(ReportedErrors("tables: item\n"), "jobs/x.yaml:3: field 'tables' must be a list, not 'item'");
+  EXPECT_EQ(ReportedErrors("name: [a]\n"), "jobs/x.yaml:3: field 'name' must be text, not a list");
+  EXPECT_EQ(ReportedErrors("train:\n"), "jobs/x.yaml:3: field 'train' has no value");
   EXPECT_THAT(
       Errors("data: {train: {a: b}, label: y, sparse: [s]}\nmodel: lr\n"),
       StartsWith("jobs/x.yaml:1: field 'train' in 'data' of format 'csv' must be a path or a list of paths"));
@@ -80,20 +80,20 @@ TEST(JobErrorsTest, WrongTypesSayWhatIsWanted) {
 }
 
 TEST(JobErrorsTest, ValuesOutOfRangeSayTheRange) {
-  EXPECT_EQ(ErrorsBelowGood("train: {epochs: 0}\n"),
+  EXPECT_EQ(ReportedErrors("train: {epochs: 0}\n"),
             "jobs/x.yaml:3: field 'epochs' in 'train' must be a whole number of at least 1, not '0'");
-  EXPECT_EQ(ErrorsBelowGood("checkpoint: {keep: -1}\n"),
+  EXPECT_EQ(ReportedErrors("checkpoint: {keep: -1}\n"),
             "jobs/x.yaml:3: field 'keep' in 'checkpoint' must be a whole number of at least 1, not '-1'");
-  EXPECT_THAT(ErrorsBelowGood("embedding: {optimizer: {kind: sgd, lr: 0}}\n"),
+  EXPECT_THAT(ReportedErrors("embedding: {optimizer: {kind: sgd, lr: 0}}\n"),
               HasSubstr("must be a number greater than 0, not"));
-  EXPECT_THAT(ErrorsBelowGood("train: {seed: 99999999999999999999}\n"),
+  EXPECT_THAT(ReportedErrors("train: {seed: 99999999999999999999}\n"),
               HasSubstr("field 'seed' in 'train' must be"));
   EXPECT_THAT(Errors("data: {train: a, label: y, sparse: [s]}\nmodel: {kind: lr, dropout: 1}\n"),
               HasSubstr("jobs/x.yaml:2: field 'dropout' in 'model' must be a number in [0, 1), not '1'"));
 }
 
 TEST(JobErrorsTest, WrongChoicesListWhatThereIs) {
-  EXPECT_EQ(ErrorsBelowGood("embedding: {optimizer: {kind: adagard, lr: 0.1}}\n"),
+  EXPECT_EQ(ReportedErrors("embedding: {optimizer: {kind: adagard, lr: 0.1}}\n"),
             "jobs/x.yaml:3: field 'kind' in 'embedding.optimizer' is 'adagard'; it must be one of sgd, "
             "momentum, adagrad, "
             "rowwise_adagrad, adam, adamw, amsgrad, ftrl; did you mean 'adagrad'?");
@@ -112,18 +112,18 @@ TEST(JobErrorsTest, MissingFieldsAreNamed) {
               HasSubstr("field 'label' in 'data' of format 'csv' is missing"));
   EXPECT_THAT(Errors("data: {train: a, label: y}\nmodel: lr\n"),
               HasSubstr("field 'sparse' in 'data' of format 'csv' is missing"));
-  EXPECT_THAT(ErrorsBelowGood("tables: [{features: [s]}]\n"),
+  EXPECT_THAT(ReportedErrors("tables: [{features: [s]}]\n"),
               HasSubstr("field 'name' in 'tables.0' is missing"));
 }
 
 TEST(JobErrorsTest, FieldsThatContradictEachOtherAreRefused) {
-  EXPECT_THAT(ErrorsBelowGood("train: {mode: bounded}\n"), HasSubstr("write {bounded: 4}"));
-  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: sync, bounded: 3}}\n"),
+  EXPECT_THAT(ReportedErrors("train: {mode: bounded}\n"), HasSubstr("write {bounded: 4}"));
+  EXPECT_THAT(ReportedErrors("train: {mode: {kind: sync, bounded: 3}}\n"),
               HasSubstr("contradicts the other kind"));
-  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: sync, gba: 3}}\n"), HasSubstr("contradicts 'kind'"));
-  EXPECT_THAT(ErrorsBelowGood("train: {mode: {kind: async, global_batch: 3}}\n"), HasSubstr("'gba' only"));
+  EXPECT_THAT(ReportedErrors("train: {mode: {kind: sync, gba: 3}}\n"), HasSubstr("contradicts 'kind'"));
+  EXPECT_THAT(ReportedErrors("train: {mode: {kind: async, global_batch: 3}}\n"), HasSubstr("'gba' only"));
   EXPECT_THAT(
-      ErrorsBelowGood("embedding: {initializer: {kind: uniform, low: 1, high: 1}}\n"),
+      ReportedErrors("embedding: {initializer: {kind: uniform, low: 1, high: 1}}\n"),
       HasSubstr("field 'high' in 'embedding.initializer' of kind 'uniform' must be greater than 'low', 1"));
   EXPECT_THAT(Errors("data: {train: a, label: y, sparse: [s], split: {valid: 0.5, test: 0.5}}\nmodel: lr\n"),
               HasSubstr("valid + test must be less than 1"));
@@ -132,22 +132,22 @@ TEST(JobErrorsTest, FieldsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(Errors("data: {train: a, label: y, sparse: [s], split: {valid: 0}}\nmodel: lr\ntrain: "
                      "{early_stopping: auc}\n"),
               HasSubstr("has no validation split"));
-  EXPECT_THAT(ErrorsBelowGood("tables: [{name: item, features: [x]}]\n"),
+  EXPECT_THAT(ReportedErrors("tables: [{name: item, features: [x]}]\n"),
               HasSubstr("which 'data.sparse' does not have"));
-  EXPECT_THAT(ErrorsBelowGood("tables: [{name: wide, features: [s]}]\n"),
+  EXPECT_THAT(ReportedErrors("tables: [{name: wide, features: [s]}]\n"),
               HasSubstr("a second table named 'wide'"));
-  EXPECT_THAT(ErrorsBelowGood("tables: [{name: a, features: [s]}, {name: b, features: [s]}]\n"),
+  EXPECT_THAT(ReportedErrors("tables: [{name: a, features: [s]}, {name: b, features: [s]}]\n"),
               HasSubstr("puts the column 's' into two tables"));
-  EXPECT_THAT(ErrorsBelowGood("name: a/b\n"), HasSubstr("field 'name' is 'a/b'; it may have letters"));
+  EXPECT_THAT(ReportedErrors("name: a/b\n"), HasSubstr("field 'name' is 'a/b'; it may have letters"));
 }
 
 TEST(JobErrorsTest, AFieldGivenTwiceIsRefused) {
-  EXPECT_EQ(ErrorsBelowGood("train: {epochs: 1}\ntrain: {epochs: 2}\n"),
+  EXPECT_EQ(ReportedErrors("train: {epochs: 1}\ntrain: {epochs: 2}\n"),
             "jobs/x.yaml:4: field 'train' is given twice");
 }
 
 TEST(JobErrorsTest, AllErrorsOfAFileComeAtOnceInItsOrder) {
-  EXPECT_EQ(ErrorsBelowGood("checkpoint: {keep: x}\n"
+  EXPECT_EQ(ReportedErrors("checkpoint: {keep: x}\n"
                             "train:\n"
                             "  epochs: y\n"
                             "  batch_sise: 3\n"

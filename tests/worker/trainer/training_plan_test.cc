@@ -27,12 +27,12 @@ std::unique_ptr<Model> MakeModel(const std::string& kind) {
   return *CreateModel({.kind = kind, .num_sparse = 4, .dim = 8});
 }
 
-TEST(JobPlanTest, FeaturesWithoutATableOfTheirOwnShareTheDefaultOne) {
+TEST(TrainingPlanTest, FeaturesWithoutATableOfTheirOwnShareTheDefaultOne) {
   JobSpec job;
   job.model.dim = 8;
   job.train.mode = ps::Bounded(3);
   job.tables = {{.name = "items", .features = {"history", "item"}}};
-  TANDEM_ASSERT_OK_AND_ASSIGN(JobPlan plan, PlanJob(job, FourFeatures(), *MakeModel("wide_deep"), 5));
+  TANDEM_ASSERT_OK_AND_ASSIGN(TrainingPlan plan, PlanJob(job, FourFeatures(), *MakeModel("wide_deep"), 5));
   ASSERT_EQ(plan.lookup.tables.size(), 3u);
   EXPECT_EQ(plan.lookup.tables[0].name, "items");
   EXPECT_THAT(plan.lookup.tables[0].features, ElementsAre(3, 1));
@@ -52,18 +52,18 @@ TEST(JobPlanTest, FeaturesWithoutATableOfTheirOwnShareTheDefaultOne) {
   EXPECT_NE(plan.tables[0].seed(), plan.tables[1].seed());  // tables start from different values
 }
 
-TEST(JobPlanTest, AModelGetsOnlyTheTablesItLooksInto) {
+TEST(TrainingPlanTest, AModelGetsOnlyTheTablesItLooksInto) {
   JobSpec job;
   job.model.dim = 8;
-  TANDEM_ASSERT_OK_AND_ASSIGN(JobPlan lr, PlanJob(job, FourFeatures(), *MakeModel("lr"), 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(TrainingPlan lr, PlanJob(job, FourFeatures(), *MakeModel("lr"), 1));
   ASSERT_EQ(lr.tables.size(), 1u);
   EXPECT_EQ(lr.tables[0].name(), "wide");
-  TANDEM_ASSERT_OK_AND_ASSIGN(JobPlan dlrm, PlanJob(job, FourFeatures(), *MakeModel("dlrm"), 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(TrainingPlan dlrm, PlanJob(job, FourFeatures(), *MakeModel("dlrm"), 1));
   ASSERT_EQ(dlrm.tables.size(), 1u);
   EXPECT_EQ(dlrm.tables[0].name(), "embedding");
 }
 
-TEST(JobPlanTest, NamesWhatCannotBe) {
+TEST(TrainingPlanTest, NamesWhatCannotBe) {
   JobSpec job;
   job.model.dim = 8;
   job.tables = {{.name = "items", .features = {"itme"}}};

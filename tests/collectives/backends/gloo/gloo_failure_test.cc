@@ -67,7 +67,7 @@ TEST(GlooConnectTest, AStrangerWhoConnectsIsNotTakenForARank) {
 TEST(GlooFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
   absl::BlockingCounter failed(2);
   RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     std::vector<float> values(1024, 1.0f);
     if (rank == 1) failed.Wait();  // comes when the others have given up
     const absl::Status first = backend.Run(AllReduceOf(&values, 1, absl::Milliseconds(300)));
@@ -75,8 +75,8 @@ TEST(GlooFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
                                 HasSubstr("all_reduce #1 (sum of f32 x 1024) on group 'test': rank 1 did not "
                                           "arrive within 300ms")));
     // Broken from now on, for the same reason.
-    EXPECT_EQ(backend.Run(BarrierOf(2)), first);
-    EXPECT_EQ(backend.RunPointToPoint(SendOf(values, (rank + 1) % 3)).status(), first);
+    EXPECT_EQ(backend.Run(MakeBarrier(2)), first);
+    EXPECT_EQ(backend.RunPointToPoint(MakeSend(values, (rank + 1) % 3)).status(), first);
     if (rank != 1) failed.DecrementCount();
   });
 }
@@ -102,7 +102,7 @@ void ExpectDisagreement(int world, const std::function<Operation(int, std::vecto
     const absl::Status status = backend.Run(o);
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(one), HasSubstr(other))));
-    EXPECT_EQ(backend.Run(BarrierOf(1)), status);
+    EXPECT_EQ(backend.Run(MakeBarrier(1)), status);
   });
 }
 
@@ -135,7 +135,7 @@ TEST(GlooDisagreementTest, DifferentOperationsAreNamedOnAllRanks) {
   ExpectDisagreement(
       3,
       [](int rank, std::vector<char>* memory) {
-        return rank == 2 ? BarrierOf(0) : InPlace(OpKind::kAllReduce, 1 << 20, memory);
+        return rank == 2 ? MakeBarrier(0) : InPlace(OpKind::kAllReduce, 1 << 20, memory);
       },
       "rank 2 calls barrier #0", "all_reduce #0 (sum of f32 x 1048576)");
 }
@@ -181,9 +181,9 @@ TEST(GlooFailureTest, WhatThisRankCanSeeToBeWrongLeavesTheGroupAsItWas) {
     o.kind = OpKind::kBroadcast;
     o.root = 2;
     EXPECT_THAT(backend.Run(o), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not 2")));
-    EXPECT_THAT(backend.RunPointToPoint(SendOf(values, rank)).status(),
+    EXPECT_THAT(backend.RunPointToPoint(MakeSend(values, rank)).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("other ranks")));
-    TANDEM_EXPECT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_EXPECT_OK(backend.Run(MakeBarrier(0)));
   });
 }
 
@@ -201,7 +201,7 @@ TEST(GlooFailureTest, ARankThatHasLeftIsNamed) {
   auto backend = GlooBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}));
   TANDEM_ASSERT_OK(backend);
   left.WaitForNotification();
-  EXPECT_THAT((*backend)->Run(BarrierOf(0)),
+  EXPECT_THAT((*backend)->Run(MakeBarrier(0)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has left the group")));
   leaver.join();
 }
@@ -209,7 +209,7 @@ TEST(GlooFailureTest, ARankThatHasLeftIsNamed) {
 TEST(GlooFailureTest, RanksThatLeaveTogetherDoNotWait) {
   absl::Time start;
   RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     if (rank == 0) start = absl::Now();
   });
   EXPECT_LT(absl::Now() - start, absl::Seconds(1));
@@ -219,7 +219,7 @@ TEST(GlooAbortTest, AnAbortFromAnotherThreadEndsTheOperationAndReachesThePeers) 
   absl::Notification aborted;
   RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
     std::vector<float> values(4 << 20, 1.0f);
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     const absl::Time start = absl::Now();
     if (rank == 2) {  // takes no part
       aborted.WaitForNotification();
@@ -241,9 +241,9 @@ TEST(GlooAbortTest, AnAbortFromAnotherThreadEndsTheOperationAndReachesThePeers) 
     }
     EXPECT_LT(absl::Now() - start, absl::Seconds(10));
     if (other.joinable()) other.join();
-    EXPECT_EQ(backend.Run(BarrierOf(2)), status);
+    EXPECT_EQ(backend.Run(MakeBarrier(2)), status);
     backend.Abort(absl::AbortedError("again"));
-    EXPECT_EQ(backend.Run(BarrierOf(2)), status);
+    EXPECT_EQ(backend.Run(MakeBarrier(2)), status);
   });
 }
 
@@ -252,7 +252,7 @@ TEST(GlooAbortTest, ACallbackMayAbortWhileAnotherThreadBreaksTheGroup) {
     std::vector<float> message(10, 1.0f), values(1 << 20);
     absl::Notification aborted;
     if (rank == 0) {
-      (void)backend.RunPointToPoint(SendOf(message, 1));  // may be too late
+      (void)backend.RunPointToPoint(MakeSend(message, 1));  // may be too late
     } else {
       backend.StartPointToPoint(RecvOf(&message, 0), [&](absl::StatusOr<int>) {
         backend.Abort(absl::CancelledError("from a callback"));

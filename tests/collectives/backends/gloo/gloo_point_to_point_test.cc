@@ -31,10 +31,10 @@ TEST(GlooPointToPointTest, MessagesOfAllSizesArriveWithTheirSender) {
         }
       } else {
         TANDEM_ASSERT_OK(
-            backend.RunPointToPoint(SendOf(std::vector<float>(count, static_cast<float>(rank)), 0, 5)));
+            backend.RunPointToPoint(MakeSend(std::vector<float>(count, static_cast<float>(rank)), 0, 5)));
       }
     }
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
   });
 }
 
@@ -49,9 +49,9 @@ TEST(GlooPointToPointTest, AMessageWaitsForAReceiveOfItsTag) {
           TANDEM_EXPECT_OK(status);
           done.DecrementCount();
         };
-        backend.StartPointToPoint(SendOf(first, 1, 1), sent);
-        backend.StartPointToPoint(SendOf(second, 1, 2), sent);
-        backend.StartPointToPoint(SendOf(third, 1, 1), sent);
+        backend.StartPointToPoint(MakeSend(first, 1, 1), sent);
+        backend.StartPointToPoint(MakeSend(second, 1, 2), sent);
+        backend.StartPointToPoint(MakeSend(third, 1, 1), sent);
         done.Wait();
       } else {
         TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&got, 0, 2)));
@@ -62,7 +62,7 @@ TEST(GlooPointToPointTest, AMessageWaitsForAReceiveOfItsTag) {
         EXPECT_EQ(got, third);
       }
     }
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
   });
 }
 
@@ -74,7 +74,7 @@ TEST(GlooPointToPointTest, AReceiveFromAnyRankTakesEachMessageOnce) {
       if (rank != 0) {
         for (int i = 0; i < kEach; ++i) {
           TANDEM_ASSERT_OK(
-              backend.RunPointToPoint(SendOf(std::vector<float>(count, static_cast<float>(i)), 0, tag)));
+              backend.RunPointToPoint(MakeSend(std::vector<float>(count, static_cast<float>(i)), 0, tag)));
         }
         continue;
       }
@@ -87,7 +87,7 @@ TEST(GlooPointToPointTest, AReceiveFromAnyRankTakesEachMessageOnce) {
       }
       EXPECT_EQ(next, (std::vector<int>{0, kEach, kEach, kEach}));
     }
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
   });
 }
 
@@ -99,22 +99,22 @@ TEST(GlooPointToPointTest, MoreMessagesThanTheReceiverKeepsArriveInOrder) {
       absl::BlockingCounter done(kMessages);
       for (int i = 0; i < kMessages; ++i) {
         values[i].assign(10000, static_cast<float>(i));
-        backend.StartPointToPoint(SendOf(values[i], 1), [&](absl::StatusOr<int> status) {
+        backend.StartPointToPoint(MakeSend(values[i], 1), [&](absl::StatusOr<int> status) {
           TANDEM_EXPECT_OK(status);
           done.DecrementCount();
         });
       }
-      TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));  // beside them
+      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));  // beside them
       done.Wait();
     } else {
-      TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
       for (int i = 0; i < kMessages; ++i) {
         std::vector<float> got(10000);
         TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&got, 0)));
         EXPECT_EQ(got.front(), static_cast<float>(i));
       }
     }
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(1)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(1)));
   });
 }
 
@@ -124,7 +124,7 @@ TEST(GlooPointToPointTest, MessagesCrossACollectiveThatWaits) {
     if (rank == 0) {
       std::thread collective([&] { TANDEM_EXPECT_OK(backend.Run(AllReduceOf(&sum, 0))); });
       // Rank 1 joins the collective only when it has this.
-      TANDEM_EXPECT_OK(backend.RunPointToPoint(SendOf(message, 1)));
+      TANDEM_EXPECT_OK(backend.RunPointToPoint(MakeSend(message, 1)));
       collective.join();
     } else {
       std::vector<float> got(message.size());
@@ -144,12 +144,12 @@ TEST(GlooPointToPointTest, AMessageThatDoesNotFitIsNamedAndDropped) {
         std::vector<float> values(count, 1.0f), got(count + 1, 0.0f);
         if (rank == 0) {
           if (posted_first) {
-            TANDEM_ASSERT_OK(backend.Run(BarrierOf(sequence)));
+            TANDEM_ASSERT_OK(backend.Run(MakeBarrier(sequence)));
           }
-          TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(values, 1, 1)));
-          TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(values, 1, 1)));
+          TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(values, 1, 1)));
+          TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(values, 1, 1)));
           if (!posted_first) {
-            TANDEM_ASSERT_OK(backend.Run(BarrierOf(sequence)));
+            TANDEM_ASSERT_OK(backend.Run(MakeBarrier(sequence)));
           }
         } else {
           absl::Notification done;
@@ -159,11 +159,11 @@ TEST(GlooPointToPointTest, AMessageThatDoesNotFitIsNamedAndDropped) {
               status = source.status();
               done.Notify();
             });
-            TANDEM_ASSERT_OK(backend.Run(BarrierOf(sequence)));
+            TANDEM_ASSERT_OK(backend.Run(MakeBarrier(sequence)));
             done.WaitForNotification();
           } else {
             if (count == 10) {
-              TANDEM_ASSERT_OK(backend.Run(BarrierOf(sequence)));
+              TANDEM_ASSERT_OK(backend.Run(MakeBarrier(sequence)));
             }
             status = backend.RunPointToPoint(RecvOf(&got, 0, 1)).status();
           }
@@ -176,7 +176,7 @@ TEST(GlooPointToPointTest, AMessageThatDoesNotFitIsNamedAndDropped) {
           TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&got, 0, 1)));
           EXPECT_EQ(got, values);
           if (!posted_first && count > 10) {
-            TANDEM_ASSERT_OK(backend.Run(BarrierOf(sequence)));
+            TANDEM_ASSERT_OK(backend.Run(MakeBarrier(sequence)));
           }
         }
       }
@@ -193,11 +193,11 @@ TEST(GlooPointToPointTest, AReceiveThatNothingComesForEndsByItsDeadline) {
           backend.RunPointToPoint(RecvOf(&values, 1, 3, absl::Milliseconds(200))).status();
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                    AllOf(HasSubstr("recv #0"), HasSubstr("rank 1 has not sent"))));
-      EXPECT_EQ(backend.Run(BarrierOf(0)), status);
+      EXPECT_EQ(backend.Run(MakeBarrier(0)), status);
       failed.Notify();
     } else {
       failed.WaitForNotification();
-      EXPECT_THAT(backend.RunPointToPoint(SendOf(values, 0, 3)).status(),
+      EXPECT_THAT(backend.RunPointToPoint(MakeSend(values, 0, 3)).status(),
                   StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("recv #0")));
     }
   });
@@ -212,7 +212,7 @@ TEST(GlooPointToPointTest, WhoSendsAsTheOtherFailsHearsItsReasonAndNotThatItLeft
         status = backend.RunPointToPoint(RecvOf(&values, 1, 3, absl::Milliseconds(2))).status();
       } else {
         // Of another tag, which need not be received to be sent.
-        while (status.ok()) status = backend.RunPointToPoint(SendOf(values, 0, 4)).status();
+        while (status.ok()) status = backend.RunPointToPoint(MakeSend(values, 0, 4)).status();
       }
       ASSERT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("recv #0")));
     });
@@ -238,11 +238,11 @@ TEST(GlooPointToPointTest, ARankThatLeavesEndsOnlyWhatConcernsIt) {
         return;
       }
       if (rank == 0) {
-        TANDEM_ASSERT_OK((*backend)->RunPointToPoint(SendOf(values, 2, 1)));
+        TANDEM_ASSERT_OK((*backend)->RunPointToPoint(MakeSend(values, 2, 1)));
         EXPECT_THAT((*backend)->RunPointToPoint(RecvOf(&values, 2, 1)).status(),
                     StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2 has left the group")));
         left.WaitForNotification();
-        TANDEM_EXPECT_OK((*backend)->RunPointToPoint(SendOf(values, 1, 1)));
+        TANDEM_EXPECT_OK((*backend)->RunPointToPoint(MakeSend(values, 1, 1)));
       } else {
         TANDEM_EXPECT_OK((*backend)->RunPointToPoint(RecvOf(&values, 0, 1)));
       }

@@ -8,9 +8,9 @@
 namespace tandem::collectives::gloo_tcp {
 namespace {
 
-TEST(FailureBoardTest, AReasonIsFoundUnderTheRankThatLeftIt) {
+TEST(SharedFailureStateTest, AReasonIsFoundUnderTheRankThatLeftIt) {
   MemoryStore store;
-  FailureBoard one(&store, 1), other(&store, 0);
+  SharedFailureState one(&store, 1), other(&store, 0);
   one.Record(absl::DataLossError("the disk is gone"));
   const auto found = other.Find({2, 1}, absl::ZeroDuration());
   ASSERT_TRUE(found);
@@ -19,9 +19,9 @@ TEST(FailureBoardTest, AReasonIsFoundUnderTheRankThatLeftIt) {
   EXPECT_FALSE(other.Find({2}, absl::Milliseconds(10)));
 }
 
-TEST(FailureBoardTest, WhoLooksForAReasonDoesNotKeepAnotherThreadFromLeavingOne) {
+TEST(SharedFailureStateTest, WhoLooksForAReasonDoesNotKeepAnotherThreadFromLeavingOne) {
   MemoryStore store;
-  FailureBoard ours(&store, 0), theirs(&store, 1);
+  SharedFailureState ours(&store, 0), theirs(&store, 1);
   // Both look for the other's; ours comes while we look, and theirs only after that.
   std::thread looking([&] {
     const auto found = ours.Find({1}, absl::Seconds(20));

@@ -97,21 +97,21 @@ TEST(HierarchicalPointToPointTest, MessagesCrossHostsAndComeFromAnyRank) {
         }
       } else {
         TANDEM_ASSERT_OK(
-            backend.RunPointToPoint(SendOf(std::vector<float>(count, static_cast<float>(rank)), 0, tag)));
+            backend.RunPointToPoint(MakeSend(std::vector<float>(count, static_cast<float>(rank)), 0, tag)));
       }
-      TANDEM_ASSERT_OK(backend.Run(BarrierOf(count)));
+      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(count)));
     }
     // What does not fit concerns nobody else.
     std::vector<float> two(2);
     if (rank == 3) {
-      TANDEM_EXPECT_OK(backend.RunPointToPoint(SendOf(std::vector<float>(3), 1)));
+      TANDEM_EXPECT_OK(backend.RunPointToPoint(MakeSend(std::vector<float>(3), 1)));
     }
     if (rank == 1) {
       EXPECT_THAT(
           backend.RunPointToPoint(RecvOf(&two, 3)).status(),
           testing::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("rank 3 calls")));
     }
-    TANDEM_EXPECT_OK(backend.Run(BarrierOf(1)));
+    TANDEM_EXPECT_OK(backend.Run(MakeBarrier(1)));
   });
 }
 

@@ -26,7 +26,7 @@ void ExpectMissing(const Hosts& hosts, int missing) {
   absl::BlockingCounter failed(static_cast<int>(hosts.size()) - 1);
   RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
     std::vector<float> values(1024, 1.0f);
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     if (rank == missing) failed.Wait();
     const absl::Time start = absl::Now();
     const absl::Status first = backend.Run(AllReduceOf(&values, 1, absl::Milliseconds(300)));
@@ -34,8 +34,8 @@ void ExpectMissing(const Hosts& hosts, int missing) {
                                 AllOf(HasSubstr("all_reduce #1 (sum of f32 x 1024) on group 'test': "),
                                       HasSubstr(absl::StrCat("rank ", missing)), HasSubstr("within 300ms"))));
     EXPECT_LT(absl::Now() - start, absl::Seconds(10));
-    EXPECT_EQ(backend.Run(BarrierOf(2)), first);
-    EXPECT_EQ(backend.RunPointToPoint(SendOf(values, (rank + 1) % static_cast<int>(hosts.size()))).status(),
+    EXPECT_EQ(backend.Run(MakeBarrier(2)), first);
+    EXPECT_EQ(backend.RunPointToPoint(MakeSend(values, (rank + 1) % static_cast<int>(hosts.size()))).status(),
               first);
     if (rank != missing) failed.DecrementCount();
   });
@@ -61,7 +61,7 @@ void ExpectDisagreement(const Hosts& hosts,
     EXPECT_THAT(status,
                 StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(one), HasSubstr(other))));
     EXPECT_LT(absl::Now() - start, absl::Seconds(10));
-    EXPECT_EQ(backend.Run(BarrierOf(1)), status);
+    EXPECT_EQ(backend.Run(MakeBarrier(1)), status);
   });
 }
 
@@ -87,7 +87,7 @@ TEST(HierarchicalDisagreementTest, BetweenHostsBothSidesAreNamedOnAllRanks) {
   ExpectDisagreement(
       {"a", "b", "a", "b"},
       [](int rank, std::vector<char>* memory) {
-        return rank % 2 == 0 ? BarrierOf(0) : InPlace(OpKind::kAllReduce, 1000, memory);
+        return rank % 2 == 0 ? MakeBarrier(0) : InPlace(OpKind::kAllReduce, 1000, memory);
       },
       "rank 0 calls barrier #0", "rank 1 calls all_reduce #0 (sum of f32 x 1000)");
 }
@@ -127,9 +127,9 @@ TEST(HierarchicalFailureTest, WhatThisRankCanSeeToBeWrongLeavesTheGroupAsItWas) 
     o.kind = OpKind::kBroadcast;
     o.root = 3;
     EXPECT_THAT(backend.Run(o), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not 3")));
-    EXPECT_THAT(backend.RunPointToPoint(SendOf(values, rank)).status(),
+    EXPECT_THAT(backend.RunPointToPoint(MakeSend(values, rank)).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument));
-    TANDEM_EXPECT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_EXPECT_OK(backend.Run(MakeBarrier(0)));
   });
 }
 
@@ -139,7 +139,7 @@ void ExpectAbort(const Hosts& hosts, int who, int absent) {
   absl::BlockingCounter ended(static_cast<int>(hosts.size()) - 1);
   RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
     std::vector<float> values(100000, 1.0f);
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     if (rank == absent) return ended.Wait();
     std::thread other;
     if (rank == who) other = std::thread([&] { backend.Abort(absl::CancelledError("no more of it")); });
@@ -152,7 +152,7 @@ void ExpectAbort(const Hosts& hosts, int who, int absent) {
       EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("rank ", who)));
     }
     EXPECT_LT(absl::Now() - start, absl::Seconds(10));
-    EXPECT_EQ(backend.Run(BarrierOf(2)), status);
+    EXPECT_EQ(backend.Run(MakeBarrier(2)), status);
     if (other.joinable()) other.join();
     ended.DecrementCount();
   });
@@ -167,7 +167,7 @@ TEST(HierarchicalAbortTest, AnAbortOnOneHostEndsAllHosts) {
 TEST(HierarchicalFailureTest, RanksThatLeaveTogetherDoNotWait) {
   absl::Time start;
   RunRanks(Factory(), Hosts{"a", "a", "b", "b"}, [&](Backend& backend, int rank) {
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     if (rank == 0) start = absl::Now();
   });
   EXPECT_LT(absl::Now() - start, absl::Seconds(2));

@@ -17,7 +17,7 @@ std::vector<Peer> On(std::initializer_list<const char*> hosts) {
 }
 
 TEST(TopologyTest, HostsComeInTheOrderOfTheirFirstRanks) {
-  const Topology topology(On({"z", "a", "z", "m", "a"}));
+  const HostTopology topology(On({"z", "a", "z", "m", "a"}));
   EXPECT_THAT(topology.hosts, ElementsAre(ElementsAre(0, 2), ElementsAre(1, 4), ElementsAre(3)));
   EXPECT_THAT(topology.host_of, ElementsAre(0, 1, 0, 2, 1));
   EXPECT_THAT(topology.local_of, ElementsAre(0, 0, 1, 0, 1));
@@ -25,7 +25,7 @@ TEST(TopologyTest, HostsComeInTheOrderOfTheirFirstRanks) {
 }
 
 TEST(TopologyTest, PartsLieHostByHost) {
-  const Topology topology(On({"a", "b", "a"}));
+  const HostTopology topology(On({"a", "b", "a"}));
   const Layout layout(topology, {5, 7, 2});
   EXPECT_THAT(layout.offset, ElementsAre(0, 7, 5));
   EXPECT_THAT(layout.host_offset, ElementsAre(0, 7));

@@ -109,10 +109,10 @@ TEST_F(MpiCollectivesTest, ReductionsOfEveryDtypeMatchTheModel) {
         for (int s = 0; s < world_size(); ++s) parts.push_back({ins[s].data(), counts[s]});
         o.in = {};
         o.ins = parts;
-        std::vector<char> piece(counts[rank()] * SizeOf(dtype));
-        o.out = {piece.data(), counts[rank()]};
+        std::vector<char> chunk(counts[rank()] * SizeOf(dtype));
+        o.out = {chunk.data(), counts[rank()]};
         TANDEM_ASSERT_OK(backend->Run(o)) << Describe(o);
-        EXPECT_EQ(piece, Reduced(op, dtype, counts[rank()], seed + 10 * rank())) << Describe(o);
+        EXPECT_EQ(chunk, Reduced(op, dtype, counts[rank()], seed + 10 * rank())) << Describe(o);
         o = Of(OpKind::kAllReduce, dtype);
         o.reduce = op;
       }

@@ -15,7 +15,7 @@ TEST(CopyTest, StreamedBytesArriveAtEveryAlignmentAndLength) {
   for (const size_t length : {0, 1, 63, 255, 256, 257, 320, 1000, 4096, 4999}) {
     for (const size_t offset : {0, 1, 16, 63}) {
       std::fill(to.begin(), to.end(), 0);
-      Copy(to.data() + offset, from.data() + offset % 2, length, StoreHint::kStream);
+      Copy(to.data() + offset, from.data() + offset % 2, length, WriteHint::kStream);
       StreamFence();
       ASSERT_EQ(std::memcmp(to.data() + offset, from.data() + offset % 2, length), 0) << length;
       ASSERT_EQ(to[offset + length], 0);

@@ -11,9 +11,9 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-TEST(FailureBoardTest, TheFirstFailureIsEverybodysAndStays) {
+TEST(SharedFailureStateTest, TheFirstFailureIsEverybodysAndStays) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto segment, Segment::Create(3));
-  FailureBoard zero(segment, 0), one(segment, 1), two(segment, 2);
+  SharedFailureState zero(segment, 0), one(segment, 1), two(segment, 2);
   TANDEM_EXPECT_OK(zero.status());
   const absl::Status first = absl::UnavailableError("rank 2 died");
   EXPECT_EQ(one.Report(first), first);
@@ -23,18 +23,18 @@ TEST(FailureBoardTest, TheFirstFailureIsEverybodysAndStays) {
   EXPECT_EQ(two.status(), first);
 }
 
-TEST(FailureBoardTest, ADamagedRecordIsStillAFailure) {
+TEST(SharedFailureStateTest, ADamagedRecordIsStillAFailure) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto segment, Segment::Create(2));
-  FailureBoard zero(segment, 0), one(segment, 1);
+  SharedFailureState zero(segment, 0), one(segment, 1);
   (void)one.Report(absl::UnavailableError("x"));
   segment->header().failure.length = 0xffffffff;
   segment->header().failure.code = -5;
   EXPECT_THAT(zero.status(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the group has failed")));
 }
 
-TEST(FailureBoardTest, ARecordWhoseWriterDiedHoldsNobodyUp) {
+TEST(SharedFailureStateTest, ARecordWhoseWriterDiedHoldsNobodyUp) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto segment, Segment::Create(2));
-  FailureBoard zero(segment, 0), one(segment, 1);
+  SharedFailureState zero(segment, 0), one(segment, 1);
   segment->header().failure.state = 1;  // as if being written
   EXPECT_EQ(zero.Report(absl::UnavailableError("rank 1 died")), absl::UnavailableError("rank 1 died"));
   EXPECT_THAT(one.status(), StatusIs(absl::StatusCode::kUnavailable));

@@ -25,18 +25,18 @@ void ExpectAllFail(int world, const std::function<Operation(int)>& operation,
                    ::testing::Matcher<const std::string&> message,
                    absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
   RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     const absl::Status status = backend.Run(operation(rank));
     EXPECT_THAT(status, StatusIs(code, message)) << "rank " << rank;
-    EXPECT_EQ(backend.Run(BarrierOf(2)), status);
-    EXPECT_EQ(backend.RunPointToPoint(SendOf({1}, 0)).status(), status);
+    EXPECT_EQ(backend.Run(MakeBarrier(2)), status);
+    EXPECT_EQ(backend.RunPointToPoint(MakeSend({1}, 0)).status(), status);
   });
 }
 
 TEST(ShmDisagreementTest, AnotherKindIsFoundOnAllRanks) {
   std::vector<std::vector<float>> values(3, std::vector<float>(10));
   ExpectAllFail(
-      3, [&](int rank) { return rank == 2 ? BarrierOf(1) : AllReduceOf(&values[rank], 1); },
+      3, [&](int rank) { return rank == 2 ? MakeBarrier(1) : AllReduceOf(&values[rank], 1); },
       AllOf(HasSubstr("group 'test' disagree"), HasSubstr("all_reduce #1 (sum of f32 x 10)"),
             HasSubstr("rank 2 calls barrier #1")));
 }
@@ -124,15 +124,15 @@ TEST(ShmAbortTest, AnAbortEndsTheWaitsOfAllRanks) {
     if (rank == 1) {
       std::thread other([&] { backend.Abort(absl::AbortedError("the loss is not a number")); });
       other.join();
-      EXPECT_EQ(backend.Run(BarrierOf(0)), absl::AbortedError("the loss is not a number"));
+      EXPECT_EQ(backend.Run(MakeBarrier(0)), absl::AbortedError("the loss is not a number"));
       aborted.Notify();
     } else {
-      EXPECT_THAT(backend.Run(BarrierOf(0)),
+      EXPECT_THAT(backend.Run(MakeBarrier(0)),
                   StatusIs(absl::StatusCode::kAborted, "rank 1 aborted the group: the loss is not a number"));
     }
     aborted.WaitForNotification();
     backend.Abort(absl::AbortedError("again"));  // changes nothing
-    EXPECT_THAT(backend.Run(BarrierOf(1)),
+    EXPECT_THAT(backend.Run(MakeBarrier(1)),
                 StatusIs(absl::StatusCode::kAborted, HasSubstr("the loss is not a number")));
   });
 }
@@ -177,7 +177,7 @@ TEST(ShmSetUpTest, AStrangerWithoutTheSecretGetsNothing) {
   const auto make = [&](int rank) {
     auto backend = ShmBackendFactory().make(OptionsOf(&store, rank, {"h", "h"}));
     TANDEM_ASSERT_OK(backend);
-    TANDEM_EXPECT_OK((*backend)->Run(BarrierOf(0)));
+    TANDEM_EXPECT_OK((*backend)->Run(MakeBarrier(0)));
   };
   std::thread leader([&] { make(0); });
   const auto address = store.Get("shm/leader", absl::Seconds(30));
@@ -192,8 +192,8 @@ TEST(ShmSetUpTest, AStrangerWithoutTheSecretGetsNothing) {
       0);
   const std::string guess(48, 'x');
   EXPECT_EQ(send(stranger, guess.data(), guess.size(), MSG_NOSIGNAL), 48);
-  char answer[64];
-  EXPECT_LE(recv(stranger, answer, sizeof(answer), 0), 0);  // shown out
+  char response[64];
+  EXPECT_LE(recv(stranger, response, sizeof(response), 0), 0);  // shown out
   close(stranger);
   make(1);
   leader.join();

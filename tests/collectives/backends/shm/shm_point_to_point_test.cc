@@ -49,7 +49,7 @@ TEST(ShmPointToPointTest, MessagesOfAllSizesArriveInOrder) {
                                  want = Numbers(count, (rank + world - 1) % world);
         std::vector<float> in(count);
         Pending sent;
-        sent.Start(backend, SendOf(out, (rank + 1) % world));
+        sent.Start(backend, MakeSend(out, (rank + 1) % world));
         const auto source = backend.RunPointToPoint(RecvOf(&in, (rank + world - 1) % world));
         TANDEM_ASSERT_OK(source);
         EXPECT_EQ(*source, (rank + world - 1) % world);
@@ -73,12 +73,12 @@ TEST(ShmPointToPointTest, BlockingPingPongBesideCollectives) {
     for (int i = 0; i < 300; ++i) {
       const std::vector<float> ball = Numbers(3, static_cast<float>(i));
       if (rank == 0) {
-        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(ball, 1)));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(ball, 1)));
       }
       TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&values, 1 - rank)));
       EXPECT_EQ(values, ball);
       if (rank == 1) {
-        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(values, 0)));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(values, 0)));
       }
     }
     collectives.join();
@@ -89,7 +89,7 @@ TEST(ShmPointToPointTest, TagsPickMessagesOutOfOrder) {
   RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
     if (rank == 0) {
       for (uint32_t tag = 0; tag < 20; ++tag) {
-        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({static_cast<float>(tag), 1}, 1, tag)));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend({static_cast<float>(tag), 1}, 1, tag)));
       }
       return;
     }
@@ -104,7 +104,7 @@ TEST(ShmPointToPointTest, TagsPickMessagesOutOfOrder) {
 TEST(ShmPointToPointTest, AnySourceTellsWhoSent) {
   RunRanks(ShmBackendFactory(), 4, [&](Backend& backend, int rank) {
     if (rank > 0) {
-      TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({static_cast<float>(rank)}, 0, 5)));
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend({static_cast<float>(rank)}, 0, 5)));
     } else {
       std::vector<bool> came(4, false);
       for (int i = 1; i < 4; ++i) {
@@ -116,7 +116,7 @@ TEST(ShmPointToPointTest, AnySourceTellsWhoSent) {
         came[*source] = true;
       }
     }
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
   });
 }
 
@@ -126,7 +126,7 @@ TEST(ShmPointToPointTest, UnexpectedMessagesBeyondTheBoundWaitInTheirRing) {
     if (rank == 0) {
       for (int i = 0; i < 3; ++i) {
         const std::vector<float> values(large, static_cast<float>(i));
-        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(values, 1, i)));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(values, 1, i)));
       }
       return;
     }
@@ -147,9 +147,9 @@ TEST(ShmPointToPointTest, SendsToOneselfArrive) {
       std::vector<float> early(2), late(2);
       Pending recv;
       recv.Start(backend, RecvOf(&early, rank, 1));
-      TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({1, 2}, rank, 1)));
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend({1, 2}, rank, 1)));
       TANDEM_ASSERT_OK(recv.Wait());
-      TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({3, 4}, rank, 2)));
+      TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend({3, 4}, rank, 2)));
       TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&late, kAnySource, 2)));
       EXPECT_EQ(early, (std::vector<float>{1, 2}));
       EXPECT_EQ(late, (std::vector<float>{3, 4}));
@@ -162,27 +162,27 @@ TEST(ShmPointToPointTest, AMessageOfAnotherSizeOrDtypeIsRefusedAndDropped) {
     RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
       if (rank == 0) {
         if (!early) {
-          TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+          TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
         }
-        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(Numbers(12, 0), 1, 3)));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(Numbers(12, 0), 1, 3)));
         const auto ten = Numbers(10, 0);
-        Operation integers = SendOf(ten, 1, 3);
+        Operation integers = MakeSend(ten, 1, 3);
         integers.dtype = DType::kI32;
         TANDEM_ASSERT_OK(backend.RunPointToPoint(integers));
-        TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(Numbers(10, 5), 1, 3)));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(Numbers(10, 5), 1, 3)));
         if (early) {
-          TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+          TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
         }
         return;
       }
       std::vector<float> values(10);
       Pending longer, other, right;
       if (early) {
-        TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+        TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
       }
       longer.Start(backend, RecvOf(&values, 0, 3));
       if (!early) {
-        TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+        TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
       }
       EXPECT_THAT(longer.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
                                           AllOf(HasSubstr("(f32 x 10 from rank 0, tag 3)"),
@@ -206,7 +206,7 @@ TEST(ShmPointToPointTest, SeveralThreadsSendAndReceiveAtOnce) {
           const std::vector<float> values = Numbers(1 + i * i * 11, static_cast<float>(tag));
           std::vector<float> got(values.size());
           if ((rank + tag) % 2 == 0) {
-            TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf(values, 1 - rank, tag)));
+            TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend(values, 1 - rank, tag)));
           } else {
             TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&got, 1 - rank, tag)));
             EXPECT_EQ(got, values);
@@ -231,7 +231,7 @@ TEST(ShmPointToPointFailureTest, AMessageThatDoesNotComeTimesOut) {
             StatusIs(absl::StatusCode::kDeadlineExceeded,
                      AllOf(HasSubstr("(f32 x 4 from rank 1, tag 9)"), HasSubstr("rank 1 did not send it"))));
       } else {
-        EXPECT_THAT(backend.Run(BarrierOf(0)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+        EXPECT_THAT(backend.Run(MakeBarrier(0)), StatusIs(absl::StatusCode::kDeadlineExceeded));
       }
     });
   }
@@ -242,7 +242,7 @@ TEST(ShmPointToPointFailureTest, WhatWasSentBeforeLeavingArrivesAndNothingAfter)
     const std::vector<float> message = Numbers(1'500'001, 3);  // more than the ring holds
     if (rank == 0) {
       Pending* const sent = new Pending;  // ends with the group, or before
-      backend.StartPointToPoint(SendOf(message, 1), [sent](absl::StatusOr<int> result) {
+      backend.StartPointToPoint(MakeSend(message, 1), [sent](absl::StatusOr<int> result) {
         TANDEM_EXPECT_OK(result);
         delete sent;
       });
@@ -254,7 +254,7 @@ TEST(ShmPointToPointFailureTest, WhatWasSentBeforeLeavingArrivesAndNothingAfter)
     std::vector<float> values(message.size());
     TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&values, 0)));
     EXPECT_EQ(values, message);
-    TANDEM_ASSERT_OK(backend.RunPointToPoint(SendOf({1}, 0, 1)));
+    TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend({1}, 0, 1)));
     EXPECT_THAT(backend.RunPointToPoint(RecvOf(&values, 0)),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0 has left the group")));
   });
@@ -265,7 +265,7 @@ TEST(ShmPointToPointFailureTest, AnAbortEndsWhatIsUnderWay) {
     std::vector<float> values(4);
     Pending recv;
     recv.Start(backend, RecvOf(&values, 1 - rank));
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     if (rank == 0) backend.Abort(absl::AbortedError("enough"));
     EXPECT_THAT(recv.Wait(), StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
   });

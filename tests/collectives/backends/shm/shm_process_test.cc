@@ -49,7 +49,7 @@ std::vector<Mapping> MappedSegments() {
         std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %lu", &one.begin, &one.end, &one.inode) != 3) {
       continue;
     }
-    // Pieces with different advice have lines of their own.
+    // Chunks with different advice have lines of their own.
     if (!found.empty() && found.back().inode == one.inode && found.back().end == one.begin) {
       found.back().end = one.end;
     } else {
@@ -146,7 +146,7 @@ TEST(ShmProcessTest, AKilledRankEndsA64MiBAllReduceOnAllOthers) {
         }
         const std::string death = absl::StrCat("rank ", victim, " of group 'test' died");
         EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr(death)));
-        EXPECT_EQ(backend.Run(BarrierOf(0)), status);
+        EXPECT_EQ(backend.Run(MakeBarrier(0)), status);
       });
       char token;
       for (int round = 0; round < 2; ++round) ASSERT_EQ(read(begun[0], &token, 1), 1);
@@ -163,7 +163,7 @@ TEST(ShmProcessTest, AKilledRankEndsWaitsThatSleepAndReceives) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   family.StartAll(4, [&](Backend& backend, int rank) {
-    TANDEM_ASSERT_OK(backend.Run(BarrierOf(0)));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     if (rank == 3) {
       ASSERT_EQ(write(ready[1], "x", 1), 1);
       pause();
@@ -171,7 +171,7 @@ TEST(ShmProcessTest, AKilledRankEndsWaitsThatSleepAndReceives) {
     std::vector<float> values(10);
     const absl::Status status = rank == 0   ? backend.RunPointToPoint(RecvOf(&values, 3)).status()
                                 : rank == 1 ? backend.RunPointToPoint(RecvOf(&values, kAnySource)).status()
-                                            : backend.Run(BarrierOf(1));
+                                            : backend.Run(MakeBarrier(1));
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 3 of group 'test' died")));
   });
   char token;
@@ -192,13 +192,13 @@ TEST(ShmProcessTest, NoDescriptorAndNoMappingStaysBehind) {
         TANDEM_ASSERT_OK(backend);
         EXPECT_LE(OpenDescriptors(), before + 3);
         EXPECT_EQ(MappedSegments().size(), 1u);
-        TANDEM_EXPECT_OK((*backend)->Run(BarrierOf(0)));
+        TANDEM_EXPECT_OK((*backend)->Run(MakeBarrier(0)));
         // The round ends together: the next one uses the same keys.
         std::vector<float> token(1);
         const Operation recv = RecvOf(&token, options.rank);
-        TANDEM_EXPECT_OK((*backend)->RunPointToPoint(SendOf(token, options.rank)));
+        TANDEM_EXPECT_OK((*backend)->RunPointToPoint(MakeSend(token, options.rank)));
         TANDEM_EXPECT_OK((*backend)->RunPointToPoint(recv));
-        TANDEM_EXPECT_OK((*backend)->Run(BarrierOf(1)));
+        TANDEM_EXPECT_OK((*backend)->Run(MakeBarrier(1)));
         backend->reset();
         EXPECT_EQ(OpenDescriptors(), before);
         EXPECT_EQ(MappedSegments().size(), 0u);
@@ -234,13 +234,13 @@ TEST(ShmProcessTest, MoreRanksThanProcessorsSleepAndAreWoken) {
             TANDEM_ASSERT_OK((*backend)->RunPointToPoint(RecvOf(&token, (rank + world - 1) % world)));
           }
           token[0] += 1;
-          TANDEM_ASSERT_OK((*backend)->RunPointToPoint(SendOf(token, (rank + 1) % world)));
+          TANDEM_ASSERT_OK((*backend)->RunPointToPoint(MakeSend(token, (rank + 1) % world)));
         }
         if (rank == 0) {
           TANDEM_ASSERT_OK((*backend)->RunPointToPoint(RecvOf(&token, world - 1)));
           EXPECT_EQ(token[0], 20 * world);
         }
-        TANDEM_ASSERT_OK((*backend)->Run(BarrierOf(300)));
+        TANDEM_ASSERT_OK((*backend)->Run(MakeBarrier(300)));
       });
     }
     family.ExpectAllSucceed();
@@ -311,24 +311,24 @@ void Scribble() {
 TEST(ShmProcessTest, APeerThatDamagesTheMemoryCrashesNobody) {
   Family family;
   family.StartAll(3, [&](Backend& backend, int rank) {
-    (void)backend.Run(BarrierOf(0));  // rank 2 may be done with it, and begin, before the others
+    (void)backend.Run(MakeBarrier(0));  // rank 2 may be done with it, and begin, before the others
     if (rank == 2) {
       Scribble();
       _exit(0);
     }
     // Whatever comes of it, it comes.
-    const absl::Duration patience = absl::Milliseconds(300);
+    const absl::Duration spin_policy = absl::Milliseconds(300);
     std::thread messages([&] {
       std::vector<float> values(5000);
       for (int i = 0; i < 1000; ++i) {
-        const auto status = rank == 0 ? backend.RunPointToPoint(SendOf(values, 1, 0, patience))
-                                      : backend.RunPointToPoint(RecvOf(&values, kAnySource, 0, patience));
+        const auto status = rank == 0 ? backend.RunPointToPoint(MakeSend(values, 1, 0, spin_policy))
+                                      : backend.RunPointToPoint(RecvOf(&values, kAnySource, 0, spin_policy));
         if (!status.ok() && status.status().code() != absl::StatusCode::kInvalidArgument) break;
       }
     });
     std::vector<float> values(100000);
     for (uint64_t i = 1; i < 1000; ++i) {
-      if (!backend.Run(AllReduceOf(&values, i, patience)).ok()) break;
+      if (!backend.Run(AllReduceOf(&values, i, spin_policy)).ok()) break;
     }
     messages.join();
   });

@@ -11,40 +11,40 @@ namespace {
 constexpr auto kStays = [] { return false; };
 
 TEST(WaitTest, ASleeperIsWokenByTheWriter) {
-  const Patience impatient(0, 0, 0);
+  const SpinPolicy impatient(0, 0, 0);
   std::atomic<uint32_t> failure{0};
   std::atomic<uint64_t> word{0};
-  Bell bell;
+  WakeupWord wakeup;
   for (uint64_t i = 1; i <= 200; ++i) {
-    std::thread writer([&] { Publish(word, i, bell, /*fenced=*/true); });
+    std::thread writer([&] { Publish(word, i, wakeup, /*fenced=*/true); });
     Waiter waiter(impatient, failure, absl::Seconds(60));
     EXPECT_EQ(waiter.Await(
-                  bell, [&] { return word.load(std::memory_order_acquire) == i; }, kStays),
+                  wakeup, [&] { return word.load(std::memory_order_acquire) == i; }, kStays),
               Outcome::kReady);
     writer.join();
   }
-  EXPECT_EQ(bell.sleepers.load(), 0u);
+  EXPECT_EQ(wakeup.sleepers.load(), 0u);
 }
 
 TEST(WaitTest, EndsAreToldApartAndWhatIsThereCounts) {
-  for (const Patience& patience : {Patience(10, 0, 0), Patience(0, 3, 2)}) {
+  for (const SpinPolicy& spin_policy : {SpinPolicy(10, 0, 0), SpinPolicy(0, 3, 2)}) {
     std::atomic<uint32_t> failure{0};
-    Bell bell;
+    WakeupWord wakeup;
     const auto never = [] { return false; };
     const auto always = [] { return true; };
-    EXPECT_EQ(Waiter(patience, failure, absl::Milliseconds(5)).Await(bell, never, kStays),
+    EXPECT_EQ(Waiter(spin_policy, failure, absl::Milliseconds(5)).Await(wakeup, never, kStays),
               Outcome::kTimedOut);
-    EXPECT_EQ(Waiter(patience, failure, absl::InfiniteDuration()).Await(bell, never, always), Outcome::kLeft);
+    EXPECT_EQ(Waiter(spin_policy, failure, absl::InfiniteDuration()).Await(wakeup, never, always), Outcome::kLeft);
     failure = 1;
-    EXPECT_EQ(Waiter(patience, failure, absl::Seconds(60)).Await(bell, never, kStays), Outcome::kFailed);
-    EXPECT_EQ(Waiter(patience, failure, absl::ZeroDuration()).Await(bell, always, always), Outcome::kReady);
+    EXPECT_EQ(Waiter(spin_policy, failure, absl::Seconds(60)).Await(wakeup, never, kStays), Outcome::kFailed);
+    EXPECT_EQ(Waiter(spin_policy, failure, absl::ZeroDuration()).Await(wakeup, always, always), Outcome::kReady);
   }
 }
 
 TEST(WaitTest, RanksThatShareProcessorsDoNotSpin) {
-  const auto looks = [](const Patience& p) { return p.spins + p.yields * p.spins_between; };
-  EXPECT_GT(looks(PatienceFor(2, 2)), 50 * looks(PatienceFor(4, 2)));
-  EXPECT_GT(PatienceFor(4, 2).yields, 0);
+  const auto looks = [](const SpinPolicy& p) { return p.spins + p.yields * p.spins_between; };
+  EXPECT_GT(looks(SpinPolicyFor(2, 2)), 50 * looks(SpinPolicyFor(4, 2)));
+  EXPECT_GT(SpinPolicyFor(4, 2).yields, 0);
   EXPECT_GE(UsableProcessors(), 1);
 }
 

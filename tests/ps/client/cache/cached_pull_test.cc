@@ -214,10 +214,10 @@ TEST(CachedPulls, ReturnRowsThatTheServersHadWithinTheBounds) {
   }
   EXPECT_GT(sum.unchanged, 500);
   EXPECT_GT(sum.refreshed, 5000);
-  EXPECT_GT(sum.unasked, 5000);
+  EXPECT_GT(sum.locally_served, 5000);
   EXPECT_GT(sum.missed, 1000);
   EXPECT_GT(sum.evicted, 100);
-  EXPECT_LT(sum.answer_bytes, sum.plain_answer_bytes);
+  EXPECT_LT(sum.response_bytes, sum.plain_response_bytes);
 }
 
 TEST(CachedPulls, DoSoThoughCallsFailAreRetriedAndComeTwice) {
@@ -227,7 +227,7 @@ TEST(CachedPulls, DoSoThoughCallsFailAreRetriedAndComeTwice) {
     RunTurns({.cache = {.bytes = 1 << 20, .max_uses = 3}, .faults = true}, seed, &sum);
     if (::testing::Test::HasFatalFailure()) return;
   }
-  EXPECT_GT(sum.unasked, 5000);
+  EXPECT_GT(sum.locally_served, 5000);
 }
 
 // Workers on threads of their own, several pulls under way at once. Each adds to its own number of a row, so
@@ -301,7 +301,7 @@ TEST(CachedPulls, ReturnRowsWithinTheBoundToManyThreads) {
       for (const uint64_t id : ids) log[id][w].push_back(acknowledged);
     }
     TANDEM_ASSERT_OK_AND_ASSIGN(const CacheStatistics statistics, client->CacheStatisticsOf("t"));
-    EXPECT_GT(statistics.unasked, 100);
+    EXPECT_GT(statistics.locally_served, 100);
     EXPECT_GT(statistics.refreshed, 100);
   };
   std::vector<std::thread> threads;
@@ -348,7 +348,7 @@ TEST(HeldBackGradients, AllArriveExactlyOnce) {
             step,
             {{.table = "t", .ids = ids, .gradients = gradients.data(), .pulled_versions = versions[0]}}));
         if (step == 70) {
-          TANDEM_ASSERT_OK(client->PushHeldBack());
+          TANDEM_ASSERT_OK(client->PushDeferred());
         }
       }
       TANDEM_ASSERT_OK_AND_ASSIGN(const CacheStatistics statistics, client->CacheStatisticsOf("t"));
@@ -432,10 +432,10 @@ TEST_F(OneClient, TheServersCountWhatTheyNeedNotSend) {
   EXPECT_EQ(tables[0].statistics().unchanged_rows(), 3);
   EXPECT_EQ(tables[0].statistics().unasked_rows(), 1);
   EXPECT_EQ(Statistics().unchanged, 3);
-  EXPECT_EQ(Statistics().unasked, 1);
+  EXPECT_EQ(Statistics().locally_served, 1);
   EXPECT_EQ(Statistics().missed, 4);
   EXPECT_EQ(Statistics().lookups, 8);
-  EXPECT_LT(Statistics().answer_bytes, 4 * kDim * sizeof(float) + 20);
+  EXPECT_LT(Statistics().response_bytes, 4 * kDim * sizeof(float) + 20);
 }
 
 TEST_F(OneClient, ReadOnlyPullsGoAroundTheCache) {
@@ -459,12 +459,12 @@ TEST_F(OneClient, CopiesAreNotUsedAfterACheckpointWasLoaded) {
     Pull(step, {1, 2, 3});
     Push(step, {1, 2, 3});
   }
-  TANDEM_ASSERT_OK(client_->PushHeldBack());
+  TANDEM_ASSERT_OK(client_->PushDeferred());
   EXPECT_THAT(Pull(10, {1, 2, 3}, true), ElementsAre(10, 10, 9));
   Push(10, {1, 2, 3});  // held back: belongs to what is given up
   TANDEM_ASSERT_OK(client_->LoadCheckpoint(saved));
   EXPECT_THAT(Pull(1, {1, 2, 3}), ElementsAre(1, 1, 0));
-  TANDEM_ASSERT_OK(client_->PushHeldBack());
+  TANDEM_ASSERT_OK(client_->PushDeferred());
   EXPECT_THAT(Pull(1, {1, 2, 3}, true), ElementsAre(1, 1, 0));
 }
 
@@ -476,7 +476,7 @@ TEST_F(OneClient, SeesItsOwnUpdatesInCopiesOnceItIsKnownHowTheyMoveARow) {
 TEST_F(OneClient, SeesThemAlsoWhileTheyAreHeldBack) {
   Connect({.bytes = 1 << 20, .push_bound = 3});
   FollowItself(2);  // of a row that is fetched, those that are held back
-  TANDEM_EXPECT_OK(client_->PushHeldBack());
+  TANDEM_EXPECT_OK(client_->PushDeferred());
   EXPECT_THAT(Pull(100, {1}, true), ElementsAre(99));
 }
 
@@ -567,7 +567,7 @@ TEST(CachedPulls, NoticeThatAServerStartedAnewEvenIfItsVersionsHaveCaughtUp) {
     pull(101);
     EXPECT_THAT(rows, Each(0));
     // What was held back is still the worker's work.
-    TANDEM_ASSERT_OK(client->PushHeldBack());
+    TANDEM_ASSERT_OK(client->PushDeferred());
     TANDEM_ASSERT_OK(client->Pull(102, true, {{.table = "t", .ids = ids, .rows = rows.data()}}));
     EXPECT_THAT(rows, Each(1));
   }

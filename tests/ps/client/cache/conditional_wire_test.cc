@@ -37,14 +37,14 @@ class ConditionalPull : public ::testing::Test {
     }
   }
 
-  struct Answer {
+  struct Response {
     std::vector<bool> sent;
     std::vector<float> rows;
     uint64_t version = 0;
     uint64_t generation = 0;
   };
   // `spoil` may change what is sent.
-  absl::StatusOr<Answer> Pull(const std::vector<uint32_t>& versions, uint64_t max_age, uint64_t generation,
+  absl::StatusOr<Response> Pull(const std::vector<uint32_t>& versions, uint64_t max_age, uint64_t generation,
                               const std::function<void(v1::PullSlice*, std::string*)>& spoil = nullptr,
                               v1::ValueFormat values = v1::VALUES_F32) {
     v1::PullRequest header;
@@ -71,7 +71,7 @@ class ConditionalPull : public ::testing::Test {
     Bytes rest;
     TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(bytes, &response, &rest));
     const v1::PullSliceResult& result = response.slices(0);
-    Answer answer{.version = result.version(), .generation = result.generation()};
+    Response answer{.version = result.version(), .generation = result.generation()};
     BytesReader reader(rest);
     uint8_t bitmap;
     TANDEM_CHECK(reader.Copy(&bitmap, 1));
@@ -89,7 +89,7 @@ class ConditionalPull : public ::testing::Test {
 
 TEST_F(ConditionalPull, SendsRowsThatWereUpdatedSinceAndWhoseCopiesAreTooOld) {
   const uint64_t generation = Generation();
-  TANDEM_ASSERT_OK_AND_ASSIGN(Answer answer, Pull({1, 1, 3, 0}, 0, generation));
+  TANDEM_ASSERT_OK_AND_ASSIGN(Response answer, Pull({1, 1, 3, 0}, 0, generation));
   EXPECT_EQ(answer.version, 4);
   EXPECT_THAT(answer.sent, ElementsAre(false, true, false, true));
   EXPECT_THAT(answer.rows, ElementsAre(2, 2, 2, 4, 4, 4));
@@ -115,14 +115,14 @@ TEST_F(ConditionalPull, SaysHowManyRowsNeededNoAsking) {
 }
 
 TEST_F(ConditionalPull, LetsNoCopyOfAnotherGenerationServe) {
-  TANDEM_ASSERT_OK_AND_ASSIGN(const Answer answer, Pull({4, 4, 4, 4}, 1000, Generation() + 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Response answer, Pull({4, 4, 4, 4}, 1000, Generation() + 1));
   EXPECT_THAT(answer.sent, ElementsAre(true, true, true, true));
   EXPECT_THAT(answer.rows, ElementsAre(1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4));
 }
 
 TEST_F(ConditionalPull, AnswersInEveryValueFormat) {
   for (const v1::ValueFormat values : {v1::VALUES_F16, v1::VALUES_BF16, v1::VALUES_INT8}) {
-    TANDEM_ASSERT_OK_AND_ASSIGN(const Answer answer, Pull({1, 1, 3, 0}, 0, Generation(), nullptr, values));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Response answer, Pull({1, 1, 3, 0}, 0, Generation(), nullptr, values));
     EXPECT_THAT(answer.sent, ElementsAre(false, true, false, true));
     EXPECT_THAT(answer.rows,
                 ::testing::Pointwise(::testing::FloatNear(0.02f), {2.0f, 2.0f, 2.0f, 4.0f, 4.0f, 4.0f}));

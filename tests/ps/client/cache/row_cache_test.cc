@@ -46,7 +46,7 @@ class Harness {
 
   // The server sends the rows for which `sends(i)`.
   template <typename Sends>
-  void Answer(const std::vector<uint64_t>& ids, const std::vector<uint32_t>& asked, uint64_t version,
+  void Response(const std::vector<uint64_t>& ids, const std::vector<uint32_t>& asked, uint64_t version,
               const Sends& sends, uint64_t overtaken_by = 0) {
     std::vector<float> rows(ids.size() * kCachedDim);
     std::vector<uint8_t> sent(ids.size());
@@ -68,7 +68,7 @@ class Harness {
                    .generations = generations_});
   }
   void Bring(const std::vector<uint64_t>& ids, uint64_t version) {
-    Answer(ids, std::vector<uint32_t>(ids.size(), 0), version, [](size_t) { return true; });
+    Response(ids, std::vector<uint32_t>(ids.size(), 0), version, [](size_t) { return true; });
   }
   // As a server with this row would.
   void BringRow(uint64_t id, const std::vector<float>& row, uint64_t version) {
@@ -83,8 +83,8 @@ class Harness {
                    .applied = {&version, 1},
                    .generations = generations_});
   }
-  void Absorb(uint64_t id, const std::vector<float>& gradient, float factor = 1) {
-    cache_.Absorb({&id, 1}, gradient.data(), factor, {}, nullptr);
+  void Merge(uint64_t id, const std::vector<float>& gradient, float factor = 1) {
+    cache_.Merge({&id, 1}, gradient.data(), factor, {}, nullptr);
   }
   struct Found {
     std::vector<float> rows;
@@ -159,10 +159,10 @@ TEST(RowCache, ACopyThatIsTooOldServesOnlyIfItsRowWasNotUpdated) {
   EXPECT_THAT(found.versions, ElementsAre(20, 30));
   EXPECT_THAT(found.rows, ElementsAre(5, 20, 25, 7, 30, 37));
   // An answer about another copy than the one that is here confirms nothing.
-  harness.Answer({6}, {19}, 32, [](size_t) { return false; });
-  harness.Answer({5}, {20}, 32, [](size_t) { return false; });
+  harness.Response({6}, {19}, 32, [](size_t) { return false; });
+  harness.Response({5}, {20}, 32, [](size_t) { return false; });
   EXPECT_THAT(harness.Find({6}).versions, ElementsAre(20));
-  harness.Answer({5}, {32}, 40, [](size_t) { return false; });  // only young enough
+  harness.Response({5}, {32}, 40, [](size_t) { return false; });  // only young enough
   harness.Bring({5}, 41);
   EXPECT_THAT(harness.Find({5}).versions, ElementsAre(41));
 }
@@ -170,10 +170,10 @@ TEST(RowCache, ACopyThatIsTooOldServesOnlyIfItsRowWasNotUpdated) {
 TEST(RowCache, ACopyAgesWithUpdatesThatOvertakeOneThatTakesLong) {
   Harness harness({.bytes = 1 << 20, .max_age = 5});
   const auto sends_all = [](size_t) { return true; };
-  harness.Answer({1}, {0}, 10, sends_all);
-  harness.Answer({2}, {0}, 10, sends_all, /*overtaken_by=*/5);
+  harness.Response({1}, {0}, 10, sends_all);
+  harness.Response({2}, {0}, 10, sends_all, /*overtaken_by=*/5);
   EXPECT_THAT(harness.Find({1, 2}).copies, Each(RowCache::kUse));
-  harness.Answer({3}, {0}, 10, sends_all, /*overtaken_by=*/6);
+  harness.Response({3}, {0}, 10, sends_all, /*overtaken_by=*/6);
   EXPECT_THAT(harness.Find({1, 2}).copies, Each(RowCache::kOld));
 }
 
@@ -222,7 +222,7 @@ TEST(RowCache, HoldsWhatAMapWouldHoldOfItUnderItsBudget) {
         ASSERT_EQ(found.rows[i * kCachedDim + d], Harness::Number(ids[i], model.at(ids[i]), d));
       }
     }
-    harness.Answer(ids, found.versions, version, [](size_t) { return true; });
+    harness.Response(ids, found.versions, version, [](size_t) { return true; });
     for (const uint64_t id : ids) model[id] = version;
     if (version % 500 == 0) {  // a server starts anew
       ++harness.generations()[0];
@@ -247,7 +247,7 @@ TEST(RowCache, RowsThatAreUsedOftenStayWhenManyOthersPassBy) {
   uint64_t next = 1 << 20;
   for (uint64_t version = 1; version < 60; ++version) {
     const Harness::Found found = harness.Find(hot);
-    harness.Answer(hot, found.versions, version, [](size_t) { return true; });
+    harness.Response(hot, found.versions, version, [](size_t) { return true; });
     std::vector<uint64_t> passing(capacity);
     for (uint64_t& id : passing) id = Mix64(next++);
     harness.Find(passing);
@@ -262,16 +262,16 @@ TEST(RowCache, GradientsOfARowAreAddedUpUntilTheirBound) {
   harness.Bring({5}, 20);
   const std::vector<uint64_t> ids = {5, 9};
   const std::vector<float> gradients = {1, 2, 3, 10, 20, 30};
-  HeldGradients out;
-  harness.cache().Absorb(ids, gradients.data(), 1, {{21}}, &out);
+  DeferredGradients out;
+  harness.cache().Merge(ids, gradients.data(), 1, {{21}}, &out);
   EXPECT_THAT(out.ids, ElementsAre(9));  // without a copy a gradient has no place to stay
   EXPECT_THAT(out.sums, ElementsAre(10, 20, 30));
   EXPECT_THAT(out.versions, ElementsAre(21));
   out.Clear();
-  harness.cache().Absorb({{5}}, gradients.data(), 1, {{22}}, &out);
+  harness.cache().Merge({{5}}, gradients.data(), 1, {{22}}, &out);
   EXPECT_THAT(out.ids, ElementsAre());
   EXPECT_EQ(harness.cache().Statistics().held_rows, 1);
-  harness.cache().Absorb({{5}}, gradients.data(), 1, {{23}}, &out);
+  harness.cache().Merge({{5}}, gradients.data(), 1, {{23}}, &out);
   EXPECT_THAT(out.ids, ElementsAre(5));
   EXPECT_THAT(out.sums, ElementsAre(3, 6, 9));
   EXPECT_THAT(out.versions, ElementsAre(21));  // of the oldest
@@ -282,14 +282,14 @@ TEST(RowCache, GradientsOfARowAreAddedUpUntilTheirBound) {
 TEST(RowCache, ACopyMovesAsItsRowHasMovedWithGradientsOfThisWorker) {
   Harness harness({.bytes = 1 << 20});
   harness.BringRow(5, {10, 10, 10}, 1);
-  harness.Absorb(5, {1, 2, 2});
+  harness.Merge(5, {1, 2, 2});
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(10, 10, 10));  // nobody knows how far
   // 0.5 of the gradient and, across it, what others did.
   harness.BringRow(5, {9.5f, 9 + 0.25f, 9 - 0.25f}, 2);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(9.5f, 9.25f, 8.75f));
-  harness.Absorb(5, {0, 2, 0}, /*factor=*/0.5f);
+  harness.Merge(5, {0, 2, 0}, /*factor=*/0.5f);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(9.5f, 9.25f - 0.5f, 8.75f));
-  harness.Absorb(5, {1, 0, 0});
+  harness.Merge(5, {1, 0, 0});
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(9.5f - 0.5f, 9.25f - 0.5f, 8.75f));
   // What comes from the server takes the copy's place, whatever that has become.
   harness.BringRow(5, {7, 7, 7}, 3);
@@ -299,19 +299,19 @@ TEST(RowCache, ACopyMovesAsItsRowHasMovedWithGradientsOfThisWorker) {
 TEST(RowCache, ACopyGoesNoFurtherThanTwiceWhatItsRowWentBefore) {
   Harness harness({.bytes = 1 << 20});
   harness.BringRow(5, {0, 0, 0}, 1);
-  harness.Absorb(5, {1e-3f, 0, 0});
+  harness.Merge(5, {1e-3f, 0, 0});
   harness.BringRow(5, {-3, 0, 4}, 2);  // mostly others' work: as if 1e-3 were worth 3
-  harness.Absorb(5, {100, 0, 0});
+  harness.Merge(5, {100, 0, 0});
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(FloatNear(-3 - 2 * 5, 1e-4), 0, 4));
   // A row that went the other way is not followed.
   harness.BringRow(6, {0, 0, 0}, 1);
-  harness.Absorb(6, {1, 0, 0});
+  harness.Merge(6, {1, 0, 0});
   harness.BringRow(6, {1, 0, 0}, 2);
-  harness.Absorb(6, {1, 0, 0});
+  harness.Merge(6, {1, 0, 0});
   EXPECT_THAT(harness.Find({6}).rows, ElementsAre(1, 0, 0));
   // Nor are gradients too small or too large to be squared.
   for (const float gradient : {1e-30f, 1e30f, 1.0f}) {
-    harness.Absorb(6, {gradient, gradient, 0});
+    harness.Merge(6, {gradient, gradient, 0});
     EXPECT_THAT(harness.Find({6}).rows, Each(FloatNear(0, 10)));
     harness.BringRow(6, {0, -1, 0}, 3);
   }
@@ -319,13 +319,13 @@ TEST(RowCache, ACopyGoesNoFurtherThanTwiceWhatItsRowWentBefore) {
 
 TEST(RowCache, ARowThatComesAnewLacksWhatIsHeldBack) {
   Harness harness({.bytes = 1 << 20, .push_bound = 2});
-  HeldGradients out;
+  DeferredGradients out;
   const std::vector<float> gradient = {2, 0, 0};
   harness.BringRow(5, {0, 0, 0}, 1);
-  for (int i = 0; i < 2; ++i) harness.cache().Absorb({{5}}, gradient.data(), 1, {}, &out);
+  for (int i = 0; i < 2; ++i) harness.cache().Merge({{5}}, gradient.data(), 1, {}, &out);
   EXPECT_THAT(out.sums, ElementsAre(4, 0, 0));
   harness.BringRow(5, {-2, 0, 0}, 2);  // 0.5 of what was pushed
-  harness.cache().Absorb({{5}}, gradient.data(), 1, {}, &out);
+  harness.cache().Merge({{5}}, gradient.data(), 1, {}, &out);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(-2 - 1, 0, 0));
   harness.BringRow(5, {-2, 0, 0}, 3);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(-2 - 1, 0, 0));
@@ -338,7 +338,7 @@ TEST(RowCache, LosesNoGradient) {
   constexpr int kThreads = 3;
   std::vector<std::map<uint64_t, std::vector<double>>> in(kThreads), came_out(kThreads);
   std::vector<std::thread> threads;
-  const auto add = [](const HeldGradients& held, std::map<uint64_t, std::vector<double>>* sums) {
+  const auto add = [](const DeferredGradients& held, std::map<uint64_t, std::vector<double>>* sums) {
     for (size_t i = 0; i < held.ids.size(); ++i) {
       std::vector<double>& sum = sums->try_emplace(held.ids[i], kCachedDim).first->second;
       for (uint32_t d = 0; d < kCachedDim; ++d) sum[d] += held.sums[i * kCachedDim + d];
@@ -371,10 +371,10 @@ TEST(RowCache, LosesNoGradient) {
                                 .versions = server_version,
                                 .applied = server_version,
                                 .generations = generation});
-        HeldGradients mine{.ids = ids, .versions = {}, .sums = gradients};
+        DeferredGradients mine{.ids = ids, .versions = {}, .sums = gradients};
         add(mine, &in[t]);
-        HeldGradients out;
-        harness.cache().Absorb(ids, gradients.data(), 1, server_version, &out);
+        DeferredGradients out;
+        harness.cache().Merge(ids, gradients.data(), 1, server_version, &out);
         std::vector<uint64_t> pulled;
         if (random.Below(50) == 0) harness.cache().TakeHeld(&out, &pulled);
         add(out, &came_out[t]);
@@ -382,7 +382,7 @@ TEST(RowCache, LosesNoGradient) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  HeldGradients rest;
+  DeferredGradients rest;
   std::vector<uint64_t> pulled;
   harness.cache().TakeHeld(&rest, &pulled);
   EXPECT_THAT(pulled, ElementsAre(399));

@@ -16,34 +16,34 @@
 namespace tandem::ps::testing {
 namespace {
 
-constexpr size_t kLimit = rpc::AnswerSource::kLeastPiece;
+constexpr size_t kLimit = rpc::ResponseSource::kMinChunk;
 
 // A call whose transport takes pieces.
-class PiecesCall : public TestCall {
+class ChunkedCall : public TestCall {
  public:
   using TestCall::TestCall;
-  void FinishInPieces(std::unique_ptr<rpc::AnswerSource> answer) override {
+  void FinishInChunks(std::unique_ptr<rpc::ResponseSource> response) override {
     Bytes whole;
-    const size_t size = answer->size();
+    const size_t size = response->size();
     while (whole.size() < size) {
-      Bytes piece = answer->Next(kLimit);
-      largest_ = std::max(largest_, piece.size());
-      ++pieces_;
-      if (piece.empty() || piece.size() > kLimit) break;
-      whole.Append(std::move(piece));
+      Bytes chunk = response->Next(kLimit);
+      largest_ = std::max(largest_, chunk.size());
+      ++chunks_;
+      if (chunk.empty() || chunk.size() > kLimit) break;
+      whole.Append(std::move(chunk));
     }
     EXPECT_EQ(whole.size(), size);
     Finish(std::move(whole));
   }
-  size_t pieces() const { return pieces_; }
+  size_t chunks() const { return chunks_; }
   size_t largest() const { return largest_; }
 
  private:
-  size_t pieces_ = 0;
+  size_t chunks_ = 0;
   size_t largest_ = 0;
 };
 
-class PullAnswers : public ::testing::Test {
+class PullResponses : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const uint32_t dim : {1, 3, 100}) {
@@ -51,21 +51,21 @@ class PullAnswers : public ::testing::Test {
     }
     service_ = driver_.server().service();
   }
-  std::shared_ptr<PiecesCall> PullInPieces(const std::vector<PullOf>& parts) {
-    auto call = std::make_shared<PiecesCall>(PullRequestBytes(0, 0, parts), absl::InfiniteFuture());
+  std::shared_ptr<ChunkedCall> PullInChunks(const std::vector<PullOf>& parts) {
+    auto call = std::make_shared<ChunkedCall>(PullRequestBytes(0, 0, parts), absl::InfiniteFuture());
     for (const rpc::Method& method : service_.methods) {
       if (method.name == "Pull") method.handler(call);
     }
     return call;
   }
   // The same rows, whichever way they come.
-  void ExpectSame(const std::vector<PullOf>& parts, size_t least_pieces) {
-    const std::shared_ptr<PiecesCall> call = PullInPieces(parts);
-    TANDEM_ASSERT_OK_AND_ASSIGN(const Rows in_pieces, ParseRows(call->Wait()));
+  void ExpectSame(const std::vector<PullOf>& parts, size_t min_chunks) {
+    const std::shared_ptr<ChunkedCall> call = PullInChunks(parts);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Rows in_chunks, ParseRows(call->Wait()));
     EXPECT_LE(call->largest(), kLimit);
-    EXPECT_GE(call->pieces(), least_pieces);
+    EXPECT_GE(call->chunks(), min_chunks);
     TANDEM_ASSERT_OK_AND_ASSIGN(const Rows at_once, driver_.Pull(0, 0, parts));
-    EXPECT_EQ(in_pieces.slices, at_once.slices);
+    EXPECT_EQ(in_chunks.slices, at_once.slices);
   }
   static std::vector<uint64_t> Ids(size_t count) {
     std::vector<uint64_t> ids(count);
@@ -77,18 +77,18 @@ class PullAnswers : public ::testing::Test {
   rpc::Service service_;
 };
 
-TEST_F(PullAnswers, RowsOfSeveralTablesComeInPiecesOfTheLimit) {
+TEST_F(PullResponses, RowsOfSeveralTablesComeInPiecesOfTheLimit) {
   ExpectSame({{"d100", Ids(500)}, {"d1", Ids(30000)}, {"d3", Ids(1)}, {"d3", {}}, {"d100", Ids(300)}}, 6);
 }
 
-TEST_F(PullAnswers, AShortAnswerIsMadeAtOnce) {
+TEST_F(PullResponses, AShortAnswerIsMadeAtOnce) {
   ExpectSame({{"d1", {}}, {"d100", {}}}, 0);
   ExpectSame({{"d100", Ids(100)}}, 0);
-  EXPECT_EQ(PullInPieces({{"d100", Ids(100)}})->pieces(), 0);
-  EXPECT_GT(PullInPieces({{"d100", Ids(200)}})->pieces(), 0);
+  EXPECT_EQ(PullInChunks({{"d100", Ids(100)}})->chunks(), 0);
+  EXPECT_GT(PullInChunks({{"d100", Ids(200)}})->chunks(), 0);
 }
 
-TEST_F(PullAnswers, ManySlicesOfOneRowEachMakeNoPieceTooLarge) {
+TEST_F(PullResponses, ManySlicesOfOneRowEachMakeNoPieceTooLarge) {
   ExpectSame(std::vector<PullOf>(512, PullOf{"d100", {5}}), 4);
   // A head that is larger than a piece: all at once, then.
   ExpectSame(std::vector<PullOf>(40000, PullOf{"d1", {5}}), 0);

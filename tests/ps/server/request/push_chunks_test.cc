@@ -51,7 +51,7 @@ PushOf SomePush() {
   return push;
 }
 
-class PushInPieces : public ::testing::TestWithParam<size_t> {
+class PushInChunks : public ::testing::TestWithParam<size_t> {
  protected:
   void SetUp() override {
     for (Driver* driver : {&whole_, &cut_}) {
@@ -69,7 +69,7 @@ class PushInPieces : public ::testing::TestWithParam<size_t> {
   Driver whole_, cut_;
 };
 
-TEST_P(PushInPieces, DoesWhatItDoesInOnePiece) {
+TEST_P(PushInChunks, DoesWhatItDoesInOnePiece) {
   for (uint64_t step = 0; step < 3; ++step) {
     TANDEM_ASSERT_OK(whole_.Push({.step = step}, {SomePush()}));
     TANDEM_ASSERT_OK(Push({.step = step}, SomePush()));
@@ -77,7 +77,7 @@ TEST_P(PushInPieces, DoesWhatItDoesInOnePiece) {
   }
 }
 
-TEST_P(PushInPieces, IsRefusedByTheIdOfItsOneBadNumberWhereverThatStands) {
+TEST_P(PushInChunks, IsRefusedByTheIdOfItsOneBadNumberWhereverThatStands) {
   const std::vector<std::vector<float>> before = RowsOf(cut_);
   for (const size_t bad : {size_t{0}, kIds / 2, kIds - 1}) {
     PushOf push = SomePush();
@@ -90,7 +90,7 @@ TEST_P(PushInPieces, IsRefusedByTheIdOfItsOneBadNumberWhereverThatStands) {
   EXPECT_EQ(RowsOf(cut_), before);
 }
 
-TEST_P(PushInPieces, IsRefusedWhenItsEndIsMissing) {
+TEST_P(PushInChunks, IsRefusedWhenItsEndIsMissing) {
   const Bytes whole = PushRequestBytes({}, {SomePush()});
   const std::vector<std::vector<float>> before = RowsOf(cut_);
   for (const size_t missing : {size_t{1}, size_t{4}, kPushedDim * sizeof(float)}) {
@@ -100,7 +100,7 @@ TEST_P(PushInPieces, IsRefusedWhenItsEndIsMissing) {
   EXPECT_EQ(RowsOf(cut_), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Longest, PushInPieces, ::testing::Values(3, 100, 8192, 1 << 20));
+INSTANTIATE_TEST_SUITE_P(Longest, PushInChunks, ::testing::Values(3, 100, 8192, 1 << 20));
 
 }  // namespace
 }  // namespace tandem::ps::testing

@@ -115,10 +115,10 @@ TEST_F(WireFormats, EveryFormatIsServed) {
     DecodeRows(format, encoded.data(), nullptr, 3, kDim, sent.data());
     for (size_t i = 0; i < 6; ++i) rows[i] -= sent[i];
     EXPECT_EQ(Snapshot()[0], rows) << Name(format);
-    TANDEM_ASSERT_OK_AND_ASSIGN(const Bytes answer, Pull(describe, packed));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const Bytes response, Pull(describe, packed));
     v1::PullResponse header;
     Bytes payload;
-    TANDEM_ASSERT_OK(rpc::DecodeBulk(answer, &header, &payload));
+    TANDEM_ASSERT_OK(rpc::DecodeBulk(response, &header, &payload));
     EXPECT_EQ(header.slices(0).values(), format);
     EXPECT_EQ(payload.Flatten(), Encoded(format, rows)) << Name(format);
   }

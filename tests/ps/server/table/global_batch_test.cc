@@ -247,14 +247,14 @@ TEST(Gba, AllServersGroupAlikeThoughPushesReachThemInAnyOrder) {
       const PushTag tag{.worker = w, .step = step};
       PushOf push{
           .table = "user", .dim = 1, .ids = {id[0]}, .gradients = {gradient}, .pulled_version = pulled};
-      absl::StatusOr<v1::PushResponse> answer = cluster.server(0).Push(tag, {push});
-      TANDEM_ASSERT_OK(answer);
-      ASSERT_EQ(answer->places_size(), 1);
-      stale += answer->places(0).stale() ? 1 : 0;
+      absl::StatusOr<v1::PushResponse> response = cluster.server(0).Push(tag, {push});
+      TANDEM_ASSERT_OK(response);
+      ASSERT_EQ(response->places_size(), 1);
+      stale += response->places(0).stale() ? 1 : 0;
       for (uint32_t s = 1; s < kServers; ++s) {
         push.ids = {id[s]};
         push.pulled_version = 0;  // only server 0's counts
-        push.place = answer->places(0);
+        push.place = response->places(0);
         under_way[s].push_back({tag, push});
         // Up to two updates arrive in any order.
         const bool enough = under_way[s].size() >= 2 * kSize;

@@ -64,8 +64,8 @@ TEST(LatencyCounter, BinsAboveTheSlowestCallAreNotSent) {
   EXPECT_EQ(histogram.counts_size(), 10);
 }
 
-TEST(HottestIds, FindsTheHeadOfASkewedStream) {
-  HottestIds hottest;
+TEST(HotKeys, FindsTheHeadOfASkewedStream) {
+  HotKeys hottest;
   std::mt19937_64 random(3);
   // Half of what is pulled is ids 0 to 4, in falling shares; the rest is spread over a million.
   uint64_t total = 0;
@@ -81,9 +81,9 @@ TEST(HottestIds, FindsTheHeadOfASkewedStream) {
     total += ids.size();
     hottest.Add(ids);
   }
-  const std::vector<HottestIds::Hot> top = hottest.Top(5);
+  const std::vector<HotKeys::Hot> top = hottest.Top(5);
   ASSERT_THAT(top, SizeIs(5));
-  for (const HottestIds::Hot& hot : top) {
+  for (const HotKeys::Hot& hot : top) {
     ASSERT_LT(hot.id, 5);
     // The sample's error: some thousands were counted.
     EXPECT_NEAR(static_cast<double>(hot.pulls), static_cast<double>(times[hot.id]), 0.01 * total);
@@ -92,19 +92,19 @@ TEST(HottestIds, FindsTheHeadOfASkewedStream) {
   EXPECT_EQ(top[1].id, 1);
 }
 
-TEST(HottestIds, EveryPlaceOfACallIsAsLikelyToBeCounted) {
-  HottestIds hottest;
+TEST(HotKeys, EveryPlaceOfACallIsAsLikelyToBeCounted) {
+  HotKeys hottest;
   std::vector<uint64_t> ids(64);
   for (uint64_t i = 0; i < ids.size(); ++i) ids[i] = i;
   for (int call = 0; call < 8000; ++call) hottest.Add(ids);
-  const std::vector<HottestIds::Hot> all = hottest.Top(64);
+  const std::vector<HotKeys::Hot> all = hottest.Top(64);
   ASSERT_THAT(all, SizeIs(64));
   EXPECT_LT(all.front().pulls, 2 * 8000);
   EXPECT_GT(all.back().pulls, 8000 / 2);
 }
 
-TEST(HottestIds, MayBeUsedByManyThreads) {
-  HottestIds hottest;
+TEST(HotKeys, MayBeUsedByManyThreads) {
+  HotKeys hottest;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&hottest] {

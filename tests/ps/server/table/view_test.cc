@@ -14,7 +14,7 @@
 namespace tandem::ps::testing {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 
 // Its first update does not end before it is told to.
 class SlowlyUpdatedStorage final : public MapStorage {
@@ -24,7 +24,7 @@ class SlowlyUpdatedStorage final : public MapStorage {
   absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override {
     if (begun_.exchange(true)) return 0;
     has_begun.Notify();
-    EXPECT_TRUE(may_end.WaitForNotificationWithTimeout(kPatience));
+    EXPECT_TRUE(may_end.WaitForNotificationWithTimeout(kTestTimeout));
     return 0;
   }
 
@@ -49,7 +49,7 @@ TEST(ServerTableView, AnUpdateThatIsDoneCountsThoughAnEarlierOneIsUnderWay) {
     table.Drain();
   };
   std::thread slow(push, 0);
-  ASSERT_TRUE(storage->has_begun.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(storage->has_begun.WaitForNotificationWithTimeout(kTestTimeout));
   push(1);
   // Which rows the second update has touched nobody knows, so that no row is as new as it for sure; but a
   // push that comes now is behind by the slow one only.

@@ -53,7 +53,7 @@ TEST_P(RowPoolTest, NoTwoRunsShareASlotRowsKeepWhatIsWrittenAndAllMemoryComesBac
       const auto run = std::next(runs.begin(), random.Below(runs.size()));
       for (uint32_t slot = run->first; slot < run->second.first; ++slot) check(slot, run->second.second);
       slots -= run->second.first - run->first;
-      pool.GiveBack({run->first, run->second.first});
+      pool.Release({run->first, run->second.first});
       runs.erase(run);
     }
     ASSERT_GE(pool.bytes(), slots * layout.stride);
@@ -63,7 +63,7 @@ TEST_P(RowPoolTest, NoTwoRunsShareASlotRowsKeepWhatIsWrittenAndAllMemoryComesBac
   }
   for (const auto& [begin, run] : runs) {
     for (uint32_t slot = begin; slot < run.first; ++slot) check(slot, run.second);
-    pool.GiveBack({begin, run.first});
+    pool.Release({begin, run.first});
   }
   EXPECT_EQ(pool.bytes(), 0);
 }
@@ -81,7 +81,7 @@ TEST_P(RowPoolTest, SlotZeroIsNobodysAndReadsAsZerosHoweverManyAreTaken) {
       std::memset(pool.RowAt(slot), -1, layout.stride);
     }
   }
-  for (const RowPool::Run& run : runs) pool.GiveBack(run);
+  for (const RowPool::Run& run : runs) pool.Release(run);
   EXPECT_EQ(std::memcmp(pool.RowAt(kNoSlot), zeros.data(), layout.stride), 0);
 }
 
@@ -94,7 +94,7 @@ TEST(RowPoolTest, AnAddressServesForTheSlotsThatWereThereWhenItWasMadeHoweverMan
   for (int i = 0; i < 60; ++i) runs.push_back(pool.Take(64));
   EXPECT_EQ(address.Of(runs[0].begin), row);
   EXPECT_EQ(pool.RowAt(runs[0].begin), row);
-  for (const RowPool::Run& run : runs) pool.GiveBack(run);
+  for (const RowPool::Run& run : runs) pool.Release(run);
 }
 
 TEST(RowPoolTest, MemoryThatIsOnlyPreparedIsNotCounted) {
@@ -104,7 +104,7 @@ TEST(RowPoolTest, MemoryThatIsOnlyPreparedIsNotCounted) {
   EXPECT_EQ(pool.bytes(), 0);
   const RowPool::Run run = pool.Take(1000);
   EXPECT_EQ(pool.bytes(), 64 << 10);
-  pool.GiveBack(run);
+  pool.Release(run);
   EXPECT_EQ(pool.bytes(), 0);
 }
 

@@ -16,25 +16,25 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 using testing::kEcho;
-using testing::kPatience;
+using testing::kTestTimeout;
 using testing::PlainEchoService;
 
-TEST(ForeignClientTest, ARestartedServerIsFoundAsSoonAsItIsCalledAgain) {
+TEST(GenericGrpcClientTest, ARestartedServerIsFoundAsSoonAsItIsCalledAgain) {
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start({}, {PlainEchoService()});
   TANDEM_ASSERT_OK(server);
   const std::string target = absl::StrCat("127.0.0.1:", (*server)->port());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ForeignClient> client, ForeignClient::Connect(target));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GenericGrpcClient> client, GenericGrpcClient::Connect(target));
   std::vector<absl::Duration> took;
   for (int round = 0; round < 3; ++round) {
-    TANDEM_ASSERT_OK(client->Call(kEcho, "", {}, kPatience).status());
+    TANDEM_ASSERT_OK(client->Call(kEcho, "", {}, kTestTimeout).status());
     server->reset();
     for (int i = 0; i < 3; ++i) {
-      ASSERT_THAT(client->Call(kEcho, "", {}, kPatience), StatusIs(absl::StatusCode::kUnavailable));
+      ASSERT_THAT(client->Call(kEcho, "", {}, kTestTimeout), StatusIs(absl::StatusCode::kUnavailable));
     }
     server = Server::Start({.listen = target}, {PlainEchoService()});
     TANDEM_ASSERT_OK(server);
     const absl::Time begin = absl::Now();
-    while (!client->Call(kEcho, "", {}, kPatience).ok()) ASSERT_LT(absl::Now(), begin + kPatience);
+    while (!client->Call(kEcho, "", {}, kTestTimeout).ok()) ASSERT_LT(absl::Now(), begin + kTestTimeout);
     took.push_back(absl::Now() - begin);
   }
   std::sort(took.begin(), took.end());

@@ -21,25 +21,25 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using testing::Connect;
+using testing::DeferredCalls;
 using testing::EchoService;
 using testing::FakeServer;
 using ::testing::HasSubstr;
 using testing::kEcho;
-using testing::kPatience;
-using testing::ParkingLot;
+using testing::kTestTimeout;
 using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
 using testing::StartServer;
 
-TEST(ClientStreamTest, RequestsThatAClientKeepsAreBounded) {
-  ParkingLot lot;
+TEST(GrpcClientStreamTest, RequestsThatAClientKeepsAreBounded) {
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   auto channel = Connect(*server, {.max_outstanding_bytes = 1 << 20});
   absl::Notification first;
   // A single call may pass the limit.
-  channel->CallAsync(kEcho, Bytes(std::string(2 << 20, 'x')), {}, [&](absl::StatusOr<Bytes> answer) {
-    TANDEM_EXPECT_OK(answer);
+  channel->CallAsync(kEcho, Bytes(std::string(2 << 20, 'x')), {}, [&](absl::StatusOr<Bytes> response) {
+    TANDEM_EXPECT_OK(response);
     first.Notify();
   });
   auto parked = lot.Take();
@@ -49,19 +49,19 @@ TEST(ClientStreamTest, RequestsThatAClientKeepsAreBounded) {
       StatusIs(absl::StatusCode::kResourceExhausted,
                AllOf(HasSubstr("ChannelOptions::max_outstanding_bytes"), HasSubstr("2097152 bytes"))));
   parked->Finish(Bytes());
-  ASSERT_TRUE(first.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(first.WaitForNotificationWithTimeout(kTestTimeout));
   absl::Notification second;
-  channel->CallAsync(kEcho, Bytes(std::string("x")), {}, [&](absl::StatusOr<Bytes> answer) {
-    TANDEM_EXPECT_OK(answer);
+  channel->CallAsync(kEcho, Bytes(std::string("x")), {}, [&](absl::StatusOr<Bytes> response) {
+    TANDEM_EXPECT_OK(response);
     second.Notify();
   });
   parked = lot.Take();
   ASSERT_NE(parked, nullptr);
   parked->Finish(Bytes());
-  EXPECT_TRUE(second.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(second.WaitForNotificationWithTimeout(kTestTimeout));
 }
 
-TEST(ClientStreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnotherStream) {
+TEST(GrpcClientStreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnotherStream) {
   v1::StreamFrame good;
   good.set_call(1);
   good.set_payload("at last");
@@ -76,10 +76,10 @@ TEST(ClientStreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnother
   v1::StreamFrame two;
   *two.add_batch() = good;
   *two.add_batch() = good;  // the call is over: as if it had been cancelled
-  const std::vector<std::string> answers = {"\xff\xff nonsense", stray.SerializeAsString(),
-                                            batch.SerializeAsString(), large.SerializeAsString(),
-                                            two.SerializeAsString()};
-  FakeServer server([&](int n) { return answers[n]; });
+  const std::vector<std::string> responses = {"\xff\xff nonsense", stray.SerializeAsString(),
+                                              batch.SerializeAsString(), large.SerializeAsString(),
+                                              two.SerializeAsString()};
+  FakeServer server([&](int n) { return responses[n]; });
   auto connected = ConnectGrpc(server.target());
   TANDEM_ASSERT_OK(connected);
   Channel& channel = **connected;
@@ -94,11 +94,11 @@ TEST(ClientStreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAnother
   connected->reset();
   auto again = ConnectGrpc(server.target());
   TANDEM_ASSERT_OK(again);
-  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes answer, (*again)->Call(kEcho, Bytes(), {}));
-  EXPECT_EQ(answer.Flatten(), "at last");
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes response, (*again)->Call(kEcho, Bytes(), {}));
+  EXPECT_EQ(response.Flatten(), "at last");
 }
 
-TEST(ClientStreamTest, CallsThatAServerDoesNotReadEndAtTheirDeadline) {
+TEST(GrpcClientStreamTest, CallsThatAServerDoesNotReadEndAtTheirDeadline) {
   FakeServer server;
   auto connected = ConnectGrpc(server.target());
   TANDEM_ASSERT_OK(connected);
@@ -108,15 +108,15 @@ TEST(ClientStreamTest, CallsThatAServerDoesNotReadEndAtTheirDeadline) {
   for (int i = 0; i < kCalls; ++i) {
     (*connected)
         ->CallAsync(kEcho, Bytes(std::string(4 << 20, 'x')), {.timeout = absl::Seconds(1)},
-                    [&](absl::StatusOr<Bytes> answer) {
+                    [&](absl::StatusOr<Bytes> response) {
                       absl::MutexLock lock(&mutex);
-                      ends.push_back(answer.status());
+                      ends.push_back(response.status());
                     });
   }
   {
     absl::MutexLock lock(&mutex);
     const auto all = [&] { return ends.size() == kCalls; };
-    ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all), kPatience));
+    ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all), kTestTimeout));
     for (const absl::Status& end : ends) {
       EXPECT_THAT(end, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(kEcho)));
     }
@@ -125,7 +125,7 @@ TEST(ClientStreamTest, CallsThatAServerDoesNotReadEndAtTheirDeadline) {
   }
 }
 
-TEST(ClientStreamTest, MessagesOfAllSizesTravelTogether) {
+TEST(GrpcClientStreamTest, MessagesOfAllSizesTravelTogether) {
   auto server =
       StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(call->request()); }));
   auto channel = Connect(*server);
@@ -139,19 +139,19 @@ TEST(ClientStreamTest, MessagesOfAllSizesTravelTogether) {
     const size_t size = i % 3 == 0 ? random() % (5 << 20) : random() % 5000;
     const size_t offset = random() % (pattern.size() - size);
     const absl::string_view sent = absl::string_view(pattern).substr(offset, size);
-    channel->CallAsync(kEcho, Bytes(std::string(sent)), {.timeout = kPatience},
-                       [&, sent](absl::StatusOr<Bytes> answer) {
-                         if (answer.ok() && answer->Flatten() == sent) ++right;
+    channel->CallAsync(kEcho, Bytes(std::string(sent)), {.timeout = kTestTimeout},
+                       [&, sent](absl::StatusOr<Bytes> response) {
+                         if (response.ok() && response->Flatten() == sent) ++right;
                          if (++over == kCalls) all.Notify();
                        });
   }
-  ASSERT_TRUE(all.WaitForNotificationWithTimeout(2 * kPatience));
+  ASSERT_TRUE(all.WaitForNotificationWithTimeout(2 * kTestTimeout));
   EXPECT_EQ(right, kCalls);
 }
 
 // What answers of a batch lead to goes together; whoever calls from elsewhere meanwhile need not wait for
 // that.
-TEST(ClientStreamTest, CallsThatAnswersLeadToAreAllMade) {
+TEST(GrpcClientStreamTest, CallsThatAnswersLeadToAreAllMade) {
   auto server = StartServer(PlainEchoService());
   auto channel = Connect(*server);
   constexpr int kChains = 200;
@@ -161,24 +161,24 @@ TEST(ClientStreamTest, CallsThatAnswersLeadToAreAllMade) {
   absl::Notification all;
   std::function<void(int, int)> next = [&](int chain, int step) {
     const std::string text = "\x0a\x06" + absl::StrCat(100 + chain, 100 + step);
-    channel->CallAsync(kEcho, Bytes(text), {.timeout = kPatience},
-                       [&, chain, step, text](absl::StatusOr<Bytes> answer) {
-                         if (answer.ok() && answer->Flatten() == text) ++right;
+    channel->CallAsync(kEcho, Bytes(text), {.timeout = kTestTimeout},
+                       [&, chain, step, text](absl::StatusOr<Bytes> response) {
+                         if (response.ok() && response->Flatten() == text) ++right;
                          if (step + 1 < kLength) return next(chain, step + 1);
                          if (--chains == 0) all.Notify();
                        });
   };
   std::thread other([&] {
-    for (int i = 0; i < 200; ++i) TANDEM_EXPECT_OK(channel->Call(kEcho, Bytes(), {.timeout = kPatience}));
+    for (int i = 0; i < 200; ++i) TANDEM_EXPECT_OK(channel->Call(kEcho, Bytes(), {.timeout = kTestTimeout}));
   });
   for (int chain = 0; chain < kChains; ++chain) next(chain, 0);
-  EXPECT_TRUE(all.WaitForNotificationWithTimeout(2 * kPatience));
+  EXPECT_TRUE(all.WaitForNotificationWithTimeout(2 * kTestTimeout));
   other.join();
   EXPECT_EQ(right, kChains * kLength);
 }
 
 // One connection that sends as fast as it can takes turns with another, message by message.
-TEST(ClientStreamTest, ABusyConnectionDoesNotStarveAnother) {
+TEST(GrpcClientStreamTest, ABusyConnectionDoesNotStarveAnother) {
   auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(Bytes()); }),
                             {.threads = 1});
   auto busy = Connect(*server);
@@ -191,9 +191,9 @@ TEST(ClientStreamTest, ABusyConnectionDoesNotStarveAnother) {
   // A pointer of their own: the answers that come while the channel goes still look at it.
   std::function<void()> push = [&, channel = busy.get()] {
     channel->CallAsync(kEcho, Bytes(Slice(rows, rows->data(), rows->size())), {},
-                       [&](absl::StatusOr<Bytes> answer) {
+                       [&](absl::StatusOr<Bytes> response) {
                          ++pushed;
-                         if (answer.ok() && !stop) push();
+                         if (response.ok() && !stop) push();
                        });
   };
   for (int i = 0; i < kInFlight; ++i) push();
@@ -207,7 +207,7 @@ TEST(ClientStreamTest, ABusyConnectionDoesNotStarveAnother) {
   EXPECT_LT(meanwhile / kPings, kInFlight / 2);
 }
 
-TEST(ClientStreamTest, BlockingAndOtherCallsShareAChannel) {
+TEST(GrpcClientStreamTest, BlockingAndOtherCallsShareAChannel) {
   auto server = StartServer(PlainEchoService());
   auto channel = Connect(*server);
   std::atomic<int> wrong{0};
@@ -216,24 +216,24 @@ TEST(ClientStreamTest, BlockingAndOtherCallsShareAChannel) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 300; ++i) {
         const std::string text = "\x0a\x03" + absl::StrCat(100 + t);
-        const absl::StatusOr<Bytes> answer = channel->Call(kEcho, Bytes(text), {.timeout = kPatience});
-        if (!answer.ok() || answer->Flatten() != text) ++wrong;
+        const absl::StatusOr<Bytes> response = channel->Call(kEcho, Bytes(text), {.timeout = kTestTimeout});
+        if (!response.ok() || response->Flatten() != text) ++wrong;
       }
     });
   }
   for (int i = 0; i < 100; ++i) {
     absl::Notification over;
-    channel->CallAsync(kEcho, Bytes(), {.timeout = kPatience}, [&](absl::StatusOr<Bytes> answer) {
-      if (!answer.ok()) ++wrong;
+    channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout}, [&](absl::StatusOr<Bytes> response) {
+      if (!response.ok()) ++wrong;
       over.Notify();
     });
-    ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+    ASSERT_TRUE(over.WaitForNotificationWithTimeout(kTestTimeout));
   }
   for (std::thread& thread : threads) thread.join();
   // One thread alone, which comes to receive for itself, then none.
   for (int i = 0; i < 200; ++i) {
-    const absl::StatusOr<Bytes> answer = channel->Call(kEcho, Bytes(), {.timeout = kPatience});
-    if (!answer.ok()) ++wrong;
+    const absl::StatusOr<Bytes> response = channel->Call(kEcho, Bytes(), {.timeout = kTestTimeout});
+    if (!response.ok()) ++wrong;
   }
   EXPECT_EQ(wrong, 0);
 }

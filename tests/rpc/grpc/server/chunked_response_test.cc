@@ -18,48 +18,48 @@ namespace {
 using testing::Connect;
 using testing::EchoService;
 using testing::kEcho;
-using testing::kPatience;
+using testing::kTestTimeout;
 using testing::Pattern;
 using testing::Request;
 using testing::StartServer;
 using testing::StockStream;
 
 // Puts an answer together, and says how it came.
-class Collector : public AnswerSink {
+class Collector : public ResponseSink {
  public:
-  void OnPiece(uint64_t offset, uint64_t total, Bytes piece) override {
+  void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) override {
     absl::MutexLock lock(&mutex_);
     if (offset == 0) text_.clear();
     EXPECT_EQ(offset, text_.size());
-    EXPECT_LE(offset + piece.size(), total);
-    text_ += piece.Flatten();
-    ++pieces_;
+    EXPECT_LE(offset + chunk.size(), total);
+    text_ += chunk.Flatten();
+    ++chunks_;
   }
   std::string text() const {
     absl::MutexLock lock(&mutex_);
     return text_;
   }
-  int pieces() const {
+  int chunks() const {
     absl::MutexLock lock(&mutex_);
-    return pieces_;
+    return chunks_;
   }
 
  private:
   mutable absl::Mutex mutex_;
   std::string text_;
-  int pieces_ = 0;
+  int chunks_ = 0;
 };
 
 // An answer of a pattern that is made piece by piece; counts the pieces.
-class PatternAnswer : public AnswerSource {
+class PatternResponse : public ResponseSource {
  public:
-  PatternAnswer(std::string text, std::atomic<int>* made) : text_(std::move(text)), made_(made) {}
+  PatternResponse(std::string text, std::atomic<int>* made) : text_(std::move(text)), made_(made) {}
   size_t size() const override { return text_.size(); }
   Bytes Next(size_t limit) override {
     ++*made_;
-    std::string piece = text_.substr(at_, limit);
-    at_ += piece.size();
-    return Bytes(std::move(piece));
+    std::string chunk = text_.substr(at_, limit);
+    at_ += chunk.size();
+    return Bytes(std::move(chunk));
   }
 
  private:
@@ -68,18 +68,18 @@ class PatternAnswer : public AnswerSource {
   size_t at_ = 0;
 };
 
-TEST(PiecesTest, ALongAnswerIsMadeAndUsedPieceByPiece) {
+TEST(ChunksTest, ALongAnswerIsMadeAndUsedPieceByPiece) {
   const std::string text = Pattern(5 * kFramePayload + 99);
   std::atomic<int> made{0};
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
-    call->FinishInPieces(std::make_unique<PatternAnswer>(text, &made));
+    call->FinishInChunks(std::make_unique<PatternResponse>(text, &made));
   }));
   auto channel = Connect(*server);
   auto sink = std::make_shared<Collector>();
   TANDEM_ASSERT_OK_AND_ASSIGN(Bytes rest, channel->Call(kEcho, Bytes(), {.sink = sink}));
   EXPECT_TRUE(rest.empty());
   EXPECT_TRUE(sink->text() == text);
-  EXPECT_EQ(sink->pieces(), 5);
+  EXPECT_EQ(sink->chunks(), 5);
   EXPECT_EQ(made, 5);
   // Whoever does not ask for pieces, or calls without the stream, gets the whole.
   TANDEM_ASSERT_OK_AND_ASSIGN(Bytes whole, channel->Call(kEcho, Bytes(), {}));
@@ -88,20 +88,20 @@ TEST(PiecesTest, ALongAnswerIsMadeAndUsedPieceByPiece) {
   auto unused = std::make_shared<Collector>();
   TANDEM_ASSERT_OK_AND_ASSIGN(whole, unary->Call(kEcho, Bytes(), {.sink = unused}));
   EXPECT_TRUE(whole.Flatten() == text);
-  EXPECT_EQ(unused->pieces(), 0);
+  EXPECT_EQ(unused->chunks(), 0);
 }
 
-TEST(PiecesTest, TheRestOfACancelledAnswerIsNotMade) {
-  constexpr int kPieces = 512;  // beyond what sockets and windows hold
+TEST(ChunksTest, TheRestOfACancelledAnswerIsNotMade) {
+  constexpr int kChunks = 512;  // beyond what sockets and windows hold
   std::atomic<int> made{0};
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
-    call->FinishInPieces(
-        std::make_unique<PatternAnswer>(std::string(size_t{kPieces} * kFramePayload, 'x'), &made));
+    call->FinishInChunks(
+        std::make_unique<PatternResponse>(std::string(size_t{kChunks} * kFramePayload, 'x'), &made));
   }));
   StockStream stream(*server);
   ASSERT_TRUE(stream.Write(Request(1)));
   const v1::StreamFrame first = stream.Read();
-  EXPECT_EQ(first.message_bytes(), size_t{kPieces} * kFramePayload);
+  EXPECT_EQ(first.message_bytes(), size_t{kChunks} * kFramePayload);
   EXPECT_EQ(first.payload().size(), kFramePayload);
   v1::StreamFrame cancel;
   cancel.set_call(1);
@@ -111,40 +111,40 @@ TEST(PiecesTest, TheRestOfACancelledAnswerIsNotMade) {
   v1::StreamFrame frame = stream.Read();
   while (frame.call() == 1) frame = stream.Read();
   EXPECT_EQ(frame.call(), 2);
-  EXPECT_LT(made, kPieces / 4)
+  EXPECT_LT(made, kChunks / 4)
       << "far more than max_unsent_answer_bytes was left of it: it keeps no cancel waiting";
 }
 
 // A pull's rows belong to its caller again once it has ended.
-TEST(PiecesTest, NoPieceComesOnceTheCallHasEnded) {
+TEST(ChunksTest, NoPieceComesOnceTheCallHasEnded) {
   const std::string text = Pattern(64 * kFramePayload);
   std::atomic<int> made{0};
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
-    call->FinishInPieces(std::make_unique<PatternAnswer>(text, &made));
+    call->FinishInChunks(std::make_unique<PatternResponse>(text, &made));
   }));
   auto channel = Connect(*server);
-  class Guard : public AnswerSink {
+  class Guard : public ResponseSink {
    public:
-    void OnPiece(uint64_t offset, uint64_t total, Bytes piece) override {
+    void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) override {
       absl::MutexLock lock(&mutex_);
       EXPECT_FALSE(over_);
-      ++pieces_;
+      ++chunks_;
     }
     void Over() {
       absl::MutexLock lock(&mutex_);
       over_ = true;
     }
     // Whether so many came, or it was over before.
-    bool Await(int pieces) {
+    bool Await(int chunks) {
       absl::MutexLock lock(&mutex_);
-      const auto enough = [&] { return over_ || pieces_ >= pieces; };
-      return mutex_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+      const auto enough = [&] { return over_ || chunks_ >= chunks; };
+      return mutex_.AwaitWithTimeout(absl::Condition(&enough), kTestTimeout);
     }
 
    private:
     absl::Mutex mutex_;
     bool over_ ABSL_GUARDED_BY(mutex_) = false;
-    int pieces_ ABSL_GUARDED_BY(mutex_) = 0;
+    int chunks_ ABSL_GUARDED_BY(mutex_) = 0;
   };
   for (int i = 0; i < 20; ++i) {
     auto sink = std::make_shared<Guard>();
@@ -157,7 +157,7 @@ TEST(PiecesTest, NoPieceComesOnceTheCallHasEnded) {
                        });
     EXPECT_TRUE(sink->Await(i % 4));
     outside.request_stop();
-    ASSERT_TRUE(over.WaitForNotificationWithTimeout(kPatience));
+    ASSERT_TRUE(over.WaitForNotificationWithTimeout(kTestTimeout));
   }
   // And the stream goes on.
   TANDEM_ASSERT_OK_AND_ASSIGN(Bytes whole, channel->Call(kEcho, Bytes(), {}));

@@ -19,11 +19,11 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using testing::Connect;
+using testing::DeferredCalls;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
-using testing::kPatience;
-using testing::ParkingLot;
+using testing::kTestTimeout;
 using testing::ParkingService;
 using testing::PlainEchoService;
 using testing::Request;
@@ -43,19 +43,19 @@ TEST(StreamTest, AStockClientGetsAnswersToFrames) {
   auto server = StartServer(PlainEchoService());
   StockStream stream(*server);
   ASSERT_TRUE(stream.Write(Request(1, "\x0a\x03one")));
-  v1::StreamFrame answer = stream.Read();
-  EXPECT_EQ(answer.call(), 1);
-  EXPECT_EQ(answer.code(), 0);
-  EXPECT_EQ(answer.payload(), "\x0a\x03one");
+  v1::StreamFrame response = stream.Read();
+  EXPECT_EQ(response.call(), 1);
+  EXPECT_EQ(response.code(), 0);
+  EXPECT_EQ(response.payload(), "\x0a\x03one");
   ASSERT_TRUE(stream.Write(Request(5, "", "/tandem.v1.Echo/Shout")));
-  answer = stream.Read();
-  EXPECT_EQ(answer.call(), 5);
-  EXPECT_EQ(answer.code(), static_cast<uint32_t>(absl::StatusCode::kUnimplemented));
-  EXPECT_THAT(answer.error(), HasSubstr("/tandem.v1.Echo/Shout"));
+  response = stream.Read();
+  EXPECT_EQ(response.call(), 5);
+  EXPECT_EQ(response.code(), static_cast<uint32_t>(absl::StatusCode::kUnimplemented));
+  EXPECT_THAT(response.error(), HasSubstr("/tandem.v1.Echo/Shout"));
 }
 
 TEST(StreamTest, CallsBegunBeforeAHalfCloseAreAnswered) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   StockStream stream(*server);
   ASSERT_TRUE(stream.Write(Request(1, "late")));
@@ -168,10 +168,10 @@ TEST(StreamTest, ARequestThatIsTooLargeIsRefusedAndTheStreamGoesOn) {
   v1::StreamFrame frame = Request(1, std::string(600, 'x'));
   frame.set_message_bytes(1800);
   ASSERT_TRUE(stream.Write(frame));
-  v1::StreamFrame answer = stream.Read();
-  EXPECT_EQ(answer.call(), 1);
-  EXPECT_EQ(answer.code(), static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
-  EXPECT_THAT(answer.error(), AllOf(HasSubstr("1800 bytes"), HasSubstr("max_message_bytes")));
+  v1::StreamFrame response = stream.Read();
+  EXPECT_EQ(response.call(), 1);
+  EXPECT_EQ(response.code(), static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(response.error(), AllOf(HasSubstr("1800 bytes"), HasSubstr("max_message_bytes")));
   for (int i = 0; i < 2; ++i) {  // its rest, which was on its way
     frame = v1::StreamFrame();
     frame.set_call(1);
@@ -183,7 +183,7 @@ TEST(StreamTest, ARequestThatIsTooLargeIsRefusedAndTheStreamGoesOn) {
 }
 
 TEST(StreamTest, ACancelledCallIsForgotten) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot));
   StockStream stream(*server);
   ASSERT_TRUE(stream.Write(Request(1)));
@@ -203,9 +203,9 @@ TEST(StreamTest, ACancelledCallIsForgotten) {
   EXPECT_FALSE(next->IsCancelled());
   call->Finish(Bytes(std::string("late")));
   next->Finish(Bytes(std::string("in time")));
-  const v1::StreamFrame answer = stream.Read();
-  EXPECT_EQ(answer.call(), 2);
-  EXPECT_EQ(answer.payload(), "in time");
+  const v1::StreamFrame response = stream.Read();
+  EXPECT_EQ(response.call(), 2);
+  EXPECT_EQ(response.payload(), "in time");
 }
 
 TEST(StreamTest, ASmallAnswerDoesNotWaitForALargeOne) {
@@ -226,14 +226,14 @@ TEST(StreamTest, ASmallAnswerDoesNotWaitForALargeOne) {
 // A client that does not read its answers: its requests are left unread, and memory stays bounded.
 TEST(StreamTest, AClientThatDoesNotReadIsNotServedAnyFurther) {
   std::atomic<int> served{0};
-  constexpr size_t kAnswer = size_t{256} << 10;
-  const auto rows = std::make_shared<std::string>(kAnswer, 'r');
+  constexpr size_t kResponse = size_t{256} << 10;
+  const auto rows = std::make_shared<std::string>(kResponse, 'r');
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
                               if (call->request().empty()) return call->Finish(Bytes());  // a bystander
                               ++served;
                               call->Finish(Bytes(Slice(rows, rows->data(), rows->size())));
                             }),
-                            {.threads = 1, .max_unsent_answer_bytes = size_t{4} << 20});
+                            {.threads = 1, .max_unsent_response_bytes = size_t{4} << 20});
   constexpr int kCalls = 400;  // 100 MiB of answers
   StockStream stream(*server);
   for (int i = 1; i <= kCalls; ++i) ASSERT_TRUE(stream.Write(Request(i, "rows")));
@@ -241,23 +241,23 @@ TEST(StreamTest, AClientThatDoesNotReadIsNotServedAnyFurther) {
   auto bystander = Connect(*server);
   for (int i = 0; i < 200; ++i) TANDEM_ASSERT_OK(bystander->Call(kEcho, Bytes(), {}));
   // The limit, one answer past it, and what the network takes.
-  EXPECT_GE(served, (4 << 20) / static_cast<int>(kAnswer));
+  EXPECT_GE(served, (4 << 20) / static_cast<int>(kResponse));
   EXPECT_LT(served, kCalls / 4);
-  for (int i = 0; i < kCalls; ++i) ASSERT_EQ(stream.Read().payload().size(), kAnswer);
+  for (int i = 0; i < kCalls; ++i) ASSERT_EQ(stream.Read().payload().size(), kResponse);
   EXPECT_EQ(served, kCalls);
 }
 
 // A batch of small requests for large answers is no way around that.
 TEST(StreamTest, ABatchIsServedNoFurtherThanItsAnswersAreRead) {
   std::atomic<int> served{0};
-  constexpr size_t kAnswer = size_t{1} << 20;
-  const auto rows = std::make_shared<std::string>(kAnswer, 'r');
+  constexpr size_t kResponse = size_t{1} << 20;
+  const auto rows = std::make_shared<std::string>(kResponse, 'r');
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
                               if (call->request().empty()) return call->Finish(Bytes());  // a bystander
                               ++served;
                               call->Finish(Bytes(Slice(rows, rows->data(), rows->size())));
                             }),
-                            {.threads = 1, .max_unsent_answer_bytes = size_t{4} << 20});
+                            {.threads = 1, .max_unsent_response_bytes = size_t{4} << 20});
   constexpr int kCalls = 250;
   v1::StreamFrame batch;
   for (int i = 1; i <= kCalls; ++i) *batch.add_batch() = Request(i, "rows");
@@ -271,7 +271,7 @@ TEST(StreamTest, ABatchIsServedNoFurtherThanItsAnswersAreRead) {
   size_t got = 0;
   for (v1::StreamFrame frame = stream.Read(); frame.call() != 0; frame = stream.Read())
     got += frame.payload().size();
-  EXPECT_EQ(got, kCalls * kAnswer);
+  EXPECT_EQ(got, kCalls * kResponse);
   EXPECT_EQ(served, kCalls);
   EXPECT_TRUE(stream.End().ok());
 }
@@ -283,7 +283,7 @@ TEST(StreamTest, AClientThatGoesInTheMiddleOfABatchLeavesNothingBehind) {
                               ++served;
                               call->Finish(Bytes(Slice(rows, rows->data(), rows->size())));
                             }),
-                            {.threads = 1, .max_unsent_answer_bytes = size_t{4} << 20});
+                            {.threads = 1, .max_unsent_response_bytes = size_t{4} << 20});
   v1::StreamFrame batch;
   for (int i = 1; i <= 250; ++i) *batch.add_batch() = Request(i);
   for (int round = 0; round < 5; ++round) {
@@ -305,14 +305,14 @@ TEST(StreamTest, OnlyAClientThatTakesBatchesGetsThem) {
     batch.mutable_batch(0)->set_batches(takes);
     StockStream stream(*server);
     ASSERT_TRUE(stream.WriteRaw(batch.SerializeAsString()));
-    int answers = 0;
+    int responses = 0;
     int messages = 0;
     bool told = false;
-    while (answers < kCalls) {
+    while (responses < kCalls) {
       const v1::StreamFrame frame = stream.Read();
       ASSERT_TRUE(frame.call() != 0 || frame.batch_size() > 0);
       told = told || frame.batches() || (frame.batch_size() > 0 && frame.batch(0).batches());
-      answers += std::max(1, frame.batch_size());
+      responses += std::max(1, frame.batch_size());
       ++messages;
     }
     EXPECT_TRUE(told);
@@ -325,22 +325,22 @@ TEST(StreamTest, OnlyAClientThatTakesBatchesGetsThem) {
 }
 
 TEST(StreamTest, RequestsThatHandlersKeepAreBounded) {
-  ParkingLot lot;
+  DeferredCalls lot;
   auto server = StartServer(ParkingService(&lot), {.max_held_request_bytes = 1 << 20});
   auto channel = Connect(*server);
   const Bytes request(std::string(300 << 10, 'x'));
   absl::Mutex mutex;
   std::vector<absl::Status> ends;
   const auto call = [&] {
-    channel->CallAsync(kEcho, request, {.timeout = kPatience}, [&](absl::StatusOr<Bytes> answer) {
+    channel->CallAsync(kEcho, request, {.timeout = kTestTimeout}, [&](absl::StatusOr<Bytes> response) {
       absl::MutexLock lock(&mutex);
-      ends.push_back(answer.status());
+      ends.push_back(response.status());
     });
   };
   const auto await = [&](size_t count) {
     absl::MutexLock lock(&mutex);
     const auto enough = [&] { return ends.size() >= count; };
-    return mutex.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+    return mutex.AwaitWithTimeout(absl::Condition(&enough), kTestTimeout);
   };
   for (int i = 0; i < 5; ++i) call();
   ASSERT_TRUE(await(2));

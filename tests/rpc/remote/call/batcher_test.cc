@@ -16,7 +16,7 @@ using ::tandem::testing::StatusIs;
 using ::tandem::testing::Watched;
 using testing::Cluster;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 constexpr Function<int64_t(int64_t)> kTwice{"twice"};
 
@@ -34,7 +34,7 @@ TEST_P(ConcurrencyTest, SoManyBatchesRunAtATimeAndTheOthersWait) {
                          const int now = ++running;
                          for (int before = most; before < now && !most.compare_exchange_weak(before, now);)
                            continue;
-                         go_on.WaitForNotificationWithTimeout(kPatience);
+                         go_on.WaitForNotificationWithTimeout(kTestTimeout);
                          std::vector<absl::StatusOr<int64_t>> results;
                          for (const auto& [value] : arguments) results.push_back(2 * value);
                          --running;
@@ -42,9 +42,9 @@ TEST_P(ConcurrencyTest, SoManyBatchesRunAtATimeAndTheOthersWait) {
                        },
                        {.max_batch = 1, .concurrency = concurrency, .max_queued = kQueued});
   Cluster cluster;
-  Agent& a = cluster.Add(Functions());
+  RpcAgent& a = cluster.Add(Functions());
   cluster.Add(std::move(functions));
-  const To to("worker/1", {.timeout = kPatience});
+  const CallTarget to("worker/1", {.timeout = kTestTimeout});
 
   std::vector<Future<int64_t>> calls;
   for (int i = 0; i < concurrency; ++i) calls.push_back(a.RpcAsync(to, kTwice, i));
@@ -61,7 +61,7 @@ TEST_P(ConcurrencyTest, SoManyBatchesRunAtATimeAndTheOthersWait) {
   go_on.Notify();
   int failed = 0;
   for (size_t i = 0; i < calls.size(); ++i) {
-    const absl::StatusOr<int64_t> result = calls[i].Wait(kPatience);
+    const absl::StatusOr<int64_t> result = calls[i].Wait(kTestTimeout);
     if (result.ok()) {
       EXPECT_EQ(*result, 2 * static_cast<int64_t>(i));
     } else {

@@ -107,9 +107,9 @@ TEST(CodecTest, TensorsAreAlignedBehindOddOnesAndPutTogetherFromPieces) {
   const Encoded encoded = Encode(tensors);
   // As a network might deliver it: a byte at a time.
   const std::string flat = encoded.bulk.Flatten();
-  Encoded pieces{encoded.small, {}};
-  for (const char c : flat) pieces.bulk.Append(Bytes(std::string(1, c)));
-  TANDEM_ASSERT_OK_AND_ASSIGN(auto back, (Decode<std::pair<Tensor, Tensor>>(pieces)));
+  Encoded chunks{encoded.small, {}};
+  for (const char c : flat) chunks.bulk.Append(Bytes(std::string(1, c)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto back, (Decode<std::pair<Tensor, Tensor>>(chunks)));
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto first, back.first.values<uint8_t>());
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto second, back.second.values<double>());
   EXPECT_THAT(first, ElementsAre(1, 2, 3));

@@ -17,12 +17,12 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::kPatience;
+using testing::kTestTimeout;
 
 class FakeCall : public Invocation {
  public:
   FakeCall(std::string caller, size_t bytes = 0) : caller_(std::move(caller)), bytes_(bytes) {}
-  Agent& agent() const override { std::abort(); }
+  RpcAgent& agent() const override { std::abort(); }
   const std::string& caller() const override { return caller_; }
   absl::string_view function() const override { return "fake"; }
   absl::Time deadline() const override { return deadline_time; }
@@ -31,17 +31,17 @@ class FakeCall : public Invocation {
   size_t bytes() const override { return bytes_; }
   Reader encoded_arguments() override { return Reader("", {}); }
   Form form(std::type_index) const override { return Form::kEncoded; }
-  ReferenceScope* answer_references() override { return nullptr; }
+  ReferenceScope* response_references() override { return nullptr; }
   void Fail(absl::Status why) override {
     absl::MutexLock lock(&mutex);
     failure = std::move(why);
   }
   void FinishEncoded(Encoded) override {}
-  void FinishObject(KeptValue) override {}
+  void FinishObject(StoredValue) override {}
   bool AwaitFailure() {
     const auto failed = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex) { return !failure.ok(); };
     absl::MutexLock lock(&mutex);
-    return mutex.AwaitWithTimeout(absl::Condition(&failed), kPatience);
+    return mutex.AwaitWithTimeout(absl::Condition(&failed), kTestTimeout);
   }
   absl::Status Failure() {
     absl::MutexLock lock(&mutex);
@@ -61,7 +61,7 @@ class FakeCall : public Invocation {
 // Keeps the only thread of an executor busy until it is opened.
 class Gate {
  public:
-  explicit Gate(Executor* executor) {
+  explicit Gate(FunctionExecutor* executor) {
     executor->Submit(std::make_shared<FakeCall>("gate"), "", [this](const auto&) {
       begun_.Notify();
       open_.WaitForNotification();
@@ -74,8 +74,8 @@ class Gate {
   absl::Notification begun_, open_;
 };
 
-TEST(ExecutorTest, CallersTakeTurnsHoweverManyCallsEachHas) {
-  Executor executor("worker/0", {.threads = 1});
+TEST(FunctionExecutorTest, CallersTakeTurnsHoweverManyCallsEachHas) {
+  FunctionExecutor executor("worker/0", {.threads = 1});
   Gate gate(&executor);
   std::vector<std::string> order;
   absl::BlockingCounter done(9);
@@ -95,8 +95,8 @@ TEST(ExecutorTest, CallersTakeTurnsHoweverManyCallsEachHas) {
                                  "greedy"));
 }
 
-TEST(ExecutorTest, EveryLimitRefusesByName) {
-  Executor executor("worker/0",
+TEST(FunctionExecutorTest, EveryLimitRefusesByName) {
+  FunctionExecutor executor("worker/0",
                     {.threads = 1, .max_queued = 3, .max_queued_per_caller = 2, .max_queued_bytes = 100});
   Gate gate(&executor);
   const auto refusal = [&](const std::string& caller, size_t bytes) {
@@ -110,7 +110,7 @@ TEST(ExecutorTest, EveryLimitRefusesByName) {
   TANDEM_EXPECT_OK(large->Failure()) << "a single call may be large";
   EXPECT_THAT(refusal("a", 1), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_queued_bytes")));
   gate.Open();
-  ASSERT_TRUE(large_runs.WaitForNotificationWithTimeout(kPatience));
+  ASSERT_TRUE(large_runs.WaitForNotificationWithTimeout(kTestTimeout));
   Gate again(&executor);
   TANDEM_EXPECT_OK(refusal("a", 1));
   TANDEM_EXPECT_OK(refusal("a", 1));
@@ -122,8 +122,8 @@ TEST(ExecutorTest, EveryLimitRefusesByName) {
   again.Open();
 }
 
-TEST(ExecutorTest, ACallThatIsLateOrCancelledIsNotRun) {
-  Executor executor("worker/0", {.threads = 1});
+TEST(FunctionExecutorTest, ACallThatIsLateOrCancelledIsNotRun) {
+  FunctionExecutor executor("worker/0", {.threads = 1});
   Gate gate(&executor);
   auto late = std::make_shared<FakeCall>("a");
   late->deadline_time = absl::Now();
@@ -134,8 +134,8 @@ TEST(ExecutorTest, ACallThatIsLateOrCancelledIsNotRun) {
   absl::Notification behind_them;
   executor.Submit(std::make_shared<FakeCall>("a"), "", [&](const auto&) { behind_them.Notify(); });
   gate.Open();
-  ASSERT_TRUE(behind_them.WaitForNotificationWithTimeout(kPatience));
-  TANDEM_EXPECT_OK(executor.Stop(kPatience));
+  ASSERT_TRUE(behind_them.WaitForNotificationWithTimeout(kTestTimeout));
+  TANDEM_EXPECT_OK(executor.Stop(kTestTimeout));
   EXPECT_EQ(ran, 0);
   EXPECT_THAT(late->Failure(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("waited in the queue of worker/0")));
@@ -143,49 +143,49 @@ TEST(ExecutorTest, ACallThatIsLateOrCancelledIsNotRun) {
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("waited in the queue of worker/0")));
 }
 
-TEST(ExecutorTest, ExclusiveGroupsDoNotHoldUpOthers) {
-  Executor executor("worker/0", {.threads = 2});
+TEST(FunctionExecutorTest, ExclusiveGroupsDoNotHoldUpOthers) {
+  FunctionExecutor executor("worker/0", {.threads = 2});
   absl::Notification open, second_done, other_done;
   const auto call = [] { return std::make_shared<FakeCall>("a"); };
   executor.Submit(call(), "group", [&](const auto&) { open.WaitForNotification(); });
   executor.Submit(call(), "group", [&](const auto&) { second_done.Notify(); });
   executor.Submit(call(), "", [&](const auto&) { other_done.Notify(); });
-  EXPECT_TRUE(other_done.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(other_done.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_FALSE(second_done.HasBeenNotified());
   EXPECT_EQ(executor.queued(), 1);
   open.Notify();
-  EXPECT_TRUE(second_done.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_TRUE(second_done.WaitForNotificationWithTimeout(kTestTimeout));
 }
 
-TEST(ExecutorTest, ACallIsNotLeftBehindOneThatTookTheOnlyIdleThread) {
-  Executor executor("worker/0", {.threads = 2});
+TEST(FunctionExecutorTest, ACallIsNotLeftBehindOneThatTookTheOnlyIdleThread) {
+  FunctionExecutor executor("worker/0", {.threads = 2});
   for (int round = 0; round < 200; ++round) {
     auto open = std::make_shared<absl::Notification>(), done = std::make_shared<absl::Notification>();
     executor.Submit(std::make_shared<FakeCall>("a"), "",
                     [open](const auto&) { open->WaitForNotification(); });
     executor.Submit(std::make_shared<FakeCall>("a"), "", [done](const auto&) { done->Notify(); });
-    ASSERT_TRUE(done->WaitForNotificationWithTimeout(kPatience));
+    ASSERT_TRUE(done->WaitForNotificationWithTimeout(kTestTimeout));
     open->Notify();
     EXPECT_EQ(executor.queued(), 0);
   }
 }
 
-TEST(ExecutorTest, StoppingFailsWhatWaits) {
+TEST(FunctionExecutorTest, StoppingFailsWhatWaits) {
   auto waiting = std::make_shared<FakeCall>("a");
   auto exclusive = std::make_shared<FakeCall>("b");
-  Executor executor("worker/0", {.threads = 1});
+  FunctionExecutor executor("worker/0", {.threads = 1});
   Gate gate(&executor);
   executor.Submit(waiting, "", [](const auto&) {});
   executor.Submit(exclusive, "group", [](const auto&) {});
-  std::thread stop([&] { TANDEM_EXPECT_OK(executor.Stop(kPatience)); });
+  std::thread stop([&] { TANDEM_EXPECT_OK(executor.Stop(kTestTimeout)); });
   ASSERT_TRUE(waiting->AwaitFailure() && exclusive->AwaitFailure());
   gate.Open();
   stop.join();
   EXPECT_THAT(waiting->Failure(), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST(ExecutorTest, NamesWhatStillRunsWhenItsTimeIsOver) {
-  Executor executor("worker/0", {.threads = 2});
+TEST(FunctionExecutorTest, NamesWhatStillRunsWhenItsTimeIsOver) {
+  FunctionExecutor executor("worker/0", {.threads = 2});
   absl::Notification posted, open;
   executor.Post("a batch", [&] {
     posted.Notify();
@@ -200,12 +200,12 @@ TEST(ExecutorTest, NamesWhatStillRunsWhenItsTimeIsOver) {
                                         "(a batch|fake of gate) \\(for ")));
   open.Notify();
   gate.Open();
-  TANDEM_EXPECT_OK(executor.Stop(kPatience));
+  TANDEM_EXPECT_OK(executor.Stop(kTestTimeout));
 }
 
 void RunForEver() {
   absl::Notification begun, never;
-  Executor executor("worker/0", {.threads = 1, .last_patience = absl::Milliseconds(10)});
+  FunctionExecutor executor("worker/0", {.threads = 1, .last_patience = absl::Milliseconds(10)});
   executor.Submit(std::make_shared<FakeCall>("gate"), "", [&](const auto&) {
     begun.Notify();
     never.WaitForNotification();
@@ -213,7 +213,7 @@ void RunForEver() {
   begun.WaitForNotification();
 }
 
-TEST(ExecutorDeathTest, WhatNeverReturnsIsTheProcessesLastWordRatherThanAHang) {
+TEST(FunctionExecutorDeathTest, WhatNeverReturnsIsTheProcessesLastWordRatherThanAHang) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(RunForEver(),
                "worker/0: functions that do not look .* still run 10ms after they were: fake of gate");

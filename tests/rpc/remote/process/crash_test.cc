@@ -14,11 +14,11 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
 TEST(RemoteCrashTest, ACalleeThatCrashesOrExitsIsUnavailable) {
   WorkerProcesses workers(3);
-  Agent& agent = workers.agent();
+  RpcAgent& agent = workers.agent();
   EXPECT_THAT(agent.RpcSync("worker/0", kCrash),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0: crash: ")));
   EXPECT_THAT(agent.RpcSync("worker/1", kExit),
@@ -27,7 +27,7 @@ TEST(RemoteCrashTest, ACalleeThatCrashesOrExitsIsUnavailable) {
   // Afterwards it is not there, by name.
   ASSERT_TRUE(
       AwaitMembers(agent.directory(), [](const auto& members) { return members.count("worker/0") == 0; }));
-  EXPECT_THAT(agent.RpcSync(To("worker/0", {.timeout = absl::Milliseconds(100)}), kPid),
+  EXPECT_THAT(agent.RpcSync(CallTarget("worker/0", {.timeout = absl::Milliseconds(100)}), kPid),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("worker/0: pid: it has not registered"), HasSubstr("worker/2"))));
 }
@@ -37,22 +37,22 @@ TEST(RemoteCrashTest, ACalleeThatIsKilledInTheMiddleIsUnavailable) {
   Future<void> under_way = workers.agent().RpcAsync("worker/0", kSleep, 1000.0);
   TANDEM_ASSERT_OK(workers.agent().RpcSync("worker/0", kPid));
   workers.Kill(0);
-  EXPECT_THAT(under_way.Wait(kPatience),
+  EXPECT_THAT(under_way.Wait(kTestTimeout),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0: sleep: ")));
 }
 
 TEST(RemoteCrashTest, AFrozenCalleeIsGivenUpWithItsLeaseNotItsDeadline) {
   WorkerProcesses workers(1);
-  Agent& agent = workers.agent();
+  RpcAgent& agent = workers.agent();
   workers.Signal(0, SIGSTOP);
   const absl::Time begin = absl::Now();
   EXPECT_THAT(
-      agent.RpcSync(To("worker/0", {.timeout = kPatience}), kPid),
+      agent.RpcSync(CallTarget("worker/0", {.timeout = kTestTimeout}), kPid),
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0: pid: it has left, or was silent")));
-  EXPECT_LT(absl::Now() - begin, kPatience / 2);
+  EXPECT_LT(absl::Now() - begin, kTestTimeout / 2);
   // It comes back when it is let go on.
   workers.Signal(0, SIGCONT);
-  TANDEM_EXPECT_OK(agent.RpcSync(To("worker/0", {.timeout = kPatience}), kPid));
+  TANDEM_EXPECT_OK(agent.RpcSync(CallTarget("worker/0", {.timeout = kTestTimeout}), kPid));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct Living {
   absl::Mutex mutex;
   std::set<int64_t> ids ABSL_GUARDED_BY(mutex);
 };
-Living& TheLiving() {
+Living& LiveProcesses() {
   static Living* const living = new Living;
   return *living;
 }
@@ -90,15 +90,15 @@ Functions Serve(Held* held) {
   functions.Add(kLiving, [](const std::vector<int64_t>& but, double seconds) {
     const std::set<int64_t> expected(but.begin(), but.end());
     std::vector<int64_t> others;
-    const auto none = [&]() ABSL_SHARED_LOCKS_REQUIRED(TheLiving().mutex) {
+    const auto none = [&]() ABSL_SHARED_LOCKS_REQUIRED(LiveProcesses().mutex) {
       others.clear();
-      for (const int64_t id : TheLiving().ids) {
+      for (const int64_t id : LiveProcesses().ids) {
         if (expected.count(id) == 0) others.push_back(id);
       }
       return others.empty();
     };
-    absl::MutexLock lock(&TheLiving().mutex);
-    TheLiving().mutex.AwaitWithTimeout(absl::Condition(&none), absl::Seconds(seconds));
+    absl::MutexLock lock(&LiveProcesses().mutex);
+    LiveProcesses().mutex.AwaitWithTimeout(absl::Condition(&none), absl::Seconds(seconds));
     return others;
   });
   functions.Add(kCrash, [] { std::abort(); });
@@ -115,8 +115,8 @@ absl::Status Run(const std::string& name, const std::string& store_address) {
   TANDEM_ASSIGN_OR_RETURN(const auto directory,
                           collectives::StoreDirectory::Open(&store, {.lease = kTestLease}));
   Held held;
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Agent> agent,
-                          Agent::Start({.name = name, .threads = 64, .reference_lease = kTestLease},
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RpcAgent> agent,
+                          RpcAgent::Start({.name = name, .threads = 64, .reference_lease = kTestLease},
                                        directory.get(), Serve(&held)));
   // Until the test wants no more.
   const absl::Status done = store.Get("done", absl::Hours(1)).status();
@@ -130,13 +130,13 @@ absl::Status Run(const std::string& name, const std::string& store_address) {
 }  // namespace
 
 Thing::Thing(int64_t id) : id(id) {
-  absl::MutexLock lock(&TheLiving().mutex);
-  TheLiving().ids.insert(id);
+  absl::MutexLock lock(&LiveProcesses().mutex);
+  LiveProcesses().ids.insert(id);
 }
 
 Thing::~Thing() {
-  absl::MutexLock lock(&TheLiving().mutex);
-  TheLiving().ids.erase(id);
+  absl::MutexLock lock(&LiveProcesses().mutex);
+  LiveProcesses().ids.erase(id);
 }
 
 }  // namespace tandem::rpc::remote::testing

@@ -83,7 +83,7 @@ class Chaos {
 
 void Chaos::Begin(int64_t id) {
   Model& thing = things_.at(id);
-  Agent& agent = workers_.agent();
+  RpcAgent& agent = workers_.agent();
   Step step{.thing = id};
   if (HeldBy(thing) == 0) {
     thing.owner = AnyLiving();
@@ -100,7 +100,7 @@ void Chaos::Begin(int64_t id) {
                                                     : Step::Kind::kUse;
     step.to = AnyLiving();
   }
-  const To at(WorkerProcesses::NameOf(step.at), {.timeout = kTimeout});
+  const CallTarget at(WorkerProcesses::NameOf(step.at), {.timeout = kTimeout});
   switch (step.kind) {
     case Step::Kind::kCreate:
       step.done = agent.RpcAsync(at, kCreate, id, WorkerProcesses::NameOf(step.to));
@@ -165,7 +165,7 @@ void Chaos::ExpectThatAllGo(const std::set<int64_t>& but) {
     TANDEM_ASSERT_OK_AND_ASSIGN(
         const std::vector<int64_t> left,
         workers_.agent().RpcSync(
-            To(WorkerProcesses::NameOf(worker), {.timeout = absl::Seconds(seconds) + kTimeout}), kLiving,
+            CallTarget(WorkerProcesses::NameOf(worker), {.timeout = absl::Seconds(seconds) + kTimeout}), kLiving,
             std::vector<int64_t>(but.begin(), but.end()), seconds));
     EXPECT_THAT(left, ::testing::IsEmpty()) << "things that nobody holds any more, at worker/" << worker;
   }

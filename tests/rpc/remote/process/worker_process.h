@@ -22,7 +22,7 @@ class WorkerProcesses {
   explicit WorkerProcesses(int workers);
   ~WorkerProcesses();
 
-  Agent& agent() { return *agent_; }
+  RpcAgent& agent() { return *agent_; }
   // "worker/3"
   static std::string NameOf(int worker);
   void Signal(int worker, int signal);
@@ -33,7 +33,7 @@ class WorkerProcesses {
   std::unique_ptr<collectives::StoreServer> server_;
   std::unique_ptr<collectives::Store> store_;
   std::unique_ptr<collectives::StoreDirectory> directory_;
-  std::unique_ptr<Agent> agent_;
+  std::unique_ptr<RpcAgent> agent_;
   std::vector<pid_t> pids_;  // 0: gone
 };
 

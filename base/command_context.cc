@@ -1,8 +1,8 @@
-#include "cli/commands/commands.h"
+#include "base/command_context.h"
 
 #include <cstdio>
 
-namespace tandem::cli {
+namespace tandem {
 
 int Report(const std::string& command, const absl::Status& status) {
   if (status.ok()) return 0;
@@ -10,4 +10,4 @@ int Report(const std::string& command, const absl::Status& status) {
   return 1;
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem

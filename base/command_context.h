@@ -1,0 +1,28 @@
+#ifndef TANDEM_BASE_COMMAND_CONTEXT_H_
+#define TANDEM_BASE_COMMAND_CONTEXT_H_
+
+// What the subcommands of the `tandem` program share with its main(), wherever in the tree they live.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace tandem {
+
+// Passes the command line from main() to a subcommand, and its exit code back. Outlives the parsing.
+struct CommandContext {
+  std::vector<std::string> program;  // `tandem run`: the command line of the program to start
+  int exit_code = 0;                 // set by the subcommand that ran
+};
+
+// The exit code of an invalid command line.
+inline constexpr int kUsageError = 2;
+
+// Prints "tandem COMMAND: message" on stderr if `status` is an error. Returns the exit code: 0 for OK,
+// else 1.
+int Report(const std::string& command, const absl::Status& status);
+
+}  // namespace tandem
+
+#endif  // TANDEM_BASE_COMMAND_CONTEXT_H_

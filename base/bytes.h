@@ -17,7 +17,8 @@
 
 namespace tandem {
 
-// Immutable memory and what keeps it alive. Thread-compatible; the bytes may be read from any thread.
+// An immutable run of memory and a reference that keeps it alive. Thread-compatible; any thread may read the
+// bytes.
 class Slice {
  public:
   Slice() = default;
@@ -25,11 +26,11 @@ class Slice {
   Slice(std::shared_ptr<const void> owner, const char* data, size_t size)
       : owner_(std::move(owner)), data_(data), size_(size) {}
 
-  // Takes over a string's memory.
+  // Takes over the memory of `text`.
   static Slice FromString(std::string text);
-  // Refers to memory that the caller keeps alive and unchanged until the message it is part of has been
-  // delivered. What may outlast the delivery (a socket's queue after a deadline passed) copies such slices;
-  // one with an owner is shared.
+  // Refers to memory that the caller keeps alive and unchanged until the message that contains it has been
+  // delivered. Code that may keep the message longer, such as a socket's queue after a deadline, copies such
+  // slices; it shares slices that have an owner.
   static Slice Unowned(const void* data, size_t size) {
     return Slice(nullptr, static_cast<const char*>(data), size);
   }
@@ -38,7 +39,7 @@ class Slice {
   size_t size() const { return size_; }
   absl::string_view view() const { return {data_, size_}; }
   const std::shared_ptr<const void>& owner() const { return owner_; }
-  // The part [offset, offset + length); it must lie within the slice.
+  // Returns the bytes [offset, offset + length), which must lie within the slice. Shares the memory.
   Slice Sub(size_t offset, size_t length) const { return Slice(owner_, data_ + offset, length); }
 
  private:
@@ -47,7 +48,7 @@ class Slice {
   size_t size_ = 0;
 };
 
-// A sequence of slices read as one run of bytes.
+// A sequence of slices that is read as one run of bytes. Thread-compatible.
 class Bytes {
  public:
   Bytes() = default;
@@ -66,9 +67,9 @@ class Bytes {
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   absl::Span<const Slice> slices() const { return slices_; }
-  // The part [offset, offset + length), which must lie within; shares the memory.
+  // Returns the bytes [offset, offset + length), which must lie within the sequence. Shares the memory.
   Bytes Sub(size_t offset, size_t length) const;
-  // One contiguous copy.
+  // Returns one contiguous copy.
   std::string Flatten() const;
 
  private:
@@ -76,21 +77,24 @@ class Bytes {
   size_t size_ = 0;
 };
 
-// Reads a `Bytes` front to back. Nothing is copied unless asked. Not thread-safe; `bytes` must outlive the
-// reader.
+// Reads a `Bytes` from front to back without copying, except in Copy and Contiguous. Not thread-safe. `bytes`
+// must outlive the reader.
 class BytesReader {
  public:
   explicit BytesReader(const Bytes& bytes) : slices_(bytes.slices()), remaining_(bytes.size()) {}
 
+  // Returns the number of bytes that have not been read.
   size_t remaining() const { return remaining_; }
-  // The next contiguous run, at most `limit` bytes, and moves past it. Empty only when nothing remains.
+  // Returns the next contiguous run of at most `limit` bytes and moves past it. Empty only if no bytes remain
+  // or `limit` is 0.
   absl::string_view Next(size_t limit);
-  // Copies `size` bytes to `out` and moves past them. False, with nothing moved, when fewer remain.
+  // Copies `size` bytes to `out` and moves past them. Returns false, and does not move, if fewer remain.
   bool Copy(void* out, size_t size);
-  // Moves past `size` bytes. False, with nothing moved, when fewer remain.
+  // Moves past `size` bytes. Returns false, and does not move, if fewer remain.
   bool Skip(size_t size);
-  // A pointer to the next `size` bytes: in place when they lie in one slice, aligned to `align` (a power of
-  // two), else copied to `scratch`, which is resized. nullptr, with nothing moved, when fewer remain.
+  // Returns a pointer to the next `size` bytes and moves past them. The pointer refers to the slice itself if
+  // the bytes lie in one slice and are aligned to `align` (a power of two). Otherwise they are copied to
+  // `scratch`, which is resized. Returns nullptr, and does not move, if fewer bytes remain.
   const char* Contiguous(size_t size, size_t align, std::string* scratch);
 
  private:

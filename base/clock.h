@@ -1,7 +1,7 @@
 #ifndef TANDEM_BASE_CLOCK_H_
 #define TANDEM_BASE_CLOCK_H_
 
-// Time, passed in wherever code waits or expires things, so that tests decide what time it is.
+// A clock that is passed to all code that waits or expires things, so that tests can control the time.
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -9,21 +9,22 @@
 
 namespace tandem {
 
-// Thread-safe.
+// Source of time. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() = 0;
-  // Waits on `mutex` (held) until `condition` holds or the clock reaches `deadline`; true if the condition
-  // holds.
+  // Waits on `mutex`, which the caller holds, until `condition` holds or the clock reaches `deadline`.
+  // Returns true if the condition holds.
   virtual bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) = 0;
 
-  // The machine's clock; lives forever.
+  // Returns the machine's clock, which is never destroyed.
   static Clock* Real();
 };
 
-// A clock that stands still until told to move. Waits wake when Advance() passes their deadline.
+// A clock that stands still until Advance() moves it. Thread-safe. A wait ends when Advance() reaches its
+// deadline.
 class SimulatedClock : public Clock {
  public:
   explicit SimulatedClock(absl::Time start = absl::UnixEpoch() + absl::Hours(1)) : now_(start) {}

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BASE_STATUS_H_
 #define TANDEM_BASE_STATUS_H_
 
-// Small helpers around absl::Status. Debian 12's absl ships no status macros, so they stand here.
+// Helpers for absl::Status. The absl release of Debian 12 has no status macros, so they are defined here.
 
 #include <string>
 #include <utility>
@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// Returns `status` with "`context`: " put before its message; OK stays OK. The code and payloads are kept.
+// Returns `status` with "`context`: " prepended to its message; code and payloads are unchanged. OK stays OK.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 
 namespace internal {
@@ -28,7 +28,7 @@ const absl::Status& AsStatus(const absl::StatusOr<T>& status_or) {
 #define TANDEM_CONCAT_INNER_(a, b) a##b
 #define TANDEM_CONCAT_(a, b) TANDEM_CONCAT_INNER_(a, b)
 
-// Leaves the enclosing function with the status of `expr` unless it is OK.
+// Returns the status of `expr` from the enclosing function unless it is OK.
 #define TANDEM_RETURN_IF_ERROR(expr)                       \
   do {                                                     \
     auto&& tandem_status_ = (expr);                        \
@@ -37,7 +37,9 @@ const absl::Status& AsStatus(const absl::StatusOr<T>& status_or) {
     }                                                      \
   } while (false)
 
-// TANDEM_ASSIGN_OR_RETURN(auto x, MakeX());
+// Assigns the value of the StatusOr `expr` to `lhs`, or returns its status from the enclosing function:
+//
+//   TANDEM_ASSIGN_OR_RETURN(auto x, MakeX());
 #define TANDEM_ASSIGN_OR_RETURN(lhs, expr) \
   TANDEM_ASSIGN_OR_RETURN_IMPL_(TANDEM_CONCAT_(tandem_status_or_, __LINE__), lhs, expr)
 #define TANDEM_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
@@ -45,7 +47,8 @@ const absl::Status& AsStatus(const absl::StatusOr<T>& status_or) {
   if (!tmp.ok()) return std::move(tmp).status();      \
   lhs = *std::move(tmp)
 
-// For our own bugs only: prints file, line and condition, then aborts. Never for input.
+// Prints file, line and condition and aborts if `condition` is false. Only for bugs in this program, never
+// for checking input. TANDEM_CHECK_MSG also prints `detail`.
 #define TANDEM_CHECK(condition) \
   ((condition) ? (void)0 : ::tandem::internal::CheckFailed(__FILE__, __LINE__, #condition, ""))
 #define TANDEM_CHECK_MSG(condition, detail) \

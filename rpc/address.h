@@ -9,21 +9,23 @@
 
 namespace tandem::rpc {
 
-// Where a server listens: "host:port", "[ipv6]:port" or "unix:/path".
+// The address where a server listens: "host:port", "[ipv6]:port" or "unix:/path".
 struct Address {
-  std::string unix_path;  // not empty: a unix socket, and the rest is unused
-  std::string host;       // without brackets
+  // Not empty for a unix socket; `host` and `port` are then unused.
+  std::string unix_path;
+  std::string host;  // Without brackets.
   int port = 0;
 
   bool is_unix() const { return !unix_path.empty(); }
 };
 
-// InvalidArgument, quoting `text` and saying what was expected, when it is neither form.
+// Parses an address. InvalidArgument, with `text` and the expected forms, if it has none of these forms.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
-// Whether a server could bind `address` now. InvalidArgument (the host is no address of this machine),
-// Unavailable (it is in use, or not permitted): the message names the address and what to do. A socket file
-// that nobody listens on any more is no obstacle. gRPC itself only logs why a bind failed.
+// Returns OK if a server could bind `address` now. `text` is its form in messages. Errors: InvalidArgument
+// (the host is not an address of this machine), Unavailable (in use, or not permitted). The message names the
+// address and what to do. A leftover socket file on which no process listens is not an error. This check
+// exists because gRPC only logs why a bind failed. May block on a name lookup.
 absl::Status CheckBindable(const Address& address, absl::string_view text);
 
 }  // namespace tandem::rpc

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_CALLER_H_
 #define TANDEM_RPC_CALLER_H_
 
-// Who calls: the job, its epoch and the member, which a channel says of its process to the servers it
-// connects to. What they make of it: epoch_gate.h.
+// Identifies the calling process by its job, epoch and member name. A channel sends this to each server that
+// it connects to; epoch_gate.h decides with it whether the calls are served.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,24 +13,28 @@
 
 namespace tandem::rpc {
 
-// A plain value.
+// The identity of a calling process. A plain value.
 struct Caller {
-  std::string run_id;  // of the job (TANDEM_RUN_ID); "": not told
-  // Of the job (TANDEM_EPOCH), from 1; 0: the process belongs to no job, as a tool that looks at one. Below
-  // 0: what came is not understood.
+  // The job's id (TANDEM_RUN_ID), or "" if unknown.
+  std::string run_id;
+  // The job's epoch (TANDEM_EPOCH), counted from 1. 0: the process belongs to no job, such as a tool that
+  // inspects one. Below 0: the received bytes could not be parsed.
   int64_t epoch = 0;
-  std::string member;  // "worker/3"
+  std::string member;  // The process's name in the job, "worker/3".
 
-  // What travels; "" of a caller that has nothing to say. At most kMaxCallerBytes if CheckCaller is OK.
+  // Returns the encoding that is sent; "" for an empty Caller. At most kMaxCallerBytes if CheckCaller returns
+  // OK.
   std::string ToBytes() const;
-  // Of anything that may come; bytes that ToBytes does not make have an epoch below 0.
+  // Parses bytes from any source. Bytes that ToBytes cannot have produced give an epoch below 0.
   static Caller FromBytes(absl::string_view bytes);
 };
 
+// Largest encoding that FromBytes accepts.
 inline constexpr size_t kMaxCallerBytes = 640;
-inline constexpr char kCallerHeader[] = "tandem-caller-bin";  // in gRPC's metadata
+// The key of the encoding in gRPC's metadata.
+inline constexpr char kCallerHeader[] = "tandem-caller-bin";
 
-// InvalidArgument: an epoch below 0, or a name of more than 256 bytes.
+// Returns InvalidArgument if the epoch is below 0 or a name has more than 256 bytes.
 absl::Status CheckCaller(const Caller& caller);
 
 }  // namespace tandem::rpc

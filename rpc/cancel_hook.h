@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_CANCEL_HOOK_H_
 #define TANDEM_RPC_CANCEL_HOOK_H_
 
-// For transports: whether a call was cancelled, and what its handler wants done then.
+// For transports: stores whether a call was cancelled, and the function that its handler wants to run then.
 
 #include <atomic>
 #include <utility>
@@ -17,7 +17,7 @@ class CancelHook {
  public:
   using Hook = absl::AnyInvocable<void() &&>;
 
-  // As ServerCall::OnCancel.
+  // Implements ServerCall::OnCancel.
   void Set(Hook hook) {
     {
       absl::MutexLock lock(&mutex_);
@@ -31,22 +31,23 @@ class CancelHook {
     std::move(hook)();
   }
 
-  // The call is cancelled. Hands out the hook, or nothing: whoever cancels runs it, under no lock.
+  // Marks the call as cancelled. Returns the hook, or nullptr; the caller must run it without holding locks.
   Hook Cancel() {
     absl::MutexLock lock(&mutex_);
     cancelled_.store(true);
     return std::exchange(hook_, nullptr);
   }
 
-  // The call has its answer: the hook goes unused.
+  // Discards the hook: the call has its response.
   void Drop() {
     if (!set_.load(std::memory_order_relaxed)) return;
-    Hook unused;  // destroyed after the lock is free
+    Hook unused;  // Destroyed after the lock is released.
     absl::MutexLock lock(&mutex_);
     over_ = true;
     unused = std::exchange(hook_, nullptr);
   }
 
+  // Returns true once Cancel has been called.
   bool cancelled() const { return cancelled_.load(); }
 
  private:

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_CHANNEL_H_
 #define TANDEM_RPC_CHANNEL_H_
 
-// The client end of a connection to one server. Everything above rpc/ calls through this interface, so that
-// gRPC, shared memory and an in-process loopback with injected faults are interchangeable.
+// Defines Channel, the client end of a connection to one server. All code outside rpc/ calls servers through
+// this interface, so gRPC, shared memory and an in-process loopback with injected faults are interchangeable.
 
 #include <memory>
 #include <stop_token>
@@ -22,80 +22,95 @@
 
 namespace tandem::rpc {
 
+// The options of one call.
 struct CallOptions {
-  // From the start of the call to its answer, retries included. DeadlineExceeded after that.
+  // Largest time from the start of the call to its response, retries included. After it the call fails with
+  // DeadlineExceeded.
   absl::Duration timeout = absl::Seconds(30);
-  // The server may see the call twice without harm: it is retried with backoff while it fails with
-  // Unavailable and the timeout lasts. Calls not declared idempotent are sent once.
+  // True if the server may receive the call twice without harm. The call is then retried with backoff while
+  // it fails with Unavailable and the timeout has not passed. Other calls are sent once.
   bool idempotent = false;
-  // When a stop is requested the call ends with Cancelled, wherever it is, and the server is told. The thread
-  // that requests it may run `done`.
+  // When a stop is requested, the call ends with Cancelled, whatever its state, and the server is told. The
+  // thread that requests the stop may run `done`.
   std::stop_token cancel = {};
-  // Is given a long answer piece by piece, where the transport can: `done` then gets no bytes. Else, and when
-  // the answer is short, it is given nothing.
+  // If the transport supports it, a long response is delivered to this sink chunk by chunk, and `done` then
+  // gets no bytes. With other transports, and for short responses, the sink is not used.
   std::shared_ptr<ResponseSink> sink = nullptr;
 };
 
-// Thread-safe. Destroying a channel cancels its outstanding calls (their `done` runs with Cancelled) and
-// waits for them.
+// A connection to one server. Thread-safe. The destructor cancels the outstanding calls (their `done` runs
+// with Cancelled) and waits for them.
 class Channel {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<Bytes>) &&>;
   virtual ~Channel() = default;
 
-  // Starts a unary call. `method` is "/tandem.v1.ParameterServer/Pull". `done` runs exactly once, on an RPC
-  // thread (or, for a call that cannot even start, in the caller): it must not block. Memory that `request`
-  // refers to must stay unchanged until `done` has run. Errors: what the server returned; Unavailable (cannot
-  // connect, connection lost); DeadlineExceeded; Cancelled; ResourceExhausted (a limit of ChannelOptions,
-  // which the message names). Messages name the target and the method.
+  // Starts a unary call. `method` has the form "/tandem.v1.ParameterServer/Pull". `done` runs exactly once,
+  // on an RPC thread, or in this call if the call cannot even start. `done` must not block. Memory that
+  // `request` refers to must stay unchanged until `done` has run. Messages of errors name the target and the
+  // method. Errors:
+  //
+  // - the error that the server returned
+  // - Unavailable: cannot connect, or the connection was lost
+  // - DeadlineExceeded: options.timeout passed
+  // - Cancelled: options.cancel was used, or the channel was destroyed
+  // - ResourceExhausted: a limit of ChannelOptions, which the message names, was exceeded
   virtual void CallAsync(absl::string_view method, Bytes request, const CallOptions& options, Done done) = 0;
 
-  // Memory for `bytes` of a request that the transport can deliver without another copy, or nullptr when it
-  // has none: then take memory of your own. Fill it, then hand it to CallAsync as a Slice whose owner is this
-  // pointer. 64-byte aligned. Never blocks.
+  // Returns memory for `bytes` bytes of a request that the transport can deliver without another copy.
+  // Returns nullptr if it has none; the caller then allocates its own. Fill the memory, then pass it to
+  // CallAsync as a Slice whose owner is this pointer. 64-byte aligned. Never blocks.
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
 
-  // For a thread that is about to start calls and will then Help, as it must: spares the transport waking a
-  // thread of its own for them.
+  // Announces that this thread is about to start calls and will then call InlinePoll, which it must do. The
+  // transport then need not wake a thread of its own for these calls.
   virtual void PrepareInlinePoll() {}
 
-  // For a thread that waits for a call of this channel: receives on its behalf, if the transport can, which
-  // spares a hand-over between threads. Returns when `over` says so, at `deadline`, or earlier for any
-  // reason: then wait as you would. The `done` of any call may run in it: hold no lock that one takes.
+  // Receives on behalf of this thread, which waits for a call of this channel, if the transport supports
+  // that. This saves a hand-over between threads. Returns when `over` returns true, at `deadline`, or earlier
+  // for any reason; the caller must then wait by its usual means. The `done` of any call may run inside, so
+  // the thread must hold no lock that a `done` acquires.
   virtual void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {}
 
-  // What carries the bytes: "tcp", "unix", "shm" or "loopback", for reports.
+  // Returns the transport in use, for reports: "tcp", "unix", "shm" or "loopback".
   virtual absl::string_view transport() const = 0;
 
-  // "host:port" (or "loopback"), for messages.
+  // Returns the server's address, for messages: "host:port", "unix:/path" or "loopback".
   virtual const std::string& target() const = 0;
 
-  // Blocks until the answer, bounded by options.timeout. Never call it on an RPC thread.
+  // Starts a call and blocks until its response arrives, at most options.timeout. Must not be called on an
+  // RPC thread. Errors: those of CallAsync.
   absl::StatusOr<Bytes> Call(absl::string_view method, Bytes request, const CallOptions& options);
 };
 
-// Serialises `request`, calls, parses the answer into a Response. Blocks like Channel::Call.
+// Serialises `request`, calls the method and parses the response into `*response`. Blocks like Channel::Call.
+// Errors: those of Channel::Call, and Internal if the response does not parse.
 absl::Status CallProto(Channel& channel, absl::string_view method,
                        const google::protobuf::MessageLite& request, google::protobuf::MessageLite* response,
                        const CallOptions& options);
 
+// The options of a channel, valid for all its calls.
 struct ChannelOptions {
-  absl::Duration keepalive_time = absl::Seconds(20);     // a silent connection is probed this often
-  absl::Duration keepalive_timeout = absl::Seconds(10);  // ... and given up after this
+  // An idle connection is probed this often.
+  absl::Duration keepalive_time = absl::Seconds(20);
+  // A connection whose probe is not answered within this time is closed.
+  absl::Duration keepalive_timeout = absl::Seconds(10);
+  // Largest size of one request or response.
   size_t max_message_bytes = size_t{1} << 30;
-  // Of requests whose calls are not over, which their senders keep in memory. A call that would pass it ends
-  // with ResourceExhausted at once, unless it is the only one.
+  // Limits the total size of the requests of unfinished calls, which the client keeps in memory. A call that
+  // would exceed it fails with ResourceExhausted at once, unless it is the only unfinished call.
   size_t max_outstanding_bytes = size_t{1} << 30;
-  // All calls share one stream, which spares most of a call's cost; false: each is a gRPC call of its own, as
-  // they are with a server that does not know the stream.
+  // True: all calls share one stream, which avoids most of a call's cost. False: each call is a gRPC call of
+  // its own. Calls to a server that does not support the stream are always sent that way.
   bool stream = true;
-  // Who this process is, said to the server with each connection. One whose job has gone on, or that has not,
-  // refuses its calls by name (rpc/epoch_gate.h). A process that moves to another round connects anew.
+  // Identifies this process to the server, once per connection. A server of another job or epoch
+  // refuses the calls, and its error names both (rpc/epoch_gate.h). A process that joins another round must
+  // open new channels.
   Caller caller = {};
 };
 
-// A gRPC channel to "host:port" or "unix:/path". Connects lazily; returns at once. InvalidArgument for a
-// malformed target, or a caller with too long a name.
+// Returns a gRPC channel to "host:port" or "unix:/path". Returns at once and connects lazily. InvalidArgument
+// if the target is malformed, or if CheckCaller refuses options.caller.
 absl::StatusOr<std::unique_ptr<Channel>> ConnectGrpc(const std::string& target,
                                                      const ChannelOptions& options = {});
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_CONNECT_H_
 #define TANDEM_RPC_CONNECT_H_
 
-// A channel to a server, over the quickest way there is.
+// Opens a channel to a server over the fastest transport available.
 
 #include <memory>
 #include <string>
@@ -12,23 +12,34 @@
 
 namespace tandem::rpc {
 
+// The options of Connect.
 struct ConnectOptions {
   ChannelOptions channel;
-  // "auto": shared memory with a server of this host, else gRPC. "grpc": gRPC. "shm": shared memory or an
-  // error. The environment's TANDEM_TRANSPORT goes before.
+  // One of the following. The environment variable TANDEM_TRANSPORT overrides it.
+  //
+  // - "auto": shared memory if the server runs on this host, else gRPC
+  // - "grpc": gRPC
+  // - "shm": shared memory, or an error
   std::string transport = "auto";
-  // How long Connect waits for the server to say whether it shares memory. It answers at once, or is not up
-  // yet: then gRPC serves, and shared memory is tried again later.
+  // Longest time that Connect waits for the server to say whether it offers shared memory. A running server
+  // responds at once. If the server is not up yet, calls go over gRPC, and shared memory is tried again
+  // later.
   absl::Duration offer_timeout = absl::Seconds(5);
-  std::string host = "";  // what this host is called in the question; empty: ipc::HostIdentity()
+  // Identifies this host when shared memory is requested. Empty: ipc::HostIdentity().
+  std::string host = "";
 };
 
-// A channel to "host:port" or "unix:/path". Blocks while it asks the server for shared memory, at most
-// offer_timeout; with "grpc" not at all. Where "auto" goes over gRPC, one line of log says why. When the
-// shared memory ends (the server dies, the memory is damaged), its calls fail with Unavailable or DataLoss,
-// the next ones go over gRPC, and shared memory is tried again once the server is back. Errors:
-// InvalidArgument (malformed target, unknown transport); for "shm" why there is none: FailedPrecondition,
-// Unavailable or DeadlineExceeded.
+// Returns a channel to "host:port" or "unix:/path".
+//
+// With "grpc" it does not block. Otherwise it blocks while it asks the server for shared memory, at most
+// offer_timeout. If "auto" falls back to gRPC, one log line says why.
+//
+// When the shared memory ends (the server died, or the memory is damaged), the calls in flight fail with
+// Unavailable or DataLoss. Later calls go over gRPC, and shared memory is tried again once the server is
+// back.
+//
+// Errors: InvalidArgument (malformed target, unknown transport). With "shm" also FailedPrecondition,
+// Unavailable or DeadlineExceeded, which say why there is no shared memory.
 absl::StatusOr<std::unique_ptr<Channel>> Connect(const std::string& target,
                                                  const ConnectOptions& options = {});
 

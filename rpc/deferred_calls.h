@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_DEFERRED_CALLS_H_
 #define TANDEM_RPC_DEFERRED_CALLS_H_
 
-// Calls that wait for other workers, each with a deadline. A waiting call holds no thread; one timer thread
-// fails those whose time has come.
+// Stores calls that wait for other workers, each with a deadline. A deferred call occupies no thread; one
+// timer thread expires the calls whose deadline has passed.
 
 #include <cstdint>
 #include <functional>
@@ -17,29 +17,32 @@
 
 namespace tandem::rpc {
 
-// Thread-safe. Exactly one of two things happens to a parked call: somebody gets `true` from Resume and
-// answers it, or its `give_up` runs.
+// A set of deferred calls. Thread-safe. Exactly one of two things happens to each: one thread gets `true`
+// from Resume and responds to it, or its `expire` function runs.
 class DeferredCalls {
  public:
+  // Why `expire` runs: the deadline passed, or Stop was called.
   enum class Reason { kDeadline, kStopped };
   using Expire = std::function<void(Reason)>;
 
-  // `clock` must outlive the lot.
+  // `clock` must outlive this object.
   explicit DeferredCalls(Clock* clock);
   ~DeferredCalls();
 
-  // A number for one call, never given twice.
+  // Returns a number that identifies one call. Never returns the same number twice.
   uint64_t NewTicket();
-  // Parks a call until `deadline`. `give_up` runs once on the timer thread (or in Stop, or right here when
-  // the lot has stopped), under no lock, unless the call is unparked before. It must not block.
+  // Stores a call until `deadline`. If Resume does not take it before, `expire` runs once, without locks: on
+  // the timer thread, in Stop, or in this call if Stop has already been called. `expire` must not block.
   void Defer(uint64_t ticket, absl::Time deadline, Expire expire);
-  // True if the call was still parked: it is the caller's to answer now.
+  // Returns true if the call was still stored, and removes it: the caller of Resume must now respond to it.
   bool Resume(uint64_t ticket);
+  // Returns true if the call is stored.
   bool Contains(uint64_t ticket) const;
-  // Gives up on all parked calls and on all to come; joins the timer thread. Idempotent; not from a
-  // `give_up`.
+  // Expires all stored calls, and all that are deferred later, with kStopped. Joins the timer thread.
+  // Idempotent. Must not be called from an `expire` function.
   void Stop();
 
+  // Returns the number of stored calls.
   size_t size() const;
 
  private:

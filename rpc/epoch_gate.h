@@ -1,19 +1,22 @@
 #ifndef TANDEM_RPC_EPOCH_GATE_H_
 #define TANDEM_RPC_EPOCH_GATE_H_
 
-// Whom a server of a job serves: callers of its own epoch, so that a process which the job has gone on
-// without (cut off, stopped for too long, or one that finds another server at an address it knows) does no
-// harm in the next round.
+// Decides which callers a server of a job serves: those of its own epoch. A process that the job has left
+// behind (its network was cut, it was stopped for too long, or it finds a different server at an old address)
+// can then do no harm in the next round.
 //
 //   caller                     server of a round       server that outlives rounds
 //   of its epoch               served                  served
 //   of an older epoch          FailedPrecondition      FailedPrecondition
-//   of a newer one             Unavailable, retriable  served; from then on that is the server's epoch
+//   of a newer epoch           Unavailable, retriable  served; this becomes the server's epoch
 //   of another job             FailedPrecondition      FailedPrecondition
-//   of none (a tool)           served                  served
+//   of no job (a tool)         served                  served
 //
-// A process that is started again alone comes back with the epoch of its round, so it is served; what its
-// older self left under way is its service's to tell apart (ps/server/push_fence.h).
+// A server that has no epoch yet (0) serves the callers of its job in every epoch. Jobs are compared only if
+// the caller and the server both have a run id.
+//
+// A process that is restarted alone returns with the epoch of its round, so it is served. The service must
+// tell its calls from those that its predecessor left unfinished (ps/server/push_fence.h).
 
 #include <atomic>
 #include <cstdint>
@@ -26,24 +29,28 @@
 
 namespace tandem::rpc {
 
-// Thread-safe. Shared by a server and whoever tells it of new epochs.
+// Admits or refuses callers. Thread-safe. Shared by a server and the code that reports new epochs to it.
 class EpochGate {
  public:
   enum class Kind {
-    kOfARound,        // changes its epoch by Enter only
-    kOutlivesRounds,  // takes the newest epoch that a caller of its job has shown
+    // Changes its epoch only in Enter.
+    kOfARound,
+    // Adopts the newest epoch that any caller of its job has presented.
+    kOutlivesRounds,
   };
-  // `server`: what it says of itself. Epoch 0: it has none yet; everyone is served until it has.
+  // `server` identifies the server. Epoch 0 means that it has none yet; callers of all epochs are then
+  // served.
   explicit EpochGate(Caller server, Kind kind = Kind::kOfARound)
       : server_(std::move(server)), kind_(kind), epoch_(server_.epoch) {}
 
-  // The server's process is in a later round now; an earlier one changes nothing.
+  // Tells the gate that the server's process is in round `epoch`. An earlier epoch has no effect.
   void Enter(int64_t epoch);
   int64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
 
-  // Whether `caller` is served. Errors name it, the server and both epochs or jobs: FailedPrecondition,
-  // Unavailable (the table above), InvalidArgument (what it says of itself is not understood). A call is
-  // judged when it has come whole: one that was let in before the epoch rose is of the time before.
+  // Returns OK if `caller` is served. Errors: FailedPrecondition and Unavailable (see the table above), which
+  // name the caller, the server and both epochs or jobs; InvalidArgument if the caller's identity could not
+  // be parsed. Gated checks a call when its whole request has arrived. A call admitted before the epoch rose
+  // is still executed.
   absl::Status Admit(const Caller& caller);
 
  private:
@@ -52,7 +59,7 @@ class EpochGate {
   std::atomic<int64_t> epoch_;
 };
 
-// The same service behind `gate`: calls that it refuses are answered so, and the handlers do not see them.
+// Returns `service` behind `gate`. A refused call gets the gate's error and does not reach its handler.
 Service Gated(Service service, std::shared_ptr<EpochGate> gate);
 
 }  // namespace tandem::rpc

@@ -1,8 +1,7 @@
 #ifndef TANDEM_RPC_NETWORK_H_
 #define TANDEM_RPC_NETWORK_H_
 
-// Under which address of this machine others reach it. Plain functions; only LocalAddressFor may block
-// (name lookup).
+// Finds the address at which other machines reach this one. Only LocalAddressFor may block (name lookup).
 
 #include <string>
 
@@ -11,16 +10,16 @@
 
 namespace tandem::rpc {
 
-// The numeric address of this machine from which `target` ("host:port") is reached; nothing is sent.
-// 127.0.0.1 for a target that is no "host:port" (a store in this process, a unix socket). Unavailable names a
-// host that cannot be found or reached.
+// Returns the numeric address that this machine uses to reach `target` ("host:port"), without sending
+// anything. Returns 127.0.0.1 if `target` has another form (a store in this process, a unix socket).
+// Unavailable if the host cannot be found or reached; the message names it.
 absl::StatusOr<std::string> LocalAddressFor(const std::string& target);
 
-// The numeric address that `text`, an address or the name of an interface ("eth0"), means on this machine.
-// InvalidArgument lists what this machine has.
+// Returns the numeric address on this machine that `text` denotes: an address, or the name of an interface
+// ("eth0"). InvalidArgument if there is none; the message lists this machine's interfaces.
 absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text);
 
-// Whether only processes of the same machine can reach `host`: 127.x.x.x, ::1 or the name "localhost".
+// Returns true if only processes of the same machine can reach `host`: 127.x.x.x, ::1 or "localhost".
 bool IsLoopbackHost(absl::string_view host);
 
 }  // namespace tandem::rpc

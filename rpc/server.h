@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_SERVER_H_
 #define TANDEM_RPC_SERVER_H_
 
-// A server for transport-independent services: over gRPC, with its health checking and reflection, and
-// through shared memory with clients of the same host.
+// Serves transport-independent services over gRPC, with its health checking and reflection, and through
+// shared memory to clients of the same host.
 
 #include <memory>
 #include <string>
@@ -16,45 +16,52 @@
 
 namespace tandem::rpc {
 
+// The options of Server::Start.
 struct ServerOptions {
-  std::string listen = "127.0.0.1:0";  // "host:port"; port 0 lets the kernel pick; "unix:/path" works too
+  // "host:port", where port 0 lets the kernel choose one, or "unix:/path".
+  std::string listen = "127.0.0.1:0";
+  // Largest size of one request or response.
   size_t max_message_bytes = size_t{1} << 30;
-  absl::Duration min_keepalive_interval = absl::Seconds(5);  // clients that ping more often are cut off
-  // "auto": gRPC, and shared memory with clients of this host that ask for it (rpc/connect.h); "grpc": gRPC
+  // A client that sends keepalive pings more often than this is disconnected.
+  absl::Duration min_keepalive_interval = absl::Seconds(5);
+  // "auto": gRPC, and shared memory for clients of this host that ask for it (rpc/connect.h). "grpc": gRPC
   // only.
   std::string transport = "auto";
-  // Memory shared with each such client, each way; committed when first used. A multiple of 2 MiB.
+  // Size of the memory shared with each such client, per direction. The kernel commits it when it is first
+  // used. A multiple of 2 MiB.
   size_t shared_memory_bytes = size_t{32} << 20;
-  // Threads that read requests, run handlers and write answers; connections are dealt to them. 0: half of the
-  // machine's processors, at least 2 and at most 8.
+  // Number of threads that read requests, run handlers and write responses. Each connection is assigned to
+  // one of them. 0: half of the machine's processors, at least 2 and at most 8.
   int threads = 0;
-  // Of each connection, to bound memory in flight. Answers that its client does not read: with more waiting,
-  // no further requests are taken from it, until it reads.
+  // Limits the total size of the responses that one connection's client has not read yet. While more are
+  // waiting, the server reads no further requests from this connection.
   size_t max_unsent_response_bytes = size_t{64} << 20;
-  // Requests that are unanswered: more are refused with ResourceExhausted, unless there is but one.
+  // Limits the total size of the unfinished requests of one connection. Further requests fail with
+  // ResourceExhausted, except if there is no other.
   size_t max_held_request_bytes = size_t{1} << 30;
-  // Which callers are served; nullptr: all. (Health and reflection are.)
+  // Decides which callers are served. nullptr: all are. Health checking and reflection are always served.
   std::shared_ptr<EpochGate> gate = nullptr;
 };
 
-// Thread-safe. Owned by whoever started it; the destructor shuts down within 5 seconds.
+// A running server. Thread-safe. The destructor calls Shutdown with a grace period of 5 seconds.
 class Server {
  public:
-  // Binds and serves. The handlers in `services` are called on RPC threads until Shutdown returns, so what
-  // they capture must outlive that. Errors: InvalidArgument (malformed address), Unavailable (cannot bind:
-  // says which address and, when it is in use, what to do).
+  // Binds the address and starts serving. RPC threads call the handlers in `services` until Shutdown returns,
+  // so everything they capture must live longer. Errors: InvalidArgument (malformed address, unknown
+  // transport), Unavailable (cannot bind: the message names the address and, if it is in use, what to do).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        std::vector<Service> services);
 
   virtual ~Server() = default;
-  virtual int port() const = 0;  // the bound port; 0 for unix sockets
-  // What gRPC health says of `service`, or, for "", of the server as a whole; SERVING until told otherwise.
-  // Nothing happens once the server shuts down.
+  // Returns the bound port, 0 for a unix socket.
+  virtual int port() const = 0;
+  // Sets what gRPC health checking reports for `service`, or for the whole server if `service` is "". It
+  // reports SERVING until this is called. No effect after Shutdown has begun.
   virtual void SetServing(const std::string& service, bool serving) = 0;
-  // Stops taking calls (health turns NOT_SERVING), lets running ones finish for `grace`, cancels the rest;
-  // returns when no handler runs any more. A parked call that was cancelled may still be finished later:
-  // nothing happens then. Idempotent. Never call it, or the destructor, from a handler or from a channel's
-  // `done`: it waits for them.
+  // Stops the server: takes no new calls (health checking reports NOT_SERVING), lets running calls finish for
+  // `grace`, then cancels the rest. Blocks until no handler runs any more. A handler may still call Finish
+  // for a deferred call that was cancelled; that has no effect. Idempotent. Must not be called from a handler
+  // or a channel's `done`, since it waits for them; the same holds for the destructor.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 

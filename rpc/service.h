@@ -1,8 +1,9 @@
 #ifndef TANDEM_RPC_SERVICE_H_
 #define TANDEM_RPC_SERVICE_H_
 
-// What a server offers, independent of transport: named methods from bytes to bytes. The same Service object
-// is served over gRPC (rpc/server.h) and called in-process (rpc/transport/loopback.h).
+// Defines what a server offers, independent of the transport: named methods that map bytes to bytes. The same
+// Service object is served over gRPC and shared memory (rpc/server.h) and called in-process
+// (rpc/transport/loopback.h).
 
 #include <functional>
 #include <memory>
@@ -20,50 +21,59 @@
 
 namespace tandem::rpc {
 
-// One incoming call. A handler keeps the shared_ptr as long as it needs (a waiting pull is parked, not a
-// blocked thread) and calls Finish exactly once, from any thread. A call dropped without Finish is answered
-// with Internal.
+// One incoming call. The handler keeps the shared_ptr as long as it needs it and calls Finish (or
+// FinishInChunks) exactly once, from any thread. A call that has to wait is stored, it does not block a
+// thread. A call dropped without Finish fails with Internal.
 class ServerCall {
  public:
   virtual ~ServerCall() = default;
   virtual const Bytes& request() const = 0;
-  virtual const std::string& peer() const = 0;  // "ipv4:127.0.0.1:4711", for messages
-  virtual const Caller& caller() const;     // what the channel says of its process; nothing unless it does
-  virtual absl::Time deadline() const = 0;  // InfiniteFuture when the caller set none
-  virtual bool IsCancelled() const = 0;     // the caller went away or its deadline passed
+  // Returns the client's address, for messages: "ipv4:127.0.0.1:4711".
+  virtual const std::string& peer() const = 0;
+  // Returns how the client's process identified itself (ChannelOptions::caller), or an empty Caller.
+  virtual const Caller& caller() const;
+  // Returns the call's deadline, InfiniteFuture if the client set none.
+  virtual absl::Time deadline() const = 0;
+  // Returns true if the client cancelled the call, is gone, or the deadline has passed.
+  virtual bool IsCancelled() const = 0;
+  // Sends the response, or the error.
   virtual void Finish(absl::StatusOr<Bytes> response) = 0;
-  // The same with an answer that is made while it is sent, where the transport can: then there is never more
-  // of it in memory than is on its way. Elsewhere it is made here.
+  // Like Finish, but produces the response while it is sent, if the transport supports that. Then only the
+  // part that is being sent is in memory. With other transports the whole response is produced in this call.
   virtual void FinishInChunks(std::unique_ptr<ResponseSource> answer);
-  // Runs `hook` once the caller has cancelled the call or is gone: at once if that was so before, never after
-  // Finish. Its deadline alone is for the handler to watch. Runs on an RPC thread, or on the canceller's: it
-  // must not block. To be called once; the hook must not own the call.
+  // Runs `hook` when the client cancels the call or is gone, or at once if that has already happened. `hook`
+  // never runs after Finish, and not when only the deadline passes: handlers watch the deadline themselves.
+  // `hook` runs on an RPC thread, or on the thread that cancels, and must not block. May be called at most
+  // once. `hook` must not own the call.
   virtual void OnCancel(absl::AnyInvocable<void() &&> hook) {}
-  // Memory for `bytes` of the answer that the transport can deliver without another copy (shared memory that
-  // the caller reads in place), or nullptr when it has none: then take memory of your own. Fill it, then hand
-  // it to Finish as a Slice whose owner is this pointer. 64-byte aligned.
+  // Returns memory for `bytes` bytes of the response that the transport can deliver without another copy,
+  // such as shared memory which the client reads in place. Returns nullptr if it has none; the handler then
+  // allocates its own. Fill the memory, then pass it to Finish as a Slice whose owner is this pointer.
+  // 64-byte aligned.
   virtual std::shared_ptr<char> ResponseMemory(size_t bytes) { return nullptr; }
 };
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 
+// A method of a service.
 struct Method {
   std::string name;  // "Pull"
-  Handler handler;   // runs on an RPC thread: must not block
+  Handler handler;   // Runs on an RPC thread: must not block.
 };
 
+// A named set of methods.
 struct Service {
   std::string name;  // "tandem.v1.ParameterServer"
   std::vector<Method> methods;
 };
 
-// A handler for an ordinary protobuf method that computes its answer without blocking: parses the request
-// (InvalidArgument when it does not parse), calls `body`, serialises the response.
+// Returns a handler for a protobuf method whose `body` computes the response without blocking. The handler
+// parses the request (InvalidArgument if it does not parse), calls `body` and serialises the response.
 template <typename Request, typename Response>
 Handler ProtoHandler(std::function<absl::StatusOr<Response>(const Request&)> body);
 
-// The same for a body that answers later or blocks elsewhere: it gets the parsed request and a `reply` to
-// call once.
+// Like ProtoHandler, for a `body` that responds later or continues on another thread. `body` gets the parsed
+// request and a function that it must call once, with the response.
 template <typename Response>
 using Reply = std::function<void(absl::StatusOr<Response>)>;
 template <typename Request, typename Response>

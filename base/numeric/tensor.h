@@ -1,8 +1,8 @@
 #ifndef TANDEM_BASE_NUMERIC_TENSOR_H_
 #define TANDEM_BASE_NUMERIC_TENSOR_H_
 
-// Views of element arrays with their type and device: what collectives, codecs and transports are handed.
-// A view owns nothing: the caller keeps the memory alive for as long as the call says.
+// Views of arrays with an element type and a device, passed to collectives, codecs and transports. A view
+// owns nothing: the caller keeps the memory alive as long as the called function requires.
 
 #include <cstddef>
 #include <type_traits>
@@ -12,19 +12,19 @@
 
 namespace tandem {
 
-// Where memory lies. A plain value.
+// The memory that data lies in: the host's or a GPU's. A plain value.
 struct Device {
   enum class Kind : uint8_t { kCpu = 0, kCuda };
   Kind kind = Kind::kCpu;
-  int index = 0;  // of the GPU; 0 for the CPU
+  int index = 0;  // The GPU's index; 0 for the CPU.
 
   static Device Cpu() { return {}; }
   static Device Cuda(int index) { return {Kind::kCuda, index}; }
   friend bool operator==(const Device& a, const Device& b) { return a.kind == b.kind && a.index == b.index; }
 };
 
-// `count` elements of type `dtype`, contiguous, at `data` (nullptr is allowed when count == 0). Shapes are
-// the caller's business: transport and reduction see one dimension. A plain value.
+// A read-only view of `count` contiguous elements of type `dtype` at `data`, which may be nullptr if count is
+// 0. Views are one-dimensional: transports and reductions do not use shapes. A plain value.
 struct ConstTensorView {
   const void* data = nullptr;
   size_t count = 0;
@@ -34,7 +34,7 @@ struct ConstTensorView {
   ConstTensorView() = default;
   ConstTensorView(const void* data, size_t count, DType dtype, Device device = Device::Cpu())
       : data(data), count(count), dtype(dtype), device(device) {}
-  // From spans, vectors and arrays of element types.
+  // Converts from spans, vectors and arrays of element types.
   template <ElementType T>
   ConstTensorView(absl::Span<T> values)  // NOLINT: implicit, like absl::Span itself
       : data(values.data()), count(values.size()), dtype(DTypeOf<std::remove_const_t<T>>::value) {}
@@ -45,10 +45,11 @@ struct ConstTensorView {
       ConstTensorView(const C& values)  // NOLINT
       : ConstTensorView(absl::Span<const T>(values)) {}
 
+  // Size in bytes.
   size_t bytes() const { return count * SizeOf(dtype); }
 };
 
-// The same, writable; converts to a ConstTensorView.
+// A writable view, otherwise like ConstTensorView, to which it converts.
 struct TensorView {
   void* data = nullptr;
   size_t count = 0;
@@ -61,7 +62,7 @@ struct TensorView {
   template <ElementType T>
   requires(!std::is_const_v<T>) TensorView(absl::Span<T> values)  // NOLINT
       : data(values.data()), count(values.size()), dtype(DTypeOf<T>::value) {}
-  // From a writable vector or array.
+  // Converts from a writable vector or array.
   template <typename C, ElementType T = typename C::value_type>
   requires(std::is_constructible_v<absl::Span<T>, C&> && !std::is_same_v<C, absl::Span<T>>)
       TensorView(C& values)  // NOLINT
@@ -69,7 +70,7 @@ struct TensorView {
 
   operator ConstTensorView() const { return {data, count, dtype, device}; }  // NOLINT
   size_t bytes() const { return count * SizeOf(dtype); }
-  // Elements [offset, offset + length), which must lie within.
+  // Returns the elements [offset, offset + length), which must lie within the view.
   TensorView Sub(size_t offset, size_t length) const {
     return {static_cast<char*>(data) + offset * SizeOf(dtype), length, dtype, device};
   }

@@ -1,16 +1,17 @@
 #ifndef TANDEM_BASE_TRACE_TRACE_H_
 #define TANDEM_BASE_TRACE_TRACE_H_
 
-// What a program marks so that `tandem trace` can show where its time goes:
+// Marks events in a program, so that `tandem trace` can show how it spends its time.
 //
 //   constexpr trace::Kind kGather{"gather", "train", {"rows"}};
-//   { trace::Span span(kGather, rows); ... }                       a stretch of this thread's time
+//   { trace::Span span(kGather, rows); ... }                    // an event that ends with a block
 //
-//   const uint64_t begin = trace::Begin();                         what ends elsewhere
+//   const uint64_t begin = trace::Begin();                      // an event that ends elsewhere
 //   StartCall([begin] { trace::End(kCall, begin, bytes); });
 //
-// Nothing is recorded unless a Recorder (recorder.h) of this process has been started; then a mark costs one
-// load and one branch. A recorded event costs two looks at the processor's counter and one cache line.
+// Events are recorded only after a Recorder (recorder.h) of this process has been started; until then a mark
+// costs one load and one branch. A recorded event costs two reads of the processor's time-stamp counter and
+// one cache line.
 
 #include <atomic>
 #include <cstdint>
@@ -19,16 +20,18 @@
 
 namespace tandem::trace {
 
-// What an event is. Usually a constant: it must live as long as the recorder of its events.
+// The kind of an event. Usually a constant: it must live as long as the recorder of its events.
 struct Kind {
-  const char* name;               // "forward"
-  const char* category;           // "train", "rpc", "ps", "data", "collective"
-  const char* arguments[3] = {};  // what the numbers of its events mean, units included: "bytes"
-  bool beside = false;            // its events may overlap others of the same thread, as calls under way do
+  const char* name;      // "forward"
+  const char* category;  // "train", "rpc", "ps", "data", "collective"
+  // The meaning and unit of the numbers in its events: "bytes".
+  const char* arguments[3] = {};
+  // True if its events may overlap other events of the same thread, as calls in flight do.
+  bool beside = false;
 };
 
-// Joins the events of two processes: equal numbers (not 0) on a sender and on a receiver, one within the
-// other.
+// Joins events of two processes: the sender's and the receiver's event have the same id (not 0), and one of
+// them encloses the other in time.
 struct Flow {
   enum class End : uint8_t { kNone, kSends, kReceives };
   uint64_t id = 0;
@@ -38,23 +41,26 @@ struct Flow {
 class Recorder;
 
 namespace internal {
-// The one ambient pointer: marks stand deep in code that has no business with who records. Set by
-// Recorder::Start, cleared by Stop.
+// The recorder that is running. This is the only global state of tracing: passing the recorder to every place
+// that marks an event would affect the signatures of much unrelated code. Set by Recorder::Start, cleared by
+// Stop.
 extern std::atomic<Recorder*> active;
 uint64_t Now();
 void Put(const Kind& kind, uint64_t begin, const Flow& flow, int64_t a, int64_t b, int64_t c);
 }  // namespace internal
 
-// The recorder that is at it, or nullptr.
+// Returns the recorder that is running, or nullptr.
 inline Recorder* Active() { return internal::active.load(std::memory_order_acquire); }
 
-// Whether events are recorded just now.
+// Returns true while events are recorded.
 inline bool IsOn() { return ABSL_PREDICT_FALSE(internal::active.load(std::memory_order_relaxed) != nullptr); }
 
-// The beginning of an event; 0, which End takes for "not recorded", while nothing is. Any thread may end it.
+// Begins an event and returns its start, for End. Returns 0, which End ignores, while nothing is recorded.
+// Any thread may end the event.
 inline uint64_t Begin() { return IsOn() ? internal::Now() : 0; }
 
-// The numbers are those of Kind::arguments. An event that ends when nothing is recorded any more is dropped.
+// Ends an event and records it. `a`, `b` and `c` are the numbers that Kind::arguments names. The event is
+// dropped if recording has stopped.
 inline void End(const Kind& kind, uint64_t begin, int64_t a = 0, int64_t b = 0, int64_t c = 0) {
   if (ABSL_PREDICT_FALSE(begin != 0)) internal::Put(kind, begin, Flow(), a, b, c);
 }
@@ -63,7 +69,7 @@ inline void End(const Kind& kind, uint64_t begin, const Flow& flow, int64_t a = 
   if (ABSL_PREDICT_FALSE(begin != 0)) internal::Put(kind, begin, flow, a, b, c);
 }
 
-// From here to the end of the block.
+// Records an event from its construction to the end of the block.
 class Span {
  public:
   explicit Span(const Kind& kind, int64_t a = 0, int64_t b = 0, int64_t c = 0)
@@ -78,7 +84,7 @@ class Span {
   const int64_t a_, b_, c_;
 };
 
-// Cuts a thread's time into consecutive events: each call ends one and begins the next.
+// Divides a thread's time into consecutive events: each call ends one and begins the next.
 class Laps {
  public:
   void EndWith(const Kind& kind, int64_t a = 0, int64_t b = 0, int64_t c = 0) {
@@ -90,7 +96,7 @@ class Laps {
   uint64_t begin_ = Begin();
 };
 
-// The calling thread's name in traces, and in `top -H` and debuggers: at most 15 characters.
+// Sets the calling thread's name, as shown in traces, `top -H` and debuggers: at most 15 characters.
 void NameThread(const char* name);
 
 }  // namespace tandem::trace

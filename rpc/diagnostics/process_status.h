@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_DIAGNOSTICS_PROCESS_STATUS_H_
 #define TANDEM_RPC_DIAGNOSTICS_PROCESS_STATUS_H_
 
-// What a process says of itself to `tandem status`: by its heartbeats, and when asked.
+// Holds what a process reports about itself to `tandem status`, in its heartbeats and on request.
 
 #include <atomic>
 #include <cstdint>
@@ -12,30 +12,33 @@
 
 namespace tandem::rpc {
 
-// Thread-safe. Made by whoever runs the process; shared by what reports and what is told.
+// The reported status of one process. Thread-safe. Owned by the process's main function and shared by the
+// parts that update it and those that report it.
 class ProcessStatus {
  public:
-  // `member` as in "worker/0". `epoch`: the round of the job's rendezvous in which it takes part, 0 where
-  // there is none.
+  // `member` is the process's name in its job, such as "worker/0". `epoch` is the rendezvous round in which
+  // it takes part, 0 if there is none.
   explicit ProcessStatus(std::string member, int64_t epoch = 0);
 
-  // Cheap enough for every training step.
+  // Sets the training step. Cheap enough to call in every step.
   void SetStep(uint64_t step) { step_.store(step, std::memory_order_relaxed); }
-  // Of the passes over the data, from 1.
+  // Sets the current pass over the training data, counted from 1.
   void SetTrainEpoch(int64_t epoch) { train_epoch_.store(epoch, std::memory_order_relaxed); }
-  // A process that has re-joined its job in a later round.
+  // Sets the rendezvous round, after the process has joined its job again in a later one.
   void SetEpoch(int64_t epoch) { epoch_.store(epoch, std::memory_order_relaxed); }
-  // What it does, in a word: "starting", "training", "evaluating", "serving".
+  // Sets what the process does, in one word: "starting", "training", "evaluating", "serving".
   void SetState(std::string state);
-  // Where it serves tandem.v1.Diagnostics: "host:port".
+  // Sets the address at which the process serves tandem.v1.Diagnostics: "host:port".
   void SetDiagnostics(std::string address);
 
+  // A copy of the values at one moment.
   struct Values {
     std::string member, host, state, diagnostics;
     int64_t pid = 0;
     uint64_t step = 0;
     int64_t epoch = 0, train_epoch = 0;
   };
+  // Returns the current status.
   Values Get() const;
 
  private:

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_TRANSPORT_LOOPBACK_H_
 #define TANDEM_RPC_TRANSPORT_LOOPBACK_H_
 
-// A channel to services of the same process, with faults on demand: the second implementation of Channel,
-// used by tests and by programs that train in one process.
+// A channel to services in the same process, with injected faults. Used by tests and by programs that train
+// in one process.
 
 #include <functional>
 #include <memory>
@@ -18,25 +18,30 @@
 
 namespace tandem::rpc {
 
-// What happens to one call. Decided per call by the injector, in call order.
+// The fault injected into one attempt at a call.
 struct Fault {
   enum class Kind {
     kNone,
-    kFailBefore,   // the caller gets `status`; the handler never runs (connection refused)
-    kFailAfter,    // the handler runs, its answer is lost, the caller gets `status` (connection lost)
-    kNeverRespond,  // the handler runs, nothing comes back: the caller meets its deadline
-    kDuplicate,    // the handler runs twice, one answer is delivered
+    // The caller gets `status` and the handler does not run (connection refused).
+    kFailBefore,
+    // The handler runs, its response is lost and the caller gets `status` (connection lost).
+    kFailAfter,
+    // The handler runs and nothing comes back, so the caller's deadline passes.
+    kNeverRespond,
+    // The handler runs twice; one response is delivered.
+    kDuplicate,
   };
   Kind kind = Kind::kNone;
   absl::Status status = absl::UnavailableError("injected fault");
 };
-// `call_index` counts this channel's attempts from 0 (a retry is a new attempt). Called under no lock, from
-// the thread that calls, for a retry from the channel's own.
+// Decides the fault of each attempt, in call order. `call_index` numbers the attempts of this channel from 0;
+// a retry is a new attempt. Called without locks, on the calling thread, or for a retry on the channel's own
+// thread.
 using FaultInjector = std::function<Fault(absl::string_view method, int64_t call_index)>;
 
-// The services are shared: what their handlers capture must outlive the channel. Answers are delivered on a
-// thread of the channel's own, as gRPC would. Deadlines and idempotent retries behave as over gRPC; retries
-// wait as `backoff` says. `caller` is who calls, for services behind an EpochGate.
+// Returns a channel to `services`. Everything that their handlers capture must outlive the channel. Handlers
+// and `done` run on a thread owned by the channel. Deadlines and retries of idempotent calls behave as over
+// gRPC; `backoff` sets the waits between retries. `caller` is the caller that an EpochGate sees.
 std::unique_ptr<Channel> ConnectLoopback(std::shared_ptr<const std::vector<Service>> services,
                                          FaultInjector injector = nullptr, const BackoffOptions& backoff = {},
                                          Caller caller = {});

@@ -5,6 +5,7 @@
 
 namespace tandem::rpc {
 
+// Exponential backoff with jitter.
 struct BackoffOptions {
   absl::Duration initial = absl::Milliseconds(50);  // before the first retry
   absl::Duration max = absl::Seconds(1);            // no wait is longer, jitter included

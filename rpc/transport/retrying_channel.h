@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_TRANSPORT_RETRYING_CHANNEL_H_
 #define TANDEM_RPC_TRANSPORT_RETRYING_CHANNEL_H_
 
-// What every channel does, whatever carries its bytes: deadlines, retries of idempotent calls, cancellation
-// when the channel goes. A transport only has to make single attempts.
+// Implements what every channel does, independent of the transport: deadlines, retries of idempotent calls,
+// and cancellation when the channel is destroyed. A transport only makes single attempts.
 
 #include <limits>
 #include <memory>
@@ -18,38 +18,38 @@
 
 namespace tandem::rpc {
 
-// One try at one call. Thread-safe.
+// One attempt at one call. Thread-safe.
 class Attempt {
  public:
   virtual ~Attempt() = default;
-  // Called once. `done` runs exactly once, within the attempt's deadline plus a little, on any thread;
-  // possibly before Start returns.
+  // Starts the attempt; called once. `done` runs exactly once, soon after the attempt's deadline at the
+  // latest, on any thread, possibly before Start returns.
   virtual void Start(Channel::Done done) = 0;
-  // CallOptions::sink; called before Start, if at all. One that takes no notice gives all of an answer to
-  // `done`.
+  // Sets CallOptions::sink. Called before Start, if at all. A transport that ignores it delivers the whole
+  // response to `done`.
   virtual void SetSink(std::shared_ptr<ResponseSink> sink) {}
-  // Makes `done` run soon, with Cancelled unless the attempt ends otherwise first. Also before Start, and
-  // after `done`.
+  // Makes `done` run soon, with Cancelled unless the attempt ends otherwise first. May be called before Start
+  // and after `done`.
   virtual void Cancel() = 0;
 };
 
-// Thread-safe. Outlives the `done` of all its attempts.
+// Carries the attempts of a channel. Thread-safe. Outlives the `done` of all its attempts.
 class Transport {
  public:
   virtual ~Transport() = default;
-  // `method` and `request` stay as they are until the attempt's `done` has run. `failures` is how many
-  // attempts at the same call failed with Unavailable before this one.
+  // Returns a new attempt. `method` and `request` stay unchanged until the attempt's `done` has run.
+  // `failures` is the number of earlier attempts at the same call that failed with Unavailable.
   virtual std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request,
                                               absl::Time deadline, int failures) = 0;
-  // As Channel's.
+  // These implement the functions of Channel with the same names; name() is Channel::transport().
   virtual absl::string_view name() const = 0;
   virtual std::shared_ptr<char> RequestMemory(size_t bytes) { return nullptr; }
   virtual void PrepareInlinePoll() {}
   virtual void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {}
 };
 
-// `timers` is the channel's own; the transport may schedule on it until its last attempt is done. The two
-// limits are those of ChannelOptions.
+// Returns a channel to `target` over `transport`. The channel owns `timers`; the transport may schedule tasks
+// on it until its last attempt is done. The two limits are those of ChannelOptions.
 std::unique_ptr<Channel> MakeRetryingChannel(
     std::string target, std::unique_ptr<Transport> transport, std::unique_ptr<TimerQueue> timers,
     size_t max_message_bytes, const BackoffOptions& backoff = {},

@@ -13,26 +13,27 @@
 
 namespace tandem::rpc {
 
-// Runs functions at given times on one thread of its own, which starts with the first function. Thread-safe.
+// Runs functions at given times on one thread, which starts with the first function. Thread-safe.
 class TimerQueue {
  public:
   using Task = absl::AnyInvocable<void() &&>;
   using Id = std::pair<absl::Time, uint64_t>;
 
   TimerQueue() = default;
-  // As Stop.
+  // Calls Stop.
   ~TimerQueue();
 
-  // Runs `task` at `when` or soon after; once HurryAll() was called, at once. Never blocks on a task.
+  // Runs `task` at `when` or soon after, or immediately once HurryAll() has been called. Never blocks on a
+  // task.
   Id Schedule(absl::Time when, Task task);
-  // Runs `task` as soon as the thread is free, after those that RunSoon() was given before.
+  // Runs `task` as soon as the thread is free, after the tasks passed to earlier RunSoon() calls.
   void RunSoon(Task task);
-  // Drops the task if it has not begun. Does not wait for one that has.
+  // Drops the task if it has not begun. Does not wait for a task that has begun.
   void Cancel(const Id& id);
-  // Makes every waiting task, and every one scheduled from now on, due now.
+  // Makes every scheduled task due now, including those scheduled from now on.
   void HurryAll();
-  // Waits for the running function, drops those that wait and those that are scheduled from now on.
-  // Idempotent. Not on the queue's own thread.
+  // Waits for the running task, then drops all waiting tasks and all that are scheduled later. Idempotent.
+  // Must not be called on the queue's own thread.
   void Stop();
 
  private:

@@ -1,10 +1,10 @@
 #ifndef TANDEM_RPC_TRANSPORT_TRACED_CALL_H_
 #define TANDEM_RPC_TRANSPORT_TRACED_CALL_H_
 
-// Calls in traces (base/trace/trace.h): the caller's half from the request to the answer, the server's from
-// the handler's start to its answer. Nothing travels with the call to join them: both know its method and its
-// first bytes, whose hash they note, and whoever puts traces together sees which server's half lies within
-// which caller's.
+// Records calls in traces (base/trace/trace.h) as two events. The client's event lasts from the request to
+// the response, the server's from the start of the handler to its response. No trace id travels with the
+// call. Both events carry a hash of the method and the first bytes of the request. The reader of the traces
+// joins a server's event to the client's event with the same hash that encloses it.
 
 #include <cstdint>
 
@@ -15,13 +15,14 @@
 
 namespace tandem::rpc {
 
-// Of the bytes as they travel, whatever slices they lie in. Never 0. Reads at most 256 of them.
+// Returns the hash that joins the two events of a call. Depends on the bytes, not on how they are split into
+// slices. Never 0. Reads at most the first 256 bytes.
 uint64_t CallFlow(absl::string_view method, const Bytes& request);
 
-// A caller's half. A plain value; End from any thread, once.
+// The client's event of one call. A plain value. End may be called on any thread, once.
 class CallTrace {
  public:
-  // Costs a branch while nothing is recorded.
+  // Starts the event. Costs one branch while nothing is recorded.
   void Begin(absl::string_view method, const Bytes& request) {
     begin_ = trace::Begin();
     if (ABSL_PREDICT_FALSE(begin_ != 0)) flow_ = CallFlow(method, request);
@@ -37,7 +38,7 @@ class CallTrace {
   uint64_t flow_ = 0;
 };
 
-// The same service, whose calls are recorded while anything is.
+// Returns `service` with its calls recorded while a trace is being recorded.
 Service Traced(Service service);
 
 }  // namespace tandem::rpc

@@ -1,8 +1,9 @@
 #ifndef TANDEM_RPC_WIRE_RESPONSE_SOURCE_H_
 #define TANDEM_RPC_WIRE_RESPONSE_SOURCE_H_
 
-// Answers that are made while they are sent, and used while they arrive: a piece of some hundred KiB is still
-// in a near cache when it is sent, or copied to where it is wanted; megabytes would not be.
+// Responses that are produced while they are sent and consumed while they arrive. A chunk of a few hundred
+// KiB is still in a near cache when it is sent, or copied to its destination; a response of megabytes would
+// not be.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,27 +12,27 @@
 
 namespace tandem::rpc {
 
-// A server's answer, made piece by piece. Used by one thread at a time, not always the same one. Goes when
-// all has been made, or when nobody wants the rest.
+// A server's response, produced chunk by chunk. Used by one thread at a time, not always the same one.
+// Destroyed when the whole response has been produced, or when the rest is no longer needed.
 class ResponseSource {
  public:
   virtual ~ResponseSource() = default;
-  // Of the whole answer; always the same.
+  // Returns the size of the whole response in bytes; always the same.
   virtual size_t size() const = 0;
-  // The next bytes of the answer: at least one, at most `limit` and what is left. `limit` is at least
-  // kMinChunk, or all that is left. Must not block.
+  // Returns the next bytes of the response: at least one, at most `limit`, and at most the remaining ones.
+  // `limit` is at least kMinChunk, or the number of remaining bytes if that is smaller. Must not block.
   virtual Bytes Next(size_t limit) = 0;
 
   static constexpr size_t kMinChunk = size_t{64} << 10;
 };
 
-// What a caller does with the pieces of an answer.
+// Consumes the chunks of a response on the caller's side.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
-  // The bytes of the answer from `offset` on, of `total`. Chunks come in order; offset 0 begins a new answer
-  // (the call was tried again): what came before counts for nothing. One at a time, on any thread, and none
-  // once the call's `done` has begun. Must not block.
+  // Receives the bytes of the response that begin at `offset`; `total` is its whole size. Chunks arrive in
+  // order. Offset 0 begins a new response: the call was retried, and all earlier chunks must be discarded.
+  // Runs on any thread, one call at a time, and never once the call's `done` has begun. Must not block.
   virtual void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) = 0;
 };
 

@@ -100,7 +100,8 @@ absl::Status CheckBindable(const Address& address, absl::string_view text) {
       continue;
     }
     absl::Cleanup close_fd = [fd] { close(fd); };
-    const int on = 1;  // connections of an earlier server in TIME_WAIT do not count, as for gRPC
+    // Connections of an earlier server in TIME_WAIT do not prevent the bind; gRPC sets this option, too.
+    const int on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(fd, info->ai_addr, info->ai_addrlen) == 0) return absl::OkStatus();
     error = errno;

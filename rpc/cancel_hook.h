@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_CANCEL_HOOK_H_
 #define TANDEM_RPC_CANCEL_HOOK_H_
 
-// For transports: stores whether a call was cancelled, and the function that its handler wants to run then.
+// Stores, for a transport, whether a call was cancelled and the function that its handler wants to run then.
 
 #include <atomic>
 #include <utility>

@@ -10,9 +10,9 @@
 
 namespace tandem::rpc {
 namespace {
-// The answer of one call, on its way from the RPC thread to the caller's.
+// The response of one call, handed from the RPC thread to the caller's thread.
 struct Waiter {
-  std::atomic<bool> over{false};  // `ready`, for looks without the lock
+  std::atomic<bool> over{false};  // Equal to `ready`, for reads without the lock.
   absl::Mutex mutex;
   bool ready ABSL_GUARDED_BY(mutex) = false;
   absl::StatusOr<Bytes> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("unanswered");
@@ -29,7 +29,8 @@ absl::StatusOr<Bytes> Channel::Call(absl::string_view method, Bytes request, con
     waiter->ready = true;
     waiter->over.store(true, std::memory_order_release);
   });
-  InlinePoll([&waiter] { return waiter->over.load(std::memory_order_acquire); }, absl::Now() + options.timeout);
+  InlinePoll([&waiter] { return waiter->over.load(std::memory_order_acquire); },
+             absl::Now() + options.timeout);
   absl::MutexLock lock(&waiter->mutex, absl::Condition(&waiter->ready));
   return std::move(waiter->answer);
 }

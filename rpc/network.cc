@@ -89,7 +89,8 @@ absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text) {
   }
   if (!ipv6.empty()) return ipv6;
   if (absl::StartsWith(text, "127."))
-    return text;  // all of 127/8 is this machine, though one address is listed
+    // All of 127/8 is this machine, although only one address is listed.
+    return text;
   return absl::InvalidArgumentError(absl::StrCat(
       "'", text, "' is no network interface of this machine; it has ", absl::StrJoin(candidates, ", ")));
 }

@@ -22,7 +22,7 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:0";
   // Largest size of one request or response.
   size_t max_message_bytes = size_t{1} << 30;
-  // A client that sends keepalive pings more often than this is disconnected.
+  // A gRPC client that sends keepalive pings more often than this is disconnected.
   absl::Duration min_keepalive_interval = absl::Seconds(5);
   // "auto": gRPC, and shared memory for clients of this host that ask for it (rpc/connect.h). "grpc": gRPC
   // only.
@@ -30,13 +30,16 @@ struct ServerOptions {
   // Size of the memory shared with each such client, per direction. The kernel commits it when it is first
   // used. A multiple of 2 MiB.
   size_t shared_memory_bytes = size_t{32} << 20;
-  // Number of threads that read requests, run handlers and write responses. Each connection is assigned to
-  // one of them. 0: half of the machine's processors, at least 2 and at most 8.
+  // Number of threads that read requests, run handlers and write responses, for gRPC and for shared memory
+  // each. Every connection is assigned to one thread. 0: for gRPC half of the machine's processors, at least
+  // 2 and at most 8; for shared memory at most one per processor that this process may use, started as
+  // needed.
   int threads = 0;
-  // Limits the total size of the responses that one connection's client has not read yet. While more are
-  // waiting, the server reads no further requests from this connection.
+  // Limits the total size of the responses that one gRPC connection's client has not read yet. While more are
+  // waiting, the server reads no further requests from this connection. A shared-memory connection is limited
+  // by shared_memory_bytes instead.
   size_t max_unsent_response_bytes = size_t{64} << 20;
-  // Limits the total size of the unfinished requests of one connection. Further requests fail with
+  // Limits the total size of the unfinished requests of one gRPC connection. Further requests fail with
   // ResourceExhausted, except if there is no other.
   size_t max_held_request_bytes = size_t{1} << 30;
   // Decides which callers are served. nullptr: all are. Health checking and reflection are always served.

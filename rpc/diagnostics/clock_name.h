@@ -5,8 +5,8 @@
 
 namespace tandem::rpc {
 
-// Equal for processes whose steady clocks are one and the same: those of one kernel, containers included,
-// unless they have time namespaces of their own.
+// Returns a name of this process's steady clock. Processes with the same name share a clock: those of one
+// kernel, containers included, unless they have their own time namespaces.
 std::string ClockName();
 
 }  // namespace tandem::rpc

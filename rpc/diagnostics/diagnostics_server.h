@@ -1,8 +1,9 @@
 #ifndef TANDEM_RPC_DIAGNOSTICS_DIAGNOSTICS_SERVER_H_
 #define TANDEM_RPC_DIAGNOSTICS_DIAGNOSTICS_SERVER_H_
 
-// What every process of a job serves beside its work: tandem.v1.Diagnostics (how it goes, what it is busy
-// with) and gRPC health, at a port that the kernel picks. `tandem status` and `tandem trace` ask here.
+// The diagnostics server that every process of a job runs in addition to its work. It serves
+// tandem.v1.Diagnostics (status and traces) and gRPC health checking on a port that the kernel chooses.
+// `tandem status` and `tandem trace` call it.
 
 #include <memory>
 #include <string>
@@ -15,26 +16,31 @@
 
 namespace tandem::rpc {
 
+// The options of DiagnosticsServer::Start.
 struct DiagnosticsOptions {
-  std::string host = "127.0.0.1";  // to bind, and under which others reach it
-  size_t max_events = 400'000;     // of one trace, whatever its reader asks for
-  int64_t skew_ns = 0;             // for tests: what this process's clock seems to be off
+  // The address to bind and to announce.
+  std::string host = "127.0.0.1";
+  // Limits the events of one trace, even if its reader requests more.
+  size_t max_events = 400'000;
+  // The error to simulate in this process's clock, for tests.
+  int64_t skew_ns = 0;
 };
 
-// Thread-safe. Owns one server with one thread, which sleeps unless somebody asks. A trace that nobody ends
-// within the limit its starter gave ends by itself.
+// Owns one server with one thread, which sleeps while there are no requests. Thread-safe. A trace that is not
+// stopped within the limit given when it was started stops by itself.
 class DiagnosticsServer {
  public:
-  // `recorder` outlives this object. The address becomes status->Get().diagnostics. Errors are
-  // rpc::Server::Start's.
+  // Starts serving and stores the address in `status`. `recorder` must outlive this object. Errors: those of
+  // rpc::Server::Start.
   static absl::StatusOr<std::unique_ptr<DiagnosticsServer>> Start(const DiagnosticsOptions& options,
                                                                   std::shared_ptr<ProcessStatus> status,
                                                                   trace::Recorder* recorder);
-  // Ends a trace under way.
+  // Stops the current trace, if there is one.
   ~DiagnosticsServer();
 
   const std::string& address() const { return address_; }
-  // What gRPC health answers for the process as a whole (""): NOT_SERVING until the first call.
+  // Sets the state that gRPC health checking reports for the process as a whole (""). NOT_SERVING until the
+  // first call.
   void SetServing(bool serving);
 
  private:

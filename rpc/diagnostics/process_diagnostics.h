@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_DIAGNOSTICS_PROCESS_DIAGNOSTICS_H_
 #define TANDEM_RPC_DIAGNOSTICS_PROCESS_DIAGNOSTICS_H_
 
-// This process's side of `tandem status` and `tandem trace`.
+// Serves this process's status and traces to `tandem status` and `tandem trace`.
 
 #include <memory>
 #include <string>
@@ -12,15 +12,17 @@
 
 namespace tandem::rpc {
 
-// Thread-safe. One per process; it holds the recorder, so it must outlive all threads that may record.
+// The diagnostics of this process. Thread-safe. One per process. It owns the recorder, so it must outlive all
+// threads that may record events.
 class ProcessDiagnostics {
  public:
-  // Serves diagnostics at the address from which `store` is reached. A job does not fail for want of them:
-  // then a warning says why they are not served.
-  static std::unique_ptr<ProcessDiagnostics> Start(std::string member, int64_t epoch, const std::string& store);
+  // Starts serving at the address from which this machine reaches `store`. If that fails, a warning says why,
+  // and the job runs without diagnostics.
+  static std::unique_ptr<ProcessDiagnostics> Start(std::string member, int64_t epoch,
+                                                   const std::string& store);
 
   const std::shared_ptr<rpc::ProcessStatus>& status() const { return status_; }
-  // What gRPC health answers for the process as a whole.
+  // Sets the state that gRPC health checking reports for the process as a whole.
   void SetServing(bool serving);
 
  private:
@@ -28,7 +30,7 @@ class ProcessDiagnostics {
 
   trace::Recorder recorder_;
   std::shared_ptr<rpc::ProcessStatus> status_;
-  std::unique_ptr<rpc::DiagnosticsServer> server_;  // may be nullptr
+  std::unique_ptr<rpc::DiagnosticsServer> server_;  // nullptr if diagnostics are not served.
 };
 
 }  // namespace tandem::rpc

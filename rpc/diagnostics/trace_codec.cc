@@ -9,7 +9,7 @@
 namespace tandem::rpc {
 namespace {
 
-// Room for what is added to a time later on.
+// A quarter of the range (73 years), so that adding to a time later cannot overflow.
 constexpr int64_t kLatest = std::numeric_limits<int64_t>::max() / 4;
 
 bool IsTime(int64_t ns) { return ns >= -kLatest && ns <= kLatest; }

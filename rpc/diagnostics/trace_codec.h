@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_DIAGNOSTICS_TRACE_CODEC_H_
 #define TANDEM_RPC_DIAGNOSTICS_TRACE_CODEC_H_
 
-// Recorded events on their way from a process to who asked for them. Pure functions.
+// Encodes recorded events for the process that requested them. Pure functions.
 
 #include <array>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tandem::rpc {
 
-// Another process's recording. Times in nanoseconds of that process's steady clock.
+// The recording of another process. Times are nanoseconds of that process's steady clock.
 struct ProcessTrace {
   struct Kind {
     std::string name, category;
@@ -39,11 +39,11 @@ struct ProcessTrace {
   uint64_t unplaced = 0;
 };
 
-// `skew_ns` is added to every time.
+// Returns `recording` as a message. `skew_ns` is added to every time.
 tandem::v1::TraceRecording EncodeTrace(const trace::Recording& recording, int64_t skew_ns);
 
-// DataLoss, saying what is wrong, for lists that do not fit together, kinds that are not there, and times
-// outside 292 years.
+// Parses a recording. DataLoss, which says what is wrong, if lists differ in length, an event's kind does not
+// exist, or a time is more than 73 years from the clock's zero.
 absl::StatusOr<ProcessTrace> DecodeTrace(const tandem::v1::TraceRecording& recording);
 
 }  // namespace tandem::rpc

@@ -13,7 +13,7 @@
 namespace tandem::rpc {
 namespace {
 
-// gRPC, and shared memory beside it.
+// Serves gRPC and shared memory concurrently.
 class BothServer : public Server {
  public:
   BothServer(std::unique_ptr<shm::ShmServer> shm, std::unique_ptr<Server> grpc)
@@ -23,14 +23,14 @@ class BothServer : public Server {
   int port() const override { return grpc_->port(); }
   void SetServing(const std::string& service, bool serving) override { grpc_->SetServing(service, serving); }
   void Shutdown(absl::Duration grace) override {
-    // At once, so that neither takes calls while the other finishes its own.
+    // Both shut down at the same time, so that neither takes calls while the other finishes its own.
     std::thread shm([this, grace] { shm_->Shutdown(grace); });
     grpc_->Shutdown(grace);
     shm.join();
   }
 
  private:
-  const std::unique_ptr<shm::ShmServer> shm_;  // gRPC's side refers to it
+  const std::unique_ptr<shm::ShmServer> shm_;  // The gRPC server's OfferService refers to it.
   const std::unique_ptr<Server> grpc_;
 };
 

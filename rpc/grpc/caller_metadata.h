@@ -1,7 +1,8 @@
 #ifndef TANDEM_RPC_GRPC_CALLER_METADATA_H_
 #define TANDEM_RPC_GRPC_CALLER_METADATA_H_
 
-// For rpc/grpc only: who calls (rpc/caller.h), in the metadata of a stream or of a single call.
+// Carries the caller's identity (rpc/caller.h) in the metadata of a stream or a single call. Only used in
+// rpc/grpc.
 
 #include <string>
 
@@ -11,9 +12,11 @@
 
 namespace tandem::rpc {
 
-// `bytes`: Caller::ToBytes; nothing is added for "". Before the call starts.
+// Adds `bytes` (Caller::ToBytes) to the metadata; adds nothing if it is empty. Must be called before the call
+// starts.
 void AddCaller(const std::string& bytes, grpc::ClientContext* context);
-// What came; the default when nothing did. Once the call is accepted.
+// Returns the received identity, or an empty Caller if there is none. Must be called after the call was
+// accepted.
 Caller CallerOf(const grpc::ServerContext& context);
 
 }  // namespace tandem::rpc

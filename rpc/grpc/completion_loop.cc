@@ -14,17 +14,17 @@ namespace {
 
 constexpr int64_t kMostNs = 50'000;
 constexpr int64_t kLeastNs = 1'000;
-// A message of so many bytes keeps processors busy for longer than waking a thread takes, and the loop's
-// thread does not look for so long after it.
+// A message of this size keeps processors busy for longer than it takes to wake a thread. The loop's own
+// thread then does not spin for kBusyNs.
 constexpr size_t kLongBytes = size_t{32} << 10;
 constexpr int64_t kBusyNs = 300'000;
-// So long the queue may be left alone when nobody helps. What matters then comes at most so late: connections
-// that break, and pings.
+// The longest time that no thread polls the queue. Events that no call waits for (broken connections, pings)
+// are delayed by at most this time.
 constexpr absl::Duration kLeftAlone = absl::Milliseconds(50);
-// A helper looks this often whether its call has ended elsewhere (in a timer's thread).
+// How often InlinePoll checks whether its call has ended elsewhere (on a timer's thread).
 constexpr absl::Duration kLook = absl::Milliseconds(20);
 
-// Nobody who looks on the only processor lets another work.
+// Spinning on the only processor would keep all other threads from running.
 int64_t MostNs() { return ipc::UsableProcessors() > 1 ? kMostNs : 0; }
 
 }  // namespace
@@ -46,14 +46,15 @@ void CompletionLoop::Stop() {
   if (thread_.joinable()) {
     thread_.join();
   } else {
-    Run();  // a queue must be empty before it goes
+    // A completion queue must be empty when it is destroyed.
+    Run();
   }
 }
 
 void CompletionLoop::Run() {
   SpinBudget patience{MostNs()};
   while (Next(absl::InfiniteFuture(), &patience) != Got::kShutDown) {
-    // Not while anybody waits who does not help.
+    // Not while a thread waits without polling.
     if (missed_.load(std::memory_order_relaxed) && pending_.load() == 0) StepBack();
   }
 }
@@ -92,14 +93,14 @@ void CompletionLoop::StepBack() {
   missed_.store(false, std::memory_order_relaxed);
   if (stopping_) return;
   turn_ = Turn::kNobody;
-  // Whoever began something since it was looked has seen that it was the thread's turn.
+  // A thread that began a wait after this check has seen that the loop's own thread polls.
   attend_ = pending_.load() > 0 && expected_.load() == 0;
   const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return turn_ == Turn::kNobody && (attend_ || stopping_);
   };
   const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return turn_ == Turn::kNobody; };
   uint64_t helped;
-  do {  // as long as somebody has helped meanwhile
+  do {  // repeat while some thread has polled in the meantime
     helped = helped_;
     if (mutex_.AwaitWithTimeout(absl::Condition(&wanted), kLeftAlone)) break;
     mutex_.Await(absl::Condition(&free));
@@ -110,7 +111,7 @@ void CompletionLoop::StepBack() {
 
 void CompletionLoop::Begin() {
   pending_.fetch_add(1);
-  if (expected_.load() > 0) return;  // who comes to help sees it
+  if (expected_.load() > 0) return;  // the thread that will call InlinePoll handles the event
   absl::MutexLock lock(&mutex_);
   if (turn_ != Turn::kThread) attend_ = true;
 }
@@ -129,7 +130,7 @@ void CompletionLoop::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadl
   }
   while (!over()) {
     const absl::Time now = absl::Now();
-    // Who stops the loop does not wait for what this thread waits for.
+    // Stop() must not have to wait for the operation that this thread waits for.
     if (now >= deadline || help_ended_.load() ||
         Next(std::min(deadline, now + kLook), &helper_) == Got::kShutDown)
       break;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_GRPC_COMPLETION_LOOP_H_
 #define TANDEM_RPC_GRPC_COMPLETION_LOOP_H_
 
-// For rpc/grpc only.
+// Polls a gRPC completion queue. Only used in rpc/grpc.
 
 #include <atomic>
 #include <cstddef>
@@ -19,12 +19,12 @@
 
 namespace tandem::rpc {
 
-// What a completion queue hands back when an operation is over.
+// The tag of an operation on a completion queue.
 class CompletionTag {
  public:
-  // On the thread whose turn it is. May destroy the tag.
+  // Handles the end of the operation. Runs on the thread that polls the queue. May destroy the tag.
   virtual void OnEvent(bool ok) = 0;
-  // What to give to gRPC.
+  // Returns the pointer to pass to gRPC.
   void* tag() { return this; }
 
  protected:
@@ -43,71 +43,78 @@ class MemberTag final : public CompletionTag {
   void (Owner::*const method_)(bool);
 };
 
-// A completion queue, and the one thread at a time that waits on it: the loop's own, or one that helps while
-// it waits for a call. Everything whose operations are on the queue is told of their end by that thread; what
-// such objects do is "on the loop's thread". All tags are CompletionTags.
+// A completion queue and the thread that polls it. At any time one thread polls: the loop's own thread, or a
+// thread that polls while it waits for a call (InlinePoll). The polling thread handles the end of every
+// operation on the queue. Comments call it "the loop's thread". All tags are CompletionTags.
 //
-// A thread that is woken on an idle processor comes 20 us late or more. So a waiting thread looks for events
-// for a while before it sleeps, as long as that has paid of late (at most 50 us); and the loop's thread
-// leaves the queue alone while others help. It does not look while long messages come and go, whose copies
-// and rows want the processors.
+// Waking a thread on an idle processor takes 20 us or more. A waiting thread therefore spins for a while
+// before it sleeps, as long as that was successful recently (at most 50 us). The loop's own thread leaves the
+// queue alone while other threads poll. It does not spin while long messages are transferred, because copying
+// them and processing their rows need the processors.
 class CompletionLoop {
  public:
   explicit CompletionLoop(std::unique_ptr<grpc::CompletionQueue> queue) : queue_(std::move(queue)) {}
   ~CompletionLoop() { Stop(); }
 
-  // Once, before the first operation can end.
+  // Starts the loop's thread. Called once, before the first operation can end.
   void Start();
-  // Waits until the operations under way are over; none may be begun any more. Idempotent; not on the loop's
-  // thread.
+  // Waits until all started operations have ended, and stops the loop. No operation may be started
+  // afterwards. Idempotent. Must not be called on the loop's thread.
   void Stop();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
 
-  // Between the two, somebody waits for an event.
+  // Mark the begin and the end of a wait for an event. The loop's thread polls if there are such waits and no
+  // thread in InlinePoll.
   void Begin();
   void End() { pending_.fetch_sub(1); }
 
-  // A message of so many bytes has come, or is to be sent. Any thread.
+  // Notes that a message of `bytes` bytes was received or will be sent. Any thread.
   void NoteMessage(size_t bytes);
 
-  // For threads that Begin something and then wait for its end: PrepareInlinePoll before it begins, Help after. Help
-  // hands out events until `over` says so, or `deadline`; it returns at once when it is another thread's
-  // turn.
+  // For threads that start an operation and then wait for its end: PrepareInlinePoll is called before the
+  // start and InlinePoll after it. InlinePoll handles events until `over` returns true or `deadline` passes.
+  // It returns at once if another thread is polling.
   void PrepareInlinePoll() { expected_.fetch_add(1); }
   void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline);
-  // From now on the loop's thread does all.
+  // Ends InlinePoll in all threads, for good: from now on only the loop's own thread polls.
   void EndHelp();
 
  private:
+  // The thread that polls the queue: none, the loop's own, or one in InlinePoll.
   enum class Turn { kNobody, kThread, kHelper };
-  // How long one thread looks before it sleeps.
+  // How long a thread spins before it sleeps.
   struct SpinBudget {
     int64_t budget_ns;
   };
   enum class Got { kEvent, kNothing, kShutDown };
 
   void Run();
-  // Hands out one event.
+  // Waits for one event and handles it.
   Got Next(absl::Time deadline, SpinBudget* patience);
-  // Lets others have the queue while they want it. Takes the turn again.
+  // Leaves the queue to threads in InlinePoll while there are any, then polls again.
   void StepBack();
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   std::thread thread_;
   bool stopped_ = false;
 
-  std::atomic<int> pending_{0};   // between Begin and End
-  std::atomic<int> expected_{0};  // threads between PrepareInlinePoll and the end of Help; falls under the lock only
-  std::atomic<bool> missed_{false};  // one could not help, since it was the thread's turn
+  std::atomic<int> pending_{0};  // number of waits between Begin and End
+  // Number of threads between PrepareInlinePoll and the end of InlinePoll. Decreased under the lock only.
+  std::atomic<int> expected_{0};
+  // A thread could not poll because the loop's own thread did.
+  std::atomic<bool> missed_{false};
   std::atomic<bool> help_ended_{false};
-  std::atomic<int64_t> long_ns_{0};  // when the last long message was noted, SteadyNanoseconds()
+  // The time of the last long message, in SteadyNanoseconds().
+  std::atomic<int64_t> long_ns_{0};
   absl::Mutex mutex_;
   Turn turn_ ABSL_GUARDED_BY(mutex_) = Turn::kThread;
-  bool attend_ ABSL_GUARDED_BY(mutex_) = false;  // the thread is to have the next turn
+  // The loop's own thread must poll next.
+  bool attend_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t helped_ ABSL_GUARDED_BY(mutex_) = 0;  // how often
-  SpinBudget helper_ = {0};                        // of whoever has the turn as a helper
+  uint64_t helped_ ABSL_GUARDED_BY(mutex_) = 0;  // how often a thread began to poll in InlinePoll
+  // The spin budget of the thread that polls in InlinePoll.
+  SpinBudget helper_ = {0};
 };
 
 }  // namespace tandem::rpc

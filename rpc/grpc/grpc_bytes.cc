@@ -18,8 +18,8 @@ constexpr size_t kCopyIncoming = 512;
 
 using Owner = std::shared_ptr<const void>;
 
-// gRPC drops slices on threads of its own. It orders that by a count of references which ThreadSanitizer, in
-// builds with it, does not see.
+// gRPC releases slices on its own threads. It orders the release with a reference count that ThreadSanitizer
+// does not see in its builds.
 #if defined(__SANITIZE_THREAD__)
 void Released(void* p) { __tsan_release(p); }
 void Acquired(void* p) { __tsan_acquire(p); }
@@ -38,7 +38,7 @@ void DeleteOwner(void* held) {
   delete static_cast<Owner*>(held);
 }
 
-// Shares the memory, unless it is short or nobody's, which may go before it is sent.
+// Shares the memory, unless the slice is short or has no owner: such memory may be freed before it is sent.
 grpc::Slice ToSlice(const Slice& slice) {
   if (slice.size() < kCopyOutgoing || slice.owner() == nullptr)
     return grpc::Slice(slice.data(), slice.size());
@@ -55,7 +55,7 @@ grpc::ByteBuffer ToByteBuffer(const Bytes& bytes) {
   }
   std::vector<grpc::Slice> slices;
   slices.reserve(bytes.slices().size());
-  std::string small;  // a run of short slices becomes one
+  std::string small;  // a run of short slices becomes one slice
   const auto flush = [&] {
     if (!small.empty()) slices.emplace_back(small);
     small.clear();

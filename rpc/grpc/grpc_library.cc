@@ -8,10 +8,10 @@ namespace tandem::rpc {
 
 void KeepGrpcLibrary() {
   [[maybe_unused]] static const bool kept = [] {
-    // With epoll, gRPC lets one thread of the process wait for all of its connections; each event wakes a
-    // second thread, which waits next, and a third, whose event it was. A process of ours has few
-    // connections, each with a thread of its own, which so waits for it alone. (The user's choice stays, and
-    // programs that this one starts do not inherit ours.)
+    // With epoll, one gRPC thread waits for all connections of the process. Each event then wakes a second
+    // thread, which waits next, and a third, which handles the event. A Tandem process has few connections,
+    // each polled by its own thread; with the poll strategy that thread alone waits for it. A value that the
+    // user has set is kept, and programs that this process starts do not inherit ours.
     const bool ours = std::getenv("GRPC_POLL_STRATEGY") == nullptr;
     if (ours) ::setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
     grpc_init();

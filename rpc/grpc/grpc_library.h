@@ -3,8 +3,9 @@
 
 namespace tandem::rpc {
 
-// Keeps gRPC's threads until the process ends, once a channel or server was made. Without it, gRPC takes them
-// down with its last object, and that waits up to 10 seconds for a poller that a large write has left behind.
+// Keeps gRPC's threads until the process ends, once a channel or server has been created. Otherwise gRPC
+// stops its threads with its last object, which waits up to 10 seconds for a poller left behind by a large
+// write.
 void KeepGrpcLibrary();
 
 }  // namespace tandem::rpc

@@ -12,8 +12,8 @@ namespace {
 // A peer accepts 8 KiB of metadata unless told otherwise; other headers need a little of it.
 constexpr size_t kMaxEncodedMessage = 6 * 1024;
 
-// How much of `message` fits when every byte that is not printable ASCII travels as %XX. Never splits a UTF-8
-// character.
+// Returns how much of `message` fits if every byte that is not printable ASCII is encoded as %XX. Never
+// splits a UTF-8 character.
 size_t FittingPrefix(absl::string_view message) {
   size_t encoded = 0;
   size_t fitting = 0;  // end of the last whole character that fits
@@ -39,7 +39,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
-  // What gRPC makes of poll()'s POLLHUP on a connection that does not stand yet.
+  // gRPC reports POLLHUP of a connection that is not established yet in this way.
   return absl::Status(
       static_cast<absl::StatusCode>(status.error_code()),
       absl::StrReplaceAll(status.error_message(),

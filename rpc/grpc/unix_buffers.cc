@@ -5,8 +5,8 @@
 #include "grpc/support/sync.h"
 #include "grpcpp/version_info.h"
 
-// gRPC's channel arguments take a grpc_socket_mutator, but its public headers do not say what one is. This is
-// what it is in 1.51.
+// gRPC's channel arguments accept a grpc_socket_mutator, but its public headers do not define it. This is the
+// definition in gRPC 1.51.
 #if GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR == 51
 
 struct grpc_mutate_socket_info {
@@ -36,7 +36,7 @@ bool Widen(int fd, grpc_socket_mutator*) {
   if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX) {
     ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kBytes, sizeof(kBytes));
   }
-  return true;  // a socket with small buffers is only slower
+  return true;  // smaller buffers are only slower
 }
 bool WidenAny(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator) {
   return Widen(info->fd, mutator);
@@ -51,7 +51,7 @@ constexpr grpc_socket_mutator_vtable kWidening = {&Widen, &Same, &Delete, &Widen
 void WidenUnixSockets(grpc::ChannelArguments* arguments) {
   auto* const mutator = new grpc_socket_mutator;
   grpc_socket_mutator_init(mutator, &kWidening);
-  arguments->SetSocketMutator(mutator);  // owns it
+  arguments->SetSocketMutator(mutator);  // takes ownership
 }
 
 }  // namespace tandem::rpc

@@ -1,15 +1,15 @@
 #ifndef TANDEM_RPC_GRPC_UNIX_BUFFERS_H_
 #define TANDEM_RPC_GRPC_UNIX_BUFFERS_H_
 
-// For rpc/grpc only.
+// Enlarges the buffers of unix sockets. Only used in rpc/grpc.
 
 #include "grpcpp/support/channel_arguments.h"
 
 namespace tandem::rpc {
 
-// Lets unix sockets of such channels, or of such a server, hold megabytes instead of the system's default of
-// 200 KB, where a sender of long messages sleeps five times a megabyte. (TCP sockets grow by themselves.) As
-// far as net.core.wmem_max allows; nothing happens with a gRPC that is not the one whose sockets we know.
+// Lets the unix sockets of channels or servers with these arguments buffer megabytes. With the system's
+// default of 200 KB the sender of a long message sleeps five times per megabyte. (TCP sockets grow by
+// themselves.) Limited by net.core.wmem_max. No effect with a gRPC release whose sockets are not known here.
 void WidenUnixSockets(grpc::ChannelArguments* arguments);
 
 }  // namespace tandem::rpc

@@ -9,11 +9,13 @@
 namespace tandem::rpc::shm {
 namespace {
 
-// Blocks follow one another through this much, then begin anew: a line that the reader still holds in its
-// private cache costs the writer a round trip between the cores, and memory that was never touched a page
-// fault. Several private caches' size avoids the first, not more the second.
+// Blocks are allocated cyclically within this window. If a cache line is reused while the reader's private
+// cache still holds it, the writer pays a round trip between the cores. Memory that was never touched costs a
+// page fault. A window larger than several private caches avoids the former; a larger one would only cause
+// more of the latter.
 constexpr uint32_t kWindowPages = (8u << 20) / kPage;
-constexpr size_t kLooks = 8;  // at blocks that may have come back, for each block taken
+// Number of blocks checked for their return per allocation.
+constexpr size_t kLooks = 8;
 
 uint32_t PagesOf(size_t bytes) { return static_cast<uint32_t>((bytes + kPage - 1) / kPage); }
 
@@ -96,7 +98,7 @@ void Arena::Reclaim(size_t most) {
 
 std::optional<uint32_t> Arena::Find(uint32_t pages) {
   auto run = free_.upper_bound(cursor_);
-  if (run != free_.begin()) run = std::prev(run);  // it may hold the cursor
+  if (run != free_.begin()) run = std::prev(run);  // it may contain the cursor
   for (; run != free_.end() && run->first < window_; ++run) {
     const uint32_t begin = std::max(run->first, cursor_);
     const uint32_t end = std::min(run->first + run->second, window_);

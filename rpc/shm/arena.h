@@ -1,11 +1,13 @@
 #ifndef TANDEM_RPC_SHM_ARENA_H_
 #define TANDEM_RPC_SHM_ARENA_H_
 
-// Gives out the payload memory of one direction: the sender's books, which the peer cannot damage.
+// Allocates the payload memory of one direction. The allocator's state belongs to the sender, and the peer
+// cannot damage it.
 //
-// A block is a run of pages. It is free again when nobody here holds it and the peer has given it back as
-// often as it was sent (a retried request sends its block twice). The peer does so by counting up a word for
-// the block's first page, in any order and from any thread, without a message: whoever needs memory looks.
+// A block is a run of pages. It is free again once no owner in this process holds it and the peer has
+// released it as often as it was sent (a retried request sends its block twice). To release a block, the peer
+// increments the counter of the block's first page, in any order, from any thread and without a message. The
+// sender checks these counters when it needs memory.
 
 #include <atomic>
 #include <cstdint>
@@ -19,50 +21,55 @@
 
 namespace tandem::rpc::shm {
 
-// Thread-safe.
+// The allocator of one direction's payload memory. Thread-safe.
 class Arena {
  public:
-  // `released` has a counter for each of `pages` pages, which the peer writes.
+  // `released` has a counter for each of the `pages` pages. The peer writes the counters.
   Arena(const std::atomic<uint32_t>* released, uint32_t pages);
 
-  // A block of at least `bytes` > 0 that is held, by its first page; nothing when there is none, or when less
-  // than `reserve` pages would be left.
+  // Allocates a block of at least `bytes` > 0 and returns its first page. The block is held until Release().
+  // Returns nullopt if there is no such block, or if fewer than `reserve` pages would remain free.
   std::optional<uint32_t> Take(size_t bytes, size_t reserve);
-  // The largest block there is of at most `most` bytes, if it has `least` bytes; its size goes to *bytes.
+  // Like Take, but allocates `most` bytes if there is such a block, else the largest free block if it has at
+  // least `least` bytes. Sets *bytes to the size.
   std::optional<uint32_t> TakeUpTo(size_t most, size_t least, size_t* bytes);
 
-  // The first page of the block that `page`, a page of a held block, belongs to.
+  // Returns the first page of the block that contains `page`, which must be in a held block.
   uint32_t BlockOf(uint32_t page);
-  // Counts that the block has been sent once more. It is held.
+  // Counts that the block was sent once more. The block must be held.
   void Sent(uint32_t block);
-  // Nobody here holds it any more.
+  // Ends the hold on the block: this process does not use it any more.
   void Release(uint32_t block);
 
-  // Pages that are neither held nor at the peer's.
+  // Returns the number of pages that are neither held nor in use by the peer.
   size_t free_pages();
   size_t pages() const { return pages_; }
 
  private:
+  // The block that begins at a page; pages is 0 if none does.
   struct Block {
     uint32_t pages = 0;
     uint32_t sends = 0;
-    uint32_t base = 0;  // of the peer's counter, when it was taken
+    uint32_t base = 0;  // the peer's counter when the block was taken
   };
-  // Looks at up to `most` blocks that are let go, the oldest first, and frees those that came back.
+  // Checks up to `most` released blocks, oldest first, and frees those that the peer has returned.
   void Reclaim(size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Allocates a run of `pages` pages, if there is one.
   std::optional<uint32_t> Find(uint32_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Allocates the `pages` pages at `begin`, which lie in the free run `run`.
   std::optional<uint32_t> Cut(std::map<uint32_t, uint32_t>::iterator run, uint32_t begin, uint32_t pages)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds the block's pages to the free runs.
   void Free(uint32_t block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::atomic<uint32_t>* const released_;
   const size_t pages_;
-  const uint32_t window_;  // pages that are used round and round while they suffice
+  const uint32_t window_;  // the pages that are reused cyclically while they suffice
   absl::Mutex mutex_;
   std::vector<Block> blocks_ ABSL_GUARDED_BY(mutex_);          // by first page
-  std::vector<uint32_t> block_of_ ABSL_GUARDED_BY(mutex_);     // of each page in a block
+  std::vector<uint32_t> block_of_ ABSL_GUARDED_BY(mutex_);     // the block of each page in a block
   std::map<uint32_t, uint32_t> free_ ABSL_GUARDED_BY(mutex_);  // first page -> pages, never adjacent
-  std::deque<uint32_t> away_ ABSL_GUARDED_BY(mutex_);          // let go, not yet come back
+  std::deque<uint32_t> away_ ABSL_GUARDED_BY(mutex_);          // released here, not yet returned by the peer
   size_t free_pages_ ABSL_GUARDED_BY(mutex_);
   uint32_t cursor_ ABSL_GUARDED_BY(mutex_) = 0;
 };

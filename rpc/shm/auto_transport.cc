@@ -20,7 +20,7 @@ bool PassesByItself(const absl::Status& status) {
   return !absl::IsFailedPrecondition(status) && !absl::IsUnimplemented(status);
 }
 
-// There is no connection, and nothing else will do.
+// An attempt that fails because there is no shared memory and gRPC may not be used.
 class FailedAttempt : public Attempt {
  public:
   explicit FailedAttempt(absl::Status why) : why_(std::move(why)) {}
@@ -62,7 +62,7 @@ absl::Status AutoTransport::Connect() {
   if (options_.only_shm) {
     return Annotate(why_not_, absl::StrCat("no shared memory with the server at ", target_));
   }
-  // Whoever cannot be reached at all is the calls' to name.
+  // If the server cannot be reached at all, the calls will report that.
   if (absl::IsUnavailable(why_not_) || absl::IsDeadlineExceeded(why_not_)) return absl::OkStatus();
   LogInfo(absl::StrCat(target_, ": over ", grpc_->name(), ", without shared memory: ", why_not_.message()));
   return absl::OkStatus();
@@ -87,7 +87,7 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> AutoTransport::TryConnect() {
     response = std::move(result);
     answered.Notify();
   });
-  answered.WaitForNotification();  // the attempt ends by its deadline
+  answered.WaitForNotification();  // the attempt ends at its deadline at the latest
   {
     absl::MutexLock lock(&mutex_);
     offer_.reset();
@@ -142,7 +142,8 @@ void AutoTransport::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadli
   const std::shared_ptr<ClientConnection> current = Current();
   const bool shared = current != nullptr && !current->broken();
   if (shared) current->InlinePoll(over, deadline);
-  grpc_->InlinePoll(over, shared ? absl::InfinitePast() : deadline);  // which expects it
+  // It expects the call, because PrepareInlinePoll was called.
+  grpc_->InlinePoll(over, shared ? absl::InfinitePast() : deadline);
 }
 
 void AutoTransport::ReconnectSoon() {
@@ -156,7 +157,7 @@ void AutoTransport::ReconnectSoon() {
                             options_.only_shm ? "" : ", calls go on over ",
                             options_.only_shm ? "" : grpc_->name(), ": ", why_not_.message()));
   }
-  if (connector_.joinable()) connector_.join();  // it has nothing left to do
+  if (connector_.joinable()) connector_.join();  // the thread has finished its work
   connector_ = std::thread([this, old = std::move(old)]() mutable { Reconnect(std::move(old)); });
 }
 

@@ -48,10 +48,11 @@ class ClientConnection::ShmAttempt : public Attempt, public std::enable_shared_f
     if (taken == nullptr) return;  // not begun, or over
     connection_->Expire(id_);
     End(absl::CancelledError("the call was cancelled"));
-    connection_->link_->WakeOwn();  // whoever helps may have waited for this
+    // A polling caller may be waiting for this call.
+    connection_->link_->WakeOwn();
   }
 
-  // Once, by whoever has taken the call.
+  // Ends the call. Called once, by the thread that has removed it with Take.
   void End(absl::StatusOr<Bytes> result) {
     Channel::Done done = std::move(done_);
     request_ = Bytes();
@@ -75,7 +76,7 @@ class ClientConnection::ShmAttempt : public Attempt, public std::enable_shared_f
   const std::shared_ptr<ClientConnection> connection_;
   const uint64_t id_;
   const int64_t deadline_ns_;
-  const std::string& method_;  // the caller's until `done`
+  const std::string& method_;  // owned by the caller until `done`
   Bytes request_;
   Channel::Done done_;
   std::atomic<bool> cancelled_{false};
@@ -113,10 +114,10 @@ void ClientConnection::Begin(std::shared_ptr<ShmAttempt> attempt) {
       Poke();
     }
   }
-  // From here on it may be over at any moment.
+  // The call may end at any moment after this.
   link_->Send(std::move(message));
   if (!link_->broken() && !attempt->cancelled()) return;
-  // Too late for FailAll, or for a cancellation, to have seen it.
+  // FailAll, or a cancellation, may have run too early to see the call.
   if (const auto taken = Take(id)) {
     taken->End(link_->broken() ? link_->failure() : absl::CancelledError("the call was cancelled"));
   }
@@ -133,13 +134,14 @@ std::shared_ptr<ClientConnection::ShmAttempt> ClientConnection::Take(uint64_t id
 }
 
 bool ClientConnection::Pump() {
-  const bool ended = peer_ended_.load();  // before the look: what it sent before its end still counts
+  // Read before receiving: what the peer sent before it ended is still delivered.
+  const bool ended = peer_ended_.load();
   bool worked = link_->has_queue() && link_->MoveQueue();
   Message message;
   for (int i = 0; i < kMessagesInTurn && link_->Receive(&message); ++i) {
     worked = true;
     const std::shared_ptr<ShmAttempt> attempt = Take(message.call);
-    if (attempt == nullptr) continue;  // over before it was answered
+    if (attempt == nullptr) continue;  // it ended before its response arrived
     if (message.too_large) {
       attempt->End(absl::ResourceExhaustedError(
           "the answer exceeds the channel's limit (ChannelOptions::max_message_bytes)"));
@@ -158,7 +160,7 @@ bool ClientConnection::Pump() {
 
 bool ClientConnection::MayFallAsleep(Asleep how) {
   link_->FallAsleep(how);
-  if (link_->has_queue()) link_->MoveQueue();  // asks to be woken for room
+  if (link_->has_queue()) link_->MoveQueue();  // also asks the peer to wake this end when space is freed
   if (!link_->HasIncoming() && !link_->broken()) return true;
   link_->WakeUp();
   return false;
@@ -191,7 +193,7 @@ void ClientConnection::Run() {
     if (polled[0].revents != 0) (void)!read(event_.get(), &signals, sizeof(signals));
     if (polled[1].revents != 0 && !link_->DrainSocket()) {
       peer_ended_.store(true);
-      link_->WakeOwn();  // whoever receives finds out
+      link_->WakeOwn();  // the receiving thread detects the end
     }
     if (link_->broken()) FailAll(link_->failure());
     if (absl::GetCurrentTimeNanos() >= next_look_ns_.load()) Expire();
@@ -223,7 +225,7 @@ void ClientConnection::InlinePoll(absl::FunctionRef<bool()> over, absl::Time dea
     spinner.Woke();
   }
   spinner.Worked();
-  // The own thread sleeps at the socket: from here on that is where answers must ring.
+  // The connection's own thread sleeps on the socket, so from here on responses must wake that.
   while (!MayFallAsleep(kAtSocket) && !link_->broken()) Pump();
   StopReceiving();
 }
@@ -254,7 +256,8 @@ void ClientConnection::Expire() {
     next_look_ns_.store(next_ns);
   }
   for (const auto& attempt : expired) {
-    Expire(attempt->id());  // the handler may wait for it: it hears of no deadline by itself
+    // A handler that still waits for this call must be told: it does not watch the deadline itself.
+    Expire(attempt->id());
     attempt->End(absl::DeadlineExceededError("no answer within the deadline"));
   }
   if (!expired.empty()) link_->WakeOwn();

@@ -1,11 +1,12 @@
 #ifndef TANDEM_RPC_SHM_CLIENT_CONNECTION_H_
 #define TANDEM_RPC_SHM_CLIENT_CONNECTION_H_
 
-// The client's end of one connection: its calls, and who receives for them.
+// The client end of one connection: its calls, and the receiving of their responses.
 //
-// One thread at a time receives: the connection's own, or a caller that waits (Help), which spares a
-// hand-over between threads. The own thread sleeps at the socket, a helper at the futex, so that an answer
-// wakes the one it is for. Deadlines are kept by whoever receives.
+// At any time one thread receives: the connection's own thread, or a caller that polls while it waits
+// (InlinePoll), which saves a hand-over between threads. The connection's own thread sleeps on the socket and
+// a polling caller on the futex, so that a response wakes the thread that waits for it. The receiving thread
+// also checks the deadlines.
 
 #include <atomic>
 #include <memory>
@@ -25,50 +26,60 @@
 
 namespace tandem::rpc::shm {
 
-// Thread-safe. Close() it before the last reference is dropped, and not on one of its RPC threads.
+// The client end of one connection. Thread-safe. Close() must be called before the last reference is dropped,
+// and not on one of the connection's RPC threads.
 class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
  public:
-  // Takes over a link that Dial has made. FailedPrecondition when no descriptor is left.
+  // Takes over a link that Dial has made. FailedPrecondition if the process has no file descriptor left.
   static absl::StatusOr<std::shared_ptr<ClientConnection>> Start(std::shared_ptr<Link> link);
   ~ClientConnection();
 
   std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline);
   std::shared_ptr<char> RequestMemory(size_t bytes) { return link_->BorrowMemory(bytes); }
-  // As Channel::Help.
+  // Implements Channel::InlinePoll.
   void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline);
   bool broken() const { return link_->broken(); }
   absl::Status failure() const { return link_->failure(); }
   Link& link() const { return *link_; }
 
-  // Ends all calls with Cancelled, and the thread.
+  // Ends all calls with Cancelled and stops the thread.
   void Close();
 
  private:
   class ShmAttempt;
   explicit ClientConnection(std::shared_ptr<Link> link, int event) : link_(std::move(link)), event_(event) {}
 
+  // The loop of the connection's own thread.
   void Run();
-  // Delivers what has come and sends what has found room; whether there was anything. By whoever receives.
+  // Delivers what was received and sends what now fits. Returns true if there was anything. Called by the
+  // receiving thread.
   bool Pump();
-  // Whether nothing came after all: then whoever receives may sleep, in that way.
+  // Announces to the peer that the receiving thread will sleep in way `how`. Returns false, and withdraws the
+  // announcement, if something has arrived.
   bool MayFallAsleep(Asleep how);
   bool TryReceive() { return !receiving_.exchange(true, std::memory_order_acquire); }
   void StopReceiving() { receiving_.store(false, std::memory_order_release); }
-  // Nobody waits for the call any more: says so to the server.
+  // Tells the server that the client does not wait for the call any more.
   void Expire(uint64_t call);
+  // Ends all calls whose deadline has passed.
   void Expire();
+  // Ends all calls with `why`.
   void FailAll(const absl::Status& why);
+  // Removes the call and returns it, or nullptr if it is over.
   std::shared_ptr<ShmAttempt> Take(uint64_t id);
+  // Registers the call and sends its request.
   void Begin(std::shared_ptr<ShmAttempt> attempt);
+  // Wakes the connection's own thread.
   void Poke();
 
   const std::shared_ptr<Link> link_;
-  const ipc::Descriptor event_;  // wakes the thread
+  const ipc::Descriptor event_;  // wakes the connection's own thread
   std::atomic<bool> receiving_{false};
-  Spinner help_spinner_;  // of helpers: by whoever receives
+  Spinner help_spinner_;  // of the callers that poll, used by the receiving thread
   std::atomic<bool> stop_{false};
   std::atomic<bool> peer_ended_{false};
-  std::atomic<int64_t> next_look_ns_;  // since the Unix epoch: when somebody must look for passed deadlines
+  // When the next deadline must be checked, in ns since the Unix epoch.
+  std::atomic<int64_t> next_look_ns_;
 
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<ShmAttempt>> calls_ ABSL_GUARDED_BY(mutex_);

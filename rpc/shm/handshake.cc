@@ -18,10 +18,10 @@
 namespace tandem::rpc::shm {
 namespace {
 
-constexpr size_t kMaxGuests = 64;  // that have not yet shown the secret
+constexpr size_t kMaxGuests = 64;  // clients that have not sent the secret yet
 constexpr absl::Duration kClientTimeout = absl::Seconds(5);
 
-// Messages, each one packet.
+// The messages of the handshake, each one packet.
 struct HelloPacket {  // client to server
   uint64_t magic = kMagic;
   char secret[32] = {};
@@ -41,7 +41,7 @@ std::string PeerProcess(int socket) {
   return absl::StrCat("process ", credentials.pid);
 }
 
-// In a time that does not tell how many characters were right.
+// Compares in constant time, so that the duration does not reveal how many characters are right.
 bool SameSecret(const char* a, const std::string& b, size_t size) {
   unsigned char differs = b.size() == size ? 0 : 1;
   for (size_t i = 0; i < std::min(size, b.size()); ++i) differs |= a[i] ^ b[i];
@@ -58,7 +58,7 @@ absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std:
     return absl::FailedPreconditionError("the server's offer of shared memory has no secret");
   }
   std::memcpy(hello.secret, secret.data(), sizeof(hello.secret));
-  TANDEM_CHECK(caller.size() <= sizeof(hello.caller));  // CheckCaller
+  TANDEM_CHECK(caller.size() <= sizeof(hello.caller));  // guaranteed by CheckCaller
   hello.caller_bytes = static_cast<uint32_t>(caller.size());
   std::memcpy(hello.caller, caller.data(), caller.size());
   absl::StatusOr<ipc::Descriptor> connection = ipc::ConnectAbstract(socket);
@@ -98,7 +98,7 @@ Acceptor::Acceptor(const Geometry& geometry, size_t max_message_bytes)
       secret_(ipc::RandomToken()) {}
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Open(const Geometry& geometry, size_t max_message_bytes) {
-  // What cannot be made now could not be made later.
+  // If the kernel refuses the memory now, it would refuse it for every client.
   TANDEM_RETURN_IF_ERROR(ipc::MemoryFile::Create("tandem-rpc", geometry.total_bytes).status());
   std::unique_ptr<Acceptor> acceptor(new Acceptor(geometry, max_message_bytes));
   TANDEM_ASSIGN_OR_RETURN(acceptor->listener_, ipc::ListenAbstract(acceptor->socket_name_, kMaxGuests));
@@ -132,7 +132,8 @@ bool Acceptor::Wait(int stop, TakeLink& take) {
     if (socket.get() >= 0 && guests_.size() < kMaxGuests) {
       guests_.push_back({std::move(socket), now + kClientTimeout});
     } else if (socket.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
-      absl::SleepFor(absl::Milliseconds(50));  // no descriptor is left: somebody must close one first
+      // No descriptor is left; wait until one is closed.
+      absl::SleepFor(absl::Milliseconds(50));
     }
   }
   return true;
@@ -143,7 +144,7 @@ void Acceptor::Close() {
   guests_.clear();
 }
 
-// nullptr for a stranger, who is shown out.
+// Returns nullptr, and closes the socket, if the client has not sent the right secret.
 std::shared_ptr<Link> Acceptor::Welcome(ipc::Descriptor socket, Caller* caller) {
   HelloPacket hello;
   if (!ipc::ReceivePacket(socket.get(), &hello, sizeof(hello)) || hello.magic != kMagic ||

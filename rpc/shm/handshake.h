@@ -1,10 +1,10 @@
 #ifndef TANDEM_RPC_SHM_HANDSHAKE_H_
 #define TANDEM_RPC_SHM_HANDSHAKE_H_
 
-// How a connection comes about: the server listens on a unix socket of a random abstract name, which it
-// tells, with a secret, to clients of its host that ask over gRPC (proto/tandem/v1/shared_memory.proto). A
-// client connects there, shows the secret and is passed the descriptor of memory made for it. The socket
-// stays open: it wakes sleepers, and its end tells of a death.
+// Establishes connections. The server listens on a unix socket with a random abstract name. It tells this
+// name and a secret to clients of its host that ask over gRPC (proto/tandem/v1/shared_memory.proto). A client
+// connects to the socket, sends the secret and receives the descriptor of memory created for it. The socket
+// stays open: each side wakes the other through it, and its end reports that the peer has ended.
 
 #include <memory>
 #include <string>
@@ -19,37 +19,42 @@
 
 namespace tandem::rpc::shm {
 
-// The client's part. `caller`: Caller::ToBytes, at most kMaxCallerBytes. Blocks until the server has
-// answered, at most until `deadline`. FailedPrecondition: the socket cannot be reached from here, the kernel
-// refuses the memory, or another version runs there; DeadlineExceeded; Unavailable: the server closed the
-// connection.
+// Connects to a server. `caller` is Caller::ToBytes, at most kMaxCallerBytes. Blocks until the server has
+// responded, at most until `deadline`. Errors:
+//
+// - FailedPrecondition: the socket cannot be reached from here, the kernel refuses the memory, or the server
+// runs another version
+// - DeadlineExceeded
+// - Unavailable: the server closed the connection
 absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std::string& secret,
                                            absl::Time deadline, size_t max_message_bytes,
                                            const std::string& caller = "");
 
-// Whom the server has shared memory with, and what it says of itself.
+// Receives each new connection and the identity of its client.
 using TakeLink = absl::AnyInvocable<void(std::shared_ptr<Link>, Caller)>;
 
-// The server's part. Used by one thread, but for socket_name() and secret().
+// The server's side of the handshake. One thread calls Wait and Close; any thread may call socket_name() and
+// secret().
 class Acceptor {
  public:
-  // `geometry` is that of every connection. FailedPrecondition when the kernel refuses the socket or the
-  // memory.
+  // Starts listening. Every connection gets the layout `geometry`. FailedPrecondition if the kernel refuses
+  // the socket or the memory.
   static absl::StatusOr<std::unique_ptr<Acceptor>> Open(const Geometry& geometry, size_t max_message_bytes);
 
   const std::string& socket_name() const { return socket_name_; }
   const std::string& secret() const { return secret_; }
 
-  // Waits until somebody comes or `stop`, a descriptor, is readable: false then. Connections that came about
-  // go to `take`.
+  // Waits until a client arrives or the descriptor `stop` is readable; returns false in the latter case. New
+  // connections are passed to `take`.
   bool Wait(int stop, TakeLink& take);
-  // Nobody comes any more: who waits is shown out, and Dial fails at once.
+  // Stops listening: pending clients are disconnected, and Dial fails at once.
   void Close();
 
  private:
+  // A client that has connected and not sent the secret yet.
   struct Guest {
     ipc::Descriptor socket;
-    absl::Time deadline;  // shows the secret until then, or goes
+    absl::Time deadline;  // the client is disconnected if it has not sent the secret by then
   };
   Acceptor(const Geometry& geometry, size_t max_message_bytes);
   std::shared_ptr<Link> Welcome(ipc::Descriptor socket, Caller* caller);

@@ -14,15 +14,17 @@
 namespace tandem::rpc::shm {
 namespace {
 
-constexpr size_t kCopyInline = 1024;            // larger slices of others go to payload memory
-constexpr size_t kPartBytes = size_t{1} << 20;  // of a message in parts
+constexpr size_t kCopyInline = 1024;            // larger slices are copied to payload memory
+constexpr size_t kPartBytes = size_t{1} << 20;  // largest part of a message sent in parts
 constexpr size_t kLeastPart = 64 << 10;
-// That complete no message: a peer that sends them without end does not keep a thread from its other work.
+// Limits the records handled per call that complete no message, so that a peer which sends them endlessly
+// does not keep a thread from its other work.
 constexpr int kRecordsInTurn = 64;
-// What is lent leaves so much of the payload memory (an eighth), so that what must be copied in can go on.
+// The pages that BorrowMemory leaves free (an eighth), so that messages which must be copied can still be
+// sent.
 size_t Reserve(const Geometry& geometry) { return geometry.pages / 8; }
 
-// What is said of a message that does not fit.
+// Truncates a text that does not fit into a record.
 std::string CutText(std::string text) {
   if (text.size() <= kMaxText) return text;
   const std::string note = absl::StrCat(" [cut from ", text.size(), " bytes]");
@@ -32,7 +34,7 @@ std::string CutText(std::string text) {
 
 }  // namespace
 
-// A received part of payload memory, given back when dropped.
+// A received block of payload memory, released to the peer when dropped.
 class Received {
  public:
   Received(std::shared_ptr<Link> link, uint32_t block, size_t bytes)
@@ -106,13 +108,13 @@ bool Link::MoveQueue() {
 
 bool Link::MoveQueueLocked(Dead* dead) {
   if (queue_.empty() || broken()) return false;
-  // Asked for before the look: room that is made after it wakes this end.
+  // Requested before the queue is checked: space that the peer frees later then wakes this end.
   out().wants_room.store(1, std::memory_order_seq_cst);
   const int64_t now_ns = absl::GetCurrentTimeNanos();
   bool moved = false, may_copy = true;
   for (size_t i = 0; i < queue_.size();) {
     Queued& queued = queue_[i];
-    if (queued.message.deadline_ns <= now_ns) {  // nobody waits for it any more
+    if (queued.message.deadline_ns <= now_ns) {  // its caller does not wait any more
       if (queued.sent > 0) Abandon(queued.message.call);
       Unqueue(i, dead);
       continue;
@@ -122,10 +124,11 @@ bool Link::MoveQueueLocked(Dead* dead) {
         moved = true;
         Unqueue(i, dead);
         break;
-      case Wrote::kSome:  // and again: there may be room for more
+      case Wrote::kSome:  // try again: more may fit
         moved = true;
         break;
-      case Wrote::kNoMemory:  // what needs none may pass: calls do not depend on one another
+      // Messages that need no memory may overtake: calls do not depend on one another.
+      case Wrote::kNoMemory:
         may_copy = false;
         ++i;
         break;
@@ -158,8 +161,8 @@ void Link::Drop(uint64_t call) {
   lock.Release();
 }
 
-// The message of this call was sent in part, and goes no further. Until the peer has been told, no other may
-// begin its parts.
+// Sends the notice that the call's partly sent message ends here. No other message may be sent in parts until
+// the peer has been told.
 void Link::Abandon(uint64_t call) {
   Queued abandon;
   abandon.message.kind = RecordKind::kAbandon;
@@ -196,7 +199,6 @@ bool Link::IsOwn(const Slice& slice) const {
   return at >= begin && at < begin + geometry_.payload_bytes;
 }
 
-// Makes the draft the whole body; false when there is no memory for that.
 bool Link::PlaceAll(const Bytes& body, bool may_copy) {
   draft_.segments.clear();
   draft_inline_.clear();
@@ -221,7 +223,7 @@ bool Link::PlaceAll(const Bytes& body, bool may_copy) {
       ++i;
       continue;
     }
-    size_t end = i, bytes = 0;  // a run of slices that lie somewhere else becomes one block
+    size_t end = i, bytes = 0;  // a run of slices outside this payload memory becomes one block
     for (; end < slices.size() && !IsOwn(slices[end]); ++end) bytes += slices[end].size();
     if (!may_copy || !PlaceRun(slices.subspan(i, end - i), bytes)) break;
     i = end;
@@ -246,7 +248,6 @@ bool Link::PlaceRun(absl::Span<const Slice> slices, size_t bytes) {
   return true;
 }
 
-// Makes the draft the next part of the body, and counts it as sent.
 bool Link::PlacePart(Queued& queued) {
   draft_.segments.clear();
   draft_inline_.clear();
@@ -321,7 +322,6 @@ bool Link::Damaged(absl::string_view what) {
   return false;
 }
 
-// Whether it completes a message.
 bool Link::Accept(const Record& record, Message* message) {
   const bool from_client = record.kind == RecordKind::kRequest || record.kind == RecordKind::kCancel;
   if (record.kind != RecordKind::kAbandon && from_client != (out_ == static_cast<int>(Side::kServer))) {
@@ -348,7 +348,7 @@ bool Link::Accept(const Record& record, Message* message) {
     has_partial_ |= record.more;
     return !record.more;
   }
-  // Parts are copied: the whole may be larger than all payload memory.
+  // Parts are copied, because the whole message may be larger than the payload memory.
   AddBody(record, /*copy=*/true, &partial_);
   if (record.more) return false;
   *message = std::move(partial_);
@@ -378,8 +378,8 @@ void Link::AddBody(const Record& record, bool copy, Message* message) {
       continue;
     }
     const char* data = in_payload_ + segment.offset;
-    // Where a request begins is its header, which usually came inline. One that lies in memory which the
-    // client can still write to is not to be parsed.
+    // A request begins with its header, which is usually inline. A header in memory that the client can still
+    // write to must be copied before it is parsed.
     const bool header = message->kind == RecordKind::kRequest && message->body.empty();
     if (!copy && !header && held_bytes() + segment.bytes <= geometry_.payload_bytes / 2) {
       message->body.Append(Slice(std::make_shared<Received>(shared_from_this(), segment.block, segment.bytes),
@@ -415,7 +415,8 @@ void Link::WakePeer() {
   if (how == kAtFutex) {
     ipc::FutexWake(&asleep);
   } else if (how != kAwake) {
-    (void)!send(socket_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);  // full: then it has enough to wake for
+    // If the socket is full, the peer has enough bytes to wake it.
+    (void)!send(socket_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 }
 

@@ -1,16 +1,18 @@
 #ifndef TANDEM_RPC_SHM_LINK_H_
 #define TANDEM_RPC_SHM_LINK_H_
 
-// One end of a shared-memory connection: sends messages and receives them. The same for both ends.
+// One end of a shared-memory connection: sends and receives messages. Both ends use the same class.
 //
-// A message is a record with small parts inline and large ones in payload memory: those that were made there
-// (Lend) travel as they are, others are copied in. What finds no room waits in a queue, which whoever
-// receives also moves on; a message too large for the payload memory that is free goes in parts, which the
-// receiver puts together. Received parts of payload are read in place: their memory goes back to the peer
-// when the last slice is dropped. The peer could still write there: what must not change between a check and
-// its use is to be copied first (the beginning of a request, its header, always is). While this process holds
-// more than half of it (parked pushes, answers that the application keeps), what comes in is copied out at
-// once, so that traffic goes on.
+// Sending: a message is a record with small parts inline and large parts in payload memory. Parts that were
+// built in memory of BorrowMemory are sent without a copy; others are copied. A message that does not fit
+// waits in a queue, which the receiving thread also advances. A message larger than the free payload memory
+// is sent in parts, and the receiver reassembles it.
+//
+// Receiving: parts in payload memory are read in place, and their memory is released to the peer when the
+// last slice is dropped. The peer could still write to that memory. Data that must not change between a check
+// and its use must therefore be copied first; the beginning of a request, which contains its header, always
+// is. While this process holds more than half of the payload memory (deferred pushes, responses that the
+// application keeps), incoming data is copied at once, so that the memory is free for further messages.
 
 #include <atomic>
 #include <cstdint>
@@ -38,21 +40,25 @@ enum class Side { kClient = 0, kServer = 1 };
 
 inline constexpr int64_t kNoDeadline = INT64_MAX;
 
+// A message of a connection.
 struct Message {
   RecordKind kind = RecordKind::kRequest;
   uint64_t call = 0;
-  int64_t deadline_ns = kNoDeadline;  // since the Unix epoch
+  int64_t deadline_ns = kNoDeadline;  // in ns since the Unix epoch
   absl::StatusCode code = absl::StatusCode::kOk;
-  std::string text;  // the method, or why it failed; cut to kMaxText
+  // The method, or the error's message; truncated to kMaxText.
+  std::string text;
   Bytes body;
-  bool too_large = false;  // received: the body was longer than allowed and is left out
+  // Set on receipt: the body was longer than allowed and was omitted.
+  bool too_large = false;
 };
 
-// Sending is thread-safe; receiving is for one thread at a time. Held by its connection, by received slices
-// and by lent memory.
+// One end of a connection. Sending is thread-safe; one thread at a time may receive. The connection, received
+// slices and borrowed memory hold references to it.
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  // `peer` names the other process in errors. Bodies of more than `max_message_bytes` are not received.
+  // `peer` names the other process in errors. Bodies of more than `max_message_bytes` are not received: see
+  // Message::too_large.
   Link(Side side, const Geometry& geometry, std::unique_ptr<ipc::MemoryFile> memory, ipc::Descriptor socket,
        std::string peer, size_t max_message_bytes);
   Link(const Link&) = delete;
@@ -60,65 +66,67 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // ---- Sending.
 
-  // Sends, or keeps the message in the queue; never blocks. After Break nothing happens.
+  // Sends the message, or stores it in the queue. Never blocks. No effect after Break.
   void Send(Message message);
-  // Takes a message of this call out of the queue, if it is still there.
+  // Removes the call's message from the queue, if it is still there.
   void Drop(uint64_t call);
-  // Payload memory for a part of a message, 64-byte aligned, or nullptr when there is none. It may be sent
-  // any number of times; dropped unsent, it is free again.
+  // Returns payload memory for a part of a message, 64-byte aligned, or nullptr if there is none. The memory
+  // may be sent any number of times. It is freed when the pointer is dropped and the peer has released it.
   std::shared_ptr<char> BorrowMemory(size_t bytes);
-  // Sends what has found room since; whether anything was sent.
+  // Sends queued messages that now fit. Returns true if anything was sent.
   bool MoveQueue();
   bool has_queue() const { return queued_.load(std::memory_order_relaxed) > 0; }
-  // Bytes of messages that wait in the queue.
+  // Returns the size of the bodies in the queue.
   size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
 
   // ---- Receiving.
 
-  // The next message; false when none is there, or after many parts of one: HasIncoming() knows. A damaged
-  // ring breaks the link.
+  // Receives the next message. Returns false if there is none, or after handling many records that do not
+  // complete a message; HasIncoming() tells the two apart. A damaged ring breaks the link.
   bool Receive(Message* message);
   bool HasIncoming() const { return !broken() && reader_.HasMore(); }
 
-  // ---- Waiting, by whoever receives.
+  // ---- Waiting, by the receiving thread.
 
-  // From here on the peer wakes this end, in that way; to be followed by a look whether something is there.
+  // Asks the peer to wake this end in way `how`. The caller must then check once more whether something has
+  // arrived before it sleeps.
   void FallAsleep(Asleep how) { my_end().asleep.store(how, std::memory_order_seq_cst); }
   void WakeUp() { my_end().asleep.store(kAwake, std::memory_order_seq_cst); }
-  // Sleeps at the futex, after FallAsleep(kAtFutex), at most `ns`.
+  // Sleeps on the futex for at most `ns`. FallAsleep(kAtFutex) must have been called.
   void SleepAtFutex(int64_t ns) { ipc::FutexWait(&my_end().asleep, kAtFutex, ns); }
-  // Wakes this process's own sleeper at the futex, if there is one.
+  // Wakes the thread of this process that sleeps on the futex, if there is one.
   void WakeOwn();
-  // Readable when the peer has woken this end, or has ended.
+  // Returns the socket. It is readable when the peer has woken this end, or has ended.
   int socket() const { return socket_.get(); }
-  // Reads the wake-ups from the socket; false when the peer has ended.
+  // Reads the wake-up bytes from the socket. Returns false if the peer has ended.
   bool DrainSocket();
 
   // ---- The end.
 
-  // The first call counts: no message goes or comes any more, and the peer sees the end of the connection.
+  // Ends the connection with error `why`: no message is sent or received any more, and the peer sees the end.
+  // Only the first call has an effect.
   void Break(const absl::Status& why);
   bool broken() const { return broken_.load(std::memory_order_acquire); }
+  // Returns the error of Break.
   absl::Status failure() const;
-  // Break, and drops what is queued. Whoever owns the connection does this in the end: messages in the queue
-  // may hold the link.
+  // Calls Break and drops the queue. The owner of the connection must call this in the end, because queued
+  // messages may hold references to the link.
   void Close(const absl::Status& why);
 
   const std::string& peer() const { return peer_; }
-  // Bytes of received payload that this process has not yet given back.
+  // Returns the size of received payload that this process has not released yet.
   size_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
-  // Bytes of the payload memory for sending that are in nobody's use.
+  // Returns the size of the payload memory for sending that is not in use.
   size_t free_bytes() { return arena_.free_pages() * kPage; }
 
  private:
   friend class Received;
   enum class Wrote { kAll, kSome, kNoRecordRoom, kNoMemory, kBroken };
-  // Messages that were dealt with: to be destroyed when no lock is held, since memory that was lent comes
-  // back with them.
+  // Messages to destroy without holding a lock: destroying them releases borrowed memory.
   using Dead = std::vector<Message>;
   struct Queued {
     Message message;
-    size_t sent = 0;  // bytes of the body, in parts
+    size_t sent = 0;  // bytes of the body sent so far, in parts
   };
 
   Control& control() { return *reinterpret_cast<Control*>(memory_->data()); }
@@ -128,23 +136,33 @@ class Link : public std::enable_shared_from_this<Link> {
   Control::End& my_end() { return control().ends[out_]; }
   Control::End& peer_end() { return control().ends[1 - out_]; }
 
-  // Without `may_copy`, only what needs no fresh memory is written.
+  // Writes the message, or its next part. With `may_copy` false, writes only what needs no new payload
+  // memory.
   Wrote Write(Queued& queued, bool may_copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
+  // Fills the draft with the whole body. Returns false if there is not enough memory.
   bool PlaceAll(const Bytes& body, bool may_copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
+  // Copies the slices to one block and adds it to the draft.
   bool PlaceRun(absl::Span<const Slice> slices, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
+  // Fills the draft with the next part of the body and counts it as sent.
   bool PlacePart(Queued& queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
+  // Writes the draft to the ring and wakes the peer.
   void Publish(const Message& message, bool first, bool more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
+  // Tells the peer that the rest of a message sent in parts will not follow.
   void Abandon(uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
   bool MoveQueueLocked(Dead* dead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
   void Unqueue(size_t index, Dead* dead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
-  // Whether it lies in the payload memory that this end sends from.
+  // Returns true if the slice lies in the payload memory from which this end sends.
   bool IsOwn(const Slice& slice) const;
 
+  // Handles a record. Returns true if it completes `*message`.
   bool Accept(const Record& record, Message* message);
   bool Damaged(absl::string_view what);
+  // Adds the record's segments to the message's body.
   void AddBody(const Record& record, bool copy, Message* message);
+  // Releases a received block to the peer.
   void GiveBack(uint32_t block);
   void WakePeer();
+  // Wakes the peer if it waits for space.
   void WakePeerForRoom();
 
   const Geometry geometry_;
@@ -152,7 +170,7 @@ class Link : public std::enable_shared_from_this<Link> {
   const ipc::Descriptor socket_;
   const std::string peer_;
   const size_t max_message_bytes_;
-  const int out_;  // the direction this end sends in, and its number
+  const int out_;  // the direction in which this end sends, and its index
   char* const out_payload_;
   char* const in_payload_;
   std::atomic<uint32_t>* const in_released_;
@@ -161,8 +179,9 @@ class Link : public std::enable_shared_from_this<Link> {
   absl::Mutex send_mutex_;
   RecordWriter writer_ ABSL_GUARDED_BY(send_mutex_);
   std::deque<Queued> queue_ ABSL_GUARDED_BY(send_mutex_);
-  bool in_parts_ ABSL_GUARDED_BY(send_mutex_) = false;  // a message of the queue is half sent; one at a time
-  // The record being made, and the blocks that were taken for it.
+  // A queued message has been sent in part; only one at a time may be.
+  bool in_parts_ ABSL_GUARDED_BY(send_mutex_) = false;
+  // The record being built, and the blocks taken for it.
   Record draft_ ABSL_GUARDED_BY(send_mutex_);
   std::string draft_inline_ ABSL_GUARDED_BY(send_mutex_);
   std::vector<uint32_t> draft_blocks_ ABSL_GUARDED_BY(send_mutex_);
@@ -170,11 +189,11 @@ class Link : public std::enable_shared_from_this<Link> {
   std::atomic<size_t> queued_{0};
   std::atomic<size_t> queued_bytes_{0};
 
-  // By whoever receives.
+  // These belong to the receiving thread.
   RecordReader reader_;
   std::string copy_;
   Record record_;
-  BufferPool copies_;         // of what is copied out
+  BufferPool copies_;         // memory for data that is copied out
   bool has_partial_ = false;  // a message in parts has begun
   Message partial_;
 

@@ -92,7 +92,8 @@ size_t EncodeRecord(const Record& record, char* out) {
   put(record.segments.data(), refs_bytes);
   put(record.text.data(), record.text.size());
   put(record.inline_bytes.data(), record.inline_bytes.size());
-  std::memset(end, 0, head.bytes - bytes);  // nothing of this process's memory is shown
+  // No other memory of this process may become visible to the peer.
+  std::memset(end, 0, head.bytes - bytes);
   return head.bytes;
 }
 
@@ -103,7 +104,7 @@ absl::StatusOr<bool> RecordReader::Next(std::string* copy) {
   if (there > size_ || there % kRecordUnit != 0) {
     return Damaged(absl::StrCat("a ring of ", size_, " bytes is said to hold ", there));
   }
-  // A record's head never wraps: both sizes are multiples of the unit.
+  // A record's head never wraps, because both sizes are multiples of the unit.
   const size_t begin = position_ & (size_ - 1);
   uint32_t bytes;
   std::memcpy(&bytes, ring_ + begin, sizeof(bytes));
@@ -114,7 +115,7 @@ absl::StatusOr<bool> RecordReader::Next(std::string* copy) {
   const size_t first = std::min<size_t>(bytes, size_ - begin);
   std::memcpy(copy->data(), ring_ + begin, first);
   std::memcpy(copy->data() + first, ring_, bytes - first);
-  // What was judged counts, whatever stands in the ring by now.
+  // The size that was checked counts, even if the peer has changed the ring since.
   std::memcpy(copy->data(), &bytes, sizeof(bytes));
   position_ += bytes;
   read_->store(position_, std::memory_order_seq_cst);
@@ -124,7 +125,7 @@ absl::StatusOr<bool> RecordReader::Next(std::string* copy) {
 absl::StatusOr<bool> RecordWriter::HasRoom() {
   if (position_ + kMaxRecord - known_read_ <= size_) return true;
   const uint64_t read = read_->load(std::memory_order_seq_cst);
-  if (position_ - read > position_ - known_read_) {  // it went backwards, or ahead of us
+  if (position_ - read > position_ - known_read_) {  // it went backwards, or ahead of what was written
     return Damaged(absl::StrCat("of ", position_, " bytes written, ", read, " are said to have been read"));
   }
   known_read_ = read;

@@ -1,16 +1,16 @@
 #ifndef TANDEM_RPC_SHM_RECORD_H_
 #define TANDEM_RPC_SHM_RECORD_H_
 
-// The small records of a shared-memory connection, and the ring they travel in. Nothing here trusts what it
-// reads: a record is copied out of the ring before it is looked at.
+// The small records of a shared-memory connection, and the ring that carries them. Nothing here trusts the
+// data that it reads: a record is copied out of the ring before it is parsed.
 //
 //   A  RecordHead
 //   B  SegmentRef x segments
-//   C  text: the method of a request, the message of a failed answer
-//   D  the inline bytes, all together
+//   C  text: the method of a request, the message of an error response
+//   D  the inline bytes of all segments
 //
-// filled up to a multiple of 64 bytes. The body of a message is its segments in order, each either the next
-// inline bytes or a run of the direction's payload memory.
+// A record is padded to a multiple of 64 bytes. The body of a message consists of its segments, in order.
+// Each segment is either the next inline bytes or a run of the direction's payload memory.
 
 #include <atomic>
 #include <cstdint>
@@ -24,31 +24,38 @@
 namespace tandem::rpc::shm {
 
 enum class RecordKind : uint8_t {
-  kRequest = 1,  // client to server
-  kResponse = 2,   // server to client
-  kCancel = 3,   // client to server: nobody waits for the answer any more
-  kAbandon = 4,  // either way: the message sent in parts will not be completed
+  kRequest = 1,   // client to server
+  kResponse = 2,  // server to client
+  // Client to server: the client does not wait for the response any more.
+  kCancel = 3,
+  // Both directions: the message that was sent in parts will not be completed.
+  kAbandon = 4,
 };
 
+// The fixed-size beginning of a record.
 struct RecordHead {
-  uint32_t bytes = 0;  // of the whole record
+  uint32_t bytes = 0;  // size of the whole record
   uint8_t kind = 0;
-  uint8_t more = 0;  // 1: the next record of this call goes on with the message
+  // 1: the next record of this call continues the message.
+  uint8_t more = 0;
   uint16_t segments = 0;
   uint64_t call = 0;
-  int64_t deadline_ns = 0;  // requests: since the Unix epoch; the largest number: none
-  uint32_t code = 0;        // answers: absl::StatusCode
+  // For requests, in ns since the Unix epoch; the largest number: no deadline.
+  int64_t deadline_ns = 0;
+  uint32_t code = 0;  // for responses: absl::StatusCode
   uint32_t text_bytes = 0;
   uint32_t inline_bytes = 0;
   uint32_t unused = 0;
 };
 static_assert(sizeof(RecordHead) == 40);
 
+// One segment of a message's body.
 struct SegmentRef {
   static constexpr uint32_t kInline = ~uint32_t{0};
-  uint32_t block = kInline;  // first page of the block that holds it, to be named when it is given back
+  // The first page of the block that contains it, which the receiver names when it releases the block.
+  uint32_t block = kInline;
   uint32_t bytes = 0;
-  uint64_t offset = 0;  // into payload; 0 when inline
+  uint64_t offset = 0;  // in payload memory; 0 if inline
 };
 static_assert(sizeof(SegmentRef) == 16);
 
@@ -60,7 +67,7 @@ inline constexpr size_t kMaxRecord =
     (sizeof(RecordHead) + kMaxSegments * sizeof(SegmentRef) + kMaxText + kMaxInline + kRecordUnit - 1) /
     kRecordUnit * kRecordUnit;
 
-// A record as a value. The views are into memory of the reader, or of the writer, never into the ring.
+// A parsed record. The views refer to memory of the reader or the writer, never to the ring.
 struct Record {
   RecordKind kind = RecordKind::kRequest;
   bool more = false;
@@ -72,13 +79,16 @@ struct Record {
   absl::string_view inline_bytes;
 };
 
-// Reads what a RecordReader has copied out. DataLoss, saying what is wrong, unless every count, kind and
-// length fits, inline segments use up the inline bytes exactly, and all others lie in `payload_bytes` of
-// payload, in their block's part of it.
+// Parses a record that a RecordReader has copied. DataLoss, which says what is wrong, unless all of these
+// hold:
+//
+// - every count, kind and length is within its limit
+// - the inline segments use exactly the inline bytes
+// - all other segments lie within `payload_bytes` of payload, not before the first page of their block
 absl::Status ParseRecord(absl::string_view copy, size_t payload_bytes, Record* record);
 
-// Writes `record` to `out`, which has room for kMaxRecord bytes; returns its size. The record must keep to
-// the limits above.
+// Writes `record` to `out`, which must have at least kMaxRecord bytes, and returns its size. The record must
+// respect the limits above.
 size_t EncodeRecord(const Record& record, char* out);
 
 // The receiving end of a ring. Used by one thread at a time.
@@ -89,10 +99,10 @@ class RecordReader {
                std::atomic<uint64_t>* read)
       : ring_(ring), size_(size), written_(written), read_(read) {}
 
-  // Whether somebody has written more (or damaged the ring).
+  // Returns true if the peer has written more (or has damaged the ring).
   bool HasMore() const { return written_->load(std::memory_order_seq_cst) != position_; }
-  // Copies the next record to *copy and gives its room back; false when there is none. DataLoss when the ring
-  // is damaged: then never again to be called.
+  // Copies the next record to *copy and frees its space in the ring. Returns false if there is none. DataLoss
+  // if the ring is damaged; it must not be called again after that.
   absl::StatusOr<bool> Next(std::string* copy);
 
  private:
@@ -100,7 +110,7 @@ class RecordReader {
   const size_t size_;
   const std::atomic<uint64_t>* const written_;
   std::atomic<uint64_t>* const read_;
-  uint64_t position_ = 0;  // ours, not the peer's to change
+  uint64_t position_ = 0;  // private, so the peer cannot change it
 };
 
 // The sending end. Used by one thread at a time.
@@ -109,9 +119,10 @@ class RecordWriter {
   RecordWriter(char* ring, size_t size, std::atomic<uint64_t>* written, const std::atomic<uint64_t>* read)
       : ring_(ring), size_(size), written_(written), read_(read) {}
 
-  // Whether there is room for any record. DataLoss when the peer claims to have read what was never written.
+  // Returns true if any record fits into the ring. DataLoss if the peer claims to have read bytes that were
+  // never written.
   absl::StatusOr<bool> HasRoom();
-  // Publishes an encoded record; HasRoom() must have said yes.
+  // Publishes an encoded record. HasRoom() must have returned true.
   void Put(absl::string_view record);
 
  private:

@@ -11,7 +11,8 @@
 namespace tandem::rpc::shm {
 
 namespace {
-constexpr int64_t kTurnNs = 100'000;  // then another connection of the thread has its turn
+// After this time the thread serves its next connection.
+constexpr int64_t kTurnNs = 100'000;
 }  // namespace
 
 MethodTable::MethodTable(std::vector<Service> services) {
@@ -27,7 +28,7 @@ const Handler* MethodTable::Find(absl::string_view name) const {
   return found == handlers_.end() ? nullptr : &found->second;
 }
 
-// The handler's end of a call.
+// The server call that a handler gets.
 class ShmServerCall : public ServerCall {
  public:
   ShmServerCall(std::shared_ptr<ServerConnection> connection, Message request)
@@ -54,7 +55,9 @@ class ShmServerCall : public ServerCall {
     cancel_hook_.Drop();
     connection_->Response(request_.call, request_.deadline_ns, std::move(response));
   }
-  std::shared_ptr<char> ResponseMemory(size_t bytes) override { return connection_->link().BorrowMemory(bytes); }
+  std::shared_ptr<char> ResponseMemory(size_t bytes) override {
+    return connection_->link().BorrowMemory(bytes);
+  }
 
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 
@@ -153,7 +156,8 @@ void ServerConnection::Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<
 
 void ServerConnection::Close(const absl::Status& why) {
   link_->Close(why);
-  std::vector<std::shared_ptr<ShmServerCall>> calls;  // dropped when the lock is free: they may be the last
+  // Dropped after the lock is released, since these may be the last references.
+  std::vector<std::shared_ptr<ShmServerCall>> calls;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, call] : calls_) {

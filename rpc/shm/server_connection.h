@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_SHM_SERVER_CONNECTION_H_
 #define TANDEM_RPC_SHM_SERVER_CONNECTION_H_
 
-// The server's end of one connection: its calls.
+// The server end of one shared-memory connection: its calls.
 
 #include <atomic>
 #include <cstdint>
@@ -25,36 +25,40 @@ class MethodTable {
  public:
   explicit MethodTable(std::vector<Service> services);
   MethodTable(const MethodTable&) = delete;
+  // Returns the method's handler, or nullptr.
   const Handler* Find(absl::string_view name) const;
 
  private:
   absl::flat_hash_map<std::string, Handler> handlers_;
 };
 
+// The limits of one connection.
 struct ServerLimits {
   size_t max_message_bytes = 0;
-  size_t max_calls = 1 << 16;          // of one connection, that are not yet answered
-  size_t max_unsent_bytes = 32 << 20;  // of answers that wait for room; beyond, no request is read
+  size_t max_calls = 1 << 16;  // unfinished calls
+  // Responses that wait for space; while there are more, no request is read.
+  size_t max_unsent_bytes = 32 << 20;
 };
 
 class ShmServerCall;
 
-// The end of a server that lets calls finish: whether it has begun, and which it waits for. Thread-safe.
+// The state of a server's shutdown: whether it has begun, and how many calls have ended since. Thread-safe.
 class Closing {
  public:
   bool begun() const { return begun_.load(); }
   void Begin() { begun_.store(true); }
-  // A call has been answered, or its connection is gone. Costs nothing before Begin.
+  // Counts that a call has its response, or that its connection has ended. Costs nothing before Begin.
   void OneLess() {
     if (!begun()) return;
     absl::MutexLock lock(&mutex_);
     ++less_;
   }
+  // Returns how often OneLess was counted.
   int64_t less() const {
     absl::MutexLock lock(&mutex_);
     return less_;
   }
-  // Waits until there is one less than when less() was `before`; false when `deadline` came first.
+  // Waits until less() differs from `before`. Returns false if `deadline` passes first.
   bool AwaitOneLess(int64_t before, absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     const auto changed = [this, before]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return less_ != before; };
@@ -67,7 +71,7 @@ class Closing {
   int64_t less_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Served by one thread; calls are finished from any.
+// The server end of one connection. One thread serves it; calls may be finished on any thread.
 class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
  public:
   ServerConnection(std::shared_ptr<Link> link, Caller caller, std::shared_ptr<const MethodTable> methods,
@@ -78,15 +82,15 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
         limits_(limits),
         closing_(std::move(closing)) {}
 
-  // One turn: runs the handlers of requests for a short while (or one, if it takes longer) and moves the
-  // queue of answers. Whether there was anything.
+  // Runs the handlers of requests for a short while (or one handler, if that takes longer) and sends queued
+  // responses that now fit. Returns true if there was anything to do.
   bool Serve();
-  // Whether Serve would find something.
+  // Returns true if Serve would find a request to handle.
   bool HasWork() const { return link_->HasIncoming() && !Congested(); }
 
   // Marks every call as cancelled and ends the connection.
   void Close(const absl::Status& why);
-  // Calls without an answer.
+  // Returns the number of unfinished calls.
   size_t unanswered() const;
 
   Link& link() const { return *link_; }
@@ -95,10 +99,12 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   friend class ShmServerCall;
   bool Congested() const { return link_->queued_bytes() > limits_.max_unsent_bytes; }
   void Begin(Message request);
-  // Whatever number it bears: a call of this number that is being handled goes on, and counts.
+  // Sends an error for a request that was not accepted. A call with the same number that is being handled is
+  // not affected.
   void Refuse(const Message& request, const absl::Status& why);
-  // Of a call in `calls_`, which leaves it.
+  // Removes the call from `calls_` and sends its response.
   void Response(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response);
+  // Sends a response.
   void Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response);
 
   const std::shared_ptr<Link> link_;

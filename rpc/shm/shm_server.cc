@@ -22,8 +22,10 @@ namespace tandem::rpc::shm {
 namespace {
 
 constexpr size_t kRecordsBytes = 256 << 10;
-constexpr int64_t kPollEveryNs = 5'000'000;  // while there is work: for new connections and deaths
-constexpr int kQueuePollMs = 100;            // while answers wait for room: their deadlines pass
+// How often new connections and ended peers are checked while there is work.
+constexpr int64_t kPollEveryNs = 5'000'000;
+// How often the deadlines of responses that wait for space are checked.
+constexpr int kQueuePollMs = 100;
 
 void Signal(int event) {
   const uint64_t one = 1;
@@ -108,7 +110,7 @@ void ServingThread::Poll(bool wait, std::vector<std::shared_ptr<ServerConnection
     polled.push_back({link.socket(), POLLIN, 0});
     if (!wait) continue;
     link.FallAsleep(kAtSocket);
-    // What was sent before is seen here; what is sent from now on wakes.
+    // Data sent before FallAsleep is seen here; data sent later wakes this thread.
     if (link.has_queue()) work |= link.MoveQueue();
     queued |= link.has_queue();
     work |= connection->HasWork() || link.broken();
@@ -195,7 +197,7 @@ size_t ShmServer::Unanswered() const {
 }
 
 void ShmServer::Shutdown(absl::Duration grace) {
-  absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first is done
+  absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first has finished
   if (shut_down_) return;
   shut_down_ = true;
   closing_->Begin();

@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_SHM_SHM_SERVER_H_
 #define TANDEM_RPC_SHM_SHM_SERVER_H_
 
-// Serves a server's services to clients of the same host through shared memory (see link.h). rpc::Server
-// starts it beside gRPC, over which clients ask for it.
+// Serves a server's services through shared memory to clients of the same host (link.h). rpc::Server starts
+// it next to gRPC, over which clients request shared memory.
 
 #include <atomic>
 #include <memory>
@@ -21,30 +21,36 @@
 
 namespace tandem::rpc::shm {
 
+// The options of ShmServer::Start.
 struct ShmServerOptions {
   size_t max_message_bytes = size_t{1} << 30;
-  // Of each connection, each way: memory that is committed when first used. A multiple of 2 MiB.
+  // Size of the payload memory of each connection, per direction. The kernel commits it when it is first
+  // used. A multiple of 2 MiB.
   size_t payload_bytes = size_t{32} << 20;
-  // Serving threads at most; 0: as many as this process may use processors.
+  // Largest number of serving threads. 0: the number of processors that this process may use.
   int threads = 0;
 };
 
-// Serves some connections on one thread. Owned by the server.
+// Serves some of the connections on one thread. Owned by the server.
 class ServingThread {
  public:
   explicit ServingThread(std::shared_ptr<Closing> closing);
   ~ServingThread() { Stop(); }
 
+  // Assigns the connection to this thread.
   void Adopt(std::shared_ptr<ServerConnection> connection);
   int connections() const { return count_.load(); }
+  // Returns the number of unfinished calls.
   size_t unanswered() const;
-  // Ends all connections, waits for the thread. Idempotent.
+  // Ends all connections and waits for the thread. Idempotent.
   void Stop();
 
  private:
   void Run();
+  // Moves the connections that were assigned since the last call to `connections`.
   void TakeNew(std::vector<std::shared_ptr<ServerConnection>>* connections);
-  // Sleeps until there may be work, or only looks (`wait` false); removes the connections that have ended.
+  // Sleeps until there may be work, or only checks if `wait` is false. Removes the connections that have
+  // ended.
   void Poll(bool wait, std::vector<std::shared_ptr<ServerConnection>>* connections);
 
   const std::shared_ptr<Closing> closing_;
@@ -58,25 +64,30 @@ class ServingThread {
   std::thread thread_;
 };
 
-// Thread-safe.
+// Serves services through shared memory. Thread-safe.
 class ShmServer {
  public:
-  // FailedPrecondition naming what the kernel refuses.
+  // Starts serving. FailedPrecondition names what the kernel refuses. InvalidArgument if payload_bytes is out
+  // of range.
   static absl::StatusOr<std::unique_ptr<ShmServer>> Start(const ShmServerOptions& options,
                                                           std::vector<Service> services);
   ~ShmServer() { Shutdown(absl::ZeroDuration()); }
 
   const std::string& socket_name() const { return acceptor_->socket_name(); }
   const std::string& secret() const { return acceptor_->secret(); }
+  // Returns the number of connections.
   size_t connections() const;
 
-  // As Server::Shutdown.
+  // Implements Server::Shutdown.
   void Shutdown(absl::Duration grace);
 
  private:
   ShmServer(const ShmServerOptions& options, std::vector<Service> services);
+  // The loop of greeter_: accepts clients.
   void Greet();
+  // Assigns a new connection to the thread with the fewest connections, or to a new thread.
   void Take(std::shared_ptr<Link> link, Caller caller);
+  // Returns the number of unfinished calls.
   size_t Unanswered() const;
 
   const ServerLimits limits_;
@@ -87,12 +98,13 @@ class ShmServer {
   const std::shared_ptr<Closing> closing_ = std::make_shared<Closing>();
   std::thread greeter_;
   mutable absl::Mutex mutex_;
-  std::vector<std::unique_ptr<ServingThread>> threads_ ABSL_GUARDED_BY(mutex_);  // made when needed
+  std::vector<std::unique_ptr<ServingThread>> threads_ ABSL_GUARDED_BY(mutex_);  // started when needed
   absl::Mutex shutdown_mutex_;
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
 };
 
-// The service over which clients of this host find `server`; where it is nullptr they are told `refusal`.
+// Returns the service over which clients of this host find `server`. If `server` is nullptr, clients get
+// `refusal`.
 Service OfferService(const ShmServer* server, std::string refusal);
 
 }  // namespace tandem::rpc::shm

@@ -1,13 +1,15 @@
 #ifndef TANDEM_RPC_SHM_SPINNER_H_
 #define TANDEM_RPC_SHM_SPINNER_H_
 
-// How long a thread looks for work before it sleeps: as long as looking has paid of late, at most 50 us.
+// Decides how long a thread spins before it sleeps: as long as spinning was successful recently, at most 50
+// us.
 //
-// While it looks it yields now and then, since its peer may be waiting for this very processor. But Linux
-// counts a slice as used up by who yields to others, so that a thread comes milliseconds late to work that
-// arrives then: with two processors full, one in a hundred pulls of 256 rows took 4 ms. Where a yield takes
-// so long that others must have run, processors are scarce; for a tenth of a second the thread then looks but
-// briefly, does not yield, and sleeps: whoever slept is served first.
+// A spinning thread yields from time to time, because its peer may be waiting for the same processor.
+// However, Linux counts a time slice as used up by a thread that yields to others. Such a thread then reacts
+// milliseconds late to work that arrives: with two busy processors, one in a hundred pulls of 256 rows took 4
+// ms. If a yield takes so long that other threads must have run, processors are scarce. For a tenth of a
+// second the thread then spins only briefly, does not yield, and sleeps, because the scheduler favours
+// threads that have slept.
 
 #include <sched.h>
 
@@ -19,26 +21,29 @@
 
 namespace tandem::rpc::shm {
 
-// Used by one thread.
+// The spin policy of one thread. Used by that thread only.
 class Spinner {
  public:
   using Yield = int (*)();
 
-  // Nobody who spins on the only processor lets another work. `yield` is for tests.
+  // A thread that spins on the only processor would keep all others from running, so the policy then never
+  // spins. `yield` is replaced in tests.
   explicit Spinner(Yield yield = sched_yield)
       : yield_(yield), most_ns_(ipc::UsableProcessors() > 1 ? kMostNs : 0), budget_ns_(most_ns_) {}
 
-  // There was work: a wait, if there was one, is over.
+  // The thread found work: a wait, if there was one, is over.
   void Worked() { begin_ns_ = 0; }
 
-  // After a sleep. A short one would have been worth a longer look; a long one, a shorter.
+  // The thread has slept. After a short sleep, spinning longer would have been better; after a long one,
+  // shorter.
   void Woke() {
     const bool soon = SteadyNanoseconds() - begin_ns_ < 2 * most_ns_;
     budget_ns_ = std::min(most_ns_, soon ? 2 * budget_ns_ + 1000 : std::max(kLeastNs, budget_ns_ / 2));
     begin_ns_ = 0;
   }
 
-  // There was none: pauses a moment, and says whether to look again. False: sleep.
+  // The thread found no work. Pauses briefly and returns true if the thread should check again, or false if
+  // it should sleep.
   bool Spin() {
     if (begin_ns_ == 0) {
       begin_ns_ = SteadyNanoseconds();
@@ -69,7 +74,7 @@ class Spinner {
   const Yield yield_;
   const int64_t most_ns_;
   int64_t budget_ns_;
-  int64_t begin_ns_ = 0;  // of the wait; 0: none
+  int64_t begin_ns_ = 0;  // when the wait began; 0: not waiting
   int looks_ = 0;
   int64_t crowded_until_ns_ = 0;
 };

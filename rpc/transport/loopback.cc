@@ -47,7 +47,7 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
     }
   }
 
-  // The handler's answer, or what becomes of it.
+  // Ends the attempt with the handler's response, as changed by the fault.
   void Response(absl::StatusOr<Bytes> answer) {
     switch (fault_.kind) {
       case Fault::Kind::kNeverRespond:
@@ -74,7 +74,7 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
     absl::MutexLock lock(&mutex_);
     if (over_) return;
     over_ = true;
-    // Cancelled before it started: nobody listens, and the transport may go any moment.
+    // Cancelled before it started: there is no `done` yet, and the transport may be destroyed at any moment.
     if (!started_) {
       early_result_ = std::move(result);
       return;
@@ -108,7 +108,7 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
 
 class LoopbackServerCall : public ServerCall {
  public:
-  // `time`: the attempt's handler runs for the first or the second time, 0 or 1.
+  // `time` is 0 for the first run of the attempt's handler and 1 for the second.
   LoopbackServerCall(std::shared_ptr<LoopbackAttempt> attempt, int time)
       : attempt_(std::move(attempt)), cancel_hook_(attempt_->cancel_hooks_[time]) {}
   ~LoopbackServerCall() override {

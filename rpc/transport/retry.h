@@ -7,14 +7,18 @@ namespace tandem::rpc {
 
 // Exponential backoff with jitter.
 struct BackoffOptions {
-  absl::Duration initial = absl::Milliseconds(50);  // before the first retry
-  absl::Duration max = absl::Seconds(1);            // no wait is longer, jitter included
-  double multiplier = 1.6;                          // each wait over the one before it, >= 1
-  double jitter = 0.2;                              // a wait is spread over +- this part of itself, in [0, 1)
+  // The wait before the first retry.
+  absl::Duration initial = absl::Milliseconds(50);
+  // Upper limit of every wait, jitter included.
+  absl::Duration max = absl::Seconds(1);
+  // The ratio of each wait to the one before it, at least 1.
+  double multiplier = 1.6;
+  // Each wait is spread by up to this fraction of itself in either direction; in [0, 1).
+  double jitter = 0.2;
 };
 
-// How long to wait before retry number `attempt` (0 for the first). `random` in [0, 1) picks the place within
-// the jitter. A pure function.
+// Returns how long to wait before retry number `attempt` (0 for the first). `random`, in [0, 1), chooses the
+// wait within the jitter. A pure function.
 absl::Duration Backoff(int attempt, const BackoffOptions& options, double random);
 
 }  // namespace tandem::rpc

@@ -19,8 +19,8 @@
 namespace tandem::rpc {
 namespace {
 
-// Marks, on the stack, that this thread is inside a `done` of `channel`: a channel may be destroyed there,
-// and must then not wait for itself.
+// Records on the stack that this thread runs a `done` of `channel`. A channel may be destroyed there, and
+// must then not wait for that `done`.
 class DoneScope {
  public:
   explicit DoneScope(const void* channel) : channel_(channel), outer_(innermost_) { innermost_ = this; }
@@ -51,18 +51,20 @@ struct PendingCall {
   absl::Time deadline;
   Channel::Done done;
   CallTrace trace;
-  int failures = 0;          // attempts that failed with Unavailable; written between attempts only
-  std::string last_failure;  // what the last of them said; the same
+  // Number of attempts that failed with Unavailable. Written between attempts only.
+  int failures = 0;
+  // The message of the last failure. Written between attempts only.
+  std::string last_failure;
   // Guarded by State::mutex:
-  std::shared_ptr<Attempt> attempt;  // the current one
-  bool waits = false;                // for its next attempt
-  bool cancelled = false;            // by CallOptions::cancel
-  // Set before the first attempt, gone with `done`.
+  std::shared_ptr<Attempt> attempt;  // The current attempt.
+  bool waits = false;                // Waits for its next attempt.
+  bool cancelled = false;            // Cancelled by CallOptions::cancel.
+  // Set before the first attempt, destroyed before `done` runs.
   std::optional<std::stop_callback<absl::AnyInvocable<void()>>> on_stop;
 };
 
-// What lives as long as any call's last instruction, which may be after the channel object is gone when the
-// channel was destroyed inside a `done`.
+// The state that must exist until the last instruction of every call. It outlives the channel object if the
+// channel is destroyed inside a `done`.
 struct State {
   State(std::string target, std::unique_ptr<Transport> transport, std::unique_ptr<TimerQueue> timers,
         size_t max_message_bytes, const BackoffOptions& backoff, size_t max_outstanding_bytes)
@@ -82,9 +84,9 @@ struct State {
 
   absl::Mutex mutex;
   bool closing ABSL_GUARDED_BY(mutex) = false;
-  absl::flat_hash_set<std::shared_ptr<PendingCall>> calls
-      ABSL_GUARDED_BY(mutex);                           // those whose `done` has not begun
-  size_t outstanding_bytes ABSL_GUARDED_BY(mutex) = 0;  // of the requests of `calls`
+  // The calls whose `done` has not begun.
+  absl::flat_hash_set<std::shared_ptr<PendingCall>> calls ABSL_GUARDED_BY(mutex);
+  size_t outstanding_bytes ABSL_GUARDED_BY(mutex) = 0;  // The total size of the requests of `calls`.
   int running_dones ABSL_GUARDED_BY(mutex) = 0;
   uint64_t retries ABSL_GUARDED_BY(mutex) = 0;
 };
@@ -104,7 +106,8 @@ void Deliver(const std::shared_ptr<State>& state, const std::shared_ptr<PendingC
     call->attempt.reset();
     ++state->running_dones;
   }
-  call->on_stop.reset();  // waits for a cancellation that is under way in another thread
+  // Waits for a cancellation that is running on another thread.
+  call->on_stop.reset();
   if (!result.ok()) result = InContext(*state, *call, result.status());
   call->trace.End(call->method, call->request.size());
   {
@@ -117,7 +120,8 @@ void Deliver(const std::shared_ptr<State>& state, const std::shared_ptr<PendingC
   --state->running_dones;
 }
 
-// The deadline passed of a call that failed before: says how, since that is the cause.
+// Returns the error of a call whose deadline passed after failed attempts. It names the last failure, which
+// is the cause.
 absl::Status OutOfTime(const PendingCall& call) {
   return absl::DeadlineExceededError(
       absl::StrCat("no answer within ", absl::FormatDuration(call.options.timeout), ", after ", call.failures,
@@ -156,7 +160,7 @@ void OnAttemptDone(const std::shared_ptr<State>& state, const std::shared_ptr<Pe
   state->timers->Schedule(next, [state, call] {
     {
       absl::MutexLock lock(&state->mutex);
-      if (!call->waits) return;  // cancelled meanwhile
+      if (!call->waits) return;  // Cancelled in the meantime.
       call->waits = false;
     }
     StartAttempt(state, call);
@@ -213,7 +217,8 @@ class RetryingChannel : public Channel {
       }
     }
     for (const auto& attempt : attempts) attempt->Cancel();
-    state_->timers->HurryAll();  // calls that wait for their next attempt find the channel closing
+    // Calls that wait for their next attempt then see that the channel is closing.
+    state_->timers->HurryAll();
     attempts.clear();
 
     const int own = DoneScope::Count(state_.get());
@@ -224,14 +229,14 @@ class RetryingChannel : public Channel {
       };
       state_->mutex.Await(absl::Condition(&quiet));
     }
-    // The timers first: a handler of the loopback may still be running there, and it belongs to the
+    // The timers are destroyed first: they may still run a handler of the loopback, which belongs to the
     // transport.
     if (!DoneScope::Any()) {
       state_->timers.reset();
       state_->transport.reset();
       return;
     }
-    // Taking a transport down joins its threads, and this may be one of them.
+    // Destroying a transport joins its threads, and this thread may be one of them.
     std::thread([transport = std::move(state_->transport), timers = std::move(state_->timers)]() mutable {
       timers.reset();
       transport.reset();
@@ -270,7 +275,7 @@ class RetryingChannel : public Channel {
       return;
     }
     if (options.cancel.stop_possible()) {
-      // What the function holds may be destroyed while it runs, by `done`: it works on copies.
+      // `done` may destroy the captured objects while the function runs, so it works on copies.
       call->on_stop.emplace(options.cancel, [state = state_, weak = std::weak_ptr(call)] {
         const std::shared_ptr<State> kept = state;
         if (const std::shared_ptr<PendingCall> alive = weak.lock()) CancelCall(kept, alive);
@@ -284,7 +289,7 @@ class RetryingChannel : public Channel {
   }
   void PrepareInlinePoll() override { state_->transport->PrepareInlinePoll(); }
   void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) override {
-    // The channel may be destroyed by a `done` that runs here.
+    // A `done` that runs in here may destroy the channel.
     const std::shared_ptr<State> state = state_;
     state->transport->InlinePoll(over, deadline);
   }

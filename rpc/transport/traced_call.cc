@@ -14,9 +14,10 @@ namespace {
 
 constexpr char kCall[] = "call";
 constexpr char kServe[] = "serve";
-constexpr size_t kHashed = 256;  // headers, with their step or sequence, come first
+// The first bytes contain the header, with its step or sequence number.
+constexpr size_t kHashed = 256;
 
-// "tandem.v1.ParameterServer/Pull" of "/tandem.v1.ParameterServer/Pull".
+// Returns "tandem.v1.ParameterServer/Pull" for "/tandem.v1.ParameterServer/Pull".
 absl::string_view ShownMethod(absl::string_view method) {
   return method.substr(method.empty() || method[0] != '/' ? 0 : 1);
 }
@@ -29,7 +30,7 @@ void RecordHalf(absl::string_view method, const char* category, uint64_t begin, 
              static_cast<int64_t>(bytes));
 }
 
-// The handler's end of a call that is recorded.
+// A server call that is recorded.
 class TracedServerCall : public ServerCall {
  public:
   TracedServerCall(std::shared_ptr<ServerCall> call, std::shared_ptr<const std::string> method,
@@ -46,7 +47,7 @@ class TracedServerCall : public ServerCall {
   absl::Time deadline() const override { return call_->deadline(); }
   bool IsCancelled() const override { return call_->IsCancelled(); }
   void Finish(absl::StatusOr<Bytes> response) override {
-    // Noted first: with the answer the caller's half may end.
+    // Recorded before Finish: the client's event may end as soon as the response is sent.
     RecordHalf(*method_, kServe, begin_, flow_, trace::Flow::End::kReceives, bytes_);
     call_->Finish(std::move(response));
   }

@@ -1,9 +1,9 @@
 #ifndef TANDEM_RPC_WIRE_BATCH_H_
 #define TANDEM_RPC_WIRE_BATCH_H_
 
-// Several short frames in one message of the stream (StreamFrame.batch): what carries messages costs more by
-// the message than such a frame costs altogether. As frame.h: knows nothing of what carries them, and nothing
-// is thread-safe.
+// Packs several short frames into one message of the stream (StreamFrame.batch), because sending a message
+// costs more than such a frame itself. Like frame.h, this is independent of the transport, and nothing is
+// thread-safe.
 
 #include <cstddef>
 #include <string>
@@ -16,18 +16,25 @@
 
 namespace tandem::rpc {
 
-inline constexpr size_t kMaxBatchFrames = 256;                 // a batch of more is refused
-inline constexpr size_t kMaxBatchBytes = size_t{64} << 10;     // likewise
-inline constexpr size_t kUsualBatchBytes = size_t{16} << 10;   // a sender stops there
-inline constexpr size_t kMaxBatchedMessage = size_t{2} << 10;  // a longer message is sent by itself
+// A batch with more frames is refused.
+inline constexpr size_t kMaxBatchFrames = 256;
+// A batch with more bytes is refused.
+inline constexpr size_t kMaxBatchBytes = size_t{64} << 10;
+// A sender stops adding frames at this size.
+inline constexpr size_t kUsualBatchBytes = size_t{16} << 10;
+// A longer message is sent by itself.
+inline constexpr size_t kMaxBatchedMessage = size_t{2} << 10;
 
-// The wire form of several frames.
+// Writes several frames in their wire form.
 class BatchWriter {
  public:
-  // `bytes` is what all frames take up, about.
+  // `bytes` is the approximate size of all frames.
   explicit BatchWriter(size_t bytes) { wire_.reserve(bytes); }
+  // Appends one frame.
   void Add(const v1::StreamFrame& header, const Bytes& payload);
+  // Returns the number of bytes written so far.
   size_t size() const { return wire_.size(); }
+  // Returns the batch; the writer must not be used afterwards.
   Bytes Take() { return Bytes(std::move(wire_)); }
 
  private:
@@ -36,9 +43,9 @@ class BatchWriter {
 
 using Frames = absl::InlinedVector<Frame, 1>;
 
-// Reads a message of the stream: one frame, or a batch. All of its frames are as ParseFrame checks them, or
-// it is an InvalidArgument that says what is wrong. Payloads of a batch are copied, so that one which is kept
-// does not keep them all. A pure function: any bytes may be given to it.
+// Reads a message of the stream: one frame, or a batch. InvalidArgument, which says what is wrong, unless
+// ParseFrame accepts every frame. Payloads of a batch are copied, so that keeping one does not keep the
+// others in memory. A pure function that accepts arbitrary bytes.
 absl::StatusOr<Frames> ParseFrames(const Bytes& wire);
 
 }  // namespace tandem::rpc

@@ -32,7 +32,7 @@ class FieldWalker {
   size_t offset() const { return size_ - reader_.remaining(); }
   bool AtEnd() const { return reader_.remaining() == 0; }
 
-  // Null when fine, else what is wrong.
+  // Returns nullptr on success, else an error message.
   const char* ReadTag(uint32_t* tag) {
     uint64_t value;
     if (!ReadVarint(&value)) return "a field tag is cut off or too long";
@@ -52,7 +52,7 @@ class FieldWalker {
     return reader_.Skip(count) ? nullptr : "a field is longer than what is left of the message";
   }
 
-  // Moves past the value of a field whose tag was just read.
+  // Skips the value of a field whose tag was just read.
   const char* SkipValue(uint32_t tag) {
     int depth = 0;
     while (true) {
@@ -120,7 +120,8 @@ Bytes EncodeBulkHead(const google::protobuf::MessageLite& header, uint64_t paylo
   uint8_t* begin = reinterpret_cast<uint8_t*>(head.data());
   header.SerializeToArray(begin, static_cast<int>(header_size));
   uint8_t* end = begin + header_size;
-  if (payload_bytes > 0) {  // protobuf leaves out an empty field, so this does too
+  // Protobuf omits an empty field, so this function does, too.
+  if (payload_bytes > 0) {
     end = CodedOutputStream::WriteTagToArray(kPayloadTag, end);
     end = CodedOutputStream::WriteVarint64ToArray(payload_bytes, end);
   }

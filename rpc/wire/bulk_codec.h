@@ -1,15 +1,15 @@
 #ifndef TANDEM_RPC_WIRE_BULK_CODEC_H_
 #define TANDEM_RPC_WIRE_BULK_CODEC_H_
 
-// Bulk messages without copies. A bulk message is an ordinary protobuf message whose last field is `bytes
-// payload = 15`:
+// Encodes bulk messages without copying their payload. A bulk message is an ordinary protobuf message whose
+// last field is `bytes payload = 15`. Its wire form has three parts:
 //
 //   A  the header: every other field, serialised by protobuf
 //   B  the payload's tag (0x7a) and varint length
 //   C  the payload, as slices over memory that is not copied
 //
-// so that any stock protobuf client can send and read it. (The idea of hand-encoding around an uncopied
-// tensor is TensorFlow's grpc_tensor_coding.)
+// Any protobuf client can therefore send and read it. TensorFlow's grpc_tensor_coding also encodes by hand
+// around a tensor that is not copied.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,27 +24,29 @@ namespace tandem::rpc {
 
 inline constexpr int kPayloadField = 15;
 
-// The wire form of `header` with `payload` as its field 15. `header` must not have field 15 set itself.
+// Returns the wire form of `header` with `payload` as its field 15. `header` must not have field 15 set. The
+// result shares the payload's memory.
 Bytes EncodeBulk(const google::protobuf::MessageLite& header, Bytes payload);
 
-// How long that is, and the same appended to `out` in place of a message of its own: for short payloads.
+// Returns the size of EncodeBulk's result.
 size_t BulkSize(const google::protobuf::MessageLite& header, uint64_t payload_bytes);
+// Appends EncodeBulk's result to `out`, as a copy: for short payloads.
 void AppendBulk(const google::protobuf::MessageLite& header, const Bytes& payload, std::string* out);
 
-// What comes before a payload of `payload_bytes` (> 0) in EncodeBulk's form: for a payload that is made
+// Returns the parts A and B of EncodeBulk's form for a payload of `payload_bytes` (> 0), which is produced
 // later.
 Bytes EncodeBulkHead(const google::protobuf::MessageLite& header, uint64_t payload_bytes);
 
-// Reads what comes before the payload of a message of `total` bytes in EncodeBulk's form, of which `begin` is
-// the beginning. How long that is; nothing when the message has another form, or `begin` is too short to
-// tell: then see the whole message.
+// Reads parts A and B of a message of `total` bytes in EncodeBulk's form, from its first bytes `begin`.
+// Returns their size. Returns nullopt if the message has another form or `begin` is too short to decide; the
+// caller must then decode the whole message.
 std::optional<size_t> DecodeBulkHead(const Bytes& begin, uint64_t total,
                                      google::protobuf::MessageLite* header);
 
-// Splits a wire message into its header (field 15 left out) and its payload (sharing `wire`'s memory; empty
-// when absent). Accepts what any protobuf encoder may produce: the payload anywhere among the fields, the
-// last one winning when it is there twice. InvalidArgument, naming the message type and the offset, when
-// `wire` is malformed.
+// Splits a message into its header, without field 15, and its payload, which shares the memory of `wire` and
+// is empty if absent. Accepts the output of any protobuf encoder: the payload may stand anywhere among the
+// fields, and if it occurs several times the last one counts. InvalidArgument, which names the message type
+// and the offset, if `wire` is malformed.
 absl::Status DecodeBulk(const Bytes& wire, google::protobuf::MessageLite* header, Bytes* payload);
 
 }  // namespace tandem::rpc

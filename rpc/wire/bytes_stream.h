@@ -9,7 +9,7 @@
 
 namespace tandem::rpc {
 
-// Lets protobuf read a `Bytes` in place. `bytes` must outlive the stream. Not thread-safe.
+// Lets protobuf parse a `Bytes` in place. `bytes` must outlive the stream. Not thread-safe.
 class BytesInputStream : public google::protobuf::io::ZeroCopyInputStream {
  public:
   explicit BytesInputStream(const Bytes& bytes) : slices_(bytes.slices()) {}
@@ -22,7 +22,7 @@ class BytesInputStream : public google::protobuf::io::ZeroCopyInputStream {
  private:
   absl::Span<const Slice> slices_;
   size_t index_ = 0;   // slice being read
-  size_t offset_ = 0;  // within it
+  size_t offset_ = 0;  // The offset in that slice.
   int64_t count_ = 0;
 };
 

@@ -52,8 +52,8 @@ absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Begin
   if (total < frame.payload.size()) return Broken(call, "it holds more than the whole message");
   Partial partial{.message = {.header = std::move(frame.header)}, .taker = std::move(taker)};
   if (!partial.taker && pool_ != nullptr) {
-    // Ends where a cache line does: what follows in a message is what it is large by, and arrays of numbers,
-    // which are read where they lie.
+    // The buffer is placed so that the message ends at the end of a cache line. Most of a long message is the
+    // arrays at its end, which are used in place.
     const uint64_t lines = (total + kLine - 1) / kLine * kLine;
     partial.memory = pool_->Get(lines);
     partial.to = partial.memory.get() + (lines - total);

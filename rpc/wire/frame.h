@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_WIRE_FRAME_H_
 #define TANDEM_RPC_WIRE_FRAME_H_
 
-// Calls as frames of one stream (proto/tandem/v1/stream.proto). Nothing here knows what carries the frames,
-// and nothing is thread-safe.
+// Splits calls into frames of one stream (proto/tandem/v1/stream.proto). Independent of the transport that
+// carries the frames. Nothing here is thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,49 +20,56 @@
 namespace tandem::rpc {
 
 inline constexpr char kStreamMethod[] = "/tandem.v1.Data/Stream";
-// Longer messages are cut into pieces of this. Half as much costs more processor time a byte, twice as much
-// no less.
+// Longer messages are split into chunks of this size. Half of it costs more processor time per byte; twice as
+// much saves nothing.
 inline constexpr size_t kFramePayload = size_t{512} << 10;
-inline constexpr size_t kMaxFramePayload = size_t{2} << 20;  // a frame with more is refused
-inline constexpr size_t kMaxFrameBytes = kMaxFramePayload + (size_t{128} << 10);  // with its header
-inline constexpr size_t kMaxErrorBytes = size_t{64} << 10;                        // of StreamFrame.error
+// A frame with a larger payload is refused.
+inline constexpr size_t kMaxFramePayload = size_t{2} << 20;
+// Largest frame, its header included.
+inline constexpr size_t kMaxFrameBytes = kMaxFramePayload + (size_t{128} << 10);
+// Largest StreamFrame.error.
+inline constexpr size_t kMaxErrorBytes = size_t{64} << 10;
 
-// A frame taken apart. `payload` shares the memory it came in; `header` is without it.
+// A parsed frame. `payload` shares the memory of the wire form; `header` does not contain it.
 struct Frame {
   v1::StreamFrame header;
   Bytes payload;
 };
 
-// Reads one frame and checks all that can be checked without knowing the frames before it. InvalidArgument,
-// saying what is wrong, for anything else. A pure function: any bytes may be given to it.
+// Parses one frame and checks everything that does not depend on earlier frames. InvalidArgument, which says
+// what is wrong, for anything else. A pure function that accepts arbitrary bytes.
 absl::StatusOr<Frame> ParseFrame(const Bytes& wire);
 
-// Puts messages together whose frames come interleaved.
+// Reassembles messages whose frames arrive interleaved.
 class MessageAssembler {
  public:
+  // A complete message.
   struct Message {
-    v1::StreamFrame header;  // the first frame's
+    // The header of its first frame.
+    v1::StreamFrame header;
     Bytes bytes;
   };
-  // Takes the bytes of one message as they come, in order, from offset 0 on.
+  // Receives the bytes of one message as they arrive, in order, starting at offset 0.
   using Taker = absl::AnyInvocable<void(uint64_t offset, uint64_t total, Bytes chunk)>;
 
-  // With a `pool`, a message of several frames is copied to one piece of its memory, frame by frame, while
-  // each is still in a near cache and so that the memory it came in can be used again; else it shares what it
-  // came in.
+  // If `pool` is set, each message of several frames is copied into one buffer of the pool as its frames
+  // arrive. The copy reads the frame while it is still in a near cache, and the receive memory can be used
+  // again. Without a pool, the message shares the receive memory.
   explicit MessageAssembler(BufferPool* pool = nullptr) : pool_(pool) {}
 
-  // Takes the first frame of a message whose call has none under way. Nothing: more frames are to come.
-  // InvalidArgument when the frame holds more than the message is to have. If there are to be more frames,
-  // `taker` gets all bytes, and the message none.
+  // Adds the first frame of a message. Its call must have no unfinished message. Returns the message if it is
+  // complete, or nullopt if more frames follow. InvalidArgument if the frame has more bytes than the message
+  // should have. If more frames follow and `taker` is set, `taker` gets all bytes and the message has none.
   absl::StatusOr<std::optional<Message>> Begin(Frame frame, Taker taker = nullptr);
-  // Takes a further frame of a call that has one under way. As Begin; also when the frame is empty.
+  // Adds a further frame. Its call must have an unfinished message, otherwise InvalidArgument. Returns like
+  // Begin; an empty frame is InvalidArgument too.
   absl::StatusOr<std::optional<Message>> Continue(Frame frame);
 
+  // Returns true if the call has an unfinished message.
   bool Has(uint64_t call) const { return partial_.contains(call); }
-  // Forgets what came of the call's message, if anything did.
+  // Discards the call's unfinished message, if there is one.
   void Drop(uint64_t call);
-  // Of all unfinished messages, counted as if they were complete.
+  // Returns the total size of all unfinished messages, each counted with its full size.
   size_t bytes() const { return bytes_; }
 
  private:
@@ -70,8 +77,8 @@ class MessageAssembler {
     Message message;
     uint64_t received = 0;
     Taker taker;
-    std::shared_ptr<char> memory;  // of the pool
-    char* to = nullptr;            // where its first byte goes
+    std::shared_ptr<char> memory;  // Of the pool, or nullptr.
+    char* to = nullptr;            // The place of the message's first byte in `memory`.
   };
   static void Add(Partial* partial, Bytes payload);
 

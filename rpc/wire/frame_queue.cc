@@ -11,10 +11,11 @@
 namespace tandem::rpc {
 namespace {
 
-constexpr size_t kMessageOverhead = 256;  // of a queued message beside its bytes, about
+// Approximate memory of a queued message in addition to its bytes.
+constexpr size_t kMessageOverhead = 256;
 static_assert(ResponseSource::kMinChunk <= kFramePayload);
 
-// A piece that leaves less than half a frame behind takes it along: a frame of few bytes costs as much as a
+// A chunk that would leave less than half a frame includes the rest: a frame of few bytes costs as much as a
 // call.
 size_t ChunkOf(size_t rest) { return rest <= kFramePayload + kFramePayload / 2 ? rest : kFramePayload; }
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_WIRE_FRAME_QUEUE_H_
 #define TANDEM_RPC_WIRE_FRAME_QUEUE_H_
 
-// What waits to be sent on a stream. As frame.h: nothing is thread-safe.
+// Queues messages that wait to be sent on a stream. Like frame.h, nothing here is thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,56 +15,62 @@
 
 namespace tandem::rpc {
 
-// Messages that wait to be sent, cut into frames on the way out. Messages take turns, a frame each; short
-// ones that follow each other go as one batch, if the peer takes that. (The first frame says to it that we
-// do.)
+// Queues messages and splits them into frames when they are sent. Messages are sent round-robin, one frame at
+// a time. Consecutive short messages are sent as one batch if the peer accepts batches. The first frame tells
+// the peer that this side accepts them.
 class FrameQueue {
  public:
-  // A message that is out of the queue, for its next frame to be made: under no lock, as that may take a
-  // while.
+  // A message taken out of the queue while its next frame is built. Building may take long, so it is done
+  // without the lock that guards the queue.
   class Turn {
    public:
-    // The wire form of the next frame, over the message's memory, or of the batch. Once.
+    // Returns the wire form of the next frame, which shares the message's memory, or of the batch. Called
+    // once.
     Bytes Frame();
 
    private:
     friend class FrameQueue;
-    // Of what it takes up in a batch, about; more than kMaxBatchedMessage if it cannot go in one.
+    // Returns the approximate size in a batch. More than kMaxBatchedMessage if the message cannot be sent in
+    // a batch.
     size_t batched_bytes() const;
-    // What it takes up in memory, about: of an answer that is made on the way, one frame.
+    // Returns the approximate memory that the rest of the message uses. For a response that is produced while
+    // it is sent, this is one frame.
     size_t waiting_bytes() const;
 
     v1::StreamFrame header_;
     Bytes bytes_;
-    std::unique_ptr<ResponseSource> source_;  // instead
+    std::unique_ptr<ResponseSource> source_;  // Set instead of `bytes_`.
     size_t size_ = 0;
     size_t sent_ = 0;
-    std::vector<Turn> others_;  // short messages that go with it, itself one
+    std::vector<Turn> others_;  // The short messages sent in the same batch.
   };
 
-  // `header` is the first frame's, with `call`; message_bytes is filled in where it is needed.
+  // Adds a message. `header` is the header of its first frame, with `call` set; message_bytes is set where it
+  // is needed.
   void Add(v1::StreamFrame header, Bytes message);
   void Add(v1::StreamFrame header, std::unique_ptr<ResponseSource> message);
 
-  // The message whose turn it is, and with `batches` those that can go along. Not on an empty queue, nor
-  // while another is out.
+  // Takes the next message out of the queue, together with the short messages that follow it if `batches` is
+  // true. The queue must not be empty, and no other Turn may be out.
   Turn Take(bool batches);
-  // When the frame is made. What is left of a message that is finished, or was dropped meanwhile, stays with
-  // the caller, to be destroyed under no lock.
+  // Returns a message to the queue after its frame was built. If the message is complete, or was dropped in
+  // the meantime, the rest stays in `*turn`. The caller then destroys it without holding a lock.
   void PutBack(Turn* turn);
-  // The wire form of what is next.
+  // Returns the wire form of the next frame or batch: Take, Frame and PutBack in one call.
   Bytes Next(bool batches);
 
   bool empty() const { return messages_.empty(); }
-  // What the messages take up: less what went out in frames or is not made yet, plus a little for each.
+  // Returns the approximate memory that the queued messages use. Bytes that were sent, or that are not
+  // produced yet, do not count.
   size_t bytes() const { return bytes_; }
 
-  // Takes the call's messages out. The other side knows of a message of which a part was sent.
+  // The state of the dropped messages. The peer knows about a message only if a part of it was sent.
   enum class Dropped { kNothing, kUnsent, kPartlySent };
-  // What was taken out is added to `taken`, to be destroyed under no lock, or else destroyed here.
+  // Removes the call's messages from the queue. They are moved to `taken`, so that the caller can destroy
+  // them without a lock, or destroyed here if `taken` is nullptr.
   Dropped Drop(uint64_t call, std::deque<Turn>* taken = nullptr);
 
-  // Returns what there was, to be destroyed under no lock.
+  // Removes and returns all messages, which the caller destroys without holding a lock.
   std::deque<Turn> Clear();
 
  private:
@@ -73,8 +79,8 @@ class FrameQueue {
 
   std::deque<Turn> messages_;
   size_t bytes_ = 0;
-  uint64_t out_ = 0;   // call of the message that is out, 0: none, or it was dropped
-  bool said_ = false;  // that we take batches
+  uint64_t out_ = 0;   // The call whose message is out; 0 if none is, or if it was dropped.
+  bool said_ = false;  // The peer was told that this side accepts batches.
 };
 
 }  // namespace tandem::rpc

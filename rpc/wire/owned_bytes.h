@@ -5,9 +5,9 @@
 
 namespace tandem::rpc {
 
-// `bytes` with every slice that has no owner replaced by a copy. A transport may read a message after the
-// caller has been told that the call is over (a deadline passes while the socket is full), so it must not
-// hold on to memory whose life it cannot prolong. Slices with an owner are shared, not copied.
+// Returns `bytes` with a copy in place of every slice that has no owner. A transport may read a message after
+// the caller has been told that the call is over (its deadline passed while the socket was full). It must
+// therefore not refer to memory whose lifetime it cannot extend. Slices with an owner are shared, not copied.
 Bytes OwnedBytes(Bytes bytes);
 
 }  // namespace tandem::rpc

@@ -47,7 +47,7 @@ void ConnectionWatch::Look() {
 
 void ConnectionWatch::OnOver() {
   absl::MutexLock lock(&mutex_);
-  waiting_.reset();  // it refers to the gRPC channel, which may go when the lock is free
+  waiting_.reset();  // it refers to the gRPC channel, which may be destroyed once the lock is released
 }
 
 }  // namespace tandem::rpc

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_GRPC_CLIENT_CONNECTION_WATCH_H_
 #define TANDEM_RPC_GRPC_CLIENT_CONNECTION_WATCH_H_
 
-// For rpc/grpc only.
+// Speeds up the discovery of a restored connection. Only used in rpc/grpc.
 
 #include <memory>
 
@@ -12,18 +12,18 @@
 
 namespace tandem::rpc {
 
-// Has the loop look at a connection that is being made again. gRPC polls a connection for the calls that wait
-// for it. Calls that fail while there is none (those that are tried again) do not wait, and left to itself
-// gRPC looks every 5 s. So one call that does wait is kept under way: of the health service, which every
-// server has, and whose answer nobody reads. Thread-safe.
+// Makes gRPC poll a connection that is being established again. gRPC polls such a connection only for calls
+// that wait for it. Calls that fail without a connection, as retried ones do, do not wait for it; gRPC then
+// polls only every 5 s. This class therefore keeps one waiting call in flight: a health check, which every
+// server supports, and whose response is ignored. Thread-safe.
 class ConnectionWatch {
  public:
-  // `stub` and `loop` outlive it.
+  // `stub` and `loop` must outlive this object.
   ConnectionWatch(grpc::GenericStub* stub, CompletionLoop* loop);
-  // Waits until the loop has let go of it: not on the loop's thread, and while the loop runs.
+  // Waits until its call has ended. Must not run on the loop's thread. The loop must still be running.
   ~ConnectionWatch();
 
-  // Until the connection is there, for a few seconds at most.
+  // Makes gRPC poll the connection until it is established, at most 5 s.
   void Look();
 
  private:

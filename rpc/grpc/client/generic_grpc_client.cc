@@ -28,7 +28,8 @@
 namespace tandem::rpc {
 namespace {
 
-constexpr absl::Duration kReconnect = absl::Milliseconds(200);  // for a connection that failed before
+// How long a call waits for a connection that failed before.
+constexpr absl::Duration kReconnect = absl::Milliseconds(200);
 
 void AddHeaders(const Headers& headers, grpc::ClientContext* context) {
   for (const auto& [name, value] : headers) context->AddMetadata(name, value);
@@ -59,11 +60,11 @@ class Stream final : public ResponseStream,
     }
     context_.TryCancel();
     done_.WaitForNotification();
-    absl::MutexLock lock(&mutex_);  // OnDone has left its critical section
+    absl::MutexLock lock(&mutex_);  // waits until OnDone has left its critical section
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return;  // OnDone says why
+    if (!ok) return;  // OnDone reports why
     {
       absl::MutexLock lock(&mutex_);
       if (!silent_) on_response_(ToText(response_));
@@ -108,13 +109,13 @@ class GenericGrpcClientImpl final : public GenericGrpcClient {
       grpc::Status status;
       absl::Notification come;
     };
-    // Shared: the callback may still be leaving Notify when this function returns. The context is not, since
-    // it holds the channel, which must not end on a thread of gRPC's.
+    // Shared, because the callback may still be inside Notify when this function returns. The context is not
+    // shared: it holds the channel, which must not be destroyed on a gRPC thread.
     const auto end = std::make_shared<End>();
-    // The call's own retries decide when to try again, not gRPC's backoff.
+    // The caller's own retries decide when to connect again, not gRPC's backoff.
     grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
-    // Left to itself gRPC looks every 5 s whether a connection that is being made again is there, but at once
-    // for somebody who waits for it.
+    // gRPC checks only every 5 s whether a failed connection has been restored, unless a thread waits for
+    // that.
     if (channel_->GetState(true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
       channel_->WaitForStateChange(GRPC_CHANNEL_TRANSIENT_FAILURE,
                                    absl::ToChronoTime(absl::Now() + std::min(timeout, kReconnect)));
@@ -144,9 +145,9 @@ class GenericGrpcClientImpl final : public GenericGrpcClient {
   grpc::GenericStub stub_;
 };
 
-// Under poll, gRPC's callbacks run on threads that end with the last channel that used them, and now and then
-// abort while they do (1.51: a completion queue's last reference falls on one of its own threads). One
-// channel that is never closed, and never connected, keeps them.
+// With the poll strategy, gRPC's callbacks run on threads that end with the last channel that used them, and
+// sometimes abort while they end (1.51: one of these threads drops the last reference to a completion queue).
+// One channel that is never closed, and never connected, keeps the threads.
 void KeepCallbackThreads() {
   struct Keeper {
     std::shared_ptr<grpc::Channel> channel =
@@ -156,7 +157,8 @@ void KeepCallbackThreads() {
     grpc::ByteBuffer request = ToByteBuffer(Bytes(std::string("?")));
     grpc::ByteBuffer response;
   };
-  // Never destroyed, and no leak: a pointer that nobody reads is optimised away.
+  // Never destroyed, in static storage: the compiler would optimise away an unread pointer, and the leak
+  // checker would then report the object.
   alignas(Keeper) static std::byte place[sizeof(Keeper)];
   [[maybe_unused]] static Keeper* const keeper = [] {
     auto* made = new (place) Keeper;

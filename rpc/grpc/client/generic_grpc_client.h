@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_GRPC_CLIENT_GENERIC_GRPC_CLIENT_H_
 #define TANDEM_RPC_GRPC_CLIENT_GENERIC_GRPC_CLIENT_H_
 
-// A client of gRPC servers that are not ours (etcd): calls of their own with headers, streams of answers,
-// TLS. What talks to Tandem's servers is a Channel (rpc/channel.h).
+// A client of gRPC servers other than Tandem's (etcd), with headers, response streams and TLS. Clients of
+// Tandem's servers use Channel (rpc/channel.h).
 
 #include <cstddef>
 #include <functional>
@@ -19,50 +19,54 @@
 
 namespace tandem::rpc {
 
-// Contents of PEM files, not their paths.
+// The credentials of a TLS connection: contents of PEM files, not their paths.
 struct TlsCredentials {
-  std::string ca;           // whom to trust; empty: the system's
-  std::string certificate;  // of this client, with its key; both empty: it shows none
+  std::string ca;           // the trusted certificate authorities; empty: the system's
+  std::string certificate;  // of this client, used with `key`; both empty: none is sent
   std::string key;
-  std::string server_name;  // what the server's certificate must name; empty: the target's host
+  std::string server_name;  // the name that the server's certificate must have; empty: the target's host
 };
 
+// The options of GenericGrpcClient::Connect.
 struct GenericGrpcClientOptions {
-  absl::optional<TlsCredentials> tls;                   // none: plain text
-  absl::Duration keepalive_time = absl::Seconds(10);    // a silent connection is probed this often
-  absl::Duration keepalive_timeout = absl::Seconds(5);  // ... and given up after this
+  absl::optional<TlsCredentials> tls;  // unset: plain text
+  // An idle connection is probed this often.
+  absl::Duration keepalive_time = absl::Seconds(10);
+  // A connection whose probe is not answered within this time is closed.
+  absl::Duration keepalive_timeout = absl::Seconds(5);
 };
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
-// Answers that keep coming. Destroying it ends the stream and waits for callbacks that run: not from within
-// one.
+// A stream of responses. The destructor ends the stream and waits for running callbacks, so it must not run
+// within one.
 class ResponseStream {
  public:
   virtual ~ResponseStream() = default;
 };
 
-// Thread-safe. Streams must be gone before their client.
+// A connection to one server. Thread-safe. Must outlive its streams.
 class GenericGrpcClient {
  public:
-  // "host:port". Connects when the first call needs it. InvalidArgument for a malformed target or bad
-  // credentials.
-  static absl::StatusOr<std::unique_ptr<GenericGrpcClient>> Connect(const std::string& target,
-                                                                const GenericGrpcClientOptions& options = {});
+  // Returns a client of `target` ("host:port" or "unix:/path"). Connects when the first call needs it.
+  // InvalidArgument for a malformed target or invalid credentials.
+  static absl::StatusOr<std::unique_ptr<GenericGrpcClient>> Connect(
+      const std::string& target, const GenericGrpcClientOptions& options = {});
   virtual ~GenericGrpcClient() = default;
 
-  // One request, one answer, both serialised messages. Blocks, at most `timeout`; sent once. A method that
-  // answers a stream can be called so, if it ends the stream after its first answer to one request. Errors:
-  // the server's; Unavailable; DeadlineExceeded.
+  // Sends one request and returns one response, both serialised messages. Blocks, at most `timeout`. The call
+  // is not retried. Also works with a streaming method that ends its stream after the first response to one
+  // request. Errors: the server's; Unavailable; DeadlineExceeded.
   virtual absl::StatusOr<std::string> Call(const std::string& method, const std::string& request,
                                            const Headers& headers, absl::Duration timeout) = 0;
 
-  // Sends one request, and gives every answer to `on_response`; when the stream has ended, why to `on_end`,
-  // once, unless it is destroyed first. Both run on RPC threads, one at a time, and must not block.
+  // Sends one request and passes every response to `on_response`. When the stream ends, `on_end` gets the
+  // reason, once, unless the stream was destroyed before. Both run on RPC threads, one at a time, and must
+  // not block.
   virtual std::unique_ptr<ResponseStream> OpenStream(const std::string& method, const std::string& request,
-                                                   const Headers& headers,
-                                                   std::function<void(std::string)> on_response,
-                                                   std::function<void(absl::Status)> on_end) = 0;
+                                                     const Headers& headers,
+                                                     std::function<void(std::string)> on_response,
+                                                     std::function<void(absl::Status)> on_end) = 0;
 
   virtual const std::string& target() const = 0;
 };

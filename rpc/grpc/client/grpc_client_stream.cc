@@ -16,11 +16,12 @@
 namespace tandem::rpc {
 namespace {
 
-// So long the calls that answers of one message lead to may wait for each other.
+// The longest time that calls started while one message's responses are delivered may wait to be sent
+// together.
 constexpr int64_t kHoldNs = 30'000;
 
-// What a call hears when its stream ended with `status`. Whatever looks like a lost connection or a server
-// that goes away is Unavailable, so that idempotent calls are retried.
+// Returns the error of a call whose stream ended with `status`. Everything that may be a lost connection or a
+// server that stops is Unavailable, so that idempotent calls are retried.
 absl::Status CallStatus(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::OK:
@@ -84,7 +85,7 @@ void GrpcClientStream::Forget(uint64_t number) {
 }
 
 void GrpcClientStream::SendCancel(uint64_t number) {
-  if (queue_.Drop(number) == FrameQueue::Dropped::kUnsent) return;  // the server has not heard of it
+  if (queue_.Drop(number) == FrameQueue::Dropped::kUnsent) return;  // the server has not received any of it
   v1::StreamFrame header;
   header.set_call(number);
   header.set_cancel(true);
@@ -129,7 +130,7 @@ void GrpcClientStream::OnWritten(bool ok) {
   if (ok) {
     WriteNext();
   } else {
-    over_ = true;  // the end of reading tells the calls
+    over_ = true;  // the calls get their error when reading ends
     mutex_.Unlock();
   }
   EndOperation();
@@ -151,7 +152,7 @@ void GrpcClientStream::OnRead(bool ok) {
     absl::MutexLock lock(&mutex_);
     over_ = true;
   }
-  stream_->Finish(&end_, finished_tag_.tag());  // takes over the operation of the read
+  stream_->Finish(&end_, finished_tag_.tag());  // continues the operation of the read
 }
 
 absl::Status GrpcClientStream::TakeAll(const Bytes& wire) {
@@ -191,7 +192,7 @@ absl::Status GrpcClientStream::Take(Frame frame) {
       return absl::InternalError(absl::StrCat("it answered call ", number, ", which was never made"));
     }
   }
-  if (call == nullptr) {  // it was cancelled meanwhile
+  if (call == nullptr) {  // it was cancelled in the meantime
     assembler_.Drop(number);
     return absl::OkStatus();
   }
@@ -217,7 +218,8 @@ absl::Status GrpcClientStream::Take(Frame frame) {
   {
     absl::MutexLock lock(&mutex_);
     calls_.erase(number);
-    if (code != absl::StatusCode::kOk) queue_.Drop(number);  // refused before all of it was sent
+    if (code != absl::StatusCode::kOk)
+      queue_.Drop(number);  // the server refused it before all of it was sent
   }
   if (code == absl::StatusCode::kOk) {
     call->OnResponse(std::move(message->bytes));
@@ -258,7 +260,7 @@ void GrpcClientStream::Arm(absl::Time when) {
   raw->when = when;
   raw->stream = shared_from_this();
   raw->self = alarms_.insert(alarms_.end(), std::move(alarm));
-  // A moment late rather than early, when there would be nothing to do yet.
+  // Slightly late rather than early, when no deadline would have passed yet.
   raw->alarm.Set(loop_->queue(), absl::ToChronoTime(when + absl::Milliseconds(1)), raw->tag());
 }
 
@@ -274,7 +276,7 @@ void GrpcClientStream::OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterat
   };
   std::vector<Late> late;
   size_t queued = 0;
-  std::unique_ptr<DeadlineAlarm> done;  // destroyed when the lock is free
+  std::unique_ptr<DeadlineAlarm> done;  // destroyed after the lock is released
   mutex_.Lock();
   done = std::move(*alarm);
   alarms_.erase(alarm);
@@ -317,7 +319,8 @@ void GrpcClientStream::EndOperation() {
     if (--operations_ > 0) return;
     self = std::move(self_);
   }
-  // The context holds the gRPC channel, and must be gone before the transport learns that it may go itself.
+  // The context holds the gRPC channel. It must be destroyed before on_over_ tells the transport that it may
+  // be destroyed.
   stream_.reset();
   context_.reset();
   std::move(on_over_)();

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_GRPC_CLIENT_GRPC_CLIENT_STREAM_H_
 #define TANDEM_RPC_GRPC_CLIENT_GRPC_CLIENT_STREAM_H_
 
-// For rpc/grpc only: the client's end of /tandem.v1.Data/Stream.
+// The client end of /tandem.v1.Data/Stream. Only used in rpc/grpc.
 
 #include <cstdint>
 #include <list>
@@ -29,43 +29,45 @@
 
 namespace tandem::rpc {
 
-// A call on a stream, as the stream sees it. Told on the loop's thread, under no lock.
+// A call on a stream, as the stream uses it. Its functions run on the loop's thread, without locks.
 class StreamedCall {
  public:
   virtual ~StreamedCall() = default;
-  // The answer, or why there is none. A call may hear of two ends (its own cancellation and an answer that
-  // was on its way): the first counts.
+  // Ends the call with its response or an error. May be called twice (the call's own cancellation, and a
+  // response that arrived at the same time); the first one counts.
   virtual void OnResponse(absl::StatusOr<Bytes> response) = 0;
-  // Whether it wants the pieces of a long answer as they come; the answer is then told to be empty.
+  // Returns true if the chunks of a long response should be passed to OnChunk as they arrive. OnResponse then
+  // gets an empty response.
   virtual bool WantsChunks() const = 0;
   virtual void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) = 0;
-  // The server has no such stream, and has not seen the call.
+  // Ends the call: the server does not support the stream, and has not received the call.
   virtual void OnNoStream() = 0;
 };
 
-// One stream, from its opening to its end; then the transport opens another. Thread-safe. Keeps itself alive
-// until its last operation is over.
+// One stream, from its opening to its end. After the end, the transport opens another one. Thread-safe. The
+// stream keeps itself alive until its last operation has ended.
 //
-// A call's first bytes are written by the thread that starts the call, the rest and all answers are handled
-// by the loop's. One lock, held for a few instructions and never across gRPC (but to set an alarm) or a
-// call's own code, guards the state.
+// The thread that starts a call writes the call's first bytes. The loop's thread writes the rest and handles
+// all responses. One lock guards the state. It is held for a few instructions, and never while calling gRPC
+// (except to set an alarm) or a call's own code.
 class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
  public:
-  // `on_over` runs last of all, under no lock, when gRPC holds nothing of the stream any more. `loop`
-  // outlives that.
+  // `on_over` runs last, without locks, when gRPC holds no reference to the stream any more. `loop` must
+  // outlive that.
   GrpcClientStream(CompletionLoop* loop, size_t max_message_bytes, absl::AnyInvocable<void() &&> on_over)
       : loop_(loop), max_message_bytes_(max_message_bytes), on_over_(std::move(on_over)) {}
 
-  // Once, before anything else; a call must follow. `caller`: Caller::ToBytes.
+  // Opens the stream. Called once, before anything else, and must be followed by a Send. `caller` is
+  // Caller::ToBytes.
   void Open(grpc::GenericStub* stub, const std::string& caller);
 
-  // Sends a call; its number, or 0 when the stream has ended and took nothing. The call is told
-  // DeadlineExceeded at `deadline`.
+  // Sends a call and returns its number. Returns 0, and sends nothing, if the stream has ended. At `deadline`
+  // the call gets DeadlineExceeded.
   uint64_t Send(std::shared_ptr<StreamedCall> call, const std::string& method, const Bytes& request,
                 absl::Time deadline);
-  // The caller does not wait for `number` any more. It may still hear of an answer that is being delivered.
+  // Cancels call `number`. A response that is being delivered may still reach it.
   void Forget(uint64_t number);
-  // Ends the stream; its calls are told.
+  // Ends the stream. All its calls get an error.
   void Cancel();
 
  private:
@@ -73,7 +75,7 @@ class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
     std::shared_ptr<StreamedCall> call;
     absl::Time deadline;
   };
-  // Looks for calls whose deadline has passed.
+  // Checks for calls whose deadline has passed.
   struct DeadlineAlarm final : public CompletionTag {
     void OnEvent(bool ok) override;
     std::shared_ptr<GrpcClientStream> stream;
@@ -87,30 +89,30 @@ class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
   void OnFinished(bool ok);
   void OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator alarm, bool ok);
 
-  // All frames of a message.
+  // Handles all frames of a message.
   absl::Status TakeAll(const Bytes& wire);
   absl::Status Take(Frame frame);
-  // Ends the stream for a reason of our own.
+  // Ends the stream because of an error found on this side.
   void Break(absl::Status why);
-  // Writes what is next unless something is being written. Releases the lock.
+  // Writes the next frame unless one is being written. Releases the lock.
   void WriteNext() ABSL_UNLOCK_FUNCTION(mutex_);
   void Arm(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendCancel(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives back an operation that has ended; the last one ends the object.
+  // Releases an ended operation; the last one ends the object.
   void EndOperation();
 
   CompletionLoop* const loop_;
   const size_t max_message_bytes_;
   absl::AnyInvocable<void() &&> on_over_;
 
-  // While operations_ > 0.
+  // These exist while operations_ > 0.
   std::optional<grpc::ClientContext> context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-  // Of the loop's thread.
+  // These belong to the loop's thread.
   grpc::ByteBuffer incoming_;
   grpc::Status end_;
   MessageAssembler assembler_;
-  bool heard_ = false;  // a frame of the server
+  bool heard_ = false;  // the server has sent a frame
 
   MemberTag<GrpcClientStream> read_tag_{this, &GrpcClientStream::OnRead};
   MemberTag<GrpcClientStream> written_tag_{this, &GrpcClientStream::OnWritten};
@@ -119,17 +121,17 @@ class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, Pending> calls_ ABSL_GUARDED_BY(mutex_);
   FrameQueue queue_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint64_t> forgotten_
-      ABSL_GUARDED_BY(mutex_);  // since the last frame: nothing of them need be kept
+  // Calls cancelled since the last frame; their unfinished responses can be discarded.
+  std::vector<uint64_t> forgotten_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool batches_ ABSL_GUARDED_BY(mutex_) = false;  // the server takes them
-  // Delivers several answers: the calls that this leads to go together.
+  bool batches_ ABSL_GUARDED_BY(mutex_) = false;  // the server accepts them
+  // The thread that is delivering several responses. Calls which it starts meanwhile are sent together.
   std::thread::id holder_ ABSL_GUARDED_BY(mutex_);
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;    // takes no more calls
-  absl::Status broken_ ABSL_GUARDED_BY(mutex_);  // why we ended it ourselves
-  // Earliest deadline that an alarm is set for. Alarms are not moved when calls are answered: a stream whose
-  // calls all have the same timeout sets one in that time, not one a call.
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;    // accepts no more calls
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);  // the error found on this side that ended the stream
+  // The earliest deadline for which an alarm is set. Alarms are not moved when calls end: if all calls have
+  // the same timeout, the stream sets one alarm per timeout, not one per call.
   absl::Time armed_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::list<std::unique_ptr<DeadlineAlarm>> alarms_ ABSL_GUARDED_BY(mutex_);
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -36,7 +36,8 @@ namespace {
 
 class GrpcTransport;
 
-// One try at one call: on the channel's stream, or as a gRPC call of its own where there is none.
+// One attempt at a call: on the channel's stream, or as a gRPC call of its own if the server does not support
+// the stream.
 class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shared_from_this<GrpcAttempt> {
  public:
   GrpcAttempt(GrpcTransport* transport, const std::string& method, const Bytes& request, absl::Time deadline)
@@ -50,7 +51,7 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   void OnResponse(absl::StatusOr<Bytes> response) override { Complete(std::move(response)); }
   bool WantsChunks() const override { return sink_ != nullptr; }
   void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) override {
-    // Whoever ends the call waits here for a moment: none comes after `done`.
+    // Waits for a thread that is ending the call; after `done` no thread does.
     absl::MutexLock lock(&mutex_);
     if (done_) sink_->OnChunk(offset, total, std::move(chunk));
   }
@@ -69,7 +70,7 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
 
   void StartUnary();
   void OnUnaryDone();
-  // The first result counts.
+  // Ends the attempt. Only the first result counts.
   void Complete(absl::StatusOr<Bytes> result);
 
   GrpcTransport* const transport_;
@@ -82,7 +83,7 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   Channel::Done done_ ABSL_GUARDED_BY(mutex_);  // empty before Start and once it has run
   std::shared_ptr<GrpcClientStream> stream_ ABSL_GUARDED_BY(mutex_);
-  uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // on the stream
+  uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // its number on the stream
   std::optional<Unary> unary_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -120,14 +121,14 @@ class GrpcTransport : public Transport {
   }
   void PrepareInlinePoll() override { loop_->PrepareInlinePoll(); }
   void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) override {
-    // The transport may be destroyed meanwhile.
+    // The transport may be destroyed in the meantime.
     const std::shared_ptr<CompletionLoop> loop = loop_;
     loop->InlinePoll(over, deadline);
   }
 
   std::shared_ptr<Attempt> NewAttempt(const std::string& method, const Bytes& request, absl::Time deadline,
                                       int failures) override {
-    // The call's own backoff decides when to try again; gRPC's would make it wait on top, up to minutes for a
+    // The caller's own backoff decides when to retry. gRPC's backoff would add to it, up to minutes for a
     // name that did not resolve.
     if (failures > 0) {
       grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
@@ -137,9 +138,9 @@ class GrpcTransport : public Transport {
   }
   absl::string_view name() const override { return unix_ ? "unix" : "tcp"; }
 
-  // The stream for a call of `method`, or null when it is to go by itself.
+  // Returns the stream for a call of `method`, or nullptr if it must be a gRPC call of its own.
   std::shared_ptr<GrpcClientStream> StreamFor(absl::string_view method) {
-    // Health and reflection are gRPC's own, and unknown to the stream.
+    // Health checking and reflection are gRPC services, which the stream does not support.
     if (absl::StartsWith(method, "/grpc.")) return nullptr;
     absl::MutexLock lock(&mutex_);
     if (no_stream_) return nullptr;
@@ -153,9 +154,9 @@ class GrpcTransport : public Transport {
     }
     return stream_;
   }
-  // `stream` has ended: the next call opens another.
+  // `stream` has ended; the next call opens another one.
   void Discard(const std::shared_ptr<GrpcClientStream>& stream) {
-    std::shared_ptr<GrpcClientStream> old;  // freed after the lock
+    std::shared_ptr<GrpcClientStream> old;  // destroyed after the lock is released
     absl::MutexLock lock(&mutex_);
     if (stream_ == stream) old = std::move(stream_);
   }
@@ -178,14 +179,14 @@ class GrpcTransport : public Transport {
   const std::string target_;
   const bool unix_;
   const size_t max_message_bytes_;
-  const std::string caller_;  // as it travels
+  const std::string caller_;  // Caller::ToBytes
   const std::shared_ptr<CompletionLoop> loop_;
-  std::optional<ConnectionWatch> watch_;  // until the loop ends
+  std::optional<ConnectionWatch> watch_;  // exists until the loop ends
 
   absl::Mutex mutex_;
   bool no_stream_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<GrpcClientStream> stream_ ABSL_GUARDED_BY(mutex_);
-  int streams_ ABSL_GUARDED_BY(mutex_) = 0;  // with operations under way
+  int streams_ ABSL_GUARDED_BY(mutex_) = 0;  // streams with operations in progress
 };
 
 void GrpcAttempt::Start(Channel::Done done) {
@@ -213,7 +214,7 @@ void GrpcAttempt::Start(Channel::Done done) {
     if (!cancelled_) return;
     break;
   }
-  Cancel();  // it came before there was anything to cancel
+  Cancel();  // it was cancelled before there was a gRPC call to cancel
 }
 
 void GrpcAttempt::OnNoStream() {
@@ -223,7 +224,7 @@ void GrpcAttempt::OnNoStream() {
 
 void GrpcAttempt::StartUnary() {
   absl::MutexLock lock(&mutex_);
-  if (!done_) return;  // cancelled, and what this refers to may be gone
+  if (!done_) return;  // cancelled; the objects that this refers to may be destroyed
   Unary& unary = unary_.emplace();
   unary.attempt = shared_from_this();
   unary.context.set_deadline(absl::ToChronoTime(deadline_));
@@ -256,8 +257,8 @@ void GrpcAttempt::Cancel() {
 void GrpcAttempt::OnUnaryDone() {
   absl::StatusOr<Bytes> result;
   {
-    // The context holds a reference to the gRPC channel. It must be gone before `done` lets the channel's
-    // destructor proceed.
+    // The context holds a reference to the gRPC channel. It must be destroyed before `done` lets the
+    // channel's destructor proceed.
     absl::MutexLock lock(&mutex_);
     if (unary_->status.ok()) {
       result = FromByteBuffer(unary_->response);
@@ -282,7 +283,7 @@ void GrpcAttempt::Complete(absl::StatusOr<Bytes> result) {
     done_ = nullptr;
   }
   if (!done) return;
-  transport_->loop()->End();  // `done` may let the transport go
+  transport_->loop()->End();  // `done` may lead to the transport's destruction
   std::move(done)(std::move(result));
 }
 
@@ -296,24 +297,29 @@ int Millis(absl::Duration duration) {
 
 grpc::ChannelArguments Arguments(const ChannelOptions& options) {
   grpc::ChannelArguments arguments;
-  // Larger answers are refused by us, call by call: gRPC would end the whole stream.
+  // Larger responses are refused here, call by call; gRPC would end the whole stream.
   arguments.SetMaxReceiveMessageSize(ClampToInt(std::max(options.max_message_bytes, kMaxFrameBytes)));
-  arguments.SetMaxSendMessageSize(-1);  // checked before the call starts, with a message that says more
+  // Checked before the call starts, with a more precise message.
+  arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(options.keepalive_time));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(options.keepalive_timeout));
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // keepalive goes on while a call is parked
+  // Keepalive continues while a call is deferred.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // A server that is just starting, or restarting, is found within a second.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   // One connection per channel, whose state no other channel of the process shares.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // parameter traffic never leaves through a web proxy
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // retries are ours: only what is declared idempotent
+  // Parameter traffic never passes through a web proxy.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // The channel retries, and only calls that are declared idempotent.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // Throughput of large messages over one connection.
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
-  // What is read at once still lies in the processor's own cache when its rows are copied to where they go.
+  // Data is read in portions that are still in the processor's own cache when rows are copied to their
+  // destination.
   arguments.SetInt(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
   WidenUnixSockets(&arguments);
   return arguments;
@@ -330,7 +336,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& 
   }
   TANDEM_RETURN_IF_ERROR(CheckCaller(options.caller));
   KeepGrpcLibrary();
-  // "dns:///" keeps gRPC from taking the host for a URI scheme; it also takes IP addresses as they are.
+  // "dns:///" prevents gRPC from taking the host for a URI scheme. It also accepts IP addresses.
   const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
   return std::make_unique<GrpcTransport>(
       grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)), target,

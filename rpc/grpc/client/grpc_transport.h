@@ -10,8 +10,8 @@
 
 namespace tandem::rpc {
 
-// Attempts over one gRPC connection to `target`, which is made when the first call needs it. ConnectGrpc is a
-// retrying channel around this. InvalidArgument for a malformed target.
+// Returns a transport over one gRPC connection to `target`, made when the first call needs it. ConnectGrpc
+// returns a retrying channel over this transport. InvalidArgument if the target is malformed.
 absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& target,
                                                              const ChannelOptions& options);
 

@@ -56,7 +56,7 @@ class GrpcServer : public Server {
   }
 
   void Shutdown(absl::Duration grace) override {
-    absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first is done
+    absl::MutexLock lock(&shutdown_mutex_);  // a second caller returns when the first has finished
     if (shut_down_ || server_ == nullptr) return;
     shut_down_ = true;
     health_->Shutdown();
@@ -68,7 +68,7 @@ class GrpcServer : public Server {
   }
 
  private:
-  // Before server_, which refers to them.
+  // Declared before server_, which refers to them.
   const std::vector<std::unique_ptr<UnaryService>> services_;
   const std::vector<std::string> names_;
   const std::unique_ptr<StreamService> streams_;
@@ -90,10 +90,11 @@ int ClampToInt(size_t value) {
 }
 
 void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  // Larger requests are refused by us, call by call: gRPC would end the whole stream.
+  // Larger requests are refused here, call by call; gRPC would end the whole stream.
   builder->SetMaxReceiveMessageSize(ClampToInt(std::max(options.max_message_bytes, kMaxFrameBytes)));
-  builder->SetMaxSendMessageSize(-1);  // checked where calls are answered, with a message that says more
-  // Two servers on one port would share its connections between them.
+  // Checked when calls are answered, with a more precise message.
+  builder->SetMaxSendMessageSize(-1);
+  // Two servers on one port would share its connections.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
@@ -104,8 +105,8 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
   builder->SetOption(std::make_unique<UnixBuffers>());
-  // Only reflection is a synchronous service: one thread is plenty. (Beside other queues, gRPC gives it one
-  // that waits for no connection.)
+  // Reflection is the only synchronous service, so one thread suffices. (In addition to the server's queues,
+  // gRPC gives it a queue that does not wait for connections.)
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 1);
@@ -127,7 +128,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   auto streams = std::make_unique<StreamService>(options, services);
 
   KeepGrpcLibrary();
-  // Switches of the process that gRPC reads when a server is built.
+  // Process-wide options, which gRPC reads when a server is built.
   grpc::EnableDefaultHealthCheckService(false);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 

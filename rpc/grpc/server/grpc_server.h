@@ -10,7 +10,7 @@
 
 namespace tandem::rpc {
 
-// Server::Start's gRPC side: what it promises is told there.
+// Starts the gRPC part of Server::Start, with the same contract.
 absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& options,
                                                         std::vector<Service> services);
 

@@ -16,8 +16,9 @@
 namespace tandem::rpc {
 namespace {
 
-constexpr size_t kCallOverhead = 512;  // of a call beside its request, about
-// So long the answers to frames of one message may wait for each other.
+// Approximate memory of a call in addition to its request.
+constexpr size_t kCallOverhead = 512;
+// The longest time that responses to the frames of one message may wait to be sent together.
 constexpr int64_t kHoldNs = 30'000;
 
 absl::Status TooLarge(size_t size, size_t limit) {
@@ -32,7 +33,7 @@ absl::Status Broken(uint64_t call, absl::string_view what) {
 
 }  // namespace
 
-// The handler's end of a call.
+// The server call that a handler gets.
 class GrpcServerStream::Call : public ServerCall {
  public:
   Call(std::shared_ptr<GrpcServerStream> stream, uint64_t number, std::string method, Bytes request,
@@ -46,7 +47,7 @@ class GrpcServerStream::Call : public ServerCall {
   ~Call() override {
     if (!finished_.load()) {
       stream_->Response(number_,
-                      absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
+                        absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
     }
     stream_->held_bytes_ -= request_.size() + kCallOverhead;
   }
@@ -91,7 +92,7 @@ void GrpcServerStream::Accept() {
 }
 
 void GrpcServerStream::OnAccepted(bool ok) {
-  if (!ok) {  // the server shuts down; the done tag will not come
+  if (!ok) {  // the server shuts down; the done tag will not arrive
     EndOperation();
     return;
   }
@@ -123,10 +124,10 @@ void GrpcServerStream::Proceed() {
     ++operations_;
     FrameQueue::Turn turn = queue_out_.Take(batches_);
     mutex_.Unlock();
-    frame = turn.Frame();  // may read rows
+    frame = turn.Frame();  // may read table rows
     mutex_.Lock();
     queue_out_.PutBack(&turn);
-    // What is left in it of a message that was cancelled meanwhile goes when the lock is free, below.
+    // If the message was cancelled in the meantime, its rest is destroyed below, without the lock.
     mutex_.Unlock();
     turn = FrameQueue::Turn();
     mutex_.Lock();
@@ -142,7 +143,7 @@ void GrpcServerStream::Proceed() {
     }
     if (finish.has_value()) finishing_ = true;
   }
-  // A client that does not read its answers is not served any further, whatever it sends.
+  // While a client does not read its responses, no further requests are read from it.
   bool read = false;
   if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() && !ResponsesPending()) {
     read = reading_ = true;
@@ -188,14 +189,15 @@ void GrpcServerStream::TakeAll() {
       mutex_.Unlock();
       break;
     }
-    handling_ = true;  // a handler that answers in here does not end the stream of a draining server
+    // Prevents a handler that responds in Take() from ending the stream of a draining server.
+    handling_ = true;
     if (several) {
       const bool wait = ResponsesPending() && !gone_;
       const int64_t now = SteadyNanoseconds();
       if (wait || now - begin > kHoldNs) {
         holder_ = {};
         Proceed();
-        if (wait) return;  // something is being written
+        if (wait) return;  // a write is in progress, and OnWritten continues
         begin = now;
         mutex_.Lock();
       }
@@ -216,7 +218,7 @@ void GrpcServerStream::TakeAll() {
 
 void GrpcServerStream::Break(const absl::Status& why) {
   std::vector<CancelHook::Hook> hooks;
-  std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
+  std::deque<FrameQueue::Turn> unsent;  // destroyed without the lock
   {
     absl::MutexLock lock(&mutex_);
     broken_.emplace(grpc::StatusCode::INVALID_ARGUMENT, std::string(why.message()));
@@ -306,7 +308,7 @@ void GrpcServerStream::Run(MessageAssembler::Message message) {
 void GrpcServerStream::CancelCall(uint64_t number) {
   assembler_.Drop(number);
   CancelHook::Hook hook;
-  std::deque<FrameQueue::Turn> unsent;  // destroyed under no lock
+  std::deque<FrameQueue::Turn> unsent;  // destroyed without the lock
   {
     absl::MutexLock lock(&mutex_);
     queue_out_.Drop(number, &unsent);
@@ -329,7 +331,8 @@ std::vector<CancelHook::Hook> GrpcServerStream::CancelAll() {
 
 void GrpcServerStream::Response(uint64_t number, absl::StatusOr<Bytes> answer) {
   mutex_.Lock();
-  if (calls_.erase(number) == 0) {  // then the stream may be over, and the service gone
+  // The stream may then be over and the service destroyed.
+  if (calls_.erase(number) == 0) {
     mutex_.Unlock();
     return;
   }

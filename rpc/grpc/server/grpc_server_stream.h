@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_GRPC_SERVER_GRPC_SERVER_STREAM_H_
 #define TANDEM_RPC_GRPC_SERVER_GRPC_SERVER_STREAM_H_
 
-// For rpc/grpc only: the server's end of /tandem.v1.Data/Stream.
+// The server end of /tandem.v1.Data/Stream. Only used in rpc/grpc.
 
 #include <atomic>
 #include <memory>
@@ -31,24 +31,26 @@
 
 namespace tandem::rpc {
 
-// One connection's stream. Its calls hold it too, and may outlive its end: then their answers go nowhere.
+// The stream of one connection. Its calls hold references to it and may outlive its end; their responses are
+// then dropped.
 class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
  public:
-  // `queue` is the queue of `loop`, which outlives the stream's operations.
+  // `queue` is the queue of `loop`, which must outlive the stream's operations.
   GrpcServerStream(StreamService* service, CompletionLoop* loop, grpc::ServerCompletionQueue* queue)
       : service_(service), loop_(loop), queue_(queue), assembler_(service->requests()) {}
 
-  // Waits for a client.
+  // Waits for a client to open the stream.
   void Accept();
+  // Ends the stream once its last call has its response; the service is draining.
   void Drain();
 
  private:
   class Call;
 
-  // Operations with gRPC; they end with the object's last one.
+  // The gRPC objects; they exist until the stream's last operation ends.
   struct Rpc {
-    Rpc()
-        : stream(&context) {}  // here, as Clang has no default of a member until the class around is complete
+    // Clang accepts a default member initialiser only once the enclosing class is complete.
+    Rpc() : stream(&context) {}
     grpc::ServerContext context;
     grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream;
   };
@@ -59,43 +61,45 @@ class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
   void OnFinished(bool ok);
   void OnDone(bool ok);
 
-  // Handles the frames that came. When answers wait for a client that does not read them, only some:
-  // OnWritten goes on.
+  // Handles the frames that were received. If too many responses wait for a client that does not read them,
+  // it stops early and OnWritten continues.
   void TakeAll();
   absl::Status Take(Frame frame);
-  // The stream must end at once.
+  // Ends the stream at once because of an error.
   void Break(const absl::Status& why);
-  // Null: go on. Else what the call that begins with `frame` is answered at once.
+  // Returns OK, or the error with which the call that begins with `frame` is refused at once.
   absl::Status Admit(const Frame& frame);
   void Run(MessageAssembler::Message message);
   void CancelCall(uint64_t number);
-  // The hooks are for the caller to run once the lock is free.
+  // Returns the hooks, which the caller must run after releasing the lock.
   std::vector<CancelHook::Hook> CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An answer. Nothing happens when the call is over.
+  // Sends the response of a call. No effect if the call is over.
   void Response(uint64_t number, absl::StatusOr<Bytes> response);
   void Response(uint64_t number, std::unique_ptr<ResponseSource> response);
   void Enqueue(uint64_t number, absl::StatusOr<Bytes> response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ResponsesPending() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Does what can be done now: writes the next frame, or ends the stream; reads on. Releases the lock, also
-  // for a while in between: whoever writes makes the frame under none.
+  // Does everything that can be done now: writes the next frame or ends the stream, and reads on. Releases
+  // the lock, also temporarily in between, since a frame is built without the lock.
   void Proceed() ABSL_UNLOCK_FUNCTION(mutex_);
   void EndOperation();
 
   StreamService* const service_;
   CompletionLoop* const loop_;
   grpc::ServerCompletionQueue* const queue_;
-  std::optional<Rpc> rpc_;  // while operations_ > 0
+  std::optional<Rpc> rpc_;  // exists while operations_ > 0
   std::string peer_;
-  Caller caller_;  // of all its calls
+  Caller caller_;  // of all calls on the stream
 
-  // Of the loop's thread.
+  // These belong to the loop's thread.
   grpc::ByteBuffer incoming_;
-  Frames came_;  // with the last message, and those before taken_ are handled
+  // The frames of the last message; those before taken_ have been handled.
+  Frames came_;
   size_t taken_ = 0;
   MessageAssembler assembler_;
   uint64_t last_number_ = 0;
 
-  std::atomic<size_t> held_bytes_{0};  // requests that handlers have; only the loop's thread adds
+  // The size of the requests that handlers hold. Only the loop's thread increases it.
+  std::atomic<size_t> held_bytes_{0};
 
   MemberTag<GrpcServerStream> accepted_tag_{this, &GrpcServerStream::OnAccepted};
   MemberTag<GrpcServerStream> read_tag_{this, &GrpcServerStream::OnRead};
@@ -104,21 +108,23 @@ class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
   MemberTag<GrpcServerStream> done_tag_{this, &GrpcServerStream::OnDone};
 
   absl::Mutex mutex_;
-  // Unanswered calls. A call takes itself out before it goes.
+  // Unfinished calls. A call removes itself before it is destroyed.
   absl::flat_hash_map<uint64_t, Call*> calls_ ABSL_GUARDED_BY(mutex_);
   FrameQueue queue_out_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reading_ ABSL_GUARDED_BY(mutex_) =
-      false;  // a read is under way, or what it brought is not all handled
+  // A read is in progress, or the frames that it returned have not all been handled.
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool accepted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool handling_ ABSL_GUARDED_BY(mutex_) = false;  // frames, in this moment or when answers have gone out
-  // Handles several frames: the answers that it gives meanwhile go together.
+  // Frames are being handled, or the rest of them waits until responses have been sent.
+  bool handling_ ABSL_GUARDED_BY(mutex_) = false;
+  // The thread that is handling several frames. Responses which it gives meanwhile are sent together.
   std::thread::id holder_ ABSL_GUARDED_BY(mutex_);
-  bool batches_ ABSL_GUARDED_BY(mutex_) = false;      // the client takes them
+  bool batches_ ABSL_GUARDED_BY(mutex_) = false;      // the client accepts them
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;                   // nobody reads answers any more
-  std::optional<grpc::Status> broken_ ABSL_GUARDED_BY(mutex_);  // why the stream must end at once
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client does not read responses any more
+  std::optional<grpc::Status> broken_
+      ABSL_GUARDED_BY(mutex_);  // the error with which the stream must end at once
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

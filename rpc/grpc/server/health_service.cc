@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMaxRequestBytes = 4096;
 
-// HealthCheckRequest { string service = 1; }
+// Parses HealthCheckRequest { string service = 1; }.
 absl::StatusOr<std::string> ServiceOf(const Bytes& request) {
   const std::string text = request.Flatten();
   google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(text.data()),
@@ -39,12 +39,12 @@ absl::StatusOr<std::string> ServiceOf(const Bytes& request) {
   return service;
 }
 
-// HealthCheckResponse { ServingStatus status = 1; }
+// Serialises HealthCheckResponse { ServingStatus status = 1; }.
 Bytes Response(char status) { return Bytes(std::string({'\x08', status})); }
 
 }  // namespace
 
-// A call of Watch, from before it comes. Its operations hold it, one reference each.
+// A call of Watch, from before it arrives until it ends. Each of its operations holds one reference.
 class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
  public:
   WatchRpc(HealthService* health, grpc::ServerCompletionQueue* queue) : health_(health), queue_(queue) {}
@@ -62,7 +62,7 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
   }
 
   const std::string& service() const { return service_; }
-  // What is so now; `last`: and stays so, since the server goes.
+  // Reports `status` to the watcher. `last`: the server shuts down, so the status will not change again.
   void Tell(char status, bool last) {
     mutex_.Lock();
     wanted_ = status;
@@ -102,7 +102,7 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
       if (!last) health_->watchers_.insert(shared_from_this());
     }
     mutex_.Lock();
-    if (wanted_ == 0) {  // else it was told something newer already
+    if (wanted_ == 0) {  // otherwise it was already told a newer state
       wanted_ = status;
       last_ = last;
     }
@@ -124,11 +124,11 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
     }
     mutex_.Lock();
     gone_ = true;
-    // gRPC wants every call finished.
+    // gRPC requires that every call is finished.
     Proceed();
     EndOperation();
   }
-  // Writes what is new, or ends the call. Releases the lock.
+  // Writes a new state, or ends the call. Releases the lock.
   void Proceed() ABSL_UNLOCK_FUNCTION(mutex_) {
     std::optional<grpc::Status> finish;
     std::optional<char> write;
@@ -163,8 +163,8 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
 
   HealthService* const health_;
   grpc::ServerCompletionQueue* const queue_;
-  std::unique_ptr<Rpc> rpc_;  // while operations_ > 0
-  std::string service_;       // set before it is among the watchers
+  std::unique_ptr<Rpc> rpc_;  // exists while operations_ > 0
+  std::string service_;       // set before it is added to the watchers
   MemberTag<WatchRpc> accepted_tag_{this, &WatchRpc::OnAccepted};
   MemberTag<WatchRpc> written_tag_{this, &WatchRpc::OnWritten};
   MemberTag<WatchRpc> finished_tag_{this, &WatchRpc::OnFinished};

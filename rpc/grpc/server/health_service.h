@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_GRPC_SERVER_HEALTH_SERVICE_H_
 #define TANDEM_RPC_GRPC_SERVER_HEALTH_SERVICE_H_
 
-// For rpc/grpc only: grpc.health.v1.Health, on our own threads (gRPC's default one brings threads of its
-// own, which wait for all connections).
+// Implements grpc.health.v1.Health on the server's own threads. gRPC's default implementation starts threads
+// of its own, which wait for all connections.
 
 #include <map>
 #include <memory>
@@ -20,26 +20,28 @@ namespace tandem::rpc {
 
 class WatchRpc;
 
-// Thread-safe. Knows "", the server as a whole, which serves from the beginning.
+// The health of a server's services. Thread-safe. Reports "", the server as a whole, as SERVING from the
+// beginning.
 class HealthService {
  public:
   HealthService();
 
-  // To be registered with the server.
+  // Returns the gRPC service to register with the server.
   grpc::Service* service() { return &methods_; }
-  // As UnaryService's.
+  // Like the functions of UnaryService with these names.
   void Serve(grpc::ServerCompletionQueue* queue);
   void AwaitNone();
 
+  // Sets the state of `service`. No effect after Shutdown.
   void SetServing(const std::string& service, bool serving);
-  // Everything is NOT_SERVING, for good; watchers hear it, and their calls end.
+  // Sets all services to NOT_SERVING, for good. Watchers are told, and their calls end.
   void Shutdown();
 
  private:
   friend class WatchRpc;
   // grpc.health.v1.HealthCheckResponse.ServingStatus.
   enum Status : char { kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
-  // Check, and Watch beside it.
+  // Serves Check, and registers the method Watch.
   class Methods : public UnaryService {
    public:
     explicit Methods(const rpc::Service& check);

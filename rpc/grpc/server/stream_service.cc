@@ -13,9 +13,9 @@ namespace tandem::rpc {
 namespace {
 
 int DefaultThreads() {
-  // Half of the processors: the others belong to clients of this host, or to the tables' own work. More than
-  // a few threads only pass the sockets around among themselves. But one alone would let a client that sends
-  // all it can hold up the others with each of its requests.
+  // Half of the processors: the others are for clients on this host and for the tables' own work. More than a
+  // few threads would only pass the sockets around among themselves. With one thread alone, each request of a
+  // client that sends as fast as it can would delay the other clients.
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
 }
 

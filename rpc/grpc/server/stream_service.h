@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_GRPC_SERVER_STREAM_SERVICE_H_
 #define TANDEM_RPC_GRPC_SERVER_STREAM_SERVICE_H_
 
-// For rpc/grpc only: a server's streams, and the threads that serve them.
+// A server's streams and the threads that serve them. Only used in rpc/grpc.
 
 #include <atomic>
 #include <memory>
@@ -24,29 +24,31 @@ namespace tandem::rpc {
 
 class GrpcServerStream;
 
-// tandem.v1.Data: takes streams and gives each to one of a few threads, where all of its frames are read, its
-// handlers run and most of its answers are written. Streams of a thread take turns, a frame or a batch of
-// short ones each, so none can starve another. Thread-safe but for what is said.
+// Serves tandem.v1.Data. It assigns each stream to one of a few threads. That thread reads all frames of the
+// stream, runs its handlers and writes most of its responses. The streams of a thread are served round-robin,
+// one frame or one batch of short frames at a time, so none can starve another. Thread-safe except where
+// noted.
 class StreamService : public grpc::Service {
  public:
   StreamService(const ServerOptions& options, const std::vector<rpc::Service>& services);
   ~StreamService() override { Stop(); }
 
-  // Before the server is built.
+  // Adds the service and its queues to `builder`. Called before the server is built.
   void AddTo(grpc::ServerBuilder* builder);
-  // The queues of its threads, once the server is built: others may have them served, too, before Serve.
+  // Returns the queues of its threads. Called once the server is built. Before Serve, other services may be
+  // started on these queues.
   std::vector<grpc::ServerCompletionQueue*> queues() const;
-  // Once, when it is.
+  // Starts serving. Called once, after the server was built.
   void Serve();
-  // From now on calls are refused; a stream ends when its last call is answered.
+  // Refuses new calls from now on. A stream ends when its last call has its response.
   void Drain();
-  // When gRPC has shut the server down: returns when no handler runs any more. Idempotent; not on one of the
-  // threads.
+  // Returns when no handler runs any more. Called after gRPC has shut the server down. Idempotent. Must not
+  // be called on one of the service's threads.
   void Stop();
 
   const ServerOptions& options() const { return options_; }
   const Handler* Find(const std::string& path) const;
-  // Memory that long requests are put together in.
+  // Returns the memory in which long requests are assembled.
   BufferPool* requests() { return &requests_; }
   bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
@@ -67,8 +69,8 @@ class StreamService : public grpc::Service {
   std::vector<Loop> loops_;
   std::atomic<bool> draining_{false};
   absl::Mutex mutex_;
-  absl::flat_hash_set<std::shared_ptr<GrpcServerStream>> streams_
-      ABSL_GUARDED_BY(mutex_);  // with operations under way
+  // The streams that have operations in progress.
+  absl::flat_hash_set<std::shared_ptr<GrpcServerStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::rpc

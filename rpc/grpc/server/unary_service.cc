@@ -25,8 +25,8 @@ absl::Time FromGrpcDeadline(std::chrono::system_clock::time_point deadline) {
 
 }  // namespace
 
-// gRPC's end of a call, from before it comes. Keeps itself alive until its last operation is over; the
-// handler's Call holds it too.
+// A gRPC call, from before it arrives until it ends. It keeps itself alive until its last operation has
+// ended; the handler's Call also holds a reference.
 class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
  public:
   class Call;
@@ -46,7 +46,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
                                 accepted_tag_.tag());
   }
 
-  // The first answer counts, later ones are dropped: a cancelled call may already be over when its handler
+  // Sends the response. Only the first one counts: a cancelled call may already be over when its handler
   // finishes.
   void Response(absl::StatusOr<Bytes> answer) {
     if (answered_.exchange(true)) return;
@@ -56,7 +56,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
                        service_->max_message_bytes_, " bytes (ServerOptions::max_message_bytes)"));
     }
     {
-      // There is an operation under way: that which tells the end.
+      // One operation is still in progress: the one that reports the end of the call.
       absl::MutexLock lock(&mutex_);
       ++operations_;
     }
@@ -79,7 +79,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
   void OnDone(bool ok) {
     if (rpc_->context.IsCancelled()) {
       if (CancelHook::Hook hook = cancel_hook_.Cancel()) std::move(hook)();
-      // A parked call must not keep the server from shutting down until its handler comes back.
+      // Without this, a deferred call would delay the server's shutdown until its handler responds.
       Response(absl::CancelledError("the caller went away or its deadline passed"));
     }
     EndOperation();
@@ -98,7 +98,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
   UnaryService* const service_;
   const int method_;
   grpc::ServerCompletionQueue* const queue_;
-  std::unique_ptr<Rpc> rpc_;  // while operations_ > 0
+  std::unique_ptr<Rpc> rpc_;  // exists while operations_ > 0
   std::atomic<bool> answered_{false};
   CancelHook cancel_hook_;
   MemberTag<UnaryRpc> accepted_tag_{this, &UnaryRpc::OnAccepted};
@@ -109,7 +109,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
   std::shared_ptr<UnaryRpc> self_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The handler's end of a call.
+// The server call that a handler gets.
 class UnaryRpc::Call : public ServerCall {
  public:
   Call(std::shared_ptr<UnaryRpc> rpc, std::string path, Bytes request)
@@ -148,7 +148,7 @@ class UnaryRpc::Call : public ServerCall {
 };
 
 void UnaryRpc::OnAccepted(bool ok) {
-  if (!ok) {  // the server shuts down; the done tag will not come
+  if (!ok) {  // the server shuts down; the done tag will not arrive
     EndOperation();
     return;
   }

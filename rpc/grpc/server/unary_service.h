@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_GRPC_SERVER_UNARY_SERVICE_H_
 #define TANDEM_RPC_GRPC_SERVER_UNARY_SERVICE_H_
 
-// For rpc/grpc only: methods that any gRPC client calls one by one.
+// Serves methods that any gRPC client calls one by one. Only used in rpc/grpc.
 
 #include <deque>
 #include <string>
@@ -17,7 +17,7 @@
 
 namespace tandem::rpc {
 
-// How many calls there are, so that queues can be shut down after the last. Thread-safe.
+// Counts unfinished calls, so that queues are shut down only after the last one. Thread-safe.
 class CallCount {
  public:
   void Add() {
@@ -39,16 +39,17 @@ class CallCount {
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// A Service as gRPC knows it. Methods take and give raw bytes, so generated stubs of any language can call
-// them. They run on the threads that serve streams: gRPC's own would wait for the same connections, and every
-// event would wake them too.
+// A Service registered with gRPC. Methods receive and return raw bytes, so generated stubs of any language
+// can call them. They run on the threads that serve streams. gRPC's own threads would wait for the same
+// connections, and every event would wake them as well.
 class UnaryService : public grpc::Service {
  public:
   UnaryService(const rpc::Service& service, size_t max_message_bytes);
 
-  // Once for each queue of the server, when that is built: takes calls there, until the server shuts down.
+  // Accepts calls on `queue` until the server shuts down. Called once for each queue, after the server was
+  // built.
   void Serve(grpc::ServerCompletionQueue* queue);
-  // When gRPC has shut the server down: waits for the last call's end.
+  // Waits for the end of the last call. Called after gRPC has shut the server down.
   void AwaitNone() { calls_.AwaitNone(); }
 
  private:
@@ -60,8 +61,9 @@ class UnaryService : public grpc::Service {
   void Accept(int method, grpc::ServerCompletionQueue* queue);
 
   const size_t max_message_bytes_;
-  std::deque<RawMethod> methods_;  // never moves: gRPC keeps pointers to the paths
-  CallCount calls_;                // and methods that wait for one
+  std::deque<RawMethod> methods_;  // a deque: gRPC keeps pointers to the paths, so elements must not move
+  // Counts the calls, and the pending accept operations.
+  CallCount calls_;
 };
 
 }  // namespace tandem::rpc

@@ -25,7 +25,7 @@ absl::Time SimulatedClock::Now() {
 }
 
 bool SimulatedClock::AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) {
-  // The waiter sleeps on its own mutex and cannot watch now_ as well, so it looks every millisecond of real
+  // The waiter sleeps on its own mutex and cannot watch now_ as well, so it checks every millisecond of real
   // time.
   while (!mutex->AwaitWithTimeout(condition, absl::Milliseconds(1))) {
     if (Now() >= deadline) return condition.Eval();

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BASE_COMMAND_CONTEXT_H_
 #define TANDEM_BASE_COMMAND_CONTEXT_H_
 
-// What the subcommands of the `tandem` program share with its main(), wherever in the tree they live.
+// Definitions shared by main() of the `tandem` program and its subcommands in all modules.
 
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ namespace tandem {
 
 // Passes the command line from main() to a subcommand, and its exit code back. Outlives the parsing.
 struct CommandContext {
-  std::vector<std::string> program;  // `tandem run`: the command line of the program to start
+  std::vector<std::string> program;  // for `tandem run`: the command line of the program to start
   int exit_code = 0;                 // set by the subcommand that ran
 };
 

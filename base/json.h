@@ -1,17 +1,17 @@
 #ifndef TANDEM_BASE_JSON_H_
 #define TANDEM_BASE_JSON_H_
 
-// nlohmann's parser, compiled once: it is all header, and takes a second in each source that calls it. Who
-// uses what comes back includes nlohmann/json.hpp.
+// Wraps nlohmann's JSON parser so that it is compiled once: it is header-only and adds a second to every
+// source that calls it. Code that uses the returned values must include nlohmann/json.hpp.
 
 #include "absl/strings/string_view.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace tandem {
 
-// is_discarded() when `text` is no JSON. Never throws.
+// Parses `text`. The result's is_discarded() returns true if `text` is not JSON. Never throws.
 nlohmann::json ParseJson(absl::string_view text);
-// The same, with the names of objects in the text's order, not in the alphabet's.
+// Like ParseJson, but keeps the members of objects in the order of the text instead of sorting them by name.
 nlohmann::ordered_json ParseOrderedJson(absl::string_view text);
 
 }  // namespace tandem

@@ -25,8 +25,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// The one process-wide object of Tandem: a process has one stderr. Never destroyed, so that late threads may
-// log.
+// The only process-wide object of Tandem besides tracing: a process has one stderr. Never destroyed, so that
+// threads may log while the process ends.
 spdlog::logger* Logger() {
   static spdlog::logger* logger = [] {
     auto* made = new spdlog::logger("tandem", std::make_shared<spdlog::sinks::stderr_sink_mt>());

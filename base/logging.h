@@ -1,8 +1,8 @@
 #ifndef TANDEM_BASE_LOGGING_H_
 #define TANDEM_BASE_LOGGING_H_
 
-// One line a message, to stderr: "I 12:34:56.789 worker/0 text". Callable from any thread. Build the text
-// with absl::StrCat; the backend (spdlog) stays out of this header so that including it costs nothing.
+// Writes log messages to stderr, one per line: "I 12:34:56.789 worker/0 text". Thread-safe. Callers build the
+// text with absl::StrCat. The backend (spdlog) is not visible in this header, so that including it is cheap.
 
 #include "absl/strings/string_view.h"
 
@@ -10,12 +10,13 @@ namespace tandem {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Who is speaking ("worker/0"); shown on every line. Call once, early in main().
+// Sets the process's name ("worker/0"), which is shown on every line. Should be called once, early in main().
 void SetLogName(absl::string_view name);
-// Messages below `level` are dropped. Default kInfo, or the environment's TANDEM_LOG (debug, info, warning,
-// error).
+// Messages below `level` are dropped. The default is the environment variable TANDEM_LOG (debug, info,
+// warning, error), or kInfo.
 void SetLogLevel(LogLevel level);
 
+// Writes one message.
 void Log(LogLevel level, absl::string_view text);
 inline void LogDebug(absl::string_view text) { Log(LogLevel::kDebug, text); }
 inline void LogInfo(absl::string_view text) { Log(LogLevel::kInfo, text); }

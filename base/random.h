@@ -1,9 +1,9 @@
 #ifndef TANDEM_BASE_RANDOM_H_
 #define TANDEM_BASE_RANDOM_H_
 
-// Hashing and counter-based random numbers: every value is a function of its arguments, the same on every
-// machine and in every version, because bucket placement, row initial values, data splits and shuffles are
-// built on them.
+// Hashing and counter-based random numbers. Every value is a function of its arguments only. Values must not
+// change between versions or (little-endian) machines, because bucket placement, initial row values, data
+// splits and shuffles depend on them.
 
 #include <cstdint>
 
@@ -18,13 +18,14 @@ inline uint64_t Mix64(uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
+// Mixes two values into one; not bijective.
 inline uint64_t Mix64(uint64_t a, uint64_t b) { return Mix64(Mix64(a) ^ (b * 0xff51afd7ed558ccdull)); }
 
-// A seeded 64-bit hash of a byte string; stable across machines and versions.
+// Returns a seeded 64-bit hash of a byte string, the same in all versions.
 uint64_t HashBytes(absl::string_view bytes, uint64_t seed = 0);
 
-// The stream of random numbers that belongs to (seed, stream): value i is a function of the three.
-// Satisfies UniformRandomBitGenerator. Not thread-safe; cheap to make.
+// Generates the random numbers of (seed, stream): value i is a function of these three. Satisfies
+// UniformRandomBitGenerator. Not thread-safe. Cheap to construct.
 class CounterRandom {
  public:
   using result_type = uint64_t;
@@ -33,13 +34,14 @@ class CounterRandom {
   static constexpr uint64_t max() { return ~0ull; }
   uint64_t operator()() { return Mix64(base_ + 0xd1342543de82ef95ull * ++counter_); }
 
-  // Uniform in [0, 1), 24 bits: exact in float.
+  // Returns a uniform value in [0, 1) with 24 random bits, which float represents exactly.
   float Uniform() { return static_cast<float>((*this)() >> 40) * 0x1.0p-24f; }
-  // Uniform in [0, 1), 53 bits.
+  // Returns a uniform value in [0, 1) with 53 random bits.
   double UniformDouble() { return static_cast<double>((*this)() >> 11) * 0x1.0p-53; }
-  // Uniform integer in [0, n), n > 0, without modulo bias (Lemire 2019).
+  // Returns a uniform integer in [0, n), n > 0, without modulo bias (Lemire 2019).
   uint64_t Below(uint64_t n);
-  // Standard normal (Box-Muller, one value a call, so that a value depends on no earlier call's parity).
+  // Returns a standard normal value (Box-Muller). Each call computes one value, so that a value does not
+  // depend on how many calls came before. Also depends on the C library's log and cos.
   double Normal();
 
  private:

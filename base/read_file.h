@@ -9,10 +9,11 @@
 
 namespace tandem {
 
-// All that stands in the file, byte for byte. It is read to its end whatever size it says it has: the files
-// of /proc say 0, and a pipe none. Blocks as long as reading does. Errors name the file and the system's
-// reason, under that reason's code (NotFound, PermissionDenied, ...; a directory: InvalidArgument).
-// OutOfRange: there are more than `max_bytes`, of which no more are read.
+// Returns the contents of the file, byte for byte. It is read to its end, independent of the size that the
+// system reports: the files of /proc report 0, and a pipe has none. Blocks as long as reading does. Errors
+// name the file and the system's reason, and have the matching code (NotFound, PermissionDenied, ...;
+// InvalidArgument for a directory). OutOfRange if the file has more than `max_bytes`; reading then stops
+// within 64 KiB.
 absl::StatusOr<std::string> ReadFile(const std::string& path,
                                      size_t max_bytes = std::numeric_limits<size_t>::max());
 

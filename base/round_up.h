@@ -5,7 +5,8 @@
 
 namespace tandem {
 
-// The smallest multiple of `unit` (> 0) that is not below `n`. The caller keeps n + unit - 1 within 64 bits.
+// Returns the smallest multiple of `unit` (> 0) that is not below `n`. Requires that n + unit - 1 fits into
+// size_t.
 inline constexpr size_t RoundUp(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace tandem

@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-// Optimal string alignment: insertions, deletions, replacements and swaps of neighbours.
+// Optimal string alignment distance: insertions, deletions, replacements and swaps of adjacent letters.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
@@ -31,7 +31,8 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 absl::string_view ClosestName(absl::string_view name, absl::Span<const absl::string_view> known) {
-  constexpr size_t kLongestName = 128;  // a longer one is no misspelling, and need not be compared
+  // A longer name is not a misspelling and is not compared.
+  constexpr size_t kLongestName = 128;
   if (name.size() > kLongestName) return "";
   absl::string_view best;
   size_t best_distance = ~size_t{0};

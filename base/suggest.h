@@ -1,7 +1,7 @@
 #ifndef TANDEM_BASE_SUGGEST_H_
 #define TANDEM_BASE_SUGGEST_H_
 
-// "Did you mean": what an error about an unknown name should offer.
+// Builds the "did you mean" part of errors about unknown names.
 
 #include <string>
 
@@ -10,11 +10,12 @@
 
 namespace tandem {
 
-// The entry of `known` that `name` is most likely a misspelling of, or "" when none is near (more than a
-// third of its letters would have to change). Swapped neighbours count as one change.
+// Returns the entry of `known` of which `name` is most likely a misspelling. Returns "" if none is close,
+// that is, if more than a third of the letters would have to change. Two swapped adjacent letters count as
+// one change.
 absl::string_view ClosestName(absl::string_view name, absl::Span<const absl::string_view> known);
 
-// " (did you mean 'adagrad'? known: sgd, adagrad)", or without the question when nothing is near.
+// Returns " (did you mean 'adagrad'? known: sgd, adagrad)", without the question if no name is close.
 std::string DidYouMean(absl::string_view name, absl::Span<const absl::string_view> known);
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
 #ifndef TANDEM_BASE_TICKS_H_
 #define TANDEM_BASE_TICKS_H_
 
-// The processor's own counter: a time stamp for a few nanoseconds where absl::Now() costs thirty. Ticks mean
-// nothing by themselves; TickClock turns them into times afterwards, by two moments at which both were read.
+// Reads the processor's time-stamp counter, which takes a few nanoseconds; absl::Now() takes thirty. Ticks
+// have no unit. TickClock converts them to times afterwards, from two moments at which both clocks were read.
 
 #include <chrono>
 #include <cstdint>
@@ -17,22 +17,24 @@
 
 namespace tandem {
 
-// Of the monotonic clock, which all processes of a host share.
+// Returns the time of the monotonic clock, which all processes of a host share.
 inline int64_t SteadyNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-// Thread-safe; a value that does not change once it is made.
+// Converts ticks to times. Thread-safe, immutable.
 class TickClock {
  public:
   TickClock() : counter_(CounterIsSteady()), ticks_(Now()), steady_(SteadyNanoseconds()) {}
 
+  // Returns the current tick count.
   uint64_t Now() const { return counter_ ? ReadCounter() : static_cast<uint64_t>(SteadyNanoseconds()); }
   absl::string_view name() const { return counter_ ? "cpu counter" : "steady clock"; }
 
-  // The second moment: taken now. Good for the ticks read between construction and now.
+  // The second moment, taken at construction. Converts ticks that were read between the construction of the
+  // TickClock and now.
   class Calibration {
    public:
     explicit Calibration(const TickClock& clock) {
@@ -43,7 +45,8 @@ class TickClock {
       const double ticked = static_cast<double>(ticks_ - clock.ticks_);
       nanoseconds_per_tick_ = ticked > 0 && elapsed > 0 ? elapsed / ticked : 1.0;
     }
-    // From `from` to `to`; zero rather than negative, for counters of two cores differ by a little.
+    // Returns the time from `from` to `to`. Zero instead of negative, because the counters of two cores may
+    // differ slightly.
     absl::Duration Between(uint64_t from, uint64_t to) const {
       return to > from ? absl::Nanoseconds(static_cast<double>(to - from) * nanoseconds_per_tick_)
                        : absl::ZeroDuration();
@@ -51,7 +54,7 @@ class TickClock {
     absl::Duration Since(uint64_t ticks) const { return Between(ticks, ticks_); }
     absl::Time WallTime(uint64_t ticks) const { return wall_ - Since(ticks); }
     absl::Time now() const { return wall_; }
-    // On the steady clock.
+    // Returns the time of the steady clock.
     int64_t SteadyNanosecondsAt(uint64_t ticks) const {
       const double distance =
           ticks_ >= ticks ? static_cast<double>(ticks_ - ticks) : -static_cast<double>(ticks - ticks_);
@@ -67,9 +70,9 @@ class TickClock {
 
  private:
 #if defined(__x86_64__)
-  // __rdtsc() by another name: its header, of all intrinsics, takes half a second to compile.
+  // Equals __rdtsc(), whose header includes all intrinsics and takes half a second to compile.
   static uint64_t ReadCounter() { return __builtin_ia32_rdtsc(); }
-  // "Invariant TSC": the same rate in all power states, on all cores.
+  // Checks for an "invariant TSC": the same rate in all power states and on all cores.
   static bool CounterIsSteady() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d & (1u << 8)) != 0;

@@ -5,7 +5,7 @@
 namespace tandem {
 namespace {
 
-// The bytes of the character that `text` begins with; 0 if it begins with none.
+// Returns the size of the character at the beginning of `text`, or 0 if there is no valid one.
 size_t CharacterBytes(absl::string_view text) {
   const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -15,7 +15,7 @@ size_t CharacterBytes(absl::string_view text) {
   for (size_t i = 1; i < size; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
   }
-  // Longer than need be, half of a UTF-16 pair, or beyond the last code point.
+  // An overlong encoding, half of a UTF-16 surrogate pair, or beyond the last code point.
   const unsigned char second = byte(1);
   const bool bad = (first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) ||
                    (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F);

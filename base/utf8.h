@@ -1,8 +1,8 @@
 #ifndef TANDEM_BASE_UTF8_H_
 #define TANDEM_BASE_UTF8_H_
 
-// What programs print, file names and what peers say may be any bytes; a protobuf `string` may not: who reads
-// a message that holds others refuses all of it.
+// Converts arbitrary bytes to valid UTF-8. Program output, file names and data from peers may be any bytes,
+// but a protobuf `string` may not: the receiver rejects the whole message.
 
 #include <string>
 
@@ -10,8 +10,8 @@
 
 namespace tandem {
 
-// `text` with each byte that is part of no UTF-8 character (RFC 3629) replaced by U+FFFD. Text that is valid
-// stays as it is.
+// Returns `text` with each byte that is not part of a UTF-8 character (RFC 3629) replaced by U+FFFD. Valid
+// text is returned unchanged.
 std::string ValidUtf8(absl::string_view text);
 
 }  // namespace tandem

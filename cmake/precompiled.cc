@@ -1,2 +1,2 @@
-// A target must have a source; what it compiles to is empty.
+// A CMake target needs a source. This one does nothing.
 int main() {}

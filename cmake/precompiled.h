@@ -1,5 +1,5 @@
-// What nearly every source includes, compiled once (TANDEM_PRECOMPILE). Not to be included by hand: each file
-// still names what it uses.
+// The headers that nearly every source includes, compiled once (TANDEM_PRECOMPILE). Must not be included by
+// hand: each file still includes what it uses.
 #ifndef TANDEM_CMAKE_PRECOMPILED_H_
 #define TANDEM_CMAKE_PRECOMPILED_H_
 
@@ -25,7 +25,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
-// Of messages: what every .pb.h includes, which takes more time than the .pb.h itself.
+// The headers that every .pb.h includes. Compiling them takes more time than the .pb.h itself.
 #include "google/protobuf/arena.h"
 #include "google/protobuf/extension_set.h"
 #include "google/protobuf/generated_enum_reflection.h"
@@ -36,7 +36,7 @@
 #include "google/protobuf/repeated_field.h"
 #include "google/protobuf/unknown_field_set.h"
 
-// Of kernels: what Highway includes, which takes more time than the kernel itself.
+// The header that Highway includes. Compiling it takes more time than a kernel itself.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

@@ -1,4 +1,4 @@
-// What most tests include besides, compiled once. Not to be included by hand.
+// The further headers that most tests include, compiled once. Must not be included by hand.
 #ifndef TANDEM_CMAKE_PRECOMPILED_TESTS_H_
 #define TANDEM_CMAKE_PRECOMPILED_TESTS_H_
 

@@ -20,9 +20,9 @@ class Descriptor {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Closes it now, if there is one.
+  // Closes the descriptor, if there is one.
   void Reset();
-  // The caller's from now on.
+  // Returns the descriptor and passes its ownership to the caller.
   int Release() { return std::exchange(fd_, -1); }
 
  private:

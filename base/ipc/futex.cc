@@ -16,7 +16,8 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "words between processes must not hide a lock");
 
-// The processors that a cgroup's quota amounts to, rounded up; no limit: a large number.
+// Returns the number of processors that the cgroup's quota allows, rounded up, or a large number without a
+// limit.
 int QuotaProcessors() {
   FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "re");
   if (file == nullptr) return std::numeric_limits<int>::max();

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BASE_IPC_FUTEX_H_
 #define TANDEM_BASE_IPC_FUTEX_H_
 
-// The small parts of waiting for a word that another process writes.
+// Helpers for waiting on a word that another process writes.
 
 #include <atomic>
 #include <cstddef>
@@ -9,9 +9,10 @@
 
 namespace tandem::ipc {
 
-inline constexpr size_t kLine = 64;  // bytes of a cache line
+// Size of a cache line in bytes.
+inline constexpr size_t kLine = 64;
 
-// Between two looks at a word: leaves the core's resources to its sibling.
+// Pauses briefly in a loop that polls a word: leaves the core's resources to its other hardware thread.
 inline void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -20,13 +21,13 @@ inline void Pause() {
 #endif
 }
 
-// Sleeps while *word is `expected`, at most `ns`; may return early for no reason. Shared: the word may lie in
-// memory of several processes.
+// Sleeps while *word is `expected`, at most `ns`. May return early for no reason. The word may be in memory
+// shared by several processes.
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, int64_t ns);
-// Wakes all who sleep on the word.
+// Wakes all threads that sleep on the word.
 void FutexWake(std::atomic<uint32_t>* word);
 
-// Processors that this process may use (affinity and cgroup quota), at least 1.
+// Returns the number of processors that this process may use (affinity and cgroup quota), at least 1.
 int UsableProcessors();
 
 }  // namespace tandem::ipc

@@ -5,8 +5,8 @@
 
 namespace tandem::ipc {
 
-// Equal for processes that can share memory over an abstract unix socket: differs between machines and
-// between containers with network namespaces of their own.
+// Returns a name that is equal for processes which can share memory over an abstract unix socket. It differs
+// between machines, and between containers with their own network namespaces.
 std::string HostIdentity();
 
 }  // namespace tandem::ipc

@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<MemoryFile>> MemoryFile::Map(Descriptor file, siz
 MemoryFile::~MemoryFile() { munmap(data_, size_); }
 
 void MemoryFile::PreferHugePages(size_t offset, size_t bytes) {
-  madvise(data_ + offset, bytes, MADV_HUGEPAGE);  // not having them is no error
+  // It is no error if huge pages are not available.
+  madvise(data_ + offset, bytes, MADV_HUGEPAGE);
 }
 
 }  // namespace tandem::ipc

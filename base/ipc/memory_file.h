@@ -1,8 +1,9 @@
 #ifndef TANDEM_BASE_IPC_MEMORY_FILE_H_
 #define TANDEM_BASE_IPC_MEMORY_FILE_H_
 
-// Memory that processes share without a name: an anonymous file (memfd), sealed to its size so that nobody
-// can shrink it under another's feet. It is gone with the last process that has it, however that ends.
+// Memory that processes share without a name: an anonymous file (memfd). Its size is sealed, so that no
+// process can shrink it while another uses it. It is freed when the last process that maps it has ended, in
+// whatever way.
 
 #include <cstddef>
 #include <memory>
@@ -13,13 +14,15 @@
 
 namespace tandem::ipc {
 
-// Maps the memory as long as it lives. Thread-safe as far as what lies in it is.
+// A shared memory file, mapped for the lifetime of the object. The object is thread-safe; accesses to the
+// memory need their own synchronisation.
 class MemoryFile {
  public:
-  // Fresh pages are zero, and committed when first touched. `name` shows in /proc/PID/maps.
-  // FailedPrecondition naming the system call that the kernel refused.
+  // Creates a memory file. Its pages are zero and are committed when first touched. `name` appears in
+  // /proc/PID/maps. FailedPrecondition names the system call that the kernel refused.
   static absl::StatusOr<std::unique_ptr<MemoryFile>> Create(const char* name, size_t bytes);
-  // Maps another process's. FailedPrecondition if `file` is not a sealed memory file of exactly `bytes`.
+  // Maps the memory file of another process. FailedPrecondition if `file` is not a sealed memory file of
+  // exactly `bytes`.
   static absl::StatusOr<std::unique_ptr<MemoryFile>> Map(Descriptor file, size_t bytes);
   ~MemoryFile();
   MemoryFile(const MemoryFile&) = delete;
@@ -27,11 +30,13 @@ class MemoryFile {
 
   char* data() const { return data_; }
   size_t size() const { return size_; }
-  // The creator's descriptor, for passing on; -1 after CloseDescriptor and in other processes.
+  // Returns the creator's descriptor, to be passed to another process. -1 after CloseDescriptor, and for a
+  // mapped file of another process.
   int descriptor() const { return file_.get(); }
   void CloseDescriptor() { file_ = Descriptor(); }
 
-  // Asks for huge pages in [offset, offset + bytes), where the system allows them for shared memory.
+  // Requests huge pages for [offset, offset + bytes). No effect if the system does not allow them for shared
+  // memory.
   void PreferHugePages(size_t offset, size_t bytes);
 
  private:

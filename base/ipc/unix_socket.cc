@@ -24,7 +24,8 @@ sockaddr_un AbstractAddress(const std::string& name, socklen_t* length) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   const size_t size = std::min(name.size(), sizeof(address.sun_path) - 1);
-  std::memcpy(address.sun_path + 1, name.data(), size);  // behind a zero byte: no name in the file system
+  // The leading zero byte makes the name abstract.
+  std::memcpy(address.sun_path + 1, name.data(), size);
   *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
   return address;
 }

@@ -1,9 +1,10 @@
 #ifndef TANDEM_BASE_IPC_UNIX_SOCKET_H_
 #define TANDEM_BASE_IPC_UNIX_SOCKET_H_
 
-// Unix sockets of abstract names, over which processes of one host pass each other descriptors. Such a name
-// is in no file system and vanishes with its process, however that ends; so does a connection, whose end is
-// read at once: it tells of a death.
+// Unix sockets with abstract names, through which processes of one host pass descriptors to each other. Such
+// a name is not in a file system and disappears with its process, in whatever way that ends. A connection
+// also ends with its process, and the peer can read that at once: this is how a process detects that its peer
+// has died.
 
 #include <cstddef>
 #include <string>
@@ -14,25 +15,28 @@
 
 namespace tandem::ipc {
 
-// A non-blocking SOCK_SEQPACKET socket that listens on the abstract `name` (at most 106 bytes).
-// FailedPrecondition naming the error.
+// Returns a non-blocking SOCK_SEQPACKET socket that listens on the abstract `name` (at most 106 bytes).
+// FailedPrecondition names the error.
 absl::StatusOr<Descriptor> ListenAbstract(const std::string& name, int backlog);
-// A connection to it. FailedPrecondition: nobody listens there, or in another network namespace.
+// Returns a connection to such a socket. FailedPrecondition if no process of this network namespace listens
+// there.
 absl::StatusOr<Descriptor> ConnectAbstract(const std::string& name);
 
-// Sends one packet, with `descriptor` if it is not negative. False when it does not go at once.
+// Sends one packet, with `descriptor` unless it is negative. Never blocks. Returns false if the packet cannot
+// be sent at once.
 bool SendPacket(int socket, const void* data, size_t size, int descriptor = -1);
-// Receives one packet of exactly `size` bytes that is there already; false at the end of the connection or
-// for any other packet. *descriptor is set if one came, and closed if nobody wants it.
+// Receives one packet of exactly `size` bytes, which must already have arrived. Returns false at the end of
+// the connection, and for any other packet. A received descriptor is stored in *descriptor, or closed if
+// `descriptor` is nullptr.
 bool ReceivePacket(int socket, void* data, size_t size, Descriptor* descriptor = nullptr);
 
-// Waits until there is something to receive, or the end; false at `deadline`.
+// Waits until there is something to receive, or the connection has ended. Returns false at `deadline`.
 bool AwaitReadable(int socket, absl::Time deadline);
 
-// What is left until `deadline` as poll() takes it, rounded up, in [0, at_most].
+// Returns the time until `deadline` in the form that poll() takes, rounded up and limited to [0, at_most].
 int MillisecondsUntil(absl::Time deadline, int at_most);
 
-// 128 random bits in hexadecimal: names and secrets that nobody guesses.
+// Returns 128 random bits in hexadecimal, for names and secrets that cannot be guessed.
 std::string RandomToken();
 
 }  // namespace tandem::ipc

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BASE_NUMERIC_DTYPE_H_
 #define TANDEM_BASE_NUMERIC_DTYPE_H_
 
-// The types of tensor elements, by number and by C++ type.
+// The types of tensor elements, as numbers and as C++ types.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,11 +12,12 @@
 
 namespace tandem {
 
-// The numbers travel between processes: add, never renumber.
+// The type of a tensor's elements. The numbers are sent between processes: new ones may be added, existing
+// ones must not change.
 enum class DType : uint8_t { kU8 = 0, kI8, kI32, kI64, kF16, kBF16, kF32, kF64 };
 inline constexpr int kNumDTypes = 8;
 
-// Bytes of one element; 0 for a number that is no DType (a peer may send any).
+// Returns the size of one element in bytes, or 0 for a number that is not a DType (a peer may send any).
 constexpr size_t SizeOf(DType dtype) {
   switch (dtype) {
     case DType::kU8:
@@ -35,16 +36,17 @@ constexpr size_t SizeOf(DType dtype) {
   return 0;
 }
 
-// "f32", "bf16", ...; "unknown dtype" for a number that is none.
+// Returns "f32", "bf16", ..., or "unknown dtype" for a number that is not a DType.
 absl::string_view Name(DType dtype);
 
+// Returns true for the floating-point types.
 constexpr bool IsFloatingPoint(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
 }
 
-// The DType of a C++ element type. char and std::byte are bytes like uint8_t.
+// The DType of a C++ element type. char and std::byte are bytes, like uint8_t.
 template <typename T>
-struct DTypeOf;  // no such element type
+struct DTypeOf;  // undefined for other types
 template <DType kValue>
 struct DTypeConstant {
   static constexpr DType value = kValue;
@@ -70,7 +72,7 @@ struct DTypeOf<float> : DTypeConstant<DType::kF32> {};
 template <>
 struct DTypeOf<double> : DTypeConstant<DType::kF64> {};
 
-// A type that tensors can have elements of.
+// A type that tensor elements can have.
 template <typename T>
 concept ElementType = requires {
   DTypeOf<std::remove_const_t<T>>::value;

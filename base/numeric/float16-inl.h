@@ -1,5 +1,6 @@
-// Two-byte floating point in vectors: what base/numeric/float16.h does, bit for bit, in as many lanes as
-// there are floats. Included once per instruction set (hwy/foreach_target.h), hence the guard.
+// Vector versions of the conversions in base/numeric/float16.h, with identical bits. One vector has as many
+// lanes as the corresponding float vector. Included once per instruction set (hwy/foreach_target.h), hence
+// the include guard.
 
 #if defined(TANDEM_BASE_NUMERIC_FLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_BASE_NUMERIC_FLOAT16_INL_H_
@@ -18,7 +19,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The low halves of 32-bit lanes.
+// Returns the low halves of 32-bit lanes.
 template <class D, class V>
 HWY_INLINE auto LowHalves(D d, V bits) {
   return hn::DemoteTo(hn::Rebind<uint16_t, D>(), hn::BitCast(hn::Rebind<int32_t, D>(), bits));
@@ -54,7 +55,7 @@ struct Float16Conversion {
   }
 };
 #else
-// What base/numeric/float16.h does, all cases at once.
+// Implements base/numeric/float16.h without branches: computes all cases and selects one per lane.
 struct Float16Conversion {
   template <class D, class V>
   static HWY_INLINE hn::Vec<D> ToFloat(D d, V half) {

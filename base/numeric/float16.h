@@ -1,11 +1,11 @@
 #ifndef TANDEM_BASE_NUMERIC_FLOAT16_H_
 #define TANDEM_BASE_NUMERIC_FLOAT16_H_
 
-// Two-byte floating point for storage and transport; arithmetic is done in float.
+// Two-byte floating-point types for storage and transport. Arithmetic is done in float.
 //
-// Conversions from float round to nearest, ties to even, as IEEE 754 and the processors' own instructions do,
-// so that scalar and SIMD code give the same bits. A NaN stays a NaN (quiet); what is too large for Float16
-// becomes infinite; subnormals are kept.
+// Conversions from float round to nearest, ties to even, like IEEE 754 and the processors' own instructions,
+// so that scalar and SIMD code give the same bits. A NaN stays a (quiet) NaN. Values too large for Float16
+// become infinity. Subnormals are kept.
 
 #include <cstdint>
 #include <cstring>

@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kMaxNames = 4096;
 constexpr Kind kOther{"other", "other", {}, /*beside=*/true};
 
-std::atomic<uint64_t> recorders{0};  // so far, to tell a thread's ring of one from that of the next
+// The number of recorders created so far. It gives each recorder a unique id.
+std::atomic<uint64_t> recorders{0};
 
 std::string OwnThreadName() {
   char name[16] = {};
@@ -24,11 +25,11 @@ std::string OwnThreadName() {
 
 }  // namespace
 
-// A thread's way to its ring.
+// A thread's reference to its ring.
 struct Recorder::Local {
   uint64_t recorder = 0;
   std::shared_ptr<Ring> ring;
-  // Names this thread has interned: a map of its own takes no lock.
+  // The names that this thread has interned. A map per thread needs no lock.
   Names interned;
 
   ~Local() { Leave(); }
@@ -77,7 +78,7 @@ void Recorder::Put(const RawEvent& event) {
   if (ABSL_PREDICT_FALSE(local.recorder != id_)) {
     local.Leave();
     local.ring = AddThread();
-    // Without a ring the next event asks again: another thread may have ended meanwhile.
+    // Without a ring, the next event tries again: another thread may have ended in the meantime.
     local.recorder = local.ring == nullptr ? 0 : id_;
     if (local.ring == nullptr) return;
   }
@@ -102,7 +103,7 @@ Recording Recorder::Collect(size_t max_events) {
   recording.from_ns = time.SteadyNanosecondsAt(from_);
   recording.to_ns = time.SteadyNanosecondsAt(to_ == 0 ? clock_.Now() : to_);
   recording.unplaced = unplaced_.load(std::memory_order_relaxed);
-  // Threads with few events leave their share to the others.
+  // Threads with few events leave the rest of their share to the others.
   std::vector<const Slot*> by_size;
   for (const Slot& slot : slots_) by_size.push_back(&slot);
   const auto size = [this](const Slot* slot) {
@@ -115,11 +116,11 @@ Recording Recorder::Collect(size_t max_events) {
     const std::vector<RawEvent> raw = slot->ring->Read(slot->from, left / threads--, &thread.lost);
     left -= std::min(left, raw.size());
     for (const RawEvent& event : raw) {
-      if (event.begin < from_) continue;  // begun in an earlier recording
+      if (event.begin < from_) continue;  // begun before this recording
       Event out;
       out.kind = event.kind;
       out.begin_ns = time.SteadyNanosecondsAt(event.begin);
-      // Counters of two processors differ by a little.
+      // The counters of two processors may differ slightly.
       out.end_ns = std::max(out.begin_ns, time.SteadyNanosecondsAt(event.end));
       out.flow = {event.flow, static_cast<Flow::End>(event.flow_end)};
       out.arguments = event.arguments;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BASE_TRACE_RECORDER_H_
 #define TANDEM_BASE_TRACE_RECORDER_H_
 
-// Records what the marks of base/trace/trace.h say, for a while and in bounded memory.
+// Records the events marked with base/trace/trace.h, for a limited time and in bounded memory.
 
 #include <array>
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace tandem::trace {
 
-// An event as others want it. Nanoseconds of this machine's steady clock.
+// A recorded event. Times are nanoseconds of this machine's steady clock.
 struct Event {
   const Kind* kind = nullptr;
   int64_t begin_ns = 0, end_ns = 0;  // end_ns >= begin_ns
@@ -31,22 +31,27 @@ struct Event {
   std::array<int64_t, 3> arguments{};
 };
 
+// The recorded events of one thread.
 struct ThreadEvents {
-  int64_t id = 0;  // the kernel's
+  int64_t id = 0;  // the kernel's thread id
   std::string name;
-  uint64_t lost = 0;          // older ones, for which there was no room
-  std::vector<Event> events;  // in the order in which they ended
+  // Number of older events that were overwritten or left out.
+  uint64_t lost = 0;
+  std::vector<Event> events;  // in the order of their end
 };
 
+// The events of all threads between two times of the steady clock.
 struct Recording {
   int64_t from_ns = 0, to_ns = 0;
-  std::vector<ThreadEvents> threads;  // that recorded anything
-  uint64_t unplaced = 0;              // events of threads for which there was no ring
+  std::vector<ThreadEvents> threads;  // the threads that recorded events
+  // Number of events of threads for which there was no ring.
+  uint64_t unplaced = 0;
 };
 
-// Thread-safe. One per process, made by its main and handed to who starts and stops it. Threads get a ring
-// each when they record their first event; it stays, for the next recording, until the thread has ended and
-// its events were collected. The destructor may run only when no other thread records: keep it to the end.
+// Records the events of a process. Thread-safe. Created once per process by its main function, and shared
+// with the code that starts and stops recordings. Each thread gets a ring when it records its first event.
+// The ring is kept for later recordings until the thread has ended and the next recording starts. No other
+// thread may record while the destructor runs, so the recorder must be destroyed last.
 class Recorder {
  public:
   struct Options {
@@ -60,18 +65,19 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // From now on events are recorded. FailedPrecondition when this, or another recorder of the process, is at
-  // it.
+  // Starts recording. FailedPrecondition if a recorder of this process, this one or another, is already
+  // recording.
   absl::Status Start();
-  // From now on they are not. Nothing happens when they were not.
+  // Stops recording. No effect if this recorder is not recording.
   void Stop();
-  // Of the current recording, or the last one; at most the newest `max_events` of all threads together,
-  // fairly.
+  // Returns the events of the current or the last recording: at most the newest `max_events` of all threads
+  // together, with each thread limited to an equal share. Threads with fewer events leave the rest of their
+  // share to the others.
   Recording Collect(size_t max_events);
 
-  // A kind, whose events may overlap, for a name that is known only at run time; the same one for the same
-  // name and category. `category` and `argument`, which may be null, are literals. It lives as long as the
-  // recorder. Programs have few names: past 4096 they share the kind "other".
+  // Returns a Kind, whose events may overlap, for a name known only at run time. The same name and category
+  // give the same Kind. `category` and `argument` are literals; `argument` may be nullptr. The Kind lives as
+  // long as the recorder. After 4096 names, all further names share the kind "other".
   const Kind& Intern(absl::string_view name, const char* category, const char* argument);
 
   const Options& options() const { return options_; }
@@ -81,31 +87,32 @@ class Recorder {
   friend void internal::Put(const Kind&, uint64_t, const Flow&, int64_t, int64_t, int64_t);
   struct Slot {
     std::shared_ptr<Ring> ring;
-    uint64_t from = 0;  // what came before belongs to an earlier recording
+    // Events before this one belong to an earlier recording.
+    uint64_t from = 0;
   };
   struct Local;
-  // By category (the literal), then name.
+  // Keyed by category (the literal's address), then by name.
   using Names = absl::flat_hash_map<const char*, absl::flat_hash_map<std::string, const Kind*>>;
 
   void Put(const RawEvent& event);
-  // The calling thread's; nullptr when there are too many threads.
+  // Returns a new ring for the calling thread, or nullptr if there are too many threads.
   std::shared_ptr<Ring> AddThread();
 
   const Options options_;
-  const uint64_t id_;  // of this recorder among all there were
+  const uint64_t id_;  // unique among all recorders of the process
   const TickClock clock_;
   std::atomic<uint64_t> unplaced_{0};
 
   absl::Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
-  uint64_t from_ ABSL_GUARDED_BY(mutex_) = 0;  // ticks
-  uint64_t to_ ABSL_GUARDED_BY(mutex_) = 0;    // 0: goes on
+  uint64_t from_ ABSL_GUARDED_BY(mutex_) = 0;  // in ticks
+  uint64_t to_ ABSL_GUARDED_BY(mutex_) = 0;    // in ticks; 0: still recording
   std::deque<std::string> names_ ABSL_GUARDED_BY(mutex_);
   std::deque<Kind> kinds_ ABSL_GUARDED_BY(mutex_);
   Names interned_ ABSL_GUARDED_BY(mutex_);
 };
 
-// As trace::End, of a kind that is interned for `name`.
+// Like trace::End, with a Kind interned for `name`.
 inline void EndNamed(absl::string_view name, const char* category, uint64_t begin) {
   if (ABSL_PREDICT_TRUE(begin == 0)) return;
   if (Recorder* const recorder = Active()) End(recorder->Intern(name, category, nullptr), begin);

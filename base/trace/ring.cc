@@ -15,7 +15,7 @@ Ring::Ring(size_t events, int64_t thread_id, std::string thread_name)
   TANDEM_CHECK(events > 0 && (events & (events - 1)) == 0);
   static_assert(sizeof(std::atomic<uint64_t>) == sizeof(uint64_t) &&
                 std::atomic<uint64_t>::is_always_lock_free);
-  // Zeroes that take no memory until a thread that records much has used them.
+  // Zero pages that take no memory until they are written.
   void* const memory = ::mmap(nullptr, events * kWords * sizeof(uint64_t), PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
@@ -33,7 +33,7 @@ std::vector<RawEvent> Ring::Read(uint64_t from, size_t limit, uint64_t* lost) co
   for (uint64_t i = begin; i < end; ++i) {
     const std::atomic<uint64_t>* const words = words_ + (i & (events_ - 1)) * kWords;
     RawEvent event;
-    // Acquire, so that the second look at the count stays behind them.
+    // Acquire, so that the second read of the count is not moved before these loads.
     event.kind = reinterpret_cast<const Kind*>(words[0].load(std::memory_order_acquire));
     event.begin = words[1].load(std::memory_order_acquire);
     event.end = words[2].load(std::memory_order_acquire);
@@ -44,8 +44,8 @@ std::vector<RawEvent> Ring::Read(uint64_t from, size_t limit, uint64_t* lost) co
     }
     events.push_back(event);
   }
-  // The thread has gone on: its next event, perhaps half written, takes the place of the one that is as old
-  // as the ring is long.
+  // The thread may have added events in the meantime. Its next event, perhaps half written, replaces the one
+  // that is exactly a ring's length older.
   const uint64_t now = count();
   const uint64_t sound = now + 1 > events_ ? now + 1 - events_ : 0;
   if (sound > begin) {

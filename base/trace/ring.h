@@ -1,8 +1,8 @@
 #ifndef TANDEM_BASE_TRACE_RING_H_
 #define TANDEM_BASE_TRACE_RING_H_
 
-// One thread's last events. The thread writes without a lock or a wait; who wants to see them copies, and
-// keeps what was not overwritten meanwhile.
+// Stores the latest events of one thread. The thread writes without locks and without waiting. A reader
+// copies the events and discards those that may have been overwritten meanwhile.
 
 #include <array>
 #include <atomic>
@@ -16,7 +16,7 @@ namespace tandem::trace {
 
 struct Kind;
 
-// An event as it lies in the ring: a cache line.
+// An event as stored in the ring: one cache line.
 struct RawEvent {
   const Kind* kind = nullptr;
   uint64_t begin = 0, end = 0;  // ticks
@@ -25,19 +25,20 @@ struct RawEvent {
   std::array<int64_t, 3> arguments{};
 };
 
+// The latest events of one thread.
 class Ring {
  public:
-  // `events`: a power of two. The memory is the kernel's until it is written to.
+  // `events` is a power of two. The kernel commits the memory as it is written.
   Ring(size_t events, int64_t thread_id, std::string thread_name);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // By the owning thread only.
+  // Adds an event, in place of the oldest one if the ring is full. Only the owning thread may call this.
   void Put(const RawEvent& event) {
     const uint64_t count = count_.load(std::memory_order_relaxed);
     std::atomic<uint64_t>* const words = words_ + (count & (events_ - 1)) * kWords;
-    // Release: a reader that meets one of these words sees that `count` events, and no more, were there
+    // Release: a reader that sees one of these words also sees that exactly `count` events were complete
     // before.
     words[0].store(reinterpret_cast<uintptr_t>(event.kind), std::memory_order_release);
     words[1].store(event.begin, std::memory_order_release);
@@ -50,15 +51,17 @@ class Ring {
     count_.store(count + 1, std::memory_order_release);
   }
 
-  // Any thread, at any moment: the events from the `from`th on that are still there, oldest first, at most
-  // the newest `limit`. *lost: how many from there on are not.
+  // Returns the events from number `from` on that are still in the ring, oldest first, and of these at most
+  // the newest `limit`. Sets *lost to the number of events from `from` on that are not returned. May be
+  // called on any thread at any time.
   std::vector<RawEvent> Read(uint64_t from, size_t limit, uint64_t* lost) const;
 
+  // Returns the number of events added so far.
   uint64_t count() const { return count_.load(std::memory_order_acquire); }
   int64_t thread_id() const { return thread_id_; }
   const std::string& thread_name() const { return thread_name_; }
 
-  // The thread has ended: nobody writes any more.
+  // Marks that the thread has ended and will add no more events.
   void Retire() { retired_.store(true, std::memory_order_release); }
   bool retired() const { return retired_.load(std::memory_order_acquire); }
 

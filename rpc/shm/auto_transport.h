@@ -62,6 +62,7 @@ class AutoTransport : public Transport {
   mutable absl::Mutex mutex_;
   std::shared_ptr<ClientConnection> connection_ ABSL_GUARDED_BY(mutex_);
   absl::Status why_not_ ABSL_GUARDED_BY(mutex_);  // the reason why there is no connection
+  // The reason in why_not_ will not pass, so no further attempts are made.
   bool for_good_ ABSL_GUARDED_BY(mutex_) = false;
   bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

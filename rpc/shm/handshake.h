@@ -23,7 +23,7 @@ namespace tandem::rpc::shm {
 // responded, at most until `deadline`. Errors:
 //
 // - FailedPrecondition: the socket cannot be reached from here, the kernel refuses the memory, or the server
-// runs another version
+//   runs another version
 // - DeadlineExceeded
 // - Unavailable: the server closed the connection
 absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std::string& secret,

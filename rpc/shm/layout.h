@@ -9,9 +9,9 @@
 //
 // - `records` is a ring of bytes that carries records (record.h).
 // - `payload` is memory for data that is too large for a record. The sender writes it and the receiver reads
-// it in place.
+//   it in place.
 // - `released` has a counter for each page of payload: how often the receiver has released a block that
-// begins at this page.
+//   begins at this page.
 //
 // The sender keeps the allocation state of its payload memory in private memory (arena.h).
 //
@@ -40,13 +40,12 @@ enum Asleep : uint32_t {
 // The beginning of the shared memory: the state of both directions and both ends.
 struct Control {
   struct Direction {
-    // The sender writes these.
-    // Number of bytes of records written since the beginning.
+    // Written by the sender: number of bytes of records written since the beginning.
     alignas(2 * ipc::kLine) std::atomic<uint64_t> written{0};
-    // The sender waits for space in `records` or `payload`. When the receiver frees some, it resets this word
-    // and wakes the sender.
+    // Set by the sender while it waits for space in `records` or `payload`. When the receiver frees some, it
+    // resets this word and wakes the sender.
     alignas(2 * ipc::kLine) std::atomic<uint32_t> wants_room{0};
-    // The receiver writes this: the number of bytes of records read since the beginning.
+    // Written by the receiver: number of bytes of records read since the beginning.
     alignas(2 * ipc::kLine) std::atomic<uint64_t> read{0};
   };
   struct End {

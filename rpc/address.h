@@ -13,7 +13,7 @@ namespace tandem::rpc {
 struct Address {
   // Not empty for a unix socket; `host` and `port` are then unused.
   std::string unix_path;
-  std::string host;  // Without brackets.
+  std::string host;  // without brackets
   int port = 0;
 
   bool is_unix() const { return !unix_path.empty(); }

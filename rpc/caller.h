@@ -20,7 +20,7 @@ struct Caller {
   // The job's epoch (TANDEM_EPOCH), counted from 1. 0: the process belongs to no job, such as a tool that
   // inspects one. Below 0: the received bytes could not be parsed.
   int64_t epoch = 0;
-  std::string member;  // The process's name in the job, "worker/3".
+  std::string member;  // the process's name in the job, "worker/3"
 
   // Returns the encoding that is sent; "" for an empty Caller. At most kMaxCallerBytes if CheckCaller returns
   // OK.

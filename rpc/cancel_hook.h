@@ -41,7 +41,7 @@ class CancelHook {
   // Discards the hook: the call has its response.
   void Drop() {
     if (!set_.load(std::memory_order_relaxed)) return;
-    Hook unused;  // Destroyed after the lock is released.
+    Hook unused;  // destroyed after the lock is released
     absl::MutexLock lock(&mutex_);
     over_ = true;
     unused = std::exchange(hook_, nullptr);

@@ -12,7 +12,7 @@ namespace tandem::rpc {
 namespace {
 // The response of one call, handed from the RPC thread to the caller's thread.
 struct Waiter {
-  std::atomic<bool> over{false};  // Equal to `ready`, for reads without the lock.
+  std::atomic<bool> over{false};  // equal to `ready`, for reads without the lock
   absl::Mutex mutex;
   bool ready ABSL_GUARDED_BY(mutex) = false;
   absl::StatusOr<Bytes> answer ABSL_GUARDED_BY(mutex) = absl::UnknownError("unanswered");

@@ -35,7 +35,7 @@ absl::Status EpochGate::Admit(const Caller& caller) {
   if (ABSL_PREDICT_TRUE(caller.epoch == now)) return absl::OkStatus();
   if (kind_ == Kind::kOutlivesRounds && caller.epoch > now) {
     Enter(caller.epoch);
-    now = epoch();  // Another caller may have presented a newer epoch.
+    now = epoch();  // another caller may have presented a newer epoch
   }
   if (now == 0 || caller.epoch == now) return absl::OkStatus();
   if (caller.epoch < now) {

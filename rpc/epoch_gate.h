@@ -1,9 +1,9 @@
 #ifndef TANDEM_RPC_EPOCH_GATE_H_
 #define TANDEM_RPC_EPOCH_GATE_H_
 
-// Decides which callers a server of a job serves: those of its own epoch. A process that the job has left
-// behind (its network was cut, it was stopped for too long, or it finds a different server at an old address)
-// can then do no harm in the next round.
+// Decides which callers a server of a job serves: those of its own epoch. This protects a round from a
+// process that the job has left behind: one that was cut off or stopped for too long, or that finds a
+// different server at an old address.
 //
 //   caller                     server of a round       server that outlives rounds
 //   of its epoch               served                  served

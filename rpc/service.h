@@ -58,7 +58,7 @@ using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 // A method of a service.
 struct Method {
   std::string name;  // "Pull"
-  Handler handler;   // Runs on an RPC thread: must not block.
+  Handler handler;   // runs on an RPC thread: must not block
 };
 
 // A named set of methods.

@@ -16,7 +16,7 @@ namespace tandem {
 struct Device {
   enum class Kind : uint8_t { kCpu = 0, kCuda };
   Kind kind = Kind::kCpu;
-  int index = 0;  // The GPU's index; 0 for the CPU.
+  int index = 0;  // the GPU's index; 0 for the CPU
 
   static Device Cpu() { return {}; }
   static Device Cuda(int index) { return {Kind::kCuda, index}; }

@@ -41,8 +41,8 @@ struct Flow {
 class Recorder;
 
 namespace internal {
-// The recorder that is running. Global, because passing it to every place that marks an event would change the
-// signatures of much unrelated code. Set by Recorder::Start, cleared by Stop.
+// The recorder that is running. Global, because passing it to every place that marks an event would change
+// the signatures of much unrelated code. Set by Recorder::Start, cleared by Stop.
 extern std::atomic<Recorder*> active;
 uint64_t Now();
 void Put(const Kind& kind, uint64_t begin, const Flow& flow, int64_t a, int64_t b, int64_t c);

@@ -113,7 +113,7 @@ class DiagnosticsServer::Service {
   const std::shared_ptr<ProcessStatus> status_;
   trace::Recorder* const recorder_;
   absl::Mutex mutex_;
-  std::string owner_ ABSL_GUARDED_BY(mutex_);  // The current trace's owner; empty if there is none.
+  std::string owner_ ABSL_GUARDED_BY(mutex_);  // the current trace's owner; empty if there is none
   std::optional<TimerQueue::Id> limit_ ABSL_GUARDED_BY(mutex_);
   TimerQueue timers_;  // last: its thread refers to the others
 };

@@ -30,7 +30,7 @@ class BothServer : public Server {
   }
 
  private:
-  const std::unique_ptr<shm::ShmServer> shm_;  // The gRPC server's OfferService refers to it.
+  const std::unique_ptr<shm::ShmServer> shm_;  // the gRPC server's OfferService refers to it
   const std::unique_ptr<Server> grpc_;
 };
 

@@ -72,9 +72,9 @@ class CompletionLoop {
   // Notes that a message of `bytes` bytes was received or will be sent. Any thread.
   void NoteMessage(size_t bytes);
 
-  // For threads that start an operation and then wait for its end: PrepareInlinePoll is called before the
-  // start and InlinePoll after it. InlinePoll handles events until `over` returns true or `deadline` passes.
-  // It returns at once if another thread is polling.
+  // A thread that starts an operation and then waits for its end calls PrepareInlinePoll before the start and
+  // InlinePoll after it. InlinePoll handles events until `over` returns true or `deadline` passes. It returns
+  // at once if another thread is polling.
   void PrepareInlinePoll() { expected_.fetch_add(1); }
   void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline);
   // Ends InlinePoll in all threads, for good: from now on only the loop's own thread polls.

@@ -56,9 +56,9 @@ struct PendingCall {
   // The message of the last failure. Written between attempts only.
   std::string last_failure;
   // Guarded by State::mutex:
-  std::shared_ptr<Attempt> attempt;  // The current attempt.
-  bool waits = false;                // Waits for its next attempt.
-  bool cancelled = false;            // Cancelled by CallOptions::cancel.
+  std::shared_ptr<Attempt> attempt;  // the current attempt
+  bool waits = false;                // waits for its next attempt
+  bool cancelled = false;            // cancelled by CallOptions::cancel
   // Set before the first attempt, destroyed before `done` runs.
   std::optional<std::stop_callback<absl::AnyInvocable<void()>>> on_stop;
 };
@@ -86,7 +86,7 @@ struct State {
   bool closing ABSL_GUARDED_BY(mutex) = false;
   // The calls whose `done` has not begun.
   absl::flat_hash_set<std::shared_ptr<PendingCall>> calls ABSL_GUARDED_BY(mutex);
-  size_t outstanding_bytes ABSL_GUARDED_BY(mutex) = 0;  // The total size of the requests of `calls`.
+  size_t outstanding_bytes ABSL_GUARDED_BY(mutex) = 0;  // the total size of the requests of `calls`
   int running_dones ABSL_GUARDED_BY(mutex) = 0;
   uint64_t retries ABSL_GUARDED_BY(mutex) = 0;
 };
@@ -160,7 +160,7 @@ void OnAttemptDone(const std::shared_ptr<State>& state, const std::shared_ptr<Pe
   state->timers->Schedule(next, [state, call] {
     {
       absl::MutexLock lock(&state->mutex);
-      if (!call->waits) return;  // Cancelled in the meantime.
+      if (!call->waits) return;  // cancelled in the meantime
       call->waits = false;
     }
     StartAttempt(state, call);

@@ -10,7 +10,7 @@ TimerQueue::~TimerQueue() { Stop(); }
 
 void TimerQueue::Stop() {
   std::thread thread;
-  std::map<Id, Task> dropped;  // The tasks' captures are destroyed after the lock is released.
+  std::map<Id, Task> dropped;  // the tasks' captures are destroyed after the lock is released
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
@@ -34,7 +34,7 @@ void TimerQueue::RunSoon(Task task) {
 
 TimerQueue::Id TimerQueue::Add(absl::Time when, Task&& task) {
   const Id id(when, next_++);
-  if (stop_) return id;  // The caller destroys the task after releasing the lock.
+  if (stop_) return id;  // the caller destroys the task after releasing the lock
   tasks_.emplace(id, std::move(task));
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   if (tasks_.begin()->first == id) changed_.Signal();
@@ -42,7 +42,7 @@ TimerQueue::Id TimerQueue::Add(absl::Time when, Task&& task) {
 }
 
 void TimerQueue::Cancel(const Id& id) {
-  Task dropped;  // Destroyed after the lock is released.
+  Task dropped;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
   const auto found = tasks_.find(id);
   if (found == tasks_.end()) return;
@@ -73,7 +73,7 @@ void TimerQueue::Run() {
       tasks_.erase(tasks_.begin());
       mutex_.Unlock();
       std::move(task)();
-    }  // The task's captures are destroyed while the lock is released.
+    }  // the task's captures are destroyed while the lock is released
     mutex_.Lock();
   }
 }

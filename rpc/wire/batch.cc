@@ -14,8 +14,8 @@ namespace {
 using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
-constexpr char kBatchTag = (v1::StreamFrame::kBatchFieldNumber << 3) | 2;  // Wire type 2: length-delimited.
-static_assert(v1::StreamFrame::kBatchFieldNumber < 16);                    // The tag takes one byte.
+constexpr char kBatchTag = (v1::StreamFrame::kBatchFieldNumber << 3) | 2;  // wire type 2: length-delimited
+static_assert(v1::StreamFrame::kBatchFieldNumber < 16);                    // the tag takes one byte
 static_assert(kUsualBatchBytes + 2 * kMaxBatchedMessage < kMaxBatchBytes);
 
 absl::Status Broken(absl::string_view what) {

@@ -22,7 +22,7 @@ class BytesInputStream : public google::protobuf::io::ZeroCopyInputStream {
  private:
   absl::Span<const Slice> slices_;
   size_t index_ = 0;   // slice being read
-  size_t offset_ = 0;  // The offset in that slice.
+  size_t offset_ = 0;  // the offset in that slice
   int64_t count_ = 0;
 };
 

@@ -77,8 +77,8 @@ class MessageAssembler {
     Message message;
     uint64_t received = 0;
     Taker taker;
-    std::shared_ptr<char> memory;  // Of the pool, or nullptr.
-    char* to = nullptr;            // The place of the message's first byte in `memory`.
+    std::shared_ptr<char> memory;  // of the pool, or nullptr
+    char* to = nullptr;            // the place of the message's first byte in `memory`
   };
   static void Add(Partial* partial, Bytes payload);
 

@@ -39,10 +39,10 @@ class FrameQueue {
 
     v1::StreamFrame header_;
     Bytes bytes_;
-    std::unique_ptr<ResponseSource> source_;  // Set instead of `bytes_`.
+    std::unique_ptr<ResponseSource> source_;  // set instead of `bytes_`
     size_t size_ = 0;
     size_t sent_ = 0;
-    std::vector<Turn> others_;  // The short messages sent in the same batch.
+    std::vector<Turn> others_;  // the short messages sent in the same batch
   };
 
   // Adds a message. `header` is the header of its first frame, with `call` set; message_bytes is set where it
@@ -79,8 +79,8 @@ class FrameQueue {
 
   std::deque<Turn> messages_;
   size_t bytes_ = 0;
-  uint64_t out_ = 0;   // The call whose message is out; 0 if none is, or if it was dropped.
-  bool said_ = false;  // The peer was told that this side accepts batches.
+  uint64_t out_ = 0;   // the call whose message is out; 0 if none is, or if it was dropped
+  bool said_ = false;  // the peer was told that this side accepts batches
 };
 
 }  // namespace tandem::rpc

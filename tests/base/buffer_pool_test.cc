@@ -18,7 +18,7 @@ TEST(BufferPoolTest, BuffersAreAlignedAndLargeEnough) {
     const std::shared_ptr<char> buffer = pool.Get(size);
     ASSERT_NE(buffer, nullptr);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.get()) % 64, 0);
-    std::memset(buffer.get(), 7, size);  // AddressSanitizer minds if it is too short
+    std::memset(buffer.get(), 7, size);  // AddressSanitizer reports if it is too short
   }
 }
 
@@ -52,7 +52,7 @@ TEST(BufferPoolTest, NothingIsKeptPastTheLimitAndBuffersMayOutliveThePool) {
   const std::shared_ptr<char> buffer = pool->Get(5000);
   pool->Get(5000).reset();
   pool.reset();
-  std::memset(buffer.get(), 1, 5000);  // freed with the last pointer: LeakSanitizer minds if not
+  std::memset(buffer.get(), 1, 5000);  // LeakSanitizer reports if the last pointer does not free it
 }
 
 }  // namespace

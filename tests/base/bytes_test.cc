@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-// `text` cut at random places, empty slices included.
+// Returns `text` split at random positions, including empty slices.
 Bytes Cut(const std::string& text, CounterRandom& random) {
   Bytes bytes;
   for (size_t begin = 0; begin < text.size();) {
@@ -88,7 +88,7 @@ TEST(BytesDeathTest, SubBeyondTheEndIsOurBug) {
   EXPECT_DEATH(bytes.Sub(1, ~size_t{0}), "CHECK failed");  // offset + length would overflow
 }
 
-// Every way of reading, against a string and a position.
+// Compares every way of reading with a string and a position.
 TEST(BytesReaderTest, ReadsLikeAString) {
   CounterRandom random(2, 2);
   for (int round = 0; round < 500; ++round) {

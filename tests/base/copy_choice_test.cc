@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kBytes = size_t{1} << 20;
 
-// Lets so many copies take what they would, and says how many went around the caches.
+// Makes `copies` copies that take the given times and returns how many bypassed the caches.
 int AroundOf(CopyChoice& choice, int copies, int64_t plain_ns, int64_t around_ns) {
   int around = 0;
   for (int i = 0; i < copies; ++i) {
@@ -53,7 +53,7 @@ TEST(CopyChoiceTest, EveryByteArrivesAndNoOtherWhateverTheWayAndTheAlignment) {
   std::string from(size, '\0');
   for (size_t i = 0; i < size; ++i) from[i] = static_cast<char>(i * 31 + i / 251);
   std::string to;
-  // More than 32 copies: both ways are taken, and each several times.
+  // More than 32 copies: both ways are used, each several times.
   for (size_t i = 0; i < 80; ++i) {
     const size_t skip = i % 67, bytes = i % 5 == 0 ? i : size - 70 - i;
     to.assign(size, '#');

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
-// What Log() writes while `body` runs.
+// Returns what Log() writes while `body` runs.
 template <typename Body>
 std::string Logged(Body body) {
   ::testing::internal::CaptureStderr();

@@ -1,5 +1,5 @@
-// The values below are part of the format: buckets, initial rows, splits and shuffles of every earlier run
-// were made from them. If one of these tests fails, the code is wrong, never the number.
+// The values below are part of the file formats: buckets, initial rows, splits and shuffles of all earlier
+// runs depend on them. If one of these tests fails, the code is wrong, never the number.
 
 #include "base/random.h"
 

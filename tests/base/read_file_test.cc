@@ -81,7 +81,7 @@ TEST(ReadFile, TakesAsManyBytesAsAreAllowedAndNoMore) {
   EXPECT_THAT(ReadFile(dir.File("f"), 99'999),
               StatusIs(absl::StatusCode::kOutOfRange,
                        AllOf(HasSubstr(dir.File("f")), HasSubstr("larger than 99999 bytes"))));
-  EXPECT_THAT(ReadFile("/dev/zero", 10), StatusIs(absl::StatusCode::kOutOfRange));  // which has no end
+  EXPECT_THAT(ReadFile("/dev/zero", 10), StatusIs(absl::StatusCode::kOutOfRange));  // this file has no end
 }
 
 }  // namespace

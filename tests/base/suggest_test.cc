@@ -16,7 +16,7 @@ TEST(SuggestTest, FindsTheNameThatWasMeant) {
     const char* typed;
     const char* meant;
   } kCases[] = {
-      {"adagrda", "adagrad"},                 // neighbours swapped
+      {"adagrda", "adagrad"},                 // adjacent letters swapped
       {"adagra", "adagrad"},                  // a letter missing
       {"adagradd", "adagrad"},                // a letter too many
       {"sdg", "sgd"},                         // one change in three letters is still near

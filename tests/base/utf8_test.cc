@@ -20,9 +20,9 @@ TEST(Utf8Test, ValidTextStaysAsItIs) {
 TEST(Utf8Test, EachByteOfNoCharacterIsReplaced) {
   EXPECT_EQ(ValidUtf8("gr\xFC\xDF"), "gr" + kBad + kBad);            // Latin-1
   EXPECT_EQ(ValidUtf8("\xE2\x82"), kBad + kBad);                     // cut short
-  EXPECT_EQ(ValidUtf8("\xE2\x82x"), kBad + kBad + "x");              // what follows is kept
-  EXPECT_EQ(ValidUtf8("\x80"), kBad);                                // a character's middle
-  EXPECT_EQ(ValidUtf8("\xC0\x80"), kBad + kBad);                     // longer than need be
+  EXPECT_EQ(ValidUtf8("\xE2\x82x"), kBad + kBad + "x");              // the text after it is kept
+  EXPECT_EQ(ValidUtf8("\x80"), kBad);                                // the middle of a character
+  EXPECT_EQ(ValidUtf8("\xC0\x80"), kBad + kBad);                     // overlong
   EXPECT_EQ(ValidUtf8("\xE0\x9F\xBF"), kBad + kBad + kBad);          // likewise
   EXPECT_EQ(ValidUtf8("\xED\xA0\x80"), kBad + kBad + kBad);          // half of a UTF-16 pair
   EXPECT_EQ(ValidUtf8("\xF4\x90\x80\x80").size(), 4 * kBad.size());  // beyond the last

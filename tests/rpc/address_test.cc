@@ -61,7 +61,7 @@ TEST(AddressTest, SaysWhatIsWrongWithAnAddress) {
 TEST(AddressTest, AHostOfAnotherMachineCannotBeBound) {
   TANDEM_ASSERT_OK_AND_ASSIGN(Address here, ParseAddress("127.0.0.1:0"));
   EXPECT_THAT(CheckBindable(here, "127.0.0.1:0"), IsOk());
-  // 192.0.2.0/24 is reserved for documentation: nobody's address.
+  // 192.0.2.0/24 is reserved for documentation: no machine has such an address.
   TANDEM_ASSERT_OK_AND_ASSIGN(Address elsewhere, ParseAddress("192.0.2.1:0"));
   EXPECT_THAT(CheckBindable(elsewhere, "192.0.2.1:0"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no address of this machine")));

@@ -1,5 +1,5 @@
-// What every channel must do, whatever carries its bytes: one suite for gRPC over TCP, gRPC over a unix
-// socket, shared memory and the loopback.
+// The tests that every channel must pass, independent of its transport: one suite for gRPC over TCP, gRPC
+// over a unix socket, shared memory and the loopback.
 
 #include "rpc/channel.h"
 
@@ -36,7 +36,7 @@ using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
 
-// Services of a test and a channel to them.
+// The services of a test and a channel to them.
 class Link {
  public:
   virtual ~Link() = default;
@@ -209,8 +209,8 @@ TEST_P(ChannelTest, AParkedCallEndsAtTheCallersDeadline) {
   DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
-  // On a busy machine a short deadline may pass before the call has reached the server: then a longer one is
-  // tried.
+  // On a busy machine a short deadline may pass before the call has reached the server. The test then tries a
+  // longer one.
   std::shared_ptr<ServerCall> call;
   for (absl::Duration timeout = absl::Milliseconds(200); call == nullptr && timeout < kTestTimeout;
        timeout *= 3) {
@@ -221,13 +221,13 @@ TEST_P(ChannelTest, AParkedCallEndsAtTheCallersDeadline) {
   }
   ASSERT_NE(call, nullptr);
   EXPECT_LT(call->deadline(), absl::Now() + kTestTimeout);
-  // The server sees it by the clock, or is told by the caller, who has given up.
+  // The server detects it by the clock, or the client, which has given up, tells it.
   absl::Notification told;
   call->OnCancel([&told] { told.Notify(); });
   told.WaitForNotificationWithDeadline(call->deadline());
   if (!call->IsCancelled()) told.WaitForNotificationWithTimeout(kTestTimeout);
   EXPECT_TRUE(call->IsCancelled());
-  call->Finish(Bytes(std::string("late")));  // changes nothing
+  call->Finish(Bytes(std::string("late")));  // no effect
 }
 
 TEST_P(ChannelTest, AHandlerMayFinishFromAnotherThread) {
@@ -292,7 +292,7 @@ TEST_P(ChannelTest, DestroyingAChannelCancelsItsCallsAndWaitsForThem) {
   DeferredCalls lot;
   auto link = Serve(ParkingService(&lot));
   auto channel = link->Connect();
-  std::vector<absl::StatusCode> codes;  // unguarded: the destructor waits for the last `done`
+  std::vector<absl::StatusCode> codes;  // not guarded: the destructor waits for the last `done`
   absl::Mutex mutex;
   for (int i = 0; i < 3; ++i) {
     channel->CallAsync(kEcho, Bytes(), {}, [&](absl::StatusOr<Bytes> answer) {
@@ -304,7 +304,7 @@ TEST_P(ChannelTest, DestroyingAChannelCancelsItsCallsAndWaitsForThem) {
   channel.reset();
   absl::MutexLock lock(&mutex);
   EXPECT_EQ(codes.size(), 3);
-  // The call that was taken and dropped may have been answered (Internal) first.
+  // The call that was taken and dropped may have got its response (Internal) first.
   EXPECT_GE(std::count(codes.begin(), codes.end(), absl::StatusCode::kCancelled), 2);
 }
 
@@ -357,7 +357,7 @@ TEST_P(ChannelTest, ACancelledCallEndsAtOnceAndItsHandlerIsTold) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kCancelled));
   EXPECT_TRUE(told.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_TRUE(call->IsCancelled());
-  call->Finish(Bytes(std::string("late")));  // changes nothing
+  call->Finish(Bytes(std::string("late")));  // no effect
 }
 
 TEST_P(ChannelTest, ACallWhoseStopWasRequestedBeforeNeverBegins) {

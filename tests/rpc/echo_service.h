@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_RPC_ECHO_SERVICE_H_
 #define TANDEM_TESTS_RPC_ECHO_SERVICE_H_
 
-// The service of proto/tandem/v1/echo.proto, and a way to make it do what a test needs.
+// The service of proto/tandem/v1/echo.proto, with handlers for the needs of tests.
 
 #include <memory>
 #include <string>
@@ -19,17 +19,17 @@
 namespace tandem::rpc::testing {
 
 inline constexpr char kEcho[] = "/tandem.v1.Echo/Echo";
-// How long a test waits for what must happen: far more than it takes.
+// How long a test waits for an event that must happen: far longer than it takes.
 inline constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 
-// Calls that were parked instead of answered. Thread-safe.
+// Calls that were deferred instead of answered. Thread-safe.
 class DeferredCalls {
  public:
   void Park(std::shared_ptr<ServerCall> call) {
     absl::MutexLock lock(&mutex_);
     calls_.push_back(std::move(call));
   }
-  // Takes the next parked call out, waiting for one; null when none comes.
+  // Removes and returns the next deferred call, waiting for one. Returns nullptr if none arrives.
   std::shared_ptr<ServerCall> Take(absl::Duration patience = kTestTimeout) {
     absl::MutexLock lock(&mutex_);
     const auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !calls_.empty(); };
@@ -44,7 +44,7 @@ class DeferredCalls {
   std::vector<std::shared_ptr<ServerCall>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Waits until the caller of a parked call is seen to be gone. To be called once for a call.
+// Waits until `call` reports that its client is gone. Must be called at most once per call.
 inline bool AwaitCancelled(ServerCall& call) {
   const auto gone = std::make_shared<absl::Notification>();  // the hook may outlast this wait
   call.OnCancel([gone] { gone->Notify(); });
@@ -53,7 +53,7 @@ inline bool AwaitCancelled(ServerCall& call) {
 
 inline Service EchoService(Handler handler) { return {"tandem.v1.Echo", {{"Echo", std::move(handler)}}}; }
 
-// Decodes and encodes again, as a bulk handler does: what comes back shares the request's memory.
+// Decodes and encodes the message, as a bulk handler does. The response shares the request's memory.
 inline Service PlainEchoService() {
   return EchoService([](std::shared_ptr<ServerCall> call) {
     v1::EchoMessage header;
@@ -66,11 +66,12 @@ inline Service PlainEchoService() {
   });
 }
 
+// Defers all calls to `lot`.
 inline Service ParkingService(DeferredCalls* lot) {
   return EchoService([lot](std::shared_ptr<ServerCall> call) { lot->Park(std::move(call)); });
 }
 
-// Bytes that show when they were shifted, cut or swapped.
+// Returns bytes in which a shift, a truncation or a swap is noticed.
 inline std::string Pattern(size_t size) {
   std::string pattern(size, '\0');
   for (size_t i = 0; i < size; ++i) pattern[i] = static_cast<char>((i * 2654435761u) >> 13);

@@ -77,7 +77,7 @@ TEST(EpochGateTest, AServerOfARoundServesItsOwnEpoch) {
       gate.Admit(Worker(5, "job8")),
       StatusIs(kRefused, AllOf(HasSubstr("worker/3 belongs to the job 'job8'"), HasSubstr("'job7'"))));
   gate.Enter(6);
-  gate.Enter(2);  // late news
+  gate.Enter(2);  // an old epoch
   EXPECT_THAT(gate.Admit(Worker(5)), StatusIs(kRefused));
   EXPECT_THAT(gate.Admit(Worker(6)), IsOk());
 }
@@ -100,7 +100,7 @@ TEST(EpochGateTest, WithoutAnEpochYetEveryoneIsServed) {
   EXPECT_THAT(gate.Admit(Worker(4)), StatusIs(kRefused));
 }
 
-// A server behind a gate, reached in each way that there is.
+// A server behind a gate, reached over each transport.
 class GatedServerTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

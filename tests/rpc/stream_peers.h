@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_RPC_STREAM_PEERS_H_
 #define TANDEM_TESTS_RPC_STREAM_PEERS_H_
 
-// Both ends of /tandem.v1.Data/Stream for tests: our own with the options that a test wants, and ends that do
-// as the test says.
+// Both ends of /tandem.v1.Data/Stream for tests: Tandem's own with chosen options, and ends whose frames the
+// test chooses.
 
 #include <deque>
 #include <functional>
@@ -52,7 +52,7 @@ inline v1::StreamFrame Request(uint64_t call, std::string payload = "", std::str
   return frame;
 }
 
-// The stream as a stock client opens it: every message goes as the test says.
+// A stream opened by a generic gRPC client. The test chooses every message.
 class StockStream {
  public:
   explicit StockStream(const Server& server) {
@@ -81,7 +81,7 @@ class StockStream {
     stream_->WritesDone(nullptr);
     Next();
   }
-  // The next frame; call 0 when there is none any more.
+  // Returns the next frame, or one with call 0 if the stream has ended.
   v1::StreamFrame Read() {
     grpc::ByteBuffer buffer;
     stream_->Read(&buffer, nullptr);
@@ -112,11 +112,11 @@ class StockStream {
   bool ended_ = false;
 };
 
-// A server of our stream that does as the test says.
+// A server of the stream that sends what the test chooses.
 class FakeServer {
  public:
-  // `answer`: what to send for the n-th stream's first message. Without one, the stream is opened and never
-  // read.
+  // `response` returns the message to send in reply to the first message of the n-th stream. If it is not
+  // set, streams are opened and never read.
   explicit FakeServer(std::function<std::string(int)> response = nullptr) : response_(std::move(response)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);

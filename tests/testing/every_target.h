@@ -6,11 +6,12 @@
 
 namespace tandem::testing {
 
-// Calls check() with each instruction set of this machine that Highway chooses among, as if it were the best.
+// Calls check() once with each instruction set that Highway supports on this machine, as if it were the best
+// one.
 template <class Check>
 void OnEveryTarget(const Check& check) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);  // also forgets what was chosen before
+    hwy::SetSupportedTargetsForTest(target);  // also discards the previous choice
     SCOPED_TRACE(hwy::TargetName(target));
     check();
   }

@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_TESTING_PS_CLUSTER_H_
 #define TANDEM_TESTS_TESTING_PS_CLUSTER_H_
 
-// Parameter servers in the test's own process, reached through loopback channels with faults on demand. A
-// test that uses it links tandem_ps_server and tandem_ps_client.
+// Parameter servers in the test's own process, reached through loopback channels with injected faults. A test
+// that uses it must link tandem_ps_server and tandem_ps_client.
 
 #include <memory>
 #include <utility>
@@ -24,14 +24,14 @@ class PsCluster {
           std::vector<rpc::Service>{servers_.back()->service()}));
     }
   }
-  // Clients must be gone before the cluster.
+  // Clients must be destroyed before the cluster.
   ~PsCluster() {
     for (auto& server : servers_) server->Stop();
   }
 
   std::vector<std::unique_ptr<rpc::Channel>> Channels(rpc::FaultInjector injector = nullptr) {
     std::vector<std::unique_ptr<rpc::Channel>> channels;
-    // What fails here is soon well again.
+    // The injected faults pass quickly, so short waits suffice.
     const rpc::BackoffOptions backoff = {.initial = absl::Milliseconds(1), .max = absl::Milliseconds(20)};
     for (const auto& services : services_) {
       channels.push_back(rpc::ConnectLoopback(services, injector, backoff));

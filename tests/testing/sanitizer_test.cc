@@ -1,5 +1,6 @@
-// Sanitizer builds only: what must be reported is reported, through the suppressions that all tests run with,
-// and what is ordered is not. Without this a suppression that hides everything would look like clean code.
+// Tests the sanitizer builds: errors must be reported, with the suppressions that all tests use, and
+// synchronised code must not be. Without this, a suppression that hides everything would look like correct
+// code.
 
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +27,7 @@
 namespace tandem {
 namespace {
 
-// Each body runs in a process of its own, which a report ends.
+// Each body runs in its own process, which ends with the report.
 class SanitizerDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -34,7 +35,7 @@ class SanitizerDeathTest : public ::testing::Test {
 
 #ifdef __SANITIZE_THREAD__
 
-// Both at once, so that only a lock or a notification can order them.
+// Runs both concurrently, so that only a lock or a notification can order them.
 template <typename First, typename Second>
 void Together(First first, Second second) {
   std::thread thread(first);
@@ -42,7 +43,7 @@ void Together(First first, Second second) {
   thread.join();
 }
 
-// A call whose handler runs `body` on a gRPC thread.
+// Makes a call whose handler runs `body` on a gRPC thread.
 void Serve(std::function<void()> body, std::function<void()> meanwhile) {
   auto server = rpc::Server::Start(
       {}, {rpc::Service{"test.Race", {rpc::Method{"Run", [body](std::shared_ptr<rpc::ServerCall> call) {
@@ -204,7 +205,7 @@ TEST_F(SanitizerDeathTest, SignedOverflowIsReported) {
 TEST_F(SanitizerDeathTest, LostMemoryIsReported) {
   EXPECT_EXIT(
       {
-        // In a thread, whose stack is not searched for pointers once it has ended.
+        // Runs on another thread: its stack is not searched for pointers after it has ended.
         std::thread([] {
           for (int i = 0; i < 100; ++i) {
             char* volatile lost = new char[1000];

@@ -1,9 +1,10 @@
 #ifndef TANDEM_TESTS_TESTING_STATUS_MATCHERS_H_
 #define TANDEM_TESTS_TESTING_STATUS_MATCHERS_H_
 
-// Matchers and macros for absl::Status and absl::StatusOr<T> in tests (Debian 12's absl ships none):
+// Matchers and macros for absl::Status and absl::StatusOr<T> in tests. The absl release of Debian 12 has
+// none.
 //
-//   TANDEM_ASSERT_OK(table.Load(path));  // ends the test unless OK; TANDEM_EXPECT_OK goes on
+//   TANDEM_ASSERT_OK(table.Load(path));  // ends the test unless OK; TANDEM_EXPECT_OK continues
 //   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, Server::Start(...));  // ends the test unless OK
 //   EXPECT_THAT(status_or, IsOk());
 //   EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound));
@@ -66,7 +67,8 @@ inline StatusIsMatcher StatusIs(absl::StatusCode code, ::testing::Matcher<const 
   return {code, std::move(message)};
 }
 
-// Of TANDEM_ASSERT_OK and TANDEM_EXPECT_OK, which no matcher is made for: there are thousands.
+// Implements TANDEM_ASSERT_OK and TANDEM_EXPECT_OK. They do not use a matcher, because there are thousands of
+// uses.
 inline ::testing::AssertionResult CheckOk(const char* expression, const absl::Status& status) {
   if (status.ok()) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure()

@@ -12,8 +12,8 @@
 
 namespace tandem::testing {
 
-// A fresh directory of this test alone, removed with all that is in it when the object goes. Its path is
-// short enough for unix sockets when TMPDIR is.
+// A new directory for one test, removed with its contents when the object is destroyed. Its path is short
+// enough for unix sockets if TMPDIR is.
 class TempDir {
  public:
   TempDir() : path_(::testing::TempDir()) {
@@ -22,14 +22,14 @@ class TempDir {
     TANDEM_CHECK_MSG(::mkdtemp(path_.data()) != nullptr, path_);
   }
   ~TempDir() {
-    std::error_code ignored;  // a leftover scratch directory is no reason to fail
+    std::error_code ignored;  // a leftover scratch directory is not a failure
     std::filesystem::remove_all(path_, ignored);
   }
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
 
   const std::string& path() const { return path_; }
-  // "<path>/<name>"; nothing is created.
+  // Returns "<path>/<name>"; nothing is created.
   std::string File(absl::string_view name) const { return path_ + "/" + std::string(name); }
 
  private:

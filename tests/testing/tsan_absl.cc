@@ -1,6 +1,6 @@
-// Only in ThreadSanitizer builds. Debian's absl is not instrumented, so TSAN would not see that absl::Mutex
-// orders anything and call every guarded access a race. These definitions stand before the library's (for
-// gRPC's own calls too), do what the library does, and tell TSAN about it.
+// Used in ThreadSanitizer builds only. Debian's absl is not instrumented, so TSAN would not know that
+// absl::Mutex orders accesses, and would report every guarded access as a race. These definitions replace the
+// library's, also for gRPC's calls. They do what the library does, and tell TSAN about it.
 
 #include <dlfcn.h>
 
@@ -26,7 +26,8 @@ namespace {
 #define TANDEM_TEXT_INNER_(x) #x
 #define TANDEM_TEXT_(x) TANDEM_TEXT_INNER_(x)
 
-// The library's own function, found by its mangled name without the prefix "_ZN4absl<inline namespace>".
+// Returns the library's own function. `suffix` is its mangled name without the prefix "_ZN4absl<inline
+// namespace>".
 void* Library(const char* suffix) {
   const std::string space = TANDEM_TEXT_(ABSL_OPTION_INLINE_NAMESPACE_NAME);
   return dlsym(RTLD_NEXT, ("_ZN4absl" + std::to_string(space.size()) + space + suffix).c_str());
@@ -36,8 +37,8 @@ void* ConstLibrary(const char* suffix) {
   return dlsym(RTLD_NEXT, ("_ZNK4absl" + std::to_string(space.size()) + space + suffix).c_str());
 }
 
-// The library evaluates conditions of waiters in whichever thread holds the mutex, unseen by TSAN: reads made
-// there are guarded, but do not look so.
+// The library evaluates the conditions of waiting threads in any thread that holds the mutex, and TSAN does
+// not see that. Reads in such conditions are guarded, but TSAN would report them.
 class LibraryCall {
  public:
   LibraryCall() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
@@ -147,7 +148,8 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, absl::Time deadline) {
 void Notification::Notify() {
   TANDEM_REAL_("12Notification6NotifyEv");
   __tsan_release(this);
-  // HasBeenNotified() is inline: it loads the flag behind the mutex, which the library stores unseen.
+  // HasBeenNotified() is inline: it loads the flag after the mutex, and TSAN does not see the library's
+  // store.
   __tsan_release(reinterpret_cast<char*>(this) + sizeof(Mutex));
   Forward<void>(real, this);
 }
@@ -177,7 +179,7 @@ void BlockingCounter::Wait() {
   __tsan_acquire(this);
 }
 
-// Not forwarded: what orders the last reference after the others is the count itself.
+// Not forwarded: the reference count itself orders the last release after the others.
 void Status::UnrefNonInlined(uintptr_t rep) {
   status_internal::StatusRep* const shared = RepToPointer(rep);
   if (shared->ref.fetch_sub(1, std::memory_order_acq_rel) == 1) delete shared;

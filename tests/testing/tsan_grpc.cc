@@ -1,8 +1,8 @@
-// Only in ThreadSanitizer builds, beside tsan_absl.cc. An operation that was started is over when a
-// completion queue gives its tag, and what orders the two lies inside gRPC, which is not instrumented: the
-// inline functions of its headers, instrumented in our programs, would race with themselves in every call.
-// These functions stand before the library's and tell TSAN of that order: it holds for queues of our own and
-// for the library's, whose threads run callbacks.
+// Used in ThreadSanitizer builds only, together with tsan_absl.cc. An operation is over when a completion
+// queue returns its tag. The synchronisation for this is inside gRPC, which is not instrumented, while the
+// inline functions of its headers are. Without these definitions TSAN would report races between them in
+// every call. The definitions replace the library's and tell TSAN about this order, both for queues of Tandem
+// and for the library's own, whose threads run callbacks.
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>

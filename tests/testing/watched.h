@@ -11,7 +11,7 @@
 
 namespace tandem::testing {
 
-// Thread-safe, as a std::atomic that can be waited on with a deadline.
+// A value like a std::atomic that can be waited on with a deadline. Thread-safe.
 template <typename T>
 class Watched {
  public:
@@ -36,9 +36,10 @@ class Watched {
     return --value_;
   }
 
-  // Those who wait look again: what `holds` depends on beside the value has changed.
+  // Makes waiting threads evaluate their condition again, after something else that it depends on has
+  // changed.
   void LookAgain() { absl::MutexLock lock(&mutex_); }
-  // Until `holds`; false when it does not within `patience`.
+  // Waits until `holds` returns true for the value. Returns false if it does not within `patience`.
   bool Await(const std::function<bool(T)>& holds, absl::Duration patience = absl::Seconds(60)) const {
     absl::MutexLock lock(&mutex_);
     const auto now = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return holds(value_); };

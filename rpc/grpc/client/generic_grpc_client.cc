@@ -145,7 +145,7 @@ class GenericGrpcClientImpl final : public GenericGrpcClient {
   grpc::GenericStub stub_;
 };
 
-// With the poll strategy, gRPC's callbacks run on threads that end with the last channel that used them, and
+// Under the poll strategy, gRPC's callbacks run on threads that end with the last channel that used them, and
 // sometimes abort while they end (1.51: one of these threads drops the last reference to a completion queue).
 // One channel that is never closed, and never connected, keeps the threads.
 void KeepCallbackThreads() {

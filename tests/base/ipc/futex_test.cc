@@ -15,7 +15,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 TEST(FutexTest, AWakeEndsAWaitAndAWordThatDiffersBeginsNone) {
   std::atomic<uint32_t> word{0};
   const int64_t begin = SteadyNanoseconds();
-  FutexWait(&word, 1, 60 * kSecond);  // it is not 1
+  FutexWait(&word, 1, 60 * kSecond);  // returns at once: the word is not 1
   std::thread waker([&word] {
     word.store(1);
     FutexWake(&word);

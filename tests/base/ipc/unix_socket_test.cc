@@ -42,7 +42,7 @@ TEST(UnixSocketTest, APacketOfAnotherSizeOrTheEndIsNone) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   Descriptor one(ends[0]), two(ends[1]);
   char text[8];
-  EXPECT_FALSE(ReceivePacket(two.get(), text, 4));  // nothing is there
+  EXPECT_FALSE(ReceivePacket(two.get(), text, 4));  // nothing has arrived
   EXPECT_FALSE(AwaitReadable(two.get(), absl::Now()));
   ASSERT_TRUE(SendPacket(one.get(), "long one", 8));
   EXPECT_FALSE(ReceivePacket(two.get(), text, 4));

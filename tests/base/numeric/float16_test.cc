@@ -26,17 +26,17 @@ struct Format {
     return (bits & 0x8000) != 0 ? -magnitude : magnitude;
   }
 
-  // The nearest number to `value`, a finite one; of two as near, the one whose last bit is 0.
+  // Returns the number nearest to the finite `value`; of two equally near ones, the one whose last bit is 0.
   static uint16_t Nearest(double value) {
     const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
     const double magnitude = std::fabs(value);
-    // Bit patterns are in the order of their values: halve the interval until neighbours are left.
+    // Bit patterns have the order of their values: halve the interval until two adjacent ones remain.
     uint16_t below = 0, above = kInfinity;
     while (above - below > 1) {
       const uint16_t middle = (below + above) / 2;
       (Value(middle) <= magnitude ? below : above) = middle;
     }
-    // Infinity stands where the next number would be.
+    // Infinity takes the place of the next number.
     const double down = magnitude - Value(below), up = Value(above) - magnitude;
     if (down != up) return sign | (down < up ? below : above);
     return sign | ((below & 1) == 0 ? below : above);
@@ -76,7 +76,7 @@ void ExpectNearest(float value) {
   }
 }
 
-// The hard cases lie at, and right beside, the middle between two neighbours.
+// The hard cases are the middle between two adjacent numbers, and the values next to it.
 template <class Half, class Reference>
 void ExpectNearestAroundEveryPattern() {
   for (uint32_t pattern = 0; pattern < Reference::kInfinity; ++pattern) {
@@ -120,7 +120,7 @@ TEST(Float16Test, WhatIsTooLargeBecomesInfinity) {
 }
 
 TEST(Float16Test, ANanStaysAQuietNan) {
-  // Its lowest bits set only: cut off, it would be infinity.
+  // Only its lowest bits are set: truncated, it would be infinity.
   const float signalling = internal::FloatFromBits(0x7f800001u);
   EXPECT_EQ(Float16::FromFloat(signalling), 0x7e00);
   EXPECT_EQ(BFloat16::FromFloat(signalling), 0x7fc0);

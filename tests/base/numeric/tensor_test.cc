@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-// What a function that takes a view sees.
+// Returns the view that a function with a view parameter gets.
 ConstTensorView Read(ConstTensorView view) { return view; }
 TensorView Write(TensorView view) { return view; }
 

@@ -54,7 +54,7 @@ TEST(Recorder, SpansNestAndCarryTheirNumbers) {
   EXPECT_THAT(outer.arguments, ::testing::ElementsAre(7, 8, -9));
   EXPECT_LE(outer.begin_ns, inner.begin_ns);
   EXPECT_LE(inner.end_ns, outer.end_ns);
-  // Two clocks, read one after the other by a thread that may be preempted in between.
+  // The two clocks are read one after the other by a thread that may be preempted in between.
   constexpr int64_t kApart = 1'000'000;
   EXPECT_GE(outer.begin_ns, before - kApart);
   EXPECT_LE(outer.end_ns, after + kApart);
@@ -68,10 +68,10 @@ TEST(Recorder, ASecondRecordingHasNothingOfTheFirst) {
   { Span span(kOuter); }
   const uint64_t across = Begin();
   recorder.Stop();
-  End(kOuter, across);  // too late for the first
+  End(kOuter, across);  // too late for the first recorder
   TANDEM_ASSERT_OK(recorder.Start());
   { Span span(kInner); }
-  End(kOuter, across);  // too early for the second
+  End(kOuter, across);  // too early for the second recorder
   recorder.Stop();
   const Recording recording = recorder.Collect(kAll);
   ASSERT_EQ(recording.threads.size(), 1u);
@@ -84,7 +84,7 @@ TEST(Recorder, OneRecorderAtATime) {
   TANDEM_ASSERT_OK(first.Start());
   EXPECT_THAT(std::string(second.Start().message()), HasSubstr("traced already"));
   EXPECT_THAT(std::string(first.Start().message()), HasSubstr("traced already"));
-  second.Stop();  // not its own
+  second.Stop();  // it is not recording
   EXPECT_TRUE(IsOn());
   first.Stop();
   TANDEM_ASSERT_OK(second.Start());
@@ -110,7 +110,7 @@ TEST(Recorder, ThreadsKeepTheirNamesAndEventsWhenTheyEnd) {
     EXPECT_EQ(recording.threads[t].name, absl::StrCat("worker ", t));
     EXPECT_EQ(recording.threads[t].events.size(), t + 1);
   }
-  // Their rings are free for others in the next one.
+  // The threads have ended, so the next recording does not contain their rings.
   TANDEM_ASSERT_OK(recorder.Start());
   EXPECT_TRUE(recorder.Collect(kAll).threads.empty());
 }
@@ -129,7 +129,7 @@ TEST(Recorder, MemoryIsBoundedAndLossesAreTold) {
   EXPECT_EQ(recording.unplaced, 5u);
   EXPECT_EQ(recording.threads[1].events.size() + recording.threads[1].lost, 1000u);
   EXPECT_EQ(recording.threads[1].events.back().arguments[0], 999);
-  // A bound on all of them: the thread with one event leaves its share to the other.
+  // A limit for all threads together: the thread with one event leaves the rest of its share to the other.
   recording = recorder.Collect(20);
   EXPECT_EQ(recording.threads[0].events.size(), 1u);
   EXPECT_EQ(recording.threads[1].events.size(), 19u);
@@ -142,7 +142,7 @@ TEST(Recorder, InternsNamesOfAnyThread) {
   EXPECT_TRUE(pull.beside);
   EXPECT_NE(&recorder.Intern("Pull", "serve", "bytes"), &pull);
   TANDEM_ASSERT_OK(recorder.Start());
-  { Span span(kOuter); }  // from now on this thread remembers by itself
+  { Span span(kOuter); }  // from now on this thread finds the name in its own map
   EXPECT_EQ(&recorder.Intern("Pull", "call", "bytes"), &pull);
   EXPECT_EQ(&recorder.Intern("Pull", "call", "bytes"), &pull);
   const Kind* last = nullptr;
@@ -151,7 +151,7 @@ TEST(Recorder, InternsNamesOfAnyThread) {
   EXPECT_EQ(&recorder.Intern("Pull", "call", "bytes"), &pull);
 }
 
-// Several threads record, end and begin while another collects: no event is torn, and each ends after it
+// Several threads record, end and begin while another one collects: no event is torn, and each ends after it
 // begins.
 TEST(Recorder, CollectsWhileOthersRecord) {
   Recorder recorder({.events_per_thread = 256});

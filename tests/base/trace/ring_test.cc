@@ -12,7 +12,7 @@ namespace {
 
 constexpr Kind kKind{"work", "test"};
 
-// All fields say the same number.
+// Returns an event with `n` in all fields.
 RawEvent Event(uint64_t n) {
   const auto i = static_cast<int64_t>(n);
   return {&kKind, n, n, n, n, {i, i, i}};
@@ -33,7 +33,7 @@ TEST(Ring, KeepsTheNewestAndCountsTheOthers) {
   Ring ring(8, 1, "thread");
   for (uint64_t n = 0; n < 21; ++n) ring.Put(Event(n));
   uint64_t lost = 0;
-  // The place of the oldest may be under the thread's pen.
+  // The thread may be writing to the place of the oldest event.
   std::vector<RawEvent> events = ring.Read(0, 100, &lost);
   ASSERT_EQ(events.size(), 7u);
   EXPECT_EQ(events.front().begin, 14u);

@@ -50,7 +50,7 @@ class DiagnosticsTest : public ::testing::Test {
     if (!answer.ok()) return answer.status();
     return DecodeTrace(*answer);
   }
-  // grpc.health.v1.HealthCheckResponse.ServingStatus, or the call's error.
+  // Returns grpc.health.v1.HealthCheckResponse.ServingStatus, or the call's error.
   absl::StatusOr<int> Health(const std::string& service) {
     std::string request;
     if (!service.empty()) request = std::string("\x0a") + static_cast<char>(service.size()) + service;
@@ -136,7 +136,7 @@ TEST_F(DiagnosticsTest, ATraceThatNobodyEndsEndsByItself) {
   EXPECT_FALSE(trace::IsOn());
   EXPECT_THAT(StopTrace("me").status(), StatusIs(absl::StatusCode::kFailedPrecondition));
   TANDEM_ASSERT_OK(StartTrace("me"));
-  server_ = nullptr;  // so does one whose process goes
+  server_ = nullptr;  // a trace also ends when its process shuts down
   EXPECT_FALSE(trace::IsOn());
 }
 

@@ -1,4 +1,4 @@
-// What only a gRPC server and the network have: stock clients, health, reflection, addresses, restarts,
+// Tests what only a gRPC server over a network has: generic clients, health, reflection, addresses, restarts,
 // shutdown.
 
 #include "rpc/server.h"
@@ -71,7 +71,7 @@ std::shared_ptr<grpc::Channel> StockChannel(const Server& server) {
 
 TEST(ServerTest, AStockStubSeesTheSameBytesBothWays) {
   absl::Mutex mutex;
-  std::string seen;  // the request as it came off the wire
+  std::string seen;  // the request as received
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
     {
       absl::MutexLock lock(&mutex);
@@ -94,7 +94,7 @@ TEST(ServerTest, AStockStubSeesTheSameBytesBothWays) {
     EXPECT_EQ(response.text(), "stock");
     EXPECT_EQ(response.numbers(0), size);
     EXPECT_TRUE(response.payload() == request.payload());
-    // What the stock client sent is what our own client would have sent.
+    // The generic client has sent the same bytes as Tandem's client would.
     v1::EchoMessage header = request;
     header.clear_payload();
     absl::MutexLock lock(&mutex);
@@ -279,7 +279,7 @@ TEST(ServerTest, AnAddressInUseIsNamed) {
   EXPECT_EQ(unix_server->port(), 0);
   EXPECT_THAT(Server::Start({.listen = path}, {PlainEchoService()}),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("already listens")));
-  TANDEM_EXPECT_OK(ChannelTo(path)->Call(kEcho, Bytes(), {}));  // the attempt above did no harm
+  TANDEM_EXPECT_OK(ChannelTo(path)->Call(kEcho, Bytes(), {}));  // the attempt above had no effect
 }
 
 TEST(ServerTest, TheCallKnowsItsPeerAndDeadline) {
@@ -327,9 +327,9 @@ TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
   ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kTestTimeout));
   EXPECT_THAT(answer,
               AnyOf(StatusIs(absl::StatusCode::kCancelled), StatusIs(absl::StatusCode::kUnavailable)));
-  server->Shutdown(absl::ZeroDuration());  // again: nothing happens
+  server->Shutdown(absl::ZeroDuration());  // a second call has no effect
   server.reset();
-  call->Finish(Bytes());  // nobody listens, nothing breaks
+  call->Finish(Bytes());  // no client waits for it; it must not crash
 }
 
 TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
@@ -345,13 +345,13 @@ TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
   auto call = lot.Take();
   ASSERT_NE(call, nullptr);
   std::thread shutdown([&server] { server->Shutdown(kTestTimeout); });
-  // New calls are refused once the shutdown has begun; that is how this test knows it has.
+  // New calls are refused once the shutdown has begun; the test detects it that way.
   const absl::Time give_up = absl::Now() + kTestTimeout;
   absl::Status refused;
   while (refused.ok() && absl::Now() < give_up) {
     auto late = ChannelTo(TargetOf(*server));
     refused = late->Call("/tandem.v1.Echo/Nothing", Bytes(), {}).status();
-    if (absl::IsUnimplemented(refused)) refused = absl::OkStatus();  // still served
+    if (absl::IsUnimplemented(refused)) refused = absl::OkStatus();  // still serving
   }
   EXPECT_THAT(refused, Not(IsOk()));
   call->Finish(Bytes(std::string("in time")));
@@ -361,7 +361,7 @@ TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
   EXPECT_EQ(answer->Flatten(), "in time");
 }
 
-// A stream of raw messages to a method of the server, as grpcurl would open it.
+// A stream of raw messages to a method of the server, as grpcurl opens it.
 class RawStream {
  public:
   RawStream(const Server& server, const std::string& method) : stub_(StockChannel(server)) {
@@ -380,7 +380,7 @@ class RawStream {
     stream_->Write(ToByteBuffer(Bytes(message)), nullptr);
     return Next();
   }
-  // "(end)" when there is nothing more to read.
+  // Returns "(end)" if there is nothing more to read.
   std::string Read() {
     grpc::ByteBuffer buffer;
     stream_->Read(&buffer, nullptr);

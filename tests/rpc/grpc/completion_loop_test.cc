@@ -20,11 +20,12 @@ struct Event final : CompletionTag {
   absl::Notification came;
 };
 
-// A helper waits for a call that never ends; the loop is stopped all the same.
+// A thread in InlinePoll waits for a call that never ends. Stop must nevertheless return.
 TEST(CompletionLoopTest, StoppingDoesNotWaitForWhatAHelperWaitsFor) {
   CompletionLoop loop(std::make_unique<grpc::CompletionQueue>());
   loop.Start();
-  // The thread steps back at its next event, since somebody could not help.
+  // After this call, the loop's own thread leaves the queue at its next event, because another thread could
+  // not poll.
   loop.PrepareInlinePoll();
   loop.InlinePoll([] { return false; }, absl::Now() + absl::Milliseconds(1));
   Event event;
@@ -34,7 +35,7 @@ TEST(CompletionLoopTest, StoppingDoesNotWaitForWhatAHelperWaitsFor) {
 
   absl::Notification helps;
   std::thread helper([&] {
-    // It is not this thread's turn before the other has stepped back: then it is asked whether its call is
+    // While the loop's own thread polls, InlinePoll returns at once. After that, it asks whether the call is
     // over.
     for (const absl::Time give_up = absl::Now() + kTestTimeout;
          !helps.HasBeenNotified() && absl::Now() < give_up;) {

@@ -15,7 +15,7 @@
 namespace tandem::rpc {
 namespace {
 
-// SO_SNDBUF of this process's connected sockets of one end or the other, the smallest.
+// Returns the smallest SO_SNDBUF of the sockets of this process that are connected to one end or the other.
 int SmallestBuffer(int* sockets) {
   int smallest = 1 << 30;
   *sockets = 0;
@@ -25,7 +25,8 @@ int SmallestBuffer(int* sockets) {
     sockaddr_un peer;
     socklen_t length = sizeof(peer);
     if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) continue;
-    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;  // it listens
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0)
+      continue;  // it is a listening socket
     size = sizeof(int);
     if (::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size) != 0) continue;
     smallest = std::min(smallest, bytes);
@@ -46,7 +47,7 @@ TEST(UnixBuffersTest, BothEndsOfAConnectionHoldMegabytes) {
   int limit = 0;
   ASSERT_TRUE(std::ifstream("/proc/sys/net/core/wmem_max") >> limit);
   int sockets = 0;
-  EXPECT_EQ(SmallestBuffer(&sockets), 2 * std::min(limit, 2 << 20));  // Linux doubles what is asked for
+  EXPECT_EQ(SmallestBuffer(&sockets), 2 * std::min(limit, 2 << 20));  // Linux doubles the requested size
   EXPECT_EQ(sockets, 2);
 }
 

@@ -1,4 +1,4 @@
-// How a channel finds shared memory, does without it, and what a server's channel over it can do.
+// Tests how a channel finds shared memory, works without it, and what a channel over it can do.
 
 #include "rpc/connect.h"
 
@@ -47,7 +47,7 @@ std::unique_ptr<Server> StartServer(Service service, ServerOptions options = {})
 }
 std::string TargetOf(const Server& server) { return absl::StrCat("127.0.0.1:", server.port()); }
 
-// Answers with as many bytes as the request's text says, in the transport's memory where there is some.
+// Responds with as many bytes as the request's text says, in the transport's memory if it has any.
 Service LendingService(std::atomic<int>* lent) {
   return EchoService([lent](std::shared_ptr<ServerCall> call) {
     const size_t bytes = std::stoul(call->request().Flatten());
@@ -161,7 +161,7 @@ TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
                             }),
                             {.shared_memory_bytes = 2 << 20});
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
-  // The client's only receiving thread stands still in the first `done`.
+  // The client's only receiving thread is blocked in the first `done`.
   absl::Notification go_on, all_done;
   constexpr int kCalls = 100;
   std::atomic<int> right{0}, done{0};
@@ -173,8 +173,8 @@ TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
                          if (++done == kCalls) all_done.Notify();
                        });
   }
-  // 50 MB of answers are asked for; what is made of them fills the ring and the queue once. No event says
-  // that there is no more to come: it is so when for a while none has come.
+  // The calls request 50 MB of responses; those that are produced fill the ring and the queue once. No event
+  // reports that no more will follow: the test assumes so after none has followed for a while.
   int before = -1;
   const auto more = [&before](int now) { return now != before; };
   while (served.Await(more, absl::Milliseconds(100)) && before < kCalls) before = served;
@@ -231,7 +231,7 @@ TEST(ConnectTest, AStrangerGetsNoMemory) {
     EXPECT_THAT(shm::Dial(offer.socket(), secret, absl::Now() + kTestTimeout, 1 << 20).status(),
                 StatusIs(absl::StatusCode::kUnavailable));
   }
-  // One that says nothing, or too much, holds up nobody.
+  // A client that sends nothing, or too much, delays no other client.
   TANDEM_ASSERT_OK_AND_ASSIGN(ipc::Descriptor silent, ipc::ConnectAbstract(offer.socket()));
   TANDEM_ASSERT_OK_AND_ASSIGN(ipc::Descriptor loud, ipc::ConnectAbstract(offer.socket()));
   EXPECT_TRUE(ipc::SendPacket(loud.get(), std::string(1000, 'x').data(), 1000));
@@ -250,7 +250,7 @@ TEST(ConnectTest, ARestartedServerIsFoundAgain) {
     once = response.status();
     failed.Notify();
   });
-  ASSERT_NE(lot.Take(), nullptr);  // and dropped below, when the server is gone
+  ASSERT_NE(lot.Take(), nullptr);  // dropped below, after the server has stopped
   absl::StatusOr<Bytes> again;
   channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout, .idempotent = true},
                      [&](absl::StatusOr<Bytes> response) {
@@ -265,7 +265,7 @@ TEST(ConnectTest, ARestartedServerIsFoundAgain) {
   server = StartServer(PlainEchoService(), {.listen = target});
   ASSERT_TRUE(served.WaitForNotificationWithTimeout(kTestTimeout));
   TANDEM_EXPECT_OK(again.status());
-  // A call makes the channel look for shared memory anew, beside it: so calls are made until one goes over
+  // A call makes the channel look for shared memory in the background, so the test makes calls until one uses
   // it.
   const absl::Time give_up = absl::Now() + kTestTimeout;
   while (channel->transport() != "shm" && absl::Now() < give_up) {

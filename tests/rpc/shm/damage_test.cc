@@ -1,4 +1,4 @@
-// A peer that writes anything anywhere, at any time.
+// Tests a peer that writes arbitrary data anywhere, at any time.
 
 #include <atomic>
 #include <cstring>
@@ -20,8 +20,8 @@ using testing::Response;
 using testing::LinkPair;
 using testing::Request;
 
-// Damages words of the control area, the rings and the release counters while both ends talk. Each end may go
-// on or break with DataLoss; it never crashes, and never waits.
+// Damages words of the control area, the rings and the release counters while both ends send messages. Each
+// end may continue or break with DataLoss. It never crashes and never waits forever.
 TEST(DamageTest, RandomWordsBreakTheConnectionOrDoNoHarm) {
   const std::string large = Pattern(100000);
   int broken = 0;
@@ -38,7 +38,7 @@ TEST(DamageTest, RandomWordsBreakTheConnectionOrDoNoHarm) {
       if (step >= 20) damage();
       Message got;
       while (pair.server->Receive(&got)) {
-        // What was received may be read wherever it lies.
+        // The received bytes may be read, wherever they are.
         pair.server->Send(Response(got.call, Bytes(got.body.Flatten())));
       }
       if (step >= 20) damage();
@@ -56,7 +56,7 @@ TEST(DamageTest, RandomWordsBreakTheConnectionOrDoNoHarm) {
   EXPECT_GT(broken, 20);
 }
 
-// The same from another thread, at any moment.
+// Like the test above, with the damage done by another thread at any moment.
 TEST(DamageTest, WordsThatChangeWhileTheyAreReadDoNoHarm) {
   for (uint64_t seed = 0; seed < 15; ++seed) {
     LinkPair pair;
@@ -64,7 +64,7 @@ TEST(DamageTest, WordsThatChangeWhileTheyAreReadDoNoHarm) {
     std::thread vandal([&] {
       CounterRandom random(seed, 6);
       while (!stop.load()) {
-        // Only records: damaged counters end the connection too soon to be of interest.
+        // Only the records: damaged counters would end the connection too early.
         const size_t at =
             pair.geometry.records_offset[random.Below(2)] + random.Below(pair.geometry.records_bytes / 8) * 8;
         reinterpret_cast<std::atomic<uint64_t>*>(pair.memory->data() + at)->store(random.Below(300));

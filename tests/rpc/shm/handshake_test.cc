@@ -49,7 +49,7 @@ TEST_F(HandshakeTest, WhoWaitsAtTheDoorIsShownOutWhenItCloses) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const ipc::Descriptor silent, ipc::ConnectAbstract(acceptor->socket_name()));
   const ipc::Descriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   TakeLink take = [](const std::shared_ptr<Link>&, const Caller&) { FAIL() << "it showed no secret"; };
-  ASSERT_TRUE(acceptor->Wait(stop.get(), take));  // has let it in
+  ASSERT_TRUE(acceptor->Wait(stop.get(), take));  // the client has been accepted
   acceptor->Close();
   ASSERT_TRUE(ipc::AwaitReadable(silent.get(), absl::Now() + kTestTimeout));
   char byte;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_RPC_SHM_LINK_PAIR_H_
 #define TANDEM_TESTS_RPC_SHM_LINK_PAIR_H_
 
-// Both ends of a connection in one process.
+// Both ends of a shared-memory connection in one process.
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -40,7 +40,7 @@ struct LinkPair {
   }
 
   const Geometry geometry;
-  std::unique_ptr<ipc::MemoryFile> memory;  // what a third hand sees
+  std::unique_ptr<ipc::MemoryFile> memory;  // as a third party sees it
   std::shared_ptr<Link> client, server;
 };
 
@@ -59,7 +59,8 @@ inline Message Response(uint64_t call, Bytes body) {
   return message;
 }
 
-// The next message at `to`, while `from` moves its queue; false after half a minute, or when the link breaks.
+// Receives the next message at `to`, while `from` sends its queue. Returns false after 30 seconds, or if the
+// link breaks.
 inline bool Await(Link& from, Link& to, Message* message) {
   const absl::Time give_up = absl::Now() + absl::Seconds(30);
   while (!to.Receive(message)) {

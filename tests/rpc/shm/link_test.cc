@@ -136,7 +136,7 @@ TEST(LinkTest, WhatNeedsNoMemoryPassesWhatWaitsForSome) {
   LinkPair pair;
   std::vector<std::shared_ptr<char>> lent;
   while (auto memory = pair.client->BorrowMemory(200000)) lent.push_back(std::move(memory));
-  // Take the reserve too.
+  // Uses the reserve, too.
   pair.client->Send(Request(0, Bytes(Pattern(300000))));
   pair.client->Send(Request(1, Bytes(Pattern(400000))));
   pair.client->Send(Request(2, Bytes(std::string("small"))));
@@ -180,7 +180,7 @@ TEST(LinkTest, AMessageOverTheLimitIsToldAndLeavesNothing) {
 
 TEST(LinkTest, AHalfSentMessageMayBeDropped) {
   LinkPair pair;
-  pair.client->Send(Request(1, Bytes(std::string(16 << 20, 'x'))));  // parts fill the memory
+  pair.client->Send(Request(1, Bytes(std::string(16 << 20, 'x'))));  // its parts fill the memory
   ASSERT_TRUE(pair.client->has_queue());
   pair.client->Send(Request(2, Bytes(Pattern(3 << 20))));
   pair.client->Drop(1);
@@ -202,7 +202,8 @@ TEST(LinkTest, ManyThreadsSendAndDropWhileOneReceives) {
       for (int i = 0; i < kEach; ++i) {
         const uint64_t call = t * kEach + i;
         std::string text(random.Below(random.Below(4) == 0 ? 600000 : 3000), static_cast<char>(call));
-        std::shared_ptr<char> memory = random.Below(2) == 0 ? pair.client->BorrowMemory(text.size()) : nullptr;
+        std::shared_ptr<char> memory =
+            random.Below(2) == 0 ? pair.client->BorrowMemory(text.size()) : nullptr;
         if (memory == nullptr) {
           pair.client->Send(Request(call, Bytes(std::move(text))));
         } else {
@@ -232,7 +233,7 @@ TEST(LinkTest, ManyThreadsSendAndDropWhileOneReceives) {
 TEST(LinkTest, ABrokenLinkSaysWhyAndHoldsNothingBack) {
   LinkPair pair;
   const std::weak_ptr<Link> weak = pair.server;
-  // Queued messages that hold memory of the same link must not keep it.
+  // Queued messages that refer to memory of the same link must not keep it alive.
   for (int i = 0; i < 5; ++i) pair.client->Send(Request(i, Bytes(Pattern(100000))));
   Message got;
   while (pair.server->Receive(&got)) {

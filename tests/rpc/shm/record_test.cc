@@ -91,7 +91,7 @@ TEST(RecordTest, EveryThingThatDoesNotFitIsNamed) {
               StatusIs(absl::StatusCode::kDataLoss));
 }
 
-// What is taken lies within its bounds, whatever the bytes are.
+// Accepted records lie within their bounds, whatever the bytes are.
 TEST(RecordTest, RandomDamageIsRefusedOrHarmless) {
   CounterRandom random(1, 1);
   const std::string good = Encode(Example());

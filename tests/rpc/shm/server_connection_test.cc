@@ -1,4 +1,4 @@
-// The server's end of a connection whose client does not keep to the rules.
+// Tests the server end of a connection whose client breaks the rules.
 
 #include "rpc/shm/server_connection.h"
 
@@ -31,7 +31,7 @@ class ServerConnectionTest : public ::testing::Test {
     pair.client->Send(std::move(request));
     connection->Serve();
   }
-  // The code of the answer that has come; nullopt when there is none.
+  // Returns the code of the response that has arrived, or nullopt if there is none.
   std::optional<absl::StatusCode> Answered(uint64_t call) {
     Message response;
     if (!pair.client->Receive(&response)) return std::nullopt;

@@ -1,4 +1,4 @@
-// Real processes: deaths, and more of them than processors.
+// Tests with real processes: processes that die, and more processes than processors.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -35,8 +35,8 @@ using testing::kTestTimeout;
 using testing::ParkingService;
 using testing::PlainEchoService;
 
-// This program again, running the test "ShmProcessChild.<role>", which prints a line when it is ready. (A
-// fork would do without gRPC's threads.)
+// Runs this program again with the test "ShmProcessChild.<role>", which prints a line when it is ready. (A
+// fork would not have gRPC's threads.)
 class Child {
  public:
   Child(const std::string& role, const std::string& target) {
@@ -63,7 +63,7 @@ class Child {
     Kill();
     close(out_);
   }
-  // The next line it says; blocks until then, empty when it has ended.
+  // Returns the next line that it prints. Blocks until then; empty if it has ended.
   std::string Line() {
     std::string line;
     char c;
@@ -100,7 +100,7 @@ void Say(const std::string& line) {
   TANDEM_CHECK(write(3, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
 }
 
-// ---- What children do
+// ---- The tests that child processes run
 
 TEST(ShmProcessChild, Server) {
   if (Role() != "Server") GTEST_SKIP() << "runs as a child";
@@ -125,7 +125,7 @@ TEST(ShmProcessChild, ParkedClient) {
   if (Role() != "ParkedClient") GTEST_SKIP() << "runs as a child";
   auto channel = Connect(Target(), {.transport = "shm"});
   ASSERT_TRUE(channel.ok()) << channel.status();
-  // Its request lies in the shared memory when it dies, and an answer's memory is its own.
+  // When the process dies, its request is in the shared memory, and the memory for a response is its own.
   (*channel)->CallAsync(kEcho, Bytes(std::string(200000, 'x')), {.timeout = absl::Seconds(600)},
                         [](absl::StatusOr<Bytes>) {});
   pause();
@@ -142,7 +142,7 @@ TEST(ShmProcessChild, BusyClient) {
   }
 }
 
-// ---- What is tested
+// ---- The tests
 
 TEST(ShmProcessTest, AKilledServerEndsItsCallsAndTheNextOneIsFound) {
   for (int round = 0; round < 3; ++round) {
@@ -159,7 +159,7 @@ TEST(ShmProcessTest, AKilledServerEndsItsCallsAndTheNextOneIsFound) {
                        });
     ASSERT_EQ(server.Line(), "parked");
     absl::StatusOr<Bytes> again = absl::UnknownError("");
-    // While answers come and go.
+    // These calls are in flight during the kill.
     for (int i = 0; i < 100; ++i) {
       channel->CallAsync(kEcho, Bytes(std::string(i * 1000, 'y')), {.timeout = kTestTimeout},
                          [](absl::StatusOr<Bytes>) {});
@@ -213,8 +213,8 @@ TEST(ShmProcessTest, AKilledClientsCallsAreCancelledAndItsMemoryGoes) {
     const char* data = memory.get();
     call->Finish(Bytes(Slice(std::move(memory), data, 100000)));
     call.reset();
-    // The connection's thread drops the last of it; that memory is unmapped is no event that one could wait
-    // for.
+    // The connection's thread drops the last reference. There is no event for the unmapping of the memory, so
+    // the test polls.
     const absl::Time give_up = absl::Now() + kTestTimeout;
     while (mappings() > 0 && absl::Now() < give_up) std::this_thread::yield();
     EXPECT_EQ(mappings(), 0);

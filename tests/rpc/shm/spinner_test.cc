@@ -10,7 +10,7 @@ namespace {
 
 int yields = 0;
 
-// As where other threads want the processor, too: they have it for a while.
+// Simulates other threads that want the processor and use it for a while.
 int LongYield() {
   ++yields;
   for (const int64_t begin = SteadyNanoseconds(); SteadyNanoseconds() - begin < 2'000'000;) {
@@ -22,14 +22,15 @@ int ShortYield() {
   return 0;
 }
 
-// Waits until it should sleep, and sleeps for no time.
+// Spins until it should sleep; the sleep takes no time.
 void WaitInVain(Spinner* spinner) {
   while (spinner->Spin()) {
   }
   spinner->Woke();
 }
 
-// Until it yields in one of a number of waits (the system may take away the processor for one of them).
+// Returns true if the spinner yields in one of many waits. (The system may take the processor away during one
+// of them.)
 bool Yields(Spinner* spinner) {
   yields = 0;
   for (int wait = 0; wait < 1000 && yields == 0; ++wait) WaitInVain(spinner);
@@ -46,14 +47,14 @@ TEST(SpinnerTest, AThreadThatCameBackLateYieldsNoMoreForAWhile) {
   if (ipc::UsableProcessors() == 1) GTEST_SKIP() << "nobody looks on the only processor";
   Spinner spinner(LongYield);
   ASSERT_TRUE(Yields(&spinner));
-  ASSERT_EQ(yields, 1);  // its wait was over with it
-  // A tenth of a second is more than these take.
+  ASSERT_EQ(yields, 1);  // the yield ended the wait
+  // Normally these waits take less than a tenth of a second.
   const int64_t begin = SteadyNanoseconds();
   for (int wait = 0; wait < 100; ++wait) WaitInVain(&spinner);
   if (SteadyNanoseconds() - begin < 90'000'000) {
     EXPECT_EQ(yields, 1);
   }
-  // And then again.
+  // After that time it yields again.
   while (yields == 1 && SteadyNanoseconds() - begin < 10'000'000'000) WaitInVain(&spinner);
   EXPECT_EQ(yields, 2);
 }

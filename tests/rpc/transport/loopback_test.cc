@@ -27,13 +27,13 @@ std::shared_ptr<const std::vector<Service>> Serve(Service service) {
   return std::make_shared<const std::vector<Service>>(std::vector<Service>{std::move(service)});
 }
 
-// Counts what it is asked and answers with the count.
+// Counts its requests and responds with the count.
 Service CountingService(std::atomic<int>* count) {
   return EchoService(
       [count](std::shared_ptr<ServerCall> call) { call->Finish(Bytes(absl::StrCat("answer ", ++*count))); });
 }
 
-// Fault `faults[i]` for attempt i, none after the last.
+// Injects `faults[i]` into attempt i, and none after the last.
 FaultInjector Script(std::vector<Fault::Kind> faults) {
   return [faults](absl::string_view, int64_t index) {
     return Fault{.kind = index < faults.size() ? faults[index] : Fault::Kind::kNone};

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using testing::kTestTimeout;
 
 TEST(TimerQueueTest, RunsTasksByTimeAndEqualOnesInOrder) {
-  std::vector<int> ran;  // touched by the queue's thread only, and read after `last`
+  std::vector<int> ran;  // used by the queue's thread only, and read after `last`
   absl::Notification go, last;
   TimerQueue queue;
   queue.RunSoon([&go] { go.WaitForNotification(); });
@@ -52,7 +52,7 @@ TEST(TimerQueueTest, ACancelledTaskDoesNotRunAndLetsGoOfWhatItHeld) {
   EXPECT_EQ(held.use_count(), 2);
   queue.Cancel(id);
   EXPECT_EQ(held.use_count(), 1);
-  queue.Cancel(id);  // nothing to cancel any more
+  queue.Cancel(id);  // there is nothing to cancel any more
   queue.HurryAll();
   absl::Notification after;
   queue.RunSoon([&] { after.Notify(); });

@@ -43,7 +43,7 @@ std::vector<Half> CallsOf(const trace::Recording& recording) {
   return halves;
 }
 
-// Over each transport: the caller's half holds the server's, and both have one flow.
+// Over each transport, the client's event encloses the server's, and both have the same flow.
 TEST(TracedCall, BothHalvesOfACallAreRecordedAndJoined) {
   for (const std::string transport : {"grpc", "auto"}) {
     SCOPED_TRACE(transport);

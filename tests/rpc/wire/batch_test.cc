@@ -1,4 +1,4 @@
-// Several frames in one message of the stream.
+// Tests several frames in one message of the stream.
 
 #include "rpc/wire/batch.h"
 
@@ -46,7 +46,7 @@ TEST(BatchTest, ABatchIsAnOrdinaryProtobufMessage) {
   EXPECT_EQ(stock.batch(2).payload(), std::string(200, 'x'));
   EXPECT_EQ(stock.SerializeAsString(), wire);
 
-  // In whatever pieces it comes.
+  // Parsing must not depend on how the message is split into slices.
   for (size_t size : {size_t{1}, size_t{3}, wire.size()}) {
     Bytes chunks;
     for (size_t at = 0; at < wire.size(); at += size) chunks.Append(Bytes(wire.substr(at, size)));
@@ -85,7 +85,7 @@ TEST(BatchTest, WhatNoBatchMayBeIsRefusedByName) {
   EXPECT_THAT(ParseStatus(good + std::string("\x08\x01", 2)), refused("something else than a frame"));
   EXPECT_THAT(ParseStatus(good + "\x4a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), refused("is cut off"));
   EXPECT_THAT(ParseStatus(BatchOf({FrameOf(1, "one"), FrameOf(0, "none")})), refused("numbered from 1"));
-  // Batches within batches, and beside other fields.
+  // Batches within batches, and batches next to other fields.
   v1::StreamFrame nested;
   *nested.add_batch() = FrameOf(1, "one");
   v1::StreamFrame outer;
@@ -123,7 +123,7 @@ TEST(BatchTest, AnyBytesAreFramesOrAnError) {
     ++parsed;
     v1::StreamFrame stock;
     ASSERT_TRUE(stock.ParseFromString(text));
-    if (stock.batch_size() == 0) continue;  // the first byte was hit
+    if (stock.batch_size() == 0) continue;  // the first byte was changed
     ASSERT_EQ(static_cast<size_t>(stock.batch_size()), frames->size());
     for (size_t f = 0; f < frames->size(); ++f) {
       EXPECT_EQ(stock.batch(static_cast<int>(f)).payload(), (*frames)[f].payload.Flatten());

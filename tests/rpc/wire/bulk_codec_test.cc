@@ -26,7 +26,7 @@ v1::EchoMessage EchoHeader() {
   return header;
 }
 
-// `text` cut into slices of 1, 2, 3, ... bytes, as a network may deliver it.
+// Returns `text` split into slices of 1, 2, 3, ... bytes, as a network may deliver it.
 Bytes InChunks(const std::string& text) {
   Bytes bytes;
   for (size_t begin = 0, length = 1; begin < text.size(); begin += length, ++length) {
@@ -98,7 +98,7 @@ TEST(BulkCodecTest, FieldsOfAnotherVersionAreSkipped) {
   wire += std::string("\xa0\x01\x07", 3);                    // field 20, varint
   wire += std::string("\xa9\x01", 2) + std::string(8, 'x');  // field 21, 64 bits
   wire += std::string("\xb5\x01", 2) + std::string(4, 'x');  // field 22, 32 bits
-  wire += std::string("\xbb\x01\x7a\x01g\xbc\x01", 7);       // group 23, with a field 15 of its own inside
+  wire += std::string("\xbb\x01\x7a\x01g\xbc\x01", 7);       // group 23, with a field 15 inside
   wire += EncodeBulk(v1::EchoMessage(), Bytes(std::string("payload"))).Flatten();
   v1::EchoMessage header;
   Bytes payload;
@@ -125,12 +125,12 @@ TEST(BulkCodecTest, MalformedMessagesAreNamedWithTheOffset) {
       {std::string("\x16", 1), "unknown wire type"},
       {std::string("\x80\x80\x80\x80\x80\x01", 6), "tag is too large"},
       {std::string(200, '\x0b'), "nested too deeply"},
-      {std::string("\x0a\x01\xff", 3), "do not parse"},  // no UTF-8
+      {std::string("\x0a\x01\xff", 3), "do not parse"},  // not UTF-8
   };
   for (const auto& c : kCases) {
     v1::EchoMessage header;
     Bytes payload(std::string("before"));
-    const std::string prefix = "\x10\x07";  // a good field first, so that the offset says something
+    const std::string prefix = "\x10\x07";  // a valid field first, so that the offset is not 0
     const absl::Status status = DecodeBulk(Bytes(prefix + c.wire), &header, &payload);
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  AllOf(HasSubstr("tandem.v1.EchoMessage"), HasSubstr(c.what),
@@ -190,8 +190,8 @@ TEST(BulkCodecTest, RandomAndDamagedBytesAreReadAsProtobufReadsThem) {
     Bytes payload;
     const bool parses = expected.ParseFromString(wire);
     const absl::Status status = DecodeBulk(Bytes(wire), &header, &payload);
-    // Protobuf drops the upper bits of a tag that does not fit; no encoder writes one, so here it is an
-    // error.
+    // Protobuf drops the upper bits of a tag that does not fit. No encoder writes such a tag, so here it is
+    // an error.
     if (status.message().find("tag is too large") == absl::string_view::npos) {
       ASSERT_EQ(status.ok(), parses) << round << ": " << status;
     }
@@ -201,7 +201,7 @@ TEST(BulkCodecTest, RandomAndDamagedBytesAreReadAsProtobufReadsThem) {
     expected.clear_payload();
     ASSERT_EQ(header.SerializeAsString(), expected.SerializeAsString()) << round;
   }
-  EXPECT_GT(accepted, 1000);  // the comparison above saw both sides
+  EXPECT_GT(accepted, 1000);  // the comparison above has seen valid and invalid messages
 }
 
 }  // namespace

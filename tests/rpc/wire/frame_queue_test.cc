@@ -77,7 +77,7 @@ TEST(FrameQueueTest, OfAnAnswerThatIsMadeOnTheWayOneFrameCounts) {
   EXPECT_EQ(queue.bytes(), 0);
 }
 
-// Whatever order calls are added in and frames are taken out, each message arrives whole, and once.
+// Each message arrives whole and once, in whatever order calls are added and frames are taken.
 TEST(FrameQueueTest, WhatGoesInComesOutOfTheAssembler) {
   std::mt19937 random(11);
   std::map<uint64_t, std::string> sent;
@@ -118,7 +118,7 @@ TEST(FrameQueueTest, WhatGoesInComesOutOfTheAssembler) {
   EXPECT_TRUE(got == sent);
 }
 
-// Counts up, at most `most` bytes a piece.
+// Produces increasing bytes, at most `most` per chunk.
 class CountingResponse : public ResponseSource {
  public:
   CountingResponse(size_t size, size_t most, int* alive) : size_(size), most_(most), alive_(alive) {
@@ -157,7 +157,7 @@ TEST(FrameQueueTest, AnAnswerMadeInPiecesArrivesWholeInOneRunOfMemory) {
   ASSERT_EQ(whole->bytes.slices().size(), 1u);
   const Slice& slice = whole->bytes.slices()[0];
   ASSERT_EQ(slice.size(), kSize);
-  // It ends where a line does.
+  // The message ends at the end of a cache line.
   EXPECT_EQ(reinterpret_cast<uintptr_t>(slice.data() + slice.size()) % 64, 0u);
   for (size_t i = 0; i < kSize; ++i) ASSERT_EQ(slice.data()[i], static_cast<char>(i % 251)) << i;
 }
@@ -172,7 +172,7 @@ TEST(FrameQueueTest, AMessageDroppedWhileItsFrameIsMadeDoesNotComeBack) {
     turn.Frame();
     EXPECT_EQ(queue.Drop(1), FrameQueue::Dropped::kPartlySent);
     queue.PutBack(&turn);
-    EXPECT_EQ(alive, 1);  // goes with the turn, not under the lock of whoever dropped it
+    EXPECT_EQ(alive, 1);  // destroyed with `turn`, not under the lock of the thread that dropped it
   }
   EXPECT_EQ(alive, 0);
   TANDEM_ASSERT_OK_AND_ASSIGN(Frame frame, ParseFrame(queue.Next(false)));
@@ -207,7 +207,7 @@ TEST(FrameQueueTest, ShortMessagesThatFollowEachOtherGoTogether) {
   queue.Add(Header(3), Bytes(std::string(kMaxBatchedMessage + 1, 'c')));
   queue.Add(Header(4), Bytes(std::string(10, 'd')));
   queue.Add(Header(5), Bytes(std::string(10, 'e')));
-  EXPECT_EQ(CallsOf(queue.Next(false)), Calls({1}));  // to a peer that takes no batches
+  EXPECT_EQ(CallsOf(queue.Next(false)), Calls({1}));  // the peer does not accept batches
   queue.Add(Header(6), Bytes());
   EXPECT_EQ(CallsOf(queue.Next(true)), Calls({2}));
   EXPECT_EQ(CallsOf(queue.Next(true)), Calls({3}));

@@ -132,7 +132,7 @@ TEST(MessageAssemblerTest, ATakerIsGivenThePiecesAndTheMessageNothing) {
   EXPECT_TRUE(last->bytes.empty());
   EXPECT_EQ(taken, std::string(10, 'p'));
   EXPECT_EQ(assembler.bytes(), 0);
-  // Of one frame: an ordinary message.
+  // A message of one frame is returned at once and does not use the taker.
   TANDEM_ASSERT_OK_AND_ASSIGN(auto small, assembler.Begin(Part(2, 0, 5), taker));
   EXPECT_EQ(small->bytes.size(), 5);
   EXPECT_EQ(taken.size(), 10u);

@@ -7,7 +7,7 @@
 
 namespace tandem::rpc {
 
-// Of a frame that says nothing else.
+// Returns the header of a frame of `call`, with no other field set.
 inline v1::StreamFrame Header(uint64_t call) {
   v1::StreamFrame header;
   header.set_call(call);

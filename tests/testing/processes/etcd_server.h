@@ -1,8 +1,7 @@
 #ifndef TANDEM_TESTS_TESTING_PROCESSES_ETCD_SERVER_H_
 #define TANDEM_TESTS_TESTING_PROCESSES_ETCD_SERVER_H_
 
-// etcd servers of a test's own (Debian's etcd-server), on free ports, with their data in a directory of the
-// test.
+// etcd servers for one test (Debian's etcd-server), on free ports, with their data in a temporary directory.
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -25,13 +24,14 @@
 
 namespace tandem::testing {
 
-// Not thread-safe. Killed with the object, or with the test.
+// An etcd server. Not thread-safe. Killed with the object, or with the test.
 class EtcdServer {
  public:
   static bool Installed() { return ::access("/usr/bin/etcd", X_OK) == 0; }
 
-  // A cluster of `members` with further options; each knows the others. Addresses that somebody else took
-  // between looking and listening make it start anew.
+  // Starts a cluster of `members` servers with further `options`; each knows the others. Starts again with
+  // other ports if another process has taken one in the meantime. Returns an empty vector if that fails 5
+  // times.
   static std::vector<std::unique_ptr<EtcdServer>> StartCluster(int members,
                                                                const std::vector<std::string>& options = {},
                                                                const std::string& host = "127.0.0.1") {
@@ -67,7 +67,7 @@ class EtcdServer {
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
-  // After Kill: with its data, where it was.
+  // Starts the server again after Kill, with its data and its address.
   bool Restart() {
     Exec();
     return AwaitUp();
@@ -134,7 +134,7 @@ class EtcdServer {
     ::_exit(127);
   }
 
-  // Until its port answers; false when it has ended.
+  // Waits until the server accepts connections. Returns false if it has ended or 30 seconds have passed.
   bool AwaitUp() {
     const absl::Time deadline = absl::Now() + absl::Seconds(30);
     while (absl::Now() < deadline) {
@@ -150,7 +150,7 @@ class EtcdServer {
       const bool up = ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
       ::close(fd);
       if (up) return true;
-      ::usleep(20000);  // another program's start: nothing to wait on
+      ::usleep(20000);  // another program starts: there is no event to wait for
     }
     return false;
   }

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_TESTING_PROCESSES_FILE_WATCH_H_
 #define TANDEM_TESTS_TESTING_PROCESSES_FILE_WATCH_H_
 
-// Waits for what other processes write.
+// Waits for changes of files that other processes write.
 
 #include <poll.h>
 #include <sys/inotify.h>
@@ -18,10 +18,10 @@
 
 namespace tandem::testing {
 
-// Not thread-safe.
+// Watches directories. Not thread-safe.
 class FileWatch {
  public:
-  // Of the files in `directories`, which exist: those that come, go, or change.
+  // Watches the files in `directories`, which must exist, for creation, removal and changes.
   explicit FileWatch(const std::vector<std::string>& directories)
       : fd_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
     for (const std::string& directory : directories) {
@@ -34,8 +34,8 @@ class FileWatch {
   FileWatch(const FileWatch&) = delete;
   FileWatch& operator=(const FileWatch&) = delete;
 
-  // Until `holds`, which is looked at now and whenever something has changed; false when it does not by
-  // `deadline`. Also when one of `processes` has ended.
+  // Waits until `holds` returns true. It is called now, whenever a file has changed, and when one of
+  // `processes` has ended. Returns false if it does not hold by `deadline`.
   bool Await(const std::function<bool()>& holds, absl::Time deadline,
              const std::vector<pid_t>& processes = {}) {
     std::vector<pollfd> ready = {{fd_, POLLIN, 0}};
@@ -45,7 +45,7 @@ class FileWatch {
     while (!(held = holds()) && absl::Now() < deadline) {
       if (::poll(ready.data(), ready.size(), MillisUntil(deadline)) <= 0) continue;
       for (size_t i = 1; i < ready.size(); ++i) {
-        if (ready[i].revents != 0) ready[i].fd = -1;  // it stays readable: once is enough
+        if (ready[i].revents != 0) ready[i].fd = -1;  // it stays readable; once is enough
       }
       char events[4096];
       while (::read(fd_, events, sizeof(events)) > 0) {

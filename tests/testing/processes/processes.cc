@@ -28,7 +28,7 @@ std::vector<std::string> Lines(const std::string& text) {
 
 bool IsAlive(pid_t pid) {
   const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  const size_t end = stat.rfind(')');  // of the name, which may hold anything
+  const size_t end = stat.rfind(')');  // of the process's name, which may contain anything
   return end != std::string::npos && end + 2 < stat.size() && stat[end + 2] != 'Z' && stat[end + 2] != 'X';
 }
 
@@ -36,7 +36,7 @@ int MillisUntil(absl::Time deadline) {
   return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(deadline - absl::Now()) + 1));
 }
 
-// glibc 2.36 declares its own without extern "C".
+// glibc 2.36 declares pidfd_open without extern "C".
 int OpenPidfd(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
 bool AwaitProcessEnd(pid_t pid, absl::Time deadline) {

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_TESTING_PROCESSES_PROCESSES_H_
 #define TANDEM_TESTS_TESTING_PROCESSES_PROCESSES_H_
 
-// Other processes: which there are, and their end, awaited without looking again and again.
+// Functions to find other processes and to wait for their end without polling.
 
 #include <sys/types.h>
 
@@ -13,28 +13,31 @@
 
 namespace tandem::testing {
 
-// Far more than anything takes, also under sanitizers.
+// Far longer than any operation takes, also under sanitizers.
 inline constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
-// "" where there is none: a process may end, and its files in /proc go, at any moment.
+// Returns the contents of the file, or "" if there is none: a process may end, and its files in /proc
+// disappear, at any moment.
 std::string ReadFile(const std::string& path);
+// Returns the lines of `text`.
 std::vector<std::string> Lines(const std::string& text);
 
-// What poll() takes, rounded up.
+// Returns the time until `deadline` in the form that poll() takes, rounded up.
 int MillisUntil(absl::Time deadline);
-// Readable once the process has ended; -1 when it is gone already. The caller closes it.
+// Returns a descriptor that is readable once the process has ended, or -1 if it is already gone. The caller
+// closes it.
 int OpenPidfd(pid_t pid);
 
-// Whether a process with this number exists that is no zombie.
+// Returns true if a process with this id exists and is not a zombie.
 bool IsAlive(pid_t pid);
-// Waits until the process has ended; a child of ours is then still to be reaped. False if it has not by
-// `deadline`.
+// Waits until the process has ended. A child of this process must then still be reaped. Returns false if the
+// process has not ended by `deadline`.
 bool AwaitProcessEnd(pid_t pid, absl::Time deadline);
-// The same, at most kTestTimeout.
+// Like AwaitProcessEnd, waiting at most kTestTimeout.
 bool WaitUntilGone(pid_t pid);
-// The processes that carry `marker` in their command line or environment, beside the caller.
+// Returns the processes that have `marker` in their command line or environment, without the caller.
 std::vector<pid_t> ProcessesMarked(absl::string_view marker);
-// Waits until there are none, at most kTestTimeout.
+// Waits until there are no such processes, at most kTestTimeout.
 bool WaitUntilNoneMarked(absl::string_view marker);
 
 }  // namespace tandem::testing

@@ -8,18 +8,19 @@
 
 namespace tandem::testing {
 
-// This very test program as another process, in one of its DISABLED tests. Not thread-safe. Killed with the
-// object.
+// Runs this test program as another process, which executes one of its DISABLED tests. Not thread-safe.
+// Killed with the object.
 class SelfProcess {
  public:
-  // `test`: "FileStoreChild.DISABLED_Adds". `variables` are added to the environment.
+  // `test` has the form "FileStoreChild.DISABLED_Adds". `variables` are added to the environment.
   SelfProcess(const std::string& test, const std::map<std::string, std::string>& variables);
   ~SelfProcess() { Kill(); }
   SelfProcess(const SelfProcess&) = delete;
   SelfProcess& operator=(const SelfProcess&) = delete;
 
   void Kill();
-  // The exit code; -1 if a signal has ended it, or if it has not ended within kTestTimeout (processes.h).
+  // Waits for the end and returns the exit code, or -1 if a signal has ended the process or it has not ended
+  // within kTestTimeout (processes.h).
   int Wait();
 
  private:

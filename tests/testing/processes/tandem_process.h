@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_TESTING_PROCESSES_TANDEM_PROCESS_H_
 #define TANDEM_TESTS_TESTING_PROCESSES_TANDEM_PROCESS_H_
 
-// The real `tandem` as a child of the test.
+// Runs the real `tandem` program as a child of the test.
 
 #include <sys/types.h>
 
@@ -16,11 +16,11 @@
 
 namespace tandem::testing {
 
-// Not thread-safe. The destructor kills what is left of it.
+// A running `tandem`. Not thread-safe. The destructor kills it if it still runs.
 class TandemProcess {
  public:
-  // Starts `tandem args...` with `variables` added to the environment, in `directory` if not empty. A
-  // terminal's Ctrl-C is Signal(SIGINT).
+  // Starts `tandem args...` with `variables` added to the environment, in `directory` if it is not empty.
+  // Signal(SIGINT) corresponds to Ctrl-C in a terminal.
   explicit TandemProcess(const std::vector<std::string>& args,
                          const std::map<std::string, std::string>& variables = {},
                          const std::string& directory = "");
@@ -28,19 +28,20 @@ class TandemProcess {
 
   pid_t pid() const { return pid_; }
   void Signal(int signal);
-  // Reads until `text` has been printed to stdout or stderr; false when the process ended or kTestTimeout was
-  // over first.
+  // Reads output until `text` has been printed to stdout or stderr. Returns false if the process ended or
+  // kTestTimeout passed first.
   bool WaitForOutput(absl::string_view text);
-  // Reads until a whole line has been printed to stdout for which `wanted`; each line is shown to it once.
-  // False as above.
+  // Reads output until a whole line has been printed to stdout for which `wanted` returns true. `wanted` sees
+  // each line once. Returns false like WaitForOutput.
   bool WaitForLine(const std::function<bool(const std::string& line)>& wanted);
-  // Reads all output and waits for the end; the exit code, or 128 + signal, or -1 after kTestTimeout.
+  // Reads all output and waits for the end. Returns the exit code, 128 + the signal, or -1 after
+  // kTestTimeout.
   int Wait();
   const std::string& out() const { return text_[0]; }
   const std::string& err() const { return text_[1]; }
 
  private:
-  // Waits for output; false when both streams have ended or the deadline is over.
+  // Waits for output. Returns false if both streams have ended or the deadline has passed.
   bool ReadSome(absl::Time deadline);
 
   pid_t pid_ = -1;
@@ -51,11 +52,12 @@ class TandemProcess {
   int exit_code_ = -1;
 };
 
-// Runs to the end.
+// The result of a program that has ended.
 struct Finished {
   int exit_code;
   std::string out, err;
 };
+// Runs `tandem` until it ends.
 Finished RunTandem(const std::vector<std::string>& args,
                    const std::map<std::string, std::string>& variables = {},
                    const std::string& directory = "");

@@ -1,4 +1,4 @@
-// The client of servers that are not ours, and how it finds one again.
+// Tests the client of servers other than Tandem's, and how it reconnects.
 
 #include "rpc/grpc/client/generic_grpc_client.h"
 
@@ -23,7 +23,8 @@ TEST(GenericGrpcClientTest, ARestartedServerIsFoundAsSoonAsItIsCalledAgain) {
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start({}, {PlainEchoService()});
   TANDEM_ASSERT_OK(server);
   const std::string target = absl::StrCat("127.0.0.1:", (*server)->port());
-  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GenericGrpcClient> client, GenericGrpcClient::Connect(target));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<GenericGrpcClient> client,
+                              GenericGrpcClient::Connect(target));
   std::vector<absl::Duration> took;
   for (int round = 0; round < 3; ++round) {
     TANDEM_ASSERT_OK(client->Call(kEcho, "", {}, kTestTimeout).status());

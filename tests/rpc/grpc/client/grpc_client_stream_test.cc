@@ -1,5 +1,5 @@
-// The client of /tandem.v1.Data/Stream: what it does with servers that send nonsense or do not read, and how
-// calls share it.
+// Tests the client of /tandem.v1.Data/Stream: with servers that send invalid data or do not read, and with
+// several calls that share a stream.
 
 #include <atomic>
 #include <functional>
@@ -37,7 +37,7 @@ TEST(GrpcClientStreamTest, RequestsThatAClientKeepsAreBounded) {
   auto server = StartServer(ParkingService(&lot));
   auto channel = Connect(*server, {.max_outstanding_bytes = 1 << 20});
   absl::Notification first;
-  // A single call may pass the limit.
+  // A single call may exceed the limit.
   channel->CallAsync(kEcho, Bytes(std::string(2 << 20, 'x')), {}, [&](absl::StatusOr<Bytes> response) {
     TANDEM_EXPECT_OK(response);
     first.Notify();
@@ -70,12 +70,12 @@ TEST(GrpcClientStreamTest, AServerThatSendsNonsenseIsNamedAndTheNextCallOpensAno
   v1::StreamFrame large;
   large.set_call(1);
   large.set_message_bytes(uint64_t{1} << 40);
-  v1::StreamFrame batch;  // of which the second is nonsense
+  v1::StreamFrame batch;  // its second frame is invalid
   *batch.add_batch() = large;
   *batch.add_batch() = v1::StreamFrame();
   v1::StreamFrame two;
   *two.add_batch() = good;
-  *two.add_batch() = good;  // the call is over: as if it had been cancelled
+  *two.add_batch() = good;  // the call is over, as if it had been cancelled
   const std::vector<std::string> responses = {"\xff\xff nonsense", stray.SerializeAsString(),
                                               batch.SerializeAsString(), large.SerializeAsString(),
                                               two.SerializeAsString()};
@@ -149,8 +149,8 @@ TEST(GrpcClientStreamTest, MessagesOfAllSizesTravelTogether) {
   EXPECT_EQ(right, kCalls);
 }
 
-// What answers of a batch lead to goes together; whoever calls from elsewhere meanwhile need not wait for
-// that.
+// Calls that are started by the responses of one batch are sent together. A thread that calls at the same
+// time need not wait for that.
 TEST(GrpcClientStreamTest, CallsThatAnswersLeadToAreAllMade) {
   auto server = StartServer(PlainEchoService());
   auto channel = Connect(*server);
@@ -177,7 +177,7 @@ TEST(GrpcClientStreamTest, CallsThatAnswersLeadToAreAllMade) {
   EXPECT_EQ(right, kChains * kLength);
 }
 
-// One connection that sends as fast as it can takes turns with another, message by message.
+// A connection that sends as fast as it can does not delay another one by more than a message at a time.
 TEST(GrpcClientStreamTest, ABusyConnectionDoesNotStarveAnother) {
   auto server = StartServer(EchoService([](std::shared_ptr<ServerCall> call) { call->Finish(Bytes()); }),
                             {.threads = 1});
@@ -188,7 +188,7 @@ TEST(GrpcClientStreamTest, ABusyConnectionDoesNotStarveAnother) {
   const auto rows = std::make_shared<std::string>(256 << 10, 'x');
   std::atomic<bool> stop{false};
   std::atomic<int> pushed{0};
-  // A pointer of their own: the answers that come while the channel goes still look at it.
+  // A pointer of its own: responses that arrive while the channel is destroyed still use it.
   std::function<void()> push = [&, channel = busy.get()] {
     channel->CallAsync(kEcho, Bytes(Slice(rows, rows->data(), rows->size())), {},
                        [&](absl::StatusOr<Bytes> response) {
@@ -203,7 +203,7 @@ TEST(GrpcClientStreamTest, ABusyConnectionDoesNotStarveAnother) {
   const int meanwhile = pushed - before;
   stop = true;
   busy.reset();
-  // Behind all that the other has sent it would be kInFlight each time.
+  // If a ping waited for all messages that the busy connection has sent, this would be kInFlight.
   EXPECT_LT(meanwhile / kPings, kInFlight / 2);
 }
 
@@ -230,7 +230,7 @@ TEST(GrpcClientStreamTest, BlockingAndOtherCallsShareAChannel) {
     ASSERT_TRUE(over.WaitForNotificationWithTimeout(kTestTimeout));
   }
   for (std::thread& thread : threads) thread.join();
-  // One thread alone, which comes to receive for itself, then none.
+  // First a single thread that receives for itself, then none.
   for (int i = 0; i < 200; ++i) {
     const absl::StatusOr<Bytes> response = channel->Call(kEcho, Bytes(), {.timeout = kTestTimeout});
     if (!response.ok()) ++wrong;

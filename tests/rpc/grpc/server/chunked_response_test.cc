@@ -1,4 +1,4 @@
-// Answers that are made while they are sent, and used while they come.
+// Tests responses that are produced while they are sent and consumed while they arrive.
 
 #include <atomic>
 #include <memory>
@@ -24,7 +24,7 @@ using testing::Request;
 using testing::StartServer;
 using testing::StockStream;
 
-// Puts an answer together, and says how it came.
+// Assembles a response and counts its chunks.
 class Collector : public ResponseSink {
  public:
   void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) override {
@@ -50,7 +50,7 @@ class Collector : public ResponseSink {
   int chunks_ = 0;
 };
 
-// An answer of a pattern that is made piece by piece; counts the pieces.
+// A response that is produced chunk by chunk; counts the chunks.
 class PatternResponse : public ResponseSource {
  public:
   PatternResponse(std::string text, std::atomic<int>* made) : text_(std::move(text)), made_(made) {}
@@ -81,7 +81,7 @@ TEST(ChunksTest, ALongAnswerIsMadeAndUsedPieceByPiece) {
   EXPECT_TRUE(sink->text() == text);
   EXPECT_EQ(sink->chunks(), 5);
   EXPECT_EQ(made, 5);
-  // Whoever does not ask for pieces, or calls without the stream, gets the whole.
+  // Callers that do not ask for chunks, or that call without the stream, get the whole response.
   TANDEM_ASSERT_OK_AND_ASSIGN(Bytes whole, channel->Call(kEcho, Bytes(), {}));
   EXPECT_TRUE(whole.Flatten() == text);
   auto unary = Connect(*server, {.stream = false});
@@ -92,7 +92,7 @@ TEST(ChunksTest, ALongAnswerIsMadeAndUsedPieceByPiece) {
 }
 
 TEST(ChunksTest, TheRestOfACancelledAnswerIsNotMade) {
-  constexpr int kChunks = 512;  // beyond what sockets and windows hold
+  constexpr int kChunks = 512;  // more than sockets and flow-control windows can buffer
   std::atomic<int> made{0};
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
     call->FinishInChunks(
@@ -115,7 +115,7 @@ TEST(ChunksTest, TheRestOfACancelledAnswerIsNotMade) {
       << "far more than max_unsent_answer_bytes was left of it: it keeps no cancel waiting";
 }
 
-// A pull's rows belong to its caller again once it has ended.
+// After a pull has ended, its rows belong to the caller again.
 TEST(ChunksTest, NoPieceComesOnceTheCallHasEnded) {
   const std::string text = Pattern(64 * kFramePayload);
   std::atomic<int> made{0};
@@ -134,7 +134,7 @@ TEST(ChunksTest, NoPieceComesOnceTheCallHasEnded) {
       absl::MutexLock lock(&mutex_);
       over_ = true;
     }
-    // Whether so many came, or it was over before.
+    // Waits for `chunks` chunks or the end of the call.
     bool Await(int chunks) {
       absl::MutexLock lock(&mutex_);
       const auto enough = [&] { return over_ || chunks_ >= chunks; };
@@ -159,7 +159,7 @@ TEST(ChunksTest, NoPieceComesOnceTheCallHasEnded) {
     outside.request_stop();
     ASSERT_TRUE(over.WaitForNotificationWithTimeout(kTestTimeout));
   }
-  // And the stream goes on.
+  // The stream can still be used.
   TANDEM_ASSERT_OK_AND_ASSIGN(Bytes whole, channel->Call(kEcho, Bytes(), {}));
   EXPECT_TRUE(whole.Flatten() == text);
 }

@@ -1,5 +1,4 @@
-// The server of /tandem.v1.Data/Stream: what it does with frames that no client of ours sends, and with
-// clients that are slow.
+// Tests the server of /tandem.v1.Data/Stream: with frames that no Tandem client sends, and with slow clients.
 
 #include <algorithm>
 #include <atomic>
@@ -30,7 +29,7 @@ using testing::Request;
 using testing::StartServer;
 using testing::StockStream;
 
-// Reads frames to the end; the answers among them by call.
+// Reads frames to the end; returns the responses among them by call.
 std::string ReadToEnd(StockStream* stream) {
   std::string calls;
   for (v1::StreamFrame frame = stream->Read(); frame.call() != 0; frame = stream->Read()) {
@@ -68,7 +67,7 @@ TEST(StreamTest, CallsBegunBeforeAHalfCloseAreAnswered) {
   EXPECT_TRUE(stream.End().ok());
 }
 
-// What breaks the rules ends the stream with a reason, and nothing else.
+// A frame that breaks the rules ends its stream with a reason, and nothing else.
 TEST(StreamTest, BrokenFramesEndTheirStreamWithTheReason) {
   auto server = StartServer(PlainEchoService());
   auto bystander = Connect(*server);
@@ -137,7 +136,7 @@ TEST(StreamTest, GarbageNeverHurtsTheServer) {
       stream.Cancel();
     } else {
       stream.HalfClose();
-      // What came before the garbage is answered; then the stream ends.
+      // Requests before the invalid frame get their responses; then the stream ends.
       while (stream.Read().call() != 0) {
       }
     }
@@ -172,7 +171,7 @@ TEST(StreamTest, ARequestThatIsTooLargeIsRefusedAndTheStreamGoesOn) {
   EXPECT_EQ(response.call(), 1);
   EXPECT_EQ(response.code(), static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(response.error(), AllOf(HasSubstr("1800 bytes"), HasSubstr("max_message_bytes")));
-  for (int i = 0; i < 2; ++i) {  // its rest, which was on its way
+  for (int i = 0; i < 2; ++i) {  // the rest of the message, which had already been sent
     frame = v1::StreamFrame();
     frame.set_call(1);
     frame.set_payload(std::string(600, 'x'));
@@ -195,9 +194,9 @@ TEST(StreamTest, ACancelledCallIsForgotten) {
   cancel.set_call(1);
   cancel.set_cancel(true);
   ASSERT_TRUE(stream.Write(cancel));
-  ASSERT_TRUE(stream.Write(cancel));  // again: nothing happens
+  ASSERT_TRUE(stream.Write(cancel));  // a second cancellation has no effect
   ASSERT_TRUE(stream.Write(Request(2)));
-  auto next = lot.Take();  // comes after the cancellation
+  auto next = lot.Take();  // arrives after the cancellation
   ASSERT_NE(next, nullptr);
   EXPECT_TRUE(call->IsCancelled());
   EXPECT_FALSE(next->IsCancelled());
@@ -223,37 +222,37 @@ TEST(StreamTest, ASmallAnswerDoesNotWaitForALargeOne) {
   EXPECT_LT(large, size_t{16} << 20);
 }
 
-// A client that does not read its answers: its requests are left unread, and memory stays bounded.
+// A client that does not read its responses: its further requests are not read, and memory stays bounded.
 TEST(StreamTest, AClientThatDoesNotReadIsNotServedAnyFurther) {
   std::atomic<int> served{0};
   constexpr size_t kResponse = size_t{256} << 10;
   const auto rows = std::make_shared<std::string>(kResponse, 'r');
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
-                              if (call->request().empty()) return call->Finish(Bytes());  // a bystander
+                              if (call->request().empty()) return call->Finish(Bytes());  // another client
                               ++served;
                               call->Finish(Bytes(Slice(rows, rows->data(), rows->size())));
                             }),
                             {.threads = 1, .max_unsent_response_bytes = size_t{4} << 20});
-  constexpr int kCalls = 400;  // 100 MiB of answers
+  constexpr int kCalls = 400;  // 100 MiB of responses
   StockStream stream(*server);
   for (int i = 1; i <= kCalls; ++i) ASSERT_TRUE(stream.Write(Request(i, "rows")));
-  // Meanwhile others are served, by the same thread: it has had its chance to serve the silent one.
+  // Meanwhile the same thread serves other clients, so it has had the chance to serve the silent one.
   auto bystander = Connect(*server);
   for (int i = 0; i < 200; ++i) TANDEM_ASSERT_OK(bystander->Call(kEcho, Bytes(), {}));
-  // The limit, one answer past it, and what the network takes.
+  // The limit, one response beyond it, and what the network buffers.
   EXPECT_GE(served, (4 << 20) / static_cast<int>(kResponse));
   EXPECT_LT(served, kCalls / 4);
   for (int i = 0; i < kCalls; ++i) ASSERT_EQ(stream.Read().payload().size(), kResponse);
   EXPECT_EQ(served, kCalls);
 }
 
-// A batch of small requests for large answers is no way around that.
+// A batch of small requests for large responses is limited in the same way.
 TEST(StreamTest, ABatchIsServedNoFurtherThanItsAnswersAreRead) {
   std::atomic<int> served{0};
   constexpr size_t kResponse = size_t{1} << 20;
   const auto rows = std::make_shared<std::string>(kResponse, 'r');
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
-                              if (call->request().empty()) return call->Finish(Bytes());  // a bystander
+                              if (call->request().empty()) return call->Finish(Bytes());  // another client
                               ++served;
                               call->Finish(Bytes(Slice(rows, rows->data(), rows->size())));
                             }),
@@ -267,7 +266,7 @@ TEST(StreamTest, ABatchIsServedNoFurtherThanItsAnswersAreRead) {
   for (int i = 0; i < 200; ++i) TANDEM_ASSERT_OK(bystander->Call(kEcho, Bytes(), {}));
   EXPECT_GE(served, 4);
   EXPECT_LT(served, kCalls / 2);
-  stream.HalfClose();  // what is left of the batch is served all the same
+  stream.HalfClose();  // the rest of the batch is served nevertheless
   size_t got = 0;
   for (v1::StreamFrame frame = stream.Read(); frame.call() != 0; frame = stream.Read())
     got += frame.payload().size();
@@ -356,7 +355,7 @@ TEST(StreamTest, RequestsThatHandlersKeepAreBounded) {
     parked->Finish(Bytes());
   }
   ASSERT_TRUE(await(5));
-  call();  // there is room again
+  call();  // there is capacity again
   auto parked = lot.Take();
   ASSERT_NE(parked, nullptr);
   parked->Finish(Bytes());

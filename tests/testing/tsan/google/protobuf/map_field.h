@@ -1,6 +1,6 @@
-// Only in ThreadSanitizer builds, where it stands before protobuf's own. There protobuf gives map fields two
-// more members to find races with; Debian's library is built without them and would read our messages at the
-// wrong places.
+// Used in ThreadSanitizer builds only, instead of protobuf's own header. In such builds protobuf adds two
+// members to map fields, to find races. Debian's library is built without them and would read messages at the
+// wrong offsets.
 
 #include <atomic>
 #include <functional>
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-// Not for the standard library, which has to know.
+// The standard library is included before, because it needs the macro.
 #pragma push_macro("__SANITIZE_THREAD__")
 #undef __SANITIZE_THREAD__
 #include_next <google/protobuf/map_field.h>

@@ -39,7 +39,7 @@ struct ConnectOptions {
 // back.
 //
 // Errors: InvalidArgument (malformed target, unknown transport). With "shm" also FailedPrecondition,
-// Unavailable or DeadlineExceeded, which say why there is no shared memory.
+// Unimplemented, Unavailable or DeadlineExceeded, which say why there is no shared memory.
 absl::StatusOr<std::unique_ptr<Channel>> Connect(const std::string& target,
                                                  const ConnectOptions& options = {});
 

@@ -56,7 +56,8 @@ class DeferredCalls {
   Clock* const clock_;
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool earlier_ ABSL_GUARDED_BY(mutex_) = false;  // a deadline before the one the timer sleeps for came in
+  // A deadline earlier than the one that the timer sleeps for was added.
+  bool earlier_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::multimap<absl::Time, uint64_t> by_deadline_ ABSL_GUARDED_BY(mutex_);

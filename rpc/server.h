@@ -51,7 +51,8 @@ class Server {
  public:
   // Binds the address and starts serving. RPC threads call the handlers in `services` until Shutdown returns,
   // so everything they capture must live longer. Errors: InvalidArgument (malformed address, unknown
-  // transport), Unavailable (cannot bind: the message names the address and, if it is in use, what to do).
+  // transport, shared_memory_bytes out of range), Unavailable (cannot bind: the message names the address
+  // and, if it is in use, what to do).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                        std::vector<Service> services);
 

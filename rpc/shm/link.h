@@ -70,8 +70,9 @@ class Link : public std::enable_shared_from_this<Link> {
   void Send(Message message);
   // Removes the call's message from the queue, if it is still there.
   void Drop(uint64_t call);
-  // Returns payload memory for a part of a message, 64-byte aligned, or nullptr if there is none. The memory
-  // may be sent any number of times. It is freed when the pointer is dropped and the peer has released it.
+  // Returns payload memory for a part of a message, 64-byte aligned. Returns nullptr if there is none, or if
+  // `bytes` is at most 1 KiB or more than half of the payload memory. The memory may be sent any number of
+  // times. It is freed when the pointer is dropped and the peer has released it.
   std::shared_ptr<char> BorrowMemory(size_t bytes);
   // Sends queued messages that now fit. Returns true if anything was sent.
   bool MoveQueue();

@@ -251,7 +251,7 @@ TEST(ServerTest, ARestartedServerIsFoundAsSoonAsACallIsTriedAgain) {
   for (int round = 0; round < 3; ++round) {
     TANDEM_ASSERT_OK(channel->Call(kEcho, Bytes(), {}));
     server.reset();
-    // Until the connection has been refused.
+    // Returns once the connection has been refused.
     ASSERT_THAT(channel->Call(kEcho, Bytes(), {}), StatusIs(absl::StatusCode::kUnavailable));
     ASSERT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(300), .idempotent = true}),
                 Not(IsOk()));

@@ -27,11 +27,11 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::tandem::testing::TempDir;
 using ::testing::AllOf;
+using testing::DeferredCalls;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kTestTimeout;
-using testing::DeferredCalls;
 using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;

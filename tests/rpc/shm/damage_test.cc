@@ -16,9 +16,9 @@ namespace tandem::rpc::shm {
 namespace {
 
 using rpc::testing::Pattern;
-using testing::Response;
 using testing::LinkPair;
 using testing::Request;
+using testing::Response;
 
 // Damages words of the control area, the rings and the release counters while both ends send messages. Each
 // end may continue or break with DataLoss. It never crashes and never waits forever.

@@ -17,11 +17,11 @@ namespace {
 
 using rpc::testing::Pattern;
 using ::tandem::testing::StatusIs;
-using testing::Response;
 using testing::Await;
 using ::testing::HasSubstr;
 using testing::LinkPair;
 using testing::Request;
+using testing::Response;
 
 Bytes Lent(Link& link, const std::string& text) {
   std::shared_ptr<char> memory = link.BorrowMemory(text.size());

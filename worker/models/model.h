@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker/nn/parameters.h"
+#include "worker/nn/parameter_block.h"
 
 namespace tandem::worker {
 

@@ -10,24 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "worker/nn/matrix.h"
+#include "worker/nn/parameter_block.h"
 
 namespace tandem::worker {
-
-// A named block of the flat parameter array.
-struct ParameterBlock {
-  std::string name;  // "top.0.weight"
-  std::vector<int> shape;
-  size_t offset = 0;
-  size_t size = 0;
-  bool decay = true;  // weight decay applies (not to biases)
-};
-
-// Called with a range of the flat gradient array as soon as no later step of the backward pass changes it.
-using GradientsReady = absl::FunctionRef<void(size_t begin, size_t end)>;
 
 class Parameters {
  public:

@@ -1,0 +1,28 @@
+#ifndef TANDEM_WORKER_NN_PARAMETER_BLOCK_H_
+#define TANDEM_WORKER_NN_PARAMETER_BLOCK_H_
+
+// How the flat array of a model's dense parameters is divided, and how the backward pass reports progress.
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+
+namespace tandem::worker {
+
+// A named block of the flat parameter array.
+struct ParameterBlock {
+  std::string name;  // "top.0.weight"
+  std::vector<int> shape;
+  size_t offset = 0;
+  size_t size = 0;
+  bool decay = true;  // weight decay applies (not to biases)
+};
+
+// Called with a range of the flat gradient array as soon as no later step of the backward pass changes it.
+using GradientsReady = absl::FunctionRef<void(size_t begin, size_t end)>;
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_NN_PARAMETER_BLOCK_H_

@@ -34,13 +34,13 @@ class EpochGate {
  public:
   enum class Kind {
     // Changes its epoch only in Enter.
-    kOfARound,
+    kSingleRound,
     // Adopts the newest epoch that any caller of its job has presented.
     kOutlivesRounds,
   };
   // `server` identifies the server. Epoch 0 means that it has none yet; callers of all epochs are then
   // served.
-  explicit EpochGate(Caller server, Kind kind = Kind::kOfARound)
+  explicit EpochGate(Caller server, Kind kind = Kind::kSingleRound)
       : server_(std::move(server)), kind_(kind), epoch_(server_.epoch) {}
 
   // Tells the gate that the server's process is in round `epoch`. An earlier epoch has no effect.

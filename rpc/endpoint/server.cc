@@ -14,11 +14,11 @@ namespace tandem::rpc {
 namespace {
 
 // Serves gRPC and shared memory concurrently.
-class BothServer : public Server {
+class GrpcAndShmServer : public Server {
  public:
-  BothServer(std::unique_ptr<shm::ShmServer> shm, std::unique_ptr<Server> grpc)
+  GrpcAndShmServer(std::unique_ptr<shm::ShmServer> shm, std::unique_ptr<Server> grpc)
       : shm_(std::move(shm)), grpc_(std::move(grpc)) {}
-  ~BothServer() override { Shutdown(absl::Seconds(5)); }
+  ~GrpcAndShmServer() override { Shutdown(absl::Seconds(5)); }
 
   int port() const override { return grpc_->port(); }
   void SetServing(const std::string& service, bool serving) override { grpc_->SetServing(service, serving); }
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   services.push_back(shm::OfferService(shm->get(), ""));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Server> grpc, StartGrpcServer(options, std::move(services)));
-  return std::make_unique<BothServer>(*std::move(shm), std::move(grpc));
+  return std::make_unique<GrpcAndShmServer>(*std::move(shm), std::move(grpc));
 }
 
 }  // namespace tandem::rpc

@@ -36,10 +36,12 @@ void CompletionLoop::Start() {
 void CompletionLoop::Stop() {
   if (stopped_) return;
   stopped_ = true;
-  EndHelp();
+  EndInlinePoll();
   {
     absl::MutexLock lock(&mutex_);
-    const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return turn_ != Turn::kHelper; };
+    const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return turn_ != OutgoingMessage::kInlinePoller;
+    };
     mutex_.Await(absl::Condition(&free));
   }
   queue_->Shutdown();
@@ -52,10 +54,10 @@ void CompletionLoop::Stop() {
 }
 
 void CompletionLoop::Run() {
-  SpinBudget patience{MostNs()};
-  while (Next(absl::InfiniteFuture(), &patience) != Got::kShutDown) {
+  SpinBudget budget{MostNs()};
+  while (Next(absl::InfiniteFuture(), &budget) != Got::kShutDown) {
     // Not while a thread waits without polling.
-    if (missed_.load(std::memory_order_relaxed) && pending_.load() == 0) StepBack();
+    if (inline_poll_refused_.load(std::memory_order_relaxed) && pending_.load() == 0) YieldQueue();
   }
 }
 
@@ -63,12 +65,12 @@ void CompletionLoop::NoteMessage(size_t bytes) {
   if (bytes >= kLongBytes) long_ns_.store(SteadyNanoseconds(), std::memory_order_relaxed);
 }
 
-CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, SpinBudget* patience) {
+CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, SpinBudget* budget) {
   void* tag = nullptr;
   bool ok = false;
   const int64_t begin = SteadyNanoseconds();
-  const bool busy = patience != &helper_ && begin - long_ns_.load(std::memory_order_relaxed) < kBusyNs;
-  const int64_t look_ns = busy ? 0 : patience->budget_ns;
+  const bool busy = budget != &inline_budget_ && begin - long_ns_.load(std::memory_order_relaxed) < kBusyNs;
+  const int64_t look_ns = busy ? 0 : budget->budget_ns;
   grpc::CompletionQueue::NextStatus status;
   for (int looks = 1;; ++looks) {
     status = queue_->AsyncNext(&tag, &ok, gpr_inf_past(GPR_CLOCK_MONOTONIC));
@@ -76,8 +78,8 @@ CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, SpinBudget* patien
     if (SteadyNanoseconds() - begin >= look_ns) {
       status = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(deadline));
       const bool soon = SteadyNanoseconds() - begin < 2 * kMostNs;
-      patience->budget_ns = std::min(
-          MostNs(), soon ? 2 * patience->budget_ns + 1000 : std::max(kLeastNs, patience->budget_ns / 2));
+      budget->budget_ns =
+          std::min(MostNs(), soon ? 2 * budget->budget_ns + 1000 : std::max(kLeastNs, budget->budget_ns / 2));
       break;
     }
     if (looks % 8 == 0) sched_yield();  // the peer may be waiting for this processor
@@ -88,60 +90,60 @@ CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, SpinBudget* patien
   return Got::kEvent;
 }
 
-void CompletionLoop::StepBack() {
+void CompletionLoop::YieldQueue() {
   absl::MutexLock lock(&mutex_);
-  missed_.store(false, std::memory_order_relaxed);
+  inline_poll_refused_.store(false, std::memory_order_relaxed);
   if (stopping_) return;
-  turn_ = Turn::kNobody;
+  turn_ = OutgoingMessage::kNobody;
   // A thread that began a wait after this check has seen that the loop's own thread polls.
-  attend_ = pending_.load() > 0 && expected_.load() == 0;
+  loop_thread_next_ = pending_.load() > 0 && expected_.load() == 0;
   const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return turn_ == Turn::kNobody && (attend_ || stopping_);
+    return turn_ == OutgoingMessage::kNobody && (loop_thread_next_ || stopping_);
   };
-  const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return turn_ == Turn::kNobody; };
+  const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return turn_ == OutgoingMessage::kNobody; };
   uint64_t helped;
   do {  // repeat while some thread has polled in the meantime
-    helped = helped_;
+    helped = inline_polls_;
     if (mutex_.AwaitWithTimeout(absl::Condition(&wanted), kLeftAlone)) break;
     mutex_.Await(absl::Condition(&free));
-  } while (helped_ != helped);
-  attend_ = false;
-  turn_ = Turn::kThread;
+  } while (inline_polls_ != helped);
+  loop_thread_next_ = false;
+  turn_ = OutgoingMessage::kThread;
 }
 
 void CompletionLoop::Begin() {
   pending_.fetch_add(1);
   if (expected_.load() > 0) return;  // the thread that will call InlinePoll handles the event
   absl::MutexLock lock(&mutex_);
-  if (turn_ != Turn::kThread) attend_ = true;
+  if (turn_ != OutgoingMessage::kThread) loop_thread_next_ = true;
 }
 
 void CompletionLoop::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
-    if (turn_ != Turn::kNobody || attend_ || stopping_) {
-      if (turn_ == Turn::kThread && deadline != absl::InfinitePast())
-        missed_.store(true, std::memory_order_relaxed);
+    if (turn_ != OutgoingMessage::kNobody || loop_thread_next_ || stopping_) {
+      if (turn_ == OutgoingMessage::kThread && deadline != absl::InfinitePast())
+        inline_poll_refused_.store(true, std::memory_order_relaxed);
       expected_.fetch_sub(1);
       return;
     }
-    turn_ = Turn::kHelper;
-    ++helped_;
+    turn_ = OutgoingMessage::kInlinePoller;
+    ++inline_polls_;
   }
   while (!over()) {
     const absl::Time now = absl::Now();
     // Stop() must not have to wait for the operation that this thread waits for.
-    if (now >= deadline || help_ended_.load() ||
-        Next(std::min(deadline, now + kLook), &helper_) == Got::kShutDown)
+    if (now >= deadline || inline_ended_.load() ||
+        Next(std::min(deadline, now + kLook), &inline_budget_) == Got::kShutDown)
       break;
   }
   absl::MutexLock lock(&mutex_);
-  turn_ = Turn::kNobody;
-  if (expected_.fetch_sub(1) == 1 && pending_.load() > 0) attend_ = true;
+  turn_ = OutgoingMessage::kNobody;
+  if (expected_.fetch_sub(1) == 1 && pending_.load() > 0) loop_thread_next_ = true;
 }
 
-void CompletionLoop::EndHelp() {
-  help_ended_.store(true);
+void CompletionLoop::EndInlinePoll() {
+  inline_ended_.store(true);
   absl::MutexLock lock(&mutex_);
   stopping_ = true;
 }

@@ -78,11 +78,11 @@ class CompletionLoop {
   void PrepareInlinePoll() { expected_.fetch_add(1); }
   void InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline);
   // Ends InlinePoll in all threads, for good: from now on only the loop's own thread polls.
-  void EndHelp();
+  void EndInlinePoll();
 
  private:
   // The thread that polls the queue: none, the loop's own, or one in InlinePoll.
-  enum class Turn { kNobody, kThread, kHelper };
+  enum class OutgoingMessage { kNobody, kThread, kInlinePoller };
   // How long a thread spins before it sleeps.
   struct SpinBudget {
     int64_t budget_ns;
@@ -91,9 +91,9 @@ class CompletionLoop {
 
   void Run();
   // Waits for one event and handles it.
-  Got Next(absl::Time deadline, SpinBudget* patience);
+  Got Next(absl::Time deadline, SpinBudget* budget);
   // Leaves the queue to threads in InlinePoll while there are any, then polls again.
-  void StepBack();
+  void YieldQueue();
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   std::thread thread_;
@@ -103,18 +103,18 @@ class CompletionLoop {
   // Number of threads between PrepareInlinePoll and the end of InlinePoll. Decreased under the lock only.
   std::atomic<int> expected_{0};
   // A thread could not poll because the loop's own thread did.
-  std::atomic<bool> missed_{false};
-  std::atomic<bool> help_ended_{false};
+  std::atomic<bool> inline_poll_refused_{false};
+  std::atomic<bool> inline_ended_{false};
   // The time of the last long message, in SteadyNanoseconds().
   std::atomic<int64_t> long_ns_{0};
   absl::Mutex mutex_;
-  Turn turn_ ABSL_GUARDED_BY(mutex_) = Turn::kThread;
+  OutgoingMessage turn_ ABSL_GUARDED_BY(mutex_) = OutgoingMessage::kThread;
   // The loop's own thread must poll next.
-  bool attend_ ABSL_GUARDED_BY(mutex_) = false;
+  bool loop_thread_next_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t helped_ ABSL_GUARDED_BY(mutex_) = 0;  // how often a thread began to poll in InlinePoll
+  uint64_t inline_polls_ ABSL_GUARDED_BY(mutex_) = 0;  // how often a thread began to poll in InlinePoll
   // The spin budget of the thread that polls in InlinePoll.
-  SpinBudget helper_ = {0};
+  SpinBudget inline_budget_ = {0};
 };
 
 }  // namespace tandem::rpc

@@ -36,17 +36,17 @@ std::optional<uint32_t> Arena::Take(size_t bytes, size_t reserve) {
   if (bytes > blocks_.size() * kPage) return std::nullopt;
   const uint32_t pages = PagesOf(bytes);
   if (free_pages_ < pages + reserve) {
-    Reclaim(away_.size());
+    Reclaim(awaiting_return_.size());
     if (free_pages_ < pages + reserve) return std::nullopt;
   }
   if (const auto found = Find(pages)) return found;
-  Reclaim(away_.size());
+  Reclaim(awaiting_return_.size());
   return Find(pages);
 }
 
 std::optional<uint32_t> Arena::TakeUpTo(size_t most, size_t least, size_t* bytes) {
   absl::MutexLock lock(&mutex_);
-  Reclaim(away_.size());
+  Reclaim(awaiting_return_.size());
   if (const auto whole = Find(PagesOf(most))) {
     *bytes = most;
     return whole;
@@ -73,25 +73,25 @@ void Arena::Release(uint32_t block) {
   if (blocks_[block].sends == 0) {
     Free(block);
   } else {
-    away_.push_back(block);
+    awaiting_return_.push_back(block);
   }
 }
 
 size_t Arena::free_pages() {
   absl::MutexLock lock(&mutex_);
-  Reclaim(away_.size());
+  Reclaim(awaiting_return_.size());
   return free_pages_;
 }
 
 void Arena::Reclaim(size_t most) {
-  for (size_t i = std::min(most, away_.size()); i > 0; --i) {
-    const uint32_t block = away_.front();
-    away_.pop_front();
+  for (size_t i = std::min(most, awaiting_return_.size()); i > 0; --i) {
+    const uint32_t block = awaiting_return_.front();
+    awaiting_return_.pop_front();
     const Block& b = blocks_[block];
     if (released_[block].load(std::memory_order_seq_cst) - b.base == b.sends) {
       Free(block);
     } else {
-      away_.push_back(block);
+      awaiting_return_.push_back(block);
     }
   }
 }

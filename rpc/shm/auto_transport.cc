@@ -57,7 +57,7 @@ absl::Status AutoTransport::Connect() {
     return absl::OkStatus();
   }
   why_not_ = made.status();
-  for_good_ = !PassesByItself(why_not_);
+  permanent_ = !PassesByItself(why_not_);
   next_try_ = absl::Now() + kBetweenTries;
   if (options_.only_shm) {
     return Annotate(why_not_, absl::StrCat("no shared memory with the server at ", target_));
@@ -147,7 +147,7 @@ void AutoTransport::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadli
 }
 
 void AutoTransport::ReconnectSoon() {
-  if (connecting_ || for_good_ || closing_ || absl::Now() < next_try_) return;
+  if (connecting_ || permanent_ || closing_ || absl::Now() < next_try_) return;
   connecting_ = true;
   std::shared_ptr<ClientConnection> old = std::move(connection_);
   connection_ = nullptr;
@@ -174,7 +174,7 @@ void AutoTransport::Reconnect(std::shared_ptr<ClientConnection> old) {
     return;
   }
   why_not_ = made.status();
-  for_good_ = !PassesByItself(why_not_);
+  permanent_ = !PassesByItself(why_not_);
 }
 
 }  // namespace tandem::rpc::shm

@@ -63,7 +63,7 @@ class AutoTransport : public Transport {
   std::shared_ptr<ClientConnection> connection_ ABSL_GUARDED_BY(mutex_);
   absl::Status why_not_ ABSL_GUARDED_BY(mutex_);  // the reason why there is no connection
   // The reason in why_not_ will not pass, so no further attempts are made.
-  bool for_good_ ABSL_GUARDED_BY(mutex_) = false;
+  bool permanent_ ABSL_GUARDED_BY(mutex_) = false;
   bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time next_try_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -46,7 +46,7 @@ class ClientConnection::ShmAttempt : public Attempt, public std::enable_shared_f
     cancelled_.store(true);
     const std::shared_ptr<ShmAttempt> taken = connection_->Take(id_);
     if (taken == nullptr) return;  // not begun, or over
-    connection_->Expire(id_);
+    connection_->SendCancel(id_);
     End(absl::CancelledError("the call was cancelled"));
     // A polling caller may be waiting for this call.
     connection_->link_->WakeOwn();
@@ -158,7 +158,7 @@ bool ClientConnection::Pump() {
   return worked;
 }
 
-bool ClientConnection::MayFallAsleep(Asleep how) {
+bool ClientConnection::MayFallAsleep(SleepState how) {
   link_->FallAsleep(how);
   if (link_->has_queue()) link_->MoveQueue();  // also asks the peer to wake this end when space is freed
   if (!link_->HasIncoming() && !link_->broken()) return true;
@@ -178,7 +178,7 @@ void ClientConnection::Run() {
         } else if (outstanding_.load(std::memory_order_relaxed) == 0 || !spinner.Spin()) {
           sleep = link_->broken() || (!peer_ended_.load() && MayFallAsleep(kAtSocket));
         }
-        if (absl::GetCurrentTimeNanos() >= next_look_ns_.load(std::memory_order_relaxed)) Expire();
+        if (absl::GetCurrentTimeNanos() >= next_look_ns_.load(std::memory_order_relaxed)) ExpireCalls();
       }
       StopReceiving();
     }
@@ -196,7 +196,7 @@ void ClientConnection::Run() {
       link_->WakeOwn();  // the receiving thread detects the end
     }
     if (link_->broken()) FailAll(link_->failure());
-    if (absl::GetCurrentTimeNanos() >= next_look_ns_.load()) Expire();
+    if (absl::GetCurrentTimeNanos() >= next_look_ns_.load()) ExpireCalls();
   }
 }
 
@@ -205,7 +205,7 @@ void ClientConnection::InlinePoll(absl::FunctionRef<bool()> over, absl::Time dea
   const std::shared_ptr<ClientConnection> self = shared_from_this();
   const int64_t deadline_ns = DeadlineNs(deadline);
   link_->WakeUp();
-  Spinner& spinner = help_spinner_;
+  Spinner& spinner = inline_spinner_;
   while (!over() && !link_->broken() && !stop_.load(std::memory_order_relaxed)) {
     if (Pump()) {
       spinner.Worked();
@@ -213,7 +213,7 @@ void ClientConnection::InlinePoll(absl::FunctionRef<bool()> over, absl::Time dea
     }
     if (spinner.Spin()) continue;
     const int64_t now_ns = absl::GetCurrentTimeNanos();
-    if (now_ns >= next_look_ns_.load()) Expire();
+    if (now_ns >= next_look_ns_.load()) ExpireCalls();
     if (now_ns >= deadline_ns) break;
     if (MayFallAsleep(kAtFutex)) {
       if (!over()) {
@@ -230,7 +230,7 @@ void ClientConnection::InlinePoll(absl::FunctionRef<bool()> over, absl::Time dea
   StopReceiving();
 }
 
-void ClientConnection::Expire(uint64_t call) {
+void ClientConnection::SendCancel(uint64_t call) {
   link_->Drop(call);
   Message cancel;
   cancel.kind = RecordKind::kCancel;
@@ -238,7 +238,7 @@ void ClientConnection::Expire(uint64_t call) {
   link_->Send(std::move(cancel));
 }
 
-void ClientConnection::Expire() {
+void ClientConnection::ExpireCalls() {
   std::vector<std::shared_ptr<ShmAttempt>> expired;
   const int64_t now_ns = absl::GetCurrentTimeNanos();
   {
@@ -257,7 +257,7 @@ void ClientConnection::Expire() {
   }
   for (const auto& attempt : expired) {
     // A handler that still waits for this call must be told: it does not watch the deadline itself.
-    Expire(attempt->id());
+    SendCancel(attempt->id());
     attempt->End(absl::DeadlineExceededError("no answer within the deadline"));
   }
   if (!expired.empty()) link_->WakeOwn();

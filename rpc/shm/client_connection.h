@@ -56,13 +56,13 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   bool Pump();
   // Announces to the peer that the receiving thread will sleep in way `how`. Returns false, and withdraws the
   // announcement, if something has arrived.
-  bool MayFallAsleep(Asleep how);
+  bool MayFallAsleep(SleepState how);
   bool TryReceive() { return !receiving_.exchange(true, std::memory_order_acquire); }
   void StopReceiving() { receiving_.store(false, std::memory_order_release); }
   // Tells the server that the client does not wait for the call any more.
-  void Expire(uint64_t call);
+  void SendCancel(uint64_t call);
   // Ends all calls whose deadline has passed.
-  void Expire();
+  void ExpireCalls();
   // Ends all calls with `why`.
   void FailAll(const absl::Status& why);
   // Removes the call and returns it, or nullptr if it is over.
@@ -75,7 +75,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   const std::shared_ptr<Link> link_;
   const ipc::Descriptor event_;  // wakes the connection's own thread
   std::atomic<bool> receiving_{false};
-  Spinner help_spinner_;  // of the callers that poll, used by the receiving thread
+  Spinner inline_spinner_;  // of the callers that poll, used by the receiving thread
   std::atomic<bool> stop_{false};
   std::atomic<bool> peer_ended_{false};
   // When the next deadline must be checked, in ns since the Unix epoch.

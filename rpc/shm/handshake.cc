@@ -18,7 +18,7 @@
 namespace tandem::rpc::shm {
 namespace {
 
-constexpr size_t kMaxGuests = 64;  // clients that have not sent the secret yet
+constexpr size_t kMaxPendingClients = 64;  // clients that have not sent the secret yet
 constexpr absl::Duration kClientTimeout = absl::Seconds(5);
 
 // The messages of the handshake, each one packet.
@@ -28,7 +28,7 @@ struct HelloPacket {  // client to server
   uint32_t caller_bytes = 0;
   char caller[kMaxCallerBytes] = {};
 };
-struct WelcomePacket {  // server to client, with the descriptor
+struct AcceptPacket {  // server to client, with the descriptor
   uint64_t magic = kMagic;
   uint64_t records_bytes = 0;
   uint64_t payload_bytes = 0;
@@ -73,7 +73,7 @@ absl::StatusOr<std::shared_ptr<Link>> Dial(const std::string& socket, const std:
   if (!ipc::AwaitReadable(connection->get(), deadline)) {
     return absl::DeadlineExceededError("the server passed no shared memory in time");
   }
-  WelcomePacket welcome;
+  AcceptPacket welcome;
   ipc::Descriptor file;
   if (!ipc::ReceivePacket(connection->get(), &welcome, sizeof(welcome), &file)) {
     return absl::UnavailableError("the server closed the socket for shared memory");
@@ -101,36 +101,37 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Open(const Geometry& geometr
   // If the kernel refuses the memory now, it would refuse it for every client.
   TANDEM_RETURN_IF_ERROR(ipc::MemoryFile::Create("tandem-rpc", geometry.total_bytes).status());
   std::unique_ptr<Acceptor> acceptor(new Acceptor(geometry, max_message_bytes));
-  TANDEM_ASSIGN_OR_RETURN(acceptor->listener_, ipc::ListenAbstract(acceptor->socket_name_, kMaxGuests));
+  TANDEM_ASSIGN_OR_RETURN(acceptor->listener_,
+                          ipc::ListenAbstract(acceptor->socket_name_, kMaxPendingClients));
   return acceptor;
 }
 
 bool Acceptor::Wait(int stop, TakeLink& take) {
   std::vector<pollfd> polled = {{stop, POLLIN, 0}, {listener_.get(), POLLIN, 0}};
   absl::Time first = absl::InfiniteFuture();
-  for (const Guest& client : guests_) {
+  for (const PendingClient& client : pending_clients_) {
     polled.push_back({client.socket.get(), POLLIN, 0});
     first = std::min(first, client.deadline);
   }
-  const int timeout = guests_.empty() ? -1 : ipc::MillisecondsUntil(first, 1000);
+  const int timeout = pending_clients_.empty() ? -1 : ipc::MillisecondsUntil(first, 1000);
   if (poll(polled.data(), polled.size(), timeout) < 0) return errno == EINTR;
   if (polled[0].revents != 0) return false;
   const absl::Time now = absl::Now();
-  for (size_t i = guests_.size(); i-- > 0;) {
+  for (size_t i = pending_clients_.size(); i-- > 0;) {
     if (polled[i + 2].revents != 0) {
       Caller caller;
-      if (std::shared_ptr<Link> link = Welcome(std::move(guests_[i].socket), &caller)) {
+      if (std::shared_ptr<Link> link = CompleteHandshake(std::move(pending_clients_[i].socket), &caller)) {
         take(std::move(link), std::move(caller));
       }
-    } else if (now < guests_[i].deadline) {
+    } else if (now < pending_clients_[i].deadline) {
       continue;
     }
-    guests_.erase(guests_.begin() + i);
+    pending_clients_.erase(pending_clients_.begin() + i);
   }
   if (polled[1].revents != 0) {
     ipc::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.get() >= 0 && guests_.size() < kMaxGuests) {
-      guests_.push_back({std::move(socket), now + kClientTimeout});
+    if (socket.get() >= 0 && pending_clients_.size() < kMaxPendingClients) {
+      pending_clients_.push_back({std::move(socket), now + kClientTimeout});
     } else if (socket.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
       // No descriptor is left; wait until one is closed.
       absl::SleepFor(absl::Milliseconds(50));
@@ -141,11 +142,11 @@ bool Acceptor::Wait(int stop, TakeLink& take) {
 
 void Acceptor::Close() {
   listener_.Reset();
-  guests_.clear();
+  pending_clients_.clear();
 }
 
 // Returns nullptr, and closes the socket, if the client has not sent the right secret.
-std::shared_ptr<Link> Acceptor::Welcome(ipc::Descriptor socket, Caller* caller) {
+std::shared_ptr<Link> Acceptor::CompleteHandshake(ipc::Descriptor socket, Caller* caller) {
   HelloPacket hello;
   if (!ipc::ReceivePacket(socket.get(), &hello, sizeof(hello)) || hello.magic != kMagic ||
       !SameSecret(hello.secret, secret_, sizeof(hello.secret))) {
@@ -159,7 +160,7 @@ std::shared_ptr<Link> Acceptor::Welcome(ipc::Descriptor socket, Caller* caller) 
     LogWarning(absl::StrCat("no shared memory for a client: ", memory.status().message()));
     return nullptr;
   }
-  WelcomePacket welcome;
+  AcceptPacket welcome;
   welcome.records_bytes = geometry_.records_bytes;
   welcome.payload_bytes = geometry_.payload_bytes;
   if (!ipc::SendPacket(socket.get(), &welcome, sizeof(welcome), (*memory)->descriptor())) return nullptr;

@@ -52,19 +52,19 @@ class Acceptor {
 
  private:
   // A client that has connected and not sent the secret yet.
-  struct Guest {
+  struct PendingClient {
     ipc::Descriptor socket;
     absl::Time deadline;  // the client is disconnected if it has not sent the secret by then
   };
   Acceptor(const Geometry& geometry, size_t max_message_bytes);
-  std::shared_ptr<Link> Welcome(ipc::Descriptor socket, Caller* caller);
+  std::shared_ptr<Link> CompleteHandshake(ipc::Descriptor socket, Caller* caller);
 
   const Geometry geometry_;
   const size_t max_message_bytes_;
   const std::string socket_name_;
   const std::string secret_;
   ipc::Descriptor listener_;
-  std::vector<Guest> guests_;
+  std::vector<PendingClient> pending_clients_;
 };
 
 }  // namespace tandem::rpc::shm

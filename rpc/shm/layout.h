@@ -31,7 +31,7 @@ inline constexpr uint64_t kMagic = 0x74616e64656d5202;  // changes with every ch
 inline constexpr size_t kPage = 4096;                   // the unit of payload allocation
 
 // How an end of the connection waits.
-enum Asleep : uint32_t {
+enum SleepState : uint32_t {
   kAwake = 0,
   kAtSocket = 1,  // a byte on the socket wakes it
   kAtFutex = 2,   // a futex wake of this word wakes it
@@ -44,7 +44,7 @@ struct Control {
     alignas(2 * ipc::kLine) std::atomic<uint64_t> written{0};
     // Set by the sender while it waits for space in `records` or `payload`. When the receiver frees some, it
     // resets this word and wakes the sender.
-    alignas(2 * ipc::kLine) std::atomic<uint32_t> wants_room{0};
+    alignas(2 * ipc::kLine) std::atomic<uint32_t> wants_space{0};
     // Written by the receiver: number of bytes of records read since the beginning.
     alignas(2 * ipc::kLine) std::atomic<uint64_t> read{0};
   };

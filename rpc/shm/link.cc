@@ -43,7 +43,7 @@ class Received {
   }
   ~Received() {
     link_->held_bytes_.fetch_sub(bytes_, std::memory_order_relaxed);
-    link_->GiveBack(block_);
+    link_->ReleaseToPeer(block_);
   }
   Received(const Received&) = delete;
   Received& operator=(const Received&) = delete;
@@ -81,7 +81,7 @@ Link::Link(Side side, const Geometry& geometry, std::unique_ptr<ipc::MemoryFile>
 
 void Link::Send(Message message) {
   message.text = CutText(std::move(message.text));
-  Dead dead;
+  Discarded dead;
   absl::ReleasableMutexLock lock(&send_mutex_);
   dead.reserve(1);
   Queued queued{std::move(message)};
@@ -99,17 +99,17 @@ void Link::Send(Message message) {
 }
 
 bool Link::MoveQueue() {
-  Dead dead;
+  Discarded dead;
   absl::ReleasableMutexLock lock(&send_mutex_);
   const bool moved = MoveQueueLocked(&dead);
   lock.Release();
   return moved;
 }
 
-bool Link::MoveQueueLocked(Dead* dead) {
+bool Link::MoveQueueLocked(Discarded* dead) {
   if (queue_.empty() || broken()) return false;
   // Requested before the queue is checked: space that the peer frees later then wakes this end.
-  out().wants_room.store(1, std::memory_order_seq_cst);
+  out().wants_space.store(1, std::memory_order_seq_cst);
   const int64_t now_ns = absl::GetCurrentTimeNanos();
   bool moved = false, may_copy = true;
   for (size_t i = 0; i < queue_.size();) {
@@ -132,16 +132,16 @@ bool Link::MoveQueueLocked(Dead* dead) {
         may_copy = false;
         ++i;
         break;
-      case Wrote::kNoRecordRoom:
+      case Wrote::kNoRecordSpace:
       case Wrote::kBroken:
         return moved;
     }
   }
-  if (queue_.empty()) out().wants_room.store(0, std::memory_order_seq_cst);
+  if (queue_.empty()) out().wants_space.store(0, std::memory_order_seq_cst);
   return moved;
 }
 
-void Link::Unqueue(size_t index, Dead* dead) {
+void Link::Unqueue(size_t index, Discarded* dead) {
   Message& message = queue_[index].message;
   queued_.fetch_sub(1, std::memory_order_relaxed);
   queued_bytes_.fetch_sub(message.body.size(), std::memory_order_relaxed);
@@ -150,7 +150,7 @@ void Link::Unqueue(size_t index, Dead* dead) {
 }
 
 void Link::Drop(uint64_t call) {
-  Dead dead;
+  Discarded dead;
   absl::ReleasableMutexLock lock(&send_mutex_);
   for (size_t i = 0; i < queue_.size(); ++i) {
     if (queue_[i].message.call != call || queue_[i].message.kind == RecordKind::kAbandon) continue;
@@ -178,7 +178,7 @@ Link::Wrote Link::Write(Queued& queued, bool may_copy) {
     Break(room.status());
     return Wrote::kBroken;
   }
-  if (!*room) return Wrote::kNoRecordRoom;
+  if (!*room) return Wrote::kNoRecordSpace;
   const Message& message = queued.message;
   if (queued.sent == 0 && PlaceAll(message.body, may_copy)) {
     if (message.kind == RecordKind::kAbandon) in_parts_ = false;
@@ -307,7 +307,7 @@ bool Link::Receive(Message* message) {
       return false;
     }
     if (!*next) return false;
-    WakePeerForRoom();
+    WakePeerForSpace();
     if (absl::Status parsed = ParseRecord(copy_, geometry_.payload_bytes, &record_); !parsed.ok()) {
       Break(parsed);
       return false;
@@ -374,7 +374,7 @@ void Link::AddBody(const Record& record, bool copy, Message* message) {
       continue;
     }
     if (message->too_large) {
-      GiveBack(segment.block);
+      ReleaseToPeer(segment.block);
       continue;
     }
     const char* data = in_payload_ + segment.offset;
@@ -388,22 +388,22 @@ void Link::AddBody(const Record& record, bool copy, Message* message) {
     }
     std::shared_ptr<char> memory = copies_.Get(segment.bytes);
     std::memcpy(memory.get(), data, segment.bytes);
-    GiveBack(segment.block);
+    ReleaseToPeer(segment.block);
     const char* copied = memory.get();
     message->body.Append(Slice(std::move(memory), copied, segment.bytes));
   }
 }
 
-void Link::GiveBack(uint32_t block) {
+void Link::ReleaseToPeer(uint32_t block) {
   in_released_[block].fetch_add(1, std::memory_order_seq_cst);
-  WakePeerForRoom();
+  WakePeerForSpace();
 }
 
 // ---- Waking and ending
 
-void Link::WakePeerForRoom() {
-  if (in().wants_room.load(std::memory_order_seq_cst) != 0 &&
-      in().wants_room.exchange(0, std::memory_order_seq_cst) != 0) {
+void Link::WakePeerForSpace() {
+  if (in().wants_space.load(std::memory_order_seq_cst) != 0 &&
+      in().wants_space.exchange(0, std::memory_order_seq_cst) != 0) {
     WakePeer();
   }
 }

@@ -91,7 +91,7 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // Asks the peer to wake this end in way `how`. The caller must then check once more whether something has
   // arrived before it sleeps.
-  void FallAsleep(Asleep how) { my_end().asleep.store(how, std::memory_order_seq_cst); }
+  void FallAsleep(SleepState how) { my_end().asleep.store(how, std::memory_order_seq_cst); }
   void WakeUp() { my_end().asleep.store(kAwake, std::memory_order_seq_cst); }
   // Sleeps on the futex for at most `ns`. FallAsleep(kAtFutex) must have been called.
   void SleepAtFutex(int64_t ns) { ipc::FutexWait(&my_end().asleep, kAtFutex, ns); }
@@ -122,9 +122,9 @@ class Link : public std::enable_shared_from_this<Link> {
 
  private:
   friend class Received;
-  enum class Wrote { kAll, kSome, kNoRecordRoom, kNoMemory, kBroken };
+  enum class Wrote { kAll, kSome, kNoRecordSpace, kNoMemory, kBroken };
   // Messages to destroy without holding a lock: destroying them releases borrowed memory.
-  using Dead = std::vector<Message>;
+  using Discarded = std::vector<Message>;
   struct Queued {
     Message message;
     size_t sent = 0;  // bytes of the body sent so far, in parts
@@ -150,8 +150,8 @@ class Link : public std::enable_shared_from_this<Link> {
   void Publish(const Message& message, bool first, bool more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
   // Tells the peer that the rest of a message sent in parts will not follow.
   void Abandon(uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
-  bool MoveQueueLocked(Dead* dead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
-  void Unqueue(size_t index, Dead* dead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
+  bool MoveQueueLocked(Discarded* dead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
+  void Unqueue(size_t index, Discarded* dead) ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mutex_);
   // Returns true if the slice lies in the payload memory from which this end sends.
   bool IsOwn(const Slice& slice) const;
 
@@ -161,10 +161,10 @@ class Link : public std::enable_shared_from_this<Link> {
   // Adds the record's segments to the message's body.
   void AddBody(const Record& record, bool copy, Message* message);
   // Releases a received block to the peer.
-  void GiveBack(uint32_t block);
+  void ReleaseToPeer(uint32_t block);
   void WakePeer();
   // Wakes the peer if it waits for space.
-  void WakePeerForRoom();
+  void WakePeerForSpace();
 
   const Geometry geometry_;
   const std::unique_ptr<ipc::MemoryFile> memory_;

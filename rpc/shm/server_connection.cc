@@ -53,7 +53,7 @@ class ShmServerCall : public ServerCall {
   void Finish(absl::StatusOr<Bytes> response) override {
     if (finished_.exchange(true)) return;
     cancel_hook_.Drop();
-    connection_->Response(request_.call, request_.deadline_ns, std::move(response));
+    connection_->Respond(request_.call, request_.deadline_ns, std::move(response));
   }
   std::shared_ptr<char> ResponseMemory(size_t bytes) override {
     return connection_->link().BorrowMemory(bytes);
@@ -104,7 +104,7 @@ void ServerConnection::Begin(Message request) {
                                "the request exceeds the server's limit of ", limits_.max_message_bytes,
                                " bytes (ServerOptions::max_message_bytes)")));
   }
-  if (unanswered() >= limits_.max_calls) {
+  if (unfinished() >= limits_.max_calls) {
     return Refuse(request, absl::ResourceExhaustedError(absl::StrCat("the connection has ", limits_.max_calls,
                                                                      " calls without an answer")));
   }
@@ -126,30 +126,30 @@ void ServerConnection::Refuse(const Message& request, const absl::Status& why) {
   Reply(request.call, request.deadline_ns, why);
 }
 
-void ServerConnection::Response(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer) {
+void ServerConnection::Respond(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response) {
   {
     absl::MutexLock lock(&mutex_);
     calls_.erase(call);
   }
-  Reply(call, deadline_ns, std::move(answer));
-  closing_->OneLess();
+  Reply(call, deadline_ns, std::move(response));
+  closing_->CallEnded();
 }
 
-void ServerConnection::Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> answer) {
-  if (answer.ok() && answer->size() > limits_.max_message_bytes) {
-    answer = absl::ResourceExhaustedError(
-        absl::StrCat("an answer of ", answer->size(), " bytes exceeds the server's limit of ",
+void ServerConnection::Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response) {
+  if (response.ok() && response->size() > limits_.max_message_bytes) {
+    response = absl::ResourceExhaustedError(
+        absl::StrCat("an answer of ", response->size(), " bytes exceeds the server's limit of ",
                      limits_.max_message_bytes, " bytes (ServerOptions::max_message_bytes)"));
   }
   Message message;
   message.kind = RecordKind::kResponse;
   message.call = call;
   message.deadline_ns = deadline_ns;
-  message.code = answer.status().code();
-  if (answer.ok()) {
-    message.body = *std::move(answer);
+  message.code = response.status().code();
+  if (response.ok()) {
+    message.body = *std::move(response);
   } else {
-    message.text = std::string(answer.status().message());
+    message.text = std::string(response.status().message());
   }
   link_->Send(std::move(message));
 }
@@ -167,7 +167,7 @@ void ServerConnection::Close(const absl::Status& why) {
   for (const auto& call : calls) call->Cancel();
 }
 
-size_t ServerConnection::unanswered() const {
+size_t ServerConnection::unfinished() const {
   absl::MutexLock lock(&mutex_);
   return calls_.size();
 }

@@ -48,12 +48,12 @@ class Closing {
   bool begun() const { return begun_.load(); }
   void Begin() { begun_.store(true); }
   // Counts that a call has its response, or that its connection has ended. Costs nothing before Begin.
-  void OneLess() {
+  void CallEnded() {
     if (!begun()) return;
     absl::MutexLock lock(&mutex_);
     ++less_;
   }
-  // Returns how often OneLess was counted.
+  // Returns how often CallEnded was counted.
   int64_t less() const {
     absl::MutexLock lock(&mutex_);
     return less_;
@@ -91,7 +91,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   // Marks every call as cancelled and ends the connection.
   void Close(const absl::Status& why);
   // Returns the number of unfinished calls.
-  size_t unanswered() const;
+  size_t unfinished() const;
 
   Link& link() const { return *link_; }
 
@@ -103,7 +103,7 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   // not affected.
   void Refuse(const Message& request, const absl::Status& why);
   // Removes the call from `calls_` and sends its response.
-  void Response(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response);
+  void Respond(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response);
   // Sends a response.
   void Reply(uint64_t call, int64_t deadline_ns, absl::StatusOr<Bytes> response);
 

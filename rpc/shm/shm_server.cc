@@ -50,10 +50,10 @@ void ServingThread::Adopt(std::shared_ptr<ServerConnection> connection) {
   Signal(event_.get());
 }
 
-size_t ServingThread::unanswered() const {
+size_t ServingThread::unfinished() const {
   absl::MutexLock lock(&mutex_);
   size_t count = 0;
-  for (const auto& connection : all_) count += connection->unanswered();
+  for (const auto& connection : all_) count += connection->unfinished();
   return count;
 }
 
@@ -132,7 +132,7 @@ void ServingThread::Poll(bool wait, std::vector<std::shared_ptr<ServerConnection
       absl::MutexLock lock(&mutex_);
       all_.erase(std::find(all_.begin(), all_.end(), connection));
     }
-    closing_->OneLess();
+    closing_->CallEnded();
     connection.reset();
     count_.fetch_sub(1);
     any_ended = true;
@@ -155,11 +155,11 @@ absl::StatusOr<std::unique_ptr<ShmServer>> ShmServer::Start(const ShmServerOptio
   std::unique_ptr<ShmServer> server(new ShmServer(options, std::move(services)));
   if (server->stop_event_.get() < 0) return absl::FailedPreconditionError("no descriptor is left");
   TANDEM_ASSIGN_OR_RETURN(server->acceptor_, Acceptor::Open(geometry, options.max_message_bytes));
-  server->greeter_ = std::thread([s = server.get()] { s->Greet(); });
+  server->accept_thread_ = std::thread([s = server.get()] { s->AcceptLoop(); });
   return server;
 }
 
-void ShmServer::Greet() {
+void ShmServer::AcceptLoop() {
   TakeLink take = [this](std::shared_ptr<Link> link, Caller caller) {
     Take(std::move(link), std::move(caller));
   };
@@ -192,7 +192,7 @@ size_t ShmServer::connections() const {
 size_t ShmServer::Unanswered() const {
   absl::MutexLock lock(&mutex_);
   size_t count = 0;
-  for (const auto& thread : threads_) count += thread->unanswered();
+  for (const auto& thread : threads_) count += thread->unfinished();
   return count;
 }
 
@@ -201,9 +201,9 @@ void ShmServer::Shutdown(absl::Duration grace) {
   if (shut_down_) return;
   shut_down_ = true;
   closing_->Begin();
-  if (greeter_.joinable()) {
+  if (accept_thread_.joinable()) {
     Signal(stop_event_.get());
-    greeter_.join();
+    accept_thread_.join();
     acceptor_->Close();
   }
   const absl::Time end = absl::Now() + grace;

@@ -41,7 +41,7 @@ class ServingThread {
   void Adopt(std::shared_ptr<ServerConnection> connection);
   int connections() const { return count_.load(); }
   // Returns the number of unfinished calls.
-  size_t unanswered() const;
+  size_t unfinished() const;
   // Ends all connections and waits for the thread. Idempotent.
   void Stop();
 
@@ -83,8 +83,8 @@ class ShmServer {
 
  private:
   ShmServer(const ShmServerOptions& options, std::vector<Service> services);
-  // The loop of greeter_: accepts clients.
-  void Greet();
+  // The loop of accept_thread_: accepts clients.
+  void AcceptLoop();
   // Assigns a new connection to the thread with the fewest connections, or to a new thread.
   void Take(std::shared_ptr<Link> link, Caller caller);
   // Returns the number of unfinished calls.
@@ -96,7 +96,7 @@ class ShmServer {
   const ipc::Descriptor stop_event_;
   std::unique_ptr<Acceptor> acceptor_;
   const std::shared_ptr<Closing> closing_ = std::make_shared<Closing>();
-  std::thread greeter_;
+  std::thread accept_thread_;
   mutable absl::Mutex mutex_;
   std::vector<std::unique_ptr<ServingThread>> threads_ ABSL_GUARDED_BY(mutex_);  // started when needed
   absl::Mutex shutdown_mutex_;

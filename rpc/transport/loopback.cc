@@ -48,7 +48,7 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
   }
 
   // Ends the attempt with the handler's response, as changed by the fault.
-  void Response(absl::StatusOr<Bytes> answer) {
+  void Respond(absl::StatusOr<Bytes> response) {
     switch (fault_.kind) {
       case Fault::Kind::kNeverRespond:
         return;
@@ -56,8 +56,8 @@ class LoopbackAttempt : public Attempt, public std::enable_shared_from_this<Loop
         Complete(fault_.status);
         return;
       default:
-        if (answer.ok()) answer = OwnedBytes(*std::move(answer));
-        Complete(std::move(answer));
+        if (response.ok()) response = OwnedBytes(*std::move(response));
+        Complete(std::move(response));
     }
   }
 
@@ -113,7 +113,7 @@ class LoopbackServerCall : public ServerCall {
       : attempt_(std::move(attempt)), cancel_hook_(attempt_->cancel_hooks_[time]) {}
   ~LoopbackServerCall() override {
     if (!finished_.load()) {
-      attempt_->Response(
+      attempt_->Respond(
           absl::InternalError(absl::StrCat("the handler of ", attempt_->method_, " gave no answer")));
     }
   }
@@ -126,7 +126,7 @@ class LoopbackServerCall : public ServerCall {
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     cancel_hook_.Drop();
-    attempt_->Response(std::move(response));
+    attempt_->Respond(std::move(response));
   }
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 

@@ -218,7 +218,7 @@ class RetryingChannel : public Channel {
     }
     for (const auto& attempt : attempts) attempt->Cancel();
     // Calls that wait for their next attempt then see that the channel is closing.
-    state_->timers->HurryAll();
+    state_->timers->RunAllNow();
     attempts.clear();
 
     const int own = DoneScope::Count(state_.get());

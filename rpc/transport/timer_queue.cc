@@ -50,7 +50,7 @@ void TimerQueue::Cancel(const Id& id) {
   tasks_.erase(found);
 }
 
-void TimerQueue::HurryAll() {
+void TimerQueue::RunAllNow() {
   absl::MutexLock lock(&mutex_);
   hurry_ = true;
   changed_.Signal();

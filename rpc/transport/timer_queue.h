@@ -23,7 +23,7 @@ class TimerQueue {
   // Calls Stop.
   ~TimerQueue();
 
-  // Runs `task` at `when` or soon after, or immediately once HurryAll() has been called. Never blocks on a
+  // Runs `task` at `when` or soon after, or immediately once RunAllNow() has been called. Never blocks on a
   // task.
   Id Schedule(absl::Time when, Task task);
   // Runs `task` as soon as the thread is free, after the tasks passed to earlier RunSoon() calls.
@@ -31,7 +31,7 @@ class TimerQueue {
   // Drops the task if it has not begun. Does not wait for a task that has begun.
   void Cancel(const Id& id);
   // Makes every scheduled task due now, including those scheduled from now on.
-  void HurryAll();
+  void RunAllNow();
   // Waits for the running task, then drops all waiting tasks and all that are scheduled later. Idempotent.
   // Must not be called on the queue's own thread.
   void Stop();

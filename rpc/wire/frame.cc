@@ -43,7 +43,8 @@ absl::StatusOr<Frame> ParseFrame(const Bytes& wire) {
   return frame;
 }
 
-absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Begin(Frame frame, Taker taker) {
+absl::StatusOr<std::optional<MessageAssembler::Message>> MessageAssembler::Begin(Frame frame,
+                                                                                 ChunkConsumer taker) {
   const uint64_t total = frame.header.message_bytes();
   if (total == 0 || total == frame.payload.size()) {
     return Message{.header = std::move(frame.header), .bytes = std::move(frame.payload)};

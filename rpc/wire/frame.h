@@ -50,7 +50,7 @@ class MessageAssembler {
     Bytes bytes;
   };
   // Receives the bytes of one message as they arrive, in order, starting at offset 0.
-  using Taker = absl::AnyInvocable<void(uint64_t offset, uint64_t total, Bytes chunk)>;
+  using ChunkConsumer = absl::AnyInvocable<void(uint64_t offset, uint64_t total, Bytes chunk)>;
 
   // If `pool` is set, each message of several frames is copied into one buffer of the pool as its frames
   // arrive. The copy reads the frame while it is still in a near cache, and the receive memory can be used
@@ -60,7 +60,7 @@ class MessageAssembler {
   // Adds the first frame of a message. Its call must have no unfinished message. Returns the message if it is
   // complete, or nullopt if more frames follow. InvalidArgument if the frame has more bytes than the message
   // should have. If more frames follow and `taker` is set, `taker` gets all bytes and the message has none.
-  absl::StatusOr<std::optional<Message>> Begin(Frame frame, Taker taker = nullptr);
+  absl::StatusOr<std::optional<Message>> Begin(Frame frame, ChunkConsumer taker = nullptr);
   // Adds a further frame. Its call must have an unfinished message, otherwise InvalidArgument. Returns like
   // Begin; an empty frame is InvalidArgument too.
   absl::StatusOr<std::optional<Message>> Continue(Frame frame);
@@ -76,7 +76,7 @@ class MessageAssembler {
   struct Partial {
     Message message;
     uint64_t received = 0;
-    Taker taker;
+    ChunkConsumer taker;
     std::shared_ptr<char> memory;  // of the pool, or nullptr
     char* to = nullptr;            // the place of the message's first byte in `memory`
   };

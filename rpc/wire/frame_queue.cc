@@ -21,24 +21,24 @@ size_t ChunkOf(size_t rest) { return rest <= kFramePayload + kFramePayload / 2 ?
 
 }  // namespace
 
-size_t FrameQueue::Turn::batched_bytes() const {
+size_t FrameQueue::OutgoingMessage::batched_bytes() const {
   constexpr size_t kNumbers = 16;
   if (source_ != nullptr) return kMaxBatchedMessage + 1;
   return size_ + header_.method().size() + header_.error().size() + kNumbers;
 }
 
-size_t FrameQueue::Turn::waiting_bytes() const {
+size_t FrameQueue::OutgoingMessage::waiting_bytes() const {
   const size_t rest = size_ - sent_;
   return (source_ != nullptr ? std::min(rest, kFramePayload) : rest) + kMessageOverhead;
 }
 
-Bytes FrameQueue::Turn::Frame() {
+Bytes FrameQueue::OutgoingMessage::Frame() {
   if (!others_.empty()) {
     size_t bytes = batched_bytes();
-    for (const Turn& turn : others_) bytes += turn.batched_bytes();
+    for (const OutgoingMessage& turn : others_) bytes += turn.batched_bytes();
     BatchWriter batch(bytes);
     batch.Add(header_, bytes_);
-    for (const Turn& turn : others_) batch.Add(turn.header_, turn.bytes_);
+    for (const OutgoingMessage& turn : others_) batch.Add(turn.header_, turn.bytes_);
     sent_ = size_;
     return batch.Take();
   }
@@ -61,7 +61,7 @@ Bytes FrameQueue::Turn::Frame() {
 }
 
 void FrameQueue::Add(v1::StreamFrame header, Bytes message) {
-  Turn turn;
+  OutgoingMessage turn;
   turn.header_ = std::move(header);
   turn.size_ = message.size();
   turn.bytes_ = std::move(message);
@@ -69,27 +69,27 @@ void FrameQueue::Add(v1::StreamFrame header, Bytes message) {
 }
 
 void FrameQueue::Add(v1::StreamFrame header, std::unique_ptr<ResponseSource> message) {
-  Turn turn;
+  OutgoingMessage turn;
   turn.header_ = std::move(header);
   turn.size_ = message->size();
   turn.source_ = std::move(message);
   Add(std::move(turn));
 }
 
-void FrameQueue::Add(Turn message) {
+void FrameQueue::Add(OutgoingMessage message) {
   bytes_ += message.waiting_bytes();
   messages_.push_back(std::move(message));
 }
 
-FrameQueue::Turn FrameQueue::Pop() {
-  Turn turn = std::move(messages_.front());
+FrameQueue::OutgoingMessage FrameQueue::Pop() {
+  OutgoingMessage turn = std::move(messages_.front());
   messages_.pop_front();
   bytes_ -= turn.waiting_bytes();
   return turn;
 }
 
-FrameQueue::Turn FrameQueue::Take(bool batches) {
-  Turn turn = Pop();
+FrameQueue::OutgoingMessage FrameQueue::Take(bool batches) {
+  OutgoingMessage turn = Pop();
   out_ = turn.header_.call();
   if (!std::exchange(said_, true)) turn.header_.set_batches(true);
   size_t bytes = turn.batched_bytes();
@@ -103,18 +103,18 @@ FrameQueue::Turn FrameQueue::Take(bool batches) {
   return turn;
 }
 
-void FrameQueue::PutBack(Turn* turn) {
+void FrameQueue::PutBack(OutgoingMessage* turn) {
   if (std::exchange(out_, 0) != 0 && turn->sent_ < turn->size_) Add(std::move(*turn));
 }
 
 Bytes FrameQueue::Next(bool batches) {
-  Turn turn = Take(batches);
+  OutgoingMessage turn = Take(batches);
   Bytes wire = turn.Frame();
   PutBack(&turn);
   return wire;
 }
 
-FrameQueue::Dropped FrameQueue::Drop(uint64_t call, std::deque<Turn>* taken) {
+FrameQueue::Dropped FrameQueue::Drop(uint64_t call, std::deque<OutgoingMessage>* taken) {
   Dropped dropped = Dropped::kNothing;
   if (out_ == call) {
     out_ = 0;
@@ -133,7 +133,7 @@ FrameQueue::Dropped FrameQueue::Drop(uint64_t call, std::deque<Turn>* taken) {
   return dropped;
 }
 
-std::deque<FrameQueue::Turn> FrameQueue::Clear() {
+std::deque<FrameQueue::OutgoingMessage> FrameQueue::Clear() {
   bytes_ = 0;
   out_ = 0;
   return std::exchange(messages_, {});

@@ -22,7 +22,7 @@ class FrameQueue {
  public:
   // A message taken out of the queue while its next frame is built. Building may take long, so it is done
   // without the lock that guards the queue.
-  class Turn {
+  class OutgoingMessage {
    public:
     // Returns the wire form of the next frame, which shares the message's memory, or of the batch. Called
     // once.
@@ -42,7 +42,7 @@ class FrameQueue {
     std::unique_ptr<ResponseSource> source_;  // set instead of `bytes_`
     size_t size_ = 0;
     size_t sent_ = 0;
-    std::vector<Turn> others_;  // the short messages sent in the same batch
+    std::vector<OutgoingMessage> others_;  // the short messages sent in the same batch
   };
 
   // Adds a message. `header` is the header of its first frame, with `call` set; message_bytes is set where it
@@ -52,10 +52,10 @@ class FrameQueue {
 
   // Takes the next message out of the queue, together with the short messages that follow it if `batches` is
   // true. The queue must not be empty, and no other Turn may be out.
-  Turn Take(bool batches);
+  OutgoingMessage Take(bool batches);
   // Returns a message to the queue after its frame was built. If the message is complete, or was dropped in
   // the meantime, the rest stays in `*turn`. The caller then destroys it without holding a lock.
-  void PutBack(Turn* turn);
+  void PutBack(OutgoingMessage* turn);
   // Returns the wire form of the next frame or batch: Take, Frame and PutBack in one call.
   Bytes Next(bool batches);
 
@@ -68,16 +68,16 @@ class FrameQueue {
   enum class Dropped { kNothing, kUnsent, kPartlySent };
   // Removes the call's messages from the queue. They are moved to `taken`, so that the caller can destroy
   // them without a lock, or destroyed here if `taken` is nullptr.
-  Dropped Drop(uint64_t call, std::deque<Turn>* taken = nullptr);
+  Dropped Drop(uint64_t call, std::deque<OutgoingMessage>* taken = nullptr);
 
   // Removes and returns all messages, which the caller destroys without holding a lock.
-  std::deque<Turn> Clear();
+  std::deque<OutgoingMessage> Clear();
 
  private:
-  void Add(Turn message);
-  Turn Pop();
+  void Add(OutgoingMessage message);
+  OutgoingMessage Pop();
 
-  std::deque<Turn> messages_;
+  std::deque<OutgoingMessage> messages_;
   size_t bytes_ = 0;
   uint64_t out_ = 0;   // the call whose message is out; 0 if none is, or if it was dropped
   bool said_ = false;  // the peer was told that this side accepts batches

@@ -28,11 +28,11 @@ using ::tandem::testing::StatusIs;
 using ::tandem::testing::TempDir;
 using ::testing::AllOf;
 using testing::DeferredCalls;
+using testing::DeferringService;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kTestTimeout;
-using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
 
@@ -206,8 +206,8 @@ TEST_P(ChannelTest, AnUnknownMethodIsUnimplemented) {
 }
 
 TEST_P(ChannelTest, AParkedCallEndsAtTheCallersDeadline) {
-  DeferredCalls lot;
-  auto link = Serve(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto link = Serve(DeferringService(&deferred_calls));
   auto channel = link->Connect();
   // On a busy machine a short deadline may pass before the call has reached the server. The test then tries a
   // longer one.
@@ -217,7 +217,7 @@ TEST_P(ChannelTest, AParkedCallEndsAtTheCallersDeadline) {
     EXPECT_THAT(
         channel->Call(kEcho, Bytes(), {.timeout = timeout}),
         StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr(kEcho), HasSubstr(channel->target()))));
-    call = lot.Take(absl::Milliseconds(100));
+    call = deferred_calls.Take(absl::Milliseconds(100));
   }
   ASSERT_NE(call, nullptr);
   EXPECT_LT(call->deadline(), absl::Now() + kTestTimeout);
@@ -231,11 +231,11 @@ TEST_P(ChannelTest, AParkedCallEndsAtTheCallersDeadline) {
 }
 
 TEST_P(ChannelTest, AHandlerMayFinishFromAnotherThread) {
-  DeferredCalls lot;
-  auto link = Serve(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto link = Serve(DeferringService(&deferred_calls));
   auto channel = link->Connect();
-  std::thread answerer([&lot] {
-    auto call = lot.Take();
+  std::thread answerer([&deferred_calls] {
+    auto call = deferred_calls.Take();
     if (call != nullptr) call->Finish(Bytes(std::string("from afar")));
   });
   absl::StatusOr<Bytes> answer = channel->Call(kEcho, Bytes(), {});
@@ -289,8 +289,8 @@ TEST_P(ChannelTest, ManyCallsFromManyThreadsGetTheirOwnAnswers) {
 }
 
 TEST_P(ChannelTest, DestroyingAChannelCancelsItsCallsAndWaitsForThem) {
-  DeferredCalls lot;
-  auto link = Serve(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto link = Serve(DeferringService(&deferred_calls));
   auto channel = link->Connect();
   std::vector<absl::StatusCode> codes;  // not guarded: the destructor waits for the last `done`
   absl::Mutex mutex;
@@ -300,7 +300,7 @@ TEST_P(ChannelTest, DestroyingAChannelCancelsItsCallsAndWaitsForThem) {
       codes.push_back(answer.status().code());
     });
   }
-  ASSERT_NE(lot.Take(), nullptr);
+  ASSERT_NE(deferred_calls.Take(), nullptr);
   channel.reset();
   absl::MutexLock lock(&mutex);
   EXPECT_EQ(codes.size(), 3);
@@ -321,15 +321,15 @@ TEST_P(ChannelTest, AChannelMayBeDestroyedInsideDone) {
 }
 
 TEST_P(ChannelTest, ACallMadeWhileTheChannelGoesIsCancelled) {
-  DeferredCalls lot;
-  auto link = Serve(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto link = Serve(DeferringService(&deferred_calls));
   auto channel = link->Connect();
   Channel* raw = channel.get();
   std::optional<absl::Status> second;
   raw->CallAsync(kEcho, Bytes(), {}, [&, raw](absl::StatusOr<Bytes>) {
     raw->CallAsync(kEcho, Bytes(), {}, [&](absl::StatusOr<Bytes> answer) { second = answer.status(); });
   });
-  auto parked = lot.Take();
+  auto parked = deferred_calls.Take();
   ASSERT_NE(parked, nullptr);
   channel.reset();
   ASSERT_TRUE(second.has_value());
@@ -337,8 +337,8 @@ TEST_P(ChannelTest, ACallMadeWhileTheChannelGoesIsCancelled) {
 }
 
 TEST_P(ChannelTest, ACancelledCallEndsAtOnceAndItsHandlerIsTold) {
-  DeferredCalls lot;
-  auto link = Serve(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto link = Serve(DeferringService(&deferred_calls));
   auto channel = link->Connect();
   std::stop_source source;
   absl::Notification over;
@@ -347,7 +347,7 @@ TEST_P(ChannelTest, ACancelledCallEndsAtOnceAndItsHandlerIsTold) {
     status = answer.status();
     over.Notify();
   });
-  std::shared_ptr<ServerCall> call = lot.Take();
+  std::shared_ptr<ServerCall> call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   absl::Notification told;
   call->OnCancel([&told] { told.Notify(); });
@@ -370,8 +370,8 @@ TEST_P(ChannelTest, ACallWhoseStopWasRequestedBeforeNeverBegins) {
 }
 
 TEST_P(ChannelTest, AStopAfterTheAnswerChangesNothingAndTheHookIsNotRun) {
-  DeferredCalls lot;
-  auto link = Serve(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto link = Serve(DeferringService(&deferred_calls));
   auto channel = link->Connect();
   std::stop_source source;
   absl::Notification over;
@@ -380,7 +380,7 @@ TEST_P(ChannelTest, AStopAfterTheAnswerChangesNothingAndTheHookIsNotRun) {
     answer = std::move(result);
     over.Notify();
   });
-  std::shared_ptr<ServerCall> call = lot.Take();
+  std::shared_ptr<ServerCall> call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   auto alive = std::make_shared<int>();
   std::atomic<bool> told{false};
@@ -394,11 +394,11 @@ TEST_P(ChannelTest, AStopAfterTheAnswerChangesNothingAndTheHookIsNotRun) {
 }
 
 TEST_P(ChannelTest, TheHookRunsWhenTheChannelOfTheCallGoes) {
-  DeferredCalls lot;
-  auto link = Serve(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto link = Serve(DeferringService(&deferred_calls));
   auto channel = link->Connect();
   channel->CallAsync(kEcho, Bytes(), {}, [](absl::StatusOr<Bytes>) {});
-  std::shared_ptr<ServerCall> call = lot.Take();
+  std::shared_ptr<ServerCall> call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   absl::Notification told;
   call->OnCancel([&told] { told.Notify(); });

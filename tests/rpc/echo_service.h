@@ -25,15 +25,15 @@ inline constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 // Calls that were deferred instead of answered. Thread-safe.
 class DeferredCalls {
  public:
-  void Park(std::shared_ptr<ServerCall> call) {
+  void Defer(std::shared_ptr<ServerCall> call) {
     absl::MutexLock lock(&mutex_);
     calls_.push_back(std::move(call));
   }
   // Removes and returns the next deferred call, waiting for one. Returns nullptr if none arrives.
-  std::shared_ptr<ServerCall> Take(absl::Duration patience = kTestTimeout) {
+  std::shared_ptr<ServerCall> Take(absl::Duration timeout = kTestTimeout) {
     absl::MutexLock lock(&mutex_);
     const auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !calls_.empty(); };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&any), patience)) return nullptr;
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&any), timeout)) return nullptr;
     auto call = std::move(calls_.front());
     calls_.erase(calls_.begin());
     return call;
@@ -67,8 +67,9 @@ inline Service PlainEchoService() {
 }
 
 // Defers all calls to `lot`.
-inline Service ParkingService(DeferredCalls* lot) {
-  return EchoService([lot](std::shared_ptr<ServerCall> call) { lot->Park(std::move(call)); });
+inline Service DeferringService(DeferredCalls* deferred_calls) {
+  return EchoService(
+      [deferred_calls](std::shared_ptr<ServerCall> call) { deferred_calls->Defer(std::move(call)); });
 }
 
 // Returns bytes in which a shift, a truncation or a swap is noticed.

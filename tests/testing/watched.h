@@ -40,13 +40,13 @@ class Watched {
   // changed.
   void LookAgain() { absl::MutexLock lock(&mutex_); }
   // Waits until `holds` returns true for the value. Returns false if it does not within `patience`.
-  bool Await(const std::function<bool(T)>& holds, absl::Duration patience = absl::Seconds(60)) const {
+  bool Await(const std::function<bool(T)>& holds, absl::Duration timeout = absl::Seconds(60)) const {
     absl::MutexLock lock(&mutex_);
     const auto now = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return holds(value_); };
-    return mutex_.AwaitWithTimeout(absl::Condition(&now), patience);
+    return mutex_.AwaitWithTimeout(absl::Condition(&now), timeout);
   }
-  bool AwaitValue(T value, absl::Duration patience = absl::Seconds(60)) const {
-    return Await([value](T now) { return now == value; }, patience);
+  bool AwaitValue(T value, absl::Duration timeout = absl::Seconds(60)) const {
+    return Await([value](T now) { return now == value; }, timeout);
   }
 
  private:

@@ -112,7 +112,7 @@ void GrpcClientStream::Break(absl::Status why) {
 }
 
 void GrpcClientStream::WriteNext() {
-  if (writing_ || over_ || queue_.empty() || holder_ == std::this_thread::get_id()) {
+  if (writing_ || over_ || queue_.empty() || batching_thread_ == std::this_thread::get_id()) {
     mutex_.Unlock();
     return;
   }
@@ -138,7 +138,7 @@ void GrpcClientStream::OnWritten(bool ok) {
 
 void GrpcClientStream::OnRead(bool ok) {
   if (ok) {
-    heard_ = true;
+    received_frame_ = true;
     const Bytes wire = FromByteBuffer(incoming_);
     incoming_.Clear();
     loop_->NoteMessage(wire.size());
@@ -161,7 +161,7 @@ absl::Status GrpcClientStream::TakeAll(const Bytes& wire) {
   absl::Status taken;
   const auto hold = [this](std::thread::id holder) {
     mutex_.Lock();
-    holder_ = holder;
+    batching_thread_ = holder;
     WriteNext();
   };
   hold(std::this_thread::get_id());
@@ -204,7 +204,7 @@ absl::Status GrpcClientStream::Take(Frame frame) {
                      max_message_bytes_)));
     return absl::OkStatus();
   }
-  MessageAssembler::Taker taker;
+  MessageAssembler::ChunkConsumer taker;
   if (call->WantsChunks() && frame.header.code() == 0) {
     taker = [call](uint64_t offset, uint64_t size, Bytes chunk) {
       call->OnChunk(offset, size, std::move(chunk));
@@ -240,7 +240,7 @@ void GrpcClientStream::OnFinished(bool ok) {
     for (const auto& alarm : alarms_) alarm->alarm.Cancel();
     why = broken_;
   }
-  const bool no_stream = why.ok() && !heard_ && end_.error_code() == grpc::StatusCode::UNIMPLEMENTED;
+  const bool no_stream = why.ok() && !received_frame_ && end_.error_code() == grpc::StatusCode::UNIMPLEMENTED;
   if (why.ok()) why = CallStatus(end_);
   for (auto& [number, pending] : calls) {
     if (no_stream) {

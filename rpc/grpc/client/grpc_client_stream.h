@@ -112,7 +112,7 @@ class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
   grpc::ByteBuffer incoming_;
   grpc::Status end_;
   MessageAssembler assembler_;
-  bool heard_ = false;  // the server has sent a frame
+  bool received_frame_ = false;  // the server has sent a frame
 
   MemberTag<GrpcClientStream> read_tag_{this, &GrpcClientStream::OnRead};
   MemberTag<GrpcClientStream> written_tag_{this, &GrpcClientStream::OnWritten};
@@ -127,7 +127,7 @@ class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool batches_ ABSL_GUARDED_BY(mutex_) = false;  // the server accepts them
   // The thread that is delivering several responses. Calls which it starts meanwhile are sent together.
-  std::thread::id holder_ ABSL_GUARDED_BY(mutex_);
+  std::thread::id batching_thread_ ABSL_GUARDED_BY(mutex_);
   bool over_ ABSL_GUARDED_BY(mutex_) = false;    // accepts no more calls
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);  // the error found on this side that ended the stream
   // The earliest deadline for which an alarm is set. Alarms are not moved when calls end: if all calls have

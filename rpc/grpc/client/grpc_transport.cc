@@ -109,7 +109,7 @@ class GrpcTransport : public Transport {
       absl::MutexLock lock(&mutex_);
       stream = std::move(stream_);
     }
-    loop_->EndHelp();
+    loop_->EndInlinePoll();
     watch_.reset();
     if (stream != nullptr) stream->Cancel();
     {

@@ -46,8 +46,8 @@ class GrpcServerStream::Call : public ServerCall {
 
   ~Call() override {
     if (!finished_.load()) {
-      stream_->Response(number_,
-                        absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
+      stream_->Respond(number_,
+                       absl::InternalError(absl::StrCat("the handler of ", method_, " gave no answer")));
     }
     stream_->held_bytes_ -= request_.size() + kCallOverhead;
   }
@@ -60,12 +60,12 @@ class GrpcServerStream::Call : public ServerCall {
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     cancel_hook_.Drop();
-    stream_->Response(number_, std::move(response));
+    stream_->Respond(number_, std::move(response));
   }
-  void FinishInChunks(std::unique_ptr<ResponseSource> answer) override {
+  void FinishInChunks(std::unique_ptr<ResponseSource> response) override {
     finished_.store(true);
     cancel_hook_.Drop();
-    stream_->Response(number_, std::move(answer));
+    stream_->Respond(number_, std::move(response));
   }
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { cancel_hook_.Set(std::move(hook)); }
 
@@ -118,22 +118,22 @@ void GrpcServerStream::Drain() {
 void GrpcServerStream::Proceed() {
   Bytes frame;
   bool write = false;
-  if (!writing_ && !finishing_ && !gone_ && !broken_.has_value() && !queue_out_.empty() &&
-      holder_ != std::this_thread::get_id()) {
+  if (!writing_ && !finishing_ && !client_gone_ && !broken_.has_value() && !queue_out_.empty() &&
+      batching_thread_ != std::this_thread::get_id()) {
     write = writing_ = true;
     ++operations_;
-    FrameQueue::Turn turn = queue_out_.Take(batches_);
+    FrameQueue::OutgoingMessage turn = queue_out_.Take(batches_);
     mutex_.Unlock();
     frame = turn.Frame();  // may read table rows
     mutex_.Lock();
     queue_out_.PutBack(&turn);
     // If the message was cancelled in the meantime, its rest is destroyed below, without the lock.
     mutex_.Unlock();
-    turn = FrameQueue::Turn();
+    turn = FrameQueue::OutgoingMessage();
     mutex_.Lock();
   }
   std::optional<grpc::Status> finish;
-  if (!writing_ && !finishing_ && !gone_) {
+  if (!writing_ && !finishing_ && !client_gone_) {
     if (broken_.has_value()) {
       finish = *broken_;
     } else if (calls_.empty() && !handling_) {
@@ -145,7 +145,8 @@ void GrpcServerStream::Proceed() {
   }
   // While a client does not read its responses, no further requests are read from it.
   bool read = false;
-  if (!reading_ && !half_closed_ && !finishing_ && !gone_ && !broken_.has_value() && !ResponsesPending()) {
+  if (!reading_ && !half_closed_ && !finishing_ && !client_gone_ && !broken_.has_value() &&
+      !ResponsesPending()) {
     read = reading_ = true;
   }
   operations_ += (finish.has_value() ? 1 : 0) + (read ? 1 : 0);
@@ -169,7 +170,7 @@ void GrpcServerStream::OnRead(bool ok) {
     loop_->NoteMessage(wire.size());
     absl::StatusOr<Frames> frames = ParseFrames(wire);
     if (frames.ok()) {
-      came_ = *std::move(frames);
+      incoming_frames_ = *std::move(frames);
     } else {
       Break(frames.status());
     }
@@ -181,9 +182,9 @@ void GrpcServerStream::OnRead(bool ok) {
 }
 
 void GrpcServerStream::TakeAll() {
-  const bool several = came_.size() > 1;
+  const bool several = incoming_frames_.size() > 1;
   int64_t begin = several ? SteadyNanoseconds() : 0;
-  while (taken_ < came_.size()) {
+  while (handled_frames_ < incoming_frames_.size()) {
     mutex_.Lock();
     if (broken_.has_value()) {
       mutex_.Unlock();
@@ -192,24 +193,24 @@ void GrpcServerStream::TakeAll() {
     // Prevents a handler that responds in Take() from ending the stream of a draining server.
     handling_ = true;
     if (several) {
-      const bool wait = ResponsesPending() && !gone_;
+      const bool wait = ResponsesPending() && !client_gone_;
       const int64_t now = SteadyNanoseconds();
       if (wait || now - begin > kHoldNs) {
-        holder_ = {};
+        batching_thread_ = {};
         Proceed();
         if (wait) return;  // a write is in progress, and OnWritten continues
         begin = now;
         mutex_.Lock();
       }
-      holder_ = std::this_thread::get_id();
+      batching_thread_ = std::this_thread::get_id();
     }
     mutex_.Unlock();
-    if (absl::Status taken = Take(std::move(came_[taken_++])); !taken.ok()) Break(taken);
+    if (absl::Status taken = Take(std::move(incoming_frames_[handled_frames_++])); !taken.ok()) Break(taken);
   }
-  came_.clear();
-  taken_ = 0;
+  incoming_frames_.clear();
+  handled_frames_ = 0;
   mutex_.Lock();
-  holder_ = {};
+  batching_thread_ = {};
   handling_ = false;
   reading_ = false;
   Proceed();
@@ -218,7 +219,7 @@ void GrpcServerStream::TakeAll() {
 
 void GrpcServerStream::Break(const absl::Status& why) {
   std::vector<CancelHook::Hook> hooks;
-  std::deque<FrameQueue::Turn> unsent;  // destroyed without the lock
+  std::deque<FrameQueue::OutgoingMessage> unsent;  // destroyed without the lock
   {
     absl::MutexLock lock(&mutex_);
     broken_.emplace(grpc::StatusCode::INVALID_ARGUMENT, std::string(why.message()));
@@ -296,7 +297,7 @@ void GrpcServerStream::Run(MessageAssembler::Message message) {
                                      std::move(message.bytes), deadline);
   {
     absl::MutexLock lock(&mutex_);
-    if (gone_) {
+    if (client_gone_) {
       call->Cancel();  // no hook is set yet
     } else {
       calls_.emplace(number, call.get());
@@ -308,7 +309,7 @@ void GrpcServerStream::Run(MessageAssembler::Message message) {
 void GrpcServerStream::CancelCall(uint64_t number) {
   assembler_.Drop(number);
   CancelHook::Hook hook;
-  std::deque<FrameQueue::Turn> unsent;  // destroyed without the lock
+  std::deque<FrameQueue::OutgoingMessage> unsent;  // destroyed without the lock
   {
     absl::MutexLock lock(&mutex_);
     queue_out_.Drop(number, &unsent);
@@ -329,7 +330,7 @@ std::vector<CancelHook::Hook> GrpcServerStream::CancelAll() {
   return hooks;
 }
 
-void GrpcServerStream::Response(uint64_t number, absl::StatusOr<Bytes> answer) {
+void GrpcServerStream::Respond(uint64_t number, absl::StatusOr<Bytes> response) {
   mutex_.Lock();
   // The stream may then be over and the service destroyed.
   if (calls_.erase(number) == 0) {
@@ -337,37 +338,37 @@ void GrpcServerStream::Response(uint64_t number, absl::StatusOr<Bytes> answer) {
     return;
   }
   const size_t limit = service_->options().max_message_bytes;
-  if (answer.ok() && answer->size() > limit) answer = TooLarge(answer->size(), limit);
-  Enqueue(number, std::move(answer));
+  if (response.ok() && response->size() > limit) response = TooLarge(response->size(), limit);
+  Enqueue(number, std::move(response));
   Proceed();
 }
 
-void GrpcServerStream::Response(uint64_t number, std::unique_ptr<ResponseSource> answer) {
+void GrpcServerStream::Respond(uint64_t number, std::unique_ptr<ResponseSource> response) {
   mutex_.Lock();
   if (calls_.erase(number) == 0) {
     mutex_.Unlock();
     return;
   }
   const size_t limit = service_->options().max_message_bytes;
-  if (answer->size() > limit) {
-    Enqueue(number, TooLarge(answer->size(), limit));
+  if (response->size() > limit) {
+    Enqueue(number, TooLarge(response->size(), limit));
   } else {
     v1::StreamFrame header;
     header.set_call(number);
-    queue_out_.Add(std::move(header), std::move(answer));
+    queue_out_.Add(std::move(header), std::move(response));
   }
   Proceed();
 }
 
-void GrpcServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
+void GrpcServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> response) {
   v1::StreamFrame header;
   header.set_call(number);
-  if (answer.ok()) {
-    queue_out_.Add(std::move(header), *std::move(answer));
+  if (response.ok()) {
+    queue_out_.Add(std::move(header), *std::move(response));
     return;
   }
-  header.set_code(static_cast<uint32_t>(answer.status().raw_code()));
-  absl::string_view text = answer.status().message();
+  header.set_code(static_cast<uint32_t>(response.status().raw_code()));
+  absl::string_view text = response.status().message();
   if (text.size() > kMaxErrorBytes) {
     header.set_error(
         absl::StrCat(text.substr(0, kMaxErrorBytes - 64), "... (cut; ", text.size(), " bytes in all)"));
@@ -379,17 +380,17 @@ void GrpcServerStream::Enqueue(uint64_t number, absl::StatusOr<Bytes> answer) {
 
 void GrpcServerStream::OnWritten(bool ok) {
   std::vector<CancelHook::Hook> hooks;
-  std::deque<FrameQueue::Turn> unsent;
+  std::deque<FrameQueue::OutgoingMessage> unsent;
   mutex_.Lock();
   writing_ = false;
   if (!ok) {
-    gone_ = true;
+    client_gone_ = true;
     unsent = queue_out_.Clear();
     hooks = CancelAll();
   }
   Proceed();
   for (CancelHook::Hook& hook : hooks) std::move(hook)();
-  if (taken_ < came_.size()) TakeAll();
+  if (handled_frames_ < incoming_frames_.size()) TakeAll();
   EndOperation();
 }
 
@@ -397,8 +398,8 @@ void GrpcServerStream::OnFinished(bool ok) { EndOperation(); }
 
 void GrpcServerStream::OnDone(bool ok) {
   mutex_.Lock();
-  gone_ = true;
-  const std::deque<FrameQueue::Turn> unsent = queue_out_.Clear();
+  client_gone_ = true;
+  const std::deque<FrameQueue::OutgoingMessage> unsent = queue_out_.Clear();
   std::vector<CancelHook::Hook> hooks = CancelAll();
   mutex_.Unlock();
   for (CancelHook::Hook& hook : hooks) std::move(hook)();

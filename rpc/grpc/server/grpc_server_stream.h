@@ -74,8 +74,8 @@ class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
   // Returns the hooks, which the caller must run after releasing the lock.
   std::vector<CancelHook::Hook> CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends the response of a call. No effect if the call is over.
-  void Response(uint64_t number, absl::StatusOr<Bytes> response);
-  void Response(uint64_t number, std::unique_ptr<ResponseSource> response);
+  void Respond(uint64_t number, absl::StatusOr<Bytes> response);
+  void Respond(uint64_t number, std::unique_ptr<ResponseSource> response);
   void Enqueue(uint64_t number, absl::StatusOr<Bytes> response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ResponsesPending() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Does everything that can be done now: writes the next frame or ends the stream, and reads on. Releases
@@ -92,9 +92,9 @@ class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
 
   // These belong to the loop's thread.
   grpc::ByteBuffer incoming_;
-  // The frames of the last message; those before taken_ have been handled.
-  Frames came_;
-  size_t taken_ = 0;
+  // The frames of the last message; those before handled_frames_ have been handled.
+  Frames incoming_frames_;
+  size_t handled_frames_ = 0;
   MessageAssembler assembler_;
   uint64_t last_number_ = 0;
 
@@ -118,11 +118,11 @@ class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
   // Frames are being handled, or the rest of them waits until responses have been sent.
   bool handling_ ABSL_GUARDED_BY(mutex_) = false;
   // The thread that is handling several frames. Responses which it gives meanwhile are sent together.
-  std::thread::id holder_ ABSL_GUARDED_BY(mutex_);
+  std::thread::id batching_thread_ ABSL_GUARDED_BY(mutex_);
   bool batches_ ABSL_GUARDED_BY(mutex_) = false;      // the client accepts them
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client does not read responses any more
+  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client does not read responses any more
   std::optional<grpc::Status> broken_
       ABSL_GUARDED_BY(mutex_);  // the error with which the stream must end at once
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;

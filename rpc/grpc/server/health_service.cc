@@ -112,7 +112,7 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
   void OnWritten(bool ok) {
     mutex_.Lock();
     writing_ = false;
-    gone_ = gone_ || !ok;
+    client_gone_ = client_gone_ || !ok;
     Proceed();
     EndOperation();
   }
@@ -123,7 +123,7 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
       health_->watchers_.erase(shared_from_this());
     }
     mutex_.Lock();
-    gone_ = true;
+    client_gone_ = true;
     // gRPC requires that every call is finished.
     Proceed();
     EndOperation();
@@ -133,7 +133,7 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
     std::optional<grpc::Status> finish;
     std::optional<char> write;
     if (!writing_ && !finished_) {
-      if (gone_) {
+      if (client_gone_) {
         finish = grpc::Status::CANCELLED;
       } else if (refused_.has_value()) {
         finish = refused_;
@@ -175,7 +175,7 @@ class WatchRpc : public std::enable_shared_from_this<WatchRpc> {
   bool last_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> refused_ ABSL_GUARDED_BY(mutex_);
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<WatchRpc> self_ ABSL_GUARDED_BY(mutex_);

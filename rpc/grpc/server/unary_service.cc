@@ -48,11 +48,11 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
 
   // Sends the response. Only the first one counts: a cancelled call may already be over when its handler
   // finishes.
-  void Response(absl::StatusOr<Bytes> answer) {
+  void Respond(absl::StatusOr<Bytes> response) {
     if (answered_.exchange(true)) return;
-    if (answer.ok() && answer->size() > service_->max_message_bytes_) {
-      answer = absl::ResourceExhaustedError(
-          absl::StrCat("an answer of ", answer->size(), " bytes exceeds the server's limit of ",
+    if (response.ok() && response->size() > service_->max_message_bytes_) {
+      response = absl::ResourceExhaustedError(
+          absl::StrCat("an answer of ", response->size(), " bytes exceeds the server's limit of ",
                        service_->max_message_bytes_, " bytes (ServerOptions::max_message_bytes)"));
     }
     {
@@ -60,10 +60,10 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
       absl::MutexLock lock(&mutex_);
       ++operations_;
     }
-    if (answer.ok()) {
-      rpc_->writer.Finish(ToByteBuffer(*answer), grpc::Status::OK, finished_tag_.tag());
+    if (response.ok()) {
+      rpc_->writer.Finish(ToByteBuffer(*response), grpc::Status::OK, finished_tag_.tag());
     } else {
-      rpc_->writer.FinishWithError(ToGrpcStatus(answer.status()), finished_tag_.tag());
+      rpc_->writer.FinishWithError(ToGrpcStatus(response.status()), finished_tag_.tag());
     }
   }
 
@@ -80,7 +80,7 @@ class UnaryRpc : public std::enable_shared_from_this<UnaryRpc> {
     if (rpc_->context.IsCancelled()) {
       if (CancelHook::Hook hook = cancel_hook_.Cancel()) std::move(hook)();
       // Without this, a deferred call would delay the server's shutdown until its handler responds.
-      Response(absl::CancelledError("the caller went away or its deadline passed"));
+      Respond(absl::CancelledError("the caller went away or its deadline passed"));
     }
     EndOperation();
   }
@@ -122,7 +122,7 @@ class UnaryRpc::Call : public ServerCall {
 
   ~Call() override {
     if (!finished_.load())
-      rpc_->Response(absl::InternalError(absl::StrCat("the handler of ", path_, " gave no answer")));
+      rpc_->Respond(absl::InternalError(absl::StrCat("the handler of ", path_, " gave no answer")));
   }
 
   const Bytes& request() const override { return request_; }
@@ -133,7 +133,7 @@ class UnaryRpc::Call : public ServerCall {
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     rpc_->cancel_hook_.Drop();
-    rpc_->Response(std::move(response));
+    rpc_->Respond(std::move(response));
   }
   void OnCancel(absl::AnyInvocable<void() &&> hook) override { rpc_->cancel_hook_.Set(std::move(hook)); }
 
@@ -159,7 +159,7 @@ void UnaryRpc::OnAccepted(bool ok) {
   service_->Accept(method_, queue_);
   const size_t size = rpc_->request.Length();
   if (size > service_->max_message_bytes_) {
-    Response(absl::ResourceExhaustedError(
+    Respond(absl::ResourceExhaustedError(
         absl::StrCat("a request of ", size, " bytes is larger than max_message_bytes of the server, ",
                      service_->max_message_bytes_)));
   } else {

@@ -38,12 +38,12 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using testing::AwaitCancelled;
 using testing::DeferredCalls;
+using testing::DeferringService;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kTestTimeout;
 using ::testing::Not;
-using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
 using ::testing::StartsWith;
@@ -207,8 +207,8 @@ TEST(ServerTest, AnIdempotentCallWaitsForAServerThatIsStillStarting) {
 }
 
 TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   const std::string target = TargetOf(*server);
   auto channel = ChannelTo(target);
   absl::Notification retried, failed;
@@ -222,7 +222,7 @@ TEST(ServerTest, IdempotentCallsOutliveARestartAndOthersFailOnce) {
     failed_response = std::move(got);
     failed.Notify();
   });
-  auto parked = {lot.Take(), lot.Take()};
+  auto parked = {deferred_calls.Take(), deferred_calls.Take()};
   for (const auto& call : parked) {
     ASSERT_NE(call, nullptr);
     call->Finish(absl::UnavailableError("the server is going down"));
@@ -283,12 +283,12 @@ TEST(ServerTest, AnAddressInUseIsNamed) {
 }
 
 TEST(ServerTest, TheCallKnowsItsPeerAndDeadline) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   auto channel = ChannelTo(TargetOf(*server));
   const absl::Time before = absl::Now();
   channel->CallAsync(kEcho, Bytes(), {.timeout = absl::Seconds(100)}, [](absl::StatusOr<Bytes>) {});
-  auto call = lot.Take();
+  auto call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   EXPECT_THAT(call->peer(), StartsWith("ipv4:127.0.0.1:"));
   EXPECT_GT(call->deadline(), before + absl::Seconds(90));
@@ -298,19 +298,19 @@ TEST(ServerTest, TheCallKnowsItsPeerAndDeadline) {
 }
 
 TEST(ServerTest, AClientThatGoesAwayCancelsItsParkedCalls) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   auto channel = ChannelTo(TargetOf(*server));
   channel->CallAsync(kEcho, Bytes(), {}, [](absl::StatusOr<Bytes>) {});
-  auto call = lot.Take();
+  auto call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   channel.reset();
   EXPECT_TRUE(AwaitCancelled(*call));
 }
 
 TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   auto channel = ChannelTo(TargetOf(*server));
   absl::Notification answered;
   absl::StatusOr<Bytes> answer;
@@ -318,7 +318,7 @@ TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
     answer = std::move(got);
     answered.Notify();
   });
-  auto call = lot.Take();
+  auto call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   const absl::Time start = absl::Now();
   server->Shutdown(absl::Milliseconds(50));
@@ -333,8 +333,8 @@ TEST(ServerTest, ShutdownCancelsWhatIsParkedPastTheGrace) {
 }
 
 TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   auto channel = ChannelTo(TargetOf(*server));
   absl::Notification answered;
   absl::StatusOr<Bytes> answer;
@@ -342,7 +342,7 @@ TEST(ServerTest, ShutdownLetsARunningCallFinishWithinTheGrace) {
     answer = std::move(got);
     answered.Notify();
   });
-  auto call = lot.Take();
+  auto call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   std::thread shutdown([&server] { server->Shutdown(kTestTimeout); });
   // New calls are refused once the shutdown has begun; the test detects it that way.

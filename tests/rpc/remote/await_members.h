@@ -11,7 +11,7 @@ namespace tandem::rpc::remote::testing {
 
 // Until the directory's members are such that `holds`; false when they are not within `patience`.
 inline bool AwaitMembers(Directory& directory, const std::function<bool(const Directory::Members&)>& holds,
-                         absl::Duration patience = absl::Seconds(60)) {
+                         absl::Duration timeout = absl::Seconds(60)) {
   absl::Mutex mutex;
   bool held = false;
   const uint64_t watch = directory.Watch([&](const Directory::Members& members) {
@@ -21,7 +21,7 @@ inline bool AwaitMembers(Directory& directory, const std::function<bool(const Di
   bool in_time;
   {
     absl::MutexLock lock(&mutex);
-    in_time = mutex.AwaitWithTimeout(absl::Condition(&held), patience);
+    in_time = mutex.AwaitWithTimeout(absl::Condition(&held), timeout);
   }
   directory.Unwatch(watch);
   return in_time;

@@ -32,11 +32,11 @@ using ::tandem::testing::StatusIs;
 using ::tandem::testing::TempDir;
 using ::tandem::testing::Watched;
 using testing::DeferredCalls;
+using testing::DeferringService;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kTestTimeout;
-using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
 
@@ -48,12 +48,12 @@ std::unique_ptr<Server> StartServer(Service service, ServerOptions options = {})
 std::string TargetOf(const Server& server) { return absl::StrCat("127.0.0.1:", server.port()); }
 
 // Responds with as many bytes as the request's text says, in the transport's memory if it has any.
-Service LendingService(std::atomic<int>* lent) {
-  return EchoService([lent](std::shared_ptr<ServerCall> call) {
+Service BorrowingService(std::atomic<int>* borrowed) {
+  return EchoService([borrowed](std::shared_ptr<ServerCall> call) {
     const size_t bytes = std::stoul(call->request().Flatten());
     std::shared_ptr<char> memory = call->ResponseMemory(bytes);
     if (memory == nullptr) return call->Finish(Bytes(Pattern(bytes)));
-    ++*lent;
+    ++*borrowed;
     const std::string pattern = Pattern(bytes);
     std::memcpy(memory.get(), pattern.data(), bytes);
     const char* data = memory.get();
@@ -130,11 +130,11 @@ TEST(ConnectTest, TheChoiceCanBeForced) {
 }
 
 TEST(ConnectTest, AnswersAndRequestsTravelInMemoryOfTheTransport) {
-  std::atomic<int> lent{0};
-  auto server = StartServer(LendingService(&lent));
+  std::atomic<int> borrowed{0};
+  auto server = StartServer(BorrowingService(&borrowed));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
   TANDEM_ASSERT_OK_AND_ASSIGN(Bytes response, channel->Call(kEcho, Bytes(std::string("1000000")), {}));
-  EXPECT_EQ(lent, 1);
+  EXPECT_EQ(borrowed, 1);
   ASSERT_EQ(response.slices().size(), 1u);
   EXPECT_TRUE(response.Flatten() == Pattern(1000000));
 
@@ -152,9 +152,9 @@ TEST(ConnectTest, AnswersAndRequestsTravelInMemoryOfTheTransport) {
 }
 
 TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
-  std::atomic<int> lent{0};
+  std::atomic<int> borrowed{0};
   Watched<int> served;
-  const Service lending = LendingService(&lent);
+  const Service lending = BorrowingService(&borrowed);
   auto server = StartServer(EchoService([&](std::shared_ptr<ServerCall> call) {
                               ++served;
                               lending.methods[0].handler(std::move(call));
@@ -186,8 +186,8 @@ TEST(ConnectTest, ASlowClientCostsTheServerBoundedMemory) {
 }
 
 TEST(ConnectTest, ParkedRequestsThatFillTheMemoryStopNobody) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot), {.shared_memory_bytes = 2 << 20});
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls), {.shared_memory_bytes = 2 << 20});
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
   constexpr int kCalls = 30;
   std::atomic<int> right{0}, done{0};
@@ -201,7 +201,7 @@ TEST(ConnectTest, ParkedRequestsThatFillTheMemoryStopNobody) {
   }
   std::vector<std::shared_ptr<ServerCall>> parked;
   for (int i = 0; i < kCalls; ++i) {
-    parked.push_back(lot.Take());
+    parked.push_back(deferred_calls.Take());
     ASSERT_NE(parked.back(), nullptr) << i;
   }
   for (auto call = parked.rbegin(); call != parked.rend(); ++call) (*call)->Finish((*call)->request());
@@ -239,8 +239,8 @@ TEST(ConnectTest, AStrangerGetsNoMemory) {
 }
 
 TEST(ConnectTest, ARestartedServerIsFoundAgain) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   const std::string target = TargetOf(*server);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(target));
   ASSERT_EQ(channel->transport(), "shm");
@@ -250,14 +250,14 @@ TEST(ConnectTest, ARestartedServerIsFoundAgain) {
     once = response.status();
     failed.Notify();
   });
-  ASSERT_NE(lot.Take(), nullptr);  // dropped below, after the server has stopped
+  ASSERT_NE(deferred_calls.Take(), nullptr);  // dropped below, after the server has stopped
   absl::StatusOr<Bytes> again;
   channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout, .idempotent = true},
                      [&](absl::StatusOr<Bytes> response) {
                        again = std::move(response);
                        served.Notify();
                      });
-  auto parked = lot.Take();
+  auto parked = deferred_calls.Take();
   server->Shutdown(absl::ZeroDuration());
   server.reset();
   ASSERT_TRUE(failed.WaitForNotificationWithTimeout(kTestTimeout));
@@ -295,14 +295,14 @@ TEST(ConnectTest, WaitingThreadsHelpThemselvesAndOneAnother) {
 }
 
 TEST(ConnectTest, AHelperMeetsItsDeadlineAndACancelledCallIsToldToTheServer) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, Connect(TargetOf(*server), {.transport = "shm"}));
   EXPECT_THAT(channel->Call(kEcho, Bytes(), {.timeout = absl::Milliseconds(50)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
-  ASSERT_NE(lot.Take(), nullptr);
+  ASSERT_NE(deferred_calls.Take(), nullptr);
   channel->CallAsync(kEcho, Bytes(), {.timeout = kTestTimeout}, [](absl::StatusOr<Bytes>) {});
-  auto parked = lot.Take();
+  auto parked = deferred_calls.Take();
   ASSERT_NE(parked, nullptr);
   EXPECT_FALSE(parked->IsCancelled());
   absl::Notification cancelled;

@@ -134,20 +134,20 @@ TEST(LinkTest, AReceiverThatKeepsEverythingDoesNotStopTheTraffic) {
 
 TEST(LinkTest, WhatNeedsNoMemoryPassesWhatWaitsForSome) {
   LinkPair pair;
-  std::vector<std::shared_ptr<char>> lent;
-  while (auto memory = pair.client->BorrowMemory(200000)) lent.push_back(std::move(memory));
+  std::vector<std::shared_ptr<char>> borrowed;
+  while (auto memory = pair.client->BorrowMemory(200000)) borrowed.push_back(std::move(memory));
   // Uses the reserve, too.
   pair.client->Send(Request(0, Bytes(Pattern(300000))));
   pair.client->Send(Request(1, Bytes(Pattern(400000))));
   pair.client->Send(Request(2, Bytes(std::string("small"))));
-  std::memset(lent[0].get(), 'l', 200000);
-  const char* data = lent[0].get();
-  pair.client->Send(Request(3, Bytes(Slice(lent[0], data, 200000))));
+  std::memset(borrowed[0].get(), 'l', 200000);
+  const char* data = borrowed[0].get();
+  pair.client->Send(Request(3, Bytes(Slice(borrowed[0], data, 200000))));
   std::vector<uint64_t> order;
   Message got;
   while (pair.server->Receive(&got)) order.push_back(got.call);
   EXPECT_THAT(order, ::testing::IsSupersetOf({2, 3}));
-  lent.clear();
+  borrowed.clear();
   got = Message();
   while (order.size() < 4 && Await(*pair.client, *pair.server, &got)) order.push_back(got.call);
   EXPECT_THAT(order, ::testing::UnorderedElementsAre(0, 1, 2, 3));

@@ -17,7 +17,7 @@ namespace tandem::rpc::shm {
 namespace {
 
 using rpc::testing::DeferredCalls;
-using rpc::testing::ParkingService;
+using rpc::testing::DeferringService;
 using testing::LinkPair;
 using testing::Request;
 
@@ -39,10 +39,11 @@ class ServerConnectionTest : public ::testing::Test {
     return response.code;
   }
 
-  DeferredCalls lot;
+  DeferredCalls deferred_calls;
   LinkPair pair;
   std::shared_ptr<ServerConnection> connection = std::make_shared<ServerConnection>(
-      pair.server, Caller(), std::make_shared<MethodTable>(std::vector<Service>{ParkingService(&lot)}),
+      pair.server, Caller(),
+      std::make_shared<MethodTable>(std::vector<Service>{DeferringService(&deferred_calls)}),
       ServerLimits{.max_message_bytes = 1 << 20, .max_calls = 2}, std::make_shared<Closing>());
 };
 
@@ -55,7 +56,7 @@ TEST_F(ServerConnectionTest, ARefusalMakesNoRoomForOtherCalls) {
   Send(2, rpc::testing::kEcho);
   EXPECT_EQ(Answered(2), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(connection->unanswered(), 2);
-  for (int i = 0; i < 2; ++i) lot.Take()->Finish(Bytes());
+  for (int i = 0; i < 2; ++i) deferred_calls.Take()->Finish(Bytes());
   EXPECT_EQ(connection->unanswered(), 0);
   EXPECT_EQ(Answered(1), absl::StatusCode::kOk);
   Send(3, rpc::testing::kEcho);

@@ -28,11 +28,11 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 using testing::DeferredCalls;
+using testing::DeferringService;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kTestTimeout;
-using testing::ParkingService;
 using testing::PlainEchoService;
 
 // Runs this program again with the test "ShmProcessChild.<role>", which prints a line when it is ready. (A
@@ -104,13 +104,14 @@ void Say(const std::string& line) {
 
 TEST(ShmProcessChild, Server) {
   if (Role() != "Server") GTEST_SKIP() << "runs as a child";
-  DeferredCalls lot;
-  auto server = Server::Start({.listen = Target()}, {ParkingService(&lot)});
+  DeferredCalls deferred_calls;
+  auto server = Server::Start({.listen = Target()}, {DeferringService(&deferred_calls)});
   ASSERT_TRUE(server.ok()) << server.status();
   Say(absl::StrCat((*server)->port()));
-  const std::shared_ptr<ServerCall> first = lot.Take(absl::Seconds(600));
+  const std::shared_ptr<ServerCall> first = deferred_calls.Take(absl::Seconds(600));
   Say("parked");
-  while (std::shared_ptr<ServerCall> call = lot.Take(absl::Seconds(600))) call->Finish(call->request());
+  while (std::shared_ptr<ServerCall> call = deferred_calls.Take(absl::Seconds(600)))
+    call->Finish(call->request());
 }
 
 TEST(ShmProcessChild, EchoServer) {
@@ -183,8 +184,8 @@ TEST(ShmProcessTest, AKilledServerEndsItsCallsAndTheNextOneIsFound) {
 }
 
 TEST(ShmProcessTest, AKilledClientsCallsAreCancelledAndItsMemoryGoes) {
-  DeferredCalls lot;
-  auto server = Server::Start({}, {ParkingService(&lot)});
+  DeferredCalls deferred_calls;
+  auto server = Server::Start({}, {DeferringService(&deferred_calls)});
   TANDEM_ASSERT_OK(server.status());
   const auto mappings = [] {
     int count = 0;
@@ -197,7 +198,7 @@ TEST(ShmProcessTest, AKilledClientsCallsAreCancelledAndItsMemoryGoes) {
   };
   for (int round = 0; round < 3; ++round) {
     Child client("ParkedClient", absl::StrCat("127.0.0.1:", (*server)->port()));
-    auto call = lot.Take();
+    auto call = deferred_calls.Take();
     ASSERT_NE(call, nullptr);
     EXPECT_FALSE(call->IsCancelled());
     EXPECT_GT(mappings(), 0);

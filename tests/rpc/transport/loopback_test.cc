@@ -16,12 +16,12 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 using testing::DeferredCalls;
+using testing::DeferringService;
 using testing::EchoService;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kTestTimeout;
-using testing::ParkingService;
 
 std::shared_ptr<const std::vector<Service>> Serve(Service service) {
   return std::make_shared<const std::vector<Service>>(std::vector<Service>{std::move(service)});
@@ -150,15 +150,15 @@ TEST(LoopbackTest, DestroyingTheChannelEndsACallThatWaitsForItsRetry) {
 }
 
 TEST(LoopbackTest, AParkedCallMayBeFinishedAfterTheChannelIsGone) {
-  DeferredCalls lot;
-  auto channel = ConnectLoopback(Serve(ParkingService(&lot)));
+  DeferredCalls deferred_calls;
+  auto channel = ConnectLoopback(Serve(DeferringService(&deferred_calls)));
   absl::StatusCode code = absl::StatusCode::kOk;
   absl::Mutex mutex;
   channel->CallAsync(kEcho, Bytes(std::string("request")), {}, [&](absl::StatusOr<Bytes> response) {
     absl::MutexLock lock(&mutex);
     code = response.status().code();
   });
-  auto parked = lot.Take();
+  auto parked = deferred_calls.Take();
   ASSERT_NE(parked, nullptr);
   EXPECT_FALSE(parked->IsCancelled());
   channel.reset();

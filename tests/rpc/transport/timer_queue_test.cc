@@ -38,7 +38,7 @@ TEST(TimerQueueTest, HurryAllMakesEveryTaskDue) {
   TimerQueue queue;
   absl::Notification waiting, later;
   queue.Schedule(absl::InfiniteFuture(), [&] { waiting.Notify(); });
-  queue.HurryAll();
+  queue.RunAllNow();
   EXPECT_TRUE(waiting.WaitForNotificationWithTimeout(kTestTimeout));
   queue.Schedule(absl::InfiniteFuture(), [&] { later.Notify(); });
   EXPECT_TRUE(later.WaitForNotificationWithTimeout(kTestTimeout));
@@ -53,7 +53,7 @@ TEST(TimerQueueTest, ACancelledTaskDoesNotRunAndLetsGoOfWhatItHeld) {
   queue.Cancel(id);
   EXPECT_EQ(held.use_count(), 1);
   queue.Cancel(id);  // there is nothing to cancel any more
-  queue.HurryAll();
+  queue.RunAllNow();
   absl::Notification after;
   queue.RunSoon([&] { after.Notify(); });
   ASSERT_TRUE(after.WaitForNotificationWithTimeout(kTestTimeout));

@@ -49,7 +49,7 @@ TEST(FrameQueueTest, WhatIsDroppedGoesWhenItsTakerLetsItGo) {
   queue.Add(Header(1), Bytes(Slice(text, text->data(), text->size())));
   const std::weak_ptr<const std::string> watched = text;
   text.reset();
-  std::deque<FrameQueue::Turn> taken;
+  std::deque<FrameQueue::OutgoingMessage> taken;
   EXPECT_EQ(queue.Drop(1, &taken), FrameQueue::Dropped::kUnsent);
   EXPECT_EQ(queue.bytes(), 0);
   EXPECT_FALSE(watched.expired());
@@ -168,7 +168,7 @@ TEST(FrameQueueTest, AMessageDroppedWhileItsFrameIsMadeDoesNotComeBack) {
   queue.Add(Header(1), std::make_unique<CountingResponse>(3 * kFramePayload, kFramePayload, &alive));
   queue.Add(Header(2), Bytes(std::string("other")));
   {
-    FrameQueue::Turn turn = queue.Take(false);
+    FrameQueue::OutgoingMessage turn = queue.Take(false);
     turn.Frame();
     EXPECT_EQ(queue.Drop(1), FrameQueue::Dropped::kPartlySent);
     queue.PutBack(&turn);
@@ -181,7 +181,7 @@ TEST(FrameQueueTest, AMessageDroppedWhileItsFrameIsMadeDoesNotComeBack) {
   EXPECT_EQ(queue.bytes(), 0);
 
   queue.Add(Header(3), std::make_unique<CountingResponse>(3 * kFramePayload, kFramePayload, &alive));
-  FrameQueue::Turn turn = queue.Take(false);
+  FrameQueue::OutgoingMessage turn = queue.Take(false);
   turn.Frame();
   queue.Clear();
   queue.PutBack(&turn);

@@ -22,19 +22,19 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using testing::Connect;
 using testing::DeferredCalls;
+using testing::DeferringService;
 using testing::EchoService;
 using testing::FakeServer;
 using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kTestTimeout;
-using testing::ParkingService;
 using testing::Pattern;
 using testing::PlainEchoService;
 using testing::StartServer;
 
 TEST(GrpcClientStreamTest, RequestsThatAClientKeepsAreBounded) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   auto channel = Connect(*server, {.max_outstanding_bytes = 1 << 20});
   absl::Notification first;
   // A single call may exceed the limit.
@@ -42,7 +42,7 @@ TEST(GrpcClientStreamTest, RequestsThatAClientKeepsAreBounded) {
     TANDEM_EXPECT_OK(response);
     first.Notify();
   });
-  auto parked = lot.Take();
+  auto parked = deferred_calls.Take();
   ASSERT_NE(parked, nullptr);
   EXPECT_THAT(
       channel->Call(kEcho, Bytes(std::string("x")), {}),
@@ -55,7 +55,7 @@ TEST(GrpcClientStreamTest, RequestsThatAClientKeepsAreBounded) {
     TANDEM_EXPECT_OK(response);
     second.Notify();
   });
-  parked = lot.Take();
+  parked = deferred_calls.Take();
   ASSERT_NE(parked, nullptr);
   parked->Finish(Bytes());
   EXPECT_TRUE(second.WaitForNotificationWithTimeout(kTestTimeout));

@@ -19,11 +19,11 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using testing::Connect;
 using testing::DeferredCalls;
+using testing::DeferringService;
 using testing::EchoService;
 using ::testing::HasSubstr;
 using testing::kEcho;
 using testing::kTestTimeout;
-using testing::ParkingService;
 using testing::PlainEchoService;
 using testing::Request;
 using testing::StartServer;
@@ -54,11 +54,11 @@ TEST(StreamTest, AStockClientGetsAnswersToFrames) {
 }
 
 TEST(StreamTest, CallsBegunBeforeAHalfCloseAreAnswered) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   StockStream stream(*server);
   ASSERT_TRUE(stream.Write(Request(1, "late")));
-  auto call = lot.Take();
+  auto call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   stream.HalfClose();
   call->Finish(call->request());
@@ -182,11 +182,11 @@ TEST(StreamTest, ARequestThatIsTooLargeIsRefusedAndTheStreamGoesOn) {
 }
 
 TEST(StreamTest, ACancelledCallIsForgotten) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot));
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls));
   StockStream stream(*server);
   ASSERT_TRUE(stream.Write(Request(1)));
-  auto call = lot.Take();
+  auto call = deferred_calls.Take();
   ASSERT_NE(call, nullptr);
   EXPECT_EQ(call->deadline(), absl::InfiniteFuture());
   EXPECT_FALSE(call->IsCancelled());
@@ -196,7 +196,7 @@ TEST(StreamTest, ACancelledCallIsForgotten) {
   ASSERT_TRUE(stream.Write(cancel));
   ASSERT_TRUE(stream.Write(cancel));  // a second cancellation has no effect
   ASSERT_TRUE(stream.Write(Request(2)));
-  auto next = lot.Take();  // arrives after the cancellation
+  auto next = deferred_calls.Take();  // arrives after the cancellation
   ASSERT_NE(next, nullptr);
   EXPECT_TRUE(call->IsCancelled());
   EXPECT_FALSE(next->IsCancelled());
@@ -324,8 +324,8 @@ TEST(StreamTest, OnlyAClientThatTakesBatchesGetsThem) {
 }
 
 TEST(StreamTest, RequestsThatHandlersKeepAreBounded) {
-  DeferredCalls lot;
-  auto server = StartServer(ParkingService(&lot), {.max_held_request_bytes = 1 << 20});
+  DeferredCalls deferred_calls;
+  auto server = StartServer(DeferringService(&deferred_calls), {.max_held_request_bytes = 1 << 20});
   auto channel = Connect(*server);
   const Bytes request(std::string(300 << 10, 'x'));
   absl::Mutex mutex;
@@ -350,13 +350,13 @@ TEST(StreamTest, RequestsThatHandlersKeepAreBounded) {
     }
   }
   for (int i = 0; i < 3; ++i) {
-    auto parked = lot.Take();
+    auto parked = deferred_calls.Take();
     ASSERT_NE(parked, nullptr);
     parked->Finish(Bytes());
   }
   ASSERT_TRUE(await(5));
   call();  // there is capacity again
-  auto parked = lot.Take();
+  auto parked = deferred_calls.Take();
   ASSERT_NE(parked, nullptr);
   parked->Finish(Bytes());
   parked.reset();

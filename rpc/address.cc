@@ -80,13 +80,30 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   return address;
 }
 
+std::string ResolvableHost(const std::string& host) {
+  if (!absl::EqualsIgnoreCase(host, "localhost")) return host;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "127.0.0.1";
+  freeaddrinfo(found);
+  return host;
+}
+
+std::string ResolvableAddress(const Address& address, absl::string_view text) {
+  if (address.is_unix()) return std::string(text);
+  const std::string host = ResolvableHost(address.host);
+  return host == address.host ? std::string(text) : absl::StrCat(host, ":", address.port);
+}
+
 absl::Status CheckBindable(const Address& address, absl::string_view text) {
   if (address.is_unix()) return CheckUnix(address.unix_path, text);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int failed = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  const int failed =
+      getaddrinfo(ResolvableHost(address.host).c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (failed != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot listen on ", text, ": host \"", address.host, "\": ", gai_strerror(failed)));

@@ -22,6 +22,13 @@ struct Address {
 // Parses an address. InvalidArgument, with `text` and the expected forms, if it has none of these forms.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
+// Returns the host to look up for `host`: 127.0.0.1 if `host` is "localhost" and this machine cannot resolve
+// that name, as in a container without /etc/hosts; else `host` itself. RFC 6761 (6.3) reserves the name for
+// the loopback address. May block on a name lookup, but only for "localhost".
+std::string ResolvableHost(const std::string& host);
+// Returns `text`, an address in the form of ParseAddress, with its host replaced by ResolvableHost.
+std::string ResolvableAddress(const Address& address, absl::string_view text);
+
 // Returns OK if a server could bind `address` now. `text` is its form in messages. Errors: InvalidArgument
 // (the host is not an address of this machine), Unavailable (in use, or not permitted). The message names the
 // address and what to do. A leftover socket file on which no process listens is not an error. This check

@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "rpc/address.h"
 
 namespace tandem::rpc {
 namespace {
@@ -46,7 +47,8 @@ absl::StatusOr<std::string> LocalAddressFor(const std::string& target) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found); error != 0) {
+  if (const int error = getaddrinfo(ResolvableHost(host).c_str(), absl::StrCat(port).c_str(), &hints, &found);
+      error != 0) {
     return absl::UnavailableError(absl::StrCat("cannot find host '", host, "': ", gai_strerror(error)));
   }
   absl::Cleanup release = [found] { freeaddrinfo(found); };

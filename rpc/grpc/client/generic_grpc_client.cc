@@ -203,7 +203,8 @@ absl::StatusOr<std::unique_ptr<GenericGrpcClient>> GenericGrpcClient::Connect(
     credentials = grpc::SslCredentials(ssl);
     if (!options.tls->server_name.empty()) arguments.SetSslTargetNameOverride(options.tls->server_name);
   }
-  const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
+  const std::string uri =
+      address.is_unix() ? target : absl::StrCat("dns:///", ResolvableAddress(address, target));
   return std::make_unique<GenericGrpcClientImpl>(target,
                                                  grpc::CreateCustomChannel(uri, credentials, arguments));
 }

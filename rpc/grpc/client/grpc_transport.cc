@@ -337,7 +337,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeGrpcTransport(const std::string& 
   TANDEM_RETURN_IF_ERROR(CheckCaller(options.caller));
   KeepGrpcLibrary();
   // "dns:///" prevents gRPC from taking the host for a URI scheme. It also accepts IP addresses.
-  const std::string uri = address.is_unix() ? target : absl::StrCat("dns:///", target);
+  const std::string uri =
+      address.is_unix() ? target : absl::StrCat("dns:///", ResolvableAddress(address, target));
   return std::make_unique<GrpcTransport>(
       grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), Arguments(options)), target,
       address.is_unix(), options);

@@ -139,7 +139,8 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   builder.RegisterService(health->service());
   streams->AddTo(&builder);
   int port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(ResolvableAddress(address, options.listen), grpc::InsecureServerCredentials(),
+                           &port);
 
   auto server = std::make_unique<GrpcServer>(std::move(raw_services), std::move(names), std::move(streams),
                                              std::move(health));

@@ -55,12 +55,12 @@ TEST_F(ServerConnectionTest, ARefusalMakesNoRoomForOtherCalls) {
   EXPECT_EQ(Answered(1), absl::StatusCode::kUnimplemented);
   Send(2, rpc::testing::kEcho);
   EXPECT_EQ(Answered(2), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(connection->unanswered(), 2);
+  EXPECT_EQ(connection->unfinished(), 2);
   for (int i = 0; i < 2; ++i) deferred_calls.Take()->Finish(Bytes());
-  EXPECT_EQ(connection->unanswered(), 0);
+  EXPECT_EQ(connection->unfinished(), 0);
   EXPECT_EQ(Answered(1), absl::StatusCode::kOk);
   Send(3, rpc::testing::kEcho);
-  EXPECT_EQ(connection->unanswered(), 1);
+  EXPECT_EQ(connection->unfinished(), 1);
 }
 
 TEST_F(ServerConnectionTest, TwoCallsOfOneNumberEndTheConnection) {

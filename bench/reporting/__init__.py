@@ -1,0 +1,1 @@
+"""The parts of bench/report: measuring, tables, plots. Standard library only."""

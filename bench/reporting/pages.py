@@ -58,7 +58,9 @@ def provenance(suite):
     text = textwrap.fill(text, 98, break_long_words=False, break_on_hyphens=False)
     text += "\n\n" + "\n".join(command_lines(command) for command in source["commands"])
     if suite["missing"]:
-        text += "\n\n" + "\n".join(f"- Not measured: {peer}: {reason}." for peer, reason in sorted(suite["missing"].items()))
+        text += "\n\n" + "\n".join(
+            textwrap.fill(f"- Not measured: {peer}: {reason}.", 98, subsequent_indent="  ", break_on_hyphens=False)
+            for peer, reason in sorted(suite["missing"].items()))
     return text
 
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_DATA_BATCH_H_
 #define TANDEM_WORKER_DATA_BATCH_H_
 
-// A batch of examples, column-wise, as readers make them and trainers consume them.
+// A batch of examples in column layout: readers produce it and trainers consume it.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,15 +9,17 @@
 
 namespace tandem::worker {
 
-// One sparse feature of a batch: example b holds ids[offsets[b], offsets[b+1]). A single-valued feature has
-// exactly one id an example and leaves `offsets` empty. Ids are already global: the feature's name is hashed
-// into them, so that all features may share one table.
+// One sparse feature of a batch. The ids of example b are ids[offsets[b], offsets[b + 1]). A single-valued
+// feature has exactly one id per example and leaves `offsets` empty. Ids are global: the feature's name is
+// hashed into them, so that all features can share one table.
 struct SparseColumn {
   std::vector<uint64_t> ids;
-  std::vector<uint32_t> offsets;  // size + 1 entries, or empty: one id an example
-  std::vector<float> weights;     // one per id (libsvm/libfm values), or empty: all 1
+  // [size + 1], or empty: one id per example
+  std::vector<uint32_t> offsets;
+  std::vector<float> weights;  // one per id (libsvm and libfm values), or empty: all 1
 };
 
+// Examples in column layout. Clear() empties the batch and keeps its memory.
 struct Batch {
   size_t size = 0;
   std::vector<float> labels;  // [size], 0 or 1

@@ -49,13 +49,14 @@ absl::Status CheckOptions(const ReadOptions& options) {
   return absl::OkStatus();
 }
 
-// What readers need after Open; they share it, so that they may outlive the Dataset.
+// The state that readers need after Open. They share its ownership, so that they may outlive the Dataset.
 struct Opened {
   Schema schema;
   std::vector<std::string> columns;
   std::vector<DenseScale> scales;
   std::unique_ptr<LineSource> train;
-  std::unique_ptr<LineSource> valid;  // null when it is cut from train
+  // `valid` and `test` are null if the split is cut from `train`.
+  std::unique_ptr<LineSource> valid;
   std::unique_ptr<LineSource> test;
   SplitRule rule;  // of train
   uint64_t max_malformed = 0;
@@ -91,7 +92,8 @@ class FileDataset : public Dataset {
     const Opened& o = *opened_;
     std::unique_ptr<LineParser> parser =
         o.columns.empty() ? MakeIndexParser(o.schema) : MakeDelimitedParser(o.schema, o.columns, o.scales);
-    // Files of a split's own are read whole: to their order they are one undivided split.
+    // A split that has its own files is read whole: LineOrder treats these files as one undivided training
+    // split.
     const LineSource* own = o.OwnFiles(options.split);
     ReadOptions order = options;
     if (own != nullptr) order.split = Split::kTrain;

@@ -1,8 +1,9 @@
 #ifndef TANDEM_WORKER_DATA_DATASET_H_
 #define TANDEM_WORKER_DATA_DATASET_H_
 
-// Files of examples, split, shuffled, sharded over workers and parsed into batches. Files are mapped, not
-// loaded: the shuffle moves references to lines, and a worker parses only the lines of its own shard.
+// A data set of text files: examples are split, shuffled, sharded over the workers and parsed into batches.
+// Files are memory-mapped, not loaded: shuffling moves only the positions of lines, and a worker parses only
+// the lines of its own shard.
 
 #include <cstdint>
 #include <memory>
@@ -15,14 +16,16 @@
 
 namespace tandem::worker {
 
+// File formats. Criteo is tab-separated without a header: label, I1..I13, C1..C26.
 enum class DataFormat { kCsv, kTsv, kCriteo, kLibsvm, kLibfm };
 
-// What a dense (numeric) column becomes. Empty fields (and NA, NaN, null, NULL, None, \N, ?) are 0 after the
+// Transform of a dense (numeric) column. An empty field (or NA, NaN, null, NULL, None, \N, ?) is 0 after the
 // transform.
 enum class DenseTransform {
   kNone,
-  kLog1p,        // sign(x) * log(1 + |x|)
-  kStandardize,  // (x - mean) / stddev over the training split, measured once before training
+  kLog1p,  // sign(x) * log(1 + |x|)
+  // (x - mean) / stddev, both measured over the training split by Dataset::Open
+  kStandardize,
 };
 
 struct DenseFeature {
@@ -31,21 +34,24 @@ struct DenseFeature {
 };
 struct SparseFeature {
   std::string column;
-  char separator = '\0';      // values of a multi-valued field are split by it; '\0': single-valued
-  uint64_t hash_buckets = 0;  // 0: the full 64-bit hash; else values share this many ids (feature hashing)
-  std::string shared_as;      // features with the same non-empty name share ids (e.g. item and last items)
+  char separator = '\0';  // separates the values of a multi-valued field; '\0': the field has a single value
+  uint64_t hash_buckets = 0;  // 0: ids are full 64-bit hashes; else values are hashed to this many ids
+  std::string shared_as;  // features with the same non-empty name share their ids (e.g. item and last items)
 };
 
+// Describes the columns of the files.
 struct Schema {
   DataFormat format = DataFormat::kCsv;
   char delimiter = ',';  // CSV; TSV and Criteo use tab
   bool header = true;    // CSV/TSV: the first line names the columns; otherwise columns are "0", "1", ...
   std::string label;     // column name (CSV/TSV); the first field otherwise
-  bool has_threshold = false;  // label >= threshold is 1, else 0; without it the label must be 0 or 1 (or -1)
+  // True: a label >= threshold is 1, any other is 0. False: the label must be 0, 1 or -1, and -1 means 0.
+  bool has_threshold = false;
   double threshold = 0;
-  std::vector<DenseFeature> dense;  // Criteo: I1..I13 by default; libsvm/libfm: none
-  std::vector<SparseFeature>
-      sparse;  // Criteo: C1..C26 by default; libsvm/libfm: found by looking at the data
+  // Criteo: I1..I13 by default. libsvm, libfm: none.
+  std::vector<DenseFeature> dense;
+  // Criteo: C1..C26 by default. libsvm, libfm: Dataset::Open derives them from the data.
+  std::vector<SparseFeature> sparse;
 };
 
 enum class Split { kTrain, kValid, kTest };
@@ -53,12 +59,15 @@ enum class Split { kTrain, kValid, kTest };
 struct DatasetOptions {
   Schema schema;
   std::vector<std::string> train_files;
-  std::vector<std::string> valid_files;  // empty: cut from train_files by split_*
-  std::vector<std::string> test_files;   // empty: likewise
-  double valid_fraction = 0.1;           // used only for a split without files of its own
+  std::vector<std::string> valid_files;  // empty: the split is cut from train_files by valid_fraction
+  std::vector<std::string> test_files;   // empty: the split is cut from train_files by test_fraction
+  double valid_fraction = 0.1;           // of train_files; used only for a split without files of its own
   double test_fraction = 0.1;
-  uint64_t split_seed = 1;       // an example's split is a function of (seed, its line): any order, any host
-  uint64_t max_malformed = 100;  // that one worker meets in its lines of a pass; more is fatal
+  // An example's split is a function of (split_seed, its line): it depends neither on the order of lines nor
+  // on the host.
+  uint64_t split_seed = 1;
+  // Malformed lines that one reader skips (one worker, one epoch). One more makes BatchReader::Next fail.
+  uint64_t max_malformed = 100;
 };
 
 struct ReadOptions {
@@ -66,44 +75,63 @@ struct ReadOptions {
   size_t batch_size = 1024;  // per worker
   bool shuffle = false;
   uint64_t seed = 1;
-  uint64_t epoch = 0;  // the order is a function of (seed, epoch), not of the number of workers
-  size_t shuffle_buffer = size_t{1} << 20;  // examples; a buffer as large as the split shuffles it uniformly
-  int rank = 0;                             // of worker
+  // The order is a function of (seed, epoch); it does not depend on the number of workers.
+  uint64_t epoch = 0;
+  // In examples. A buffer as large as the split shuffles it uniformly.
+  size_t shuffle_buffer = size_t{1} << 20;
+  int rank = 0;  // of this worker
   int world_size = 1;
-  // DistributedSampler: an uneven tail is dropped, or padded by examples from the start. For evaluation
-  // `exact` gives every example to exactly one worker instead, and workers' counts may differ by one.
+  // Treatment of an uneven last round, in which not every worker would get an example. kPad and kDrop are
+  // those of torch's DistributedSampler: kPad repeats examples from the start, kDrop drops the round. kExact
+  // is for evaluation: it gives every example to exactly one worker, and the workers' counts may differ by
+  // one.
   enum class Tail { kPad, kDrop, kExact } tail = Tail::kPad;
 };
 
-// Reads one worker's shard of one epoch, batch by batch. Not thread-safe. With kPad and kDrop all workers see
-// equally many batches of the same sizes, malformed lines or not: a worker puts its first good examples again
-// at its end for the lines it had to leave out. With kExact they are only left out.
+// Reads one worker's shard of one epoch, batch by batch. Not thread-safe.
+//
+// With kPad and kDrop all workers see the same number of batches, of the same sizes, even if some lines are
+// malformed: a worker repeats its first good examples at its end, one for each line that it skipped. With
+// kExact skipped lines are not replaced.
 class BatchReader {
  public:
   virtual ~BatchReader() = default;
-  // Fills `batch` (reusing its memory); false at the end of the epoch. The last batch may be smaller. Errors:
-  // DataLoss when more lines are malformed than allowed, naming file, line number and what was wrong with the
-  // first ones, or when none of this worker's lines is good, or when a file was cut short. After an error, or
-  // the end, `batch` is empty and further calls return the same.
+  // Fills `batch`, whose memory is reused. Returns false and an empty batch at the end of the epoch. The last
+  // batch may be smaller than the others. Returns DataLoss in these cases:
+  //
+  // - more lines are malformed than allowed (names file, line number and defect of the first ones),
+  // - none of this worker's lines is well-formed,
+  // - a file has become shorter since Open.
+  //
+  // The content of `batch` is unspecified after an error. Every call after the end or after an error returns
+  // the same result again.
   virtual absl::StatusOr<bool> Next(Batch* batch) = 0;
+  // Number of malformed lines skipped so far.
   virtual uint64_t malformed_lines() const = 0;
 };
 
-// Immutable after Open; thread-safe.
+// A data set. Immutable after Open; thread-safe.
 class Dataset {
  public:
-  // Maps the files, reads headers, finds out columns (libsvm/libfm: one feature per position when every row
-  // has the same number of features, else one multi-valued feature), and measures what kStandardize needs.
-  // Errors: NotFound (file), InvalidArgument (column not in the header: says which there are).
+  // Maps the files, reads their headers, determines the columns, and measures what kStandardize needs. libsvm
+  // and libfm data has one feature per position if every row has the same number of features, else one
+  // multi-valued feature.
+  //
+  // Blocks while it reads the training files, if libsvm, libfm or kStandardize requires that. Errors:
+  // NotFound or PermissionDenied (names the file), InvalidArgument (bad options, an empty file, files with
+  // different columns, or a column that is not in the header: lists the columns there are), DataLoss (a file
+  // became shorter meanwhile).
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const DatasetOptions& options);
   virtual ~Dataset() = default;
 
-  virtual const Schema& schema() const = 0;  // with defaults and found features filled in
+  virtual const Schema& schema() const = 0;  // with defaults and derived features filled in
   int num_dense() const { return static_cast<int>(schema().dense.size()); }
   int num_sparse() const { return static_cast<int>(schema().sparse.size()); }
 
-  // Examples of a split (all workers). The first call scans the files.
+  // Returns the number of lines of a split, over all workers, malformed lines included. The first call scans
+  // all files. Returns DataLoss if a file has become shorter since Open.
   virtual absl::StatusOr<uint64_t> Count(Split split) = 0;
+  // Starts a pass over one worker's shard. The reader may outlive the dataset. InvalidArgument: bad options.
   virtual absl::StatusOr<std::unique_ptr<BatchReader>> Read(const ReadOptions& options) = 0;
 };
 

@@ -1,4 +1,4 @@
-// CSV, TSV and Criteo: fields between delimiters, one example a line.
+// Parses CSV, TSV and Criteo: fields between delimiters, one example per line.
 
 #include <algorithm>
 #include <array>
@@ -15,13 +15,13 @@
 namespace tandem::worker {
 namespace {
 
-// Splits lines into fields without allocating: views of the line, or of `unquoted_` for quoted fields with
-// doubled quotes inside.
+// Splits lines into fields without allocating. A field is a view of the line, or of `unquoted_` if it is
+// quoted.
 class FieldSplitter {
  public:
   FieldSplitter(char delimiter, bool quotes) : delimiter_(delimiter), quotes_(quotes) {}
 
-  // False when a quoted field is malformed. `fields` keeps its capacity.
+  // Returns false if a quoted field is malformed. `fields` keeps its capacity.
   bool Split(absl::string_view line, std::vector<absl::string_view>* fields, std::string* reason) {
     fields->clear();
     if (quotes_ && std::memchr(line.data(), '"', line.size()) != nullptr) {
@@ -39,7 +39,7 @@ class FieldSplitter {
   }
 
  private:
-  // RFC 4180, but for line breaks inside quotes: a line is an example here.
+  // Follows RFC 4180, except that a quoted field cannot contain a line break: each line is one example.
   bool SplitQuoted(absl::string_view line, std::vector<absl::string_view>* fields, std::string* reason) {
     unquoted_.clear();
     unquoted_.reserve(line.size());  // so that views of it stay valid below
@@ -82,7 +82,7 @@ class FieldSplitter {
   std::string unquoted_;
 };
 
-// log(1 + x) of small integers: most of what the integer columns of click logs hold.
+// Table of log(1 + x) for small integers, which are most values of the integer columns of click logs.
 class Log1pTable {
  public:
   Log1pTable() {
@@ -187,7 +187,7 @@ class DelimitedParser : public LineParser {
 
   static void ParseMultiValued(const Sparse& feature, absl::string_view text, size_t row,
                                SparseColumn* column) {
-    column->ids.resize(column->offsets[row]);  // forget what a malformed line left
+    column->ids.resize(column->offsets[row]);  // drop what a malformed line left
     while (!text.empty()) {
       const size_t stop = std::min(text.find(feature.separator), text.size());
       if (stop > 0) column->ids.push_back(Id(feature, text.substr(0, stop)));

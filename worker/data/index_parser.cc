@@ -1,4 +1,4 @@
-// libsvm and libfm: "label index:value index:value ... # comment".
+// Parses libsvm and libfm: "label index:value index:value ... # comment".
 
 #include <charconv>
 
@@ -13,7 +13,7 @@ namespace {
 
 bool IsBlank(char c) { return c == ' ' || c == '\t'; }
 
-// Takes the next word off the front of `text`; empty at the end.
+// Removes the next word from the front of `text` and returns it; empty at the end.
 absl::string_view TakeWord(absl::string_view* text) {
   size_t begin = 0;
   while (begin < text->size() && IsBlank((*text)[begin])) ++begin;
@@ -75,7 +75,7 @@ class IndexParser : public LineParser {
 
   bool ParseBag(absl::string_view line, size_t row, Batch* batch, std::string* reason) const {
     SparseColumn& column = batch->sparse[0];
-    column.ids.resize(column.offsets[row]);  // forget what a malformed line left
+    column.ids.resize(column.offsets[row]);  // drop what a malformed line left
     if (!column.weights.empty()) column.weights.resize(column.ids.size());
     for (absl::string_view word = TakeWord(&line); !word.empty(); word = TakeWord(&line)) {
       uint64_t index = 0;

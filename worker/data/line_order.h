@@ -1,13 +1,13 @@
 #ifndef TANDEM_WORKER_DATA_LINE_ORDER_H_
 #define TANDEM_WORKER_DATA_LINE_ORDER_H_
 
-// The order in which one worker sees its lines of an epoch.
+// Determines the order in which one worker reads the lines of an epoch.
 //
-// The lines of the split, in file order, pass through a shuffle buffer: it holds the positions of up to
-// `shuffle_buffer` lines; each incoming line takes the place of a random one, which leaves. That global order
-// is a function of (files, split, seed, epoch, shuffle_buffer) only, and every worker computes all of it;
-// only then example i is given to worker i % world_size, as torch's DistributedSampler does. Reading lines
-// (by memchr) and hashing them for the split is the price of every worker; parsing is shared.
+// The lines of the split pass, in file order, through a shuffle buffer. It holds the positions of up to
+// `shuffle_buffer` lines; each incoming line replaces a random one, which is the next line of the order. This
+// global order is a function of (files, split, seed, epoch, shuffle_buffer) only, and every worker computes
+// all of it. Then example i goes to worker i % world_size, as in torch's DistributedSampler. Every worker
+// finds all line ends (memchr) and hashes all lines for the split; only parsing is divided among the workers.
 
 #include <cstdint>
 #include <vector>
@@ -19,15 +19,16 @@
 
 namespace tandem::worker {
 
-// Not thread-safe. `source` must outlive the object.
+// Iterates over the positions of one worker's lines. Not thread-safe. `source` must outlive the object.
 class LineOrder {
  public:
-  // `options` must be valid (see Dataset::Read). Lines that `rule` gives to another split are passed over.
+  // `options` must be valid (Dataset::Read checks them). Lines that `rule` puts into another split are
+  // skipped.
   LineOrder(const LineSource& source, const SplitRule& rule, const ReadOptions& options);
 
-  // The position of this worker's next line; false at the end. Every worker gets the same number of lines
-  // with kPad and kDrop; with kExact they may differ by one. The first call reads until the shuffle buffer is
-  // full.
+  // Stores the position of this worker's next line; returns false at the end. With kPad and kDrop every
+  // worker gets the same number of lines; with kExact the numbers may differ by one. The first call reads
+  // until the shuffle buffer is full.
   bool Next(uint64_t* position);
 
  private:
@@ -38,11 +39,12 @@ class LineOrder {
   const ReadOptions options_;
   LineSource::Cursor cursor_;
   CounterRandom random_;
-  bool filled_ = false;     // the buffer was filled for the first time
-  bool exhausted_ = false;  // no more lines come in
-  bool done_ = false;       // nothing more goes out
+  bool filled_ = false;     // the buffer has been filled for the first time
+  bool exhausted_ = false;  // the cursor is at its end
+  bool done_ = false;       // Next has returned this worker's last line
   std::vector<uint64_t> buffer_;
-  std::vector<uint64_t> first_;  // the first world_size lines of the order: what pads the end
+  // The first world_size lines of the order; kPad repeats them at the end.
+  std::vector<uint64_t> first_;
 };
 
 }  // namespace tandem::worker

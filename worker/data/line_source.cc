@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// The line that begins at `begin`, and in `*next` where the one after it begins.
+// Returns the line that begins at `begin` and stores in `*next` where the following line begins.
 absl::string_view TakeLine(const char* begin, const char* end, const char** next) {
   const char* stop = static_cast<const char*>(std::memchr(begin, '\n', end - begin));
   if (stop == nullptr) {

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_DATA_LINE_SOURCE_H_
 #define TANDEM_WORKER_DATA_LINE_SOURCE_H_
 
-// Text files seen as one long sequence of lines. The files are mapped: a line is a view of the page cache,
-// and a 64-bit position is all that must be remembered of it.
+// Presents text files as one long sequence of lines. The files are memory-mapped: a line is a view of the
+// page cache, and a 64-bit position identifies it.
 
 #include <cstdint>
 #include <memory>
@@ -15,46 +15,50 @@
 
 namespace tandem::worker {
 
-// What scans a file looks that often whether it is as long as it was.
+// A loop that scans the files calls CheckUnchanged() once per this many lines.
 inline constexpr uint64_t kLinesBetweenChecks = 1 << 16;
 
-// Immutable after Open; thread-safe. Views and positions are valid while the source lives.
+// Memory-mapped text files. Immutable after Open; thread-safe. Views and positions are valid while the source
+// lives.
 //
-// A mapped file that is cut short by somebody else raises SIGBUS when its missing pages are touched.
-// CheckUnchanged() finds that out beforehand and costs one fstat() a file; readers call it for every batch.
-// What remains is the time between the check and the last line of that batch: a file that shrinks right then
-// still kills the process. Replacing a file by rename() is always safe.
+// If another program truncates a mapped file, touching the missing pages raises SIGBUS. CheckUnchanged()
+// detects the truncation beforehand and costs one fstat() per file; readers call it for every batch. A file
+// that is truncated between the check and the last line of that batch still kills the process. Replacing a
+// file by rename() is always safe.
 class LineSource {
  public:
   struct Options {
-    bool header = false;    // the first line of each file is no example; it must be the same in all files
-    bool comments = false;  // lines that begin with '#' are no examples
+    // The first line of each file is a header, not an example. All files must have the same header.
+    bool header = false;
+    bool comments = false;  // lines that begin with '#' are not examples
   };
 
-  // Errors: NotFound or PermissionDenied (names the file), InvalidArgument (no files, an empty file, a
-  // directory, a header unlike that of the first file).
+  // Maps the files. Errors: NotFound or PermissionDenied (names the file), InvalidArgument (no files, an
+  // empty file, not a regular file, or a header different from that of the first file).
   static absl::StatusOr<std::unique_ptr<LineSource>> Open(const std::vector<std::string>& paths,
                                                           const Options& options);
   ~LineSource();
   LineSource(const LineSource&) = delete;
   LineSource& operator=(const LineSource&) = delete;
 
-  // The header line; empty without Options::header.
+  // Returns the header line; empty without Options::header.
   absl::string_view header() const { return header_; }
+  // Total size of the files.
   uint64_t bytes() const;
-  // The line that begins at `position`, which came from a Cursor; without its end (LF or CRLF).
+  // Returns the line that begins at `position`, without its end (LF or CRLF). `position` must come from a
+  // Cursor.
   absl::string_view LineAt(uint64_t position) const;
-  // "path:line number". Reads the file up to there: for messages only.
+  // Returns "path:line number". Reads the file up to `position`, so it is for messages only.
   std::string Describe(uint64_t position) const;
-  // DataLoss when a file became shorter than it was at Open; names it.
+  // Returns DataLoss, naming the file, if a file has become shorter than it was at Open.
   absl::Status CheckUnchanged() const;
 
-  // Goes through the lines of all files in order, without headers, comments and empty lines. A byte order
-  // mark at the start of a file and a missing line end at the end of one are tolerated. Not thread-safe.
+  // Iterates over the lines of all files in order, without headers, comments and empty lines. A byte order
+  // mark at the start of a file and a missing line end at its end are allowed. Not thread-safe.
   class Cursor {
    public:
     explicit Cursor(const LineSource& source) : source_(&source) {}
-    // False at the end, with the arguments unchanged.
+    // Stores the next line and its position. Returns false at the end and leaves the arguments unchanged.
     bool Next(uint64_t* position, absl::string_view* line);
 
    private:
@@ -72,7 +76,7 @@ class LineSource {
     int fd = -1;
     const char* data = nullptr;
     size_t size = 0;
-    size_t first_line = 0;  // offset of the first line that may be an example
+    size_t first_line = 0;  // offset of the first line after byte order mark and header
     uint64_t base = 0;      // position of the file's first byte
   };
   LineSource() = default;

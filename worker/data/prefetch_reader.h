@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_DATA_PREFETCH_READER_H_
 #define TANDEM_WORKER_DATA_PREFETCH_READER_H_
 
-// Parses ahead of the consumer in a thread of its own.
+// Parses batches ahead of the consumer on its own thread.
 
 #include <deque>
 #include <memory>
@@ -14,19 +14,19 @@
 
 namespace tandem::worker {
 
-// A BatchReader over another one: the same batches in the same order, then the same end or error, and that
-// one again at every further call. One thread may call it. The destructor may be called at any time; it waits
-// until the batch that is being parsed is done, and throws away what was read ahead.
+// Wraps another BatchReader and returns the same batches in the same order, then its end or error, which
+// every later call repeats. Calls must come from one thread. The destructor may be called at any time: it
+// waits until the batch that is being parsed is done and discards the batches read ahead.
 class PrefetchReader : public BatchReader {
  public:
-  // Up to `depth` (at least 1) batches wait, parsed, in the queue.
+  // The queue holds up to `depth` parsed batches; a smaller `depth` than 1 counts as 1.
   PrefetchReader(std::unique_ptr<BatchReader> reader, size_t depth);
   ~PrefetchReader() override;
 
-  // Blocks until a batch is parsed. Exchanges memory instead of copying: `batch` gets a parsed batch, and
-  // what it held before is used again for a later one.
+  // Blocks until a batch is parsed. Swaps memory instead of copying: `batch` receives a parsed batch, and its
+  // old memory is reused for a later one.
   absl::StatusOr<bool> Next(Batch* batch) override ABSL_LOCKS_EXCLUDED(mutex_);
-  // Up to the batch returned last.
+  // Malformed lines up to the batch that Next returned last.
   uint64_t malformed_lines() const override { return malformed_lines_; }
 
  private:
@@ -40,16 +40,16 @@ class PrefetchReader : public BatchReader {
   bool MayParse() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || ready_.size() < depth_; }
   bool HasParsed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !ready_.empty(); }
 
-  const std::unique_ptr<BatchReader> reader_;  // used by the thread only
+  const std::unique_ptr<BatchReader> reader_;  // used by thread_ only
   const size_t depth_;
-  absl::StatusOr<bool> last_ = true;  // what Next returned last
+  absl::StatusOr<bool> last_ = true;  // result of the last Next
   uint64_t malformed_lines_ = 0;
 
   absl::Mutex mutex_;
   std::deque<Parsed> ready_ ABSL_GUARDED_BY(mutex_);
   std::vector<Batch> recycled_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // declared last because it uses all members above
 };
 
 }  // namespace tandem::worker

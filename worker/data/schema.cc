@@ -31,7 +31,7 @@ absl::Status CheckColumn(const std::vector<std::string>& columns, const std::str
       role, " column '", name, "' is not in the data; it has the columns ", absl::StrJoin(columns, ", ")));
 }
 
-// The number of features that every well-formed line has, or 0 when they differ.
+// Returns the number of features that every well-formed line has, or 0 if the numbers differ.
 absl::StatusOr<int> CommonFeatureCount(const Schema& schema, const LineSource& source) {
   LineSource::Cursor cursor(source);
   uint64_t position = 0;
@@ -39,8 +39,7 @@ absl::StatusOr<int> CommonFeatureCount(const Schema& schema, const LineSource& s
   int common = -1;
   for (uint64_t lines = 0; cursor.Next(&position, &line); ++lines) {
     if (lines % kLinesBetweenChecks == 0) TANDEM_RETURN_IF_ERROR(source.CheckUnchanged());
-    // Counting colons is enough to see that a line is like the others; only one that seems different is
-    // parsed.
+    // Counting colons suffices to see that a line is like the others; only a line that differs is parsed.
     if (common >= 0 && std::count(line.begin(), line.end(), ':') == common &&
         line.find('#') == absl::string_view::npos) {
       continue;
@@ -100,7 +99,7 @@ absl::Status ResolveSchema(const std::vector<std::string>& columns, const LineSo
           "libsvm and libfm files have no named columns: leave the dense and sparse features out");
     }
     TANDEM_ASSIGN_OR_RETURN(const int count, CommonFeatureCount(*schema, source));
-    // Indices mean the same at every position, so all positions share their ids.
+    // An index means the same at every position, so all positions share their ids.
     for (int i = 0; i < count; ++i)
       schema->sparse.push_back({.column = absl::StrCat(i), .shared_as = "index"});
     if (count == 0) schema->sparse.push_back({.column = "features", .separator = ' ', .shared_as = "index"});
@@ -131,7 +130,7 @@ absl::StatusOr<std::vector<DenseScale>> MeasureDense(const Schema& schema,
                                                      const std::vector<std::string>& columns,
                                                      const LineSource& source, const SplitRule& rule) {
   std::vector<DenseScale> scales(schema.dense.size());
-  Schema measured = schema;  // only what is measured is parsed
+  Schema measured = schema;  // only the columns that are measured get parsed
   measured.dense.clear();
   measured.sparse.clear();
   std::vector<size_t> index;

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_DATA_SCHEMA_H_
 #define TANDEM_WORKER_DATA_SCHEMA_H_
 
-// From the schema a user wrote to the one a parser needs: defaults filled in, names checked, and what only
-// the data can tell found in the data.
+// Completes the schema that a user wrote to the one that a parser needs: fills in defaults, checks names, and
+// derives the rest from the data.
 
 #include <string>
 #include <vector>
@@ -16,21 +16,21 @@
 
 namespace tandem::worker {
 
-// How the lines of a format are found in its files.
+// Returns how the lines of a format are found in its files.
 LineSource::Options LineOptions(const Schema& schema);
 
-// The columns of the files of `source`: from the header, from the format (Criteo), or "0", "1", ... by
-// counting those of the first line. Empty for libsvm/libfm. InvalidArgument when there is neither header nor
-// line, or a name stands twice.
+// Returns the columns of the files of `source`. They come from the header, from the format (Criteo), or are
+// named "0", "1", ... after the fields of the first line. Empty for libsvm and libfm. InvalidArgument: there
+// is neither header nor line, or two columns have the same name.
 absl::StatusOr<std::vector<std::string>> FindColumns(const Schema& schema, const LineSource& source);
 
-// Fills in the label, Criteo's features, and for libsvm/libfm one feature per position when every row of
-// `source` has equally many, else one multi-valued feature. InvalidArgument when a column is not among
-// `columns`: names those there are.
+// Fills in the label, Criteo's features, and the features of libsvm and libfm: one per position if every row
+// of `source` has the same number, else one multi-valued feature. InvalidArgument: a column is not among
+// `columns` (lists those there are).
 absl::Status ResolveSchema(const std::vector<std::string>& columns, const LineSource& source, Schema* schema);
 
-// What each dense feature is scaled by. Reads the lines that `rule` puts into the training split when a
-// feature is to be standardized; empty and malformed fields do not count. A column without variance is only
+// Returns the scale of each dense feature. If a feature is to be standardized, reads the lines that `rule`
+// puts into the training split; empty and malformed fields do not count. A column without variance is only
 // centred.
 absl::StatusOr<std::vector<DenseScale>> MeasureDense(const Schema& schema,
                                                      const std::vector<std::string>& columns,

@@ -9,8 +9,8 @@
 namespace tandem::worker {
 namespace {
 
-constexpr size_t kSpares = 1024;           // good lines kept to make up for malformed ones
-constexpr uint64_t kMalformedLogged = 10;  // of a reader
+constexpr size_t kSpares = 1024;           // good lines kept to replace malformed ones
+constexpr uint64_t kMalformedLogged = 10;  // logged per reader
 constexpr uint64_t kMalformedInError = 3;
 
 }  // namespace

@@ -3,10 +3,10 @@
 
 // Parses one worker's lines into batches.
 //
-// Malformed lines are left out, and must not make one worker see fewer batches than another: with kPad and
-// kDrop the reader puts its own first good examples again at the end, one for each line left out, so that the
-// numbers of batches and of examples are those of the order. With kExact nothing is repeated. A worker counts
-// the malformed lines of its own shard only, and holds that count against `max_malformed`.
+// A malformed line is skipped. Skipping must not make one worker see fewer batches than another: with kPad
+// and kDrop the reader repeats its own first good examples at the end, one for each line skipped. The numbers
+// of batches and of examples are then those of the order. With kExact nothing is repeated. A reader counts
+// the malformed lines of its own shard only and compares that count with `max_malformed`.
 
 #include <memory>
 #include <string>
@@ -19,9 +19,10 @@
 
 namespace tandem::worker {
 
+// The BatchReader of a Dataset. Not thread-safe.
 class ShardReader : public BatchReader {
  public:
-  // `keep_alive` owns whatever `source` belongs to.
+  // `keep_alive` owns `source` (directly or not).
   ShardReader(std::shared_ptr<const void> keep_alive, const LineSource& source, const SplitRule& rule,
               const ReadOptions& options, const Schema& schema, std::unique_ptr<LineParser> parser,
               uint64_t max_malformed);
@@ -30,8 +31,10 @@ class ShardReader : public BatchReader {
   uint64_t malformed_lines() const override { return malformed_; }
 
  private:
-  // The next line to parse, first of the order, then to make up for malformed ones; false at the end.
+  // Stores the position of the next line to parse: first those of the order, then replacements for malformed
+  // ones. Returns false at the end.
   bool NextLine(uint64_t* position);
+  // Counts and logs a malformed line. DataLoss if there are more than max_malformed_.
   absl::Status NoteMalformed(uint64_t position, const std::string& reason);
 
   const std::shared_ptr<const void> keep_alive_;
@@ -42,11 +45,11 @@ class ShardReader : public BatchReader {
   const uint64_t max_malformed_;
   LineOrder order_;
   bool order_done_ = false;
-  std::vector<uint64_t> spares_;  // the first good lines
-  uint64_t made_up_ = 0;          // how many malformed lines were made up for
+  std::vector<uint64_t> spares_;  // positions of the first good lines
+  uint64_t made_up_ = 0;          // number of malformed lines replaced so far
   uint64_t malformed_ = 0;
-  std::string first_malformed_;  // what was wrong with the first ones
-  absl::Status error_;           // what Next returned last, if it failed
+  std::string first_malformed_;  // messages of the first malformed lines
+  absl::Status error_;           // the error that Next returned, if it failed
 };
 
 }  // namespace tandem::worker

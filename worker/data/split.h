@@ -1,9 +1,9 @@
 #ifndef TANDEM_WORKER_DATA_SPLIT_H_
 #define TANDEM_WORKER_DATA_SPLIT_H_
 
-// Which split an example belongs to: a function of a seed and of the text of its line (without the line end),
-// so that it does not depend on the order of lines or files, nor on who asks. Equal lines are always in the
-// same split.
+// Assigns an example to a split, as a function of a seed and of the text of its line (without the line end).
+// The split does not depend on the order of lines or files, nor on the process that asks. Equal lines are
+// always in the same split.
 
 #include <cstdint>
 
@@ -13,11 +13,13 @@
 
 namespace tandem::worker {
 
+// Cuts shares of `valid_fraction` and `test_fraction` out of the training files.
 struct SplitRule {
   uint64_t seed = 1;
   double valid_fraction = 0;  // 0 for a split that has files of its own
   double test_fraction = 0;
 
+  // Returns the split of `line`. Always kTrain if both fractions are 0.
   Split Of(absl::string_view line) const {
     if (valid_fraction <= 0 && test_fraction <= 0) return Split::kTrain;
     const double share = static_cast<double>(HashBytes(line, seed) >> 11) * 0x1.0p-53;

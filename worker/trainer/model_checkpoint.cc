@@ -17,7 +17,7 @@
 namespace tandem::worker {
 namespace {
 
-// The schedule's memory travels among the metrics, under these names.
+// The schedule's state is stored among the metrics, under these names.
 constexpr char kPlateauFactor[] = "schedule.plateau_factor";
 constexpr char kPlateauBest[] = "schedule.best";
 constexpr char kPlateauBad[] = "schedule.bad_metrics";

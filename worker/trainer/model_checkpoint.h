@@ -1,8 +1,9 @@
 #ifndef TANDEM_WORKER_TRAINER_MODEL_CHECKPOINT_H_
 #define TANDEM_WORKER_TRAINER_MODEL_CHECKPOINT_H_
 
-// A model as a whole on disk: the servers' tables, the workers' dense parameters, and where training was.
-// Rank 0 calls these while no push is under way; the directory is one that every process sees.
+// Saves and loads a complete model: the servers' tables, the workers' dense parameters, and the state of the
+// training run. Only rank 0 calls these functions, while no push is in flight. Every process must see the
+// checkpoint directory at the same path.
 
 #include <cstdint>
 #include <map>
@@ -20,15 +21,15 @@
 
 namespace tandem::worker {
 
-// Where training was. The metrics are shown by `tandem ckpt ls`; the trainer also keeps its own bookkeeping
-// in them.
+// State of a training run. `tandem ckpt ls` shows the metrics; the trainer also stores its own bookkeeping in
+// them.
 struct ModelState {
   uint64_t step = 0;
-  uint64_t epoch = 0;  // finished
+  uint64_t epoch = 0;  // epochs finished
   std::map<std::string, double> metrics;
 };
 
-// What rank 0 read of a checkpoint and tells the other ranks.
+// The part of a checkpoint that rank 0 reads and sends to the other ranks.
 struct LoadedModel {
   std::string path;
   ModelState state;
@@ -36,21 +37,23 @@ struct LoadedModel {
 
   std::string Serialize() const;
   static absl::StatusOr<LoadedModel> Parse(const std::string& bytes);
-  // Sets parameters, optimizer and schedule. InvalidArgument, with nothing changed, when the checkpoint is of
-  // another model or optimizer: says which block differs.
+  // Sets parameters, optimizer and schedule. Returns InvalidArgument, with nothing changed, if the checkpoint
+  // belongs to another model or optimizer; the error names the block that differs.
   absl::Status Apply(Model* model, DenseOptimizer* optimizer, LearningRateSchedule* schedule) const;
 };
 
-// Writes and commits a checkpoint under job.checkpoint.dir; returns its path. All or nothing.
+// Writes a checkpoint under job.checkpoint.dir, commits it and returns its path. After an error no committed
+// checkpoint exists.
 absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& state, ps::Client* client,
                                       Model* model, const DenseOptimizer& optimizer,
                                       const LearningRateSchedule& schedule);
-// Has the servers load the tables of `path` ("latest": the newest under job.checkpoint.dir) and reads the
-// rest.
+// Makes the servers load the tables of checkpoint `path` and reads the rest of it. "latest" is the newest
+// checkpoint under job.checkpoint.dir. Returns InvalidArgument if the checkpoint holds another kind of model
+// than the job's.
 absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& path, ps::Client* client);
-// Removes all but the newest job.checkpoint.keep checkpoints and `best`.
+// Removes all checkpoints except the newest job.checkpoint.keep and `best`. A failure is only logged.
 void PruneModels(const JobSpec& job, const std::string& best);
-// The checkpoint of epoch `epoch` under job.checkpoint.dir; empty when there is none.
+// Returns the path of the checkpoint of epoch `epoch` under job.checkpoint.dir; empty if there is none.
 std::string CheckpointOfEpoch(const JobSpec& job, uint64_t epoch);
 
 }  // namespace tandem::worker

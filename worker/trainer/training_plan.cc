@@ -32,7 +32,7 @@ v1::TableConfig MakeTable(const JobSpec& job, const TableSpec& spec, int dim, in
 }  // namespace
 
 absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
-                                int num_workers) {
+                                     int num_workers) {
   TrainingPlan plan;
   const int num_features = static_cast<int>(schema.sparse.size());
   plan.lookup.num_features = num_features;

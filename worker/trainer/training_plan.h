@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_TRAINER_TRAINING_PLAN_H_
 #define TANDEM_WORKER_TRAINER_TRAINING_PLAN_H_
 
-// From what a job says to what the trainer does: which tables there are and which features look into them.
+// Translates a job into the trainer's inputs: the tables, and the features that each table embeds.
 
 #include <vector>
 
@@ -16,17 +16,19 @@
 
 namespace tandem::worker {
 
+// tables[i], wires[i] and caches[i] belong to the same table.
 struct TrainingPlan {
   LookupPlan lookup;
   std::vector<v1::TableConfig> tables;  // to create on the servers
-  std::vector<ps::WireOptions> wires;   // of the tables
+  std::vector<ps::WireOptions> wires;
   std::vector<ps::CacheOptions> caches;
 };
 
-// `schema` is the opened dataset's. InvalidArgument when a table names a feature the data does not have, two
-// tables claim one, or the model cannot work with the job's pooling.
+// Builds the plan. `schema` is that of the opened dataset. InvalidArgument: a table names a feature that the
+// data does not have, two tables claim the same feature, the model or the data format does not work with
+// server pooling, or a table or cache has invalid options.
 absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
-                                int num_workers);
+                                     int num_workers);
 
 }  // namespace tandem::worker
 

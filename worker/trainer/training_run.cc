@@ -37,7 +37,7 @@ namespace {
 
 using collectives::ReduceOp;
 
-constexpr size_t kReadAhead = 4;  // batches parsed before they are asked for
+constexpr size_t kReadAhead = 4;  // batches parsed ahead
 
 class TrainingRun {
  public:
@@ -65,12 +65,13 @@ class TrainingRun {
   absl::Status WritePredictions(const ScoredExamples& scored);
   void AddBaselines();
   absl::Status AddTables();
-  // Every rank: what the workers' caches did, summed.
+  // Sums the cache statistics of all workers. Called by every rank.
   absl::Status AddCaches();
   double MeasuredStaleness();
-  // Has what GBA tables keep applied, before rows are looked at or saved.
+  // Applies the gradients that GBA tables have accumulated, before rows are read or saved. Called by every
+  // rank.
   absl::Status ApplyKept();
-  // Rank 0: fills in entry->staleness_mean.
+  // Fills in entry->staleness_mean. Rank 0 only.
   absl::Status AddStaleness(EpochReport* entry);
   bool EarlyStoppingSays(const EpochReport& epoch);
   double MetricOf(const Quality& quality) const {
@@ -79,11 +80,11 @@ class TrainingRun {
   void SetState(const char* state) {
     if (context_.status != nullptr) context_.status->SetState(state);
   }
-  // Agreement on a figure that only rank 0 has. timeout: zero is the group's.
+  // Broadcasts values that only rank 0 knows. A `timeout` of zero means the group's.
   absl::Status Share(absl::Span<double> values, absl::Duration timeout = absl::ZeroDuration()) {
     return context_.group->Broadcast(values, {.root = 0, .timeout = timeout}).status();
   }
-  // For who waits while rank 0 saves or loads a checkpoint.
+  // Bounds the time for which the other ranks wait while rank 0 saves or loads a checkpoint.
   absl::Duration CheckpointTimeout() const { return job_.checkpoint.timeout + job_.train.timeout; }
 
   const JobSpec job_;
@@ -103,7 +104,7 @@ class TrainingRun {
   double best_metric_ = -std::numeric_limits<double>::infinity();
   int epochs_since_best_ = 0;
   std::string best_checkpoint_;
-  double staleness_sum_ = 0, staleness_pushes_ = 0;  // until the last epoch's end
+  double staleness_sum_ = 0, staleness_pushes_ = 0;  // totals up to the end of the last epoch
   RunReport report_;
 };
 
@@ -130,7 +131,7 @@ absl::Status TrainingRun::Prepare() {
   LearningRateOptions schedule = job_.schedule;
   if (schedule.total_steps == 0)
     schedule.total_steps = steps_per_epoch * static_cast<uint64_t>(job_.train.epochs);
-  // Metrics are turned so that higher is better before anything looks at them (MetricOf).
+  // MetricOf negates metrics of which lower is better, so here higher is always better.
   schedule.higher_is_better = true;
   TANDEM_ASSIGN_OR_RETURN(schedule_, LearningRateSchedule::Create(schedule));
   trainer_ = std::make_unique<HybridTrainer>(
@@ -178,8 +179,8 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   progress_.EndEpoch();
   TANDEM_RETURN_IF_ERROR(stats);
 
-  // Everyone's figures; by the same all-reduce, nobody goes on before all gradients of all workers are
-  // acknowledged.
+  // Sums over all workers. The same all-reduce makes sure that no worker continues before all gradients of
+  // all workers are acknowledged.
   double sums[] = {static_cast<double>(stats->examples), stats->loss_sum,
                    static_cast<double>(ahead.malformed_lines())};
   double slowest[] = {stats->seconds};
@@ -243,7 +244,7 @@ absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) 
     TANDEM_ASSIGN_OR_RETURN(ScoredExamples part, ScoredExamples::Parse(theirs));
     merged.Merge(part);
   }
-  // All ranks hold the same examples in the same order and come to the same figures.
+  // All ranks hold the same examples in the same order, so they compute the same metrics.
   const absl::StatusOr<ClickMetrics> metrics = merged.Evaluate();
   if (!metrics.ok()) {
     return Annotate(metrics.status(),
@@ -266,7 +267,7 @@ double TrainingRun::MeasuredStaleness() {
 absl::Status TrainingRun::ApplyKept() {
   absl::Status applied;
   if (leads()) {
-    // Whatever the job says: somebody may have changed a table's mode meanwhile.
+    // Independent of the job's mode, because a user may have changed a table's mode while the job ran.
     for (const v1::TableConfig& table : plan_.tables) applied.Update(context_.client->Flush(table.name()));
   }
   TANDEM_RETURN_IF_ERROR(applied);
@@ -297,7 +298,7 @@ bool TrainingRun::EarlyStoppingSays(const EpochReport& epoch) {
 
 absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
   SetState("saving");
-  // Rank 0 writes while the others wait: no push is under way, so all servers save one state.
+  // Rank 0 writes while the others wait. No push is in flight, so all servers save the same state.
   absl::Status saved;
   if (leads()) {
     ModelState state{.step = trainer_->step(),
@@ -372,7 +373,8 @@ absl::Status TrainingRun::Resume() {
 }
 
 absl::Status TrainingRun::Test() {
-  // The best epoch's model is what is tested and kept; it is the current one unless a later epoch was worse.
+  // The best epoch's model is the one that is tested and kept. It is the current one unless a later epoch was
+  // worse.
   const bool current_is_best = !report_.epochs.empty() && report_.epochs.back().best;
   double reload[] = {!current_is_best && !best_checkpoint_.empty() ? 1.0 : 0.0};
   TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(reload)));
@@ -412,7 +414,8 @@ void TrainingRun::AddBaselines() {
   report_.baselines.push_back(
       {"logistic regression (one process)",
        {.auc = baseline->test.auc, .logloss = baseline->test.logloss, .examples = baseline->test.examples}});
-  // A generated log knows what nobody can beat, if the job splits it as its generator did.
+  // A generated log comes with the metrics of its true model. They apply only if the job splits the log as
+  // its generator did.
   if (job_.data.train_files.size() != 1 || !job_.data.test_files.empty()) return;
   const absl::StatusOr<PlantedSummary> planted = ReadPlantedSummary(job_.data.train_files[0]);
   if (!planted.ok() || planted->test.examples != report_.test.examples) return;
@@ -436,7 +439,7 @@ absl::Status TrainingRun::AddCaches() {
     if (plan_.caches[t].bytes == 0) continue;
     const std::string& name = plan_.tables[t].name();
     TANDEM_ASSIGN_OR_RETURN(const ps::CacheStatistics mine, context_.client->CacheStatisticsOf(name));
-    // Plain numbers, from processes of the same program.
+    // Sent as raw bytes: the workers are processes of the same program.
     static_assert(std::is_trivially_copyable_v<ps::CacheStatistics>);
     TANDEM_ASSIGN_OR_RETURN(
         const std::vector<std::string> everyones,
@@ -460,7 +463,7 @@ absl::Status TrainingRun::AddCaches() {
 absl::StatusOr<RunReport> TrainingRun::Run() {
   const absl::Time began = context_.clock->Now();
   TANDEM_RETURN_IF_ERROR(Prepare());
-  TANDEM_RETURN_IF_ERROR(context_.group->Barrier().status());  // every worker has made the tables
+  TANDEM_RETURN_IF_ERROR(context_.group->Barrier().status());  // every worker has created the tables
   TANDEM_RETURN_IF_ERROR(Resume());
   if (leads()) {
     LogInfo(absl::StrCat("training ", report_.model, " on ", report_.train_examples,
@@ -480,7 +483,7 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
     seconds += epoch.seconds;
   }
   report_.samples_per_s = seconds > 0 ? examples / seconds : 0;
-  if (leads()) TANDEM_RETURN_IF_ERROR(AddTables());  // before the best epoch's rows take the tables' place
+  if (leads()) TANDEM_RETURN_IF_ERROR(AddTables());  // before Test() reloads the best epoch's rows
   TANDEM_RETURN_IF_ERROR(AddCaches());
   TANDEM_RETURN_IF_ERROR(Test());
   if (leads() && options_.baselines) AddBaselines();

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_TRAINER_TRAINING_RUN_H_
 #define TANDEM_WORKER_TRAINER_TRAINING_RUN_H_
 
-// A whole training job, one worker's part of it: from a job's text to a trained model, its checkpoint and its
-// report.
+// Runs one worker's part of a whole training job, from the job file to a trained model, its checkpoint and
+// its report.
 
 #include <string>
 
@@ -17,28 +17,35 @@
 namespace tandem::worker {
 
 struct RunOptions {
-  std::string job_file;  // for the report
-  // A checkpoint directory; "latest": the newest under checkpoint.dir; "auto": that, or none if there is none
-  // yet, for jobs that are started again when something fails. Empty: start anew.
+  std::string job_file;  // name of the job file, for the report
+  // The checkpoint to resume from:
+  //
+  // - a checkpoint directory,
+  // - "latest": the newest checkpoint under checkpoint.dir,
+  // - "auto": like "latest", but starts from scratch if there is no checkpoint yet; for jobs that a
+  //   supervisor restarts after a failure,
+  // - empty: starts from scratch.
   std::string resume;
-  bool baselines = true;  // train the plain baselines for the final table
-  bool terminal = false;  // draw the progress line in place
-  std::string
-      predictions;  // rank 0 writes "label<TAB>probability" of every test example here; empty: nowhere
-  std::string tensorboard;  // event files go to directories below this one; empty: none are written
+  bool baselines = true;  // train the simple baselines for the final table
+  bool terminal = false;  // redraw the progress line in place
+  // Rank 0 writes "label<TAB>probability" of every test example to this file. Empty: nothing is written.
+  std::string predictions;
+  // Parent directory of the TensorBoard event files. Empty: none are written.
+  std::string tensorboard;
 };
 
-// What connects this worker to the others. Everything outlives the run.
+// This worker's connections to the other processes. All objects must outlive the run.
 struct RunContext {
   ps::Client* client = nullptr;
-  collectives::ProcessGroup* group = nullptr;  // of all workers
+  collectives::ProcessGroup* group = nullptr;  // includes all workers
   Clock* clock = Clock::Real();
-  rpc::ProcessStatus* status = nullptr;  // is told how the run goes; nullptr: nobody is
+  // Receives state, epoch and step of the run; may be nullptr.
+  rpc::ProcessStatus* status = nullptr;
 };
 
-// Runs the job: the same call on every worker. Blocks until it is trained and tested. All ranks get the test
-// quality and the epochs' figures; rank 0's report also has baselines and tables. Errors name the part that
-// failed; nobody is left waiting longer than the job's timeouts.
+// Runs the job. Every worker must make the same call. Blocks until the model is trained and tested. All ranks
+// get the test quality and the metrics of the epochs; only rank 0's report contains baselines, tables and
+// staleness. An error names the part that failed; then no other rank waits longer than the job's timeouts.
 absl::StatusOr<RunReport> RunTraining(const JobSpec& job, const RunOptions& options,
                                       const RunContext& context);
 

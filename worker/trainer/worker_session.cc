@@ -19,7 +19,8 @@ namespace tandem::worker {
 namespace {
 
 constexpr absl::Duration kLease = absl::Seconds(10);
-// Longer than a quarter of a lease: every living member asks the store for the state of the job that often.
+// Longer than a quarter of a lease, the interval at which every live member asks the store for the state of
+// the job.
 const absl::Duration kHearsay = kLease / 4 + absl::Seconds(1);
 
 bool MayBeAnothersFault(const absl::Status& status) {
@@ -35,7 +36,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options
   const absl::Status opened = session->alone_ ? session->OpenAlone(options) : session->OpenInJob(options);
   if (opened.ok()) return session;
   if (session->monitor_ != nullptr) {
-    // Whoever died would have been named meanwhile: a timeout is longer than a lease.
+    // A dead process would have been named by now, because a timeout is longer than a lease.
     session->leaving_ = true;
     const absl::Status told = session->monitor_->ReportFailure(opened.message());
     if (!told.ok()) LogWarning(told.message());
@@ -80,10 +81,10 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
                       if (!state.failed || leaving_) return;
                       LogError(absl::StrCat("the job has failed: ", state.reason));
                       std::fflush(nullptr);
-                      // The others hear the reason from the store that lives here.
+                      // The other members get the reason from the store, which lives in this process.
                       if (env_.hosts_store()) absl::SleepFor(kHearsay);
-                      // Nothing here is worth saving, and other threads may be in
-                      // any state.
+                      // There is nothing to save, and other threads may be in any state, so no destructor
+                      // runs.
                       std::_Exit(1);
                     }));
   std::vector<std::string> keys;
@@ -100,7 +101,7 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
       client_,
       ps::Client::Connect(std::move(channels),
                           {.worker = static_cast<uint32_t>(env_.rank),
-                           // A worker that comes back has a later start: its older self is fenced off.
+                           // A restarted worker has a later epoch, which fences off its earlier instance.
                            .epoch = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())),
                            .timeout = timeout,
                            .checkpoint_timeout = options.checkpoint_timeout}));
@@ -118,7 +119,8 @@ int WorkerSession::Finish(const absl::Status& result) {
   if (result.ok()) {
     leaving_ = true;
     if (monitor_ != nullptr) {
-      // The store's host ends the job for the servers; under a launcher that is the launcher's part.
+      // Without a launcher the process that hosts the store ends the job for the servers; else the launcher
+      // does.
       const absl::Status told =
           env_.hosts_store() ? monitor_->ReportSuccess("training has finished") : monitor_->Leave();
       if (!told.ok()) LogWarning(told.message());
@@ -130,15 +132,15 @@ int WorkerSession::Finish(const absl::Status& result) {
     return 0;
   }
   if (monitor_ != nullptr && monitor_->state().failed) {
-    // What went wrong here is a consequence: on_end is about to end this process with the first reason.
+    // This error is a consequence: on_end is about to end this process with the first reason.
     absl::SleepFor(kHearsay * 2);
     return 1;
   }
   LogError(absl::StrCat(result.message(), " [", absl::StatusCodeToString(result.code()), "]"));
   if (monitor_ == nullptr) return 1;
   if (MayBeAnothersFault(result)) {
-    // If a member has died, its silence is noticed within a lease; on_end then ends this process with its
-    // name.
+    // If a member has died, the store notices its silence within a lease. on_end then ends this process with
+    // an error that names the dead member.
     absl::SleepFor(kLease * 1.5);
   }
   leaving_ = true;

@@ -1,9 +1,9 @@
 #ifndef TANDEM_WORKER_TRAINER_WORKER_SESSION_H_
 #define TANDEM_WORKER_TRAINER_WORKER_SESSION_H_
 
-// A worker's connections: to its job's store, to the parameter servers, to the other workers. Started through
-// `tandem run` (or with the same variables set by hand or by compose) it joins that job; started by itself it
-// is a job of its own, with a parameter server in the same process.
+// Holds a worker's connections to its job's store, to the parameter servers and to the other workers. A
+// worker that `tandem run` starts (or a user or compose, with the same environment variables) joins that job.
+// A worker that is started alone is a job of its own, with a parameter server in the same process.
 
 #include <atomic>
 #include <memory>
@@ -21,31 +21,33 @@
 
 namespace tandem::worker {
 
-// Used by one thread; one per process.
+// The connections of this process to its job. Used by one thread; at most one per process.
 class WorkerSession {
  public:
   struct Options {
-    absl::Duration timeout = absl::Seconds(60);             // of every wait for another process
-    absl::Duration checkpoint_timeout = absl::Minutes(10);  // of saving and loading checkpoints
+    absl::Duration timeout = absl::Seconds(60);  // bounds every wait for another process
+    // Bounds saving and loading of checkpoints.
+    absl::Duration checkpoint_timeout = absl::Minutes(10);
+    // A worker that is started alone stores rows that do not fit its memory here. The directory is created
+    // when needed. Empty: tables that could need it are refused.
     std::string spill_dir;
   };
-  // Blocks until everyone it needs is there, bounded by the timeout; errors name who is not. From then on the
-  // process ends, with the reason on stderr and exit code 1, as soon as the job has failed elsewhere. A job
-  // of its own puts rows that do not fit its memory into `spill_dir`, which is made when it is needed ("":
-  // such tables are refused).
+  // Connects to the job. Blocks until all processes that it needs are there, but not longer than the timeout;
+  // errors name the missing ones. From then on the job monitor ends this process (exit code 1, reason on
+  // stderr) as soon as the job has failed elsewhere.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Open(const Options& options);
   ~WorkerSession();
 
   ps::Client* client() { return client_.get(); }
   collectives::ProcessGroup* group() { return group_.get(); }
-  // nullptr in a job of its own.
+  // Returns nullptr if the worker was started alone.
   rpc::ProcessStatus* status() { return own_ == nullptr ? nullptr : own_->status().get(); }
   int rank() const { return env_.rank; }
   int world_size() const { return env_.world_size; }
 
-  // Says how this worker's part ended and returns the process's exit code. A failure that may be another's
-  // fault is first held against what the job knows of its members, so that the one who died is named, not
-  // those who noticed.
+  // Reports the result of this worker's part and returns the exit code of the process. After an error that
+  // another process may have caused, it first waits (15 s) for the job to name a dead member, so that the job
+  // reports the process that died, not those that noticed.
   int Finish(const absl::Status& result);
 
  private:
@@ -56,8 +58,8 @@ class WorkerSession {
   collectives::Environment env_;
   bool alone_ = false;
   std::atomic<bool> leaving_{false};
-  // Torn down from the bottom up: the client's calls end before what serves them, and all threads that may
-  // record before the recorder.
+  // Destroyed from the last to the first: the client's calls end before the objects that serve them, and all
+  // threads that can record before the recorder (in own_).
   std::unique_ptr<rpc::ProcessDiagnostics> own_;
   std::unique_ptr<ps::ParameterServer> local_server_;
   std::unique_ptr<collectives::Store> local_store_;

@@ -6,7 +6,7 @@ GradientReducer::GradientReducer(collectives::ProcessGroup* group, size_t bucket
     : group_(group != nullptr && group->world_size() > 1 ? group : nullptr), bucket_bytes_(bucket_bytes) {}
 
 GradientReducer::~GradientReducer() {
-  for (const collectives::Work& work : works_) (void)work.Wait();  // until then the gradients are theirs
+  for (const collectives::Work& work : works_) (void)work.Wait();  // it uses the gradients until it is done
 }
 
 void GradientReducer::Begin(absl::Span<float> gradients) {
@@ -41,7 +41,8 @@ void GradientReducer::Send(bool wait) {
 absl::Status GradientReducer::Finish() {
   if (group_ == nullptr) return absl::OkStatus();
   Send(/*wait=*/true);
-  // All of them, for the gradients are theirs until then; each ends by the group's time-out.
+  // Waits for all operations, even after an error, because they use the gradients. Each ends by the group's
+  // timeout.
   for (const collectives::Work& work : works_) {
     const absl::Status reduced = work.Wait();
     if (error_.ok()) error_ = reduced;

@@ -1,15 +1,15 @@
 #ifndef TANDEM_WORKER_STEP_GRADIENT_REDUCER_H_
 #define TANDEM_WORKER_STEP_GRADIENT_REDUCER_H_
 
-// Sums dense gradients over all workers while the backward pass still computes earlier layers: in buckets, in
-// the order in which the backward pass finishes them, each sent as soon as it is full (Li et al., PyTorch
-// Distributed, VLDB 2020).
+// Sums dense gradients over all workers while the backward pass still computes earlier layers. Gradients are
+// sent in buckets, in the order in which the backward pass finishes them, each bucket as soon as it is full
+// (Li et al., PyTorch Distributed, VLDB 2020).
 //
-// Which numbers make a bucket follows from the model and the bucket's size alone, so that every rank reduces
-// the same ones in the same order. Buckets change no bit of the sums where a backend adds in the order of
-// ranks (shm). Others add a number's terms in an order that depends on its place in the message (rings,
-// trees): there sums of three and more ranks may differ in the last bit between sizes of buckets, and do not
-// differ between ranks or runs.
+// The content of a bucket follows from the model and the bucket size alone, so every rank reduces the same
+// numbers in the same order. The bucket size does not change a bit of the sums if the backend adds in rank
+// order (shm). Other backends (rings, trees) add a number's terms in an order that depends on its position in
+// the message. With three or more ranks their sums may differ in the last bit between bucket sizes, but never
+// between ranks or runs.
 
 #include <cstddef>
 #include <utility>
@@ -21,33 +21,36 @@
 
 namespace tandem::worker {
 
-// All buckets but the last are queued on the group, whose thread runs them in order beside the backward pass;
-// the last, which has nothing to lie beside, is run by the caller. Used by one thread; the same calls in the
-// same order on every rank.
+// Reduces the gradients of one step after another. The group's thread reduces all buckets but the last, in
+// order and concurrently with the backward pass. The calling thread reduces the last bucket, because nothing
+// is left to overlap it with. Used by one thread; every rank must make the same calls in the same order.
 class GradientReducer {
  public:
-  // `group` outlives the reducer; nullptr or a world of one makes everything a no-op. Ranges are gathered
-  // into buckets of at least `bucket_bytes` before they are sent.
+  // `group` outlives the reducer. If it is nullptr or has one rank, every call is a no-op. Ranges are
+  // collected into buckets of at least `bucket_bytes` before they are sent.
   GradientReducer(collectives::ProcessGroup* group, size_t bucket_bytes);
   ~GradientReducer();
 
-  // A step's gradients; the memory stays with the caller until Finish.
+  // Starts a step with its gradient array. The memory stays with the caller, which must keep it valid until
+  // Finish.
   void Begin(absl::Span<float> gradients);
-  // gradients[begin, end) is final and may be reduced from now on. Each number once.
+  // Declares gradients[begin, end) final: it may be reduced from now on. Each number must be declared exactly
+  // once per step.
   void Ready(size_t begin, size_t end);
-  // Waits until every range is reduced, for each bucket at most the group's timeout. The first error, which
-  // also ends all later steps.
+  // Waits until every range is reduced; each bucket takes at most the group's timeout. Returns the first
+  // error, which every later step returns too.
   absl::Status Finish();
 
  private:
   using Range = std::pair<size_t, size_t>;
+  // Reduces pending_: on the calling thread if `wait`, else on the group's.
   void Send(bool wait);
 
   collectives::ProcessGroup* const group_;
   const size_t bucket_bytes_;
   absl::Span<float> gradients_;
-  Range pending_{0, 0};  // ready, not yet sent; empty when first == second
-  size_t left_ = 0;      // numbers that are not ready yet
+  Range pending_{0, 0};  // ready but not yet sent; empty if first == second
+  size_t left_ = 0;      // numbers not ready yet
   std::vector<collectives::Work> works_;
   absl::Status error_;
 };

@@ -44,14 +44,15 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
 
     logits_.resize(examples);
     d_logits_.resize(examples);
-    // Each worker draws dropout masks of its own.
+    // Each worker draws its own dropout masks.
     model_->Forward(input, /*training=*/true, step_ * world_size_ + rank_, absl::MakeSpan(logits_));
     // Gradients of the mean over the global batch, so that sums over workers need no further scaling.
     const float scale = 1.0f / (static_cast<float>(examples) * static_cast<float>(world_size_));
     const double loss = BinaryCrossEntropy(logits_, batch->batch.labels, scale, absl::MakeSpan(d_logits_));
     lap.AddTo(&times.forward, kTraceForward);
 
-    // What the servers wait for, and in sync mode all workers' next pulls, comes first and goes at once.
+    // The input gradients are computed and pushed first: the servers wait for them, and in sync mode so do
+    // all workers' next pulls.
     model_->BackwardInputs(input, d_logits_, batch->lookup.GradientBuffers());
     const double factor = options_.learning_rate_factor ? options_.learning_rate_factor(step_) : 1.0;
     pipeline.Push(batch, static_cast<float>(factor));
@@ -75,7 +76,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     ++step_;
   }
   TANDEM_RETURN_IF_ERROR(pipeline.Drain());
-  // What caches hold back belongs to this pass.
+  // Gradients that caches have deferred belong to this pass.
   TANDEM_RETURN_IF_ERROR(client_->PushDeferred());
   whole.AddTo(&stats.seconds);
   times.beside = pipeline.times();
@@ -87,7 +88,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
 absl::StatusOr<ScoredExamples> HybridTrainer::Predict(BatchReader* reader) {
   LookupPipeline pipeline(client_, &plan_, reader,
                           {.lookahead = options_.lookahead, .read_only = true, .first_step = step_});
-  // Every batch reads the rows as of the same step: nobody pushes during an evaluation.
+  // Every batch reads the rows as of the same step, because no worker pushes during an evaluation.
   ScoredExamples scored;
   for (;;) {
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<LookedUp> batch, pipeline.Next());

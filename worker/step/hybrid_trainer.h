@@ -1,10 +1,10 @@
 #ifndef TANDEM_WORKER_STEP_HYBRID_TRAINER_H_
 #define TANDEM_WORKER_STEP_HYBRID_TRAINER_H_
 
-// Hybrid parallelism, one worker's part of it: embedding rows are pulled from and pushed to parameter
-// servers, ahead of and behind the computation; the dense network is kept equal on all workers by all-reduce,
-// overlapping the backward pass. (The split into asynchronous sparse and synchronous dense parameters is
-// PERSIA's, Lian et al., KDD 2022.)
+// One worker's part of hybrid parallelism. Embedding rows are pulled from and pushed to parameter servers,
+// ahead of and behind the computation. All-reduce, overlapped with the backward pass, keeps the dense network
+// equal on all workers. (The split into asynchronous sparse and synchronous dense parameters is PERSIA's,
+// Lian et al., KDD 2022.)
 
 #include <cstdint>
 #include <functional>
@@ -24,57 +24,63 @@
 namespace tandem::worker {
 
 struct HybridOptions {
+  // See PipelineOptions.
   int lookahead = 4;
   int max_in_flight = 8;
-  size_t bucket_bytes = size_t{1} << 20;  // dense gradients are all-reduced in buckets of at least this many
-  // At a step: the dense optimizer's learning rate, and the factor on those of the tables (null: always 1).
+  // Dense gradients are all-reduced in buckets of at least this size.
+  size_t bucket_bytes = size_t{1} << 20;
+  // The dense optimizer's learning rate at a step, and the factor applied to the tables' learning rates
+  // (null: always 1).
   std::function<double(uint64_t step)> learning_rate;
   std::function<double(uint64_t step)> learning_rate_factor;
 };
 
-// Where a pass's time went, in seconds of the computing thread; `beside` is that of the pipeline's own
-// threads.
+// Wall time of a pass by stage, in seconds of the computing thread. `beside` has the times of the pipeline's
+// own threads, which run concurrently.
 struct StageTimes {
-  double wait_rows = 0;  // for the pull of the batch to finish
-  double gather = 0;     // rows into the model's input
-  double forward = 0;    // loss included
+  double wait_rows = 0;  // waiting for the pull of the batch
+  double gather = 0;     // copying rows into the model's input
+  double forward = 0;    // including the loss
   double backward = 0;
-  double wait_reduce = 0;  // what of the all-reduce the rest did not hide
+  double wait_reduce = 0;  // the part of the all-reduce that nothing overlaps
   double optimizer = 0;
   PipelineTimes beside;
 };
 
+// Statistics of one pass of training.
 struct PassStats {
   uint64_t steps = 0;
   uint64_t examples = 0;  // this worker's
-  double loss_sum = 0;    // of examples, so that workers' sums add up
+  double loss_sum = 0;    // summed over examples, so that the workers' sums add up
   double seconds = 0;
-  uint64_t ids = 0;         // looked up
-  uint64_t unique_ids = 0;  // pulled
+  uint64_t ids = 0;         // looked up, repetitions included
+  uint64_t unique_ids = 0;  // sent to the servers
   StageTimes times;
 };
 
-// What an observer is told after each training step.
+// Passed to the observer after each training step.
 struct StepReport {
   uint64_t step = 0;
   size_t examples = 0;
   double loss = 0;
 };
 
-// Used by one thread. All pointers outlive the trainer; `group` may be nullptr for a single worker.
+// Trains and evaluates a model with rows from parameter servers. Used by one thread. All pointers outlive the
+// trainer; `group` may be nullptr for a single worker.
 class HybridTrainer {
  public:
   HybridTrainer(ps::Client* client, collectives::ProcessGroup* group, Model* model, DenseOptimizer* optimizer,
                 LookupPlan plan, const HybridOptions& options);
 
-  // One pass of training over `reader`. Returns when every gradient is acknowledged. All workers' readers
-  // must give the same number of batches. `observe` is called after each step, on this thread.
+  // Makes one pass of training over `reader`. Blocks until every gradient is acknowledged. All workers'
+  // readers must give the same number of batches. `observe` is called on this thread after each step. Returns
+  // the first error of the reader, a pull, a push or an all-reduce.
   absl::StatusOr<PassStats> Train(BatchReader* reader,
                                   const std::function<void(const StepReport&)>& observe = nullptr);
-  // Scores of this worker's shard, with the rows as they are: no row is made, no gradient applied.
+  // Scores the examples of `reader` with the current rows. Creates no rows and applies no gradients.
   absl::StatusOr<ScoredExamples> Predict(BatchReader* reader);
 
-  // Steps done by every worker so far; a resumed trainer is told where it was.
+  // Number of steps that every worker has done. A resumed trainer is given its number by set_step.
   uint64_t step() const { return step_; }
   void set_step(uint64_t step) { step_ = step; }
 

@@ -8,8 +8,8 @@
 
 namespace tandem::worker {
 
-// Splits a thread's time among totals, in seconds, and events of a trace: each call charges what passed since
-// the one before.
+// Splits a thread's time among totals (in seconds) and trace events: each call charges the time since the
+// previous call.
 class LapTimer {
  public:
   void AddTo(double* total, const trace::Kind& kind, int64_t a = 0, int64_t b = 0) {

@@ -10,7 +10,7 @@
 namespace tandem::worker {
 namespace {
 
-// Row copies and additions, with the dimension known to the compiler where it is a common one.
+// Copies and adds rows; common dimensions are compile-time constants.
 template <int kDim>
 void CopyRows(const float* rows, const uint32_t* index, size_t n, size_t out_stride, float* out) {
   for (size_t b = 0; b < n; ++b) {
@@ -62,7 +62,7 @@ void AddRows(const float* in, size_t in_stride, int dim, const uint32_t* index, 
 }
 
 bool IsPlain(const SparseColumn& column) { return column.offsets.empty() && column.weights.empty(); }
-// The ids of example b.
+// Returns the range [begin, end) of the ids of example b.
 std::pair<size_t, size_t> Bag(const SparseColumn& column, size_t b) {
   if (column.offsets.empty()) return {b, b + 1};
   return {column.offsets[b], column.offsets[b + 1]};
@@ -113,7 +113,8 @@ void Lookup::DedupeGroup(Group* group) {
     group->start.push_back(group->index.size());
     group->index.resize(group->index.size() + batch_->sparse[f].ids.size());
   }
-  // Features that share no ids are deduplicated one by one: their small tables stay in the L1 cache.
+  // Features that share no ids are deduplicated one by one, because their small hash tables stay in the L1
+  // cache.
   std::vector<bool> done(group->features.size(), false);
   for (size_t i = 0; i < group->features.size(); ++i) {
     if (done[i]) continue;

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_STEP_LOOKUP_H_
 #define TANDEM_WORKER_STEP_LOOKUP_H_
 
-// One batch's embedding rows: which ids to ask for, how rows become the model's input, how the model's
-// gradients become the rows' gradients.
+// Looks up the embedding rows of one batch: determines the ids to pull, converts rows to the model's input,
+// and converts the model's gradients to row gradients.
 
 #include <cstdint>
 #include <string>
@@ -16,58 +16,64 @@
 
 namespace tandem::worker {
 
-// A table and the features that look into it.
+// A table and the features that it embeds.
 struct LookupTable {
   std::string name;
   int dim = 0;
-  bool wide = false;          // feeds ModelInput::wide (dim 1), else ModelInput::embeddings
+  bool wide = false;          // true: feeds ModelInput::wide (dim 1); false: ModelInput::embeddings
   std::vector<int> features;  // indices into Batch::sparse
 };
 
-// What every lookup of a job has in common. Immutable while in use.
+// The configuration that all lookups of a job share. Must not change while in use.
 struct LookupPlan {
   std::vector<LookupTable> tables;
   int num_features = 0;      // sparse features of the data
-  int dim = 0;               // of the embedding tables, all alike
-  bool mean = false;         // a bag is the mean of its rows, not their sum
+  int dim = 0;               // of every embedding table
+  bool mean = false;         // a bag is the mean of its rows instead of their sum
   bool square_sums = false;  // the model wants ModelInput::square_sums
-  // Sum bags on the servers instead of sending every row: fewer bytes when bags are long. Not for square sums
-  // or weighted ids, and sums of a bag that lies on several servers depend, in the last bit, on their number.
+  // Sums bags on the servers instead of sending every row; this saves bytes if bags are long. Not supported
+  // for square sums or weighted ids. If the rows of a bag lie on several servers, the last bit of its sum
+  // depends on their number.
   bool server_pooling = false;
-  // Features that share ids, by index; ids of features in different sets never collide. Empty: none share.
+  // Sets of features (indices) that share ids. Ids of features in different sets never collide. Empty: no
+  // features share ids.
   std::vector<std::vector<int>> shared_features;
 };
 
-// Reused from batch to batch: a steady state allocates nothing. Used by one thread at a time (the pipeline
-// hands it on).
+// The lookup of one batch. Objects are reused for later batches and then allocate nothing. Used by one thread
+// at a time (the pipeline passes it between threads). The calls for a batch come in the order of their
+// declaration.
 class Lookup {
  public:
   explicit Lookup(const LookupPlan* plan);
 
-  // Ids are deduplicated and arrays made ready. `batch` must stay unchanged until the lookup is done with.
+  // Deduplicates the ids of `batch` and sizes all arrays. `batch` must stay valid and unchanged until the
+  // last call for it.
   absl::Status Prepare(const Batch* batch);
-  // What to pull. Rows land in this object, which must not move or change until the pull is done.
+  // Returns the pull request. The rows are written into this object, which must not move or change until the
+  // pull is done.
   std::vector<ps::PullPart> PullParts();
-  // Hand over the answer of that pull.
+  // Stores the row versions that this pull returned; Scatter passes them on.
   void set_versions(ps::PullVersions versions) { versions_ = std::move(versions); }
 
-  // Fills the model's input from the rows: the pointers of `input` refer to this object.
+  // Fills the model's input from the rows. The pointers in `input` refer to this object.
   void Gather(ModelInput* input);
-  // Where the model should write its input gradients.
+  // Returns the buffers into which the model must write its input gradients.
   InputGradients GradientBuffers();
-  // Turns those into row gradients. The parts refer to this object.
+  // Converts these gradients to row gradients and returns the push request, which refers to this object.
   std::vector<ps::PushPart> Scatter();
 
-  uint64_t ids() const { return num_ids_; }            // looked up, repeats included
-  uint64_t unique_ids() const { return num_unique_; }  // asked for
+  uint64_t ids() const { return num_ids_; }            // looked up, repetitions included
+  uint64_t unique_ids() const { return num_unique_; }  // sent to the servers
 
  private:
   // The ids of a set of features, shared by all tables that look up the same set.
   struct Group {
     std::vector<int> features;
-    std::vector<size_t> start;      // [features]: where feature's ids start in `index`
-    std::vector<uint64_t> unique;   // worker pooling: distinct ids; server pooling: all ids, bag after bag
-    std::vector<uint32_t> index;    // worker pooling: each id's place in `unique`
+    std::vector<size_t> start;  // [features]: position of the feature's first id in `index`
+    // With worker pooling the distinct ids; with server pooling all ids, bag after bag.
+    std::vector<uint64_t> unique;
+    std::vector<uint32_t> index;    // worker pooling: position of each id in `unique`
     std::vector<uint32_t> offsets;  // server pooling: bags in [example][feature] order
   };
   struct Rows {

@@ -27,10 +27,11 @@ LookupPipeline::~LookupPipeline() {
   }
   lookup_thread_.join();
   if (push_thread_.joinable()) push_thread_.join();
-  std::deque<std::shared_ptr<LookedUp>> unused;  // go without the lock, which they take
+  // Destroyed after the lock is released: the deleters of the batches take it.
+  std::deque<std::shared_ptr<LookedUp>> unused;
   absl::MutexLock lock(&mutex_);
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_under_way_ == 0; };
-  mutex_.Await(absl::Condition(&idle));  // every call ends by its deadline
+  mutex_.Await(absl::Condition(&idle));  // every call ends by its own deadline
   unused.swap(ahead_);
 }
 
@@ -76,7 +77,7 @@ bool LookupPipeline::AwaitRoom() {
 void LookupPipeline::LookupLoop() {
   uint64_t step = options_.first_step;
   for (;;) {
-    PipelineTimes times;  // of this batch
+    PipelineTimes times;  // this batch's
     std::shared_ptr<LookedUp> batch = TakeRecycled();
     LapTimer lap;
     const absl::StatusOr<bool> more = reader_->Next(&batch->batch);

@@ -1,9 +1,10 @@
 #ifndef TANDEM_WORKER_STEP_LOOKUP_PIPELINE_H_
 #define TANDEM_WORKER_STEP_LOOKUP_PIPELINE_H_
 
-// Lookups that run ahead: a thread reads batches, deduplicates their ids and pulls their rows while the
-// trainer computes on earlier ones. A budget of permits, taken at the lookup and given back when the batch's
-// gradients are acknowledged, bounds how stale the rows can be (PERSIA's semaphore; Lian et al., KDD 2022).
+// Runs lookups ahead of the trainer: a thread reads batches, deduplicates their ids and pulls their rows
+// while the trainer computes on earlier batches. A budget of permits bounds how stale the rows can be: a
+// lookup takes a permit, and the acknowledgement of the batch's gradients returns it (PERSIA's semaphore;
+// Lian et al., KDD 2022).
 
 #include <cstdint>
 #include <deque>
@@ -25,13 +26,13 @@
 namespace tandem::worker {
 
 struct PipelineOptions {
-  int lookahead = 4;        // batches whose rows are being pulled or wait to be used
+  int lookahead = 4;        // batches whose rows are being pulled or wait to be used; >= 1
   int max_in_flight = 8;    // batches looked up whose gradients are not yet acknowledged; >= 1
-  bool read_only = false;   // evaluation: no permits
-  uint64_t first_step = 0;  // of the first batch; read_only: of all batches
+  bool read_only = false;   // evaluation: no permits, no pushes, no new rows
+  uint64_t first_step = 0;  // step of the first batch; with read_only, of all batches
 };
 
-// A batch with its rows. Goes back to the pipeline, to be used again, when its last holder lets go of it.
+// A batch and its rows. When the last reference is dropped, the object returns to the pipeline and is reused.
 struct LookedUp {
   explicit LookedUp(const LookupPlan* plan) : lookup(plan) {}
   uint64_t step = 0;
@@ -44,18 +45,19 @@ struct LookedUp {
   absl::Status status;
 };
 
-// Where the two threads' time went, in seconds.
+// Wall time of the pipeline's two threads by stage, in seconds.
 struct PipelineTimes {
-  double read = 0;  // waiting for, or parsing, the next batch
+  double read = 0;  // waiting for the reader, or parsing, the next batch
   double dedupe = 0;
-  double permit = 0;  // waiting for the staleness budget
-  double send = 0;
-  double scatter = 0;  // the input's gradients into the rows'
-  double push = 0;     // encoding and sending
+  double permit = 0;   // waiting for a permit or for `lookahead`
+  double send = 0;     // serializing and sending pulls
+  double scatter = 0;  // converting input gradients to row gradients
+  double push = 0;     // encoding and sending pushes
 };
 
-// One pass over a reader. Used by one thread; owns two. The destructor stops the pass and waits
-// for pulls and pushes under way (each ends by its own deadline). Outlives what it gave out.
+// One pass over a reader. Used by one thread; owns a lookup thread and, unless read_only, a push thread. The
+// pipeline must outlive the batches that it returned. The destructor stops reading, sends the gradients that
+// Push has queued, and waits for pulls and pushes in flight (each ends by its own deadline).
 class LookupPipeline {
  public:
   // `client`, `plan` and `reader` outlive the pipeline.
@@ -63,19 +65,22 @@ class LookupPipeline {
                  const PipelineOptions& options);
   ~LookupPipeline();
 
-  // The next batch, in the reader's order, once its rows are there; nullptr at the end. Blocks. The first
-  // error of reader, pulls or pushes ends the pass and is returned by every later call.
+  // Returns the next batch, in the reader's order, once its rows have arrived; nullptr at the end. Blocks.
+  // The first error of the reader, a pull or a push ends the pass, and every later call returns it.
   absl::StatusOr<std::shared_ptr<LookedUp>> Next();
 
-  // Scatters the batch's gradients (its GradientBuffers, now written) to its rows and pushes them, in the
-  // order of these calls; returns at once. The caller may go on reading the batch and what was gathered from
-  // it. The permit comes back with the acknowledgement.
+  // Queues the batch's gradients (its GradientBuffers, which must be written) and returns at once. The push
+  // thread converts them to row gradients and pushes them, in the order of these calls. The caller may go on
+  // reading the batch and its gathered input. The acknowledgement of the push returns the batch's permit. Not
+  // allowed with read_only.
   void Push(std::shared_ptr<LookedUp> batch, float learning_rate_factor);
 
-  // Waits until every push is acknowledged; the first error of the pass. Bounded by the calls' own deadlines.
+  // Waits until every push is acknowledged or the pass has failed; returns the first error of the pass. The
+  // wait is bounded by the calls' own deadlines.
   absl::Status Drain();
 
   PipelineTimes times() const;
+  // Ids looked up so far, with repetitions, and distinct ids of each batch.
   uint64_t ids() const;
   uint64_t unique_ids() const;
 
@@ -84,9 +89,9 @@ class LookupPipeline {
   void PushLoop();
   void FailLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddAheadTimes(const PipelineTimes& times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes a permit and room for one more batch ahead; false when the pass is over.
+  // Waits for space in the lookahead and for a permit, and takes both. Returns false if the pass is over.
   bool AwaitRoom();
-  // A batch that nobody holds any more, or a new one.
+  // Returns an unused batch, or a new one.
   std::shared_ptr<LookedUp> TakeRecycled();
 
   ps::Client* const client_;
@@ -95,14 +100,14 @@ class LookupPipeline {
   const PipelineOptions options_;
 
   mutable absl::Mutex mutex_;
-  // Before all that holds batches: they come back to it.
+  // Declared before all members that hold batches, because batches return to it when they are destroyed.
   std::vector<std::unique_ptr<LookedUp>> recycled_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::shared_ptr<LookedUp>> ahead_
-      ABSL_GUARDED_BY(mutex_);  // in order; the front may not be answered yet
-  std::deque<std::pair<std::shared_ptr<LookedUp>, float>> behind_
-      ABSL_GUARDED_BY(mutex_);                       // to push, with their factors
+  // Batches to be returned by Next, in order; the pull of the front may still be in flight.
+  std::deque<std::shared_ptr<LookedUp>> ahead_ ABSL_GUARDED_BY(mutex_);
+  // Batches to push, with their learning rate factors.
+  std::deque<std::pair<std::shared_ptr<LookedUp>, float>> behind_ ABSL_GUARDED_BY(mutex_);
   int unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;   // permits taken
-  int calls_under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that will still touch this object
+  int calls_under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that will still use this object
   bool at_end_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);

@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_STEP_TRACE_KINDS_H_
 #define TANDEM_WORKER_STEP_TRACE_KINDS_H_
 
-// What a training step consists of, in traces (base/trace/trace.h). `tandem trace` counts gather, forward,
+// Trace kinds of the stages of a training step (base/trace/trace.h). `tandem trace` counts gather, forward,
 // both halves of the backward pass and optimizer as computation.
 
 #include "base/trace/trace.h"

@@ -5,7 +5,7 @@
 namespace tandem::worker {
 namespace {
 
-// Of each byte; a few hundred bytes a second need nothing faster.
+// Table of one CRC per byte value. A few hundred bytes per second need nothing faster.
 constexpr std::array<uint32_t, 256> MakeTable() {
   std::array<uint32_t, 256> table{};
   for (uint32_t byte = 0; byte < 256; ++byte) {

@@ -1,12 +1,8 @@
 #ifndef TANDEM_WORKER_REPORT_EVENT_RECORD_H_
 #define TANDEM_WORKER_REPORT_EVENT_RECORD_H_
 
-// TensorFlow's record format, of which event files are made. A record is, in little-endian order,
-//
-//   A  uint64  length of C
-//   B  uint32  masked CRC-32C of A
-//   C  bytes   a serialised Event
-//   D  uint32  masked CRC-32C of C
+// Encodes TensorFlow's record format, of which event files consist. A record has these fields, in
+// little-endian order:
 
 #include <cstdint>
 #include <string>
@@ -15,12 +11,12 @@
 
 namespace tandem::worker {
 
-// Castagnoli's CRC (RFC 3720), as LevelDB masks it: what is stored beside data that holds CRCs should not be
-// one.
+// Castagnoli's CRC (RFC 3720), plain and masked as in LevelDB. CRCs are masked where they are stored, because
+// the CRC of data that contains CRCs is a weak check.
 uint32_t Crc32c(absl::string_view bytes);
 uint32_t MaskedCrc32c(absl::string_view bytes);
 
-// A to D.
+// Returns the record (fields A to D) of a serialized Event.
 std::string EventRecord(absl::string_view event);
 
 }  // namespace tandem::worker

@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_REPORT_PROGRESS_H_
 #define TANDEM_WORKER_REPORT_PROGRESS_H_
 
-// The line that tells a person how training goes.
+// Prints a progress line for people who watch the training.
 
 #include <cstdint>
 #include <string>
@@ -11,22 +11,22 @@
 
 namespace tandem::worker {
 
-// Shows, at most every `every`, how far the epoch is with samples/s, mean loss and measured staleness. On a
-// terminal one line is redrawn in place; elsewhere a line is printed ten times an epoch at most. Used by one
+// Prints the progress of the epoch, samples/s, mean loss and measured staleness, at most once per `every`. On
+// a terminal one line is redrawn in place; elsewhere at most ten lines per epoch are printed. Used by one
 // thread.
 class Progress {
  public:
-  // A silent one prints nothing (all ranks but 0).
+  // If `silent` (all ranks but 0), nothing is printed.
   Progress(bool silent, bool terminal, absl::Duration every, Clock* clock);
 
-  // `total` examples make the epoch, over all workers.
+  // Starts an epoch of `total` examples, summed over all workers.
   void BeginEpoch(int epoch, int epochs, uint64_t total);
-  // This worker did a step; the others are assumed to keep up. `staleness` is asked for only when a line is
-  // due.
+  // Records a step of this worker; the other workers are assumed to progress equally. `staleness()` is called
+  // only when a line is due.
   template <typename Staleness>
   void Step(uint64_t examples_of_all_workers, double loss, Staleness staleness) {
     done_ += examples_of_all_workers;
-    // Exponentially weighted, over about the last hundred steps.
+    // Exponential moving average over about the last hundred steps.
     mean_loss_ = mean_loss_ < 0 ? loss : mean_loss_ + 0.01 * (loss - mean_loss_);
     if (silent_ || !Due()) return;
     Draw(staleness());
@@ -34,7 +34,7 @@ class Progress {
   // Removes the line from a terminal.
   void EndEpoch();
 
-  // The line itself, for tests.
+  // Returns the line; for tests.
   std::string Line(double staleness) const;
 
  private:

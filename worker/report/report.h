@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_REPORT_REPORT_H_
 #define TANDEM_WORKER_REPORT_REPORT_H_
 
-// What a run has to say for itself: the final table on the screen and the same figures as JSON.
+// The report of a training run: the final table on the screen, and the same values as JSON.
 
 #include <cstdint>
 #include <optional>
@@ -16,6 +16,7 @@
 
 namespace tandem::worker {
 
+// Quality of a model on one split, over all workers.
 struct Quality {
   double auc = 0;
   double logloss = 0;
@@ -23,20 +24,20 @@ struct Quality {
 };
 
 struct EpochReport {
-  int epoch = 0;          // from 1
-  uint64_t step = 0;      // at its end
-  uint64_t steps = 0;     // of this epoch
+  int epoch = 0;          // starting at 1
+  uint64_t step = 0;      // step at the end of this epoch
+  uint64_t steps = 0;     // in this epoch
   uint64_t examples = 0;  // over all workers
-  double seconds = 0;     // of training; evaluation and checkpoints are not in it
+  double seconds = 0;     // training only, without evaluation and checkpoints; that of the slowest worker
   double samples_per_s = 0;
   double train_loss = 0;
-  double learning_rate = 0;  // of the dense optimizer, at the end
+  double learning_rate = 0;  // of the dense optimizer, at the end of the epoch
   Quality valid;
-  bool best = false;  // so far
-  // Of this epoch's pushes, over all tables: updates that a table had taken between a pull and the push that
-  // came of it. Rank 0's report alone has it.
+  bool best = false;  // best epoch so far
+  // Mean staleness of this epoch's pushes, over all tables: the number of updates that a table took between a
+  // pull and the push that resulted from it. Set in rank 0's report only.
   double staleness_mean = 0;
-  StageTimes times;  // rank 0's
+  StageTimes times;  // of this rank
 };
 
 struct BaselineReport {
@@ -50,16 +51,17 @@ struct TableReport {
   uint64_t rows = 0;
   uint64_t bytes = 0;
   std::vector<uint64_t> rows_per_shard;
-  std::string mode;  // at the end; it may have been changed while the job ran
+  std::string mode;  // at the end; a user may have changed it while the job ran
   double staleness_mean = 0;
   uint64_t staleness_max = 0;
   std::vector<uint64_t> staleness_histogram;
-  uint64_t stale_pushes = 0;  // GBA: left out
+  uint64_t stale_pushes = 0;  // GBA: pushes left out as too stale
   uint64_t missing_rows = 0;
   uint64_t refused_pushes = 0;
-  std::optional<ps::CacheStatistics> cache;     // of all workers, when the table has one
-  uint64_t pulled_bytes = 0, pushed_bytes = 0;  // on the wire, without ids of pulls and without headers
-  ps::ErrorFeedbackStatistics feedback;         // rank 0's; zeros where pushes lose nothing
+  std::optional<ps::CacheStatistics> cache;  // of all workers; set if the table has a cache
+  // Bytes of rows and gradients on the wire, without the ids of pulls and without headers.
+  uint64_t pulled_bytes = 0, pushed_bytes = 0;
+  ps::ErrorFeedbackStatistics feedback;  // of rank 0; zeros if pushes are lossless
 };
 
 struct RunReport {
@@ -69,23 +71,24 @@ struct RunReport {
   uint64_t train_examples = 0, malformed_lines = 0;
   std::vector<EpochReport> epochs;
   bool stopped_early = false;
-  int best_epoch = 0;        // 0: none was evaluated
+  int best_epoch = 0;        // 0: no epoch was evaluated
   Quality test;              // of the best epoch's model
   double samples_per_s = 0;  // over all epochs
   double seconds = 0;        // of the whole run
   std::vector<BaselineReport> baselines;
   std::vector<TableReport> tables;
-  std::string checkpoint;  // of the best epoch; empty: none was written
+  std::string checkpoint;  // path of the best epoch's checkpoint; empty: none was written
   std::string job_file;
 };
 
-// Fills in a table's part from its per-server statistics, in server order.
+// Builds the report of table `name` from the statistics of each server, in server order.
 TableReport SummarizeTable(const std::string& name,
                            const std::vector<std::vector<tandem::v1::TableInfo>>& servers);
 
+// Returns the final table, for the screen.
 std::string FormatReport(const RunReport& report);
 std::string ReportToJson(const RunReport& report);
-// Replaced atomically. Errors name the path.
+// Writes the report as JSON; replaces the file atomically. Errors name the path.
 absl::Status WriteReport(const RunReport& report, const std::string& path);
 
 }  // namespace tandem::worker

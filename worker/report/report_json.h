@@ -1,7 +1,8 @@
 #ifndef TANDEM_WORKER_REPORT_REPORT_JSON_H_
 #define TANDEM_WORKER_REPORT_REPORT_JSON_H_
 
-// Apart from report.h, so that only those who write JSON pay for its header.
+// Converts stage times to JSON. Separate from report.h, so that only sources that write JSON include
+// nlohmann's header.
 
 #include <cstdint>
 
@@ -10,8 +11,8 @@
 
 namespace tandem::worker {
 
-// {"forward": 1.2, ...}: milliseconds per step, of the computing thread and ("beside_...") of the pipeline's
-// own.
+// Returns {"forward": 1.2, ...}: milliseconds per step of the computing thread and, as "beside_...", of the
+// pipeline's threads.
 nlohmann::ordered_json StagesToJson(const StageTimes& times, uint64_t steps);
 
 }  // namespace tandem::worker

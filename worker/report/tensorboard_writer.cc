@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<TensorboardWriter>> TensorboardWriter::Open(const
     return absl::UnavailableError(
         absl::StrCat("cannot make TensorBoard's directory ", directory, ": ", error.message()));
   }
-  // TensorBoard knows event files by "tfevents", and orders them by name.
+  // TensorBoard recognizes event files by "tfevents" and orders them by name.
   const std::string stem = absl::StrCat(directory, "/events.out.tfevents.", absl::ToUnixSeconds(clock->Now()),
                                         ".", HostName(), ".", ::getpid());
   std::string path = stem;

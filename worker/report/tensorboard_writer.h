@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_REPORT_TENSORBOARD_WRITER_H_
 #define TANDEM_WORKER_REPORT_TENSORBOARD_WRITER_H_
 
-// Scalars for TensorBoard: `tensorboard --logdir DIR` shows each directory below DIR that holds event files
-// as a run.
+// Writes scalars for TensorBoard. `tensorboard --logdir DIR` shows each directory below DIR that contains
+// event files as a run.
 
 #include <cstdint>
 #include <fstream>
@@ -20,18 +20,19 @@
 
 namespace tandem::worker {
 
-// Thread-safe. One event file, which nobody else writes to.
+// Writes one event file, which no other writer uses. Thread-safe.
 class TensorboardWriter {
  public:
   using Scalar = std::pair<absl::string_view, double>;  // "train/loss", its value
 
-  // Makes `directory` and a new file in it, so that a run that is resumed goes on beside its older files.
-  // Unavailable names the path that cannot be written.
+  // Creates `directory` and a new file in it; a resumed run thus continues next to its older files. Returns
+  // Unavailable, naming the path, if it cannot be written.
   static absl::StatusOr<std::unique_ptr<TensorboardWriter>> Open(const std::string& directory,
                                                                  Clock* clock = Clock::Real());
 
-  // Writes them, as of `step`, and hands them to the kernel, so that whoever looks sees them. Blocks for the
-  // disk at most. Unavailable names the path; what is in the file stays readable.
+  // Writes `scalars` as of `step` and flushes them to the kernel, so that readers of the file see them. May
+  // block on the disk. Returns Unavailable, naming the path, if that fails; earlier records in the file stay
+  // readable.
   absl::Status Write(int64_t step, absl::Span<const Scalar> scalars);
 
   const std::string& path() const { return path_; }

@@ -61,7 +61,7 @@ void TrainingScalars::WriteSteps(uint64_t step, double learning_rate) {
 void TrainingScalars::WriteServers(uint64_t step) {
   if (servers_.empty() || failed_) return;
   const auto tables = client_->ListTablesPerServer(0);
-  if (!tables.ok()) return;  // whoever trains hears of it
+  if (!tables.ok()) return;  // the training itself reports such an error
   for (size_t s = 0; s < std::min(servers_.size(), tables->size()); ++s) {
     std::vector<std::pair<std::string, double>> numbers;
     for (const v1::TableInfo& table : (*tables)[s]) {

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_REPORT_TRAINING_SCALARS_H_
 #define TANDEM_WORKER_REPORT_TRAINING_SCALARS_H_
 
-// What a training run writes for TensorBoard: DIR/worker-<rank> by each worker and, by rank 0, DIR/ps-<index>
-// of what it asks the servers. docs/profiling.md lists the tags. Private to the folder.
+// Writes the scalars of a training run for TensorBoard: each worker writes to DIR/worker-<rank>, and rank 0
+// writes the servers' statistics to DIR/ps-<index>. docs/profiling.md lists the tags. Private to the folder.
 
 #include <cstdint>
 #include <map>
@@ -21,18 +21,18 @@
 
 namespace tandem::worker {
 
-// Used by one thread. A disk that fills up while training goes on ends the writing, with a warning, and not
-// the run.
+// Writes at most once per `every` during an epoch. Used by one thread. If the disk fails (e.g. is full), it
+// logs a warning and stops writing, but the run continues.
 class TrainingScalars {
  public:
   TrainingScalars(absl::Duration every, Clock* clock) : every_(every), clock_(clock) {}
 
-  // Without it everything below does nothing. `client` outlives this object. Errors are
-  // TensorboardWriter::Open's.
+  // Opens the event files. Without this call all calls below do nothing. `client` outlives this object.
+  // Returns the errors of TensorboardWriter::Open.
   absl::Status Open(const std::string& directory, int rank, ps::Client* client);
 
   void BeginEpoch();
-  // After a step; writes when `every` has passed since it last did.
+  // Records a step. Writes if `every` has passed since the last write.
   void Step(const StepReport& step, double learning_rate);
   void EndEpoch(const EpochReport& epoch);
   void Test(uint64_t step, const Quality& quality);
@@ -49,13 +49,13 @@ class TrainingScalars {
   Clock* const clock_;
   ps::Client* client_ = nullptr;
   std::unique_ptr<TensorboardWriter> worker_;
-  std::vector<std::unique_ptr<TensorboardWriter>> servers_;  // rank 0's
+  std::vector<std::unique_ptr<TensorboardWriter>> servers_;  // rank 0 only
   bool failed_ = false;
-  absl::Time written_;  // when; steps since then:
+  absl::Time written_;  // time of the last write; the next four members cover the steps since then
   double loss_sum_ = 0;
   uint64_t examples_ = 0, last_step_ = 0;
   double last_learning_rate_ = 0;
-  std::map<std::pair<size_t, std::string>, Staleness> staleness_;  // so far, by server and table
+  std::map<std::pair<size_t, std::string>, Staleness> staleness_;  // totals by server and table
 };
 
 }  // namespace tandem::worker

@@ -1,5 +1,6 @@
-// DCN-v2, parallel structure: cross layers and an MLP both over x_0 = [embeddings | dense], and a linear
-// output over [cross | deep] (Wang et al., WWW 2021). With no hidden layers, the cross network alone.
+// DCN-v2 with the parallel structure: cross layers and an MLP both read x_0 = [embeddings | dense], and a
+// linear output reads [cross | deep] (Wang et al., WWW 2021). Without hidden layers it is the cross network
+// alone.
 
 #include <algorithm>
 #include <cstring>
@@ -27,7 +28,7 @@ class Dcn final : public DenseModel {
   void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) override {
     const size_t batch = input.batch;
     const ConstMatrix x0 = Concatenate(input);
-    // [cross | deep], each written into its columns.
+    // [cross | deep]: each part writes its own columns.
     const Matrix joint{Grow(joint_, batch * joint_width_), joint_width_, joint_width_};
     cross_.Forward(x0, batch, {joint.data, joint.ld, width_});
     if (deep_) {
@@ -77,7 +78,7 @@ class Dcn final : public DenseModel {
   }
 
  private:
-  // The cross layers multiply x_0 element by element, so here it must lie in one piece.
+  // The cross layers multiply x_0 element by element, so x_0 must be contiguous here.
   ConstMatrix Concatenate(const ModelInput& input) {
     float* x0 = Grow(x0_, input.batch * width_);
     for (size_t b = 0; b < input.batch; ++b) {

@@ -1,5 +1,5 @@
 // DeepFM: a factorization machine and an MLP over [embeddings | dense] that share the embeddings (Guo et al.,
-// IJCAI 2017). The bias is the MLP's.
+// IJCAI 2017). The MLP has the bias.
 
 #include "worker/models/dense_model.h"
 #include "worker/models/factorization_machine.h"

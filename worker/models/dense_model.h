@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_MODELS_DENSE_MODEL_H_
 #define TANDEM_WORKER_MODELS_DENSE_MODEL_H_
 
-// What the models of this folder share, and how model.cc makes them. Private to the folder.
+// The base class of the models of this folder, and their constructors. Private to the folder.
 
 #include <memory>
 #include <string>
@@ -14,6 +14,8 @@
 
 namespace tandem::worker {
 
+// Owns options and dense parameters, and describes the inputs and gradients of MLPs over [embeddings |
+// dense]. NeedsEmbeddings() holds if there are sparse features; derived classes override the other needs.
 class DenseModel : public Model {
  public:
   explicit DenseModel(const ModelOptions& options) : options_(options), parameters_(options.seed) {}
@@ -30,10 +32,11 @@ class DenseModel : public Model {
   size_t num_dense() const { return options_.num_dense; }
   size_t num_sparse() const { return options_.num_sparse; }
   size_t dim() const { return options_.dim; }
-  // Floats of an example's embeddings.
+  // Number of floats in the embeddings of one example.
   size_t embedding_width() const { return num_sparse() * dim(); }
 
-  // The input [embeddings | dense] of a tower and where its gradient goes: to the embeddings alone.
+  // The input [embeddings | dense] of an MLP ("tower"), and the target of its input gradient. Only the
+  // embeddings have one.
   std::vector<ConstMatrix> TowerInput(const ModelInput& input) const {
     return {{input.embeddings, embedding_width(), embedding_width()},
             {input.dense, num_dense(), num_dense()}};
@@ -56,8 +59,8 @@ class DenseModel : public Model {
   Parameters parameters_;
 };
 
-// `options` have passed the checks of CreateModel that hold for every kind; these check what is their kind's
-// own.
+// Create the kinds of models. `options` must have passed the checks of CreateModel that hold for every kind;
+// these functions check what is specific to the kind and return InvalidArgument.
 absl::StatusOr<std::unique_ptr<Model>> CreateLr(const ModelOptions& options);
 absl::StatusOr<std::unique_ptr<Model>> CreateFm(const ModelOptions& options);
 absl::StatusOr<std::unique_ptr<Model>> CreateWideDeep(const ModelOptions& options);

@@ -1,6 +1,7 @@
-// DLRM: dense features through a bottom MLP into one vector of the embeddings' dimension, dot products of all
-// pairs of vectors, and a top MLP over [bottom output | pairs] (Naumov et al., arXiv:1906.00091). Without
-// dense features there is no bottom MLP: the top MLP sees [embeddings | pairs].
+// DLRM (Naumov et al., arXiv:1906.00091). A bottom MLP maps the dense features to one vector of the
+// embeddings' dimension. The interaction computes the dot products of all pairs of vectors. A top MLP reads
+// [bottom output | pairs]. Without dense features there is no bottom MLP, and the top MLP reads [embeddings |
+// pairs].
 
 #include <cstring>
 #include <optional>
@@ -33,7 +34,7 @@ class Dlrm final : public DenseModel {
 
   void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) override {
     const size_t batch = input.batch;
-    // The top MLP's input, [head | pairs | slack]: bottom MLP and interaction write straight into their
+    // The top MLP's input is [head | pairs | slack]: bottom MLP and interaction write directly into their
     // columns.
     const Matrix x{Grow(top_input_, batch * ld_), ld_, head_ + pairs_};
     const Matrix head{x.data, ld_, head_};
@@ -56,7 +57,7 @@ class Dlrm final : public DenseModel {
     const Matrix dx{Grow(d_top_input_, batch * ld_), ld_, head_ + pairs_};
     top_->BackwardInputs(batch, {d_logits.data(), 1, 1}, 0.0f, absl::MakeConstSpan(&dx, 1));
 
-    // The head's gradient already holds what came directly; the interaction adds its part.
+    // The head's gradient already contains the direct part; the interaction adds its part.
     const Matrix d_head{dx.data, ld_, head_};
     VectorSetGradients dz;
     dz.rest = d_input.embeddings;
@@ -74,7 +75,8 @@ class Dlrm final : public DenseModel {
     const size_t batch = input.batch;
     const ConstMatrix x{top_input_.data(), ld_, head_ + pairs_};
     top_->BackwardParameters(absl::MakeConstSpan(&x, 1), batch, ready);
-    if (has_bottom_) {  // no table's rows wait for it
+    // The bottom MLP has no embedding inputs, so no row gradient needs its backward pass.
+    if (has_bottom_) {
       const ConstMatrix dense{input.dense, num_dense(), num_dense()};
       bottom_->BackwardInputs(batch, {d_top_input_.data(), ld_, head_}, 0.0f, {});
       bottom_->BackwardParameters(absl::MakeConstSpan(&dense, 1), batch, ready);

@@ -13,7 +13,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using D1 = hn::CappedTag<float, 1>;
 
-// One vector of components of one example: adds them up over the features, keeps the sums, returns sum^2 -
+// Adds up one vector of components of one example over the features, keeps the sums, and returns sum^2 -
 // squares.
 template <class Tag>
 HWY_INLINE hn::Vec<Tag> Component(Tag d, const float* rows, const float* squares, size_t num_rows, size_t dim,

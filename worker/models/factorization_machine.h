@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_MODELS_FACTORIZATION_MACHINE_H_
 #define TANDEM_WORKER_MODELS_FACTORIZATION_MACHINE_H_
 
-// The second-order term of a factorization machine, all pairs' dot products in linear time:
-// 0.5 * (|sum of v|^2 - sum of |v|^2), v the weighted rows of an example (Rendle, ICDM 2010).
+// Computes the second-order term of a factorization machine, the sum of all pairs' dot products, in linear
+// time: 0.5 * (|sum of v|^2 - sum of |v|^2), where v are the weighted rows of an example (Rendle, ICDM 2010).
 
 #include "absl/types/span.h"
 #include "worker/models/model.h"
@@ -10,13 +10,13 @@
 
 namespace tandem::worker {
 
-// Keeps the sums of the last Forward. Not thread-safe. num_sparse > 0.
+// Keeps the sums of the last Forward for Backward. Not thread-safe. num_sparse > 0.
 class FactorizationMachine {
  public:
   FactorizationMachine(size_t num_sparse, size_t dim) : num_sparse_(num_sparse), dim_(dim) {}
 
-  // logits[b] += the second-order term. Takes the squares from input.square_sums, or, where that is null,
-  // from input.embeddings, which is the same when each feature has at most one id.
+  // Adds the second-order term to logits[b]. The squares come from input.square_sums or, if that is null,
+  // from input.embeddings, which gives the same result when each feature has at most one id.
   void Forward(const ModelInput& input, absl::Span<float> logits);
   // Overwrites d_input.embeddings and, if input.square_sums is given, d_input.square_sums.
   void Backward(const ModelInput& input, absl::Span<const float> d_logits,

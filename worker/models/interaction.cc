@@ -14,13 +14,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
-// Rows computed together: with two vectors each they must leave a few of the 16 registers of AVX2. Of DLRM's
-// usual 27 vectors, blocks of 5 waste the least of the triangle; back, each row of a block needs an address
-// of its own.
+// Rows computed together. With two vectors each they must leave a few of AVX2's 16 registers free. For DLRM's
+// usual 27 vectors, blocks of 5 waste the least of the triangle; in the backward pass each row of a block
+// also needs an address register.
 constexpr size_t kGramRows = 5;
 constexpr size_t kGradientRows = 4;
 
-// Calls work.Block<kRows>(i0) for whole blocks of rows and, in the end, one of the rows left.
+// Calls work.Block<kRows>(i0) for whole blocks of rows, then once for the remaining rows.
 template <size_t kRows, class Work>
 HWY_INLINE void LastBlock(size_t rows, size_t i0, const Work& work) {
   if constexpr (kRows > 0) {
@@ -134,8 +134,8 @@ struct GramTriangle {
   size_t ld;
 };
 
-// The rows' parts right of the diagonal, one after the other. Whole vectors are stored, so each row spills
-// into the place of the next, which then overwrites it, and the last into the slack.
+// Packs the rows' parts right of the diagonal, one after the other. Whole vectors are stored, so each row
+// spills into the place of the next, which then overwrites it; the last row spills into the slack.
 HWY_INLINE void PackTriangle(const float* HWY_RESTRICT gram, size_t ld, size_t n, float* HWY_RESTRICT out) {
   const D d;
   const size_t lanes = hn::Lanes(d);
@@ -147,9 +147,9 @@ HWY_INLINE void PackTriangle(const float* HWY_RESTRICT gram, size_t ld, size_t n
   }
 }
 
-// Scratch: `zt` two of [dim x zt_ld] floats, `gram` two of [n x ld], kSlack floats behind each pair. Two,
-// because a step of an example that reads what the step before has just stored in other pieces would wait for
-// the stores to drain; so the steps of three examples alternate.
+// Scratch: `zt` holds two buffers of [dim x zt_ld] floats and `gram` two of [n x ld], each pair followed by
+// kSlack floats. Two buffers let the steps of three examples alternate: a step that reads data which the step
+// before has just stored at other vector boundaries would wait for these stores to drain.
 void ForwardT(const VectorSet& z, size_t batch, Matrix out, float* zt, size_t zt_ld, float* gram, size_t ld) {
   const size_t n = z.size();
   const auto zt_of = [&](size_t b) { return zt + b % 2 * z.dim * zt_ld; };
@@ -164,12 +164,12 @@ void ForwardT(const VectorSet& z, size_t batch, Matrix out, float* zt, size_t zt
   }
 }
 
-// Where row i's pairs (i, i + 1) .. start in the packed triangle, less i + 1, so that pair (i, j) is at
-// Base(i) + j (modulo 2^64: row 0's is -1).
+// Returns the position of row i's first pair (i, i + 1) in the packed triangle, less i + 1: pair (i, j) is at
+// Base(i) + j (modulo 2^64: row 0's base is -1).
 HWY_INLINE size_t Base(size_t i, size_t n) { return i * n - i * (i + 1) / 2 - i - 1; }
 
-// Rows [i0, i0 + kRows) of dz, kVectors vectors of their components from `at` on, from the packed gradients
-// g.
+// Computes rows [i0, i0 + kRows) of dz from the packed gradients g: kVectors vectors of components, starting
+// at `at`.
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void GradientBlock(const float* HWY_RESTRICT g, const float* const* z, size_t n, size_t i0,
                               size_t at, float* const* dz) {
@@ -179,8 +179,8 @@ HWY_INLINE void GradientBlock(const float* HWY_RESTRICT g, const float* const* z
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
-  // Above the block the coefficients of its rows lie side by side; each row starts one shorter than the one
-  // before.
+  // Above the block the coefficients of its rows are adjacent; each row of the triangle is one element
+  // shorter than the one before.
   size_t above = i0 - 1;
   for (size_t j = 0; j < i0; ++j) {
     for (size_t v = 0; v < kVectors; ++v) {
@@ -237,9 +237,9 @@ HWY_INLINE void AddRow(const float* a, const float* b, size_t dim, float* out) {
   for (; k < dim; ++k) out[k] = a[k] + (b != nullptr ? b[k] : 0.0f);
 }
 
-// Rows are read and written where they lie, as far as they are whole vectors and nothing is to be added to
-// them; for the others `scratch` has [2 x n x ld] floats, ld being dim rounded up to whole vectors. `z_rows`
-// and `dz_rows` have n entries.
+// Rows are read and written in place if they consist of whole vectors and nothing is to be added to them. For
+// the others `scratch` has [2 x n x ld] floats, where ld is dim rounded up to whole vectors. `z_rows` and
+// `dz_rows` have n entries.
 void BackwardT(const VectorSet& z, size_t batch, ConstMatrix d_out, const VectorSetGradients& dz,
                float* scratch, size_t ld, const float** z_rows, float** dz_rows) {
   const size_t lanes = hn::Lanes(D());
@@ -285,7 +285,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tandem::worker {
 namespace {
-// Of floats: the widest vector of any target that is compiled.
+// The widest vector, in floats, of any target that is compiled.
 constexpr size_t kWidest = 16;
 }  // namespace
 
@@ -297,7 +297,7 @@ void Interaction::Forward(const VectorSet& z, size_t batch, Matrix out) {
   if (n < 2) return;
   const size_t ld = RoundUp(n, kWidest);
   const size_t transposed = RoundUp(2 * z.dim * ld + kSlack, kWidest);
-  // Rows of the Gram matrix come in pairs of vectors of any width.
+  // Rows of the Gram matrix consist of pairs of vectors of any width.
   const size_t gram_ld = RoundUp(n, 2 * kWidest);
   float* zt = Grow(scratch_, transposed + 2 * n * gram_ld + kSlack);
   HWY_DYNAMIC_DISPATCH(ForwardT)(z, batch, out, zt, ld, zt + transposed, gram_ld);

@@ -1,5 +1,5 @@
-// Logistic regression: logit = bias + sum of the wide rows + w . dense. Convex, and the baseline of every
-// other kind.
+// Logistic regression: logit = bias + sum of the wide rows + w . dense. It is convex and the baseline of
+// every other kind.
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_MODELS_WIDE_H_
 #define TANDEM_WORKER_MODELS_WIDE_H_
 
-// The linear part that click models share: the sum of the looked-up 1-dimensional rows, a weight for each
-// dense feature, and, where no other part has one, a bias.
+// The linear part of click models: the sum of the looked-up 1-dimensional rows, a weight per dense feature
+// and, if no other part of the model has one, a bias.
 
 #include "absl/types/span.h"
 #include "worker/models/model.h"
@@ -10,17 +10,17 @@
 
 namespace tandem::worker {
 
-// Adds "wide.weight" [1 x num_dense] and "wide.bias" [1], as far as there are any, to `parameters`, all zero
-// at first: then the model starts at its other parts. Keeps no activations. Not thread-safe.
+// Adds "wide.weight" [1 x num_dense] and "wide.bias" [1], where they exist, to `parameters`. Both start at
+// zero. Keeps no activations. Not thread-safe.
 class Wide {
  public:
   Wide(const ModelOptions& options, bool has_bias, Parameters* parameters);
 
-  // logits[b] += ... for each example.
+  // Adds the linear part to logits[b] of each example.
   void Forward(const ModelInput& input, absl::Span<float> logits) const;
-  // Writes d_wide unless null.
+  // Writes the gradient of the rows to `d_wide` [batch x num_sparse] unless it is null.
   void BackwardInputs(absl::Span<const float> d_logits, float* d_wide) const;
-  // Writes the parameters' gradients, and calls `ready` if there are any.
+  // Writes the parameters' gradients and calls `ready` if there are any parameters.
   void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits, GradientsReady ready);
 
  private:

@@ -1,5 +1,5 @@
 // Wide & Deep: a linear part over wide rows and dense features, and an MLP over [embeddings | dense] (Cheng
-// et al., DLRS 2016). The bias is the MLP's. Without sparse features both parts see the dense ones alone.
+// et al., DLRS 2016). The MLP has the bias. Without sparse features both parts read the dense features alone.
 
 #include "worker/models/dense_model.h"
 #include "worker/models/wide.h"

@@ -20,7 +20,7 @@ using DU = hn::RebindToUnsigned<D>;
 using V = hn::Vec<D>;
 using VU = hn::Vec<DU>;
 
-// The hash of Keeps() below, many positions at once.
+// The hash of Keeps() (below) for many positions at once.
 VU Hash(const Dropout& dropout, VU position) {
   const DU du;
   VU x = hn::Xor(position, hn::Set(du, dropout.key[0]));
@@ -73,7 +73,7 @@ void BiasReluT(const float* bias, const Dropout& dropout, size_t rows, Matrix y)
   }
 }
 
-// kVectors adjacent vectors of columns, down all rows, so that their sums stay in registers.
+// Handles kVectors adjacent vectors of columns, down all rows, so that their sums stay in registers.
 template <size_t kVectors>
 void BiasReluBackwardColumns(ConstMatrix y, ConstMatrix dy, float scale, size_t rows, Matrix dx,
                              float* sums) {

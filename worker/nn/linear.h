@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_NN_LINEAR_H_
 #define TANDEM_WORKER_NN_LINEAR_H_
 
-// A fully connected layer: y = x W^T + b with W of shape [out x in], as PyTorch keeps it. Its input may lie
-// in several matrices whose columns stand side by side (embeddings, then dense features), so that nothing is
+// A fully connected layer: y = x W^T + b with W of shape [out x in], as in PyTorch. The input may consist of
+// several matrices with adjacent columns (embeddings, then dense features), so that they need not be
 // concatenated.
 
 #include "absl/strings/string_view.h"
@@ -12,7 +12,7 @@
 
 namespace tandem::worker {
 
-// Holds no activations; `parameters` must outlive it. Not thread-safe.
+// Keeps no activations. `parameters` must outlive it. Not thread-safe.
 class Linear {
  public:
   // Adds "`name`.weight" (Xavier normal) and "`name`.bias" (zeros) to `parameters`.
@@ -22,17 +22,18 @@ class Linear {
   size_t out() const { return out_; }
   const float* bias() const { return parameters_->value(bias_); }
 
-  // y [batch x out] = x W^T, without the bias, which the caller adds together with what follows. The columns
-  // of `x` add up to in().
+  // Computes y [batch x out] = x W^T without the bias, which the caller adds together with the next
+  // operation. The columns of the matrices in `x` add up to in().
   void Multiply(absl::Span<const ConstMatrix> x, size_t batch, Matrix y) const;
-  // The gradient of the weight, from dy [batch x out].
+  // Overwrites the gradient of the weight, from dy [batch x out].
   void WeightGradient(absl::Span<const ConstMatrix> x, size_t batch, ConstMatrix dy);
-  // Where the gradient of the bias, the column sums of dy, is to be written: [out].
+  // The buffer [out] into which the caller writes the gradient of the bias, the column sums of dy.
   float* bias_gradient() { return parameters_->gradient(bias_); }
-  // dx = dy W + beta * dx, part by part; a part whose `data` is null is not wanted and skipped.
+  // Computes dx = dy W + beta * dx, one matrix of `dx` after the other. A matrix whose `data` is null is
+  // skipped.
   void InputGradient(ConstMatrix dy, size_t batch, float beta, absl::Span<const Matrix> dx) const;
 
-  // This layer's part of the flat array: [begin, end), weight then bias.
+  // This layer's range [begin, end) of the flat parameter array: weight, then bias.
   size_t begin() const { return weight_; }
   size_t end() const { return bias_ + out_; }
 

@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_NN_MATRIX_H_
 #define TANDEM_WORKER_NN_MATRIX_H_
 
-// Row-major views and the buffers behind them. A view does not own; `ld` is the distance in floats between
-// rows, so that a layer can write its output straight into some columns of the next layer's input.
+// Row-major matrix views and the buffers behind them. A view does not own its memory. `ld` is the distance in
+// floats between rows, so that a layer can write its output into some columns of the next layer's input.
 
 #include <cstddef>
 #include <new>
@@ -24,7 +24,7 @@ struct Matrix {
   operator ConstMatrix() const { return {data, ld, cols}; }
 };
 
-// A whole cache line, and a whole AVX-512 vector.
+// In bytes: a cache line, and also an AVX-512 vector.
 inline constexpr size_t kAlignment = 64;
 
 template <typename T>
@@ -42,7 +42,8 @@ struct AlignedAllocator {
 
 using AlignedFloats = std::vector<float, AlignedAllocator<float>>;
 
-// Makes room for `size` floats; never shrinks, so that a training loop of equal batches allocates once.
+// Grows `buffer` to at least `size` floats and returns its data. Never shrinks it, so that a training loop
+// over equal batches allocates only once.
 inline float* Grow(AlignedFloats& buffer, size_t size) {
   if (buffer.size() < size) buffer.resize(size);
   return buffer.data();

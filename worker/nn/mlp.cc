@@ -63,7 +63,7 @@ void Mlp::BackwardInputs(size_t batch, ConstMatrix dy, float beta, absl::Span<co
     if (l == 0) {
       if (!dx.empty()) layer.InputGradient(dy, batch, beta, dx);
     } else {
-      // Into the buffer that the ReLU below then masks in place.
+      // Uses the buffer that the next iteration's ReLU then masks in place.
       const size_t in = layer.in();
       const Matrix d_input{Grow(gradients_[l - 1], batch * in), in, in};
       layer.InputGradient(dy, batch, 0.0f, absl::MakeConstSpan(&d_input, 1));

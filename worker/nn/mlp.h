@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_NN_MLP_H_
 #define TANDEM_WORKER_NN_MLP_H_
 
-// A multi-layer perceptron: hidden layers with ReLU and dropout, then, if wanted, an output layer.
+// A multi-layer perceptron: hidden layers with ReLU and dropout, then an optional output layer.
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@
 namespace tandem::worker {
 
 struct MlpOptions {
-  std::string name;  // "top": its layers are "top.0", "top.1", ...
+  std::string name;  // for example "top": its layers are "top.0", "top.1", ...
   int in = 0;
   std::vector<int> hidden;
   int output = 0;            // width of an output layer; 0: the last hidden layer is the output
@@ -23,24 +23,25 @@ struct MlpOptions {
   uint64_t seed = 0;
 };
 
-// Keeps the activations of the last Forward. `parameters` must outlive it. Not thread-safe. At least one
-// layer.
+// Has at least one layer. Keeps the activations of the last Forward for the backward pass. `parameters` must
+// outlive it. Not thread-safe.
 class Mlp {
  public:
   Mlp(const MlpOptions& options, Parameters* parameters);
 
   size_t out() const { return layers_.back().out(); }
 
-  // y [batch x out()] from x, whose parts' columns add up to `in`. `y` must stay as it is until Backward. `y`
-  // may lie beside `x` in one matrix, but not overlap it.
+  // Computes y [batch x out()] from x. The columns of the matrices in `x` add up to options.in. `y` must stay
+  // unchanged until BackwardInputs. `y` and `x` may be different columns of one matrix, but must not overlap.
+  // `step` selects the dropout masks; they apply only if `training`.
   void Forward(absl::Span<const ConstMatrix> x, size_t batch, bool training, uint64_t step, Matrix y);
 
-  // From dy [batch x out()], which must stay as it is until BackwardParameters: dx = (gradient of x) + beta *
-  // dx unless `dx` is empty; a part of it whose `data` is null is skipped. `batch` is that of the last
-  // Forward.
+  // Computes dx = (gradient of x) + beta * dx from dy [batch x out()], unless `dx` is empty; a matrix of `dx`
+  // whose `data` is null is skipped. Also writes the bias gradients. `dy` must stay unchanged until
+  // BackwardParameters. `batch` is that of the last Forward.
   void BackwardInputs(size_t batch, ConstMatrix dy, float beta, absl::Span<const Matrix> dx);
-  // Then the parameters' gradients; `x` and `batch` are those of the last Forward. `ready` is called for each
-  // layer, the last first.
+  // Writes the weight gradients; call it after BackwardInputs. `x` and `batch` are those of the last Forward.
+  // Calls `ready` for each layer, the last layer first.
   void BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, GradientsReady ready);
 
  private:
@@ -52,10 +53,11 @@ class Mlp {
   uint64_t seed_;
   std::vector<Linear> layers_;
   std::vector<uint64_t> dropout_streams_;  // one per layer, from its name
-  std::vector<AlignedFloats> outputs_;     // of every layer but the last
-  std::vector<AlignedFloats> gradients_;   // of what goes into each layer's ReLU
+  std::vector<AlignedFloats> outputs_;     // outputs of every layer but the last
+  std::vector<AlignedFloats> gradients_;   // gradients of the inputs of each layer's ReLU
   Matrix y_;
-  ConstMatrix d_last_;  // of the last layer's output before its ReLU, if it has one
+  // Gradient of the last layer's output, before the ReLU if it has one.
+  ConstMatrix d_last_;
   float hidden_scale_ = 1.0f;
 };
 

@@ -1,9 +1,9 @@
 #ifndef TANDEM_WORKER_NN_PARAMETERS_H_
 #define TANDEM_WORKER_NN_PARAMETERS_H_
 
-// The flat array of a model's dense parameters and that of their gradients. Layers reserve named blocks while
-// the model is built, in the order of the forward pass, and find them by offset afterwards. Owned by the
-// model; not thread-safe.
+// The flat array of a model's dense parameters, and that of their gradients. Layers reserve named blocks
+// while the model is built, in the order of the forward pass, and later address them by offset. The model
+// owns the object. Not thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +21,12 @@ class Parameters {
  public:
   explicit Parameters(uint64_t seed) : seed_(seed) {}
 
-  // A weight of shape [out x in] from N(0, 2 / (in + out)) (Glorot and Bengio, AISTATS 2010); returns its
-  // offset. The values are a function of (seed, name), hence the same on every rank and in whatever order
-  // layers are made.
+  // Adds a weight of shape [out x in] with values from N(0, 2 / (in + out)) (Glorot and Bengio, AISTATS 2010)
+  // and returns its offset. The values are a function of (seed, name): they are the same on every rank and do
+  // not depend on the order in which layers are created.
   size_t AddXavierNormal(absl::string_view name, int out, int in);
-  // Zeros: biases (`decay` false) and the weights of plain linear terms.
+  // Adds a block of zeros, for biases (`decay` false) and the weights of linear terms, and returns its
+  // offset.
   size_t AddZeros(absl::string_view name, std::vector<int> shape, bool decay);
 
   float* value(size_t offset) { return values_.data() + offset; }

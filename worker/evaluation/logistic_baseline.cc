@@ -15,18 +15,18 @@ namespace {
 
 using IdMap = absl::flat_hash_map<uint64_t, uint32_t>;  // id to index of its weight
 
-// Rows in memory: row r has the values [begin[r], begin[r + 1]) and num_dense dense ones.
+// Rows in memory. Row r has the values [begin[r], begin[r + 1]) and num_dense dense values.
 struct Rows {
   std::vector<float> labels;
   std::vector<uint64_t> begin = {0};
   std::vector<uint32_t> index;
-  std::vector<float> weight;  // one a value
+  std::vector<float> weight;  // one per value
   std::vector<float> dense;
 
   size_t size() const { return labels.size(); }
 };
 
-// Appends a batch. With `grow`, unknown ids get the next index; otherwise they are left out.
+// Appends a batch to `rows`. With `grow`, unknown ids get the next index; otherwise they are left out.
 void AppendBatch(const Batch& batch, bool grow, IdMap* ids, Rows* rows) {
   for (size_t b = 0; b < batch.size; ++b) {
     for (const SparseColumn& column : batch.sparse) {
@@ -52,7 +52,7 @@ class Regression {
  public:
   struct Weight {
     float weight = 0;
-    float squares = 0;  // of its gradients so far
+    float squares = 0;  // sum over its gradients so far
   };
   struct Parameters {
     Weight bias;
@@ -65,7 +65,7 @@ class Regression {
 
   IdMap* ids() { return &ids_; }
 
-  // Call once, when all training rows are there.
+  // Call it once, after all training rows are read.
   void Prepare(const Rows& train) {
     share_.assign(ids_.size(), 0.0f);
     for (uint32_t i : train.index) ++share_[i];
@@ -116,7 +116,7 @@ class Regression {
       const float error = static_cast<float>(Sigmoid(Logit(train, r))) - train.labels[r];
       Step(error, &parameters_.bias);
       for (uint64_t i = train.begin[r]; i < train.begin[r + 1]; ++i) {
-        // Each appearance of an id pays its share of the id's penalty.
+        // Each occurrence of an id pays its share of the id's penalty.
         Weight& weight = parameters_.weights[train.index[i]];
         Step(error * train.weight[i] + l2_ * share_[train.index[i]] * weight.weight, &weight);
       }
@@ -148,7 +148,7 @@ class Regression {
   const LogisticBaselineOptions options_;
   const size_t num_dense_;
   IdMap ids_;
-  std::vector<float> share_;  // 1 / appearances of the id
+  std::vector<float> share_;  // 1 / occurrences of the id
   std::vector<float> mean_;
   std::vector<float> scale_;
   double mean_label_ = 0;
@@ -157,7 +157,8 @@ class Regression {
   Parameters parameters_;
 };
 
-// Reads every k-th row of a split, so that at most `max_rows` come. `use` returns false to stop.
+// Reads every k-th row of a split, for the smallest k that gives at most `max_rows` rows. `use` returns false
+// to stop.
 template <typename Use>
 absl::Status ReadSample(Dataset* dataset, Split split, uint64_t max_rows, Use use) {
   TANDEM_ASSIGN_OR_RETURN(const uint64_t count, dataset->Count(split));

@@ -11,12 +11,12 @@
 namespace tandem::worker {
 namespace {
 
-// A: magic (8 bytes)  B: count n (8)  C: n logits (4 each)  D: n labels (1 each); little-endian.
+// Serialized form, little-endian: magic (8 bytes), count n (8), n logits (4 each), n labels (1 each).
 constexpr char kMagic[8] = {'T', 'D', 'M', 'S', 'C', 'O', 'R', '1'};
 constexpr size_t kHeaderBytes = 16;
 static_assert(std::endian::native == std::endian::little, "scores travel in little-endian order");
 
-// Orders as the floats do; -0 and 0 are the same.
+// Maps a float to an integer with the same order; -0 and 0 map to the same integer.
 uint32_t SortableBits(float score) {
   const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -40,7 +40,8 @@ double Sigmoid(double logit) {
 
 absl::StatusOr<double> Auc(absl::Span<const float> labels, absl::Span<const float> scores) {
   TANDEM_CHECK(labels.size() == scores.size());
-  std::vector<uint64_t> keys(labels.size());  // score, then label: sorting integers is what makes this fast
+  // Score, then label. Sorting integers is much faster than sorting pairs.
+  std::vector<uint64_t> keys(labels.size());
   for (size_t i = 0; i < labels.size(); ++i) {
     if (std::isnan(scores[i])) {
       return absl::InvalidArgumentError(
@@ -49,7 +50,7 @@ absl::StatusOr<double> Auc(absl::Span<const float> labels, absl::Span<const floa
     keys[i] = static_cast<uint64_t>(SortableBits(scores[i])) << 1 | (labels[i] > 0.5f ? 1 : 0);
   }
   std::sort(keys.begin(), keys.end());
-  // Twice the number of (negative, positive) pairs in the right order, ties counted once: integers, hence
+  // Twice the number of (negative, positive) pairs in the right order, ties counted once. An integer, hence
   // exact.
   unsigned __int128 twice = 0;
   uint64_t negatives = 0;

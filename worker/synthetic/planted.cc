@@ -27,7 +27,7 @@ constexpr int kMaxThreads = 16;
 
 char DelimiterOf(const std::string& path) { return absl::EndsWith(path, ".csv") ? ',' : '\t'; }
 
-// A file that gets its name only when it is complete.
+// A file that receives its name only when it is complete.
 class NewFile {
  public:
   explicit NewFile(std::string path) : path_(std::move(path)), scratch_(path_ + ".partial") {
@@ -73,7 +73,7 @@ void AppendInteger(int64_t value, std::string* out) {
   out->append(digits.data(), end);
 }
 
-// `value` is a multiple of 0.001.
+// Appends `value`, a multiple of 0.001, as decimal text.
 void AppendThousandths(float value, std::string* out) {
   const int64_t thousandths = std::llround(static_cast<double>(value) * 1000);
   if (thousandths < 0) *out += '-';
@@ -86,7 +86,7 @@ void AppendThousandths(float value, std::string* out) {
   *out += static_cast<char>('0' + fraction % 10);
 }
 
-// The text of some consecutive rows, and the true model's scores of them by split.
+// The text of consecutive rows, and the true model's scores of them by split.
 struct Chunk {
   std::string text;
   std::array<std::vector<float>, 3> labels;
@@ -125,7 +125,7 @@ std::string Header(const PlantedOptions& options, char delimiter) {
   return header + "\n";
 }
 
-// Of the true model; an AUC of 0.5 where there is only one label, as in a log of a few rows.
+// Returns the metrics of the true model. The AUC is 0.5 if only one label occurs, as in a log of a few rows.
 absl::StatusOr<ClickMetrics> Evaluate(const ScoredExamples& scored) {
   absl::StatusOr<ClickMetrics> metrics = scored.Evaluate();
   if (!absl::IsFailedPrecondition(metrics.status())) return metrics;

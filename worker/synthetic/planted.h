@@ -1,20 +1,21 @@
 #ifndef TANDEM_WORKER_SYNTHETIC_PLANTED_H_
 #define TANDEM_WORKER_SYNTHETIC_PLANTED_H_
 
-// A generated click log whose true model is known, and with it the best AUC and logloss that any model can
+// Generates a click log whose true model is known, and hence the best AUC and logloss that any model can
 // reach.
 //
-// Column layout (a header line, then one row a line): click, d1..dD, c1..cF. The ids of a categorical column
-// are ranks 0, 1, ... with Zipf's distribution; dense columns are standard normal, rounded to 3 digits. The
+// Columns (a header line, then one row per line): click, d1..dD, c1..cF. The ids of a categorical column
+// are ranks 0, 1, ... with Zipf's distribution. Dense columns are standard normal, rounded to 3 digits. The
 // label is Bernoulli(sigmoid(logit)) with
 //
-//   logit = bias + sum_f w[f, id_f] + sum_{pairs (f, g)} <v[f, id_f], v[g, id_g]> + sum_d (a_d x_d + b_d
-//   (x_d^2 - 1))
+//   logit = bias + sum_f w[f, id_f]
+//               + sum_{pairs (f, g)} <v[f, id_f], v[g, id_g]>
+//               + sum_d (a_d x_d + b_d (x_d^2 - 1))
 //
-// where pairs are among the `interacting` fields of the smallest vocabulary. Weights and vectors are
-// functions of (seed, field, id); those of a field are brought to mean 0 under its distribution, so that each
-// of the three sums has exactly the standard deviation asked for and interactions hide no linear signal. Row
-// i is a function of (seed, i).
+// where the pairs are those of the `interacting` fields with the smallest vocabularies. Weights and vectors
+// are functions of (seed, field, id). Those of a field are shifted to mean 0 under its distribution, so that
+// each of the three sums has exactly the requested standard deviation and interactions contain no linear
+// signal. Row i is a function of (seed, i).
 
 #include <cstdint>
 #include <string>
@@ -29,26 +30,28 @@
 
 namespace tandem::worker {
 
-// The defaults make a best AUC of about .80, of which a model without interactions misses about .01.
+// With the defaults the best AUC is about .80; a model without interactions reaches about .01 less.
 struct PlantedOptions {
   uint64_t rows = 3'000'000;
   int num_sparse = 20;
-  uint64_t min_vocabulary = 20;    // of c1; sizes grow geometrically
-  uint64_t max_vocabulary = 2000;  // to that of the last
+  uint64_t min_vocabulary = 20;    // of c1; sizes grow geometrically ...
+  uint64_t max_vocabulary = 2000;  // ... to that of the last column
   double zipf_exponent = 1.05;
   int num_dense = 4;
-  int interacting = 4;         // fields, each with each; at most num_sparse
+  int interacting = 4;         // number of fields that interact, all pairs; <= num_sparse
   int dim = 2;                 // rank of an interaction
-  double linear_stddev = 1.3;  // of the three sums of the logit
+  double linear_stddev = 1.3;  // of the logit's first sum; the second and third follow
   double interaction_stddev = 0.35;
   double dense_stddev = 0.4;
-  double positive_rate = 0.3;  // about
+  double positive_rate = 0.3;  // approximately
   uint64_t seed = 1;
-  SplitRule split = {.seed = 1, .valid_fraction = 0.1, .test_fraction = 0.1};  // as the data set will be read
-  int threads = 0;  // that generate; 0: as many as there are cores. Has no influence on the result
+  // The split with which the data set will be read.
+  SplitRule split = {.seed = 1, .valid_fraction = 0.1, .test_fraction = 0.1};
+  // Threads that generate rows; 0: as many as there are cores. Does not influence the result.
+  int threads = 0;
 };
 
-// What the sidecar says: the metrics of the true model on the generated labels, for each split.
+// The content of the sidecar file: the metrics of the true model on the generated labels, for each split.
 struct PlantedSummary {
   uint64_t rows = 0;
   SplitRule split;
@@ -67,12 +70,12 @@ class PlantedModel {
     bool label = false;
   };
 
-  // InvalidArgument names the option that makes no sense.
+  // Returns InvalidArgument, naming the option, if `options` are invalid.
   static absl::StatusOr<PlantedModel> Create(const PlantedOptions& options);
 
-  // Of the row's ids and dense values.
+  // Returns the logit of a row with these ids and dense values.
   double Logit(absl::Span<const uint32_t> ids, absl::Span<const float> dense) const;
-  // Row `index` of the log, in `*row` whose memory is used again.
+  // Writes row `index` of the log to `*row`, whose memory is reused.
   void Generate(uint64_t index, Row* row) const;
   const std::vector<uint64_t>& vocabulary() const { return vocabulary_; }  // of each field
   double bias() const { return bias_; }
@@ -96,17 +99,17 @@ class PlantedModel {
   double bias_ = 0;
 };
 
-// Writes the log to `path` (tab-separated, or comma-separated when the name ends in .csv) and the summary to
-// PlantedSummaryPath(path); both appear whole or not at all. Errors: InvalidArgument (options), and what the
-// disk says.
+// Writes the log to `path` (comma-separated if the name ends in .csv, else tab-separated) and the summary to
+// PlantedSummaryPath(path). Neither file appears before it is complete. Errors: InvalidArgument (options),
+// and I/O errors.
 absl::StatusOr<PlantedSummary> WritePlanted(const PlantedOptions& options, const std::string& path);
 
-// "<path>.json".
+// Returns "<path>.json".
 std::string PlantedSummaryPath(const std::string& path);
-// Reads the sidecar of `path`. Errors: NotFound, InvalidArgument (not a sidecar).
+// Reads the sidecar file of `path`. Errors: NotFound, InvalidArgument (not a sidecar).
 absl::StatusOr<PlantedSummary> ReadPlantedSummary(const std::string& path);
 
-// How a Dataset reads such a log: format, label, and all features.
+// Returns the schema with which a Dataset reads such a log: format, label, and all features.
 Schema PlantedSchema(const PlantedOptions& options, const std::string& path);
 
 }  // namespace tandem::worker

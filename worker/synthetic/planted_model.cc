@@ -9,7 +9,7 @@
 namespace tandem::worker {
 namespace {
 
-// Streams of random numbers, apart from each other: rows, and the parts of the true model.
+// Independent streams of random numbers: of the rows, and of the parts of the true model.
 enum Stream : uint64_t { kRow = 1, kWeight = 2, kVector = 3, kDense = 4 };
 
 constexpr uint64_t kMaxVocabulary = 1 << 24;
@@ -41,7 +41,7 @@ absl::Status Check(const PlantedOptions& o) {
   return absl::OkStatus();
 }
 
-// P(rank) of Zipf's distribution over `size` ranks.
+// Returns P(rank) of Zipf's distribution over `size` ranks.
 std::vector<double> ZipfProbabilities(uint64_t size, double exponent) {
   std::vector<double> p(size);
   double sum = 0;
@@ -50,7 +50,7 @@ std::vector<double> ZipfProbabilities(uint64_t size, double exponent) {
   return p;
 }
 
-// Fills values[i * stride] with normal numbers, brought to mean 0 and standard deviation `stddev` under `p`.
+// Fills values[i * stride] with normal numbers, scaled to mean 0 and standard deviation `stddev` under `p`.
 void FillStandardized(const std::vector<double>& p, double stddev, CounterRandom random, size_t stride,
                       float* values) {
   std::vector<double> raw(p.size());
@@ -65,7 +65,7 @@ void FillStandardized(const std::vector<double>& p, double stddev, CounterRandom
   for (size_t i = 0; i < p.size(); ++i) values[i * stride] = static_cast<float>((raw[i] - mean) * scale);
 }
 
-// The bias for which sigmoid(bias + N(0, stddev^2)) has the mean `rate`.
+// Returns the bias for which sigmoid(bias + N(0, stddev^2)) has the mean `rate`.
 double FindBias(double rate, double stddev) {
   double low = -50;
   double high = 50;
@@ -121,8 +121,7 @@ PlantedModel::Field PlantedModel::MakeField(int index) const {
   const uint64_t size = vocabulary_[index];
   const std::vector<double> p = ZipfProbabilities(size, options_.zipf_exponent);
   Field field;
-  // Fields of few ids, of which each is seen often, carry more of the signal: what can be known must be
-  // learnable.
+  // Fields with few ids carry more of the signal: each of their ids occurs often, so a model can learn it.
   const auto share = [](uint64_t vocabulary) { return std::pow(static_cast<double>(vocabulary), -0.6); };
   double shares = 0;
   for (uint64_t vocabulary : vocabulary_) shares += share(vocabulary);

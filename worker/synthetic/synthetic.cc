@@ -33,7 +33,7 @@ class SyntheticReader : public BatchReader {
         for (uint64_t& id : batch.sparse[f].ids) {
           const auto at =
               std::lower_bound(cumulative.begin(), cumulative.end(), random.UniformDouble() * total);
-          // Hashed, as a reader of real data would: hot ids lie anywhere in the table.
+          // Hashed, as by a reader of real data, so that hot ids lie anywhere in the table.
           id = Mix64(static_cast<uint64_t>(f) + 1, static_cast<uint64_t>(at - cumulative.begin()));
         }
       }

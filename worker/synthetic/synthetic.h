@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_SYNTHETIC_SYNTHETIC_H_
 #define TANDEM_WORKER_SYNTHETIC_SYNTHETIC_H_
 
-// Click batches made in memory, for measuring a trainer without a data file in the way.
+// Generates click batches in memory, to measure a trainer without reading a data file.
 
 #include <cstdint>
 #include <memory>
@@ -14,14 +14,15 @@ struct SyntheticOptions {
   int num_sparse = 26;
   int num_dense = 13;
   uint64_t vocabulary = 100000;  // ids per feature
-  double zipf_exponent = 1.05;   // frequency of the k-th commonest id ~ k^-exponent
+  double zipf_exponent = 1.05;   // frequency of the k-th most frequent id ~ k^-exponent
   size_t batch_size = 1024;
-  int distinct_batches = 16;  // made once, then cycled
-  uint64_t batches = 1000;    // what one pass gives
+  int distinct_batches = 16;  // generated once, then cycled
+  uint64_t batches = 1000;    // number of batches in a pass
   uint64_t seed = 1;
 };
 
-// Dense values are uniform in [0, 1), labels are 1 with probability 1/4: nothing to learn, only to compute.
+// Returns a reader of synthetic batches. Dense values are uniform in [0, 1), labels are 1 with probability
+// 1/4: there is nothing to learn.
 std::unique_ptr<BatchReader> MakeSyntheticReader(const SyntheticOptions& options);
 
 }  // namespace tandem::worker

@@ -11,8 +11,8 @@
 namespace tandem::bench {
 namespace {
 
-// From one buffer to the next. The gap keeps them from beginning at the same place of each page, where all
-// would compete for the same few lines of a cache.
+// Distance from one buffer to the next. The gap makes the buffers begin at different offsets in a page; at
+// equal offsets all would compete for the same few cache sets.
 size_t Stride(size_t bytes) {
   constexpr size_t kLine = 64, kGap = 3 * kLine;
   return (bytes + kLine - 1) / kLine * kLine + kGap;
@@ -29,7 +29,7 @@ absl::StatusOr<BufferSets> BufferSets::Make(const BenchCase& c, int rank) {
 
   BufferSets result;
   result.mapped_bytes_ = sets * set_bytes;
-  // Not from malloc, whose habits with large blocks differ by program.
+  // Not from malloc, because its treatment of large blocks differs between programs.
   void* const memory =
       ::mmap(nullptr, result.mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {

@@ -1,8 +1,8 @@
 #ifndef TANDEM_BENCH_HARNESS_BUFFER_SETS_H_
 #define TANDEM_BENCH_HARNESS_BUFFER_SETS_H_
 
-// The buffers that a measurement goes round: an operation that is always given the same ones finds them in
-// the caches as no program would (the warning of XHC's authors).
+// The buffers of a measurement, used in turn. An operation that always gets the same buffers would find them
+// in the caches, unlike in real programs (the warning of XHC's authors).
 
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +13,13 @@
 
 namespace tandem::bench {
 
-// Owns them. Not thread-safe.
+// Owns several sets of buffers. Not thread-safe.
 class BufferSets {
  public:
-  // As many sets as fit into kBytes, a power of two from 2 to 16, full of ones, on cache lines of their own.
-  // In place, one of in and out is the other, or part `rank` of the other. ResourceExhausted.
+  // Allocates as many sets as fit into kBytes, a power of two from 2 to 16 (2 even if they do not fit),
+  // filled with ones. Buffers do not share cache lines. In place, the smaller of `in` and `out` is part
+  // `rank` of the other; if they have the same size, they are the same buffer. ResourceExhausted: not enough
+  // memory.
   static absl::StatusOr<BufferSets> Make(const BenchCase& bench_case, int rank);
   BufferSets(BufferSets&& other) noexcept;
   BufferSets& operator=(BufferSets&&) = delete;
@@ -26,7 +28,7 @@ class BufferSets {
   static constexpr size_t kBytes = 16 << 20;
 
   size_t size() const { return ins_.size(); }
-  // Of iteration i.
+  // The buffers of iteration i.
   void* in(uint64_t i) const { return ins_[i & (ins_.size() - 1)]; }
   void* out(uint64_t i) const { return outs_[i & (outs_.size() - 1)]; }
 

@@ -7,7 +7,8 @@
 
 namespace tandem::bench {
 
-// Processor time that a process has used, all its threads together, in seconds. Unavailable once it is gone.
+// Returns the processor time that a process has used, in seconds, summed over its threads. Unavailable if the
+// process has ended.
 absl::StatusOr<double> CpuSecondsOf(pid_t pid);
 
 }  // namespace tandem::bench

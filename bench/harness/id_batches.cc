@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kIds = size_t{1} << 19;
 constexpr size_t kFewestBatches = 16, kMostBatches = 32768;
-// Prime, so that it has no factor in common with a number of rows below it.
+// A prime, so that it has no factor in common with a smaller number of rows.
 constexpr uint64_t kScatter = 2654435761;
 
 }  // namespace
@@ -43,13 +43,13 @@ std::vector<std::vector<uint64_t>> MakeIdBatches(size_t ids, uint64_t rows, PsDi
   CounterRandom random(/*seed=*/1, ids * 2 + static_cast<uint64_t>(distribution));
   const ZipfRanks zipf(rows, kZipfExponent);
   std::vector<std::vector<uint64_t>> batches(std::clamp(kIds / ids, kFewestBatches, kMostBatches));
-  std::vector<uint32_t> taken(rows, 0);  // the last batch, from 1, that an id is in
+  std::vector<uint32_t> taken(rows, 0);  // last batch (from 1) that contains the id
   uint32_t number = 0;
   for (std::vector<uint64_t>& batch : batches) {
     ++number;
     batch.reserve(ids);
     while (batch.size() < ids) {
-      // Common ids lie anywhere in the table.
+      // Frequent ids are spread over the table.
       const uint64_t id = distribution == PsDistribution::kUniform ? random.Below(rows)
                                                                    : zipf.Draw(&random) * kScatter % rows;
       if (taken[id] == number) continue;

@@ -1,8 +1,8 @@
 #ifndef TANDEM_BENCH_HARNESS_ID_BATCHES_H_
 #define TANDEM_BENCH_HARNESS_ID_BATCHES_H_
 
-// The ids of the calls that are measured: made before the clock starts, used in turn, and more of them than
-// caches hold.
+// The ids of the measured calls. They are generated before the clock starts and used in turn; they exceed the
+// caches.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,24 +13,25 @@
 
 namespace tandem::bench {
 
-// Draws ranks 0, 1, ... in proportion to (rank + 1)^-exponent, in constant time (rejection-inversion: Hörmann
-// and Derflinger, ACM TOMACS 1996). `exponent` is positive and not 1.
+// Draws ranks 0, 1, ... with probabilities proportional to (rank + 1)^-exponent, in constant time
+// (rejection-inversion: Hörmann and Derflinger, ACM TOMACS 1996). `exponent` is positive and not 1.
 class ZipfRanks {
  public:
   ZipfRanks(uint64_t count, double exponent);
   uint64_t Draw(CounterRandom* random) const;
 
  private:
-  double Integral(double x) const;  // of x^-exponent
+  double Integral(double x) const;  // integral of x^-exponent
   double InverseIntegral(double y) const;
 
   const double count_, exponent_;
-  double low_, high_;  // of the integral, over the ranks
-  double always_;      // so near above a rank that it is taken without a test
+  double low_, high_;  // bounds of the integral over the ranks
+  double always_;      // a draw at most this far below a rank is accepted without a test
 };
 
-// `batches[b]` are `ids` distinct ids below `rows`, as they come: a worker merges an id's repetitions before
-// it calls. The same on every process. There are as many batches as make 2^19 ids, but 16 to 2^15.
+// Returns batches of `ids` distinct ids below `rows`, in the order of the draws: a worker merges repeated ids
+// before it calls. The result is the same in every process. The batches have about 2^19 ids together, but
+// there are at least 16 and at most 2^15 batches.
 std::vector<std::vector<uint64_t>> MakeIdBatches(size_t ids, uint64_t rows, PsDistribution distribution);
 
 }  // namespace tandem::bench

@@ -17,18 +17,19 @@ double Now() {  // seconds
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The counts of a repeat. The same on all ranks.
+// The number of batches of a repeat and of operations per batch. The same on all ranks.
 struct Plan {
   uint64_t batches = 1;
   uint64_t per_batch = 1;
 };
 
-// Doubles the number of operations until they take long enough to tell how many fill a repeat.
+// Doubles the number of operations until they take long enough to estimate how many fill a repeat.
 absl::StatusOr<Plan> MakePlan(BenchTarget* contestant, const Method& method, uint64_t num_sets,
                               uint64_t* next) {
   const double target = absl::ToDoubleSeconds(method.time_per_size);
   double seconds = 0;
-  uint64_t count = num_sets / 2;  // so that the first round, which touches all buffers, does not count
+  // The first round touches all buffers and does not count.
+  uint64_t count = num_sets / 2;
   do {
     count *= 2;
     TANDEM_RETURN_IF_ERROR(contestant->Barrier());
@@ -38,7 +39,7 @@ absl::StatusOr<Plan> MakePlan(BenchTarget* contestant, const Method& method, uin
     TANDEM_RETURN_IF_ERROR(contestant->MaxOverRanks(absl::MakeSpan(&seconds, 1)));
     *next += count;
   } while (seconds < target / 8 || *next <= num_sets);
-  constexpr double kFewest = 3;  // operations of a repeat
+  constexpr double kFewest = 3;  // fewest operations of a repeat
   const double each = seconds / static_cast<double>(count);
   const double operations = std::max(kFewest, target / each);
   const double per_batch =
@@ -71,7 +72,7 @@ Timing Summarize(std::vector<double> samples_us) {
   TANDEM_CHECK(!samples_us.empty());
   std::sort(samples_us.begin(), samples_us.end());
   const size_t n = samples_us.size();
-  // The smallest sample that 99 % are not above.
+  // The smallest sample that at least 99% of the samples do not exceed.
   const size_t p99 = static_cast<size_t>(std::ceil(0.99 * static_cast<double>(n))) - 1;
   return {.min_us = samples_us[0],
           .median_us = (samples_us[(n - 1) / 2] + samples_us[n / 2]) / 2,
@@ -126,8 +127,8 @@ absl::Status MeasureAndPrint(BenchTarget* contestant, absl::Span<const BenchCase
     return Annotate(timing.status(), absl::StrCat(Name(c.op), " of ", c.actual_bytes(), " bytes"));
   };
   if (prints && !json) PrintHeader(cases[0], contestant->backend());
-  // Thrown away: for the first tenths of a second the scheduler still moves the processes that were just
-  // started from one processor to another, which says nothing about the first size.
+  // This result is discarded: in its first tenths of a second the scheduler still moves the new processes
+  // between processors, which would distort the first size.
   TANDEM_RETURN_IF_ERROR(measure(cases[0]).status());
   for (const BenchCase& c : cases) {
     TANDEM_ASSIGN_OR_RETURN(const Timing timing, measure(c));

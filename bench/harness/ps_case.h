@@ -1,8 +1,8 @@
 #ifndef TANDEM_BENCH_HARNESS_PS_CASE_H_
 #define TANDEM_BENCH_HARNESS_PS_CASE_H_
 
-// What `tandem bench ps` measures: one kind of call, of one size, between one number of servers and workers,
-// over one transport.
+// The measurements of `tandem bench ps`: one kind of call, of one size, between a number of servers and
+// workers, over one transport.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace tandem::bench {
 
-// How a worker reaches the table. kInProcess: it owns the table, and no server takes part.
+// How a worker reaches the table. kInProcess: the worker owns the table, and there is no server.
 enum class PsTransport { kInProcess, kTcp, kUnix, kShm };
-// kMixed: pulls and pushes in turn. kFairness: one worker pulls, first alone, then while another pushes as
-// fast as it can.
+// Kinds of calls. kMixed: pulls and pushes in turn. kFairness: one worker pulls, first alone and then while
+// another one pushes as fast as it can.
 enum class PsOp { kPull, kPush, kMixed, kFairness };
 enum class PsDistribution { kUniform, kZipf };
 
@@ -27,10 +27,11 @@ absl::string_view Name(PsTransport transport);        // "in-process"
 absl::string_view Name(PsOp op);                      // "pull"
 absl::string_view Name(PsDistribution distribution);  // "uniform"
 
-// The exponent of PsDistribution::kZipf: the k-th commonest id is drawn in proportion to k^-kZipfExponent.
+// The exponent of PsDistribution::kZipf: the k-th most frequent id is drawn with a probability proportional
+// to k^-kZipfExponent.
 inline constexpr double kZipfExponent = 1.05;
 
-// One measurement. A plain value.
+// The parameters of one measurement.
 struct PsCase {
   PsTransport transport = PsTransport::kTcp;
   PsOp op = PsOp::kPull;
@@ -38,7 +39,7 @@ struct PsCase {
   uint32_t dim = 0;
   int servers = 1;  // 0: in process
   int workers = 1;
-  int in_flight = 1;  // calls that a worker has under way
+  int in_flight = 1;  // calls that a worker keeps in flight
   PsDistribution distribution = PsDistribution::kUniform;
 };
 
@@ -47,7 +48,7 @@ struct PsGroup {
   uint32_t dim = 0;
   int servers = 1;
   int workers = 1;
-  std::vector<PsCase> cases;  // those of one transport stand together
+  std::vector<PsCase> cases;  // cases of one transport are adjacent
 };
 
 }  // namespace tandem::bench

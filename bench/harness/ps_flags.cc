@@ -14,12 +14,12 @@ namespace tandem::bench {
 namespace {
 
 constexpr uint64_t kMaxRows = 100000000;
-constexpr int kMaxProcesses = 64;  // of a kind
+constexpr int kMaxProcesses = 64;  // of one kind (servers or workers)
 constexpr int kMaxInFlight = 1024;
 constexpr uint32_t kMaxDim = 4096;
 constexpr uint64_t kMaxIds = 1000000;
-// A batch of distinct ids is drawn from at least this many times as many: of fewer, nearly all Zipf draws
-// would be repetitions.
+// A batch of distinct ids is drawn from at least this many times as many rows: with fewer rows nearly all
+// Zipf draws would be repetitions.
 constexpr uint64_t kRowsPerId = 8;
 
 template <typename T>
@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<T>> ParseNumbers(const char* flag, const std::string&
   return parsed;
 }
 
-// Each choice, once the defaults are filled in.
+// The values of each choice, with defaults filled in.
 struct Lists {
   std::vector<PsTransport> transports;
   std::vector<PsOp> ops;
@@ -161,7 +161,7 @@ void AddRemote(const Lists& lists, std::vector<PsGroup>* groups) {
   }
 }
 
-// One worker pulls, one pushes, with as many calls in flight as the largest entry of the list.
+// One worker pulls and one pushes, with as many calls in flight as the largest entry of the list.
 void AddFairness(const Lists& lists, std::vector<PsGroup>* groups) {
   for (const uint32_t dim : lists.dims) {
     PsGroup group{.dim = dim, .servers = 1, .workers = 2};

@@ -1,8 +1,8 @@
 #ifndef TANDEM_BENCH_HARNESS_PS_FLAGS_H_
 #define TANDEM_BENCH_HARNESS_PS_FLAGS_H_
 
-// The flags of `tandem bench ps`. Each list narrows one choice; one that is not given is the whole choice, or
-// with --quick a part of it.
+// The flags of `tandem bench ps`. Each list flag restricts one choice. Without the flag all its values are
+// measured, or with --quick some of them.
 
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@ class App;
 namespace tandem::bench {
 
 struct PsFlags {
-  // Comma lists; "": not given.
+  // Comma-separated lists; "": not given.
   std::string transports, ops, ids, dims, servers, workers, in_flight, distributions;
   uint64_t rows = 1000000;
   double time_ms = 200;
@@ -27,10 +27,10 @@ struct PsFlags {
   bool json = false;
 };
 
-// `flags` outlives the parsing.
+// Declares the flags. `flags` must outlive the parsing.
 void DeclarePsFlags(CLI::App* command, PsFlags* flags);
 
-// What they ask for, in the order in which it is measured. InvalidArgument names the flag.
+// Returns the cases that the flags select, in the order of measurement. InvalidArgument names the flag.
 absl::StatusOr<std::vector<PsGroup>> PsGroupsOf(const PsFlags& flags);
 
 }  // namespace tandem::bench

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_HARNESS_PS_REPORT_H_
 #define TANDEM_BENCH_HARNESS_PS_REPORT_H_
 
-// What `tandem bench ps` prints.
+// Prints the results of `tandem bench ps`.
 
 #include <optional>
 #include <string>
@@ -12,23 +12,24 @@
 namespace tandem::bench {
 
 struct PsResult {
-  double keys_per_s = 0;  // of all workers
-  Timing call;            // of one call, over all workers
+  double keys_per_s = 0;  // sum over all workers
+  Timing call;            // latency of one call, over all workers
   double client_cpu_s_per_mkeys = 0;
   double server_cpu_s_per_mkeys = 0;
-  std::optional<double> plain_keys_per_s;  // in process: the plain gather beside it
+  // only in process: rate of the plain gather that was measured in turn with the table
+  std::optional<double> plain_keys_per_s;
 };
 
 struct FairnessResult {
-  Timing idle, loaded;  // of one worker's pulls, without and with the other's pushes
+  Timing idle, loaded;  // latency of one worker's pulls, without and with the other's pushes
   double pushed_keys_per_s = 0;
   double ratio() const { return loaded.p99_us / idle.p99_us; }
 };
 
-// One JSON object, or a line of a table; with the newline, to stdout, at once.
+// Prints a result to stdout, with a newline, and flushes: a JSON object or a line of a table.
 void Print(const PsCase& bench_case, const PsResult& result, bool json);
 void Print(const PsCase& bench_case, const FairnessResult& result, bool json);
-// What stands above a table's lines.
+// Print the header of a table.
 void PrintPsHeader();
 void PrintFairnessHeader();
 

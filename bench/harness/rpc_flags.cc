@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
 constexpr size_t kMaxCallsInFlight = 4096;
-// Of echoes under way together: more only fills queues.
+// Limit on the bytes of echoes in flight at the same time; more would only fill queues.
 constexpr size_t kMaxBytesInFlight = size_t{64} << 20;
 
 absl::StatusOr<std::vector<std::string>> ParseNames(const char* flag, const std::string& text,

@@ -1,8 +1,8 @@
 #ifndef TANDEM_BENCH_HARNESS_RPC_FLAGS_H_
 #define TANDEM_BENCH_HARNESS_RPC_FLAGS_H_
 
-// The flags of `tandem bench rpc`, the cases that they ask for, and how results are printed. Also
-// bench/peers/plain_grpc_rpc is built on this, so it knows nothing of ours.
+// The flags of `tandem bench rpc`, the cases that they select, and the output of results.
+// bench/peers/plain_grpc_rpc uses it too, so it does not depend on Tandem's libraries.
 
 #include <cstddef>
 #include <optional>
@@ -18,7 +18,7 @@ class App;
 namespace tandem::bench {
 
 struct RpcFlags {
-  // Comma lists.
+  // Comma-separated lists.
   std::string transports = "tcp,unix,shm,direct";
   std::string kinds = "empty,pooled,echo";
   std::string bytes = "1048576";  // of echoes
@@ -27,27 +27,28 @@ struct RpcFlags {
   bool json = false;
 };
 
-// A plain value.
+// The parameters of one measurement.
 struct RpcCase {
   std::string transport;  // "tcp", "unix", "shm"; "direct": within the process
-  std::string
-      kind;  // "empty": run on the RPC thread; "pooled": on a thread of the worker's pool; "echo": a tensor
-  size_t bytes = 0;  // of the tensor, each way
+  // "empty": the function runs on the RPC thread; "pooled": on a thread of the worker's pool; "echo": the
+  // call carries a tensor.
+  std::string kind;
+  size_t bytes = 0;  // size of the tensor, in each direction
   int in_flight = 1;
 };
 
 struct RpcResult {
-  double seconds = 0;                // from the first call to the last answer
+  double seconds = 0;                // from the first call to the last response
   std::vector<double> latencies_us;  // of each call
 };
 
-// `flags` outlives the parsing.
+// Declares the flags. `flags` must outlive the parsing.
 void DeclareRpcFlags(CLI::App* command, RpcFlags* flags);
-// Of a program that has no others. The exit code if it is to end: after --help, or when it has said what is
-// wrong.
+// Parses the command line of a program that has no other flags. Returns the exit code if the program must
+// end: after --help, or after it has printed an error.
 std::optional<int> ParseRpcFlags(const char* description, int argc, char** argv, RpcFlags* flags);
-// What they ask for, in the order in which it is measured: by transport, kind, bytes and calls in flight.
-// InvalidArgument names the flag.
+// Returns the cases that the flags select, in the order of measurement: by transport, kind, bytes and calls
+// in flight. InvalidArgument names the flag.
 absl::StatusOr<std::vector<RpcCase>> RpcCasesOf(const RpcFlags& flags);
 
 void PrintRpcHeader();

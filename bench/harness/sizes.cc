@@ -12,7 +12,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr uint64_t kMaxMessageBytes = uint64_t{16} << 30;  // of one message
+constexpr uint64_t kMaxMessageBytes = uint64_t{16} << 30;  // largest size of one message
 constexpr size_t kMaxSizes = 1000;
 
 absl::StatusOr<size_t> ParseSize(absl::string_view text) {

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_HARNESS_SIZES_H_
 #define TANDEM_BENCH_HARNESS_SIZES_H_
 
-// Message sizes as they are written on a command line.
+// Parses message sizes on a command line.
 
 #include <cstddef>
 #include <vector>
@@ -11,8 +11,9 @@
 
 namespace tandem::bench {
 
-// "8,1K,64M" and ranges "from:to:factor" ("8:64M:4" is 8, 32, 128, ... up to 64M; the factor is 2 where it is
-// left out). K, M and G are powers of 1024. In the order given. InvalidArgument names the part that is wrong.
+// Parses lists such as "8,1K,64M" and ranges "from:to:factor", and returns the sizes in the given order.
+// "8:64M:4" is 8, 32, 128, ... up to 64M; the default factor is 2. K, M and G are powers of 1024.
+// InvalidArgument names the part that is wrong.
 absl::StatusOr<std::vector<size_t>> ParseSizes(absl::string_view text);
 
 }  // namespace tandem::bench

@@ -1,4 +1,4 @@
-// `tandem bench allreduce`, `broadcast`, ...: how fast collectives are on this machine, by ranks that it
+// `tandem bench allreduce`, `broadcast`, ...: measures collectives on this machine, between ranks that it
 // starts itself.
 
 #include <memory>
@@ -26,7 +26,7 @@ struct CollectivesBench {
   BenchFlags bench;
   std::string backend = "auto";
   int ranks = 2;
-  bool as_rank = false;  // set in the processes that it starts
+  bool as_rank = false;  // set in the rank processes
 };
 
 absl::Status Validate(BenchOp op, const CollectivesBench& options) {
@@ -42,7 +42,7 @@ absl::Status Validate(BenchOp op, const CollectivesBench& options) {
   return absl::OkStatus();
 }
 
-// In a process of RunRanks. InvalidArgument for what the flags cannot ask for.
+// Runs as a rank, in a process that RunRanks started. InvalidArgument: the flags select something impossible.
 absl::Status RunAsRank(BenchOp op, const CollectivesBench& options) {
   TANDEM_ASSIGN_OR_RETURN(const Method method, MethodOf(options.bench));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, CasesOf(op, options.bench, options.ranks));

@@ -11,9 +11,10 @@
 namespace tandem::bench {
 namespace {
 
-// Of one step: a worker that fills a large table on a busy machine must not seem dead to another.
+// Timeout of one step. It is long because a worker that fills a large table on a busy machine must not seem
+// dead.
 constexpr absl::Duration kPatience = absl::Minutes(5);
-// Of servers for the workers: the processes end with the benchmark, whatever happens.
+// Timeout of a server's wait for the workers. The processes end with the benchmark in any case.
 constexpr absl::Duration kWholeRun = absl::Hours(24);
 constexpr char kDone[] = "bench/done";
 

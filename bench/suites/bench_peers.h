@@ -1,8 +1,8 @@
 #ifndef TANDEM_BENCH_SUITES_BENCH_PEERS_H_
 #define TANDEM_BENCH_SUITES_BENCH_PEERS_H_
 
-// How the processes of one group find each other and keep in step: over the store that RunRanks serves.
-// Ranks below `workers` are workers, the others servers.
+// Lets the processes of one group find each other and synchronize, over the store that RunRanks serves. Ranks
+// below `workers` are workers, the others are servers.
 
 #include <sys/types.h>
 
@@ -17,17 +17,18 @@
 
 namespace tandem::bench {
 
-// Where a server listens, and its process.
+// The addresses and the process of a server.
 struct BenchServer {
   std::string tcp;          // "127.0.0.1:port"
   std::string unix_socket;  // "unix:/path"
   pid_t pid = 0;
 };
 
-// Not thread-safe. Every wait ends by a deadline.
+// One process of a group. Not thread-safe. Every wait has a deadline: 5 minutes, or 24 hours for
+// WaitUntilDone.
 class BenchPeers {
  public:
-  // In a process of RunRanks.
+  // Connects to the store. Call it only in a process that RunRanks started.
   static absl::StatusOr<std::unique_ptr<BenchPeers>> Join(int workers);
 
   int rank() const { return env_.rank; }
@@ -37,15 +38,18 @@ class BenchPeers {
   int servers() const { return env_.world_size - workers_; }
   int server_index() const { return env_.rank - workers_; }
 
-  // Servers: tells where this one listens; blocks until the workers need it no more.
+  // For servers. Announce publishes the addresses of this server; WaitUntilDone blocks until a worker calls
+  // Done.
   absl::Status Announce(const BenchServer& server);
   absl::Status WaitUntilDone();
-  // Workers.
+  // The calls below are for workers. Servers blocks until all servers have called Announce and returns them
+  // in order.
   absl::StatusOr<std::vector<BenchServer>> Servers();
-  // What each worker shares, by rank. All call it in the same order; none returns before all have called.
+  // Exchanges a value with all workers and returns the values by rank. All workers must make the same calls
+  // in the same order; a call returns when all workers have made it.
   absl::StatusOr<std::vector<std::string>> Share(absl::string_view mine);
   absl::Status Barrier() { return Share("").status(); }
-  // Lets the servers go.
+  // Makes WaitUntilDone return on the servers.
   absl::Status Done();
 
  private:
@@ -55,7 +59,7 @@ class BenchPeers {
   const collectives::Environment env_;
   const int workers_;
   const std::unique_ptr<collectives::JobStore> store_;
-  int shared_ = 0;  // calls of Share
+  int shared_ = 0;  // number of calls of Share
 };
 
 }  // namespace tandem::bench

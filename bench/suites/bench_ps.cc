@@ -1,5 +1,5 @@
-// `tandem bench ps`: how many rows a second the parameter server serves on this machine, over each transport,
-// between server and worker processes that it starts itself.
+// `tandem bench ps`: measures how many rows per second the parameter server serves on this machine, over each
+// transport, between server and worker processes that it starts itself.
 
 #include <memory>
 #include <string>
@@ -28,7 +28,7 @@ struct PsBench {
 
 bool IsFairness(const PsGroup& group) { return group.cases.front().op == PsOp::kFairness; }
 
-// Starts the processes of each group, one group after the other; the exit code.
+// Starts the processes of each group, one group after the other. Returns the exit code.
 absl::StatusOr<int> RunGroups(const std::vector<PsGroup>& groups, bool json,
                               const std::vector<std::string>& args) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SocketDirectory> sockets, SocketDirectory::Make());

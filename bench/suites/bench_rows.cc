@@ -1,4 +1,4 @@
-// `tandem bench rows`: what a table of many rows takes and gives in one process.
+// `tandem bench rows`: memory and speed of a table of many rows in one process.
 
 #include <cstdio>
 #include <memory>

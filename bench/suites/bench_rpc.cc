@@ -1,5 +1,5 @@
-// `tandem bench rpc`: how many remote functions a second one process calls in another, and how long a call
-// takes, over each transport. It starts its own processes.
+// `tandem bench rpc`: measures how many remote functions per second one process calls in another, and how
+// long a call takes, over each transport. It starts its own processes.
 
 #include <memory>
 #include <string>

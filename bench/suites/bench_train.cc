@@ -1,5 +1,5 @@
-// `tandem bench train`: how fast the whole trainer is: a model on generated batches, worker and server
-// processes of its own, and where each millisecond of a step goes.
+// `tandem bench train`: measures the whole trainer, with a model on generated batches and its own worker and
+// server processes, and shows the time of each stage of a step.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ struct TrainBench {
   int steps = 40, repeats = 7, warmup = 20;
   int lookahead = 4, max_in_flight = 8;
   bool json = false;
-  std::string result_file;  // set in the workers: where rank 0 leaves its figures
+  std::string result_file;  // set in the workers: the file into which rank 0 writes its results
 };
 
 absl::StatusOr<v1::OptimizerConfig> TableOptimizer(const std::string& kind) {
@@ -168,7 +168,7 @@ void PrintTable(const Json& result) {
     std::printf("    %-18s %8.3f\n", stage.c_str(), ms.get<double>());
 }
 
-// Starts this very command once more under `tandem run` and shows what its rank 0 measured.
+// Starts this command again under `tandem run` and shows the results of its rank 0.
 int RunJob(const TrainBench& options, std::vector<std::string> worker_args) {
   char result_file[] = "/tmp/tandem-bench-XXXXXX";
   const int fd = ::mkstemp(result_file);
@@ -199,7 +199,7 @@ int RunJob(const TrainBench& options, std::vector<std::string> worker_args) {
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
-    ::dup2(STDERR_FILENO, STDOUT_FILENO);  // only the figures go to stdout
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);  // only results go to stdout
     ::execv(self, argv.data());
     ::_exit(127);
   }
@@ -231,7 +231,7 @@ void AddBench(CLI::App& app, CommandContext* context) {
   AddBenchRpc(bench, context);
   auto options = std::make_shared<TrainBench>();
   CLI::App* command = bench->add_subcommand("train", "Train on generated batches, in processes of its own");
-  // Everything a worker must know is passed on to it as it was given here.
+  // All flags that a worker needs are passed on unchanged.
   auto passed = std::make_shared<std::vector<std::pair<CLI::Option*, std::string>>>();
   auto add = [&](const char* name, auto* value, const char* help) {
     passed->emplace_back(command->add_option(name, *value, help)->capture_default_str(), name);

@@ -58,7 +58,7 @@ void CallLoop::Start(Slot* slot, bool pull) {
     done_.push_back(slot);
   };
   slot->begin = Clock::now();
-  // One at a time is what the blocking calls are for.
+  // A single call in flight uses the blocking calls.
   if (pull && case_.in_flight == 1) {
     done(client_->Pull(calls_, /*read_only=*/false, std::move(pulled)).status());
   } else if (pull) {

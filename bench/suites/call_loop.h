@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_SUITES_CALL_LOOP_H_
 #define TANDEM_BENCH_SUITES_CALL_LOOP_H_
 
-// A worker that keeps a number of calls under way.
+// Makes the calls of a worker and keeps a number of them in flight.
 
 #include <chrono>
 #include <cstdint>
@@ -20,29 +20,30 @@
 
 namespace tandem::bench {
 
-// What a worker did in a while.
+// The calls that a worker made in a time window.
 struct CallTimes {
   uint64_t keys = 0;
-  double seconds = 0;                // from the first call to the last answer
-  double cpu_seconds = 0;            // of this process
+  double seconds = 0;                // from the first call to the last response
+  double cpu_seconds = 0;            // processor time of this process
   std::vector<double> latencies_us;  // of each call
 };
 
-// Runs calls of one case: the blocking ones where one is in flight, else the asynchronous ones. One thread;
-// answers come on others. `client`, `batches` and `model` outlive it.
+// Makes calls of one case: blocking calls if one is in flight, else asynchronous calls. Used by one thread;
+// responses arrive on other threads. `client`, `batches` and `model` must outlive it.
 class CallLoop {
  public:
-  // Begins with the `first`-th batch. `check_responses`: nobody pushes meanwhile, and of each answer one row is
-  // checked against the model.
+  // Starts with batch `first`. With `check_responses` one row of each response is compared with the model; no
+  // worker may push meanwhile.
   CallLoop(const PsCase& bench_case, ps::Client* client, const std::vector<std::vector<uint64_t>>& batches,
            size_t first, RowModel* model, bool check_responses);
   ~CallLoop();
 
-  // Makes calls until `duration` is over and waits for their answers.
+  // Makes calls until `duration` has passed and waits for their responses.
   absl::StatusOr<CallTimes> Run(absl::Duration duration);
-  // Pulls `calls` batches, as many at a time as the case has in flight, and checks every row of every answer.
+  // Pulls `calls` batches, as many at a time as the case has in flight, and compares every row of every
+  // response with the model.
   absl::Status Verify(size_t calls);
-  // How often each batch was pushed since the last call of it.
+  // Returns how often each batch was pushed since the previous call of TakePushes.
   std::vector<uint32_t> TakePushes();
 
  private:

@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<ps::Client>> ConnectBenchClient(const std::vector
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
                             transport == PsTransport::kShm ? rpc::Connect(target, {.transport = "shm"})
                                                            : rpc::ConnectGrpc(target));
-    // The environment can overrule the choice.
+    // The environment can override the transport.
     if (channel->transport() != Name(transport)) {
       return absl::FailedPreconditionError(absl::StrCat("--transport ", Name(transport), ": the channel to ",
                                                         target, " is carried by ", channel->transport()));
@@ -62,7 +62,7 @@ absl::Status RunGroupProcess(const PsGroup& group, const GroupOptions& options) 
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<BenchPeers> peers, BenchPeers::Join(group.workers));
   if (peers->is_server()) return Serve(options, peers.get());
   const absl::Status measured = GroupWorker(group, options, peers.get()).Run();
-  // Also after an error, so that the servers need not be killed.
+  // Also after an error, so that the servers end by themselves.
   const absl::Status done = peers->Done();
   return measured.ok() ? done : measured;
 }

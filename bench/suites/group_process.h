@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_SUITES_GROUP_PROCESS_H_
 #define TANDEM_BENCH_SUITES_GROUP_PROCESS_H_
 
-// What the processes of one group do: servers serve, workers fill the table and measure, the first of them
+// The work of the processes of one group: servers serve; workers fill the table and measure; the first worker
 // prints.
 
 #include <memory>
@@ -24,10 +24,12 @@ struct GroupOptions {
   std::string socket_directory;  // for the servers' unix sockets
 };
 
-// The part of this process, by its rank, until it is done. In a process of RunRanks.
+// Does the work of this process, which its rank selects, and returns when it is done. Call it only in a
+// process that RunRanks started.
 absl::Status RunGroupProcess(const PsGroup& group, const GroupOptions& options);
 
-// A client of all servers over `transport`. `life`: of this worker's clients so far.
+// Connects a client to all servers over `transport`. `life` is the number of clients that this worker has had
+// before.
 absl::StatusOr<std::unique_ptr<ps::Client>> ConnectBenchClient(const std::vector<BenchServer>& servers,
                                                                PsTransport transport, int worker,
                                                                uint64_t life);

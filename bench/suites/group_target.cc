@@ -88,7 +88,7 @@ class GroupTarget : public BenchTarget {
   ProcessGroup* const group_;
   collectives::AllReduceOptions reduce_;
   BenchOp op_ = BenchOp::kBarrier;
-  std::vector<ConstTensorView> ins_;  // by set of buffers
+  std::vector<ConstTensorView> ins_;  // one per set of buffers
   std::vector<TensorView> outs_;
   std::vector<std::vector<PointToPoint>> batches_;
 };

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_SUITES_GROUP_TARGET_H_
 #define TANDEM_BENCH_SUITES_GROUP_TARGET_H_
 
-// A rank of a ProcessGroup as what is measured.
+// Measures a rank of a ProcessGroup.
 
 #include <memory>
 
@@ -11,11 +11,12 @@
 
 namespace tandem::bench {
 
-// `group` outlives it. `reduce` is how the reducing operations reduce.
-std::unique_ptr<BenchTarget> MakeGroupTarget(collectives::ProcessGroup* group,
-                                                collectives::ReduceOp reduce);
+// Returns a target that runs the operations of `group`, which must outlive it. `reduce` is the reduction of
+// the reducing operations.
+std::unique_ptr<BenchTarget> MakeGroupTarget(collectives::ProcessGroup* group, collectives::ReduceOp reduce);
 
-// InvalidArgument, naming --op, where there is no reduction of that name or none for `dtype`.
+// Returns the reduction of that name. InvalidArgument, naming --op, if there is none or if it does not
+// support `dtype`.
 absl::StatusOr<collectives::ReduceOp> ParseReduceOp(absl::string_view name, DType dtype);
 
 }  // namespace tandem::bench

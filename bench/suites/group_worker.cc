@@ -15,10 +15,10 @@
 namespace tandem::bench {
 namespace {
 
-// Of each case, on each worker: this many ids, by no fewer and no more calls.
+// Number of ids that each worker verifies after each case, and the limits on its number of calls.
 constexpr size_t kVerifiedIds = 8192, kFewestVerified = 2, kMostVerified = 64;
 
-// Numbers as the bytes that BenchPeers::Share carries; all processes run this very program.
+// Packs numbers as bytes for BenchPeers::Share. All processes run the same program.
 template <typename T>
 std::string Pack(absl::Span<const T> values) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
@@ -30,7 +30,7 @@ std::vector<T> Unpack(const std::string& bytes) {
   return values;
 }
 
-// keys, seconds, cpu seconds, latencies.
+// Order: keys, seconds, cpu seconds, latencies.
 std::string Pack(const CallTimes& times) {
   std::vector<double> numbers = {static_cast<double>(times.keys), times.seconds, times.cpu_seconds};
   numbers.insert(numbers.end(), times.latencies_us.begin(), times.latencies_us.end());
@@ -132,7 +132,7 @@ absl::Status GroupWorker::Settle(const PsCase& c, CallLoop* loop) {
     }
   }
   TANDEM_RETURN_IF_ERROR(loop->Verify(std::clamp(kVerifiedIds / c.ids, kFewestVerified, kMostVerified)));
-  return peers_->Barrier();  // nobody pushes while another still checks
+  return peers_->Barrier();  // no worker pushes while another one still checks
 }
 
 absl::Status GroupWorker::Measure(const PsCase& c) {

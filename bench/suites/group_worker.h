@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_SUITES_GROUP_WORKER_H_
 #define TANDEM_BENCH_SUITES_GROUP_WORKER_H_
 
-// One worker of a group.
+// A worker process of a group: fills the table, then measures.
 
 #include <cstdint>
 #include <map>
@@ -21,10 +21,11 @@
 
 namespace tandem::bench {
 
-// One thread. All workers go through the same cases in the same order; the leader prints what all measured.
+// Measures the cases of a group together with the other workers. Used by one thread. All workers go through
+// the same cases in the same order; the leader prints the combined results.
 class GroupWorker {
  public:
-  // `peers` outlives it.
+  // `peers` must outlive the object.
   GroupWorker(const PsGroup& group, const GroupOptions& options, BenchPeers* peers);
 
   absl::Status Run();
@@ -36,13 +37,14 @@ class GroupWorker {
   const Batches& BatchesOf(const PsCase& c);
   absl::Status Measure(const PsCase& c);
   absl::Status MeasureFairness(const PsCase& c);
-  // One window of all workers, each with its own kind of calls; nothing where `loop` is nullptr.
+  // A time window in which all workers make calls; a worker whose `loop` is nullptr makes none. Returns the
+  // calls of all workers.
   struct Window {
     std::vector<CallTimes> workers;
     double server_cpu_seconds = 0;
   };
   absl::StatusOr<Window> RunTogether(CallLoop* loop, absl::Duration duration);
-  // Tells the model what all workers have pushed, then checks that the servers' rows are the model's.
+  // Adds the pushes of all workers to the model, then checks that the servers' rows equal the model's.
   absl::Status Settle(const PsCase& c, CallLoop* loop);
   absl::StatusOr<double> ServerCpuSeconds() const;
 

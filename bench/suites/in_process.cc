@@ -30,7 +30,7 @@ double Microseconds(const F& call) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Rows of an array, `stride` floats apart, of which the first `dim` are read.
+// Rows of an array, `stride` floats apart; the first `dim` floats of a row are read.
 class PlainRows {
  public:
   PlainRows(uint64_t rows, size_t dim, size_t stride)
@@ -40,7 +40,7 @@ class PlainRows {
 
   void Gather(absl::Span<const uint64_t> ids, float* out) const { (this->*best_)(ids, out); }
 
-  // Chooses the fastest way.
+  // Selects the fastest prefetch distance and cache level.
   void Calibrate(const Batches& batches, float* out) {
     using Self = PlainRows;
     const Way ways[] = {&Self::Copy<3, 8>,  &Self::Copy<3, 16>, &Self::Copy<3, 32>, &Self::Copy<2, 8>,
@@ -64,7 +64,8 @@ class PlainRows {
  private:
   using Way = void (PlainRows::*)(absl::Span<const uint64_t>, float*) const;
 
-  // kLocality: of __builtin_prefetch; 3 is the first-level cache, 2 the second, where more may be on its way.
+  // kLocality is an argument of __builtin_prefetch: 3 is the first-level cache, 2 the second, which supports
+  // more outstanding prefetches.
   template <int kLocality, size_t kAhead>
   void Copy(absl::Span<const uint64_t> ids, float* out) const {
     const size_t bytes = dim_ * sizeof(float);
@@ -85,7 +86,7 @@ class PlainRows {
   Way best_ = &PlainRows::Copy<3, 16>;
 };
 
-// One case.
+// Measures one case.
 class InProcessCase {
  public:
   InProcessCase(const PsCase& bench_case, ps::TableStorage* table, const PlainRows* plain, RowModel* model,
@@ -132,7 +133,7 @@ class InProcessCase {
       TANDEM_RETURN_IF_ERROR(status);
       if (!pull) model_->Push(ids, 1);
       calls_us_.push_back(us);
-      table_cpu_seconds_ += us / 1e6;  // it computes and never waits
+      table_cpu_seconds_ += us / 1e6;  // the call only computes, so wall time is CPU time
     } while (std::chrono::steady_clock::now() < end);
     return absl::OkStatus();
   }
@@ -176,7 +177,8 @@ absl::Status MeasureInProcess(const PsGroup& group, uint64_t rows, absl::Duratio
       TANDEM_RETURN_IF_ERROR(table->Gather(ids, /*create=*/true, out.data()));
     }
   }
-  // Where rows lie 512 bytes apart, half of the memory's channels are idle: the table avoids that, too.
+  // At a distance of 512 bytes between rows, half of the memory channels are idle. The table avoids that,
+  // too.
   const size_t row_floats = table->row_floats();
   PlainRows plain(rows, group.dim, row_floats % 128 == 0 && group.dim <= 64 ? row_floats + 16 : row_floats);
   RowModel model(config, rows);

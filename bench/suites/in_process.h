@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_SUITES_IN_PROCESS_H_
 #define TANDEM_BENCH_SUITES_IN_PROCESS_H_
 
-// The table itself, without client, wire and server; its reads beside a plain gather.
+// Measures the table alone, without client, wire and server, and compares its reads with a plain gather.
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -9,11 +9,12 @@
 
 namespace tandem::bench {
 
-// Measures the cases of a group without servers and prints each. A plain gather copies as many rows of the
-// same size, asked for some rows ahead, out of an array of as many rows that lie as far apart (a row of the
-// table is [embedding | Adagrad's sums]): no index, no locks. Of several distances and caches to fetch to,
-// the one that is fastest on this machine is used. It and the table take turns, call by call; both rates are
-// of the median call.
+// Measures the cases of a group without servers and prints each.
+//
+// A plain gather copies as many rows of the same size, prefetched some rows ahead, out of an array. The array
+// has as many rows, at the same distance as in the table (where a row is [embedding | Adagrad's sums]). It
+// has no index and no locks. Of several prefetch distances and cache levels the fastest on this machine is
+// used. The gather and the table alternate, call by call; both rates are those of the median call.
 absl::Status MeasureInProcess(const PsGroup& group, uint64_t rows, absl::Duration time_per_case, bool json);
 
 }  // namespace tandem::bench

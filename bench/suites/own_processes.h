@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_SUITES_OWN_PROCESSES_H_
 #define TANDEM_BENCH_SUITES_OWN_PROCESSES_H_
 
-// What the subcommands of `tandem bench` that start processes of their own have in common.
+// Helpers for the subcommands of `tandem bench` that start their own processes.
 
 #include <memory>
 #include <string>
@@ -13,10 +13,10 @@
 
 namespace tandem::bench {
 
-// A directory for the sockets of a benchmark's processes. It goes with the object.
+// A temporary directory for the sockets of a benchmark's processes. The destructor removes it.
 class SocketDirectory {
  public:
-  // The error names what could not be made.
+  // Creates the directory. The error names the path.
   static absl::StatusOr<std::unique_ptr<SocketDirectory>> Make();
   ~SocketDirectory();
   const std::string& path() const { return path_; }
@@ -26,10 +26,10 @@ class SocketDirectory {
   const std::string path_;
 };
 
-// The flags with which `command` was called, for its own processes to be called with.
+// Returns the flags with which `command` was called, to pass them on to its processes.
 std::vector<std::string> GivenFlags(const CLI::App& command);
 
-// As Report, but kUsageError for what InvalidArgument and Unimplemented say of the flags.
+// Like Report, but returns kUsageError for InvalidArgument and Unimplemented, which are errors in the flags.
 int ReportBench(const std::string& command, const absl::Status& status);
 
 }  // namespace tandem::bench

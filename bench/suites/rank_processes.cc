@@ -44,7 +44,7 @@ std::vector<std::string> RankEnvironment(int rank, int ranks, int store_port) {
   return environment;
 }
 
-// One rank's process. The destructor kills what is left of it.
+// One rank's process. The destructor kills it if it still runs.
 class RankProcess {
  public:
   RankProcess(int rank, std::string name, launcher::Spawned spawned, launcher::Console* console)
@@ -57,7 +57,7 @@ class RankProcess {
 
   bool done() const { return !running_ && !process_.out.valid() && !process_.err.valid(); }
   bool running() const { return running_; }
-  int exit_code() const { return exit_code_; }  // once it runs no more
+  int exit_code() const { return exit_code_; }  // valid once it has ended
   void Kill() const {
     if (running_) ::kill(-process_.pid, SIGKILL);
   }
@@ -67,13 +67,13 @@ class RankProcess {
                           : absl::StrCat("failed with exit code ", exit_code_));
   }
 
-  // What it may have news on; -1: nothing more to come.
+  // Adds the descriptors to poll: stdout, stderr and the process; -1 where no more events come.
   void AddTo(std::vector<pollfd>* fds) const {
     fds->push_back({.fd = process_.out.get(), .events = POLLIN});
     fds->push_back({.fd = process_.err.get(), .events = POLLIN});
     fds->push_back({.fd = running_ ? process_.pidfd.get() : -1, .events = POLLIN});
   }
-  // `ready`: as added.
+  // Handles events. `ready` points to the three entries that AddTo added.
   void Handle(const pollfd* ready) {
     if (ready[0].revents != 0) Read(&process_.out, rank_ == 0 ? nullptr : &lines_[0]);
     if (ready[1].revents != 0) Read(&process_.err, &lines_[1]);
@@ -81,7 +81,8 @@ class RankProcess {
   }
 
  private:
-  // `lines`: what has not yet ended, of a stream that is passed on by lines; nullptr: as it is, to stdout.
+  // Reads output. `lines` holds the incomplete last line of a stream that is passed on line by line. If
+  // nullptr, the bytes go to stdout unchanged.
   void Read(ipc::Descriptor* fd, std::string* lines) {
     char bytes[4096];
     const ssize_t size = ::read(fd->get(), bytes, sizeof(bytes));
@@ -113,10 +114,10 @@ class RankProcess {
   launcher::Console* const console_;
   bool running_ = true;
   int exit_code_ = 0;
-  std::string lines_[2];  // of stdout and stderr
+  std::string lines_[2];  // incomplete last lines of stdout and stderr
 };
 
-// Until all have ended and all that they wrote is read.
+// Waits until all processes have ended and all their output is read.
 int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, launcher::Console* console) {
   int exit_code = 0;
   absl::Time deadline = absl::InfiniteFuture();
@@ -128,7 +129,7 @@ int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, launcher::C
       done = done && process->done();
     }
     if (done) return exit_code;
-    // What the console could not write at once is tried again soon.
+    // Output that the console could not write at once is retried soon.
     int wait_ms = console->sink(launcher::Console::kOut).backlog_bytes() > 0 ? 50 : -1;
     if (deadline != absl::InfiniteFuture()) wait_ms = wait_ms < 0 ? 100 : wait_ms;
     if (::poll(fds.data(), fds.size(), wait_ms) < 0 && errno != EINTR) {

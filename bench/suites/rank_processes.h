@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_SUITES_RANK_PROCESSES_H_
 #define TANDEM_BENCH_SUITES_RANK_PROCESSES_H_
 
-// The ranks of a benchmark: copies of this program.
+// Runs the ranks of a benchmark as copies of this program.
 
 #include <string>
 #include <vector>
@@ -10,12 +10,15 @@
 
 namespace tandem::bench {
 
-// Starts this very program `ranks` times with `args`, with the environment of a launcher and a store that it
-// serves itself, and waits for the end of all. Rank 0's stdout goes to stdout, all else to stderr, with the
-// rank before each line. When one fails, stderr says which and how, and the others have 5 s to end before
-// they are killed; all die with the calling thread. The exit code: 0, or that of the first that failed (128 +
-// signal). An error when they could not be started. `names`: what each is called before its lines; "rank/N"
-// where there are none.
+// Starts this program `ranks` times with `args`, and with the environment variables that a launcher sets for
+// a store that this process serves. Blocks until all processes have ended; they die with the calling thread.
+//
+// Rank 0's stdout goes to stdout; all other output goes to stderr, with the rank's name before each line.
+// `names` are the names of the ranks, by default "rank/N".
+//
+// If a process fails, its name and exit code or signal go to stderr, and the other processes have 5 s to end
+// before they are killed. Returns 0 or the exit code of the process that failed first (128 + signal), or an
+// error if the processes could not be started.
 absl::StatusOr<int> RunRanks(int ranks, const std::vector<std::string>& args,
                              const std::vector<std::string>& names = {});
 

@@ -46,8 +46,9 @@ absl::StatusOr<v1::TableConfig::RowType> RowTypeOf(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("--row-type is '", name, "'; it must be f32, f16 or bf16"));
 }
 
-// A line of /proc/meminfo or /proc/self/status, in bytes.
-std::optional<uint64_t> KilobytesIn(const launcher::Machine& machine, const std::string& path, absl::string_view name) {
+// Returns a line of /proc/meminfo or /proc/self/status, in bytes.
+std::optional<uint64_t> KilobytesIn(const launcher::Machine& machine, const std::string& path,
+                                    absl::string_view name) {
   const absl::StatusOr<std::string> text = machine.ReadFile(path);
   if (!text.ok()) return std::nullopt;
   for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
@@ -64,18 +65,18 @@ std::string GiB(uint64_t bytes) {
   return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / static_cast<double>(uint64_t{1} << 30));
 }
 
-// Row i of the table has this id: as if ids came from a hash.
+// Returns the id of row i; ids are spread as if they came from a hash.
 uint64_t IdOf(uint64_t i) { return Mix64(i); }
 
-// Calls `call(ids, values)` with batches of random ids of the table for `seconds`, in each of the threads;
-// ids a second, all together.
+// Calls `call(ids, values)` with batches of random ids of the table for `seconds`, in each of the threads.
+// Returns the ids per second of all threads together.
 template <class Call>
 double RatePerSecond(const RowBenchOptions& options, uint64_t stream, const Call& call) {
   std::vector<double> rates(options.threads);
   std::vector<std::thread> threads;
   for (int t = 0; t < options.threads; ++t) {
     threads.emplace_back([&, t] {
-      constexpr size_t kBatches = 64;  // made before the clock starts, used in turn
+      constexpr size_t kBatches = 64;  // generated before the clock starts, used in turn
       CounterRandom random(/*seed=*/stream, t);
       std::vector<std::vector<uint64_t>> batches(kBatches, std::vector<uint64_t>(options.batch));
       for (std::vector<uint64_t>& batch : batches) {
@@ -145,7 +146,7 @@ absl::Status CheckMemoryFor(uint64_t bytes, const launcher::Machine& machine) {
 
 absl::StatusOr<RowBenchResult> RunRowBench(const RowBenchOptions& options, const launcher::Machine& machine) {
   TANDEM_ASSIGN_OR_RETURN(const v1::TableConfig config, TableOf(options));
-  // What the table promises, and what the calls need.
+  // The memory that the table takes at most, and the memory of the calls.
   const double most =
       static_cast<double>(options.rows) * (static_cast<double>(PayloadBytes(config)) + 24) * 1.2;
   const double calls = static_cast<double>(options.batch) * (options.dim * sizeof(float) + 600.0);

@@ -47,7 +47,8 @@ absl::Status RowModel::CheckOne(uint64_t id, const float* row) {
   initializer_->Fill(seed_, id, initial_.data(), dim_);
   for (uint32_t d = 0; d < dim_; ++d) {
     const double want = initial_[d] - moved_[updates];
-    // The accumulators are exact (the square is a power of two); a weight is rounded at each update.
+    // The accumulators are exact because the gradient's square is a power of two. A weight is rounded at each
+    // update.
     const double tolerance = 1e-6 + 6e-8 * (1 + std::abs(want)) * updates;
     if (std::abs(row[d] - want) <= tolerance) continue;
     return absl::DataLossError(absl::StrCat("element ", d, " of row ", id, " is ", row[d], "; after ",

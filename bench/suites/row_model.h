@@ -1,8 +1,8 @@
 #ifndef TANDEM_BENCH_SUITES_ROW_MODEL_H_
 #define TANDEM_BENCH_SUITES_ROW_MODEL_H_
 
-// What the rows of the benchmark's table must hold: every push brings the same gradient for every number, so
-// that a row is its initial value less a sum that depends on the number of its updates alone.
+// Computes the expected rows of the benchmark's table. Every push carries the same gradient for every number,
+// so a row is its initial value less a sum that depends only on its number of updates.
 
 #include <cstdint>
 #include <memory>
@@ -18,22 +18,23 @@ namespace tandem::bench {
 
 inline constexpr char kPsTable[] = "rows";
 
-// The table: f32 rows, Adagrad, uniform initial values, asynchronous updates.
+// Returns the table's configuration: f32 rows, Adagrad, uniform initial values, asynchronous updates.
 v1::TableConfig PsBenchTable(uint32_t dim, int workers);
 
-// Not thread-safe.
+// Counts the updates of each id and checks rows. Not thread-safe.
 class RowModel {
  public:
-  // Every number of every gradient that is pushed.
+  // The value of every number in every pushed gradient.
   static constexpr float kGradient = 0.0625f;
 
   RowModel(const v1::TableConfig& config, uint64_t rows);
 
-  // `times` updates of each id.
+  // Records `times` updates of each id.
   void Push(absl::Span<const uint64_t> ids, uint32_t times);
-  // DataLoss naming the id, the element, what it is and what it must be, unless rows[i] is the row of ids[i].
+  // Returns DataLoss, naming id, element, actual and expected value, unless rows[i] is the row of ids[i] for
+  // all i.
   absl::Status Check(absl::Span<const uint64_t> ids, const float* rows);
-  // Row `i` of such a pull alone.
+  // The same for one row.
   absl::Status CheckOne(uint64_t id, const float* row);
 
  private:
@@ -42,8 +43,8 @@ class RowModel {
   const double learning_rate_, epsilon_, initial_accumulator_;
   const std::unique_ptr<ps::Initializer> initializer_;
   std::vector<uint32_t> updates_;  // by id
-  std::vector<double> moved_;      // by number of updates: how far they move a weight
-  std::vector<float> initial_;     // of the row that is checked
+  std::vector<double> moved_;      // by number of updates: the change of a weight
+  std::vector<float> initial_;     // of the row being checked
 };
 
 }  // namespace tandem::bench

@@ -29,7 +29,7 @@ constexpr Function<void()> kPooled{"pooled"};
 constexpr Function<Tensor(Tensor)> kEcho{"echo"};
 constexpr absl::Duration kPatience = absl::Minutes(1);
 constexpr absl::Duration kWholeRun = absl::Hours(24);
-constexpr double kWarmUp = 0.2;  // of the time of a case
+constexpr double kWarmUp = 0.2;  // fraction of the time of a case
 
 Functions Served() {
   Functions functions;
@@ -40,7 +40,7 @@ Functions Served() {
 }
 
 RpcAgentOptions OptionsFor(const std::string& transport, const std::string& role,
-                        const RpcBenchOptions& options) {
+                           const RpcBenchOptions& options) {
   RpcAgentOptions agent;
   agent.name = absl::StrCat(role, "/", transport);
   agent.transport = transport == "shm" ? "shm" : "grpc";
@@ -50,7 +50,7 @@ RpcAgentOptions OptionsFor(const std::string& transport, const std::string& role
   return agent;
 }
 
-// Calls of one case, some at a time.
+// Makes the calls of one case, several at a time.
 class RpcCalls {
  public:
   RpcCalls(RpcAgent* agent, std::string to, const RpcCase& rpc_case)
@@ -87,7 +87,7 @@ class RpcCalls {
   }
 
  private:
-  // What came back is looked at, as whoever wanted it would.
+  // Reads some of the response, as a real caller would.
   absl::Status Check(const absl::StatusOr<Tensor>& back) {
     TANDEM_RETURN_IF_ERROR(back.status());
     const char* const got = static_cast<const char*>(back->data());
@@ -115,7 +115,8 @@ class RpcCalls {
     latencies_[0].push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
   }
 
-  // A slot's answer starts its next call; one that is there at once, the next round of a loop.
+  // The response of a slot's call starts its next call. If the response is already there, the loop makes the
+  // next call instead of a callback, so that the stack does not grow.
   void Next(int slot) {
     while (true) {
       const Clock::time_point begin = Clock::now();
@@ -146,9 +147,9 @@ class RpcCalls {
   const RpcCase case_;
   Tensor sent_;
   Clock::time_point end_;
-  std::vector<std::vector<double>> latencies_;  // by slot
+  std::vector<std::vector<double>> latencies_;  // one per slot
   absl::Mutex mutex_;
-  absl::Status failure_;  // of one thread, or under the mutex
+  absl::Status failure_;  // used by one thread (blocking calls), else under the mutex
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -189,7 +190,7 @@ absl::Status RunRpcBench(const std::vector<RpcCase>& cases, const RpcBenchOption
   constexpr char kDone[] = "bench/rpc/done";
   if (env.rank == 0) {
     const absl::Status measured = Measure(directory.get(), cases, options);
-    // Also after an error, so that the server need not be killed.
+    // Also after an error, so that the server ends by itself.
     const absl::Status told = store->store()->Set(kDone, "");
     return measured.ok() ? told : measured;
   }

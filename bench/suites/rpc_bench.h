@@ -1,7 +1,8 @@
 #ifndef TANDEM_BENCH_SUITES_RPC_BENCH_H_
 #define TANDEM_BENCH_SUITES_RPC_BENCH_H_
 
-// What the two processes of `tandem bench rpc` do: the second serves, the first calls, measures and prints.
+// The work of the two processes of `tandem bench rpc`: the second serves, the first calls, measures and
+// prints.
 
 #include <string>
 #include <vector>
@@ -18,7 +19,8 @@ struct RpcBenchOptions {
   std::string socket_directory;  // for the server's unix socket
 };
 
-// The part of this process, by its rank, until it is done. In a process of RunRanks.
+// Does the work of this process, which its rank selects, and returns when it is done. Call it only in a
+// process that RunRanks started.
 absl::Status RunRpcBench(const std::vector<RpcCase>& cases, const RpcBenchOptions& options);
 
 }  // namespace tandem::bench

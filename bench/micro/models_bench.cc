@@ -1,6 +1,6 @@
-// One training step of a click model on one core, without lookups: the compute that a hybrid trainer hides
-// its traffic behind. Also the kernels apart, to see where a step's time goes. OPENBLAS_CORETYPE picks
-// another BLAS kernel.
+// Measures one training step of a click model on one core, without lookups: the computation behind which a
+// hybrid trainer hides its communication. Also measures the kernels separately, to show where a step spends
+// its time. OPENBLAS_CORETYPE selects another BLAS kernel.
 
 #include <cblas.h>
 
@@ -33,7 +33,7 @@ AlignedFloats Random(size_t n, uint64_t stream) {
   return values;
 }
 
-// Shapes of the Criteo data sets; DLRM as in its paper's small setting, 13-64-16 and 367-64-1.
+// Shapes of the Criteo data sets; for DLRM those of its paper's small setting, 13-64-16 and 367-64-1.
 struct Step {
   explicit Step(const std::string& kind) {
     UseOneBlasThread();
@@ -128,7 +128,8 @@ void InteractionBackward(benchmark::State& state) {
   dz.rest = step.d_embeddings.data();
   for (auto _ : state) {
     state.PauseTiming();
-    for (size_t b = 0; b < kBatch; ++b) dx[b * 384] = 0.0f;  // it is added to, and would overflow in the end
+    // The backward pass adds to dx, which would overflow in the end.
+    for (size_t b = 0; b < kBatch; ++b) dx[b * 384] = 0.0f;
     state.ResumeTiming();
     interaction.Backward(z, kBatch, {dx.data() + kDim, 384, 351}, dz);
   }

@@ -1,11 +1,11 @@
-// What the hot-row cache saves and costs: one JSON object on stdout.
+// Measures what the hot-row cache saves and costs. Prints one JSON object to stdout.
 //
 //   build/bench/ps_cache_bench --dim 16 --max-uses 8
 //
-// Workers (threads, each with a client of its own) pull the distinct ids of batches of Zipf-distributed
-// lookups and push gradients for them, through channels that count bytes, from servers in this process.
-// `--bytes 0` is the same without a cache. Bytes are those of whole messages. Then, if there is a cache, hits
-// per second beside a plain prefetched gather of the same rows, alternately.
+// Workers (threads, each with its own client) pull the distinct ids of batches of Zipf-distributed lookups
+// from servers in this process, and push gradients for them. The channels count the bytes of whole messages.
+// `--bytes 0` measures the same without a cache. If there is a cache, the program then measures its hits per
+// second, in turn with a plain prefetched gather of the same rows.
 
 #include <algorithm>
 #include <atomic>
@@ -35,7 +35,7 @@
 namespace tandem::ps {
 namespace {
 
-// Cumulative probabilities, with a table of where to begin.
+// Draws Zipf-distributed ids from cumulative probabilities.
 class Zipf {
  public:
   Zipf(uint64_t n, double exponent) : sums_(n) {
@@ -52,7 +52,7 @@ class Zipf {
   std::vector<double> sums_;
 };
 
-// Counts what goes by; says that it is a socket, so that ids are packed as over one.
+// Counts the bytes of messages. Claims to be a socket, so that ids are packed as for a socket.
 class CountingChannel : public rpc::Channel {
  public:
   struct Counts {
@@ -91,7 +91,7 @@ double Seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// Rows in an array by id, fetched ahead.
+// Gathers rows from an array that is indexed by id, with prefetching.
 void PlainGather(const std::vector<float>& rows, uint32_t dim, const std::vector<uint64_t>& ids, float* out) {
   constexpr size_t kAhead = 24;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -103,7 +103,7 @@ void PlainGather(const std::vector<float>& rows, uint32_t dim, const std::vector
   }
 }
 
-// Hits per second of the cache and rows per second of a plain gather, medians of alternated runs.
+// Measures hits per second of the cache and rows per second of a plain gather: medians of alternated runs.
 void TimeHits(const CacheBenchFlags& options, const Zipf& zipf, nlohmann::ordered_json* result) {
   const ShardMap map = ShardMap::Even(1);
   CacheOptions cache_options = options.cache;

@@ -10,7 +10,7 @@
 
 namespace tandem::ps {
 
-// Of ps_cache_bench.
+// The flags of ps_cache_bench.
 struct CacheBenchFlags {
   uint64_t ids = 1'000'000;
   double zipf = 1.05;
@@ -22,7 +22,8 @@ struct CacheBenchFlags {
   CacheOptions cache{.bytes = size_t{512} << 20};
 };
 
-// The exit code if the program is to end: after --help, or when it has said what is wrong.
+// Parses the flags. Returns the exit code if the program must end: after --help, or after it has printed an
+// error.
 std::optional<int> ParseCacheBenchFlags(int argc, char** argv, CacheBenchFlags* flags);
 
 }  // namespace tandem::ps

@@ -1,9 +1,13 @@
-// A table that holds four times what its byte budget has room for, beside the same table without a bound: how
-// many rows a second one thread pulls and pushes with ids that are Zipf distributed, how many of the touched
-// rows were in memory, what a row takes on disk, how long the longest pause was, and what an id costs that
-// was never seen.
+// Compares a table with four times the rows that fit its byte budget with the same table without a budget.
+// One thread pulls and pushes Zipf-distributed ids. Prints:
 //
-//   ps_spill_bench [directory [rows [dim]]]     (a directory on a disk; TMPDIR, 2000000, 16)
+// - rows per second,
+// - the share of the used rows that was in memory,
+// - bytes per row on disk,
+// - the longest pause,
+// - the cost of an id that was never seen.
+//
+//   ps_spill_bench [directory [rows [dim]]]     (a directory on a disk; defaults: TMPDIR, 2000000, 16)
 
 #include <algorithm>
 #include <chrono>
@@ -34,7 +38,7 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Ranks 0, 1, ... with probabilities 1, 2^-s, 3^-s, ..., spread over all ids.
+// Draws ranks 0, 1, ... with probabilities proportional to 1, 2^-s, 3^-s, ..., and spreads them over all ids.
 class Zipf {
  public:
   Zipf(uint64_t ranks, double s) : sums_(ranks) {
@@ -54,7 +58,7 @@ class Zipf {
 
 struct Phase {
   double rows_per_s = 0;
-  double slowest_ms = 0;  // call
+  double slowest_ms = 0;  // longest call
 };
 
 class Trainer {
@@ -119,7 +123,7 @@ void Run(const char* name, const v1::TableConfig& config, std::unique_ptr<ColdTi
   const StorageStatistics before = table->Statistics();
   const auto [trained, touched] = train(kSeconds);
   const StorageStatistics after = table->Statistics();
-  // Ids of which no row was ever made, only looked at.
+  // Ids that were never pulled for training, so they have no row.
   std::vector<float> out(kBatch * config.dim());
   double unseen = 1e9;
   for (int round = 0; round < 20; ++round) {
@@ -153,7 +157,7 @@ int Main(int argc, char** argv) {
   v1::TableConfig config = EmbeddingTable("t", dim, Adagrad(0.01f), Uniform(-1, 1));
   Run("unbounded", config, nullptr, rows, zipf);
   *config.mutable_eviction() = EvictLru();
-  // A quarter: of the rows with accumulators and index.
+  // A quarter of the bytes of all rows, including accumulators and index.
   config.set_byte_budget(rows / 4 * (dim * 8 + 24) * 6 / 5);
   Run("forgetting", config, nullptr, rows, zipf);
   config.set_spill(true);

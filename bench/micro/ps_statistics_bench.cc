@@ -1,5 +1,4 @@
-// What a table's statistics cost a pull and a push: to be held against the tens of nanoseconds that a row
-// takes.
+// Measures what a table's statistics cost per pull and push. A row takes tens of nanoseconds.
 //
 //   ps_statistics_bench --benchmark_counters_tabular=true
 
@@ -13,7 +12,8 @@
 namespace tandem::ps {
 namespace {
 
-// Ids of a pull; `skewed`: half of them are of the 1000 hottest, as after deduplication of a Zipf batch.
+// Returns the ids of a pull. If `skewed`, half of them are among the 1000 hottest, as after deduplication of
+// a Zipf batch.
 std::vector<std::vector<uint64_t>> Batches(size_t ids, bool skewed) {
   std::mt19937_64 random(1);
   std::vector<std::vector<uint64_t>> batches(64, std::vector<uint64_t>(ids));

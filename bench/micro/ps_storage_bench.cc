@@ -1,6 +1,6 @@
-// How near the parameter server's tables come to the speed of the memory: batched reads and updates of random
-// rows of one table, beside a plain prefetched gather, and a plain prefetched update, of the same rows (no
-// index, no locks) as the control.
+// Compares the parameter server's tables with the speed of the memory: batched reads and updates of random
+// rows of one table, in turn with a plain prefetched gather and update of the same rows (no index, no locks)
+// as the control.
 //
 //   bench/ps_storage_bench --benchmark_filter=dim:64
 //
@@ -28,7 +28,7 @@ namespace tandem::ps {
 namespace {
 
 constexpr uint64_t kRows = 1 << 20;
-constexpr size_t kBatches = 64;  // batches of ids made before the clock starts, used in turn
+constexpr size_t kBatches = 64;  // batches of ids, generated before the clock starts and used in turn
 
 std::vector<std::vector<uint64_t>> RandomBatches(size_t ids) {
   CounterRandom random(/*seed=*/1, ids);
@@ -73,16 +73,16 @@ void Report(benchmark::State& state, const TableStorage& table, uint32_t dim, si
   state.counters["longest_pause_us"] = statistics.longest_pause_us;
 }
 
-// The control: rows of an array, as far apart as the table's, each asked for some rows ahead; no index, no
-// locks.
+// The control: rows of an array, at the same distance as the table's, each prefetched some rows ahead; no
+// index, no locks.
 class PlainRows {
  public:
   PlainRows(size_t dim, size_t row_floats)
       : dim_(dim), stride_(row_floats), memory_(arena_.AllocateZeroed(kRows * row_floats * sizeof(float))) {
     std::fill_n(rows(), kRows * row_floats, 1.0f);
   }
-  // kLocality: of __builtin_prefetch. 3 asks for lines in the first-level cache, 2 in the second, where more
-  // may be on their way at once.
+  // kLocality is an argument of __builtin_prefetch. 3 prefetches to the first-level cache, 2 to the second,
+  // which supports more outstanding prefetches.
   template <int kLocality, size_t kAhead>
   void Gather(const std::vector<uint64_t>& ids, float* out) const {
     const size_t bytes = dim_ * sizeof(float);
@@ -91,7 +91,7 @@ class PlainRows {
       std::memcpy(out + i * dim_, rows() + ids[i] * stride_, bytes);
     }
   }
-  // Adagrad on rows that lie as the table's do: the same memory traffic and arithmetic.
+  // Adagrad on rows at the same distance as the table's: the same memory traffic and arithmetic.
   template <int kLocality, size_t kAhead>
   void Update(const Optimizer& adagrad, const std::vector<uint64_t>& ids, const float* gradients) {
     constexpr size_t kBlock = 8;
@@ -135,8 +135,8 @@ double Median(std::vector<double>& times) {
 
 using OnBatch = std::function<void(const std::vector<uint64_t>&)>;
 
-// The fastest of the controls and the table in turn, batch by batch, so that they share whatever else the
-// machine does. table_to_best is the ratio of the medians of their rates.
+// Runs the fastest control and the table in turn, batch by batch, so that other load on the machine affects
+// both. table_to_best is the ratio of the medians of their rates.
 void InTurn(benchmark::State& state, size_t ids, const std::vector<std::vector<uint64_t>>& batches,
             const std::vector<OnBatch>& controls, const OnBatch& table) {
   size_t fastest = 0;
@@ -266,7 +266,7 @@ BENCHMARK(TableCreate)->ArgNames({"dim", "ids"})->Args({16, 4096})->Args({64, 40
 }  // namespace tandem::ps
 
 int main(int argc, char** argv) {
-  // Debian's absl looks for lock cycles at every lock, under one lock for the whole process.
+  // Debian's absl checks for lock cycles at every lock, under one lock for the whole process.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

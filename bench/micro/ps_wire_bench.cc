@@ -1,5 +1,5 @@
-// What travels between worker and parameter server: encoding and decoding rows and ids, merging ids that
-// repeat, in time per row or id, with a plain copy of the same floats beside it.
+// Measures the wire format between worker and parameter server: encoding and decoding of rows and ids, and
+// merging of repeated ids. Times are per row or id, next to a plain copy of the same floats.
 //
 //   ps_wire_bench --benchmark_filter=Rows
 
@@ -29,7 +29,8 @@ std::vector<float> Floats(size_t count) {
 
 void CountRows(benchmark::State& state, size_t dim) {
   state.SetItemsProcessed(state.iterations() * kRows);
-  state.SetBytesProcessed(state.iterations() * kRows * dim * sizeof(float));  // of floats
+  // bytes of the floats, not of their encoding
+  state.SetBytesProcessed(state.iterations() * kRows * dim * sizeof(float));
 }
 
 void CopyRows(benchmark::State& state) {
@@ -73,7 +74,7 @@ void DecodeRows(benchmark::State& state) {
 }
 BENCHMARK(DecodeRows)->ArgsProduct({{v1::VALUES_F16, v1::VALUES_BF16, v1::VALUES_INT8}, {16, 64, 128}});
 
-// int8 with residuals of `range(1)` ids, of which the same 16384 are pushed.
+// Encodes int8 with error feedback; the same 16384 ids are pushed each time.
 void EncodeRowsWithFeedback(benchmark::State& state) {
   const size_t dim = state.range(0);
   const std::vector<float> values = Floats(kRows * dim);
@@ -89,7 +90,7 @@ void EncodeRowsWithFeedback(benchmark::State& state) {
 }
 BENCHMARK(EncodeRowsWithFeedback)->Arg(16)->Arg(64)->Arg(128);
 
-// 25 bits: ids below 2^25. 64 bits: hashes. 0 bits: ascending, a few apart.
+// Returns ids. 25 bits: ids below 2^25. 64 bits: hashes. 0 bits: ascending ids with small gaps.
 std::vector<uint64_t> Ids(int bits) {
   CounterRandom random(2, 0);
   std::vector<uint64_t> ids(kRows);
@@ -112,7 +113,7 @@ void PackIds(benchmark::State& state) {
 }
 BENCHMARK(PackIds)->Arg(0)->Arg(12)->Arg(25)->Arg(40);
 
-// What `auto` costs where packing does not pay.
+// The cost of `auto` for ids for which packing saves nothing.
 void PlanIds(benchmark::State& state) {
   const std::vector<uint64_t> ids = Ids(static_cast<int>(state.range(0)));
   IdPacker packer;
@@ -146,7 +147,7 @@ void CopyIds(benchmark::State& state) {
 }
 BENCHMARK(CopyIds);
 
-// range(0): of a hundred ids, how many are new.
+// range(0) is the percentage of distinct ids.
 void Dedupe(benchmark::State& state) {
   CounterRandom random(3, 0);
   const uint64_t distinct = kRows * state.range(0) / 100;

@@ -1,4 +1,4 @@
-// The reduction kernels beside memcpy and a plain loop. GB/s are of all memory that is read and written:
+// Compares the reduction kernels with memcpy and a plain loop. GB/s count all memory read and written:
 // (sources + 1) * size for a reduction, 2 * size for memcpy.
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kSizes[] = {8, 1 << 10, 64 << 10, 1 << 20, 64 << 20};
 
-// Pages of its own, written once.
+// Allocates separate pages and writes them once.
 struct Free {
   void operator()(char* memory) const { std::free(memory); }
 };
@@ -42,7 +42,7 @@ void BM_Memcpy(benchmark::State& state, size_t bytes) {
   SetBytes(state, 2 * bytes);
 }
 
-// What a program would write without this library; compiled with the flags of the rest.
+// The loop that a program would contain without this library, compiled with the same flags.
 void BM_PlainLoopF32(benchmark::State& state, size_t bytes) {
   const Buffer a = MakeBuffer(bytes), b = MakeBuffer(bytes), to = MakeBuffer(bytes);
   const float* const first = reinterpret_cast<const float*>(a.get());
@@ -98,7 +98,7 @@ void Register() {
       }
     }
   }
-  // Every kernel once, in a cache.
+  // Every kernel once, on data that fits a cache.
   constexpr size_t kBytes = 64 << 10;
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
     for (int op = 0; op <= static_cast<int>(ReduceOp::kPremulSum); ++op) {

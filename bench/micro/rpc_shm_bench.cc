@@ -1,8 +1,9 @@
-// Calls between two processes of one host, over shared memory and over gRPC, alternated: the time of one
-// call, and what goes through with 8 in flight. The server answers as a parameter server would: rows of 256
-// bytes gathered from random places of a table of 256 MiB, into the transport's memory where it lends some.
+// Compares calls between two processes of one host over shared memory with calls over gRPC, in turn: the
+// latency of one call, and the throughput with 8 in flight. The server responds like a parameter server: it
+// gathers rows of 256 bytes from random places of a table of 256 MiB, into the transport's memory where the
+// transport offers it.
 //
-//   rpc_shm_bench [seconds for each figure] [rounds]
+//   rpc_shm_bench [seconds per result] [rounds]
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -33,13 +34,13 @@ namespace {
 
 constexpr char kGather[] = "/bench.Rows/Gather";
 constexpr size_t kRow = 256, kRows = size_t{1} << 20;
-constexpr size_t kAhead = 16;  // rows prefetched
+constexpr size_t kAhead = 16;  // rows prefetched ahead
 
 struct Request {
   uint64_t seed, bytes;
 };
 
-// Until the pipe's other end is closed.
+// Serves until the process is killed.
 void RunServer(int port_pipe) {
   constexpr size_t kHugePage = size_t{2} << 20;
   char* const table = static_cast<char*>(std::aligned_alloc(kHugePage, kRow * kRows));
@@ -82,7 +83,7 @@ Bytes NewRequest(uint64_t seed, size_t bytes) {
   return Bytes(std::string(reinterpret_cast<const char*>(&request), sizeof(request)));
 }
 
-// The answer is read once, as a client that copies rows out would.
+// Reads the response once, as a client that copies the rows would.
 uint64_t Read(const Bytes& response) {
   uint64_t sum = 0;
   for (const Slice& slice : response.slices()) {
@@ -139,7 +140,7 @@ int Main(int argc, char** argv) {
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 3;
   int ends[2];
   TANDEM_CHECK(pipe(ends) == 0);
-  const pid_t server = fork();  // before gRPC has any thread
+  const pid_t server = fork();  // before gRPC starts threads
   if (server == 0) {
     RunServer(ends[1]);
     return 0;
@@ -147,7 +148,7 @@ int Main(int argc, char** argv) {
   int port;
   TANDEM_CHECK(read(ends[0], &port, sizeof(port)) == sizeof(port));
   const std::string target = "127.0.0.1:" + std::to_string(port);
-  ConnectOptions by_shm;  // (GCC warns of a temporary, wrongly)
+  ConnectOptions by_shm;  // A variable, because GCC warns wrongly about a temporary.
   by_shm.transport = "shm";
   auto shm = Connect(target, by_shm);
   TANDEM_CHECK_MSG(shm.ok(), shm.status().ToString());

@@ -1,6 +1,6 @@
-// Calls over one stream beside calls of their own, gRPC over TCP and over a unix socket, server and client in
-// two processes: answers of given sizes, some in flight. Rounds alternate, so that a slow moment of the
-// machine hits both.
+// Compares calls over one stream with separate calls, over gRPC with TCP and with a unix socket, between a
+// server and a client process. Responses have given sizes, and some calls are in flight. Rounds alternate, so
+// that a slow moment of the machine affects both.
 //
 //   rpc_stream_bench [seconds per cell, default 0.5] [rounds, default 3]
 
@@ -32,7 +32,7 @@ namespace {
 
 constexpr char kRows[] = "/bench.Rows/Get";
 
-// Answers with as many bytes as the request asks for.
+// Responds with the number of bytes that the request asks for.
 Service RowsService() {
   auto rows = std::make_shared<std::string>(size_t{64} << 20, 'r');
   return {"bench.Rows", {{"Get", [rows](std::shared_ptr<ServerCall> call) {
@@ -61,7 +61,8 @@ struct Result {
   double client_cpu_us = 0;  // per call
 };
 
-// `in_flight` chains of calls, each begun when the one before it is answered: no thread waits.
+// Runs `in_flight` chains of calls. Each call starts when the previous one of its chain has its response, so
+// no thread waits.
 class Run {
  public:
   Run(Channel* channel, uint64_t response_bytes, int in_flight, absl::Duration length)
@@ -114,7 +115,7 @@ class Run {
   absl::Notification over_;
 };
 
-// A server in a process of its own, which ends with this one.
+// A server in a separate process, which ends with this one.
 std::string Serve(const std::string& listen, std::vector<pid_t>* children) {
   int report[2];
   TANDEM_CHECK(pipe(report) == 0);
@@ -139,7 +140,7 @@ int Main(int argc, char** argv) {
   const absl::Duration length = absl::Seconds(argc > 1 ? std::atof(argv[1]) : 0.5);
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 3;
   std::vector<pid_t> children;
-  // Before gRPC has threads in this process.
+  // Before gRPC starts threads in this process.
   const std::string unix_path = absl::StrCat("/tmp/rpc_stream_bench.", getpid());
   const std::vector<std::pair<std::string, std::string>> targets = {
       {"tcp", Serve("127.0.0.1:0", &children)}, {"unix", Serve(absl::StrCat("unix:", unix_path), &children)}};

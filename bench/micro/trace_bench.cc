@@ -1,4 +1,4 @@
-// What a mark costs (base/trace/trace.h): nothing recorded, and recorded.
+// Measures the cost of a trace event (base/trace/trace.h), with and without recording.
 
 #include <memory>
 
@@ -27,7 +27,7 @@ void SpanOff(benchmark::State& state) {
 }
 BENCHMARK(SpanOff);
 
-// A recorder for the time of a benchmark, of one or several threads.
+// A recorder for the duration of a benchmark with one or more threads.
 class Recording : public benchmark::Fixture {
  public:
   void SetUp(const benchmark::State& state) override {

@@ -1,5 +1,5 @@
-// Raw Gloo's collectives over TCP on this machine, timed as `tandem bench` times ours. One process per rank,
-// which meet in an empty directory:
+// Gloo's collectives over TCP on this machine, timed as `tandem bench` times Tandem's. One process per rank;
+// the processes find each other through an empty directory:
 //
 //   for r in 0 1; do bench/peers/gloo_collectives --rank $r --ranks 2 --store DIR allreduce --json & done;
 //   wait
@@ -33,7 +33,7 @@ namespace {
 constexpr char kRing[] = "ring", kBcube[] = "bcube", kHalvingDoubling[] = "halving_doubling";
 constexpr auto kTimeout = std::chrono::seconds(120);
 
-// Gloo throws; main says what.
+// Gloo throws exceptions; main prints them.
 class GlooTarget : public BenchTarget {
  public:
   GlooTarget(std::shared_ptr<gloo::Context> context, std::string algorithm)
@@ -102,7 +102,7 @@ class GlooTarget : public BenchTarget {
 
   void AllReduce(uint64_t i) {
     if (!halving_doubling_.empty()) {
-      // Gloo has it in place only: out of place, a program would copy first.
+      // Gloo has this operation in place only; out of place, a program would copy first.
       if (!case_.in_place) std::memcpy(out(i), in(i), case_.actual_bytes());
       return halving_doubling_[i & (halving_doubling_.size() - 1)]->run();
     }
@@ -152,7 +152,7 @@ class GlooTarget : public BenchTarget {
   const std::string algorithm_;
   BenchCase case_;
   const BufferSets* buffers_ = nullptr;
-  std::vector<std::unique_ptr<gloo::Algorithm>> halving_doubling_;  // by set of buffers
+  std::vector<std::unique_ptr<gloo::Algorithm>> halving_doubling_;  // one per set of buffers
 };
 
 int Main(int argc, char** argv) {
@@ -178,7 +178,7 @@ int Main(int argc, char** argv) {
   context->connectFullMesh(file_store, device);
   GlooTarget contestant(context, algorithm);
   const int code = MeasurePeer(&contestant, flags, ranks);
-  (void)contestant.Barrier();  // leaving early would end the others with an error
+  (void)contestant.Barrier();  // a rank that leaves early would fail the others
   return code;
 }
 

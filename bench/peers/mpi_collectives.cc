@@ -1,4 +1,4 @@
-// MPI's collectives, timed as `tandem bench` times ours. The same source is linked with Open MPI and with
+// MPI's collectives, timed as `tandem bench` times Tandem's. The same source is linked with Open MPI and with
 // MPICH:
 //
 //   mpirun -n 2 bench/peers/mpi_collectives_openmpi allreduce --sizes 8,64K --json
@@ -79,7 +79,7 @@ class MpiTarget : public BenchTarget {
         case BenchOp::kAllGather:
           MPI_Allgather(from, part, type_, out, part, type_, MPI_COMM_WORLD);
           break;
-        case BenchOp::kReduceScatter:  // in place, MPI leaves the result at the beginning of the input
+        case BenchOp::kReduceScatter:  // in place, MPI stores the result at the beginning of the input
           MPI_Reduce_scatter_block(from, in_place ? in : out, part, type_, reduce_, MPI_COMM_WORLD);
           break;
         case BenchOp::kAllToAll:

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_PEERS_PEER_FLAGS_H_
 #define TANDEM_BENCH_PEERS_PEER_FLAGS_H_
 
-// The command line that all peer programs have: PROGRAM OP [the flags of `tandem bench OP`].
+// The command line of all peer programs: PROGRAM OP [the flags of `tandem bench OP`].
 
 #include <optional>
 #include <string>
@@ -18,20 +18,20 @@ struct PeerFlags {
   BenchFlags bench;
 };
 
-// A flag that one program has besides, before OP.
+// An additional flag of one program, before OP.
 struct OwnFlag {
   std::string name, help;
-  std::variant<int*, std::string*> value;  // outlives the parsing
+  std::variant<int*, std::string*> value;  // must outlive the parsing
   bool required = true;
-  std::vector<std::string> one_of = {};  // empty: anything
+  std::vector<std::string> one_of = {};  // allowed values; empty: any
 };
 
-// Fills `flags` and the values of `own`. The exit code if the program is to end: after --help, or when it has
-// said what is wrong.
+// Fills `flags` and the values of `own`. Returns the exit code if the program must end: after --help, or
+// after it has printed an error.
 std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv, PeerFlags* flags,
                                   const std::vector<OwnFlag>& own = {});
 
-// Measures what the flags ask for and returns the exit code; errors go to stderr.
+// Measures the cases that the flags select and returns the exit code; errors go to stderr.
 int MeasurePeer(BenchTarget* contestant, const PeerFlags& flags, int ranks);
 
 }  // namespace tandem::bench

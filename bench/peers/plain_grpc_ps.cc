@@ -1,5 +1,5 @@
-// A parameter server over gRPC as one writes it first: a synchronous unary service, protobuf messages, a
-// std::unordered_map from id to row, Adagrad on push. Timed as `tandem bench ps` times ours:
+// A simple parameter server over gRPC: a synchronous unary service, protobuf messages, a std::unordered_map
+// from id to row, Adagrad on push. Timed as `tandem bench ps` times Tandem's:
 //
 //   bench/peers/plain_grpc_ps --op pull,push --ids 16384 --dim 64 --in-flight 1,4 --json
 //

@@ -1,5 +1,5 @@
-// Calls over gRPC as one writes them first: a synchronous unary service, protobuf `bytes`. Timed as `tandem
-// bench rpc` times ours:
+// Simple calls over gRPC: a synchronous unary service, protobuf `bytes`. Timed as `tandem bench rpc` times
+// Tandem's:
 //
 //   bench/peers/plain_grpc_rpc --transport tcp,unix --kind empty,echo --in-flight 1,8 --json
 //
@@ -37,7 +37,7 @@ class PlainRpcService : public PlainRpc::Service {
   }
 };
 
-// In a process of its own; tells the addresses through `pipe`: the TCP port.
+// Serves in a separate process. Writes the TCP port to `pipe`.
 int Serve(const std::string& socket, int pipe) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   PlainRpcService service;
@@ -110,7 +110,7 @@ int Main(int argc, char** argv) {
   const std::string socket = "unix:/tmp/plain-grpc-rpc-" + std::to_string(::getpid());
   int pipe[2];
   if (::pipe(pipe) != 0) return 1;
-  const pid_t server = ::fork();  // before gRPC has started anything
+  const pid_t server = ::fork();  // before gRPC starts threads
   if (server == 0) _exit(Serve(socket, pipe[1]));
   int port = 0;
   if (::read(pipe[0], &port, sizeof(port)) != sizeof(port)) return 1;

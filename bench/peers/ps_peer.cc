@@ -23,7 +23,7 @@
 namespace tandem::bench {
 namespace {
 
-// The server's process. Ends with this object, or with the process that made it.
+// The server's process. It ends with this object, or with the process that created it.
 class ServerProcess {
  public:
   explicit ServerProcess(const std::function<int(const std::function<void(std::string)>& tell)>& serve) {
@@ -49,7 +49,8 @@ class ServerProcess {
     ::waitpid(pid_, nullptr, 0);
   }
   pid_t pid() const { return pid_; }
-  const std::string& address() const { return address_; }  // empty: it ended before it could tell
+  // empty: the server ended before it announced its address
+  const std::string& address() const { return address_; }
 
  private:
   pid_t pid_ = -1;

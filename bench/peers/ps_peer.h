@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_PEERS_PS_PEER_H_
 #define TANDEM_BENCH_PEERS_PS_PEER_H_
 
-// What the peers of `tandem bench ps` have in common: its flags, its ids, its output.
+// Shared parts of the peers of `tandem bench ps`: flags, ids, output.
 
 #include <sys/types.h>
 
@@ -16,25 +16,24 @@ namespace tandem::bench {
 
 using IdBatches = std::vector<std::vector<uint64_t>>;
 
-// One client of a peer. One thread.
+// A client of another system. Used by one thread.
 class PsPeer {
  public:
   virtual ~PsPeer() = default;
-  // Makes calls of `c`, with as many under way as it says, on the batches from `next` on, until now() is
-  // `end` seconds; waits for their answers. One latency for each call. Empty, with a message on stderr, when
-  // one fails or brings the wrong rows.
-  virtual std::vector<double> Run(const PsCase& c, const IdBatches& batches, size_t next,
-                                  double end) = 0;
+  // Makes calls of `c`, with `c.in_flight` in flight, on the batches from `next` on, until Now() is `end`
+  // (seconds), and waits for their responses. Returns one latency (microseconds) per call; empty, with a
+  // message on stderr, if a call fails or returns wrong rows.
+  virtual std::vector<double> Run(const PsCase& c, const IdBatches& batches, size_t next, double end) = 0;
 };
 
-// Seconds.
+// Returns the time of a steady clock in seconds.
 double Now();
 
-// The number that row `id` of the table begins with, before any push.
+// Returns the first number of row `id` before any push.
 inline float FirstOf(uint64_t id) { return static_cast<float>(id % 1000) * 0.001f; }
 
-// A port of the loopback interface that was free a moment ago, for servers that take none of the kernel's
-// choice (Redis, ps-lite's scheduler). -1: there is none.
+// Returns a port of the loopback interface that was free a moment ago, for servers that cannot let the kernel
+// choose (Redis, ps-lite's scheduler). -1: there is none.
 int FreePort();
 
 struct PsPeerSetup {
@@ -43,10 +42,12 @@ struct PsPeerSetup {
   uint32_t dim = 0;
 };
 
-// Parses the flags of `tandem bench ps` that peers know (one dim, one transport, one server and worker),
-// starts the server by `serve` in a process of its own (it tells where it listens by the function it is
-// given, and dies with this process), connects and measures. The exit code. `ready`: fills the table, in the
-// client's process, before anything is measured.
+// Parses the flags of `tandem bench ps` that peers support (one dim, one transport, one server and one
+// worker), starts the server, connects, measures, and returns the exit code.
+//
+// - `serve` runs the server in a child process, which dies with this process. It calls `tell` with the
+//   server's address.
+// - `connect` returns a client in this process, with the table filled; nullptr: it failed.
 int RunPsPeer(
     int argc, char** argv, const char* name,
     const std::function<int(const PsPeerSetup& setup, const std::function<void(std::string)>& tell)>& serve,

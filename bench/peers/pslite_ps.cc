@@ -1,6 +1,6 @@
-// ps-lite, whose server here keeps rows in a flat array: a pull copies them out, a push adds to them; there
-// is no index and no optimizer, so it is an upper bound of what ps-lite serves. Timed as `tandem bench ps`
-// times ours, over ZeroMQ's TCP, with ids sorted beforehand (ps-lite wants them so):
+// ps-lite with a server that keeps rows in a flat array: a pull copies them, a push adds to them. There is no
+// index and no optimizer, so it is an upper bound on the speed of ps-lite. Timed as `tandem bench ps` times
+// Tandem's, over ZeroMQ's TCP, with ids sorted beforehand (ps-lite requires that):
 //
 //   bench/peers/pslite_ps --op pull,push --ids 16384 --dim 64 --in-flight 1,4 --json
 
@@ -23,7 +23,7 @@
 namespace tandem::bench {
 namespace {
 
-// Joins the one server, one worker and one scheduler that meet at `port`; returns when all are there.
+// Joins the group of one server, one worker and one scheduler at `port`; returns when all have joined.
 void Join(const char* role, const std::string& port) {
   ::setenv("DMLC_ROLE", role, 1);
   ::setenv("DMLC_PS_ROOT_URI", "127.0.0.1", 1);
@@ -52,7 +52,7 @@ class FlatRows {
         for (size_t d = 0; d < dim_; ++d) row[d] += gradient[d];
       }
     } else {
-      // Not resize(), which would write zeros first.
+      // Not resize(), because it would write zeros first.
       float* const rows = new float[ids * dim_];
       response.keys = request.keys;
       response.vals = ps::SArray<float>(rows, ids * dim_, /*deletable=*/true);
@@ -70,13 +70,14 @@ class FlatRows {
 
 int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& tell) {
   const std::string port = std::to_string(FreePort());
-  tell(port);  // and closes it, before a child that would hold it open
+  tell(port);  // closes its pipe too, before a child process could keep it open
   if (::fork() == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     Join("scheduler", port);
     for (;;) ::pause();
   }
-  FlatRows rows(setup);  // made here: pages shared with the scheduler would be copied when first written to
+  // Created after the fork: pages shared with the scheduler would be copied on the first write.
+  FlatRows rows(setup);
   Join("server", port);
   ps::KVServer<float> server(0);
   server.set_request_handle([&rows](const ps::KVMeta& meta, const ps::KVPairs<float>& request,
@@ -89,7 +90,7 @@ class PsLiteClient : public PsPeer {
   explicit PsLiteClient(size_t dim) : dim_(dim), worker_(0, 0) {}
 
   std::vector<double> Run(const PsCase& c, const IdBatches& batches, size_t next, double end) override {
-    if (next == 0) Sort(batches);  // a run to warm up comes first
+    if (next == 0) Sort(batches);  // the warm-up run comes first
     const bool pull = c.op == PsOp::kPull;
     std::vector<std::vector<float>> pulled(static_cast<size_t>(c.in_flight));
     const std::vector<float> gradients(c.ids * dim_, 0.0625f);
@@ -151,7 +152,7 @@ PsPeer* Connect(const PsPeerSetup& setup, const std::string& port) {
 int main(int argc, char** argv) {
   const int code =
       tandem::bench::RunPsPeer(argc, argv, "pslite_ps", tandem::bench::Serve, tandem::bench::Connect);
-  // ps-lite's own end waits for the server, which is gone.
+  // ps-lite's finalization would wait for the server, which has ended.
   std::fflush(stdout);
   ::_exit(code);
 }

@@ -1,6 +1,6 @@
 // Redis as a parameter server: a row is a string value, a pull is MGET and a push MSET (without an optimizer:
 // the client would have to compute the new rows). Calls in flight are pipelined on one connection. Timed as
-// `tandem bench ps` times ours, by a redis-server that it starts:
+// `tandem bench ps` times Tandem's, with a redis-server that this program starts:
 //
 //   bench/peers/redis_ps --op pull,push --ids 16384 --dim 64 --in-flight 1,4 --transport unix --json
 
@@ -128,7 +128,7 @@ class RedisClient : public PsPeer {
 };
 
 PsPeer* Connect(const PsPeerSetup& setup, const std::string& address) {
-  for (int attempt = 0; attempt < 100; ++attempt) {  // the server is only just starting
+  for (int attempt = 0; attempt < 100; ++attempt) {  // the server may still be starting
     redisContext* const context = setup.transport == "unix" ? redisConnectUnix(address.c_str())
                                                             : redisConnect("127.0.0.1", std::stoi(address));
     if (context != nullptr && context->err == 0) {

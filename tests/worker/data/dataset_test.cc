@@ -114,7 +114,8 @@ TEST(Dataset, StandardizesOverTheTrainingSplitOnly) {
     while (*reader->Next(&batch)) all.insert(all.end(), batch.dense.begin(), batch.dense.end());
     return all;
   };
-  // The empty field reads as 0 in both; it is the file's first line and in the training split.
+  // The empty field is 0 in both datasets. It is in the first line of the file, which is in the training
+  // split.
   const SplitRule rule = {.seed = 1, .valid_fraction = 0.3, .test_fraction = 0.1};
   std::vector<double> before = values(raw.get(), Split::kTrain);
   std::vector<double> after = values(scaled.get(), Split::kTrain);
@@ -123,7 +124,7 @@ TEST(Dataset, StandardizesOverTheTrainingSplitOnly) {
     before.erase(before.begin());
     after.erase(after.begin());
   }
-  const auto bad = static_cast<ptrdiff_t>(rule.Of("1,bad,x") == Split::kTrain);  // made up for at the end
+  const auto bad = static_cast<ptrdiff_t>(rule.Of("1,bad,x") == Split::kTrain);  // replaced at the end
   before.resize(before.size() - bad);
   after.resize(after.size() - bad);
   const double n = static_cast<double>(before.size());
@@ -263,7 +264,7 @@ TEST(Dataset, AHeaderAloneHasNoExamples) {
   EXPECT_THAT(seen.batches, IsEmpty());
 }
 
-// Malformed lines at chosen rows.
+// A CSV file with malformed lines at the given rows.
 std::string WithMalformed(int rows, const std::set<int>& malformed) {
   std::string text = "label,n,c\n";
   for (int i = 0; i < rows; ++i) {
@@ -274,7 +275,8 @@ std::string WithMalformed(int rows, const std::set<int>& malformed) {
 
 TEST(Dataset, MalformedLinesDoNotPutWorkersOutOfStep) {
   const testing::TempDir dir;
-  // All malformed lines fall on rank 1 of 3 (without shuffling), enough of them for whole batches.
+  // All malformed lines belong to rank 1 of 3 (without shuffling). There are enough of them for whole
+  // batches.
   std::set<int> malformed;
   for (int i = 1; i < 60; i += 3) malformed.insert(i);
   TANDEM_ASSERT_OK_AND_ASSIGN(

@@ -11,7 +11,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Parses single lines with a schema, each into row 0 of a fresh batch.
+// Parses single lines with a schema, each into row 0 of a new batch.
 class Parser {
  public:
   Parser(const Schema& schema, const std::vector<std::string>& columns, std::vector<DenseScale> scales = {})
@@ -20,7 +20,7 @@ class Parser {
     parser_ = MakeDelimitedParser(schema, columns, scales);
   }
 
-  // Why the line is malformed; empty when it is not.
+  // Returns why the line is malformed; empty if it is well-formed.
   std::string Parse(absl::string_view line) {
     PrepareBatch(schema_, 1, &batch);
     std::string reason;

@@ -18,7 +18,7 @@ std::vector<int> Iota(int n) {
   return numbers;
 }
 
-// A file of the lines 0 .. n-1, and the orders workers see of it.
+// A file with the lines 0 .. n-1, and the orders in which workers read it.
 class Numbers {
  public:
   explicit Numbers(int n) {
@@ -43,7 +43,7 @@ class Numbers {
   std::unique_ptr<LineSource> source_;
 };
 
-// What torch's DistributedSampler gives to `rank`, from the order that one worker sees.
+// Returns the lines that torch's DistributedSampler gives to `rank`, from the order of a single worker.
 std::vector<int> Model(const std::vector<int>& order, int rank, int world, Tail tail) {
   std::vector<int> all = order;
   const size_t rounds = tail == Tail::kDrop ? order.size() / world : (order.size() + world - 1) / world;
@@ -127,7 +127,7 @@ TEST(LineOrder, IsAFunctionOfSeedEpochAndBuffer) {
 }
 
 TEST(LineOrder, FullBufferShufflesUniformly) {
-  // Each of n lines is at each of n places equally often: chi-square with (n-1)^2 degrees of freedom.
+  // Each of n lines must be equally often at each of n positions: chi-square with (n-1)^2 degrees of freedom.
   constexpr int kLines = 8;
   constexpr int kRounds = 8000;
   const Numbers numbers(kLines);
@@ -177,13 +177,13 @@ TEST(SplitRule, IsAFunctionOfSeedAndLine) {
   int moved = 0;
   for (int i = 0; i < 1000; ++i) moved += rule.Of(absl::StrCat(i)) != other.Of(absl::StrCat(i)) ? 1 : 0;
   EXPECT_GT(moved, 200);
-  // More for validation takes from training only: the test split stays what it was.
+  // A larger validation split takes lines from the training split only: the test split does not change.
   other = rule;
   other.valid_fraction = 0.5;
   for (int i = 0; i < 1000; ++i) {
     EXPECT_EQ(rule.Of(absl::StrCat(i)) == Split::kTest, other.Of(absl::StrCat(i)) == Split::kTest);
   }
-  // Splits are compared between runs and machines: they must never change.
+  // Results are compared between runs and machines, so the splits must never change.
   std::string splits;
   for (int i = 0; i < 40; ++i) splits += "tvT"[static_cast<int>(rule.Of(absl::StrCat("row ", i)))];
   EXPECT_EQ(splits, "ttvttttttttvvtttvtTtttttvttvtttvvttttttt");

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
-// Batches of one example numbered 0, 1, ...; then the end or an error.
+// Reads batches of one example numbered 0, 1, ..., then the end or an error.
 class FakeReader : public BatchReader {
  public:
   explicit FakeReader(int batches, absl::Status end = absl::OkStatus())
@@ -39,8 +39,8 @@ class FakeReader : public BatchReader {
   uint64_t malformed_lines() const override { return next_ / 2; }
 
   std::atomic<int>* calls = nullptr;
-  absl::Notification* gate = nullptr;        // every batch waits for it
-  std::set<const float*>* memory = nullptr;  // addresses of what was handed out
+  absl::Notification* gate = nullptr;        // if set, every batch waits for it
+  std::set<const float*>* memory = nullptr;  // addresses of the batches returned
 
  private:
   const int batches_;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_WORKER_DATA_TEST_FILES_H_
 #define TANDEM_TESTS_WORKER_DATA_TEST_FILES_H_
 
-// Small data files, and readers drained into plain vectors.
+// Writes small data files, and reads all batches of a reader into plain vectors.
 
 #include <fstream>
 #include <memory>
@@ -36,7 +36,7 @@ inline Schema NumberedSchema() {
   return schema;
 }
 
-// What one worker saw: the first dense feature of every example, cut into batches.
+// The examples that one worker read: the first dense feature of each, by batch.
 struct Seen {
   std::vector<std::vector<int>> batches;
   uint64_t malformed = 0;

@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::StatusIs;
 
-// The definition, in O(n^2).
+// The definition of AUC, in O(n^2).
 double ModelAuc(const std::vector<float>& labels, const std::vector<float>& scores) {
   double right = 0;
   double pairs = 0;
@@ -106,7 +106,7 @@ TEST(ScoredExamples, MergedOverWorkersAreAsOfOne) {
     const float label = static_cast<float>(random.Below(2));
     const float logit = static_cast<float>(random.Below(50)) * 0.1f - 2 + label;
     whole.Add({label}, {logit});
-    workers[random.Below(2)].Add({label}, {logit});  // one worker stays without examples
+    workers[random.Below(2)].Add({label}, {logit});  // worker 2 has no examples
   }
   ScoredExamples merged;
   for (const ScoredExamples& worker : workers) {

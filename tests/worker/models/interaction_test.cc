@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kUntouched = -12345.0f;
 
-// (vectors an example has, dim, whether the first lies apart)
+// (vectors per example, dim, whether the first vector is separate)
 class InteractionTest : public ::testing::TestWithParam<std::tuple<int, int, bool>> {
  protected:
   size_t n_ = std::get<0>(GetParam());
@@ -22,7 +22,7 @@ class InteractionTest : public ::testing::TestWithParam<std::tuple<int, int, boo
   size_t num_rest_ = n_ - (apart_ ? 1 : 0);
   size_t pairs_ = Interaction::NumPairs(n_);
   static constexpr size_t kBatch = 3;
-  // The first vector of an example stands before its pairs, as in DLRM.
+  // The first vector of an example is stored before its pairs, as in DLRM.
   size_t head_ = apart_ ? dim_ : 0;
   size_t ld_ = head_ + pairs_ + Interaction::kSlack;
   std::vector<float> x_ = Normals(kBatch * ld_, 1);

@@ -1,5 +1,5 @@
-// Every model's logits against the naive double-precision reference, and its gradients against central
-// differences of that reference, which in double are exact to about 1e-9.
+// Compares every model's logits with a naive double-precision reference, and its gradients with central
+// differences of that reference, which are exact to about 1e-9 in double precision.
 
 #include <cmath>
 #include <string>
@@ -54,7 +54,7 @@ TEST_P(ModelGradientTest, MatchesTheReferenceAndItsFiniteDifferences) {
   auto created = CreateModel(options);
   ASSERT_TRUE(created.ok()) << created.status();
   Model& model = **created;
-  // Biases and wide weights start at zero, where some mistakes hide.
+  // Biases and wide weights start at zero, which would hide some errors.
   {
     const std::vector<float> noise = Normals(model.parameters().size(), 99, 0.7, 7);
     for (size_t i = 0; i < noise.size(); ++i) model.parameters()[i] += 0.2f * noise[i];
@@ -87,7 +87,7 @@ TEST_P(ModelGradientTest, MatchesTheReferenceAndItsFiniteDifferences) {
   }
   std::vector<double> parameters = Doubles(model.parameters());
 
-  // An evaluation of a larger batch before, so that kept buffers hold something else.
+  // Evaluates a larger batch first, so that reused buffers contain other values.
   {
     std::vector<float> logits(batch);
     model.Forward(input, /*training=*/false, 0, absl::MakeSpan(logits));
@@ -100,7 +100,7 @@ TEST_P(ModelGradientTest, MatchesTheReferenceAndItsFiniteDifferences) {
   const auto expected = ReferenceForward(options, model.blocks(), parameters, reference, true, kStep);
   for (size_t b = 0; b < batch; ++b) EXPECT_NEAR(logits[b], expected[b], 1e-4 * (1 + std::abs(expected[b])));
 
-  // Gradients are overwritten, so what was there must not matter.
+  // Gradients must be overwritten, so their old values must not matter.
   std::fill(model.gradients().begin(), model.gradients().end(), 1e6f);
   std::vector<float> d_embeddings(embeddings.size(), 1e6f), d_squares(squares.size(), 1e6f),
       d_wide(wide.size(), 1e6f);
@@ -132,7 +132,7 @@ TEST_P(ModelGradientTest, MatchesTheReferenceAndItsFiniteDifferences) {
     for (size_t b = 0; b < batch; ++b) sum += z[b] * d_logits[b];
     return sum;
   };
-  // At most about 150 values of each array, spread over it.
+  // Checks at most about 150 evenly spread values of each array.
   auto check = [&](const std::string& name, std::vector<double>& values, size_t begin, size_t end,
                    const float* gradients) {
     const size_t stride = (end - begin) / 150 + 1;

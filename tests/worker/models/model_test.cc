@@ -1,4 +1,4 @@
-// What all kinds of models promise besides right gradients: refusals, determinism, and that they learn.
+// Tests the contracts of all kinds of models, except gradients: errors, determinism, and that they learn.
 
 #include "worker/models/model.h"
 
@@ -70,8 +70,8 @@ TEST(ModelTest, RefusalsNameTheField) {
   }
 }
 
-// A click log whose logit is a sum of an id effect per feature, one pair of features' product and a dense
-// effect, with the rows in process, as the parameter servers would hold them.
+// A click log with its embedding rows in this process, as the parameter servers would store them. Its logit
+// is the sum of an effect per id and feature, the product of one pair of features, and a dense effect.
 class Trainer {
  public:
   explicit Trainer(const ModelOptions& options) : options_(options), model_(*CreateModel(options)) {
@@ -109,7 +109,7 @@ class Trainer {
       model_->Forward(input_, /*training=*/false, 0, absl::MakeSpan(logits_));
       for (size_t b = 0; b < kBatch; ++b) scored.emplace_back(logits_[b], labels_[b]);
     }
-    // Pairs in the right order, a tie counting half.
+    // The number of pairs in the right order; a tie counts one half.
     double pairs = 0, positives = 0, above = 0;
     for (const auto& [score, label] : scored) positives += label;
     above = positives;
@@ -185,7 +185,7 @@ TEST_P(EveryModelTest, LearnsAPlantedModel) {
   EXPECT_LT(trainer.TestAuc(), 0.7);
   trainer.Train(1200);
   const double auc = trainer.TestAuc();
-  // The pair of features is beyond a linear model.
+  // A linear model cannot learn the pair of features.
   EXPECT_GT(auc, GetParam() == "lr" ? 0.87 : 0.90);
 }
 

@@ -8,7 +8,7 @@
 
 namespace tandem::worker {
 
-// That many normally distributed values around 0; those of different streams are independent.
+// Returns `n` normally distributed values around 0. Different streams are independent.
 inline std::vector<float> Normals(size_t n, uint64_t stream, double deviation = 1, uint64_t seed = 1) {
   CounterRandom random(seed, stream);
   std::vector<float> values(n);

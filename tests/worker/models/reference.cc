@@ -106,7 +106,7 @@ class Reference {
     return y;
   }
 
-  // Layers `name`.0, .1 .. as far as there are any. All but an output layer end in ReLU and dropout.
+  // Applies the layers `name`.0, .1, ... that exist. All but an output layer end in ReLU and dropout.
   Vector Tower(const std::string& name, Vector x) const {
     const size_t hidden = (name == "bottom" ? options_.bottom : options_.hidden).size();
     for (size_t l = 0; blocks_.contains(absl::StrCat(name, ".", l, ".weight")); ++l) {

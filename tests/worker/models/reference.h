@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_WORKER_MODELS_REFERENCE_H_
 #define TANDEM_TESTS_WORKER_MODELS_REFERENCE_H_
 
-// The models once more, in double and as naively as their papers write them: one example at a time, no views,
-// no batches.
+// A second implementation of the models in double precision, as simple as in the papers: one example at a
+// time, no views, no batches.
 
 #include <string>
 #include <vector>
@@ -11,17 +11,17 @@
 
 namespace tandem::worker {
 
-// What a batch's examples look like to the reference; same layouts as ModelInput, but values are double and
-// own themselves.
+// A batch for the reference. The layouts are those of ModelInput, but the values are double and owned.
 struct ReferenceInput {
   size_t batch = 0;
   std::vector<double> dense;
   std::vector<double> embeddings;
-  std::vector<double> square_sums;  // empty: from the embeddings
+  std::vector<double> square_sums;  // empty: computed from the embeddings
   std::vector<double> wide;
 };
 
-// The logits of `options`' model with the flat parameter array `parameters`, whose layout `blocks` gives.
+// Returns the logits of the model of `options` with the flat parameter array `parameters`, whose layout is
+// `blocks`.
 std::vector<double> ReferenceForward(const ModelOptions& options, const std::vector<ParameterBlock>& blocks,
                                      const std::vector<double>& parameters, const ReferenceInput& input,
                                      bool training, uint64_t step);

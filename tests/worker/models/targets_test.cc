@@ -1,5 +1,5 @@
-// The kernels are compiled for several instruction sets, of which a machine would run, and so test, only its
-// best. Here every one that it has must give the best one's results.
+// The kernels are compiled for several instruction sets, but a machine normally runs only the best one that
+// it supports. This test runs every supported one and compares its results with those of the best.
 
 #include <cmath>
 #include <map>
@@ -16,7 +16,7 @@
 namespace tandem::worker {
 namespace {
 
-// Everything that a training step computes.
+// All results of a training step.
 std::map<std::string, std::vector<float>> Step(const std::string& kind, int num_sparse, int dim) {
   constexpr size_t kBatch = 19;
   ModelOptions options;
@@ -48,7 +48,8 @@ std::map<std::string, std::vector<float>> Step(const std::string& kind, int num_
     optimizer_options.kind = optimizer_kind;
     optimizer_options.weight_decay = 0.01f;
     optimizer_options.initial_accumulator = 0.1f;
-    optimizer_options.epsilon = 1e-3f;  // else Adam's step is a sign, which a last bit turns
+    // Otherwise Adam's step is a sign, which can flip with the last bit.
+    optimizer_options.epsilon = 1e-3f;
     auto optimizer = *DenseOptimizer::Create(optimizer_options, model->blocks());
     std::vector<float> parameters(model->parameters().begin(), model->parameters().end());
     for (int i = 0; i < 2; ++i) optimizer->Step(0.01f, gradients, absl::MakeSpan(parameters));

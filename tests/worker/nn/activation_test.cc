@@ -11,7 +11,8 @@
 namespace tandem::worker {
 namespace {
 
-// Columns of `cols` in rows of `cols` + 3, so that a kernel that ignores the stride or runs over is caught.
+// A matrix of `cols` columns in rows of `cols` + 3 floats, so that the test detects kernels that ignore the
+// stride or write too far.
 class ActivationTest : public ::testing::TestWithParam<int> {
  protected:
   static constexpr size_t kRows = 7;
@@ -112,7 +113,7 @@ TEST(DropoutTest, KeepsTheWantedPartAndDiffersBetweenStepsAndLayers) {
       const double independent = (1 - rate) * (1 - rate) + rate * rate;
       EXPECT_NEAR(static_cast<double>(same) / kUnits, independent, 0.01);
     }
-    // Neighbours are independent too.
+    // Adjacent units are independent, too.
     uint32_t runs = 0;
     for (uint32_t i = 0; i < kUnits; ++i) runs += Keeps(dropout, i) && Keeps(dropout, i + 1);
     EXPECT_NEAR(static_cast<double>(runs) / kUnits, (1 - rate) * (1 - rate), 0.01);

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kWeights = 37;  // two vectors and a rest
+constexpr int kWeights = 37;  // two vectors and a remainder
 constexpr int kBiases = 5;
 
 std::vector<ParameterBlock> Blocks() {
@@ -23,7 +23,7 @@ std::vector<ParameterBlock> Blocks() {
 }
 constexpr size_t kSize = kWeights + kBiases + 3;
 
-// One parameter, in double, as torch.optim documents it.
+// Updates one parameter in double precision, as torch.optim documents it.
 struct ReferenceStep {
   double p = 0, a = 0, b = 0;
   int t = 0;

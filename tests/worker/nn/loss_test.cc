@@ -10,7 +10,7 @@
 namespace tandem::worker {
 namespace {
 
-// In double, stable in the same way.
+// The loss in double precision, computed in the same stable way.
 double Loss(double z, double y) { return std::max(z, 0.0) - z * y + std::log1p(std::exp(-std::abs(z))); }
 double P(double z) { return z >= 0 ? 1 / (1 + std::exp(-z)) : std::exp(z) / (1 + std::exp(z)); }
 
@@ -35,7 +35,7 @@ TEST(LossTest, MatchesDoublePrecisionForEveryLength) {
 
 TEST(LossTest, ExtremeLogitsStayFiniteAndExact) {
   const float huge = std::numeric_limits<float>::max();
-  for (size_t n : {1, 40}) {  // the scalar rest and whole vectors
+  for (size_t n : {1, 40}) {  // the scalar remainder and whole vectors
     for (float z : {-100.0f, 100.0f, -1e4f, 1e4f, 0.0f, -0.0f, huge, -huge}) {
       for (float y : {0.0f, 1.0f}) {
         const std::vector<float> logits(n, z), labels(n, y);

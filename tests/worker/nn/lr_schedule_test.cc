@@ -29,7 +29,7 @@ TEST(LearningRateScheduleTest, RatesAreThoseOfTheTable) {
   const Row table[] = {
       {constant, 0, 0.1},    {constant, 1000000, 0.1}, {warm, 0, 0.025},        {warm, 1, 0.05},
       {warm, 3, 0.1},        {warm, 4, 0.1},           {step, 0, 0.5},          {step, 1, 1.0},
-      {step, 11, 1.0},  // ten steps after the warm-up are still undecayed
+      {step, 11, 1.0},  // the first ten steps after the warm-up do not decay
       {step, 12, 0.5},       {step, 22, 0.25},         {step, 32, 0.2},  // 0.125, but for min_lr
       {exponential, 0, 1.0}, {exponential, 5, 0.5},    {exponential, 10, 0.25}, {exponential, 20, 0.0625},
       {cosine, 4, 0.5},      {cosine, 10, 1.0},        {cosine, 60, 0.55},      {cosine, 110, 0.1},
@@ -50,13 +50,14 @@ TEST(LearningRateScheduleTest, APlateauLowersTheRateAfterItsPatience) {
     double rate;
   };
   const Event auc[] = {
-      {0.70, false, 1.0},  {0.71, false, 1.0}, {0.71, false, 1.0},  // one without improvement is borne
-      {0.7105, true, 0.5},                      // less than min_delta: the second lowers it
-      {0.709, false, 0.5}, {0.72, false, 0.5},  // improved in time
-      {NAN, false, 0.5},   {0.70, true, 0.3},   // 0.25, but for min_lr
-      {0.70, false, 0.3},  {0.70, false, 0.3},  // no lower
+      // one metric without improvement is tolerated
+      {0.70, false, 1.0},  {0.71, false, 1.0},
+      {0.71, false, 1.0},  {0.7105, true, 0.5},  // less than min_delta: the second lowers it
+      {0.709, false, 0.5}, {0.72, false, 0.5},   // improved in time
+      {NAN, false, 0.5},   {0.70, true, 0.3},    // 0.25, but for min_lr
+      {0.70, false, 0.3},  {0.70, false, 0.3},   // no lower
   };
-  for (double sign : {1.0, -1.0}) {  // a metric to be high, and its mirror to be low
+  for (double sign : {1.0, -1.0}) {  // a metric to maximize, and its negation to minimize
     LearningRateOptions options{.kind = "reduce_on_plateau",
                                 .base = 1.0,
                                 .factor = 0.5,
@@ -69,7 +70,7 @@ TEST(LearningRateScheduleTest, APlateauLowersTheRateAfterItsPatience) {
     for (const Event& event : auc) {
       EXPECT_EQ(schedule.OnMetric(sign * event.metric), event.lowered) << i;
       EXPECT_NEAR(schedule.At(i), event.rate, 1e-12) << i;
-      // A checkpoint at any point changes nothing.
+      // Saving and restoring at any point changes nothing.
       auto resumed = *LearningRateSchedule::Create(options);
       resumed.Restore(schedule.state());
       schedule = resumed;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_WORKER_REPORT_EVENT_FILE_READER_H_
 #define TANDEM_TESTS_WORKER_REPORT_EVENT_FILE_READER_H_
 
-// Reads TensorBoard's event files with nothing of what writes them: the CRC bit by bit, the messages by hand.
+// Reads TensorBoard's event files without any code of the writer: the CRC bit by bit, the messages by hand.
 
 #include <cstdint>
 #include <cstring>
@@ -21,7 +21,7 @@ struct EventFile {
   std::string version;
   std::map<std::string, std::vector<std::pair<int64_t, float>>> scalars;  // step, value; by tag
   std::vector<double> wall_times;
-  std::string wrong;  // what is; empty: nothing
+  std::string wrong;  // error; empty: none
 };
 
 inline uint32_t PlainMaskedCrc32c(const std::string& bytes) {
@@ -36,7 +36,8 @@ inline uint32_t PlainMaskedCrc32c(const std::string& bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8;
 }
 
-// A message's fields in order: number, and the bytes of its value (8 of a double or a varint, 4 of a float).
+// The fields of a message in order: number, and the bytes of its value (8 for a double or a varint, 4 for a
+// float).
 inline bool ParseFields(const std::string& message, std::vector<std::pair<int, std::string>>* fields) {
   size_t at = 0;
   const auto varint = [&](uint64_t* value) {
@@ -114,7 +115,7 @@ inline EventFile ReadEventFile(const std::string& path) {
   return file;
 }
 
-// The one event file of a run's directory.
+// Returns the only event file of a run's directory.
 inline EventFile ReadRun(const std::string& directory) {
   std::error_code error;
   std::vector<std::string> paths;

@@ -37,7 +37,7 @@ TEST(ProgressTest, StalenessIsAskedForOnlyWhenALineIsDue) {
   EXPECT_EQ(asked, 1);
   clock.Advance(absl::Seconds(2));
   progress.Step(1, 1.0, staleness);
-  EXPECT_EQ(asked, 1);  // not on a terminal: a line per tenth of the epoch at most
+  EXPECT_EQ(asked, 1);  // not on a terminal: at most one line per tenth of the epoch
   clock.Advance(absl::Seconds(2));
   progress.Step(20, 1.0, staleness);
   EXPECT_EQ(asked, 2);
@@ -49,7 +49,7 @@ TEST(ProgressTest, EmptyAndOverfullEpochsAreNoError) {
   progress.BeginEpoch(1, 1, 0);
   EXPECT_THAT(progress.Line(0), HasSubstr("  0%"));
   progress.BeginEpoch(1, 1, 10);
-  progress.Step(20, 1.0, [] { return 0.0; });  // padding counts examples twice
+  progress.Step(20, 1.0, [] { return 0.0; });  // padding repeats examples
   EXPECT_THAT(progress.Line(0), HasSubstr("100%"));
 }
 

@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-// RFC 3720, B.4, and LevelDB's tests.
+// Test vectors from RFC 3720, B.4, and LevelDB's tests.
 TEST(Crc32c, IsThatOfTheStandard) {
   EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aau);
   EXPECT_EQ(Crc32c(std::string(32, '\xff')), 0x62a8ab43u);
@@ -79,7 +79,7 @@ TEST(TensorboardWriter, ThreadsDoNotMixTheirRecords) {
 TEST(TensorboardWriter, ADirectoryThatCannotBeMadeIsNamed) {
   tandem::testing::TempDir dir;
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto writer, TensorboardWriter::Open(dir.path()));
-  const std::string below = writer->path() + "/below";  // a file
+  const std::string below = writer->path() + "/below";  // `path()` is a file
   EXPECT_THAT(TensorboardWriter::Open(below).status().message(), HasSubstr(below));
 }
 

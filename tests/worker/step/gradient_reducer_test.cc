@@ -16,14 +16,14 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::ElementsAre;
 
-// What one rank's backend was asked for.
+// The calls that one rank's backend received.
 struct Seen {
   std::vector<size_t> sizes;
   std::vector<std::thread::id> threads;
   absl::Status error;
 };
 
-// Doubles what it is given, as if the other rank had the same.
+// Doubles its input, as if the other rank had the same values.
 class TwinBackend : public collectives::Backend {
  public:
   explicit TwinBackend(std::shared_ptr<Seen> seen) : seen_(std::move(seen)) {}
@@ -70,9 +70,9 @@ TEST(GradientReducerTest, ReducesEveryRangeOnceInBucketsOfNeighbours) {
     std::vector<float> gradients(12, 1.0f);
     reducer.Begin(absl::MakeSpan(gradients));
     reducer.Ready(10, 12);  // from the last layer to the first
-    reducer.Ready(7, 10);   // makes a bucket of 5
+    reducer.Ready(7, 10);   // completes a bucket of 5
     reducer.Ready(5, 7);
-    reducer.Ready(0, 1);  // no neighbour of [5, 7): both travel by themselves
+    reducer.Ready(0, 1);  // not adjacent to [5, 7): both are sent separately
     reducer.Ready(1, 5);
     TANDEM_ASSERT_OK(reducer.Finish());
     EXPECT_THAT(gradients, ::testing::Each(2.0f));
@@ -80,7 +80,7 @@ TEST(GradientReducerTest, ReducesEveryRangeOnceInBucketsOfNeighbours) {
     const std::thread::id mine = std::this_thread::get_id();
     EXPECT_THAT(seen.threads, ElementsAre(::testing::Ne(mine), ::testing::Ne(mine), mine))
         << "buckets are reduced beside the backward pass, but for the last, which has nothing to lie beside";
-    // The next step starts afresh.
+    // The next step starts with empty buckets.
     reducer.Begin(absl::MakeSpan(gradients));
     reducer.Ready(0, 12);
     TANDEM_ASSERT_OK(reducer.Finish());
@@ -94,7 +94,7 @@ TEST(GradientReducerTest, AFullBucketGoesWhileTheRestIsComputed) {
     std::vector<float> gradients(6, 1.0f);
     reducer.Begin(absl::MakeSpan(gradients));
     reducer.Ready(4, 6);
-    // An operation of another queue's making, behind the bucket: when it is done, so is the bucket.
+    // A later operation on the same queue: when it is done, so is the bucket.
     float marker[] = {1.0f};
     TANDEM_ASSERT_OK(group.AllReduce(absl::MakeSpan(marker), {.op = collectives::ReduceOp::kSum}).Wait());
     EXPECT_THAT(gradients, ElementsAre(1, 1, 1, 1, 2, 2));
@@ -113,7 +113,7 @@ TEST(GradientReducerTest, AFailureIsReturnedFromThenOn) {
       reducer.Ready(0, 4);
       EXPECT_THAT(reducer.Finish(), StatusIs(absl::StatusCode::kUnavailable, "rank 1 is gone"));
     }
-    EXPECT_THAT(seen.sizes, ElementsAre(4));  // a broken group is not asked again
+    EXPECT_THAT(seen.sizes, ElementsAre(4));  // a failed group is not called again
   });
 }
 

@@ -75,7 +75,7 @@ struct Trained {
   std::vector<float> scores;
 };
 
-// One worker's whole life: train `epochs` passes, then score a batch.
+// Runs one worker: trains `epochs` passes, then scores a batch.
 absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, int rank, int workers,
                                  const ps::v1::UpdateMode& mode, int epochs, size_t bucket_bytes) {
   TANDEM_ASSIGN_OR_RETURN(auto client, cluster->Connect(static_cast<uint32_t>(rank)));
@@ -160,8 +160,8 @@ TEST(HybridTrainerTest, TheDenseNetworkStaysEqualOnAllWorkers) {
   for (const ps::v1::UpdateMode& mode : {ps::Sync(), ps::Async(), ps::Bounded(3)}) {
     const std::vector<Trained> trained = TrainAll(2, 2, mode, 1);
     EXPECT_EQ(trained[0].parameters, trained[1].parameters);
-    EXPECT_EQ(trained[0].scores, trained[1].scores);  // the rows, too, are the same once all pushes are in
-    EXPECT_NE(trained[0].losses, trained[1].losses);  // each has data of its own
+    EXPECT_EQ(trained[0].scores, trained[1].scores);  // the rows are equal once all pushes are done
+    EXPECT_NE(trained[0].losses, trained[1].losses);  // each worker has its own data
   }
 }
 

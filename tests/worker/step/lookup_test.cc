@@ -16,12 +16,12 @@ namespace {
 
 constexpr int kDim = 3;
 
-// Row values by (table, id): what a parameter server would hold.
+// Row values by (table, id), as a parameter server would store them.
 float RowValue(const std::string& table, uint64_t id, int d) {
   return static_cast<float>(Mix64(HashBytes(table, id), d) % 1000) / 500.0f - 1.0f;
 }
 
-// Does what the servers do for Lookup's parts, pooling included.
+// Handles Lookup's pulls and pushes as the servers do, pooling included.
 void Response(const std::vector<LookupTable>& tables, std::vector<ps::PullPart> parts) {
   ASSERT_EQ(parts.size(), tables.size());
   for (size_t t = 0; t < parts.size(); ++t) {
@@ -85,7 +85,7 @@ struct Case {
 
 class LookupTest : public ::testing::TestWithParam<Case> {};
 
-// The model of the test: every id by itself, no sharing, no deduplication.
+// The expected results: every id by itself, without sharing or deduplication.
 TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
   const Case& c = GetParam();
   LookupPlan plan = MakePlan();
@@ -93,7 +93,7 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
   plan.square_sums = c.square_sums;
   plan.server_pooling = c.server_pooling;
   Lookup lookup(&plan);
-  for (const size_t size : {5, 1, 33, 0, 8}) {  // one object serves batches of any size
+  for (const size_t size : {5, 1, 33, 0, 8}) {  // one object handles batches of any size
     const Batch batch = RandomBatch(size, size, c.weights);
     TANDEM_ASSERT_OK(lookup.Prepare(&batch));
     Response(plan.tables, lookup.PullParts());

@@ -33,7 +33,7 @@ TEST(Planted, SidecarHoldsTheMetricsOfTheTrueModel) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const PlantedSummary summary, ReadPlantedSummary(path));
     TANDEM_ASSERT_OK_AND_ASSIGN(const PlantedModel model, PlantedModel::Create(options));
 
-    // Score what stands in the file, line by line, without the code that wrote it.
+    // Score the lines of the file without the code that wrote it.
     std::map<Split, ScoredExamples> scored;
     std::ifstream file(path);
     std::string line;

@@ -25,7 +25,7 @@ using ::tandem::testing::PsCluster;
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// Clicks that depend on user and item, each by itself: anything that learns gets an AUC near .8.
+// Clicks that depend on user and item separately: any model that learns reaches an AUC near .8.
 void WriteClicks(const std::string& path, int rows) {
   std::ofstream out(path);
   out << "click,user,item,price\n";
@@ -54,7 +54,7 @@ class TrainingRunTest : public ::testing::Test {
     return *std::move(job);
   }
 
-  // The whole job in this process; rank 0's report.
+  // Runs the whole job in this process and returns rank 0's report.
   absl::StatusOr<RunReport> Run(const JobSpec& job, int servers, int workers, const RunOptions& options = {},
                                 absl::Duration timeout = absl::Seconds(30),
                                 rpc::FaultInjector injector = nullptr) {
@@ -122,7 +122,7 @@ TEST_F(TrainingRunTest, AResumedRunEndsWhereAnUnbrokenOneDoes) {
 TEST_F(TrainingRunTest, ACheckpointMayTakeLongerThanAnyOtherWait) {
   constexpr absl::Duration kTimeout = absl::Seconds(4);
   const auto slow = [](absl::string_view method, int64_t) -> rpc::Fault {
-    if (absl::EndsWith(method, "/SaveCheckpoint")) absl::SleepFor(1.5 * kTimeout);  // so long the disk takes
+    if (absl::EndsWith(method, "/SaveCheckpoint")) absl::SleepFor(1.5 * kTimeout);  // simulates a slow disk
     return {};
   };
   TANDEM_EXPECT_OK(
@@ -139,7 +139,7 @@ TEST_F(TrainingRunTest, AJobThatIsStartedAgainTakesItsLatestCheckpointIfThereIsO
 }
 
 TEST_F(TrainingRunTest, StopsWhenValidationNoLongerImprovesAndKeepsTheBest) {
-  // A learning rate that blows up after the first epoch or two.
+  // A learning rate with which training diverges after the first epoch or two.
   TANDEM_ASSERT_OK_AND_ASSIGN(
       const RunReport report,
       Run(Job({"train.epochs=30", "train.early_stopping={metric: logloss, patience: 1}", "optimizer.lr=0.3",
@@ -160,7 +160,7 @@ TEST_F(TrainingRunTest, SaysWhatIsWrongBeforeItTrains) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
   EXPECT_THAT(Run(Job({"data.sparse=[user, shop]"}), 1, 1).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shop")));
-  // A checkpoint of another model does not fit.
+  // A checkpoint of another model is refused.
   TANDEM_ASSERT_OK(Run(Job({"train.epochs=1"}), 1, 1, {.baselines = false}).status());
   EXPECT_THAT(Run(Job({"model.hidden=[4]"}), 1, 2, {.resume = "latest", .baselines = false}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shape [")));

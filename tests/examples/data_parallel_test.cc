@@ -1,4 +1,4 @@
-// The example of docs/collectives.md is the file, and the file runs.
+// Tests that the example in docs/collectives.md equals the example file, and that the file runs.
 
 #include <string>
 

@@ -1,4 +1,4 @@
-// The elastic example: its processes die one by one, and all together.
+// Tests the elastic example while its processes die one by one, and all together.
 
 #include <signal.h>
 
@@ -44,7 +44,7 @@ TEST_F(ElasticExampleTest, AJobThatBeginsAgainTakesItsLastCheckpoint) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr("2 ranks go on after step 0"));
   EXPECT_THAT(first.out, ContainsRegex("step 120: loss 0\\.0"));
-  // All are gone, and with them steps 101 to 120, which no file has.
+  // All processes have died, and steps 101 to 120 are lost, because no checkpoint has them.
   const Finished second = testing::RunTandem(Job(400));
   ASSERT_EQ(second.exit_code, 0) << second.err;
   EXPECT_THAT(second.out, HasSubstr("2 ranks go on after step 100"));

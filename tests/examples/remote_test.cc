@@ -1,4 +1,4 @@
-// The examples of remote functions run, each in processes of its own.
+// Tests that the examples of remote functions run, each in its own processes.
 
 #include <string>
 

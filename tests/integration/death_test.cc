@@ -1,4 +1,4 @@
-// A process that dies or hangs takes the whole job with it: soon, with its name, and nothing is left.
+// If a process dies or hangs, the whole job ends soon, names that process, and leaves nothing behind.
 
 #include <signal.h>
 
@@ -28,9 +28,9 @@ using ::testing::HasSubstr;
 using testing::Lines;
 using testing::TandemProcess;
 
-constexpr absl::Duration kDeadline = absl::Seconds(30);  // a lease is 10
+constexpr absl::Duration kDeadline = absl::Seconds(30);  // a lease is 10 s
 
-// Trains until it is stopped.
+// Arguments of a job that trains until it is stopped.
 const Args kEndless = {"--set", "train.epochs=1000000", "--set", "checkpoint.every_epochs=0",
                        "--no-baselines"};
 constexpr char kProgress[] = "epoch 2/1000000";
@@ -41,14 +41,15 @@ int LinesWith(const std::string& text, const std::string& part) {
   return count;
 }
 
-// Nearly all of what these do is waiting for leases.
+// Runs scenarios concurrently; they spend nearly all their time waiting for leases.
 void SideBySide(const std::vector<std::function<void()>>& scenarios) {
   std::vector<std::thread> threads;
   for (const auto& scenario : scenarios) threads.emplace_back(scenario);
   for (std::thread& thread : threads) thread.join();
 }
 
-// That none of these, which a job's processes used, is still there. Other programs' come and go meanwhile.
+// Expects that none of these files, which the processes of a job used, still exists. The files of other
+// programs may come and go.
 void ExpectGone(const std::set<std::string>& shared_memory) {
   for (const std::string& path : shared_memory) EXPECT_FALSE(std::filesystem::exists(path)) << path;
 }
@@ -61,7 +62,7 @@ class Launched {
   }
   TandemProcess& tandem() { return tandem_; }
   const JobDir& job() const { return job_; }
-  // Sends `signal` to the process with `variable` and notes when.
+  // Sends `signal` to the process that has `variable` in its environment, and stores the time.
   void Strike(const std::string& variable, int signal) {
     victim_ = job_.ProcessWith(variable);
     ASSERT_NE(victim_, 0) << variable;
@@ -119,12 +120,12 @@ TEST(DeathTest, ControlCEndsTrainingCleanly) {
   EXPECT_TRUE(launched.job().NoLeaks());
 }
 
-// Two workers and a server that were started by hand: rank 0 serves the store.
+// Two workers and a server that were started by hand. Rank 0 serves the store.
 class ByHand {
  public:
   enum Member { kServer, kWorker0, kWorker1 };
   ByHand() {
-    // Somebody else may take the port between our look and its use.
+    // Another process may take the port after FreePort has found it.
     for (int attempt = 0; attempt < 3; ++attempt) {
       processes_.clear();
       const std::string port = absl::StrCat(FreePort());
@@ -154,7 +155,7 @@ class ByHand {
     struck_member_ = member;
     processes_[member]->Signal(signal);
   }
-  // That all others end in time and say what `who` says of the culprit.
+  // Expects that all other processes end in time with an error that matches `who`.
   void ExpectOthersEnd(const std::string& who) {
     for (Member member : {kServer, kWorker0, kWorker1}) {
       if (member == struck_member_) continue;
@@ -164,7 +165,7 @@ class ByHand {
       EXPECT_THAT(process.err(), ContainsRegex(who)) << member;
       EXPECT_LE(LinesWith(process.err(), " E "), 2) << process.err();
     }
-    // One that only hung finds out when it goes on.
+    // A process that was only stopped learns of the failure when it continues.
     processes_[struck_member_]->Signal(SIGCONT);
     EXPECT_NE(processes_[struck_member_]->Wait(), 0);
     EXPECT_TRUE(job_.NoLeaks());

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_INTEGRATION_JOB_DIR_H_
 #define TANDEM_TESTS_INTEGRATION_JOB_DIR_H_
 
-// A directory with a small job in it, and the program run there.
+// A directory with a small job, and functions that run `tandem` in it.
 
 #include <sys/types.h>
 
@@ -30,36 +30,36 @@ class JobDir {
   std::string File(absl::string_view name) const { return dir_.File(name); }
   void Write(absl::string_view name, absl::string_view text) const;
 
-  // `tandem args...` in the directory, with a mark in its environment that its children inherit.
+  // Runs `tandem args...` in the directory, with Mark() in the environment, which child processes inherit.
   testing::Finished Run(const Args& args) const;
-  // `tandem run ... -- tandem train JOB more...`.
+  // LaunchArgs returns the arguments of `tandem run ... -- tandem train JOB more...`; Train runs them.
   Args LaunchArgs(int servers, int workers, const Args& more, const std::string& job = "job.yaml") const;
   testing::Finished Train(int servers, int workers, const Args& more,
                           const std::string& job = "job.yaml") const;
-  // The same, which must succeed; its --report.
+  // Does the same, expects success and returns the --report.
   Json TrainAndReport(int servers, int workers, Args more, const std::string& job = "job.yaml") const;
 
-  // What `tandem ckpt digest` says of a checkpoint directory.
+  // Returns the output of `tandem ckpt digest` for a checkpoint directory.
   std::string Digest(const std::string& directory) const;
-  // The directories of the committed checkpoints, by step.
+  // Returns the directories of the committed checkpoints, by step.
   Args Checkpoints(const std::string& directory) const;
 
   std::map<std::string, std::string> Mark() const { return {{"TANDEM_TEST_MARK", dir_.path()}}; }
-  // The one process of this directory with NAME=VALUE in its environment; 0 when there is none.
+  // Returns the only process of this directory with NAME=VALUE in its environment, or 0.
   pid_t ProcessWith(const std::string& variable) const;
-  // The files in /dev/shm that processes of this directory have mapped.
+  // Returns the files in /dev/shm that processes of this directory have mapped.
   std::set<std::string> SharedMemory() const;
-  // Waits until no process of this directory is left.
+  // Waits until no process of this directory exists.
   ::testing::AssertionResult NoLeaks() const;
 
  private:
   testing::TempDir dir_;
 };
 
-// What training came to, without what time it took.
+// Returns the results of training, without times.
 Json Figures(const Json& report);
 
-// A TCP port of the loopback interface that was free a moment ago.
+// Returns a TCP port of the loopback interface that was free a moment ago.
 int FreePort();
 
 }  // namespace tandem::integration

@@ -1,4 +1,4 @@
-// One binary, any model on any of the formats: chosen on the command line.
+// Tests that one binary trains any model on any format, as the command line selects.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,8 @@ namespace {
 
 constexpr char kJobs[] = TANDEM_SOURCE_DIR "/jobs/";
 
-// label, 13 integers, 26 hexadecimal categories, fields missing here and there. C1 says most of the label.
+// A Criteo file: label, 13 integers, 26 hexadecimal categories; some fields are missing. C1 nearly determines
+// the label.
 std::string CriteoLines(int rows) {
   CounterRandom random(1, 0);
   std::string text;
@@ -37,8 +38,8 @@ std::string CriteoLines(int rows) {
   return text;
 }
 
-// "rating user:1 item:1" (2 or 5), or, if `varying`, "click user:1 item:1" (0 or 1) and up to three tags
-// more.
+// Lines "rating user:1 item:1" (rating 2 or 5) or, if `varying`, "click user:1 item:1" (click 0 or 1) with up
+// to three more tags.
 std::string LibfmLines(int rows, bool varying) {
   CounterRandom random(2, 0);
   std::string text;

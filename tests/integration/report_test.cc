@@ -1,4 +1,4 @@
-// What a run says of itself is true, whole and of use.
+// Tests that the report of a run is correct, complete and useful.
 
 #include <cmath>
 #include <cstdio>
@@ -41,7 +41,7 @@ std::vector<Prediction> ReadPredictions(const std::string& path) {
   return predictions;
 }
 
-// The share of pairs in the right order, counted pair by pair.
+// The AUC, counted pair by pair.
 double PairwiseAuc(const std::vector<Prediction>& predictions) {
   double right = 0, pairs = 0;
   for (const Prediction& p : predictions) {
@@ -101,14 +101,14 @@ TEST(ReportTest, ItHasEveryFigureOfTheRunAndOfEachEpoch) {
   EXPECT_GT(report.at("baselines")[1].at("auc"), 0.6);
 
   const uint64_t examples = report.at("train_examples");
-  const uint64_t steps = (examples / 2 + 1 + 127) / 128;  // of 128 examples, by each of two workers
+  const uint64_t steps = (examples / 2 + 1 + 127) / 128;  // steps of 128 examples on each of two workers
   ASSERT_EQ(report.at("epochs").size(), 2u);
   for (int i = 0; i < 2; ++i) {
     const Json& epoch = report.at("epochs")[i];
     EXPECT_EQ(epoch.at("epoch"), i + 1);
     EXPECT_NEAR(epoch.at("steps"), steps, 1);
     EXPECT_EQ(epoch.at("step"), (i + 1) * epoch.at("steps").get<int>());
-    EXPECT_NEAR(epoch.at("examples"), examples, 1);  // one may be there twice, to make even shards
+    EXPECT_NEAR(epoch.at("examples"), examples, 1);  // padding may repeat one example
     EXPECT_NEAR(epoch.at("samples_per_s").get<double>() * epoch.at("seconds").get<double>(), examples, 2);
     EXPECT_EQ(epoch.at("learning_rate"), 0.005);
     EXPECT_EQ(epoch.at("staleness_mean"), 0.0);
@@ -125,7 +125,8 @@ TEST(ReportTest, ItHasEveryFigureOfTheRunAndOfEachEpoch) {
     EXPECT_EQ(shards[0] + shards[1], table.at("rows"));
     EXPECT_NEAR(table.at("bytes_per_row").get<double>() * table.at("rows").get<double>(), table.at("bytes"),
                 1);
-    EXPECT_GE(table.at("bytes_per_row"), table.at("dim").get<double>() * 8);  // weights and Adagrad's sums
+    // A row has at least its weights and Adagrad's sums.
+    EXPECT_GE(table.at("bytes_per_row"), table.at("dim").get<double>() * 8);
     EXPECT_EQ(table.at("staleness_max"), 0);
     EXPECT_EQ(table.at("missing_rows"), 0);
     EXPECT_EQ(table.at("refused_pushes"), 0);
@@ -154,7 +155,7 @@ TEST(ReportTest, TheCommandsItProposesGoOnWithTheSameJob) {
   EXPECT_THAT(ReadFile(job.File("shell.txt")), AllOf(HasSubstr("epoch 4/4"), HasSubstr("tandem fm")));
   EXPECT_EQ(shell(ls), 0) << ls;
   const std::string list = ReadFile(job.File("shell.txt"));
-  EXPECT_EQ(Lines(list).size(), 5u) << list;  // a header, and four epochs
+  EXPECT_EQ(Lines(list).size(), 5u) << list;  // a header and four epochs
   EXPECT_THAT(list, AllOf(HasSubstr("valid_auc="), HasSubstr("valid_logloss="), HasSubstr("train_loss="),
                           Not(HasSubstr("schedule")), Not(HasSubstr("since_best"))));
 }

@@ -1,4 +1,5 @@
-// What a job learns does not depend on how it is spread, cut short or paced, as far as its mode promises.
+// Tests that the result of training does not depend on the number of processes, on interruptions or on
+// timing, as far as the job's mode promises that.
 
 #include <filesystem>
 #include <string>
@@ -39,7 +40,7 @@ TEST(TrainingTest, SyncOnOneTwoAndFourServersIsTheSameBitForBit) {
       EXPECT_EQ(testing::ReadFile(theirs[i] + "/DENSE"), testing::ReadFile(mine[i] + "/DENSE"));
     }
   }
-  // That such a comparison can fail.
+  // This comparison can fail: another seed gives other results.
   const Json seed = train(1, "seed", {"--set", "train.seed=2"});
   EXPECT_NE(Figures(seed), Figures(one));
   EXPECT_NE(job.Digest("seed"), digest);
@@ -84,8 +85,8 @@ TEST(TrainingTest, LooserModesLearnAlikeAndKeepTheirBound) {
   EXPECT_EQ(async.at("mode"), "async");
   for (const Json& table : sync.at("tables")) EXPECT_EQ(table.at("staleness_max"), 0);
   for (const Json& epoch : sync.at("epochs")) EXPECT_EQ(epoch.at("staleness_mean"), 0.0);
-  // A pull waits for all pushes of k steps ago. Between it and its push there is time for k pushes of the
-  // worker's own, and for the other worker to go from k steps behind to k ahead, and one more.
+  // A pull waits for all pushes of the step k steps earlier. Between it and its push there can be k pushes of
+  // the same worker. The other worker can go from k steps behind to k steps ahead, and do one more step.
   for (const Json& table : bounded.at("tables")) EXPECT_LE(table.at("staleness_max"), 3 * 2 + 1);
   for (const Json& table : async.at("tables")) {
     EXPECT_GT(table.at("staleness_mean"), 0.0);

@@ -1,4 +1,4 @@
-// Whatever a user gets wrong: one clear error, soon, and an exit code that is not 0.
+// Tests that each user error gives one clear message soon and a nonzero exit code.
 
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -33,7 +33,8 @@ using testing::ReadFile;
 
 class WrongInputTest : public ::testing::Test {
  protected:
-  // That a launched job fails with `what` in a line of the launcher or of a worker, without a flood.
+  // Expects that a launched job fails, that a line of the launcher or of a worker matches `what`, and that
+  // the output is short.
   Finished ExpectError(const Args& more, const std::string& what, int servers = 2, size_t most_lines = 16) {
     const absl::Time began = absl::Now();
     const Finished finished = job_.Train(servers, 2, more);
@@ -84,7 +85,7 @@ TEST_F(WrongInputTest, TooManyMalformedLinesAreFatalAndShown) {
   ExpectError({"--set", "data.train=bad.tsv", "--set", "data.max_malformed=3"},
               "more than 3 malformed lines \\(max_malformed\\): bad.tsv:[0-9]+: 1 fields found, 9 expected",
               1, 24);
-  // Within the limit they are counted.
+  // Within the limit, malformed lines are counted.
   const Json report =
       job_.TrainAndReport(1, 2, {"--set", "data.train=bad.tsv", "--set", "data.max_malformed=500"});
   EXPECT_GT(report.at("malformed_lines"), 100);
@@ -134,7 +135,7 @@ TEST_F(WrongInputTest, AnEnvironmentThatIsNotWholeOrLeadsNowhereIsNamed) {
   EXPECT_THAT(run({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_THAT(run({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}}),
               HasSubstr("RANK=2 is out of range"));
-  // Nobody may listen at port 1.
+  // No program listens at port 1.
   const std::map<std::string, std::string> nowhere = {{"RANK", "1"},
                                                       {"WORLD_SIZE", "2"},
                                                       {"MASTER_ADDR", "127.0.0.1"},
@@ -161,7 +162,7 @@ TEST_F(WrongInputTest, AServerThatIsNotWhereItSaysIsNamed) {
                                                   {"TANDEM_PS_INDEX", "0"}};
   variables.merge(job_.Mark());
   testing::TandemProcess server(Args{"ps", "--advertise", "127.0.0.1:1"}, variables, job_.File("."));
-  // The two seconds are for the question at the wrong address, not for the server's start.
+  // The two seconds bound the request to the wrong address, not the start of the server.
   TANDEM_ASSERT_OK(store->store()->Get("ps/0", testing::kTestTimeout));
   variables["RANK"] = "0";
   const Finished worker = testing::RunTandem({"train", "job.yaml", "--set", "train.timeout_seconds=2"},
@@ -169,7 +170,7 @@ TEST_F(WrongInputTest, AServerThatIsNotWhereItSaysIsNamed) {
   EXPECT_EQ(worker.exit_code, 1);
   EXPECT_THAT(worker.err, ContainsRegex("worker/0 server 0 \\(127.0.0.1:1\\): .*no answer within 2s"));
   EXPECT_EQ(Lines(worker.err).size(), 1u) << worker.err;
-  // The server hears why, and does not wait for its lease.
+  // The server receives the reason and does not wait for its lease.
   EXPECT_EQ(server.Wait(), 1);
   EXPECT_THAT(server.err(), HasSubstr("the job failed: worker/0: server 0 (127.0.0.1:1)"));
 }

@@ -1,4 +1,4 @@
-// The parts of a benchmark that are not the thing measured: sizes, cases, buffers, samples.
+// Tests the benchmark harness: sizes, cases, buffers, samples.
 
 #include <algorithm>
 #include <chrono>
@@ -52,7 +52,7 @@ TEST(BenchCaseTest, PartsAreEqualAndWhole) {
   EXPECT_EQ(gather.in_count(), 83u);
   EXPECT_EQ(gather.out_count(), 249u);
   const BenchCase scatter{.op = BenchOp::kReduceScatter, .bytes = 8, .dtype = DType::kF64, .ranks = 4};
-  EXPECT_EQ(scatter.in_count(), 4u);  // never nothing
+  EXPECT_EQ(scatter.in_count(), 4u);  // at least one element
   EXPECT_EQ(scatter.out_count(), 1u);
   EXPECT_EQ(scatter.actual_bytes(), 32u);
   const BenchCase reduce{.op = BenchOp::kAllReduce, .bytes = 1024, .dtype = DType::kBF16, .ranks = 3};
@@ -110,7 +110,7 @@ TEST(SummaryTest, IsOverAllSamples) {
   EXPECT_THAT(Summarize({7}).p99_us, DoubleEq(7));
 }
 
-// Takes `us` for each operation, on a rank beside one that takes `slowest` times as long.
+// Takes `us` per operation; another rank takes `slowest` times as long.
 class Spinner : public BenchTarget {
  public:
   Spinner(double us, double slowest) : us_(us), slowest_(slowest) {}
@@ -156,7 +156,7 @@ TEST(MeasureTest, TheSlowestRanksTimeIsTheOperations) {
   EXPECT_LE(timing.min_us, 60);
   EXPECT_LE(timing.min_us, timing.median_us);
   EXPECT_LE(timing.median_us, timing.p99_us);
-  EXPECT_TRUE(spinner.contiguous_);  // every operation has the next set of buffers
+  EXPECT_TRUE(spinner.contiguous_);  // every operation uses the next set of buffers
   EXPECT_GE(spinner.barriers_, 3);
 }
 

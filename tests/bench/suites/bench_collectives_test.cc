@@ -104,7 +104,7 @@ TEST(BenchCollectivesTest, AWrongFlagIsNamedAndExitsWithTwo) {
       {{"allreduce", "--op", "band"}, "--op: reduction band is for integers, not for f32"},
       {{"allreduce", "--ranks", "0"}, "--ranks is 0"},
       {{"allreduce", "--repeats", "0"}, "--repeats is 0"},
-      {{"broadcast", "--op", "sum"}, "--op"},  // broadcast has no use for it
+      {{"broadcast", "--op", "sum"}, "--op"},  // broadcast does not reduce
       {{"barrier", "--sizes", "8"}, "--sizes"},
       {{"allreduce", "--backend", "carrier-pigeon", "--sizes", "8"}, "carrier-pigeon"},
   };
@@ -125,7 +125,7 @@ TEST(BenchCollectivesTest, ItsRanksDieWithIt) {
     TandemProcess bench({"bench", "allreduce", "--ranks", "3", "--sizes", "8", "--time-per-size", "100",
                          "--repeats", "100000", "--in-place"},
                         {{"TANDEM_TEST_MARK", dir.path()}});
-    ASSERT_TRUE(bench.WaitForOutput("median us")) << bench.err();  // the ranks are there, and measure
+    ASSERT_TRUE(bench.WaitForOutput("median us")) << bench.err();  // the ranks have started to measure
     bench.Signal(signal);
     EXPECT_EQ(bench.Wait(), 128 + signal);
     EXPECT_TRUE(WaitUntilNoneMarked(mark));

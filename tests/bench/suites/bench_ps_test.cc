@@ -161,7 +161,7 @@ TEST(BenchPsTest, AWrongFlagIsNamedAndExitsWithTwo) {
   }
 }
 
-// The processes of a benchmark that measures one case without end, with one server and one worker.
+// The processes of a benchmark that runs until it is killed, with one server and one worker.
 class LongBench {
  public:
   LongBench()
@@ -172,7 +172,7 @@ class LongBench {
                  {{"TANDEM_TEST_MARK", dir_.path()}}) {}
   TandemProcess& process() { return process_; }
   std::string mark() const { return absl::StrCat("TANDEM_TEST_MARK=", dir_.path()); }
-  // Of that rank; -1: there is none.
+  // Returns the process of `rank`, or -1 if there is none.
   pid_t ProcessOfRank(int rank) const {
     for (const pid_t pid : testing::ProcessesMarked(mark())) {
       const std::string environment = testing::ReadFile(absl::StrCat("/proc/", pid, "/environ"));
@@ -193,7 +193,8 @@ class LongBench {
 
 TEST(BenchPsTest, AServerThatDiesEndsItWithAnErrorThatNamesIt) {
   LongBench bench;
-  ASSERT_TRUE(bench.process().WaitForOutput("uniform")) << bench.process().err();  // it measures
+  // it has started to measure
+  ASSERT_TRUE(bench.process().WaitForOutput("uniform")) << bench.process().err();
   const pid_t server = bench.ProcessOfRank(1);
   ASSERT_GT(server, 0);
   ASSERT_EQ(::kill(server, SIGKILL), 0);

@@ -11,7 +11,7 @@
 
 namespace tandem::bench {
 
-// What `tandem bench` printed: an object on each line.
+// Parses the output of `tandem bench --json`: one object per line.
 inline std::vector<nlohmann::json> Results(const testing::Finished& finished) {
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
   std::vector<nlohmann::json> results;

@@ -1,5 +1,5 @@
-// A user's program, outside the repository: a parameter server and its client over gRPC in one process, and a
-// process group of one. Ends with 0 when a pushed gradient moved the row by just what SGD says.
+// A user's program outside the repository: a parameter server and its client over gRPC in one process, and a
+// process group of one rank. Returns 0 if a pushed gradient changed the row exactly as SGD does.
 
 #include <cmath>
 #include <cstdint>

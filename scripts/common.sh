@@ -1,20 +1,20 @@
 # shellcheck shell=bash
 # Shared by the scripts of this folder: `source "$(dirname "$0")/common.sh"`.
-# Sets ROOT (the repository) and gives step, die, build_preset and build_release.
+# Sets ROOT (the repository) and defines step, die, build_preset and build_release.
 
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 
-# The first script of a chain sets the clock; the scripts it calls go on counting from there.
+# The first script of a chain sets the start time; the scripts that it calls use the same start time.
 export TANDEM_SCRIPT_START="${TANDEM_SCRIPT_START:-$(date +%s)}"
 
-# step TEXT...: one line that says what begins now and how many seconds have passed.
+# step TEXT...: prints the step that begins now and the seconds since the start.
 step() {
   printf '[%4ds] %s\n' "$(($(date +%s) - TANDEM_SCRIPT_START))" "$*"
 }
 
-# die TEXT...: says why on stderr and ends the script.
+# die TEXT...: prints an error to stderr and ends the script.
 die() {
   printf '%s: error: %s\n' "$(basename "$0")" "$*" >&2
   exit 1
@@ -36,7 +36,7 @@ build_preset() {
   cmake --build "$ROOT/$folder" -j "$jobs" ${1+--target "$@"}
 }
 
-# build_release [TARGET...]: what users run, in build/.
+# build_release [TARGET...]: builds the programs that users run, in build/.
 build_release() {
   build_preset release build "$@"
 }

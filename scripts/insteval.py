@@ -4,7 +4,7 @@ InstEval is 73,421 ratings (y, 1 to 5) that 2,972 students (s) gave 1,128 lectur
 Zurich, with the student's age in semesters (studage), the semesters since the lecture (lectage),
 whether it was a service for another department (service) and the department (dept). It is part
 of lme4, which Debian packages as r-cran-lme4. lme4 is under the GPL, so the data stays in a cache
-on the user's machine and never becomes part of Tandem; its licence text is put beside it.
+on the user's machine and never becomes part of Tandem; the licence text is written next to it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ROWS, STUDENTS, LECTURERS = 73421, 2972, 1128
 
 
 class InstEvalError(Exception):
-    """The data could not be had, or is not what it should be."""
+    """The data cannot be downloaded or is not as expected."""
 
 
 def default_path():
@@ -46,8 +46,8 @@ def _run(command, cwd):
 def download(directory):
     """Downloads the package into `directory` and returns its path; installs nothing.
 
-    Where the machine's package lists do not know it (never updated, or too old), lists of our
-    own are fetched into `directory`, which needs no root rights.
+    If the machine's package lists do not contain it (never updated, or too old), fetches separate
+    lists into `directory`, which needs no root rights.
     """
     lists = directory / "lists"
     private = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={directory}",
@@ -75,7 +75,7 @@ def unpack(package, directory):
 
 
 def check(columns):
-    """Raises InstEvalError unless `columns` are the data set that everyone's figures are about."""
+    """Raises InstEvalError unless `columns` are the data set that published results refer to."""
     if sorted(columns) != sorted(COLUMNS):
         raise InstEvalError(f"columns {sorted(columns)} found, {sorted(COLUMNS)} expected")
     found = (len(columns["y"]), len(set(columns["s"])), len(set(columns["d"])))
@@ -89,7 +89,7 @@ def check(columns):
 
 
 def write_atomically(path, write):
-    """Calls write(file) on a new file that takes the place of `path` only once it is complete."""
+    """Calls write(file) on a new file, which replaces `path` only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -114,7 +114,7 @@ def write_csv(path, columns):
 
 
 def is_complete(path):
-    """Whether `path` already is the CSV file this program writes."""
+    """Returns whether `path` already is the CSV file that this program writes."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
@@ -131,8 +131,8 @@ def is_complete(path):
 def prepare(out, deb=None):
     with tempfile.TemporaryDirectory(prefix="tandem-insteval-") as name:
         directory = pathlib.Path(name)
-        # apt gives up root for its user _apt while downloading, and warns where that one may
-        # not write.
+        # apt downloads as its user _apt instead of root, and warns if _apt cannot write to the
+        # directory.
         directory.chmod(0o777)
         package = pathlib.Path(deb) if deb else download(directory)
         unpack(package, directory / "unpacked")
@@ -154,7 +154,7 @@ def main(arguments=None):
                         help=f"take the data from this {PACKAGE} package instead of downloading it")
     parser.add_argument("--quiet", action="store_true", help="print the path only")
     options = parser.parse_args(arguments)
-    # The path is all that goes to stdout, so that $(scripts/insteval) is the path.
+    # Only the path goes to stdout, so that $(scripts/insteval) is the path.
     say = (lambda text: None) if options.quiet else lambda text: print(text, file=sys.stderr)
     try:
         if is_complete(options.out):

@@ -1,4 +1,4 @@
-"""Reads data frames out of an R package's lazy-load database, without R.
+"""Reads data frames from an R package's lazy-load database, without R.
 
 An installed R package keeps its data sets in a pair of files. `Rdata.rdx` is the index: a gzip
 file with one serialised R list that gives, for each variable, its (offset, length) in
@@ -8,9 +8,9 @@ file with one serialised R list that gives, for each variable, its (offset, leng
     B  1 byte, only with bzip2 or xz compression: '2' bzip2, 'Z' xz, '0' stored
     C  the compressed bytes (zlib when B is absent)
 
-and uncompressed it is R's XDR serialisation ("X\\n", versions 2 and 3; "R Internals", section
-"Serialization Formats"). Only what data consists of is decoded: vectors, strings, lists,
-attributes. Code, environments and external pointers give an RDataError.
+Uncompressed it is R's XDR serialisation ("X\\n", versions 2 and 3; "R Internals", section
+"Serialization Formats"). Only data is decoded: vectors, strings, lists and attributes. Code,
+environments and external pointers give an RDataError.
 """
 
 import bz2
@@ -23,7 +23,7 @@ import zlib
 
 
 class RDataError(Exception):
-    """The file is not what it should be, or holds what this module does not decode."""
+    """The file is not as expected, or contains something that this module does not decode."""
 
 
 @dataclasses.dataclass
@@ -178,7 +178,7 @@ def _as_attributes(pairlist):
 
 
 def unserialize(data):
-    """The value in `data`, the bytes of one R serialisation.
+    """Returns the value in `data`, the bytes of one R serialisation.
 
     A Value for vectors and lists, a str for symbols and single strings, None for NULL.
     """
@@ -215,7 +215,7 @@ def _uncompress(chunk, compression):
 
 
 def read_lazyload(stem, name):
-    """The variable `name` of the lazy-load database `stem`.rdx, `stem`.rdb (stem: a path)."""
+    """Returns the variable `name` of the lazy-load database `stem`.rdx, `stem`.rdb (stem: a path)."""
     stem = pathlib.Path(stem)
     index_path, data_path = stem.with_suffix(".rdx"), stem.with_suffix(".rdb")
     try:
@@ -247,7 +247,7 @@ def _decompress_file(data):
 
 
 def data_frame_columns(frame):
-    """{column name: list of values} of a data frame; factors become the labels of their levels."""
+    """Returns {column name: list of values} of a data frame; factors become their level labels."""
     if not isinstance(frame, Value) or "data.frame" not in frame.attribute("class"):
         raise RDataError("not a data frame")
     names = frame.attribute("names")

@@ -1,15 +1,15 @@
-"""AUC, logloss and logistic regression once more, independently of the C++ code.
+"""A second implementation of AUC, logloss and logistic regression, independent of the C++ code.
 
     reference_lr.py metrics PREDICTIONS.tsv
         AUC and logloss of lines `label<TAB>probability` (label 0 or 1).
 
     reference_lr.py train DATA.csv [--split-file ROWS.tsv] [--l2 X ...]
-        Logistic regression on one-hot categorical columns, to full convergence. Which rows train
-        and which test is said by a file of lines `row<TAB>split` (rows count from 0 after the
-        header), or by a column `split` of the CSV (train, valid or test); without either, by the
-        rule of Tandem's jobs: a hash of the line with the job's data.split.seed. Of several --l2
-        the one with the best AUC on valid is taken. What is minimised over the training rows,
-        with w without the bias:
+        Logistic regression on one-hot categorical columns, to full convergence. The split
+        comes from a file of lines `row<TAB>split` (rows count from 0 after the header), or from a
+        column `split` of the CSV (train, valid or test). Without both it is that of Tandem's jobs:
+        a hash of the line with the job's data.split.seed. Of several --l2 values the one with the
+        best AUC on valid is used. Training minimises this sum over the training rows, where w
+        excludes the bias:
 
             sum of log(1 + exp(-y * score))  +  l2 / 2 * |w|^2,      y = -1 or 1
 
@@ -28,11 +28,11 @@ PROBABILITY_FLOOR = 1e-15
 
 
 class ReferenceError(Exception):
-    """The input is not what it should be."""
+    """The input is not as expected."""
 
 
 def auc(labels, scores):
-    """The chance that a positive scores above a negative, ties counting half (exact, by ranks)."""
+    """Returns P(a positive scores above a negative); a tie counts half (exact, by ranks)."""
     order = sorted(range(len(scores)), key=scores.__getitem__)
     rank_sum, below = 0.0, 0
     for _, group in itertools.groupby(order, key=scores.__getitem__):
@@ -49,7 +49,7 @@ def auc(labels, scores):
 
 
 def logloss(labels, probabilities):
-    """Mean negative log likelihood; probabilities are kept away from 0 and 1 by 1e-15."""
+    """Returns the mean negative log likelihood; probabilities are clipped at 1e-15 from 0 and 1."""
     def loss(label, p):
         p = min(max(p, PROBABILITY_FLOOR), 1 - PROBABILITY_FLOOR)
         return -math.log(p if label else 1 - p)
@@ -81,7 +81,7 @@ class LogisticRegression:
     def __init__(self, l2, tolerance=1e-3, max_steps=50):
         self.l2, self.tolerance, self.max_steps = l2, tolerance, max_steps
         self.steps = 0
-        self.starts = []  # Where each field's levels begin in `weights`; 0 is the bias.
+        self.starts = []  # Index of each field's first level in `weights`; 0 is the bias.
         self.weights = []
 
     def fit(self, fields, labels):
@@ -124,7 +124,7 @@ class LogisticRegression:
         return total
 
     def predict(self, fields):
-        """Probabilities; a level that was not seen in training contributes nothing."""
+        """Returns probabilities; a level that does not occur in training contributes nothing."""
         ends = [*self.starts[1:], len(self.weights)]
 
         def score(row):
@@ -137,7 +137,7 @@ class LogisticRegression:
 
 
 def _scatter(rows, values, onto):
-    """onto + X' values, where row r of X has ones at rows[r]."""
+    """Returns onto + X' values, where row r of X has ones at rows[r]."""
     for row, value in zip(rows, values):
         for i in row:
             onto[i] += value
@@ -149,7 +149,7 @@ def _dot(a, b):
 
 
 def _solve(rows, curvature, penalty, right, accuracy=1e-3, max_iterations=500):
-    """x with (X' diag(curvature) X + diag(penalty)) x = right, to `accuracy` of its norm."""
+    """Solves for x: (X' diag(curvature) X + diag(penalty)) x = right, to `accuracy` of its norm."""
     diagonal = _scatter(rows, curvature, list(penalty))
     x = [0.0] * len(right)
     residual = list(right)
@@ -182,7 +182,7 @@ def _mix(x):
 
 
 def hash_line(line, seed):
-    """The seeded hash that decides a line's split: 8 bytes at a time, little endian."""
+    """Returns the seeded hash that determines a line's split: 8 bytes at a time, little endian."""
     h = _mix(_mix(seed) ^ (len(line) * 0xFF51AFD7ED558CCD & _MASK))
     for start in range(0, len(line), 8):
         h = _mix(h ^ int.from_bytes(line[start:start + 8], "little"))
@@ -190,7 +190,7 @@ def hash_line(line, seed):
 
 
 def hashed_split(line, seed, valid, test):
-    """The split of a line (bytes, without its end), of which `valid` and `test` are the shares."""
+    """Returns the split of a line (bytes, without its end); `valid` and `test` are fractions."""
     share = (hash_line(line, seed) >> 11) * 2.0**-53
     return "test" if share < test else "valid" if share < test + valid else "train"
 
@@ -210,7 +210,7 @@ def read_split_file(path, rows):
 
 
 def read_data(options):
-    """{split: (fields, labels)}; levels are numbered with those of the training rows first."""
+    """Returns {split: (fields, labels)}; levels of training rows get the first numbers."""
     with open(options.data, newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         wanted = [*options.features, options.label]

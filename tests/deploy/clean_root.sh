@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a new user does on a fresh machine: clones the committed state of this repository into a
+# Does what a new user does on a fresh machine: clones the committed state of this repository into a
 # Debian 12 root that has nothing but apt, and runs scripts/quickstart and scripts/test there.
-# Manual, because it takes up to half an hour. Needs root, debootstrap and a Debian mirror.
+# Run it by hand, because it takes up to half an hour. Needs root, debootstrap and a Debian mirror.
 #
 #   tests/deploy/clean_root.sh [--keep] [quickstart|test ...]     both by default
 #
@@ -11,7 +11,7 @@ set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
 limit_s=900
 
-# Mounts and processes of the root live in namespaces that end with this script.
+# Mounts and processes of the root are in namespaces that end with this script.
 if [[ "${TANDEM_CLEAN_ROOT_INNER-}" != 1 ]]; then
   ((EUID == 0)) || { echo "clean_root: error: chroot needs root" >&2; exit 1; }
   command -v debootstrap > /dev/null || {
@@ -45,7 +45,7 @@ cleanup() {
   if $keep; then
     echo "the root stays in $new"
   else
-    # --one-file-system: never through a mount into the machine.
+    # --one-file-system: never deletes through a mount into the machine.
     rm -rf --one-file-system "$work"
   fi
 }

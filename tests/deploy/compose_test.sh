@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Two servers and two workers, each in a container of its own, train one job: deploy/compose.yaml
-# with the binary given as argument. Then a worker is killed, and the whole job must end and say
-# who died. Exit code 77: no container engine here, nothing was tested.
+# Two servers and two workers, each in its own container, train one job: deploy/compose.yaml with the
+# binary given as argument. Then the test kills a worker: the whole job must end and name the worker
+# that died. Exit code 77: there is no container engine, so nothing was tested.
 #
 #   tests/deploy/compose_test.sh build/cli/tandem
 set -euo pipefail
@@ -47,7 +47,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# The build context: what `--target prebuilt` copies, with the binary where the Dockerfile looks.
+# The build context: the files that `--target prebuilt` copies, with the binary at the Dockerfile's path.
 mkdir -p "$work/context/build/cli" "$work/data"
 cp -r "$root/deploy" "$root/scripts" "$root/jobs" "$root/LICENSE" "$root/.dockerignore" "$work/context"
 install --strip "$binary" "$work/context/build/cli/tandem" 2> /dev/null ||
@@ -63,7 +63,7 @@ build_stage() {
 build_stage base localhost/tandem-test/base
 build_stage prebuilt "$TANDEM_IMAGE"
 
-# InstEval in small: the same columns, and a rating that depends on student and lecturer.
+# A small version of InstEval: the same columns, and a rating that depends on student and lecturer.
 python3 - > "$work/data/insteval.csv" << 'PYTHON'
 import random
 generator = random.Random(5)
@@ -74,17 +74,17 @@ for _ in range(6000):
     print(s, d, 2 + s % 4, 1 + d % 6, d % 2, d % 14, y, sep=",")
 PYTHON
 
-# up ARGUMENTS...: starts the cluster training with these further arguments.
+# up ARGUMENTS...: starts the cluster, which trains with these additional arguments.
 up() {
   export TANDEM_TRAIN="jobs/insteval.yaml --set data.train=/data/insteval.csv $*"
-  # podman-compose ends with 0 even where a container could not be started.
+  # podman-compose exits with 0 even if a container could not be started.
   compose up -d > "$work/up.log" 2>&1 || true
   local count
   count="$(podman ps -aq --filter "label=com.docker.compose.project=$project" | wc -l)"
   ((count == 4)) || { cat "$work/up.log" >&2; fail "$count of 4 containers were started"; }
 }
 
-# await_end SECONDS: waits until all four containers have ended; fails, with their logs, after that.
+# await_end SECONDS: waits until all four containers have ended; after SECONDS it fails and prints their logs.
 await_end() {
   local deadline=$((SECONDS + $1)) running
   while :; do
@@ -106,10 +106,10 @@ logs() {
   done >&2
 }
 
-# down: takes the cluster down, and fails if that leaves anything.
+# down: removes the cluster, and fails if anything remains.
 down() {
   compose down -v > "$work/down.log" 2>&1
-  # podman-compose 1.0.3 forgets the network, which docker compose removes.
+  # podman-compose 1.0.3 does not remove the network; docker compose does.
   podman network rm "${project}_default" > /dev/null
   local left
   left="$(podman ps -aq --filter "label=com.docker.compose.project=$project"
@@ -131,7 +131,7 @@ say "worker 0 said: $(podman logs "$(container worker0)" 2>&1 | grep -i "tandem 
 say "the checkpoint has $files files"
 down
 
-# up_and_training: a cluster that trains until something stops it, and has begun to.
+# up_and_training: starts a cluster that trains without end, and waits until it trains.
 up_and_training() {
   up --set train.epochs=1000000 --set train.early_stopping.patience=0 \
     --set checkpoint.every_epochs=0 --set train.timeout_seconds=40
@@ -147,7 +147,7 @@ up_and_training
 podman kill --signal KILL "$(container worker1)" > /dev/null
 await_end 90
 [[ "$(exit_code worker0)" != 0 ]] || { logs; fail "worker 0 ended with 0 though worker 1 died"; }
-# Not grep -q: it would leave at the first match, and pipefail would blame podman for the broken pipe.
+# Not grep -q: it exits at the first match, and pipefail would then report podman's broken pipe.
 podman logs "$(container worker0)" 2>&1 | grep -iE '(worker|rank)[ /]1' > /dev/null ||
   { logs; fail "worker 0 does not name worker 1"; }
 say "worker 0 said: $(podman logs "$(container worker0)" 2>&1 | grep -iE '(worker|rank)[ /]1' | tail -n 1)"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced: makes minimal Debian 12 roots from packages (debootstrap).
+# To be sourced. Makes minimal Debian 12 roots from packages (debootstrap).
 
 # The mirror that this machine's own apt uses for bookworm.
 debian_mirror() {
@@ -17,7 +17,7 @@ make_debian_root() {
     return 1
   }
   rm -f "$1.log"
-  # The machine's own sources, where they are Debian's and nothing else.
+  # The machine's own sources, but only Debian's.
   if [[ -r /etc/apt/sources.list.d/debian.sources ]]; then
     cp /etc/apt/sources.list.d/debian.sources "$1/etc/apt/sources.list.d/"
     : > "$1/etc/apt/sources.list"

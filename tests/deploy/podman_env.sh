@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Sourced by the container tests: a Podman with settings and storage of its own, so that the
-# machine's are neither needed nor touched. Sets BASE_IMAGE_TAG and gives ensure_base_image.
+# Sourced by the container tests. Configures Podman with its own settings and storage, so that the
+# machine's are neither needed nor changed. Sets BASE_IMAGE_TAG and defines ensure_base_image.
 #
-# Kept between runs, in the cache directory: the storage with the base image and its layers.
+# The storage, with the base image and its layers, is kept between runs in the cache directory.
 
 source "$(dirname "${BASH_SOURCE[0]}")/debian_root.sh"
 
@@ -37,8 +37,8 @@ export CONTAINERS_REGISTRIES_CONF="$cache/containers/registries.conf"
 
 BASE_IMAGE_TAG="localhost/tandem-test/debian:12"
 
-# ensure_base_image: $BASE_IMAGE_TAG is in the storage; made from packages because a registry is
-# not always within reach.
+# ensure_base_image: makes sure that $BASE_IMAGE_TAG is in the storage. The image is built from
+# packages, because a registry is not always reachable.
 ensure_base_image() {
   podman image exists "$BASE_IMAGE_TAG" && return
   local root

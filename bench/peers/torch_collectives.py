@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""torch.distributed over Gloo, timed as `tandem bench` times ours (bench/harness/measure.h says how).
+"""torch.distributed over Gloo, timed as `tandem bench` times Tandem's collectives (bench/harness/measure.h).
 
   bench/peers/torch_collectives.py allreduce [--ranks 2] [--sizes 8,64K] [--in-place] [--out-of-place] [--repeats 7]
                                    [--time-per-size 60] [--batch 1000]
 
-Starts its ranks itself and prints one JSON object a line. float32 only. Where torch has no call out of place
-(all_reduce), a copy comes before it: what a program would have to do.
+Starts its ranks itself and prints one JSON object per line. float32 only. If torch has no out-of-place call
+(all_reduce), the program copies first, as a user's program would.
 """
 import argparse
 import json
@@ -54,7 +54,7 @@ def max_over_ranks(values):
 
 
 def operation(args, size, in_place, rank):
-    """The number of sets of buffers, the bytes of one, and a function that runs the operation on the i-th."""
+    """Returns the number of buffer sets, the bytes of one, and a function that runs the operation on the i-th."""
     if args.op == "barrier":
         return 2, 0, lambda i: dist.barrier()
     parts = args.ranks if args.op == "all_gather" else 1

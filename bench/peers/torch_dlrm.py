@@ -1,11 +1,11 @@
 """The DLRM of `tandem bench train` in PyTorch: 26 features x 100k rows x dim 16, 13 dense, MLPs 13-64-16 and 64-1, dot
-interaction, batch 1024, Zipf 1.05 ids, 16 batches made beforehand and cycled.
+interaction, batch 1024, Zipf 1.05 ids, 16 batches generated beforehand and cycled.
 
   torch_dlrm.py local OPTIMIZER           one process, one merged table
   torch_dlrm.py rpc OPTIMIZER             2 trainers (DDP over Gloo) and an embedding server over torch.distributed.rpc
 
 OPTIMIZER is sgd or adagrad. Prints one JSON object: {"samples_per_s": ..., "ms_per_step": ...}, the median of 7
-measurements. Debian's PyTorch uses reference BLAS: put OpenBLAS in its place (bench/compare_dlrm does).
+measurements. Debian's PyTorch uses reference BLAS: replace it by OpenBLAS (bench/compare_dlrm does).
 """
 import json
 import os
@@ -34,7 +34,7 @@ def batches(seed):
     out = []
     for _ in range(16):
         rank = np.minimum(np.searchsorted(cumulative, rng.rand(BATCH, FEATURES)), ROWS - 1)
-        # Hot ids lie anywhere in the table, as hashing would put them.
+        # Hot ids are spread over the table, as by hashing.
         ids = (rank * np.int64(7919) + np.arange(FEATURES) * 31) % ROWS + np.arange(FEATURES) * ROWS
         dense = rng.rand(BATCH, DENSE).astype("f4")
         labels = (rng.rand(BATCH) < 0.25).astype("f4")

@@ -1,9 +1,9 @@
-"""A parameter server over torch.distributed.rpc, timed as `tandem bench ps` times ours: a dense tensor of rows (no index:
+"""A parameter server over torch.distributed.rpc, timed as `tandem bench ps` times Tandem's: a dense tensor of rows (no index:
 ids are row numbers) and of Adagrad's accumulators in one process, a worker in another.
 
   torch_ps.py --op pull,push --ids 256,4096,16384 --dim 64 --in-flight 1,4,8 --rows 1000000 --time-per-case 200
 
-Prints one JSON object a line, as `tandem bench ps --json` does.
+Prints one JSON object per line, as `tandem bench ps --json` does.
 """
 import argparse
 import collections
@@ -56,7 +56,7 @@ def cpu_seconds():
 
 
 def run(op, batches, gradients, in_flight, seconds, check):
-    """Latencies of all calls, and how long they took together."""
+    """Returns the latencies of all calls and their total duration."""
     outstanding, latencies = collections.deque(), []
     begin = time.perf_counter()
     number = 0

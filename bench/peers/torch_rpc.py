@@ -1,8 +1,8 @@
-"""Calls over torch.distributed.rpc (TensorPipe), timed as `tandem bench rpc` times ours: two processes of this machine.
+"""Calls over torch.distributed.rpc (TensorPipe), timed as `tandem bench rpc` times Tandem's: two processes of this machine.
 
   torch_rpc.py --kind empty,echo --bytes 1048576 --in-flight 1,8,64 --time-per-case 500
 
-Prints one JSON object a line, as `tandem bench rpc --json` does; the transport is TensorPipe's own choice.
+Prints one JSON object per line, as `tandem bench rpc --json` does; the transport is TensorPipe's own choice.
 """
 import argparse
 import json
@@ -24,7 +24,7 @@ def echo(tensor):
 
 
 def measure(kind, tensor, in_flight, seconds):
-    """Latencies of all calls, and how long they took together."""
+    """Returns the latencies of all calls and their total duration."""
     function, args = (empty, ()) if kind == "empty" else (echo, (tensor,))
     latencies, begin = [], time.perf_counter()
     if in_flight == 1:

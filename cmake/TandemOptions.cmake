@@ -4,7 +4,7 @@ option(TANDEM_BUILD_BENCHMARKS "Build the programs under bench/" ON)
 option(TANDEM_NATIVE "Compile for this machine's CPU only (-march=native)" OFF)
 set(TANDEM_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
 
-# By default on machines with 2 GiB for each processor: a unity source with gRPC's headers takes one of them in any case.
+# The large heap is the default on machines with 2 GiB per processor. A unity source with gRPC's headers takes 1 GiB anyway.
 cmake_host_system_information(RESULT processors QUERY NUMBER_OF_LOGICAL_CORES)
 cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
 math(EXPR memory_for_each_mib "${memory_mib} / ${processors}")
@@ -53,7 +53,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 find_library(TCMALLOC_LIBRARY tcmalloc_minimal)
 
-# Optional packages. The headers of CUDA and NCCL serve only to check our own declarations; nothing links their libraries.
+# Optional packages. The headers of CUDA and NCCL serve only to check Tandem's own declarations; nothing links their libraries.
 set(TANDEM_CHECKS_NCCL OFF)
 if(NOT TANDEM_WITH_CUDA STREQUAL OFF)
   find_path(TANDEM_NCCL_INCLUDE nccl.h HINTS /usr/local/cuda/include)

@@ -77,7 +77,7 @@ struct ReadOptions {
   uint64_t seed = 1;
   // The order is a function of (seed, epoch); it does not depend on the number of workers.
   uint64_t epoch = 0;
-  // In examples. A buffer as large as the split shuffles it uniformly.
+  // Number of examples. A buffer as large as the split shuffles it uniformly.
   size_t shuffle_buffer = size_t{1} << 20;
   int rank = 0;  // of this worker
   int world_size = 1;
@@ -97,11 +97,11 @@ class BatchReader {
  public:
   virtual ~BatchReader() = default;
   // Fills `batch`, whose memory is reused. Returns false and an empty batch at the end of the epoch. The last
-  // batch may be smaller than the others. Returns DataLoss in these cases:
+  // batch may be smaller than the others. Errors are DataLoss:
   //
-  // - more lines are malformed than allowed (names file, line number and defect of the first ones),
-  // - none of this worker's lines is well-formed,
-  // - a file has become shorter since Open.
+  // - More lines are malformed than allowed. The error names file, line number and defect of the first ones.
+  // - None of this worker's lines is well-formed.
+  // - A file has become shorter since Open.
   //
   // The content of `batch` is unspecified after an error. Every call after the end or after an error returns
   // the same result again.

@@ -19,7 +19,7 @@ namespace tandem::worker {
 // waits until the batch that is being parsed is done and discards the batches read ahead.
 class PrefetchReader : public BatchReader {
  public:
-  // The queue holds up to `depth` parsed batches; a smaller `depth` than 1 counts as 1.
+  // The queue contains at most `depth` parsed batches. A `depth` of 0 counts as 1.
   PrefetchReader(std::unique_ptr<BatchReader> reader, size_t depth);
   ~PrefetchReader() override;
 

@@ -24,7 +24,7 @@ struct Matrix {
   operator ConstMatrix() const { return {data, ld, cols}; }
 };
 
-// In bytes: a cache line, and also an AVX-512 vector.
+// Alignment in bytes: a cache line, and also an AVX-512 vector.
 inline constexpr size_t kAlignment = 64;
 
 template <typename T>

@@ -71,7 +71,7 @@ class Lookup {
   struct Group {
     std::vector<int> features;
     std::vector<size_t> start;  // [features]: position of the feature's first id in `index`
-    // With worker pooling the distinct ids; with server pooling all ids, bag after bag.
+    // The distinct ids with worker pooling; all ids, bag after bag, with server pooling.
     std::vector<uint64_t> unique;
     std::vector<uint32_t> index;    // worker pooling: position of each id in `unique`
     std::vector<uint32_t> offsets;  // server pooling: bags in [example][feature] order

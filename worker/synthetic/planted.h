@@ -30,7 +30,7 @@
 
 namespace tandem::worker {
 
-// With the defaults the best AUC is about .80; a model without interactions reaches about .01 less.
+// The defaults make the best AUC about .80; a model without interactions reaches about .01 less.
 struct PlantedOptions {
   uint64_t rows = 3'000'000;
   int num_sparse = 20;

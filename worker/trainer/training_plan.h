@@ -24,9 +24,12 @@ struct TrainingPlan {
   std::vector<ps::CacheOptions> caches;
 };
 
-// Builds the plan. `schema` is that of the opened dataset. InvalidArgument: a table names a feature that the
-// data does not have, two tables claim the same feature, the model or the data format does not work with
-// server pooling, or a table or cache has invalid options.
+// Builds the plan. `schema` is that of the opened dataset. Returns InvalidArgument in these cases:
+//
+// - A table names a feature that the data does not have.
+// - Two tables claim the same feature.
+// - The model or the data format does not work with server pooling.
+// - The options of a table or cache are invalid.
 absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
                                      int num_workers);
 

@@ -3,7 +3,7 @@
 
 // Holds a worker's connections to its job's store, to the parameter servers and to the other workers. A
 // worker that `tandem run` starts (or a user or compose, with the same environment variables) joins that job.
-// A worker that is started alone is a job of its own, with a parameter server in the same process.
+// A worker that is started alone is a complete job, with a parameter server in the same process.
 
 #include <atomic>
 #include <memory>
@@ -45,8 +45,8 @@ class WorkerSession {
   int rank() const { return env_.rank; }
   int world_size() const { return env_.world_size; }
 
-  // Reports the result of this worker's part and returns the exit code of the process. After an error that
-  // another process may have caused, it first waits (15 s) for the job to name a dead member, so that the job
+  // Reports the result of this worker's part to the job and returns the exit code of the process. If another
+  // process may have caused the error, it first waits 15 s for the job to name a dead member. The job then
   // reports the process that died, not those that noticed.
   int Finish(const absl::Status& result);
 

@@ -20,8 +20,8 @@ absl::string_view Name(BenchOp op);  // "allreduce"
 // Returns the operation of that name, or InvalidArgument.
 absl::StatusOr<BenchOp> BenchOpByName(absl::string_view name);
 
-// Whether the operation reduces, and whether it has an in-place and an out-of-place form. Broadcast is always
-// in place.
+// Return whether the operation reduces, and whether it has an in-place and an out-of-place form. Broadcast is
+// always in place.
 bool Reduces(BenchOp op);
 bool HasInPlace(BenchOp op);
 bool HasOutOfPlace(BenchOp op);

@@ -1,11 +1,11 @@
-// Compares a table with four times the rows that fit its byte budget with the same table without a budget.
-// One thread pulls and pushes Zipf-distributed ids. Prints:
+// Compares a table whose rows take four times its byte budget with the same table without a budget. One
+// thread pulls and pushes Zipf-distributed ids. The program prints:
 //
-// - rows per second,
-// - the share of the used rows that was in memory,
-// - bytes per row on disk,
-// - the longest pause,
-// - the cost of an id that was never seen.
+// - rows per second
+// - the share of the used rows that was in memory
+// - bytes per row on disk
+// - the longest pause
+// - the cost of an id that was never seen
 //
 //   ps_spill_bench [directory [rows [dim]]]     (a directory on a disk; defaults: TMPDIR, 2000000, 16)
 

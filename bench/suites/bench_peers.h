@@ -38,8 +38,8 @@ class BenchPeers {
   int servers() const { return env_.world_size - workers_; }
   int server_index() const { return env_.rank - workers_; }
 
-  // For servers. Announce publishes the addresses of this server; WaitUntilDone blocks until a worker calls
-  // Done.
+  // The next two calls are for servers. Announce publishes the addresses of this server; WaitUntilDone blocks
+  // until a worker calls Done.
   absl::Status Announce(const BenchServer& server);
   absl::Status WaitUntilDone();
   // The calls below are for workers. Servers blocks until all servers have called Announce and returns them

@@ -1,7 +1,7 @@
 #ifndef TANDEM_BENCH_SUITES_COMMANDS_H_
 #define TANDEM_BENCH_SUITES_COMMANDS_H_
 
-// Declares `tandem bench` and its subcommands. Each subcommand has a file of its own, bench_NAME.cc.
+// Declares `tandem bench` and its subcommands. The file bench_NAME.cc contains the subcommand NAME.
 
 #include "base/command_context.h"
 

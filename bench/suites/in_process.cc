@@ -177,8 +177,7 @@ absl::Status MeasureInProcess(const PsGroup& group, uint64_t rows, absl::Duratio
       TANDEM_RETURN_IF_ERROR(table->Gather(ids, /*create=*/true, out.data()));
     }
   }
-  // At a distance of 512 bytes between rows, half of the memory channels are idle. The table avoids that,
-  // too.
+  // Half of the memory channels are idle if rows are 512 bytes apart. The table avoids that, too.
   const size_t row_floats = table->row_floats();
   PlainRows plain(rows, group.dim, row_floats % 128 == 0 && group.dim <= 64 ? row_floats + 16 : row_floats);
   RowModel model(config, rows);

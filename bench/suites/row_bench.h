@@ -31,10 +31,10 @@ struct RowBenchResult {
   double update_rows_per_s = 0;
   // Longest time that an exclusive lock was held while rows were created.
   double load_longest_pause_us = 0;
-  // The same, until the end of the benchmark.
+  // Longest such time until the end of the benchmark.
   double longest_pause_us = 0;
   uint64_t table_bytes = 0;  // as counted by the table
-  // Of the whole process, as counted by the kernel, when all rows are created.
+  // Memory of the whole process when all rows are created, as counted by the kernel.
   uint64_t resident_bytes = 0;
 };
 

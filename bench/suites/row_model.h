@@ -34,7 +34,7 @@ class RowModel {
   // Returns DataLoss, naming id, element, actual and expected value, unless rows[i] is the row of ids[i] for
   // all i.
   absl::Status Check(absl::Span<const uint64_t> ids, const float* rows);
-  // The same for one row.
+  // Checks one row in the same way.
   absl::Status CheckOne(uint64_t id, const float* row);
 
  private:

@@ -39,7 +39,7 @@ class BenchPeers {
   int server_index() const { return env_.rank - workers_; }
 
   // The next two calls are for servers. Announce publishes the addresses of this server; WaitUntilDone blocks
-  // until a worker calls Done.
+  // until a worker releases the servers.
   absl::Status Announce(const BenchServer& server);
   absl::Status WaitUntilDone();
   // The calls below are for workers. Servers blocks until all servers have called Announce and returns them
@@ -49,7 +49,7 @@ class BenchPeers {
   // in the same order; a call returns when all workers have made it.
   absl::StatusOr<std::vector<std::string>> Share(absl::string_view mine);
   absl::Status Barrier() { return Share("").status(); }
-  // Makes WaitUntilDone return on the servers.
+  // Releases the servers: WaitUntilDone returns on all of them.
   absl::Status Done();
 
  private:
@@ -59,7 +59,7 @@ class BenchPeers {
   const collectives::Environment env_;
   const int workers_;
   const std::unique_ptr<collectives::JobStore> store_;
-  int shared_ = 0;  // number of calls of Share
+  int shared_ = 0;  // number of exchanges so far
 };
 
 }  // namespace tandem::bench

@@ -18,7 +18,7 @@ namespace {
 // Number of ids that each worker verifies after each case, and the limits on its number of calls.
 constexpr size_t kVerifiedIds = 8192, kFewestVerified = 2, kMostVerified = 64;
 
-// Packs numbers as bytes for BenchPeers::Share. All processes run the same program.
+// Packs numbers as bytes for exchanges between workers. All processes run the same program.
 template <typename T>
 std::string Pack(absl::Span<const T> values) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));

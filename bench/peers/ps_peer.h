@@ -45,8 +45,8 @@ struct PsPeerSetup {
 // Parses the flags of `tandem bench ps` that peers support (one dim, one transport, one server and one
 // worker), starts the server, connects, measures, and returns the exit code.
 //
-// - `serve` runs the server in a child process, which dies with this process. It calls `tell` with the
-//   server's address.
+// - `serve` runs the server in a child process, which dies with this process. It passes the server's address
+//   to its second argument.
 // - `connect` returns a client in this process, with the table filled; nullptr: it failed.
 int RunPsPeer(
     int argc, char** argv, const char* name,

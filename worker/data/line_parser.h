@@ -5,9 +5,9 @@
 //
 // The id of a categorical value is HashBytes(value, s), with s = HashBytes(shared_as), or HashBytes(column
 // name) if shared_as is empty. With hash_buckets = n the id is Mix64(s, bucket), where bucket is that hash
-// scaled to [0, n). Hence equal texts of different features have different ids. An empty single value has an
-// id like any other text; an empty multi-valued field has no ids. An index of libsvm or libfm is a number:
-// its id is Mix64(s, index), whatever its position in the row.
+// scaled to [0, n). Hence equal texts of different features have different ids, unless the features have the
+// same shared_as. An empty single value has an id like any other text; an empty multi-valued field has no
+// ids. An index of libsvm or libfm is a number: its id is Mix64(s, index), whatever its position in the row.
 
 #include <memory>
 #include <string>

@@ -2,8 +2,8 @@
 #define TANDEM_WORKER_TRAINER_MODEL_CHECKPOINT_H_
 
 // Saves and loads a complete model: the servers' tables, the workers' dense parameters, and the state of the
-// training run. Only rank 0 calls these functions, while no push is in flight. Every process must see the
-// checkpoint directory at the same path.
+// training run. Only rank 0 calls SaveModel, LoadModel and PruneModels, while no push is in flight. Every
+// process must see the checkpoint directory at the same path.
 
 #include <cstdint>
 #include <map>
@@ -42,8 +42,8 @@ struct LoadedModel {
   absl::Status Apply(Model* model, DenseOptimizer* optimizer, LearningRateSchedule* schedule) const;
 };
 
-// Writes a checkpoint under job.checkpoint.dir, commits it and returns its path. After an error no committed
-// checkpoint exists.
+// Writes a checkpoint under job.checkpoint.dir, commits it and returns its path. After an error the new
+// checkpoint is not committed; older ones are unchanged.
 absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& state, ps::Client* client,
                                       Model* model, const DenseOptimizer& optimizer,
                                       const LearningRateSchedule& schedule);

@@ -1,7 +1,8 @@
 #ifndef TANDEM_WORKER_NN_PARAMETER_BLOCK_H_
 #define TANDEM_WORKER_NN_PARAMETER_BLOCK_H_
 
-// How the flat array of a model's dense parameters is divided, and how the backward pass reports progress.
+// Describes the blocks of a model's flat parameter array, and the callback by which the backward pass reports
+// finished gradients.
 
 #include <cstddef>
 #include <string>
@@ -13,11 +14,11 @@ namespace tandem::worker {
 
 // A named block of the flat parameter array.
 struct ParameterBlock {
-  std::string name;  // "top.0.weight"
+  std::string name;  // for example "top.0.weight"
   std::vector<int> shape;
   size_t offset = 0;
   size_t size = 0;
-  bool decay = true;  // weight decay applies (not to biases)
+  bool decay = true;  // true: weight decay applies (false for biases)
 };
 
 // Called with a range of the flat gradient array as soon as no later step of the backward pass changes it.

@@ -16,11 +16,11 @@ namespace tandem::bench {
 namespace {
 
 using collectives::StoreDirectory;
-using rpc::remote::RpcAgent;
-using rpc::remote::RpcAgentOptions;
 using rpc::remote::Function;
 using rpc::remote::Functions;
 using rpc::remote::Future;
+using rpc::remote::RpcAgent;
+using rpc::remote::RpcAgentOptions;
 using rpc::remote::Tensor;
 using Clock = std::chrono::steady_clock;
 

@@ -17,7 +17,7 @@ ZipfRanks::ZipfRanks(uint64_t count, double exponent)
     : count_(static_cast<double>(count)), exponent_(exponent) {
   low_ = Integral(1.5) - 1.0;
   high_ = Integral(count_ + 0.5);
-  always_ = 2.0 - InverseIntegral(Integral(2.5) - std::pow(2.0, -exponent_));
+  accept_distance_ = 2.0 - InverseIntegral(Integral(2.5) - std::pow(2.0, -exponent_));
 }
 
 double ZipfRanks::Integral(double x) const {
@@ -33,7 +33,7 @@ uint64_t ZipfRanks::Draw(CounterRandom* random) const {
     const double y = high_ + random->UniformDouble() * (low_ - high_);
     const double x = InverseIntegral(y);
     const double k = std::clamp(std::floor(x + 0.5), 1.0, count_);
-    if (k - x <= always_ || y >= Integral(k + 0.5) - std::pow(k, -exponent_)) {
+    if (k - x <= accept_distance_ || y >= Integral(k + 0.5) - std::pow(k, -exponent_)) {
       return static_cast<uint64_t>(k) - 1;
     }
   }

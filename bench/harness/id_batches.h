@@ -25,8 +25,8 @@ class ZipfRanks {
   double InverseIntegral(double y) const;
 
   const double count_, exponent_;
-  double low_, high_;  // bounds of the integral over the ranks
-  double always_;      // a draw at most this far below a rank is accepted without a test
+  double low_, high_;       // bounds of the integral over the ranks
+  double accept_distance_;  // a draw at most this far below a rank is accepted without a test
 };
 
 // Returns batches of `ids` distinct ids below `rows`, in the order of the draws: a worker merges repeated ids

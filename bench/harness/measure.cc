@@ -24,7 +24,7 @@ struct Plan {
 };
 
 // Doubles the number of operations until they take long enough to estimate how many fill a repeat.
-absl::StatusOr<Plan> MakePlan(BenchTarget* contestant, const Method& method, uint64_t num_sets,
+absl::StatusOr<Plan> MakePlan(BenchTarget* bench_target, const Method& method, uint64_t num_sets,
                               uint64_t* next) {
   const double target = absl::ToDoubleSeconds(method.time_per_size);
   double seconds = 0;
@@ -32,16 +32,16 @@ absl::StatusOr<Plan> MakePlan(BenchTarget* contestant, const Method& method, uin
   uint64_t count = num_sets / 2;
   do {
     count *= 2;
-    TANDEM_RETURN_IF_ERROR(contestant->Barrier());
+    TANDEM_RETURN_IF_ERROR(bench_target->Barrier());
     const double begin = Now();
-    TANDEM_RETURN_IF_ERROR(contestant->Run(*next, count));
+    TANDEM_RETURN_IF_ERROR(bench_target->Run(*next, count));
     seconds = Now() - begin;
-    TANDEM_RETURN_IF_ERROR(contestant->MaxOverRanks(absl::MakeSpan(&seconds, 1)));
+    TANDEM_RETURN_IF_ERROR(bench_target->MaxOverRanks(absl::MakeSpan(&seconds, 1)));
     *next += count;
   } while (seconds < target / 8 || *next <= num_sets);
-  constexpr double kFewest = 3;  // fewest operations of a repeat
+  constexpr double kMinOperations = 3;  // fewest operations of a repeat
   const double each = seconds / static_cast<double>(count);
-  const double operations = std::max(kFewest, target / each);
+  const double operations = std::max(kMinOperations, target / each);
   const double per_batch =
       std::clamp(std::floor(absl::ToDoubleSeconds(method.batch) / each), 1.0, operations);
   return Plan{.batches = static_cast<uint64_t>(std::max(1.0, std::round(operations / per_batch))),
@@ -79,23 +79,23 @@ Timing Summarize(std::vector<double> samples_us) {
           .p99_us = samples_us[p99]};
 }
 
-absl::StatusOr<Timing> Measure(BenchTarget* contestant, const BenchCase& c, const Method& method) {
-  TANDEM_ASSIGN_OR_RETURN(const BufferSets buffers, BufferSets::Make(c, contestant->rank()));
-  TANDEM_RETURN_IF_ERROR(contestant->Prepare(c, buffers));
+absl::StatusOr<Timing> Measure(BenchTarget* bench_target, const BenchCase& c, const Method& method) {
+  TANDEM_ASSIGN_OR_RETURN(const BufferSets buffers, BufferSets::Make(c, bench_target->rank()));
+  TANDEM_RETURN_IF_ERROR(bench_target->Prepare(c, buffers));
   uint64_t next = 0;
-  TANDEM_ASSIGN_OR_RETURN(const Plan plan, MakePlan(contestant, method, buffers.size(), &next));
+  TANDEM_ASSIGN_OR_RETURN(const Plan plan, MakePlan(bench_target, method, buffers.size(), &next));
   std::vector<double> all, repeat(plan.batches);
   for (int r = 0; r < method.repeats; ++r) {
-    TANDEM_RETURN_IF_ERROR(contestant->Barrier());
+    TANDEM_RETURN_IF_ERROR(bench_target->Barrier());
     double begin = Now();
     for (double& sample : repeat) {
-      TANDEM_RETURN_IF_ERROR(contestant->Run(next, plan.per_batch));
+      TANDEM_RETURN_IF_ERROR(bench_target->Run(next, plan.per_batch));
       const double end = Now();
       sample = (end - begin) * 1e6 / static_cast<double>(plan.per_batch);
       begin = end;
       next += plan.per_batch;
     }
-    TANDEM_RETURN_IF_ERROR(contestant->MaxOverRanks(absl::MakeSpan(repeat)));
+    TANDEM_RETURN_IF_ERROR(bench_target->MaxOverRanks(absl::MakeSpan(repeat)));
     all.insert(all.end(), repeat.begin(), repeat.end());
   }
   return Summarize(std::move(all));
@@ -117,16 +117,16 @@ std::string ToJson(const BenchCase& c, const std::string& backend, const Timing&
       .dump();
 }
 
-absl::Status MeasureAndPrint(BenchTarget* contestant, absl::Span<const BenchCase> cases, const Method& method,
-                             bool json) {
-  const bool prints = contestant->rank() == 0;
+absl::Status MeasureAndPrint(BenchTarget* bench_target, absl::Span<const BenchCase> cases,
+                             const Method& method, bool json) {
+  const bool prints = bench_target->rank() == 0;
   if (cases.empty()) return absl::OkStatus();
   const auto measure = [&](const BenchCase& c) -> absl::StatusOr<Timing> {
-    absl::StatusOr<Timing> timing = Measure(contestant, c, method);
+    absl::StatusOr<Timing> timing = Measure(bench_target, c, method);
     if (timing.ok()) return timing;
     return Annotate(timing.status(), absl::StrCat(Name(c.op), " of ", c.actual_bytes(), " bytes"));
   };
-  if (prints && !json) PrintHeader(cases[0], contestant->backend());
+  if (prints && !json) PrintHeader(cases[0], bench_target->backend());
   // This result is discarded: in its first tenths of a second the scheduler still moves the new processes
   // between processors, which would distort the first size.
   TANDEM_RETURN_IF_ERROR(measure(cases[0]).status());
@@ -134,7 +134,7 @@ absl::Status MeasureAndPrint(BenchTarget* contestant, absl::Span<const BenchCase
     TANDEM_ASSIGN_OR_RETURN(const Timing timing, measure(c));
     if (!prints) continue;
     if (json) {
-      std::printf("%s\n", ToJson(c, contestant->backend(), timing).c_str());
+      std::printf("%s\n", ToJson(c, bench_target->backend(), timing).c_str());
     } else {
       PrintLine(c, timing);
     }

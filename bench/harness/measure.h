@@ -55,12 +55,12 @@ struct Timing {
 Timing Summarize(std::vector<double> samples_us);
 
 // Measures one case. All ranks call it with the same arguments.
-absl::StatusOr<Timing> Measure(BenchTarget* contestant, const BenchCase& bench_case, const Method& method);
+absl::StatusOr<Timing> Measure(BenchTarget* bench_target, const BenchCase& bench_case, const Method& method);
 
 // Measures all cases. Rank 0 prints each result as soon as it is known: as JSON objects, or as lines of a
 // table.
-absl::Status MeasureAndPrint(BenchTarget* contestant, absl::Span<const BenchCase> cases, const Method& method,
-                             bool json);
+absl::Status MeasureAndPrint(BenchTarget* bench_target, absl::Span<const BenchCase> cases,
+                             const Method& method, bool json);
 
 // Returns one JSON object without a newline: op, backend, ranks, bytes, dtype, in_place, min_us, median_us,
 // p99_us, algbw_gbps, busbw_gbps (both bandwidths from the median, in 10^9 bytes per second).

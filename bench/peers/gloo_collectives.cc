@@ -159,7 +159,7 @@ int Main(int argc, char** argv) {
   PeerFlags flags;
   int rank = 0, ranks = 1;
   std::string store, algorithm = kRing;
-  const std::vector<OwnFlag> own = {
+  const std::vector<ExtraFlag> own = {
       {"--rank", "Of this process", &rank},
       {"--ranks", "How many there are", &ranks},
       {"--store", "A directory that all ranks see, empty at the start", &store},
@@ -176,9 +176,9 @@ int Main(int argc, char** argv) {
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   context->setTimeout(kTimeout);
   context->connectFullMesh(file_store, device);
-  GlooTarget contestant(context, algorithm);
-  const int code = MeasurePeer(&contestant, flags, ranks);
-  (void)contestant.Barrier();  // a rank that leaves early would fail the others
+  GlooTarget bench_target(context, algorithm);
+  const int code = MeasurePeer(&bench_target, flags, ranks);
+  (void)bench_target.Barrier();  // a rank that leaves early would fail the others
   return code;
 }
 

@@ -123,8 +123,8 @@ int Main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int code;
   {
-    MpiTarget contestant(OpOf(flags.bench.reduce));
-    code = MeasurePeer(&contestant, flags, contestant.ranks());
+    MpiTarget bench_target(OpOf(flags.bench.reduce));
+    code = MeasurePeer(&bench_target, flags, bench_target.ranks());
   }
   MPI_Finalize();
   return code;

@@ -9,9 +9,9 @@
 namespace tandem::bench {
 
 std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv, PeerFlags* flags,
-                                  const std::vector<OwnFlag>& own) {
+                                  const std::vector<ExtraFlag>& own) {
   CLI::App app{description};
-  for (const OwnFlag& flag : own) {
+  for (const ExtraFlag& flag : own) {
     CLI::Option* const option = std::visit(
         [&](auto* value) { return app.add_option(flag.name, *value, flag.help)->capture_default_str(); },
         flag.value);
@@ -32,11 +32,11 @@ std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv
   return std::nullopt;
 }
 
-int MeasurePeer(BenchTarget* contestant, const PeerFlags& flags, int ranks) {
+int MeasurePeer(BenchTarget* bench_target, const PeerFlags& flags, int ranks) {
   const absl::Status status = [&] {
     TANDEM_ASSIGN_OR_RETURN(const Method method, MethodOf(flags.bench));
     TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, CasesOf(flags.op, flags.bench, ranks));
-    return MeasureAndPrint(contestant, cases, method, flags.bench.json);
+    return MeasureAndPrint(bench_target, cases, method, flags.bench.json);
   }();
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());

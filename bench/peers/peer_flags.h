@@ -19,7 +19,7 @@ struct PeerFlags {
 };
 
 // An additional flag of one program, before OP.
-struct OwnFlag {
+struct ExtraFlag {
   std::string name, help;
   std::variant<int*, std::string*> value;  // must outlive the parsing
   bool required = true;
@@ -29,10 +29,10 @@ struct OwnFlag {
 // Fills `flags` and the values of `own`. Returns the exit code if the program must end: after --help, or
 // after it has printed an error.
 std::optional<int> ParsePeerFlags(const char* description, int argc, char** argv, PeerFlags* flags,
-                                  const std::vector<OwnFlag>& own = {});
+                                  const std::vector<ExtraFlag>& own = {});
 
 // Measures the cases that the flags select and returns the exit code; errors go to stderr.
-int MeasurePeer(BenchTarget* contestant, const PeerFlags& flags, int ranks);
+int MeasurePeer(BenchTarget* bench_target, const PeerFlags& flags, int ranks);
 
 }  // namespace tandem::bench
 

@@ -34,7 +34,7 @@ class PlainPsService : public PlainPs::Service {
     rows_.reserve(setup.rows);
     for (uint64_t id = 0; id < setup.rows; ++id) {
       Row& row = rows_[id];
-      row.weights.assign(dim_, FirstOf(id));
+      row.weights.assign(dim_, FirstValue(id));
       row.accumulators.assign(dim_, 1.0f);
     }
   }
@@ -86,7 +86,7 @@ class PlainPsService : public PlainPs::Service {
   std::unordered_map<uint64_t, Row> rows_;
 };
 
-int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& tell) {
+int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& announce) {
   PlainPsService service(setup);
   grpc::ServerBuilder builder;
   int port = 0;
@@ -98,7 +98,7 @@ int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& tell
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return 1;
-  tell(local ? path : "127.0.0.1:" + std::to_string(port));
+  announce(local ? path : "127.0.0.1:" + std::to_string(port));
   server->Wait();
   return 0;
 }
@@ -162,7 +162,8 @@ class PlainGrpcClient : public PsPeer {
     std::memcpy(rows->data(), response.rows().data(), response.rows().size());
     if (!pushed_) {
       for (size_t i = 0; i < ids.size(); i += 251) {
-        if ((*rows)[i * dim_] != FirstOf(ids[i])) return Status(grpc::StatusCode::DATA_LOSS, "a wrong row");
+        if ((*rows)[i * dim_] != FirstValue(ids[i]))
+          return Status(grpc::StatusCode::DATA_LOSS, "a wrong row");
       }
     }
     return Status::OK;

@@ -26,7 +26,7 @@ namespace {
 // The server's process. It ends with this object, or with the process that created it.
 class ServerProcess {
  public:
-  explicit ServerProcess(const std::function<int(const std::function<void(std::string)>& tell)>& serve) {
+  explicit ServerProcess(const std::function<int(const std::function<void(std::string)>& announce)>& serve) {
     int fds[2];
     if (::pipe(fds) != 0) return;
     pid_ = ::fork();
@@ -121,7 +121,7 @@ int RunPsPeer(int argc, char** argv, const char* name,
     return 2;
   }
   const PsPeerSetup setup{.transport = flags.transports, .rows = flags.rows, .dim = groups->front().dim};
-  const ServerProcess server([&](const auto& tell) { return serve(setup, tell); });
+  const ServerProcess server([&](const auto& announce) { return serve(setup, announce); });
   const std::unique_ptr<PsPeer> peer(server.address().empty() ? nullptr : connect(setup, server.address()));
   if (peer == nullptr) {
     std::fprintf(stderr, "%s: its server did not start\n", name);

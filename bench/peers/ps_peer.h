@@ -30,7 +30,7 @@ class PsPeer {
 double Now();
 
 // Returns the first number of row `id` before any push.
-inline float FirstOf(uint64_t id) { return static_cast<float>(id % 1000) * 0.001f; }
+inline float FirstValue(uint64_t id) { return static_cast<float>(id % 1000) * 0.001f; }
 
 // Returns a port of the loopback interface that was free a moment ago, for servers that cannot let the kernel
 // choose (Redis, ps-lite's scheduler). -1: there is none.
@@ -48,10 +48,10 @@ struct PsPeerSetup {
 // - `serve` runs the server in a child process, which dies with this process. It passes the server's address
 //   to its second argument.
 // - `connect` returns a client in this process, with the table filled; nullptr: it failed.
-int RunPsPeer(
-    int argc, char** argv, const char* name,
-    const std::function<int(const PsPeerSetup& setup, const std::function<void(std::string)>& tell)>& serve,
-    const std::function<PsPeer*(const PsPeerSetup& setup, const std::string& address)>& connect);
+int RunPsPeer(int argc, char** argv, const char* name,
+              const std::function<int(const PsPeerSetup& setup,
+                                      const std::function<void(std::string)>& announce)>& serve,
+              const std::function<PsPeer*(const PsPeerSetup& setup, const std::string& address)>& connect);
 
 }  // namespace tandem::bench
 

@@ -38,7 +38,7 @@ class FlatRows {
  public:
   explicit FlatRows(const PsPeerSetup& setup) : dim_(setup.dim), values_(setup.rows * setup.dim) {
     for (uint64_t id = 0; id < setup.rows; ++id) {
-      std::fill_n(values_.data() + id * dim_, dim_, FirstOf(id));
+      std::fill_n(values_.data() + id * dim_, dim_, FirstValue(id));
     }
   }
 
@@ -68,9 +68,9 @@ class FlatRows {
   std::vector<float> values_;
 };
 
-int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& tell) {
+int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& announce) {
   const std::string port = std::to_string(FreePort());
-  tell(port);  // closes its pipe too, before a child process could keep it open
+  announce(port);  // closes its pipe too, before a child process could keep it open
   if (::fork() == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     Join("scheduler", port);
@@ -130,7 +130,7 @@ class PsLiteClient : public PsPeer {
   bool Right(const std::vector<uint64_t>& ids, const std::vector<float>& rows) const {
     bool right = rows.size() == ids.size() * dim_;
     for (size_t i = 0; right && !pushed_ && i < ids.size(); i += 251)
-      right = rows[i * dim_] == FirstOf(ids[i]);
+      right = rows[i * dim_] == FirstValue(ids[i]);
     if (!right) std::fprintf(stderr, "pslite_ps: a wrong row\n");
     return right;
   }

@@ -22,11 +22,11 @@
 namespace tandem::bench {
 namespace {
 
-int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& tell) {
+int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& announce) {
   const bool local = setup.transport == "unix";
   const std::string port = local ? "0" : std::to_string(FreePort());
   const std::string path = "/tmp/redis-ps-" + std::to_string(::getpid());
-  tell(local ? path : port);
+  announce(local ? path : port);
   if (std::freopen("/dev/null", "w", stdout) == nullptr) return 1;
   ::execlp("redis-server", "redis-server", "--port", port.c_str(), "--bind", "127.0.0.1", "--unixsocket",
            path.c_str(), "--save", "", "--appendonly", "no", static_cast<char*>(nullptr));
@@ -45,7 +45,7 @@ class RedisClient : public PsPeer {
       ids.clear();
       for (uint64_t id = first; id < std::min(first + kFillIds, rows); ++id) ids.push_back(id);
       values.resize(ids.size() * dim_);
-      for (size_t i = 0; i < values.size(); ++i) values[i] = FirstOf(ids[i / dim_]);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = FirstValue(ids[i / dim_]);
       Append(/*pull=*/false, ids, values.data());
       if (!Receive(/*pull=*/false, ids)) return false;
     }
@@ -110,7 +110,7 @@ class RedisClient : public PsPeer {
       const redisReply& row = *reply->element[i];
       if (row.type != REDIS_REPLY_STRING || row.len != row_bytes) return Wrong();
       std::memcpy(&rows_[i * dim_], row.str, row_bytes);
-      if (!pushed_ && rows_[i * dim_] != FirstOf(ids[i])) return Wrong();
+      if (!pushed_ && rows_[i * dim_] != FirstValue(ids[i])) return Wrong();
     }
     return true;
   }

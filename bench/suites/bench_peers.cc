@@ -13,9 +13,9 @@ namespace {
 
 // Timeout of one step. It is long because a worker that fills a large table on a busy machine must not seem
 // dead.
-constexpr absl::Duration kPatience = absl::Minutes(5);
+constexpr absl::Duration kStepTimeout = absl::Minutes(5);
 // Timeout of a server's wait for the workers. The processes end with the benchmark in any case.
-constexpr absl::Duration kWholeRun = absl::Hours(24);
+constexpr absl::Duration kRunTimeout = absl::Hours(24);
 constexpr char kDone[] = "bench/done";
 
 std::string ServerKey(int index) { return absl::StrCat("bench/server/", index); }
@@ -34,12 +34,12 @@ absl::Status BenchPeers::Announce(const BenchServer& server) {
                               absl::StrCat(server.tcp, "\n", server.unix_socket, "\n", server.pid));
 }
 
-absl::Status BenchPeers::WaitUntilDone() { return store_->store()->Get(kDone, kWholeRun).status(); }
+absl::Status BenchPeers::WaitUntilDone() { return store_->store()->Get(kDone, kRunTimeout).status(); }
 
 absl::StatusOr<std::vector<BenchServer>> BenchPeers::Servers() {
   std::vector<BenchServer> servers;
   for (int index = 0; index < this->servers(); ++index) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string text, store_->store()->Get(ServerKey(index), kPatience));
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, store_->store()->Get(ServerKey(index), kStepTimeout));
     const std::vector<std::string> fields = absl::StrSplit(text, '\n');
     BenchServer server;
     if (fields.size() != 3 || !absl::SimpleAtoi(fields[2], &server.pid)) {
@@ -52,15 +52,15 @@ absl::StatusOr<std::vector<BenchServer>> BenchPeers::Servers() {
   return servers;
 }
 
-absl::StatusOr<std::vector<std::string>> BenchPeers::Share(absl::string_view mine) {
-  const auto key = [this](int rank) { return absl::StrCat("bench/share/", shared_, "/", rank); };
+absl::StatusOr<std::vector<std::string>> BenchPeers::AllGather(absl::string_view mine) {
+  const auto key = [this](int rank) { return absl::StrCat("bench/share/", gathers_, "/", rank); };
   TANDEM_RETURN_IF_ERROR(store_->store()->Set(key(rank()), mine));
   std::vector<std::string> keys;
   for (int rank = 0; rank < workers_; ++rank) keys.push_back(key(rank));
-  ++shared_;
-  return store_->store()->MultiGet(keys, kPatience);
+  ++gathers_;
+  return store_->store()->MultiGet(keys, kStepTimeout);
 }
 
-absl::Status BenchPeers::Done() { return store_->store()->Set(kDone, "1"); }
+absl::Status BenchPeers::ReleaseServers() { return store_->store()->Set(kDone, "1"); }
 
 }  // namespace tandem::bench

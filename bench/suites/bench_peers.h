@@ -47,10 +47,10 @@ class BenchPeers {
   absl::StatusOr<std::vector<BenchServer>> Servers();
   // Exchanges a value with all workers and returns the values by rank. All workers must make the same calls
   // in the same order; a call returns when all workers have made it.
-  absl::StatusOr<std::vector<std::string>> Share(absl::string_view mine);
-  absl::Status Barrier() { return Share("").status(); }
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view mine);
+  absl::Status Barrier() { return AllGather("").status(); }
   // Releases the servers: WaitUntilDone returns on all of them.
-  absl::Status Done();
+  absl::Status ReleaseServers();
 
  private:
   BenchPeers(const collectives::Environment& env, int workers, std::unique_ptr<collectives::JobStore> store)
@@ -59,7 +59,7 @@ class BenchPeers {
   const collectives::Environment env_;
   const int workers_;
   const std::unique_ptr<collectives::JobStore> store_;
-  int shared_ = 0;  // number of exchanges so far
+  int gathers_ = 0;  // number of exchanges so far
 };
 
 }  // namespace tandem::bench

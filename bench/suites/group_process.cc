@@ -63,7 +63,7 @@ absl::Status RunGroupProcess(const PsGroup& group, const GroupOptions& options) 
   if (peers->is_server()) return Serve(options, peers.get());
   const absl::Status measured = GroupWorker(group, options, peers.get()).Run();
   // Also after an error, so that the servers end by themselves.
-  const absl::Status done = peers->Done();
+  const absl::Status done = peers->ReleaseServers();
   return measured.ok() ? done : measured;
 }
 

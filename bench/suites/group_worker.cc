@@ -113,17 +113,17 @@ absl::StatusOr<GroupWorker::Window> GroupWorker::RunTogether(CallLoop* loop, abs
   if (loop != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(mine, loop->Run(duration));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all, peers_->Share(Pack(mine)));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all, peers_->AllGather(Pack(mine)));
   TANDEM_ASSIGN_OR_RETURN(const double after, ServerCpuSeconds());
   for (const std::string& bytes : all) window.workers.push_back(UnpackTimes(bytes));
   window.server_cpu_seconds = after - before;
   return window;
 }
 
-absl::Status GroupWorker::Settle(const PsCase& c, CallLoop* loop) {
+absl::Status GroupWorker::VerifyRows(const PsCase& c, CallLoop* loop) {
   const Batches& batches = BatchesOf(c);
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                          peers_->Share(Pack<uint32_t>(loop->TakePushes())));
+                          peers_->AllGather(Pack<uint32_t>(loop->TakePushes())));
   for (const std::string& bytes : all) {
     const std::vector<uint32_t> times = Unpack<uint32_t>(bytes);
     if (times.size() != batches.size()) return absl::InternalError("workers disagree about the batches");
@@ -141,7 +141,7 @@ absl::Status GroupWorker::Measure(const PsCase& c) {
   CallLoop loop(c, client_.get(), batches, first, &model_, /*check_responses=*/c.op == PsOp::kPull);
   TANDEM_RETURN_IF_ERROR(RunTogether(&loop, options_.time_per_case / 5).status());  // to warm up
   TANDEM_ASSIGN_OR_RETURN(const Window window, RunTogether(&loop, options_.time_per_case));
-  TANDEM_RETURN_IF_ERROR(Settle(c, &loop));
+  TANDEM_RETURN_IF_ERROR(VerifyRows(c, &loop));
   if (!peers_->is_leader()) return absl::OkStatus();
   PsResult result;
   double mkeys = 0, client_cpu_seconds = 0;
@@ -174,7 +174,7 @@ absl::Status GroupWorker::MeasureFairness(const PsCase& c) {
   TANDEM_ASSIGN_OR_RETURN(const Window idle, RunTogether(pulls, window_time));
   TANDEM_RETURN_IF_ERROR(RunTogether(&loop, options_.time_per_case).status());
   TANDEM_ASSIGN_OR_RETURN(const Window loaded, RunTogether(&loop, window_time));
-  TANDEM_RETURN_IF_ERROR(Settle(c, &loop));
+  TANDEM_RETURN_IF_ERROR(VerifyRows(c, &loop));
   if (!peers_->is_leader()) return absl::OkStatus();
   FairnessResult result;
   result.idle = Summarize(idle.workers[0].latencies_us);

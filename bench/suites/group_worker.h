@@ -45,7 +45,7 @@ class GroupWorker {
   };
   absl::StatusOr<Window> RunTogether(CallLoop* loop, absl::Duration duration);
   // Adds the pushes of all workers to the model, then checks that the servers' rows equal the model's.
-  absl::Status Settle(const PsCase& c, CallLoop* loop);
+  absl::Status VerifyRows(const PsCase& c, CallLoop* loop);
   absl::StatusOr<double> ServerCpuSeconds() const;
 
   const PsGroup group_;

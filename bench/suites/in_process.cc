@@ -43,26 +43,27 @@ class PlainRows {
   // Selects the fastest prefetch distance and cache level.
   void Calibrate(const Batches& batches, float* out) {
     using Self = PlainRows;
-    const Way ways[] = {&Self::Copy<3, 8>,  &Self::Copy<3, 16>, &Self::Copy<3, 32>, &Self::Copy<2, 8>,
-                        &Self::Copy<2, 16>, &Self::Copy<2, 32>, &Self::Copy<2, 64>};
-    std::vector<std::vector<double>> times(std::size(ways));
+    const GatherFunction candidates[] = {&Self::Copy<3, 8>, &Self::Copy<3, 16>, &Self::Copy<3, 32>,
+                                         &Self::Copy<2, 8>, &Self::Copy<2, 16>, &Self::Copy<2, 32>,
+                                         &Self::Copy<2, 64>};
+    std::vector<std::vector<double>> times(std::size(candidates));
     for (size_t round = 0; round < 2 * batches.size() && round < 64; ++round) {
-      for (size_t w = 0; w < std::size(ways); ++w) {
-        const auto& batch = batches[(round * std::size(ways) + w) % batches.size()];
-        times[w].push_back(Microseconds([&] { (this->*ways[w])(batch, out); }));
+      for (size_t w = 0; w < std::size(candidates); ++w) {
+        const auto& batch = batches[(round * std::size(candidates) + w) % batches.size()];
+        times[w].push_back(Microseconds([&] { (this->*candidates[w])(batch, out); }));
       }
     }
     double best = 0;
-    for (size_t w = 0; w < std::size(ways); ++w) {
+    for (size_t w = 0; w < std::size(candidates); ++w) {
       const double median = Summarize(times[w]).median_us;
       if (w > 0 && median >= best) continue;
       best = median;
-      best_ = ways[w];
+      best_ = candidates[w];
     }
   }
 
  private:
-  using Way = void (PlainRows::*)(absl::Span<const uint64_t>, float*) const;
+  using GatherFunction = void (PlainRows::*)(absl::Span<const uint64_t>, float*) const;
 
   // kLocality is an argument of __builtin_prefetch: 3 is the first-level cache, 2 the second, which supports
   // more outstanding prefetches.
@@ -83,7 +84,7 @@ class PlainRows {
   const size_t dim_, stride_;
   ps::Arena arena_;
   const ps::Arena::Block memory_;
-  Way best_ = &PlainRows::Copy<3, 16>;
+  GatherFunction best_ = &PlainRows::Copy<3, 16>;
 };
 
 // Measures one case.

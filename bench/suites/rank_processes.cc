@@ -62,7 +62,7 @@ class RankProcess {
     if (running_) ::kill(-process_.pid, SIGKILL);
   }
 
-  void SayHowItEnded() {
+  void ReportExit() {
     Line(exit_code_ > 128 ? absl::StrCat("was killed by signal ", exit_code_ - 128)
                           : absl::StrCat("failed with exit code ", exit_code_));
   }
@@ -142,7 +142,7 @@ int WaitForAll(std::vector<std::unique_ptr<RankProcess>>& processes, launcher::C
       processes[i]->Handle(&fds[3 * i]);
       if (!ran || processes[i]->running() || processes[i]->exit_code() == 0 || exit_code != 0) continue;
       exit_code = processes[i]->exit_code();
-      processes[i]->SayHowItEnded();
+      processes[i]->ReportExit();
       deadline = absl::Now() + kGrace;
     }
     if (absl::Now() < deadline) continue;

@@ -25,7 +25,7 @@ RowModel::RowModel(const v1::TableConfig& config, uint64_t rows)
       initial_accumulator_(config.optimizer().initial_accumulator()),
       initializer_(ps::MakeInitializer(config.initializer()).value()),
       updates_(rows, 0),
-      moved_(1, 0.0),
+      total_change_(1, 0.0),
       initial_(config.dim()) {}
 
 void RowModel::Push(absl::Span<const uint64_t> ids, uint32_t times) {
@@ -40,13 +40,14 @@ absl::Status RowModel::Check(absl::Span<const uint64_t> ids, const float* rows) 
 absl::Status RowModel::CheckOne(uint64_t id, const float* row) {
   const uint32_t updates = updates_[id];
   constexpr double kSquare = double{kGradient} * kGradient;
-  while (moved_.size() <= updates) {
-    const double accumulator = initial_accumulator_ + static_cast<double>(moved_.size()) * kSquare;
-    moved_.push_back(moved_.back() + learning_rate_ * kGradient / (std::sqrt(accumulator) + epsilon_));
+  while (total_change_.size() <= updates) {
+    const double accumulator = initial_accumulator_ + static_cast<double>(total_change_.size()) * kSquare;
+    total_change_.push_back(total_change_.back() +
+                            learning_rate_ * kGradient / (std::sqrt(accumulator) + epsilon_));
   }
   initializer_->Fill(seed_, id, initial_.data(), dim_);
   for (uint32_t d = 0; d < dim_; ++d) {
-    const double want = initial_[d] - moved_[updates];
+    const double want = initial_[d] - total_change_[updates];
     // The accumulators are exact because the gradient's square is a power of two. A weight is rounded at each
     // update.
     const double tolerance = 1e-6 + 6e-8 * (1 + std::abs(want)) * updates;

@@ -42,9 +42,9 @@ class RowModel {
   const uint64_t seed_;
   const double learning_rate_, epsilon_, initial_accumulator_;
   const std::unique_ptr<ps::Initializer> initializer_;
-  std::vector<uint32_t> updates_;  // by id
-  std::vector<double> moved_;      // by number of updates: the change of a weight
-  std::vector<float> initial_;     // of the row being checked
+  std::vector<uint32_t> updates_;     // by id
+  std::vector<double> total_change_;  // by number of updates: the change of a weight
+  std::vector<float> initial_;        // of the row being checked
 };
 
 }  // namespace tandem::bench

@@ -27,11 +27,11 @@ using Clock = std::chrono::steady_clock;
 constexpr Function<void()> kEmpty{"empty"};
 constexpr Function<void()> kPooled{"pooled"};
 constexpr Function<Tensor(Tensor)> kEcho{"echo"};
-constexpr absl::Duration kPatience = absl::Minutes(1);
-constexpr absl::Duration kWholeRun = absl::Hours(24);
+constexpr absl::Duration kStepTimeout = absl::Minutes(1);
+constexpr absl::Duration kRunTimeout = absl::Hours(24);
 constexpr double kWarmUp = 0.2;  // fraction of the time of a case
 
-Functions Served() {
+Functions BenchFunctions() {
   Functions functions;
   functions.Add(kEmpty, [] {}, {.run_inline = true});
   functions.Add(kPooled, [] {});
@@ -66,13 +66,13 @@ class RpcCalls {
     const Clock::time_point begin = Clock::now();
     end_ = begin + absl::ToChronoNanoseconds(time);
     if (case_.in_flight == 1) {
-      while (Clock::now() < end_ && failure_.ok()) OneBlocking();
+      while (Clock::now() < end_ && failure_.ok()) CallBlocking();
     } else {
       running_ = case_.in_flight;
       for (int slot = 0; slot < case_.in_flight; ++slot) Next(slot);
       absl::MutexLock lock(&mutex_);
       const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
-      if (!mutex_.AwaitWithTimeout(absl::Condition(&none), time + kPatience)) {
+      if (!mutex_.AwaitWithTimeout(absl::Condition(&none), time + kStepTimeout)) {
         return absl::DeadlineExceededError("calls are not answered");
       }
     }
@@ -107,7 +107,7 @@ class RpcCalls {
     });
   }
 
-  void OneBlocking() {
+  void CallBlocking() {
     const Clock::time_point begin = Clock::now();
     failure_ = case_.kind == "empty"    ? agent_->RpcSync(to_, kEmpty)
                : case_.kind == "pooled" ? agent_->RpcSync(to_, kPooled)
@@ -123,15 +123,15 @@ class RpcCalls {
       const Future<void> future = Start();
       if (!future.ready()) {
         future.Then([this, slot, begin](const absl::Status& status) {
-          if (GoesOn(slot, begin, status)) Next(slot);
+          if (FinishCall(slot, begin, status)) Next(slot);
         });
         return;
       }
-      if (!GoesOn(slot, begin, future.Wait())) return;
+      if (!FinishCall(slot, begin, future.Wait())) return;
     }
   }
 
-  bool GoesOn(int slot, Clock::time_point begin, const absl::Status& status) {
+  bool FinishCall(int slot, Clock::time_point begin, const absl::Status& status) {
     const Clock::time_point now = Clock::now();
     latencies_[static_cast<size_t>(slot)].push_back(
         std::chrono::duration<double, std::micro>(now - begin).count());
@@ -163,9 +163,9 @@ absl::Status Measure(StoreDirectory* directory, const std::vector<RpcCase>& case
     if (c.transport != transport) {
       agent.reset();
       transport = c.transport;
-      TANDEM_ASSIGN_OR_RETURN(agent,
-                              RpcAgent::Start(OptionsFor(transport, "client", options), directory, Served()));
-      TANDEM_RETURN_IF_ERROR(agent->RpcSync(rpc::remote::CallTarget(to, {.timeout = kPatience}), kEmpty));
+      TANDEM_ASSIGN_OR_RETURN(
+          agent, RpcAgent::Start(OptionsFor(transport, "client", options), directory, BenchFunctions()));
+      TANDEM_RETURN_IF_ERROR(agent->RpcSync(rpc::remote::CallTarget(to, {.timeout = kStepTimeout}), kEmpty));
       if (agent->TransportTo(to) != transport) {
         return absl::FailedPreconditionError(
             absl::StrCat("--transport ", transport, ": calls are carried by ", agent->TransportTo(to)));
@@ -184,7 +184,7 @@ absl::Status Measure(StoreDirectory* directory, const std::vector<RpcCase>& case
 absl::Status RunRpcBench(const std::vector<RpcCase>& cases, const RpcBenchOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const collectives::Environment env, collectives::Environment::FromEnv());
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::JobStore> store,
-                          collectives::OpenStore(env, kPatience));
+                          collectives::OpenStore(env, kStepTimeout));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<StoreDirectory> directory,
                           StoreDirectory::Open(store->store()));
   constexpr char kDone[] = "bench/rpc/done";
@@ -196,11 +196,11 @@ absl::Status RunRpcBench(const std::vector<RpcCase>& cases, const RpcBenchOption
   }
   std::vector<std::unique_ptr<RpcAgent>> servers;
   for (const char* transport : {"tcp", "unix", "shm"}) {
-    TANDEM_ASSIGN_OR_RETURN(
-        auto agent, RpcAgent::Start(OptionsFor(transport, "server", options), directory.get(), Served()));
+    TANDEM_ASSIGN_OR_RETURN(auto agent, RpcAgent::Start(OptionsFor(transport, "server", options),
+                                                        directory.get(), BenchFunctions()));
     servers.push_back(std::move(agent));
   }
-  return store->store()->Get(kDone, kWholeRun).status();
+  return store->store()->Get(kDone, kRunTimeout).status();
 }
 
 }  // namespace tandem::bench

@@ -42,7 +42,7 @@ int LinesWith(const std::string& text, const std::string& part) {
 }
 
 // Runs scenarios concurrently; they spend nearly all their time waiting for leases.
-void SideBySide(const std::vector<std::function<void()>>& scenarios) {
+void RunConcurrently(const std::vector<std::function<void()>>& scenarios) {
   std::vector<std::thread> threads;
   for (const auto& scenario : scenarios) threads.emplace_back(scenario);
   for (std::thread& thread : threads) thread.join();
@@ -50,7 +50,7 @@ void SideBySide(const std::vector<std::function<void()>>& scenarios) {
 
 // Expects that none of these files, which the processes of a job used, still exists. The files of other
 // programs may come and go.
-void ExpectGone(const std::set<std::string>& shared_memory) {
+void ExpectRemoved(const std::set<std::string>& shared_memory) {
   for (const std::string& path : shared_memory) EXPECT_FALSE(std::filesystem::exists(path)) << path;
 }
 
@@ -63,20 +63,20 @@ class Launched {
   TandemProcess& tandem() { return tandem_; }
   const JobDir& job() const { return job_; }
   // Sends `signal` to the process that has `variable` in its environment, and stores the time.
-  void Strike(const std::string& variable, int signal) {
+  void SendSignal(const std::string& variable, int signal) {
     victim_ = job_.ProcessWith(variable);
     ASSERT_NE(victim_, 0) << variable;
     shared_memory_ = job_.SharedMemory();
-    struck_ = absl::Now();
+    signalled_at_ = absl::Now();
     ASSERT_EQ(::kill(victim_, signal), 0);
   }
   pid_t victim() const { return victim_; }
   void ExpectEndIn(absl::Duration most, int exit_code) {
     EXPECT_EQ(tandem_.Wait(), exit_code) << tandem_.err();
-    EXPECT_LT(absl::Now() - struck_, most);
+    EXPECT_LT(absl::Now() - signalled_at_, most);
     EXPECT_EQ(LinesWith(tandem_.err(), "stopping the job"), 1) << tandem_.err();
     EXPECT_TRUE(job_.NoLeaks());
-    ExpectGone(shared_memory_);
+    ExpectRemoved(shared_memory_);
     EXPECT_LT(Lines(tandem_.err()).size(), 40u) << tandem_.err();
   }
 
@@ -85,14 +85,14 @@ class Launched {
   TandemProcess tandem_;
   pid_t victim_ = 0;
   std::set<std::string> shared_memory_;
-  absl::Time struck_;
+  absl::Time signalled_at_;
 };
 
 TEST(DeathTest, AKilledProcessOfALaunchedJobEndsItAtOnce) {
   for (const auto& [variable, name] : std::vector<std::pair<std::string, std::string>>{
            {"RANK=0", "worker/0"}, {"RANK=1", "worker/1"}, {"TANDEM_PS_INDEX=1", "ps/1"}}) {
     Launched launched;
-    launched.Strike(variable, SIGKILL);
+    launched.SendSignal(variable, SIGKILL);
     launched.ExpectEndIn(kDeadline, 137);
     EXPECT_THAT(launched.tandem().err(),
                 HasSubstr(absl::StrCat("tandem run: ", name, " (pid ", launched.victim(),
@@ -103,12 +103,12 @@ TEST(DeathTest, AKilledProcessOfALaunchedJobEndsItAtOnce) {
 TEST(DeathTest, AProcessOfALaunchedJobThatHangsIsNamedWhenItsLeaseIsOver) {
   auto hang = [](const char* variable, const char* name) {
     Launched launched;
-    launched.Strike(variable, SIGSTOP);
+    launched.SendSignal(variable, SIGSTOP);
     launched.ExpectEndIn(kDeadline, 1);
     EXPECT_THAT(launched.tandem().err(), ContainsRegex(absl::StrCat("tandem run: the job failed: ", name,
                                                                     " has been silent for .*hung")));
   };
-  SideBySide({[&] { hang("RANK=1", "worker/1"); }, [&] { hang("TANDEM_PS_INDEX=0", "ps/0"); }});
+  RunConcurrently({[&] { hang("RANK=1", "worker/1"); }, [&] { hang("TANDEM_PS_INDEX=0", "ps/0"); }});
 }
 
 TEST(DeathTest, ControlCEndsTrainingCleanly) {
@@ -149,45 +149,45 @@ class ByHand {
     }
     ADD_FAILURE() << processes_[kWorker0]->err();
   }
-  void Strike(Member member, int signal) {
+  void SendSignal(Member member, int signal) {
     shared_memory_ = job_.SharedMemory();
-    struck_ = absl::Now();
-    struck_member_ = member;
+    signalled_at_ = absl::Now();
+    signalled_member_ = member;
     processes_[member]->Signal(signal);
   }
   // Expects that all other processes end in time with an error that matches `who`.
   void ExpectOthersEnd(const std::string& who) {
     for (Member member : {kServer, kWorker0, kWorker1}) {
-      if (member == struck_member_) continue;
+      if (member == signalled_member_) continue;
       TandemProcess& process = *processes_[member];
       EXPECT_EQ(process.Wait(), 1) << member;
-      EXPECT_LT(absl::Now() - struck_, kDeadline);
+      EXPECT_LT(absl::Now() - signalled_at_, kDeadline);
       EXPECT_THAT(process.err(), ContainsRegex(who)) << member;
       EXPECT_LE(LinesWith(process.err(), " E "), 2) << process.err();
     }
     // A process that was only stopped learns of the failure when it continues.
-    processes_[struck_member_]->Signal(SIGCONT);
-    EXPECT_NE(processes_[struck_member_]->Wait(), 0);
+    processes_[signalled_member_]->Signal(SIGCONT);
+    EXPECT_NE(processes_[signalled_member_]->Wait(), 0);
     EXPECT_TRUE(job_.NoLeaks());
-    ExpectGone(shared_memory_);
+    ExpectRemoved(shared_memory_);
   }
 
  private:
   const JobDir job_{2000};
   std::vector<std::unique_ptr<TandemProcess>> processes_;
   std::set<std::string> shared_memory_;
-  absl::Time struck_;
-  Member struck_member_ = kServer;
+  absl::Time signalled_at_;
+  Member signalled_member_ = kServer;
 };
 
 TEST(DeathTest, WithoutALauncherTheOthersNameTheSilentOneAndEnd) {
   auto strike = [](ByHand::Member member, int signal, const char* who) {
     ByHand job;
-    job.Strike(member, signal);
+    job.SendSignal(member, signal);
     job.ExpectOthersEnd(who);
   };
   const char* const worker = "the job (has )?failed: worker/1 has been silent";
-  SideBySide(
+  RunConcurrently(
       {[&] { strike(ByHand::kWorker1, SIGKILL, worker); },
        [&] { strike(ByHand::kServer, SIGKILL, "the job has failed: ps/0 has been silent"); },
        [&] { strike(ByHand::kWorker0, SIGKILL, "the job.s store at .* has been silent for .*was rank 0"); },

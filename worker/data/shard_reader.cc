@@ -9,7 +9,7 @@
 namespace tandem::worker {
 namespace {
 
-constexpr size_t kSpares = 1024;           // good lines kept to replace malformed ones
+constexpr size_t kMaxReplacements = 1024;  // good lines kept to replace malformed ones
 constexpr uint64_t kMalformedLogged = 10;  // logged per reader
 constexpr uint64_t kMalformedInError = 3;
 
@@ -31,12 +31,13 @@ bool ShardReader::NextLine(uint64_t* position) {
     if (order_.Next(position)) return true;
     order_done_ = true;
   }
-  if (options_.tail == ReadOptions::Tail::kExact || made_up_ == malformed_ || spares_.empty()) return false;
-  *position = spares_[made_up_++ % spares_.size()];
+  if (options_.tail == ReadOptions::Tail::kExact || replaced_ == malformed_ || replacements_.empty())
+    return false;
+  *position = replacements_[replaced_++ % replacements_.size()];
   return true;
 }
 
-absl::Status ShardReader::NoteMalformed(uint64_t position, const std::string& reason) {
+absl::Status ShardReader::RecordMalformed(uint64_t position, const std::string& reason) {
   ++malformed_;
   if (malformed_ <= kMalformedLogged) {
     const std::string text = absl::StrCat(source_.Describe(position), ": ", reason);
@@ -59,14 +60,14 @@ absl::StatusOr<bool> ShardReader::Next(Batch* batch) {
   std::string reason;
   while (row < options_.batch_size && NextLine(&position)) {
     if (parser_->Parse(source_.LineAt(position), row, batch, &reason)) {
-      if (spares_.size() < kSpares && !order_done_) spares_.push_back(position);
+      if (replacements_.size() < kMaxReplacements && !order_done_) replacements_.push_back(position);
       ++row;
       continue;
     }
-    error_ = NoteMalformed(position, reason);
+    error_ = RecordMalformed(position, reason);
     if (!error_.ok()) break;
   }
-  if (error_.ok() && row == 0 && malformed_ > 0 && spares_.empty()) {
+  if (error_.ok() && row == 0 && malformed_ > 0 && replacements_.empty()) {
     error_ = absl::DataLossError(
         absl::StrCat("none of this worker's ", malformed_, " lines could be parsed: ", first_malformed_));
   }

@@ -35,7 +35,7 @@ class ShardReader : public BatchReader {
   // ones. Returns false at the end.
   bool NextLine(uint64_t* position);
   // Counts and logs a malformed line. DataLoss if there are more than max_malformed_.
-  absl::Status NoteMalformed(uint64_t position, const std::string& reason);
+  absl::Status RecordMalformed(uint64_t position, const std::string& reason);
 
   const std::shared_ptr<const void> keep_alive_;
   const LineSource& source_;
@@ -45,8 +45,8 @@ class ShardReader : public BatchReader {
   const uint64_t max_malformed_;
   LineOrder order_;
   bool order_done_ = false;
-  std::vector<uint64_t> spares_;  // positions of the first good lines
-  uint64_t made_up_ = 0;          // number of malformed lines replaced so far
+  std::vector<uint64_t> replacements_;  // positions of the first good lines
+  uint64_t replaced_ = 0;               // number of malformed lines replaced so far
   uint64_t malformed_ = 0;
   std::string first_malformed_;  // messages of the first malformed lines
   absl::Status error_;           // the error that Next returned, if it failed

@@ -17,18 +17,18 @@ void Progress::BeginEpoch(int epoch, int epochs, uint64_t total) {
   total_ = total;
   done_ = printed_tenths_ = 0;
   mean_loss_ = -1;
-  began_ = drawn_ = clock_->Now();
+  epoch_begin_ = last_draw_ = clock_->Now();
 }
 
 bool Progress::Due() {
   const absl::Time now = clock_->Now();
-  if (now - drawn_ < every_) return false;
+  if (now - last_draw_ < every_) return false;
   if (!terminal_) {
     const uint64_t tenths = total_ == 0 ? 0 : done_ * 10 / total_;
     if (tenths <= printed_tenths_) return false;
     printed_tenths_ = tenths;
   }
-  drawn_ = now;
+  last_draw_ = now;
   return true;
 }
 
@@ -37,7 +37,7 @@ std::string Progress::Line(double staleness) const {
   const double part =
       total_ == 0 ? 0 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const int filled = static_cast<int>(part * kWidth);
-  const double seconds = std::max(1e-9, absl::ToDoubleSeconds(clock_->Now() - began_));
+  const double seconds = std::max(1e-9, absl::ToDoubleSeconds(clock_->Now() - epoch_begin_));
   const double rate = static_cast<double>(done_) / seconds;
   const double left = rate > 0 ? static_cast<double>(total_ - std::min(total_, done_)) / rate : 0;
   return absl::StrFormat("epoch %d/%d [%s%s] %3.0f%% %8.0f samples/s  loss %.4f  staleness %.1f  %s left",

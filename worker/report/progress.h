@@ -48,7 +48,7 @@ class Progress {
   int epoch_ = 0, epochs_ = 0;
   uint64_t total_ = 0, done_ = 0, printed_tenths_ = 0;
   double mean_loss_ = -1;
-  absl::Time began_, drawn_;
+  absl::Time epoch_begin_, last_draw_;
   bool on_screen_ = false;
 };
 

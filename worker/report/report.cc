@@ -68,12 +68,12 @@ nlohmann::ordered_json StagesToJson(const StageTimes& times, uint64_t steps) {
           {"backward", ms(times.backward)},
           {"wait_reduce", ms(times.wait_reduce)},
           {"optimizer", ms(times.optimizer)},
-          {"beside_read", ms(times.beside.read)},
-          {"beside_dedupe", ms(times.beside.dedupe)},
-          {"beside_permit", ms(times.beside.permit)},
-          {"beside_pull_send", ms(times.beside.send)},
-          {"beside_scatter", ms(times.beside.scatter)},
-          {"beside_push_send", ms(times.beside.push)}};
+          {"beside_read", ms(times.concurrent.read)},
+          {"beside_dedupe", ms(times.concurrent.dedupe)},
+          {"beside_permit", ms(times.concurrent.permit)},
+          {"beside_pull_send", ms(times.concurrent.send)},
+          {"beside_scatter", ms(times.concurrent.scatter)},
+          {"beside_push_send", ms(times.concurrent.push)}};
 }
 
 TableReport SummarizeTable(const std::string& name,

@@ -30,7 +30,7 @@ void TrainingScalars::Write(TensorboardWriter* writer, uint64_t step,
 }
 
 void TrainingScalars::BeginEpoch() {
-  written_ = clock_->Now();
+  last_write_ = clock_->Now();
   loss_sum_ = 0;
   examples_ = 0;
 }
@@ -41,18 +41,18 @@ void TrainingScalars::Step(const StepReport& step, double learning_rate) {
   examples_ += step.examples;
   last_step_ = step.step;
   last_learning_rate_ = learning_rate;
-  if (clock_->Now() - written_ >= every_) WriteSteps(step.step, learning_rate);
+  if (clock_->Now() - last_write_ >= every_) WriteSteps(step.step, learning_rate);
 }
 
 void TrainingScalars::WriteSteps(uint64_t step, double learning_rate) {
   const absl::Time now = clock_->Now();
   const double examples = static_cast<double>(examples_);
-  const double seconds = std::max(1e-9, absl::ToDoubleSeconds(now - written_));
+  const double seconds = std::max(1e-9, absl::ToDoubleSeconds(now - last_write_));
   Write(worker_.get(), step,
         {{"train/loss", loss_sum_ / examples},
          {"train/samples_per_s", examples / seconds},
          {"train/learning_rate", learning_rate}});
-  written_ = now;
+  last_write_ = now;
   loss_sum_ = 0;
   examples_ = 0;
   WriteServers(step);

@@ -51,7 +51,7 @@ class TrainingScalars {
   std::unique_ptr<TensorboardWriter> worker_;
   std::vector<std::unique_ptr<TensorboardWriter>> servers_;  // rank 0 only
   bool failed_ = false;
-  absl::Time written_;  // time of the last write; the next four members cover the steps since then
+  absl::Time last_write_;  // time of the last write; the next four members cover the steps since then
   double loss_sum_ = 0;
   uint64_t examples_ = 0, last_step_ = 0;
   double last_learning_rate_ = 0;

@@ -79,7 +79,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
   // Gradients that caches have deferred belong to this pass.
   TANDEM_RETURN_IF_ERROR(client_->PushDeferred());
   whole.AddTo(&stats.seconds);
-  times.beside = pipeline.times();
+  times.concurrent = pipeline.times();
   stats.ids = pipeline.ids();
   stats.unique_ids = pipeline.unique_ids();
   return stats;

@@ -35,8 +35,8 @@ struct HybridOptions {
   std::function<double(uint64_t step)> learning_rate_factor;
 };
 
-// Wall time of a pass by stage, in seconds of the computing thread. `beside` has the times of the pipeline's
-// own threads, which run concurrently.
+// Wall time of a pass by stage, in seconds of the computing thread. `concurrent` has the times of the
+// pipeline's own threads, which run concurrently.
 struct StageTimes {
   double wait_rows = 0;  // waiting for the pull of the batch
   double gather = 0;     // copying rows into the model's input
@@ -44,7 +44,7 @@ struct StageTimes {
   double backward = 0;
   double wait_reduce = 0;  // the part of the all-reduce that nothing overlaps
   double optimizer = 0;
-  PipelineTimes beside;
+  PipelineTimes concurrent;
 };
 
 // Statistics of one pass of training.

@@ -30,9 +30,9 @@ LookupPipeline::~LookupPipeline() {
   // Destroyed after the lock is released: the deleters of the batches take it.
   std::deque<std::shared_ptr<LookedUp>> unused;
   absl::MutexLock lock(&mutex_);
-  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_under_way_ == 0; };
+  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_in_flight_ == 0; };
   mutex_.Await(absl::Condition(&idle));  // every call ends by its own deadline
-  unused.swap(ahead_);
+  unused.swap(pulled_);
 }
 
 void LookupPipeline::FailLocked(const absl::Status& status) {
@@ -55,22 +55,22 @@ std::shared_ptr<LookedUp> LookupPipeline::TakeRecycled() {
           }};
 }
 
-void LookupPipeline::AddAheadTimes(const PipelineTimes& times) {
+void LookupPipeline::AddLookupTimes(const PipelineTimes& times) {
   times_.read += times.read;
   times_.dedupe += times.dedupe;
   times_.permit += times.permit;
 }
 
-bool LookupPipeline::AwaitRoom() {
+bool LookupPipeline::AcquirePermit() {
   absl::MutexLock lock(&mutex_);
-  auto room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  auto may_proceed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopped_ || !error_.ok() ||
-           (static_cast<int>(ahead_.size()) < options_.lookahead &&
-            (options_.read_only || unacknowledged_ < options_.max_in_flight));
+           (static_cast<int>(pulled_.size()) < options_.lookahead &&
+            (options_.read_only || permits_in_use_ < options_.max_in_flight));
   };
-  mutex_.Await(absl::Condition(&room));
+  mutex_.Await(absl::Condition(&may_proceed));
   if (stopped_ || !error_.ok()) return false;
-  if (!options_.read_only) ++unacknowledged_;
+  if (!options_.read_only) ++permits_in_use_;
   return true;
 }
 
@@ -86,21 +86,21 @@ void LookupPipeline::LookupLoop() {
       absl::MutexLock lock(&mutex_);
       if (!more.ok()) FailLocked(more.status());
       at_end_ = true;
-      AddAheadTimes(times);
+      AddLookupTimes(times);
       return;
     }
     batch->step = step;
-    batch->answered = false;
+    batch->pull_done = false;
     batch->status = absl::OkStatus();
     const absl::Status prepared = batch->lookup.Prepare(&batch->batch);
     lap.AddTo(&times.dedupe, kTraceDedupe, static_cast<int64_t>(batch->lookup.ids()),
               static_cast<int64_t>(batch->lookup.unique_ids()));
-    const bool go = prepared.ok() && AwaitRoom();
+    const bool go = prepared.ok() && AcquirePermit();
     lap.AddTo(&times.permit, kTracePermit);
     LookedUp* pulling = batch.get();
     {
       absl::MutexLock lock(&mutex_);
-      AddAheadTimes(times);
+      AddLookupTimes(times);
       if (!prepared.ok()) FailLocked(prepared);
       if (!go) {
         at_end_ = true;
@@ -108,8 +108,8 @@ void LookupPipeline::LookupLoop() {
       }
       ids_ += batch->lookup.ids();
       unique_ids_ += batch->lookup.unique_ids();
-      ahead_.push_back(std::move(batch));
-      ++calls_under_way_;
+      pulled_.push_back(std::move(batch));
+      ++calls_in_flight_;
     }
     client_->PullAsync(step, options_.read_only, pulling->lookup.PullParts(),
                        [this, pulling](absl::StatusOr<ps::PullVersions> versions) {
@@ -119,8 +119,8 @@ void LookupPipeline::LookupLoop() {
                          } else {
                            pulling->status = versions.status();
                          }
-                         pulling->answered = true;
-                         --calls_under_way_;
+                         pulling->pull_done = true;
+                         --calls_in_flight_;
                        });
     lap.AddTo(&times.send, kTraceSendPull, static_cast<int64_t>(step));
     if (!options_.read_only) ++step;
@@ -132,23 +132,23 @@ void LookupPipeline::LookupLoop() {
 absl::StatusOr<std::shared_ptr<LookedUp>> LookupPipeline::Next() {
   absl::MutexLock lock(&mutex_);
   auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !error_.ok() || (ahead_.empty() ? at_end_ : ahead_.front()->answered);
+    return !error_.ok() || (pulled_.empty() ? at_end_ : pulled_.front()->pull_done);
   };
   mutex_.Await(absl::Condition(&ready));
   if (!error_.ok()) return error_;
-  if (ahead_.empty()) return nullptr;
-  if (!ahead_.front()->status.ok()) {
-    FailLocked(ahead_.front()->status);
+  if (pulled_.empty()) return nullptr;
+  if (!pulled_.front()->status.ok()) {
+    FailLocked(pulled_.front()->status);
     return error_;
   }
-  std::shared_ptr<LookedUp> batch = std::move(ahead_.front());
-  ahead_.pop_front();
+  std::shared_ptr<LookedUp> batch = std::move(pulled_.front());
+  pulled_.pop_front();
   return batch;
 }
 
 void LookupPipeline::Push(std::shared_ptr<LookedUp> batch, float learning_rate_factor) {
   absl::MutexLock lock(&mutex_);
-  behind_.emplace_back(std::move(batch), learning_rate_factor);
+  to_push_.emplace_back(std::move(batch), learning_rate_factor);
 }
 
 void LookupPipeline::PushLoop() {
@@ -157,13 +157,13 @@ void LookupPipeline::PushLoop() {
     float factor;
     {
       absl::MutexLock lock(&mutex_);
-      auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !behind_.empty(); };
+      auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || !to_push_.empty(); };
       mutex_.Await(absl::Condition(&work));
-      if (behind_.empty()) return;
-      batch = std::move(behind_.front().first);
-      factor = behind_.front().second;
-      behind_.pop_front();
-      ++calls_under_way_;
+      if (to_push_.empty()) return;
+      batch = std::move(to_push_.front().first);
+      factor = to_push_.front().second;
+      to_push_.pop_front();
+      ++calls_in_flight_;
     }
     LapTimer lap;
     double scatter = 0, push = 0;
@@ -173,8 +173,8 @@ void LookupPipeline::PushLoop() {
     client_->PushAsync(batch->step, std::move(parts), factor, [this](absl::Status status) {
       absl::MutexLock lock(&mutex_);
       if (!status.ok()) FailLocked(status);
-      --unacknowledged_;
-      --calls_under_way_;
+      --permits_in_use_;
+      --calls_in_flight_;
     });
     lap.AddTo(&push, kTraceSendPush, step);
     absl::MutexLock lock(&mutex_);
@@ -186,7 +186,7 @@ void LookupPipeline::PushLoop() {
 absl::Status LookupPipeline::Drain() {
   absl::MutexLock lock(&mutex_);
   auto acknowledged = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !error_.ok() || (unacknowledged_ == 0 && calls_under_way_ == 0);
+    return !error_.ok() || (permits_in_use_ == 0 && calls_in_flight_ == 0);
   };
   mutex_.Await(absl::Condition(&acknowledged));
   return error_;

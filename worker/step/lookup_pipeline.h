@@ -41,7 +41,7 @@ struct LookedUp {
 
  private:
   friend class LookupPipeline;
-  bool answered = false;
+  bool pull_done = false;
   absl::Status status;
 };
 
@@ -88,9 +88,9 @@ class LookupPipeline {
   void LookupLoop();
   void PushLoop();
   void FailLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddAheadTimes(const PipelineTimes& times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddLookupTimes(const PipelineTimes& times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for space in the lookahead and for a permit, and takes both. Returns false if the pass is over.
-  bool AwaitRoom();
+  bool AcquirePermit();
   // Returns an unused batch, or a new one.
   std::shared_ptr<LookedUp> TakeRecycled();
 
@@ -103,11 +103,11 @@ class LookupPipeline {
   // Declared before all members that hold batches, because batches return to it when they are destroyed.
   std::vector<std::unique_ptr<LookedUp>> recycled_ ABSL_GUARDED_BY(mutex_);
   // Batches to be returned by Next, in order; the pull of the front may still be in flight.
-  std::deque<std::shared_ptr<LookedUp>> ahead_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<LookedUp>> pulled_ ABSL_GUARDED_BY(mutex_);
   // Batches to push, with their learning rate factors.
-  std::deque<std::pair<std::shared_ptr<LookedUp>, float>> behind_ ABSL_GUARDED_BY(mutex_);
-  int unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;   // permits taken
-  int calls_under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that will still use this object
+  std::deque<std::pair<std::shared_ptr<LookedUp>, float>> to_push_ ABSL_GUARDED_BY(mutex_);
+  int permits_in_use_ ABSL_GUARDED_BY(mutex_) = 0;   // permits taken
+  int calls_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // callbacks that will still use this object
   bool at_end_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);

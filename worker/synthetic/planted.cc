@@ -129,12 +129,12 @@ std::string Header(const PlantedOptions& options, char delimiter) {
 absl::StatusOr<ClickMetrics> Evaluate(const ScoredExamples& scored) {
   absl::StatusOr<ClickMetrics> metrics = scored.Evaluate();
   if (!absl::IsFailedPrecondition(metrics.status())) return metrics;
-  ClickMetrics alone;
-  alone.examples = scored.size();
-  for (float label : scored.labels()) alone.positives += label > 0.5f ? 1 : 0;
-  alone.auc = 0.5;
-  alone.logloss = LogLossFromLogits(scored.labels(), scored.logits());
-  return alone;
+  ClickMetrics one_label;
+  one_label.examples = scored.size();
+  for (float label : scored.labels()) one_label.positives += label > 0.5f ? 1 : 0;
+  one_label.auc = 0.5;
+  one_label.logloss = LogLossFromLogits(scored.labels(), scored.logits());
+  return one_label;
 }
 
 Json ToJson(const ClickMetrics& metrics) {

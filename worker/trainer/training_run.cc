@@ -53,7 +53,7 @@ class TrainingRun {
   absl::StatusOr<RunReport> Run();
 
  private:
-  bool leads() const { return rank_ == 0; }
+  bool is_leader() const { return rank_ == 0; }
   absl::Status Prepare();
   absl::Status Resume();
   // Rank 0 loads `path`; all ranks take over its model and step.
@@ -70,10 +70,10 @@ class TrainingRun {
   double MeasuredStaleness();
   // Applies the gradients that GBA tables have accumulated, before rows are read or saved. Called by every
   // rank.
-  absl::Status ApplyKept();
+  absl::Status ApplyDeferred();
   // Fills in entry->staleness_mean. Rank 0 only.
   absl::Status AddStaleness(EpochReport* entry);
-  bool EarlyStoppingSays(const EpochReport& epoch);
+  bool ShouldStopEarly(const EpochReport& epoch);
   double MetricOf(const Quality& quality) const {
     return job_.train.early_stopping.metric == Metric::kAuc ? quality.auc : -quality.logloss;
   }
@@ -81,7 +81,7 @@ class TrainingRun {
     if (context_.status != nullptr) context_.status->SetState(state);
   }
   // Broadcasts values that only rank 0 knows. A `timeout` of zero means the group's.
-  absl::Status Share(absl::Span<double> values, absl::Duration timeout = absl::ZeroDuration()) {
+  absl::Status BroadcastFromLeader(absl::Span<double> values, absl::Duration timeout = absl::ZeroDuration()) {
     return context_.group->Broadcast(values, {.root = 0, .timeout = timeout}).status();
   }
   // Bounds the time for which the other ranks wait while rank 0 saves or loads a checkpoint.
@@ -187,7 +187,7 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(sums), {.op = ReduceOp::kSum}).status());
   TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(slowest), {.op = ReduceOp::kMax}).status());
 
-  TANDEM_RETURN_IF_ERROR(ApplyKept());
+  TANDEM_RETURN_IF_ERROR(ApplyDeferred());
 
   EpochReport entry;
   entry.epoch = epoch;
@@ -199,7 +199,7 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   entry.samples_per_s = sums[0] / std::max(1e-9, slowest[0]);
   entry.learning_rate = schedule_->At(trainer_->step());
   entry.times = stats->times;
-  if (leads()) TANDEM_RETURN_IF_ERROR(AddStaleness(&entry));
+  if (is_leader()) TANDEM_RETURN_IF_ERROR(AddStaleness(&entry));
   report_.malformed_lines = static_cast<uint64_t>(sums[2]);
   SetState("evaluating");
   TANDEM_ASSIGN_OR_RETURN(entry.valid, Evaluate(Split::kValid, nullptr));
@@ -214,7 +214,7 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
     ++epochs_since_best_;
   }
   schedule_->OnMetric(MetricOf(entry.valid));
-  if (leads()) {
+  if (is_leader()) {
     std::printf("epoch %d/%d  train loss %.4f  valid AUC %.4f  logloss %.4f  %.0f samples/s%s\n", epoch,
                 job_.train.epochs, entry.train_loss, entry.valid.auc, entry.valid.logloss,
                 entry.samples_per_s, entry.best ? "  *" : "");
@@ -237,10 +237,10 @@ absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) 
                                           .tail = ReadOptions::Tail::kExact}));
   PrefetchReader ahead(std::move(reader), kReadAhead);
   TANDEM_ASSIGN_OR_RETURN(ScoredExamples mine, trainer_->Predict(&ahead));
-  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> everyones,
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> gathered,
                           context_.group->AllGatherBytes(mine.Serialize()));
   ScoredExamples merged;
-  for (const std::string& theirs : everyones) {
+  for (const std::string& theirs : gathered) {
     TANDEM_ASSIGN_OR_RETURN(ScoredExamples part, ScoredExamples::Parse(theirs));
     merged.Merge(part);
   }
@@ -264,9 +264,9 @@ double TrainingRun::MeasuredStaleness() {
   return mean;
 }
 
-absl::Status TrainingRun::ApplyKept() {
+absl::Status TrainingRun::ApplyDeferred() {
   absl::Status applied;
-  if (leads()) {
+  if (is_leader()) {
     // Independent of the job's mode, because a user may have changed a table's mode while the job ran.
     for (const v1::TableConfig& table : plan_.tables) applied.Update(context_.client->Flush(table.name()));
   }
@@ -291,7 +291,7 @@ absl::Status TrainingRun::AddStaleness(EpochReport* entry) {
   return absl::OkStatus();
 }
 
-bool TrainingRun::EarlyStoppingSays(const EpochReport& epoch) {
+bool TrainingRun::ShouldStopEarly(const EpochReport& epoch) {
   const int patience = job_.train.early_stopping.patience;
   return patience > 0 && epochs_since_best_ > patience && epoch.epoch < job_.train.epochs;
 }
@@ -300,7 +300,7 @@ absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
   SetState("saving");
   // Rank 0 writes while the others wait. No push is in flight, so all servers save the same state.
   absl::Status saved;
-  if (leads()) {
+  if (is_leader()) {
     ModelState state{.step = trainer_->step(),
                      .epoch = static_cast<uint64_t>(epoch.epoch),
                      .metrics = {{"valid_auc", epoch.valid.auc},
@@ -318,7 +318,7 @@ absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
     }
   }
   double ok[] = {saved.ok() ? 1.0 : 0.0};
-  TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(ok), CheckpointTimeout()));
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(ok), CheckpointTimeout()));
   if (!saved.ok()) return Annotate(saved, "saving a checkpoint");
   return ok[0] == 1.0 ? absl::OkStatus()
                       : absl::AbortedError("rank 0 could not save a checkpoint; its log says why");
@@ -327,7 +327,7 @@ absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
 absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
   absl::Status status;
   std::string serialized;
-  if (leads()) {
+  if (is_leader()) {
     absl::StatusOr<LoadedModel> loaded = LoadModel(job_, path, context_.client);
     status = loaded.status();
     if (loaded.ok()) {
@@ -335,12 +335,12 @@ absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
       LogInfo(absl::StrCat("loaded ", loaded->path));
     }
   }
-  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> everyones,
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> gathered,
                           context_.group->AllGatherBytes(serialized, {.timeout = CheckpointTimeout()}));
   TANDEM_RETURN_IF_ERROR(status);
-  if (everyones[0].empty())
+  if (gathered[0].empty())
     return absl::AbortedError("rank 0 could not load the checkpoint; its log says why");
-  TANDEM_ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Parse(everyones[0]));
+  TANDEM_ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Parse(gathered[0]));
   TANDEM_RETURN_IF_ERROR(loaded.Apply(model_.get(), optimizer_.get(), &*schedule_));
   trainer_->set_step(loaded.state.step);
   if (context_.status != nullptr) context_.status->SetStep(loaded.state.step);
@@ -352,9 +352,9 @@ absl::Status TrainingRun::Resume() {
   if (options_.resume.empty()) return absl::OkStatus();
   std::string from = options_.resume;
   if (from == "auto") {
-    double none[] = {leads() && absl::IsNotFound(ps::LatestCheckpoint(job_.checkpoint.dir).status()) ? 1.0
-                                                                                                     : 0.0};
-    TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(none)));
+    double none[] = {
+        is_leader() && absl::IsNotFound(ps::LatestCheckpoint(job_.checkpoint.dir).status()) ? 1.0 : 0.0};
+    TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(none)));
     if (none[0] == 1.0) return absl::OkStatus();
     from = "latest";
   }
@@ -368,7 +368,7 @@ absl::Status TrainingRun::Resume() {
   best_metric_ = metric("best_metric", best_metric_);
   report_.best_epoch = static_cast<int>(metric("best_epoch", 0));
   epochs_since_best_ = static_cast<int>(metric("epochs_since_best", 0));
-  if (leads()) best_checkpoint_ = CheckpointOfEpoch(job_, static_cast<uint64_t>(report_.best_epoch));
+  if (is_leader()) best_checkpoint_ = CheckpointOfEpoch(job_, static_cast<uint64_t>(report_.best_epoch));
   return absl::OkStatus();
 }
 
@@ -377,7 +377,7 @@ absl::Status TrainingRun::Test() {
   // worse.
   const bool current_is_best = !report_.epochs.empty() && report_.epochs.back().best;
   double reload[] = {!current_is_best && !best_checkpoint_.empty() ? 1.0 : 0.0};
-  TANDEM_RETURN_IF_ERROR(Share(absl::MakeSpan(reload)));
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(reload)));
   if (reload[0] == 1.0) {
     ModelState state;
     TANDEM_RETURN_IF_ERROR(Annotate(Load(best_checkpoint_, &state), "loading the best epoch's checkpoint"));
@@ -386,7 +386,7 @@ absl::Status TrainingRun::Test() {
   ScoredExamples scored;
   TANDEM_ASSIGN_OR_RETURN(report_.test, Evaluate(Split::kTest, &scored));
   scalars_.Test(trainer_->step(), report_.test);
-  if (leads() && !options_.predictions.empty()) return WritePredictions(scored);
+  if (is_leader() && !options_.predictions.empty()) return WritePredictions(scored);
   return absl::OkStatus();
 }
 
@@ -442,11 +442,11 @@ absl::Status TrainingRun::AddCaches() {
     // Sent as raw bytes: the workers are processes of the same program.
     static_assert(std::is_trivially_copyable_v<ps::CacheStatistics>);
     TANDEM_ASSIGN_OR_RETURN(
-        const std::vector<std::string> everyones,
+        const std::vector<std::string> gathered,
         context_.group->AllGatherBytes(std::string(reinterpret_cast<const char*>(&mine), sizeof(mine))));
-    if (!leads()) continue;
+    if (!is_leader()) continue;
     ps::CacheStatistics sum;
-    for (const std::string& theirs : everyones) {
+    for (const std::string& theirs : gathered) {
       if (theirs.size() != sizeof(sum))
         return absl::DataLossError("a worker sent malformed cache statistics");
       ps::CacheStatistics one;
@@ -465,14 +465,14 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
   TANDEM_RETURN_IF_ERROR(Prepare());
   TANDEM_RETURN_IF_ERROR(context_.group->Barrier().status());  // every worker has created the tables
   TANDEM_RETURN_IF_ERROR(Resume());
-  if (leads()) {
+  if (is_leader()) {
     LogInfo(absl::StrCat("training ", report_.model, " on ", report_.train_examples,
                          " examples: ", report_.workers, " workers, ", report_.servers,
                          " parameter servers, ", report_.mode));
   }
   for (int epoch = first_epoch_; epoch <= job_.train.epochs; ++epoch) {
     TANDEM_RETURN_IF_ERROR(TrainEpoch(epoch));
-    if (EarlyStoppingSays(report_.epochs.back())) {
+    if (ShouldStopEarly(report_.epochs.back())) {
       report_.stopped_early = true;
       break;
     }
@@ -483,10 +483,10 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
     seconds += epoch.seconds;
   }
   report_.samples_per_s = seconds > 0 ? examples / seconds : 0;
-  if (leads()) TANDEM_RETURN_IF_ERROR(AddTables());  // before Test() reloads the best epoch's rows
+  if (is_leader()) TANDEM_RETURN_IF_ERROR(AddTables());  // before Test() reloads the best epoch's rows
   TANDEM_RETURN_IF_ERROR(AddCaches());
   TANDEM_RETURN_IF_ERROR(Test());
-  if (leads() && options_.baselines) AddBaselines();
+  if (is_leader() && options_.baselines) AddBaselines();
   report_.checkpoint = best_checkpoint_;
   report_.seconds = absl::ToDoubleSeconds(context_.clock->Now() - began);
   return report_;

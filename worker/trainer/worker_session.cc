@@ -21,9 +21,9 @@ namespace {
 constexpr absl::Duration kLease = absl::Seconds(10);
 // Longer than a quarter of a lease, the interval at which every live member asks the store for the state of
 // the job.
-const absl::Duration kHearsay = kLease / 4 + absl::Seconds(1);
+const absl::Duration kJobStateDelay = kLease / 4 + absl::Seconds(1);
 
-bool MayBeAnothersFault(const absl::Status& status) {
+bool MayBeCausedByPeer(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
          absl::IsAborted(status);
 }
@@ -38,8 +38,8 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Open(const Options
   if (session->monitor_ != nullptr) {
     // A dead process would have been named by now, because a timeout is longer than a lease.
     session->leaving_ = true;
-    const absl::Status told = session->monitor_->ReportFailure(opened.message());
-    if (!told.ok()) LogWarning(told.message());
+    const absl::Status reported = session->monitor_->ReportFailure(opened.message());
+    if (!reported.ok()) LogWarning(reported.message());
   }
   return opened;
 }
@@ -73,20 +73,21 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
         "the job has no parameter server (TANDEM_NUM_PS is 0 or not set); start it with `tandem run --ps N`");
   }
   TANDEM_ASSIGN_OR_RETURN(store_, collectives::OpenStore(env_, timeout));
-  own_ = rpc::ProcessDiagnostics::Start(env_.member(), env_.epoch, store_->address());
+  diagnostics_ = rpc::ProcessDiagnostics::Start(env_.member(), env_.epoch, store_->address());
   TANDEM_ASSIGN_OR_RETURN(
-      monitor_, collectives::JobMonitor::Start(
-                    store_->channel(), {.member = env_.member(), .lease = kLease, .status = own_->status()},
-                    [this](const collectives::JobState& state) {
-                      if (!state.failed || leaving_) return;
-                      LogError(absl::StrCat("the job has failed: ", state.reason));
-                      std::fflush(nullptr);
-                      // The other members get the reason from the store, which lives in this process.
-                      if (env_.hosts_store()) absl::SleepFor(kHearsay);
-                      // There is nothing to save, and other threads may be in any state, so no destructor
-                      // runs.
-                      std::_Exit(1);
-                    }));
+      monitor_,
+      collectives::JobMonitor::Start(
+          store_->channel(), {.member = env_.member(), .lease = kLease, .status = diagnostics_->status()},
+          [this](const collectives::JobState& state) {
+            if (!state.failed || leaving_) return;
+            LogError(absl::StrCat("the job has failed: ", state.reason));
+            std::fflush(nullptr);
+            // The other members get the reason from the store, which lives in this process.
+            if (env_.hosts_store()) absl::SleepFor(kJobStateDelay);
+            // There is nothing to save, and other threads may be in any state, so no destructor
+            // runs.
+            std::_Exit(1);
+          }));
   std::vector<std::string> keys;
   for (int i = 0; i < env_.num_ps; ++i) keys.push_back(absl::StrCat("ps/", i));
   TANDEM_RETURN_IF_ERROR(Annotate(store_->store()->Wait(keys, timeout), "waiting for the parameter servers"));
@@ -108,22 +109,22 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
   TANDEM_ASSIGN_OR_RETURN(
       group_, collectives::InitProcessGroup(
                   store_->store(), {.rank = env_.rank, .world_size = env_.world_size, .timeout = timeout}));
-  own_->SetServing(true);
+  diagnostics_->SetServing(true);
   return absl::OkStatus();
 }
 
 WorkerSession::~WorkerSession() = default;
 
 int WorkerSession::Finish(const absl::Status& result) {
-  if (own_ != nullptr) own_->SetServing(false);
+  if (diagnostics_ != nullptr) diagnostics_->SetServing(false);
   if (result.ok()) {
     leaving_ = true;
     if (monitor_ != nullptr) {
       // Without a launcher the process that hosts the store ends the job for the servers; else the launcher
       // does.
-      const absl::Status told =
+      const absl::Status reported =
           env_.hosts_store() ? monitor_->ReportSuccess("training has finished") : monitor_->Leave();
-      if (!told.ok()) LogWarning(told.message());
+      if (!reported.ok()) LogWarning(reported.message());
     }
     if (store_ != nullptr) {
       if (const absl::Status closed = store_->Close(absl::Seconds(10)); !closed.ok())
@@ -133,19 +134,19 @@ int WorkerSession::Finish(const absl::Status& result) {
   }
   if (monitor_ != nullptr && monitor_->state().failed) {
     // This error is a consequence: on_end is about to end this process with the first reason.
-    absl::SleepFor(kHearsay * 2);
+    absl::SleepFor(kJobStateDelay * 2);
     return 1;
   }
   LogError(absl::StrCat(result.message(), " [", absl::StatusCodeToString(result.code()), "]"));
   if (monitor_ == nullptr) return 1;
-  if (MayBeAnothersFault(result)) {
+  if (MayBeCausedByPeer(result)) {
     // If a member has died, the store notices its silence within a lease. on_end then ends this process with
     // an error that names the dead member.
     absl::SleepFor(kLease * 1.5);
   }
   leaving_ = true;
-  const absl::Status told = monitor_->ReportFailure(result.message());
-  if (!told.ok()) LogWarning(told.message());
+  const absl::Status reported = monitor_->ReportFailure(result.message());
+  if (!reported.ok()) LogWarning(reported.message());
   return 1;
 }
 

@@ -41,7 +41,7 @@ class WorkerSession {
   ps::Client* client() { return client_.get(); }
   collectives::ProcessGroup* group() { return group_.get(); }
   // Returns nullptr if the worker was started alone.
-  rpc::ProcessStatus* status() { return own_ == nullptr ? nullptr : own_->status().get(); }
+  rpc::ProcessStatus* status() { return diagnostics_ == nullptr ? nullptr : diagnostics_->status().get(); }
   int rank() const { return env_.rank; }
   int world_size() const { return env_.world_size; }
 
@@ -59,8 +59,8 @@ class WorkerSession {
   bool alone_ = false;
   std::atomic<bool> leaving_{false};
   // Destroyed from the last to the first: the client's calls end before the objects that serve them, and all
-  // threads that can record before the recorder (in own_).
-  std::unique_ptr<rpc::ProcessDiagnostics> own_;
+  // threads that can record before the recorder (in diagnostics_).
+  std::unique_ptr<rpc::ProcessDiagnostics> diagnostics_;
   std::unique_ptr<ps::ParameterServer> local_server_;
   std::unique_ptr<collectives::Store> local_store_;
   std::unique_ptr<collectives::JobStore> store_;

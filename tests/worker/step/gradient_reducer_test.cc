@@ -47,8 +47,8 @@ class TwinBackend : public collectives::Backend {
 };
 
 // Runs `body` on two ranks.
-void RunTwins(const absl::Status& error,
-              const std::function<void(collectives::ProcessGroup&, const Seen&)>& body) {
+void RunTwoRanks(const absl::Status& error,
+                 const std::function<void(collectives::ProcessGroup&, const Seen&)>& body) {
   std::vector<std::shared_ptr<Seen>> seen = {std::make_shared<Seen>(), std::make_shared<Seen>()};
   for (const auto& one : seen) one->error = error;
   collectives::ProcessGroupOptions options;
@@ -65,7 +65,7 @@ void RunTwins(const absl::Status& error,
 }
 
 TEST(GradientReducerTest, ReducesEveryRangeOnceInBucketsOfNeighbours) {
-  RunTwins(absl::OkStatus(), [](collectives::ProcessGroup& group, const Seen& seen) {
+  RunTwoRanks(absl::OkStatus(), [](collectives::ProcessGroup& group, const Seen& seen) {
     GradientReducer reducer(&group, 4 * sizeof(float));
     std::vector<float> gradients(12, 1.0f);
     reducer.Begin(absl::MakeSpan(gradients));
@@ -89,7 +89,7 @@ TEST(GradientReducerTest, ReducesEveryRangeOnceInBucketsOfNeighbours) {
 }
 
 TEST(GradientReducerTest, AFullBucketGoesWhileTheRestIsComputed) {
-  RunTwins(absl::OkStatus(), [](collectives::ProcessGroup& group, const Seen& seen) {
+  RunTwoRanks(absl::OkStatus(), [](collectives::ProcessGroup& group, const Seen& seen) {
     GradientReducer reducer(&group, 2 * sizeof(float));
     std::vector<float> gradients(6, 1.0f);
     reducer.Begin(absl::MakeSpan(gradients));
@@ -105,16 +105,17 @@ TEST(GradientReducerTest, AFullBucketGoesWhileTheRestIsComputed) {
 }
 
 TEST(GradientReducerTest, AFailureIsReturnedFromThenOn) {
-  RunTwins(absl::UnavailableError("rank 1 is gone"), [](collectives::ProcessGroup& group, const Seen& seen) {
-    GradientReducer reducer(&group, 1);
-    std::vector<float> gradients(4, 1.0f);
-    for (int step = 0; step < 2; ++step) {
-      reducer.Begin(absl::MakeSpan(gradients));
-      reducer.Ready(0, 4);
-      EXPECT_THAT(reducer.Finish(), StatusIs(absl::StatusCode::kUnavailable, "rank 1 is gone"));
-    }
-    EXPECT_THAT(seen.sizes, ElementsAre(4));  // a failed group is not called again
-  });
+  RunTwoRanks(absl::UnavailableError("rank 1 is gone"),
+              [](collectives::ProcessGroup& group, const Seen& seen) {
+                GradientReducer reducer(&group, 1);
+                std::vector<float> gradients(4, 1.0f);
+                for (int step = 0; step < 2; ++step) {
+                  reducer.Begin(absl::MakeSpan(gradients));
+                  reducer.Ready(0, 4);
+                  EXPECT_THAT(reducer.Finish(), StatusIs(absl::StatusCode::kUnavailable, "rank 1 is gone"));
+                }
+                EXPECT_THAT(seen.sizes, ElementsAre(4));  // a failed group is not called again
+              });
 }
 
 TEST(GradientReducerTest, AloneThereIsNothingToDo) {

@@ -24,10 +24,10 @@
 
 namespace {
 
-using tandem::rpc::remote::RpcAgent;
 using tandem::rpc::remote::Function;
 using tandem::rpc::remote::Functions;
 using tandem::rpc::remote::Future;
+using tandem::rpc::remote::RpcAgent;
 using tandem::rpc::remote::RRef;
 using tandem::rpc::remote::Tensor;
 

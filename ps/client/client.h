@@ -121,8 +121,8 @@ class Client {
 
  private:
   virtual void PrepareInlinePoll() {}
-  // For a thread that has said PrepareInlinePoll, has started a call and does nothing but wait for it: receives
-  // answers itself where that spares a hand-over between threads, until `over`, or returns at once.
+  // For a thread that has said PrepareInlinePoll, has started a call and does nothing but wait for it:
+  // receives answers itself where that spares a hand-over between threads, until `over`, or returns at once.
   virtual void InlinePoll(absl::FunctionRef<bool()> over) {}
 };
 

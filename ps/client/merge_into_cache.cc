@@ -13,7 +13,7 @@ void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part,
   const float factor = learning_rate_factor * part->learning_rate_factor;
   const bool hold = cache.holds() && part->learning_rate_factor == 1.0f;
   cache.Merge(part->ids, part->gradients, factor, part->pulled_versions,
-               hold ? &absorbed->gradients : nullptr);
+              hold ? &absorbed->gradients : nullptr);
   if (!hold) return;
   absorbed->versions = cache.Oldest(absorbed->gradients, part->pulled_versions);
   absorbed->PutInto(part);

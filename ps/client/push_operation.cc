@@ -12,8 +12,8 @@ namespace {
 constexpr char kPush[] = "/tandem.v1.ParameterServer/Push";
 }  // namespace
 
-PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std::atomic<bool>* places_told,
-                   absl::Duration timeout, PushDone done)
+PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
+                             std::atomic<bool>* places_told, absl::Duration timeout, PushDone done)
     : channels_(channels),
       places_told_(places_told),
       done_(std::move(done)),

@@ -48,7 +48,8 @@ void ClientStreamCore::Ask() {
     return OnBatch(first, absl::OutOfRangeError("the stream's time is over (CallSettings::timeout)"));
   }
   use.agent()
-      ->RpcAsync(CallTarget(server_.name, {.timeout = std::min(left, kStreamPoll)}), kStreamRead, number_, first)
+      ->RpcAsync(CallTarget(server_.name, {.timeout = std::min(left, kStreamPoll)}), kStreamRead, number_,
+                 first)
       .Then([self = shared_from_this(), first](const absl::StatusOr<StreamBatch>& batch) {
         self->OnBatch(first, batch);
       });
@@ -153,8 +154,8 @@ void ClientStreamCore::SendNext() {
   const References::Use use(references_.get());
   if (absl::Status there = CheckServer(use.agent()); !there.ok()) return OnSent(std::move(there));
   use.agent()
-      ->RpcAsync(CallTarget(server_.name, {.timeout = kStreamPoll}), kStreamWrite, number_, first, std::move(items),
-                 last)
+      ->RpcAsync(CallTarget(server_.name, {.timeout = kStreamPoll}), kStreamWrite, number_, first,
+                 std::move(items), last)
       .Then([self = shared_from_this()](const absl::Status& status) { self->OnSent(status); });
 }
 

@@ -92,9 +92,9 @@ void PeerConnections::With(const std::string& name, absl::Time deadline, std::st
     }
   }
   if (closed || peer != nullptr) {
-    std::move(waiting->go)(
-        closed ? absl::StatusOr<std::shared_ptr<PeerConnection>>(absl::CancelledError("this worker has shut down"))
-               : absl::StatusOr<std::shared_ptr<PeerConnection>>(std::move(peer)));
+    std::move(waiting->go)(closed ? absl::StatusOr<std::shared_ptr<PeerConnection>>(
+                                        absl::CancelledError("this worker has shut down"))
+                                  : absl::StatusOr<std::shared_ptr<PeerConnection>>(std::move(peer)));
     return;
   }
   if (stop.stop_possible()) {
@@ -108,7 +108,8 @@ void PeerConnections::With(const std::string& name, absl::Time deadline, std::st
   }
 }
 
-void PeerConnections::Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::shared_ptr<PeerConnection>> peer) {
+void PeerConnections::Finish(const std::shared_ptr<Waiting>& waiting,
+                             absl::StatusOr<std::shared_ptr<PeerConnection>> peer) {
   {
     absl::MutexLock lock(&mutex_);
     const auto found = std::find(waiting_.begin(), waiting_.end(), waiting);

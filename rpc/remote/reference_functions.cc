@@ -64,7 +64,7 @@ void References::AddFunctions(Functions* functions, const std::shared_ptr<Refere
 namespace internal {
 
 absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::type_index type,
-                                       const std::string& name, absl::Duration timeout) {
+                                         const std::string& name, absl::Duration timeout) {
   const std::shared_ptr<References> home = handle.home();
   if (home == nullptr) return AgentIsGone();
   if (!handle.is_local()) {
@@ -73,7 +73,8 @@ absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::typ
                      ": LocalValue is for there; use ToHere, or call a function there"));
   }
   Promise<StoredValue> promise;
-  home->WaitFor(handle.key(), [promise](absl::StatusOr<StoredValue> value) { promise.Set(std::move(value)); });
+  home->WaitFor(handle.key(),
+                [promise](absl::StatusOr<StoredValue> value) { promise.Set(std::move(value)); });
   absl::StatusOr<StoredValue> value = promise.future().Wait(timeout);
   if (!value.ok()) return value;
   if (value->type->type != type) {
@@ -84,7 +85,7 @@ absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::typ
 }
 
 absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& handle, const std::string& type,
-                                   absl::Duration timeout) {
+                                     absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   if (handle->created().valid()) {
     if (absl::Status made = handle->created().Wait(timeout); !made.ok()) return made;
@@ -93,8 +94,8 @@ absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& han
   const std::shared_ptr<References> home = handle->home();
   if (home == nullptr) return AgentIsGone();
   Promise<CallResult> promise;
-  auto call = std::make_unique<OutgoingCall>(FetchId(), typeid(std::tuple<ForkMessage, std::string>),
-                                             typeid(Unit));
+  auto call =
+      std::make_unique<OutgoingCall>(FetchId(), typeid(std::tuple<ForkMessage, std::string>), typeid(Unit));
   call->to = handle->owner();
   call->timeout = std::max(deadline - absl::Now(), absl::Milliseconds(1));
   call->encode = &EncodeArguments<ForkMessage, std::string>;

@@ -76,7 +76,7 @@ class RpcAgent : private Runtime {
   // (no name, a bad address), AlreadyExists (a living worker has the name), Unavailable (cannot listen),
   // DeadlineExceeded naming who of `wait_for` has not come.
   static absl::StatusOr<std::unique_ptr<RpcAgent>> Start(RpcAgentOptions options, Directory* directory,
-                                                      Functions functions);
+                                                         Functions functions);
   ~RpcAgent() override;
 
   const std::string& name() const { return member_.name; }
@@ -145,7 +145,8 @@ class RpcAgent : private Runtime {
 
   // What RpcAsync and Remote do whatever the types.
   void StartTo(const CallTarget& to, std::unique_ptr<internal::OutgoingCall> call);
-  std::shared_ptr<ReferenceHandle> StartKeeping(const CallTarget& to, std::unique_ptr<internal::OutgoingCall> call);
+  std::shared_ptr<ReferenceHandle> StartKeeping(const CallTarget& to,
+                                                std::unique_ptr<internal::OutgoingCall> call);
   // Null when there is nobody to help.
   internal::Helper HelperFor(const std::string& name) const;
 
@@ -191,7 +192,8 @@ class RpcAgent : private Runtime {
 };
 
 template <typename R, typename... Args, typename... Given>
-Future<R> RpcAgent::RpcAsync(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments) {
+Future<R> RpcAgent::RpcAsync(const CallTarget& to, const Function<R(Args...)>& function,
+                             Given&&... arguments) {
   static_assert(sizeof...(Args) == sizeof...(Given), "the function takes another number of arguments");
   static_assert(std::is_void_v<R> || Sendable<R>, "such a result is not sent: call the function by Remote");
   Promise<R> promise;
@@ -236,7 +238,8 @@ Future<R> RRef<T>::RpcAsync(const CallSettings& settings, const Function<R(Args.
   if (home == nullptr) return Future<R>::Ready(AgentIsGone());
   const References::Use use(home.get());
   if (use.agent() == nullptr) return Future<R>::Ready(AgentIsGone());
-  return use.agent()->RpcAsync(CallTarget(owner(), settings), function, *this, std::forward<Given>(arguments)...);
+  return use.agent()->RpcAsync(CallTarget(owner(), settings), function, *this,
+                               std::forward<Given>(arguments)...);
 }
 
 }  // namespace tandem::rpc::remote

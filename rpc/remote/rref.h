@@ -22,9 +22,9 @@ absl::Status AgentIsGone();
 
 namespace internal {
 absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::type_index type,
-                                       const std::string& name, absl::Duration timeout);
+                                         const std::string& name, absl::Duration timeout);
 absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& handle, const std::string& type,
-                                   absl::Duration timeout);
+                                     absl::Duration timeout);
 }  // namespace internal
 
 // From Agent::Remote, Agent::Own, or as an argument or a result. Copies are the same reference; the value

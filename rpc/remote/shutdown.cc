@@ -17,7 +17,8 @@ namespace tandem::rpc::remote {
 namespace {
 constexpr absl::Duration kAskAgain = absl::Seconds(1);  // those who could not be asked, while they are there
 constexpr absl::Duration kAskWhy = absl::Seconds(1);
-constexpr absl::Duration kShutdownNotice = absl::Seconds(1);  // for owners to hear of references that are given up
+constexpr absl::Duration kShutdownNotice =
+    absl::Seconds(1);  // for owners to hear of references that are given up
 
 void AwaitOtherMembers(Directory& directory, const Directory::Members& than, absl::Time deadline) {
   absl::Mutex mutex;

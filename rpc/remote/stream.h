@@ -160,7 +160,8 @@ Functions& AddStream(Functions& functions, const StreamFunction<In, Out, Args...
 // for the whole stream; without one only silence ends it.
 template <typename In, typename Out, typename... Args, typename... Given>
 absl::StatusOr<std::unique_ptr<ClientStream<In, Out>>> OpenStream(
-    RpcAgent& agent, const CallTarget& to, const StreamFunction<In, Out, Args...>& function, Given&&... arguments) {
+    RpcAgent& agent, const CallTarget& to, const StreamFunction<In, Out, Args...>& function,
+    Given&&... arguments) {
   const absl::Time deadline =
       to.settings.timeout > absl::ZeroDuration() ? absl::Now() + to.settings.timeout : absl::InfiniteFuture();
   absl::StatusOr<StreamNumber<In, Out>> number =

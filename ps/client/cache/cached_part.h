@@ -21,7 +21,7 @@ struct ConditionalPull {
   absl::Span<const uint32_t> versions;   // [ids]; 0: no copy
   absl::Span<const uint32_t> positions;  // [ids]: where the row of ids[i] goes, in rows, of those that come
   std::vector<uint64_t> generations;     // [servers], of the copies
-  std::vector<uint64_t> locally_served;         // [servers]: rows that need no asking
+  std::vector<uint64_t> locally_served;  // [servers]: rows that need no asking
   // Written by the answers.
   std::vector<uint8_t> sent;  // [ids]: whether the row came
   std::vector<uint64_t> response_generations;

@@ -33,7 +33,8 @@ struct CallSettings {
 struct CallTarget {
   CallTarget(const char* name) : name(name) {}             // NOLINT
   CallTarget(std::string name) : name(std::move(name)) {}  // NOLINT
-  CallTarget(std::string name, CallSettings settings) : name(std::move(name)), settings(std::move(settings)) {}
+  CallTarget(std::string name, CallSettings settings)
+      : name(std::move(name)), settings(std::move(settings)) {}
 
   std::string name;  // "worker/1"
   CallSettings settings;

@@ -94,8 +94,9 @@ TEST_P(RemoteErrorsTest, ADeadCalleeIsUnavailable) {
   ASSERT_TRUE(running.AwaitValue(1));
   // Its lease runs out, although its connection seems well: a machine that fell silent.
   cluster.directory.Forget("worker/1");
-  EXPECT_THAT(under_way.Wait(kTestTimeout), StatusIs(absl::StatusCode::kUnavailable,
-                                                  HasSubstr("worker/1: wait: it has left, or was silent")));
+  EXPECT_THAT(
+      under_way.Wait(kTestTimeout),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/1: wait: it has left, or was silent")));
   EXPECT_TRUE(saw_cancellation.AwaitValue(1)) << "the callee is told, should it live";
 }
 
@@ -196,7 +197,8 @@ TEST_P(RemoteErrorsTest, ACallIsCancelledBeforeItsCalleeHasRegistered) {
   RpcAgent& a = cluster.Add(DefaultFunctions());
   Future<int64_t> future = a.RpcAsync("worker/1", kPlain, 1);
   future.Cancel();
-  EXPECT_THAT(future.Wait(kTestTimeout), StatusIs(absl::StatusCode::kCancelled, HasSubstr("worker/1: plain: ")));
+  EXPECT_THAT(future.Wait(kTestTimeout),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("worker/1: plain: ")));
 }
 
 TEST_P(RemoteErrorsTest, CancellingReachesTheEndOfAChainOfCalls) {

@@ -45,8 +45,8 @@ class ConditionalPull : public ::testing::Test {
   };
   // `spoil` may change what is sent.
   absl::StatusOr<Response> Pull(const std::vector<uint32_t>& versions, uint64_t max_age, uint64_t generation,
-                              const std::function<void(v1::PullSlice*, std::string*)>& spoil = nullptr,
-                              v1::ValueFormat values = v1::VALUES_F32) {
+                                const std::function<void(v1::PullSlice*, std::string*)>& spoil = nullptr,
+                                v1::ValueFormat values = v1::VALUES_F32) {
     v1::PullRequest header;
     header.set_step(9);
     v1::PullSlice* slice = header.add_slices();

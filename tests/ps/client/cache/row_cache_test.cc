@@ -47,7 +47,7 @@ class Harness {
   // The server sends the rows for which `sends(i)`.
   template <typename Sends>
   void Response(const std::vector<uint64_t>& ids, const std::vector<uint32_t>& asked, uint64_t version,
-              const Sends& sends, uint64_t overtaken_by = 0) {
+                const Sends& sends, uint64_t overtaken_by = 0) {
     std::vector<float> rows(ids.size() * kCachedDim);
     std::vector<uint8_t> sent(ids.size());
     std::vector<uint32_t> positions(ids.size());

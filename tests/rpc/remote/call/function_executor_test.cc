@@ -96,8 +96,8 @@ TEST(FunctionExecutorTest, CallersTakeTurnsHoweverManyCallsEachHas) {
 }
 
 TEST(FunctionExecutorTest, EveryLimitRefusesByName) {
-  FunctionExecutor executor("worker/0",
-                    {.threads = 1, .max_queued = 3, .max_queued_per_caller = 2, .max_queued_bytes = 100});
+  FunctionExecutor executor(
+      "worker/0", {.threads = 1, .max_queued = 3, .max_queued_per_caller = 2, .max_queued_bytes = 100});
   Gate gate(&executor);
   const auto refusal = [&](const std::string& caller, size_t bytes) {
     auto call = std::make_shared<FakeCall>(caller, bytes);

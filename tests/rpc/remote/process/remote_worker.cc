@@ -117,7 +117,7 @@ absl::Status Run(const std::string& name, const std::string& store_address) {
   Held held;
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RpcAgent> agent,
                           RpcAgent::Start({.name = name, .threads = 64, .reference_lease = kTestLease},
-                                       directory.get(), Serve(&held)));
+                                          directory.get(), Serve(&held)));
   // Until the test wants no more.
   const absl::Status done = store.Get("done", absl::Hours(1)).status();
   {

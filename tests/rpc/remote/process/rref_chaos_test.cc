@@ -165,8 +165,8 @@ void Chaos::ExpectThatAllGo(const std::set<int64_t>& but) {
     TANDEM_ASSERT_OK_AND_ASSIGN(
         const std::vector<int64_t> left,
         workers_.agent().RpcSync(
-            CallTarget(WorkerProcesses::NameOf(worker), {.timeout = absl::Seconds(seconds) + kTimeout}), kLiving,
-            std::vector<int64_t>(but.begin(), but.end()), seconds));
+            CallTarget(WorkerProcesses::NameOf(worker), {.timeout = absl::Seconds(seconds) + kTimeout}),
+            kLiving, std::vector<int64_t>(but.begin(), but.end()), seconds));
     EXPECT_THAT(left, ::testing::IsEmpty()) << "things that nobody holds any more, at worker/" << worker;
   }
 }

@@ -33,7 +33,8 @@ WorkerProcesses::WorkerProcesses(int workers) {
   auto directory = collectives::StoreDirectory::Open(store_.get(), {.lease = kTestLease});
   TANDEM_CHECK_MSG(directory.ok(), directory.status().ToString());
   directory_ = *std::move(directory);
-  auto agent = RpcAgent::Start({.name = "test/0", .reference_lease = kTestLease}, directory_.get(), Functions());
+  auto agent =
+      RpcAgent::Start({.name = "test/0", .reference_lease = kTestLease}, directory_.get(), Functions());
   TANDEM_CHECK_MSG(agent.ok(), agent.status().ToString());
   agent_ = *std::move(agent);
   for (int worker = 0; worker < workers; ++worker) {

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_AGENT_FUNCTIONS_H_
 #define TANDEM_RPC_REMOTE_AGENT_FUNCTIONS_H_
 
-// What workers ask of each other about themselves.
+// The functions with which RPC agents ask each other about their state.
 
 #include <cstdint>
 #include <vector>
@@ -11,17 +11,18 @@
 
 namespace tandem::rpc::remote {
 
+// The state of a worker's agent.
 struct AgentState {
   bool finishing = false;  // it wants to shut down
-  int64_t active = 0;      // calls from and to it that are not over
-  int64_t started = 0;     // that ever were
+  int64_t active = 0;      // calls from and to it that are under way
+  int64_t started = 0;     // calls from and to it since the start
   TANDEM_REMOTE_FIELDS(AgentState, finishing, active, started)
 };
 
 inline constexpr Function<AgentState()> kAgentState{"tandem.agent.state", {.idempotent = true}};
-// Answers when it wants to shut down and has no call under way.
+// Responds when the worker wants to shut down and has no calls under way.
 inline constexpr Function<AgentState()> kAwaitEnd{"tandem.agent.await_end", {.idempotent = true}};
-// The values that it owns.
+// Returns the values that the worker owns.
 inline constexpr Function<std::vector<DebugRef>()> kDebugRefs{"tandem.agent.debug_refs",
                                                               {.idempotent = true}};
 

@@ -11,10 +11,10 @@
 namespace tandem::rpc::remote {
 namespace {
 
-// Half a window: what is asked for arrives before what is there is used up.
+// Half a window: requested items arrive before the present ones are used up.
 constexpr size_t kAskBelow = kStreamWindow / 2;
 
-// The call that asked ended by its own time, or was asked again: the stream goes on.
+// The call reached its own timeout, or was replaced by a repeated one: the stream goes on.
 bool JustAskAgain(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
 }
@@ -57,7 +57,7 @@ void ClientStreamCore::Ask() {
 
 void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch) {
   bool release = false;
-  std::unique_ptr<CountedCall> over;  // goes when the lock is free: others may wait for that
+  std::unique_ptr<CountedCall> over;  // destroyed without the lock: other threads may wait for it
   {
     absl::MutexLock lock(&mutex_);
     asking_ = false;
@@ -77,7 +77,7 @@ void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch
     if (release) over.swap(counted_);
   }
   if (!release) return Ask();
-  // So that the server can forget it.
+  // Tells the server that it can drop the stream.
   const References::Use use(references_.get());
   if (use.agent() != nullptr)
     use.agent()->RpcAsync(CallTarget(server_.name, {.timeout = kStreamPoll}), kStreamCancel, number_);
@@ -160,7 +160,7 @@ void ClientStreamCore::SendNext() {
 }
 
 void ClientStreamCore::OnSent(absl::Status status) {
-  std::unique_ptr<CountedCall> over;  // goes when the lock is free
+  std::unique_ptr<CountedCall> over;  // destroyed without the lock
   mutex_.Lock();
   sending_now_ = false;
   if (status.ok()) {
@@ -168,9 +168,9 @@ void ClientStreamCore::OnSent(absl::Status status) {
     sending_.clear();
   } else if (JustAskAgain(status)) {
     end_sent_ = false;
-    if (out_.empty() && !sending_.empty()) out_.swap(sending_);  // the same numbers again
+    if (out_.empty() && !sending_.empty()) out_.swap(sending_);  // sent again with the same numbers
   } else if (absl::IsCancelled(status) || absl::IsNotFound(status)) {
-    writes_end_ = std::move(status);  // the question that is under way says why
+    writes_end_ = std::move(status);  // the response to the pending read tells the reason
   } else if (!end_.has_value()) {
     end_ = std::move(status);
     over.swap(counted_);
@@ -179,7 +179,7 @@ void ClientStreamCore::OnSent(absl::Status status) {
 }
 
 void ClientStreamCore::Cancel(absl::Status why) {
-  std::unique_ptr<CountedCall> over;  // goes when the lock is free
+  std::unique_ptr<CountedCall> over;  // destroyed without the lock
   {
     absl::MutexLock lock(&mutex_);
     if (end_.has_value()) return;

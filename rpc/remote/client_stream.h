@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_CLIENT_STREAM_H_
 #define TANDEM_RPC_REMOTE_CLIENT_STREAM_H_
 
-// The client's end of a stream, without its types.
+// The client's end of a stream, independent of its types.
 
 #include <cstdint>
 #include <deque>
@@ -22,10 +22,11 @@
 
 namespace tandem::rpc::remote {
 
-// Thread-safe; items of one side keep their order only within a thread. It may outlive the agent.
+// The client's end of a stream. Items keep their order only if one thread writes them and one reads them. May
+// outlive the agent. Thread-safe.
 class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
  public:
-  // `what` begins the errors that the function ends with: "worker/1: tokens".
+  // `what` is the prefix of the function's errors: "worker/1: tokens".
   ClientStreamCore(std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
                    std::string what, Member server, uint64_t number, absl::Time deadline)
       : references_(std::move(references)),
@@ -35,26 +36,32 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
         deadline_(deadline),
         counted_(std::make_unique<CountedCall>(std::move(counts))) {}
 
-  // Asks for the first items.
+  // Requests the first items. Call it once, before the other methods.
   void Begin();
-  // The next item; nothing at the end. Blocks.
+  // Returns the next item, or nullopt at the end. Blocks.
   absl::StatusOr<std::optional<StreamItem>> Read();
-  // Blocks while the server has no room. What the stream ended with, if it has.
+  // Sends an item. Blocks while the server is too far behind in reading. Returns the stream's error if it has
+  // ended.
   absl::Status Write(StreamItem item);
-  // No more items from here; waits until the server has them all.
+  // Ends the client's side. Waits until the server has received all items.
   absl::Status EndWrites();
+  // Ends the stream with `why` and tells the server.
   void Cancel(absl::Status why);
 
  private:
+  // Requests the next items if that is due.
   void Ask();
+  // Handles the response to the request for the items from `first` on.
   void OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch);
+  // Sends the items that wait, if no message is under way.
   void SendNext() ABSL_UNLOCK_FUNCTION(mutex_);
+  // Handles the response to a message with items.
   void OnSent(absl::Status status);
-  // Whether the life of the server that the stream began with is there.
+  // Returns Unavailable if the server has left, or was restarted after the stream began.
   absl::Status CheckServer(RpcAgent* agent) const;
   bool ShouldAsk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::shared_ptr<References> references_;  // know whether the agent is there
+  const std::shared_ptr<References> references_;  // tell whether the agent still exists
   const std::string what_;
   const Member server_;
   const uint64_t number_;
@@ -63,15 +70,16 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   absl::Mutex mutex_;
   std::unique_ptr<CountedCall> counted_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
-  std::optional<absl::Status> writes_end_ ABSL_GUARDED_BY(mutex_);  // the server takes no more
-  // From the server.
+  // Why the server accepts no more items.
+  std::optional<absl::Status> writes_end_ ABSL_GUARDED_BY(mutex_);
+  // Items from the server.
   std::deque<StreamItem> in_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_next_ ABSL_GUARDED_BY(mutex_) = 0;
   bool asking_ ABSL_GUARDED_BY(mutex_) = false;
-  // To the server.
+  // Items to the server.
   std::vector<StreamItem> out_ ABSL_GUARDED_BY(mutex_);      // not sent yet
   std::vector<StreamItem> sending_ ABSL_GUARDED_BY(mutex_);  // not acknowledged yet
-  uint64_t out_next_ ABSL_GUARDED_BY(mutex_) = 0;            // the number of sending_'s first
+  uint64_t out_next_ ABSL_GUARDED_BY(mutex_) = 0;            // the number of the first item in sending_
   bool sending_now_ ABSL_GUARDED_BY(mutex_) = false;
   bool out_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool end_sent_ ABSL_GUARDED_BY(mutex_) = false;

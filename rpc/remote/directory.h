@@ -1,8 +1,9 @@
 #ifndef TANDEM_RPC_REMOTE_DIRECTORY_H_
 #define TANDEM_RPC_REMOTE_DIRECTORY_H_
 
-// Who is there: names of workers, and where they listen. Implementations: one for a single process below
-// (tests), one over a job's store (collectives/directory).
+// A directory of workers: their names, and the addresses at which they listen. Implementations:
+// MemoryDirectory below for a single process (tests), and collectives/rendezvous/store_directory.h on a job's
+// store.
 
 #include <cstdint>
 #include <functional>
@@ -21,60 +22,64 @@
 
 namespace tandem::rpc::remote {
 
-// A plain value.
+// A worker in the directory.
 struct Member {
-  std::string name;          // "worker/0"
-  std::string address;       // "10.0.0.2:4711" or "unix:/path", as others reach it
-  uint64_t incarnation = 0;  // of this life of it: random, never 0
+  std::string name;     // "worker/0"
+  std::string address;  // "10.0.0.2:4711" or "unix:/path", as other workers reach it
+  // A random number other than 0 that tells this process from earlier ones of the same name.
+  uint64_t incarnation = 0;
 
   friend bool operator==(const Member&, const Member&) = default;
 };
 
-// Thread-safe. The members it tells of are those that registered, renewed their lease in time, and did not
-// leave.
+// A directory of the living members. A member is in it from Register until it unregisters or its lease runs
+// out because nobody renewed it. Thread-safe.
 class Directory {
  public:
   using Members = std::map<std::string, Member>;  // by name
   using Watcher = std::function<void(const Members&)>;
   virtual ~Directory() = default;
 
-  // Adds a member, whose lease the directory renews until Unregister or its own end. AlreadyExists, naming
-  // the other's address, when a living member has the name.
+  // Adds a member. The directory renews its lease until Unregister or until the directory is destroyed.
+  // AlreadyExists, naming the other's address: a living member has this name.
   virtual absl::Status Register(const Member& member) = 0;
-  // The member leaves. Nothing happens if it is not there.
+  // Removes a member. No effect if it is not in the directory.
   virtual absl::Status Unregister(const Member& member) = 0;
 
-  // Waits until a member of this name is there. DeadlineExceeded, naming it and who is there, after
-  // `timeout`.
+  // Returns the member of this name. Blocks until it has registered. DeadlineExceeded after `timeout`; the
+  // message names it and the current members.
   absl::StatusOr<Member> Lookup(absl::string_view name, absl::Duration timeout);
+  // Returns the members as they are known here now. Does not block.
   Members List() const;
   std::optional<Member> Find(absl::string_view name) const;
-  // Runs `watcher` with the members now, and whenever they have changed, one call at a time, until Unwatch.
+  // Runs `watcher` with the current members in this thread, and later again with each change, until Unwatch.
+  // Calls of watchers never overlap. Returns a number for Unwatch.
   uint64_t Watch(Watcher watcher);
-  // When it returns the watcher does not run and will not. Not from within the watcher.
+  // Ends the calls of a watcher. After the return it does not run and will not run again. Must not be called
+  // by a watcher.
   void Unwatch(uint64_t id);
 
  protected:
-  // For implementations: the members are these from now on.
+  // Replaces the members and runs the watchers if something has changed. For implementations.
   void Publish(Members members);
 
  private:
   mutable absl::Mutex mutex_;
-  absl::Mutex telling_ ABSL_ACQUIRED_BEFORE(mutex_);  // watchers run under this one
+  absl::Mutex telling_ ABSL_ACQUIRED_BEFORE(mutex_);  // held while watchers run
   Members members_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_watch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<const Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// "worker/0, worker/1, ps/0", cut to the first few.
+// Returns the first names, for messages: "worker/0, worker/1, ps/0". "nobody" if there are none.
 std::string NamesOf(const Directory::Members& members);
 
-// For agents of one process. Nobody dies here, but by Forget.
+// A directory for RPC agents in one process. Leases never run out; Forget simulates that.
 class MemoryDirectory : public Directory {
  public:
   absl::Status Register(const Member& member) override;
   absl::Status Unregister(const Member& member) override;
-  // As when the lease of `name` has run out.
+  // Removes `name` as if its lease had run out.
   void Forget(absl::string_view name);
 
  private:

@@ -10,7 +10,7 @@ namespace tandem::rpc::remote {
 
 namespace {
 
-// What an answer says beside its result: the references that the call left here under other numbers.
+// Returns a response with the forks that this worker holds under other numbers, and nothing else yet.
 v1::RemoteAnswer RespondWith(const MessageReferences& references) {
   v1::RemoteAnswer response;
   for (const RenumberedReference& reference : references.renumbered()) {
@@ -42,7 +42,7 @@ void CallCounts::TellIdle() {
   std::vector<Promise<int64_t>> told;
   {
     absl::MutexLock lock(&mutex_);
-    if (active_.load() > 0) return;  // its end tells
+    if (active_.load() > 0) return;  // the end of that call calls TellIdle again
     awaited_.store(false);
     told.swap(waiting_);
   }
@@ -188,7 +188,7 @@ void DirectInvocation::FinishObject(StoredValue result) {
 void DirectInvocation::Complete(absl::StatusOr<internal::CallResult> returned) {
   if (over_.exchange(true)) return;
   if (!late_.load() && timer_.has_value()) timers_->Cancel(*timer_);
-  // What returned because of the deadline is no result, though it was quicker than the timer.
+  // A function that returned because of the deadline has no result, even if it was faster than the timer.
   if (returned.ok() && absl::Now() > deadline_)
     returned = absl::DeadlineExceededError("no answer within its deadline");
   if (call_->keep != nullptr) {

@@ -1,7 +1,8 @@
 #ifndef TANDEM_RPC_REMOTE_INVOCATIONS_H_
 #define TANDEM_RPC_REMOTE_INVOCATIONS_H_
 
-// Calls at their callee: those that came over a transport, and those from the same process.
+// Calls at the callee: WireInvocation for calls that arrived over a transport, DirectInvocation for calls
+// within the process.
 
 #include <atomic>
 #include <memory>
@@ -23,8 +24,8 @@
 
 namespace tandem::rpc::remote {
 
-// Of one worker: calls under way, our own functions' apart. Outlives the agent with its last call.
-// Thread-safe.
+// Counts the calls of one worker that are under way, without those of the agent's own functions. Lives until
+// the last call has ended, which may be later than the agent's end. Thread-safe.
 class CallCounts {
  public:
   int64_t active() const { return active_.load(); }
@@ -36,7 +37,8 @@ class CallCounts {
   void End() {
     if (--active_ == 0 && awaited_.load()) TellIdle();
   }
-  // Ends when none is under way, at once if none is: how many were ever started by then.
+  // Returns a future that is set when no call is under way (at once if none is) to the number of calls
+  // started so far.
   Future<int64_t> Idle();
 
  private:
@@ -44,12 +46,12 @@ class CallCounts {
 
   std::atomic<int64_t> active_{0};
   std::atomic<int64_t> started_{0};
-  std::atomic<bool> awaited_{false};  // a call that ends looks here after it has counted itself out
+  std::atomic<bool> awaited_{false};  // a call that ends reads it after it has decremented active_
   absl::Mutex mutex_;
   std::vector<Promise<int64_t>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Counts one call while it lives. `counts` may be null.
+// Counts one call while the object exists. `counts` may be null.
 class CountedCall {
  public:
   explicit CountedCall(std::shared_ptr<CallCounts> counts) : counts_(std::move(counts)) {
@@ -64,9 +66,10 @@ class CountedCall {
   std::shared_ptr<CallCounts> counts_;
 };
 
-// Answers with an error, and what else `answer` says.
+// Finishes `call` with an error. `response` may carry further fields.
 void ResponseError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer response = {});
 
+// A call that arrived over a transport.
 class WireInvocation : public Invocation {
  public:
   WireInvocation(RpcAgent* agent, std::shared_ptr<References> references, std::shared_ptr<CallCounts> counts,
@@ -74,7 +77,7 @@ class WireInvocation : public Invocation {
                  size_t max_result_bytes);
   ~WireInvocation() override;
 
-  // Once, before all else, of a call whose result stays here.
+  // Prepares a call whose result stays here. Must be called once, before all other methods, for such a call.
   absl::Status BeginMaking();
 
   RpcAgent& agent() const override { return *agent_; }
@@ -97,13 +100,13 @@ class WireInvocation : public Invocation {
  private:
   bool Finish() { return !finished_.exchange(true); }
 
-  RpcAgent* const agent_;  // for functions while they run: it may be gone afterwards
+  RpcAgent* const agent_;  // valid only while functions run
   const std::shared_ptr<References> references_;
   const CountedCall counted_;
   const std::shared_ptr<ServerCall> call_;
   const v1::RemoteCall header_;
   const Bytes payload_;
-  const size_t max_result_bytes_;  // of this worker
+  const size_t max_result_bytes_;  // the limit of this worker
   const std::shared_ptr<MessageReferences> message_references_;
   bool making_ = false;
   std::atomic<bool> finished_{false};
@@ -111,6 +114,7 @@ class WireInvocation : public Invocation {
   std::stop_source stop_{std::nostopstate};
 };
 
+// A call of this worker to itself, without encoding if the types match.
 class DirectInvocation : public Invocation, public std::enable_shared_from_this<DirectInvocation> {
  public:
   DirectInvocation(RpcAgent* agent, const std::string& name, std::shared_ptr<References> references,
@@ -118,9 +122,9 @@ class DirectInvocation : public Invocation, public std::enable_shared_from_this<
                    std::unique_ptr<internal::OutgoingCall> call, absl::Time deadline);
   ~DirectInvocation() override;
 
-  // Once, before all else: watches the deadline and cancellation.
+  // Starts to watch the deadline and cancellation. Must be called once, before all other methods.
   void Watch();
-  // The agent shuts down.
+  // Ends the call because the agent shuts down.
   void Stop();
 
   RpcAgent& agent() const override { return *agent_; }
@@ -154,7 +158,7 @@ class DirectInvocation : public Invocation, public std::enable_shared_from_this<
   const std::shared_ptr<MessageReferences> message_references_;
   Encoded encoded_;
   std::atomic<bool> over_{false};
-  std::atomic<bool> late_{false};  // the timer has run
+  std::atomic<bool> late_{false};  // the timer has fired
   std::optional<TimerQueue::Id> timer_;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;
 };

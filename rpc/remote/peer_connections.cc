@@ -98,8 +98,7 @@ void PeerConnections::With(const std::string& name, absl::Time deadline, std::st
     return;
   }
   if (stop.stop_possible()) {
-    // Watches over a call that may be over at any moment: the callback goes with the last holder of
-    // `waiting`.
+    // The call may end at any moment: the last owner of `waiting` destroys the callback.
     waiting->on_stop.emplace(stop, [this, weak = std::weak_ptr(waiting)] {
       if (const std::shared_ptr<Waiting> alive = weak.lock()) {
         Finish(alive, absl::CancelledError("the call was cancelled before its callee had registered"));
@@ -135,7 +134,8 @@ void PeerConnections::Connect(const Member& member) {
       if (connecting_[member.name] == member.incarnation) connecting_.erase(member.name);
       const auto now = members_.find(member.name);
       if (closed_ || now == members_.end() || now->second.incarnation != member.incarnation) {
-        if (channel.ok()) unused = *std::move(channel);  // it is gone again; those that wait go on waiting
+        // The worker has left already; callers go on waiting for it.
+        if (channel.ok()) unused = *std::move(channel);
       } else {
         if (channel.ok()) {
           peer = std::make_shared<PeerConnection>(member, *std::move(channel));
@@ -170,7 +170,7 @@ void PeerConnections::OnMembers(const Directory::Members& members) {
     }
   }
   for (const std::shared_ptr<PeerConnection>& peer : gone) {
-    // Not here: calls that end run code of the program's, which may use the directory.
+    // This thread must not run it: calls that end run code of the application, which may use the directory.
     const auto go = [peer] {
       (void)peer->Go(
           absl::UnavailableError("it has left, or was silent for longer than its lease and counts as dead"));

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_PEER_CONNECTIONS_H_
 #define TANDEM_RPC_REMOTE_PEER_CONNECTIONS_H_
 
-// A worker's connections to the others, by name.
+// The connections of a worker to other workers, by name.
 
 #include <list>
 #include <memory>
@@ -23,22 +23,22 @@
 
 namespace tandem::rpc::remote {
 
-// One life of another worker. Thread-safe.
+// A connection to one incarnation of another worker. Thread-safe.
 class PeerConnection {
  public:
   PeerConnection(Member member, std::shared_ptr<Channel> channel)
       : member_(std::move(member)), channel_(std::move(channel)) {}
 
   const Member& member() const { return member_; }
-  // Null once it is gone.
+  // Returns null after Go.
   std::shared_ptr<Channel> channel() const;
-  // Why calls of it were stopped; OK while it lives.
+  // Returns the reason given to Go; OK before.
   absl::Status gone() const;
 
-  // A call begins: `stop` is requested should the peer go. The number is for End. 0: it is gone.
+  // Registers a call: Go requests a stop of `stop`. Returns a number for End, or 0 if the peer is gone.
   uint64_t Begin(std::stop_source stop);
   void End(uint64_t number);
-  // Stops all calls. Hands out the channel, whose destructor waits for them.
+  // Stops all calls and gives the connection up. Returns the channel, whose destructor waits for the calls.
   std::shared_ptr<Channel> Go(absl::Status why);
 
  private:
@@ -50,21 +50,27 @@ class PeerConnection {
   absl::flat_hash_map<uint64_t, std::stop_source> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Thread-safe.
+// The connections of a worker. It connects to a worker when the first call needs it, and drops the connection
+// when the directory reports that the worker has left. Thread-safe.
 class PeerConnections {
  public:
-  // `directory` and `timers` outlive it.
+  // `directory` and `timers` must outlive it.
   PeerConnections(ConnectOptions options, Directory* directory, TimerQueue* timers);
   ~PeerConnections() { Close(); }
 
   using Go = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<PeerConnection>>) &&>;
-  // Runs `go` with the peer of this name: here and now if it is connected, else on another thread once it has
-  // registered. Errors: DeadlineExceeded, naming it and who is there; Cancelled.
+  // Runs `go` with the connection to `name`: now, in this thread, if it exists, else in another thread after
+  // the worker has registered. Errors:
+  //
+  // - DeadlineExceeded: the worker has not registered by `deadline`; the message lists the registered workers
+  // - Cancelled: `stop` was requested, or Close was called
+  // - the error of the attempt to connect
   void With(const std::string& name, absl::Time deadline, std::stop_token stop, Go go);
-  // The connected peer, or null.
+  // Returns the connection to `name`, or null if there is none yet.
   std::shared_ptr<PeerConnection> Find(const std::string& name) const;
 
-  // Fails what waits, closes all connections. Idempotent. Not on an RPC thread.
+  // Fails the waiting calls of With and closes all connections. Idempotent. Must not be called on an RPC
+  // thread.
   void Close();
 
  private:
@@ -79,9 +85,9 @@ class PeerConnections {
 
   void OnMembers(const Directory::Members& members);
   void Connect(const Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes it out and runs it, if nobody has.
+  // Removes the entry and runs its callback, unless another thread has done so.
   void Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::shared_ptr<PeerConnection>> peer);
-  // On a thread of its own, which Close waits for.
+  // Runs `task` in a new thread, for which Close waits.
   void Spawn(absl::AnyInvocable<void() &&> task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const ConnectOptions options_;
@@ -93,7 +99,8 @@ class PeerConnections {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   Directory::Members members_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<PeerConnection>> peers_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, uint64_t> connecting_ ABSL_GUARDED_BY(mutex_);  // incarnations
+  // The incarnations to which connections are being made.
+  absl::flat_hash_map<std::string, uint64_t> connecting_ ABSL_GUARDED_BY(mutex_);
   WaitingList waiting_ ABSL_GUARDED_BY(mutex_);
   int threads_ ABSL_GUARDED_BY(mutex_) = 0;
 };

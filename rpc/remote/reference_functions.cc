@@ -11,7 +11,8 @@
 namespace tandem::rpc::remote {
 namespace {
 
-// The type of what is fetched is the holder's business: the fingerprint is that of the rest.
+// The fingerprint does not include the type of the fetched value: the holder knows it, and the call carries
+// its name.
 FunctionId FetchId() {
   return {kFetch, &internal::TypesOf<void, ForkMessage, std::string>(), /*idempotent=*/true};
 }
@@ -107,7 +108,7 @@ absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& han
         home->MessageOf(*handle, home->ForkOf(*handle), use.agent()->name()), type);
     use.agent()->Start(std::move(call));
   }
-  return promise.future().Wait();  // it ends by the call's deadline
+  return promise.future().Wait();  // ends at the call's deadline
 }
 
 }  // namespace internal

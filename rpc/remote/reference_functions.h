@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_REFERENCE_FUNCTIONS_H_
 #define TANDEM_RPC_REMOTE_REFERENCE_FUNCTIONS_H_
 
-// What holders and owners of references ask of each other: remote functions like any other.
+// The remote functions that holders of references call at the owners.
 
 #include <cstdint>
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace tandem::rpc::remote {
 
-// There is this fork. Also after its first renewal.
+// Registers a fork. May arrive after the fork's first renewal.
 inline constexpr Function<void(ForkMessage)> kAddFork{"tandem.rref.add_fork", {.idempotent = true}};
-// These forks are still held. The places in the list of those that refer to nothing any more.
+// Renews forks. Returns the indices of those whose values have been released.
 inline constexpr Function<std::vector<int64_t>(std::vector<ForkMessage>)> kRenewForks{
     "tandem.rref.renew_forks", {.idempotent = true}};
-// This fork is not held any more. Whether it was there.
+// Removes a fork. Returns whether it existed.
 inline constexpr Function<bool(ForkMessage)> kDeleteFork{"tandem.rref.delete_fork", {.idempotent = true}};
-// The value, which is to be of the type of this name; encoded by its own type, whatever that is.
+// (fork, type name) Returns the value, encoded by its own type. Fails if the value's type has another name.
 inline constexpr char kFetch[] = "tandem.rref.fetch";
 
 }  // namespace tandem::rpc::remote

@@ -13,8 +13,10 @@
 namespace tandem::rpc::remote {
 namespace {
 
-constexpr int kLeasesRemembered = 10;                    // of what was released
-constexpr absl::Duration kComesAgain = absl::Hours(24);  // at most: messages of calls without a deadline
+// Released values and forks are remembered for this many leases.
+constexpr int kLeasesRemembered = 10;
+// The longest time for which messages may arrive again, if their call has no deadline.
+constexpr absl::Duration kComesAgain = absl::Hours(24);
 
 absl::Status Released(absl::string_view owner) {
   return absl::NotFoundError(absl::StrCat("the value was released by its owner ", owner,
@@ -23,7 +25,7 @@ absl::Status Released(absl::string_view owner) {
 
 }  // namespace
 
-// --- Handles and loans
+// --- Handles and borrows
 
 ReferenceHandle::~ReferenceHandle() {
   if (const std::shared_ptr<References> home = home_.lock()) home->Drop(*this);
@@ -84,7 +86,7 @@ void References::DeferredActions::Run() {
 }
 
 void References::Close() {
-  std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept;  // dropped when the lock is free
+  std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept;  // destroyed without the lock
   absl::MutexLock lock(&mutex_);
   kept.swap(kept_);
   agent_ = nullptr;
@@ -97,7 +99,7 @@ void References::Close() {
 absl::StatusOr<References::Value*> References::FindOrExpect(ReferenceNumber key) {
   if (const auto found = values_.find(key); found != values_.end()) return &found->second;
   if (freed_.contains(key)) return Released(name_);
-  return &values_[key];  // the call that makes it was overtaken
+  return &values_[key];  // this message has overtaken the call that creates the value
 }
 
 void References::FreeIfUnused(ReferenceNumber key, DeferredActions* aftermath) {
@@ -129,7 +131,7 @@ std::shared_ptr<ReferenceHandle> References::Own(StoredValue value) {
 absl::Status References::BeginMaking(ReferenceNumber key, ReferenceNumber fork, const std::string& holder) {
   absl::MutexLock lock(&mutex_);
   TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(key));
-  ++value->local;  // until it is made
+  ++value->local;  // until FinishMaking
   if (fork.first != 0 && !deleted_forks_.contains(fork)) value->forks[fork] = {holder, absl::Now() + lease_};
   return absl::OkStatus();
 }
@@ -175,7 +177,7 @@ absl::Status References::AddFork(const ForkMessage& fork) {
   absl::MutexLock lock(&mutex_);
   if (const auto deleted = deleted_forks_.find(fork.fork()); deleted != deleted_forks_.end()) {
     deleted->second = absl::Now() + kLeasesRemembered * lease_;
-    return absl::OkStatus();  // this message was overtaken
+    return absl::OkStatus();  // the removal has overtaken this message
   }
   TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(fork.key()));
   value->forks[fork.fork()] = {fork.holder, absl::Now() + lease_};
@@ -265,7 +267,8 @@ void References::Drop(const ReferenceHandle& handle) {
   {
     absl::MutexLock lock(&mutex_);
     const auto held = held_.find(handle.fork_);
-    // Released before; or its message came again, in this moment, and another handle is the fork's now.
+    // The fork was released before, or its message has just arrived again and another handle has the fork
+    // now.
     if (held == held_.end() || !held->second.expired()) return;
     held_.erase(held);
     if (handle.fork_.first != incarnation_) {
@@ -276,7 +279,8 @@ void References::Drop(const ReferenceHandle& handle) {
   }
   const ForkMessage message = MessageOf(handle, handle.fork_, name_);
   if (!handle.created_.valid() || handle.created_.ready()) return Delete(handle.owner_, message);
-  // The owner must not hear of the end before the beginning: where both could be lost, the lease decides.
+  // The owner must learn of the fork before it learns of its end. If both messages may be lost, the lease
+  // decides.
   handle.created_.Then([self = shared_from_this(), owner = handle.owner_, message](const absl::Status&) {
     self->Delete(owner, message);
   });
@@ -301,7 +305,7 @@ void References::RegisterFork(const std::string& owner, const ForkMessage& fork,
                               std::shared_ptr<Borrow> borrow) {
   Use use(this);
   if (use.agent() == nullptr) return;
-  // Holds the loan until the owner knows. Where it could not be told, renewals tell it.
+  // Keeps the borrow until the owner knows the fork. If the owner could not be reached, renewals tell it.
   use.agent()
       ->RpcAsync(CallTarget(owner, {.timeout = lease_}), kAddFork, fork)
       .Then([self = shared_from_this(), borrow](const absl::Status& told) {
@@ -313,7 +317,7 @@ absl::StatusOr<std::string> References::Send(const std::shared_ptr<ReferenceHand
                                              const std::string& to,
                                              std::vector<std::shared_ptr<Borrow>>* loans) {
   if (absl::Status lost = handle->lost(); !lost.ok()) return lost;
-  // Whoever owns it needs no fork.
+  // The owner itself needs no fork.
   const ReferenceNumber fork = handle->owner_ == to ? ReferenceNumber{0, 0} : NextNumber();
   std::shared_ptr<Borrow> borrow = StartBorrow(handle, fork, to);
   if (borrow == nullptr) return Released(name_);
@@ -344,7 +348,7 @@ void References::EndBorrow(const Borrow& borrow) {
   absl::MutexLock lock(&mutex_);
   loans_.erase(borrow.fork);
   if (!borrow.handle->local_) return;
-  // Whoever has it now has a whole lease to say so.
+  // The receiver now has a full lease to renew the fork.
   const auto value = values_.find(borrow.handle->key_);
   if (value == values_.end()) return;
   const auto fork = value->second.forks.find(borrow.fork);
@@ -379,7 +383,8 @@ absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::strin
     return absl::InvalidArgumentError("a reference came that is another worker's");
   {
     absl::MutexLock lock(&mutex_);
-    // A call that is tried again brings its references again. The owner takes no fork that was given up.
+    // A repeated call carries its references again. The owner does not accept a fork that was released
+    // before.
     const auto dropped = dropped_.find(handle->fork_);
     if (dropped != dropped_.end()) handle->fork_ = dropped->second.next;
     if (const auto held = held_.find(handle->fork_); held != held_.end()) {
@@ -414,15 +419,15 @@ ForkMessage References::MessageOf(const ReferenceHandle& handle, ReferenceNumber
   return message;
 }
 
-// --- RunMaintenance
+// --- Maintenance
 
 void References::RenewHeld() {
   struct Held {
     std::vector<ForkMessage> messages;
-    std::vector<std::weak_ptr<ReferenceHandle>> handles;  // empty for those on their way to others
+    std::vector<std::weak_ptr<ReferenceHandle>> handles;  // empty for forks on their way to other workers
   };
   std::map<std::string, Held> by_owner;
-  std::vector<std::shared_ptr<const void>> after;  // dropped when the lock is free
+  std::vector<std::shared_ptr<const void>> after;  // destroyed without the lock
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [fork, weak] : held_) {
@@ -457,7 +462,7 @@ void References::RenewHeld() {
         ->RpcAsync(CallTarget(owner, {.timeout = lease_}), kRenewForks, std::move(held.messages))
         .Then([handles = std::move(held.handles),
                owner = owner](const absl::StatusOr<std::vector<int64_t>>& lost) {
-          if (!lost.ok()) return;  // the next renewal may get through
+          if (!lost.ok()) return;  // the next renewal may succeed
           for (const int64_t index : *lost) {
             if (index < 0 || index >= static_cast<int64_t>(handles.size())) continue;
             if (const auto handle = handles[static_cast<size_t>(index)].lock()) {
@@ -477,7 +482,7 @@ void References::KeepForALease(std::shared_ptr<const void> references) {
 
 void References::RunMaintenance() {
   RenewHeld();
-  std::vector<std::shared_ptr<const void>> over;  // dropped when the lock is free
+  std::vector<std::shared_ptr<const void>> over;  // destroyed without the lock
   DeferredActions aftermath;
   {
     absl::MutexLock lock(&mutex_);

@@ -1,23 +1,25 @@
 #ifndef TANDEM_RPC_REMOTE_REFERENCES_H_
 #define TANDEM_RPC_REMOTE_REFERENCES_H_
 
-// Who holds what, of one worker: the values that it owns, with their holders elsewhere, and the references to
-// others' values that it holds.
+// The references of one worker: the values that it owns, with their holders elsewhere, and the references
+// that it holds to values of other workers.
 //
-// Every reference that a worker holds is a fork: it has a number of its own, unique in the job, and a lease
-// at the owner, which the holder renews a few times within its length. A value goes when no fork and no local
-// reference is left. (torch.distributed.rpc's owner-counted RRefs, with leases in place of trust.)
+// Reference counting with leases, after torch.distributed.rpc's RRef. Every reference that a worker holds is
+// a fork. A fork has a number that is unique in the job, and a lease at the owner, which the holder renews
+// several times per lease. The owner releases a value when it has neither forks nor local references.
 //
-// A reference that is sent gets a fork for its receiver. The sender registers it with the owner, renews it,
-// and keeps its own fork until the owner has it and the call that carries it is over; the receiver registers
-// it too, at once, and renews it from then on. So the owner hears of the new fork before it can hear that the
-// old one is gone, whoever dies: messages about forks may be lost, repeated or overtake each other, and only
-// the lease of one who dies is waited for.
+// A reference that is sent gets a new fork for its receiver. The sender registers the new fork with the owner
+// and renews it. The sender keeps its own fork until the owner knows the new one and the call that carries it
+// has ended. The receiver also registers the new fork, at once, and renews it from then on. So the owner
+// learns of the new fork before it can learn that the old one is gone, even if one of the workers dies.
+// Messages about forks may be lost, repeated or reordered. After the death of a worker the owner waits only
+// for that worker's lease.
 //
-// A call that is tried again brings the same forks again. The receiver then has one reference, not two. If it
-// had let go of it, the owner takes that fork no more: it takes a new one, and its answer says so, so that
-// the sender registers that, too, before it lets go of its own. A sender that got no answer keeps its own for
-// a lease, within which the receiver registers what it has; and so does one that could not tell the owner.
+// A call that is repeated carries the same forks again. The receiver then has one reference, not two. If it
+// has already released the fork, the owner no longer accepts that number: the receiver takes a new one and
+// reports it in the response. The sender registers the new number too before it releases its own fork. A
+// sender that gets no response, or cannot reach the owner, keeps its fork for one lease; within that time the
+// receiver registers what it has.
 
 #include <atomic>
 #include <cstdint>
@@ -46,25 +48,27 @@ namespace tandem::rpc::remote {
 class RpcAgent;
 class References;
 
-// Who made it (an incarnation), and its number there.
+// Identifies a value or a fork: the incarnation of the worker that created it, and its number there.
 using ReferenceNumber = std::pair<uint64_t, uint64_t>;
 
-// A fork, as workers tell each other of it.
+// A fork, as workers describe it to each other.
 struct ForkMessage {
-  uint64_t creator = 0, number = 0;            // of the value
-  uint64_t fork_creator = 0, fork_number = 0;  // of the fork
+  uint64_t creator = 0, number = 0;            // the value's ReferenceNumber
+  uint64_t fork_creator = 0, fork_number = 0;  // the fork's ReferenceNumber
   std::string holder;
-  uint64_t owner_incarnation = 0;  // 0: not known
+  uint64_t owner_incarnation = 0;  // 0: unknown
   TANDEM_REMOTE_FIELDS(ForkMessage, creator, number, fork_creator, fork_number, holder, owner_incarnation)
 
   ReferenceNumber key() const { return {creator, number}; }
   ReferenceNumber fork() const { return {fork_creator, fork_number}; }
 };
 
-// What DebugRefs tells of a value.
+// Describes a value that a worker owns (DebugRefs).
 struct DebugRef {
-  std::string type;   // "Model"; empty while the value is being made
-  int64_t local = 0;  // references of the owner itself, and calls under way to make the value
+  // "Model"; the error if the value could not be created; empty while it is being created.
+  std::string type;
+  // References of the owner itself, plus calls under way that create the value.
+  int64_t local = 0;
   struct Holder {
     std::string worker;
     double lease_left_seconds = 0;
@@ -74,7 +78,8 @@ struct DebugRef {
   TANDEM_REMOTE_FIELDS(DebugRef, type, local, holders)
 };
 
-// One reference: a fork, or the owner's own. Shared by the copies of an RRef. Thread-safe.
+// One reference: a fork, or one of the owner itself. All copies of an RRef share one handle. The destructor
+// releases the reference. Thread-safe.
 class ReferenceHandle {
  public:
   ~ReferenceHandle();
@@ -82,12 +87,13 @@ class ReferenceHandle {
   const std::string& owner() const { return owner_; }
   bool is_local() const { return local_; }
   ReferenceNumber key() const { return key_; }
+  // Returns the references of this worker, or null if its RPC agent has been destroyed.
   std::shared_ptr<References> home() const { return home_.lock(); }
-  // Of the call that makes the value; not valid where another worker made it.
+  // Returns the future of the call that creates the value. Not valid if another worker started that call.
   const Future<void>& created() const { return created_; }
-  // Why it refers to nothing any more; OK while it does.
+  // Returns why the reference is no longer valid, or OK if it is.
   absl::Status lost() const;
-  // The call that makes the value goes to this life of the owner.
+  // Sets the incarnation of the owner to which the call that creates the value was sent.
   void SetOwnerIncarnation(uint64_t incarnation) { owner_incarnation_ = incarnation; }
 
  private:
@@ -100,15 +106,17 @@ class ReferenceHandle {
   Future<void> created_;
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
-  absl::Time may_come_again_ = absl::InfinitePast();  // its message, until then
+  // Until then the message that carried the reference may arrive again.
+  absl::Time may_come_again_ = absl::InfinitePast();
 };
 
-// A reference that was sent as one fork and is held as another.
+// A fork that was sent under one number and is held under another.
 struct RenumberedReference {
   ReferenceNumber sent, held;
 };
 
-// A reference on its way to another worker: keeps it alive. Goes when the message has arrived, or never will.
+// A reference on its way to another worker. Keeps the reference alive until the message has arrived or cannot
+// arrive any more.
 struct Borrow {
   ~Borrow();
   std::weak_ptr<References> home;
@@ -117,8 +125,8 @@ struct Borrow {
   std::string to;
 };
 
-// The references of one call, to or from the worker `peer`, of which messages may come again until
-// `may_come_again`. Kept until the call is over. For one thread at a time.
+// The references of one call to or from the worker `peer`. Messages of the call may arrive again until
+// `may_come_again`. Kept until the call has ended. Used by one thread at a time.
 class MessageReferences : public ReferenceScope {
  public:
   MessageReferences(std::shared_ptr<References> references, std::string peer,
@@ -126,11 +134,11 @@ class MessageReferences : public ReferenceScope {
       : references_(std::move(references)), peer_(std::move(peer)), may_come_again_(may_come_again) {}
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle) override;
   absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire) override;
-  // For the answer to whom they came from.
+  // Returns the forks to report in the response, because they are held under other numbers.
   const std::vector<RenumberedReference>& renumbered() const { return renumbered_; }
-  // What the answer said of those that were sent.
+  // Starts a borrow for a fork that the response has reported.
   void Renumber(const RenumberedReference& reference);
-  // Of a call that is over: keeps what was sent for a lease, in which its receiver says that it has it.
+  // Keeps what was sent by a call that has ended for a lease, so that its receiver can register it.
   static void KeepForALease(std::shared_ptr<const MessageReferences> message);
 
  private:
@@ -141,7 +149,7 @@ class MessageReferences : public ReferenceScope {
   std::vector<std::shared_ptr<Borrow>> loans_;
 };
 
-// Thread-safe.
+// The references of one worker. Thread-safe.
 class References : public std::enable_shared_from_this<References> {
  public:
   using Waiter = absl::AnyInvocable<void(absl::StatusOr<StoredValue>) &&>;
@@ -149,81 +157,94 @@ class References : public std::enable_shared_from_this<References> {
   References(RpcAgent* agent, std::string name, uint64_t incarnation, absl::Duration lease)
       : name_(std::move(name)), incarnation_(incarnation), lease_(lease), agent_(agent) {}
 
-  // What workers ask of each other.
+  // Adds the functions with which workers manage references (reference_functions.h).
   static void AddFunctions(Functions* functions, const std::shared_ptr<References>& references);
 
   // --- At the owner.
+  // Takes over a value and returns a local reference to it.
   std::shared_ptr<ReferenceHandle> Own(StoredValue value);
-  // A call has come that makes the value `key`, for a holder elsewhere or (no fork) here; FinishMaking
-  // follows once.
+  // Announces a call that creates the value `key`. `fork` is that of the holder elsewhere, or {0, 0} if this
+  // worker called itself. FinishMaking must follow once. NotFound: the value has been released.
   absl::Status BeginMaking(ReferenceNumber key, ReferenceNumber fork, const std::string& holder);
+  // Stores the value, or the error of the call, and runs the waiters.
   void FinishMaking(ReferenceNumber key, absl::StatusOr<StoredValue> value);
-  // Runs `waiter` with the value: at once, or when it is made. NotFound when it is gone.
+  // Runs `waiter` with the value, or with the error of its creation: now if it exists, else when it does.
+  // NotFound: the value has been released.
   void WaitFor(ReferenceNumber key, Waiter waiter);
-  // A holder says that there is this fork. NotFound when the value is gone.
+  // Registers or renews a fork for a holder. NotFound: the value has been released. OK, without effect, if
+  // the fork has been removed already.
   absl::Status AddFork(const ForkMessage& fork);
+  // Removes a fork. Returns whether it existed.
   bool RemoveFork(const ForkMessage& fork);
   std::vector<DebugRef> DebugRefs() const;
 
-  // --- At holders.
-  // To a value that a call from here makes at `owner`, which is to be this worker or another.
+  // Returns a reference to a value that a call from this worker creates at `owner`, which may be this worker.
+  // `created` is the future of that call.
   std::shared_ptr<ReferenceHandle> NewRemote(const std::string& owner, Future<void> created);
-  // Forks that are held here, and deletions that their owners have not confirmed yet.
+  // Number of forks that this worker holds, and of their deletions that the owners have not confirmed yet.
   size_t held() const;
   size_t unconfirmed() const {
     absl::MutexLock lock(&mutex_);
     return unconfirmed_;
   }
-  // Waits until there are none; false when `deadline` came first.
+  // Waits until no deletion is unconfirmed. Returns false if `deadline` comes first.
   bool AwaitConfirmed(absl::Time deadline) const {
     absl::MutexLock lock(&mutex_);
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unconfirmed_ == 0; };
     return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
   }
-  // Waits until what it owns is such that `holds`, which must be quick and lock nothing; false when
-  // `deadline` came first.
+  // Waits until `holds` returns true for the values that this worker owns. `holds` must be quick and lock
+  // nothing. Returns false if `deadline` comes first. For tests.
   bool AwaitRefs(absl::FunctionRef<bool(const std::vector<DebugRef>&)> holds, absl::Time deadline) const;
 
-  // --- For the agent.
+  // --- For the RPC agent.
+  //
+  // Starts to send a reference to `to`: returns its encoding and appends the borrow to `loans`. Returns the
+  // reason if the reference is no longer valid.
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle, const std::string& to,
                                    std::vector<std::shared_ptr<Borrow>>* loans);
-  // `sent` is the fork that it was sent as; the handle's is another where that one had been given up.
+  // Decodes a reference that has arrived. `*sent` becomes the fork under which it was sent. The handle's fork
+  // differs from it if this worker has released that one before.
   absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire, absl::Time may_come_again,
                                                            ReferenceNumber* sent);
-  // `to` holds it, too, as `fork`. Null where the value is gone.
+  // Starts a borrow: `to` will hold the reference as `fork`. Returns null if the value has been released.
   std::shared_ptr<Borrow> StartBorrow(const std::shared_ptr<ReferenceHandle>& handle, ReferenceNumber fork,
                                       const std::string& to);
   static std::string WireOf(const ReferenceHandle& handle, ReferenceNumber fork);
   ForkMessage MessageOf(const ReferenceHandle& handle, ReferenceNumber fork, const std::string& holder) const;
   ReferenceNumber ForkOf(const ReferenceHandle& handle) const { return handle.fork_; }
-  // Renews what is held, releases what nobody renewed. To be called every lease() / 4 or so.
+  // Renews the forks of this worker and releases forks of others whose lease has run out. Call it about every
+  // lease() / 4.
   void RunMaintenance();
-  // Keeps references that were sent (MessageReferences, a Loan), unless the agent is gone.
+  // Keeps references that were sent (a MessageReferences or a Borrow) for one lease. No effect after Close.
   void KeepForALease(std::shared_ptr<const void> references);
-  // Gives up all forks that are held: their owners are told, their RRefs refer to nothing any more.
+  // Releases all forks of this worker and tells their owners. RRefs to them become invalid.
   void ReleaseAll();
-  // The agent goes: waits for the calls that are being started on it, and keeps nothing any more.
+  // Called when the agent is destroyed. Waits for calls that are being started on it, and drops what is kept.
   void Close();
   absl::Duration lease() const { return lease_; }
-  // The agent, kept from going for as long as this lives; null when it is gone.
+  // Keeps the agent alive while the object exists.
   class Use;
 
  private:
   friend class ReferenceHandle;
   friend struct Borrow;
 
+  // A fork that another worker holds.
   struct Fork {
     std::string holder;
     absl::Time expiry;
   };
+  // A value that this worker owns.
   struct Value {
     absl::StatusOr<StoredValue> made = absl::UnavailableError("it is being made");
     bool ready = false;
+    // Local references, plus calls under way that create the value.
     int local = 0;
     std::map<ReferenceNumber, Fork> forks;
     std::vector<Waiter> waiters;
   };
-  // What is to be done, or to go, when the lock is free.
+  // Callbacks to run and values to destroy after the lock has been released.
   struct DeferredActions {
     std::vector<Waiter> waiters;
     absl::StatusOr<StoredValue> result = StoredValue();
@@ -231,6 +252,8 @@ class References : public std::enable_shared_from_this<References> {
     void Run();
   };
   ReferenceNumber NextNumber() { return {incarnation_, next_.fetch_add(1) + 1}; }
+  // Returns the entry of a value. Adds one if the value is not known yet, because messages may overtake the
+  // call that creates it. NotFound: the value has been released.
   absl::StatusOr<Value*> FindOrExpect(ReferenceNumber key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<DebugRef> Refs() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void FreeIfUnused(ReferenceNumber key, DeferredActions* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -251,13 +274,13 @@ class References : public std::enable_shared_from_this<References> {
   RpcAgent* agent_ ABSL_GUARDED_BY(mutex_);
   int uses_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<ReferenceNumber, Value> values_ ABSL_GUARDED_BY(mutex_);
-  // What was released, and until when it is remembered, for messages that come late.
+  // Released values and forks, and until when they are remembered, for messages that arrive late.
   absl::flat_hash_map<ReferenceNumber, absl::Time> freed_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, absl::Time> deleted_forks_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, std::weak_ptr<ReferenceHandle>> held_ ABSL_GUARDED_BY(mutex_);
-  // Forks of others' making that were held here: their messages may come again.
+  // Forks created by other workers that were held here. The messages that carried them may arrive again.
   struct Dropped {
-    absl::Time until;      // it is remembered
+    absl::Time until;      // end of remembering
     ReferenceNumber next;  // the fork that is held in its place
   };
   absl::flat_hash_map<ReferenceNumber, Dropped> dropped_ ABSL_GUARDED_BY(mutex_);
@@ -265,6 +288,7 @@ class References : public std::enable_shared_from_this<References> {
   std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Keeps the RPC agent alive while it exists; agent() returns null if the agent has been closed.
 class References::Use {
  public:
   explicit Use(References* references);

@@ -31,7 +31,7 @@ uint64_t NewIncarnation() {
   return (static_cast<uint64_t>(device()) << 32 | device()) | 1;
 }
 
-// Calls of ours are no calls of the program.
+// The agent's own functions are not counted as calls of the application.
 bool IsOurs(absl::string_view function) { return absl::StartsWith(function, "tandem."); }
 
 absl::Status CheckName(const std::string& name) {
@@ -64,7 +64,7 @@ RpcAgent::RpcAgent(RpcAgentOptions options, Directory* directory, Functions func
 
 RpcAgent::~RpcAgent() {
   (void)ShutdownNow();
-  executor_->End();  // functions use all that goes now
+  executor_->End();  // running functions use the members that are destroyed next
 }
 
 absl::StatusOr<std::unique_ptr<RpcAgent>> RpcAgent::Start(RpcAgentOptions options, Directory* directory,
@@ -126,7 +126,7 @@ std::shared_ptr<CallCounts> RpcAgent::CountsFor(absl::string_view function) cons
   return IsOurs(function) ? nullptr : counts_;
 }
 
-// --- Calls to here
+// --- Calls to this worker
 
 void RpcAgent::OnCall(std::shared_ptr<ServerCall> server_call) {
   v1::RemoteCall header;
@@ -176,7 +176,7 @@ void RpcAgent::Dispatch(const Functions::Entry& entry, std::shared_ptr<Invocatio
                     [this, &entry](const std::shared_ptr<Invocation>& call) { entry.run(*this, call); });
 }
 
-// --- Calls from here
+// --- Calls from this worker
 
 void RpcAgent::StartTo(const CallTarget& to, std::unique_ptr<internal::OutgoingCall> call) {
   call->to = to.name;
@@ -211,7 +211,7 @@ internal::Helper RpcAgent::HelperFor(const std::string& name) const {
   return [peer = std::move(peer)](absl::FunctionRef<bool()> over, absl::Time deadline) {
     const std::shared_ptr<Channel> channel = peer->channel();
     if (channel == nullptr) return;
-    channel->PrepareInlinePoll();  // as Help must be announced, though the call has begun
+    channel->PrepareInlinePoll();  // InlinePoll requires it, although the call has begun
     channel->InlinePoll(over, deadline);
   };
 }
@@ -266,7 +266,7 @@ void RpcAgent::StartDirect(std::unique_ptr<internal::OutgoingCall> call) {
 
 void RpcAgent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
   const absl::Time deadline = absl::Now() + call->timeout;
-  // From here on it is under way, though its callee may not be connected yet.
+  // The call counts as under way from here on, although its callee may not be connected yet.
   call->done = [counted = std::make_shared<CountedCall>(CountsFor(call->id.name)),
                 done = std::move(call->done)](absl::StatusOr<internal::CallResult> returned) mutable {
     counted.reset();
@@ -300,7 +300,7 @@ void RpcAgent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
 
 namespace {
 
-// What a call ends with that brought no answer of its callee.
+// Returns the error of a call without a response of its callee.
 absl::Status NoResponse(const absl::Status& status, const PeerConnection& peer, bool stopped,
                         size_t argument_bytes) {
   absl::string_view message = status.message();
@@ -308,7 +308,7 @@ absl::Status NoResponse(const absl::Status& status, const PeerConnection& peer, 
   const absl::Status gone = peer.gone();
   if (absl::IsCancelled(status) && !gone.ok()) return gone;
   if (absl::IsCancelled(status) && stopped) return absl::CancelledError("the call was cancelled");
-  // The callee's limit was smaller than ours, or the message's head made the difference.
+  // The callee's limit is smaller than this worker's, or the message header made the difference.
   if (absl::IsResourceExhausted(status) && absl::StrContains(message, "max_message_bytes")) {
     return absl::ResourceExhaustedError(
         absl::StrCat("an argument list of ", argument_bytes, " bytes: ", message, ": ", kTooLargeRemedy));
@@ -325,7 +325,7 @@ absl::StatusOr<internal::CallResult> TakeResponse(const std::string& caller,
   internal::CallResult returned;
   const absl::Status decoded = wire.ok() ? DecodeBulk(*wire, &response, &returned.bulk) : wire.status();
   if (!decoded.ok()) {
-    // Its callee may yet see it once more, and then hold what it brings under other numbers.
+    // The callee may still receive the call again and then hold its references under other numbers.
     if (call.id.idempotent) MessageReferences::KeepForALease(std::move(references));
     if (wire.ok()) return decoded;
     return NoResponse(wire.status(), peer, call.stop.stop_requested(), argument_bytes);
@@ -383,8 +383,8 @@ void RpcAgent::SendTo(const std::shared_ptr<PeerConnection>& peer,
                        peer->End(number);
                        absl::StatusOr<internal::CallResult> returned = TakeResponse(
                            this_name, *call, std::move(wire), *peer, std::move(references), argument_bytes);
-                       // What returned because of the deadline is no result, though it was quicker than the
-                       // alarm.
+                       // A result that arrives after the deadline counts as late, even if it was faster than
+                       // the timer.
                        if (returned.ok() && absl::Now() > deadline) {
                          returned = absl::DeadlineExceededError("no answer within its deadline");
                        }

@@ -1,11 +1,12 @@
 #ifndef TANDEM_RPC_REMOTE_RPC_AGENT_H_
 #define TANDEM_RPC_REMOTE_RPC_AGENT_H_
 
-// A worker that calls functions in others and serves its own. torch.distributed.rpc's vocabulary: RpcSync,
-// RpcAsync, Remote.
+// The RPC agent of a worker: calls functions in other workers and serves its own. The vocabulary is that of
+// torch.distributed.rpc: RpcSync, RpcAsync, Remote.
 //
-//   TANDEM_ASSIGN_OR_RETURN(auto agent, Agent::Start({.name = "worker/0"}, &directory,
-//   std::move(functions))); TANDEM_ASSIGN_OR_RETURN(Tensor c, agent->RpcSync("worker/1", kMatMul, a, b));
+//   TANDEM_ASSIGN_OR_RETURN(
+//       auto agent, RpcAgent::Start({.name = "worker/0"}, &directory, std::move(functions)));
+//   TANDEM_ASSIGN_OR_RETURN(Tensor c, agent->RpcSync("worker/1", kMatMul, a, b));
 
 #include <atomic>
 #include <cstdint>
@@ -35,59 +36,78 @@
 
 namespace tandem::rpc::remote {
 
+// The version of the protocol of remote calls. A worker refuses calls of another version.
 inline constexpr uint32_t kRemoteProtocol = 1;
 
 struct RpcAgentOptions {
-  std::string name;                    // "role/index": others call it by that
-  std::string listen = "127.0.0.1:0";  // "host:port" or "unix:/path"; port 0 lets the kernel pick
-  std::string advertise = "";          // the host under which others reach it; empty: that of `listen`
-  std::string transport = "auto";      // "auto", "grpc" or "shm" (rpc/connect.h), as caller
-  int threads = 16;                    // that run functions, started as they are needed
-  int rpc_threads = 0;                 // that read requests (ServerOptions::threads)
-  // Of calls that wait for a thread; further ones end with ResourceExhausted.
+  // "role/index", such as "worker/0": the name under which other workers call this one. Unique in the
+  // directory.
+  std::string name;
+  // "host:port" or "unix:/path". Port 0 lets the kernel choose one.
+  std::string listen = "127.0.0.1:0";
+  // The host under which other workers reach this one. Empty: the host of `listen`. Required if `listen` is a
+  // wildcard address.
+  std::string advertise = "";
+  // The transport of outgoing calls: "auto", "grpc" or "shm" (rpc/connect.h).
+  std::string transport = "auto";
+  // The largest number of threads that run functions, at least 1. They are started when they are needed.
+  int threads = 16;
+  // The number of threads that read requests (ServerOptions::threads).
+  int rpc_threads = 0;
+  // Limits of the calls that wait for a thread. Further calls end with ResourceExhausted.
   size_t max_queued_calls = 16384;
   size_t max_queued_calls_per_caller = 4096;
   size_t max_queued_bytes = size_t{1} << 30;
-  size_t max_message_bytes = size_t{1} << 30;       // of a call's arguments, or its result
-  absl::Duration call_timeout = absl::Seconds(60);  // of calls that name none
-  // A reference whose holder is silent for longer is released.
+  // The largest size of a call's arguments, and of its result.
+  size_t max_message_bytes = size_t{1} << 30;
+  // The timeout of calls whose CallSettings name none.
+  absl::Duration call_timeout = absl::Seconds(60);
+  // The owner of a value releases a reference that its holder has not renewed for this long.
   absl::Duration reference_lease = absl::Seconds(10);
-  // Workers without whom nothing can begin: Start waits until all of them have registered, for
-  // `start_timeout`. Without that an agent that comes first and shuts down at once would not know that others
-  // are to come.
+  // Start waits until these workers have registered, for at most `start_timeout`. Without this list, a worker
+  // that starts first and shuts down at once cannot know that others are still to come.
   std::vector<std::string> wait_for;
   absl::Duration start_timeout = absl::Seconds(60);
-  // ShutdownNow waits so long for functions to see that they are cancelled.
+  // The longest time for which ShutdownNow waits for running functions to notice that they are cancelled.
   absl::Duration abrupt_timeout = absl::Seconds(5);
-  // This process's place in its job (collectives::Environment::caller): callers of another epoch are refused
-  // by name, as are its own calls by workers of another. Epoch 0: none are.
+  // The job and epoch of this process (collectives::Environment::caller). A call between processes of
+  // different epochs is refused with an error that names both. Epoch 0: no call is refused.
   Caller caller = {};
-  // What this process takes its version of the protocol for; for tests.
+  // The version of the protocol that this agent speaks. Only tests change it.
   uint32_t protocol = kRemoteProtocol;
 };
 
-// Thread-safe. The destructor shuts down abruptly, and then waits a minute for functions that run on all the
-// same: they may use what goes with the agent, so that it ends the process, naming them, rather than let
-// them. It, and Shutdown, are not for RPC threads, nor for functions that the agent runs. RRefs, futures and
-// streams may outlive it: they then end with errors.
+// The RPC agent of one worker.
+//
+// The destructor calls ShutdownNow and then waits for up to a minute for functions that still run. They may
+// use objects that are destroyed together with the agent; if they have not returned by then, the destructor
+// ends the process with a message that names them.
+//
+// Thread-safe. Shutdown and the destructor must not be called on an RPC thread or in a function that the
+// agent runs. RRefs, futures and streams may outlive the agent; their operations then return errors.
 class RpcAgent : private Runtime {
  public:
-  // Serves `functions` and registers under its name. `directory` outlives the agent. Errors: InvalidArgument
-  // (no name, a bad address), AlreadyExists (a living worker has the name), Unavailable (cannot listen),
-  // DeadlineExceeded naming who of `wait_for` has not come.
+  // Starts to serve `functions` and registers options.name in `directory`. Blocks until all of
+  // options.wait_for have registered. `directory` must outlive the agent. Errors:
+  //
+  // - InvalidArgument: the name, the address or the number of threads is invalid
+  // - AlreadyExists: a living worker has this name
+  // - Unavailable: cannot listen on the address
+  // - DeadlineExceeded: a worker of `wait_for`, which the message names, did not register in time
   static absl::StatusOr<std::unique_ptr<RpcAgent>> Start(RpcAgentOptions options, Directory* directory,
                                                          Functions functions);
   ~RpcAgent() override;
 
   const std::string& name() const { return member_.name; }
   const Member& member() const { return member_; }
-  // "host:port" where it listens.
+  // Returns "host:port" or "unix:/path", as other workers reach this one.
   const std::string& address() const { return member_.address; }
   Directory& directory() const { return *directory_; }
 
-  // Calls a function of another worker, or of this one (directly, without encoding). Errors begin with the
-  // names of callee and function, and say what the function said, or why it was not reached: docs/rpc.md has
-  // the table. Blocks; not on an RPC thread.
+  // Calls a function of another worker, or of this worker (directly, without encoding), and returns its
+  // result. The message of an error begins with the names of the callee and the function. It continues with
+  // the error that the function returned, or the reason why the function was not reached (docs/rpc.md has a
+  // table of the errors). Blocks for at most the call's timeout. Must not be called on an RPC thread.
   template <typename R, typename... Args, typename... Given>
   ResultOf<R> RpcSync(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments) {
     const std::shared_ptr<Channel> channel = ChannelTo(to.name);
@@ -96,42 +116,50 @@ class RpcAgent : private Runtime {
     if (channel != nullptr) channel->InlinePoll([&future] { return future.ready(); }, HelpUntil(to));
     return future.Wait();
   }
-  // The same without waiting. Never blocks on the network or the callee.
+  // Starts the same call and returns a future of its result. Never blocks on the network or the callee.
   template <typename R, typename... Args, typename... Given>
   Future<R> RpcAsync(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments);
-  // The result stays with its callee, who owns it; the reference is there at once.
+  // Starts the same call, but leaves the result at the callee, which owns it. Returns a reference to the
+  // result at once; the value may not exist yet. Never blocks on the network or the callee.
   template <typename R, typename... Args, typename... Given>
   RRef<R> Remote(const CallTarget& to, const Function<R(Args...)>& function, Given&&... arguments);
-  // A reference to a value that this worker owns.
+  // Returns a reference to `value`, of which this worker becomes the owner.
   template <typename T>
   RRef<T> Own(std::shared_ptr<T> value);
 
-  // A tensor in memory from which the transport to `name` sends without another copy, if it has any and is
-  // connected.
+  // Returns a tensor of unspecified contents for an argument of a call to `name`. If the worker is connected
+  // and its transport supports that, the tensor lies in memory that is sent without another copy; else in
+  // ordinary memory.
   Tensor RequestTensor(const std::string& name, DType dtype, Tensor::Shape shape) const;
-  // "tcp", "unix", "shm" or "direct"; empty while not connected.
+  // Returns how calls reach `name`: "tcp", "unix", "shm", or "direct" for this worker itself. Returns ""
+  // while `name` is not connected.
   std::string TransportTo(const std::string& name) const;
 
-  // Waits until no worker has calls under way and every worker in the directory wants to shut down, then
-  // leaves. DeadlineExceeded, naming those that do not, after `timeout` and at most a second in which they
-  // are asked why: then it has left abruptly. Idempotent.
+  // Waits until every worker in the directory has called Shutdown and no worker has calls under way, then
+  // leaves the directory and stops serving. Idempotent: later calls return the first result.
+  //
+  // Returns DeadlineExceeded if that takes longer than `timeout`. The agent then asks the others for the
+  // reason (at most one second), names them in the message, and leaves like ShutdownNow. Other errors: those
+  // of ShutdownNow.
   absl::Status Shutdown(absl::Duration timeout);
-  // Leaves at once: calls under way end with Cancelled, here and at their callers with Unavailable, and
-  // functions that run see that they are cancelled. DeadlineExceeded, naming those that have not returned
-  // after `abrupt_timeout`: they still run, though nobody calls this worker any more. May be called again to
-  // wait for them.
+  // Leaves the directory and stops serving at once. Calls under way end with Cancelled here and with
+  // Unavailable at their callers. Running functions see that they are cancelled.
+  //
+  // Returns DeadlineExceeded, naming the functions, if some have not returned after `abrupt_timeout`. They
+  // still run, but no call reaches this worker any more. A further call waits for them again.
   absl::Status ShutdownNow();
 
-  // What is there, for tests and debugging.
+  // These functions are for tests and debugging.
   References& references() const { return *references_; }
   const std::shared_ptr<References>& shared_references() const { return references_; }
   const std::shared_ptr<CallCounts>& counts() const { return counts_; }
   size_t queued_calls() const { return executor_->queued(); }
-  // Waits until so many wait for a thread; false when `deadline` came first.
+  // Waits until exactly `count` calls wait for a thread. Returns false if `deadline` comes first.
   bool AwaitQueuedCalls(size_t count, absl::Time deadline) const {
     return executor_->AwaitQueued(count, deadline);
   }
-  // Starts a call whose types the caller knows.
+  // Starts a call that carries its types at run time. For RRef, which fetches values whose type only the
+  // holder knows.
   void Start(std::unique_ptr<internal::OutgoingCall> call);
 
  private:
@@ -143,11 +171,12 @@ class RpcAgent : private Runtime {
   TimerQueue& timers() override { return *timers_; }
   StreamTable& streams() override { return *streams_; }
 
-  // What RpcAsync and Remote do whatever the types.
+  // The parts of RpcAsync and Remote that do not depend on the types.
   void StartTo(const CallTarget& to, std::unique_ptr<internal::OutgoingCall> call);
   std::shared_ptr<ReferenceHandle> StartKeeping(const CallTarget& to,
                                                 std::unique_ptr<internal::OutgoingCall> call);
-  // Null when there is nobody to help.
+  // Returns a function that lets a waiting thread receive from `name` (rpc::Channel::InlinePoll). Returns
+  // null for this worker itself and while `name` is not connected.
   internal::Helper HelperFor(const std::string& name) const;
 
   void OnCall(std::shared_ptr<ServerCall> server_call);
@@ -158,13 +187,15 @@ class RpcAgent : private Runtime {
               absl::Time deadline, Encoded encoded, std::shared_ptr<MessageReferences> references);
   void ScheduleMaintenance();
   absl::Status WaitUntilAllAreDone(absl::Time deadline);
-  // Why `others` are not done.
+  // Asks the `others`, by name, why they are not done, and returns the text for an error.
   std::string WhoIsBusy(const std::map<std::string, absl::Status>& others);
-  // Ends everything but functions that run.
+  // Ends everything except running functions.
   void Leave();
+  // Returns null for the agent's own functions ("tandem.*"), which are not counted.
   std::shared_ptr<CallCounts> CountsFor(absl::string_view function) const;
-  // Null while not connected, and to oneself.
+  // Returns null for this worker itself and while `name` is not connected.
   std::shared_ptr<Channel> ChannelTo(const std::string& name) const;
+  // Returns the deadline of a call to `to` that starts now.
   absl::Time HelpUntil(const CallTarget& to) const;
 
   const RpcAgentOptions options_;
@@ -179,12 +210,14 @@ class RpcAgent : private Runtime {
   std::unique_ptr<Server> server_;
 
   const std::shared_ptr<CallCounts> counts_ = std::make_shared<CallCounts>();
-  const Promise<void> finishing_;  // set when it wants to shut down, with an error when it leaves without
+  // Set when this worker wants to shut down; set to an error when it leaves abruptly.
+  const Promise<void> finishing_;
   std::atomic<bool> closed_{false};
 
   absl::Mutex direct_mutex_;
-  std::vector<std::weak_ptr<DirectInvocation>> direct_ ABSL_GUARDED_BY(direct_mutex_);  // some are over
-  size_t direct_alive_ ABSL_GUARDED_BY(direct_mutex_) = 0;  // at the last clean-up
+  // Calls of this worker to itself. Calls that have ended are removed now and then.
+  std::vector<std::weak_ptr<DirectInvocation>> direct_ ABSL_GUARDED_BY(direct_mutex_);
+  size_t direct_alive_ ABSL_GUARDED_BY(direct_mutex_) = 0;  // number of calls after the last removal
 
   absl::Mutex shutdown_mutex_;
   bool shut_down_ ABSL_GUARDED_BY(shutdown_mutex_) = false;
@@ -223,7 +256,7 @@ RRef<T> RpcAgent::Own(std::shared_ptr<T> value) {
   return RRef<T>(references_->Own({std::move(value), &ValueTypeOf<T>()}));
 }
 
-// RRef's ways to call, which need the whole Agent.
+// Members of RRef that need the complete type RpcAgent.
 template <typename T>
 template <typename R, typename... Args, typename... Given>
 ResultOf<R> RRef<T>::RpcSync(const Function<R(Args...)>& function, Given&&... arguments) const {

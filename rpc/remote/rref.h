@@ -1,7 +1,8 @@
 #ifndef TANDEM_RPC_REMOTE_RREF_H_
 #define TANDEM_RPC_REMOTE_RREF_H_
 
-// A reference to a value that lives at its owner, which may be another worker. torch.distributed.rpc's RRef.
+// A reference to a value that its owner, which may be another worker, keeps. The equivalent of
+// torch.distributed.rpc's RRef.
 
 #include <memory>
 #include <string>
@@ -18,21 +19,25 @@
 
 namespace tandem::rpc::remote {
 
+// Returns the error of operations whose RPC agent has shut down.
 absl::Status AgentIsGone();
 
 namespace internal {
+// Waits for the value of a local reference and checks that it has the type `type`, called `name` in errors.
 absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::type_index type,
                                          const std::string& name, absl::Duration timeout);
+// Waits until the value is created and fetches it in encoded form. `type` is its type's name.
 absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& handle, const std::string& type,
                                      absl::Duration timeout);
 }  // namespace internal
 
-// From Agent::Remote, Agent::Own, or as an argument or a result. Copies are the same reference; the value
-// lives until the last one, in whatever worker, is gone, or has not been renewed for a lease. Thread-safe.
+// A reference to a value of type T. RpcAgent::Remote and RpcAgent::Own return one, and functions take and
+// return them. Copies are the same reference. The owner keeps the value until no worker has a reference to
+// it, or all that exist have not been renewed for a lease. Thread-safe.
 template <typename T>
 class RRef {
  public:
-  // To nothing: valid() is false.
+  // Constructs an empty reference: valid() returns false and every other call is an error.
   RRef() = default;
   explicit RRef(std::shared_ptr<ReferenceHandle> handle) : handle_(std::move(handle)) {}
 
@@ -40,19 +45,27 @@ class RRef {
   const std::string& owner() const { return handle_->owner(); }
   bool is_owner() const { return handle_->is_local(); }
 
-  // A copy of the value, brought here; waits until it is made. Errors: what its making failed with; NotFound
-  // (this worker's lease ran out); DeadlineExceeded; Unavailable (the owner is gone).
+  // Returns a copy of the value. Blocks until the value is created and has arrived. Errors:
+  //
+  // - the error of the call that creates the value
+  // - NotFound: the owner has released the value because this worker's lease ran out
+  // - InvalidArgument: the value is not a T
+  // - DeadlineExceeded: `timeout` passed
+  // - Unavailable: the owner has left
+  // - FailedPrecondition: this worker's RPC agent has shut down
   absl::StatusOr<T> ToHere(absl::Duration timeout = absl::Seconds(60)) const requires Sendable<T>;
-  // At its owner: the value itself; waits until it is made. Who shares it takes care of locking.
-  // FailedPrecondition elsewhere.
+  // Returns the value itself, at its owner. Blocks until it is created, for at most `timeout`. Copies of the
+  // pointer share one object; its users must synchronize their accesses. FailedPrecondition: this worker is
+  // not the owner.
   absl::StatusOr<std::shared_ptr<T>> LocalValue(absl::Duration timeout = absl::Seconds(60)) const;
-  // For who called Remote: ends well when the value is made.
+  // Waits until the call that creates the value has ended and returns its status. Only the worker that called
+  // Remote knows this call; elsewhere the function returns OK at once.
   absl::Status WaitUntilMade(absl::Duration timeout = absl::Seconds(60)) const {
     return handle_->created().valid() ? handle_->created().Wait(timeout) : absl::OkStatus();
   }
 
-  // Calls, at the owner, a function whose first argument is this reference: there its LocalValue() is at
-  // hand.
+  // Calls `function` at the owner, with this reference as the first argument. There the function can use
+  // LocalValue().
   template <typename R, typename... Args, typename... Given>
   ResultOf<R> RpcSync(const Function<R(Args...)>& function, Given&&... arguments) const;
   template <typename R, typename... Args, typename... Given>

@@ -1,4 +1,4 @@
-// How workers end: together, when nobody calls anybody any more, or at once.
+// How workers shut down: together, when no calls are under way, or at once.
 
 #include <algorithm>
 #include <map>
@@ -15,10 +15,11 @@
 
 namespace tandem::rpc::remote {
 namespace {
-constexpr absl::Duration kAskAgain = absl::Seconds(1);  // those who could not be asked, while they are there
+// Pause before workers that could not be asked are asked again, while they are in the directory.
+constexpr absl::Duration kAskAgain = absl::Seconds(1);
 constexpr absl::Duration kAskWhy = absl::Seconds(1);
-constexpr absl::Duration kShutdownNotice =
-    absl::Seconds(1);  // for owners to hear of references that are given up
+// Time for owners to confirm that references are released.
+constexpr absl::Duration kShutdownNotice = absl::Seconds(1);
 
 void AwaitOtherMembers(Directory& directory, const Directory::Members& than, absl::Time deadline) {
   absl::Mutex mutex;
@@ -87,8 +88,8 @@ std::string RpcAgent::WhoIsBusy(const std::map<std::string, absl::Status>& other
 }
 
 absl::Status RpcAgent::WaitUntilAllAreDone(absl::Time deadline) {
-  // Nobody makes a call when all have none under way, unless one was on its way while we asked around: two
-  // rounds of questions with the same counts of calls rule that out (Mattern's counting of messages, 1987).
+  // No worker makes calls when none has any under way, except if one was on its way while we asked. Two
+  // rounds with the same counts of calls rule that out (Mattern's counting of messages, 1987).
   std::map<std::string, int64_t> before;
   while (true) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(1));
@@ -97,7 +98,7 @@ absl::Status RpcAgent::WaitUntilAllAreDone(absl::Time deadline) {
     for (const auto& [other, member] : members) {
       if (other != name()) asked[other] = RpcAsync(CallTarget(other, {.timeout = left}), kAwaitEnd);
     }
-    // A call waits for a callee that is not there to register. Who leaves in this moment will not.
+    // A call waits for its callee to register. A worker that leaves now will not register again.
     const uint64_t watch = directory_->Watch([&asked](const Directory::Members& there) {
       for (const auto& [other, future] : asked) {
         if (there.count(other) == 0) future.Cancel();
@@ -127,7 +128,7 @@ absl::Status RpcAgent::WaitUntilAllAreDone(absl::Time deadline) {
           absl::StrCat(name(), " leaves although others are not done: ", WhoIsBusy(not_done)));
     }
     before = not_done.empty() ? std::move(started) : std::map<std::string, int64_t>();
-    // Who could not be asked is about to leave the directory, or to be refused for good.
+    // A worker that could not be asked is about to leave the directory, or refuses every call.
     if (!not_done.empty()) {
       AwaitOtherMembers(*directory_, members, std::min(deadline, absl::Now() + kAskAgain));
     }
@@ -164,7 +165,8 @@ absl::Status RpcAgent::ShutdownNow() {
     }
   }
   const absl::Status stopped = executor_->Stop(options_.abrupt_timeout);
-  timers_->Stop();  // functions that end set none any more, and its tasks may still look at it
+  // Functions that have ended start no timers any more. Running timer tasks may still use the executor.
+  timers_->Stop();
   return Annotate(stopped, name());
 }
 
@@ -177,8 +179,7 @@ void RpcAgent::Leave() {
     absl::MutexLock direct_lock(&direct_mutex_);
     direct.swap(direct_);
   }
-  // Whoever waits for a call hears that there is no answer, and functions that run see that they are
-  // cancelled.
+  // Callers learn that there is no response, and running functions see that they are cancelled.
   for (const auto& weak : direct) {
     if (const auto call = weak.lock()) call->Stop();
   }

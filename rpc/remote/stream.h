@@ -1,11 +1,11 @@
 #ifndef TANDEM_RPC_REMOTE_STREAM_H_
 #define TANDEM_RPC_REMOTE_STREAM_H_
 
-// Remote functions that take or give items one by one.
+// Remote functions that receive or send a sequence of items.
 //
-//   inline constexpr StreamFunction<void, std::string, std::string> kTokens{"tokens"};  // the server gives
-//   inline constexpr StreamFunction<Tensor, double> kSum{"sum"};                        // the client gives
-//   inline constexpr StreamFunction<Tensor, Tensor, int64_t> kPipe{"pipe"};             // both
+//   inline constexpr StreamFunction<void, std::string, std::string> kTokens{"tokens"};  // the server sends
+//   inline constexpr StreamFunction<Tensor, double> kSum{"sum"};                        // the client sends
+//   inline constexpr StreamFunction<Tensor, Tensor, int64_t> kPipe{"pipe"};             // both send
 //
 //   AddStream(functions, kTokens, [](ServerStream<void, std::string>& stream, std::string prompt) {
 //     ... TANDEM_RETURN_IF_ERROR(stream.Write(token)); ...
@@ -14,8 +14,9 @@
 //   TANDEM_ASSIGN_OR_RETURN(auto stream, OpenStream(*agent, "worker/1", kTokens, prompt));
 //   while (true) { TANDEM_ASSIGN_OR_RETURN(auto token, stream->Read()); if (!token) break; ... }
 //
-// Neither side gets more than 64 items, or 8 MiB, ahead of the other. A stream occupies a thread of its
-// server's until its function returns. A client that is gone or silent ends it within half a minute.
+// At most 64 items, or 8 MiB, wait at either end; a writer then blocks. A stream occupies one of its server's
+// threads until its function returns. If a client leaves or is silent, the server cancels the stream within
+// half a minute.
 
 #include <memory>
 #include <optional>
@@ -32,7 +33,8 @@
 
 namespace tandem::rpc::remote {
 
-// What opening a stream gives: its number. Its type is what signatures show of the items.
+// The result of the call that opens a stream: its number at the server. The type shows the items' types in
+// signatures.
 template <typename In, typename Out>
 struct StreamNumber {
   uint64_t value = 0;
@@ -45,21 +47,23 @@ struct Codec<StreamNumber<In, Out>> {
   static bool Decode(Reader& reader, StreamNumber<In, Out>* number) { return reader.Varint(&number->value); }
 };
 
-// In: what the client gives, or void. Out: what the server gives, or void.
+// Declares a stream: the client sends items of type In, the server sends items of type Out. Either may be
+// void. A literal type: declare it constexpr. `name` must outlive it.
 template <typename In, typename Out, typename... Args>
 class StreamFunction {
  public:
   constexpr explicit StreamFunction(const char* name) : open_(name) {}
+  // The function that opens the stream.
   const Function<StreamNumber<In, Out>(Args...)>& open() const { return open_; }
-  // "pipe(i64) -> stream<tensor, tensor>"
+  // Returns, for example, "pipe(i64) -> stream<tensor, tensor>".
   std::string signature() const { return open_.signature(); }
 
  private:
   const Function<StreamNumber<In, Out>(Args...)> open_;
 };
 
-// The stream, for the function that serves it. Valid until that returns. One thread may read while another
-// writes.
+// The server's end of a stream. Valid until the function that serves the stream returns. One thread may read
+// while another one writes.
 template <typename In, typename Out>
 class ServerStream {
  public:
@@ -68,10 +72,12 @@ class ServerStream {
 
   RpcAgent& agent() const { return *agent_; }
   const std::string& caller() const { return caller_; }
+  // Returns true if the client has cancelled the stream or left, or this worker shuts down.
   bool IsCancelled() const { return state_->cancelled(); }
   std::stop_token stop_token() const { return state_->stop_token(); }
 
-  // The client's next item; nothing when it has ended its side, or is gone (IsCancelled()). Blocks.
+  // Returns the client's next item, or nullopt if the client has ended its side or the stream is cancelled
+  // (IsCancelled()). Blocks until an item arrives.
   absl::StatusOr<std::optional<In>> Read() requires(!std::is_void_v<In>) {
     std::optional<StreamItem> item = state_->Read();
     if (!item.has_value()) return std::optional<In>();
@@ -79,7 +85,7 @@ class ServerStream {
     if (!value.ok()) return value.status();
     return std::optional<In>(*std::move(value));
   }
-  // Blocks while the client has not read what was written before. Cancelled when it is gone.
+  // Sends an item. Blocks while the client is too far behind in reading. Cancelled: the stream is cancelled.
   template <typename T>
   absl::Status Write(const T& value) requires(!std::is_void_v<Out>) {
     absl::StatusOr<StreamItem> item = EncodeItem<Out>(value);
@@ -92,7 +98,7 @@ class ServerStream {
   const std::shared_ptr<StreamState> state_;
 };
 
-// The stream, for its client. Thread-safe. Going, it cancels what is not over.
+// The client's end of a stream. The destructor cancels the stream if it has not ended. Thread-safe.
 template <typename In, typename Out>
 class ClientStream {
  public:
@@ -101,7 +107,8 @@ class ClientStream {
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
 
-  // The server's next item; nothing when its function has returned OK, else what that returned. Blocks.
+  // Returns the server's next item, or nullopt if the function has returned OK. Returns the function's error
+  // if it has failed. Blocks until an item arrives.
   absl::StatusOr<std::optional<internal::ValueOf<Out>>> Read() {
     absl::StatusOr<std::optional<StreamItem>> item = core_->Read();
     if (!item.ok()) return item.status();
@@ -114,21 +121,24 @@ class ClientStream {
       return std::optional<Out>(*std::move(value));
     }
   }
-  // Blocks while the server has no room. An error when the stream is over.
+  // Sends an item. Blocks while the server is too far behind in reading. Returns an error if the stream has
+  // ended.
   template <typename T>
   absl::Status Write(const T& value) requires(!std::is_void_v<In>) {
     absl::StatusOr<StreamItem> item = EncodeItem<In>(value);
     return item.ok() ? core_->Write(*std::move(item)) : item.status();
   }
-  // Blocks until the server has what was written; further items are refused.
+  // Ends the client's side: further items are refused. Blocks until the server has received all items.
   absl::Status EndWrites() requires(!std::is_void_v<In>) { return core_->EndWrites(); }
+  // Ends the stream. Read and Write then return Cancelled; the function sees that it is cancelled.
   void Cancel() { core_->Cancel(absl::CancelledError("the stream was cancelled")); }
 
  private:
   const std::shared_ptr<ClientStreamCore> core_;
 };
 
-// Serves `function` by `body(ServerStream<In, Out>&, Args...)`, which returns a Status.
+// Serves `function` with `body(ServerStream<In, Out>&, Args...)`, which returns an absl::Status. Several
+// threads may call `body` at the same time.
 template <typename In, typename Out, typename... Args, typename Body>
 Functions& AddStream(Functions& functions, const StreamFunction<In, Out, Args...>& function, Body body) {
   using Number = StreamNumber<In, Out>;
@@ -156,8 +166,8 @@ Functions& AddStream(Functions& functions, const StreamFunction<In, Out, Args...
        }});
 }
 
-// Opens a stream to a worker; waits until its function has begun. Errors: RpcSync's. `to.settings.timeout` is
-// for the whole stream; without one only silence ends it.
+// Opens a stream to a worker. Blocks until its function has begun. Errors: those of RpcAgent::RpcSync.
+// `to.settings.timeout` limits the whole stream; without one, a stream ends only by itself or by silence.
 template <typename In, typename Out, typename... Args, typename... Given>
 absl::StatusOr<std::unique_ptr<ClientStream<In, Out>>> OpenStream(
     RpcAgent& agent, const CallTarget& to, const StreamFunction<In, Out, Args...>& function,

@@ -1,9 +1,10 @@
 #ifndef TANDEM_RPC_REMOTE_STREAM_FUNCTIONS_H_
 #define TANDEM_RPC_REMOTE_STREAM_FUNCTIONS_H_
 
-// What travels for a stream: unary calls, so that every transport carries it. The client asks for the next
-// items, and the question waits at the server until there are some; it sends its own, and the acknowledgement
-// waits until there is room for more. Items are numbered, so a repeated question or message changes nothing.
+// The functions with which a client uses a stream. They are unary calls, so every transport carries streams.
+// The client requests the next items, and the call waits at the server until there are some. The client sends
+// its own items, and the response waits until the server can take more. Items are numbered, so a repeated
+// call has no effect.
 
 #include <cstdint>
 #include <string>
@@ -17,12 +18,12 @@ namespace tandem::rpc::remote {
 // One encoded item.
 struct StreamItem {
   std::string small;
-  Tensor bulk;  // of bytes
+  Tensor bulk;  // of DType::kU8
   size_t bytes() const { return small.size() + bulk.bytes(); }
   TANDEM_REMOTE_FIELDS(StreamItem, small, bulk)
 };
 
-// Items of the server from the number that was asked for, and, behind the last, how the stream ended.
+// Items of the server, from the requested number on. After the last item it also tells how the stream ended.
 struct StreamBatch {
   std::vector<StreamItem> items;
   bool ended = false;
@@ -32,12 +33,14 @@ struct StreamBatch {
 };
 
 inline constexpr size_t kStreamWindow = 64;                    // items that wait at either end
-inline constexpr size_t kStreamWindowBytes = size_t{8} << 20;  // the same; one item may be larger
+inline constexpr size_t kStreamWindowBytes = size_t{8} << 20;  // their bytes; a single item may be larger
+// The longest time that one call of a stream waits.
 inline constexpr absl::Duration kStreamPoll = absl::Seconds(10);
+// The server cancels a stream whose client has been silent for this long.
 inline constexpr absl::Duration kStreamSilence =
     absl::Seconds(30);  // of a client, until its stream is given up
 
-// (stream, number of the first item that is wanted): what came before has arrived.
+// (stream, number of the first item that is requested). Confirms that all earlier items have arrived.
 inline constexpr Function<StreamBatch(uint64_t, uint64_t)> kStreamRead{"tandem.stream.read",
                                                                        {.idempotent = true}};
 // (stream, number of the first of these items, items, whether they are the last)

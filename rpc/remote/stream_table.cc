@@ -31,7 +31,7 @@ std::optional<StreamItem> StreamState::Read() {
 }
 
 std::optional<StreamBatch> StreamState::BatchFrom(uint64_t first) {
-  // What lies before has arrived.
+  // The client has all items before `first`.
   while (!out_.empty() && out_first_ < first) {
     out_bytes_ -= out_.front().bytes();
     out_.pop_front();
@@ -136,7 +136,7 @@ void StreamState::Cancel(absl::Status why) {
     in_ended_ = true;
   }
   stop_.request_stop();
-  Finish(std::move(why));  // and its lock wakes Read and Write
+  Finish(std::move(why));  // releasing its lock wakes Read and Write
 }
 
 absl::Time StreamState::last_contact() const {

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_STREAM_TABLE_H_
 #define TANDEM_RPC_REMOTE_STREAM_TABLE_H_
 
-// The server's end of streams: one worker's, by number.
+// The server's end of a worker's streams, by number.
 
 #include <cstdint>
 #include <deque>
@@ -23,59 +23,69 @@
 
 namespace tandem::rpc::remote {
 
-// One stream at its server, between the function that serves it and the client's calls. Thread-safe.
+// The server's end of one stream. Connects the function that serves it with the client's calls. Thread-safe.
 class StreamState {
  public:
-  // --- For the function; these block.
-  // The next item of the client; nothing when it has ended its side or the stream is cancelled.
+  // --- For the function. Read and Write block.
+  //
+  // Returns the client's next item, or nullopt if the client has ended its side or the stream is cancelled.
   std::optional<StreamItem> Read();
-  // Waits for room. Cancelled when nobody reads any more.
+  // Sends an item. Waits while the client is too far behind in reading. Cancelled: the stream is cancelled.
   absl::Status Write(StreamItem item);
-  // The function is over.
+  // The function has returned `status`.
   void Finish(absl::Status status);
   bool cancelled() const { return stop_.stop_requested(); }
   std::stop_token stop_token() const { return stop_.get_token(); }
 
   // --- For the client's calls.
+  //
+  // Returns the items from number `first` on, as soon as there are some. Confirms that the client has the
+  // items before `first`. A request that is still waiting ends with Aborted.
   Future<StreamBatch> OnRead(uint64_t first);
+  // Takes items, the first of which has number `first`. The future is set when the function can use more
+  // items. InvalidArgument: items before `first` are missing. Cancelled: the stream has ended.
   Future<void> OnWrite(uint64_t first, std::vector<StreamItem> items, bool last);
   void Cancel(absl::Status why);
+  // Returns the time of the client's last call.
   absl::Time last_contact() const;
 
  private:
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The batch from `first`, if there is anything to tell.
+  // Returns the batch from item `first` on, or nullopt if there is nothing to send.
   std::optional<StreamBatch> BatchFrom(uint64_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   std::stop_source stop_;
   absl::Time contact_ ABSL_GUARDED_BY(mutex_) = absl::Now();
-  // To the client: out_[0] has the number out_first_; kept until the client has asked for what follows.
+  // Items to the client. out_[0] has the number out_first_. Items are kept until the client has requested
+  // later ones.
   std::deque<StreamItem> out_ ABSL_GUARDED_BY(mutex_);
   uint64_t out_first_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t out_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::pair<uint64_t, Promise<StreamBatch>>> asked_ ABSL_GUARDED_BY(mutex_);
-  // From the client.
+  // Items from the client.
   std::deque<StreamItem> in_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_next_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t in_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool in_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  // The client's writes that have no response yet, so that the client sends no more.
   std::vector<Promise<void>> unacknowledged_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Thread-safe.
+// The streams of one worker. Thread-safe.
 class StreamTable {
  public:
+  // Adds the functions that clients call (stream_functions.h).
   void AddFunctions(Functions* functions);
 
-  // A new stream and its number.
+  // Adds a stream and returns it with its number.
   std::pair<uint64_t, std::shared_ptr<StreamState>> Open();
-  // Gives up streams whose clients have been silent for too long.
+  // Cancels the streams whose clients have been silent for kStreamSilence.
   void RunMaintenance();
-  // The worker shuts down.
+  // Cancels all streams, and those that are opened later. For the shutdown of the worker.
   void CancelAll();
 
  private:

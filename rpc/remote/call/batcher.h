@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_BATCHER_H_
 #define TANDEM_RPC_REMOTE_CALL_BATCHER_H_
 
-// Dynamic batching: many single calls become one call of the function, on a batch of their arguments. As
-// inference servers do it (Clipper's adaptive batching, Triton's dynamic batcher).
+// Dynamic batching: many single calls become one call of the function, on a batch of their arguments, as in
+// inference servers (Clipper's adaptive batching, Triton's dynamic batcher).
 
 #include <deque>
 #include <memory>
@@ -22,26 +22,28 @@
 namespace tandem::rpc::remote {
 
 struct BatchOptions {
-  size_t max_batch = 32;  // at least 1
-  // A call waits this long at most for others, while no batch is running.
+  size_t max_batch = 32;  // calls in a batch, at least 1
+  // The longest time that a call waits for a batch to fill while fewer than `concurrency` batches run.
   absl::Duration max_delay = absl::Milliseconds(2);
-  int concurrency = 1;       // batches that run at a time, at least 1; meanwhile the next one grows
-  size_t max_queued = 4096;  // further calls are refused with ResourceExhausted
+  // The number of batches that run at a time, at least 1. While they run, the next batch grows.
+  int concurrency = 1;
+  // The number of calls that wait for a batch. Further calls are refused with ResourceExhausted.
+  size_t max_queued = 4096;
 };
 
-// Of one function in one worker. Thread-safe.
+// Batches the calls of one function in one worker. Thread-safe.
 template <typename R, typename... Args>
 class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
  public:
   using Arguments = std::tuple<Args...>;
-  // As many results as arguments, in their order; or an error for all.
+  // Returns as many results as arguments, in their order, or one error for all.
   using Body = absl::AnyInvocable<absl::StatusOr<std::vector<absl::StatusOr<R>>>(std::vector<Arguments>)>;
 
-  // `name` of the function outlives the batcher.
+  // `name` is that of the function and must outlive the batcher.
   Batcher(absl::string_view name, Body body, const BatchOptions& options)
       : name_(name), body_(std::move(body)), options_(options) {}
 
-  // Takes a call. Does not block: the batch runs on the runtime's threads.
+  // Adds a call. Does not block: the batch runs on the runtime's threads.
   void Add(Runtime& runtime, std::shared_ptr<Invocation> call) {
     Item item{std::move(call), {}};
     bool read = false;
@@ -51,7 +53,7 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
       absl::MutexLock lock(&mutex_);
       if (items_.size() < options_.max_queued) {
         items_.push_back(std::move(item));
-        // Batches that are posted will take so many of them.
+        // Posted batches will take this many of the items.
         const size_t taken = posted_ * options_.max_batch;
         if (items_.size() >= taken + options_.max_batch) {
           Start(runtime);
@@ -61,7 +63,7 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
         return;
       }
     }
-    // Without the lock: whoever called from this process may do so again from there.
+    // Not under the lock: a caller in this process may call again from its callback.
     item.call->Fail(absl::ResourceExhaustedError(absl::StrCat(
         options_.max_queued, " calls wait to be batched (BatchOptions::max_queued); try again later")));
   }
@@ -72,6 +74,7 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
     Arguments arguments;
   };
 
+  // Starts the batch after max_delay.
   void Arm(Runtime& runtime) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     runtime.timers().Schedule(absl::Now() + options_.max_delay, [self = this->shared_from_this(), &runtime] {
       absl::MutexLock lock(&self->mutex_);
@@ -79,7 +82,7 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
     });
   }
 
-  // Runs what waits, if it may.
+  // Posts a batch if calls wait and fewer than `concurrency` batches run.
   void Start(Runtime& runtime) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (items_.empty() || running_ >= options_.concurrency) return;
     ++running_;
@@ -137,12 +140,12 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
   }
 
   const absl::string_view name_;
-  Body body_;  // called by `concurrency` threads at a time
+  Body body_;  // called by up to `concurrency` threads at the same time
   const BatchOptions options_;
   absl::Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;    // batches, posted ones included
-  size_t posted_ ABSL_GUARDED_BY(mutex_) = 0;  // batches that have not begun
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;    // batches, including posted ones
+  size_t posted_ ABSL_GUARDED_BY(mutex_) = 0;  // batches that have not started
 };
 
 }  // namespace tandem::rpc::remote

@@ -1,18 +1,18 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_CODEC_H_
 #define TANDEM_RPC_REMOTE_CALL_CODEC_H_
 
-// Which C++ types remote functions take and give, what signatures call them, and how they are encoded.
+// The C++ types that remote functions take and return, their names in signatures, and their encoding.
 //
 //   bool, int32_t, int64_t, uint32_t, uint64_t, float, double, std::string, Tensor, protobuf messages,
 //   std::vector<T>, std::map<K, V>, absl::flat_hash_map<K, V>, std::optional<T>, std::pair<A, B>, RRef<T>,
-//   and structs of those that name their fields:
+//   and structs of these that list their fields:
 //
 //   struct Range {
 //     int64_t begin = 0, end = 0;
 //     TANDEM_REMOTE_FIELDS(Range, begin, end)
 //   };
 //
-// A class whose objects stay where they are (parameter servers, models) only gets a name, and RRefs to it:
+// A class whose objects are never sent (parameter servers, models) needs only a name, for RRefs to it:
 //
 //   class Model { ... public: TANDEM_REMOTE_CLASS(Model) };
 
@@ -34,30 +34,37 @@
 #include "rpc/remote/call/wire.h"
 #include "rpc/wire/bytes_stream.h"
 
-// Two structs are the same to callers and callees if their names, fields' names and fields' types are. A
-// struct cannot contain itself.
+// Lists the fields of a struct for the codec. Caller and callee treat two structs as the same type if their
+// names, their fields' names and their fields' types are equal. A struct cannot contain itself.
 #define TANDEM_REMOTE_FIELDS(Type, ...)                               \
   static constexpr absl::string_view kRemoteName = #Type;             \
   static constexpr absl::string_view kRemoteFields = "" #__VA_ARGS__; \
   auto RemoteTie() { return std::tie(__VA_ARGS__); }                  \
   auto RemoteTie() const { return std::tie(__VA_ARGS__); }
 
+// Names a class that is not sent.
 #define TANDEM_REMOTE_CLASS(Type) static constexpr absl::string_view kRemoteName = #Type;
 
 namespace tandem::rpc::remote {
 
-// Codec<T>: static std::string Name(); static void Encode(Writer&, const T&); static bool Decode(Reader&,
-// T*). Every value takes at least a byte.
+// Encodes and decodes values of type T. A specialization has these static members:
+//
+//   std::string Name();                      // the type's name in signatures
+//   void Encode(Writer& writer, const T& value);
+//   bool Decode(Reader& reader, T* value);   // false: `reader` has an error
+//
+// Every value must occupy at least one byte, so that counts of elements can be checked.
 template <typename T>
 struct Codec;
 
 template <typename T>
+// Types that have a codec.
 concept Sendable = requires(Writer& writer, Reader& reader, const T& value, T* out) {
   Codec<T>::Encode(writer, value);
   { Codec<T>::Decode(reader, out) } -> std::same_as<bool>;
 };
 
-// What signatures call a type: its Codec's name, or that of a class that is not sent.
+// Returns a type's name in signatures: that of its codec, or of a class that is not sent.
 template <typename T>
 std::string TypeName() {
   if constexpr (std::is_void_v<T>) {
@@ -268,7 +275,8 @@ struct Codec<T> {
     std::apply(
         [&writer](const auto&... fields) {
           if constexpr (sizeof...(fields) == 0)
-            writer.Varint(0);  // no value is of 0 bytes: counts can be checked
+            // Every value occupies at least one byte, so that counts can be checked.
+            writer.Varint(0);
           (Codec<std::remove_cvref_t<decltype(fields)>>::Encode(writer, fields), ...);
         },
         value.RemoteTie());

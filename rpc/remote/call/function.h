@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_FUNCTION_H_
 #define TANDEM_RPC_REMOTE_CALL_FUNCTION_H_
 
-// The declaration of a remote function: what caller and callee share, in a header of theirs.
+// The declaration of a remote function. Caller and callee share it in a header of their own.
 //
 //   inline constexpr Function<Tensor(Tensor, Tensor)> kMatMul{"matmul", {.idempotent = true}};
 
@@ -21,12 +21,12 @@
 namespace tandem::rpc::remote {
 
 struct FunctionTraits {
-  // Calling twice is as good as calling once: calls are repeated with backoff while the connection fails and
-  // their time lasts.
+  // Two calls have the same effect as one. The agent may then repeat a call, with backoff, while the
+  // connection fails and the call's deadline has not passed.
   bool idempotent = false;
 };
 
-// What a call of a function that gives R ends with: a value or an error.
+// The result of a call of a function that returns R: absl::StatusOr<R>, or absl::Status for void.
 template <typename R>
 struct ResultOfType {
   using type = absl::StatusOr<R>;
@@ -40,21 +40,22 @@ using ResultOf = typename ResultOfType<R>::type;
 
 namespace internal {
 
-// In place of void, where a value is needed.
+// Stands for void where a value is needed.
 struct Unit {
   static constexpr absl::string_view kRemoteName = "void";
 };
 template <typename R>
 using ValueOf = std::conditional_t<std::is_void_v<R>, Unit, R>;
 
-// FNV-1a, mixed. The same in every process.
+// Returns the 64-bit FNV-1a hash of `text`: the same in every process.
 constexpr uint64_t HashText(absl::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
   return hash;
 }
 
-// "(tensor, i64) -> tensor" and its hash: constants of a type, made when first asked for.
+// The types of a function as text, "(tensor, i64) -> tensor", and the hash of that text. Created once for
+// each function type, at the first use.
 struct TypesText {
   std::string text;
   uint64_t hash;
@@ -68,20 +69,22 @@ const TypesText& TypesOf() {
 
 }  // namespace internal
 
-// What identifies a function to both sides of a call.
+// Identifies a function to both sides of a call. Two declarations are the same function if their names and
+// fingerprints are equal.
 struct FunctionId {
   absl::string_view name;
   const internal::TypesText* types = nullptr;
   bool idempotent = false;
 
   uint64_t fingerprint() const { return Mix64(internal::HashText(name), types->hash); }
+  // "matmul(tensor, tensor) -> tensor"
   std::string signature() const { return absl::StrCat(name, types->text); }
 };
 
 template <typename Signature>
 class Function;
 
-// A literal type: declare it constexpr. The name outlives it.
+// Declares a function with a name and types. A literal type: declare it constexpr. `name` must outlive it.
 template <typename R, typename... Args>
 class Function<R(Args...)> {
  public:

@@ -12,7 +12,8 @@
 
 namespace tandem::rpc::remote {
 namespace {
-constexpr absl::Duration kQuietly = absl::Seconds(1);  // what looks at its cancellation has returned by then
+// Functions that check IsCancelled have returned by then.
+constexpr absl::Duration kQuietly = absl::Seconds(1);
 }  // namespace
 
 FunctionExecutor::FunctionExecutor(std::string worker, const FunctionExecutorOptions& options)
@@ -68,7 +69,7 @@ void FunctionExecutor::Post(absl::string_view what, absl::AnyInvocable<void() &&
 }
 
 void FunctionExecutor::WakeOne() {
-  // One that is idle may have been woken for what came just before, and not be up yet.
+  // An idle thread may have been woken for an earlier task and not be running yet.
   if (queued_ + posted_.size() > static_cast<size_t>(idle_) &&
       workers_.size() < static_cast<size_t>(options_.threads)) {
     Worker* const worker = &workers_.emplace_back();

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_FUNCTION_EXECUTOR_H_
 #define TANDEM_RPC_REMOTE_CALL_FUNCTION_EXECUTOR_H_
 
-// The threads that run a worker's functions, and the queues before them.
+// The threads that run a worker's functions, and the queues of waiting calls.
 
 #include <deque>
 #include <list>
@@ -24,38 +24,46 @@ namespace tandem::rpc::remote {
 
 struct FunctionExecutorOptions {
   int threads = 16;
-  // Of calls that wait for a thread; further ones are refused.
+  // Limits of the calls that wait for a thread. Further calls are refused.
   size_t max_queued = 16384;
   size_t max_queued_per_caller = 4096;
   size_t max_queued_bytes = size_t{1} << 30;  // of arguments; a single call may have more
-  // For functions that run when nothing is left but to take away what they use.
+  // The longest time for which End waits for running functions.
   absl::Duration last_patience = absl::Minutes(1);
 };
 
-// Thread-safe. Callers take turns, a call each, however many calls each has waiting.
+// Runs calls on a pool of threads. The threads serve the callers in turn, one call of each, so that a caller
+// with many waiting calls does not delay the others. Thread-safe.
 class FunctionExecutor {
  public:
   using Run = absl::AnyInvocable<void(const std::shared_ptr<Invocation>&) &&>;
 
   FunctionExecutor(std::string worker, const FunctionExecutorOptions& options);
-  // As End.
+  // Calls End.
   ~FunctionExecutor();
 
-  // Queues a call; one that is refused is failed with ResourceExhausted. Of calls with the same `exclusive`,
-  // if it is not empty, one runs at a time. A call that is cancelled, or late, when its turn comes is not
-  // run.
+  // Queues a call. Of the calls with the same non-empty `exclusive`, one runs at a time. A call fails,
+  // without being run, with
+  //
+  // - ResourceExhausted: a limit of the options is exceeded
+  // - Unavailable: Stop has been called
+  // - DeadlineExceeded or Cancelled: its deadline has passed, or it was cancelled, before a thread took it
   void Submit(std::shared_ptr<Invocation> call, const std::string& exclusive, Run run);
-  // Work of our own, before all calls, with no limit. `what` it is outlives it.
+  // Queues work of the runtime. It runs before all waiting calls and is not limited. Dropped after Stop.
+  // `what` names the work and must outlive it.
   void Post(absl::string_view what, absl::AnyInvocable<void() &&> task);
 
-  // Fails the calls that wait with Unavailable, and waits for those that run, `patience` at most. Then
-  // DeadlineExceeded names them: no thread can be made to leave a function. May be repeated.
+  // Fails the waiting calls with Unavailable and waits for the running ones for at most `patience`. Returns
+  // DeadlineExceeded with their names if some still run then: a thread cannot be made to leave a function.
+  // May be called again.
   absl::Status Stop(absl::Duration patience);
-  // Stop for ever. Functions that do not return within `last_patience` would go on with what is gone: their
-  // names are the process's last words.
+  // Stops the executor for good. Waits a second, then up to options.last_patience for running functions. If
+  // some still run, ends the process with a message that names them, because they would use destroyed
+  // objects.
   void End();
+  // Returns the number of calls that wait for a thread.
   size_t queued() const;
-  // Waits until there are so many; false when `deadline` came first.
+  // Waits until exactly `count` calls wait. Returns false if `deadline` comes first.
   bool AwaitQueued(size_t count, absl::Time deadline) const;
 
  private:
@@ -64,28 +72,31 @@ class FunctionExecutor {
     std::string exclusive;
     Run run;
     size_t bytes = 0;
-    uint64_t queued = 0;  // trace::Begin
+    uint64_t queued = 0;  // the time of queueing (trace::Begin)
   };
-  // A thread, and what it does.
+  // A thread and what it runs.
   struct Worker {
     std::thread thread;
     std::string function;  // empty: nothing
-    std::string caller;    // empty: it was posted
+    std::string caller;    // empty: posted work
     absl::Time since;
     bool ended = false;
   };
   struct CallerQueue {
     std::deque<Task> tasks;
-    size_t held = 0;  // with those that wait for an exclusive turn
+    size_t held = 0;  // waiting calls, including those of busy exclusive groups
   };
 
   void Work(Worker* self);
+  // Returns the running functions, for a message.
   std::string StillRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Something was queued: sees to a thread for it.
+  // Provides a thread for something that was queued: starts one or wakes one.
   void WakeOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the reason if the limits refuse a call.
   absl::Status Admit(const CallerQueue& queue, size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The next call to run, of the next caller; false when none can.
+  // Takes the next call to run, of the next caller in turn. Returns false if there is none.
   bool Next(Task* task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes a call from the counts of waiting calls.
   void Release(const std::string& caller, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string worker_;
@@ -96,13 +107,13 @@ class FunctionExecutor {
   std::deque<std::pair<absl::string_view, absl::AnyInvocable<void() &&>>> posted_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, CallerQueue> callers_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // callers with tasks, each once
-  // Running exclusive groups, and what waits for them.
+  // The exclusive groups with a running call, and the calls that wait for it to end.
   absl::flat_hash_map<std::string, std::deque<Task>> exclusive_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Task> freed_ ABSL_GUARDED_BY(mutex_);  // of groups whose turn has come
+  std::deque<Task> freed_ ABSL_GUARDED_BY(mutex_);  // calls whose exclusive group has become free
   size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int idle_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::list<Worker> workers_ ABSL_GUARDED_BY(mutex_);  // started as they are needed
+  std::list<Worker> workers_ ABSL_GUARDED_BY(mutex_);  // started when they are needed
 };
 
 }  // namespace tandem::rpc::remote

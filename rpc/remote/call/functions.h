@@ -1,14 +1,17 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_FUNCTIONS_H_
 #define TANDEM_RPC_REMOTE_CALL_FUNCTIONS_H_
 
-// What a worker serves.
+// The functions that a worker serves.
 //
 //   Functions functions;
 //   functions.Add(kMatMul, [](Tensor a, Tensor b) -> absl::StatusOr<Tensor> { ... });
 //
-// A function takes what is declared, and before that, if it likes, a `const Context&`. It returns what is
-// declared, a StatusOr of it, a unique_ptr to it, or a Future of it, which answers later and holds no thread
-// meanwhile.
+// A function takes the declared arguments, optionally preceded by a `const Context&`. It returns one of
+//
+// - the declared result R, or an absl::StatusOr<R> (absl::Status for void)
+// - a std::unique_ptr<R>
+// - a Future<R>, which delivers the result later; no thread waits for it
+// - an absl::StatusOr of one of these
 
 #include <functional>
 #include <memory>
@@ -27,20 +30,21 @@
 namespace tandem::rpc::remote {
 
 struct ServeOptions {
-  // On the RPC thread, which spares a change of threads: for functions of a few microseconds that never
-  // block.
+  // Runs the function on the RPC thread, which saves a hand-over between threads. For functions that take a
+  // few microseconds and never block.
   bool run_inline = false;
-  // Functions of the same group, if it has a name, run one at a time in this worker.
+  // The name of a group, or "". Functions of the same group run one at a time in this worker.
   std::string exclusive = "";
 };
 
-// Filled by one thread, then given to an Agent.
+// The functions that a worker serves, by name. One thread fills it and passes it to RpcAgent::Start.
 class Functions {
  public:
   struct Entry {
     FunctionId id;
     ServeOptions options;
-    // Takes the call, on an RPC thread, if it is inline, else on one of the executor's.
+    // Runs the function and finishes the call. Called on an RPC thread if options.run_inline, else on one of
+    // the executor's threads.
     std::function<void(Runtime&, const std::shared_ptr<Invocation>&)> run;
   };
 
@@ -48,7 +52,8 @@ class Functions {
   Functions(Functions&&) = default;
   Functions& operator=(Functions&&) = default;
 
-  // `body` may be called by several threads at a time, unless it is exclusive. A name can be added once.
+  // Serves `function` with `body`. Several threads may call `body` at the same time, unless options.exclusive
+  // is set. Adding a name twice ends the process.
   template <typename R, typename... Args, typename Body>
   Functions& Add(const Function<R(Args...)>& function, Body body, ServeOptions options = {}) {
     auto shared = std::make_shared<Body>(std::move(body));
@@ -58,8 +63,10 @@ class Functions {
          }});
   }
 
-  // `body` gets a batch of arguments, a std::vector<std::tuple<Args...>>, and returns as many StatusOr<R>, or
-  // an error for all. Callers call `function` one by one.
+  // Serves `function` with `body`, which takes the arguments of several calls, a
+  // std::vector<std::tuple<Args...>>. It returns as many absl::StatusOr<R> in the same order, or one error
+  // for all of them. Callers call `function` as usual. At most options.concurrency threads call `body` at the
+  // same time.
   template <typename R, typename... Args, typename Body>
   Functions& AddBatched(const Function<R(Args...)>& function, Body body, BatchOptions options = {}) {
     CheckOptions(function.name(), options);
@@ -73,8 +80,10 @@ class Functions {
 
   Functions& AddEntry(Entry entry);
 
+  // Returns null if there is no function of this name.
   const Entry* Find(absl::string_view name) const;
-  std::vector<std::string> names() const;  // sorted, without our own
+  // Returns the sorted names, without those of the agent's own functions ("tandem.*").
+  std::vector<std::string> names() const;
 
  private:
   static void CheckOptions(absl::string_view function, const BatchOptions& options);

@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_FUTURE_H_
 #define TANDEM_RPC_REMOTE_CALL_FUTURE_H_
 
-// A result that is on its way.
+// The result of an asynchronous call (Future), and the object that delivers it (Promise).
 
 #include <atomic>
 #include <functional>
@@ -27,7 +27,7 @@ namespace tandem::rpc::remote {
 
 namespace internal {
 
-// Receives on behalf of a thread that waits (rpc::Channel::Help).
+// Receives on behalf of a waiting thread until `over` returns true or `deadline` (rpc::Channel::InlinePoll).
 using Helper = std::function<void(absl::FunctionRef<bool()> over, absl::Time deadline)>;
 
 template <typename R>
@@ -36,7 +36,7 @@ class FutureState {
   using Result = ResultOf<R>;
   using Callback = absl::AnyInvocable<void(const Result&) &&>;
 
-  // The first result counts.
+  // Stores the first result and runs the callbacks. Later results are ignored.
   void Set(Result result) {
     std::vector<Callback> callbacks;
     {
@@ -50,6 +50,7 @@ class FutureState {
     for (Callback& callback : callbacks) std::move(callback)(*result_);
   }
   bool over() const { return over_.load(std::memory_order_acquire); }
+  // Runs `callback` when the result exists: now, in this thread, if it exists already.
   void OnSet(Callback callback) {
     {
       absl::MutexLock lock(&mutex_);
@@ -60,6 +61,7 @@ class FutureState {
     }
     std::move(callback)(*result_);
   }
+  // Returns false if `deadline` passes first.
   bool WaitUntil(absl::Time deadline) {
     if (over()) return true;
     Helper helper;
@@ -72,7 +74,7 @@ class FutureState {
     const auto set = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
     return mutex_.AwaitWithDeadline(absl::Condition(&set), deadline);
   }
-  // Once over().
+  // Requires over().
   const Result& result() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *result_; }
 
   void SetHelper(Helper helper) {
@@ -108,14 +110,16 @@ struct StripResult<absl::Status> {
 template <typename R>
 class Promise;
 
-// Copies are the same future. Thread-safe. R must be copyable. Dropping it changes nothing: the call goes on.
+// The result of an asynchronous call. Copies are the same future. Dropping a future has no effect on the
+// call. R must be copyable. Thread-safe.
 template <typename R>
 class Future {
  public:
   using Result = ResultOf<R>;
 
-  // Of nothing: valid() is false, and that is all to ask.
+  // Constructs an invalid future: valid() returns false and every other call is an error.
   Future() = default;
+  // Returns a future that has `result` already.
   static Future Ready(Result result) {
     Future future(std::make_shared<internal::FutureState<R>>());
     future.state_->Set(std::move(result));
@@ -124,8 +128,9 @@ class Future {
 
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return state_->over(); }
-  // Blocks until there is a result. DeadlineExceeded after `timeout`: the call goes on then. A call ends by
-  // its own deadline, so the default waits no longer than that. Not on an RPC thread.
+  // Returns the result. Blocks until it exists. DeadlineExceeded after `timeout`; the call then goes on.
+  // Every call ends at its own deadline, so the default waits no longer than that. Must not be called on an
+  // RPC thread.
   Result Wait(absl::Duration timeout = absl::InfiniteDuration()) const {
     if (!state_->WaitUntil(absl::Now() + timeout)) {
       return absl::DeadlineExceededError(
@@ -133,11 +138,12 @@ class Future {
     }
     return state_->result();
   }
-  // Runs `then(result)` once there is one, here and now if it is there, else on the thread that brings it: it
-  // must not block. Its value is the new future's. Cancelling that cancels this.
+  // Runs `then(result)` when the result exists: now, in this thread, if it exists already, else in the thread
+  // that delivers it, so `then` must not block. Returns a future of what `then` returns. Cancelling that
+  // future cancels this one.
   template <typename Body>
   auto Then(Body then) const;
-  // Ends the call with Cancelled, unless it is over; its callee is told.
+  // Ends the call with Cancelled and notifies the callee. No effect on a call that has ended.
   void Cancel() const { state_->stop().request_stop(); }
 
  private:
@@ -146,18 +152,19 @@ class Future {
   std::shared_ptr<internal::FutureState<R>> state_;
 };
 
-// The other end. A promise of which the last copy goes without a result gives Internal.
+// Delivers the result of a future. Copies are the same promise. If the last copy is destroyed without a
+// result, the result is an Internal error. Thread-safe.
 template <typename R>
 class Promise {
  public:
   Promise() : guard_(std::make_shared<Guard>()) {}
   Future<R> future() const { return Future<R>(guard_->state); }
-  // The first counts.
+  // Sets the result. Later results are ignored.
   void Set(ResultOf<R> result) const { guard_->state->Set(std::move(result)); }
-  // Requested when the future is cancelled.
+  // Returns a token that is stopped when the future is cancelled.
   std::stop_token cancelled() const { return guard_->state->stop().get_token(); }
   void SetHelper(internal::Helper helper) const { guard_->state->SetHelper(std::move(helper)); }
-  // Its token is cancelled().
+  // Returns the source of the token that cancelled() returns.
   std::stop_source stop() const { return guard_->state->stop(); }
 
  private:
@@ -177,7 +184,7 @@ auto Future<R>::Then(Body then) const {
   using Next = typename internal::StripResult<Given>::type;
   Promise<Next> promise;
   Future<Next> next = promise.future();
-  // Cancelling the next reaches this one's call.
+  // Cancelling the returned future cancels this one's call.
   auto forward = std::make_shared<std::stop_callback<std::function<void()>>>(
       promise.cancelled(), [state = std::weak_ptr(state_)] {
         if (const auto alive = state.lock()) alive->stop().request_stop();
@@ -193,7 +200,7 @@ auto Future<R>::Then(Body then) const {
   return next;
 }
 
-// Waits for all, at most `timeout` together; the first error there is.
+// Waits for all futures, at most `timeout` in total. Returns the first error in their order, or OK.
 template <typename R>
 absl::Status WaitAll(const std::vector<Future<R>>& futures,
                      absl::Duration timeout = absl::InfiniteDuration()) {

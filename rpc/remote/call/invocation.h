@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_INVOCATION_H_
 #define TANDEM_RPC_REMOTE_CALL_INVOCATION_H_
 
-// A call as its callee sees it: what the function gets (Context), and below that what carries arguments and
-// results, over a transport or directly within the process (Invocation).
+// A call at its callee. Context is what the function sees of it. Invocation carries the arguments and the
+// result, over a transport or directly within the process.
 
 #include <memory>
 #include <stop_token>
@@ -22,23 +22,25 @@ namespace tandem::rpc::remote {
 
 class RpcAgent;
 
-// What is known of a value whose C++ type is not: constants of a type.
+// Describes the C++ type of a stored value at run time. One constant for each type.
 struct ValueType {
+  // The type's name in signatures.
   std::string name;  // "tensor", "Model"
   std::type_index type;
-  // Null: its values are not sent.
+  // Encodes a value. Null if values of this type are not sent.
   absl::StatusOr<Encoded> (*encode)(const void* value, ReferenceScope* references);
 };
 template <typename T>
 const ValueType& ValueTypeOf();
 
+// A value of any type.
 struct StoredValue {
   std::shared_ptr<void> value;
   const ValueType* type = nullptr;
 };
 
-// One call. Finished once, by any thread; one that is dropped unfinished ends with Internal. All else
-// thread-safe.
+// One call. Exactly one of Fail, FinishEncoded and FinishObject finishes it, in any thread. A call that is
+// destroyed unfinished ends with Internal. The other methods are thread-safe.
 class Invocation {
  public:
   virtual ~Invocation() = default;
@@ -47,52 +49,55 @@ class Invocation {
   virtual const std::string& caller() const = 0;   // "worker/1"
   virtual absl::string_view function() const = 0;  // "matmul"; outlives the call
   virtual absl::Time deadline() const = 0;
-  // The caller cancelled it or is gone, or its deadline has passed.
+  // Returns true if the caller has cancelled the call or has left, or the deadline has passed.
   virtual bool IsCancelled() const = 0;
-  // Stopped when the caller cancels or goes.
+  // Returns a token that is stopped when the caller cancels the call or leaves.
   virtual std::stop_token stop_token() = 0;
-  // Of arguments, for the queue's limit.
+  // Returns the size of the arguments, for the queue's limit.
   virtual size_t bytes() const = 0;
 
-  // The arguments lie in this process as an object of this type (to be moved from), or null: then they are
+  // Returns the arguments as an object of this type, from which the caller may move; null if they are
   // encoded.
   virtual void* direct_arguments(std::type_index type) { return nullptr; }
   virtual Reader encoded_arguments() = 0;
 
-  // How the result is wanted.
+  // The form in which the caller needs the result.
   enum class Form {
     kEncoded,
     kDirect,  // as a shared object of its type
-    kKept,    // as an object that stays here
+    kKept,    // as an object that stays in this worker
   };
   virtual Form form(std::type_index result) const = 0;
   virtual ReferenceScope* response_references() = 0;
+  // Returns memory for a result that is sent without another copy, or null.
   virtual std::shared_ptr<char> ResponseMemory(size_t bytes) { return nullptr; }
   virtual void Fail(absl::Status why) = 0;
   virtual void FinishEncoded(Encoded result) = 0;
-  virtual void FinishObject(StoredValue result) = 0;  // of kDirect and kKept
+  virtual void FinishObject(StoredValue result) = 0;  // for kDirect and kKept
 };
 
-// What a function that asks for it (its first parameter) learns of its call. Valid while the function runs.
+// The call that a function serves. Passed to functions whose first parameter is a `const Context&`. Valid
+// while the function runs.
 class Context {
  public:
   explicit Context(std::shared_ptr<Invocation> call) : call_(std::move(call)) {}
 
-  // The worker that the function runs in.
+  // Returns the agent of the worker that runs the function.
   RpcAgent& agent() const { return call_->agent(); }
   const std::string& caller() const { return call_->caller(); }
   absl::Time deadline() const { return call_->deadline(); }
-  // Nobody waits for the result any more: the caller cancelled the call or is gone, its deadline has passed,
-  // or this worker shuts down. Long functions look now and then, and return: whatever they return then goes
-  // nowhere. One that never looks is not interrupted, and holds up its worker's end (Agent::ShutdownNow).
+  // Returns true if the result is no longer needed: the caller has cancelled the call or left, the deadline
+  // has passed, or this worker shuts down. Long functions should check this now and then and return; their
+  // result is then discarded. A function that never checks is not interrupted and delays the worker's
+  // shutdown (RpcAgent::ShutdownNow).
   bool IsCancelled() const { return call_->IsCancelled(); }
-  // For functions that wait, instead of a sleep: returns after `at_most`, or as soon as the call is
-  // cancelled. IsCancelled().
+  // Waits for `at_most`, or until the call is cancelled, instead of a sleep. Returns IsCancelled().
   bool WaitUntilCancelled(absl::Duration at_most) const;
-  // Pass it on with further calls (CallSettings::cancel), so that they are cancelled with this one; or do
-  // something of your own then (std::stop_callback).
+  // Returns a token that is stopped when the call is cancelled. Pass it to further calls
+  // (CallSettings::cancel) so that they are cancelled too, or react to it with a std::stop_callback.
   std::stop_token stop_token() const { return call_->stop_token(); }
-  // For a result that is filled in where the transport sends it from, without another copy.
+  // Returns a tensor of unspecified contents for the result, in memory that the transport sends without
+  // another copy if it has such memory.
   Tensor RespondWithTensor(DType dtype, Tensor::Shape shape) const;
 
  private:

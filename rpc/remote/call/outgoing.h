@@ -1,7 +1,7 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_OUTGOING_H_
 #define TANDEM_RPC_REMOTE_CALL_OUTGOING_H_
 
-// Calls as the caller sees them, without their types.
+// Calls at the caller, independent of their types.
 
 #include <memory>
 #include <stop_token>
@@ -22,14 +22,14 @@
 namespace tandem::rpc::remote {
 
 struct CallSettings {
-  // From the start of the call to its result, with the wait for a callee that has not registered yet. 0: the
-  // agent's default. DeadlineExceeded after that.
+  // The time from the start of the call to its result, including the wait for a callee that has not
+  // registered yet. DeadlineExceeded after that. 0: RpcAgentOptions::call_timeout.
   absl::Duration timeout = absl::ZeroDuration();
-  // Cancels the call, as Future::Cancel does.
+  // Cancels the call when it is stopped, like Future::Cancel.
   std::stop_token cancel = {};
 };
 
-// Whom to call, and how. Made from a name alone, too.
+// The worker to call, and the settings of the call. A name converts to a CallTarget with default settings.
 struct CallTarget {
   CallTarget(const char* name) : name(name) {}             // NOLINT
   CallTarget(std::string name) : name(std::move(name)) {}  // NOLINT
@@ -42,7 +42,7 @@ struct CallTarget {
 
 namespace internal {
 
-// A result: an object, or its encoded form with the way of references out of it.
+// The result of a call: an object, or its encoded form and the scope that decodes the references in it.
 struct CallResult {
   StoredValue object;
   std::string small;
@@ -50,6 +50,7 @@ struct CallResult {
   std::shared_ptr<ReferenceScope> references;
 };
 
+// A call that has not been sent, with its types as values.
 struct OutgoingCall {
   OutgoingCall(FunctionId id, std::type_index arguments_type, std::type_index result_type)
       : id(id), arguments_type(arguments_type), result_type(result_type) {}
@@ -58,18 +59,19 @@ struct OutgoingCall {
   FunctionId id;
   absl::Duration timeout;
   std::stop_source stop;
-  // The arguments as an object, for a callee in this process; of arguments_type.
+  // The arguments as an object of arguments_type. A callee in this process takes them directly.
   std::shared_ptr<void> arguments;
   std::type_index arguments_type;
   std::type_index result_type;
   absl::StatusOr<Encoded> (*encode)(const void* arguments, ReferenceScope* references) = nullptr;
-  // The result stays at the callee under this reference; what is returned is empty.
+  // If set, the result stays at the callee under this reference, and the returned result is empty.
   std::shared_ptr<ReferenceHandle> keep;
-  // Any thread; once.
+  // Called once with the result, in any thread.
   absl::AnyInvocable<void(absl::StatusOr<CallResult>) &&> done;
 };
 
 template <typename... Args>
+// Encodes arguments, which are a std::tuple<Args...>.
 absl::StatusOr<Encoded> EncodeArguments(const void* arguments, ReferenceScope* references) {
   Writer writer(references);
   std::apply([&writer](const Args&... each) { (Codec<Args>::Encode(writer, each), ...); },
@@ -79,6 +81,7 @@ absl::StatusOr<Encoded> EncodeArguments(const void* arguments, ReferenceScope* r
 }
 
 template <typename R>
+// Decodes a result.
 ResultOf<R> TakeResult(absl::StatusOr<CallResult> returned) {
   if (!returned.ok()) return returned.status();
   if constexpr (std::is_void_v<R>) {
@@ -96,7 +99,7 @@ ResultOf<R> TakeResult(absl::StatusOr<CallResult> returned) {
   }
 }
 
-// What a call is done with whose result is a promise's.
+// Returns an OutgoingCall::done that sets `promise`.
 template <typename R>
 absl::AnyInvocable<void(absl::StatusOr<CallResult>) &&> Fulfil(Promise<R> promise) {
   return [promise = std::move(promise)](absl::StatusOr<CallResult> returned) {

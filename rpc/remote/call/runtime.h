@@ -8,7 +8,8 @@ namespace tandem::rpc::remote {
 
 class StreamTable;
 
-// What served functions run on: of one worker. Outlives everything that is scheduled on it.
+// The threads, timers and streams that serve the functions of one worker. Must outlive everything that is
+// scheduled on it.
 class Runtime {
  public:
   virtual ~Runtime() = default;

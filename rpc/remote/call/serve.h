@@ -1,8 +1,8 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_SERVE_H_
 #define TANDEM_RPC_REMOTE_CALL_SERVE_H_
 
-// Between a typed C++ function and an Invocation: takes the arguments, runs the function, gives back what it
-// returned or threw.
+// Connects a typed C++ function with an Invocation: takes the arguments, runs the function, and delivers what
+// it returns or throws.
 
 #include <memory>
 #include <tuple>
@@ -20,10 +20,11 @@
 
 namespace tandem::rpc::remote::internal {
 
-// What comes after the last argument was `read`, or one was not. False: the call has been failed.
+// Completes the reading of arguments; `read` tells whether all could be read. Returns false after failing the
+// call.
 bool FinishArguments(Invocation& call, Reader& reader, bool read);
 
-// False: the call has been failed.
+// Takes the call's arguments. Returns false after failing the call.
 template <typename... Args>
 bool TakeArguments(Invocation& call, std::tuple<Args...>* arguments) {
   if (void* direct = call.direct_arguments(typeid(std::tuple<Args...>)); direct != nullptr) {
@@ -40,6 +41,7 @@ bool TakeArguments(Invocation& call, std::tuple<Args...>* arguments) {
 }
 
 template <typename R>
+// Finishes the call with a value, in the form that the caller needs.
 void Reply(Invocation& call, std::shared_ptr<R> value) {
   const std::type_index type = typeid(R);
   if (call.form(type) != Invocation::Form::kEncoded) {
@@ -58,7 +60,8 @@ void Reply(Invocation& call, std::shared_ptr<R> value) {
   }
 }
 
-// What functions may return of R: R, a Status or StatusOr of it, a unique_ptr to it, or a Future.
+// Finishes the call with what the function returned: R, an absl::Status, an absl::StatusOr, a
+// std::unique_ptr<R> or a Future<R>.
 template <typename R, typename Given>
 void Deliver(const std::shared_ptr<Invocation>& call, Given given) {
   using V = ValueOf<R>;
@@ -68,7 +71,7 @@ void Deliver(const std::shared_ptr<Invocation>& call, Given given) {
   } else if constexpr (std::is_same_v<Given, std::unique_ptr<V>>) {
     Reply(*call, std::shared_ptr<V>(std::move(given)));
   } else if constexpr (std::is_same_v<Given, Future<R>>) {
-    // The caller's cancellation reaches whatever the future waits for.
+    // The caller's cancellation cancels the future.
     auto forward = std::make_shared<std::stop_callback<std::function<void()>>>(call->stop_token(),
                                                                                [given] { given.Cancel(); });
     given.Then([call, forward](const ResultOf<R>& result) { Deliver<R>(call, result); });
@@ -80,10 +83,11 @@ void Deliver(const std::shared_ptr<Invocation>& call, Given given) {
   }
 }
 
-// Runs `body`; what it throws is the call's error.
+// Runs `body`. If it throws, the call fails with Internal.
 void Guarded(const std::shared_ptr<Invocation>& call, absl::FunctionRef<void()> body);
 
 template <typename R, typename... Args, typename Body>
+// Serves a call with `body`.
 void Serve(Body& body, const std::shared_ptr<Invocation>& call) {
   Guarded(call, [&] {
     std::tuple<Args...> arguments;

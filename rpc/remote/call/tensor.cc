@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// Elements of a shape; nothing if a dimension is negative or their bytes do not fit.
+// Returns the number of elements of a shape, or nullopt if a dimension is negative or their bytes exceed
+// int64.
 std::optional<size_t> CountOf(DType dtype, const Tensor::Shape& shape) {
   size_t count = 1;
   bool empty = false;
@@ -109,7 +110,7 @@ void* Tensor::mutable_data() {
     std::memcpy(own.storage_->memory.get(), before, bytes());
     *this = std::move(own);
   }
-  // What was received is ours now, and differs from its pieces from here on.
+  // The tensor now differs from the chunks that it was received in.
   storage_->chunks = Bytes();
   return storage_->memory.get();
 }

@@ -18,49 +18,56 @@
 
 namespace tandem::rpc::remote {
 
-// Elements in row-major order and their shape, on the CPU. A value: copies share the elements, and who
-// changes them while others share them gets a copy of its own. What was received stays as it came, in pieces
-// perhaps: it is put together when somebody looks at the elements, and not when it is only passed on.
-// Different copies may be used by different threads.
+// A shape and its elements in row-major order, on the CPU.
+//
+// A value type: copies share the elements, and a change of a shared tensor copies them first. A received
+// tensor stays as it arrived, perhaps in several chunks. The first access to its elements joins the chunks;
+// passing the tensor on does not. Different copies may be used by different threads.
 class Tensor {
  public:
   using Shape = std::vector<int64_t>;
 
   Tensor() : Tensor(DType::kF32, {0}, nullptr) {}
-  // Of prod(shape) elements with unspecified contents. No dimension may be negative.
+  // Returns a tensor of prod(shape) elements with unspecified contents. No dimension may be negative.
   static Tensor Allocate(DType dtype, Shape shape);
-  // Over `memory` (as from Agent::RequestMemory), which nobody else writes to any more.
+  // Returns a tensor that uses `memory`, such as that of rpc::Channel::RequestMemory. The memory must hold
+  // prod(shape) elements, and only the tensor may write to it from now on.
   static Tensor Over(std::shared_ptr<char> memory, DType dtype, Shape shape);
+  // Returns a tensor with a copy of the elements. prod(shape) must be their number.
   static Tensor Copy(ConstTensorView view, Shape shape);
-  // Takes over the vector's memory. One dimension.
+  // Returns a tensor of one dimension that takes over the vector's memory.
   template <ElementType T>
   static Tensor Of(std::vector<T> values);
-  // Over `bytes`. InvalidArgument if they are not prod(shape) elements.
+  // Returns a tensor that shares `bytes`. InvalidArgument: they are not prod(shape) elements.
   static absl::StatusOr<Tensor> FromBytes(DType dtype, Shape shape, Bytes bytes);
 
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
-  size_t count() const { return count_; }  // of elements
+  size_t count() const { return count_; }  // number of elements
   size_t bytes() const { return count_ * SizeOf(dtype_); }
 
+  // Returns the elements, or nullptr if there are none. The first call on a received tensor may copy them.
   const void* data() const;
   ConstTensorView view() const { return {data(), count_, dtype_}; }
-  // InvalidArgument if they are of another type. Valid as long as a copy of the tensor is, unchanged.
+  // Returns the elements; InvalidArgument if they have another type. The spans are valid while a copy of the
+  // tensor exists and is not changed.
   template <ElementType T>
   absl::StatusOr<absl::Span<const T>> values() const;
   template <ElementType T>
   absl::StatusOr<absl::Span<T>> mutable_values();
+  // Returns the elements for writing, after copying them if other tensors share them.
   void* mutable_data();
 
   // "f32[2, 3]"
   std::string ToString() const;
-  // The elements as they are to be sent: shared, not copied.
+  // Returns the elements for sending: shared, not copied.
   Bytes Chunks() const;
 
  private:
   struct Storage {
     Bytes chunks;
-    std::shared_ptr<char> memory;  // the elements; before `together`: only where there are no pieces
+    // The elements in one array. Null for a received tensor until data() has copied its chunks.
+    std::shared_ptr<char> memory;
     absl::once_flag together;
     const char* data = nullptr;
     bool writable = false;

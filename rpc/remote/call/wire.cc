@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kPadding[kBulkAlignment] = {};
 constexpr uint64_t kMaxDimensions = 32;
-// What lies in a protobuf field beside others, which may take 2 GiB together.
+// The limit of small values. They share a protobuf message, which may have 2 GiB, with other fields.
 constexpr size_t kMaxSmallBytes = size_t{1} << 30;
 
 absl::Status CutOff() { return absl::InvalidArgumentError("the encoded value is cut off"); }
@@ -63,7 +63,7 @@ void Writer::String(std::string&& text) {
 void Writer::Bulk(Bytes bytes) {
   const size_t over = encoded_.bulk.size() % kBulkAlignment;
   if (over != 0) {
-    // A reference to a constant, which outlives every message; the owner keeps transports from copying it.
+    // An owner that never frees the constant. With an owner, transports do not copy it.
     static const std::shared_ptr<const void> forever(static_cast<const void*>(kPadding), [](const void*) {});
     encoded_.bulk.Append(Slice(forever, kPadding, kBulkAlignment - over));
   }
@@ -117,7 +117,7 @@ bool Reader::Signed(int64_t* value) {
 
 bool Reader::Raw(void* out, size_t size) {
   if (small_.size() < size) return Fail(CutOff());
-  if (size > 0) std::memcpy(out, small_.data(), size);  // there is no `out` for no elements
+  if (size > 0) std::memcpy(out, small_.data(), size);  // `out` may be null if there are no elements
   small_.remove_prefix(size);
   return true;
 }

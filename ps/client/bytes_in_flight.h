@@ -11,13 +11,13 @@
 
 namespace tandem::ps {
 
-// Bounds the memory that a client's calls hold at any one time: those under way are counted in bytes, and one
-// that would go beyond the limit waits. A call that alone is larger than the limit goes alone. Waiting calls
-// are let through in no particular order, small ones before a large one that does not fit yet. Thread-safe;
-// outlives its Shares.
+// Limits the memory that the calls of a client use at any one time. The calls under way are counted in bytes,
+// and a call that would exceed the limit waits. A call that is larger than the limit runs when it is the only
+// one. Waiting calls have no order: small ones may pass a large one that does not fit yet. Must outlive its
+// Shares. Thread-safe.
 class BytesInFlight {
  public:
-  // What one call has taken; gives it back when it goes. Movable.
+  // The bytes of one call. The destructor releases them. Movable.
   class Share {
    public:
     Share() = default;
@@ -41,10 +41,11 @@ class BytesInFlight {
 
   explicit BytesInFlight(uint64_t limit) : limit_(limit) {}
 
-  // Waits until `bytes` more are within the limit, at most `patience` (0: not at all). ResourceExhausted,
-  // with the figures and what to do, when they are not by then.
+  // Waits until `bytes` more are within the limit, for at most `patience`; 0 means no wait.
+  // ResourceExhausted, with the numbers and advice, if they do not fit by then.
   absl::StatusOr<Share> Take(uint64_t bytes, absl::Duration patience);
 
+  // Returns the bytes of the calls under way.
   uint64_t held() const;
 
  private:

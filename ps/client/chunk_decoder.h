@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_CLIENT_CHUNK_DECODER_H_
 #define TANDEM_PS_CLIENT_CHUNK_DECODER_H_
 
-// Puts the rows of a pull's answer in place while it arrives.
+// Decodes the rows of a pull's response to their places while the response arrives.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,48 +20,51 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// Where the rows of one slice of an answer go.
+// The destination of the rows of one slice of a response.
 struct RowsTo {
   v1::ValueFormat values = v1::VALUES_F32;
-  const uint32_t* positions =
-      nullptr;  // [rows]: row i goes to floats + positions[i] * dim; or none: floats + i * dim
+  // [rows]: row i goes to floats + positions[i] * dim. Null: it goes to floats + i * dim.
+  const uint32_t* positions = nullptr;
   size_t rows = 0;
   size_t dim = 0;
   float* floats = nullptr;
 };
 
-// For the answers of one server to one pull. Thread-compatible: told one piece at a time.
+// Decodes the responses of one server to one pull; a repeated call may bring several. Chunks must arrive one
+// after the other, not concurrently.
 class ChunkDecoder : public rpc::ResponseSink {
  public:
-  // What is wrong with an answer of such a header, if anything; called before any row is written.
+  // Returns an error if a response with this header is wrong. Called before any row is written.
   using Check = absl::AnyInvocable<absl::Status(const v1::PullResponse& header, size_t payload_bytes)>;
 
-  // `slices`: of the answer, in order. Their arrays outlive the call.
+  // `slices` are those of the response, in order. Their arrays must outlive the call.
   ChunkDecoder(std::vector<RowsTo> slices, Check check)
       : slices_(std::move(slices)), check_(std::move(check)) {}
 
   void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) override;
 
-  // Of a call that ended well with `rest`: nothing when all rows are in place, else the answer, which is
-  // still to be read. An error: what `check` said.
+  // Ends a successful call; `rest` is the response that the call returned. Returns nullopt if all rows are in
+  // place, else the response, which the caller must then decode. Returns the error of `check` if there was
+  // one.
   absl::StatusOr<std::optional<Bytes>> Finish(Bytes rest);
 
  private:
+  // Starts a response with its first chunk.
   void Begin(uint64_t total, Bytes chunk);
-  // Rows, the next ones of the answer.
+  // Decodes the next rows of the response.
   void Decode(const Bytes& bytes);
-  // `count` rows that lie at `in`, of slice `slice_`.
+  // Decodes `count` rows of slice `slice_` from `in`.
   void Put(BytesReader* in, size_t count);
 
   const std::vector<RowsTo> slices_;
   Check check_;
-  uint64_t left_ = 1;      // bytes of the answer that are to come
-  bool in_order_ = false;  // the answer is of the form that can be read as it comes
-  absl::Status wrong_;     // with it
-  Bytes whole_;            // of an answer in another form: what has come of it
-  size_t slice_ = 0;       // of the next row
-  size_t row_ = 0;         // in it
-  std::string cut_;        // the beginning of a row that ends in the next piece
+  uint64_t left_ = 1;      // bytes of the response that have not arrived
+  bool in_order_ = false;  // whether the response can be decoded as it arrives
+  absl::Status wrong_;     // the error of `check`
+  Bytes whole_;            // what has arrived of a response that cannot
+  size_t slice_ = 0;       // the slice of the next row
+  size_t row_ = 0;         // the next row in it
+  std::string cut_;        // the beginning of a row that continues in the next chunk
 };
 
 }  // namespace tandem::ps

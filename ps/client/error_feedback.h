@@ -1,19 +1,19 @@
 #ifndef TANDEM_PS_CLIENT_ERROR_FEEDBACK_H_
 #define TANDEM_PS_CLIENT_ERROR_FEEDBACK_H_
 
-// Error feedback for lossy pushes (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019): what a
-// coarse format loses of an id's gradient is kept at the worker and added to that id's next gradient before
-// it is encoded,
+// Error feedback for lossy pushes (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019). The worker
+// keeps the part of an id's gradient that a coarse format loses, and adds it to the id's next gradient before
+// encoding:
 //
 //   sent = encode(gradient + residual);   residual = gradient + residual - decode(sent)
 //
-// so that on the whole nothing is lost, only late: small numbers beside large ones add up until they are
-// seen.
+// So in the long run nothing is lost, only delayed: small values next to large ones add up until they can be
+// represented.
 //
-// A push that fails keeps the residuals it left when it was encoded: what it carried is lost, as with f32,
-// with the little of earlier gradients that was in it. (Whether a push that timed out was applied is not
-// known, so giving it back could apply it twice.) Retries send the bytes that were encoded first. Residuals
-// are a worker's own; they are in no checkpoint.
+// A push that fails does not change the residuals that its encoding left. Its gradients are lost, as with
+// f32, including the residuals that were added to them. (It is unknown whether a push that timed out was
+// applied, so restoring them could apply them twice.) Repeated calls send the bytes that were encoded first.
+// Residuals belong to one worker and are not part of checkpoints.
 
 #include <cstdint>
 #include <memory>
@@ -28,22 +28,24 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
+// The state of error feedback of one table.
 struct ErrorFeedbackStatistics {
   uint64_t rows = 0;          // residuals held
-  uint64_t bytes = 0;         // of memory
-  uint64_t dropped_rows = 0;  // residuals forgotten for want of room, since the start
+  uint64_t bytes = 0;         // memory
+  uint64_t dropped_rows = 0;  // residuals dropped for lack of space, since the start
 };
 
-// The residuals of one table: [dim] floats an id, 4 dim + about 50 bytes. Past the byte budget the residual
-// of an id that was not pushed lately gives way (second chance). Thread-safe; calls exclude each other.
+// The residuals of one table: [dim] floats per id, 4 * dim + about 50 bytes. When the byte budget is used up,
+// a new residual replaces that of an id that was not pushed recently (second chance). Thread-safe; calls
+// block each other.
 class ErrorFeedback {
  public:
   ErrorFeedback(size_t dim, size_t byte_budget);
 
-  // EncodeRows of the gradients with their ids' residuals added, which are replaced by what is lost now. Row
-  // i is gradients[i * dim ...] or, with `positions`, gradients[positions[i] * dim ...], and is that of
-  // ids[i], which should be distinct. A row that is NaN or Inf, which the server will refuse, changes no
-  // residual.
+  // Encodes the gradients, with the residuals of their ids added, to `out`, and replaces the residuals by the
+  // new errors. Row i is gradients[i * dim ...] or, with `positions`, gradients[positions[i] * dim ...], and
+  // belongs to ids[i]. The ids should be distinct. A row with a NaN or Inf, which the server refuses, changes
+  // no residual.
   void Encode(v1::ValueFormat format, absl::Span<const uint64_t> ids, const float* gradients,
               const uint32_t* positions, char* out);
 
@@ -60,13 +62,15 @@ class ErrorFeedback {
   float* Residual(uint32_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return chunks_[row / kChunkRows].get() + (row % kChunkRows) * dim_;
   }
+  // Returns the cell at which the search for an id begins.
   size_t Home(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint32_t Find(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A row for an id that has none: a new one, or that of another id; kNone when the budget allows not one.
+  // Returns a row for an id that has none: a new one, or that of another id. kNone if the budget is too small
+  // for any row.
   uint32_t Insert(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Place(uint64_t id, uint32_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Room for one more row within the budget. False when there is none.
+  // Makes space for one more row. Returns false if the budget does not allow it.
   bool Grow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EncodeBlock(v1::ValueFormat format, absl::Span<const uint64_t> ids, const float* gradients,
                    const uint32_t* positions, char* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -78,11 +82,13 @@ class ErrorFeedback {
   std::vector<Cell> cells_ ABSL_GUARDED_BY(mutex_);  // linear probing; a power of two, at most half full
   std::vector<std::unique_ptr<float[]>> chunks_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> row_ids_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint8_t> pushed_ ABSL_GUARDED_BY(mutex_);  // by row: since the hand was there
+  // [rows]: whether the row was used since the hand passed it.
+  std::vector<uint8_t> pushed_ ABSL_GUARDED_BY(mutex_);
+  // The next row that the second-chance search visits.
   size_t hand_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<float> sums_ ABSL_GUARDED_BY(mutex_);     // [block x dim]
-  std::vector<float> decoded_ ABSL_GUARDED_BY(mutex_);  // the same
+  std::vector<float> decoded_ ABSL_GUARDED_BY(mutex_);  // [block x dim]
 };
 
 }  // namespace tandem::ps

@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_CLIENT_MERGE_INTO_CACHE_H_
 #define TANDEM_PS_CLIENT_MERGE_INTO_CACHE_H_
 
-// A push's gradients on their way past a cache.
+// Merges the gradients of a push into a cache, which may defer them.
 
 #include <cstdint>
 #include <vector>
@@ -11,20 +11,22 @@
 
 namespace tandem::ps {
 
-// What a part's gradients have become.
+// The gradients that a part sends after the merge.
 struct MergedPart {
   DeferredGradients gradients;
-  std::vector<uint64_t> versions;  // [servers]: the oldest that they were computed from; empty: unknown
-  // Makes the part one of these gradients, which it refers to.
+  // [servers]: the oldest versions from which they were computed; empty: unknown.
+  std::vector<uint64_t> versions;
+  // Makes `part` refer to these gradients.
   void PutInto(PushPart* part) const;
 };
 
-// Copies follow the gradients of an unpooled part, and perhaps hold them back; the part is then what is to be
-// sent, and refers to `absorbed` where that is something else. Slices with a learning rate factor of their
-// own are not held back: what they would be sent with later could have another.
+// Merges the gradients of an unpooled part into the cache: copies move with them, and the cache may defer
+// them. `part` then holds what must be sent now. It refers to `absorbed` if that differs from what it held.
+// Gradients of parts with their own learning rate factor are not deferred, because a later push could have
+// another factor.
 void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* absorbed);
 
-// All that the cache holds back.
+// Takes all gradients that the cache has deferred.
 MergedPart TakeDeferred(RowCache& cache);
 
 }  // namespace tandem::ps

@@ -1,7 +1,8 @@
 #ifndef TANDEM_PS_CLIENT_PARTS_H_
 #define TANDEM_PS_CLIENT_PARTS_H_
 
-// What a caller of ps/client/client.h pulls and pushes, table by table, and how it is told of the end.
+// The arguments of pulls and pushes (ps/client/client.h), one part per table, and the types of their
+// callbacks.
 
 #include <cstdint>
 #include <memory>
@@ -18,43 +19,49 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// Rows of one table asked for in a pull. `ids` and `offsets` must stay alive and unchanged until the pull is
-// done. Without pooling rows is [ids.size() x dim]. With pooling: offsets has bags + 1 entries, bag b is
-// ids[offsets[b], offsets[b+1]), rows is [bags x dim] (an empty bag gives zeros).
+// The rows of one table that a pull requests. `ids` and `offsets` must stay alive and unchanged until the
+// pull has ended. Shapes:
+//
+// - without pooling: rows is [ids.size() x dim]
+// - with pooling: offsets has bags + 1 entries, bag b is ids[offsets[b], offsets[b+1]), and rows is [bags x
+//   dim]; an empty bag gives zeros
 struct PullPart {
   std::string table;
   absl::Span<const uint64_t> ids;
-  float* rows = nullptr;  // written before the pull is done; owned by the caller
+  // Written before the pull ends. Owned by the caller.
+  float* rows = nullptr;
   v1::Pooling pooling = v1::NONE;
   absl::Span<const uint32_t> offsets;
-  // Without pooling: ids repeat, so that each is asked for once and its row copied to the other places. What
-  // callers can do themselves (ps/dedupe.h). When false, an id that repeats is sent as often.
+  // Without pooling: true if ids may repeat. The client then requests each id once and copies its row to the
+  // other positions. Callers can also remove repeats themselves (ps/dedupe.h). False: an id that repeats is
+  // sent as often.
   bool repeats = false;
 };
 
-// Gradients of one table to be applied. Same shapes as PullPart. An id may repeat; its gradients add up.
-// `ids`, `gradients` and `offsets` are copied before PushAsync returns, but for gradients with an `owner`.
+// The gradients of one table that a push applies. The shapes are those of PullPart, with gradients for rows.
+// The gradients of an id that repeats add up. PushAsync copies `ids`, `gradients` and `offsets` before it
+// returns, except gradients that have an `owner`.
 struct PushPart {
   std::string table;
   absl::Span<const uint64_t> ids;
   const float* gradients = nullptr;
   v1::Pooling pooling = v1::NONE;
   absl::Span<const uint32_t> offsets;
-  // From PullVersions of the pull the gradients come from: one version per server.
+  // The table's entry of the PullVersions of the pull from which the gradients were computed: one version per
+  // server.
   absl::Span<const uint64_t> pulled_versions;
-  // Multiplies the learning rate for these ids (> 0, at most 2^20): a feature with a rate of its own is a
-  // part of its own.
+  // Multiplies the learning rate for these ids (> 0, at most 2^20). A feature with its own rate is a part of
+  // its own.
   float learning_rate_factor = 1.0f;
-  // Without pooling: ids may repeat, and the gradients of one that does are added up before they are sent,
-  // where that saves bytes. False: the caller has seen to it that none does, which spares the search.
+  // Without pooling: true if ids may repeat. The client then adds up their gradients before sending if that
+  // saves bytes. False: the caller guarantees that no id repeats, which saves the search.
   bool repeats = true;
-  // Keeps `gradients` alive, and unchanged: they may then go to the socket from where they lie, which spares
-  // a copy. Held until the last byte is sent, which may be after the push is done (when its deadline passes
-  // meanwhile).
+  // Keeps `gradients` alive and unchanged. The transport may then send them from where they lie, without a
+  // copy. Held until the last byte is sent, which may be after the end of the push if its timeout passes.
   std::shared_ptr<const void> owner = nullptr;
 };
 
-// Per part, per server: the table's version when its rows were read.
+// [part][server]: the version of the table when its rows were read.
 using PullVersions = std::vector<std::vector<uint64_t>>;
 
 using PullDone = absl::AnyInvocable<void(absl::StatusOr<PullVersions>) &&>;

@@ -17,33 +17,35 @@
 
 namespace tandem::ps {
 
-// Where a request to one server is put together, and how it goes there.
+// Where a request to one server is written, and how it gets there.
 struct RequestRoute {
-  // Memory of so many bytes: the transport's own, or a pool's.
+  // Returns memory of that size: the transport's own, or that of a pool.
   absl::FunctionRef<std::shared_ptr<char>(size_t bytes)> memory;
-  bool reads_in_place = false;   // the server reads that memory itself: nothing crosses a socket
-  CopyChoice* copies = nullptr;  // how long arrays get there where the server does; or none: plainly
+  bool reads_in_place = false;  // the server reads that memory itself: nothing crosses a socket
+  // How long arrays are copied to memory that the server reads in place. Null: by std::memcpy.
+  CopyChoice* copies = nullptr;
 };
 
-// Of a PullPart or PushPart; 0 without pooling.
+// Returns the number of bags of a PullPart or PushPart; 0 without pooling.
 template <typename Part>
 size_t NumBags(const Part& part) {
   return part.offsets.empty() ? 0 : part.offsets.size() - 1;
 }
 
-// Memory of the channel's transport, if it lends some, else of the pool.
+// Returns memory for a request: that of the channel's transport if it has any, else of the pool.
 inline std::shared_ptr<char> RequestMemoryOf(rpc::Channel& channel, BufferPool* pool, size_t bytes) {
   std::shared_ptr<char> memory = channel.RequestMemory(bytes);
   return memory != nullptr ? memory : pool->Get(bytes);
 }
+// Returns whether the server reads request memory of this channel in place.
 inline bool ReadsInPlace(const rpc::Channel& channel) {
   return channel.transport() == "shm" || channel.transport() == "loopback";
 }
 
-// The ids of one slice: how they will travel, decided before memory is taken for the whole request.
+// The ids of one slice. Chooses their encoding before the memory of the whole request is allocated.
 class IdArray {
  public:
-  // `ids` must stay unchanged until they are written.
+  // `ids` must stay unchanged until Write.
   IdArray(absl::Span<const uint64_t> ids, PackIds pack, const RequestRoute& route) : ids_(ids) {
     if (pack == PackIds::kNever || ids.empty() || (pack == PackIds::kAuto && route.reads_in_place)) return;
     const size_t packed_bytes = packer_.Plan(ids);
@@ -58,7 +60,7 @@ class IdArray {
       std::memcpy(out, ids_.data(), bytes_);
     }
   }
-  // `slice` is a PullSlice or PushSlice.
+  // Describes the ids in the header of a slice, a PullSlice or PushSlice.
   template <typename SliceHeader>
   void Describe(SliceHeader* slice) const {
     slice->set_num_ids(ids_.size());
@@ -74,13 +76,13 @@ class IdArray {
   size_t bytes_ = ids_.size() * sizeof(uint64_t);
 };
 
-// Writes arrays back to back into one buffer whose size is known beforehand, or refers to them where they
-// lie.
+// Writes arrays one after the other into one buffer of known size, or refers to them without a copy.
 class PayloadWriter {
  public:
-  // `size`: of what is written.
+  // `size` is the number of bytes that are written, without those that are referred to.
   PayloadWriter(const RequestRoute& route, size_t size)
       : buffer_(size > 0 ? route.memory(size) : nullptr), size_(size) {}
+  // Returns space for the next `bytes` bytes.
   char* Reserve(size_t bytes) {
     char* at = buffer_.get() + used_;
     used_ += bytes;
@@ -90,11 +92,12 @@ class PayloadWriter {
     if (bytes > 0) std::memcpy(Reserve(bytes), data, bytes);
   }
   void Put(const IdArray& ids) { ids.Write(Reserve(ids.bytes())); }
-  // Comes next, and is not copied.
+  // Appends bytes that are not copied.
   void Refer(Slice slice) {
     Close();
     payload_.Append(std::move(slice));
   }
+  // Returns the payload. Requires that exactly `size` bytes were written.
   Bytes Finish() && {
     TANDEM_CHECK(used_ == size_);
     Close();
@@ -102,7 +105,7 @@ class PayloadWriter {
   }
 
  private:
-  // What was written since the last time is part of the payload.
+  // Appends what was written since the last call to the payload.
   void Close() {
     payload_.Append(Slice(buffer_, buffer_.get() + closed_, used_ - closed_));
     closed_ = used_;

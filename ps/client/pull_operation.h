@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_CLIENT_PULL_OPERATION_H_
 #define TANDEM_PS_CLIENT_PULL_OPERATION_H_
 
-// One PullAsync: a request to each server, rows put in place as the answers arrive.
+// One PullAsync: sends a request to each server and decodes the rows of the responses to their places.
 
 #include <atomic>
 #include <memory>
@@ -21,61 +21,65 @@
 
 namespace tandem::ps {
 
-// A part with what the client knows about its table.
+// A part of a pull, and what the client knows about its table.
 struct ResolvedPart {
   PullPart part;
   uint32_t dim = 0;
   WireOptions wire;
-  // When the table has a cache that serves the pull: `part` asks for what is left, its `rows` are those of
-  // the whole.
+  // Set if the table has a cache that serves the pull. `part` then requests the remaining ids, and its `rows`
+  // are those of the whole pull.
   std::shared_ptr<CachedPart> cached;
 };
 
-// Shared by the answers under way; destroys itself after the last one. Unpooled rows are decoded to their
-// places as each server answers (servers own disjoint ids, so no two write the same row); pooled rows are
-// partial sums and are added in server order once all are there, so that the bits do not depend on who was
-// faster.
+// One pull. The calls under way share it; the last response destroys it.
+//
+// Unpooled rows are decoded to their places as each server responds; servers own disjoint ids, so no two
+// responses write the same row. Pooled rows are partial sums. They are added in the order of the servers
+// after the last response, so that the bits do not depend on the order of arrival.
 class PullOperation : public std::enable_shared_from_this<PullOperation> {
  public:
-  // `deduper` is free again afterwards.
+  // Uses `deduper` only during the call.
   PullOperation(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper, PullDone done);
 
-  // Sends the requests, put together in memory of the channels or else of `pool`; `done` runs when all are
-  // answered or, with the first error, when all have ended.
+  // Sends the requests, which lie in memory of the channels or of `pool`. `done` runs when all servers have
+  // responded or, with the first error, when all calls have ended.
   void Start(absl::Span<const std::unique_ptr<rpc::Channel>> channels, BufferPool* pool, uint32_t worker,
              uint64_t step, bool read_only, absl::Duration timeout);
 
  private:
-  // A place that gets a copy of a row that was asked for once.
+  // A position that receives a copy of a row that was requested once.
   struct Repeat {
     uint32_t from;
     uint32_t to;
   };
 
-  // Asks for each id of the part once.
+  // Makes part `p` request each of its ids once.
   void Dedupe(size_t p, const ShardMap& map, Deduper* deduper);
+  // Returns the ids of part `p` that go to `server`.
   absl::Span<const uint64_t> Ids(size_t p, uint32_t server) const {
     return split_[p].empty() ? parts_[p].part.ids : absl::MakeConstSpan(split_[p][server].ids);
   }
   Bytes EncodeRequest(uint32_t server, const RequestRoute& route, uint32_t worker, uint64_t step,
                       bool read_only) const;
-  // Of the copies of the ids that go to `server`.
+  // Returns the versions of the cached copies of the ids that go to `server`.
   std::vector<uint32_t> CopyVersions(size_t p, uint32_t server) const;
-  // What puts the rows of a long answer in place while it arrives; none where rows must come all together.
+  // Returns a decoder for a long response; null if the rows can only be decoded after the whole response has
+  // arrived.
   std::shared_ptr<ChunkDecoder> DecoderOf(uint32_t server);
   void OnResponse(uint32_t server, const std::string& target, ChunkDecoder* decoder,
                   absl::StatusOr<Bytes> response);
-  // Checks an answer's shape and writes its unpooled rows.
+  // Checks a response and decodes its unpooled rows.
   absl::Status Accept(uint32_t server, const Bytes& response);
-  // The shape alone; takes the versions.
+  // Checks the shape of a response and stores its versions.
   absl::Status CheckShape(uint32_t server, const v1::PullResponse& header, size_t payload_bytes);
-  // Reads a conditional slice's rows. DataLoss when it does not have the shape that its header says.
+  // Decodes the rows of a conditional slice. DataLoss: its shape differs from that in its header.
   absl::Status AcceptNewer(size_t p, uint32_t server, const v1::PullSliceResult& slice, BytesReader* reader);
   void AddPooledRows(size_t p);
   void CopyRepeats(size_t p);
 
   std::vector<ResolvedPart> parts_;
   // [part][server]; empty when there is one server, which is sent the part's ids as they are
+  // [part][server]. Empty if there is one server, which gets the ids of the part as they are.
   std::vector<std::vector<ServerIds>> split_;
   std::vector<std::vector<Repeat>> repeats_;  // [part]
   std::vector<std::vector<Bytes>> pooled_;    // [part][server] partial sums

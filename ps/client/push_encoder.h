@@ -21,48 +21,51 @@
 
 namespace tandem::ps {
 
-// What goes to one server: the caller adds worker, epoch, sequence and step to the header.
+// The request to one server. The caller adds worker, epoch, sequence and step to the header.
 struct EncodedPush {
   v1::PushRequest header;
   Bytes payload;
 };
 
-// Scales the gradients of tables whose L2 norm, over all of a table's parts, is above norms[p] (0: no bound)
-// down to it. Parts then point into `scaled`.
+// Scales the gradients of each table whose L2 norm, over all of its parts, exceeds norms[p] down to that
+// norm. 0: no bound. Scaled parts then point into `scaled`.
 void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>& norms,
                      std::vector<PushPart>* parts, std::vector<std::vector<float>>* scaled);
 
-// A part of a push with what the client knows about its table.
+// A part of a push, and what the client knows about its table.
 struct SerializedPush {
   PushPart part;
   uint32_t dim = 0;
   WireOptions wire;
-  std::shared_ptr<ErrorFeedback> feedback;  // where the wire wants it
+  std::shared_ptr<ErrorFeedback> feedback;  // null: none
 };
 
-// Used for one push, by one thread. The parts' arrays must stay unchanged until the last Encode.
+// Encodes one push. Used by one thread. The parts' arrays must stay unchanged until the last Encode.
 class PushEncoder {
  public:
-  // Adds up the gradients of ids that repeat, where that saves bytes, in memory of `pool`, and deals the ids
-  // out to servers. `deduper` is free again afterwards.
+  // Adds up the gradients of repeated ids, in memory of `pool`, if that saves bytes, and splits the ids over
+  // the servers. Uses `deduper` only during the call.
   PushEncoder(const ShardMap& map, std::vector<SerializedPush> parts, Deduper* deduper, BufferPool* pool);
 
-  // The request for one server, with a slice for every part (an empty one when the server owns none of its
-  // ids). Everything is copied to memory of `route`, but for gradients that are sent as they are, have an
-  // owner and lie together. MEAN bags are turned into SUM bags whose gradient is divided by the size of the
-  // whole bag. To be called once for each server: it changes the residuals of error feedback.
+  // Returns the request to one server, with a slice for every part (an empty one if the server owns none of
+  // its ids). Everything is copied to memory of `route`, except gradients that are sent unchanged, have an
+  // owner and are contiguous. MEAN bags become SUM bags whose gradient is divided by the size of the whole
+  // bag. Must be called once per server, because it changes the residuals of error feedback.
   EncodedPush Encode(uint32_t server, const RequestRoute& route);
 
  private:
   struct Part {
     SerializedPush push;
-    std::vector<uint64_t> ids;        // distinct ones, where they were merged
-    std::shared_ptr<char> gradients;  // floats: of those, or those of bags divided by their sizes
-    std::vector<ServerIds> split;     // by server; empty when there is one
+    std::vector<uint64_t> ids;  // distinct ones, if repeated ids were merged
+    // Floats: the merged gradients, or those of bags divided by the bags' sizes. Null: those of the push.
+    std::shared_ptr<char> gradients;
+    std::vector<ServerIds> split;  // by server; empty if there is one
   };
+  // Adds up the gradients of repeated ids.
   static void Merge(Part* part, Deduper* deduper, BufferPool* pool);
-  // Gradients that need not be copied.
+  // Returns the gradients for `server` if they can be sent from where they lie.
   static std::optional<Slice> InPlace(const Part& part, uint32_t server, const RequestRoute& route);
+  // Divides the gradients of MEAN bags by the bags' sizes.
   static void DivideMeans(Part* part, BufferPool* pool);
 
   std::vector<Part> parts_;

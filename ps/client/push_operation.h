@@ -1,11 +1,11 @@
 #ifndef TANDEM_PS_CLIENT_PUSH_OPERATION_H_
 #define TANDEM_PS_CLIENT_PUSH_OPERATION_H_
 
-// One PushAsync: a request to each server, and one word to the caller when all have answered.
+// One PushAsync: sends a request to each server and calls back once.
 //
-// Pushes of GBA tables go to server 0 first: it says where in the table's updates they belong
-// (ps/server/table/global_batch.h), and the requests to the others carry that along. Whether tables are GBA
-// changes while running; server 0's answers tell.
+// Pushes of GBA tables go to server 0 first. Its response says to which update of the table they belong
+// (ps/server/table/global_batch.h), and the requests to the other servers repeat that. Tables may become GBA
+// tables at run time; the responses of server 0 tell.
 
 #include <atomic>
 #include <memory>
@@ -21,34 +21,38 @@
 
 namespace tandem::ps {
 
-// Shared by the answers under way; destroys itself after the last one.
+// One push. The calls under way share it; the last response destroys it.
 class PushOperation : public std::enable_shared_from_this<PushOperation> {
  public:
-  // `channels` is destroyed from its first element on and outlives the calls of all others. `places_told`:
-  // whether the last answer of server 0 told places; read and written by all of a client's pushes. `done`
-  // runs when all servers have answered or, with the first error, when all calls have ended.
+  // `channels` must outlive the operation's calls and be destroyed in order from the first element: the
+  // response of server 0 may start calls on the others. `places_told` tells whether the last response of
+  // server 0 contained update positions; all pushes of a client share it. `done` runs when all servers have
+  // responded or, with the first error, when all calls have ended.
   PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std::atomic<bool>* places_told,
                 absl::Duration timeout, PushDone done);
 
-  // The request for `server`; called for 0, 1, ... in turn. Sent at once, unless server 0 must see the push
-  // first.
+  // Adds the request for `server`. Must be called for 0, 1, ... in turn. Sends it at once, unless server 0
+  // must see the push first.
   void Add(uint32_t server, EncodedPush request);
-  // After the last of them. Should server 0 refuse a push that it must see first, the others are not sent.
+  // Must be called after the last Add. If server 0 must see the push first and refuses it, the others are not
+  // sent.
   void Go();
 
  private:
   void Send(uint32_t server, EncodedPush request);
   void OnResponse(uint32_t server, absl::StatusOr<Bytes> response);
-  // Server 0's places, if it told any, for the requests that wait for them.
+  // Copies the update positions in the response of server 0, if there are any, to the waiting requests.
   absl::Status TakePlaces(const Bytes& response);
 
   const absl::Span<const std::unique_ptr<rpc::Channel>> channels_;
   std::atomic<bool>* const places_told_;
   PushDone done_;
   const absl::Time deadline_;
-  const bool in_turn_;                // server 0 first
-  EncodedPush first_;                 // in_turn_: of server 0, until Go
-  std::vector<EncodedPush> waiting_;  // in_turn_: of servers 1, 2, ..., until server 0 has answered
+  const bool in_turn_;  // server 0 must see the push first
+  // The request for server 0 until Go, if in_turn_.
+  EncodedPush first_;
+  // The requests for servers 1, 2, ... until server 0 has responded, if in_turn_.
+  std::vector<EncodedPush> waiting_;
   std::atomic<uint32_t> outstanding_;
   absl::Mutex mutex_;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);

@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_CLIENT_SPLITTER_H_
 #define TANDEM_PS_CLIENT_SPLITTER_H_
 
-// Which server gets which of a call's ids, and where their rows go back to.
+// Splits the ids of a call over the servers that own them.
 
 #include <cstdint>
 #include <vector>
@@ -11,16 +11,17 @@
 
 namespace tandem::ps {
 
-// The ids of one part as one server sees them.
+// The ids of one part that one server owns.
 struct ServerIds {
   std::vector<uint64_t> ids;
-  std::vector<uint32_t> positions;  // ids[i] stands at input position positions[i]; ascending
-  std::vector<uint32_t>
-      offsets;  // bags of the part, as far as they lie on this server; empty without pooling
+  // ids[i] is at input position positions[i]. Ascending.
+  std::vector<uint32_t> positions;
+  // The bags of the part, as far as their ids are on this server. Empty without pooling.
+  std::vector<uint32_t> offsets;
 };
 
-// Deals `ids` out by owner, in order. With `offsets` (bags + 1 entries) also cuts each bag: (*out)[s].offsets
-// has as many entries. `out` gets one element per server; its memory is reused.
+// Splits `ids` by owner and keeps their order. `offsets` (bags + 1 entries), if not empty, splits each bag:
+// (*out)[s].offsets has as many entries. `out` gets one element per server; its memory is reused.
 void SplitByServer(const ShardMap& map, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> offsets,
                    std::vector<ServerIds>* out);
 

@@ -1,16 +1,16 @@
 #ifndef TANDEM_PS_CLIENT_CACHE_CACHE_SHARD_H_
 #define TANDEM_PS_CLIENT_CACHE_CACHE_SHARD_H_
 
-// A sixteenth of a table's cached rows: an open-addressing index over records in one slab.
+// One sixteenth of the cached rows of a table: an open-addressing index over records in one slab.
 //
-// A record is [header | row: dim floats | gradients since the row came: dim floats | with held gradients:
-// version, sums: dim floats]. The slab has room for as many as the byte budget allows and is taken from the
-// system as it fills; no row is allocated by itself.
+// A record is [header | row: dim floats | gradients since the row arrived: dim floats]. If the cache defers
+// gradients, [version | deferred sums: dim floats] follows. The slab has space for as many records as the
+// byte budget allows. Its pages are allocated when they are first used; no row has an allocation of its own.
 //
-// Which rows stay. Each copy counts its uses and a small count-min sketch those of ids without a copy; both
-// are halved as time goes by. A new row takes the place of the least used of a few copies drawn by chance, if
-// it was itself used more often (TinyLFU: Einziger, Friedman and Manes, ACM Transactions on Storage 2017;
-// drawn victims as in Redis).
+// Admission and eviction: each copy counts its uses, and a small count-min sketch counts the uses of ids
+// without a copy. Both counts are halved at every epoch. When the slab is full, a new row competes with the
+// least used of a few copies drawn at random, and replaces it if it was used more often (TinyLFU: Einziger,
+// Friedman and Manes, ACM Transactions on Storage 2017; random victims as in Redis).
 
 #include <atomic>
 #include <cstddef>
@@ -23,47 +23,50 @@ namespace tandem::ps {
 
 inline constexpr uint32_t kCacheShards = 16;
 
-// The shard of an id, by its hash (base/random.h: Mix64). Buckets (ps/partition) and the index take other
-// bits.
+// Returns the shard of an id with this hash (base/random.h: Mix64). Buckets (ps/shard_map.h) and the index
+// use other bits.
 inline uint32_t CacheShardOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 60); }
 
+// The header of a record.
 struct CacheHeader {
   uint64_t id;
-  uint32_t version;  // low half of the table's version that the row holds all updates of; never 0
-  uint32_t held;     // gradients in the sums
-  uint16_t uses;     // halved for every epoch after `epoch`
+  // The low half of the table's version. The row contains all updates up to it. 0: the record is free.
+  uint32_t version;
+  uint32_t held;  // number of gradients in the deferred sums
+  uint16_t uses;  // halved for every epoch after `epoch`
   uint16_t epoch;
-  uint16_t served;   // pulls since the row came
-  uint16_t arrived;  // how often it has come, at most 65535
-  // The least-squares fit of the row's changes to the sums of gradients, between the copies that have come.
-  float along;   // of products of change and gradients
-  float across;  // of gradients' squares
-  float moved;   // how far the row went from one copy to the next
-  float step;    // by how much the gradients since the row came have moved it, for a sum of 1
+  uint16_t served;   // pulls since the row arrived
+  uint16_t arrived;  // how often the row has arrived, at most 65535
+  // The least-squares fit of the row's changes to the sums of gradients, over the copies that have arrived.
+  float along;   // sum of products of changes and gradients
+  float across;  // sum of squares of gradients
+  float moved;   // distance between consecutive copies
+  // The step size: the gradients since the row arrived move the copy by -step times their sum.
+  float step;
 };
 
-// Gradients that have left: of evicted rows, of rows that reached their bound, of all rows at a flush.
+// Gradients that must be sent: those of evicted rows, of rows that have reached their bound, or of all rows.
 struct DeferredGradients {
   std::vector<uint64_t> ids;
-  std::vector<uint32_t>
-      versions;             // low half of the oldest version that the id's gradients were computed from
+  // [ids]: the low half of the oldest version from which the id's gradients were computed.
+  std::vector<uint32_t> versions;
   std::vector<float> sums;  // [ids x dim]
   void Append(const DeferredGradients& other);
   void Clear();
 };
 
-// Not thread-safe: its lock guards it. Methods that are const may run at the same time.
+// One shard of a cache. Not thread-safe: the owner locks it. Const methods may run concurrently.
 class CacheShard {
  public:
-  // How many rows fit in so many bytes; 0: none.
+  // Returns how many rows fit into `bytes`, possibly 0. `holds`: records have space for deferred gradients.
   static uint32_t CapacityOf(size_t bytes, uint32_t dim, bool holds);
 
-  // Not allocated until Init; `holds`: records have room for held gradients.
+  // Allocates the shard. Must be called once before all other methods. Requires CapacityOf(...) > 0.
   void Init(size_t bytes, uint32_t dim, bool holds);
 
-  // Where the search for an id begins: to prefetch.
+  // Returns where the search for an id begins, for a prefetch.
   const uint64_t* Cell(uint64_t hash) const { return cells_.data() + (static_cast<uint32_t>(hash) & mask_); }
-  // The record of `id`, or nullptr.
+  // Returns the record of `id`, or nullptr.
   CacheHeader* Find(uint64_t id, uint64_t hash) const {
     const uint32_t tag = static_cast<uint32_t>(hash);
     for (uint32_t at = tag & mask_; cells_[at] != 0; at = (at + 1) & mask_) {
@@ -73,7 +76,7 @@ class CacheShard {
     }
     return nullptr;
   }
-  // The likely record of an id, to prefetch: the first with its hash; or nullptr.
+  // Returns the likely record of an id, for a prefetch: the first one with its hash, or nullptr.
   const CacheHeader* Guess(uint64_t hash) const {
     const uint32_t tag = static_cast<uint32_t>(hash);
     for (uint32_t at = tag & mask_; cells_[at] != 0; at = (at + 1) & mask_) {
@@ -82,43 +85,44 @@ class CacheShard {
     }
     return nullptr;
   }
-  // Counts a use. Also beside other const methods.
+  // Counts a use. May run concurrently with const methods.
   static void Use(CacheHeader* record, uint16_t epoch) {
     std::atomic_ref<uint16_t> uses(record->uses), stamp(record->epoch);
     const uint16_t before =
         Halved(uses.load(std::memory_order_relaxed), stamp.load(std::memory_order_relaxed), epoch);
-    // Two that count at once may count one: these are estimates.
+    // Two threads that count at the same time may count once: the counts are estimates.
     uses.store(before < kMostUses ? before + 1 : before, std::memory_order_relaxed);
     stamp.store(epoch, std::memory_order_relaxed);
   }
 
   float* Row(CacheHeader* record) const { return reinterpret_cast<float*>(record + 1); }
   const float* Row(const CacheHeader* record) const { return reinterpret_cast<const float*>(record + 1); }
-  // The sum of gradients since the row came.
+  // Returns the sum of gradients since the row arrived.
   float* Since(CacheHeader* record) const { return Row(record) + dim_; }
-  // The row as it came, moved by the gradients since.
+  // Writes the row as it arrived, moved by the gradients since then.
   void ReadMoved(const CacheHeader* record, float* out) const {
     const float* const row = Row(record);
     const float* const since = row + dim_;
     const float step = record->step;
     for (uint32_t d = 0; d < dim_; ++d) out[d] = row[d] - step * since[d];
   }
-  // With `holds` only.
+  // The version and the sums of the deferred gradients. Require `holds`.
   uint32_t* HeldVersion(CacheHeader* record) const {
     return reinterpret_cast<uint32_t*>(Row(record) + 2 * size_t{dim_});
   }
   float* HeldSums(CacheHeader* record) const { return Row(record) + 2 * size_t{dim_} + 1; }
 
-  // The row as it is at its server, which lacks the held gradients: takes the copy's place, and tells how
-  // gradients move it.
+  // Replaces the copy by the server's row, which lacks the deferred gradients, and updates the fit of the
+  // step.
   void Replace(CacheHeader* record, const float* row) const;
-  // A gradient of this worker, on its way to the server.
+  // Moves the copy by a gradient of this worker that is sent to the server.
   void Follow(CacheHeader* record, const float* gradient, float learning_rate_factor) const;
 
-  // A record for `id`, which has none, its row unspecified; nullptr when the id is not worth it. The
-  // gradients of the row that goes for it are added to `left`.
+  // Adds a record for `id`, which has none, with an unspecified row. Returns nullptr if the id is used too
+  // rarely. Appends the deferred gradients of the evicted row to `left`.
   CacheHeader* Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* left);
-  // Removes all rows for which `goes(record)`; their gradients are added to `left`. Returns how many.
+  // Removes all rows for which `goes(record)` returns true, and appends their deferred gradients to `left`.
+  // Returns their number.
   template <typename Goes>
   uint64_t EraseIf(const Goes& goes, DeferredGradients* left) {
     uint64_t erased = 0;
@@ -131,25 +135,26 @@ class CacheShard {
     }
     return erased;
   }
-  // Moves a record's gradients to `left`.
+  // Moves a record's deferred gradients to `left`.
   void TakeHeld(CacheHeader* record, DeferredGradients* left);
-  // Those of all records.
+  // Moves the deferred gradients of all records to `left`.
   void TakeAllHeld(DeferredGradients* left);
 
   uint32_t rows() const { return rows_; }
   uint32_t capacity() const { return capacity_; }
   uint64_t evicted() const { return evicted_; }
   uint64_t refused() const { return refused_; }
-  // Of the budget, in use.
+  // Returns how much of the byte budget is in use.
   size_t bytes() const;
 
  private:
-  static constexpr uint16_t kMostUses = 255;  // as the sketch's
+  static constexpr uint16_t kMostUses = 255;  // also the largest count of the sketch
 
   struct FreeSlab {
     void operator()(char* slab) const { std::free(slab); }
   };
 
+  // Returns the count `uses` of epoch `stamp`, halved once for each epoch since then.
   static uint16_t Halved(uint16_t uses, uint16_t stamp, uint16_t epoch) {
     const uint16_t age = static_cast<uint16_t>(epoch - stamp);
     return age < 16 ? static_cast<uint16_t>(uses >> age) : uint16_t{0};
@@ -157,14 +162,15 @@ class CacheShard {
   CacheHeader* RecordAt(uint32_t slot) const {
     return reinterpret_cast<CacheHeader*>(slab_.get() + size_t{slot} * stride_);
   }
-  // Of `since` squared.
+  // Sets the step; `squares` is the sum of squares of Since(record).
   void SetStep(CacheHeader* record, float squares) const;
-  // The id's uses while it had no copy, this one counted.
+  // Counts a use of an id without a copy and returns its uses.
   uint16_t CountInSketch(uint64_t hash, uint16_t epoch);
+  // Raises the count of an id to at least `uses`.
   void RaiseInSketch(uint64_t hash, uint16_t uses);
-  // The least used of a few.
+  // Returns the slot of the least used of a few random copies.
   uint32_t DrawVictim(uint16_t epoch);
-  // Leaves the slot to the caller.
+  // Removes the record from the index. The caller reuses the slot.
   void Erase(uint32_t slot, DeferredGradients* left);
 
   uint32_t dim_ = 0;
@@ -172,9 +178,9 @@ class CacheShard {
   size_t stride_ = 0;
   uint32_t capacity_ = 0;
   uint32_t mask_ = 0;
-  std::vector<uint64_t> cells_;  // hash's low half << 32 | slot + 1; 0: empty
+  std::vector<uint64_t> cells_;  // low half of the hash << 32 | slot + 1; 0: empty
   std::unique_ptr<char, FreeSlab> slab_;
-  uint32_t used_ = 0;  // slots ever given out
+  uint32_t used_ = 0;  // slots used so far, including free_
   uint32_t rows_ = 0;
   std::vector<uint32_t> free_;
   std::vector<uint8_t> sketch_;

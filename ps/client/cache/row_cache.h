@@ -1,13 +1,13 @@
 #ifndef TANDEM_PS_CLIENT_CACHE_ROW_CACHE_H_
 #define TANDEM_PS_CLIENT_CACHE_ROW_CACHE_H_
 
-// One table's rows at one worker: copies with versions, and the gradients that are held back for them. What
-// is promised of them is told in cache_options.h.
+// The cached rows of one table in one worker: copies with versions, and the gradients that are deferred for
+// them. cache_options.h defines what they mean.
 //
-// Locks. Sixteen shards by the ids' hash. Reading takes all of them, shared, for a run of ids, and then takes
-// the ids in the order given; writing sorts by shard and takes one alone at a time. `generations_mutex_` is
-// taken first: shared by whoever brings rows in, alone by whoever finds that a server has new rows
-// altogether.
+// Locks: the rows are in sixteen shards by the hash of the id. A reader locks all shards, shared, for a run
+// of ids and reads the ids in the given order. A writer sorts the ids by shard and locks one shard at a time,
+// exclusively. `generations_mutex_` is locked before the shards: shared by threads that add rows, exclusively
+// by a thread that finds that a server's rows have been replaced.
 
 #include <atomic>
 #include <cstdint>
@@ -24,63 +24,65 @@
 
 namespace tandem::ps {
 
-// Thread-safe.
+// The cache of one table. Thread-safe.
 class RowCache {
  public:
-  // `options` have passed ValidateCacheOptions and have bytes > 0. `map` outlives the cache.
+  // `options` must have passed ValidateCacheOptions with bytes > 0. `map` must outlive the cache.
   RowCache(const v1::TableConfig& table, const CacheOptions& options, const ShardMap* map);
 
   const CacheOptions& options() const { return options_; }
   uint32_t dim() const { return dim_; }
 
-  // What a pull knows of an id. kSpent: a copy that has served as often as it may. kOld: one whose age says
-  // that its row may have been updated too often since, and which serves if it was not.
+  // The state of an id's copy. kNone: there is none. kSpent: it has served as often as it may. kOld: it is
+  // too old, and may serve only if the server confirms it. kUse: it may serve.
   enum Copy : uint8_t { kNone, kSpent, kOld, kUse };
-  // rows[i * dim, (i+1) * dim) = the copy of ids[i]'s row, with its version (low half) in versions[i]: of
-  // copies that are kOld or kUse, which thereby serve once more. The others' rows are left alone, their
-  // versions 0.
+  // Sets copies[i] to the state of the copy of ids[i]. If it is kOld or kUse, also writes the copy to row i
+  // of `rows` ([ids x dim]) and the low half of its version to versions[i], and counts a served pull.
+  // Otherwise sets versions[i] to 0 and leaves the row unchanged.
   void Find(absl::Span<const uint64_t> ids, float* rows, uint32_t* versions, Copy* copies);
 
-  // Of each server, what PullSliceResult.generation the copies are of. To be read before Find: rows of a
-  // newer generation that come in between only make the server send more.
+  // Returns, for each server, the PullSliceResult.generation of the copies. Must be read before Find: rows of
+  // a newer generation that arrive in between only make the server send more.
   std::vector<uint64_t> Generations() const;
 
-  // What the servers answered about ids that were asked for.
+  // The responses of the servers for the requested ids.
   struct Response {
     absl::Span<const uint64_t> ids;
-    const uint32_t* asked = nullptr;      // [ids]: the versions that were said, 0: none
-    const uint8_t* sent = nullptr;        // [ids]: whether the row came
-    const uint32_t* positions = nullptr;  // [ids]: where in `rows` it is then, in rows
+    const uint32_t* asked = nullptr;  // [ids]: the versions in the request; 0: none
+    const uint8_t* sent = nullptr;    // [ids]: whether the row was sent
+    // [ids]: the index of the row in `rows`, if it was sent.
+    const uint32_t* positions = nullptr;
     const float* rows = nullptr;
-    absl::Span<const uint64_t> versions;  // of the servers: PullSliceResult.version, .applied, .generation
+    // [servers]: PullSliceResult.version, .applied and .generation.
+    absl::Span<const uint64_t> versions;
     absl::Span<const uint64_t> applied;
     absl::Span<const uint64_t> generations;
   };
-  // Takes over the rows and confirms the copies.
+  // Adds the received rows and renews the copies that the servers have confirmed.
   void Accept(const Response& response);
 
-  // Gradients on their way to the servers, which copies follow; with `out`, those that are to go now are
-  // added to it and the others held back. Repeats of an id count one by one. pulled_versions: per
-  // server, or empty.
+  // Merges gradients into the cache: the copies move with them. If `out` is not null, cached rows may defer
+  // their gradients, and the gradients that must be sent now are appended to `out`. Each repeat of an id
+  // counts as one push of its row. `pulled_versions` are per server, or empty.
   void Merge(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
              absl::Span<const uint64_t> pulled_versions, DeferredGradients* out);
-  // Whether gradients may be held back.
+  // Returns whether gradients may be deferred.
   bool holds() const { return options_.push_bound > 1; }
-  // All that are held back. What was absorbed before the call is in `out` or was in an earlier one's.
-  // `pulled`: newest pulled_versions of Absorb.
+  // Takes all deferred gradients. Every gradient merged before the call is then in `out`, or was in that of
+  // an earlier call. `pulled` becomes the newest pulled_versions of Merge.
   void TakeHeld(DeferredGradients* out, std::vector<uint64_t>* pulled);
-  // Per server, the oldest version among the gradients', whole, given versions soon before or after them;
-  // empty when those are.
+  // Returns, per server, the oldest version of the gradients in full width. `near` are versions from about
+  // the same time, from which the high halves are derived. Empty if `near` is empty.
   std::vector<uint64_t> Oldest(const DeferredGradients& gradients, absl::Span<const uint64_t> near) const;
-  // Forgets copies and held-back gradients.
+  // Drops copies and deferred gradients.
   void Clear();
 
-  // The owner of an id, by its hash.
+  // Returns the server of an id with this hash.
   uint32_t ServerOf(uint64_t hash) const {
     return map_->OwnerOfBucket(static_cast<uint32_t>(hash >> 32) & (map_->num_buckets() - 1));
   }
 
-  // Counted by who puts the pulls together.
+  // Adds the counts of one pull to the statistics.
   void CountPull(uint64_t locally_served, uint64_t unchanged, uint64_t refreshed, uint64_t missed,
                  uint64_t request_bytes, uint64_t response_bytes, uint64_t age_sum, uint64_t age_max);
   CacheStatistics Statistics() const;
@@ -89,23 +91,25 @@ class RowCache {
   struct alignas(64) Shard {
     mutable absl::Mutex mutex;
     CacheShard rows ABSL_GUARDED_BY(mutex);
-    DeferredGradients left ABSL_GUARDED_BY(mutex);  // of rows that are gone, to go with the next push
+    DeferredGradients left ABSL_GUARDED_BY(mutex);  // of evicted rows, for the next push
     uint64_t admitted ABSL_GUARDED_BY(mutex) = 0;
   };
-  // Ids by shard.
+  // Ids sorted by shard.
   struct Order {
-    std::vector<uint64_t> hashes;     // [ids]
-    std::vector<uint32_t> positions;  // of those wanted, shard by shard, ascending
+    std::vector<uint64_t> hashes;  // [ids]
+    // Indices of the selected ids, shard by shard, ascending.
+    std::vector<uint32_t> positions;
     uint32_t begin[kCacheShards + 1];
   };
 
+  // Counts `more` uses and returns the current epoch.
   uint16_t Epoch(uint64_t more);
-  // Those ids for which `wanted(position, hash)`.
+  // Returns the ids for which `wanted(index, hash)` returns true.
   template <typename Wanted>
   Order OrderByShard(absl::Span<const uint64_t> ids, const Wanted& wanted) const;
-  // Whether an answer says anything new about an id.
+  // Returns whether a response changes the copy of an id.
   bool Tells(const Response& response, size_t at, uint64_t hash) const;
-  // Takes over a server's new generation: copies of the old one go.
+  // Stores the servers' generations and update counts. Drops the copies of replaced generations.
   void Adopt(const Response& response);
   void AcceptOne(Shard& shard, const Response& response, uint32_t at, uint64_t hash, uint16_t epoch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
@@ -113,13 +117,13 @@ class RowCache {
   const uint32_t dim_;
   const CacheOptions options_;
   const ShardMap* const map_;
-  uint64_t window_;  // uses after which an epoch ends
+  uint64_t window_;  // uses in an epoch
   std::atomic<uint64_t> uses_{0};
 
   mutable absl::Mutex generations_mutex_;
   std::vector<uint64_t> generations_ ABSL_GUARDED_BY(generations_mutex_);
-  // Low half of how many updates each server has made, as told. Not of its version: an update that takes long
-  // holds that up, while others overtake it.
+  // [servers]: the low half of the largest reported number of updates. Not the version: a slow update delays
+  // the version while others overtake it.
   const std::unique_ptr<std::atomic<uint32_t>[]> newest_;
   const std::unique_ptr<Shard[]> shards_;
   absl::Mutex pulled_mutex_;

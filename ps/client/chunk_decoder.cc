@@ -39,7 +39,7 @@ void ChunkDecoder::Begin(uint64_t total, Bytes chunk) {
 void ChunkDecoder::Decode(const Bytes& bytes) {
   const trace::Span traced(kTraceDecodePull);
   BytesReader reader(bytes);
-  // The check has seen to it that there are as many bytes as the slices' rows have.
+  // `check_` guarantees that the bytes are those of the slices' rows.
   while (reader.remaining() > 0) {
     while (row_ == slices_[slice_].rows) {
       ++slice_;
@@ -74,7 +74,7 @@ void ChunkDecoder::Put(BytesReader* in, size_t count) {
 }
 
 absl::StatusOr<std::optional<Bytes>> ChunkDecoder::Finish(Bytes rest) {
-  // The last try may have brought the answer as a whole.
+  // The last attempt may have returned the response as a whole.
   if (left_ != 0 || !rest.empty()) return rest;
   if (!in_order_) return std::exchange(whole_, Bytes());
   if (!wrong_.ok()) return wrong_;

@@ -36,8 +36,7 @@ std::string MethodName(absl::string_view method) {
   return absl::StrCat("/tandem.v1.ParameterServer/", method);
 }
 
-// Offsets must be a cut of the ids: checked here so that a slip in the caller is an error message, not a read
-// past an array.
+// Checked here so that wrong offsets give an error message and not a read past an array.
 absl::Status CheckBags(const std::string& table, absl::Span<const uint64_t> ids, v1::Pooling pooling,
                        absl::Span<const uint32_t> offsets) {
   if (pooling == v1::NONE) {
@@ -78,8 +77,9 @@ class ClientImpl : public Client {
             .status());
     absl::MutexLock lock(&tables_mutex_);
     KnownTable& table = tables_[config.name()];
-    if (config.update_mode().kind() == v1::UpdateMode::GBA) places_told_ = true;  // they will be
-    // A table that is created again keeps its wire.
+    // the responses will contain places
+    if (config.update_mode().kind() == v1::UpdateMode::GBA) places_told_ = true;
+    // A table that is created again keeps its wire options.
     table.config = std::make_shared<const v1::TableConfig>(config);
     return absl::OkStatus();
   }
@@ -93,7 +93,7 @@ class ClientImpl : public Client {
     if (options.UsesErrorFeedback()) {
       feedback = std::make_shared<ErrorFeedback>(known.config->dim(), options.error_feedback_bytes);
     }
-    // The rest of the entry may have changed meanwhile.
+    // The rest of the entry may have changed in the meantime.
     absl::MutexLock lock(&tables_mutex_);
     KnownTable& table = tables_[name];
     table.wire = options;
@@ -251,7 +251,7 @@ class ClientImpl : public Client {
         CallAll<v1::LoadCheckpointResponse>("LoadCheckpoint", request, options_.checkpoint_timeout,
                                             /*idempotent=*/false)
             .status();
-    // Of some servers, even when others failed.
+    // Some servers may have loaded the checkpoint even if others failed.
     for (const auto& [name, cache] : Caches()) cache->Clear();
     return loaded;
   }
@@ -259,10 +259,12 @@ class ClientImpl : public Client {
  private:
   struct DenseRows {
     std::vector<uint64_t> ids;
-    std::vector<float> padded;  // [ids.size() x dim]: the last row may stick out past the table's elements
+    // [ids.size() x dim]: the last row may extend past the table's elements.
+    std::vector<float> padded;
   };
 
-  // The same request to all servers at once; all answers, or the first error with the server's name.
+  // Sends the same request to all servers at the same time. Returns all responses, or the first error with
+  // the server's name.
   template <typename Response>
   absl::StatusOr<std::vector<Response>> CallAll(absl::string_view method,
                                                 const google::protobuf::MessageLite& request,
@@ -278,7 +280,7 @@ class ClientImpl : public Client {
                                 pending.DecrementCount();
                               });
     }
-    pending.Wait();  // each call ends by its own deadline
+    pending.Wait();  // each call ends at its own deadline
     std::vector<Response> responses(channels_.size());
     for (size_t s = 0; s < channels_.size(); ++s) {
       const std::string who = absl::StrCat("server ", s, " (", channels_[s]->target(), ")");
@@ -293,11 +295,12 @@ class ClientImpl : public Client {
   struct KnownTable {
     std::shared_ptr<const v1::TableConfig> config;
     WireOptions wire;
-    std::shared_ptr<ErrorFeedback> feedback;  // where the wire wants it
-    std::shared_ptr<RowCache> cache;          // where there is one
+    std::shared_ptr<ErrorFeedback> feedback;  // null: none
+    std::shared_ptr<RowCache> cache;          // null: none
   };
 
-  // `held_back`: of steps that were pushed before (v1::PushRequest.held_back).
+  // Sends a push. `held_back`: the gradients are deferred ones, of steps that were pushed before
+  // (v1::PushRequest.held_back).
   void SendPush(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, bool held_back,
                 PushDone done);
 
@@ -314,18 +317,19 @@ class ClientImpl : public Client {
     if (channels_.size() == 1) channels_.front()->PrepareInlinePoll();
   }
   void InlinePoll(absl::FunctionRef<bool()> over) override {
-    // With several servers each channel receives for itself: their answers are wanted at the same time.
+    // With several servers, the channels receive in their own threads: all responses are needed at the same
+    // time.
     if (channels_.size() == 1) channels_.front()->InlinePoll(over, absl::Now() + options_.timeout);
   }
 
-  // Of ids and rows. `part` is a PullPart or a PushPart.
+  // Returns the bytes of ids and rows. `part` is a PullPart or a PushPart.
   template <typename Part>
   static uint64_t BytesOf(const Part& part, uint32_t dim) {
     const size_t rows = part.pooling == v1::NONE ? part.ids.size() : part.offsets.size() - 1;
     return part.ids.size() * sizeof(uint64_t) + rows * dim * sizeof(float);
   }
-  // Counts a call of `bytes` as under way until its `done`, which is changed for that. False when it may not
-  // be: `done` has then run.
+  // Counts a call of `bytes` as under way until its `done` runs, which it wraps for that purpose. Returns
+  // false if the call does not fit; `done` has then run with the error.
   template <typename Result>
   bool Count(BytesInFlight& counter, uint64_t bytes, absl::AnyInvocable<void(Result) &&>* done) {
     absl::StatusOr<BytesInFlight::Share> share =
@@ -346,7 +350,7 @@ class ClientImpl : public Client {
     return next_sequence_[server]++;
   }
 
-  // Their tables of cells are worth keeping from call to call.
+  // A deduper keeps its allocated cells from call to call.
   std::unique_ptr<Deduper> TakeDeduper() {
     absl::MutexLock lock(&dedupers_mutex_);
     if (dedupers_.empty()) return std::make_unique<Deduper>();
@@ -387,11 +391,11 @@ class ClientImpl : public Client {
   }
 
   const ClientOptions options_;
-  // What comes before channels_ outlives their calls. Apart, since a pull may wait on a server for this
-  // worker's own push.
+  // The members before channels_ outlive the channels' calls. Pulls and pushes are counted separately, since
+  // a pull may wait on a server for a push of this worker.
   BytesInFlight pulls_in_flight_;
   BytesInFlight pushes_in_flight_;
-  std::atomic<bool> places_told_{false};  // by server 0's last answer to a push
+  std::atomic<bool> places_told_{false};  // whether server 0's last response to a push had places
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
   BufferPool buffers_;
@@ -402,7 +406,7 @@ class ClientImpl : public Client {
   std::vector<std::unique_ptr<Deduper>> dedupers_ ABSL_GUARDED_BY(dedupers_mutex_);
   absl::Mutex sequence_mutex_;
   std::vector<uint64_t> next_sequence_ ABSL_GUARDED_BY(sequence_mutex_);  // per server
-  uint64_t last_step_ ABSL_GUARDED_BY(sequence_mutex_) = 0;               // that was pushed
+  uint64_t last_step_ ABSL_GUARDED_BY(sequence_mutex_) = 0;               // the largest pushed step
   float last_factor_ ABSL_GUARDED_BY(sequence_mutex_) = 1.0f;
 };
 
@@ -434,7 +438,7 @@ absl::Status ClientImpl::PushDeferred() {
     result = std::move(status);
     finished.Notify();
   });
-  finished.WaitForNotification();  // the calls end by their own deadlines
+  finished.WaitForNotification();  // the calls end at their own deadlines
   return result.ok() ? result : Annotate(result, "gradients held back by caches");
 }
 
@@ -470,7 +474,7 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
     MergeIntoCache(*tables[p].cache, learning_rate_factor, &parts[p], &absorbed[p]);
   }
   for (size_t p = 0; p < parts.size(); ++p) {
-    if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they lie in `scaled` or `absorbed` now
+    if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they are in `scaled` or `absorbed` now
   }
   std::vector<SerializedPush> wired;
   wired.reserve(parts.size());
@@ -555,7 +559,7 @@ absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::ve
     finished.Notify();
   });
   InlinePoll([&] { return finished.HasBeenNotified(); });
-  finished.WaitForNotification();  // the calls end by their own deadlines
+  finished.WaitForNotification();  // the calls end at their own deadlines
   return result;
 }
 

@@ -10,7 +10,8 @@
 namespace tandem::ps {
 namespace {
 
-// Rows that are encoded at a time: they and what they decode to stay in the nearest caches.
+// The number of rows that are encoded at a time: these rows and their decoded values stay in the nearest
+// caches.
 constexpr size_t kBlock = 32;
 
 }  // namespace
@@ -23,7 +24,7 @@ void ErrorFeedback::Encode(v1::ValueFormat format, absl::Span<const uint64_t> id
   const size_t row_bytes = RowBytes(format, dim_);
   absl::MutexLock lock(&mutex_);
   for (size_t first = 0; first < ids.size(); first += kBlock, out += kBlock * row_bytes) {
-    // The next block's cells are on their way from memory while this one is encoded.
+    // The prefetch of the next block's cells overlaps with the encoding of this one.
     for (size_t i = first + kBlock; !cells_.empty() && i < std::min(first + 2 * kBlock, ids.size()); ++i) {
       __builtin_prefetch(&cells_[Home(ids[i])]);
     }
@@ -59,12 +60,12 @@ void ErrorFeedback::EncodeBlock(v1::ValueFormat format, absl::Span<const uint64_
     for (size_t d = 0; d < dim_; ++d) lost[d] -= decoded[d];
     const float largest = LargestMagnitude(absl::MakeConstSpan(lost, dim_));
     if (!std::isfinite(largest)) continue;
-    // A row that was made for an earlier id of this block may have been this one's.
+    // An earlier id of this block may have taken over the row of this id.
     uint32_t row = dropped_ == dropped_before ? rows[i] : Find(ids[i]);
     if (row != kNone) {
       pushed_[row] = 1;
     } else {
-      // No second chance yet: ids that come once give way to those that come again.
+      // A new row has no second chance yet: ids that occur once are replaced before those that occur again.
       if (largest == 0) continue;
       row = Insert(ids[i]);
       if (row == kNone) continue;
@@ -92,7 +93,7 @@ uint32_t ErrorFeedback::Insert(uint64_t id) {
   }
   ++dropped_;
   if (row_ids_.empty()) return kNone;
-  // Once round at most twice: the first time every row may have had its second chance still.
+  // The hand makes at most two rounds: in the first one every row may still have its second chance.
   while (pushed_[hand_] != 0) {
     pushed_[hand_] = 0;
     hand_ = (hand_ + 1) % row_ids_.size();
@@ -128,7 +129,7 @@ void ErrorFeedback::Erase(uint64_t id) {
   const size_t mask = cells_.size() - 1;
   size_t hole = Home(id);
   while (cells_[hole].id != id || cells_[hole].row == kNone) hole = (hole + 1) & mask;
-  // Cells behind the hole move up unless that would put them before their home.
+  // Cells after the hole move up unless that would put them before their home cell.
   for (size_t at = (hole + 1) & mask; cells_[at].row != kNone; at = (at + 1) & mask) {
     if (((at - Home(cells_[at].id)) & mask) >= ((at - hole) & mask)) {
       cells_[hole] = cells_[at];

@@ -6,7 +6,8 @@ void MergedPart::PutInto(PushPart* part) const {
   part->ids = gradients.ids;
   part->gradients = gradients.sums.data();
   part->pulled_versions = versions;
-  part->repeats = true;  // of a row that left the cache and one that came straight from the model
+  // An id may occur twice: with a row that left the cache, and with a gradient that bypassed it.
+  part->repeats = true;
 }
 
 void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* absorbed) {

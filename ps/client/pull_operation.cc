@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::string_view kPull = "/tandem.v1.ParameterServer/Pull";
 
-// Answers of fewer come in one piece anyway.
+// Smaller responses arrive in one chunk anyway.
 constexpr size_t kManyBytes = size_t{128} << 10;
 
 }  // namespace
@@ -44,7 +44,7 @@ void PullOperation::Dedupe(size_t p, const ShardMap& map, Deduper* deduper) {
   std::vector<uint64_t> distinct;
   std::vector<uint32_t> index;
   deduper->Run(part.ids, &distinct, &index);
-  std::vector<uint32_t> first;  // where each distinct id stands first
+  std::vector<uint32_t> first;  // the first position of each distinct id
   first.reserve(distinct.size());
   for (uint32_t i = 0; i < index.size(); ++i) {
     if (index[i] == first.size()) {
@@ -100,8 +100,7 @@ Bytes PullOperation::EncodeRequest(uint32_t server, const RequestRoute& route, u
       conditional.request_bytes += ids.back().bytes() + copy_bytes(p);
     }
     if (part.pooling == v1::NONE) continue;
-    // A mean over a bag that lies on several servers is not the mean of their means: ask for sums, divide
-    // here.
+    // The mean over a bag on several servers is not the mean of their means: request sums and divide here.
     slice->set_pooling(v1::SUM);
     slice->set_num_bags(NumBags(part));
   }
@@ -220,7 +219,8 @@ absl::Status PullOperation::CheckShape(uint32_t server, const v1::PullResponse& 
                                               Name(slice.values()), ", expected ",
                                               Name(parts_[p].wire.pull_values)));
     }
-    // Rows that a cache adds are as old as they are; what the server sent has all that it has counted.
+    // Cached copies are as old as their versions. Rows that the server sent contain all updates that it has
+    // counted.
     versions_[p][server] = conditional ? slice.version() : std::max(slice.version(), slice.applied());
     expected_bytes += rows * RowBytes(slice.values(), slice.dim()) + (conditional ? (all + 7) / 8 : 0);
   }

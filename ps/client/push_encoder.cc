@@ -13,10 +13,10 @@
 namespace tandem::ps {
 namespace {
 
-// Fewer bytes are copied: a slice of its own costs as much.
+// Smaller arrays are copied: a separate slice costs as much.
 constexpr size_t kWorthReferring = 16 << 10;
 
-// Whether they are neighbours, in order.
+// Returns whether the positions are contiguous and ascending.
 bool FollowEachOther(absl::Span<const uint32_t> positions) {
   for (size_t i = 1; i < positions.size(); ++i) {
     if (positions[i] != positions[0] + i) return false;
@@ -41,7 +41,7 @@ void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>
   }
   for (size_t p = 0; p < parts->size(); ++p) {
     const double length = norms[p] == 0 ? 0.0 : std::sqrt(squares[(*parts)[p].table]);
-    // A norm that is no number is for the server to refuse.
+    // The server refuses gradients whose norm is NaN or Inf.
     if (!(length > norms[p]) || !std::isfinite(length)) continue;
     const float scale = static_cast<float>(norms[p] / length);
     std::vector<float>& to = scaled->emplace_back();
@@ -59,7 +59,7 @@ PushEncoder::PushEncoder(const ShardMap& map, std::vector<SerializedPush> parts,
     PushPart& push = part.push.part;
     if (push.pooling != v1::NONE) {
       if (push.pooling == v1::MEAN) DivideMeans(&part, pool);
-      // The gradients are of bags; what is lost of one belongs to no id.
+      // The gradients belong to bags, so an encoding error belongs to no id.
       part.push.feedback = nullptr;
     } else if (push.repeats) {
       Merge(&part, deduper, pool);
@@ -73,14 +73,14 @@ void PushEncoder::Merge(Part* part, Deduper* deduper, BufferPool* pool) {
   std::vector<uint32_t> index;
   deduper->Run(push.ids, &part->ids, &index);
   const size_t distinct = part->ids.size();
-  // Copying all gradients to save a few would not pay; error feedback, however, wants an id once.
+  // Copying all gradients to save a few does not pay; error feedback, however, needs distinct ids.
   const bool pays =
       part->push.feedback != nullptr ? distinct < push.ids.size() : distinct * 16 <= push.ids.size() * 15;
   if (!pays) return;
   const size_t dim = part->push.dim;
   part->gradients = pool->Get(distinct * dim * sizeof(float));
   auto* const sums = reinterpret_cast<float*>(part->gradients.get());
-  size_t seen = 0;  // indices are given out in order of first appearance
+  size_t seen = 0;  // indices are assigned in order of first appearance
   for (size_t i = 0; i < index.size(); ++i) {
     const float* const from = push.gradients + i * dim;
     float* const to = sums + index[i] * dim;
@@ -134,7 +134,7 @@ EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
   EncodedPush request;
   std::vector<IdArray> ids;
   ids.reserve(parts_.size());
-  std::vector<std::optional<Slice>> in_place;  // gradients
+  std::vector<std::optional<Slice>> in_place;  // gradients that are not copied
   size_t total = 0;
   for (const Part& part : parts_) {
     const PushPart& push = part.push.part;

@@ -36,7 +36,7 @@ void PushOperation::Go() {
 }
 
 void PushOperation::Send(uint32_t server, EncodedPush request) {
-  // Fenced by its sequence number, a push may be sent again without harm.
+  // The sequence number makes it safe to send a push again.
   channels_[server]->CallAsync(kPush, rpc::EncodeBulk(request.header, std::move(request.payload)),
                                {.timeout = deadline_ - absl::Now(), .idempotent = true},
                                [self = shared_from_this(), server](absl::StatusOr<Bytes> answer) {

@@ -113,7 +113,7 @@ double QuantileUs(const v1::LatencyHistogram& histogram, double quantile) {
 v1::LatencyHistogram Since(const v1::LatencyHistogram& now, const v1::LatencyHistogram& before) {
   v1::LatencyHistogram since = now;
   for (int i = 0; i < before.counts_size(); ++i) {
-    if (i >= now.counts_size() || now.counts(i) < before.counts(i)) return now;  // a server has started anew
+    if (i >= now.counts_size() || now.counts(i) < before.counts(i)) return now;  // a server was restarted
     since.set_counts(i, now.counts(i) - before.counts(i));
   }
   since.set_sum_us(std::max(0.0, now.sum_us() - before.sum_us()));

@@ -13,9 +13,12 @@
 namespace tandem::ps {
 namespace {
 
-constexpr int kDrawn = 8;            // copies of which the least used goes
-constexpr float kRemembered = 0.5f;  // of how a row moved before it came last
-constexpr float kMostMoved = 2.0f;   // a copy, in times what its row went from one to the next
+// The number of random copies, the least used of which is evicted.
+constexpr int kDrawn = 8;
+// The weight of earlier moves of a row at each new copy.
+constexpr float kRemembered = 0.5f;
+// The largest move of a copy, as a multiple of the distance between consecutive copies.
+constexpr float kMostMoved = 2.0f;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t StrideOf(uint32_t dim, bool holds) {
@@ -63,12 +66,11 @@ void CacheShard::Init(size_t bytes, uint32_t dim, bool holds) {
   sketch_.assign(SketchOf(capacity_), 0);
   const size_t slab = (capacity_ * stride_ + kHugePage - 1) / kHugePage * kHugePage;
   const bool huge = capacity_ * stride_ >= kHugePage;
-  // Pages come when they are first written to.
+  // The system allocates pages when they are first written.
   slab_.reset(
       static_cast<char*>(huge ? std::aligned_alloc(kHugePage, slab) : std::malloc(capacity_ * stride_)));
   TANDEM_CHECK(slab_ != nullptr);
-  if (huge)
-    ::madvise(slab_.get(), slab, MADV_HUGEPAGE);  // fewer misses of the TLB, where the system has them
+  if (huge) ::madvise(slab_.get(), slab, MADV_HUGEPAGE);  // fewer TLB misses, if the system supports it
 }
 
 size_t CacheShard::bytes() const {
@@ -80,12 +82,12 @@ uint16_t CacheShard::CountInSketch(uint64_t hash, uint16_t epoch) {
     for (uint8_t& uses : sketch_) uses = static_cast<uint8_t>(Halved(uses, sketch_epoch_, epoch));
     sketch_epoch_ = epoch;
   }
-  // Other bits than the index's, or ids that collide there would collide here.
+  // The sketch uses other bits than the index: ids that collide there do not collide here.
   const uint64_t other = Mix64(hash);
   uint8_t& a = sketch_[other & (sketch_.size() - 1)];
   uint8_t& b = sketch_[(other >> 32) & (sketch_.size() - 1)];
   const uint8_t least = std::min(a, b);
-  // Only the lower one counts up: it errs less (conservative update).
+  // Increments only the smaller counter, which has the smaller error (conservative update).
   if (least < kMostUses) {
     const bool both = a == b;
     if (both || a == least) ++a;
@@ -156,7 +158,7 @@ void CacheShard::Erase(uint32_t slot, DeferredGradients* left) {
   if (record->held > 0) TakeHeld(record, left);
   uint32_t hole = static_cast<uint32_t>(Mix64(record->id)) & mask_;
   while (static_cast<uint32_t>(cells_[hole]) != slot + 1) hole = (hole + 1) & mask_;
-  // Cells after the hole move up where that brings them no further from home than before it.
+  // Cells after the hole move up unless that would put them before their home cell.
   for (uint32_t at = (hole + 1) & mask_; cells_[at] != 0; at = (at + 1) & mask_) {
     const uint32_t home = static_cast<uint32_t>(cells_[at] >> 32) & mask_;
     if (((at - home) & mask_) < ((at - hole) & mask_)) continue;
@@ -171,7 +173,7 @@ void CacheShard::Erase(uint32_t slot, DeferredGradients* left) {
 void CacheShard::SetStep(CacheHeader* record, float squares) const {
   record->step = record->along > 0 && record->across > 0 ? record->along / record->across : 0;
   const float most = kMostMoved * record->moved;
-  // Also where the quotient is no number.
+  // The negation also catches a step that is NaN.
   if (!(record->step * record->step * squares <= most * most)) {
     record->step = squares > 0 ? most / std::sqrt(squares) : 0;
   }

@@ -9,7 +9,7 @@
 namespace tandem::ps {
 
 void SortIds(std::vector<uint64_t>* ids, std::vector<uint32_t>* positions) {
-  constexpr int kDigit = 11;  // bits: counters that fit the nearest cache
+  constexpr int kDigit = 11;  // bits: the counters fit the nearest cache
   const size_t count = ids->size();
   if (std::is_sorted(ids->begin(), ids->end())) return;
   uint64_t differing = 0;
@@ -35,7 +35,7 @@ CachedPart::CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_
                        bool sort)
     : cache_(std::move(cache)), ids_(ids), rows_(rows), versions_(ids.size()), copies_(ids.size()) {
   conditional_.max_age = cache_->options().max_age;
-  conditional_.generations = cache_->Generations();  // before the copies
+  conditional_.generations = cache_->Generations();  // must be read before Find
   conditional_.response_generations = conditional_.generations;
   conditional_.response_applied.assign(conditional_.generations.size(), 0);
   cache_->Find(ids, rows, versions_.data(), copies_.data());
@@ -65,7 +65,7 @@ void CachedPart::Finish(std::vector<uint64_t>* versions) {
   const auto serve = [&](uint64_t id, uint32_t version, bool known_unchanged) {
     const uint32_t server = cache_->ServerOf(Mix64(id));
     const auto behind = static_cast<int32_t>(static_cast<uint32_t>(applied[server]) - version);
-    // Newer than the answer: another one has brought it meanwhile.
+    // The copy is newer than this response: another response brought it in the meantime.
     if (behind <= 0 || (known_unchanged && static_cast<uint64_t>(behind) > conditional_.max_age)) return;
     const auto age = static_cast<uint64_t>(behind);
     age_sum += age;

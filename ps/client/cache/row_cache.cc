@@ -8,13 +8,13 @@
 namespace tandem::ps {
 namespace {
 
-// Ids that are read under one taking of the locks: enough to make the locks cheap, few enough that writers
-// wait for some ten microseconds.
+// The number of ids that are read per locking. It is large enough to make locking cheap, and small enough
+// that writers wait for about ten microseconds.
 constexpr size_t kRun = 512;
-// Ids whose memory is asked for before the first is used.
+// The number of ids that are prefetched before the first one is used.
 constexpr size_t kBlock = 32;
-constexpr size_t kAhead = 8;         // the same where ids are written one by one
-constexpr uint32_t kUsesGained = 2;  // by a row that comes once more
+constexpr size_t kAhead = 8;         // the same when ids are written one by one
+constexpr uint32_t kUsesGained = 2;  // uses that a row gains each time it arrives
 constexpr size_t kCacheLine = 64;
 
 void PrefetchRecord(const CacheHeader* record, size_t bytes) {
@@ -41,7 +41,7 @@ RowCache::RowCache(const v1::TableConfig& table, const CacheOptions& options, co
     shards_[s].rows.Init(options.bytes / kCacheShards, dim_, holds());
     capacity += shards_[s].rows.capacity();
   }
-  // TinyLFU's samples are some ten times the capacity.
+  // TinyLFU uses samples of about ten times the capacity.
   window_ = 8 * capacity;
 }
 
@@ -86,7 +86,8 @@ void RowCache::Find(absl::Span<const uint64_t> ids, float* rows, uint32_t* versi
           copies[at] = kSpent;
           continue;
         }
-        served.store(before + 1, std::memory_order_relaxed);  // two that count at once may count one
+        // threads that count at the same time may count once
+        served.store(before + 1, std::memory_order_relaxed);
         shard.ReadMoved(record, rows + at * dim_);
         versions[at] = record->version;
         const auto age = static_cast<int32_t>(newest_[ServerOf(hashes[i])].load(std::memory_order_relaxed) -
@@ -144,8 +145,8 @@ void RowCache::Adopt(const Response& response) {
     }
   }
   absl::MutexLock lock(&generations_mutex_);
-  // An answer from before a restart that comes late turns this back once more, which costs copies, no truth:
-  // the server lets no copy of another generation serve.
+  // A late response from before a restart changes the generations back once more. That costs copies but not
+  // correctness: the server lets no copy of another generation serve.
   std::vector<bool> changed(generations.size(), false);
   for (size_t s = 0; s < generations.size(); ++s) {
     changed[s] = generations[s] != generations_[s];
@@ -155,7 +156,7 @@ void RowCache::Adopt(const Response& response) {
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
     absl::MutexLock shard_lock(&shard.mutex);
-    // Held-back gradients are the worker's work, whatever became of the rows: they go with the next push.
+    // Deferred gradients stay valid when the rows are replaced: the next push sends them.
     forgotten_ += shard.rows.EraseIf(
         [&](const CacheHeader& record) { return changed[ServerOf(Mix64(record.id))]; }, &shard.left);
   }
@@ -166,21 +167,21 @@ void RowCache::AcceptOne(Shard& shard, const Response& response, uint32_t at, ui
   const uint64_t version = response.versions[ServerOf(hash)];
   CacheHeader* record = shard.rows.Find(id, hash);
   if (!response.sent[at]) {
-    // Another answer may have brought a newer row.
+    // Another response may have brought a newer row.
     if (record == nullptr || record->version != response.asked[at]) return;
-    // Too old, and yet not sent: the row was not updated up to the answer's version.
+    // The copy was too old, and the row was not sent: it has not been updated up to the response's version.
     if (LowHalf(version) - record->version > options_.max_age && LowHalf(version) != 0) {
       record->version = LowHalf(version);
     }
     return;
   }
-  if (LowHalf(version) == 0) return;  // would mean that there is no copy
+  if (LowHalf(version) == 0) return;  // 0 stands for no copy
   if (record == nullptr) {
     record = shard.rows.Insert(id, hash, epoch, &shard.left);
     if (record == nullptr) return;
     ++shard.admitted;
   } else if (static_cast<int32_t>(LowHalf(version) - record->version) < 0) {
-    return;  // answers overtake each other
+    return;  // responses may overtake each other
   }
   record->version = LowHalf(version);
   shard.rows.Replace(record, response.rows + size_t{response.positions[at]} * dim_);
@@ -189,7 +190,7 @@ void RowCache::AcceptOne(Shard& shard, const Response& response, uint32_t at, ui
 void RowCache::Accept(const Response& response) {
   Adopt(response);
   absl::ReaderMutexLock lock(&generations_mutex_);
-  if (response.generations != absl::MakeConstSpan(generations_)) return;  // changed again meanwhile
+  if (response.generations != absl::MakeConstSpan(generations_)) return;  // changed again in the meantime
   const Order order =
       OrderByShard(response.ids, [&](size_t at, uint64_t hash) { return Tells(response, at, hash); });
   const uint16_t epoch = Epoch(0);
@@ -277,7 +278,7 @@ std::vector<uint64_t> RowCache::Oldest(const DeferredGradients& gradients,
   for (size_t i = 0; i < gradients.ids.size() && !near.empty(); ++i) {
     const uint32_t server = ServerOf(Mix64(gradients.ids[i]));
     const auto behind = static_cast<int32_t>(LowHalf(near[server]) - gradients.versions[i]);
-    // Versions of 0 are unknown.
+    // Version 0 means unknown.
     if (gradients.versions[i] == 0 || behind <= 0 || static_cast<uint64_t>(behind) > near[server]) continue;
     oldest[server] = std::min(oldest[server], near[server] - static_cast<uint64_t>(behind));
   }

@@ -1,6 +1,6 @@
-// Data-parallel training: every rank has the whole model and its own part of the data; gradients are averaged
-// before each step, so that all replicas stay equal. While a layer's gradients travel, the layer below
-// computes its own.
+// Data-parallel training: every rank has the whole model and its own part of the data. The ranks average the
+// gradients before each step, so all replicas stay equal. The all-reduce of one layer's gradients overlaps
+// with the computation of the layer below.
 //
 //   tandem run --workers 2 -- ./data_parallel
 
@@ -23,17 +23,17 @@ using tandem::collectives::Work;
 constexpr int kInputs = 8, kHidden = 16, kBatch = 64, kSteps = 300;
 constexpr float kLearningRate = 0.1f;
 
-// A layer's parameters and their gradients, each one array, so that one all-reduce moves them all:
+// A layer. Its parameters are one array and its gradients another, so that one all-reduce moves them all:
 // weight[o * inputs + i], then the bias of each output.
 struct Layer {
   Layer(int inputs, int outputs) : inputs(inputs), values((inputs + 1) * outputs), gradient(values.size()) {
-    std::mt19937 random(inputs);  // the same on every rank
+    std::mt19937 random(inputs);  // the same seed on every rank
     std::normal_distribution<float> normal(0.0f, 1.0f / std::sqrt(static_cast<float>(inputs)));
     for (float& value : values) value = normal(random);
   }
   float* weight(int output) { return &values[output * inputs]; }
   float& bias(int output) { return values[values.size() - (values.size() / (inputs + 1)) + output]; }
-  // Adds what one example contributes: `delta` is the loss's derivative by this output.
+  // Adds the gradient of one example; `delta` is the derivative of the loss by this output.
   void Accumulate(int output, float delta, const float* input) {
     for (int i = 0; i < inputs; ++i) gradient[output * inputs + i] += delta * input[i];
     gradient[gradient.size() - (gradient.size() / (inputs + 1)) + output] += delta;
@@ -47,7 +47,7 @@ struct Layer {
 
 absl::Status Train(ProcessGroup& group) {
   Layer below(kInputs, kHidden), above(kHidden, 1);
-  std::mt19937 random(1000 + group.rank());  // other data on every rank
+  std::mt19937 random(1000 + group.rank());  // a different seed on every rank
   std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   float loss = 0.0f, first_loss = 0.0f;
   for (int step = 0; step < kSteps; ++step) {
@@ -72,9 +72,9 @@ absl::Status Train(ProcessGroup& group) {
     above.gradient.assign(above.gradient.size(), 0.0f);
     below.gradient.assign(below.gradient.size(), 0.0f);
     for (int n = 0; n < kBatch; ++n) above.Accumulate(0, delta[n], &hidden[n * kHidden]);
-    // The upper layer's gradients are on their way ...
+    // The all-reduce of the upper layer's gradients runs ...
     const Work averaged = group.AllReduce(above.gradient, {.op = ReduceOp::kAvg, .async = true});
-    // ... while those of the lower one are computed.
+    // ... while the lower layer's gradients are computed.
     for (int n = 0; n < kBatch; ++n) {
       for (int h = 0; h < kHidden; ++h) {
         const float value = hidden[n * kHidden + h];
@@ -93,7 +93,7 @@ absl::Status Train(ProcessGroup& group) {
     if (group.rank() == 0 && step % 50 == 0) std::printf("step %3d  loss %.5f\n", step, loss);
   }
 
-  // All replicas have had the same gradients, to the bit, and so are equal.
+  // All replicas have applied bit-identical gradients, and so they are equal.
   std::vector<float> models(group.world_size() * below.values.size());
   TANDEM_RETURN_IF_ERROR(group.AllGather(below.values, models).Wait());
   for (size_t i = 0; i < models.size(); ++i) {
@@ -105,9 +105,10 @@ absl::Status Train(ProcessGroup& group) {
 }
 
 absl::Status Main() {
-  tandem::collectives::ProcessGroupOptions options;  // init_method "env://": what `tandem run` has set
+  // init_method "env://": the variables that `tandem run` sets
+  tandem::collectives::ProcessGroupOptions options;
   if (!tandem::collectives::Environment::IsLaunched()) {
-    options.init_method = "tcp://127.0.0.1:0";  // alone
+    options.init_method = "tcp://127.0.0.1:0";  // without `tandem run`: a group of one
     options.rank = 0;
     options.world_size = 1;
   }

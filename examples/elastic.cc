@@ -1,6 +1,6 @@
-// Training that goes on when processes die, leave and come: a linear model, fitted by all ranks together. The
-// state lives in the processes; a file is written now and then for the case that all of them die at once, and
-// read if it is there.
+// Elastic training: it continues when processes die, leave or join. All ranks together fit a linear model.
+// The processes keep the state in memory. They also write it to a file now and then, and read it at the
+// start, in case all of them die at once.
 //
 //   tandem run --nnodes 1:4 --nproc-per-node 2 --on-failure reform --max-restarts 100
 //       --rdzv-backend etcd --rdzv-endpoint etcd:2379 --rdzv-id job -- ./elastic /shared/model 500
@@ -33,7 +33,7 @@ constexpr int64_t kStepsPerCheckpoint = 50;
 constexpr float kLearningRate = 0.1f;
 
 struct Model {
-  int64_t step = 0;  // that it has done
+  int64_t step = 0;  // completed steps
   std::vector<float> weights = std::vector<float>(kInputs);
 
   std::string Serialize() const {
@@ -49,7 +49,7 @@ struct Model {
   }
 };
 
-// Whoever reads it sees the last one that was written whole.
+// Writes the file atomically: a reader always sees a complete version.
 absl::Status WriteCheckpoint(const std::string& path, const Model& model) {
   const std::string unfinished = path + ".new";
   std::error_code error;
@@ -60,7 +60,7 @@ absl::Status WriteCheckpoint(const std::string& path, const Model& model) {
   return out && !error ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
 }
 
-// Nothing happens when there is none.
+// Reads the file. No effect if it does not exist.
 absl::Status ReadCheckpoint(const std::string& path, Model* model) {
   std::ifstream in(path);
   if (!in) return absl::OkStatus();
@@ -84,10 +84,10 @@ absl::Status Train(const std::string& checkpoint, int64_t last_step) {
       std::fflush(stdout);
     }
     for (int64_t step = round.last_completed_step() + 1; step <= last_step; ++step) {
-      // The batch is a function of step and rank, so that it is the same whoever computes it again.
+      // The batch is a function of step and rank, so every rank that computes it gets the same one.
       std::mt19937 random(static_cast<uint32_t>(step * 1000 + round.rank()));
       std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-      std::vector<float> gradient(kInputs + 1);  // and the loss
+      std::vector<float> gradient(kInputs + 1);  // the last element is the loss
       for (int n = 0; n < kBatch; ++n) {
         float x[kInputs], error = 0.0f;
         for (int i = 0; i < kInputs; ++i) {

@@ -1,11 +1,11 @@
-// A parameter server written with nothing but remote functions and references: what PyTorch's RPC tutorial
-// does in Python. The server holds a model; trainers get a reference to it, pull its weights, compute
-// gradients on data of their own and push them. Rank 0 is the server, the others train, 200 steps or as many
-// as are given.
+// A parameter server that uses only remote functions and references, like PyTorch's RPC tutorial in Python.
+// The server owns a model. Trainers get a reference to it, pull its weights, compute gradients on their own
+// data and push them. Rank 0 is the server, the other ranks train for STEPS steps (200 by default).
 //
 //   tandem run --nproc-per-node 3 -- ./remote_parameter_server [STEPS]
 //
-// `tandem status` shows the job while it runs, and `tandem trace` what each function took where.
+// `tandem status` shows the job while it runs, and `tandem trace` shows how long each function took in each
+// process.
 
 #include <cstdio>
 #include <memory>
@@ -35,7 +35,7 @@ constexpr int kDim = 16, kBatch = 64;
 constexpr float kLearningRate = 0.05f;
 constexpr absl::Duration kPatience = absl::Minutes(1);
 
-// Lives at the server only; trainers hold references to it.
+// The model. It exists only at the server; trainers have references to it.
 class Model {
  public:
   TANDEM_REMOTE_CLASS(Model)
@@ -63,7 +63,7 @@ constexpr Function<Tensor(RRef<Model>)> kPull{"pull", {.idempotent = true}};
 constexpr Function<void(RRef<Model>, Tensor)> kPush{"push"};
 constexpr Function<double(RRef<Model>)> kTrain{"train"};
 
-// The mean squared error of a linear model whose true weights are i/dim.
+// Returns the mean squared error of a linear model whose true weights are i/dim.
 double Gradient(absl::Span<const float> weights, std::mt19937* random, std::vector<float>* gradient) {
   std::normal_distribution<float> normal;
   double loss = 0;
@@ -81,7 +81,7 @@ double Gradient(absl::Span<const float> weights, std::mt19937* random, std::vect
   return loss;
 }
 
-// Runs at a trainer: the loss of its last step.
+// Trains at a trainer and returns the loss of the last step.
 absl::StatusOr<double> Train(const RRef<Model>& model, int seed, int64_t steps,
                              tandem::rpc::ProcessStatus* status) {
   status->SetState("training");
@@ -95,7 +95,8 @@ absl::StatusOr<double> Train(const RRef<Model>& model, int seed, int64_t steps,
     TANDEM_ASSIGN_OR_RETURN(const auto values, weights.values<float>());
     loss = Gradient(values, &random, &gradient);
     if (pushed.valid()) TANDEM_RETURN_IF_ERROR(pushed.Wait());
-    pushed = model.RpcAsync({}, kPush, Tensor::Of(gradient));  // while the next batch is drawn
+    // The push overlaps with the next batch.
+    pushed = model.RpcAsync({}, kPush, Tensor::Of(gradient));
   }
   TANDEM_RETURN_IF_ERROR(pushed.Wait());
   return loss;
@@ -116,7 +117,7 @@ Functions Serve(int rank, int64_t steps, tandem::rpc::ProcessStatus* status) {
   return functions;
 }
 
-// Rank 0 also conducts: it gives every trainer the reference and waits for them.
+// Rank 0 also coordinates: it gives the reference to every trainer and waits for all of them.
 absl::Status Conduct(RpcAgent& agent, int trainers) {
   const RRef<Model> model = agent.Remote(agent.name(), kMakeModel, kDim);
   std::vector<Future<double>> losses;
@@ -136,13 +137,14 @@ absl::Status Conduct(RpcAgent& agent, int trainers) {
 absl::Status Main(int64_t steps) {
   TANDEM_ASSIGN_OR_RETURN(const auto env, tandem::collectives::Environment::FromEnv());
   TANDEM_ASSIGN_OR_RETURN(const auto store, tandem::collectives::OpenStore(env, kPatience));
-  // What `tandem status` and `tandem trace` ask.
+  // Serves the queries of `tandem status` and `tandem trace`.
   TANDEM_ASSIGN_OR_RETURN(
       const auto presence,
       tandem::collectives::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
 
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
-  presence->status()->SetState("serving");  // before anybody calls what says "training"
+  // Set before a call can set the state "training".
+  presence->status()->SetState("serving");
   tandem::rpc::remote::RpcAgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));
@@ -151,7 +153,7 @@ absl::Status Main(int64_t steps) {
       RpcAgent::Start(options, directory.get(), Serve(env.rank, steps, presence->status().get())));
   presence->Up();
   if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
-  // A trainer only serves: it stays until nobody calls anybody any more.
+  // A trainer only serves calls: it runs until no worker has calls under way.
   TANDEM_RETURN_IF_ERROR(agent->Shutdown(kPatience));
   return presence->Leave();
 }

@@ -1,11 +1,12 @@
-// A pipeline-parallel MLP over Remote, trained by a distributed optimizer: every layer lives in another
-// worker, the conductor holds references to them. Micro-batches go forward from layer to layer and gradients
-// back, several at a time, so that all workers have something to do; then step() is called at every owner.
-// (torch.distributed.rpc's pipeline tutorial and its DistributedOptimizer.)
+// A pipeline-parallel MLP with a distributed optimizer, after torch.distributed.rpc's pipeline tutorial and
+// its DistributedOptimizer. Each layer is in another worker, and rank 0 has references to all of them.
+// Several micro-batches pass through the layers, forward and back, at the same time, so that all workers are
+// busy. Then rank 0 calls step() at every owner.
 //
 //   tandem run --nproc-per-node 3 -- ./remote_pipeline [STEPS]
 //
-// `tandem status` shows the job while it runs, and `tandem trace` what each function took where.
+// `tandem status` shows the job while it runs, and `tandem trace` shows how long each function took in each
+// process.
 
 #include <cmath>
 #include <cstdio>
@@ -45,7 +46,7 @@ struct LayerSize {
   TANDEM_REMOTE_FIELDS(LayerSize, inputs, outputs, tanh)
 };
 
-// y = f(x W + b), with the gradients of several micro-batches added up until Step().
+// A layer: y = f(x W + b). Accumulates the gradients of several micro-batches until Step().
 class Layer {
  public:
   TANDEM_REMOTE_CLASS(Layer)
@@ -76,7 +77,7 @@ class Layer {
     return y;
   }
 
-  // From the derivative by its output to that by its input.
+  // Returns the derivative of the loss by the layer's input, given that by its output.
   absl::StatusOr<Tensor> Backward(int64_t micro_batch, const Tensor& dy) {
     TANDEM_ASSIGN_OR_RETURN(const auto by_out, dy.values<float>());
     absl::MutexLock lock(&mutex_);
@@ -144,7 +145,7 @@ Functions Serve() {
   return functions;
 }
 
-// step() at every owner of a set of references, all at once.
+// Calls step() at every owner of a set of references, all at the same time.
 class DistributedOptimizer {
  public:
   DistributedOptimizer(std::vector<RRef<Layer>> layers, float learning_rate)
@@ -161,7 +162,7 @@ class DistributedOptimizer {
 };
 
 absl::Status Conduct(RpcAgent& agent, int owners, int64_t steps, tandem::rpc::ProcessStatus* status) {
-  // Two hidden layers and one on top, dealt to the other workers.
+  // Two hidden layers and an output layer, distributed over the other workers.
   const std::vector<LayerSize> sizes = {
       {kInputs, kHidden, true}, {kHidden, kHidden, true}, {kHidden, 1, false}};
   std::vector<RRef<Layer>> layers;
@@ -176,7 +177,7 @@ absl::Status Conduct(RpcAgent& agent, int owners, int64_t steps, tandem::rpc::Pr
   status->SetState("training");
   for (int64_t step = 0; step < steps; ++step) {
     status->SetStep(static_cast<uint64_t>(step));
-    // Forward: a stage gets its next micro-batch as soon as the stage before has it done.
+    // Forward: a layer gets a micro-batch as soon as the layer before it has finished it.
     std::vector<std::vector<float>> targets(kMicroBatches);
     std::vector<Tensor> values;
     for (int m = 0; m < kMicroBatches; ++m) {
@@ -188,7 +189,8 @@ absl::Status Conduct(RpcAgent& agent, int owners, int64_t steps, tandem::rpc::Pr
       }
       values.push_back(Tensor::Copy(x, {kRows, kInputs}));
     }
-    // Diagonal by diagonal: layer l works on micro-batch d - l while the others work on theirs.
+    // The diagonals d run one after the other: layer l works on micro-batch d - l while the others work on
+    // theirs.
     const int depth = static_cast<int>(layers.size());
     for (const bool forward : {true, false}) {
       for (int diagonal = 0; diagonal < kMicroBatches + depth - 1; ++diagonal) {
@@ -205,7 +207,8 @@ absl::Status Conduct(RpcAgent& agent, int owners, int64_t steps, tandem::rpc::Pr
       }
       if (!forward) continue;
       loss = 0;
-      for (int m = 0; m < kMicroBatches; ++m) {  // the loss, and its derivative by the output
+      // The loss, and its derivative by the output.
+      for (int m = 0; m < kMicroBatches; ++m) {
         TANDEM_ASSIGN_OR_RETURN(const auto y, values[m].mutable_values<float>());
         for (int64_t n = 0; n < kRows; ++n) {
           const float error = y[n] - targets[m][n];
@@ -231,7 +234,8 @@ absl::Status Main(int64_t steps) {
       const auto presence,
       tandem::collectives::Presence::Start(env.member(), env.epoch, store->channel(), store->address()));
   TANDEM_ASSIGN_OR_RETURN(const auto directory, tandem::collectives::StoreDirectory::Open(store->store()));
-  presence->status()->SetState("serving");  // before anybody calls what says "training"
+  // Set before a call can set the state "training".
+  presence->status()->SetState("serving");
   tandem::rpc::remote::RpcAgentOptions options;
   options.name = absl::StrCat("worker/", env.rank);
   for (int rank = 0; rank < env.world_size; ++rank) options.wait_for.push_back(absl::StrCat("worker/", rank));

@@ -1,13 +1,13 @@
 #ifndef TANDEM_COLLECTIVES_RENDEZVOUS_STORE_DIRECTORY_H_
 #define TANDEM_COLLECTIVES_RENDEZVOUS_STORE_DIRECTORY_H_
 
-// The workers that call each other's remote functions, by name, in a job's store.
+// A directory of workers, for their remote calls, in the store of a job.
 //
-// Under PREFIX/member/NAME stands "INCARNATION BEAT ADDRESS"; its owner counts BEAT up several times in a
-// lease. Whoever sees it stand still for a lease, by its own clock, takes the member for dead and blanks the
-// record. A member that finds its record blank was only silent, and writes it again. PREFIX/changes counts
-// joins and leaves; PREFIX/change/N comes into being with the Nth, so that everybody hears of it without
-// asking over and over.
+// The key PREFIX/member/NAME contains "INCARNATION BEAT ADDRESS". Its owner increments BEAT several times per
+// lease. A process that sees no change for a lease, by its own clock, considers the member dead and sets the
+// record to "". A member that finds its record empty was only silent, and writes it again. PREFIX/changes
+// counts the changes of the directory. PREFIX/change/N is created with the N-th change, so that all processes
+// can wait for it instead of polling.
 
 #include <map>
 #include <memory>
@@ -25,49 +25,59 @@
 namespace tandem::collectives {
 
 struct StoreDirectoryOptions {
+  // The prefix of the keys.
   std::string prefix = "rpc";
+  // A member that is silent for this long is removed. At least 10 ms.
   absl::Duration lease = absl::Seconds(5);
 };
 
-// Thread-safe. Its watchers run on a thread of its own. While the store cannot be reached the members stay as
-// they were.
+// A directory in a store. Watchers run in a thread of the directory. While the store cannot be reached, the
+// members stay as they are. Thread-safe.
 class StoreDirectory : public rpc::remote::Directory {
  public:
-  // `store` outlives it. Reads the members once; the store's errors.
+  // Opens the directory and reads the members once. `store` must outlive it. Errors: those of the store;
+  // InvalidArgument if the lease is too short.
   static absl::StatusOr<std::unique_ptr<StoreDirectory>> Open(Store* store,
                                                               const StoreDirectoryOptions& options = {});
-  // What was registered here is left to its lease.
+  // Stops renewing. Members that are still registered here expire after their lease.
   ~StoreDirectory() override;
 
-  // Where a record of this name stands, waits at most a lease to see whether its owner lives.
+  // Registers a member. If there is a record of this name, blocks for up to a lease to find out whether its
+  // owner is alive. AlreadyExists, naming the other's address, if it is. Errors of the store are returned
+  // too.
   absl::Status Register(const rpc::remote::Member& member) override;
   absl::Status Unregister(const rpc::remote::Member& member) override;
 
  private:
+  // A member that was registered here.
   struct Own {
     rpc::remote::Member member;
     int64_t beat = 0;
     std::string record;  // as it was last written
   };
+  // A record, and since when it has not changed.
   struct Seen {
     std::string record;
-    absl::Time since;  // it stands like this, by our clock
+    // When this process first saw the record as it is, by its own clock.
+    absl::Time since;
   };
 
   StoreDirectory(Store* store, const StoreDirectoryOptions& options) : store_(store), options_(options) {}
+  // The loop of the directory's thread.
   void Run();
-  // Counts our beats up.
+  // Increments the beats of the members that were registered here.
   void Renew();
-  // Reads all records, publishes who lives.
+  // Reads all records and publishes the living members.
   absl::Status Refresh();
+  // Announces a change to all processes.
   absl::Status Announce();
   std::string KeyOf(const std::string& name) const;
 
   Store* const store_;
   const StoreDirectoryOptions options_;
-  std::map<std::string, Seen> seen_;  // by key; of the thread
-  int64_t changes_ = 0;               // the same
-  absl::Time last_refresh_;           // the same
+  std::map<std::string, Seen> seen_;  // by key; used only by the thread
+  int64_t changes_ = 0;               // used only by the thread
+  absl::Time last_refresh_;           // used only by the thread
 
   absl::Mutex mutex_;
   std::map<std::string, Own> own_ ABSL_GUARDED_BY(mutex_);

@@ -9,7 +9,7 @@
 
 namespace tandem::rpc::remote::testing {
 
-// Until the directory's members are such that `holds`; false when they are not within `patience`.
+// Waits until `holds` returns true for the directory's members. Returns false after `patience`.
 inline bool AwaitMembers(Directory& directory, const std::function<bool(const Directory::Members&)>& holds,
                          absl::Duration timeout = absl::Seconds(60)) {
   absl::Mutex mutex;

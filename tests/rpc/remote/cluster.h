@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_RPC_REMOTE_CLUSTER_H_
 #define TANDEM_TESTS_RPC_REMOTE_CLUSTER_H_
 
-// Workers of one process, for tests of what they do with each other over real connections.
+// Workers in one process that are connected by real transports, for tests.
 
 #include <memory>
 #include <string>
@@ -15,12 +15,12 @@
 
 namespace tandem::rpc::remote::testing {
 
-// How long a test waits for what must happen: far more than it takes.
+// The timeout of tests for events that must happen: far more than they take.
 inline constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 
 class Cluster {
  public:
-  // `transport` as AgentOptions has it, or "unix".
+  // `transport` is that of RpcAgentOptions, or "unix".
   explicit Cluster(std::string transport = "grpc") : transport_(std::move(transport)) {}
   ~Cluster() {
     for (auto& agent : agents_) {

@@ -1,5 +1,5 @@
-// Each line of the table of errors in docs/rpc.md, but for those that need a process to crash
-// (remote_process_test) and what is too large (large_test.cc).
+// Tests each line of the table of errors in docs/rpc.md, except those that need a process to crash
+// (process/crash_test.cc) and those about size limits (large_test.cc).
 
 #include <memory>
 #include <stdexcept>
@@ -92,7 +92,7 @@ TEST_P(RemoteErrorsTest, ADeadCalleeIsUnavailable) {
   TANDEM_ASSERT_OK(a.RpcSync("worker/1", kPlain, 1));
   Future<void> under_way = a.RpcAsync("worker/1", kWait);
   ASSERT_TRUE(running.AwaitValue(1));
-  // Its lease runs out, although its connection seems well: a machine that fell silent.
+  // The lease runs out although the connection seems well, as for a machine that has fallen silent.
   cluster.directory.Forget("worker/1");
   EXPECT_THAT(
       under_way.Wait(kTestTimeout),
@@ -225,7 +225,7 @@ TEST_P(RemoteErrorsTest, AFullQueueRefusesWithItsLimit) {
   EXPECT_THAT(a.RpcSync("worker/1", kPlain, 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("worker/1: plain: its queue has 4 calls of this caller waiting")));
-  // Another caller has its own.
+  // Another caller has its own limit.
   RpcAgent& c = cluster.Add(DefaultFunctions());
   Future<int64_t> other = c.RpcAsync("worker/1", kPlain, 5);
   released = true;

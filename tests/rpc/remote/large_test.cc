@@ -1,6 +1,6 @@
-// Large arguments and results: they pass up to the limit, with a known number of copies in memory, and are
-// refused beyond it, by name, on either side. TANDEM_LARGE_BYTES makes those that arrive larger (2147483653
-// with the limit raised as far: 6 GB of memory).
+// Large arguments and results. They pass up to the limit, with a known number of copies in memory, and are
+// refused beyond it, on either side, with an error that names the limit. TANDEM_LARGE_BYTES makes the ones
+// that pass larger (2147483653 with the limit raised to that: 6 GB of memory).
 
 #include <algorithm>
 #include <cstdlib>
@@ -25,12 +25,14 @@ using ::testing::HasSubstr;
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr size_t kUsual = size_t{32} << 20;
-constexpr bool kMemoryIsOurs = false;  // sanitizers keep what was freed, and shadows of it
+// Sanitizers keep freed memory, and have shadow memory.
+constexpr bool kMemoryIsOurs = false;
 #else
 constexpr size_t kUsual = size_t{256} << 20;
 constexpr bool kMemoryIsOurs = true;
 #endif
-constexpr size_t kBeside = size_t{96} << 20;  // rings, windows, and what is on its way
+// The memory of rings, windows, and data on its way.
+constexpr size_t kBeside = size_t{96} << 20;
 constexpr size_t kPage = 4096;
 constexpr size_t kTwoGigabytes = size_t{2} << 30;
 
@@ -48,7 +50,7 @@ constexpr Function<bool(Tensor)> kCheck{"check"};
 constexpr Function<Tensor(int64_t)> kMake{"make"};
 constexpr Function<Tensor(int64_t)> kMakeUntouched{"make_untouched"};
 
-// Of the process, in bytes: VmRSS or VmHWM.
+// Returns VmRSS or VmHWM of the process in bytes.
 size_t Memory(const std::string& which) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -58,11 +60,11 @@ size_t Memory(const std::string& which) {
   return 0;
 }
 
-// What the process had at most since this was made, beyond what it had then.
+// The largest memory of the process since the construction, beyond its memory at the construction.
 class Peak {
  public:
   Peak() {
-    std::ofstream("/proc/self/clear_refs") << "5";  // the highest so far is what there is now
+    std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM to VmRSS
     begin_ = Memory("VmRSS");
   }
   size_t bytes() const {
@@ -76,7 +78,7 @@ class Peak {
 
 char PatternAt(size_t page) { return static_cast<char>(page * 7 + 1); }
 
-// Each page holds its own number, so that pieces in a wrong order are seen.
+// Each page contains its own number, so that chunks in a wrong order are detected.
 Tensor Filled(size_t bytes) {
   Tensor tensor = Tensor::Allocate(DType::kU8, {static_cast<int64_t>(bytes)});
   char* const data = static_cast<char*>(tensor.mutable_data());
@@ -93,7 +95,7 @@ bool IsFilled(const Tensor& tensor) {
   return tensor.bytes() == 0 || data[tensor.bytes() - 1] == PatternAt((tensor.bytes() - 1) / kPage);
 }
 
-// Memory that is there when it is looked at, and not before.
+// Memory that is allocated when it is first accessed.
 Tensor Untouched(size_t bytes) {
   std::shared_ptr<char> memory(static_cast<char*>(std::calloc(bytes, 1)), [](char* p) { std::free(p); });
   return Tensor::Over(memory, DType::kU8, {static_cast<int64_t>(bytes)});
@@ -130,8 +132,8 @@ TEST_P(RemoteLargeTest, AnArgumentOfAQuarterOfAGigabyteArrives) {
   const Peak peak;
   TANDEM_ASSERT_OK_AND_ASSIGN(const bool good, a.RpcSync("worker/1", kCheck, large));
   EXPECT_TRUE(good);
-  // Beside the caller's own: as it arrived, and, over shared memory, where a part makes room for the next as
-  // soon as it was copied, put together.
+  // Copies beyond the caller's: the message as it arrived, and over shared memory also the joined message.
+  // There each part is copied out of the ring at once, to make space for the next part.
   const size_t copies = GetParam() == "shm" ? 2 : 1;
   if (kMemoryIsOurs) {
     EXPECT_LT(peak.bytes(), copies * LargeBytes() + kBeside);
@@ -146,8 +148,8 @@ TEST_P(RemoteLargeTest, AResultOfAQuarterOfAGigabyteArrives) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const Tensor large,
                               a.RpcSync("worker/1", kMake, static_cast<int64_t>(LargeBytes())));
   EXPECT_TRUE(IsFilled(large));
-  // The function's own, and that of the caller, which over shared memory is copied once more when it is put
-  // together: by then the function's has gone.
+  // The function's copy and the caller's copy. Over shared memory the latter is copied once more when its
+  // chunks are joined; by then the function's copy has been freed.
   if (kMemoryIsOurs) {
     EXPECT_LT(peak.bytes(), 2 * LargeBytes() + kBeside);
   }

@@ -1,5 +1,5 @@
-// The forks of references, message by message, and what becomes of them when calls that carry them are tried
-// again.
+// Tests the forks of references, message by message, and what happens to them when the calls that carry them
+// are repeated.
 
 #include "rpc/remote/references.h"
 
@@ -24,7 +24,7 @@ using ::tandem::testing::Watched;
 using testing::Cluster;
 using testing::kTestTimeout;
 
-// In the order of their names: that of forks is random, as the incarnations of those who made them.
+// Sorts by name: the order of forks is random, like the incarnations of the workers that created them.
 std::vector<std::string> HoldersOf(const std::vector<DebugRef>& refs) {
   std::vector<std::string> holders;
   for (const DebugRef& ref : refs) {
@@ -46,7 +46,7 @@ class ReferencesTest : public ::testing::Test {
     cluster.Add({});
     value = cluster[0].Own(std::make_shared<std::string>("value"));
   }
-  // A reference as it is sent to worker/1; the sender's own part is over at once.
+  // Returns a reference as it is sent to worker/1. The sender's part ends at once.
   std::string Sent() {
     MessageReferences message(cluster[0].shared_references(), "worker/1");
     absl::StatusOr<std::string> wire = message.Send(value.handle());
@@ -87,7 +87,7 @@ TEST_F(ReferencesTest, AMessageThatComesAgainWhenItsReferenceWasGivenUpIsAnother
   EXPECT_TRUE(AwaitHolders(cluster[0], {}));
 }
 
-// Counts its objects.
+// Counts its instances.
 class Witness {
  public:
   TANDEM_REMOTE_CLASS(Witness)
@@ -103,7 +103,7 @@ constexpr Function<bool(RRef<Witness>)> kIsAlive{"is_alive"};
 constexpr Function<void(RRef<Witness>)> kTake{"take", {.idempotent = true}};
 constexpr Function<RRef<Witness>()> kGive{"give"};
 
-// Stands before a worker: calls come here, and go on to it when, and as often as, the test says so.
+// A proxy in front of a worker: it receives calls and passes them on when, and as often as, the test says.
 class Middleman {
  public:
   explicit Middleman(const std::string& address) {
@@ -130,7 +130,7 @@ class Middleman {
     calls_.pop_back();
     return call;
   }
-  // Each time is a try.
+  // Each call is one attempt.
   absl::StatusOr<Bytes> PassOn(const ServerCall& call) {
     return channel_->Call("/tandem.v1.RemoteFunctions/Call", call.request(), {.timeout = kTestTimeout});
   }
@@ -142,8 +142,8 @@ class Middleman {
   std::unique_ptr<Server> server_;
 };
 
-// worker/0 passes a reference to a value of ps/0 to worker/1. Each knows the others by a directory of its
-// own: who is not in it cannot be told anything.
+// worker/0 passes a reference to a value of ps/0 to worker/1. Each worker has its own directory and can reach
+// only the workers in it.
 class RetriedReferenceTest : public ::testing::Test {
  protected:
   RetriedReferenceTest() {
@@ -178,7 +178,7 @@ class RetriedReferenceTest : public ::testing::Test {
     TANDEM_CHECK_MSG(agent.ok(), agent.status().ToString());
     return *std::move(agent);
   }
-  // Calls kTake, whose first try lets the reference go and gives no answer.
+  // Calls kTake, whose first attempt releases the reference and sends no response.
   void TakeOnce() {
     call = sender->RpcAsync("worker/1", kTake, mine);
     under_way = middleman->Next();
@@ -195,7 +195,7 @@ class RetriedReferenceTest : public ::testing::Test {
     absl::MutexLock lock(&mutex);
     return std::exchange(held, {});
   }
-  // The callee has a reference to what is there, and it is the last one.
+  // The callee has a reference to an existing value, and it is the last one.
   void ExpectHeldByTheCallee() {
     ASSERT_TRUE(AwaitHolders(*owner, {"worker/1"}));
     EXPECT_EQ(alive, 1);
@@ -231,7 +231,7 @@ TEST_F(RetriedReferenceTest, IsKeptByItsSenderUntilTheOwnerKnowsWhatTheCalleeHol
     TANDEM_ASSERT_OK(mine.WaitUntilMade());
     ASSERT_TRUE(alive.AwaitValue(1));
     TakeOnce();
-    // What the callee tells the owner is held up from here on.
+    // The callee's messages to the owner are delayed from here on.
     TANDEM_ASSERT_OK(callees_directory.Unregister(owner->member()));
     Hold();
     TANDEM_ASSERT_OK_AND_ASSIGN(Bytes second, middleman->PassOn(*under_way));
@@ -261,7 +261,7 @@ TEST_F(RetriedReferenceTest, IsKeptForALeaseByTheSenderOfACallThatGotNoAnswer) {
 
 TEST_F(RetriedReferenceTest, IsKeptByItsSenderThoughTheOwnerCouldNotBeTold) {
   TANDEM_ASSERT_OK(callees_directory.Unregister(owner->member()));
-  // Whoever is at the owner's address refuses what it is told.
+  // The process at the owner's address refuses all messages.
   TANDEM_ASSERT_OK(senders_directory.Unregister(owner->member()));
   Member other = owner->member();
   ++other.incarnation;

@@ -56,7 +56,7 @@ class AgentTest : public ::testing::TestWithParam<std::string> {
   }
 
   Cluster cluster;
-  // Until so many calls wait for their promise.
+  // Waits until `count` calls wait for their promise.
   bool AwaitPromises(size_t count) {
     const auto there = [&] { return promises.size() >= count; };
     absl::MutexLock lock(&mutex);
@@ -247,7 +247,7 @@ TEST_P(AgentTest, ExclusiveFunctionsRunOneAtATime) {
     EXPECT_EQ(value, i);
   }
   EXPECT_EQ(most, 1);
-  cluster.Kill(1);  // before what its function refers to
+  cluster.Kill(1);  // before the objects that its function uses
 }
 
 TEST_P(AgentTest, SingleCallsBecomeBatches) {
@@ -285,10 +285,10 @@ TEST_P(AgentTest, SingleCallsBecomeBatches) {
   EXPECT_LE(batches, 32);
   EXPECT_GT(largest, 1);
   EXPECT_LE(largest, 8);
-  // One alone is not left waiting.
+  // A single call does not wait for a full batch.
   TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t alone, a.RpcSync("worker/1", kDouble, 4));
   EXPECT_EQ(alone, 8);
-  cluster.Kill(1);  // before what its function refers to
+  cluster.Kill(1);  // before the objects that its function uses
 }
 
 TEST_P(AgentTest, GracefulShutdownWaitsForTheCallsOfAll) {
@@ -315,8 +315,8 @@ TEST_P(AgentTest, GracefulShutdownWaitsForTheCallsOfAll) {
 }
 
 TEST_P(AgentTest, GracefulShutdownDoesNotWaitForOneWhoHasLeftInTheMoment) {
-  // Who leaves first is still in the list that the other has, and is gone when the other asks it: in one of a
-  // few rounds.
+  // The worker that leaves first is still in the other's list of members and has gone when the other asks it.
+  // This happens in one of a few rounds.
   for (int round = 0; round < 40; ++round) {
     Cluster two(GetParam());
     RpcAgent& a = two.Add({});

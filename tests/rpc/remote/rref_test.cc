@@ -23,7 +23,7 @@ using testing::Cluster;
 using ::testing::HasSubstr;
 using testing::kTestTimeout;
 
-// Counts its objects.
+// Counts its instances.
 class Counter {
  public:
   TANDEM_REMOTE_CLASS(Counter)
@@ -193,10 +193,10 @@ TEST_F(RRefTest, ADeadHoldersReferencesGoWithinTheLease) {
   TANDEM_ASSERT_OK(a.RpcSync("worker/2", kHold, counter));
   counter = {};
   ASSERT_TRUE(a.references().AwaitConfirmed(absl::Now() + kTestTimeout));
-  ASSERT_TRUE(alive.AwaitValue(1));  // it may still have been in the making
-  // Renewed while its holder lives ...
+  ASSERT_TRUE(alive.AwaitValue(1));  // its creation may not have ended yet
+  // The reference is renewed while its holder lives ...
   EXPECT_FALSE(alive.AwaitValue(0, 3 * lease));
-  // ... and not when it is dead: its agent goes without saying so.
+  // ... and not after its death: the agent ends without a message.
   std::vector<RRef<Counter>> of_the_dead;
   {
     absl::MutexLock lock(&workers[2]->mutex);
@@ -221,7 +221,7 @@ TEST_F(RRefTest, AValueThatIsLongInTheMakingIsNotReleasedBefore) {
   RpcAgent& a = Add();
   cluster.Add(std::move(functions), {.reference_lease = lease});
   const RRef<Counter> counter = a.Remote("worker/1", kSlow);
-  absl::SleepFor(3 * lease);  // so long is it in the making
+  absl::SleepFor(3 * lease);  // the creation takes this long
   go.Notify();
   TANDEM_ASSERT_OK(counter.WaitUntilMade());
   EXPECT_FALSE(alive.AwaitValue(0, 2 * lease));
@@ -236,17 +236,17 @@ TEST_F(RRefTest, RepeatedAndLateMessagesAboutForksDoNoHarm) {
   const ForkMessage mine = a.references().MessageOf(*handle, a.references().ForkOf(*handle), "worker/0");
   ForkMessage other = mine;
   other.fork_number += 1000;
-  // Twice added, twice deleted.
+  // A fork that is added twice and deleted twice.
   for (int i = 0; i < 2; ++i) TANDEM_EXPECT_OK(a.RpcSync("worker/1", kAddFork, other));
   EXPECT_EQ(b.references().DebugRefs().at(0).holders.size(), 2);
   TANDEM_ASSERT_OK_AND_ASSIGN(bool was_there, a.RpcSync("worker/1", kDeleteFork, other));
   EXPECT_TRUE(was_there);
   TANDEM_ASSERT_OK_AND_ASSIGN(was_there, a.RpcSync("worker/1", kDeleteFork, other));
   EXPECT_FALSE(was_there);
-  // An addition that its own deletion overtook.
+  // A deletion that arrives before the addition.
   TANDEM_EXPECT_OK(a.RpcSync("worker/1", kAddFork, other));
   EXPECT_EQ(b.references().DebugRefs().at(0).holders.size(), 1);
-  // After the end, nothing comes back to life.
+  // A released value does not come back.
   counter = {};
   EXPECT_EQ(alive, 1) << "the handle still holds it";
   const auto weak = std::weak_ptr(handle);

@@ -1,5 +1,5 @@
-// Abrupt ends: functions see that they are cancelled, and one that does not look holds nobody up for longer
-// than its worker waits.
+// Abrupt shutdown: functions see that they are cancelled, and a function that does not check delays the
+// shutdown no longer than the worker waits.
 
 #include <atomic>
 #include <string>
@@ -89,13 +89,13 @@ TEST_P(RemoteShutdownTest, AFunctionThatDoesNotLookIsNamedWhenTheTimeIsOver) {
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("worker/1: functions that do not look"),
                              HasSubstr("still run 50ms after they were: stubborn of worker/0 (for "))));
-  // Its caller has long heard.
+  // The caller has already received the error.
   EXPECT_THAT(under_way.Wait(absl::ZeroDuration()), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(a.RpcSync(CallTarget("worker/1", {.timeout = absl::Milliseconds(50)}), kNap, 0),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("it has not registered")));
   release.Notify();
   absl::Status ended = b.ShutdownNow();
-  for (int i = 0; i < 100 && !ended.ok(); ++i) ended = b.ShutdownNow();  // 5 s on a machine that is busy
+  for (int i = 0; i < 100 && !ended.ok(); ++i) ended = b.ShutdownNow();  // 5 s on a busy machine
   TANDEM_EXPECT_OK(ended);
 }
 

@@ -133,7 +133,7 @@ TEST_P(StreamTest, AnErrorComesBehindTheItems) {
 
 TEST_P(StreamTest, AServerDoesNotRunAheadOfASlowReader) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto stream, OpenStream(cluster[0], "worker/1", kForever));
-  // What both ends may hold, and not an item more, however long nobody reads.
+  // Both ends hold as many items as they may, and no more, even if nobody reads for long.
   ASSERT_TRUE(written.Await([](int n) { return n >= 64; }));
   EXPECT_FALSE(written.Await([](int n) { return n > 64 + 64 + 32; }, absl::Milliseconds(50)));
   for (int i = 0; i < 500; ++i) TANDEM_ASSERT_OK(stream->Read());

@@ -49,7 +49,7 @@ TEST_P(ConcurrencyTest, SoManyBatchesRunAtATimeAndTheOthersWait) {
   std::vector<Future<int64_t>> calls;
   for (int i = 0; i < concurrency; ++i) calls.push_back(a.RpcAsync(to, kTwice, i));
   ASSERT_TRUE(running.AwaitValue(concurrency)) << "only " << running << " run";
-  // One more than may wait: when it is refused the others have come, and none of them runs.
+  // One call more than may wait: when it is refused, the others have arrived, and none of them runs.
   for (int i = 0; i < kQueued + 1; ++i) {
     calls.push_back(a.RpcAsync(to, kTwice, concurrency + i));
     (void)calls.back().Then([&](const absl::StatusOr<int64_t>& result) {
@@ -71,7 +71,7 @@ TEST_P(ConcurrencyTest, SoManyBatchesRunAtATimeAndTheOthersWait) {
   }
   EXPECT_EQ(failed, 1);
   EXPECT_EQ(most, concurrency);
-  cluster.Kill(1);  // before what its function refers to
+  cluster.Kill(1);  // before the objects that its function uses
 }
 
 INSTANTIATE_TEST_SUITE_P(Concurrency, ConcurrencyTest, ::testing::Values(1, 2, 3));

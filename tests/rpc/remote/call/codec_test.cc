@@ -105,7 +105,7 @@ TEST(CodecTest, TensorsAreAlignedBehindOddOnesAndPutTogetherFromPieces) {
   std::pair<Tensor, Tensor> tensors(Tensor::Of(std::vector<uint8_t>{1, 2, 3}),
                                     Tensor::Of(std::vector<double>{0.5, -2}));
   const Encoded encoded = Encode(tensors);
-  // As a network might deliver it: a byte at a time.
+  // One byte at a time, as a network might deliver it.
   const std::string flat = encoded.bulk.Flatten();
   Encoded chunks{encoded.small, {}};
   for (const char c : flat) chunks.bulk.Append(Bytes(std::string(1, c)));
@@ -123,7 +123,7 @@ TEST(TensorTest, WhoChangesASharedTensorGetsOneOfItsOwn) {
   changed[0] = 5;
   EXPECT_THAT(*one.values<float>(), ElementsAre(1, 2));
   EXPECT_THAT(*other.values<float>(), ElementsAre(5, 2));
-  // Alone, it is changed in place; what is sent is the new.
+  // A tensor that is not shared is changed in place, and the new elements are sent.
   const void* before = other.data();
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto again, other.mutable_values<float>());
   again[1] = 6;
@@ -158,7 +158,7 @@ TEST(CodecTest, WhatIsCutOffOrTooLongIsRefused) {
   }
   EXPECT_FALSE(Decode<Shape>({encoded.small + "x", encoded.bulk}).ok());
   EXPECT_FALSE(Decode<Shape>({encoded.small, encoded.bulk.Sub(0, encoded.bulk.size() - 1)}).ok());
-  // Counts that nothing backs allocate nothing.
+  // A count that is larger than the message allocates nothing.
   EXPECT_FALSE(Decode<std::vector<double>>({"\xff\xff\xff\xff\xff\xff\xff\x7f", {}}).ok());
   EXPECT_FALSE(Decode<std::vector<std::string>>({"\xff\xff\xff\xff\xff\xff\xff\x7f", {}}).ok());
   EXPECT_FALSE(Decode<int32_t>(Encode(int64_t{1} << 40)).ok());

@@ -58,7 +58,7 @@ class FakeCall : public Invocation {
   absl::Status failure ABSL_GUARDED_BY(mutex);
 };
 
-// Keeps the only thread of an executor busy until it is opened.
+// Occupies the only thread of an executor until it is opened.
 class Gate {
  public:
   explicit Gate(FunctionExecutor* executor) {

@@ -1,4 +1,5 @@
-// Callees that crash, are killed, or freeze: a named error within a bounded time, and nobody else is harmed.
+// Callees that crash, are killed, or freeze: the call ends within a bounded time with an error that names
+// them, and no other worker is affected.
 
 #include <signal.h>
 
@@ -24,7 +25,7 @@ TEST(RemoteCrashTest, ACalleeThatCrashesOrExitsIsUnavailable) {
   EXPECT_THAT(agent.RpcSync("worker/1", kExit),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/1: exit: ")));
   TANDEM_EXPECT_OK(agent.RpcSync("worker/2", kPid));
-  // Afterwards it is not there, by name.
+  // Afterwards the error says that it has not registered.
   ASSERT_TRUE(
       AwaitMembers(agent.directory(), [](const auto& members) { return members.count("worker/0") == 0; }));
   EXPECT_THAT(agent.RpcSync(CallTarget("worker/0", {.timeout = absl::Milliseconds(100)}), kPid),
@@ -50,7 +51,7 @@ TEST(RemoteCrashTest, AFrozenCalleeIsGivenUpWithItsLeaseNotItsDeadline) {
       agent.RpcSync(CallTarget("worker/0", {.timeout = kTestTimeout}), kPid),
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker/0: pid: it has left, or was silent")));
   EXPECT_LT(absl::Now() - begin, kTestTimeout / 2);
-  // It comes back when it is let go on.
+  // It comes back after SIGCONT.
   workers.Signal(0, SIGCONT);
   TANDEM_EXPECT_OK(agent.RpcSync(CallTarget("worker/0", {.timeout = kTestTimeout}), kPid));
 }

@@ -1,4 +1,4 @@
-// A worker of the tests: remote_worker NAME STORE_ADDRESS
+// A worker process of the tests: remote_worker NAME STORE_ADDRESS
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -24,7 +24,7 @@
 namespace tandem::rpc::remote::testing {
 namespace {
 
-// Of the process: things come and go on any thread, and the test asks for them.
+// The state of the process. Things are created and destroyed in any thread, and the test asks for them.
 struct Living {
   absl::Mutex mutex;
   std::set<int64_t> ids ABSL_GUARDED_BY(mutex);
@@ -66,7 +66,7 @@ Functions Serve(Held* held) {
     held->references.emplace(id, std::move(thing));
   });
   functions.Add(kDrop, [held](int64_t id) {
-    RRef<Thing> dropped;  // when the lock is free
+    RRef<Thing> dropped;  // destroyed without the lock
     absl::MutexLock lock(&held->mutex);
     const auto found = held->references.find(id);
     if (found == held->references.end()) return absl::InternalError("the test drops what is not held");
@@ -103,7 +103,7 @@ Functions Serve(Held* held) {
   });
   functions.Add(kCrash, [] { std::abort(); });
   functions.Add(kExit, [] { _exit(3); });
-  // What a long function computes.
+  // Stands for a long computation.
   functions.Add(kSleep, [](double seconds) { absl::SleepFor(absl::Seconds(seconds)); });
   functions.Add(kPid, [] { return static_cast<int64_t>(::getpid()); });
   return functions;
@@ -118,7 +118,7 @@ absl::Status Run(const std::string& name, const std::string& store_address) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RpcAgent> agent,
                           RpcAgent::Start({.name = name, .threads = 64, .reference_lease = kTestLease},
                                           directory.get(), Serve(&held)));
-  // Until the test wants no more.
+  // Runs until the test ends it.
   const absl::Status done = store.Get("done", absl::Hours(1)).status();
   {
     absl::MutexLock lock(&held.mutex);

@@ -1,6 +1,6 @@
-// References under chaos: four processes create, pass on, use and drop references to things in each other, at
-// random, many at a time; two of them are killed on the way. A thing must live while a living process holds a
-// reference to it, and must go within a lease once none does.
+// References under random load and failures: four processes create, pass on, use and release references to
+// each other's things, many at the same time, and two of them are killed. A thing must live while a living
+// process has a reference to it, and must be released within a lease after the last one is gone.
 
 #include <algorithm>
 #include <deque>
@@ -24,10 +24,11 @@ constexpr int kSequences = 10000;
 constexpr size_t kAtATime = 48;
 constexpr int kKillAt[] = {3500, 6500};
 constexpr absl::Duration kTimeout = absl::Seconds(60);
-// What a busy machine adds to a lease: its owner looks four times in one, and messages take their time.
+// The delay that a busy machine adds to a lease: the owner checks four times per lease, and messages take
+// time.
 constexpr absl::Duration kSlack = absl::Seconds(2);
 
-// A thing in the model: who owns it, and how many references each worker holds.
+// A thing in the model: its owner, and how many references each worker has.
 struct Model {
   int owner = 0;
   int held[kWorkers] = {};
@@ -65,7 +66,7 @@ class Chaos {
     for (int worker = 0; worker < kWorkers; ++worker) total += Dead(worker) ? 0 : thing.held[worker];
     return total;
   }
-  // A thing that nobody holds, or whose owner is dead, has had its time.
+  // Things without references, or whose owner is dead, have had enough time to be released.
   void ForgetIfOver(int64_t id) {
     const Model& thing = things_.at(id);
     if (!thing.busy && (Dead(thing.owner) || HeldBy(thing) == 0)) things_.erase(id);
@@ -75,7 +76,8 @@ class Chaos {
   std::mt19937 random_{20261121};
   std::map<int64_t, Model> things_;
   std::set<int> dead_;
-  std::set<int64_t> uncertain_;  // passed on by one who died before saying so
+  // Things that a worker may have passed on before it died.
+  std::set<int64_t> uncertain_;
   std::deque<Step> steps_;
   int64_t last_ = 0;
   int early_ = 0;
@@ -135,7 +137,7 @@ void Chaos::Finish(const Step& step) {
   }
   const bool somebody_died = Dead(step.at) || Dead(thing.owner) || Dead(step.to);
   if (!status.ok() && !somebody_died) {
-    // Whoever held it lives, and so does its owner.
+    // A living worker has a reference to it, and the owner lives.
     ++early_;
     ADD_FAILURE() << "thing " << step.thing << " of worker/" << thing.owner << ", step "
                   << static_cast<int>(step.kind) << " at worker/" << step.at << " to worker/" << step.to
@@ -180,7 +182,7 @@ void Chaos::Run() {
       ++next_kill;
     }
     while (steps_.size() < kAtATime) {
-      // A new sequence, or a step of one that is not over.
+      // Starts a new sequence, or makes a step of one that has not ended.
       std::vector<int64_t> idle;
       for (const auto& [id, thing] : things_) {
         if (!thing.busy) idle.push_back(id);
@@ -202,8 +204,8 @@ void Chaos::Run() {
     if (early_ > 10) return;
   }
 
-  // Nobody holds anything, but for what somebody may have been given by one who died: all else goes, within
-  // the lease of those that died; and then that, too.
+  // No worker has references, except those that a dead worker may have passed on. All other things are
+  // released within the lease of the dead workers; then those things are released too.
   ExpectThatAllGo(uncertain_);
   for (int worker = 0; worker < kWorkers; ++worker) {
     if (!Dead(worker)) {

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_FUNCTIONS_H_
 #define TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_FUNCTIONS_H_
 
-// What the workers of these tests can be told to do.
+// The functions of the workers in these tests.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@ namespace tandem::rpc::remote::testing {
 
 inline constexpr absl::Duration kTestLease = absl::Seconds(2);
 
-// Knows its number; its worker keeps a list of those that live.
+// A value with a number. Its worker keeps a list of the living ones.
 class Thing {
  public:
   TANDEM_REMOTE_CLASS(Thing)
@@ -23,18 +23,19 @@ class Thing {
 };
 
 inline constexpr Function<Thing(int64_t)> kMakeThing{"make_thing"};
-// Makes a thing with this number at `owner`, and holds a reference to it.
+// Creates a thing with this number at `owner` and keeps a reference to it.
 inline constexpr Function<void(int64_t, std::string)> kCreate{"create"};
-// Gives a copy of its reference to thing `id` to `to`, which holds it from then on.
+// Passes a copy of its reference to thing `id` to `to`, which keeps it.
 inline constexpr Function<void(int64_t, std::string)> kPass{"pass"};
 inline constexpr Function<void(int64_t, RRef<Thing>)> kTake{"take"};
-// Drops its reference to the thing.
+// Releases its reference to the thing.
 inline constexpr Function<void(int64_t)> kDrop{"drop"};
 inline constexpr Function<void()> kDropAll{"drop_all"};
 // Reads the thing's number through its reference.
 inline constexpr Function<int64_t(int64_t)> kUse{"use"};
 inline constexpr Function<int64_t(RRef<Thing>)> kIdOf{"id_of"};
-// Waits until no things live here but some of these, or so many seconds; the numbers of the others then.
+// Waits until no things live here except some of these, or until this many seconds have passed. Returns the
+// numbers of the others that still live.
 inline constexpr Function<std::vector<int64_t>(std::vector<int64_t>, double)> kLiving{"living"};
 
 inline constexpr Function<void()> kCrash{"crash"};

@@ -53,7 +53,7 @@ std::string WorkerProcesses::NameOf(int worker) { return absl::StrCat("worker/",
 
 void WorkerProcesses::Signal(int worker, int signal) {
   ::kill(pids_[worker], signal);
-  // A stop takes its time: until then a thread of the process may still answer.
+  // SIGSTOP takes effect with a delay: until then a thread of the process may still respond.
   if (signal == SIGSTOP) TANDEM_CHECK(::waitpid(pids_[worker], nullptr, WUNTRACED) == pids_[worker]);
 }
 

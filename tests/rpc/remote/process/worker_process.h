@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_PROCESS_H_
 #define TANDEM_TESTS_RPC_REMOTE_PROCESS_WORKER_PROCESS_H_
 
-// Workers in processes of their own, a store through which they find each other, and the test's own agent
-// among them.
+// Workers in processes of their own, the store through which they find each other, and the RPC agent of the
+// test.
 
 #include <sys/types.h>
 
@@ -18,7 +18,7 @@ namespace tandem::rpc::remote::testing {
 
 class WorkerProcesses {
  public:
-  // Starts worker/0 ... and waits until they have registered.
+  // Starts worker/0, worker/1, ... and waits until they have registered.
   explicit WorkerProcesses(int workers);
   ~WorkerProcesses();
 
@@ -26,7 +26,7 @@ class WorkerProcesses {
   // "worker/3"
   static std::string NameOf(int worker);
   void Signal(int worker, int signal);
-  // kill -9; returns when the process is gone.
+  // Sends SIGKILL and waits until the process has ended.
   void Kill(int worker);
 
  private:
@@ -34,7 +34,7 @@ class WorkerProcesses {
   std::unique_ptr<collectives::Store> store_;
   std::unique_ptr<collectives::StoreDirectory> directory_;
   std::unique_ptr<RpcAgent> agent_;
-  std::vector<pid_t> pids_;  // 0: gone
+  std::vector<pid_t> pids_;  // 0: ended
 };
 
 }  // namespace tandem::rpc::remote::testing

@@ -77,7 +77,7 @@ class ClientImpl : public Client {
             .status());
     absl::MutexLock lock(&tables_mutex_);
     KnownTable& table = tables_[config.name()];
-    // the responses will contain places
+    // The responses will contain places
     if (config.update_mode().kind() == v1::UpdateMode::GBA) places_told_ = true;
     // A table that is created again keeps its wire options.
     table.config = std::make_shared<const v1::TableConfig>(config);

@@ -12,7 +12,7 @@
 
 namespace tandem::fuzz {
 
-// Takes numbers off the front of an input; zeros once it is used up.
+// Takes numbers off the front of an input. Returns zeros when the input is used up.
 class ByteSource {
  public:
   explicit ByteSource(Input input) : left_(input) {}
@@ -25,7 +25,7 @@ class ByteSource {
     left_.remove_prefix(size);
     return value;
   }
-  // The next `size` bytes, or what is left.
+  // Returns the next `size` bytes, or the rest if that is shorter.
   Input Take(size_t size) {
     const Input taken = left_.first(std::min(size, left_.size()));
     left_.remove_prefix(taken.size());
@@ -41,8 +41,8 @@ inline std::string ToString(Input input) {
   return std::string(reinterpret_cast<const char*>(input.data()), input.size());
 }
 
-// The bytes as a transport may hand them over: in pieces of `piece` bytes (0: in one), each in memory of its
-// own that ends where the piece does, so that a sanitizer sees a read past it.
+// Returns the bytes as a transport may deliver them: in chunks of `piece` bytes (0: in one chunk). Each chunk
+// has its own memory that ends where the chunk does, so that a sanitizer detects a read past it.
 inline Bytes InChunks(const std::string& text, size_t chunk) {
   if (chunk == 0) return Bytes(text);
   Bytes bytes;

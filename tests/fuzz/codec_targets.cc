@@ -1,5 +1,5 @@
-// The codecs: any bytes are decoded or refused, what was decoded is encoded again, and that decodes to the
-// same.
+// The codecs: any bytes are either refused or decoded. Decoded values are encoded again, and decoding that
+// gives the same values.
 
 #include <cmath>
 #include <cstring>
@@ -18,7 +18,7 @@
 namespace tandem::fuzz {
 namespace {
 
-// Memory that ends where the bytes do.
+// Returns memory that ends where the bytes do.
 std::unique_ptr<char[]> Exact(Input input) {
   auto memory = std::make_unique<char[]>(input.size());
   if (!input.empty()) std::memcpy(memory.get(), input.data(), input.size());
@@ -38,7 +38,7 @@ void PackAndUnpack(absl::Span<const uint64_t> ids) {
 
 }  // namespace
 
-// u16 count, then packed ids; the same bytes are also taken for raw ids.
+// Input: u16 count, then packed ids. The same bytes are also used as raw ids.
 void FuzzIdCodec(Input input) {
   ByteSource source(input);
   const size_t count = source.Take<uint16_t>();
@@ -53,7 +53,7 @@ void FuzzIdCodec(Input input) {
   PackAndUnpack(raw);
 }
 
-// u8 format, u8 dim - 1, u8 size of the pieces, then rows.
+// Input: u8 format, u8 dim - 1, u8 chunk size, then rows.
 void FuzzValueCodec(Input input) {
   ByteSource source(input);
   const auto format = static_cast<ps::v1::ValueFormat>(source.Take<uint8_t>() % 4);
@@ -75,15 +75,15 @@ void FuzzValueCodec(Input input) {
   ps::DecodeRows(format, encoded_again.get(), nullptr, rows, dim, again.data());
   if (!std::isfinite(largest)) return;
   TANDEM_CHECK(std::isfinite(ps::LargestMagnitude(again)));
-  // What is on the grid of a format stays there. The int8 grid of a row depends on its largest number, and
-  // ends where the header says.
+  // Values on the grid of a format stay there. The int8 grid of a row depends on its largest number, and ends
+  // where the header says.
   const bool int8 = format == ps::v1::VALUES_INT8;
   if (int8 && (largest > 0x1p126f || largest < 0x1p-100f)) return;
   const float tolerance = int8 ? largest / 250 : 0.0f;
   for (size_t i = 0; i < values.size(); ++i) TANDEM_CHECK(std::abs(values[i] - again[i]) <= tolerance);
 }
 
-// u8 size of the pieces, then a message.
+// Input: u8 chunk size, then a message.
 void FuzzBulkCodec(Input input) {
   ByteSource source(input);
   const size_t chunk = source.Take<uint8_t>();
@@ -92,7 +92,8 @@ void FuzzBulkCodec(Input input) {
   ps::v1::PullRequest header, whole;
   Bytes payload;
   const bool decoded = rpc::DecodeBulk(wire, &header, &payload).ok();
-  // Whatever we accept is what protobuf would read. (It may accept more: it copies, we only look.)
+  // An accepted message is one that protobuf would read. (Protobuf may accept more: it copies, this code only
+  // looks.)
   if (!decoded) return;
   TANDEM_CHECK(whole.ParseFromString(text));
   TANDEM_CHECK(whole.payload() == payload.Flatten());

@@ -1,4 +1,4 @@
-// Runs every target over its kept corpus and over mutations of it, the same ones each time.
+// Runs every target over its kept corpus and over mutations of it, which are the same in every run.
 
 #include <algorithm>
 #include <filesystem>
@@ -28,8 +28,8 @@ std::vector<std::string> Corpus(const std::string& target) {
   return inputs;
 }
 
-// One to four changes as libFuzzer makes them: bits, bytes and numbers changed, runs cut out, doubled and
-// taken from other inputs.
+// Applies one to four changes like those of libFuzzer: changed bits, bytes and numbers, and runs that are cut
+// out, doubled or taken from other inputs.
 std::string Mutate(std::string text, const std::vector<std::string>& corpus, CounterRandom* random) {
   const auto place = [&] { return text.empty() ? 0 : random->Below(text.size()); };
   for (uint64_t left = 1 + random->Below(4); left > 0; --left) {

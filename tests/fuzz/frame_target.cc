@@ -1,4 +1,4 @@
-// Frames of /tandem.v1.Data/Stream, as the ends of a stream read them.
+// Frames of /tandem.v1.Data/Stream, as both ends of a stream read them.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,15 +21,15 @@ namespace {
 using rpc::Frame;
 using rpc::MessageAssembler;
 
-// What is to come of a call's message.
+// The expected message of a call.
 struct Expected {
   uint64_t total = 0;
-  std::string bytes;  // so far
-  std::string taken;  // by the message's taker
+  std::string bytes;  // received so far
+  std::string taken;  // received by the message's sink
   bool taker = false;
 };
 
-// What both ends check before they let a message begin.
+// The largest message that is assembled. Both ends of a stream check such a limit before a message begins.
 constexpr uint64_t kMaxAssembled = 1 << 20;
 
 void CheckParsed(const std::string& text, const Frame& frame) {
@@ -54,7 +54,7 @@ void CheckWhole(const MessageAssembler::Message& message, const Expected& expect
   }
 }
 
-// Gives the frame to the assembler, and looks at what that says.
+// Passes the frame to the assembler and checks the result.
 void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
                std::map<uint64_t, Expected>* expected) {
   const uint64_t call = frame.header.call();
@@ -90,7 +90,7 @@ void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
     const auto whole = assembler->Begin(std::move(frame), std::move(taker));
     TANDEM_CHECK(whole.ok() && whole->has_value() == (payload.size() == total));
     if (whole->has_value()) {
-      TANDEM_CHECK((*whole)->bytes.Flatten() == payload);  // of one frame: the taker gets nothing
+      TANDEM_CHECK((*whole)->bytes.Flatten() == payload);  // a message of one frame: the sink gets nothing
       expected->erase(call);
     }
   }
@@ -104,9 +104,12 @@ void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
 
 }  // namespace
 
-// u8: bit 0: messages are put together in a pool's memory; bit 1: those of odd calls are taken piece by
-// piece; the rest: size of the pieces in which a message lies. Then messages (frames or batches of them),
-// each after its size (u16).
+// Input: a u8 of options, then messages (frames or batches of frames), each after its size (u16). The
+// options:
+//
+// - bit 0: messages are assembled in the memory of a pool
+// - bit 1: those of odd calls are received chunk by chunk
+// - the rest: the size of the chunks in which a message is stored
 void FuzzFrame(Input input) {
   ByteSource source(input);
   const uint8_t mode = source.Take<uint8_t>();

@@ -7,7 +7,7 @@
 #include "tests/fuzz/targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // Protobuf writes a line for each message that does not parse.
+  // Otherwise protobuf logs a line for each message that does not parse.
   static const google::protobuf::LogSilencer* const silence = new google::protobuf::LogSilencer();
   (void)silence;
   tandem::fuzz::TANDEM_FUZZ_TARGET(tandem::fuzz::Input(data, size));

@@ -1,10 +1,10 @@
-// Pulls and pushes. The first byte of an input says what it is:
+// Pulls and pushes. The first byte of an input tells its form:
 //
-//   even  the rest is a request as it comes off the wire: u8 size of the pieces, then the message;
-//   odd   a request is made of the numbers that follow, with a payload of the rest, so that the fuzzer
-//         need not find out about headers (see MakeSlice).
+//   even  the rest is a request as it is sent: u8 chunk size, then the message;
+//   odd   the request is built from the numbers that follow, with the rest as its payload, so that the
+//         fuzzer need not find out about headers (see MakeSlice).
 //
-// Its second bit: the transport lends memory for the answer.
+// The second bit: the transport has memory for the response.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ namespace {
 
 namespace v1 = ::tandem::v1;
 
-// Small numbers mostly, now and then a huge one.
+// Returns mostly small numbers, and now and then a huge one.
 uint64_t TakeCount(ByteSource& source) {
   const uint8_t small = source.Take<uint8_t>();
   return small < 250 ? small : source.Take<uint64_t>();
@@ -74,7 +74,7 @@ void Run(const std::string& method, PsUnderTest& server, Input input) {
     payload = InChunks(ToString(source.Rest()), chunk);
   }
   if constexpr (std::is_same_v<Request, v1::PushRequest>) {
-    // A number that the fence lets pass.
+    // A sequence number that the fence lets pass.
     header.set_worker(header.worker() % PsUnderTest::kWorkers);
     header.set_epoch(1);
     header.set_sequence(server.next_sequence(header.worker()));
@@ -82,7 +82,7 @@ void Run(const std::string& method, PsUnderTest& server, Input input) {
   server.Call(method, rpc::EncodeBulk(header, std::move(payload)), lends);
 }
 
-// One for all inputs of a process: what an input leaves behind is part of the next one's circumstances.
+// One server for all inputs of a process: an input starts from the state that earlier inputs have left.
 PsUnderTest& Server() {
   static auto* const server = new PsUnderTest();
   return *server;

@@ -30,7 +30,7 @@ class FuzzCall : public rpc::ServerCall {
     response_ = std::move(response);
     done_.Notify();
   }
-  // Of exactly that size: a sanitizer sees a write past it.
+  // Memory of exactly that size, so that a sanitizer detects a write past it.
   std::shared_ptr<char> ResponseMemory(size_t bytes) override {
     constexpr std::align_val_t kAligned{64};
     if (!lends_) return nullptr;
@@ -68,7 +68,7 @@ std::vector<v1::TableConfig> Configs() {
   return configs;
 }
 
-// Many ids make the check slow; the server is built anew before.
+// The check is slow with many ids; the server is created anew before.
 constexpr size_t kMostIds = 300;
 
 bool AllFinite(const std::string& floats) {
@@ -165,7 +165,7 @@ void PsUnderTest::NoteIds(const Bytes& wire) {
     const size_t id_bytes = slice.ids() == v1::IDS_RAW ? ids.size() * sizeof(uint64_t) : slice.id_bytes();
     TANDEM_CHECK(id_bytes <= flat.size() - at);
     if (ids.empty()) {
-      // Neither the vector nor the payload need have memory.
+      // Neither the vector nor the payload need to have memory.
     } else if (slice.ids() == v1::IDS_RAW) {
       std::memcpy(ids.data(), flat.data() + at, id_bytes);
     } else {

@@ -16,20 +16,21 @@
 
 namespace tandem::fuzz {
 
-// A live parameter server with a few small tables, called through its handlers. It is built anew when its
-// tables have grown. Aborts when a promise is broken. Not thread-safe.
+// A parameter server with a few small tables, called through its handlers. It is created anew when its tables
+// have grown. Aborts when the server breaks a promise. Not thread-safe.
 class PsUnderTest {
  public:
   static constexpr uint32_t kWorkers = 2;
-  // Names of the tables; the last one is of no table.
+  // Names of the tables. The last one names no table.
   static const std::vector<std::string>& Tables();
   static uint32_t DimOf(const std::string& table);
 
   PsUnderTest() { Restart(); }
   ~PsUnderTest() { server_->Stop(); }
 
-  // Calls "Pull" or "Push". A refused request has changed nothing; after an accepted one every row is finite.
-  // Returns whether it was accepted. `lends`: over a transport with memory for the answer.
+  // Calls "Pull" or "Push" and returns whether the request was accepted. Checks that a refused request has
+  // changed nothing, and that all rows are finite after an accepted one. `lends`: the transport has memory
+  // for the response.
   bool Call(const std::string& method, const Bytes& request, bool lends);
 
   uint64_t next_sequence(uint32_t worker) const { return sequences_[worker]; }
@@ -37,14 +38,14 @@ class PsUnderTest {
  private:
   struct Snapshot {
     uint64_t rows = 0, version = 0;
-    std::string values;  // of all ids seen, as read_only pulls give them
+    std::string values;  // of all ids seen, as read_only pulls return them
     friend bool operator==(const Snapshot&, const Snapshot&) = default;
   };
 
   void Restart();
   absl::StatusOr<Bytes> Send(const std::string& method, Bytes request, bool lends = false);
   std::map<std::string, Snapshot> Look();
-  // Notes the ids of an accepted request, which is well-formed.
+  // Records the ids of an accepted request, which is well-formed.
   template <typename Request>
   void NoteIds(const Bytes& wire);
 

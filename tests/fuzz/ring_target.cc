@@ -1,4 +1,4 @@
-// A ring that holds any bytes and claims any position, read as shared memory's receiver reads it.
+// A ring with any contents and any claimed position, as the receiver over shared memory reads it.
 
 #include <algorithm>
 #include <atomic>
@@ -15,7 +15,8 @@
 
 namespace tandem::fuzz {
 
-// u64 bytes claimed to be written (a multiple of 4; else: as many as there are), then the ring.
+// Input: u64 bytes that are claimed to be written (a multiple of 4; otherwise as many as there are), then the
+// ring.
 void FuzzRing(Input input) {
   using namespace rpc::shm;  // NOLINT: a target is one function
   constexpr size_t kRing = 32 << 10;
@@ -43,7 +44,7 @@ void FuzzRing(Input input) {
       }
     }
     TANDEM_CHECK(inline_bytes == record.inline_bytes.size());
-    // What was taken can be written again, and is the same.
+    // A record that was read can be written again and is then the same.
     std::string again(kMaxRecord, '\0');
     again.resize(EncodeRecord(record, again.data()));
     Record second;

@@ -1,5 +1,4 @@
-// Both ends of /tandem.v1.Data/Stream over a real connection, each with a peer that sends whatever frames the
-// input holds.
+// Both ends of /tandem.v1.Data/Stream over a real connection. The peer of each sends the frames of the input.
 
 #include <algorithm>
 #include <cstdint>
@@ -36,12 +35,12 @@ namespace {
 
 using rpc::testing::kEcho;
 
-// A message is refused beyond this, on either side.
+// The largest message, at both ends.
 constexpr size_t kMaxMessage = 64 << 10;
-// Whatever a peer sends, things end long before; else the target hangs, and aborts.
+// A timeout that no input may reach: a target that hangs aborts.
 constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
-// Frames, each after its size (u16).
+// Reads frames, each after its size (u16).
 std::vector<std::string> Frames(Input input) {
   ByteSource source(input);
   std::vector<std::string> frames;
@@ -52,7 +51,7 @@ std::vector<std::string> Frames(Input input) {
   return frames;
 }
 
-// The next operation of a queue that only one thing uses. Whether it succeeded.
+// Waits for the next operation of a queue with one user. Returns whether it succeeded.
 bool Next(grpc::CompletionQueue* queue) {
   void* tag = nullptr;
   bool ok = false;
@@ -61,7 +60,7 @@ bool Next(grpc::CompletionQueue* queue) {
   return ok;
 }
 
-// Whether there is an operation already, which must have succeeded.
+// Returns whether an operation has ended already; it must have succeeded.
 bool TryNext(grpc::CompletionQueue* queue) {
   void* tag = nullptr;
   bool ok = false;
@@ -71,7 +70,7 @@ bool TryNext(grpc::CompletionQueue* queue) {
   return true;
 }
 
-// Our server, and a stock client. Never destroyed: gRPC's threads outlive main.
+// A Tandem server and a plain gRPC client. Never destroyed: gRPC's threads outlive main.
 class ServerUnderTest {
  public:
   ServerUnderTest() {
@@ -117,7 +116,7 @@ class ServerUnderTest {
     Next(&queue_);
     TANDEM_CHECK_MSG(status.ok() || status.error_code() == grpc::StatusCode::INVALID_ARGUMENT,
                      status.error_message());
-    // Other connections are as they were.
+    // Other connections are not affected.
     v1::EchoMessage message;
     message.set_text("still there");
     const auto response = good_->Call(kEcho, Bytes(message.SerializeAsString()), {.timeout = kTestTimeout});
@@ -132,7 +131,7 @@ class ServerUnderTest {
   grpc::CompletionQueue queue_;
 };
 
-// Our channel, and a server that answers its stream as it is told. Never destroyed, as above.
+// A Tandem channel, and a server whose responses the test determines. Never destroyed, as above.
 class ClientUnderTest {
  public:
   ClientUnderTest() {
@@ -148,11 +147,11 @@ class ClientUnderTest {
     Accept();
   }
 
-  // `end`: a status code to end the stream with.
+  // `end`: the status code with which the stream ends.
   void Response(const std::vector<std::string>& frames, grpc::StatusCode end) {
     constexpr int kCalls = 3;
-    // Of the last round of calls, those that are not over. Calls that still went to a stream whose end the
-    // client had not seen yet end with it, and no stream is opened for them: then there is another round.
+    // The calls of the last round that have not ended. Calls that were still sent on a stream whose end the
+    // client had not seen yet end with it, and no stream is opened for them. There is another round then.
     absl::Mutex mutex;
     int under_way = 0;
     const auto over = [&under_way] { return under_way == 0; };
@@ -168,7 +167,7 @@ class ClientUnderTest {
                             [&](absl::StatusOr<Bytes> response) {
                               if (response.ok()) TANDEM_CHECK(response->size() <= kMaxMessage);
                               absl::MutexLock lock(&mutex);
-                              TANDEM_CHECK(--under_way >= 0);  // each is told once
+                              TANDEM_CHECK(--under_way >= 0);  // each call ends once
                             });
       }
       for (bool all_over = false; !accepted && !all_over;) {
@@ -213,13 +212,13 @@ class ClientUnderTest {
 
 }  // namespace
 
-// Frames of a client.
+// Input: frames of a client.
 void FuzzStreamServer(Input input) {
   static auto* const server = new ServerUnderTest;
   server->Send(Frames(input));
 }
 
-// u8: how the stream ends; then frames of a server, whose client has made calls 1 to 3.
+// Input: u8 how the stream ends, then frames of a server whose client has made calls 1 to 3.
 void FuzzStreamClient(Input input) {
   static auto* const client = new ClientUnderTest;
   static constexpr grpc::StatusCode kEnds[] = {grpc::StatusCode::OK, grpc::StatusCode::UNAVAILABLE,

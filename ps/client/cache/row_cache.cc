@@ -86,7 +86,7 @@ void RowCache::Find(absl::Span<const uint64_t> ids, float* rows, uint32_t* versi
           copies[at] = kSpent;
           continue;
         }
-        // threads that count at the same time may count once
+        // Threads that count at the same time may count once
         served.store(before + 1, std::memory_order_relaxed);
         shard.ReadMoved(record, rows + at * dim_);
         versions[at] = record->version;

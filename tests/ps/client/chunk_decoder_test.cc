@@ -16,10 +16,10 @@ using ::tandem::testing::StatusIs;
 
 constexpr size_t kChunkDim = 7;
 
-// An answer of two slices, of which the second's rows go to other places, and where they belong.
+// A response of two slices, the second of which has rows that go to other positions, and the expected result.
 struct Response {
   std::vector<uint32_t> positions;
-  std::vector<float> first, second;  // as they must come out
+  std::vector<float> first, second;  // the expected rows
   Bytes wire;
 };
 
@@ -43,7 +43,7 @@ Response MakeResponse(size_t rows, v1::ValueFormat values) {
   return response;
 }
 
-// In pieces of `piece` bytes.
+// Passes the response in chunks of `piece` bytes.
 void Feed(const Bytes& wire, size_t chunk, size_t until, ChunkDecoder* decoder) {
   for (size_t at = 0; at < until; at += chunk) {
     decoder->OnChunk(at, wire.size(), wire.Sub(at, std::min(chunk, wire.size() - at)));
@@ -64,7 +64,7 @@ TEST(ChunkDecoderTest, RowsAreInPlaceHoweverTheAnswerIsCut) {
                              EXPECT_EQ(payload_bytes, 2 * 50 * RowBytes(values, kChunkDim));
                              return absl::OkStatus();
                            });
-      // A first try that breaks off leaves nothing behind.
+      // A first attempt that breaks off has no effect.
       Feed(response.wire, chunk, response.wire.size() / 2, &decoder);
       Feed(response.wire, chunk, response.wire.size(), &decoder);
       TANDEM_ASSERT_OK_AND_ASSIGN(const auto left, decoder.Finish(Bytes()));
@@ -95,7 +95,7 @@ TEST(ChunkDecoderTest, WhatCannotBeReadAsItComesIsLeftToTheCaller) {
   ASSERT_TRUE(left.has_value());
   EXPECT_TRUE(left->Flatten() == turned.Flatten());
 
-  // No pieces at all, or fewer than there should be.
+  // No chunks at all, or fewer than there should be.
   ChunkDecoder untold({{v1::VALUES_F32, nullptr, 8, kChunkDim, rows.data()}}, none);
   TANDEM_ASSERT_OK_AND_ASSIGN(left, untold.Finish(response.wire));
   ASSERT_TRUE(left.has_value());

@@ -1,4 +1,4 @@
-// What a worker's calls may hold in memory together: ClientOptions::max_bytes_in_flight.
+// The memory limit of a worker's calls: ClientOptions::max_bytes_in_flight.
 
 #include <deque>
 #include <memory>
@@ -25,7 +25,7 @@ constexpr uint32_t kDim = 8;
 constexpr size_t kIds = 100;
 constexpr uint64_t kCallBytes = kIds * (sizeof(uint64_t) + kDim * sizeof(float));
 
-// A pull of step 1 waits on the server until both workers have pushed step 0, so that a test says how long a
+// A pull of step 1 waits on the server until both workers have pushed step 0. So a test can decide how long a
 // call is under way.
 class ClientLimitsTest : public ::testing::Test {
  protected:
@@ -74,7 +74,7 @@ TEST_F(ClientLimitsTest, ACallThatDoesNotFitIsRefusedWhereTheClientIsToldSo) {
   EXPECT_TRUE(done[2].HasBeenNotified());
   EXPECT_THAT(results[2], StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_bytes_in_flight")));
   EXPECT_FALSE(done[0].HasBeenNotified());
-  // What holds nothing always fits; the others are answered, and give back what they held.
+  // A call of zero bytes always fits. The other calls end and release their bytes.
   TANDEM_ASSERT_OK(PushStep0(a.get()));
   TANDEM_ASSERT_OK(PushStep0(b.get()));
   for (int i = 0; i < 2; ++i) {
@@ -96,7 +96,7 @@ TEST_F(ClientLimitsTest, ACallThatDoesNotFitWaitsForTheOthers) {
     Start(a.get(), &results[2], &done[2]);
     started.Notify();
   });
-  // It can only start once both of the step's pushes have let the first two go.
+  // It can start only when both pushes of the step have released the first two pulls.
   TANDEM_ASSERT_OK(PushStep0(a.get()));
   EXPECT_FALSE(started.HasBeenNotified());
   TANDEM_ASSERT_OK(PushStep0(b.get()));

@@ -32,7 +32,8 @@ v1::TableConfig AsyncTable(const std::string& name, uint32_t dim) {
 
 class ClientTest : public ::testing::TestWithParam<int> {};
 
-// The model: a map from (table, id) to a row that starts at 0.5 and has every gradient subtracted once.
+// The model: a map from (table, id) to a row that starts at 0.5 and from which every gradient is subtracted
+// once.
 TEST_P(ClientTest, RowsAreWhatAMapWouldHoldWhateverTheNumberOfServers) {
   PsCluster cluster(GetParam());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
@@ -97,7 +98,8 @@ TEST_P(ClientTest, PoolsBagsThatLieOnSeveralServers) {
   EXPECT_THAT(pooled,
               ::testing::Pointwise(::testing::FloatNear(1e-5f), {2.0f, 3.0f, 0.0f, 0.0f, 10.0f, 11.0f}));
 
-  // A bag's gradient reaches each of its rows; of a mean, divided by the size of the whole bag.
+  // The gradient of a bag is applied to each of its rows; for a mean it is divided by the size of the whole
+  // bag.
   const std::vector<float> bag_gradients = {3, 3, 100, 100, 5, 5};
   TANDEM_ASSERT_OK(client->Push(1, {{.table = "t",
                                      .ids = ids,

@@ -75,7 +75,7 @@ TEST(ErrorFeedbackTest, PastItsBudgetItDropsTheResidualsOfIdsNotPushedLatelyAndC
   constexpr size_t kDim = 16;
   constexpr size_t kBudget = 100'000;
   ErrorFeedback feedback(kDim, kBudget);
-  // 38.4 codes: what is kept makes it 38, 39, 38, 39, 38 and so on.
+  // 38.4 codes: with the residual it becomes 38, 39, 38, 39, 38 and so on.
   std::vector<float> gradient(kDim, 38.4f / 127);
   gradient[0] = 1.0f;
   const auto push = [&](uint64_t id) { return Push(&feedback, v1::VALUES_INT8, {id}, gradient); };
@@ -84,14 +84,14 @@ TEST(ErrorFeedbackTest, PastItsBudgetItDropsTheResidualsOfIdsNotPushedLatelyAndC
   ASSERT_NE(second, fresh);
   for (uint64_t id = 1; id < 20000; ++id) {
     push(id);
-    if (id % 10 == 0) push(0);  // stays, for it is pushed again and again
+    if (id % 10 == 0) push(0);  // stays, because it is pushed again and again
   }
   const ErrorFeedbackStatistics statistics = feedback.statistics();
   EXPECT_LE(statistics.bytes, kBudget);
   EXPECT_GT(statistics.rows, 500u);
   EXPECT_EQ(statistics.dropped_rows + statistics.rows, 20000u);
   EXPECT_EQ(push(1), fresh);
-  EXPECT_NE(push(0), fresh);  // the 2002nd time
+  EXPECT_NE(push(0), fresh);  // the 2002nd push
 }
 
 TEST(ErrorFeedbackTest, ABudgetThatHoldsNothingDropsEverything) {
@@ -113,8 +113,8 @@ TEST(ErrorFeedbackTest, ARowThatIsNoNumberLeavesTheResidualAsItWas) {
   EXPECT_EQ(Push(&one, v1::VALUES_INT8, {7}, gradient), Push(&other, v1::VALUES_INT8, {7}, gradient));
 }
 
-// Rows of a quadratic, sum over d of (w[d] - target[d])^2 / 2, whose first coordinate is noisy: its gradients
-// are a thousand times those of the others, which the int8 scale of the row rounds to nothing.
+// Rows of a quadratic function, sum over d of (w[d] - target[d])^2 / 2. The first coordinate is noisy: its
+// gradients are a thousand times those of the others, which the int8 scale of the row rounds to zero.
 double LossAfterTraining(const WireOptions& wire) {
   constexpr size_t kDim = 8;
   constexpr size_t kRows = 20;
@@ -153,12 +153,12 @@ TEST(ErrorFeedbackConvergenceTest, Int8PushesReachWhatF32ReachesWithFeedbackAndN
   EXPECT_LT(f32, 1e-6);
   // One code is worth 100 / 127 of a gradient, hence a step of 0.04.
   EXPECT_LT(with, 0.1);
-  EXPECT_GT(without, 1.0);  // hardly moved from the start
+  EXPECT_GT(without, 1.0);  // almost unchanged since the start
   EXPECT_GT(without, 20 * with);
 }
 
-// Logistic regression in one table, a row a feature: the bf16 wire needs no feedback, int8 with it ends
-// beside f32.
+// Logistic regression in one table with a row per feature. bf16 needs no error feedback; int8 with it ends
+// close to f32.
 double LogisticLoss(const WireOptions& wire) {
   constexpr size_t kFeatures = 40, kExamples = 400;
   PsCluster cluster(1);
@@ -174,7 +174,7 @@ double LogisticLoss(const WireOptions& wire) {
   for (size_t i = 0; i < kExamples; ++i) {
     float z = 0;
     for (size_t d = 0; d < kFeatures; ++d) {
-      // Features of very different sizes, hence gradients too.
+      // Features of very different sizes, and so gradients of very different sizes.
       x[i * kFeatures + d] = real() * std::pow(10.0f, -static_cast<float>(d % 4));
       z += x[i * kFeatures + d] * truth[d];
     }

@@ -1,4 +1,5 @@
-// Global-batch aggregation through the client: server 0 places a push, the others group as it does.
+// Global-batch aggregation through the client: server 0 assigns an update to each push, and the other servers
+// use the same grouping.
 
 #include <atomic>
 #include <thread>
@@ -24,8 +25,8 @@ v1::TableConfig SumTable(const v1::UpdateMode& mode) {
   return config;
 }
 
-// Each worker pulls and pushes 1 for each of 30 ids, spread over all servers, `steps` times; `after` runs
-// after each push.
+// Each worker pulls 30 ids, spread over all servers, and pushes 1 for each, `steps` times. `after` runs after
+// each push.
 void Train(PsCluster& cluster, const v1::TableConfig& config, uint64_t steps, rpc::FaultInjector injector,
            const std::function<void(uint32_t worker, uint64_t step)>& after) {
   std::vector<std::thread> workers;
@@ -109,7 +110,7 @@ TEST(GbaClient, ChangesOfModeUnderLoadLoseNothing) {
 TEST(GbaClient, LostAnswersApplyNothingTwiceAndGroupAlike) {
   PsCluster cluster(2);
   std::atomic<int> calls{0};
-  // Every fifth push is applied, but its answer is lost: the client sends it again.
+  // Every fifth push is applied, but its response is lost: the client sends it again.
   const rpc::FaultInjector injector = [&calls](absl::string_view method, int64_t) {
     const bool lost = method == "/tandem.v1.ParameterServer/Push" && calls.fetch_add(1) % 5 == 0;
     return rpc::Fault{.kind = lost ? rpc::Fault::Kind::kFailAfter : rpc::Fault::Kind::kNone};

@@ -111,7 +111,7 @@ TEST(ClipGlobalNormsTest, ScalesATablesPartsTogetherAndLeavesOthersAlone) {
   parts[0].gradients = a.data();
   parts[1].gradients = b.data();
   ClipGlobalNorms({1, 1, 1}, {5.0f, 5.0f, 0.0f}, &parts, &scaled);
-  EXPECT_EQ(parts[0].gradients, a.data());  // 5 is not above 5: the same bits
+  EXPECT_EQ(parts[0].gradients, a.data());  // 5 is not above 5: unchanged
 }
 
 TEST(PushEncoderTest, GradientsWithAnOwnerAreSentFromWhereTheyLie) {
@@ -138,8 +138,8 @@ TEST(PushEncoderTest, GradientsWithAnOwnerAreSentFromWhereTheyLie) {
   EXPECT_TRUE(refers(owned[0]));
   EXPECT_FALSE(refers(copied[0]));
   EXPECT_EQ(owned[0].payload.Flatten(), copied[0].payload.Flatten());
-  EXPECT_GT(gradients.use_count(), 1);  // held by the request
-  // Shared memory wants a copy there; several servers want theirs apart.
+  EXPECT_GT(gradients.use_count(), 1);  // the request refers to them
+  // Shared memory needs a copy in it; several servers need separate copies.
   EXPECT_FALSE(refers(EncodeAll(ShardMap::Even(1), {part(gradients)}, /*in_place=*/true)[0]));
   for (uint32_t server = 0; server < 2; ++server) {
     EXPECT_EQ(EncodeAll(ShardMap::Even(2), {part(gradients)})[server].payload.Flatten(),

@@ -68,7 +68,7 @@ TEST(SumTables, AddsWhatServersSay) {
 }
 
 TEST(SumTables, EveryFieldOfTheStatisticsIsSummed) {
-  // A field that is added to the message and forgotten here would stay what the first server says.
+  // A field that is added to the message but not to SumTables would keep the first server's value.
   v1::TableInfo one = Info("user", 0);
   const google::protobuf::Reflection* reflection = one.statistics().GetReflection();
   const google::protobuf::Descriptor* descriptor = one.statistics().GetDescriptor();
@@ -131,7 +131,8 @@ TEST(Quantile, IsWithinATenthOfTheSortedDurations) {
 
 TEST(SinceEarlier, IsWhatWasAdded) {
   EXPECT_THAT(Since(Latency({5, 6}), Latency({2, 6})).counts(), ElementsAre(3, 0));
-  EXPECT_THAT(Since(Latency({1, 0}), Latency({2, 6})).counts(), ElementsAre(1, 0));  // started anew
+  // The server was restarted
+  EXPECT_THAT(Since(Latency({1, 0}), Latency({2, 6})).counts(), ElementsAre(1, 0));
   EXPECT_THAT(Since(Latency({1, 2}), v1::LatencyHistogram()).counts(), ElementsAre(1, 2));
   EXPECT_THAT(Since(Latency({1, 2, 3}), Latency({1, 1})).counts(), ElementsAre(0, 1, 3))
       << "slower than ever";

@@ -31,7 +31,7 @@ v1::TableConfig RandomTable(const std::string& name, uint32_t dim) {
   return config;
 }
 
-// What a number becomes on the wire, a row at a time.
+// Returns what numbers become when they are sent, one row at a time.
 std::vector<float> Through(v1::ValueFormat format, const std::vector<float>& rows, size_t dim) {
   std::string wire(rows.size() / dim * RowBytes(format, dim), '\0');
   std::vector<float> out(rows.size());
@@ -66,7 +66,8 @@ TEST_P(WireTest, RowsAndGradientsArriveAsTheFormatRoundsThem) {
   PsCluster cluster(servers());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto plain, cluster.Connect());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
-  const std::map<std::string, uint32_t> dims = {{"a", 5}, {"b", 16}};  // odd rows make what follows unaligned
+  // Odd rows make the following data unaligned
+  const std::map<std::string, uint32_t> dims = {{"a", 5}, {"b", 16}};
   for (const auto& [name, dim] : dims) {
     TANDEM_ASSERT_OK(plain->CreateTable(RandomTable(name, dim)));
     TANDEM_ASSERT_OK(client->CreateTable(RandomTable(name, dim)));
@@ -183,8 +184,8 @@ TEST(WireOptionsTest, FeedbackIsForInt8UnlessSaidOtherwise) {
   EXPECT_EQ(held({.push_values = v1::VALUES_F32, .error_feedback = true}), 0u);
 }
 
-// Every other attempt at a push fails, before or after the server has seen it. Were a push encoded anew, what
-// the first attempt left as residual would go into it.
+// Every other attempt at a push fails, before or after the server has seen it. If the push were encoded
+// again, the residual that the first attempt left would be added to it.
 TEST(WireRetryTest, APushThatIsSentAgainIsTheSameBytes) {
   const auto train = [](rpc::FaultInjector injector) {
     PsCluster cluster(1);

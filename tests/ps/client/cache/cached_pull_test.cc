@@ -1,5 +1,5 @@
-// Clients with caches against servers, beside the history of every row. Rows count their own updates, each
-// worker's in a number of its own, so that a row that was read tells how old it is.
+// Tests clients with caches against servers, and compares the rows with the history of every row. A row
+// counts its own updates, those of each worker in a separate number, so that a row tells how old it is.
 
 #include <algorithm>
 #include <atomic>
@@ -46,7 +46,7 @@ v1::TableConfig Table(uint32_t workers, v1::UpdateMode mode = Async()) {
   return config;
 }
 
-// Distinct ids, low ones far more often.
+// Returns distinct ids; low ones are far more frequent.
 std::vector<uint64_t> SomeIds(CounterRandom& random, uint64_t universe, size_t most) {
   std::vector<uint64_t> ids(1 + random.Below(most));
   for (uint64_t& id : ids) id = Mix64(random.Below(1 + random.Below(1 + random.Below(universe))));
@@ -56,8 +56,8 @@ std::vector<uint64_t> SomeIds(CounterRandom& random, uint64_t universe, size_t m
   return ids;
 }
 
-// What every row was after each of the table's updates, on one server: the number of its updates by each
-// worker.
+// The history of one server: for every row, the number of its updates by each worker after each update of the
+// table.
 class History {
  public:
   void Update(uint32_t worker, const std::vector<uint64_t>& ids) {
@@ -65,7 +65,7 @@ class History {
     for (const uint64_t id : ids) updates_[{id, worker}].push_back(version_);
   }
   uint64_t version() const { return version_; }
-  // Of the row as of `version`.
+  // Returns the counts of a row as of `version`.
   uint64_t CountAt(uint64_t id, uint32_t worker, uint64_t version) const {
     const auto found = updates_.find({id, worker});
     if (found == updates_.end()) return 0;
@@ -83,8 +83,8 @@ struct Sequence {
   bool faults = false;
 };
 
-// Several workers take turns; every row that a pull returns is one that the servers had within the bounds,
-// moved by the worker's own gradients.
+// Several workers take turns. Every row that a pull returns must be one that the servers had within the
+// bounds, moved by the worker's own gradients.
 void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
   constexpr uint32_t kWorkers = 3;
   PsCluster cluster(sequence.servers);
@@ -108,8 +108,9 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
   struct Worker {
     std::unique_ptr<Client> client;
     uint64_t step = 0;
-    uint64_t heard = 0;                                   // the newest version that a pull was answered with
-    std::map<uint64_t, std::vector<uint64_t>> pulled_at;  // by id: the table's versions then
+    // The newest version that a response to a pull has reported.
+    uint64_t heard = 0;
+    std::map<uint64_t, std::vector<uint64_t>> pulled_at;  // by id: the table's versions at the pulls
   };
   std::vector<Worker> workers(kWorkers);
   for (uint32_t w = 0; w < kWorkers; ++w) {
@@ -133,7 +134,7 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
           worker.heard > sequence.cache.max_age ? worker.heard - sequence.cache.max_age : 0;
       for (size_t i = 0; i < ids.size(); ++i) {
         std::vector<uint64_t>& pulls = worker.pulled_at[ids[i]];
-        // Of the pulls before this one, so many may have been served by the same copy.
+        // One copy may have served this many of the earlier pulls.
         const size_t uses = sequence.cache.max_uses;
         const uint64_t fetched = pulls.size() >= uses ? pulls[pulls.size() - uses] : 0;
         pulls.push_back(now);
@@ -142,7 +143,7 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
           const auto least = history.CountAt(ids[i], other, std::max(oldest, fetched));
           const auto most = history.CountAt(ids[i], other, now);
           ASSERT_GE(count + 1e-3, least) << "turn " << turn << " version " << now;
-          // Gradients whose push failed for good have moved the copy, too.
+          // Gradients whose push finally failed have moved the copy too.
           if (other != w || !sequence.faults) {
             ASSERT_LE(count - 1e-3, most) << "turn " << turn << " version " << now;
           }
@@ -160,14 +161,14 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
       worker.heard = now;
     } else {
       ++failed;
-      ++worker.step;  // rows that were not made take no gradients
+      ++worker.step;  // rows that do not exist take no gradients
       continue;
     }
     std::vector<float> gradients(ids.size() * kDim, 0);
     for (size_t i = 0; i < ids.size(); ++i) gradients[i * kDim + w] = -1;
     if (random.Below(3) > 0) {
       absl::Status pushed;
-      do {  // one that fails for good never reached the server
+      do {  // a push that finally fails has not reached the server
         pushed =
             worker.client->Push(worker.step, {{.table = "t", .ids = ids, .gradients = gradients.data()}});
       } while (!pushed.ok() && sequence.servers == 1);
@@ -181,7 +182,7 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
     TANDEM_ASSERT_OK_AND_ASSIGN(const CacheStatistics statistics, worker.client->CacheStatisticsOf("t"));
     sum->Add(statistics);
   }
-  // What is read around the caches is what the history ends with.
+  // A read that bypasses the caches returns the end of the history.
   const std::vector<uint64_t> ids = SomeIds(random, 600, 400);
   std::vector<float> rows(ids.size() * kDim);
   absl::Status read;
@@ -230,17 +231,18 @@ TEST(CachedPulls, DoSoThoughCallsFailAreRetriedAndComeTwice) {
   EXPECT_GT(sum.locally_served, 5000);
 }
 
-// Workers on threads of their own, several pulls under way at once. Each adds to its own number of a row, so
-// that it is known whose updates a row holds. Invariant: a push that was acknowledged when at most a -
-// max_age - workers were is in every row pulled after a pull that began when a were: its update is one of the
-// first a - max_age, and that pull's answer told a version of at least a.
+// Workers in their own threads, with several pulls under way at the same time. Each worker adds to its own
+// number of a row, so the test knows whose updates a row contains. Let a be the number of pushes that are
+// acknowledged when a pull begins. Every row of a later pull contains each push that was acknowledged when at
+// most a - max_age - workers were: its update is one of the first a - max_age, and the response to the
+// earlier pull reported a version of at least a.
 TEST(CachedPulls, ReturnRowsWithinTheBoundToManyThreads) {
   constexpr uint32_t kWorkers = kDim;
   constexpr uint64_t kUniverse = 60, kSteps = 250, kMaxAge = 12;
   PsCluster cluster(2);
   absl::Mutex mutex;
   uint64_t acknowledged = 0;
-  // [id][worker]: after how many acknowledged pushes each of its pushes was.
+  // [id][worker]: for each push, the number of pushes acknowledged before it.
   std::vector<std::vector<std::vector<uint64_t>>> log(kUniverse,
                                                       std::vector<std::vector<uint64_t>>(kWorkers));
   std::vector<std::vector<std::atomic<uint64_t>>> begun(kUniverse);
@@ -249,7 +251,7 @@ TEST(CachedPulls, ReturnRowsWithinTheBoundToManyThreads) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(w));
     TANDEM_ASSERT_OK(client->CreateTable(Table(kWorkers)));
     TANDEM_ASSERT_OK(client->SetCache("t", {.bytes = 9 << 10, .max_uses = 60, .max_age = kMaxAge}));
-    uint64_t heard = 0;  // acknowledged when the pull before began
+    uint64_t heard = 0;  // number of acknowledged pushes when the previous pull began
     CounterRandom random(11, w);
     for (uint64_t step = 0; step < kSteps; ++step) {
       std::vector<uint64_t> ids(1 + random.Below(20));
@@ -268,7 +270,7 @@ TEST(CachedPulls, ReturnRowsWithinTheBoundToManyThreads) {
           }
         }
       }
-      // Two at once, as a pipeline has them.
+      // Two pulls at the same time, as in a pipeline.
       std::vector<float> rows(ids.size() * kDim), again(ids.size() * kDim);
       absl::Notification first;
       absl::Status status;
@@ -283,7 +285,7 @@ TEST(CachedPulls, ReturnRowsWithinTheBoundToManyThreads) {
       for (size_t i = 0; i < ids.size(); ++i) {
         for (uint32_t other = 0; other < kWorkers; ++other) {
           for (const float* const pulled : {rows.data(), again.data()}) {
-            const float count = pulled[i * kDim + other];  // its own updates moved the copy
+            const float count = pulled[i * kDim + other];  // its own updates have moved the copy
             ASSERT_GE(count + 1e-3, least[i][other])
                 << "id " << ids[i] << " worker " << other << " step " << step;
             ASSERT_LE(count - 1e-3, begun[ids[i]][other].load());
@@ -309,7 +311,7 @@ TEST(CachedPulls, ReturnRowsWithinTheBoundToManyThreads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Sum of all that was pushed == sum of all that was applied, whatever is held back on the way.
+// The sum of all pushed gradients equals the sum of all applied ones, whatever is deferred on the way.
 TEST(HeldBackGradients, AllArriveExactlyOnce) {
   for (const v1::UpdateMode& mode : {Async(), Bounded(100)}) {
     constexpr uint32_t kWorkers = 3;
@@ -355,7 +357,7 @@ TEST(HeldBackGradients, AllArriveExactlyOnce) {
       EXPECT_GT(statistics.held_rows, 10);
       EXPECT_GT(statistics.held_gradients, 1000);
       EXPECT_GT(statistics.evicted, 0);
-      if (w == 0) {  // which pushes; the others' destructors do
+      if (w == 0) {  // it pushes explicitly; the others push in their destructors
         TANDEM_ASSERT_OK(client->SetCache("t", {}));
       }
     };
@@ -388,7 +390,7 @@ class OneClient : public ::testing::Test {
     TANDEM_ASSERT_OK(client_->CreateTable(Table(1, mode)));
     TANDEM_ASSERT_OK(client_->SetCache("t", options));
   }
-  // The first number of each row.
+  // Returns the first number of each row.
   std::vector<float> Pull(uint64_t step, const std::vector<uint64_t>& ids, bool read_only = false) {
     std::vector<float> rows(ids.size() * kDim, -7), firsts;
     const absl::Status status =
@@ -401,12 +403,12 @@ class OneClient : public ::testing::Test {
     const std::vector<float> gradients(ids.size() * kDim, -1);
     TANDEM_EXPECT_OK(client_->Push(step, {{.table = "t", .ids = ids, .gradients = gradients.data()}}));
   }
-  // `missing`: updates that a row may lack.
+  // `missing`: the updates that a row may lack.
   void FollowItself(float missing) {
     Push(0, {1000});
     for (uint64_t step = 1; step < 100; ++step) {
       const std::vector<float> row = Pull(step, {1});
-      // The third pull after the first fetches the row, which tells.
+      // The third pull after the first one requests the row, and learns its age.
       if (step >= 4) {
         EXPECT_THAT(row, ElementsAre(FloatNear(static_cast<float>(step) - 1, missing + 1e-3f)));
       }
@@ -426,7 +428,7 @@ TEST_F(OneClient, TheServersCountWhatTheyNeedNotSend) {
   Pull(1, {1, 2, 3});
   Push(1, {1000});
   Push(2, {1000});
-  Pull(2, {4});  // tells that the copies are two updates old
+  Pull(2, {4});  // reports that the copies are two updates old
   Pull(3, {1, 2, 3, 4});
   TANDEM_ASSERT_OK_AND_ASSIGN(auto tables, client_->ListTables());
   EXPECT_EQ(tables[0].statistics().unchanged_rows(), 3);
@@ -450,7 +452,7 @@ TEST_F(OneClient, ReadOnlyPullsGoAroundTheCache) {
 TEST_F(OneClient, CopiesAreNotUsedAfterACheckpointWasLoaded) {
   TempDir dir;
   Connect({.bytes = 1 << 20, .push_bound = 10});
-  Pull(0, {1, 2, 3});  // makes the rows
+  Pull(0, {1, 2, 3});  // creates the rows
   Push(0, {1, 2});
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string unfinished, BeginCheckpoint(dir.path(), 1));
   TANDEM_ASSERT_OK(client_->SaveCheckpoint(unfinished).status());
@@ -461,7 +463,7 @@ TEST_F(OneClient, CopiesAreNotUsedAfterACheckpointWasLoaded) {
   }
   TANDEM_ASSERT_OK(client_->PushDeferred());
   EXPECT_THAT(Pull(10, {1, 2, 3}, true), ElementsAre(10, 10, 9));
-  Push(10, {1, 2, 3});  // held back: belongs to what is given up
+  Push(10, {1, 2, 3});  // deferred; dropped with the rows
   TANDEM_ASSERT_OK(client_->LoadCheckpoint(saved));
   EXPECT_THAT(Pull(1, {1, 2, 3}), ElementsAre(1, 1, 0));
   TANDEM_ASSERT_OK(client_->PushDeferred());
@@ -475,7 +477,7 @@ TEST_F(OneClient, SeesItsOwnUpdatesInCopiesOnceItIsKnownHowTheyMoveARow) {
 
 TEST_F(OneClient, SeesThemAlsoWhileTheyAreHeldBack) {
   Connect({.bytes = 1 << 20, .push_bound = 3});
-  FollowItself(2);  // of a row that is fetched, those that are held back
+  FollowItself(2);  // a row that is requested keeps its deferred gradients
   TANDEM_EXPECT_OK(client_->PushDeferred());
   EXPECT_THAT(Pull(100, {1}, true), ElementsAre(99));
 }
@@ -512,12 +514,12 @@ TEST_F(OneClient, TablesWithoutACacheSayNothing) {
   EXPECT_THAT(client_->SetCache("no such", {}), StatusIs(absl::StatusCode::kNotFound));
 }
 
-// A server whose process dies and is started anew behind the same address.
+// A server whose process dies and is restarted at the same address.
 class MortalServer {
  public:
   MortalServer() { Restart(); }
   ~MortalServer() { server_->Stop(); }
-  // A new one, whose rows begin anew; nobody may be calling.
+  // Starts a new server with new rows. No call may be under way.
   void Restart() {
     if (server_ != nullptr) server_->Stop();
     server_ = std::make_unique<ParameterServer>(ParameterServerOptions{});
@@ -539,7 +541,7 @@ class MortalServer {
 };
 
 TEST(CachedPulls, NoticeThatAServerStartedAnewEvenIfItsVersionsHaveCaughtUp) {
-  for (const uint64_t updates : {3, 20, 40}) {  // after the restart; 20 before it
+  for (const uint64_t updates : {3, 20, 40}) {  // after the restart; there were 20 before it
     MortalServer server;
     std::vector<std::unique_ptr<rpc::Channel>> channels;
     channels.push_back(server.Channel());
@@ -555,18 +557,18 @@ TEST(CachedPulls, NoticeThatAServerStartedAnewEvenIfItsVersionsHaveCaughtUp) {
     const auto pull = [&](uint64_t step) {
       TANDEM_ASSERT_OK(client->Pull(step, false, {{.table = "t", .ids = ids, .rows = rows.data()}}));
     };
-    pull(0);  // makes the rows
+    pull(0);  // creates the rows
     for (uint64_t step = 0; step < 20; ++step) push(step, ids);
     pull(20);
     EXPECT_THAT(rows, Each(20));
-    push(20, ids);  // held back
+    push(20, ids);  // deferred
     server.Restart();
     TANDEM_ASSERT_OK(client->CreateTable(Table(1)));
     for (uint64_t step = 21; step < 21 + updates; ++step) push(step, other);
-    pull(100);  // tells
+    pull(100);  // reports the restart
     pull(101);
     EXPECT_THAT(rows, Each(0));
-    // What was held back is still the worker's work.
+    // The deferred gradients are still valid.
     TANDEM_ASSERT_OK(client->PushDeferred());
     TANDEM_ASSERT_OK(client->Pull(102, true, {{.table = "t", .ids = ids, .rows = rows.data()}}));
     EXPECT_THAT(rows, Each(1));

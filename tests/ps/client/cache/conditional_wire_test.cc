@@ -1,4 +1,4 @@
-// Conditional pulls and held-back gradients as they lie on the wire, good and bad.
+// Conditional pulls and deferred gradients in messages, correct and wrong ones.
 
 #include <cstring>
 #include <functional>
@@ -29,7 +29,7 @@ class ConditionalPull : public ::testing::Test {
     *config.mutable_initializer() = Zeros();
     TANDEM_EXPECT_OK(driver_.CreateTable(config));
     TANDEM_EXPECT_OK(driver_.Pull(0, 0, {{"user", ids_}}));
-    // Row i is as of version i + 1, and has that number.
+    // Row i has version i + 1 and contains that number.
     for (uint64_t step = 0; step < ids_.size(); ++step) {
       const std::vector<float> gradients(kWireDim, -static_cast<float>(step + 1));
       TANDEM_EXPECT_OK(driver_.Push(
@@ -43,7 +43,7 @@ class ConditionalPull : public ::testing::Test {
     uint64_t version = 0;
     uint64_t generation = 0;
   };
-  // `spoil` may change what is sent.
+  // `spoil` may change the message.
   absl::StatusOr<Response> Pull(const std::vector<uint32_t>& versions, uint64_t max_age, uint64_t generation,
                                 const std::function<void(v1::PullSlice*, std::string*)>& spoil = nullptr,
                                 v1::ValueFormat values = v1::VALUES_F32) {
@@ -93,7 +93,7 @@ TEST_F(ConditionalPull, SendsRowsThatWereUpdatedSinceAndWhoseCopiesAreTooOld) {
   EXPECT_EQ(answer.version, 4);
   EXPECT_THAT(answer.sent, ElementsAre(false, true, false, true));
   EXPECT_THAT(answer.rows, ElementsAre(2, 2, 2, 4, 4, 4));
-  TANDEM_ASSERT_OK_AND_ASSIGN(answer, Pull({1, 1, 1, 2}, 3, generation));  // all young enough
+  TANDEM_ASSERT_OK_AND_ASSIGN(answer, Pull({1, 1, 1, 2}, 3, generation));  // all of them young enough
   EXPECT_THAT(answer.sent, ElementsAre(false, false, false, false));
   EXPECT_THAT(answer.rows, ElementsAre());
   EXPECT_EQ(driver_.Table("user").statistics().unchanged_rows(), 2 + 4);
@@ -181,7 +181,7 @@ TEST(HeldBackPush, CountsAsNoStepAndIsRefusedWhereStepsAreAllThereIs) {
       continue;
     }
     TANDEM_ASSERT_OK(late);
-    TANDEM_ASSERT_OK(driver.Push({.step = 1, .sequence = 3}, {push}));  // is still the next
+    TANDEM_ASSERT_OK(driver.Push({.step = 1, .sequence = 3}, {push}));  // it is still the next one
     TANDEM_ASSERT_OK_AND_ASSIGN(const Rows rows, driver.Pull(0, 2, {{"user", {7}}}));
     EXPECT_THAT(rows.slices[0], ElementsAre(3));
   }

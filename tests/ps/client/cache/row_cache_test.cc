@@ -1,4 +1,4 @@
-// The cache alone, with answers made by hand.
+// Tests the cache alone, with artificial responses.
 
 #include "ps/client/cache/row_cache.h"
 
@@ -32,7 +32,7 @@ v1::TableConfig CachedTable(v1::UpdateMode mode = Async(), float learning_rate =
   return config;
 }
 
-// A cache and a server that is a function: row `id` as of version v is {id, v, id + v}.
+// A cache, and a server that is a function: row `id` as of version v is {id, v, id + v}.
 class Harness {
  public:
   explicit Harness(const CacheOptions& options, uint32_t servers = 1)
@@ -70,7 +70,7 @@ class Harness {
   void Bring(const std::vector<uint64_t>& ids, uint64_t version) {
     Response(ids, std::vector<uint32_t>(ids.size(), 0), version, [](size_t) { return true; });
   }
-  // As a server with this row would.
+  // Responds like a server with this row.
   void BringRow(uint64_t id, const std::vector<float>& row, uint64_t version) {
     const uint32_t zero = 0;
     const uint8_t sent = 1;
@@ -128,7 +128,7 @@ TEST(RowCache, VersionsGoOnPast32Bits) {
   harness.Bring({5}, 0xfffffffeull);
   harness.Bring({5}, 0x100000003ull);
   EXPECT_THAT(harness.Find({5}).versions, ElementsAre(3));
-  // A version whose low half is 0 would read as "no copy": the row is not taken.
+  // A version whose low half is 0 would mean "no copy", so the row is not stored.
   harness.Bring({6}, 0x200000000ull);
   EXPECT_THAT(harness.Find({6}).copies, ElementsAre(RowCache::kNone));
 }
@@ -150,19 +150,19 @@ TEST(RowCache, ACopyServesTwiceAsManyPullsAsItsRowHasComeTimesUpToItsBound) {
 TEST(RowCache, ACopyThatIsTooOldServesOnlyIfItsRowWasNotUpdated) {
   Harness harness({.bytes = 1 << 20, .max_age = 10});
   harness.Bring({5, 6}, 20);
-  harness.Bring({7}, 30);  // tells how far the table is
+  harness.Bring({7}, 30);  // reports the version of the table
   EXPECT_THAT(harness.Find({5}).copies, ElementsAre(RowCache::kUse));
   harness.Bring({8}, 31);
-  harness.Bring({7}, 25);  // an older answer that comes late tells nothing
+  harness.Bring({7}, 25);  // a late response with an older version has no effect
   const Harness::Found found = harness.Find({5, 7});
   EXPECT_THAT(found.copies, ElementsAre(RowCache::kOld, RowCache::kUse));
   EXPECT_THAT(found.versions, ElementsAre(20, 30));
   EXPECT_THAT(found.rows, ElementsAre(5, 20, 25, 7, 30, 37));
-  // An answer about another copy than the one that is here confirms nothing.
+  // A response about another copy than the present one confirms nothing.
   harness.Response({6}, {19}, 32, [](size_t) { return false; });
   harness.Response({5}, {20}, 32, [](size_t) { return false; });
   EXPECT_THAT(harness.Find({6}).versions, ElementsAre(20));
-  harness.Response({5}, {32}, 40, [](size_t) { return false; });  // only young enough
+  harness.Response({5}, {32}, 40, [](size_t) { return false; });  // it is only young enough
   harness.Bring({5}, 41);
   EXPECT_THAT(harness.Find({5}).versions, ElementsAre(41));
 }
@@ -196,7 +196,8 @@ TEST(RowCache, CopiesOfAServerThatStartedAnewAreForgottenThoseOfOthersStay) {
   EXPECT_THAT(harness.Find({1000}).versions, ElementsAre(3));
 }
 
-// Long random sequences against a map: what is found is what was last brought; never more than the budget.
+// Compares long random sequences with a map: the cache returns the row that arrived last, and never exceeds
+// its budget.
 TEST(RowCache, HoldsWhatAMapWouldHoldOfItUnderItsBudget) {
   Harness harness({.bytes = 64 << 10});
   const uint64_t capacity = harness.cache().Statistics().capacity;
@@ -209,7 +210,7 @@ TEST(RowCache, HoldsWhatAMapWouldHoldOfItUnderItsBudget) {
     std::vector<uint64_t> ids(1 + random.Below(60));
     for (uint64_t& id : ids) {
       const uint64_t r = random.Below(10000);
-      id = Mix64(r * r / 10000);  // the lower the more often
+      id = Mix64(r * r / 10000);  // low ids are more frequent
     }
     std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
@@ -224,7 +225,7 @@ TEST(RowCache, HoldsWhatAMapWouldHoldOfItUnderItsBudget) {
     }
     harness.Response(ids, found.versions, version, [](size_t) { return true; });
     for (const uint64_t id : ids) model[id] = version;
-    if (version % 500 == 0) {  // a server starts anew
+    if (version % 500 == 0) {  // a server restarts
       ++harness.generations()[0];
     }
     const CacheStatistics statistics = harness.cache().Statistics();
@@ -264,7 +265,7 @@ TEST(RowCache, GradientsOfARowAreAddedUpUntilTheirBound) {
   const std::vector<float> gradients = {1, 2, 3, 10, 20, 30};
   DeferredGradients out;
   harness.cache().Merge(ids, gradients.data(), 1, {{21}}, &out);
-  EXPECT_THAT(out.ids, ElementsAre(9));  // without a copy a gradient has no place to stay
+  EXPECT_THAT(out.ids, ElementsAre(9));  // a gradient without a copy cannot be deferred
   EXPECT_THAT(out.sums, ElementsAre(10, 20, 30));
   EXPECT_THAT(out.versions, ElementsAre(21));
   out.Clear();
@@ -274,7 +275,7 @@ TEST(RowCache, GradientsOfARowAreAddedUpUntilTheirBound) {
   harness.cache().Merge({{5}}, gradients.data(), 1, {{23}}, &out);
   EXPECT_THAT(out.ids, ElementsAre(5));
   EXPECT_THAT(out.sums, ElementsAre(3, 6, 9));
-  EXPECT_THAT(out.versions, ElementsAre(21));  // of the oldest
+  EXPECT_THAT(out.versions, ElementsAre(21));  // that of the oldest
   EXPECT_EQ(harness.cache().Statistics().held_rows, 0);
   EXPECT_EQ(harness.cache().Statistics().held_gradients, 3);
 }
@@ -283,15 +284,15 @@ TEST(RowCache, ACopyMovesAsItsRowHasMovedWithGradientsOfThisWorker) {
   Harness harness({.bytes = 1 << 20});
   harness.BringRow(5, {10, 10, 10}, 1);
   harness.Merge(5, {1, 2, 2});
-  EXPECT_THAT(harness.Find({5}).rows, ElementsAre(10, 10, 10));  // nobody knows how far
-  // 0.5 of the gradient and, across it, what others did.
+  EXPECT_THAT(harness.Find({5}).rows, ElementsAre(10, 10, 10));  // the step size is unknown
+  // 0.5 of the gradient, and orthogonal to it the updates of other workers.
   harness.BringRow(5, {9.5f, 9 + 0.25f, 9 - 0.25f}, 2);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(9.5f, 9.25f, 8.75f));
   harness.Merge(5, {0, 2, 0}, /*factor=*/0.5f);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(9.5f, 9.25f - 0.5f, 8.75f));
   harness.Merge(5, {1, 0, 0});
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(9.5f - 0.5f, 9.25f - 0.5f, 8.75f));
-  // What comes from the server takes the copy's place, whatever that has become.
+  // A row from the server replaces the copy, wherever that has moved.
   harness.BringRow(5, {7, 7, 7}, 3);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(7, 7, 7));
 }
@@ -300,16 +301,17 @@ TEST(RowCache, ACopyGoesNoFurtherThanTwiceWhatItsRowWentBefore) {
   Harness harness({.bytes = 1 << 20});
   harness.BringRow(5, {0, 0, 0}, 1);
   harness.Merge(5, {1e-3f, 0, 0});
-  harness.BringRow(5, {-3, 0, 4}, 2);  // mostly others' work: as if 1e-3 were worth 3
+  // Mostly updates of other workers: as if a gradient of 1e-3 moved the row by 3.
+  harness.BringRow(5, {-3, 0, 4}, 2);
   harness.Merge(5, {100, 0, 0});
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(FloatNear(-3 - 2 * 5, 1e-4), 0, 4));
-  // A row that went the other way is not followed.
+  // A row that moved in the opposite direction is not followed.
   harness.BringRow(6, {0, 0, 0}, 1);
   harness.Merge(6, {1, 0, 0});
   harness.BringRow(6, {1, 0, 0}, 2);
   harness.Merge(6, {1, 0, 0});
   EXPECT_THAT(harness.Find({6}).rows, ElementsAre(1, 0, 0));
-  // Nor are gradients too small or too large to be squared.
+  // Gradients whose squares underflow or overflow are not followed either.
   for (const float gradient : {1e-30f, 1e30f, 1.0f}) {
     harness.Merge(6, {gradient, gradient, 0});
     EXPECT_THAT(harness.Find({6}).rows, Each(FloatNear(0, 10)));
@@ -324,15 +326,15 @@ TEST(RowCache, ARowThatComesAnewLacksWhatIsHeldBack) {
   harness.BringRow(5, {0, 0, 0}, 1);
   for (int i = 0; i < 2; ++i) harness.cache().Merge({{5}}, gradient.data(), 1, {}, &out);
   EXPECT_THAT(out.sums, ElementsAre(4, 0, 0));
-  harness.BringRow(5, {-2, 0, 0}, 2);  // 0.5 of what was pushed
+  harness.BringRow(5, {-2, 0, 0}, 2);  // 0.5 of the pushed gradient
   harness.cache().Merge({{5}}, gradient.data(), 1, {}, &out);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(-2 - 1, 0, 0));
   harness.BringRow(5, {-2, 0, 0}, 3);
   EXPECT_THAT(harness.Find({5}).rows, ElementsAre(-2 - 1, 0, 0));
 }
 
-// Sums of what went in and what came out, over evictions, new generations, bounds and flushes, with several
-// threads.
+// Compares the sums of merged and sent gradients over evictions, new generations, bounds and flushes, with
+// several threads.
 TEST(RowCache, LosesNoGradient) {
   Harness harness({.bytes = 48 << 10, .push_bound = 4});
   constexpr int kThreads = 3;
@@ -426,7 +428,7 @@ TEST(CacheOptions, WhatWouldBreakATablesPromiseIsRefused) {
   const CacheOptions good = {.bytes = 1 << 20};
   TANDEM_EXPECT_OK(ValidateCacheOptions(CachedTable(Async()), good));
   TANDEM_EXPECT_OK(ValidateCacheOptions(CachedTable(Bounded(4)), good));
-  TANDEM_EXPECT_OK(ValidateCacheOptions(CachedTable(Sync()), {}));  // none at all
+  TANDEM_EXPECT_OK(ValidateCacheOptions(CachedTable(Sync()), {}));  // no cache
   const auto refused = [](const v1::TableConfig& table, const CacheOptions& options, const std::string& why) {
     EXPECT_THAT(ValidateCacheOptions(table, options),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));

@@ -72,7 +72,7 @@ TEST(VersionCodec, AnyBytesAreSomeVersions) {
     for (char& c : packed) c = static_cast<char>(random());
     std::vector<uint32_t> versions(77);
     UnpackVersions(packed.data(), versions.size(), coding, versions.data());
-    // All but a version of 0, which is told as "none" and is code base + 1.
+    // All versions except 0, which means "none" and is code base + 1.
     std::string again(packed.size(), '\0');
     PackVersions(versions, coding, again.data());
     std::vector<uint32_t> once_more(77);

@@ -299,8 +299,8 @@ class ClientImpl : public Client {
     std::shared_ptr<RowCache> cache;          // null: none
   };
 
-  // Sends a push. `held_back`: the gradients are deferred ones, of steps that were pushed before
-  // (v1::PushRequest.held_back).
+  // Sends a push. `held_back`: the gradients are deferred ones, of steps that were pushed before; the request
+  // says so.
   void SendPush(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, bool held_back,
                 PushDone done);
 
@@ -317,8 +317,8 @@ class ClientImpl : public Client {
     if (channels_.size() == 1) channels_.front()->PrepareInlinePoll();
   }
   void InlinePoll(absl::FunctionRef<bool()> over) override {
-    // With several servers, the channels receive in their own threads: all responses are needed at the same
-    // time.
+    // If there are several servers, the channels receive in their own threads: all responses are needed at
+    // the same time.
     if (channels_.size() == 1) channels_.front()->InlinePoll(over, absl::Now() + options_.timeout);
   }
 

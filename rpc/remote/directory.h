@@ -33,7 +33,7 @@ struct Member {
 };
 
 // A directory of the living members. A member is in it from Register until it unregisters or its lease runs
-// out because nobody renewed it. Thread-safe.
+// out. Thread-safe.
 class Directory {
  public:
   using Members = std::map<std::string, Member>;  // by name

@@ -37,7 +37,7 @@ absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& han
 template <typename T>
 class RRef {
  public:
-  // Constructs an empty reference: valid() returns false and every other call is an error.
+  // Constructs an empty reference: valid() returns false and no other method may be called.
   RRef() = default;
   explicit RRef(std::shared_ptr<ReferenceHandle> handle) : handle_(std::move(handle)) {}
 

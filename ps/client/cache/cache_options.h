@@ -4,8 +4,8 @@
 // The options and statistics of a worker's cache of one table, and what pulls and pushes with a cache mean.
 //
 // The cache follows HET (Miao et al., "HET: Scaling out Huge Embedding Model Training via Cache-enabled
-// Distributed Framework", VLDB 2022): each cached row has a version and a clock, is requested again under a
-// staleness bound, and moves with the worker's own gradients, which may be accumulated at the worker. Rows
+// Distributed Framework", VLDB 2022). Each cached row has a version and a clock, and is requested again under
+// a staleness bound. It moves with the worker's own gradients, which may be accumulated at the worker. Rows
 // are admitted as in TinyLFU (Einziger, Friedman and Manes, ACM Transactions on Storage 2017).
 //
 // The clock of a row counts how often this worker has used its copy. A worker updates the rows that it uses,
@@ -17,10 +17,10 @@
 // returns for an id
 //
 // - the copy, if it has version v >= V - max_age and has served fewer than min(max_uses, 2 * arrivals) pulls
-//   since it arrived; arrivals counts how often the row has arrived so far
+//   since it arrived; arrivals counts how often the row has arrived so far;
 // - the copy, if it is older than max_age but has uses left, and the server reports that the row has not been
-//   updated since v
-// - else the row as the server has it, without the gradients that are deferred here
+//   updated since v;
+// - else the row as the server has it, without the gradients that are deferred here.
 //
 // Pulls that are under way at the same time do not see each other's responses: each of them may use the
 // copies present at its start.

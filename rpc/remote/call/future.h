@@ -117,7 +117,7 @@ class Future {
  public:
   using Result = ResultOf<R>;
 
-  // Constructs an invalid future: valid() returns false and every other call is an error.
+  // Constructs an invalid future: valid() returns false and no other method may be called.
   Future() = default;
   // Returns a future that has `result` already.
   static Future Ready(Result result) {

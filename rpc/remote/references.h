@@ -171,17 +171,20 @@ class References : public std::enable_shared_from_this<References> {
   // Runs `waiter` with the value, or with the error of its creation: now if it exists, else when it does.
   // NotFound: the value has been released.
   void WaitFor(ReferenceNumber key, Waiter waiter);
-  // Registers or renews a fork for a holder. NotFound: the value has been released. OK, without effect, if
-  // the fork has been removed already.
+  // Registers or renews a fork for a holder. NotFound: the value has been released, or an earlier incarnation
+  // of this worker owned it. OK, without effect, if the fork has been removed already.
   absl::Status AddFork(const ForkMessage& fork);
   // Removes a fork. Returns whether it existed.
   bool RemoveFork(const ForkMessage& fork);
   std::vector<DebugRef> DebugRefs() const;
 
+  // --- At holders.
+  //
   // Returns a reference to a value that a call from this worker creates at `owner`, which may be this worker.
   // `created` is the future of that call.
   std::shared_ptr<ReferenceHandle> NewRemote(const std::string& owner, Future<void> created);
-  // Number of forks that this worker holds, and of their deletions that the owners have not confirmed yet.
+  // Returns the number of forks that this worker holds, and of deletions of forks that the owners have not
+  // confirmed yet.
   size_t held() const;
   size_t unconfirmed() const {
     absl::MutexLock lock(&mutex_);

@@ -158,8 +158,7 @@ class RpcAgent : private Runtime {
   bool AwaitQueuedCalls(size_t count, absl::Time deadline) const {
     return executor_->AwaitQueued(count, deadline);
   }
-  // Starts a call that carries its types at run time. For RRef, which fetches values whose type only the
-  // holder knows.
+  // Starts a call whose types are known only at run time, as RRef needs it to fetch a value.
   void Start(std::unique_ptr<internal::OutgoingCall> call);
 
  private:

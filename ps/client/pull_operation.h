@@ -78,7 +78,6 @@ class PullOperation : public std::enable_shared_from_this<PullOperation> {
   void CopyRepeats(size_t p);
 
   std::vector<ResolvedPart> parts_;
-  // [part][server]; empty when there is one server, which is sent the part's ids as they are
   // [part][server]. Empty if there is one server, which gets the ids of the part as they are.
   std::vector<std::vector<ServerIds>> split_;
   std::vector<std::vector<Repeat>> repeats_;  // [part]

@@ -37,8 +37,7 @@ inline constexpr size_t kStreamWindowBytes = size_t{8} << 20;  // their bytes; a
 // The longest time that one call of a stream waits.
 inline constexpr absl::Duration kStreamPoll = absl::Seconds(10);
 // The server cancels a stream whose client has been silent for this long.
-inline constexpr absl::Duration kStreamSilence =
-    absl::Seconds(30);  // of a client, until its stream is given up
+inline constexpr absl::Duration kStreamSilence = absl::Seconds(30);
 
 // (stream, number of the first item that is requested). Confirms that all earlier items have arrived.
 inline constexpr Function<StreamBatch(uint64_t, uint64_t)> kStreamRead{"tandem.stream.read",

@@ -68,7 +68,7 @@ std::vector<v1::TableConfig> Configs() {
   return configs;
 }
 
-// The check is slow with many ids; the server is created anew before.
+// The check is slow with many ids; the server is created again before.
 constexpr size_t kMostIds = 300;
 
 bool AllFinite(const std::string& floats) {

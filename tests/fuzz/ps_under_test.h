@@ -16,8 +16,8 @@
 
 namespace tandem::fuzz {
 
-// A parameter server with a few small tables, called through its handlers. It is created anew when its tables
-// have grown. Aborts when the server breaks a promise. Not thread-safe.
+// A parameter server with a few small tables, called through its handlers. It is created again when its
+// tables have grown. Aborts when the server breaks a promise. Not thread-safe.
 class PsUnderTest {
  public:
   static constexpr uint32_t kWorkers = 2;

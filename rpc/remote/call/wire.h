@@ -21,8 +21,7 @@ class ReferenceHandle;
 class OwnedValue;
 
 // Strings, messages and lists of numbers of this size or more are sent as bulk.
-inline constexpr size_t kBulkBytes =
-    1024;  // strings, messages and lists of numbers from here on travel as bulk
+inline constexpr size_t kBulkBytes = 1024;
 inline constexpr size_t kBulkAlignment = 8;
 
 // Encodes and decodes the references of one message.

@@ -9,7 +9,7 @@
 
 namespace tandem::rpc::remote::testing {
 
-// Waits until `holds` returns true for the directory's members. Returns false after `patience`.
+// Waits until `holds` returns true for the directory's members. Returns false after `timeout`.
 inline bool AwaitMembers(Directory& directory, const std::function<bool(const Directory::Members&)>& holds,
                          absl::Duration timeout = absl::Seconds(60)) {
   absl::Mutex mutex;

@@ -103,16 +103,20 @@ class Client {
   // Returns the statistics of each server.
   virtual absl::StatusOr<std::vector<v1::ServerStatistics>> ListServers() = 0;
 
-  // Starts to read rows for training step `step`. Runs `done` once, on an RPC thread; it must not block.
-  // After an error the contents of the rows are unspecified. `read_only` is for evaluation: the pull creates
-  // no row. Under the table's update mode a pull may wait on the server for pushes of other workers. If it
-  // waits too long it ends with DeadlineExceeded, naming those workers.
+  // Starts to read rows for training step `step`. May block as ClientOptions::when_full says. Runs `done`
+  // once, usually on an RPC thread, so it must not block; if the call cannot start, `done` runs in this
+  // thread before the return. After an error the contents of the rows are unspecified. `read_only` is for
+  // evaluation: the pull creates no row.
+  //
+  // Under the table's update mode a pull may wait on the server for pushes of other workers. If it waits too
+  // long it ends with DeadlineExceeded, naming those workers. NotFound: this client has not called
+  // CreateTable for a table. InvalidArgument: the offsets of a part are wrong.
   virtual void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) = 0;
-  // Starts to apply gradients of `step`. The push is repeated until it is acknowledged or its time has
-  // passed. Each server applies an acknowledged push exactly once, and any other at most once. One push per
-  // step must carry all tables that are SYNC or BOUNDED: a server counts the step of a worker as done when
-  // the worker's push of that step arrives. A push goes to every server, even to those that own none of its
-  // rows.
+  // Starts to apply gradients of `step`. Blocks and runs `done` like PullAsync, with the same errors. The
+  // push is repeated until it is acknowledged or its time has passed. Each server applies an acknowledged
+  // push exactly once, and any other at most once. One push per step must carry all tables that are SYNC or
+  // BOUNDED: a server counts the step of a worker as done when the worker's push of that step arrives. A push
+  // goes to every server, even to those that own none of its rows.
   //
   // `learning_rate_factor` (> 0, at most 2^20) multiplies the tables' learning rates for this push. The
   // gradients of a table whose optimizer has a clip_global_norm are scaled down to that norm before they are

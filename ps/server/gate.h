@@ -21,10 +21,10 @@ class Gate {
     return !closed_;
   }
   // The same, but when closed, `later` will be among what Open returns.
-  bool EnterOrKeep(std::function<void()> later) {
+  bool EnterOrDefer(std::function<void()> later) {
     absl::MutexLock lock(&mutex_);
     if (closed_) {
-      kept_.push_back(std::move(later));
+      deferred_.push_back(std::move(later));
     } else {
       ++inside_;
     }
@@ -44,7 +44,7 @@ class Gate {
   std::vector<std::function<void()>> Open() {
     absl::MutexLock lock(&mutex_);
     closed_ = false;
-    return std::exchange(kept_, {});
+    return std::exchange(deferred_, {});
   }
 
  private:
@@ -53,7 +53,7 @@ class Gate {
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   int inside_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::function<void()>> kept_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> deferred_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::ps

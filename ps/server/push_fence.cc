@@ -7,7 +7,7 @@
 namespace tandem::ps {
 
 absl::StatusOr<PushFence::Verdict> PushFence::Check(uint32_t worker, uint64_t epoch,
-                                                      uint64_t sequence) const {
+                                                    uint64_t sequence) const {
   if (sequence == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("worker ", worker, ": push sequence 0: sequences count from 1"));

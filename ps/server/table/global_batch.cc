@@ -23,22 +23,22 @@ void GlobalBatch::Reopen(uint64_t version) {
   in_open_ = 0;
 }
 
-PushPlace GlobalBatch::Assign(uint64_t pulled_version, uint64_t size, uint64_t staleness) {
-  PushPlace place{.update = open_};
+UpdatePosition GlobalBatch::Assign(uint64_t pulled_version, uint64_t size, uint64_t staleness) {
+  UpdatePosition position{.update = open_};
   // Update u is made when the version is u - 1.
   const uint64_t version = open_ - 1;
-  place.stale = version > pulled_version && version - pulled_version > staleness;
+  position.stale = version > pulled_version && version - pulled_version > staleness;
   if (++in_open_ >= size) {
     ++open_;
     in_open_ = 0;
   }
-  return place;
+  return position;
 }
 
 void GlobalBatch::Add(TablePush push) {
   ++pushes_;
   std::vector<TablePush>& to =
-      push.place.update > passed_.value_or(0) ? placed_[push.place.update] : unplaced_;
+      push.position.update > passed_.value_or(0) ? placed_[push.position.update] : unplaced_;
   to.push_back(std::move(push));
 }
 

@@ -45,8 +45,8 @@ class GlobalBatch {
   void Reopen(uint64_t version);
 
   // The place of the push that arrives next, on server 0, which is to be added.
-  PushPlace Assign(uint64_t pulled_version, uint64_t size, uint64_t staleness);
-  // Keeps the push, at push.place if it has one.
+  UpdatePosition Assign(uint64_t pulled_version, uint64_t size, uint64_t staleness);
+  // Keeps the push, at push.position if it has one.
   void Add(TablePush push);
   // The pushes of the next update, in the order of (worker, step), when it can be made now; else nothing.
   std::optional<std::vector<TablePush>> TakeNext(uint64_t size);

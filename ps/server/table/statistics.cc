@@ -56,8 +56,8 @@ void TableCounters::Export(size_t hottest, v1::TableStatistics* out) const {
   out->set_pulls(Load(pulls_));
   out->set_pushes(Load(pushes_));
   out->set_unchanged_rows(Load(unchanged_rows_));
-  out->set_unasked_rows(Load(unasked_rows_));
-  out->set_pull_answer_bytes(Load(pull_answer_bytes_));
+  out->set_unasked_rows(Load(locally_served_rows_));
+  out->set_pull_answer_bytes(Load(pull_response_bytes_));
   out->set_push_request_bytes(Load(push_request_bytes_));
   out->set_stale_pushes(Load(stale_pushes_));
   pull_latency_.Export(out->mutable_pull_latency());

@@ -47,13 +47,13 @@ class TableCounters {
   // Rows that a conditional pull did not send, because the caller's copies served.
   void AddUnchangedRows(uint64_t rows) { unchanged_rows_.fetch_add(rows, std::memory_order_relaxed); }
   // Rows that callers' copies served without a word to this server until now.
-  void AddUnaskedRows(uint64_t rows) {
-    if (rows > 0) unasked_rows_.fetch_add(rows, std::memory_order_relaxed);
+  void AddLocallyServedRows(uint64_t rows) {
+    if (rows > 0) locally_served_rows_.fetch_add(rows, std::memory_order_relaxed);
   }
   // Once for a pull, when its answer is ready; `bytes` of it are this table's.
   void AddPull(Clock::time_point arrived, uint64_t bytes) {
     pulls_.fetch_add(1, std::memory_order_relaxed);
-    pull_answer_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    pull_response_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     pull_latency_.Add(Clock::now() - arrived);
   }
   // Once for a push, when the table has taken it; `bytes` of the request are this table's.
@@ -93,9 +93,9 @@ class TableCounters {
   // What pulls write and what pushes write lie apart, since other threads do.
   alignas(64) std::atomic<uint64_t> pulled_rows_{0};
   std::atomic<uint64_t> unchanged_rows_{0};
-  std::atomic<uint64_t> unasked_rows_{0};
+  std::atomic<uint64_t> locally_served_rows_{0};
   std::atomic<uint64_t> pulls_{0};
-  std::atomic<uint64_t> pull_answer_bytes_{0};
+  std::atomic<uint64_t> pull_response_bytes_{0};
   LatencyCounter pull_latency_;
   HotKeys hottest_;
   alignas(64) std::atomic<uint64_t> pushed_rows_{0};

@@ -77,10 +77,10 @@ TEST(Gate, LetsNobodyInWhileClosedAndHandsBackWhatItKept) {
   closer.join();
   EXPECT_FALSE(gate.TryEnter());
   int ran = 0;
-  EXPECT_FALSE(gate.EnterOrKeep([&] { ++ran; }));
+  EXPECT_FALSE(gate.EnterOrDefer([&] { ++ran; }));
   for (auto& kept : gate.Open()) kept();
   EXPECT_EQ(ran, 1);
-  EXPECT_TRUE(gate.EnterOrKeep([&] { ++ran; }));
+  EXPECT_TRUE(gate.EnterOrDefer([&] { ++ran; }));
   EXPECT_EQ(ran, 1);
 }
 

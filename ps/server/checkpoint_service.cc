@@ -1,4 +1,4 @@
-// A server's part of writing and reading checkpoints.
+#include "ps/server/checkpoint_service.h"
 
 #include <unistd.h>
 
@@ -14,12 +14,11 @@
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/format.h"
-#include "ps/server/server_core.h"
 
 namespace tandem::ps {
 namespace {
 
-// The files of one table, of all the servers that wrote the checkpoint.
+// The files of one table, one for each server that wrote the checkpoint.
 using TableFiles = std::vector<std::unique_ptr<TableFileReader>>;
 
 absl::Status CheckComplete(const std::string& table, const TableFiles& files) {
@@ -45,7 +44,8 @@ absl::Status CheckComplete(const std::string& table, const TableFiles& files) {
   return absl::OkStatus();
 }
 
-// What decides a row's layout must be as it was; learning rate, update mode, workers and the like may change.
+// Checks that the fields which decide a row's layout are those of the saved table. The learning rate, the
+// update mode, the number of workers and the like may change.
 absl::Status CheckCompatible(const v1::TableConfig& saved, const v1::TableConfig& here,
                              const std::string& path) {
   const auto differs = [&](absl::string_view field, const auto& was, const auto& is) {
@@ -67,8 +67,8 @@ absl::Status CheckCompatible(const v1::TableConfig& saved, const v1::TableConfig
   return absl::OkStatus();
 }
 
-// Each worker's clock, the furthest of all servers'. A job with another number of workers starts all of them
-// where the foremost was.
+// Returns each worker's clock, the largest of all servers'. If the number of workers has changed, every
+// worker starts at the largest clock of all.
 absl::StatusOr<std::vector<uint64_t>> Clocks(const TableFiles& files, const v1::TableConfig& here) {
   const v1::TableFileHeader& first = files.front()->header();
   std::vector<uint64_t> clocks(first.worker_clock().begin(), first.worker_clock().end());
@@ -97,36 +97,31 @@ absl::StatusOr<std::vector<uint64_t>> Clocks(const TableFiles& files, const v1::
 
 }  // namespace
 
-absl::StatusOr<v1::SaveCheckpointResponse> ParameterServer::Impl::SaveCheckpoint(
-    const std::string& directory) {
+absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::string& directory) {
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {
     return absl::NotFoundError(
-        absl::StrCat("server ", options_.index, ": ", directory,
+        absl::StrCat("server ", server_, ": ", directory,
                      " is no directory here: checkpoints need storage that every process sees"));
   }
   std::vector<uint32_t> buckets;
   for (uint32_t b = 0; b < shard_map_.num_buckets(); ++b) {
-    if (shard_map_.OwnerOfBucket(b) == options_.index) buckets.push_back(b);
+    if (shard_map_.OwnerOfBucket(b) == server_) buckets.push_back(b);
   }
   v1::SaveCheckpointResponse response;
-  absl::Status status = BetweenPushes([&](Waiters*) -> absl::Status {
-    std::vector<v1::WorkerFence> fences;
-    {
-      absl::MutexLock lock(&push_mutex_);
-      fences = fences_.Save();
-    }
-    for (const auto& table : AllTables()) {
+  absl::Status status = requests_.BetweenPushes([&](RequestHandler::Waiters*) -> absl::Status {
+    const std::vector<v1::WorkerFence> fences = requests_.SaveFences();
+    for (const auto& table : tables_.All()) {
       v1::TableFileHeader header;
-      table->ApplyDeferred();
+      table->Flush();
       TANDEM_RETURN_IF_ERROR(table->Describe(&header));
       const std::shared_ptr<TableStorage> storage = table->storage();
-      header.set_server_index(options_.index);
-      header.set_num_servers(options_.num_servers);
+      header.set_server_index(server_);
+      header.set_num_servers(shard_map_.num_servers());
       header.set_num_buckets(shard_map_.num_buckets());
       header.set_row_floats(storage->row_floats());
       header.mutable_fences()->Add(fences.begin(), fences.end());
-      const std::string name = TableFileName(table->name(), options_.index, options_.num_servers);
+      const std::string name = TableFileName(table->name(), server_, shard_map_.num_servers());
       TANDEM_ASSIGN_OR_RETURN(const uint64_t bytes, WriteTableFile(absl::StrCat(directory, "/", name), header,
                                                                    buckets, *storage, stopping_));
       response.add_files(name);
@@ -137,21 +132,20 @@ absl::StatusOr<v1::SaveCheckpointResponse> ParameterServer::Impl::SaveCheckpoint
   if (status.ok()) status = SyncDirectory(directory);
   if (!status.ok()) {
     for (const std::string& name : response.files()) ::unlink(absl::StrCat(directory, "/", name).c_str());
-    return Annotate(status, absl::StrCat("server ", options_.index, ": saving a checkpoint"));
+    return Annotate(status, absl::StrCat("server ", server_, ": saving a checkpoint"));
   }
   return response;
 }
 
-absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadCheckpoint(
-    const std::string& directory) {
+absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::Load(const std::string& directory) {
   absl::StatusOr<v1::LoadCheckpointResponse> loaded = LoadTables(directory);
   if (!loaded.ok()) {
-    return Annotate(loaded.status(), absl::StrCat("server ", options_.index, ": loading a checkpoint"));
+    return Annotate(loaded.status(), absl::StrCat("server ", server_, ": loading a checkpoint"));
   }
   return loaded;
 }
 
-absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(const std::string& directory) {
+absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::LoadTables(const std::string& directory) {
   TANDEM_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ReadManifest(directory));
   std::map<std::string, TableFiles> saved;
   for (const v1::CheckpointFile& file : manifest.files()) {
@@ -161,7 +155,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
     TableFiles& files = saved[reader->header().config().name()];
     files.push_back(std::move(reader));
   }
-  for (const auto& table : AllTables()) {
+  for (const auto& table : tables_.All()) {
     if (saved.count(table->name()) == 0) {
       return absl::NotFoundError(absl::StrCat(
           directory, " holds no table '", table->name(), "'; it has ", saved.empty() ? "none" : "",
@@ -169,7 +163,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
     }
   }
 
-  // Everything is read into fresh storage; the tables change only when all of it is good.
+  // Everything is read into new storage; the tables change only when all of it has been read without errors.
   struct Loaded {
     std::shared_ptr<ServerTable> table;
     std::shared_ptr<TableStorage> storage;
@@ -183,26 +177,24 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
   for (const auto& [name, files] : saved) {
     TANDEM_RETURN_IF_ERROR(CheckComplete(name, files));
     Loaded& to = loaded.emplace_back();
-    absl::StatusOr<std::shared_ptr<ServerTable>> table = FindTable(name);
-    to.table = table.ok() ? *table
-                          : std::make_shared<ServerTable>(files.front()->header().config(), nullptr,
-                                                          &buffers_, &helpers_, options_.index == 0);
+    absl::StatusOr<std::shared_ptr<ServerTable>> table = tables_.Find(name);
+    to.table = table.ok() ? *table : tables_.NewTable(files.front()->header().config(), nullptr);
     const v1::TableConfig config = to.table->config();
-    TANDEM_ASSIGN_OR_RETURN(to.storage, NewStorage(config));
+    TANDEM_ASSIGN_OR_RETURN(to.storage, tables_.NewStorage(config));
     const uint64_t made = to.storage->rows();
     to.storage->Clear();
     TANDEM_ASSIGN_OR_RETURN(to.clocks, Clocks(files, config));
-    // First of all: rows that leave memory while they are read are chosen by their age.
+    // Set before rows are read: the rows that leave memory meanwhile are chosen by their age.
     for (const auto& file : files) to.version = std::max(to.version, file->header().version());
     to.storage->SetClock(to.version);
     for (const auto& file : files) {
       TANDEM_RETURN_IF_ERROR(CheckCompatible(file->header().config(), config, file->path()));
       TANDEM_RETURN_IF_ERROR(LoadRows(*file, config, *to.storage));
       const v1::TableFileHeader& header = file->header();
-      const bool same =
-          header.num_servers() == options_.num_servers && header.num_buckets() == shard_map_.num_buckets();
+      const bool same = header.num_servers() == shard_map_.num_servers() &&
+                        header.num_buckets() == shard_map_.num_buckets();
       same_servers = same_servers && same;
-      if (!same || header.server_index() == options_.index) {
+      if (!same || header.server_index() == server_) {
         fences.insert(fences.end(), header.fences().begin(), header.fences().end());
       }
     }
@@ -212,25 +204,19 @@ absl::StatusOr<v1::LoadCheckpointResponse> ParameterServer::Impl::LoadTables(con
     }
     response.set_rows(response.rows() + to.storage->rows());
   }
-  TANDEM_RETURN_IF_ERROR(BetweenPushes([&](Waiters* released) {
+  TANDEM_RETURN_IF_ERROR(requests_.BetweenPushes([&](RequestHandler::Waiters* released) {
     for (Loaded& one : loaded) {
       one.table->Install(std::move(one.storage), one.version, one.clocks, released);
-      absl::MutexLock lock(&tables_mutex_);
-      tables_.emplace(one.table->name(), one.table);
+      tables_.Add(one.table);
     }
-    absl::MutexLock lock(&push_mutex_);
-    if (same_servers) {
-      fences_.Restore(fences);
-    } else {
-      fences_.RestoreEpochsOnly(fences);
-    }
+    requests_.RestoreFences(fences, same_servers);
     return absl::OkStatus();
   }));
   return response;
 }
 
-absl::Status ParameterServer::Impl::LoadRows(TableFileReader& file, const v1::TableConfig& config,
-                                             TableStorage& storage) {
+absl::Status CheckpointService::LoadRows(TableFileReader& file, const v1::TableConfig& config,
+                                         TableStorage& storage) {
   if (file.header().row_floats() != storage.row_floats()) {
     return absl::InvalidArgumentError(absl::StrCat(file.path(), ": rows of ", file.header().row_floats(),
                                                    " floats, the table's optimizer keeps ",
@@ -241,17 +227,17 @@ absl::Status ParameterServer::Impl::LoadRows(TableFileReader& file, const v1::Ta
   const bool same_admission =
       saved.kind() == config.admission().kind() && saved.counters() == config.admission().counters();
   for (const v1::BucketIndex& bucket : file.footer().buckets()) {
-    if (same_buckets && shard_map_.OwnerOfBucket(bucket.bucket()) != options_.index) continue;
+    if (same_buckets && shard_map_.OwnerOfBucket(bucket.bucket()) != server_) continue;
     absl::Status restored;
     const auto restore = [&](uint64_t id, const float* row, const RowHistory& history) {
-      if (!same_buckets && shard_map_.OwnerOf(id) != options_.index) return;
+      if (!same_buckets && shard_map_.OwnerOf(id) != server_) return;
       if (restored.ok()) restored = storage.Restore(id, row, history);
     };
     std::string filter;
     TANDEM_RETURN_IF_ERROR(file.ReadBucket(bucket, restore, &filter));
     TANDEM_RETURN_IF_ERROR(restored);
     if (stopping_) return absl::CancelledError("the server is stopping");
-    // Counters of another admission, or of buckets cut otherwise, mean nothing here: ids are counted anew.
+    // Counters of another admission policy, or of other buckets, mean nothing here: ids are counted anew.
     if (filter.empty() || !same_buckets || !same_admission) continue;
     if (!storage.RestoreFilter(bucket.bucket(), filter)) {
       return absl::DataLossError(absl::StrCat(file.path(), ": bucket ", bucket.bucket(), " has ",

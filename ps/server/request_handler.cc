@@ -1,0 +1,240 @@
+#include "ps/server/request_handler.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "ps/trace_kinds.h"
+
+namespace tandem::ps {
+namespace {
+absl::Status Stopped() { return absl::UnavailableError("the parameter server has stopped"); }
+absl::Status Stopping() { return absl::CancelledError("the parameter server is stopping"); }
+}  // namespace
+
+RequestHandler::RequestHandler(const ParameterServerOptions& options, TableRegistry* tables,
+                               BufferPool* buffers, const std::atomic<bool>* stopping)
+    : options_(options),
+      tables_(*tables),
+      buffers_(*buffers),
+      stopping_(*stopping),
+      deferred_(options.clock),
+      executor_(options.threads) {}
+
+void RequestHandler::Stop() {
+  deferred_.Stop();
+  executor_.Stop();
+}
+
+absl::Status RequestHandler::CheckDeferredBytes(uint64_t more) const {
+  const uint64_t held = deferred_bytes() + tables_.WaitingBytes();
+  if (held + more <= options_.max_parked_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "server ", options_.index, ": calls that wait for other workers hold ", held, " bytes and may hold ",
+      options_.max_parked_bytes, ": a worker is far behind, or workers run too far ahead"));
+}
+
+absl::Time RequestHandler::ExpiryTime(const rpc::ServerCall& call) const {
+  const absl::Time now = options_.clock->Now();
+  const absl::Duration left = std::min(call.deadline() - now, options_.max_wait);
+  return now + left - std::clamp(left / 10, absl::Milliseconds(5), absl::Seconds(1));
+}
+
+void RequestHandler::Dispatch(Waiters released) {
+  if (released.empty()) return;
+  for (size_t i = 0; i + 1 < released.size(); ++i) {
+    if (!executor_.Post(released[i])) released[i]();
+  }
+  released.back()();
+}
+
+absl::Status RequestHandler::BetweenPushes(absl::FunctionRef<absl::Status(Waiters* released)> body) {
+  Waiters released;
+  gate_.Close();
+  const absl::Status status = body(&released);
+  for (std::function<void()>& push : gate_.Open()) released.push_back(std::move(push));
+  Dispatch(std::move(released));
+  return status;
+}
+
+std::vector<v1::WorkerFence> RequestHandler::SaveFences() {
+  absl::MutexLock lock(&push_mutex_);
+  return fences_.Save();
+}
+
+void RequestHandler::RestoreFences(const std::vector<v1::WorkerFence>& fences, bool same_servers) {
+  absl::MutexLock lock(&push_mutex_);
+  if (same_servers) {
+    fences_.Restore(fences);
+  } else {
+    fences_.RestoreEpochsOnly(fences);
+  }
+}
+
+void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
+  const TimePoint arrived = TableCounters::Clock::now();
+  if (stopping_) return call->Finish(Stopped());
+  absl::StatusOr<ParsedRequest> parsed =
+      ParsePull(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes});
+  if (!parsed.ok()) return call->Finish(parsed.status());
+  absl::StatusOr<BoundRequest> request = BindPull(*std::move(parsed), tables_, options_.max_message_bytes);
+  if (!request.ok()) return call->Finish(request.status());
+  const uint64_t step = request->step;
+  const bool ready = std::all_of(request->slices.begin(), request->slices.end(),
+                                 [step](const BoundSlice& slice) { return slice.table->Ready(step); });
+  if (ready) return RespondToPull(*std::move(request), std::move(call), arrived, &buffers_);
+  if (absl::Status status = CheckDeferredBytes(request->memory_bytes); !status.ok()) {
+    return call->Finish(status);
+  }
+  auto pull = std::make_shared<PendingPull>(
+      PendingPull{.call = std::move(call), .request = *std::move(request), .arrived = arrived});
+  pull->ticket = deferred_.NewTicket();
+  deferred_bytes_ += pull->request.memory_bytes;
+  deferred_.Defer(pull->ticket, ExpiryTime(*pull->call),
+                  [this, pull](rpc::DeferredCalls::Reason reason) { ExpirePull(*pull, reason); });
+  ContinuePull(pull);
+}
+
+void RequestHandler::ContinuePull(const std::shared_ptr<PendingPull>& pull) {
+  const BoundRequest& request = pull->request;
+  for (; pull->next < request.slices.size(); ++pull->next) {
+    ServerTable& table = *request.slices[pull->next].table;
+    if (!table.ReadyOrWait(request.step, pull->ticket, [this, pull] { ContinuePull(pull); })) {
+      // The pull may have expired between two tables: only this thread can then remove the waiter.
+      if (!deferred_.Contains(pull->ticket)) table.Forget(pull->ticket);
+      return;
+    }
+  }
+  if (!deferred_.Resume(pull->ticket)) return;
+  deferred_bytes_ -= request.memory_bytes;
+  RespondToPull(std::move(pull->request), pull->call, pull->arrived, &buffers_);
+}
+
+void RequestHandler::ExpirePull(const PendingPull& pull, rpc::DeferredCalls::Reason reason) {
+  const BoundRequest& request = pull.request;
+  deferred_bytes_ -= request.memory_bytes;
+  if (reason == rpc::DeferredCalls::Reason::kStopped) {
+    pull.call->Finish(Stopping());
+  } else {
+    std::string why;
+    for (const BoundSlice& slice : request.slices) {
+      if (slice.table->Ready(request.step)) continue;
+      why = slice.table->WhyWaiting(request.step, request.worker);
+      break;
+    }
+    if (why.empty()) {
+      why = absl::StrCat("pull of step ", request.step, " by worker ", request.worker, " came too late");
+    }
+    pull.call->Finish(absl::DeadlineExceededError(why));
+  }
+  for (const BoundSlice& slice : request.slices) slice.table->Forget(pull.ticket);
+}
+
+void RequestHandler::HandlePush(std::shared_ptr<rpc::ServerCall> call) {
+  StartPush(std::move(call), TableCounters::Clock::now());
+}
+
+void RequestHandler::StartPush(std::shared_ptr<rpc::ServerCall> call, TimePoint arrived) {
+  if (stopping_) return call->Finish(Stopped());
+  if (!gate_.TryEnter()) return DeferPush(std::move(call), arrived);
+  RunPush(call, arrived);
+}
+
+void RequestHandler::DeferPush(std::shared_ptr<rpc::ServerCall> call, TimePoint arrived) {
+  const uint64_t bytes = call->request().size();
+  if (absl::Status status = CheckDeferredBytes(bytes); !status.ok()) return call->Finish(status);
+  const uint64_t ticket = deferred_.NewTicket();
+  deferred_bytes_ += bytes;
+  deferred_.Defer(ticket, ExpiryTime(*call), [this, call, bytes](rpc::DeferredCalls::Reason reason) {
+    deferred_bytes_ -= bytes;
+    call->Finish(reason == rpc::DeferredCalls::Reason::kStopped
+                     ? Stopping()
+                     : absl::DeadlineExceededError(
+                           absl::StrCat("server ", options_.index,
+                                        ": the push waited for a checkpoint or a change of update mode")));
+  });
+  auto go_on = [this, call, ticket, bytes, arrived] {
+    if (!deferred_.Resume(ticket)) return;
+    deferred_bytes_ -= bytes;
+    StartPush(call, arrived);
+  };
+  if (!gate_.EnterOrDefer(go_on)) return;
+  if (!deferred_.Resume(ticket)) return gate_.Leave();
+  deferred_bytes_ -= bytes;
+  RunPush(call, arrived);
+}
+
+void RequestHandler::RunPush(const std::shared_ptr<rpc::ServerCall>& call, TimePoint arrived) {
+  Waiters released;
+  const absl::Status status = ApplyPush(call, arrived, &released);
+  gate_.Leave();
+  if (!status.ok()) call->Finish(status);
+  Dispatch(std::move(released));
+}
+
+absl::Status RequestHandler::ApplyPush(const std::shared_ptr<rpc::ServerCall>& call, TimePoint arrived,
+                                       Waiters* released) {
+  const uint64_t traced = trace::Begin();
+  TANDEM_ASSIGN_OR_RETURN(
+      ParsedRequest parsed,
+      ParsePush(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes}));
+  TANDEM_ASSIGN_OR_RETURN(const BoundRequest request, BindPush(std::move(parsed), tables_));
+  trace::End(kTraceParsePush, traced);
+  SplitPush push = SplitByTable(request, buffers_);
+  auto response = std::make_shared<PushResponder>(call, push.parts.size());
+  for (size_t i = 0; i < push.parts.size(); ++i) {
+    // The table outlives the part, since it is the table that calls `settled`.
+    TableCounters* const counters = &push.tables[i]->counters();
+    push.parts[i].settled = [response, counters, arrived,
+                             bytes = push.wire_bytes[i]](const absl::StatusOr<uint64_t>& missing) {
+      counters->AddPushCall(arrived, bytes);
+      response->Settle(missing);
+    };
+  }
+  TANDEM_ASSIGN_OR_RETURN(const bool taken, Admit(request, &push, response.get()));
+  if (!taken) {
+    response->FinishDuplicate();
+    return absl::OkStatus();
+  }
+  for (const auto& table : push.tables) {
+    Waiters more = table->Drain();
+    std::move(more.begin(), more.end(), std::back_inserter(*released));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RequestHandler::Admit(const BoundRequest& request, SplitPush* push,
+                                           PushResponder* response) {
+  absl::MutexLock lock(&push_mutex_);
+  const bool tells_positions = options_.index == 0;
+  std::vector<UpdatePosition> positions;
+  TANDEM_ASSIGN_OR_RETURN(const PushFence::Verdict verdict,
+                          fences_.Check(request.worker, request.epoch, request.sequence));
+  if (verdict == PushFence::Verdict::kDuplicate) {
+    // The first response may have been lost, and the other servers need the positions that it told.
+    for (const auto& table : push->tables) {
+      positions.push_back(table->PositionOf(request.worker, request.step));
+    }
+    if (tells_positions) response->SetPositions(request, push->tables, positions);
+    return false;
+  }
+  bool ahead = false;
+  for (const auto& table : push->tables) {
+    TANDEM_RETURN_IF_ERROR(request.deferred_gradients ? table->CheckDeferredGradients(request.worker)
+                                                      : table->CheckPush(request.worker, request.step));
+    ahead = ahead || (!request.deferred_gradients && table->IsAhead(request.step));
+  }
+  // A push for which others wait is always accepted: it frees memory.
+  if (ahead) TANDEM_RETURN_IF_ERROR(CheckDeferredBytes(request.memory_bytes));
+  fences_.Commit(request.worker, request.epoch, request.sequence);
+  for (size_t i = 0; i < push->parts.size(); ++i) {
+    positions.push_back(push->tables[i]->Assign(&push->parts[i]));
+  }
+  if (tells_positions) response->SetPositions(request, push->tables, positions);
+  for (size_t i = 0; i < push->parts.size(); ++i) push->tables[i]->Enqueue(std::move(push->parts[i]));
+  return true;
+}
+
+}  // namespace tandem::ps

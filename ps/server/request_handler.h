@@ -1,0 +1,120 @@
+#ifndef TANDEM_PS_SERVER_REQUEST_HANDLER_H_
+#define TANDEM_PS_SERVER_REQUEST_HANDLER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/buffer_pool.h"
+#include "ps/server/gate.h"
+#include "ps/server/parameter_server.h"
+#include "ps/server/push_fence.h"
+#include "ps/server/request/bind.h"
+#include "ps/server/request/response_writer.h"
+#include "ps/server/request/split_push.h"
+#include "ps/server/table/server_table.h"
+#include "ps/server/table/table_registry.h"
+#include "ps/server/task_executor.h"
+#include "rpc/deferred_calls.h"
+#include "rpc/service.h"
+
+namespace tandem::ps {
+
+// Runs pulls and pushes: parses them (request/parse.h), binds them to tables (request/bind.h), defers pulls
+// that must wait for other workers, applies pushes exactly once, and responds (request/response_writer.h).
+//
+// Thread-safe. Lock order: push_mutex_, then the registry's mutex or a table's; no other lock is taken under
+// one of these two. The gate's mutex is held alone.
+class RequestHandler {
+ public:
+  using Waiters = std::vector<ServerTable::Waiter>;
+
+  // `tables`, `buffers` and `stopping` must outlive the handler. `stopping` becomes true before Stop is
+  // called.
+  RequestHandler(const ParameterServerOptions& options, TableRegistry* tables, BufferPool* buffers,
+                 const std::atomic<bool>* stopping);
+
+  // Handle the methods Pull and Push. Neither blocks. Finish the call, now or later.
+  void HandlePull(std::shared_ptr<rpc::ServerCall> call);
+  void HandlePush(std::shared_ptr<rpc::ServerCall> call);
+
+  // Runs `body` while no push is under way; pushes that arrive meanwhile are deferred. Afterwards runs the
+  // pulls that `body` adds to `released`. Blocks until the pushes under way are done. One thread at a time.
+  absl::Status BetweenPushes(absl::FunctionRef<absl::Status(Waiters* released)> body);
+
+  // Which pushes this server has taken (ps/server/push_fence.h). Call RestoreFences within BetweenPushes.
+  // `same_servers`: the fences come from a checkpoint of the same set of servers; otherwise only the workers'
+  // epochs are restored.
+  std::vector<v1::WorkerFence> SaveFences();
+  void RestoreFences(const std::vector<v1::WorkerFence>& fences, bool same_servers);
+
+  // Deferred calls, and the memory of their requests.
+  size_t deferred_calls() const { return deferred_.size(); }
+  uint64_t deferred_bytes() const { return deferred_bytes_.load(std::memory_order_relaxed); }
+
+  // Finishes all deferred calls with Cancelled and joins the threads. Idempotent.
+  void Stop();
+
+ private:
+  using TimePoint = TableCounters::Clock::time_point;
+
+  // A deferred pull.
+  struct PendingPull {
+    std::shared_ptr<rpc::ServerCall> call;
+    BoundRequest request;
+    TimePoint arrived;
+    uint64_t ticket = 0;
+    size_t next = 0;  // the tables of the slices before this one let the pull run
+  };
+
+  // Asks the tables one after the other whether the pull may run; responds when all of them agree. A table
+  // that does not agree yet calls this function again.
+  void ContinuePull(const std::shared_ptr<PendingPull>& pull);
+  void ExpirePull(const PendingPull& pull, rpc::DeferredCalls::Reason reason);
+
+  void StartPush(std::shared_ptr<rpc::ServerCall> call, TimePoint arrived);
+  // Defers a push that met the closed gate until it opens.
+  void DeferPush(std::shared_ptr<rpc::ServerCall> call, TimePoint arrived);
+  // Runs a push that has entered the gate, and leaves the gate.
+  void RunPush(const std::shared_ptr<rpc::ServerCall>& call, TimePoint arrived);
+  absl::Status ApplyPush(const std::shared_ptr<rpc::ServerCall>& call, TimePoint arrived, Waiters* released);
+  // Checks the push against the fences and the tables' clocks, then queues its parts, all or none of them.
+  // Moves the queued parts out of `push`. Returns false if the push is a duplicate. On server 0 tells
+  // `response` the positions in GBA tables.
+  absl::StatusOr<bool> Admit(const BoundRequest& request, SplitPush* push, PushResponder* response);
+
+  // Runs the pulls that tables have released: the last one on this thread, the others on the executor.
+  void Dispatch(Waiters released);
+  // ResourceExhausted: what waits would hold more memory than it may, with `more` bytes added.
+  absl::Status CheckDeferredBytes(uint64_t more) const;
+  // Returns when to stop deferring a call: a moment before its caller gives up, so that the caller still gets
+  // the error that names the missing workers.
+  absl::Time ExpiryTime(const rpc::ServerCall& call) const;
+
+  const ParameterServerOptions& options_;
+  TableRegistry& tables_;
+  BufferPool& buffers_;
+  const std::atomic<bool>& stopping_;
+  std::atomic<uint64_t> deferred_bytes_{0};  // of the requests in deferred_
+
+  // Held from a push's checks until its parts are queued, so that pushes are accepted one at a time.
+  absl::Mutex push_mutex_;
+  PushFence fences_ ABSL_GUARDED_BY(push_mutex_);
+
+  Gate gate_;
+  rpc::DeferredCalls deferred_;
+  TaskExecutor executor_;  // runs deferred pulls, and pushes that met the closed gate
+};
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_SERVER_REQUEST_HANDLER_H_

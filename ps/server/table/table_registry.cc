@@ -1,0 +1,98 @@
+#include "ps/server/table/table_registry.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "ps/table.h"
+
+namespace tandem::ps {
+namespace {
+constexpr uint32_t kMaxWorkers = 65536;  // a table keeps a clock for each
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TableStorage>> TableRegistry::NewStorage(const v1::TableConfig& config) const {
+  std::unique_ptr<ColdTier> tier;
+  if (config.spill()) {
+    if (options_.cold_store == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("table '", config.name(), "': spill is set, but server ", options_.server,
+                       " was given no directory for rows on disk; start it with --spill-dir DIR"));
+    }
+    absl::StatusOr<std::unique_ptr<ColdTier>> made = options_.cold_store->NewTier(config.name());
+    if (!made.ok()) {
+      return Annotate(made.status(), absl::StrCat("table '", config.name(), "': server ", options_.server));
+    }
+    tier = *std::move(made);
+  }
+  return TableStorage::Create(
+      config, shard_map().num_buckets(),
+      [this](uint32_t bucket) { return shard_map().OwnerOfBucket(bucket) == options_.server; },
+      std::move(tier));
+}
+
+std::shared_ptr<ServerTable> TableRegistry::NewTable(v1::TableConfig config,
+                                                     std::shared_ptr<TableStorage> storage) const {
+  return std::make_shared<ServerTable>(std::move(config), std::move(storage), options_.buffers,
+                                       options_.helpers, options_.server == 0);
+}
+
+absl::Status TableRegistry::Create(const v1::TableConfig& config) {
+  TANDEM_RETURN_IF_ERROR(ValidateTableConfig(config));
+  if (config.num_workers() > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", config.name(), "': num_workers is ",
+                                                   config.num_workers(), ", at most ", kMaxWorkers,
+                                                   " are allowed"));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    auto found = tables_.find(config.name());
+    if (found != tables_.end()) {
+      std::string differences;
+      google::protobuf::util::MessageDifferencer differencer;
+      differencer.ReportDifferencesToString(&differences);
+      if (differencer.Compare(found->second->created_config(), config)) return absl::OkStatus();
+      return absl::AlreadyExistsError(
+          absl::StrCat("table '", config.name(), "' exists with another configuration: ", differences));
+    }
+  }
+  // Only one thread creates tables, so the name is still free below.
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableStorage> storage, NewStorage(config));
+  Add(NewTable(config, std::move(storage)));
+  return absl::OkStatus();
+}
+
+void TableRegistry::Add(std::shared_ptr<ServerTable> table) {
+  absl::MutexLock lock(&mutex_);
+  tables_.emplace(table->name(), std::move(table));
+}
+
+absl::StatusOr<std::shared_ptr<ServerTable>> TableRegistry::Find(absl::string_view name) const {
+  absl::MutexLock lock(&mutex_);
+  auto found = tables_.find(name);
+  if (found != tables_.end()) return found->second;
+  return absl::NotFoundError(
+      absl::StrCat("no table '", name, "' on server ", options_.server, "; it has ",
+                   tables_.empty() ? "none: create tables first"
+                                   : absl::StrJoin(tables_, ", ", [](std::string* out, const auto& entry) {
+                                       absl::StrAppend(out, "'", entry.first, "'");
+                                     })));
+}
+
+std::vector<std::shared_ptr<ServerTable>> TableRegistry::All() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<ServerTable>> tables;
+  for (const auto& [name, table] : tables_) tables.push_back(table);
+  return tables;
+}
+
+uint64_t TableRegistry::WaitingBytes() const {
+  absl::MutexLock lock(&mutex_);
+  uint64_t bytes = 0;
+  for (const auto& [name, table] : tables_) bytes += table->waiting_bytes();
+  return bytes;
+}
+
+}  // namespace tandem::ps

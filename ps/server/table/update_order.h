@@ -1,0 +1,142 @@
+#ifndef TANDEM_PS_SERVER_TABLE_UPDATE_ORDER_H_
+#define TANDEM_PS_SERVER_TABLE_UPDATE_ORDER_H_
+
+// The rules of the update modes, and the pushes that wait because of them.
+//
+// A push of step t by worker w is applied, depending on the mode:
+//
+//   SYNC     when every worker's push of step t has arrived. The gradients are concatenated in rank order and
+//            applied as one update. If the clocks differ (the table was BOUNDED or ASYNC before), the pushes
+//            of workers that are behind are applied on arrival until all clocks are equal.
+//   BOUNDED  when all pushes of w of steps < t are in the rows.
+//   ASYNC    on arrival. Steps may repeat and arrive in any order; the clock of w is its highest step + 1.
+//   GBA      when the pushes of a global batch have arrived, from any workers. They are applied as one update
+//            (ps/server/table/global_batch.h). Clocks are as in ASYNC, once a push is applied.
+//
+// A push that cannot be applied yet waits, and is acknowledged. A pull of step t may run, depending on the
+// mode:
+//
+//   SYNC        when every worker's clock >= t
+//   BOUNDED(k)  when every worker's clock >= t - k
+//   ASYNC, GBA  always
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ps/server/table/global_batch.h"
+#include "ps/server/table/table_push.h"
+#include "ps/server/table/worker_clocks.h"
+#include "tandem/v1/parameter_server.pb.h"
+
+namespace tandem::ps {
+
+namespace v1 = ::tandem::v1;
+
+// Not thread-safe: ServerTable's mutex guards it.
+class UpdateOrder {
+ public:
+  // Number of steps by which a worker's pushes may be ahead of its clock.
+  static constexpr uint64_t kMaxEarlyPushes = 256;
+
+  // `table` names the table in messages; it must outlive this object.
+  UpdateOrder(const std::string* table, const v1::UpdateMode& mode, uint32_t num_workers);
+
+  const v1::UpdateMode& mode() const { return mode_; }
+  bool sync() const { return mode_.kind() == v1::UpdateMode::SYNC; }
+  bool gba() const { return mode_.kind() == v1::UpdateMode::GBA; }
+  const WorkerClocks& clocks() const { return clocks_; }
+  size_t waiting_pushes() const;
+
+  // Pulls.
+
+  bool PullMayRun(uint64_t step) const;
+  // Returns "table 'user': pull of step 12 by worker 0 waits for the push of step 11 from worker 1 (sync)".
+  std::string WhyWaiting(uint64_t step, uint32_t worker) const;
+
+  // Accepting pushes.
+
+  // InvalidArgument: the push is a repetition, or too far ahead; says what came and what was expected.
+  absl::Status CheckPush(uint32_t worker, uint64_t step) const;
+  // The same for gradients deferred from earlier steps. FailedPrecondition: the mode does not allow them.
+  absl::Status CheckDeferredGradients(uint32_t worker) const;
+  // Returns whether a push of `step` would wait for a worker that has not pushed yet.
+  bool IsAhead(uint64_t step) const;
+  // Server 0: assigns the push to an update if the table is GBA, and remembers that for PositionOf.
+  UpdatePosition Assign(const TablePush& push);
+  // Returns the position of the worker's last push of `step`, if it is not long ago; otherwise a default one.
+  UpdatePosition PositionOf(uint32_t worker, uint64_t step) const;
+  // Queues a push that passed CheckPush.
+  void Add(TablePush push);
+
+  // Applying pushes. The caller applies the pushes of an update that is begun, without the lock, and then
+  // finishes the update.
+
+  // One update in a mode other than GBA. Its pushes stay queued until Finish, so that CheckPush sees them.
+  struct Update {
+    std::vector<uint32_t> workers;                                      // in rank order
+    std::vector<std::multimap<uint64_t, TablePush>::iterator> entries;  // [workers]
+    std::vector<const TablePush*> pushes;                               // [workers]
+  };
+  // Begins the next update. Empty: none can be made now.
+  std::optional<Update> Begin();
+  // Advances the clocks and returns the update's pushes, which are not queued any more.
+  std::vector<TablePush> Finish(const Update& update);
+
+  // Begins the next update of a GBA table. Empty: none can be made now. One GBA update is made at a time.
+  std::optional<std::vector<TablePush>> BeginBatch();
+  // Begins the next update of what has arrived, complete or not. Empty: nothing is queued for GBA updates.
+  std::optional<std::vector<TablePush>> BeginPartialBatch();
+  void FinishBatch(const std::vector<TablePush>& batch);
+  // After BeginPartialBatch has returned all: the next update is number `version` + 1.
+  void ReopenBatch(uint64_t version) { batch_.Reopen(version); }
+
+  // Moves `settled` out of the pushes that wait for other workers, as opposed to a thread.
+  void CollectBlocked(std::vector<TablePush::Settled>* settled);
+
+  // Changes of mode, and checkpoints. No update may be under way.
+
+  // Changes the mode. No push may be queued for GBA updates.
+  void SetMode(const v1::UpdateMode& mode) { mode_ = mode; }
+  // Takes the queued push of the lowest step and, among those, the lowest rank that the mode applies without
+  // waiting for other workers. Empty: there is none, or the mode is SYNC. FinishAlone must follow.
+  std::optional<TablePush> TakeLowestStep();
+  void FinishAlone(const TablePush& push);
+  // Call after a change of mode: the first GBA update, if the mode is GBA, is the one after `version`.
+  void StartBatch(uint64_t version) { batch_.Start(version); }
+  // Returns the clocks, for a checkpoint. FailedPrecondition while pushes wait: they are acknowledged, but
+  // not in the rows.
+  absl::StatusOr<std::vector<uint64_t>> Save() const;
+  // Sets the clocks and drops all queued pushes, whose memory_bytes are returned.
+  uint64_t Restore(uint64_t version, const std::vector<uint64_t>& clocks);
+
+ private:
+  struct Worker {
+    bool busy = false;                             // its first push is being applied
+    std::multimap<uint64_t, TablePush> waiting;    // by step
+    std::map<uint64_t, UpdatePosition> positions;  // GBA: of its last steps
+  };
+
+  // Returns the workers whose first pushes make the next update, in rank order; none if it cannot be made
+  // now.
+  std::vector<uint32_t> Pick() const;
+  // Returns the worker's first step that is neither in the rows nor queued.
+  uint64_t NextStep(uint32_t worker) const;
+  uint64_t GlobalBatchSize() const;
+
+  const std::string& table_;
+  v1::UpdateMode mode_;
+  WorkerClocks clocks_;
+  std::vector<Worker> workers_;
+  GlobalBatch batch_;
+  int updates_under_way_ = 0;
+};
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_SERVER_TABLE_UPDATE_ORDER_H_

@@ -1,0 +1,16 @@
+#ifndef TANDEM_PS_SERVER_TABLE_UPDATE_POSITION_H_
+#define TANDEM_PS_SERVER_TABLE_UPDATE_POSITION_H_
+
+#include <cstdint>
+
+namespace tandem::ps {
+
+// The update of a GBA table to which server 0 has assigned a push (v1::PushPlace).
+struct UpdatePosition {
+  uint64_t update = 0;  // number of the update, from 1; 0: not assigned
+  bool stale = false;   // the push is too old: it counts for this update, but its gradients are left out
+};
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_SERVER_TABLE_UPDATE_POSITION_H_

@@ -10,17 +10,17 @@
 
 namespace tandem::ps {
 
-// Lets any number of pushes through at once, or one operation that must see the tables between pushes (a
-// checkpoint, a change of mode). Pushes that meet a closed gate are kept, not blocked. Thread-safe.
+// Admits any number of pushes at a time, or one operation that must see the tables between pushes (a
+// checkpoint, a change of mode). Pushes that meet the closed gate are deferred, not blocked. Thread-safe.
 class Gate {
  public:
-  // True: go on, then call Leave. False: closed.
+  // Returns true if the gate is open. The caller then runs its push and calls Leave.
   bool TryEnter() {
     absl::MutexLock lock(&mutex_);
     if (!closed_) ++inside_;
     return !closed_;
   }
-  // The same, but when closed, `later` will be among what Open returns.
+  // Returns the same. If the gate is closed, stores `later` for Open.
   bool EnterOrDefer(std::function<void()> later) {
     absl::MutexLock lock(&mutex_);
     if (closed_) {
@@ -34,13 +34,14 @@ class Gate {
     absl::MutexLock lock(&mutex_);
     --inside_;
   }
-  // Closes, then waits for those inside; they never wait for anything but a thread. One closer at a time.
+  // Closes the gate and blocks until the pushes inside have left. They wait for nothing but a thread. One
+  // thread at a time may close the gate.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
     mutex_.Await(absl::Condition(this, &Gate::IsEmpty));
   }
-  // Returns what was kept, in order of arrival, for the caller to run.
+  // Opens the gate and returns the stored functions in order of arrival, for the caller to run.
   std::vector<std::function<void()>> Open() {
     absl::MutexLock lock(&mutex_);
     closed_ = false;

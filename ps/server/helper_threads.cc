@@ -43,7 +43,7 @@ void HelperThreads::Run() {
     mutex_.Unlock();
     job->work();
     mutex_.Lock();
-    CloseLocked(job);  // there was no more to do
+    CloseLocked(job);  // its work is all begun: another helper would find nothing to do
     --job->inside;
   }
 }

@@ -11,22 +11,23 @@
 
 namespace tandem::ps {
 
-// Threads that do nothing but take part in large updates: one worker's pushes are applied one after the
-// other, so that without them they would never use more than one processor. Calls that share at the same time
-// are helped in order of arrival. Thread-safe.
+// Threads that only take part in large updates. The pushes of one worker are applied one after the other, so
+// that without helpers they would never use more than one processor. Concurrent calls of Share are helped in
+// order of arrival. Thread-safe.
 class HelperThreads : public Helpers {
  public:
   explicit HelperThreads(int threads);
-  // No call of Share is under way any more.
+  // Joins the threads. No call of Share may be under way.
   ~HelperThreads() override;
 
+  // Calls `work` on this thread and on idle helpers at the same time. Blocks until all of them have returned.
   void Share(absl::FunctionRef<void()> work) override;
 
  private:
-  // A call of Share, in its own frame.
+  // One call of Share; lies on that call's stack.
   struct Job {
     absl::FunctionRef<void()> work;
-    int inside = 0;  // helpers
+    int inside = 0;  // number of helpers that run `work`
     bool IsEmpty() const { return inside == 0; }
   };
   void Run();
@@ -34,7 +35,7 @@ class HelperThreads : public Helpers {
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !open_.empty(); }
 
   absl::Mutex mutex_;
-  std::vector<Job*> open_ ABSL_GUARDED_BY(mutex_);  // that a helper may still begin with; few
+  std::vector<Job*> open_ ABSL_GUARDED_BY(mutex_);  // helpers may still join these; only a few
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -1,10 +1,6 @@
 #ifndef TANDEM_PS_SERVER_PUSH_FENCE_H_
 #define TANDEM_PS_SERVER_PUSH_FENCE_H_
 
-// Exactly once: which pushes this server has taken, per worker. A push is (worker, epoch, sequence);
-// sequences count a worker's pushes to this server from 1 and may arrive out of order, because several are in
-// flight.
-
 #include <cstdint>
 #include <map>
 #include <set>
@@ -17,37 +13,39 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// Not thread-safe.
+// Records which pushes of each worker this server has taken, so that every push is applied exactly once. A
+// push is identified by (worker, epoch, sequence). Sequences count a worker's pushes to this server from 1.
+// They may arrive out of order, because several pushes are in flight. Not thread-safe.
 class PushFence {
  public:
-  // How far apart two pushes of one worker that are in flight together may be. Older ones are closed: a push
-  // that comes from behind the window was refused long ago, or comes from a worker that restarted under its
-  // old epoch.
+  // Largest distance between the sequences of two pushes of one worker that are in flight together. A push
+  // from before the window is refused: its worker has given up on it, or has restarted under its old epoch.
   static constexpr uint64_t kWindow = 256;
 
   enum class Verdict { kNew, kDuplicate };
 
-  // Whether the push is to be applied. Changes nothing. FailedPrecondition: an older epoch than the worker's
-  // newest, or a sequence that cannot be a retry (names what was seen and what a restarted worker must do).
-  // InvalidArgument: sequence 0.
+  // Returns whether the push is new or a duplicate of one that was taken. Changes nothing.
+  // FailedPrecondition: the epoch is older than the worker's newest, or the sequence cannot be a retry; the
+  // message says what was seen and what a restarted worker must do. InvalidArgument: sequence 0.
   absl::StatusOr<Verdict> Check(uint32_t worker, uint64_t epoch, uint64_t sequence) const;
-  // The push, for which Check said kNew, is taken. A higher epoch forgets the lower one's sequences.
+  // Records a push for which Check returned kNew. A higher epoch replaces the sequences of the lower one.
   void Commit(uint32_t worker, uint64_t epoch, uint64_t sequence);
 
-  // For checkpoints. Restore replaces everything.
+  // Returns the state for a checkpoint.
   std::vector<v1::WorkerFence> Save() const;
+  // Replaces the state with the one from a checkpoint.
   void Restore(const std::vector<v1::WorkerFence>& fences);
-  // For a checkpoint written by another number of servers, whose sequences mean nothing here: workers must
-  // come with an epoch above the ones given.
+  // The same for a checkpoint of another number of servers, whose sequences mean nothing here: from now on
+  // workers must push with an epoch above the saved ones.
   void RestoreEpochsOnly(const std::vector<v1::WorkerFence>& fences);
 
  private:
   struct Fence {
     uint64_t epoch = 0;
-    uint64_t low = 0;          // every sequence <= low is taken (or closed by the window)
-    std::set<uint64_t> above;  // taken, > low + 1
-    bool restored = false;     // comes from a checkpoint and has seen no push since
-    bool closed = false;       // this epoch takes no more pushes
+    uint64_t low = 0;          // every sequence <= low is taken, or refused because of the window
+    std::set<uint64_t> above;  // the taken sequences > low + 1
+    bool restored = false;     // comes from a checkpoint, and no push has arrived since
+    bool closed = false;       // this epoch accepts no more pushes
     uint64_t high() const { return above.empty() ? low : *above.rbegin(); }
   };
   std::map<uint32_t, Fence> fences_;

@@ -11,15 +11,16 @@
 
 namespace tandem::ps {
 
-// Threads that run tasks first in, first out. Thread-safe. The destructor stops it.
+// Threads that run tasks in the order in which they were posted. Thread-safe. The destructor calls Stop.
 class TaskExecutor {
  public:
   explicit TaskExecutor(int threads);
   ~TaskExecutor();
 
-  // Queues `task`; never blocks. False, with the task not taken, after Stop().
+  // Queues `task`. Never blocks on tasks. Returns false, without queueing it, after Stop.
   bool Post(std::function<void()> task);
-  // Runs what is queued to its end and joins the threads. Idempotent; not from a task.
+  // Blocks until all queued tasks have run, and joins the threads. Idempotent. Must not be called from a
+  // task.
   void Stop();
 
  private:

@@ -15,15 +15,16 @@
 
 namespace tandem::ps {
 
-// Cuts a payload into arrays. The payload may be memory that the client can still write to (rpc/shm): what is
-// checked and relied on afterwards, as ids and offsets are, must be copied first. Not thread-safe; payload
-// and pool outlive the reader.
+// Reads arrays from a payload, one after the other. The payload may be memory that the client can still write
+// to (rpc/shm): values that are checked and then relied on, such as ids and offsets, must be copied first.
+// Not thread-safe. The payload and the pool must outlive the reader.
 class ArrayReader {
  public:
   ArrayReader(const Bytes& payload, BufferPool& buffers)
       : slices_(payload.slices()), remaining_(payload.size()), buffers_(buffers) {}
 
-  // The next `count` elements in memory of our own. False when fewer remain; nothing has been read then.
+  // Copies the next `count` elements into memory of its own. Returns false, having read nothing, if fewer
+  // remain.
   template <typename T>
   bool Copy(uint64_t count, absl::Span<const T>* out) {
     if (count > remaining_ / sizeof(T)) return false;
@@ -31,8 +32,9 @@ class ArrayReader {
     return true;
   }
 
-  // The same where they lie, when they are in one piece, aligned, and their memory is owned (unowned memory
-  // is only the caller's until the call is answered, and a push may be kept longer); else copied.
+  // Returns the next `count` elements in place if they are contiguous, aligned and their memory is owned;
+  // else copies them. Unowned memory is valid only until the call is answered, and a push may wait longer.
+  // Returns false, having read nothing, if fewer remain.
   template <typename T>
   bool Read(uint64_t count, absl::Span<const T>* out) {
     if (count > remaining_ / sizeof(T)) return false;
@@ -41,24 +43,25 @@ class ArrayReader {
     return true;
   }
 
-  // The next `size` bytes in one piece, at any alignment, to be decoded before the payload goes. False when
-  // fewer remain; nothing has been read then.
+  // Returns the next `size` bytes contiguously, at any alignment. They may lie in unowned memory: decode them
+  // before the call is answered. Returns false, having read nothing, if fewer remain.
   bool ReadBytes(uint64_t size, absl::string_view* out) {
     if (size > remaining_) return false;
     *out = absl::string_view(Take(size, /*align=*/1, /*must_own=*/false), size);
     return true;
   }
 
-  // Memory for `count` elements that are decoded from the payload; kept alive with the copies.
+  // Returns memory for `count` elements that the caller decodes from the payload. TakeCopies includes it.
   template <typename T>
   T* Allocate(size_t count) {
     static_assert(alignof(T) <= kAlignment);
     return reinterpret_cast<T*>(AllocateBytes(count * sizeof(T)));
   }
 
-  size_t remaining() const { return remaining_; }
-  // Bytes of memory that copied and decoded arrays take.
+  size_t remaining() const { return remaining_; }  // bytes
+  // Returns the bytes of memory that copied and decoded arrays take.
   size_t allocated() const { return allocated_; }
+  // Returns the memory of copied and decoded arrays. Call once, after the last array.
   std::vector<std::shared_ptr<char>> TakeCopies() { return std::move(copies_); }
 
  private:
@@ -116,7 +119,7 @@ class ArrayReader {
 
   const absl::Span<const Slice> slices_;
   size_t index_ = 0;   // of the slice being read
-  size_t offset_ = 0;  // within it
+  size_t offset_ = 0;  // of the next byte, within that slice
   size_t remaining_;
   BufferPool& buffers_;
   std::vector<std::shared_ptr<char>> copies_;

@@ -1,8 +1,9 @@
 #ifndef TANDEM_PS_SERVER_REQUEST_POOLING_H_
 #define TANDEM_PS_SERVER_REQUEST_POOLING_H_
 
-// Bags of rows to one row each, and back. MEAN is the mean of the ids in this request: a client whose bags
-// are spread over several servers sends SUM and divides by the whole bag's size itself.
+// Pools bags of rows into one row each, and expands their gradients. MEAN is the mean over the bag's ids in
+// this request: a client whose bags are spread over several servers sends SUM and divides by the size of the
+// whole bag itself.
 
 #include <cstdint>
 
@@ -13,13 +14,13 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// out[b] = sum (or mean) of rows[offsets[b] .. offsets[b+1]), in that order; an empty bag gives zeros. rows
-// is [offsets.back() x dim], out [bags x dim]. pooling is SUM or MEAN.
+// Sets out[b] to the sum or mean of rows[offsets[b] .. offsets[b+1]), added in that order. An empty bag gives
+// zeros. rows is [offsets.back() x dim], out is [bags x dim]. `pooling` is SUM or MEAN.
 void PoolRows(const float* rows, absl::Span<const uint32_t> offsets, uint32_t dim, v1::Pooling pooling,
               float* out);
 
-// out[i] = gradients[b], for MEAN divided by the bag's size, for every i of bag b. gradients is [bags x dim],
-// out [offsets.back() x dim].
+// Sets out[i] to gradients[b], with MEAN divided by the bag's size, for every row i of bag b. gradients is
+// [bags x dim], out is [offsets.back() x dim].
 void ExpandBags(const float* gradients, absl::Span<const uint32_t> offsets, uint32_t dim, v1::Pooling pooling,
                 float* out);
 

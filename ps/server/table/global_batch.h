@@ -2,23 +2,24 @@
 #define TANDEM_PS_SERVER_TABLE_GLOBAL_BATCH_H_
 
 // Global-batch aggregation (Su et al., "GBA: a tuning-free approach to switch between synchronous and
-// asynchronous training", NeurIPS 2022): which pushes make an update. The first `size` pushes to arrive,
-// whoever sent them, are update 1, the next `size` update 2, and so on; workers wait for nobody. A push that
-// was pulled more than `staleness` updates before its own is left out of it (the paper's weight 0), but still
-// counts as one of its `size`.
+// asynchronous training", NeurIPS 2022). Decides which pushes form an update: the first `size` pushes to
+// arrive, from any workers, form update 1, the next `size` update 2, and so on. Workers do not wait for each
+// other. A push whose pull is more than `staleness` updates older than its own update is left out of it (the
+// paper's weight 0), but still counts as one of its `size` pushes.
 //
-// All of a job's servers must group alike, though a push reaches them at different times: an update would
-// otherwise hold other pushes here than there, and one that is left out here might be applied there. So
-// server 0 decides, as the paper's token list does: a push goes to it first, gets its place (the update's
-// number and whether it is stale) with the acknowledgement, and brings it along to the others. They have
-// update u when `size` pushes of it are there, and apply updates in the order of their numbers. What keeps
-// this alive whatever clients do:
-//   - a push without a place (the client had not heard yet that the table is GBA), or whose update has
-//   passed, rides
-//     along with the next update; `size` of them with no other push there are an update of their own;
-//   - an update that waits in vain for a push (its worker has died between two servers) is made without it
-//   once
-//     kMaxUpdates times `size` pushes are kept.
+// All servers of a job must form the same updates, although a push reaches them at different times. So server
+// 0 decides, like the paper's token list. A push goes to server 0 first, which assigns it to an update and
+// returns this position (the update's number and whether the push is stale) with the acknowledgement. The
+// client sends the position along to the other servers. They make update u when `size` pushes assigned to u
+// have arrived, and apply updates in the order of their numbers.
+//
+// Two rules keep the updates going whatever clients do:
+//
+//   - A push without a position (its client did not know yet that the table is GBA), or with the position of
+//     an update that was made already, joins the next update. `size` of them, with no other push queued, form
+//     an update of their own.
+//   - An update for which a push never arrives (its worker died between two servers) is made without it once
+//     kMaxUpdates * `size` pushes are queued.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,35 +32,37 @@
 
 namespace tandem::ps {
 
-// The pushes that one GBA table keeps. Not thread-safe: ServerTable's lock guards it.
+// The queued pushes of one GBA table. Not thread-safe: ServerTable's mutex guards it.
 class GlobalBatch {
  public:
-  static constexpr size_t kMaxUpdates = 4;  // more are not kept to wait for the first of them
+  // Number of updates whose pushes may be queued while the first of them is incomplete.
+  static constexpr size_t kMaxUpdates = 4;
 
-  // Forgets everything, in a table that is at `version` from now on, here as on server 0.
+  // Drops everything. The table is at `version` from now on, here and on server 0.
   void Reset(uint64_t version);
-  // The table becomes GBA at `version`; server 0 may count otherwise. Nothing is kept.
+  // The table becomes GBA at `version`; the version of server 0 may differ. Nothing may be queued.
   void Start(uint64_t version);
-  // What was kept has been taken, the last update perhaps before it was complete: the table is at `version`
+  // All pushes have been taken, the last update perhaps before it was complete. The table is at `version`
   // now.
   void Reopen(uint64_t version);
 
-  // The place of the push that arrives next, on server 0, which is to be added.
+  // Server 0: returns the position of the push that arrives next. Add must follow.
   UpdatePosition Assign(uint64_t pulled_version, uint64_t size, uint64_t staleness);
-  // Keeps the push, at push.position if it has one.
+  // Queues the push, for the update of push.position if it has one.
   void Add(TablePush push);
-  // The pushes of the next update, in the order of (worker, step), when it can be made now; else nothing.
+  // Takes the pushes of the next update, in order of (worker, step). Empty: it cannot be made yet.
   std::optional<std::vector<TablePush>> TakeNext(uint64_t size);
-  // The next update as it stands, complete or not; something must be kept.
+  // Takes the pushes of the next update, complete or not. Something must be queued.
   std::vector<TablePush> TakeFirst();
 
-  size_t pushes() const { return pushes_; }
+  size_t pushes() const { return pushes_; }  // queued
   void ForEach(const std::function<void(TablePush&)>& visit);
 
  private:
-  uint64_t open_ = 1;               // the number of the update that is being filled, on server 0
-  uint64_t in_open_ = 0;            // its pushes so far
-  std::optional<uint64_t> passed_;  // updates up to this have been made; none: the next may be any
+  uint64_t open_ = 1;     // server 0: number of the update to which pushes are being assigned
+  uint64_t in_open_ = 0;  // number of its pushes so far
+  // The last update that was made. Empty: the next one may have any number.
+  std::optional<uint64_t> passed_;
   std::map<uint64_t, std::vector<TablePush>> placed_;  // by update
   std::vector<TablePush> unplaced_;                    // in order of arrival
   size_t pushes_ = 0;

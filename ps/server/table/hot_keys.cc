@@ -26,7 +26,7 @@ void HotKeys::CountLocked(uint64_t id, uint64_t weight) {
     at_.emplace(id, heap_.size() - 1);
     RiseLocked(heap_.size() - 1);
   } else {
-    // The newcomer may have been what the smallest counter counted: it inherits that.
+    // The new id may have been counted before, by the smallest counter at most: it inherits that count.
     at_.erase(heap_[0].id);
     heap_[0].id = id;
     heap_[0].pulls += weight;

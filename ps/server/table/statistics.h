@@ -15,7 +15,7 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// How long calls took. Thread-safe; adding one costs a few nanoseconds.
+// A histogram of call durations. Thread-safe. Add costs a few nanoseconds.
 class LatencyCounter {
  public:
   void Add(std::chrono::nanoseconds duration) {
@@ -30,52 +30,52 @@ class LatencyCounter {
   std::atomic<uint64_t> sum_ns_{0};
 };
 
-// What one table has done. Thread-safe: relaxed atomics, so that reading them disturbs nobody; a snapshot may
-// be torn between counters, never within one. A call costs some tens of nanoseconds, a row nothing (but see
-// HotKeys).
+// The counters of one table. Thread-safe: they are relaxed atomics, so that reading them delays no call. A
+// snapshot may be inconsistent between counters, never within one. Counting a call costs some tens of
+// nanoseconds; rows cost nothing, except for the sample of HotKeys.
 class TableCounters {
  public:
   static constexpr size_t kStalenessBins = 64;
   using Clock = std::chrono::steady_clock;
 
-  // A part of a pull that reads this table. Rows of evaluation leave no trace.
+  // Counts the ids of one slice of a pull. Not called for read-only pulls, which are not counted.
   void AddPulledIds(absl::Span<const uint64_t> ids) {
     pulled_rows_.fetch_add(ids.size(), std::memory_order_relaxed);
     hottest_.Add(ids);
   }
   void AddPulledRows(uint64_t rows) { pulled_rows_.fetch_add(rows, std::memory_order_relaxed); }
-  // Rows that a conditional pull did not send, because the caller's copies served.
+  // Counts rows that a conditional pull did not send because the caller's copies were new enough.
   void AddUnchangedRows(uint64_t rows) { unchanged_rows_.fetch_add(rows, std::memory_order_relaxed); }
-  // Rows that callers' copies served without a word to this server until now.
+  // Counts rows that callers' copies served without a request to this server.
   void AddLocallyServedRows(uint64_t rows) {
     if (rows > 0) locally_served_rows_.fetch_add(rows, std::memory_order_relaxed);
   }
-  // Once for a pull, when its answer is ready; `bytes` of it are this table's.
+  // Counts a pull, once its response is written. `bytes` of the response are this table's.
   void AddPull(Clock::time_point arrived, uint64_t bytes) {
     pulls_.fetch_add(1, std::memory_order_relaxed);
     pull_response_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     pull_latency_.Add(Clock::now() - arrived);
   }
-  // Once for a push, when the table has taken it; `bytes` of the request are this table's.
+  // Counts a push, once the table has applied or queued it. `bytes` of the request are this table's.
   void AddPushCall(Clock::time_point arrived, uint64_t bytes) {
     pushes_.fetch_add(1, std::memory_order_relaxed);
     push_request_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     push_latency_.Add(Clock::now() - arrived);
   }
   void AddRefusedPush() { refused_pushes_.fetch_add(1, std::memory_order_relaxed); }
-  // A push whose turn has come, `staleness` updates after its pull.
+  // Counts an applied push. `staleness` is the number of updates between its pull and its update.
   void AddAppliedPush(uint64_t rows, uint64_t missing, uint64_t staleness) {
     pushed_rows_.fetch_add(rows, std::memory_order_relaxed);
     missing_rows_.fetch_add(missing, std::memory_order_relaxed);
     AddStaleness(staleness);
   }
-  // The same for one that is left out for its staleness.
+  // Counts a push that is left out of its update because of its staleness.
   void AddStalePush(uint64_t staleness) {
     stale_pushes_.fetch_add(1, std::memory_order_relaxed);
     AddStaleness(staleness);
   }
 
-  // Fills in everything that is counted here; names the `hottest` most pulled ids.
+  // Fills in all counters and the `hottest` most frequently pulled ids.
   void Export(size_t hottest, v1::TableStatistics* out) const;
 
  private:
@@ -90,7 +90,8 @@ class TableCounters {
     }
   }
 
-  // What pulls write and what pushes write lie apart, since other threads do.
+  // The counters of pulls and those of pushes lie on different cache lines, since different threads write
+  // them.
   alignas(64) std::atomic<uint64_t> pulled_rows_{0};
   std::atomic<uint64_t> unchanged_rows_{0};
   std::atomic<uint64_t> locally_served_rows_{0};
@@ -111,7 +112,7 @@ class TableCounters {
   std::array<std::atomic<uint64_t>, kStalenessBins> histogram_{};
 };
 
-// What the operating system knows of this process: cpu_s, rss_bytes and open_sockets.
+// Fills in what the operating system reports for this process: cpu_s, rss_bytes and open_sockets.
 void ExportProcess(v1::ServerStatistics* out);
 
 }  // namespace tandem::ps

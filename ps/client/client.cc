@@ -147,9 +147,16 @@ class ClientImpl : public Client {
   absl::Status PushDeferred() override;
 
   absl::Status Flush(const std::string& table) override {
-    v1::SetUpdateModeRequest request;
+    v1::FlushRequest request;
     request.set_table(table);
-    return CallAll<v1::SetUpdateModeResponse>("SetUpdateMode", request, options_.timeout, /*idempotent=*/true)
+    const absl::Status flushed =
+        CallAll<v1::FlushResponse>("Flush", request, options_.timeout, /*idempotent=*/true).status();
+    if (!absl::IsUnimplemented(flushed)) return flushed;
+    // A server that does not have this method yet.
+    v1::SetUpdateModeRequest old_request;
+    old_request.set_table(table);
+    return CallAll<v1::SetUpdateModeResponse>("SetUpdateMode", old_request, options_.timeout,
+                                              /*idempotent=*/true)
         .status();
   }
 

@@ -34,7 +34,7 @@ class ParameterServer::Impl {
   absl::StatusOr<v1::ServerStatistics> Statistics() const;
   absl::StatusOr<v1::CreateTableResponse> CreateTable(const v1::CreateTableRequest& request);
   absl::StatusOr<v1::SetUpdateModeResponse> SetUpdateMode(const v1::SetUpdateModeRequest& request);
-  absl::Status Flush(const std::string& table);
+  absl::StatusOr<v1::FlushResponse> Flush(const std::string& name);
 
   // Returns a handler whose body runs on the background thread.
   template <typename Request, typename Response>
@@ -112,6 +112,8 @@ rpc::Service ParameterServer::Impl::MakeService() {
       {"SetUpdateMode",
        Background<v1::SetUpdateModeRequest, v1::SetUpdateModeResponse>(
            [this](const v1::SetUpdateModeRequest& request) { return SetUpdateMode(request); })},
+      {"Flush", Background<v1::FlushRequest, v1::FlushResponse>(
+                    [this](const v1::FlushRequest& request) { return Flush(request.table()); })},
       {"GetServerInfo", rpc::ProtoHandler<v1::GetServerInfoRequest, v1::ServerInfo>(
                             [this](const v1::GetServerInfoRequest&) { return Info(); })},
       {"GetServerStatistics", rpc::ProtoHandler<v1::GetServerStatisticsRequest, v1::ServerStatistics>(
@@ -163,12 +165,13 @@ absl::StatusOr<v1::ServerStatistics> ParameterServer::Impl::Statistics() const {
   return statistics;
 }
 
-absl::Status ParameterServer::Impl::Flush(const std::string& name) {
+absl::StatusOr<v1::FlushResponse> ParameterServer::Impl::Flush(const std::string& name) {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServerTable> table, tables_.Find(name));
-  return requests_.BetweenPushes([&](RequestHandler::Waiters*) {
+  TANDEM_RETURN_IF_ERROR(requests_.BetweenPushes([&](RequestHandler::Waiters*) {
     table->Flush();
     return absl::OkStatus();
-  });
+  }));
+  return v1::FlushResponse();
 }
 
 absl::StatusOr<v1::SetUpdateModeResponse> ParameterServer::Impl::SetUpdateMode(

@@ -82,6 +82,44 @@ TEST(GbaClient, EachIdHasTheSamePushesOnWhicheverServerItLives) {
   EXPECT_THAT(rows, ::testing::Each(-static_cast<float>(kWorkers * 30 - stale)));
 }
 
+// Pushes once, with a global batch that stays incomplete, and flushes through a client with this injector.
+void ExpectFlushApplies(const rpc::FaultInjector& injector) {
+  PsCluster cluster(kServers);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(0, injector));
+  TANDEM_ASSERT_OK(client->CreateTable(SumTable(Gba(1, 4))));
+  const std::vector<uint64_t> ids = {0, 977, 1954, 2931, 3908, 4885};
+  std::vector<float> rows(ids.size()), ones(ids.size(), 1.0f);
+  TANDEM_ASSERT_OK(client->Pull(0, false, {{.table = "user", .ids = ids, .rows = rows.data()}}).status());
+  TANDEM_ASSERT_OK(client->Push(0, {{.table = "user", .ids = ids, .gradients = ones.data()}}));
+  TANDEM_ASSERT_OK(client->Pull(1, true, {{.table = "user", .ids = ids, .rows = rows.data()}}).status());
+  EXPECT_THAT(rows, ::testing::Each(0.0f));
+  TANDEM_ASSERT_OK(client->Flush("user"));
+  TANDEM_ASSERT_OK(client->Pull(1, true, {{.table = "user", .ids = ids, .rows = rows.data()}}).status());
+  EXPECT_THAT(rows, ::testing::Each(-1.0f));
+}
+
+TEST(GbaClient, FlushAppliesAnIncompleteUpdate) {
+  std::atomic<int> flushes{0}, changes{0};
+  ExpectFlushApplies([&](absl::string_view method, int64_t) {
+    flushes += method == "/tandem.v1.ParameterServer/Flush";
+    changes += method == "/tandem.v1.ParameterServer/SetUpdateMode";
+    return rpc::Fault();
+  });
+  EXPECT_EQ(flushes, static_cast<int>(kServers));
+  EXPECT_EQ(changes, 0);
+}
+
+TEST(GbaClient, FlushUsesTheOldMethodOfAServerWithoutTheNewOne) {
+  std::atomic<int> changes{0};
+  ExpectFlushApplies([&](absl::string_view method, int64_t) {
+    changes += method == "/tandem.v1.ParameterServer/SetUpdateMode";
+    if (method != "/tandem.v1.ParameterServer/Flush") return rpc::Fault();
+    return rpc::Fault{.kind = rpc::Fault::Kind::kFailBefore,
+                      .status = absl::UnimplementedError("there is no such method")};
+  });
+  EXPECT_EQ(changes, static_cast<int>(kServers));
+}
+
 TEST(GbaClient, ChangesOfModeUnderLoadLoseNothing) {
   const v1::UpdateMode modes[] = {Sync(), Bounded(2), Async(), Gba(1000)};
   for (const v1::UpdateMode& from : modes) {

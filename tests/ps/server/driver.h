@@ -190,6 +190,11 @@ class Driver {
     *request.mutable_update_mode() = mode;
     return Call<v1::SetUpdateModeResponse>("SetUpdateMode", request).status();
   }
+  absl::Status Flush(const std::string& table) {
+    v1::FlushRequest request;
+    request.set_table(table);
+    return Call<v1::FlushResponse>("Flush", request).status();
+  }
   std::shared_ptr<TestCall> StartPull(uint32_t worker, uint64_t step, const std::vector<PullOf>& parts,
                                       bool read_only = false, absl::Time deadline = absl::InfiniteFuture()) {
     return Start("Pull", PullRequestBytes(worker, step, parts, read_only), deadline);

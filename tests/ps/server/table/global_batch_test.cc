@@ -28,7 +28,7 @@ TablePush PushOfWorker(uint32_t worker, uint64_t step, uint64_t update = 0) {
   TablePush push;
   push.worker = worker;
   push.step = step;
-  push.place.update = update;
+  push.position.update = update;
   return push;
 }
 std::vector<uint64_t> Steps(const std::vector<TablePush>& pushes) {
@@ -183,7 +183,7 @@ TEST(Gba, WhatIsKeptIsAppliedOnDemandAndByACheckpoint) {
   TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Gba(4, 3))));
   TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {42}}}));
   TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 0}, {One(1)}));
-  v1::SetUpdateModeRequest flush;
+  v1::SetUpdateModeRequest flush;  // as clients before the method Flush send it
   flush.set_table("user");
   TANDEM_ASSERT_OK(driver.Call<v1::SetUpdateModeResponse>("SetUpdateMode", flush).status());
   EXPECT_EQ(Read(driver), -1.0f);
@@ -198,6 +198,39 @@ TEST(Gba, WhatIsKeptIsAppliedOnDemandAndByACheckpoint) {
   EXPECT_EQ(Read(driver), -7.0f);
   TANDEM_ASSERT_OK(driver.SetUpdateMode("user", Async()));
   EXPECT_EQ(Read(driver), -15.0f);
+}
+
+TEST(Gba, FlushAppliesAnIncompleteUpdate) {
+  Driver driver;
+  TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Gba(4, 3))));
+  TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {42}}}));
+  TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 0}, {One(1)}));
+  EXPECT_EQ(Read(driver), 0.0f);
+  TANDEM_ASSERT_OK(driver.Flush("user"));
+  EXPECT_EQ(Read(driver), -1.0f);
+  EXPECT_EQ(StatisticsOf(driver).kept_pushes(), 0);
+  EXPECT_EQ(StatisticsOf(driver).version(), 1);
+  EXPECT_EQ(driver.Table("user").config().update_mode().kind(), v1::UpdateMode::GBA);
+  // The next update is a whole one.
+  TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 1}, {One(2)}));
+  TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = 0}, {One(4)}));
+  EXPECT_EQ(Read(driver), -1.0f);
+  TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = 1}, {One(8)}));
+  EXPECT_EQ(Read(driver), -15.0f);
+  EXPECT_THAT(driver.Flush("usr"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'usr'")));
+}
+
+TEST(Gba, FlushDoesNothingToOtherModes) {
+  for (const v1::UpdateMode& mode : {Sync(), Bounded(2), Async()}) {
+    Driver driver;
+    TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, mode)));
+    TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {42}}}));
+    TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 0}, {One(1)}));
+    const v1::TableStatistics before = StatisticsOf(driver);
+    TANDEM_ASSERT_OK(driver.Flush("user"));
+    EXPECT_EQ(StatisticsOf(driver).version(), before.version());
+    EXPECT_EQ(StatisticsOf(driver).kept_pushes(), before.kept_pushes());
+  }
 }
 
 TEST(Gba, WhatAnUpdateKeepsIsBoundedByMemory) {

@@ -77,7 +77,7 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
 
 void ParameterServer::Impl::Stop() {
   stopping_ = true;
-  // Deferred calls are answered first, whatever the background thread does; what that thread still releases
+  // Deferred calls are finished first, whatever the background thread does; what that thread still releases
   // runs on it.
   requests_.Stop();
   background_.Stop();

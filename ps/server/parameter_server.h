@@ -1,23 +1,24 @@
 #ifndef TANDEM_PS_SERVER_PARAMETER_SERVER_H_
 #define TANDEM_PS_SERVER_PARAMETER_SERVER_H_
 
-// One of a job's parameter servers: the tandem.v1.ParameterServer service over the buckets this server owns.
+// A parameter server of a job: implements the service tandem.v1.ParameterServer for the buckets it owns.
 //
 //   ps::ParameterServer server({.index = 0, .num_servers = 2});
 //   auto listening = rpc::Server::Start({.listen = "0.0.0.0:7000"}, {server.service()});
 //   ...
-//   server.Stop();                 // first: answers what waits
+//   server.Stop();                 // first: finishes the waiting calls
 //   (*listening)->Shutdown(grace); // then: no handler runs any more
 //
-// The meaning of every call is in proto/tandem/v1/parameter_server.proto; what clocks, modes and kept pushes
-// are is told in ps/server/table/server_table.h. In short:
-//   - a push is checked as a whole before anything of it is applied, and applied exactly once;
-//   - a pull that must wait for other workers is parked: it holds no thread, is answered by the push it waits
-//   for, or
-//     with DeadlineExceeded naming table, step and workers a moment before its caller's deadline;
-//   - SaveCheckpoint, LoadCheckpoint and SetUpdateMode see the tables between pushes: pushes that come
-//   meanwhile wait, so
-//     that a checkpoint's rows, optimizer state, clocks and fences are of one instant. Pulls go on.
+// proto/tandem/v1/parameter_server.proto defines the calls. ps/server/table/update_order.h defines the update
+// modes: when a push is applied and how long a pull waits. In short:
+//
+//   - A push is checked as a whole before any part of it is applied. It is applied exactly once.
+//   - A pull that must wait for other workers is deferred. It holds no thread. The push for which it waits
+//     triggers its response. Otherwise it fails with DeadlineExceeded, naming table, step and workers, a
+//     moment before its caller's deadline.
+//   - SaveCheckpoint, LoadCheckpoint, SetUpdateMode and Flush see the tables between pushes: pushes that
+//     arrive meanwhile are deferred. So a checkpoint's rows, optimizer state, clocks and fences are of one
+//     moment. Pulls go on.
 
 #include <cstdint>
 #include <memory>
@@ -31,15 +32,15 @@
 namespace tandem::ps {
 
 struct ParameterServerOptions {
-  uint32_t index = 0;  // of this server, < num_servers
+  uint32_t index = 0;  // index of this server, < num_servers
   uint32_t num_servers = 1;
-  uint32_t num_buckets = kDefaultBuckets;       // a power of two >= num_servers, the same on all servers
-  Clock* clock = Clock::Real();                 // for the deadlines of waiting calls; outlives the server
-  int threads = 2;                              // that answer pulls which had to wait
-  size_t max_message_bytes = size_t{1} << 30;   // a pull whose rows exceed it is refused
-  size_t max_parked_bytes = size_t{2} << 30;    // of pulls and pushes that wait; more are refused
-  absl::Duration max_wait = absl::Minutes(30);  // of a call whose caller set no deadline
-  // Where tables with `spill` keep their cold rows (ps/storage/spill/spill_store.h); without one, they are
+  uint32_t num_buckets = kDefaultBuckets;      // a power of two >= num_servers, the same on all servers
+  Clock* clock = Clock::Real();                // for the deadlines of deferred calls; must outlive the server
+  int threads = 2;                             // threads that run deferred pulls
+  size_t max_message_bytes = size_t{1} << 30;  // a request that needs more is refused
+  size_t max_parked_bytes = size_t{2} << 30;   // limit for pulls and pushes that wait; more are refused
+  absl::Duration max_wait = absl::Minutes(30);  // longest deferral of a call without a deadline
+  // Holds the rows on disk of tables with `spill` (ps/storage/spill/spill_store.h). nullptr: such tables are
   // refused.
   std::shared_ptr<ColdStore> cold_store;
 };
@@ -48,16 +49,18 @@ struct ParameterServerOptions {
 class ParameterServer {
  public:
   explicit ParameterServer(const ParameterServerOptions& options);
-  ~ParameterServer();  // Stops; no handler of service() may run any more
+  // Calls Stop. No handler of service() may be running.
+  ~ParameterServer();
 
-  // The handlers refer to this object.
+  // Returns the service. Its handlers refer to this object, which must outlive them.
   rpc::Service service();
 
-  // Answers all waiting calls with Cancelled, refuses those to come with Unavailable, ends background work (a
-  // checkpoint being written is abandoned) and joins all threads. Idempotent; not from a handler.
+  // Finishes all deferred calls with Cancelled, refuses later pulls and pushes with Unavailable, ends
+  // background work (a checkpoint that is being written is abandoned) and joins all threads. Blocks.
+  // Idempotent. Must not be called from a handler.
   void Stop();
 
-  // Calls that wait for other workers, for tests and monitoring.
+  // Returns the number of deferred calls, for tests and monitoring.
   size_t parked_calls() const;
 
  private:

@@ -33,7 +33,7 @@ class ArrayReader {
   }
 
   // Returns the next `count` elements in place if they are contiguous, aligned and their memory is owned;
-  // else copies them. Unowned memory is valid only until the call is answered, and a push may wait longer.
+  // else copies them. Unowned memory is valid only until the call is finished, and a push may wait longer.
   // Returns false, having read nothing, if fewer remain.
   template <typename T>
   bool Read(uint64_t count, absl::Span<const T>* out) {
@@ -44,7 +44,7 @@ class ArrayReader {
   }
 
   // Returns the next `size` bytes contiguously, at any alignment. They may lie in unowned memory: decode them
-  // before the call is answered. Returns false, having read nothing, if fewer remain.
+  // before the call is finished. Returns false, having read nothing, if fewer remain.
   bool ReadBytes(uint64_t size, absl::string_view* out) {
     if (size > remaining_) return false;
     *out = absl::string_view(Take(size, /*align=*/1, /*must_own=*/false), size);

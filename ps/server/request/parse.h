@@ -53,7 +53,7 @@ struct ParsedSlice {
   uint32_t dim = 0;                     // of the gradients, as the client says
   absl::Span<const float> gradients;    // [ids x dim], or [bags x dim] with pooling
   float largest_gradient = 0;           // largest magnitude in `gradients`, or NaN
-  absl::string_view encoded_gradients;  // as they came; empty if f32. Valid until the call is answered
+  absl::string_view encoded_gradients;  // as they came; empty if f32. Valid until the call is finished
   uint64_t pulled_version = 0;
   UpdatePosition position;            // GBA tables
   float learning_rate_factor = 1.0f;  // of this slice's ids, multiplied by the request's

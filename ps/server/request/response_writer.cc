@@ -169,10 +169,13 @@ void CountPull(const BoundRequest& request, TableCounters::Clock::time_point arr
 // that it counts as unanswered until the end.
 class ChunkedPullResponse : public rpc::ResponseSource {
  public:
-  // Returns whether `request` can be answered in chunks: the response's size is known before rows are read
-  // (no pooling, not conditional), no read can fail (no table with rows on disk), and the header and one row
-  // fit into the first chunk. A response that fits into one chunk anyway is written at once instead, so that
-  // short responses are sent together (rpc/wire/batch.h).
+  // Returns whether the response can be sent in chunks:
+  //
+  //   - its size is known before rows are read (no pooling, not conditional);
+  //   - no read can fail (no table with rows on disk);
+  //   - the header and one row fit into the first chunk;
+  //   - it needs more than one chunk. A shorter response is written at once, so that short responses are sent
+  //     together (rpc/wire/batch.h).
   static bool Serves(const BoundRequest& request);
 
   // Serves(request) must be true. `buffers` must outlive this object. The rows are those of now, or newer.

@@ -1,16 +1,13 @@
-// The small machines inside the server.
+#include "rpc/deferred_calls.h"
 
-#include <atomic>
-#include <thread>
+#include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "ps/server/gate.h"
-#include "ps/server/task_executor.h"
-#include "rpc/deferred_calls.h"
 
-namespace tandem::ps {
+namespace tandem::rpc {
 namespace {
 
 using ::testing::ElementsAre;
@@ -64,34 +61,5 @@ TEST(DeferredCalls, StopGivesUpOnWhatIsParkedAndWhatComes) {
   EXPECT_EQ(stopped, 2);
 }
 
-TEST(Gate, LetsNobodyInWhileClosedAndHandsBackWhatItKept) {
-  Gate gate;
-  ASSERT_TRUE(gate.TryEnter());
-  absl::Notification closed;
-  std::thread closer([&] {
-    gate.Close();
-    closed.Notify();
-  });
-  gate.Leave();
-  ASSERT_TRUE(closed.WaitForNotificationWithTimeout(absl::Minutes(1)));
-  closer.join();
-  EXPECT_FALSE(gate.TryEnter());
-  int ran = 0;
-  EXPECT_FALSE(gate.EnterOrDefer([&] { ++ran; }));
-  for (auto& kept : gate.Open()) kept();
-  EXPECT_EQ(ran, 1);
-  EXPECT_TRUE(gate.EnterOrDefer([&] { ++ran; }));
-  EXPECT_EQ(ran, 1);
-}
-
-TEST(TaskExecutor, RunsAllThatWasPostedBeforeStop) {
-  std::atomic<int> ran{0};
-  TaskExecutor executor(3);
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(executor.Post([&] { ++ran; }));
-  executor.Stop();
-  EXPECT_EQ(ran, 100);
-  EXPECT_FALSE(executor.Post([&] { ++ran; }));
-}
-
 }  // namespace
-}  // namespace tandem::ps
+}  // namespace tandem::rpc

@@ -1,0 +1,92 @@
+// Parsing alone: what a request says, before any table is known.
+
+#include "ps/server/request/parse.h"
+
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ps/server/driver.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::ps::testing {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsNan;
+
+class Parse : public ::testing::Test {
+ protected:
+  BufferPool buffers_;
+  const ParseOptions options_{.buffers = buffers_, .max_message_bytes = 1000};
+};
+
+TEST_F(Parse, APullOfTablesThatNobodyKnows) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const ParsedRequest request,
+      ParsePull(PullRequestBytes(3, 7, {{"a", {1, 2}}, {"b", {5, 6, 7}, v1::MEAN, {0, 1, 3}}}, true),
+                options_));
+  EXPECT_EQ(request.worker, 3);
+  EXPECT_EQ(request.step, 7);
+  EXPECT_TRUE(request.read_only);
+  ASSERT_EQ(request.slices.size(), 2);
+  EXPECT_EQ(request.slices[0].table_name, "a");
+  EXPECT_THAT(request.slices[0].ids, ElementsAre(1, 2));
+  EXPECT_EQ(request.slices[0].rows(), 2);
+  EXPECT_EQ(request.slices[0].wire_bytes, 16);
+  EXPECT_EQ(request.slices[1].table_name, "b");
+  EXPECT_THAT(request.slices[1].offsets, ElementsAre(0, 1, 3));
+  EXPECT_EQ(request.slices[1].rows(), 2);
+  EXPECT_EQ(request.memory_bytes, 2 * request.payload.size() + 4);  // and padding
+}
+
+TEST_F(Parse, APushWithItsLargestGradient) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const ParsedRequest request,
+      ParsePush(PushRequestBytes({.worker = 1, .step = 4},
+                                 {{"a", 2, {1, 2}, {1, -3, 2, 0}},
+                                  {"b", 1, {9}, {std::numeric_limits<float>::quiet_NaN()}}}),
+                options_));
+  EXPECT_EQ(request.epoch, 1);
+  EXPECT_EQ(request.sequence, 5);
+  EXPECT_EQ(request.learning_rate_factor, 1.0f);
+  ASSERT_EQ(request.slices.size(), 2);
+  EXPECT_EQ(request.slices[0].dim, 2);
+  EXPECT_THAT(request.slices[0].gradients, ElementsAre(1, -3, 2, 0));
+  EXPECT_EQ(request.slices[0].largest_gradient, 3.0f);
+  EXPECT_THAT(request.slices[1].largest_gradient, IsNan());
+}
+
+TEST_F(Parse, GradientsOfDimZeroAreNotRead) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ParsedRequest request,
+                              ParsePush(PushRequestBytes({}, {{"a", 0, {1, 2}, {}}}), options_));
+  EXPECT_TRUE(request.slices[0].gradients.empty());
+  EXPECT_THAT(ParsePush(PushRequestBytes({}, {{"a", 0, {1, 2}, {1}}}), options_),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too long: 4 bytes")));
+}
+
+TEST_F(Parse, ADimBeyondAnyPayloadIsRefused) {
+  constexpr uint32_t kHuge = std::numeric_limits<uint32_t>::max();
+  EXPECT_THAT(ParsePush(PushRequestBytes({}, {{"a", kHuge, {1}, {1}}}), options_),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("limit of 1000 bytes")));
+  TANDEM_EXPECT_OK(ParsePush(PushRequestBytes({}, {{"a", kHuge, {}, {}}}), options_));
+}
+
+TEST(Bind, ADimThatIsNotTheTablesIsRefused) {
+  Driver driver;
+  TANDEM_ASSERT_OK(driver.CreateTable(TestTable("user", 2, 1, Async())));
+  for (const uint32_t dim : {0u, 1u, std::numeric_limits<uint32_t>::max()}) {
+    EXPECT_THAT(driver.Push({}, {{"user", dim, {}, {}}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("but its dim is 2")));
+  }
+  EXPECT_THAT(
+      driver.Push({}, {{"user", 0, {1}, {}}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gradients of dim 0, but its dim is 2")));
+  TANDEM_EXPECT_OK(driver.Push({}, {{"user", 2, {}, {}}}));
+}
+
+}  // namespace
+}  // namespace tandem::ps::testing

@@ -1,4 +1,5 @@
-// Servers that save and load: onto any number of servers, all or nothing, with what is needed to go on.
+// Checkpoints of servers: they load onto any number of servers, completely or not at all, and the job goes on
+// as if it had not stopped.
 
 #include <filesystem>
 #include <fstream>
@@ -31,7 +32,8 @@ std::vector<uint64_t> AllIds() {
   return ids;
 }
 
-// Steps [first, last) of all workers; `epoch` of their lives. Returns every row pulled on the way.
+// Runs the steps [first, last) of all workers, whose processes have this epoch. Returns every row they
+// pulled.
 std::vector<float> Train(Cluster& cluster, uint64_t first, uint64_t last, uint64_t epoch) {
   std::vector<float> seen;
   for (uint64_t step = first; step < last; ++step) {
@@ -195,10 +197,10 @@ TEST(ServerCheckpoint, RestoresFencesSoThatAReplayedPushIsNotAppliedTwice) {
   const PushOf empty{"user", kDim, {}, {}};
   EXPECT_TRUE(same.server(0).Push({.worker = 0, .step = 2}, {empty})->duplicate());
   EXPECT_FALSE(same.server(0).Push({.worker = 0, .step = 3}, {empty})->duplicate());
-  // Steps before the checkpoint's are past, those after it are to come.
+  // The steps before the checkpoint's are refused, those after it are accepted.
   EXPECT_THAT(same.server(0).Push({.worker = 0, .step = 1, .sequence = 9}, {empty}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("next is step 4")));
-  // Other servers number other pushes: only a new epoch is sure not to repeat one.
+  // Sequences count the pushes to one server. On other servers only a new epoch is sure not to repeat one.
   EXPECT_THAT(other.server(1).Push({.worker = 0, .step = 3}, {empty}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch above 1")));
   TANDEM_EXPECT_OK(other.server(1).Push({.worker = 0, .step = 3, .sequence = 1, .epoch = 2}, {empty}));
@@ -299,7 +301,7 @@ class DamagedCheckpoint : public ::testing::Test {
     TANDEM_ASSERT_OK_AND_ASSIGN(path_, Save(*cluster_, dir_.path(), 2));
     TANDEM_ASSERT_OK_AND_ASSIGN(before_, cluster_->Pull(0, 2, "user", kDim, AllIds(), true));
   }
-  // Neither server may take it whole, and none may change.
+  // Neither server may load it, and no table may change.
   void ExpectRefused(absl::StatusCode code, const std::string& text) {
     TANDEM_ASSERT_OK(cluster_->Push({.worker = 0, .step = 2}, {"user", kDim, {}, {}}));
     EXPECT_THAT(cluster_->server(0).Load(path_), StatusIs(code, HasSubstr(text)));

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_PS_SERVER_CLUSTER_H_
 #define TANDEM_TESTS_PS_SERVER_CLUSTER_H_
 
-// Several servers and the least a client must do: split by owner, put rows back in order.
+// Several servers, and the minimum that a client must do: split ids by owner and put rows back in order.
 
 #include <algorithm>
 #include <memory>
@@ -31,10 +31,10 @@ class Cluster {
     for (auto& driver : drivers_) TANDEM_RETURN_IF_ERROR(driver->CreateTable(config));
     return absl::OkStatus();
   }
-  // A pull of one table from all servers.
+  // A pull of one table from all servers that is in flight.
   struct PendingPull {
     std::vector<std::shared_ptr<TestCall>> calls;
-    std::vector<std::vector<size_t>> positions;  // by server, of its ids among all
+    std::vector<std::vector<size_t>> positions;  // [server]: the positions of its ids among all ids
     size_t ids = 0;
     bool answered() const {
       return std::all_of(calls.begin(), calls.end(), [](const auto& call) { return call->answered(); });
@@ -55,7 +55,7 @@ class Cluster {
     }
     return pull;
   }
-  // [ids x dim].
+  // Blocks until all servers have answered. Returns the rows [ids x dim].
   absl::StatusOr<std::vector<float>> Finish(const PendingPull& pull, uint32_t dim) {
     std::vector<float> rows(pull.ids * dim);
     for (size_t s = 0; s < size(); ++s) {
@@ -71,7 +71,7 @@ class Cluster {
                                           bool read_only = false) {
     return Finish(StartPull(worker, step, table, ids, read_only), dim);
   }
-  // Returns the missing rows.
+  // Returns the number of gradients without a row.
   absl::StatusOr<uint64_t> Push(const PushTag& tag, const PushOf& push) {
     std::vector<PushOf> split(size(), PushOf{.table = push.table, .dim = push.dim});
     for (size_t i = 0; i < push.ids.size(); ++i) {

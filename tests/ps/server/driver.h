@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_PS_SERVER_DRIVER_H_
 #define TANDEM_TESTS_PS_SERVER_DRIVER_H_
 
-// Drives a parameter server's handlers without a network: calls are objects of the test's own, so that it
-// decides when each one is made, what its deadline is, and looks at answers when it pleases.
+// Calls a parameter server's handlers without a network. The calls are objects of the test, which decides
+// when each one starts, what its deadline is, and when to look at its response.
 
 #include <cstring>
 #include <initializer_list>
@@ -24,7 +24,7 @@
 
 namespace tandem::ps::testing {
 
-// A call whose answer is kept.
+// A call that stores its response.
 class TestCall : public rpc::ServerCall {
  public:
   TestCall(Bytes request, absl::Time deadline) : request_(std::move(request)), deadline_(deadline) {}
@@ -38,7 +38,7 @@ class TestCall : public rpc::ServerCall {
     done_.Notify();
   }
   bool answered() const { return done_.HasBeenNotified(); }
-  // Blocks for the answer; a minute without one is a failure.
+  // Blocks until the call is finished, at most one minute, and returns the response.
   absl::StatusOr<Bytes> Wait() {
     if (!done_.WaitForNotificationWithTimeout(absl::Minutes(1)))
       return absl::UnknownError("no answer in a minute");
@@ -152,7 +152,7 @@ inline absl::StatusOr<Rows> ParseRows(const absl::StatusOr<Bytes>& response) {
   return rows;
 }
 
-// One server and its handlers.
+// Owns one server and calls its handlers.
 class Driver {
  public:
   explicit Driver(const ParameterServerOptions& options = {}) : options_(options), server_(options) {

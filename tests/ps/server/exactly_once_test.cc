@@ -1,4 +1,4 @@
-// Pushes that come twice, late, in the wrong order, or from a process that should be dead.
+// Pushes that arrive twice, late, in the wrong order, or from a process that should have ended.
 
 #include <atomic>
 #include <thread>
@@ -84,7 +84,8 @@ TEST(Fence, SurvivesSavingAndRestoring) {
   for (uint64_t sequence : {4, 5, 7}) EXPECT_EQ(*after.Check(2, 7, sequence), kNew) << sequence;
   EXPECT_THAT(after.Check(2, 6, 9), StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(*after.Check(9, 1, 1), kNew);
-  // A fresh process begins with sequence 1; under its old epoch its pushes would be taken for retries.
+  // A new process begins with sequence 1. Under the old epoch the server would mistake its pushes for
+  // retries.
   EXPECT_THAT(after.Check(2, 7, 1),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch above 7")));
 }
@@ -131,7 +132,7 @@ TEST(ExactlyOnce, APushOfSeveralTablesIsTakenWholeOrNotAtAll) {
   TANDEM_ASSERT_OK(driver.CreateTable(CountTable(1, Sync())));
   TANDEM_ASSERT_OK(driver.CreateTable(item));
   TANDEM_ASSERT_OK(driver.Push({.step = 0, .sequence = 1}, {{"item", 1, {}, {}}}));
-  // Fine for 'user', a repeated step for 'item'.
+  // The push is right for 'user', but repeats a step of 'item'.
   EXPECT_FALSE(driver.Push({.step = 0, .sequence = 2}, {kOne, {"item", 1, {}, {}}}).ok());
   EXPECT_EQ(driver.Table("user").statistics().version(), 0);
   TANDEM_EXPECT_OK(driver.Push({.step = 0, .sequence = 2}, {kOne}));

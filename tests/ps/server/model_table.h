@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_PS_SERVER_MODEL_TABLE_H_
 #define TANDEM_TESTS_PS_SERVER_MODEL_TABLE_H_
 
-// What a table should be: a map from id to row, one server, no threads. Knows optimizers and initializers,
-// nothing else.
+// A reference model of a table: a map from id to row, on one server, without threads. It knows optimizers and
+// initializers, nothing else.
 
 #include <map>
 #include <memory>
@@ -34,7 +34,8 @@ class ModelTable {
     if (create) rows_.emplace(id, std::move(row));
     return weights;
   }
-  // One update with the sums of the gradients, added in the order given. Returns the entries without a row.
+  // Applies one update with the sums of the gradients, added in the order given. Returns the number of
+  // entries without a row.
   uint64_t Apply(const std::vector<uint64_t>& ids, const std::vector<float>& gradients) {
     const uint32_t dim = config_.dim();
     std::map<uint64_t, std::vector<float>> sums;

@@ -1,4 +1,5 @@
-// Random schedules of workers, against a map that knows nothing of servers: the rows must have the same bits.
+// Random schedules of workers, on servers and on a reference model (model_table.h): the rows must have the
+// same bits.
 
 #include <algorithm>
 
@@ -23,8 +24,8 @@ struct Step {
   PushOf push;
 };
 
-// What worker `w` does in step `t`: some ids pulled, gradients for them and for some ids nobody may have
-// pulled.
+// The pull and push of worker `w` in step `t`: some ids are pulled; gradients are pushed for them and for
+// some other ids, which perhaps have no row.
 Step MakeStep(uint64_t seed, uint32_t w, uint64_t t) {
   CounterRandom random(seed, w * 1000 + t);
   Step step;
@@ -59,9 +60,9 @@ v1::OptimizerConfig OptimizerOf(uint64_t seed) {
   }
 }
 
-// The workers take turns in random order: pull (and wait, when the mode says so), then push. BOUNDED and
-// ASYNC apply on arrival, so the model follows the turns; SYNC must not depend on them, so the model follows
-// steps and ranks.
+// The workers take turns in random order: each one pulls (and waits if the mode requires it), then pushes.
+// BOUNDED and ASYNC apply pushes on arrival, so the model applies them in that order. SYNC must not depend on
+// the order of arrival, so the model applies pushes by step and rank.
 class Schedule {
  public:
   Schedule(const v1::UpdateMode& mode, uint32_t servers, uint64_t seed)

@@ -1,4 +1,4 @@
-// What a peer can get wrong, and pooling. Whatever is refused must have changed nothing.
+// Wrong requests, which must change nothing, and pooling.
 
 #include <cmath>
 #include <limits>
@@ -74,7 +74,7 @@ TEST_F(Requests, ATableIsCreatedOnceAndNamesWhatDiffers) {
       driver_.CreateTable(TestTable("user", 4, 2, Async())),
       StatusIs(absl::StatusCode::kAlreadyExists, AllOf(HasSubstr("'user'"), HasSubstr("dim: 2 -> 4"))));
   EXPECT_THAT(driver_.CreateTable(TestTable("new", 0, 2, Async())), StatusIs(kInvalid, HasSubstr("dim")));
-  // As it was created, not as it is now.
+  // The config is compared with the one given at creation, not with the one in force.
   TANDEM_EXPECT_OK(driver_.SetUpdateMode("user", Bounded(3)));
   TANDEM_EXPECT_OK(driver_.CreateTable(TestTable("user", 2, 2, Async())));
   EXPECT_THAT(driver_.SetUpdateMode("user", Bounded(0)), StatusIs(kInvalid, HasSubstr("'user'")));
@@ -155,7 +155,7 @@ TEST_F(Requests, AnAnswerLargerThanAMessageIsRefused) {
   TANDEM_EXPECT_OK(small.Pull(0, 0, {{"user", {1, 2}}}));
   EXPECT_THAT(small.Pull(0, 0, {{"user", {1, 2}}, {"user", {3}}}),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1000 bytes")));
-  // A small answer that takes much memory to make, and a small push.
+  // A small response that needs much memory to compute, and a small push that does.
   const std::vector<uint64_t> ids(50, 1);
   EXPECT_THAT(small.Pull(0, 0, {{"user", ids, v1::SUM, {0, 50}}}),
               StatusIs(absl::StatusCode::kResourceExhausted));
@@ -235,7 +235,7 @@ TEST_F(Requests, NoTruncatedOrMutatedMessageCrashesOrIsHalfApplied) {
     EXPECT_FALSE(driver_.Start("Push", Bytes(push.substr(0, length)))->Wait().ok()) << length;
   }
   for (size_t length = 1; length < pull.size(); ++length) {
-    // Cut between two fields it may be a valid smaller message, never one with the same slices.
+    // A message that is cut between two fields may be valid, but it has fewer slices.
     const absl::StatusOr<Rows> rows = ParseRows(driver_.Start("Pull", Bytes(pull.substr(0, length)))->Wait());
     if (rows.ok()) {
       EXPECT_LT(rows->slices.size(), 2);
@@ -248,8 +248,8 @@ TEST_F(Requests, NoTruncatedOrMutatedMessageCrashesOrIsHalfApplied) {
     std::string mutated = round % 2 == 0 ? push : pull;
     for (uint64_t n = 1 + random.Below(3); n > 0; --n)
       mutated[random.Below(mutated.size())] = static_cast<char>(random());
-    // In slices of odd sizes, as a network might deliver it. Some mutants wait for steps to come: Stop ends
-    // those.
+    // The message comes in slices of odd sizes, as from a network. Some of the mutated pulls wait for later
+    // steps; Stop ends them.
     Bytes bytes;
     for (size_t at = 0; at < mutated.size();) {
       const size_t take = std::min<size_t>(mutated.size() - at, 1 + random.Below(40));

@@ -1,4 +1,4 @@
-// A client that goes on writing to a request's payload in shared memory while the server works on it.
+// A client that continues to write to a request's payload in shared memory while the server processes it.
 
 #include <atomic>
 #include <functional>
@@ -49,16 +49,16 @@ class SharedPayloadTest : public ::testing::Test {
     if (listening_ != nullptr) listening_->Shutdown(absl::ZeroDuration());
   }
 
-  // Calls `method` again and again with this payload, whose first `words` words of 32 bits change meanwhile.
-  // Every call is served, or refused with a reason.
+  // Calls `method` repeatedly with this payload, while another thread changes its first `words` words of 32
+  // bits. Every call must either succeed or be refused with a message.
   template <typename Header>
   void Race(const char* method, const std::function<Header(uint64_t)>& header, const std::string& payload,
             size_t words) {
     std::shared_ptr<char> memory = channel_->RequestMemory(payload.size());
     ASSERT_NE(memory, nullptr);
     std::atomic<bool> stop{false};
-    // Atomics: this client's threads do not race with each other. The server reads through a mapping of its
-    // own.
+    // Atomics, so that this client's threads do not race with each other. The server reads through its own
+    // mapping.
     auto* const shared = reinterpret_cast<std::atomic<uint32_t>*>(memory.get());
     const auto* const right = reinterpret_cast<const uint32_t*>(payload.data());
     std::thread vandal([&] {

@@ -1,4 +1,4 @@
-// Servers whose tables lie in memory and on disk.
+// Servers whose tables have rows in memory and on disk.
 
 #include <memory>
 #include <string>
@@ -40,7 +40,7 @@ class ServerSpillTest : public ::testing::Test {
   ParameterServerOptions Options() {
     return {.num_buckets = 16, .cold_store = std::make_shared<MemoryStore>(&disk_)};
   }
-  // Returns every row pulled on the way.
+  // Returns every row that was pulled.
   static std::vector<float> Train(Cluster& cluster, uint64_t first, uint64_t last, uint64_t epoch = 1) {
     std::vector<float> seen;
     for (uint64_t step = first; step < last; ++step) {
@@ -106,7 +106,7 @@ TEST_F(ServerSpillTest, TrainsSavesAndLoadsAsIfMemoryHadNoBound) {
   EXPECT_EQ(DigestOf(saved).rows, in_all);
   EXPECT_EQ(DigestOf(saved).digest, DigestOf(wanted).digest);
 
-  // Into one server of less memory, and on from there.
+  // Load into one server with less memory, and continue there.
   Cluster one(1, Options());
   TANDEM_ASSERT_OK(one.CreateTable(Table(true)));
   TANDEM_ASSERT_OK(one.server(0).Load(saved));
@@ -128,7 +128,7 @@ TEST_F(ServerSpillTest, WhatTheDiskCannotReadIsAnErrorOfThePullOrThePush) {
   for (uint64_t id = 0; id < kSpillIds; ++id) ids.push_back(id * 7919);
   EXPECT_THAT(cluster.Pull(0, 30, "user", kSpillDim, ids),
               StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("'user'"), HasSubstr("/spill"))));
-  // Not an error that is tried again: the push has been counted.
+  // The client must not retry this error: the push counts as taken.
   EXPECT_THAT(cluster.Push({.step = 30}, {.table = "user",
                                           .dim = kSpillDim,
                                           .ids = ids,

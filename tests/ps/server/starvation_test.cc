@@ -1,5 +1,5 @@
-// A worker that pushes as fast as it can, and another one's pulls beside it: both are served, in turns.
-// Counted in calls, not in time, which belongs to `tandem bench ps --op fairness`.
+// One worker pushes as fast as it can while another one pulls: both are served, in turns. The test counts
+// calls. `tandem bench ps --op fairness` measures times.
 
 #include <algorithm>
 #include <cstdint>
@@ -27,12 +27,12 @@ constexpr uint32_t kStarvationDim = 16;
 constexpr size_t kStarvationIds = 1024;
 constexpr int kInFlight = 8;
 constexpr int kPulls = 100;
-// Pushes that are served for each pull, together. In turns it would be some kInFlight; that the machine may
-// not let the pulling thread run for a while makes it more. Without turns no pull would ever be answered,
-// since there is always another push.
+// Limit for the number of pushes that are served for each pull. If both take turns, the number is about
+// kInFlight; it is larger when the machine does not run the pulling thread for a while. Without turns no pull
+// would ever be answered, since there is always another push.
 constexpr uint64_t kMostPushesAPull = 50 * kInFlight;
 
-// Keeps pushes under way until it is gone, or has made so many.
+// Keeps pushes in flight until it is destroyed or has made a given number of them.
 class Pusher {
  public:
   Pusher(Client* client, const std::vector<uint64_t>& ids, uint64_t most) {
@@ -130,7 +130,7 @@ TEST_P(StarvationTest, PullsAndPushesOfTwoWorkersAreServedInTurns) {
   for (int pull = 0; pull < kPulls; ++pull) TANDEM_ASSERT_OK(clients_[0]->Pull(pull, false, all));
   const uint64_t after = pusher.served();
   ASSERT_LT(after - before, (kPulls - 1) * kMostPushesAPull);
-  // Nor did the pulls keep the pushes out.
+  // The pulls did not starve the pushes, either.
   pusher.AwaitServed(after + kInFlight);
   TANDEM_EXPECT_OK(pusher.status());
 }

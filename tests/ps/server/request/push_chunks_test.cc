@@ -1,4 +1,4 @@
-// Pushes as sockets bring them: in pieces that are cut anywhere, at any alignment.
+// Pushes whose payload arrives as from a socket: in chunks that are cut anywhere, at any alignment.
 
 #include <algorithm>
 #include <cstring>
@@ -23,9 +23,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kPushedDim = 5;
-constexpr size_t kIds = 3000;  // more gradients than are looked at at a time
+constexpr size_t kIds = 3000;  // more gradients than the server checks at a time
 
-// The same bytes in owned pieces of at most `longest`, each at an odd address.
+// Returns the same bytes in owned chunks of at most `longest` bytes, each at an odd address.
 Bytes Cut(const Bytes& whole, size_t longest, uint64_t seed) {
   const std::string flat = whole.Flatten();
   CounterRandom random(seed, 1);

@@ -1,5 +1,5 @@
-// Answers whose rows are read while they are sent: the same bytes as in one piece, and no piece larger than
-// asked for.
+// Responses whose rows are read while they are sent. They have the same bytes as responses that are written
+// at once, and no chunk is larger than its limit.
 
 #include <algorithm>
 #include <memory>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kLimit = rpc::ResponseSource::kMinChunk;
 
-// A call whose transport takes pieces.
+// A call whose transport asks for the response in chunks.
 class ChunkedCall : public TestCall {
  public:
   using TestCall::TestCall;
@@ -58,7 +58,8 @@ class PullResponses : public ::testing::Test {
     }
     return call;
   }
-  // The same rows, whichever way they come.
+  // Expects the same rows from a response in chunks, of which there are at least `min_chunks`, and from one
+  // that is written at once.
   void ExpectSame(const std::vector<PullOf>& parts, size_t min_chunks) {
     const std::shared_ptr<ChunkedCall> call = PullInChunks(parts);
     TANDEM_ASSERT_OK_AND_ASSIGN(const Rows in_chunks, ParseRows(call->Wait()));
@@ -90,7 +91,7 @@ TEST_F(PullResponses, AShortAnswerIsMadeAtOnce) {
 
 TEST_F(PullResponses, ManySlicesOfOneRowEachMakeNoPieceTooLarge) {
   ExpectSame(std::vector<PullOf>(512, PullOf{"d100", {5}}), 4);
-  // A head that is larger than a piece: all at once, then.
+  // The header would exceed a chunk, so the response is written at once.
   ExpectSame(std::vector<PullOf>(40000, PullOf{"d1", {5}}), 0);
 }
 

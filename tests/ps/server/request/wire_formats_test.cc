@@ -1,5 +1,5 @@
-// Packed ids and coarse numbers at the server's edge: what does not fit is refused by name, and changes
-// nothing.
+// Requests with packed ids and encoded numbers. The server refuses malformed ones, naming worker and table,
+// and changes nothing.
 
 #include <cstring>
 #include <functional>
@@ -53,7 +53,7 @@ class WireFormats : public ::testing::Test {
     absl::StatusOr<Rows> rows = driver_.Pull(0, 0, {{"user", kIds}, {"item", kIds}}, true);
     return rows.ok() ? rows->slices : std::vector<std::vector<float>>{};
   }
-  // A push of a good slice of `item` and then one of `user`, as `change` makes it.
+  // Pushes a well-formed slice of `item`, then a slice of `user` that `change` has modified.
   absl::Status Push(const std::function<void(v1::PushSlice*)>& change, const std::string& payload) {
     v1::PushRequest header;
     header.set_epoch(1);
@@ -205,14 +205,14 @@ TEST_F(WireFormats, PayloadsTooShortOrTooLongForTheFormatAreRefused) {
   ExpectUnchanged();
 }
 
-// Ids that are all alike take nine bytes for 128 of them: few bytes, many ids, and a gradient for each.
+// 128 equal ids are packed in nine bytes: few bytes hold many ids, with a gradient for each.
 TEST(ManyPackedIds, AreRefusedBeforeTheyTakeMoreMemoryThanAMessageMay) {
   ParameterServerOptions options;
   options.max_message_bytes = size_t{1} << 20;
   Driver driver(options);
   const auto refused =
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("message limit of 1048576 bytes"));
-  // Each slice alone would do.
+  // Each slice alone would be accepted.
   const auto pull = [&](const std::string& table, uint32_t ids, int slices) {
     const std::string packed = Packed(std::vector<uint64_t>(ids, 1));
     v1::PullRequest header;

@@ -1,4 +1,4 @@
-// Which pushes make an update in global-batch aggregation, on one server and on several.
+// Global-batch aggregation: which pushes form an update, on one server and on several.
 
 #include "ps/server/table/global_batch.h"
 
@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// --- The groups alone.
+// --- GlobalBatch.
 
 TablePush PushOfWorker(uint32_t worker, uint64_t step, uint64_t update = 0) {
   TablePush push;
@@ -71,17 +71,17 @@ TEST(GlobalBatch, UpdatesAreMadeInTheirOrderWhenComplete) {
 
 TEST(GlobalBatch, PushesWithoutAPlaceAreAnUpdateOfTheirOwnOrRideAlong) {
   GlobalBatch batch;
-  batch.Start(6);  // what server 0 counts is not known
+  batch.Start(6);  // the version of server 0 is not known
   batch.Add(PushOfWorker(0, 1));
   EXPECT_FALSE(batch.TakeNext(2).has_value());
   batch.Add(PushOfWorker(1, 1));
   EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(1, 1));
   batch.Add(PushOfWorker(0, 2));
   batch.Add(PushOfWorker(0, 3, 7));
-  EXPECT_FALSE(batch.TakeNext(2).has_value());  // it does not take the place of another's push
+  EXPECT_FALSE(batch.TakeNext(2).has_value());  // it does not replace another worker's push
   batch.Add(PushOfWorker(1, 3, 7));
   EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(2, 3, 3));
-  batch.Add(PushOfWorker(1, 4, 7));  // its update has passed
+  batch.Add(PushOfWorker(1, 4, 7));  // its update was made already
   batch.Add(PushOfWorker(0, 5, 8));
   batch.Add(PushOfWorker(1, 5, 8));
   EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(5, 4, 5));
@@ -122,7 +122,7 @@ TEST(Gba, AnUpdateIsMadeOfAGlobalBatchWhoeverSentIt) {
 
 TEST(Gba, GradientsAreAddedInTheOrderOfWorkerAndStep) {
   const std::pair<uint32_t, uint64_t> tags[] = {{0, 5}, {1, 2}, {1, 9}};
-  const float gradients[] = {1e8f, 1.0f, -1e8f};  // in this order the 1 is lost
+  const float gradients[] = {1e8f, 1.0f, -1e8f};  // added in this order, the 1 is lost
   std::vector<int> order = {0, 1, 2};
   do {
     Driver driver;
@@ -157,7 +157,7 @@ TEST(Gba, StalePushesAreLeftOutButCount) {
   EXPECT_EQ(statistics.stale_pushes(), 1);
   EXPECT_EQ(statistics.staleness_max(), 2);
   EXPECT_EQ(statistics.pushed_rows(), 5);
-  // An update of nothing but stale pushes is one, too.
+  // An update of stale pushes only counts as an update, too.
   for (uint64_t step = 2; step < 4; ++step) {
     TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = step}, {One(100, 0)}));
   }
@@ -193,7 +193,7 @@ TEST(Gba, WhatIsKeptIsAppliedOnDemandAndByACheckpoint) {
   TANDEM_ASSERT_OK(driver.Save(dir.path()).status());
   EXPECT_EQ(Read(driver), -7.0f);
   EXPECT_EQ(StatisticsOf(driver).version(), 2);
-  // The next update is a whole one.
+  // The next update needs all its pushes again.
   TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 2}, {One(8)}));
   EXPECT_EQ(Read(driver), -7.0f);
   TANDEM_ASSERT_OK(driver.SetUpdateMode("user", Async()));
@@ -211,7 +211,7 @@ TEST(Gba, FlushAppliesAnIncompleteUpdate) {
   EXPECT_EQ(StatisticsOf(driver).kept_pushes(), 0);
   EXPECT_EQ(StatisticsOf(driver).version(), 1);
   EXPECT_EQ(driver.Table("user").config().update_mode().kind(), v1::UpdateMode::GBA);
-  // The next update is a whole one.
+  // The next update needs all its pushes again.
   TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 1}, {One(2)}));
   TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = 0}, {One(4)}));
   EXPECT_EQ(Read(driver), -1.0f);
@@ -236,7 +236,7 @@ TEST(Gba, FlushDoesNothingToOtherModes) {
 TEST(Gba, WhatAnUpdateKeepsIsBoundedByMemory) {
   Driver driver({.max_parked_bytes = 1000});
   TANDEM_ASSERT_OK(driver.CreateTable(SumTable(1, Gba(4, 100))));
-  const std::vector<uint64_t> ids(20, 42);  // 240 bytes a push
+  const std::vector<uint64_t> ids(20, 42);  // 240 bytes for each push
   const std::vector<float> gradients(20, 1.0f);
   absl::Status refused;
   for (uint64_t step = 0; step < 10 && refused.ok(); ++step) {
@@ -250,10 +250,10 @@ TEST(Gba, AllServersGroupAlikeThoughPushesReachThemInAnyOrder) {
   constexpr uint64_t kSteps = 40, kSize = 4;
   std::mt19937_64 random(5);
   Cluster cluster(kServers);
-  // Adagrad: which gradients were added up before they were squared shows in the rows.
+  // With Adagrad the rows show which gradients were added before they were squared.
   const v1::TableConfig config = TestTable("user", 1, kWorkers, Gba(3, kSize), Adagrad(0.1f, 0.1f));
   TANDEM_ASSERT_OK(cluster.CreateTable(config));
-  // One id that each server holds.
+  // One id of each server.
   const ShardMap map = ShardMap::Even(kServers, kDefaultBuckets);
   std::vector<uint64_t> id(kServers);
   for (uint32_t s = 0; s < kServers; ++s) {
@@ -286,7 +286,7 @@ TEST(Gba, AllServersGroupAlikeThoughPushesReachThemInAnyOrder) {
       stale += response->places(0).stale() ? 1 : 0;
       for (uint32_t s = 1; s < kServers; ++s) {
         push.ids = {id[s]};
-        push.pulled_version = 0;  // only server 0's counts
+        push.pulled_version = 0;  // only server 0 uses it
         push.place = response->places(0);
         under_way[s].push_back({tag, push});
         // Up to two updates arrive in any order.
@@ -307,7 +307,7 @@ TEST(Gba, AllServersGroupAlikeThoughPushesReachThemInAnyOrder) {
     EXPECT_EQ(statistics.kept_pushes(), 0);
     EXPECT_EQ(statistics.pushed_rows(), kSteps * kWorkers - stale);
   }
-  // All rows got the same gradients in the same updates: from one initial value they end as one.
+  // All rows got the same gradients in the same updates. They started equal, so they must end equal.
   std::vector<float> end;
   for (uint32_t s = 0; s < kServers; ++s) {
     Driver fresh;
@@ -322,7 +322,7 @@ TEST(Gba, AllServersGroupAlikeThoughPushesReachThemInAnyOrder) {
   for (uint32_t s = 1; s < kServers; ++s) EXPECT_NEAR(end[s], end[0], 1e-5);
 }
 
-// --- Every change of mode, while workers pull and push.
+// --- All changes of mode, while workers pull and push.
 
 TEST(ModeChanges, EveryTransitionUnderLoadLosesNothingAndAppliesNothingTwice) {
   constexpr uint32_t kWorkers = 3;

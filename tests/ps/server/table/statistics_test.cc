@@ -1,4 +1,4 @@
-// What servers count, and what it says of calls whose numbers are known.
+// The statistics of servers and tables, after calls for which the numbers are known.
 
 #include "ps/server/table/statistics.h"
 
@@ -27,7 +27,7 @@ TEST(LatencyCounter, HasEightBinsToAnOctave) {
     counter.Add(std::chrono::nanoseconds(ns));
   }
   counter.Add(std::chrono::hours(100000));
-  counter.Add(std::chrono::nanoseconds(-5));  // no clock of ours does that
+  counter.Add(std::chrono::nanoseconds(-5));  // no clock does that
   v1::LatencyHistogram histogram;
   counter.Export(&histogram);
   ASSERT_EQ(histogram.counts_size(), kLatencyBins);
@@ -67,7 +67,7 @@ TEST(LatencyCounter, BinsAboveTheSlowestCallAreNotSent) {
 TEST(HotKeys, FindsTheHeadOfASkewedStream) {
   HotKeys hottest;
   std::mt19937_64 random(3);
-  // Half of what is pulled is ids 0 to 4, in falling shares; the rest is spread over a million.
+  // Half of the pulled ids are 0 to 4, in decreasing shares; the others are spread over a million ids.
   uint64_t total = 0;
   std::vector<uint64_t> times(5);
   for (int call = 0; call < 2000; ++call) {
@@ -85,7 +85,7 @@ TEST(HotKeys, FindsTheHeadOfASkewedStream) {
   ASSERT_THAT(top, SizeIs(5));
   for (const HotKeys::Hot& hot : top) {
     ASSERT_LT(hot.id, 5);
-    // The sample's error: some thousands were counted.
+    // The tolerance is the sampling error: some thousands of ids were counted.
     EXPECT_NEAR(static_cast<double>(hot.pulls), static_cast<double>(times[hot.id]), 0.01 * total);
   }
   EXPECT_EQ(top[0].id, 0);
@@ -124,7 +124,7 @@ TEST(Statistics, CountCallsRowsBytesAndTime) {
   TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {1}}}, /*read_only=*/true));
   TANDEM_ASSERT_OK(driver.Push({}, {{"user", 4, {1}, {1, 1, 1, 1}}, {"user", 4, {2}, {1, 1, 1, 1}}}));
   const v1::TableStatistics user = driver.Table("user").statistics();
-  EXPECT_EQ(user.pulls(), 2);  // not the slices
+  EXPECT_EQ(user.pulls(), 2);  // calls, not slices
   EXPECT_EQ(user.pulled_rows(), 4);
   EXPECT_EQ(user.pull_answer_bytes(), (3 + 1 + 1) * 16);
   EXPECT_EQ(user.pushes(), 1);

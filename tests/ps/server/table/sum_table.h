@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_PS_SERVER_TABLE_SUM_TABLE_H_
 #define TANDEM_TESTS_PS_SERVER_TABLE_SUM_TABLE_H_
 
-// A table that sums can be read off.
+// A table from whose rows the sum of the gradients can be read.
 
 #include <cmath>
 
@@ -17,11 +17,11 @@ inline v1::TableConfig SumTable(uint32_t workers, v1::UpdateMode mode) {
   *config.mutable_initializer() = Zeros();
   return config;
 }
-// A gradient of the one row that is looked at.
+// A push of one gradient for row 42, the only row that these tests read.
 inline PushOf One(float gradient, uint64_t version = 0) {
   return {.table = "user", .dim = 1, .ids = {42}, .gradients = {gradient}, .pulled_version = version};
 }
-// That row; NaN after an error.
+// Returns that row, or NaN after an error.
 inline float Read(Driver& driver, uint64_t step = 0) {
   absl::StatusOr<Rows> rows = driver.Pull(0, step, {{"user", {42}}}, /*read_only=*/true);
   return rows.ok() ? rows->slices[0][0] : NAN;

@@ -1,4 +1,4 @@
-// When pulls wait, when pushes are applied, and what the rows are then.
+// The update modes: when pulls wait, when pushes are applied, and the rows that result.
 
 #include <algorithm>
 #include <cmath>
@@ -53,7 +53,7 @@ TEST(UpdateModes, SyncUsesTheLearningRateFactorOfTheLowestRank) {
   TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Sync())));
   TANDEM_ASSERT_OK(driver.Pull(0, 0, {{"user", {42}}}));
   TANDEM_ASSERT_OK(driver.Push({.worker = 1, .learning_rate_factor = 10.0f}, {One(1)}));
-  // Rank 0 has no row here, its factor counts all the same: on another server it has some.
+  // Rank 0 pushes no row to this server, but its factor is used: it may push rows to another server.
   TANDEM_ASSERT_OK(driver.Push({.worker = 0, .learning_rate_factor = 0.5f}, {{"user", 1, {}, {}}}));
   EXPECT_EQ(Read(driver, 1), -0.5f);
 }
@@ -131,7 +131,7 @@ TEST(UpdateModes, APullThatWaitsTooLongSaysForWhom) {
           "table 'user': pull of step 1 by worker 0 waits for the push of step 0 from worker 0, the push of "
           "step 0 from worker 1 (sync)"));
   EXPECT_EQ(driver.server().parked_calls(), 0);
-  // The table works on, and the step's end finds nobody waiting.
+  // The table continues to work, and the end of the step finds no waiting pull.
   for (uint32_t worker : {0, 1}) TANDEM_ASSERT_OK(driver.Push({.worker = worker, .step = 0}, {One(1)}));
   TANDEM_ASSERT_OK(driver.Pull(0, 1, {{"user", {42}}}));
 }
@@ -202,7 +202,7 @@ TEST(UpdateModes, LeavingSyncAppliesWhatWasKept) {
   TANDEM_ASSERT_OK(driver.SetUpdateMode("user", Async()));
   absl::StatusOr<Rows> rows = ParseRows(waiting->Wait());
   TANDEM_ASSERT_OK(rows);
-  // Step 0 of rank 0, step 0 of rank 2, step 1 of rank 0: in that order the 1 survives.
+  // The order must be: step 0 of rank 0, step 0 of rank 2, step 1 of rank 0. Only then the 1 is not lost.
   EXPECT_THAT(rows->slices[0], ElementsAre(-1.0f));
   EXPECT_EQ(rows->versions[0], 3);
   EXPECT_EQ(driver.Table("user").config().update_mode().kind(), v1::UpdateMode::ASYNC);
@@ -215,7 +215,7 @@ TEST(UpdateModes, EnteringSyncLetsWorkersCatchUpThenMerges) {
   for (uint64_t step = 0; step < 2; ++step)
     TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = step}, {One(1)}));
   TANDEM_ASSERT_OK(driver.SetUpdateMode("user", Sync()));
-  TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 2}, {One(10)}));  // kept: worker 1 is behind
+  TANDEM_ASSERT_OK(driver.Push({.worker = 0, .step = 2}, {One(10)}));  // waits: worker 1 is behind
   TANDEM_ASSERT_OK(driver.Push({.worker = 1, .step = 0}, {One(1)}));   // on arrival
   auto of_step_2 = driver.StartPull(0, 2, {{"user", {42}}});
   EXPECT_FALSE(of_step_2->answered());
@@ -263,7 +263,8 @@ TEST(UpdateModes, StalenessIsTheUpdatesBetweenAPullAndItsPush) {
 TEST(UpdateModes, WorkersThatRunFarAheadAreRefusedBeforeMemoryRunsOut) {
   Driver driver({.max_parked_bytes = 1000});
   TANDEM_ASSERT_OK(driver.CreateTable(SumTable(2, Sync())));
-  const std::vector<uint64_t> ids(20, 42);  // 240 bytes of a push, and a copy of its ids: 400 while it waits
+  const std::vector<uint64_t> ids(20,
+                                  42);  // a push of 240 bytes; 400 with the copy of its ids while it waits
   const std::vector<float> gradients(20, 1.0f);
   uint64_t step = 0;
   absl::Status refused;
@@ -276,7 +277,7 @@ TEST(UpdateModes, WorkersThatRunFarAheadAreRefusedBeforeMemoryRunsOut) {
                                 AllOf(HasSubstr("hold 800 bytes"), HasSubstr("1000"))));
   EXPECT_THAT(driver.StartPull(0, 3, {{"user", ids}})->Wait(),
               StatusIs(absl::StatusCode::kResourceExhausted));
-  // The worker that is behind is let in, and makes room.
+  // The push of the worker that is behind is accepted, and frees memory.
   TANDEM_EXPECT_OK(driver.Push({.worker = 1, .step = 0}, {{"user", 1, ids, gradients}}));
   TANDEM_EXPECT_OK(driver.Push({.worker = 0, .step = step}, {{"user", 1, ids, gradients}}));
 }

@@ -1,4 +1,4 @@
-// What a pull is told of a table whose updates run side by side.
+// The versions that a pull reports while several updates of the table run in parallel.
 
 #include <atomic>
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr absl::Duration kTestTimeout = absl::Seconds(30);
 
-// Its first update does not end before it is told to.
+// A storage whose first update does not end before the test allows it.
 class SlowlyUpdatedStorage final : public MapStorage {
  public:
   SlowlyUpdatedStorage() : MapStorage(/*num_buckets=*/1) {}
@@ -51,8 +51,8 @@ TEST(ServerTableView, AnUpdateThatIsDoneCountsThoughAnEarlierOneIsUnderWay) {
   std::thread slow(push, 0);
   ASSERT_TRUE(storage->has_begun.WaitForNotificationWithTimeout(kTestTimeout));
   push(1);
-  // Which rows the second update has touched nobody knows, so that no row is as new as it for sure; but a
-  // push that comes now is behind by the slow one only.
+  // The rows may or may not hold the second update, so `version` does not count it. A push that is pulled now
+  // lacks only the slow update, so `applied` does.
   EXPECT_EQ(table.Look().version, 0);
   EXPECT_EQ(table.Look().applied, 1);
   storage->may_end.Notify();

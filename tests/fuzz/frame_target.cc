@@ -80,7 +80,7 @@ void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
     message.total = total;
     message.bytes = payload;
     message.taker = takers && call % 2 == 1;
-    MessageAssembler::Taker taker;
+    MessageAssembler::ChunkConsumer taker;
     if (message.taker) {
       taker = [&message](uint64_t offset, uint64_t of, Bytes chunk) {
         TANDEM_CHECK(offset == message.taken.size() && of == message.total);

@@ -34,11 +34,11 @@ namespace tandem::ps {
 struct ParameterServerOptions {
   uint32_t index = 0;  // index of this server, < num_servers
   uint32_t num_servers = 1;
-  uint32_t num_buckets = kDefaultBuckets;      // a power of two >= num_servers, the same on all servers
-  Clock* clock = Clock::Real();                // for the deadlines of deferred calls; must outlive the server
-  int threads = 2;                             // threads that run deferred pulls
-  size_t max_message_bytes = size_t{1} << 30;  // a request that needs more is refused
-  size_t max_parked_bytes = size_t{2} << 30;   // limit for pulls and pushes that wait; more are refused
+  uint32_t num_buckets = kDefaultBuckets;       // a power of two >= num_servers, equal on all servers
+  Clock* clock = Clock::Real();                 // for deadlines; must outlive the server
+  int threads = 2;                              // threads that run deferred pulls
+  size_t max_message_bytes = size_t{1} << 30;   // a request that needs more is refused
+  size_t max_parked_bytes = size_t{2} << 30;    // limit for pulls and pushes that wait; more are refused
   absl::Duration max_wait = absl::Minutes(30);  // longest deferral of a call without a deadline
   // Holds the rows on disk of tables with `spill` (ps/storage/spill/spill_store.h). nullptr: such tables are
   // refused.

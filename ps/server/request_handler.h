@@ -51,13 +51,13 @@ class RequestHandler {
   // pulls that `body` adds to `released`. Blocks until the pushes under way are done. One thread at a time.
   absl::Status BetweenPushes(absl::FunctionRef<absl::Status(Waiters* released)> body);
 
-  // Which pushes this server has taken (ps/server/push_fence.h). Call RestoreFences within BetweenPushes.
-  // `same_servers`: the fences come from a checkpoint of the same set of servers; otherwise only the workers'
-  // epochs are restored.
+  // Save and restore which pushes this server has taken (ps/server/push_fence.h), for checkpoints. To be
+  // called within BetweenPushes. `same_servers`: the fences come from a checkpoint of the same set of
+  // servers; otherwise only the workers' epochs are restored.
   std::vector<v1::WorkerFence> SaveFences();
   void RestoreFences(const std::vector<v1::WorkerFence>& fences, bool same_servers);
 
-  // Deferred calls, and the memory of their requests.
+  // Return the number of deferred calls and the memory of their requests, in bytes.
   size_t deferred_calls() const { return deferred_.size(); }
   uint64_t deferred_bytes() const { return deferred_bytes_.load(std::memory_order_relaxed); }
 

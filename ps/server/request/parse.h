@@ -69,7 +69,7 @@ struct ParsedSlice {
   uint64_t rows() const { return pooling == v1::NONE ? ids.size() : offsets.size() - 1; }
 };
 
-// A request without its slices, and the memory in which the slices' arrays lie.
+// The fields of a request that are not part of a slice, and the memory in which the slices' arrays lie.
 struct RequestHeader {
   uint32_t worker = 0;
   uint64_t step = 0;
@@ -91,12 +91,13 @@ struct ParsedRequest : RequestHeader {
 };
 
 struct ParseOptions {
-  BufferPool& buffers;       // must outlive the parsed request
-  size_t max_message_bytes;  // limits the memory that packed ids and pooled gradients expand to
+  BufferPool& buffers;       // gives the memory of copied and decoded arrays
+  size_t max_message_bytes;  // limits the memory to which packed ids and pooled gradients expand
 };
 
-// Parse `wire`. InvalidArgument: the bytes are not a well-formed request. ResourceExhausted: the request
-// needs more memory than a message may. Messages name the worker, the table and what was expected.
+// Parse the bytes of a Pull or Push request. The result shares the payload's memory. InvalidArgument: the
+// bytes are not a well-formed request. ResourceExhausted: the request expands to more memory than a message
+// may have. Messages name the worker, the table and what was expected.
 absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const ParseOptions& options);
 absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const ParseOptions& options);
 

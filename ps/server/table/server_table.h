@@ -146,7 +146,7 @@ class ServerTable {
   mutable absl::Mutex mutex_;
   UpdateOrder order_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<TableStorage> storage_ ABSL_GUARDED_BY(mutex_);
-  // For each update that is being applied: the storage's clock when it was about to begin.
+  // The storage's clock at the begin of each update that is being applied.
   std::multiset<uint64_t> under_way_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_);
   std::vector<WaitingPull> waiting_pulls_ ABSL_GUARDED_BY(mutex_);

@@ -27,9 +27,9 @@ class TableRegistry {
  public:
   struct Options {
     uint32_t server;            // index of this server
-    const ShardMap* shard_map;  // these three must outlive the registry
+    const ShardMap* shard_map;  // this and the next two must outlive the registry
     BufferPool* buffers;
-    Helpers* helpers;
+    Helpers* helpers;                       // take part in large updates of the tables
     std::shared_ptr<ColdStore> cold_store;  // rows on disk; nullptr: tables with `spill` are refused
   };
   explicit TableRegistry(Options options) : options_(std::move(options)) {}
@@ -44,7 +44,7 @@ class TableRegistry {
   // NotFound: no table has this name; the message names those that exist.
   absl::StatusOr<std::shared_ptr<ServerTable>> Find(absl::string_view name) const;
   std::vector<std::shared_ptr<ServerTable>> All() const;  // in order of name
-  // Memory of acknowledged pushes that wait to be applied, of all tables.
+  // Returns the memory of queued pushes of all tables (ServerTable::waiting_bytes), in bytes.
   uint64_t WaitingBytes() const;
 
   // The following make a table in steps, as LoadCheckpoint needs it.

@@ -51,21 +51,25 @@ class UpdateOrder {
   bool sync() const { return mode_.kind() == v1::UpdateMode::SYNC; }
   bool gba() const { return mode_.kind() == v1::UpdateMode::GBA; }
   const WorkerClocks& clocks() const { return clocks_; }
-  size_t waiting_pushes() const;
+  size_t waiting_pushes() const;  // queued, in any mode
 
   // Pulls.
 
+  // Returns whether a pull of `step` may run now.
   bool PullMayRun(uint64_t step) const;
   // Returns "table 'user': pull of step 12 by worker 0 waits for the push of step 11 from worker 1 (sync)".
   std::string WhyWaiting(uint64_t step, uint32_t worker) const;
 
   // Accepting pushes.
 
-  // InvalidArgument: the push is a repetition, or too far ahead; says what came and what was expected.
+  // Returns OK if a push of `step` by `worker` can be accepted. InvalidArgument: it is a repetition, or too
+  // far ahead; the message says what came and what was expected.
   absl::Status CheckPush(uint32_t worker, uint64_t step) const;
-  // The same for gradients deferred from earlier steps. FailedPrecondition: the mode does not allow them.
+  // Returns OK if gradients deferred from earlier steps can be accepted. FailedPrecondition: the mode does
+  // not allow them.
   absl::Status CheckDeferredGradients(uint32_t worker) const;
-  // Returns whether a push of `step` would wait for a worker that has not pushed yet.
+  // Returns whether a push of `step` would wait for other workers' pushes. Memory limits apply to such
+  // pushes.
   bool IsAhead(uint64_t step) const;
   // Server 0: assigns the push to an update if the table is GBA, and remembers that for PositionOf.
   UpdatePosition Assign(const TablePush& push);
@@ -92,11 +96,12 @@ class UpdateOrder {
   std::optional<std::vector<TablePush>> BeginBatch();
   // Begins the next update of what has arrived, complete or not. Empty: nothing is queued for GBA updates.
   std::optional<std::vector<TablePush>> BeginPartialBatch();
+  // Advances the clocks for the pushes of a batch that was begun, stale ones included.
   void FinishBatch(const std::vector<TablePush>& batch);
   // After BeginPartialBatch has returned all: the next update is number `version` + 1.
   void ReopenBatch(uint64_t version) { batch_.Reopen(version); }
 
-  // Moves `settled` out of the pushes that wait for other workers, as opposed to a thread.
+  // Moves `settled` out of the pushes that wait for other workers, not merely for a thread.
   void CollectBlocked(std::vector<TablePush::Settled>* settled);
 
   // Changes of mode, and checkpoints. No update may be under way.
@@ -106,6 +111,7 @@ class UpdateOrder {
   // Takes the queued push of the lowest step and, among those, the lowest rank that the mode applies without
   // waiting for other workers. Empty: there is none, or the mode is SYNC. FinishAlone must follow.
   std::optional<TablePush> TakeLowestStep();
+  // Advances the clock for a push that is applied.
   void FinishAlone(const TablePush& push);
   // Call after a change of mode: the first GBA update, if the mode is GBA, is the one after `version`.
   void StartBatch(uint64_t version) { batch_.Start(version); }

@@ -5,8 +5,9 @@
 namespace tandem::ps {
 namespace {
 
-// Readers are in for some thirty microseconds at most, and waking up takes longer than that: a writer looks
-// so often, with so many pauses between, before it sleeps. (Some 40 us.)
+// A writer tries the lock kLooks times, with kPauses pause instructions between two tries (about 40 us in
+// all), before it sleeps. Readers hold the lock for at most about 30 us, and waking up takes longer than
+// that.
 constexpr int kLooks = 64;
 constexpr int kPauses = 16;
 
@@ -14,7 +15,7 @@ constexpr int kPauses = 16;
 
 void FairLock::LockInTurn() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   writers_waiting_.fetch_add(1, std::memory_order_relaxed);
-  // A reader that sees this before the next line is done may still go first, once.
+  // A reader that sees this count before turn_ is locked below may still enter first, once.
   {
     absl::MutexLock turn(&turn_);
     bool locked = false;

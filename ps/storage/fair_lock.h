@@ -1,14 +1,13 @@
 #ifndef TANDEM_PS_STORAGE_FAIR_LOCK_H_
 #define TANDEM_PS_STORAGE_FAIR_LOCK_H_
 
-// A lock for readers and writers in which neither can shut the other out. With absl::Mutex alone a thread
-// that read a table without a pause had the lock again before the writer that its release woke was there:
-// beside 25 million rows a second read, 0.3 million were written.
+// FairLock is a reader-writer lock under which neither readers nor writers starve. With absl::Mutex alone, a
+// thread that reads without a pause takes the lock again before the writer that its release woke can run.
 //
-// A writer that finds the lock taken says so, and readers that come from then on let it go first: it gets in
-// when the readers that were in have left. A reader that so waits for one writer is in line before the next
-// one ("phase-fair", Brandenburg and Anderson, Reader-Writer Synchronization for Shared-Memory
-// Multiprocessor Real-Time Systems, 2009, but for threads that sleep).
+// A writer that finds the lock taken announces itself. Readers that arrive later let it go first, so it
+// enters as soon as the readers inside have left. A reader that waited for one writer enters before the next
+// writer. This is the phase-fair policy of Brandenburg and Anderson ("Reader-Writer Synchronization for
+// Shared-Memory Multiprocessor Real-Time Systems", 2009), applied to threads that sleep instead of spinning.
 
 #include <atomic>
 
@@ -17,11 +16,11 @@
 
 namespace tandem::ps {
 
-// Thread-safe. Not for a thread that holds it already, in whatever way: a writer may have come between.
-// Threads that hold several take them all in the same order.
+// Thread-safe. Not recursive, not even for two shared holds of one thread: a writer may be waiting between
+// them. Threads that hold several locks must take them all in the same order.
 class ABSL_LOCKABLE alignas(64) FairLock {
  public:
-  // For a scope.
+  // Scoped holds: Writer is exclusive, Reader is shared.
   class ABSL_SCOPED_LOCKABLE Writer {
    public:
     explicit Writer(FairLock* lock) ABSL_EXCLUSIVE_LOCK_FUNCTION(lock) : lock_(lock) { lock_->Lock(); }
@@ -41,16 +40,19 @@ class ABSL_LOCKABLE alignas(64) FairLock {
     FairLock* const lock_;
   };
 
+  // Blocks until the lock is held exclusively.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     if (!mutex_.TryLock()) LockInTurn();
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
 
+  // Blocks until the lock is held shared.
   void ReaderLock() ABSL_SHARED_LOCK_FUNCTION() {
     if (writers_waiting_.load(std::memory_order_relaxed) != 0) LetWriterGoFirst();
     mutex_.ReaderLock();
   }
-  // False when a writer is in, or waits (and now and then for no reason).
+  // Takes the lock shared without blocking. Returns false if a writer holds it or waits for it, and
+  // occasionally for no reason.
   bool ReaderTryLock() ABSL_SHARED_TRYLOCK_FUNCTION(true) {
     return writers_waiting_.load(std::memory_order_relaxed) == 0 && mutex_.ReaderTryLock();
   }
@@ -61,7 +63,7 @@ class ABSL_LOCKABLE alignas(64) FairLock {
   void LetWriterGoFirst();
 
   absl::Mutex mutex_;
-  absl::Mutex turn_;  // held by the writer that waits for mutex_; before mutex_
+  absl::Mutex turn_;  // held by the writer that waits for mutex_; acquired before mutex_
   std::atomic<int> writers_waiting_{0};
 };
 

@@ -15,20 +15,20 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::ps {
 namespace HWY_NAMESPACE {
 
-// What the functions below are given and fill.
+// Arguments and results of the functions below.
 struct Gathering {
   const Indexes& indexes;
   const RowAddress& address;
   absl::Span<const uint64_t> ids;
   char* out;
-  uint32_t* missing;  // room for all
+  uint32_t* missing;  // [ids.size()]
 };
 
-// Short rows are over so soon that lines of the index which only the second-level cache had been asked for
-// were waited for, 35 of 80 ns a row of 64 bytes whose index was in no cache.
+// Up to this size index lines are prefetched to the first-level cache: such rows are copied so quickly that
+// the wait for lines in the second-level cache would show (35 of 80 ns a row).
 constexpr size_t kShortRow = 64;
 
-// copy(row, i) writes the i-th row.
+// Finds all rows and calls copy(row, i) for each. Returns the number of missing ids, listed in g.missing.
 template <int kLocality, class Copy>
 HWY_INLINE size_t GatherAs(const Gathering& g, size_t row_bytes, const Copy& copy) {
   const Ids<kLocality> keys{g.ids.data(), g.ids.size()};
@@ -59,7 +59,7 @@ size_t GatherFloats(const Gathering& g) {
   return missing;
 }
 
-// Rows of any length, in any form.
+// Gathers rows of any length in any format.
 size_t GatherAny(const Gathering& g, const RowFormat& form) {
   const size_t dim = form.dim;
   const size_t bytes = form.stored_bytes();
@@ -85,7 +85,7 @@ size_t GatherFloatsOf(const Gathering& g, const RowFormat& form) {
   return GatherAny(g, form);
 }
 
-// Returns how many are missing, after having written which.
+// Returns the number of missing ids, whose positions it writes to `missing`.
 size_t GatherRowsOf(const Indexes& indexes, const RowAddress& address, absl::Span<const uint64_t> ids,
                     const RowFormat& form, char* out, uint32_t* missing) {
   const Gathering g{indexes, address, ids, out, missing};

@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_STORAGE_GATHER_ROWS_H_
 #define TANDEM_PS_STORAGE_GATHER_ROWS_H_
 
-// Looking many ids up and copying their embeddings, in one loop (lookup-inl.h).
+// GatherRows looks many ids up and copies their embeddings, in one loop (see lookup-inl.h for how).
 
 #include <cstddef>
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace tandem::ps {
 
-// What is copied of rows whose embeddings are `dim` numbers of `dtype` (kF32, kF16 or kBF16).
+// The format of embeddings in the table and in the output. A plain value.
 struct RowFormat {
   enum class Out {
-    kFloats,
-    // The same with stores that go around the caches, where rows are of whole lines in both: for memory that
-    // another core has read before and will read next (base/copy_choice.h). They are done when the call
-    // returns.
+    kFloats,  // f32 numbers
+    // f32 numbers written with streaming stores, which bypass the caches, if `dtype` is kF32, rows have a
+    // common length and `out` begins at a cache line; else as kFloats. For memory that another core has read
+    // before and will read next (base/copy_choice.h). The stores are complete when the call returns.
     kFloatsAround,
-    kStored,
+    kStored,  // the bits as they are stored
   };
   Out out;
-  DType dtype;
-  size_t dim;
+  DType dtype;  // of the stored embedding: kF32, kF16 or kBF16
+  size_t dim;   // numbers in an embedding
   size_t stored_bytes() const { return dim * SizeOf(dtype); }
   size_t out_bytes() const { return out == Out::kStored ? stored_bytes() : dim * sizeof(float); }
 };
 
-// The embedding of ids[i] goes to out + i * form.out_bytes(), of any alignment of 4 (of 2 for kStored).
-// first + i is added to `missing`, in order, for ids without a row, whose places read as zeros afterwards. At
-// most kMaxLookup ids; the caller holds their locks.
+// Copies the embedding of ids[i] to out + i * form.out_bytes(). Appends first + i to `missing`, in ascending
+// order, for each id without a row, and fills its part of `out` with zeros. Requires at most kMaxLookup ids,
+// whose locks the caller holds, and an `out` aligned to 4 bytes (2 for kStored).
 void GatherRows(const Indexes& indexes, const RowAddress& address, absl::Span<const uint64_t> ids,
                 const RowFormat& form, char* out, uint32_t first, std::vector<uint32_t>* missing);
 

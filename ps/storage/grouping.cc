@@ -10,7 +10,7 @@
 namespace tandem::ps {
 namespace {
 
-// BucketOf, of an id whose hash is known.
+// Returns BucketOf(id, num_buckets) for an id whose hash is known.
 uint32_t BucketOfHash(uint64_t hash, uint32_t num_buckets) {
   return static_cast<uint32_t>(hash >> 32) & (num_buckets - 1);
 }
@@ -21,7 +21,7 @@ void Grouping::Run(absl::Span<const uint64_t> ids, uint32_t num_buckets) {
   TANDEM_CHECK(ids.size() < std::numeric_limits<uint32_t>::max());
   items_.resize(ids.size());
   groups_.clear();
-  // Counting passes over every bucket; for a handful of ids that would be most of the work.
+  // Counting passes over every bucket, which would be most of the work for a few ids.
   if (ids.size() * 8 < num_buckets) {
     SortByComparing(ids, num_buckets);
   } else {

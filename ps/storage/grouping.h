@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_STORAGE_GROUPING_H_
 #define TANDEM_PS_STORAGE_GROUPING_H_
 
-// The ids of one call, sorted by the locks that guard their rows, so that each is taken once.
+// Grouping sorts the ids of one call by bucket, or by lock, so that each lock is taken once.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,26 +11,28 @@
 
 namespace tandem::ps {
 
-// Not thread-safe. Reused from call to call: a steady state allocates nothing.
+// Not thread-safe. An object is reused from call to call, so that a steady state allocates nothing.
 class Grouping {
  public:
   struct Item {
     uint64_t id;
     uint64_t hash;      // Mix64(id)
-    uint32_t position;  // in the call's ids
+    uint32_t position;  // of the id in the call
   };
-  // Items [begin, end) belong to `bucket`, in the order in which they were given.
+  // Items [begin, end) belong to `bucket`. They are in the order in which they were given.
   struct Group {
     uint32_t bucket;
     uint32_t begin;
     uint32_t end;
   };
 
-  // ids.size() < 2^32; num_buckets is a power of two. Groups are in ascending order of bucket, none is empty.
+  // Replaces items and groups by those of `ids`. Groups are in ascending order of bucket; none is empty.
+  // Requires ids.size() < 2^32 - 1 and a `num_buckets` that is a power of two.
   void Run(absl::Span<const uint64_t> ids, uint32_t num_buckets);
 
   absl::Span<const Item> items() const { return items_; }
   absl::Span<const Group> groups() const { return groups_; }
+  // Returns the memory that the object holds.
   size_t bytes() const;
 
  private:

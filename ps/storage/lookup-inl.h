@@ -1,14 +1,19 @@
-// The loop that all lookups share (lookup.h, gather_rows.h). Included once per instruction set
-// (hwy/foreach_target.h), hence the guard.
+// FindAll is the loop that all lookups share (lookup.h, gather_rows.h). This file is included once per
+// instruction set (hwy/foreach_target.h), hence the unusual guard.
 //
-// An id's way is a chain of three: its index line, its cell, its row, the first and the last of which come
-// from memory. All stand in one loop, each for another id: the line of one is asked for, the cell of the id
-// 32 before is searched and its row is asked for, the row of the id 48 before that is used. So the memory has
-// always something to bring, where stages in loops of their own left it idle while rows were copied (a sixth
-// slower). No branch in the loop depends on what is found: a wrong guess costs what the processor had begun
-// for several ids after. An id that is not in the line where it should be (one in seventeen) so gets the
-// result of one that has no row, at first; those are then looked at once more, all together, in the lines
-// where they go on.
+// A lookup has three steps: read the index line, find the cell in it, use the row. The line and the row
+// usually come from memory. One loop does all three, software-pipelined, each step for another id:
+//
+//   - it prefetches the line of id i + kLinesAhead;
+//   - it searches the line of id i and prefetches that id's row;
+//   - it uses the row of id i - kUsedBehind.
+//
+// Memory is therefore busy all the time. With a separate loop for each step it idles while rows are copied,
+// which is a sixth slower.
+//
+// No branch in the loop depends on what is found, because a misprediction discards the work begun for several
+// later ids. An id that is not in its first line (one in seventeen) first gets the result of an absent id.
+// These ids are then looked up once more, all together, in the lines that follow.
 
 #if defined(TANDEM_PS_STORAGE_LOOKUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_PS_STORAGE_LOOKUP_INL_H_
@@ -39,24 +44,24 @@ using Cell = RowIndex::Cell;
 constexpr size_t kLinesAhead = 32;
 constexpr size_t kUsedBehind = 48;
 
-// The slot of this id's row, or kNoSlot.
+// Returns the slot of the id's row if its cell is in this line, else kNoSlot.
 HWY_INLINE uint32_t SlotIn(const Cell* line, uint64_t id) {
 #if HWY_TARGET <= HWY_AVX3
-  // Of the line's eight words, the one that follows the id, [slot | version]; or zero. (Not Highway's
-  // Compress, which does not clear the rest and copies a table of 2 KiB each time.)
+  // Extracts the word [slot | version] that follows the id among the line's eight words, or zero. (Highway's
+  // Compress does not clear the rest and copies a table of 2 KiB each time.)
   const hn::FixedTag<uint64_t, 8> d;
   const auto words = hn::LoadU(d, reinterpret_cast<const uint64_t*>(line));
   const __mmask8 ids = _mm512_mask_cmpeq_epi64_mask(0x55, words.raw, hn::Set(d, id).raw);
   return static_cast<uint32_t>(_mm_cvtsi128_si64(
       _mm512_castsi512_si128(_mm512_maskz_compress_epi64(_kshiftli_mask8(ids, 1), words.raw))));
 #else
-  // Empty cells have id 0, and no slot.
+  // Empty cells have id 0 and slot kNoSlot, which is 0.
   return (line[0].id == id ? line[0].slot : 0) | (line[1].id == id ? line[1].slot : 0) |
          (line[2].id == id ? line[2].slot : 0) | (line[3].id == id ? line[3].slot : 0);
 #endif
 }
 
-// This id's cell, or nullptr.
+// Returns the id's cell if it is in this line, else nullptr.
 HWY_INLINE const Cell* CellIn(const Cell* line, uint64_t id) {
 #if HWY_TARGET <= HWY_AVX3
   const hn::FixedTag<uint64_t, 8> d;
@@ -71,7 +76,7 @@ HWY_INLINE const Cell* CellIn(const Cell* line, uint64_t id) {
   return (matches != 0) & (cell->slot != kNoSlot) ? cell : nullptr;
 }
 
-// Keys of a lookup. kLocality: how near their index lines are fetched.
+// The keys of a lookup, given as ids. kLocality is the cache level to which their index lines are prefetched.
 template <int kLocality = kPrefetchLocality>
 struct Ids {
   static constexpr int kLineLocality = kLocality;
@@ -82,7 +87,7 @@ struct Ids {
   void Hash(uint64_t* hashes) const {
     size_t i = 0;
 #if HWY_TARGET <= HWY_AVX3
-    // Mix64 of eight at once. Other instruction sets cannot multiply 64-bit lanes.
+    // Computes Mix64 of eight ids at once. Other instruction sets cannot multiply 64-bit lanes.
     const hn::FixedTag<uint64_t, 8> d;
     for (; i + 8 <= count; i += 8) {
       auto x = hn::Add(hn::LoadU(d, ids + i), hn::Set(d, 0x9e3779b97f4a7c15ull));
@@ -95,6 +100,7 @@ struct Ids {
   }
   uint64_t hash(const uint64_t* hashes, size_t i) const { return hashes[i]; }
 };
+// The keys of a lookup, given as items, which contain their hashes.
 struct Items {
   static constexpr int kLineLocality = kPrefetchLocality;
   static constexpr size_t kHashes = 1;
@@ -105,8 +111,8 @@ struct Items {
   uint64_t hash(const uint64_t*, size_t i) const { return items[i].hash; }
 };
 
-// at = the i < count with results[i] == none, in order. Returns how many; `at` has room for kMaxLookup of
-// them and a vector more.
+// Writes the i < count with results[i] == none to `at`, in ascending order, and returns their number. `at`
+// has space for kMaxLookup of them and one vector more.
 template <class Result>
 HWY_INLINE size_t Positions(const Result* const* results, const Result* none, size_t count, uint64_t* at) {
   size_t found = 0, i = 0;
@@ -126,10 +132,15 @@ HWY_INLINE size_t Positions(const Result* const* results, const Result* none, si
   return found;
 }
 
-// results[i] = take(line, i) for the line that has the i-th id's cell, or `none`, which is what take(line, i)
-// returns for a line that has not; in the end absent(i) is called, in order, for those of which none has.
-// use(i) is called when what take(line, i) asked for has had some time to come: once for each i, and once
-// more, with another result, for some that have one only then.
+// Looks up all keys.
+//
+//   - take(line, i) returns the result of key i if its cell is in `line`, else `none`. It may prefetch the
+//   row.
+//   - results[i] becomes the key's result, or `none` if it has no row.
+//   - use(i) is called some time after take(line, i), when the prefetched row should have arrived. It is
+//   called
+//     once for each key, and a second time for keys that were found only in a later line.
+//   - absent(i) is called at the end, in ascending order, for the keys without a row.
 template <class Keys, class Result, class Take, class Use, class Absent>
 HWY_INLINE void FindAll(const Indexes& by_reference, const Keys keys, const Result* none,
                         const Result** results, const Take& take, const Use& use, const Absent& absent) {
@@ -179,7 +190,7 @@ HWY_INLINE void FindAll(const Indexes& by_reference, const Keys keys, const Resu
     __builtin_prefetch(lines[i], 0, Keys::kLineLocality);
   };
   for (size_t k = 0; k < further_count; ++k) ask_for_next(further[k]);
-  uint32_t far[kMaxLookup];  // one in eighty
+  uint32_t far[kMaxLookup];  // keys that are not in their second line either: one in eighty
   size_t far_count = 0;
   for (size_t k = 0; k < further_count; ++k) {
     const size_t i = further[k];

@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_STORAGE_LOOKUP_H_
 #define TANDEM_PS_STORAGE_LOOKUP_H_
 
-// Looking many ids up at once, so that the memory works on all of them at a time (how: lookup-inl.h).
+// FindCells looks up many ids at once, so that their cache misses overlap (see lookup-inl.h for how).
 
 #include <cstddef>
 #include <cstdint>
@@ -12,9 +12,11 @@
 
 namespace tandem::ps {
 
+// The largest number of ids in one lookup.
 inline constexpr size_t kMaxLookup = 1024;
 
-// The indexes of a table's buckets; the caller holds their locks. A plain value.
+// The indexes of all buckets of a table. A plain value that points into the table. A bucket's lock must be
+// held while its index is used.
 struct Indexes {
   const RowIndex::Head* heads;  // [bucket_mask + 1]
   uint32_t bucket_mask;
@@ -23,7 +25,8 @@ struct Indexes {
   }
 };
 
-// cells[i] = the cell of ids[i] or items[i], or nullptr. At most kMaxLookup of them.
+// Sets cells[i] to the index cell of ids[i] (or items[i]), or to nullptr if the id has no row. Requires at
+// most kMaxLookup ids, whose locks the caller holds.
 void FindCells(const Indexes& indexes, absl::Span<const uint64_t> ids, const RowIndex::Cell** cells);
 void FindCells(const Indexes& indexes, absl::Span<const Grouping::Item> items, const RowIndex::Cell** cells);
 

@@ -7,14 +7,14 @@
 
 namespace tandem::ps {
 
-// How near memory is fetched that will be used soon: to the second-level cache. The first level can wait for
-// some twenty lines at a time and makes further requests wait, too; the second for more: 256-byte rows were
-// gathered almost twice as fast.
+// The locality argument of __builtin_prefetch for memory that will be used soon: the second-level cache. The
+// first level tracks only about twenty outstanding lines and blocks further requests; the second tracks more,
+// which gathers 256-byte rows almost twice as fast.
 inline constexpr int kPrefetchLocality = 2;
 
-// Asks for the memory [data, data + bytes), up to 1 KiB of it; longer runs the processor's own prefetcher
-// sees coming. bytes > 0. How many lines are asked for does not depend on where in a line `data` begins,
-// which may not be known yet: a branch on it holds up what follows (a tenth of a gather).
+// Prefetches [data, data + bytes), at most its first 1 KiB; the hardware prefetcher recognises longer runs.
+// Requires bytes > 0. The number of prefetches does not depend on the alignment of `data`, which may not be
+// known yet: a branch on it would stall the following instructions (a tenth of a gather).
 inline void Prefetch(const char* data, size_t bytes) {
   constexpr size_t kCacheLine = 64, kMost = 1024;
   const size_t end = std::min(bytes, kMost);

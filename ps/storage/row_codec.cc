@@ -14,10 +14,10 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::ps {
 namespace HWY_NAMESPACE {
 
-// Rows that lie far apart come from memory while earlier ones are copied.
+// Rows are prefetched this many rows ahead, so that they arrive while earlier ones are copied.
 constexpr size_t kRowsAhead = 32;
 
-// Calls copy(row, out) for all rows but nullptr.
+// Calls copy(row, out) for each row that is not nullptr.
 template <class Copy>
 HWY_INLINE void ForEachRow(absl::Span<const char* const> rows, size_t row_bytes, size_t dim, float* out,
                            const Copy& copy) {

@@ -1,5 +1,5 @@
-// The number formats of rows: how one is copied and how it reads as floats. Included once per instruction set
-// (hwy/foreach_target.h), hence the guard.
+// Conversion of single rows between their stored number format and floats. This file is included once per
+// instruction set (hwy/foreach_target.h), hence the unusual guard.
 
 #if defined(TANDEM_PS_STORAGE_ROW_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_PS_STORAGE_ROW_FORMATS_INL_H_
@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::ps {
 namespace HWY_NAMESPACE {
 
-// Sixteen-bit patterns in 32-bit lanes to floats and back; see base/numeric/float16.h for how.
+// Converts IEEE binary16 patterns in 32-bit lanes to floats and back; base/numeric/float16.h explains how.
 struct Float16Lanes {
   template <class D, class V>
   static HWY_INLINE auto ToFloat(D d, V bits) {
@@ -38,7 +38,7 @@ struct Float16Lanes {
     return hn::BitCast(
         d, hn::Or(sign, hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, 0x7bffu)), special, smooth)));
   }
-  // `chance`: 16 random bits a lane, or the half that rounds to nearest when `nearest`.
+  // Rounds to nearest if `nearest`, else stochastically by `chance`, which has 16 random bits in each lane.
   template <class D, class V, class U>
   static HWY_INLINE auto FromFloat(D d, V value, U chance, bool nearest) {
     const hn::RebindToUnsigned<D> du;
@@ -60,8 +60,7 @@ struct Float16Lanes {
     if (nearest) {
       small = hn::Sub(hn::BitCast(du, hn::Add(float_magnitude, half)), hn::BitCast(du, half));
     } else {
-      // (The minimum is for lanes that are not this small: they must not overflow on their way to be
-      // discarded.)
+      // The minimum keeps lanes that are not this small from overflowing before they are discarded.
       const auto units = hn::Min(hn::Mul(float_magnitude, hn::Set(d, 16777216.0f)), hn::Set(d, 2048.0f));
       const auto up = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, chance)), hn::Set(d, 1.0f / 65536.0f));
       small = hn::BitCast(du, hn::ConvertTo(di, hn::Add(units, up)));
@@ -71,6 +70,7 @@ struct Float16Lanes {
   }
 };
 
+// Converts bfloat16 patterns, as Float16Lanes.
 struct BFloat16Lanes {
   template <class D, class V>
   static HWY_INLINE auto ToFloat(D d, V bits) {
@@ -101,7 +101,7 @@ HWY_INLINE void Load16(const char* row, size_t dim, float* out) {
   });
 }
 
-// Rows of any length that are stored as `dtype`.
+// Reads a row of any length that is stored as `dtype`.
 HWY_INLINE void LoadRow(DType dtype, const char* row, size_t dim, float* out) {
   if (dtype == DType::kF16) {
     Load16<Float16Lanes>(row, dim, out);
@@ -113,8 +113,8 @@ HWY_INLINE void LoadRow(DType dtype, const char* row, size_t dim, float* out) {
   }
 }
 
-// Rows of a usual length stored as floats, with no loop over what is known: half the time of short rows.
-// kAround: with stores that go around the caches.
+// Copies a row of kDim floats. The length is known at compile time, which halves the time for short rows.
+// With kAround it uses streaming stores, which bypass the caches.
 template <size_t kDim, bool kAround = false>
 HWY_INLINE void LoadFloats(const char* row, float* out) {
   const hn::CappedTag<float, 16> d;

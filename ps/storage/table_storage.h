@@ -1,17 +1,21 @@
 #ifndef TANDEM_PS_STORAGE_TABLE_STORAGE_H_
 #define TANDEM_PS_STORAGE_TABLE_STORAGE_H_
 
-// The rows of one table on one server. Knows nothing of workers, steps or the wire.
+// TableStorage holds the rows of one table on one server. It does not know workers, steps or the wire format.
 //
-// A table is a set of buckets (ps/partition), each an open-addressing index from id to a row in slabs. A row
-// is [embedding: dim numbers | optimizer state]. Rows are never allocated one by one. Buckets share a few
-// locks: reads share them; creating, updating and evicting rows takes one alone. A call takes many ids at a
-// time: what it does to one row is atomic, what it does to several is not.
+// A table is divided into buckets (ps/shard_map.h). Each bucket is an open-addressing index from id to a row
+// in memory that is allocated in large runs, never row by row. A row is
+//
+//   [ embedding: dim numbers | optimizer state ]
+//
+// Buckets share a few reader-writer locks. Reads take them shared; creating, updating and evicting rows takes
+// them exclusively. Every call takes many ids. Its effect on one row is atomic, its effect on several rows is
+// not.
 //
 // Time is counted in updates: the clock is the number of calls of Apply.
 //
-// Only tables whose rows also lie on disk (TableConfig.spill, ps/tiers) ever return an error: one that names
-// table, directory and cause. The other tables' calls return OK.
+// Only tables that also keep rows on disk (TableConfig.spill, ps/storage/spill) ever return an error. The
+// error names the table, the directory and the cause. Calls on other tables always return OK.
 
 #include <cstdint>
 #include <memory>
@@ -30,105 +34,124 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// What is known of a row beside its numbers; part of checkpoints.
+// The metadata of a row; checkpoints contain it.
 struct RowHistory {
-  uint32_t version = 0;  // the low half of the clock at its last update, or when it was made
-  uint32_t count = 0;    // of its updates, in tables that evict by it; else 0
+  uint32_t version = 0;  // the low 32 bits of the clock when the row was last updated, or created
+  uint32_t count = 0;    // number of the row's updates in tables that evict by it, else 0
 };
 
-// Threads that take part in a call, if they have nothing else to do. Thread-safe.
+// Idle threads that may take part in a call. Thread-safe.
 class Helpers {
  public:
   virtual ~Helpers() = default;
-  // Calls `work` here, and on other threads at the same time; returns when all that began it have returned.
+  // Calls `work` on this thread and, concurrently, on idle ones. Blocks until every call of `work` that was
+  // begun has returned.
   virtual void Share(absl::FunctionRef<void()> work) = 0;
 };
 
-// What an update brings beside ids and gradients.
+// Optional arguments of Apply.
 struct ApplyOptions {
   float learning_rate_factor = 1.0f;  // multiplies the optimizer's learning rate; finite, >= 0
-  const float* row_factors =
-      nullptr;                 // [ids]: the same for each id (the first entry of an id counts); or none
-  Helpers* helpers = nullptr;  // of large updates of tables without `spill`; the same bits come out; or none
+  // [ids.size()], or nullptr: a further factor for each id. If an id repeats, its first entry counts.
+  const float* row_factors = nullptr;
+  // Threads that share large updates of tables without `spill`, or nullptr. The resulting bits are the same.
+  Helpers* helpers = nullptr;
 };
 
 struct StorageStatistics {
-  uint64_t rows = 0;           // in memory
-  uint64_t bytes = 0;          // everything held: rows, index, slack
-  uint64_t budget_rows = 0;    // that the byte budget allows, an equal part in each bucket; 0: no budget
-  uint64_t admitted_rows = 0;  // made by Gather and Apply, ever
+  uint64_t rows = 0;         // rows in memory
+  uint64_t bytes = 0;        // all memory the table holds: rows, indexes, unused space
+  uint64_t budget_rows = 0;  // rows that the byte budget allows, an equal share in each bucket; 0: no budget
+  uint64_t admitted_rows = 0;  // rows created by Gather and Apply since the table was created
   uint64_t refused_rows = 0;   // entries of Apply whose id was not admitted
   uint64_t evicted_rows = 0;
-  double longest_pause_us = 0;  // the longest that one lock was held alone
-  // Tables with rows on disk.
-  uint64_t spilled_rows = 0;   // on disk and not in memory
-  uint64_t spilled_bytes = 0;  // held there, rows that memory supersedes included; an estimate
-  uint64_t spill_reads = 0;    // rows brought back
+  double longest_pause_us = 0;  // the longest time that one lock was held exclusively
+  // Tables that spill to disk.
+  uint64_t spilled_rows = 0;   // rows on disk and not in memory
+  uint64_t spilled_bytes = 0;  // bytes on disk, including rows superseded by memory; an estimate
+  uint64_t spill_reads = 0;    // rows brought back to memory
   uint64_t spill_writes = 0;
-  uint64_t failed_spills = 0;  // attempts that left rows in memory beyond the budget
+  uint64_t failed_spills = 0;  // failed writes, each of which left rows in memory beyond the budget
 };
 
-// Thread-safe.
+// The rows of one table. Thread-safe. Calls block for locks and, in tables with `spill`, for the disk.
 class TableStorage {
  public:
-  // `config` has passed ValidateTableConfig. A DENSE table's rows (those of buckets for which `owns` is true)
-  // are made at once; an EMBEDDING table starts empty. One with `spill` needs an empty `tier`: rows that
-  // eviction takes out of memory go there and come back when they are touched, so that the table behaves as
-  // if its memory had no bound. The others have none.
+  // Creates a table. Requires a `config` that has passed ValidateTableConfig and a `num_buckets` that is a
+  // power of two. A DENSE table's rows are created at once, those of buckets for which `owns` returns true;
+  // an EMBEDDING table starts empty. A table with `spill` requires an empty `tier`, others require nullptr.
+  // Rows that eviction removes from memory go to the tier and come back when they are touched, so that the
+  // table behaves as if its memory were unlimited.
   static std::unique_ptr<TableStorage> Create(const v1::TableConfig& config, uint32_t num_buckets,
                                               absl::FunctionRef<bool(uint32_t bucket)> owns,
                                               std::unique_ptr<ColdTier> tier = nullptr);
   virtual ~TableStorage() = default;
 
-  // out[i * dim, (i+1) * dim) = row ids[i]. An absent row (never made, not admitted, evicted) has its initial
-  // value, a function of (seed, id), rounded as it would be when stored; with `create` it also comes into
-  // being, if the table admits every id (EMBEDDING only; a DENSE id out of range reads as zeros). Ids may
-  // repeat. Changes no history. After an error `out` is unspecified and the table as good as before.
+  // Reads embeddings: writes row ids[i] to out[i * dim, (i+1) * dim). Ids may repeat.
+  //
+  // An absent row (never created, not admitted, or evicted) reads as its initial value, a function of
+  // (seed, id), rounded as it would be when stored. With `create` the row is also created, if the table is an
+  // EMBEDDING table that admits every id at its first pull. A DENSE id out of range reads as zeros. No row's
+  // history changes. After an error `out` is unspecified and the table's contents are unchanged.
   virtual absl::Status Gather(absl::Span<const uint64_t> ids, bool create, float* out) = 0;
-  // The same for memory that another core has read before and will read next (base/copy_choice.h).
+  // As Gather, but writes `out` with stores that bypass the caches where that is possible. Intended for
+  // memory that another core has read before and will read next (base/copy_choice.h).
   virtual absl::Status GatherAround(absl::Span<const uint64_t> ids, bool create, float* out) {
     return Gather(ids, create, out);
   }
-  // The same in the type of the table's rows (TableConfig.row_type), the bits as they are stored: row i is at
-  // out + i * dim * SizeOf(row_type()), at any alignment of 2 (4 for f32).
+  // The number format of stored embeddings (TableConfig.row_type).
   virtual DType row_type() const = 0;
+  // As Gather, but writes the stored bits without conversion: row i is at out + i * dim * SizeOf(row_type()).
+  // `out` must be aligned to 2 bytes (4 for f32).
   virtual absl::Status GatherStored(absl::Span<const uint64_t> ids, bool create, char* out) = 0;
 
-  // The rows of copies that no longer serve: of ids[i], read when the table's clock was cached[i] (its low
-  // half; 0: there is no copy), when the row was updated since and the clock has moved on by more than
-  // `max_age`, or there is no copy. They are written one after the other; bit i % 8 of sent[i / 8]
-  // ((ids.size() + 7) / 8 bytes) says whether row i is among them. Returns how many are. Else as Gather.
+  // Reads only the rows of which the caller's cached copy is missing or too old. cached[i] is the low 32 bits
+  // of the table's clock when the copy of ids[i] was read; 0 means that there is no copy. Row i is sent if
+  //
+  //   - there is no copy, or
+  //   - the clock has advanced by more than `max_age` since, and the row was updated since or is absent.
+  //
+  // The rows that are sent lie one after the other in `out`, in the order of ids. Bit i % 8 of sent[i / 8]
+  // says whether row i is among them; `sent` has (ids.size() + 7) / 8 bytes. Returns the number of rows sent.
+  // In all other respects as Gather.
   virtual absl::StatusOr<size_t> GatherNewer(absl::Span<const uint64_t> ids, const uint32_t* cached,
                                              uint64_t max_age, bool create, float* out, uint8_t* sent) = 0;
 
-  // Applies the optimizer once to each distinct id, with the sum of its gradients (added in the order given),
-  // and moves the clock on by one; gradients is [ids.size() x dim]. An id without a row gets one if admission
-  // wants it now, else it is skipped; returns how many entries were. Then rows that eviction wants gone are
-  // erased. DataLoss: some of the rows could not be read, and this update of them is lost. A table with such
-  // a gap serves no more: Gather, GatherNewer, Apply and VisitBucket return that error until Clear.
+  // Applies the optimizer once to each distinct id, with the sum of its gradients added in the order given,
+  // and advances the clock by one. `gradients` is [ids.size() x dim].
+  //
+  // An id without a row gets one if admission accepts it now; otherwise its entries are skipped. Afterwards
+  // rows that eviction selects leave memory. Returns the number of entries that were skipped.
+  //
+  // DataLoss: some rows could not be read, and this update of them is lost. From then on every Gather*, Apply
+  // and VisitBucket returns that error, until Clear.
   virtual absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t> ids, const float* gradients,
                                          const ApplyOptions& options) = 0;
 
-  virtual uint64_t rows() const = 0;  // in memory and on disk
+  // Returns the number of rows in memory and on disk.
+  virtual uint64_t rows() const = 0;
   virtual StorageStatistics Statistics() const = 0;
 
-  // For checkpoints. A stored row is [dim embedding floats, then the optimizer state], row_floats in all (a
-  // step count the optimizer keeps per row is one of the state floats).
+  // The following calls serve checkpoints. A checkpointed row is [dim embedding floats, then the optimizer
+  // state], row_floats() floats in all. (A step count that the optimizer keeps for each row is one of the
+  // state floats.)
   virtual uint32_t row_floats() const = 0;
-  // Calls visit(id, row, history) for each row of `bucket`, under its lock, in ascending order of id (so that
-  // files do not depend on arrival order). row is [row_floats]. After an error some were not visited.
+  // Calls visit(id, row, history) for each row of `bucket`, with the bucket's lock held, in ascending order
+  // of id, so that files do not depend on the order of arrival. `row` is [row_floats()]. After an error some
+  // rows have not been visited.
   using RowVisitor = absl::FunctionRef<void(uint64_t id, const float* row, const RowHistory& history)>;
   virtual absl::Status VisitBucket(uint32_t bucket, RowVisitor visit) = 0;
-  // Puts a row there ([row_floats]; rounded to nearest), replacing what the id had. A DENSE table takes only
-  // ids in range; others are ignored. After an error the id has what it had.
+  // Creates or replaces the row of `id`. `row` is [row_floats()]; its embedding is rounded to nearest. A
+  // DENSE table ignores ids out of range. After an error the id's row is unchanged.
   virtual absl::Status Restore(uint64_t id, const float* row, const RowHistory& history) = 0;
-  // The admission counters of `bucket`, and their replacement: what SaveFilter returned for the same bucket
-  // of a table with the same admission. False, and nothing changed, when that cannot be.
+  // Returns the admission counters of `bucket`; empty if there are none.
   virtual std::string SaveFilter(uint32_t bucket) const = 0;
+  // Replaces the admission counters of `bucket` with those that SaveFilter returned for the same bucket of a
+  // table with the same admission policy. Returns false, and changes nothing, if their size does not fit.
   virtual bool RestoreFilter(uint32_t bucket, absl::string_view counters) = 0;
   virtual uint64_t clock() const = 0;
   virtual void SetClock(uint64_t clock) = 0;
-  // Forgets all rows (a DENSE table's too; Restore brings them back) and counters.
+  // Removes all rows and admission counters. A DENSE table's rows are removed too; Restore recreates them.
   virtual void Clear() = 0;
 };
 

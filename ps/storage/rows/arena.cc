@@ -20,12 +20,12 @@ constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kMinRegion = size_t{64} << 10;
 constexpr size_t kMaxRegion = size_t{32} << 20;
-// Holes from here on keep no memory. All indexes of a table grow at about the same size: what their old
-// blocks leave is too small for the new ones and was half of an index besides.
+// Holes of at least this size return their pages to the system. All indexes of a table grow at about the same
+// time, and the holes that their old blocks leave are too small for the new blocks.
 constexpr size_t kLargeHole = size_t{64} << 10;
 
-// Zeroed pages straight from the system, so that what is given back is gone. From 2 MiB on they begin at a
-// huge page and are advised to be ones (advice only: without them everything works, slower).
+// Maps zeroed pages. From 2 MiB on they begin at a huge page boundary and the system is advised to use huge
+// pages. Without those everything works, but slower.
 char* MapPages(size_t bytes) {
   const bool huge = bytes >= kHugePage;
   const size_t mapped = huge ? bytes + kHugePage : bytes;
@@ -40,7 +40,7 @@ char* MapPages(size_t bytes) {
   return aligned;
 }
 
-// Where the whole pages of a hole lie that are given back; empty in a small one.
+// The whole pages of a hole that are returned to the system; none if the hole is small.
 struct Pages {
   char* begin;
   size_t bytes;
@@ -55,7 +55,7 @@ Pages PagesOf(char* data, size_t bytes) {
 
 Arena::~Arena() {
   absl::MutexLock lock(&mutex_);
-  TANDEM_CHECK(regions_.empty());  // every block is back
+  TANDEM_CHECK(regions_.empty());  // every block has been released
 }
 
 void Arena::AddRegionLocked(size_t bytes) {
@@ -95,7 +95,7 @@ char* Arena::TakeLocked(size_t bytes) {
 Arena::Block Arena::AllocateZeroed(size_t bytes) {
   bytes = RoundUp(bytes, kCacheLine);
   if (bytes >= kHugePage) {
-    bytes = RoundUp(bytes, kPage);  // not whole huge pages: the last one's rest would be held for nothing
+    bytes = RoundUp(bytes, kPage);  // not to a huge page, whose unused part would be held for nothing
     char* const data = MapPages(bytes);
     bytes_.fetch_add(bytes, std::memory_order_relaxed);
     absl::MutexLock lock(&mutex_);
@@ -128,7 +128,7 @@ void Arena::Release(char* data, size_t bytes) {
   char* const region_begin = region->first;
   char* const region_end = region_begin + region->second.bytes;
   region->second.used -= bytes;
-  // Joined with the holes on both sides, within the region.
+  // The hole is merged with the holes on both sides, within the region.
   const auto after = holes_.lower_bound(data);
   if (after != holes_.end() && after->first == data + bytes && after->first < region_end) {
     const size_t more = after->second;

@@ -1,9 +1,9 @@
 #ifndef TANDEM_PS_STORAGE_ROWS_ARENA_H_
 #define TANDEM_PS_STORAGE_ROWS_ARENA_H_
 
-// Memory for the indexes of one table, taken from the system in large regions (huge pages where the system
-// offers them: with small ones every line touched would cost a TLB miss besides the cache miss) and handed
-// out in blocks.
+// Arena allocates the memory for the indexes of one table. It takes large regions from the system and hands
+// them out in blocks. Regions use huge pages where the system offers them; with small pages every line
+// touched would cost a TLB miss in addition to the cache miss.
 
 #include <atomic>
 #include <cstddef>
@@ -16,10 +16,10 @@
 
 namespace tandem::ps {
 
-// Thread-safe. Outlives its blocks.
+// Thread-safe. An arena must outlive its blocks.
 class Arena {
  public:
-  // A piece of memory, aligned to a cache line, that gives itself back. Movable; not thread-safe.
+  // A block of memory, aligned to a cache line, which its destructor releases. Movable; not thread-safe.
   class Block {
    public:
     Block() = default;
@@ -49,13 +49,15 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
   ~Arena();
 
-  // A block of zeros. From 2 MiB on it is a region of its own, whose pages the system clears when they are
-  // first touched, so that a large one costs no long pause here. Throws std::bad_alloc when the system has no
-  // more.
+  // Returns a block of zeros. A block of 2 MiB or more is a region of its own. The system clears its pages
+  // when they are first touched, so that this call does not pause for long. Throws std::bad_alloc if the
+  // system has no more memory.
   Block AllocateZeroed(size_t bytes);
-  // The same, with pages that are all there: slow, and best called under no lock.
+  // As AllocateZeroed, but all pages are present when the call returns. The call is slow and best made with
+  // no lock held.
   Block AllocateReady(size_t bytes);
-  // Held from the system, handed out or not. The pages of large holes are given back.
+  // Returns the memory held from the system, whether or not it is handed out. The pages of large holes have
+  // been returned to the system and do not count.
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -66,7 +68,8 @@ class Arena {
 
   void Release(char* data, size_t bytes);
   char* TakeLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // From then on, and no longer, `bytes` leaves out the hole's pages if it is large.
+  // While a large hole is listed, bytes() does not count its pages. AddHoleLocked and RemoveHoleLocked
+  // account for that.
   void AddHoleLocked(char* data, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveHoleLocked(char* data, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddRegionLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -75,7 +78,7 @@ class Arena {
   std::atomic<size_t> bytes_{0};
   absl::Mutex mutex_;
   std::map<char*, Region> regions_ ABSL_GUARDED_BY(mutex_);
-  // Holes by address, to be joined with their neighbours, and by size, for the best fit.
+  // Holes by address, to merge adjacent ones, and by size, to find the best fit.
   std::map<char*, size_t> holes_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<size_t, char*>> holes_by_size_ ABSL_GUARDED_BY(mutex_);
 };

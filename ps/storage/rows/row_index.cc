@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kFirstLines = 2;
 constexpr uint32_t kMaxLines = uint32_t{1} << 30;  // 2^32 cells a bucket
-constexpr uint32_t kLinesMovedPerInsert = 16;      // little work an insert, and yet growing is soon over
+constexpr uint32_t kLinesMovedPerInsert = 16;      // little work per insert, and yet growth ends soon
 
 constexpr bool TooFull(uint64_t cells_used, uint64_t lines) {
   return 5 * cells_used > 3 * lines * RowIndex::kLineCells;
@@ -20,7 +20,7 @@ constexpr uint32_t Grown(uint32_t lines) { return lines + (lines + 3) / 4; }
 constexpr size_t BytesOf(uint32_t lines) {
   return size_t{lines} * RowIndex::kLineCells * sizeof(RowIndex::Cell);
 }
-// Smaller indexes are got from regions of many, and in no time.
+// The memory of smaller indexes comes from shared regions and is allocated quickly.
 constexpr size_t kWorthPreparing = size_t{64} << 10;
 
 }  // namespace
@@ -44,7 +44,7 @@ void RowIndex::UpdateHead() {
   head_->cells[0] = head_->cells[1] = table_.cells;
   head_->lines[0] = head_->lines[1] = table_.lines;
   if (old_.lines == 0) return;
-  // At least one line has been moved and at least one has not.
+  // Here at least one line has been moved and at least one has not.
   head_->cells[0] = old_.cells;
   head_->lines[0] = old_.lines;
   const auto end = static_cast<uint32_t>((uint64_t{move_begin_} + moved_lines_) % old_.lines);
@@ -75,7 +75,7 @@ size_t RowIndex::WantedBytes() const {
   if (old_.lines != 0 || table_.memory.data() == nullptr || spare_.data() != nullptr) return 0;
   const size_t bytes = BytesOf(Grown(table_.lines));
   if (bytes < kWorthPreparing) return 0;
-  // A little before, so that the memory is seldom held for long.
+  // Only shortly before growth, so that the memory is seldom held unused for long.
   return TooFull(uint64_t{size_} + std::max<uint32_t>(64, size_ / 32), table_.lines) ? bytes : 0;
 }
 
@@ -97,7 +97,7 @@ void RowIndex::GoOverTo(uint32_t lines) {
   if (size_ == 0) return UpdateHead();
   old_ = std::move(next);
   moved_lines_ = 0;
-  // Behind a line with room nothing runs over, so the first line may go without the last.
+  // No probe passes a line that is not full. Moving may therefore begin at the line after such a line.
   const auto has_room = [this](uint32_t line) {
     return old_.cells[size_t{kLineCells} * line + kLineCells - 1].slot == kNoSlot;
   };
@@ -128,7 +128,7 @@ void RowIndex::Erase(uint64_t id) {
   Table& table = old_.lines != 0 && !Moved(TagOf(hash)) ? old_ : table_;
   Cell* const erased = Find(Line(hash), id, hash);
   TANDEM_CHECK(erased != nullptr);
-  // Cells behind the hole move up where their probe would otherwise end at it (Knuth, volume 3, 6.4,
+  // Cells after the hole move into it if their probe would otherwise end there (Knuth, volume 3, section 6.4,
   // algorithm R).
   const size_t count = size_t{kLineCells} * table.lines;
   size_t hole = erased - table.cells;
@@ -136,7 +136,7 @@ void RowIndex::Erase(uint64_t id) {
     at = at + 1 == count ? 0 : at + 1;
     if (table.cells[at].slot == kNoSlot) break;
     const size_t home = size_t{kLineCells} * Home(TagOf(Mix64(table.cells[at].id)), table.lines);
-    // Whether going round from `home` one meets the hole no later than `at`.
+    // The cell may move only if a probe from `home` meets the hole before it meets `at`.
     const size_t to_hole = hole >= home ? hole - home : hole + count - home;
     const size_t to_cell = at >= home ? at - home : at + count - home;
     if (to_hole > to_cell) continue;
@@ -150,7 +150,7 @@ void RowIndex::Erase(uint64_t id) {
 void RowIndex::Shrink() {
   if (table_.memory.data() == nullptr) return;
   if (old_.lines != 0) MoveSome(old_.lines);
-  // Three fifths full, between where it would grow and where it would shrink again.
+  // The new table is three fifths full: between the load at which it grows and the load at which it shrinks.
   const uint64_t lines = std::max<uint64_t>(kFirstLines, uint64_t{size_} * 5 / (3 * kLineCells) + 1);
   if (lines * 2 > table_.lines) return;
   GoOverTo(static_cast<uint32_t>(lines));

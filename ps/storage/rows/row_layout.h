@@ -1,13 +1,13 @@
 #ifndef TANDEM_PS_STORAGE_ROWS_ROW_LAYOUT_H_
 #define TANDEM_PS_STORAGE_ROWS_ROW_LAYOUT_H_
 
-// How a row lies in memory:
+// RowLayout describes a row in memory. A row consists of, in this order:
 //
-//   [ embedding: dim x f32, f16 or bf16, padded to 4 bytes | optimizer state: state_floats x f32 | count: u32
-//   ]
+//   embedding         dim x f32, f16 or bf16, padded to 4 bytes
+//   optimizer state   state_floats x f32
+//   count             u32, the number of updates; only in tables that evict by it
 //
-// The count of updates is there only in tables that evict by it. Id and version lie in the index
-// (row_index.h).
+// The id and the version of a row are in the index (row_index.h).
 
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,7 @@ struct RowLayout {
   size_t state_offset;
   size_t count_offset;  // 0: rows have no count
   size_t row_bytes;     // a multiple of 4
-  size_t stride;        // bytes from row to row, a multiple of 4: row_bytes, or a little more
+  size_t stride;        // bytes from one row to the next: row_bytes or slightly more, a multiple of 4
 
   bool f32() const { return dtype == DType::kF32; }
   size_t row_floats() const { return dim + state_floats; }

@@ -17,13 +17,13 @@ namespace {
 constexpr size_t kSmallPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kMaxChunkBytes = size_t{32} << 20;
-// So much of a table's first chunk is of small pages.
+// The part of a table's first chunk that uses small pages.
 constexpr size_t kSmallPages = size_t{16} << 20;
 
-// So much of a large table is ready beyond what a call is about to use.
+// The most memory that Prepare makes ready beyond what the caller asked for.
 constexpr size_t kReadyBytes = size_t{8} << 20;
 
-// Reserved, beginning at a huge page.
+// Reserves memory that begins at a huge page boundary.
 char* Reserve(size_t bytes) {
   void* const pages = ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -51,8 +51,8 @@ RowPool::~RowPool() {
   absl::MutexLock lock(&mutex_);
   for (size_t number = 1; number < all_.size(); ++number) {
     const Chunk& chunk = all_[number];
-    TANDEM_CHECK(chunk.used == 0);  // every run is back
-    // Prepared, and then not needed.
+    TANDEM_CHECK(chunk.used == 0);  // every run has been released
+    // A chunk may have been prepared and then not needed.
     if (chunk.data != nullptr) ::munmap(chunk.data, mapped_bytes());
   }
 }
@@ -114,7 +114,7 @@ RowPool::Run RowPool::Take(uint32_t count) {
   absl::MutexLock lock(&mutex_);
   const auto best = holes_by_size_.lower_bound({count, 0});
   if (best != holes_by_size_.end()) return TakeLocked({best->second, best->second + best->first}, count);
-  // What is left of a chunk, unless it is so little that a large bucket would be in crumbs.
+  // Uses up the rest of a chunk, unless it is so small that a large bucket would be fragmented.
   if (!holes_by_size_.empty() && holes_by_size_.rbegin()->first >= count / 4) {
     const auto [size, begin] = *holes_by_size_.rbegin();
     return TakeLocked({begin, begin + size}, size);
@@ -130,7 +130,7 @@ void RowPool::Release(Run run) {
   const uint32_t number = run.begin >> shift_;
   Chunk& chunk = all_[number];
   chunk.used -= run.size();
-  // Joined with the holes on both sides, within the chunk.
+  // The hole is merged with the holes on both sides, within the chunk.
   const auto after = holes_.find(run.end);
   if (after != holes_.end() && (run.end >> shift_) == number) {
     const Run hole = {after->first, after->second};
@@ -158,11 +158,11 @@ void RowPool::Prepare(uint32_t count) {
   {
     absl::MutexLock lock(&mutex_);
     count += static_cast<uint32_t>(std::min(bytes() / 32, kReadyBytes) / stride_);
-    // A few slots need not be ready: a chunk is seldom begun.
+    // Less than half a chunk is enough: a new chunk is seldom begun.
     const uint32_t wanted = std::min(count, slots_a_chunk() / 2);
     if (wanted == 0) return;
     if (holes_by_size_.empty() || holes_by_size_.rbegin()->first < wanted) AddChunkLocked();
-    // Buckets take their slots from the largest hole in the end; what of it was never used is its tail.
+    // Buckets eventually take their slots from the largest hole, whose tail has never been used.
     const auto [size, first] = *holes_by_size_.rbegin();
     Chunk& chunk = all_[first >> shift_];
     const size_t from = std::max(chunk.held_bytes, chunk.ready_bytes);
@@ -173,7 +173,7 @@ void RowPool::Prepare(uint32_t count) {
     begin = chunk.data + from;
     end = chunk.data + to;
   }
-  // Nobody's rows are there yet; should somebody take them meanwhile, reading does no harm.
+  // These pages have no rows yet. If another thread takes the slots meanwhile, populating does no harm.
   ::madvise(begin, end - begin, MADV_POPULATE_WRITE);
 }
 

@@ -1,16 +1,17 @@
 #ifndef TANDEM_PS_STORAGE_ROWS_ROW_POOL_H_
 #define TANDEM_PS_STORAGE_ROWS_ROW_POOL_H_
 
-// The memory of all rows of a table, as slots: each has room for one row and is known by a number that counts
-// through all buckets.
+// RowPool holds the memory of all rows of a table, divided into slots. A slot stores one row. Slots are
+// numbered through all buckets.
 //
-// Slot 0 is nobody's and reads as zeros: what a lookup finds that finds nothing, so that it need not branch.
+// Slot 0 belongs to no row and reads as zeros. A lookup that finds no row uses it, so that it need not
+// branch.
 //
-// Slots lie in chunks of 2^k, up to 32 MiB each, so that slot s is row s mod 2^k of chunk s / 2^k and the
-// list of chunks of a table of any size stays in the first-level cache: lists of smaller chunks, one a
-// bucket, cost every lookup 7 nanoseconds at a million rows and 25 at eight. Buckets take slots by runs.
-// Chunks are of huge pages where the system has them, but for the first 16 MiB of a table, which small tables
-// do not fill; memory that no slot has needed yet is only reserved.
+// Slots are in chunks of 2^k slots, up to 32 MiB each: slot s is row s mod 2^k of chunk s / 2^k. The list of
+// all chunks therefore stays in the first-level cache even for large tables. (One list of smaller chunks for
+// each bucket cost every lookup 7 ns at one million rows and 25 ns at eight.) Buckets take slots in runs.
+// Chunks use huge pages where the system has them, except for the first 16 MiB of a table, which small tables
+// do not fill. Memory that no slot has needed yet is only reserved.
 
 #include <atomic>
 #include <cstddef>
@@ -29,8 +30,8 @@ namespace tandem::ps {
 
 inline constexpr uint32_t kNoSlot = 0;
 
-// From a slot to its row: a copy of its own of what the pool says, for loops that must not read it again and
-// again. Serves for all slots that were taken before it was made.
+// RowAddress maps slots to rows. It is a copy of the pool's chunk list pointer, for loops that should not
+// read the pool each time. It is valid for all slots that were taken before it was made.
 class RowAddress {
  public:
   RowAddress(char* const* chunks, uint32_t shift, size_t stride)
@@ -44,7 +45,7 @@ class RowAddress {
   const size_t stride_;
 };
 
-// Thread-safe. `layout` must outlive it; all runs must be back before it goes.
+// Thread-safe. `layout` must outlive the pool. All runs must be released before the pool is destroyed.
 class RowPool {
  public:
   // Slots [begin, end) of one chunk.
@@ -59,25 +60,27 @@ class RowPool {
   RowPool& operator=(const RowPool&) = delete;
   ~RowPool();
 
-  // A run of 1 to `count` slots, contents unspecified: fewer than `count` when that fills a hole that would
-  // otherwise stay empty. Throws std::bad_alloc when the system has no more memory or 2^32 slots are taken.
+  // Returns a run of 1 to `count` slots with unspecified contents. The run has fewer than `count` slots if it
+  // fills a hole that would otherwise stay unused. Throws std::bad_alloc if the system has no more memory or
+  // 2^32 slots are taken.
   Run Take(uint32_t count);
+  // Returns a run to the pool.
   void Release(Run run);
-  // Has the system clear the pages of the next `count` slots that have never been used, and of some more in a
-  // table that is large (buckets take them by long runs), so that who takes them (with a bucket locked) does
-  // not wait for it.
+  // Makes the system clear the pages of the next `count` slots that have never been used, and of some more in
+  // a large table, where buckets take long runs. The thread that later takes these slots, with a bucket
+  // locked, then does not wait for that. Best called with no lock held.
   void Prepare(uint32_t count);
 
   RowAddress address() const { return RowAddress(chunks_.load(std::memory_order_acquire), shift_, stride_); }
   char* RowAt(uint32_t slot) const { return address().Of(slot); }
-  // Of the pages that rows ever lay on in chunks still held.
+  // Returns the size of the pages that rows have ever used, in chunks that are still held.
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Chunk {
-    char* data = nullptr;    // nullptr: not there
-    size_t used = 0;         // slots
-    size_t held_bytes = 0;   // [0, held_bytes) has been handed out at some time
+    char* data = nullptr;    // nullptr: the chunk is not allocated
+    size_t used = 0;         // slots that are taken
+    size_t held_bytes = 0;   // [0, held_bytes) has been taken at some time
     size_t ready_bytes = 0;  // [0, ready_bytes) has been touched by Prepare
   };
 
@@ -96,13 +99,13 @@ class RowPool {
   std::atomic<size_t> bytes_{0};
 
   absl::Mutex mutex_;
-  // Where each chunk lies. A list that is full is replaced by one twice as long; the old ones stay, since
-  // readers may be at them.
+  // The addresses of all chunks. A full list is replaced by one twice as long. The old lists stay, because
+  // readers may still use them.
   std::vector<std::unique_ptr<char*[]>> lists_ ABSL_GUARDED_BY(mutex_);
   size_t list_size_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Chunk 0 is zero_row_ alone; none of its other slots is ever taken.
+  // Chunk 0 consists of zero_row_ only; none of its other slots is ever taken.
   std::vector<Chunk> all_ ABSL_GUARDED_BY(mutex_);
-  // Holes by first slot, to be joined with their neighbours, and by size, for the best fit.
+  // Holes by first slot, to merge adjacent ones, and by size, to find the best fit.
   std::map<uint32_t, uint32_t> holes_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<uint32_t, uint32_t>> holes_by_size_ ABSL_GUARDED_BY(mutex_);
 };

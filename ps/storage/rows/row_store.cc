@@ -15,9 +15,10 @@ constexpr size_t kMaxRunBytes = size_t{1} << 20;
 constexpr size_t kFirstRunBytes = size_t{16} << 10;
 constexpr size_t kFirstRows = 4;
 
-// Rows whose embeddings all lay in the same half of each 512 bytes would be read from one half of the
-// memory's channels: 34 ns a row instead of 16. A cache line between them spreads them. In the same half of
-// each 128 bytes they made lookups in the index wait (of 59 ns a row 37): a quarter of a line will do there.
+// Returns the stride that spreads embeddings over the memory's channels. If all embeddings were in the same
+// half of each 512 bytes, half of the channels would serve them: 34 ns a row instead of 16. One cache line
+// between rows avoids that. If they were in the same half of each 128 bytes, index lookups would wait (37 of
+// 59 ns a row); a quarter of a line is enough there.
 size_t Spread(size_t row_bytes, size_t embedding_bytes) {
   if (embedding_bytes <= 64 && row_bytes % 128 == 0) return row_bytes + 16;
   return embedding_bytes <= 256 && row_bytes % 512 == 0 ? row_bytes + 64 : row_bytes;
@@ -125,7 +126,7 @@ void RowStore::Clear() {
 
 void RowStore::ReleaseRuns() {
   for (const RowPool::Run& run : runs_) pool_->Release(run);
-  runs_ = std::vector<RowPool::Run>();  // gives the memory back, which clear() would not
+  runs_ = std::vector<RowPool::Run>();  // releases the memory, which clear() would not
 }
 
 size_t RowStore::own_bytes() const { return runs_.capacity() * sizeof(runs_[0]); }

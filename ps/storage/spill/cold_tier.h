@@ -1,11 +1,12 @@
 #ifndef TANDEM_PS_STORAGE_SPILL_COLD_TIER_H_
 #define TANDEM_PS_STORAGE_SPILL_COLD_TIER_H_
 
-// Where the rows of a table lie that its memory has no room for.
+// A ColdTier stores the rows of one table that exceed its memory budget. A ColdStore creates the tiers of a
+// server's tables.
 //
-// A cold tier is scratch memory behind memory, not storage that outlives its server: checkpoints are taken
-// from tables, and hold the rows of both. A tier knows rows as bytes under (bucket, id); what they mean, and
-// which of them are superseded by a row in memory, its table knows (ps/storage/bucketed_storage.h).
+// A tier is scratch space behind memory. It does not outlive its server: checkpoints are taken from tables
+// and contain the rows of both memory and tier. A tier stores rows as bytes under (bucket, id). Their table
+// knows what the bytes mean and which rows are superseded by a row in memory (ps/storage/row_spiller.h).
 
 #include <cstdint>
 #include <memory>
@@ -19,9 +20,12 @@
 
 namespace tandem::ps {
 
-// The cold rows of one table. Thread-safe; calls block on the disk. Every error names table, directory and
-// cause: ResourceExhausted (no space left), Unavailable (the disk does not answer; may pass), DataLoss (what
-// is read is not what was written).
+// The cold rows of one table. Thread-safe. Calls block on the disk. Every error names the table, the
+// directory and the cause:
+//
+//   - ResourceExhausted: no space is left;
+//   - Unavailable: the disk does not answer, which may be temporary;
+//   - DataLoss: the data read is not the data written.
 class ColdTier {
  public:
   struct Key {
@@ -29,31 +33,33 @@ class ColdTier {
     uint64_t id;
   };
 
-  virtual ~ColdTier() = default;  // forgets its rows
+  // Removes the tier's rows.
+  virtual ~ColdTier() = default;
 
-  // Keeps rows[i * row_bytes, (i + 1) * row_bytes) under (bucket, ids[i]), in place of what was there. After
-  // an error each id has either what it had or what it was given.
+  // Stores rows[i * row_bytes, (i + 1) * row_bytes) under (bucket, ids[i]) and replaces the id's previous
+  // row. After an error each id has either its previous or its new row.
   virtual absl::Status Put(uint32_t bucket, absl::Span<const uint64_t> ids, size_t row_bytes,
                            const char* rows) = 0;
-  // found[i] is 1 when there is a row of keys[i], else 0; it is written to rows[i * row_bytes, ...), and has
-  // been put with the same row_bytes. Keys may repeat, in any order. Does not change the tier.
+  // Reads the rows of `keys`, which may repeat and be in any order. Sets found[i] to 1 and writes the row to
+  // rows[i * row_bytes, (i + 1) * row_bytes) if keys[i] has a row; else sets found[i] to 0. Rows must have
+  // been put with the same `row_bytes`. Does not change the tier.
   virtual absl::Status Get(absl::Span<const Key> keys, size_t row_bytes, char* rows, uint8_t* found) = 0;
-  // Calls visit(id, row) for each row of `bucket`, in ascending order of id.
+  // Calls visit(id, row) for each row of `bucket`, in ascending order of id. `row` has any alignment.
   using Visitor = absl::FunctionRef<void(uint64_t id, const char* row)>;
   virtual absl::Status VisitBucket(uint32_t bucket, size_t row_bytes, Visitor visit) = 0;
-  // Forgets all rows. Not while another call is under way.
+  // Removes all rows. No other call may be in progress.
   virtual void Clear() = 0;
-  // Held, superseded rows included; an estimate.
+  // Returns an estimate of the bytes held, including superseded rows.
   virtual uint64_t bytes() const = 0;
 };
 
-// Makes the tiers of a server's tables. Thread-safe. Outlives its tiers.
+// Creates the tiers of a server's tables. Thread-safe. A store must outlive its tiers.
 class ColdStore {
  public:
   virtual ~ColdStore() = default;
-  // An empty tier; `table` is for messages, and may have several (a table that is loaded has its old and its
-  // new rows for a moment). FailedPrecondition says what is missing on this machine; else as ColdTier's
-  // calls.
+  // Returns an empty tier. `table` is used in messages only and may have several tiers: a table that is being
+  // loaded has its old and its new rows for a moment. FailedPrecondition names what is missing on this
+  // machine; other errors are those of ColdTier.
   virtual absl::StatusOr<std::unique_ptr<ColdTier>> NewTier(absl::string_view table) = 0;
 };
 

@@ -1,4 +1,4 @@
-// In place of rocks_database.cc where RocksDB was not found.
+// This file replaces rocks_database.cc in builds without RocksDB.
 
 #include "absl/status/status.h"
 #include "ps/storage/spill/rocks_database.h"

@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kKeyBytes = 16;
 using KeyBytes = std::array<char, kKeyBytes>;
-// Keys that are looked up at a time: RocksDB itself goes through them 32 by 32.
+// Keys per MultiGet. RocksDB itself processes them 32 at a time.
 constexpr size_t kLookups = 256;
 
 void StoreBigEndian(char* to, uint64_t value, int bytes) {
@@ -61,7 +61,7 @@ rocksdb::Options DatabaseOptions(size_t cache_bytes) {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.error_if_exists = true;
-  // All memory within one size: the write buffers are counted into the block cache, and so are filters and
+  // One size bounds all memory: the block cache also accounts for the write buffers and for filters and
   // indexes, which stay longest.
   const std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(
       cache_bytes, /*num_shard_bits=*/-1, /*strict_capacity_limit=*/false, /*high_pri_pool_ratio=*/0.5);
@@ -77,7 +77,7 @@ rocksdb::Options DatabaseOptions(size_t cache_bytes) {
   table.cache_index_and_filter_blocks = true;
   table.cache_index_and_filter_blocks_with_high_priority = true;
   table.pin_l0_filter_and_index_blocks_in_cache = true;
-  // Ids that were never spilled, which new ones are, end at the filter.
+  // The filter answers for ids that were never spilled, as new ids are, without reading blocks.
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.whole_key_filtering = true;
   table.data_block_index_type = rocksdb::BlockBasedTableOptions::kDataBlockBinaryAndHash;
@@ -109,7 +109,7 @@ class Database : public RocksDatabase {
   rocksdb::DB& db() { return *db_; }
   const std::string& directory() const { return directory_; }
   uint32_t TakeTierNumber() { return next_tier_.fetch_add(1); }
-  // A failed write stops all later ones until someone asks whether the disk is well again.
+  // After a failed write RocksDB refuses all later ones until Resume is called.
   rocksdb::Status Write(rocksdb::WriteBatch* batch) {
     if (write_failed_.load(std::memory_order_relaxed)) db_->Resume().PermitUncheckedError();
     rocksdb::WriteOptions options;
@@ -190,7 +190,7 @@ class RocksTier : public ColdTier {
     return at->status().ok() ? absl::OkStatus() : ToStatus(at->status(), absl::StrCat(who_, ": reading"));
   }
 
-  // Under a new number nothing is there, whatever becomes of the old rows.
+  // A new tier number has no rows, even if removing the old rows fails.
   void Clear() override {
     put_bytes_.store(0, std::memory_order_relaxed);
     Forget(tier_.exchange(database_->TakeTierNumber()));
@@ -205,14 +205,15 @@ class RocksTier : public ColdTier {
     uint64_t bytes = 0, in_memory = 0;
     const rocksdb::Status status = database_->db().GetApproximateSizes(
         options, database_->db().DefaultColumnFamily(), &range, 1, &bytes);
-    // RocksDB guesses how much of its memory belongs to a range from few of the keys there, and was often
-    // told nothing. What is there is no more than what was put, nor than all that it has there.
+    // RocksDB's estimate of the part of its write buffers that belongs to a range is often 0. That part is at
+    // most the bytes that were put, and at most the size of all write buffers.
     database_->db().GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory);
     return (status.ok() ? bytes : 0) + std::min(in_memory, put_bytes_.load(std::memory_order_relaxed));
   }
 
  private:
-  // Gives the space of a number that is used no more back; on an error it comes back with the directory.
+  // Frees the space of a tier number that is no longer used. On an error the space is freed when the
+  // directory is removed.
   void Forget(uint32_t tier) {
     const KeyBytes begin = KeyOf(tier, 0, 0), end = KeyOf(tier + 1, 0, 0);
     const rocksdb::Slice lower = SliceOf(begin), upper = SliceOf(end);
@@ -230,7 +231,7 @@ class RocksTier : public ColdTier {
 
   Database* const database_;
   const std::string who_;
-  std::atomic<uint32_t> tier_;  // the first part of its keys
+  std::atomic<uint32_t> tier_;  // the tier number, the first part of its keys
   std::atomic<uint64_t> put_bytes_{0};
 };
 

@@ -1,12 +1,13 @@
 #ifndef TANDEM_PS_STORAGE_SPILL_SEEN_FILTER_H_
 #define TANDEM_PS_STORAGE_SPILL_SEEN_FILTER_H_
 
-// Which ids have ever been put on disk, nearly: so that new ids, which a table sees all the time, need not
-// ask the disk whether it has a row of theirs.
+// SeenFilter remembers, approximately, which ids have ever been put on disk. A table sees new ids all the
+// time; the filter saves it from asking the disk for their rows.
 //
-// A scalable Bloom filter (Almeida, Baquero, Preguica and Hutchison, IPL 2007): when one filter is full, a
-// larger one is begun. Each is of one-word blocks (Putze, Sanders and Singler, WEA 2007): an id costs one
-// cache miss a filter. 12.8 bits an id; some 2 % of false hits a filter.
+// It is a scalable Bloom filter (Almeida, Baquero, Preguica and Hutchison, IPL 2007): when one filter is
+// full, a filter of twice the capacity is added. Each filter has one-word blocks (Putze, Sanders and Singler,
+// WEA 2007), so that an id costs one cache miss per filter. It takes 12.8 bits per id and has a false
+// positive rate of about 2 % per filter.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +17,10 @@
 
 namespace tandem::ps {
 
-// Not thread-safe: const methods may run at the same time.
+// Not thread-safe, but const methods may run concurrently.
 class SeenFilter {
  public:
-  // Ids that the first filter is made for.
+  // `first_capacity` is the number of ids that the first filter holds, at least 64.
   explicit SeenFilter(uint32_t first_capacity) : first_capacity_(first_capacity < 64 ? 64 : first_capacity) {}
 
   void Add(uint64_t id) {
@@ -33,11 +34,11 @@ class SeenFilter {
     const uint64_t hash = Hash(id);
     filter.words[filter.WordOf(hash)] |= BitsOf(hash);
   }
-  // True for every id that was added.
+  // Returns true for every id that was added, and for a few others.
   bool MayContain(uint64_t id) const {
     const uint64_t hash = Hash(id);
     const uint64_t bits = BitsOf(hash);
-    // The largest first: it has most of them.
+    // The largest filter is searched first, because it has the most ids.
     for (size_t i = filters_.size(); i-- > 0;) {
       if ((filters_[i].words[filters_[i].WordOf(hash)] & bits) == bits) return true;
     }
@@ -63,7 +64,8 @@ class SeenFilter {
     }
   };
 
-  // Not what buckets and indexes are chosen by, which all ids of a bucket share in part.
+  // A different hash than the one that chooses buckets and index lines, which all ids of a bucket share in
+  // part.
   static uint64_t Hash(uint64_t id) { return Mix64(id ^ 0x5ee2f11735ee2f11); }
   static uint64_t BitsOf(uint64_t hash) {
     uint64_t bits = 0;

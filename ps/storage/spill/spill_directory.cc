@@ -23,7 +23,7 @@ absl::Status Failed(int error, absl::string_view what, const std::string& path) 
   return absl::ErrnoToStatus(error, absl::StrCat("spill directory ", path, ": ", what));
 }
 
-// What the holder wrote about itself.
+// Returns what the process that holds the lock wrote about itself.
 std::string Holder(int lock) {
   char text[256] = {};
   const ssize_t size = ::pread(lock, text, sizeof(text) - 1, 0);
@@ -48,12 +48,12 @@ absl::StatusOr<int> Lock(const std::string& path) {
       return absl::AlreadyExistsError(absl::StrCat("spill directory ", path, " is in use by ", Holder(fd),
                                                    ": each server needs one of its own"));
     }
-    // Its last holder may have removed the file between the two.
+    // The previous holder may have removed the file between open and flock.
     if (!SameFile(fd, lock_path)) continue;
     char host[256] = {};
     ::gethostname(host, sizeof(host) - 1);
     const std::string self = absl::StrCat("process ", ::getpid(), " on ", host);
-    // On a full disk the lock holds without a name in it.
+    // On a full disk the lock is valid without a name in it.
     [[maybe_unused]] const bool named =
         ::ftruncate(fd, 0) == 0 && ::pwrite(fd, self.data(), self.size(), 0) >= 0;
     std::move(close).Cancel();
@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<SpillDirectory>> SpillDirectory::Claim(const std:
 }
 
 SpillDirectory::~SpillDirectory() {
-  std::error_code ignored;  // what is left is removed by the next server
+  std::error_code ignored;  // the next server removes what is left
   std::filesystem::remove_all(rows_path(), ignored);
   ::unlink(LockPath(path_).c_str());
   ::rmdir(path_.c_str());

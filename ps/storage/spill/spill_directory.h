@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_STORAGE_SPILL_SPILL_DIRECTORY_H_
 #define TANDEM_PS_STORAGE_SPILL_SPILL_DIRECTORY_H_
 
-// A directory that one server has for itself while it runs.
+// SpillDirectory is a directory that one server uses exclusively while it runs.
 
 #include <memory>
 #include <string>
@@ -10,28 +10,29 @@
 
 namespace tandem::ps {
 
-// Held by a lock on the file "tandem.lock" in it, which the kernel drops when the process dies, however it
-// dies.
+// The directory is claimed by a lock on its file "tandem.lock". The kernel releases the lock when the process
+// ends, for whatever reason.
 class SpillDirectory {
  public:
-  // Makes the directory if need be, locks it and removes what a killed server has left in its subdirectory
-  // "rows"; other files are not touched. AlreadyExists names the process that holds it; Unavailable or
-  // PermissionDenied: it cannot be made or written, with the cause.
+  // Creates the directory if necessary, locks it and removes the subdirectory "rows", which a killed server
+  // may have left. Does not touch other files. Does not wait for the lock: AlreadyExists names the process
+  // that holds it. Other errors, such as Unavailable or PermissionDenied, say why the directory cannot be
+  // created or written.
   static absl::StatusOr<std::unique_ptr<SpillDirectory>> Claim(const std::string& path);
-  // Removes "rows", and the directory itself when nothing else is in it.
+  // Removes "rows", removes the directory itself if nothing else is in it, and releases the lock.
   ~SpillDirectory();
   SpillDirectory(const SpillDirectory&) = delete;
   SpillDirectory& operator=(const SpillDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  // Where the rows go; does not exist until whoever uses it makes it.
+  // Returns the path of the subdirectory for the rows, which the caller creates.
   std::string rows_path() const { return path_ + "/rows"; }
 
  private:
   SpillDirectory(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
 
   const std::string path_;
-  const int lock_;  // the open lock file
+  const int lock_;  // file descriptor of the locked file
 };
 
 }  // namespace tandem::ps

@@ -11,7 +11,7 @@ SpillStore::SpillStore(SpillOptions options) : options_(std::move(options)) {}
 
 SpillStore::~SpillStore() {
   absl::MutexLock lock(&mutex_);
-  database_.reset();  // before its files go
+  database_.reset();  // before directory_ removes its files
 }
 
 absl::Status SpillStore::Claim() {

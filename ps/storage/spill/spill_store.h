@@ -1,11 +1,11 @@
 #ifndef TANDEM_PS_STORAGE_SPILL_SPILL_STORE_H_
 #define TANDEM_PS_STORAGE_SPILL_SPILL_STORE_H_
 
-// Cold rows in RocksDB, in a directory of the server's own.
+// SpillStore keeps cold rows in RocksDB, in a directory that only this server uses.
 //
-// One database holds the rows of all the server's tables, so that one block cache and one set of write
-// buffers is all the memory they take. A key is [tier: u32 | bucket: u32 | id: u64], big-endian: a bucket is
-// a range. The log is off: nothing here is meant to outlive the process.
+// One database holds the rows of all tables of the server, so that they share one block cache and one set of
+// write buffers. A key is [tier: u32 | bucket: u32 | id: u64], big-endian, so that a bucket is a range of
+// keys. The write-ahead log is off, because the rows need not outlive the process.
 
 #include <cstddef>
 #include <memory>
@@ -23,21 +23,25 @@ class RocksDatabase;
 
 struct SpillOptions {
   std::string directory;
-  size_t cache_bytes = size_t{64} << 20;  // for all tables: blocks read, filters, and rows not yet written
+  // Memory for all tables: cached blocks, filters, and rows that are not written yet.
+  size_t cache_bytes = size_t{64} << 20;
 };
 
-// Thread-safe. Outlives its tiers.
+// Thread-safe. A store must outlive its tiers.
 class SpillStore : public ColdStore {
  public:
-  // Nothing happens before Claim or the first NewTier.
+  // Does not touch the disk; Claim or the first NewTier does.
   explicit SpillStore(SpillOptions options);
-  ~SpillStore() override;  // removes the rows, and the directory if it is empty then
+  // Removes the rows, and the directory if it is then empty.
+  ~SpillStore() override;
 
-  // Takes the directory now, so that one that is in use or cannot be written is known when the server starts,
-  // and what a killed server left there goes at once. Errors as SpillDirectory::Claim's; idempotent.
+  // Claims the directory. Call it when the server starts, to learn early that the directory is in use or
+  // cannot be written, and to remove at once what a killed server left. Idempotent. Errors are those of
+  // SpillDirectory::Claim.
   absl::Status Claim();
 
-  // FailedPrecondition when this program was built without RocksDB, with what to install.
+  // Claims the directory and opens the database if that has not happened, and returns an empty tier.
+  // FailedPrecondition: this program was built without RocksDB; the message says what to install.
   absl::StatusOr<std::unique_ptr<ColdTier>> NewTier(absl::string_view table) override;
 
  private:

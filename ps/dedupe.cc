@@ -9,7 +9,7 @@ namespace tandem::ps {
 
 void Deduper::Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique,
                   std::vector<uint32_t>* index) {
-  // Twice as many cells as ids: linear probes stay short even when every id is distinct.
+  // With twice as many cells as ids, linear probes stay short even if every id is distinct.
   const size_t needed = absl::bit_ceil(std::max<size_t>(64, 2 * ids.size()));
   if (generation_ == ~uint32_t{0}) {
     cells_.clear();
@@ -17,7 +17,7 @@ void Deduper::Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique,
   }
   if (cells_.size() < needed) cells_.assign(needed, Cell{0, 0, 0});
   ++generation_;
-  // Only as many cells as this call needs, so that a small call after a large one stays in the nearest cache.
+  // Uses only as many cells as this call needs, so that a small call after a large one stays in the L1 cache.
   const size_t mask = needed - 1;
   unique->clear();
   index->resize(ids.size());

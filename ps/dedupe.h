@@ -8,21 +8,22 @@
 
 namespace tandem::ps {
 
-// The distinct ids of `ids`, in order of first appearance, and for each input position the index of its id
-// among them: unique[index[i]] == ids[i]. Reused from call to call so that a steady state allocates nothing.
-// Not thread-safe.
+// Deduper finds the distinct ids of a list. An object is reused from call to call, so that a steady state
+// allocates nothing. Not thread-safe.
 class Deduper {
  public:
-  // Tests start near the last generation.
+  // Tests pass a `first_generation` near the last one.
   explicit Deduper(uint32_t first_generation = 0) : generation_(first_generation) {}
 
+  // Sets `unique` to the distinct ids of `ids`, in order of first appearance, and `index` to the index of each
+  // input position's id among them: unique[index[i]] == ids[i].
   void Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique, std::vector<uint32_t>* index);
 
  private:
   struct Cell {
     uint64_t id;
     uint32_t index;
-    uint32_t generation;  // cells of earlier runs are empty ones: no clearing between runs
+    uint32_t generation;  // a cell of an earlier run counts as empty, so that no clearing is needed
   };
   std::vector<Cell> cells_;
   uint32_t generation_;

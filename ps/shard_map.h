@@ -1,8 +1,9 @@
 #ifndef TANDEM_PS_SHARD_MAP_H_
 #define TANDEM_PS_SHARD_MAP_H_
 
-// Which server owns which ids. An id belongs to a bucket by hash, a bucket to a server by the map. There are
-// many more buckets than servers and their number never changes, so that load moves by moving whole buckets.
+// ShardMap assigns ids to servers. The hash of an id gives its bucket, and the map gives the bucket's server.
+// There are many more buckets than servers, and their number never changes, so that load can be moved between
+// servers by moving whole buckets.
 
 #include <cstdint>
 #include <vector>
@@ -14,8 +15,9 @@ namespace tandem::ps {
 
 inline constexpr uint32_t kDefaultBuckets = 256;
 
-// The bucket of an id: the same on every machine and for every table. `num_buckets` is a power of two. Takes
-// the hash's high bits; tables probe with its low bits, so the two are independent.
+// Returns the bucket of an id, which is the same on every machine and for every table. Requires a
+// `num_buckets` that is a power of two. The bucket is taken from the hash's high half; tables probe with its
+// low half, so the two are independent.
 inline uint32_t BucketOf(uint64_t id, uint32_t num_buckets) {
   return static_cast<uint32_t>((Mix64(id) >> 32) & (num_buckets - 1));
 }
@@ -23,8 +25,8 @@ inline uint32_t BucketOf(uint64_t id, uint32_t num_buckets) {
 // Immutable; copyable; thread-safe.
 class ShardMap {
  public:
-  // Buckets dealt out evenly, in contiguous runs. num_servers >= 1; num_buckets a power of two >=
-  // num_servers.
+  // Returns a map that gives every server a contiguous run of buckets, all of about the same size. Requires
+  // num_servers >= 1 and a power of two num_buckets >= num_servers.
   static ShardMap Even(uint32_t num_servers, uint32_t num_buckets = kDefaultBuckets) {
     std::vector<uint32_t> owner(num_buckets);
     for (uint32_t b = 0; b < num_buckets; ++b) {
@@ -32,7 +34,8 @@ class ShardMap {
     }
     return ShardMap(std::move(owner), num_servers);
   }
-  // `owner[b]` < num_servers is the server of bucket b; owner.size() is a power of two.
+  // Makes a map in which server owner[b] owns bucket b. Requires owner[b] < num_servers and an owner.size()
+  // that is a power of two.
   ShardMap(std::vector<uint32_t> owner, uint32_t num_servers)
       : owner_(std::move(owner)), num_servers_(num_servers) {}
 

@@ -42,7 +42,7 @@ std::string Join(absl::string_view directory, absl::string_view name) {
   return absl::StrCat(directory, "/", name);
 }
 
-// The step of a committed directory's name; false for any other name.
+// Parses the step from a committed directory's name. Returns false for any other name.
 bool ParseName(absl::string_view name, uint64_t* step) {
   return absl::ConsumePrefix(&name, kStep) && name.size() >= 12 &&
          std::all_of(name.begin(), name.end(), absl::ascii_isdigit) && absl::SimpleAtoi(name, step);
@@ -65,7 +65,7 @@ absl::Status RemoveTree(const std::string& path) {
   return error ? Failed(error, absl::StrCat("removing ", path)) : absl::OkStatus();
 }
 
-// Moves `from` to `to`. What was at `to` is then at `from`, in one step where the file system can.
+// Moves `from` to `to`. If `to` exists, the two are exchanged, atomically if the file system can.
 absl::Status MoveInto(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
   if (errno == EEXIST || errno == ENOTEMPTY) {
@@ -130,7 +130,7 @@ absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::
   const std::string path = Join(root, name);
   TANDEM_RETURN_IF_ERROR(MoveInto(unfinished, path));
   TANDEM_RETURN_IF_ERROR(SyncDirectory(root));
-  TANDEM_RETURN_IF_ERROR(RemoveTree(unfinished));  // the checkpoint that was replaced, if any
+  TANDEM_RETURN_IF_ERROR(RemoveTree(unfinished));  // now the checkpoint that was replaced, if any
   return path;
 }
 
@@ -205,7 +205,7 @@ absl::Status PruneCheckpoints(const std::string& root, int keep, const std::stri
   std::error_code error;
   for (size_t i = 0; i + std::max(keep, 0) < entries.size(); ++i) {
     if (!protect.empty() && fs::equivalent(entries[i].path, protect, error)) continue;
-    // Renamed first: a removal that is interrupted leaves no half checkpoint in the list.
+    // It is renamed first, so that an interrupted removal leaves no incomplete checkpoint in the list.
     const std::string aside =
         Join(root, absl::StrCat(kUnfinished, CheckpointName(entries[i].step), "-pruned"));
     if (::rename(entries[i].path.c_str(), aside.c_str()) != 0) {

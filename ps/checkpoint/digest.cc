@@ -22,7 +22,7 @@ absl::Status AddFile(const std::string& path, std::map<std::string, TableDigest>
   const size_t row_bytes = reader->header().row_floats() * sizeof(float);
   for (const v1::BucketIndex& bucket : reader->footer().buckets()) {
     const auto add = [&](uint64_t id, const float* row, const RowHistory&) {
-      // The id seeds the hash: rows that were swapped between ids do not cancel out.
+      // The id seeds the hash, so that swapping the rows of two ids changes the sum.
       table.digest += HashBytes({reinterpret_cast<const char*>(row), row_bytes}, Mix64(id));
       ++table.rows;
     };
@@ -40,7 +40,7 @@ absl::StatusOr<CheckpointDigest> DigestCheckpoint(const std::string& directory) 
     if (!absl::EndsWith(file.name(), kTableFileSuffix)) continue;
     TANDEM_RETURN_IF_ERROR(AddFile(absl::StrCat(directory, "/", file.name()), &tables));
   }
-  TANDEM_RETURN_IF_ERROR(ReadDenseState(directory).status());  // that it is whole
+  TANDEM_RETURN_IF_ERROR(ReadDenseState(directory).status());  // checks that the file is complete
   TANDEM_ASSIGN_OR_RETURN(const std::string dense, ReadFile(absl::StrCat(directory, "/DENSE")));
   CheckpointDigest digest{.dense = HashBytes(dense)};
   for (auto& [name, table] : tables) {

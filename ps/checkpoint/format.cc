@@ -26,7 +26,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr size_t kBuffer = size_t{1} << 20;
 constexpr uint64_t kTrailer = 4 + 4 + 8;               // G, H, I
-constexpr uint64_t kMaxMetadata = uint64_t{64} << 20;  // of header and footer: far above what is ever written
+constexpr uint64_t kMaxMetadata = uint64_t{64} << 20;  // of header and footer; real ones are far smaller
 
 std::string U32(uint32_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); }
 uint32_t ReadU32(const char* at) {
@@ -35,7 +35,7 @@ uint32_t ReadU32(const char* at) {
   return value;
 }
 
-// Gathers rows into large writes. The first error sticks.
+// Collects rows into large writes. After the first error all further writes are skipped and status() stays.
 class RowWriter {
  public:
   explicit RowWriter(WritableFile* file) : file_(file) { buffer_.reserve(kBuffer); }

@@ -1,30 +1,31 @@
 #ifndef TANDEM_PS_CHECKPOINT_FORMAT_H_
 #define TANDEM_PS_CHECKPOINT_FORMAT_H_
 
-// A table file: the rows of one table that one server owned. All integers and floats are little-endian.
+// Writes and reads table files. A table file contains the rows of one table that one server owned. All
+// integers and floats are little-endian.
 //
 //   A  8 bytes   magic "TANDEMT2"; the last character is the version of the format
-//   B  u32       bytes of C
+//   B  u32       size of C in bytes
 //   C            TableFileHeader, protobuf
 //   D  u32       CRC-32 of A..C
-//   E            for each bucket of the footer, in its order and without gaps: its rows, ascending by id,
-//   each
+//   E            for each bucket of the footer, in the footer's order and without gaps,
+//                the bucket's rows in ascending order of id, each consisting of
 //                  E1  u64                id
-//                  E2  u32                version: the low half of the table's clock at the row's last update
-//                  E3  u32                count of the row's updates, in tables that evict by it, else 0
+//                  E2  u32                version: low 32 bits of the table's clock at the row's last update
+//                  E3  u32                number of the row's updates in tables that evict by it, else 0
 //                  E4  number x dim       embedding, in the table's row_type (f32, f16 or bf16)
-//                  E5  f32 x state        optimizer state, row_floats - dim of them
+//                  E5  f32 x state        optimizer state, row_floats - dim floats
 //                and then
-//                  E6  filter_bytes       the bucket's admission counters (ps/admission), if the table has
-//                  any
-//   F            TableFileFooter, protobuf: for each bucket where it begins, its rows, bytes and CRC-32
-//   G  u32       bytes of F
+//                  E6  filter_bytes       the bucket's admission counters, if the table has any
+//                                         (ps/policies/admission.h)
+//   F            TableFileFooter, protobuf: for each bucket its offset, rows, bytes and CRC-32
+//   G  u32       size of F in bytes
 //   H  u32       CRC-32 of F and G
-//   I  8 bytes   the magic again: a file that was cut off does not end in it
+//   I  8 bytes   the magic again; a truncated file does not end in it
 //
-// A file written twice from the same rows is the same byte for byte. It can be read onto any number of
-// servers, because rows are found by bucket. Version 1, which had f32 embeddings and neither E2, E3 nor E6,
-// is still read: its rows' versions are taken to be the table's, their counts 1.
+// Writing the same rows twice gives the same bytes. A file can be restored onto any number of servers,
+// because its rows are grouped by bucket. Version 1, which had f32 embeddings and no E2, E3 or E6, can still
+// be read: its rows get the table's clock as their version and a count of 1.
 
 #include <atomic>
 #include <cstdint>
@@ -48,13 +49,15 @@ inline constexpr absl::string_view kTableFileMagic = "TANDEMT2";
 inline constexpr absl::string_view kOldTableFileMagic = "TANDEMT1";
 inline constexpr absl::string_view kTableFileSuffix = ".table";
 
-// "user.0-of-2.table".
+// Returns the name of a server's file of a table, such as "user.0-of-2.table".
 std::string TableFileName(absl::string_view table, uint32_t server_index, uint32_t num_servers);
 
-// Writes the rows of `buckets` to "<path>.tmp", syncs and renames it to `path`. Memory: a buffer of a
-// megabyte. Rows must not change meanwhile (new ones may appear); a bucket's lock is held while its rows are
-// written. Returns the file's size. Errors (disk full: ResourceExhausted with path and bytes; Cancelled when
-// `cancel` turns true) leave nothing behind.
+// Writes the rows of `buckets` to "<path>.tmp", syncs it and renames it to `path`. Returns the file's size in
+// bytes. Existing rows must not change during the call; new rows may appear. A bucket's lock is held while
+// its rows are written. The call uses a buffer of 1 MiB and blocks on the disk.
+//
+// Errors are those of the file, such as ResourceExhausted with path and bytes if the disk is full, and those
+// of `storage`. Cancelled: `cancel` became true. After an error no file is left behind.
 absl::StatusOr<uint64_t> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
                                         absl::Span<const uint32_t> buckets, TableStorage& storage,
                                         const std::atomic<bool>& cancel,
@@ -63,18 +66,22 @@ absl::StatusOr<uint64_t> WriteTableFile(const std::string& path, const v1::Table
 // Reads a table file. Not thread-safe.
 class TableFileReader {
  public:
-  // Checks everything but the rows: magic, version, sizes, CRCs, that the buckets fill the file without gap,
-  // and that the header makes sense by itself. NotFound, or DataLoss naming file, byte and what is wrong;
-  // FailedPrecondition for a newer format.
+  // Opens a file and checks everything except the rows: magic, version, sizes, CRCs, that the buckets fill
+  // the file without gaps, and that the header is consistent. Errors:
+  //
+  //   - NotFound: there is no such file;
+  //   - DataLoss, naming file, byte and what is wrong: the file is damaged;
+  //   - FailedPrecondition: the format is newer than this program;
+  //   - InvalidArgument: it is not a regular file, or the header's table configuration is invalid.
   static absl::StatusOr<std::unique_ptr<TableFileReader>> Open(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
   const v1::TableFileHeader& header() const { return header_; }
   const v1::TableFileFooter& footer() const { return footer_; }
 
-  // Calls visit(id, row, history) for each row of a bucket of footer(); row is [row_floats]. `filter`, unless
-  // it is nullptr, becomes the bucket's admission counters. The CRC is known to be right only when OK comes
-  // back: on an error, throw away what was visited.
+  // Calls visit(id, row, history) for each row of a bucket of footer(); `row` is [row_floats]. Sets `filter`,
+  // unless it is nullptr, to the bucket's admission counters. The CRC is checked last: after an error the
+  // caller must discard the rows that were visited.
   absl::Status ReadBucket(const v1::BucketIndex& bucket, TableStorage::RowVisitor visit, std::string* filter);
 
  private:

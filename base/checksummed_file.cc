@@ -98,7 +98,7 @@ absl::Status SyncDirectory(const std::string& directory) {
   if (descriptor < 0) return Failed(errno, absl::StrCat("opening directory ", directory));
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  // Some file systems cannot sync a directory; their renames are as durable as they get.
+  // Some file systems cannot sync a directory. Their renames cannot be made more durable.
   if (error != 0 && error != EINVAL) return Failed(error, absl::StrCat("fsync of directory ", directory));
   return absl::OkStatus();
 }

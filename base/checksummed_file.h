@@ -1,7 +1,8 @@
 #ifndef TANDEM_BASE_CHECKSUMMED_FILE_H_
 #define TANDEM_BASE_CHECKSUMMED_FILE_H_
 
-// The few things a checkpoint does to a disk. Errors name the path and the system's reason.
+// File operations for checkpoints: writing, reading at offsets, CRC-32 and atomic replacement. Calls block on
+// the disk. Errors name the path and the system's reason.
 
 #include <cstdint>
 #include <functional>
@@ -14,34 +15,35 @@
 
 namespace tandem {
 
-// A file being written front to back. Not thread-safe. Destroying it closes it.
+// A file that is written from front to back. Not thread-safe. The destructor closes the file.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
-  // ResourceExhausted when the disk is full: says how much had been written.
+  // Writes all of `bytes`. ResourceExhausted: the disk is full; the message says how much had been written.
   virtual absl::Status Append(absl::string_view bytes) = 0;
-  // Returns when the bytes are on the disk.
+  // Blocks until all bytes are on the disk.
   virtual absl::Status Sync() = 0;
 };
 
-// How files are opened for writing; tests pass one whose disk is full.
+// A function that opens a file for writing. Tests pass one whose disk is full.
 using OpenFile = std::function<absl::StatusOr<std::unique_ptr<WritableFile>>(const std::string& path)>;
 
-// Creates `path`, replacing what is there.
+// Creates the file `path`, or truncates an existing one.
 absl::StatusOr<std::unique_ptr<WritableFile>> OpenPosixFile(const std::string& path);
 
-// A file read at any offset. Thread-safe.
+// A file that can be read at any offset. Thread-safe.
 class ReadableFile {
  public:
-  // NotFound when there is none.
+  // Opens a file. NotFound: it does not exist. InvalidArgument: it is not a regular file.
   static absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path);
   ~ReadableFile();
   ReadableFile(const ReadableFile&) = delete;
   ReadableFile& operator=(const ReadableFile&) = delete;
 
+  // The size in bytes when the file was opened.
   uint64_t size() const { return size_; }
   const std::string& path() const { return path_; }
-  // Exactly `bytes` bytes into `out`; DataLoss when the file ends before.
+  // Reads exactly `bytes` bytes from `offset` into `out`. DataLoss: the file ends before that.
   absl::Status Read(uint64_t offset, size_t bytes, char* out) const;
 
  private:
@@ -52,16 +54,16 @@ class ReadableFile {
   const uint64_t size_;
 };
 
-// Makes renames within `directory` durable.
+// Makes renames within `directory` durable, if the file system can do that.
 absl::Status SyncDirectory(const std::string& directory);
-// Writes "<path>.tmp", syncs it, renames it to `path`. On an error nothing is left behind and `path` is as it
-// was.
+// Writes "<path>.tmp", syncs it and renames it to `path`. After an error no temporary file is left and `path`
+// is unchanged. Does not sync the directory.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes,
                                  const OpenFile& open = OpenPosixFile);
 
-// zlib's CRC-32 of `bytes`, going on from `crc` (0 to begin).
+// Returns zlib's CRC-32 of `bytes`, continued from `crc`; 0 begins a new one.
 uint32_t Crc32(absl::string_view bytes, uint32_t crc = 0);
-// Of a whole file, read piece by piece.
+// Returns the CRC-32 of a whole file, which is read in chunks, and sets `bytes` to the file's size.
 absl::StatusOr<uint32_t> FileCrc32(const std::string& path, uint64_t* bytes);
 
 }  // namespace tandem

@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-// One copy in so many goes the way that was not the better one.
+// One copy in kTryEvery uses the way that was not the better one.
 constexpr uint32_t kTryEvery = 32;
 
 void CopyAroundCaches(char* to, const char* from, size_t bytes) {
@@ -26,7 +26,7 @@ void CopyAroundCaches(char* to, const char* from, size_t bytes) {
     for (int i = 0; i < 4; ++i) _mm_stream_si128(out + i, _mm_loadu_si128(in + i));
   }
   std::memcpy(to + at, from + at, bytes - at);
-  _mm_sfence();  // before whatever tells the reader
+  _mm_sfence();  // streaming stores must be visible before any store that notifies the reader
 #else
   std::memcpy(to, from, bytes);
 #endif

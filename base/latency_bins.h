@@ -1,8 +1,8 @@
 #ifndef TANDEM_BASE_LATENCY_BINS_H_
 #define TANDEM_BASE_LATENCY_BINS_H_
 
-// The bins of v1.LatencyHistogram: eight to an octave, equally wide within it (as in Gil Tene's
-// HdrHistogram), so that the middle of a bin is within a sixteenth of whatever was counted in it.
+// The bins of v1.LatencyHistogram. Each octave has eight bins of equal width, as in Gil Tene's HdrHistogram,
+// so that the middle of a bin differs from any duration counted in it by at most a sixteenth.
 
 #include <algorithm>
 #include <bit>
@@ -13,8 +13,10 @@
 namespace tandem {
 
 inline constexpr size_t kLatencyBinsPerOctave = 8;
-inline constexpr size_t kLatencyBins = 1 + kLatencyBinsPerOctave * 31;  // the last one: half an hour and more
+// The last bin counts durations of about half an hour and more.
+inline constexpr size_t kLatencyBins = 1 + kLatencyBinsPerOctave * 31;
 
+// Returns the bin that counts a duration of `ns` nanoseconds.
 constexpr size_t LatencyBin(uint64_t ns) {
   const uint64_t eighths = ns / 125;  // of a microsecond
   if (eighths < 8) return 0;
@@ -22,7 +24,8 @@ constexpr size_t LatencyBin(uint64_t ns) {
   return std::min<size_t>(kLatencyBins - 1, 8 * octave + static_cast<size_t>(eighths >> octave) - 7);
 }
 
-// The least duration that is counted in a bin; that of kLatencyBins ends the last one.
+// Returns the smallest duration, in microseconds, that is counted in a bin. For kLatencyBins that is the end
+// of the last bin.
 inline double LatencyBinStartUs(size_t bin) {
   if (bin == 0) return 0;
   const size_t octave = (bin - 1) / 8;

@@ -9,7 +9,7 @@ namespace tandem::ps {
 
 void Deduper::Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique,
                   std::vector<uint32_t>* index) {
-  // With twice as many cells as ids, linear probes stay short even if every id is distinct.
+  // There are twice as many cells as ids: linear probes stay short even if every id is distinct.
   const size_t needed = absl::bit_ceil(std::max<size_t>(64, 2 * ids.size()));
   if (generation_ == ~uint32_t{0}) {
     cells_.clear();

@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t kMaxNameLength = 128;
 constexpr uint32_t kMaxDim = 65536;
-// A DENSE table is allocated when it is created: 16 GiB of weights is the most that one request may ask for.
+// A DENSE table is allocated when it is created, so this bounds what one request may allocate: 16 GiB of
+// weights.
 constexpr uint64_t kMaxDenseElements = uint64_t{1} << 32;
 
 constexpr uint64_t kMinByteBudget = uint64_t{64} << 10;
@@ -90,7 +91,7 @@ absl::Status ValidateShape(const v1::TableConfig& config) {
   return absl::OkStatus();
 }
 
-// What only tables whose rows come and go have.
+// Checks the fields that only EMBEDDING tables may set.
 absl::Status ValidatePolicies(const v1::TableConfig& config) {
   if (!v1::TableConfig::RowType_IsValid(config.row_type())) {
     return absl::InvalidArgumentError(
@@ -340,8 +341,8 @@ v1::TableConfig EmbeddingTable(absl::string_view name, uint32_t dim, v1::Optimiz
 
 v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::OptimizerConfig optimizer,
                            v1::InitializerConfig initializer) {
-  // 4 KiB a row: long enough to stream, short enough that a model of a few thousand elements spreads over the
-  // servers.
+  // A row of 4 KiB is long enough to stream, and short enough to spread a model of a few thousand elements
+  // over the servers.
   constexpr uint32_t kDenseDim = 1024;
   v1::TableConfig config =
       TableOf(name, v1::TableConfig::DENSE, std::move(optimizer), std::move(initializer));
@@ -362,7 +363,7 @@ DType RowTypeOf(const v1::TableConfig& config) {
 }
 
 absl::Status ValidateUpdateMode(const v1::UpdateMode& mode) {
-  // A table keeps an update's pushes in memory.
+  // A table keeps the pushes of an unfinished update in memory, hence the limit.
   constexpr uint32_t kMaxGlobalBatch = 1 << 20;
   if (!v1::UpdateMode::Kind_IsValid(mode.kind())) {
     return absl::InvalidArgumentError(
@@ -388,7 +389,7 @@ absl::Status ValidateUpdateMode(const v1::UpdateMode& mode) {
 }
 
 absl::Status ValidateTableConfig(const v1::TableConfig& config) {
-  // A name from the wire may be anything: shown, it is cut and made printable.
+  // A name from the wire may be anything, so the message shows a truncated and escaped copy.
   return Annotate(
       ValidateFields(config),
       absl::StrCat("table '", absl::CHexEscape(absl::string_view(config.name()).substr(0, kMaxNameLength)),

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kBlockIds = 128;
 constexpr size_t kHeadBytes = 1 + sizeof(uint64_t);
-// A value of up to 56 bits that begins at any bit of a byte lies within 8 bytes: one load. Wider ones are
-// sent whole.
+// A value of up to 56 bits that begins at any bit of a byte lies within 8 bytes, so one load reads it. Wider
+// values are sent as 64 bits.
 constexpr uint32_t kMaxWidth = 56;
 constexpr uint32_t kWhole = 64;
 constexpr uint8_t kDeltas = 0x80;
@@ -30,7 +30,8 @@ uint64_t LoadWord(const char* at) {
 }
 void StoreWord(uint64_t word, char* at) { std::memcpy(at, &word, sizeof(word)); }
 
-// value(i) for i in [0, n), ascending. Writes up to 7 bytes past the body, which the next block overwrites.
+// Packs value(i) for i in [0, n), in ascending order. Writes up to 7 bytes past the body, which the next
+// block overwrites.
 template <class Value>
 void PackBits(size_t n, uint32_t width, const Value& value, char* out) {
   if (width == kWhole) {
@@ -50,7 +51,7 @@ void PackBits(size_t n, uint32_t width, const Value& value, char* out) {
   }
 }
 
-// Reads up to 7 bytes past the body.
+// Calls take(i, value) for each of n values. Reads up to 7 bytes past the body.
 template <class Take>
 void UnpackBits(const char* in, size_t n, uint32_t width, const Take& take) {
   if (width == kWhole) {
@@ -86,7 +87,7 @@ size_t IdPacker::Plan(absl::Span<const uint64_t> ids) {
     }
     const uint32_t frame_width = WidthOf(greatest - least);
     const uint32_t delta_width = WidthOf(deltas);
-    // Deltas add up one after the other: they must save something to be worth it.
+    // Deltas must be added one after the other, which is slower, so they are used only if they are shorter.
     const bool use_deltas = delta_width < frame_width;
     blocks_.push_back({use_deltas ? block[0] : least,
                        static_cast<uint8_t>(use_deltas ? delta_width | kDeltas : frame_width)});
@@ -103,7 +104,7 @@ void IdPacker::Write(absl::Span<const uint64_t> ids, char* out) const {
     *out++ = static_cast<char>(plan.head);
     StoreWord(plan.base, out);
     out += sizeof(uint64_t);
-    // The last block is packed where there is room behind it.
+    // The last block is packed in a buffer with space behind it, because PackBits writes past the body.
     char last[kBlockIds * sizeof(uint64_t) + sizeof(uint64_t)];
     const bool is_last = b + 1 == blocks_.size();
     char* const body = is_last ? last : out;

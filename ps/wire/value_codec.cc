@@ -27,7 +27,7 @@ HWY_INLINE auto MagnitudeBits(D d, V value) {
   return hn::And(hn::BitCast(du, value), hn::Set(du, kMagnitude));
 }
 
-// Finite numbers are cut to the magnitude with the bits `largest`; NaN and Inf pass.
+// Limits finite numbers to the magnitude whose bits are `largest`. NaN and Inf are unchanged.
 template <class D, class V>
 HWY_INLINE auto Saturate(D d, V value, uint32_t largest) {
   const hn::RebindToUnsigned<D> du;
@@ -68,7 +68,8 @@ struct F32 {
   }
 };
 
-// The bits of the largest magnitude, which order floats as they order integers, NaN last.
+// Returns the bits of the largest magnitude. Compared as integers, bits of magnitudes are in the order of the
+// floats, with NaN last.
 HWY_INLINE uint32_t LargestBits(const float* values, size_t n) {
   const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> du;
@@ -146,7 +147,7 @@ HWY_INLINE void DecodeEach(const char* in, const uint32_t* positions, size_t row
   }
 }
 
-// Where rows lie as their numbers do, back to back, they are one long row.
+// Without positions, rows lie back to back and are converted as one long row.
 template <class Format>
 HWY_INLINE void EncodePlain(const float* values, const uint32_t* positions, size_t rows, size_t dim,
                             char* out) {
@@ -263,7 +264,7 @@ bool DecodeRows(v1::ValueFormat format, BytesReader* reader, const uint32_t* pos
     }
     rows -= count;
   };
-  std::string cut;  // a row that begins in one piece and ends in another
+  std::string cut;  // a row that begins in one chunk and ends in another
   while (rows > 0) {
     const absl::string_view chunk = reader->Next(rows * row_bytes);
     const size_t whole = chunk.size() / row_bytes;

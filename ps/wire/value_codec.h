@@ -1,25 +1,27 @@
 #ifndef TANDEM_PS_WIRE_VALUE_CODEC_H_
 #define TANDEM_PS_WIRE_VALUE_CODEC_H_
 
-// Rows of floats as they travel between workers and parameter servers. Rows lie back to back, without
-// padding, everything little-endian:
+// Encodes and decodes rows of floats for messages between workers and parameter servers. Rows lie back to
+// back, without padding, in little-endian order:
 //
-//   VALUES_F32    f32[dim]                            the bits as they are
-//   VALUES_F16    binary16[dim]                       to nearest, ties to even
-//   VALUES_BF16   u16[dim], a float's upper half      to nearest, ties to even
+//   VALUES_F32    f32[dim]                            the bits unchanged
+//   VALUES_F16    binary16[dim]                       rounded to nearest, ties to even
+//   VALUES_BF16   u16[dim], a float's upper half      rounded to nearest, ties to even
 //   VALUES_INT8   f32 scale, then i8[dim]             value = scale * code
 //
-// What is no ordinary number:
-//   F16, BF16   NaN stays NaN (quiet) and Inf stays Inf, so that whoever receives it can refuse it; a finite
-//   number beyond the range becomes the largest finite one. Subnormals are kept.
-//   INT8   scale is the row's largest magnitude / 127, code the nearest integer to value / scale (ties to
-//   even), -127 .. 127. A row with a NaN or Inf among its numbers has scale NaN and decodes to NaN
-//   throughout. A row whose largest magnitude is below 2^-119 (its scale would be subnormal) is sent as
-//   zeros, a magnitude above 2^127 as 2^127.
+// F16 and BF16: NaN stays NaN (quiet) and Inf stays Inf, so that the receiver can refuse it. A finite number
+// beyond the range becomes the largest finite number. Subnormals are kept.
 //
-// The same bits with every instruction set. Pure functions, safe from any thread. (8-bit codes with a scale
-// for each row: Dettmers, ICLR 2016, compares such formats for gradients; per-row scales are those of
-// quantised embedding tables, Guan et al., 2019.)
+// INT8: scale is the row's largest magnitude / 127. The code is the integer nearest to value / scale (ties to
+// even), -127 .. 127. Special rows:
+//
+//   - a row that contains NaN or Inf has scale NaN, and all its numbers decode to NaN;
+//   - a row whose largest magnitude is below 2^-119, so that its scale would be subnormal, is sent as zeros;
+//   - if the largest magnitude is above 2^127, magnitudes above 2^127 are sent as 2^127.
+//
+// The resulting bits are the same with every instruction set. The functions are pure and thread-safe.
+// Dettmers (ICLR 2016) compares 8-bit formats for gradients; scales for each row are those of quantised
+// embedding tables (Guan et al., 2019).
 
 #include <cstddef>
 #include <cstdint>
@@ -33,27 +35,29 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// "f32", "f16", "bf16", "int8"; "unknown" for anything else that a peer may send.
+// Returns "f32", "f16", "bf16" or "int8", or "unknown" for any other value that a peer may send.
 absl::string_view Name(v1::ValueFormat format);
 
-// Bytes of one row of `dim` numbers: 4 dim, 2 dim, 2 dim, 4 + dim. `format` is one of the four.
+// Returns the size of one row in bytes: 4 dim, 2 dim, 2 dim or 4 + dim. Requires one of the four formats.
 size_t RowBytes(v1::ValueFormat format, size_t dim);
 
-// Writes `rows` rows one after the other: row i is values[i * dim ...] or, with `positions` (u32[rows], else
-// nullptr), values[positions[i] * dim ...]. `out` has rows * RowBytes bytes, at any alignment.
+// Encodes `rows` rows to `out`, which has rows * RowBytes(format, dim) bytes at any alignment. `positions` is
+// u32[rows] or nullptr. Row i is values[positions[i] * dim ...], or values[i * dim ...] without positions.
 void EncodeRows(v1::ValueFormat format, const float* values, const uint32_t* positions, size_t rows,
                 size_t dim, char* out);
 
-// The inverse: row i goes to values[i * dim ...] or values[positions[i] * dim ...]. Reads rows * RowBytes
-// bytes at `in`, at any alignment; any bytes are a row, though their numbers need not be finite.
+// Decodes `rows` rows from the rows * RowBytes(format, dim) bytes at `in`, which may have any alignment. Row
+// i goes to values[positions[i] * dim ...], or to values[i * dim ...] without positions. Any bytes are valid
+// rows, but their numbers may be NaN or Inf.
 void DecodeRows(v1::ValueFormat format, const char* in, const uint32_t* positions, size_t rows, size_t dim,
                 float* values);
 
-// The same from a message that lies in pieces. False, with nothing read, when fewer bytes remain.
+// As above, for a message that is received in chunks. Returns false and reads nothing if fewer bytes remain.
 bool DecodeRows(v1::ValueFormat format, BytesReader* reader, const uint32_t* positions, size_t rows,
                 size_t dim, float* values);
 
-// The largest magnitude among them: NaN when any is NaN, else Inf when any is; 0 for none.
+// Returns the largest magnitude of the values: NaN if any is NaN, else Inf if any is infinite; 0 for no
+// values.
 float LargestMagnitude(absl::Span<const float> values);
 
 }  // namespace tandem::ps

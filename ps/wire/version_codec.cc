@@ -5,7 +5,7 @@
 namespace tandem::ps {
 namespace {
 
-// The code of a version, 0 when it is none or needs more bits.
+// Returns the code of a version, or 0 if there is no copy or its code needs more bits.
 uint64_t CodeOf(uint32_t version, const VersionCoding& coding) {
   if (version == 0) return 0;
   const uint64_t code = uint64_t{coding.base - version} + 1;
@@ -26,7 +26,7 @@ VersionCoding ChooseVersionCoding(absl::Span<const uint32_t> versions, size_t ro
   for (const uint32_t version : versions) {
     if (version != 0) ++width_counts[std::bit_width(uint64_t{best.base - version} + 1)];
   }
-  // Every other old row is taken to have been updated, so that it would have been sent anyhow.
+  // Half of the old rows are assumed to have been updated, so that they would be sent anyway.
   uint64_t too_wide = 0;
   uint64_t least = ~uint64_t{0};
   for (uint32_t bits = 32; bits >= 1; --bits) {
@@ -41,7 +41,7 @@ VersionCoding ChooseVersionCoding(absl::Span<const uint32_t> versions, size_t ro
 }
 
 uint64_t PackedVersionBytes(uint64_t count, uint32_t bits) {
-  // In two parts: count * bits must not overflow.
+  // Computed in two parts, so that count * bits does not overflow.
   return count / 8 * bits + (count % 8 * bits + 7) / 8;
 }
 

@@ -20,7 +20,7 @@ struct Deduped {
   std::vector<uint32_t> index;
 };
 
-// The obvious way.
+// The simple implementation to compare with.
 Deduped Model(const std::vector<uint64_t>& ids) {
   Deduped result;
   std::map<uint64_t, uint32_t> seen;

@@ -29,7 +29,7 @@ class DigestTest : public ::testing::Test {
   DigestTest() {
     for (uint64_t i = 0; i < 40; ++i) rows_[i * 1000003] = {1.0f * i, 2.0f * i, -1.0f * i};
   }
-  // A checkpoint of `rows` as that many servers write it; its path.
+  // Writes a checkpoint of `rows` as that many servers would, and returns its path.
   std::string Save(const Rows& rows, uint32_t servers, float dense_value = 1) {
     absl::StatusOr<std::string> unfinished = BeginCheckpoint(dir_.File(absl::StrCat("root", ++roots_)), 7);
     TANDEM_EXPECT_OK(unfinished);

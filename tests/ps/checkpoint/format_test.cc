@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 constexpr uint32_t kBuckets = 4;
 constexpr uint32_t kDim = 2;
 
-// A disk with room for so many bytes.
+// A file on a disk that has space for `room` more bytes.
 class SmallDisk : public WritableFile {
  public:
   SmallDisk(std::unique_ptr<WritableFile> file, size_t room) : file_(std::move(file)), room_(room) {}
@@ -100,7 +100,7 @@ TEST_F(Format, BeginsAndEndsAsItsDescriptionSays) {
   EXPECT_EQ(reader->footer().buckets(0).offset(), 12 + header.size() + 4);
 }
 
-// A file as the first version of the format had it.
+// Returns a file in the first version of the format.
 std::string OldFile(const v1::TableFileHeader& header, const std::map<uint64_t, std::vector<float>>& rows) {
   const auto u32 = [](size_t value) {
     const uint32_t narrow = static_cast<uint32_t>(value);

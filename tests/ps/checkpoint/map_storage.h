@@ -12,7 +12,7 @@
 
 namespace tandem::ps {
 
-// Rows in a map: all that the format needs of a table.
+// A table that keeps its rows in a map. It implements only what the file format needs.
 class MapStorage : public TableStorage {
  public:
   using Rows = std::map<uint64_t, std::vector<float>>;

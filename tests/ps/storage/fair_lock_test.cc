@@ -29,10 +29,10 @@ TEST(FairLockTest, AWriterThatWaitsGetsInAlthoughThereIsAlwaysAReaderIn) {
     const FairLock::Writer writing(&lock);
     written = true;
   });
-  // Each of these readers is in before the one before it leaves. Long before so many have come the writer
-  // has.
+  // Each of these readers enters before the previous one leaves. The writer enters long before all of them
+  // have come.
   constexpr uint64_t kMany = 100'000'000;
-  // A try may fail for no reason; so many in a row do because the writer waits.
+  // A try may fail for no reason, but this many in a row fail because the writer waits.
   constexpr int kInARow = 1000;
   uint64_t readers = 0;
   for (int refused = 0; refused < kInARow && readers < kMany;) {
@@ -46,8 +46,8 @@ TEST(FairLockTest, AWriterThatWaitsGetsInAlthoughThereIsAlwaysAReaderIn) {
   }
   EXPECT_LT(readers, kMany);
   lock.ReaderUnlock();
-  // Those that come now, without a pause, come after the writer: at once, or, if it had said only that it
-  // comes and was not in line yet, soon.
+  // Readers that come now, without a pause, enter after the writer. That holds at once, or soon if the writer
+  // had announced itself but did not hold its turn yet.
   bool seen = false;
   for (uint64_t reader = 0; reader < kMany && !seen; ++reader) {
     lock.ReaderLock();

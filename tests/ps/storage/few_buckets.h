@@ -11,7 +11,7 @@
 
 namespace tandem::ps {
 
-// The rows of a small table, by bucket, without locks.
+// The rows of a small table, divided into buckets, without locks.
 class FewBuckets {
  public:
   FewBuckets(const RowLayout& layout, uint32_t buckets)  // a power of two

@@ -1,5 +1,4 @@
-// GatherNewer against what it promises: which rows it sends follows from their versions, what it sends is
-// what Gather reads.
+// Tests the contract of GatherNewer: versions decide which rows it sends, and it sends what Gather reads.
 
 #include <cstdint>
 #include <limits>

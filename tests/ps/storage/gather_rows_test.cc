@@ -29,7 +29,7 @@ class Rows {
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(Mix64(id + i) % 2000) - 1000.0f;
     StoreRows(layout.dtype, absl::MakeConstSpan(&row, 1), layout.dim, values.data(), nullptr);
   }
-  // What GatherRows should write to an array of such bytes, and the positions that it should name.
+  // Returns what GatherRows should write to an array of such bytes, and the positions that it should list.
   std::string Expected(const std::vector<uint64_t>& ids, const RowFormat& form,
                        std::vector<uint32_t>* missing) {
     std::string out(ids.size() * form.out_bytes(), '\0');
@@ -60,8 +60,8 @@ class Rows {
   std::set<uint64_t> ids_;
 };
 
-// What Gather writes, between two lines of bytes that it must leave alone; begins `offset` bytes after a
-// line.
+// Returns what Gather writes. Checks that it leaves the lines before and after its output alone. The output
+// begins `offset` bytes after the start of a line.
 void ExpectGathers(Rows* rows, const std::vector<uint64_t>& ids, const RowFormat& form, size_t offset) {
   constexpr size_t kLine = 64;
   std::vector<uint32_t> want_missing, missing;
@@ -85,7 +85,8 @@ TEST_P(GatherRowsTest, EveryRowComesInEveryFormAtEverySizeOfCallWithEveryInstruc
     Rows rows(GetParam(), dtype);
     CounterRandom random(/*seed=*/GetParam(), 0);
     tandem::testing::OnEveryTarget([&] {
-      // Some at a time: indexes are met in the middle of growing, with ids beyond their lines.
+      // Rows are added a few at a time, so that lookups meet indexes that are growing, with ids beyond their
+      // lines.
       for (int round = 0; round < 4; ++round) {
         for (int n = 0; n < 150; ++n) rows.Insert(random.Below(3000));
         if (round == 2) rows.Insert(0);
@@ -93,7 +94,8 @@ TEST_P(GatherRowsTest, EveryRowComesInEveryFormAtEverySizeOfCallWithEveryInstruc
                                    size_t{80}, size_t{81}, size_t{200}, kMaxLookup}) {
           std::vector<uint64_t> ids(count);
           for (uint64_t& id : ids) id = random.Below(4) == 0 ? 0 : random.Below(4000);
-          for (const auto out : {RowFormat::Out::kFloats, RowFormat::Out::kFloatsAround, RowFormat::Out::kStored}) {
+          for (const auto out :
+               {RowFormat::Out::kFloats, RowFormat::Out::kFloatsAround, RowFormat::Out::kStored}) {
             ExpectGathers(&rows, ids, {out, dtype, GetParam()}, 4 * random.Below(17));
             ExpectGathers(&rows, ids, {out, dtype, GetParam()}, 0);
             if (::testing::Test::HasFatalFailure()) return;

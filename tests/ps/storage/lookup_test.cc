@@ -13,7 +13,7 @@
 namespace tandem::ps {
 namespace {
 
-// Some buckets, a map beside them.
+// Some buckets, and a map with the same rows.
 class LookupTest : public ::testing::Test {
  protected:
   LookupTest() : buckets_(RowLayout(/*dim=*/3, /*state_floats=*/0), /*buckets=*/8) {}
@@ -56,7 +56,7 @@ TEST_F(LookupTest, FindsWhatIsThereAtEverySizeOfCallAndTableWithEveryInstruction
   tandem::testing::OnEveryTarget([&] {
     CounterRandom random(++seed, 0);
     for (int round = 0; round < 60; ++round) {
-      // Grows, and loses some on the way: indexes are met in the middle of growing, with ids beyond their
+      // Rows are added and some removed, so that lookups meet indexes that are growing, with ids beyond their
       // lines. Id 0 comes and goes.
       for (uint64_t n = random.Below(200); n > 0; --n) Insert(random.Below(6000));
       for (uint64_t n = random.Below(60); n > 0; --n) Erase(random.Below(6000));

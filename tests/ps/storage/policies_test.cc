@@ -1,4 +1,4 @@
-// Tables whose rows are rounded, admitted and evicted, against a map that does the same in the obvious way.
+// Compares tables whose rows are rounded, admitted and evicted with a simple model that uses a map.
 
 #include <algorithm>
 #include <atomic>
@@ -33,7 +33,7 @@ using testing::AllStoredRows;
 using testing::StoredRow;
 using testing::StoredRows;
 
-// The obvious table with policies.
+// The model: a simple table with policies.
 class PolicyModel {
  public:
   PolicyModel(const v1::TableConfig& config, uint32_t num_buckets, uint64_t budget_rows)
@@ -164,7 +164,7 @@ class PolicyModel {
   StoredRows rows_;
 };
 
-// As a checkpoint does it.
+// Copies a table as a checkpoint does.
 std::unique_ptr<TableStorage> Reloaded(const v1::TableConfig& config, uint32_t num_buckets,
                                        TableStorage* from) {
   auto to = TableStorage::Create(config, num_buckets, [](uint32_t) { return true; });
@@ -387,8 +387,8 @@ TEST(RowFactorsTest, MultiplyTheLearningRateOfTheirRows) {
   EXPECT_THAT(rows, ::testing::ElementsAre(-20, -5, -20));
 }
 
-// The invariant: an update changes all numbers of a row alike, so whoever reads a row must find all of them
-// equal, in tables whose rows come and go all the time, too.
+// The invariant: an update changes all numbers of a row alike, so every reader must find them equal, even in
+// tables whose rows come and go all the time.
 TEST(PoliciesThreadsTest, NoRowIsEverSeenHalfWrittenWhileOthersAreAdmittedAndEvicted) {
   for (PolicyCase c : PolicyCases()) {
     if (c.byte_budget == 0 && c.eviction.kind().empty()) continue;

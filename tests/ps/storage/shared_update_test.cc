@@ -1,4 +1,4 @@
-// Updates that several threads share, and rows read as they are stored.
+// Tests updates that several threads share, and reads of rows in their stored format.
 
 #include <atomic>
 #include <cstdint>
@@ -67,7 +67,7 @@ std::vector<Row> AllRows(TableStorage& table) {
   return rows;
 }
 
-// The same updates, alone and shared: small and large, with and without repetitions.
+// Runs the same updates alone and shared: small and large, with and without repetitions.
 void ExpectSameBits(const v1::TableConfig& config) {
   const auto alone = NewTable(config), shared = NewTable(config);
   TwoThreads helpers;
@@ -145,7 +145,7 @@ TEST(GatherStoredTest, RowsReadAsTheyAreStored) {
     std::vector<uint64_t> ids(3000);
     for (int round = 0; round < 3; ++round) {
       for (uint64_t& id : ids) id = random.Below(5000);
-      // Some of them are not there yet: made now, or only read.
+      // Some of these rows are absent: they are created now, or only read.
       std::vector<char> stored(ids.size() * bytes);
       TANDEM_ASSERT_OK(table->GatherStored(ids, /*create=*/round == 1, stored.data()));
       std::vector<float> floats(ids.size() * kSharedDim), values(kSharedDim);
@@ -170,11 +170,11 @@ TEST(GatherAroundTest, RowsReadTheSameAroundTheCaches) {
     const auto table = NewTable(config);
     CounterRandom random(/*seed=*/5, 0);
     std::vector<uint64_t> ids(3000);
-    // From no line's beginning, and from one's.
+    // The output begins inside a cache line, and at the start of one.
     std::vector<float> around(ids.size() * kDim + 16), rows(ids.size() * kDim);
     for (int round = 0; round < 20; ++round) {
       for (uint64_t& id : ids) id = random.Below(5000);
-      // Some of them are not there yet: made now, or only read.
+      // Some of these rows are absent: they are created now, or only read.
       float* const out = around.data() + round % 16;
       TANDEM_ASSERT_OK(table->GatherAround(ids, /*create=*/round > 0, out));
       TANDEM_ASSERT_OK(table->Gather(ids, /*create=*/false, rows.data()));

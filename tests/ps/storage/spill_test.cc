@@ -1,5 +1,5 @@
-// Tables whose rows lie in memory and on disk, against tables whose memory has no bound: nobody can tell them
-// apart.
+// Compares tables whose rows are in memory and on disk with tables whose memory has no limit. Their behaviour
+// must be the same.
 
 #include <algorithm>
 #include <atomic>
@@ -64,7 +64,7 @@ struct SpillCase {
     config.set_spill(true);
     return config;
   }
-  // The same with a budget that nothing uses up.
+  // Returns the same table with a budget that is never used up.
   v1::TableConfig Unbounded() const {
     v1::TableConfig config = EmbeddingTable("t", dim, optimizer, Uniform(-1, 1));
     config.set_seed(11);
@@ -94,7 +94,7 @@ std::vector<SpillCase> SpillCases() {
            AdmitWithProbability(0.4f)}};
 }
 
-// With the map behind it, and with RocksDB.
+// The tests run with the map tier and with RocksDB.
 class SpillModelTest : public ::testing::TestWithParam<std::tuple<SpillCase, bool>> {
  protected:
   void SetUp() override {
@@ -191,13 +191,13 @@ TEST_P(SpillModelTest, BehavesLikeATableWithoutABoundOverALongRandomSequence) {
   EXPECT_EQ(statistics.rows + statistics.spilled_rows, table->rows());
   EXPECT_EQ(statistics.evicted_rows, 0);
   EXPECT_EQ(statistics.failed_spills, 0);
-  // It was worth testing.
+  // Rows did go to disk and come back.
   EXPECT_GT(std::max(most_spilled, statistics.spilled_rows), 100);
   EXPECT_GT(reads + statistics.spill_reads, 50);
 }
 
-// Gradients of whole numbers on rows that begin with 0: sums are exact in any order, so what many threads do
-// at the same time has one result.
+// Gradients are whole numbers and rows begin with 0, so that sums are exact in any order and concurrent
+// updates have one result.
 TEST_P(SpillModelTest, NoUpdateIsLostWhileRowsLeaveAndComeBackUnderManyThreads) {
   SpillCase c = std::get<0>(GetParam());
   v1::TableConfig config = c.Spilling();
@@ -279,10 +279,10 @@ class SpillTest : public ::testing::Test {
     for (uint64_t id = first; id < first + count; ++id) ids.push_back(id);
     return ids;
   }
-  // Makes more rows than the bucket may hold; the oldest go.
+  // Creates more rows than the bucket may hold; the oldest leave memory.
   void Fill() {
     Touch({1});
-    // Past the updates during which rows that came lately are spared.
+    // Advances past the updates during which recently arrived rows are spared.
     for (int update = 0; update < 100; ++update) Touch({2});
     Touch(Range(1000, quota_ + 1));
     EXPECT_GT(table_->Statistics().spilled_rows, 0);
@@ -375,7 +375,7 @@ TEST_F(SpillTest, TwoCallsThatBringARowBackAndAnUpdateBetweenMakeOneRow) {
   bool hooked = false;
   BeforeGet([&] {
     if (std::exchange(hooked, true)) return;
-    // Between this pull's look at memory and its look at the disk.
+    // This runs between the pull's lookup in memory and its lookup on disk.
     std::thread([&] {
       const std::vector<float> gradient(kDim, 1.0f);
       TANDEM_EXPECT_OK(table_->Apply({1}, gradient.data(), {}));

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_PS_STORAGE_STORED_ROWS_H_
 #define TANDEM_TESTS_PS_STORAGE_STORED_ROWS_H_
 
-// All that a table keeps, to be compared.
+// AllStoredRows reads everything that a table keeps, for comparison.
 
 #include <map>
 #include <vector>
@@ -19,7 +19,8 @@ struct StoredRow {
 };
 using StoredRows = std::map<uint64_t, StoredRow>;
 
-// By VisitBucket, which must give each row once and those of a bucket in ascending order.
+// Reads all rows with VisitBucket, which must visit each row once and a bucket's rows in ascending order of
+// id.
 inline StoredRows AllStoredRows(TableStorage* table, uint32_t num_buckets) {
   StoredRows rows;
   for (uint32_t b = 0; b < num_buckets; ++b) {

@@ -34,7 +34,7 @@ v1::TableConfig WithSeed(v1::TableConfig config, uint64_t seed) {
   return config;
 }
 
-// The obvious table.
+// The model: a simple table.
 class Model {
  public:
   explicit Model(const v1::TableConfig& config)
@@ -87,7 +87,7 @@ class Model {
   std::map<uint64_t, std::vector<float>> rows_;
 };
 
-// All rows by VisitBucket, which must be in ascending order within each bucket.
+// Reads all rows with VisitBucket, which must be in ascending order of id within each bucket.
 std::map<uint64_t, std::vector<float>> AllRows(TableStorage* table, uint32_t num_buckets) {
   std::map<uint64_t, std::vector<float>> rows;
   for (uint32_t b = 0; b < num_buckets; ++b) {
@@ -139,7 +139,7 @@ TEST_P(TableStorageModelTest, BehavesLikeAMapOverALongRandomSequenceOfOperations
   const int operations = param.dim > 100 ? 150 : 300;
   for (int operation = 0; operation < operations; ++operation) {
     std::vector<uint64_t> ids(random.Below(2) == 0 ? random.Below(20) : random.Below(max_ids));
-    // A few hot ids, so that duplicates abound, and a range that grows, so that new ids keep coming.
+    // A few hot ids make many duplicates, and a growing range brings new ids.
     const uint64_t range = 1 + random.Below(20 * (operation + 1));
     for (uint64_t& id : ids)
       id = random.Below(3) == 0 ? random.Below(8) : random.Below(range) * 0x100000001ull;
@@ -194,7 +194,7 @@ TEST(TableStorageTest, ValuesDependNeitherOnOrderOfArrivalNorOnHowBucketsAreSpli
       std::vector<std::vector<uint64_t>> split(servers);
       for (const uint64_t id : batch) split[map.OwnerOf(id)].push_back(id);
       for (uint32_t s = 0; s < servers; ++s) {
-        // Two servers see the ids backwards, when they are made; gradients come in the same order for all.
+        // Two servers see the ids in reverse when rows are created; gradients come in the same order for all.
         std::vector<uint64_t> making = split[s];
         if (servers == 2) std::reverse(making.begin(), making.end());
         std::vector<float> rows(split[s].size() * 8), gradients;

@@ -1,5 +1,5 @@
-// Many threads at one table. The invariant: an update changes all floats of a row alike, so whoever reads a
-// row, by whatever call, must find all its floats equal.
+// Tests many threads on one table. The invariant: an update changes all floats of a row alike, so every read,
+// by any call, must find all floats of a row equal.
 
 #include <algorithm>
 #include <atomic>
@@ -25,7 +25,7 @@ constexpr int kCalls = 300;
 
 std::vector<uint64_t> RandomIds(CounterRandom* random) {
   std::vector<uint64_t> ids(1 + random->Below(400));
-  // A third of them hot: contended rows and repetitions.
+  // A third of the ids are hot, which gives contended rows and repetitions.
   for (uint64_t& id : ids) id = random->Below(3) == 0 ? random->Below(10) : random->Below(kIds);
   return ids;
 }
@@ -119,9 +119,9 @@ TEST(TableStorageThreadsTest, ClearAndRestoreWhileOthersTrainLeaveNoTornRow) {
   EXPECT_EQ(table->rows(), 0);
 }
 
-// Calls of one thread for each call of another that does not pause either. In turns it would be about one;
-// that the machine lets one thread run while the other must stand still makes it more, and without turns it
-// was 7 to 26 reads a write.
+// The number of calls of one thread for each call of another; neither pauses. If they alternated it would be
+// about one. It is more when the machine runs one thread while the other is descheduled. Without a fair lock
+// it was 7 to 26 reads for each write.
 constexpr uint64_t kCounted = 300;
 constexpr uint64_t kMostOfTheOther = 6;
 
@@ -175,7 +175,7 @@ TEST_F(ReadAndWrittenByTurns, AThreadThatWritesWithoutAPauseLeavesRoomForOneThat
   EXPECT_LT(others - before, kMostOfTheOther * kCounted);
   stop = true;
   writer.join();
-  // Whichever way they were read: all of a row, and of each row the updates so far.
+  // Every kind of read returns whole rows, with the updates so far.
   const float last = static_cast<float>(others);
   ReadOnce(&rows);
   EXPECT_THAT(rows, ::testing::Each(last));

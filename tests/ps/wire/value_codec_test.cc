@@ -22,7 +22,7 @@ using testing::kInf;
 using testing::kNan;
 constexpr float kMax = std::numeric_limits<float>::max();
 
-// The reference: one number after the other, as the header says it.
+// The reference converts one number after the other, as the header describes.
 std::string ScalarEncode(v1::ValueFormat format, const std::vector<float>& values, size_t dim) {
   std::string out;
   const auto append = [&](const auto& value) {
@@ -86,7 +86,7 @@ std::vector<float> ScalarDecode(v1::ValueFormat format, const std::string& bytes
   return out;
 }
 
-// At an odd address, with a byte behind it that must not be touched.
+// Encodes to an odd address, followed by a byte that must not be touched.
 std::string Encode(v1::ValueFormat format, const std::vector<float>& values, size_t dim,
                    const uint32_t* positions = nullptr) {
   const size_t rows = values.size() / dim;

@@ -33,7 +33,7 @@ TEST(RowLayoutTest, PartsLieBehindOneAnother) {
 }
 
 TEST(RowLayoutTest, EmbeddingsLieInAllPartsOfMemoryEvenly) {
-  // In the lower half of each 512 bytes, all of them would come from half of the memory's channels.
+  // If all were in the lower half of each 512 bytes, half of the memory's channels would serve them all.
   for (const size_t dim : {16, 32, 64}) {
     for (size_t state = 0; state <= 4 * dim; state += 16) {
       const RowLayout layout(dim, state);
@@ -80,7 +80,7 @@ TEST(RowIndexTest, GrowsIntoMemoryThatWasGotBefore) {
   EXPECT_EQ(arena.bytes(), 0);
 }
 
-// A row store beside a map, under random operations.
+// A row store and a map under the same random operations.
 class RowStoreTest : public ::testing::TestWithParam<size_t> {
  protected:
   RowStoreTest()
@@ -213,7 +213,7 @@ TEST(ArenaTest, LargeHolesKeepNoMemory) {
     old_blocks.push_back(arena.AllocateZeroed(kBytes));
     std::memset(old_blocks.back().data(), 1, kBytes);
   }
-  // As the indexes of a table grow: every other old block stays, so that no hole has room for a new one.
+  // The indexes of a table grow like this: every other old block stays, so that no hole fits a new one.
   for (int i = 0; i < 256; i += 2) {
     blocks.push_back(arena.AllocateZeroed(kBytes * 5 / 4));
     for (size_t at = 0; at < blocks.back().bytes(); ++at) ASSERT_EQ(blocks.back().data()[at], 0);
@@ -222,7 +222,7 @@ TEST(ArenaTest, LargeHolesKeepNoMemory) {
   const double held = 128 * kBytes * (1 + 1.25);
   EXPECT_GE(static_cast<double>(arena.bytes()), held);
   EXPECT_LE(static_cast<double>(arena.bytes()), held * 1.1);
-  // What is taken from a hole again is zero.
+  // Memory that is taken from a hole again is zero.
   const Arena::Block again = arena.AllocateZeroed(kBytes * 9 / 10);
   for (size_t at = 0; at < again.bytes(); ++at) ASSERT_EQ(again.data()[at], 0);
 }

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_PS_STORAGE_SPILL_MEMORY_TIER_H_
 #define TANDEM_TESTS_PS_STORAGE_SPILL_MEMORY_TIER_H_
 
-// A cold tier in a map, whose disk fails when it is told to.
+// MemoryTier is a cold tier for tests. It keeps rows in a map and returns errors on request.
 
 #include <cstdint>
 #include <cstring>
@@ -19,15 +19,15 @@
 
 namespace tandem::ps::testing {
 
-// What the test does to the disk, and sees of it. Thread-safe. Outlives the tiers.
+// The disk of a MemoryTier, which the test controls and observes. Thread-safe. Must outlive the tiers.
 struct MemoryDisk {
   absl::Mutex mutex;
-  absl::Status put_error ABSL_GUARDED_BY(mutex);  // of every Put, which then keeps half of its rows
-  absl::Status get_error ABSL_GUARDED_BY(mutex);  // of every Get and VisitBucket
+  absl::Status put_error ABSL_GUARDED_BY(mutex);  // returned by every Put, which then keeps half of its rows
+  absl::Status get_error ABSL_GUARDED_BY(mutex);  // returned by every Get and VisitBucket
   std::function<void()> before_put ABSL_GUARDED_BY(mutex);
   std::function<void()> before_get ABSL_GUARDED_BY(mutex);
-  uint64_t asked ABSL_GUARDED_BY(mutex) = 0;  // keys of Get
-  uint64_t gets ABSL_GUARDED_BY(mutex) = 0;   // calls
+  uint64_t asked ABSL_GUARDED_BY(mutex) = 0;  // keys of all calls of Get
+  uint64_t gets ABSL_GUARDED_BY(mutex) = 0;   // calls of Get
 
   void FailPuts(absl::Status error) {
     absl::MutexLock lock(&mutex);
@@ -88,7 +88,7 @@ class MemoryTier : public ColdTier {
     for (const auto& [key, row] : rows_) bytes += sizeof(key) + row.size();
     return bytes;
   }
-  // As a disk would that forgets what it was given.
+  // Removes a row, as a faulty disk would.
   void Lose(uint32_t bucket, uint64_t id) {
     absl::MutexLock lock(&disk_->mutex);
     rows_.erase({bucket, id});
@@ -108,7 +108,7 @@ class MemoryTier : public ColdTier {
   std::map<std::pair<uint32_t, uint64_t>, std::string> rows_;  // guarded by the disk's mutex
 };
 
-// Tiers of one disk, which the test owns.
+// A store of tiers on one disk, which the test owns.
 class MemoryStore : public ColdStore {
  public:
   explicit MemoryStore(MemoryDisk* disk) : disk_(disk) {}

@@ -15,7 +15,7 @@ TEST(SeenFilterTest, KnowsEveryIdThatWasAddedAndFewOthers) {
     SeenFilter filter(first);
     EXPECT_FALSE(filter.MayContain(0));
     EXPECT_EQ(filter.bytes(), 0);
-    // As ids are: small numbers, and hashes.
+    // Typical ids: small numbers, and hashes.
     for (uint64_t i = 0; i < kIds; ++i) filter.Add(i % 2 == 0 ? i : Mix64(i));
     const size_t bytes = filter.bytes();
     uint64_t wrong = 0;
@@ -25,7 +25,7 @@ TEST(SeenFilterTest, KnowsEveryIdThatWasAddedAndFewOthers) {
     }
     EXPECT_LT(wrong, kIds / 10) << first;
     EXPECT_LT(bytes, 4 * std::max<uint64_t>(kIds, first)) << first;
-    // Adding them again takes no room.
+    // Adding them again takes no memory.
     for (uint64_t i = 0; i < kIds; i += 2) filter.Add(i);
     EXPECT_EQ(filter.bytes(), bytes);
     filter.Clear();

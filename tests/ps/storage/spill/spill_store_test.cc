@@ -42,7 +42,7 @@ absl::Status Put(ColdTier& tier, uint32_t bucket, const std::map<uint64_t, std::
   return tier.Put(bucket, ids, rows.begin()->second.size(), bytes.data());
 }
 
-// The rows of `keys`; "" where there is none.
+// Returns the rows of `keys`, "" for a key without a row.
 std::vector<std::string> Get(ColdTier& tier, const std::vector<Key>& keys, size_t row_bytes) {
   std::vector<ColdTier::Key> asked;
   for (const Key& key : keys) asked.push_back({key.first, key.second});
@@ -85,7 +85,7 @@ TEST_F(SpillStoreTest, BehavesLikeAMapOverALongRandomSequence) {
   Model model;
   CounterRandom random(/*seed=*/1, 0);
   const auto random_id = [&] {
-    // Also the largest, and those that differ in their highest bytes only.
+    // The ids include the largest, and ids that differ in their highest bytes only.
     const uint64_t id = random.Below(3000);
     return random.Below(3) == 0 ? ~id : random.Below(2) == 0 ? id << 50 : id;
   };
@@ -208,7 +208,7 @@ TEST_F(SpillStoreTest, AFullDiskRefusesRowsKeepsThoseItHasAndRecovers) {
     for (uint64_t id = first; id < first + kBatch; ++id) rows[id] = row_of(id);
     return Put(*tier, 0, rows);
   };
-  // Room for some 12,000 rows.
+  // There is space for about 12,000 rows.
   uint64_t kept = 0;
   absl::Status status;
   for (; kept < 100000 && status.ok(); kept += kBatch) status = put(kept);
@@ -216,11 +216,11 @@ TEST_F(SpillStoreTest, AFullDiskRefusesRowsKeepsThoseItHasAndRecovers) {
   ASSERT_THAT(status,
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("table 't'"), HasSubstr(disk.File("spill")), HasSubstr("space"))));
-  // Rows that were taken can be read, those that were not yet written to the disk, too.
+  // Accepted rows can be read, including those that were not written to the disk yet.
   for (uint64_t id = 0; id < kept; id += 37) {
     ASSERT_EQ(Get(*tier, {{0, id}}, kRow), std::vector<std::string>{row_of(id)}) << id << " of " << kept;
   }
-  // Room is made.
+  // Space is freed.
   ASSERT_EQ(::mount("tandem-test", disk.File("").c_str(), "tmpfs", MS_REMOUNT, "size=64m"), 0)
       << std::strerror(errno);
   const absl::Time deadline = absl::Now() + absl::Seconds(60);

@@ -1,0 +1,69 @@
+#ifndef TANDEM_PS_STORAGE_ADMISSION_FILTER_H_
+#define TANDEM_PS_STORAGE_ADMISSION_FILTER_H_
+
+// AdmissionFilter applies a table's admission policy and keeps the policy's counters, bucket by bucket.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "ps/policies/admission.h"
+
+namespace tandem::ps {
+
+// Functions with a `bucket` require its lock, exclusively unless they are const.
+class AdmissionFilter {
+ public:
+  AdmissionFilter(std::unique_ptr<Admission> policy, uint64_t seed, uint32_t num_buckets)
+      : policy_(std::move(policy)),
+        seed_(seed),
+        at_pull_(policy_->at_pull()),
+        counter_bytes_(policy_->counter_bytes(num_buckets)),
+        counters_(counter_bytes_ > 0 ? num_buckets : 0) {}
+
+  // Whether a pull creates rows; otherwise pushes ask Admit for every entry without a row.
+  bool at_pull() const { return at_pull_; }
+  // Returns true if `id` gets its row in update `now`, and counts this attempt.
+  bool Admit(uint32_t bucket, uint64_t id, uint64_t now) {
+    absl::Span<uint8_t> counters;
+    if (!counters_.empty()) {
+      // Counters are allocated when they are first needed: a server needs only those of its own buckets.
+      if (counters_[bucket].empty()) counters_[bucket].resize(counter_bytes_);
+      counters = absl::MakeSpan(counters_[bucket]);
+    }
+    return policy_->Admit({seed_, id, now}, counters);
+  }
+
+  // TableStorage::SaveFilter and RestoreFilter.
+  std::string Save(uint32_t bucket) const {
+    if (counters_.empty()) return {};
+    return std::string(counters_[bucket].begin(), counters_[bucket].end());
+  }
+  bool Restore(uint32_t bucket, absl::string_view saved) {
+    if (counters_.empty() || saved.size() != counter_bytes_) return false;
+    counters_[bucket].assign(saved.begin(), saved.end());
+    return true;
+  }
+  void Clear(uint32_t bucket) {
+    if (!counters_.empty()) counters_[bucket] = {};
+  }
+  // Returns the memory of a bucket's counters.
+  size_t bytes(uint32_t bucket) const {
+    return counters_.empty() ? 0 : sizeof(counters_[bucket]) + counters_[bucket].capacity();
+  }
+
+ private:
+  const std::unique_ptr<Admission> policy_;
+  const uint64_t seed_;
+  const bool at_pull_;
+  const size_t counter_bytes_;                  // of each bucket; 0: the policy has no counters
+  std::vector<std::vector<uint8_t>> counters_;  // one for each bucket, or none
+};
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_STORAGE_ADMISSION_FILTER_H_

@@ -25,7 +25,7 @@ class AdmissionFilter {
         counter_bytes_(policy_->counter_bytes(num_buckets)),
         counters_(counter_bytes_ > 0 ? num_buckets : 0) {}
 
-  // Whether a pull creates rows; otherwise pushes ask Admit for every entry without a row.
+  // Returns true if pulls create rows. Otherwise pushes ask Admit for every entry without a row.
   bool at_pull() const { return at_pull_; }
   // Returns true if `id` gets its row in update `now`, and counts this attempt.
   bool Admit(uint32_t bucket, uint64_t id, uint64_t now) {

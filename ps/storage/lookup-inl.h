@@ -134,12 +134,11 @@ HWY_INLINE size_t Positions(const Result* const* results, const Result* none, si
 
 // Looks up all keys.
 //
-//   - take(line, i) returns the result of key i if its cell is in `line`, else `none`. It may prefetch the
-//   row.
+//   - take(line, i) returns the result of key i if its cell is in `line`, else `none`. It may also prefetch
+//     the row.
 //   - results[i] becomes the key's result, or `none` if it has no row.
-//   - use(i) is called some time after take(line, i), when the prefetched row should have arrived. It is
-//   called
-//     once for each key, and a second time for keys that were found only in a later line.
+//   - use(i) is called some time after take(line, i), when the prefetched row should have arrived: once for
+//     each key, and a second time for keys that were found only in a later line.
 //   - absent(i) is called at the end, in ascending order, for the keys without a row.
 template <class Keys, class Result, class Take, class Use, class Absent>
 HWY_INLINE void FindAll(const Indexes& by_reference, const Keys keys, const Result* none,

@@ -24,9 +24,8 @@ class RowEvictor {
   RowEvictor(Buckets* buckets, std::unique_ptr<Eviction> policy)
       : buckets_(buckets), policy_(std::move(policy)) {}
 
-  // Returns the ids of the rows of lowest priority, so many that a sixteenth of the quota is free without
-  // them. Rows in `spared`, unless it is nullptr, come last. Requires the bucket's lock, and that the bucket
-  // is over its quota.
+  // Returns the ids of the rows of lowest priority, all but 15/16 of the quota. Rows in `spared`, unless it
+  // is nullptr, have the highest priority. Requires the bucket's lock, and that the bucket is over its quota.
   std::vector<uint64_t> LowestPriority(uint32_t bucket, uint32_t now, const RecentRows* spared) const;
   // Erases the rows that LowestPriority returns. Requires the bucket's lock, exclusively.
   void EvictToQuota(uint32_t bucket, uint32_t now);

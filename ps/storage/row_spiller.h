@@ -11,23 +11,25 @@
 // Each lock of Buckets has a tier lock, which guards the moves of its rows. A tier lock is taken before the
 // lock. Calls that find all their rows in memory take none.
 //
-//   - Rows leave memory only with their tier lock held exclusively (SpillBucket). They are selected and
-//   copied with the
-//     lock held shared. The copies are put into the tier with no lock held. Then, with the lock held
-//     exclusively, those rows are erased that still equal their copies. A row that was updated meanwhile
-//     stays, and its entry in the tier is superseded. A put that fails changes nothing: the rows stay in
-//     memory, beyond the budget.
-//   - Rows come back to memory, and new rows are created, with their tier lock held shared, from the lookup
-//   in the tier
-//     until they are in memory. No row leaves memory meanwhile, so the result of the lookup stays true. If
-//     two calls bring the same row back, the second finds it in memory, with all changes made since. An id
-//     that the tier does not have has no row, unless it is in memory by now.
-//   - An update of rows that are not in memory (ApplyAbsent) brings them back, asks admission for those that
-//   are absent,
-//     and applies gradients, all under one hold of tier lock and lock. No row can leave in between.
-//   - Reading does not change the tier. An entry is superseded when its row comes back, and overwritten when
-//   the row
-//     leaves again. Nothing is ever deleted, so no failed deletion can bring an old row back.
+// Rows leave memory only with their tier lock held exclusively (SpillBucket):
+//
+//   1. The rows are selected and copied with the lock held shared.
+//   2. The copies are put into the tier with no lock held.
+//   3. With the lock held exclusively, those rows are erased that still equal their copies.
+//
+// A row that was updated meanwhile stays in memory, and its entry in the tier is superseded. A put that fails
+// changes nothing: the rows stay in memory, beyond the budget.
+//
+// Rows come back to memory, and new rows are created, with their tier lock held shared, from the lookup in
+// the tier until they are in memory. No row leaves memory meanwhile, so the result of the lookup stays true.
+// If two calls bring the same row back, the second finds it in memory, with all changes made since. An id
+// that the tier does not have has no row, unless it is in memory by now.
+//
+// An update of rows that are not in memory (ApplyAbsent) brings them back, asks admission for those that are
+// absent, and applies gradients, all under one hold of tier lock and lock. No row can leave in between.
+//
+// Reading does not change the tier. An entry is superseded when its row comes back, and overwritten when the
+// row leaves again. Nothing is ever deleted, so no failed deletion can bring an old row back.
 //
 // The number of entries of a bucket that are not superseded is counted. A checkpoint that finds another
 // number fails.

@@ -95,8 +95,7 @@ void RowUpdater::RunBlocks(SharedUpdate* shared, Scratch* scratch) ABSL_NO_THREA
 
 uint64_t RowUpdater::UpdateBlock(absl::Span<const Grouping::Item> items, const UpdateArguments& update,
                                  Scratch* scratch) {
-  // In tables that spill, an id without a row in memory may have one on disk, which is read before admission
-  // is asked.
+  // An id without a row in memory may have one on disk, which is read before admission is asked.
   const bool admit = !admission_->at_pull() && !options_.spills;
   const uint64_t skipped = UpdateLocked(items, update, admit, scratch);
   // Only buckets that this update touched are considered. They do not depend on how buckets share locks and

@@ -74,8 +74,7 @@ class RowUpdater {
   bool IsDuplicate(const char* row, uint32_t position, bool suspicious, Scratch* scratch);
   void MergeDuplicates(const float* gradients, Scratch* scratch);
   void RunOptimizer(uint32_t now, float learning_rate_factor, Scratch* scratch);
-  // For rows that are not stored as floats: unpacks, updates and packs `some`, which begins at
-  // scratch->updates[first].
+  // Unpacks, updates and packs rows that are not stored as floats. `some` begins at scratch->updates[first].
   void UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, uint32_t now, float learning_rate_factor,
                       Scratch* scratch);
   void Count(char* row) const;

@@ -33,16 +33,16 @@ HWY_INLINE void ForEachRow(absl::Span<const char* const> rows, size_t row_bytes,
 }
 
 template <size_t kDim>
-void LoadUsual(absl::Span<const char* const> rows, float* out) {
+void LoadFixedLength(absl::Span<const char* const> rows, float* out) {
   ForEachRow(rows, kDim * sizeof(float), kDim, out, LoadFloats<kDim>);
 }
 
 void LoadRowsOf(DType dtype, absl::Span<const char* const> rows, size_t dim, float* out) {
   if (dtype == DType::kF32) {
-    if (dim == 16) return LoadUsual<16>(rows, out);
-    if (dim == 32) return LoadUsual<32>(rows, out);
-    if (dim == 64) return LoadUsual<64>(rows, out);
-    if (dim == 128) return LoadUsual<128>(rows, out);
+    if (dim == 16) return LoadFixedLength<16>(rows, out);
+    if (dim == 32) return LoadFixedLength<32>(rows, out);
+    if (dim == 64) return LoadFixedLength<64>(rows, out);
+    if (dim == 128) return LoadFixedLength<128>(rows, out);
   }
   ForEachRow(rows, dim * SizeOf(dtype), dim, out,
              [&](const char* row, float* to) HWY_ATTR { LoadRow(dtype, row, dim, to); });

@@ -43,8 +43,8 @@ RowSpiller::RowSpiller(std::string table, Buckets* buckets, std::unique_ptr<Cold
       scratch_pool_(scratch_pool),
       cold_row_bytes_(sizeof(uint32_t) + buckets->layout().row_bytes),
       tier_locks_(std::make_unique<TierLock[]>(buckets->num_locks())),
-      borders_(std::make_unique<Border[]>(buckets->num_buckets())) {
-  for (uint32_t b = 0; b < buckets->num_buckets(); ++b) borders_[b].left = SeenFilter(buckets->quota());
+      states_(std::make_unique<BucketState[]>(buckets->num_buckets())) {
+  for (uint32_t b = 0; b < buckets->num_buckets(); ++b) states_[b].left = SeenFilter(buckets->quota());
 }
 
 absl::Status RowSpiller::Damage(const absl::Status& cause) const {
@@ -102,8 +102,8 @@ absl::Status RowSpiller::ReadTier(absl::Span<const Grouping::Item> run, Scratch*
     const uint32_t bucket = buckets_->BucketOfHash(run[i].hash);
     // The count grows only with the tier lock held exclusively, so 0 stays 0. New ids seldom get further than
     // this.
-    if (borders_[bucket].cold.load(std::memory_order_relaxed) == 0) continue;
-    if (!borders_[bucket].left.MayContain(run[i].id)) continue;
+    if (states_[bucket].cold.load(std::memory_order_relaxed) == 0) continue;
+    if (!states_[bucket].left.MayContain(run[i].id)) continue;
     scratch->cold_at[i] = static_cast<uint32_t>(scratch->cold_keys.size());
     scratch->cold_keys.push_back({bucket, run[i].id});
   }
@@ -126,7 +126,7 @@ char* RowSpiller::BringBack(const Grouping::Item& item, const char* cold) {
   std::memcpy(&version, cold, sizeof(version));
   char* const row = buckets_->AddRow(&buckets_->store(bucket), item.id, item.hash, version);
   std::memcpy(row, cold + sizeof(version), buckets_->layout().row_bytes);
-  borders_[bucket].cold.fetch_sub(1, std::memory_order_relaxed);
+  states_[bucket].cold.fetch_sub(1, std::memory_order_relaxed);
   cold_rows_.fetch_sub(1, std::memory_order_relaxed);
   spill_reads_.fetch_add(1, std::memory_order_relaxed);
   NoteArrival(bucket, item.id);
@@ -134,7 +134,7 @@ char* RowSpiller::BringBack(const Grouping::Item& item, const char* cold) {
 }
 
 void RowSpiller::NoteArrival(uint32_t bucket, uint64_t id) {
-  borders_[bucket].recent.Add(id, static_cast<uint32_t>(buckets_->clock()), buckets_->quota());
+  states_[bucket].recent.Add(id, static_cast<uint32_t>(buckets_->clock()), buckets_->quota());
 }
 
 absl::Status RowSpiller::FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing,
@@ -252,14 +252,14 @@ absl::Status RowSpiller::Restore(uint64_t id, const float* floats, const RowHist
   {
     absl::ReaderMutexLock tier_lock(&TierLockOf(bucket));
     uint8_t found = 0;
-    if (borders_[bucket].cold.load(std::memory_order_relaxed) > 0 && borders_[bucket].left.MayContain(id)) {
+    if (states_[bucket].cold.load(std::memory_order_relaxed) > 0 && states_[bucket].left.MayContain(id)) {
       std::vector<char> row(cold_row_bytes_);
       const ColdTier::Key key = {bucket, id};
       TANDEM_RETURN_IF_ERROR(tier_->Get({&key, 1}, cold_row_bytes_, row.data(), &found));
     }
     const FairLock::Writer lock(&buckets_->LockOfBucket(bucket));
     if (found != 0 && buckets_->store(bucket).Find(id) == nullptr) {
-      borders_[bucket].cold.fetch_sub(1, std::memory_order_relaxed);
+      states_[bucket].cold.fetch_sub(1, std::memory_order_relaxed);
       cold_rows_.fetch_sub(1, std::memory_order_relaxed);
     }
     buckets_->PutRow(bucket, id, hash, floats, history);
@@ -280,7 +280,7 @@ absl::Status RowSpiller::VisitBucket(uint32_t bucket, TableStorage::RowVisitor v
   };
   const std::vector<Buckets::StoredRow> in_memory = buckets_->SortedRows(bucket);
   auto next = in_memory.begin();
-  const uint32_t cold = borders_[bucket].cold.load(std::memory_order_relaxed);
+  const uint32_t cold = states_[bucket].cold.load(std::memory_order_relaxed);
   if (cold > 0) {
     uint32_t visited = 0;
     std::vector<float> aligned((cold_row_bytes_ + sizeof(float) - 1) / sizeof(float));
@@ -308,9 +308,9 @@ void RowSpiller::Clear(absl::FunctionRef<void(uint32_t bucket)> clear_bucket) AB
   for (uint32_t b = 0; b < buckets_->num_buckets(); ++b) {
     const FairLock::Writer lock(&buckets_->LockOfBucket(b));
     clear_bucket(b);
-    cold_rows_.fetch_sub(borders_[b].cold.exchange(0), std::memory_order_relaxed);
-    borders_[b].left.Clear();
-    borders_[b].recent.Clear();
+    cold_rows_.fetch_sub(states_[b].cold.exchange(0), std::memory_order_relaxed);
+    states_[b].left.Clear();
+    states_[b].recent.Clear();
   }
   tier_->Clear();
   {
@@ -330,7 +330,7 @@ void RowSpiller::AddStatistics(StorageStatistics* statistics) const {
 }
 
 size_t RowSpiller::BucketBytes(uint32_t bucket) const {
-  return sizeof(Border) + borders_[bucket].left.bytes() + borders_[bucket].recent.bytes();
+  return sizeof(BucketState) + states_[bucket].left.bytes() + states_[bucket].recent.bytes();
 }
 
 size_t RowSpiller::own_bytes() const { return sizeof(*this) + buckets_->num_locks() * sizeof(TierLock); }
@@ -351,7 +351,7 @@ void RowSpiller::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) {
   {
     const FairLock::Reader lock(&lock_of_bucket);
     if (store.size() <= most) return;  // another call has spilled from it
-    leaving = evictor_->LowestPriority(bucket, now, &borders_[bucket].recent);
+    leaving = evictor_->LowestPriority(bucket, now, &states_[bucket].recent);
   }
   std::sort(leaving.begin(), leaving.end());
   std::vector<char> copies(std::min(leaving.size(), kSpilledAtOnce) * cold_row_bytes_);
@@ -383,12 +383,12 @@ void RowSpiller::SpillBucket(uint32_t bucket, uint32_t now, uint64_t most) {
         continue;  // updated since: not cold after all
       }
       store.Erase(ids[i]);
-      borders_[bucket].left.Add(ids[i]);
+      states_[bucket].left.Add(ids[i]);
       ++left;
     }
     buckets_->NoteErased(left);
     cold_rows_.fetch_add(left, std::memory_order_relaxed);
-    borders_[bucket].cold.fetch_add(left, std::memory_order_relaxed);
+    states_[bucket].cold.fetch_add(left, std::memory_order_relaxed);
     buckets_->CompactIfSparse(&store);
   }
 }

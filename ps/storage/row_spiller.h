@@ -109,7 +109,7 @@ class RowSpiller {
     absl::Mutex mutex;
   };
   // The bookkeeping of a bucket.
-  struct Border {
+  struct BucketState {
     // The number of cold rows. Grows only with the tier lock held exclusively, shrinks with the lock held
     // exclusively.
     std::atomic<uint32_t> cold{0};
@@ -152,7 +152,7 @@ class RowSpiller {
   ScratchPool* const scratch_pool_;
   const size_t cold_row_bytes_;  // of a row in the tier: its version, then the row as in memory
   const std::unique_ptr<TierLock[]> tier_locks_;  // [buckets_->num_locks()]
-  const std::unique_ptr<Border[]> borders_;       // [buckets_->num_buckets()]
+  const std::unique_ptr<BucketState[]> states_;   // [buckets_->num_buckets()]
   std::atomic<uint64_t> cold_rows_{0};
   std::atomic<uint64_t> spill_reads_{0};
   std::atomic<uint64_t> spill_writes_{0};

@@ -25,12 +25,12 @@ class SeenFilter {
 
   void Add(uint64_t id) {
     if (MayContain(id)) return;
-    if (filters_.empty() || filters_.back().room == 0) {
+    if (filters_.empty() || filters_.back().free == 0) {
       const uint64_t capacity = filters_.empty() ? first_capacity_ : filters_.back().capacity * 2;
       filters_.push_back({capacity, capacity, std::vector<uint64_t>(capacity / kIdsPerWord + 1)});
     }
     Filter& filter = filters_.back();
-    --filter.room;
+    --filter.free;
     const uint64_t hash = Hash(id);
     filter.words[filter.WordOf(hash)] |= BitsOf(hash);
   }
@@ -57,7 +57,7 @@ class SeenFilter {
 
   struct Filter {
     uint64_t capacity;
-    uint64_t room;
+    uint64_t free;  // ids that may still be added
     std::vector<uint64_t> words;
     size_t WordOf(uint64_t hash) const {
       return static_cast<size_t>(((hash >> 32) * static_cast<uint64_t>(words.size())) >> 32);

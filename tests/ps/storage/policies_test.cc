@@ -100,7 +100,7 @@ class PolicyModel {
     if (eviction_ != nullptr && eviction_->sweeps()) {
       for (auto row = rows_.begin(); row != rows_.end();) {
         const bool expired = BucketOf(row->first, num_buckets_) == clock_ % num_buckets_ &&
-                             eviction_->Expired(Facts(row->second));
+                             eviction_->Expired(StatsOf(row->second));
         row = expired ? rows_.erase(row) : std::next(row);
       }
     }
@@ -130,7 +130,7 @@ class PolicyModel {
     optimizer_->InitState(row.floats.data(), row.floats.data() + dim_, dim_);
     return row;
   }
-  RowStats Facts(const StoredRow& row) const {
+  RowStats StatsOf(const StoredRow& row) const {
     RowStats facts{.age = clock_ - row.version, .count = row.count};
     for (size_t i = 0; i < dim_ && eviction_->needs_norm(); ++i) {
       facts.squared_norm += static_cast<double>(row.floats[i]) * row.floats[i];
@@ -142,13 +142,14 @@ class PolicyModel {
                          [&](const auto& row) { return BucketOf(row.first, num_buckets_) == bucket; });
   }
   void Evict(uint32_t bucket) {
-    std::vector<std::pair<double, uint64_t>> worth;
+    std::vector<std::pair<double, uint64_t>> priorities;
     for (const auto& [id, row] : rows_) {
-      if (BucketOf(id, num_buckets_) == bucket) worth.emplace_back(eviction_->Priority(Facts(row)), id);
+      if (BucketOf(id, num_buckets_) == bucket)
+        priorities.emplace_back(eviction_->Priority(StatsOf(row)), id);
     }
-    std::sort(worth.begin(), worth.end());
+    std::sort(priorities.begin(), priorities.end());
     const size_t keep = quota_ - quota_ / 16;
-    for (size_t i = 0; i + keep < worth.size(); ++i) rows_.erase(worth[i].second);
+    for (size_t i = 0; i + keep < priorities.size(); ++i) rows_.erase(priorities[i].second);
   }
 
   const v1::TableConfig config_;

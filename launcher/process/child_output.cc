@@ -71,7 +71,7 @@ void ChildOutput::Finish(Console::Stream stream) {
 }
 
 void ChildOutput::Line(Console::Stream stream, absl::string_view text) {
-  // Of a line that was drawn over with carriage returns, what stood there last.
+  // In a line that was overwritten with carriage returns, only the last text counts.
   text = absl::StripSuffix(text, "\r");
   if (const size_t drawn = text.rfind('\r'); drawn != absl::string_view::npos) text = text.substr(drawn + 1);
   tail_.emplace_back(text);

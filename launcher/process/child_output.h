@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_PROCESS_CHILD_OUTPUT_H_
 #define TANDEM_LAUNCHER_PROCESS_CHILD_OUTPUT_H_
 
-// Where one process's output goes: into its log files, onto the console, and, the last lines, into memory.
+// Distributes the output of one process: to its log files, to the console, and the last lines to memory.
 
 #include <deque>
 #include <string>
@@ -14,30 +14,36 @@
 namespace tandem::launcher {
 
 struct OutputFiles {
-  std::string log;                 // both streams, in the order of their lines
-  bool append = false;             // to `log`: an earlier life of the process began it
-  std::string streams[2];          // stdout and stderr by themselves; "": not kept apart
-  bool console[2] = {true, true};  // whether stdout and stderr are shown
+  std::string log;                 // path; gets both streams, in the order in which they are read
+  bool append = false;             // whether to append to `log`, which an earlier start of the process wrote
+  std::string streams[2];          // paths for stdout and stderr alone; "": no such file
+  bool console[2] = {true, true};  // whether stdout and stderr are shown on the console
 };
 
-// Not thread-safe. `console` outlives it.
+// Not thread-safe. `console` is borrowed and must outlive this.
 class ChildOutput {
  public:
   static constexpr size_t kTailLines = 10;
-  static constexpr size_t kMaxLineBytes = 64 << 10;  // a longer line is cut in pieces
+  static constexpr size_t kMaxLineBytes = 64 << 10;  // a longer line is cut into several
 
-  // `index` picks the colour. `raw`: streams that are a terminal get the bytes as they come, without prefix.
+  // `name` is the prefix of shown lines and `index` picks its colour. With `raw`, console streams that are a
+  // terminal get the bytes as they come, without a prefix.
   ChildOutput(Console* console, std::string name, int index, bool raw)
       : console_(console), name_(std::move(name)), index_(index), raw_(raw) {}
 
-  // Creates the files, or empties them.
+  // Creates the files; empties existing ones, except a log to append to. Call it first and once. Errors name
+  // the file.
   absl::Status Open(const OutputFiles& files);
   const std::string& log_path() const { return files_.log; }
+  // Changes the prefix of the lines that follow.
   void Rename(std::string name) { name_ = std::move(name); }
 
+  // Distributes `bytes`, which the process wrote to `stream`. A file that can no longer be written gets
+  // nothing more, after one message on the console.
   void Consume(Console::Stream stream, absl::string_view bytes);
-  // The stream has ended: an unfinished line is a line.
+  // Call when the stream has ended: text after the last newline becomes a line.
   void Finish(Console::Stream stream);
+  // The last lines of both streams, at most kTailLines, the oldest first.
   const std::deque<std::string>& tail() const { return tail_; }
 
  private:

@@ -23,8 +23,8 @@ void OutputSink::Write(absl::string_view text) {
 
 void OutputSink::Flush() {
   while (!broken_ && backlog_bytes() > 0) {
-    // Non-blocking mode would be shared with whoever else has the terminal open. A descriptor that is
-    // writable takes PIPE_BUF bytes without blocking.
+    // Not with O_NONBLOCK, because the other programs that have the terminal open would share it. A
+    // descriptor that is writable takes PIPE_BUF bytes without blocking.
     pollfd ready = {fd_, POLLOUT, 0};
     if (::poll(&ready, 1, 0) <= 0) break;
     const ssize_t written =

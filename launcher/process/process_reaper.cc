@@ -16,7 +16,7 @@
 namespace tandem::launcher {
 namespace {
 
-// Smaller than PIPE_BUF, so written and read as a whole.
+// Smaller than PIPE_BUF, so that it is written and read as a whole.
 struct Message {
   int32_t group;
   int32_t alive;  // 0: forget it
@@ -30,8 +30,8 @@ void Send(int fd, Message message) {
 }
 
 [[noreturn]] void Guard(int in) {
-  // Out of reach of Ctrl-C, and holding none of the launcher's files: whoever reads those must see them
-  // closed.
+  // A session of its own keeps Ctrl-C away. The launcher's descriptors are closed, because a reader of one of
+  // them must see its end when the launcher ends.
   ::setsid();
   ::prctl(PR_SET_NAME, "tandem-guard");
   for (int fd = 0; fd < in; ++fd) ::close(fd);

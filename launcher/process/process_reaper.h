@@ -1,12 +1,13 @@
 #ifndef TANDEM_LAUNCHER_PROCESS_PROCESS_REAPER_H_
 #define TANDEM_LAUNCHER_PROCESS_PROCESS_REAPER_H_
 
-// Kills what a launcher started if the launcher dies in a way that lets it clean up nothing (kill -9, out of
+// Kills the processes that a launcher started if the launcher dies without cleaning up (kill -9, out of
 // memory).
 //
-// PR_SET_PDEATHSIG, which the children have as well, reaches children only; a worker that is a shell or
-// Python script starts processes of its own. The guardian is a small process that is told every process group
-// and sees the launcher's end as the end of a pipe.
+// The children also have PR_SET_PDEATHSIG, but that signal reaches direct children only, and a worker that is
+// a shell or Python script starts processes of its own. The reaper is a small process, a child of the
+// launcher. It learns every process group through a pipe, and kills the groups when the pipe's other end
+// closes, which means that the launcher has ended.
 
 #include <sys/types.h>
 
@@ -17,18 +18,20 @@
 
 namespace tandem::launcher {
 
-// Not thread-safe.
+// The launcher's handle of the reaper process. Not thread-safe.
 class ProcessReaper {
  public:
-  // Forks: call while the process has one thread.
+  // Forks the reaper process. Requires that the calling process has only one thread.
   static absl::StatusOr<std::unique_ptr<ProcessReaper>> Start();
-  // Nothing is killed by it any more once this has returned: forget all groups first.
+  // Ends the reaper process, which first kills all groups that were registered and not forgotten. Blocks
+  // until it has ended.
   ~ProcessReaper();
 
-  // Written to by a child between fork and exec; async-signal-safe.
+  // Registers a process group. A child calls it between fork and exec, with `fd` from fd().
+  // Async-signal-safe.
   static void Register(int fd, pid_t group);
   int fd() const { return pipe_.get(); }
-  // The group has ended, its number may be given to others.
+  // Removes a group that has ended, because the kernel may give its number to other processes.
   void Forget(pid_t group);
 
  private:

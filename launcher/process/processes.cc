@@ -20,7 +20,8 @@
 namespace tandem::launcher {
 namespace {
 
-// While this much output waits for the reader of our own, the children's is left in their pipes.
+// While more than this waits for the reader of the launcher's output, a patient Wait leaves the children's
+// output in their pipes.
 constexpr size_t kMaxBacklogBytes = size_t{1} << 20;
 
 }  // namespace
@@ -58,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Processes>> Processes::Create() {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ProcessReaper> guardian, ProcessReaper::Start());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals,
                           SignalPipe::Install({SIGINT, SIGTERM, SIGHUP}));
-  ::signal(SIGPIPE, SIG_IGN);  // a reader of our output that goes away ends the output, not the job
+  ::signal(SIGPIPE, SIG_IGN);  // if the reader of the launcher's output goes away, the job continues
   return std::unique_ptr<Processes>(new Processes(std::move(guardian), std::move(signals)));
 }
 
@@ -114,7 +115,7 @@ ProcessEvents Processes::Wait(absl::Time deadline, int wake, bool patient) {
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
   }
   ProcessEvents seen;
-  if (::poll(fds.data(), fds.size(), timeout_ms) < 0) return seen;  // EINTR: the caller comes back
+  if (::poll(fds.data(), fds.size(), timeout_ms) < 0) return seen;  // EINTR: the caller calls Wait again
 
   for (size_t i = 2; i < first; ++i) {
     if (fds[i].revents != 0) console_.sink(i == 2 ? Console::kOut : Console::kErr).Flush();
@@ -122,7 +123,7 @@ ProcessEvents Processes::Wait(absl::Time deadline, int wake, bool patient) {
   if (fds[0].revents != 0) {
     while (const std::optional<int> signal = signals_->Next()) seen.signals.push_back(*signal);
   }
-  // Output before ends, so that a root cause's last words are there when it is named.
+  // Output before ends, so that the last lines of a process are known when its end is reported.
   for (size_t i = 0; i < processes_.size(); ++i) {
     if (fds[first + 3 * i + 1].revents != 0) ReadOutput(*processes_[i], Console::kOut);
     if (fds[first + 3 * i + 2].revents != 0) ReadOutput(*processes_[i], Console::kErr);
@@ -135,7 +136,8 @@ ProcessEvents Processes::Wait(absl::Time deadline, int wake, bool patient) {
 }
 
 bool Processes::Reap(Process& process) {
-  // What it started and left behind goes, too: now, while its number cannot belong to anybody else.
+  // Kills the processes that it started and left behind. Before waitpid, because after it the kernel may give
+  // the group's number to other processes.
   ::kill(-process.pid(), SIGKILL);
   pid_t reaped;
   do {
@@ -161,7 +163,7 @@ void Processes::ReadOutput(Process& process, Console::Stream stream) {
       return;
     }
     process.output_->Consume(stream, absl::string_view(buffer, static_cast<size_t>(size)));
-    // One process that never pauses must not keep the others, and signals, waiting.
+    // A process that writes without a pause must not delay the other processes and signals.
     if (!process.ended_ && static_cast<size_t>(size) == sizeof(buffer)) return;
   }
 }

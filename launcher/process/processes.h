@@ -1,8 +1,8 @@
 #ifndef TANDEM_LAUNCHER_PROCESS_PROCESSES_H_
 #define TANDEM_LAUNCHER_PROCESS_PROCESSES_H_
 
-// The processes that a launcher has started on this machine: one place to wait for their ends, their output,
-// signals and the launcher's own threads. It has no opinion on what any of it means.
+// Starts a launcher's child processes, and waits in one call for their ends, their output, signals, and
+// events of the launcher's own threads. What an event means for the job is decided by the caller (NodeAgent).
 
 #include <memory>
 #include <string>
@@ -21,16 +21,16 @@ namespace tandem::launcher {
 
 struct ProcessSpec {
   std::string name;     // "worker/0"
-  bool front = false;   // its output goes to a terminal as it is
+  bool front = false;   // whether a terminal gets its output unchanged, without a prefix
   std::string program;  // path of the executable
   std::vector<std::string> args;
-  std::vector<std::string> environment;
-  std::vector<int> cpus;  // on which it may run; empty: on all
+  std::vector<std::string> environment;  // "NAME=value", complete
+  std::vector<int> cpus;                 // the processors it may use; empty: those of the launcher
   OutputFiles files;
-  std::string error_file;  // where it may leave why it failed
+  std::string error_file;  // the file in which the program may leave its error message
 };
 
-// One process. Owned by its Processes.
+// One started process. Owned by Processes, and for the same thread.
 class Process {
  public:
   Process(ProcessSpec spec, std::unique_ptr<ChildOutput> output)
@@ -38,17 +38,17 @@ class Process {
 
   const ProcessSpec& spec() const { return spec_; }
   const std::string& name() const { return spec_.name; }
-  // From now on it goes by another name: its place in the job has changed.
+  // Changes the name in messages and output prefixes, because the process's rank has changed.
   void Rename(std::string name);
   const ChildOutput& output() const { return *output_; }
   pid_t pid() const { return spawned_.pid; }
   absl::Time started() const { return started_; }
   bool ended() const { return ended_; }
-  // Of an ended one.
-  bool killed() const;
-  bool succeeded() const;
-  int exit_code() const;  // 128 + signal for a death by signal
-  // "worker/1 (pid 12) was killed by signal 9 (SIGKILL)"
+  // The following require ended().
+  bool killed() const;     // by a signal
+  bool succeeded() const;  // exit code 0
+  int exit_code() const;   // 128 + signal if it was killed by a signal
+  // Returns how the process ended, for messages: "worker/1 (pid 12) was killed by signal 9 (SIGKILL)".
   std::string HowItEnded() const;
 
  private:
@@ -62,33 +62,39 @@ class Process {
   Spawned spawned_;
   absl::Time started_;
   bool ended_ = false;
-  int status_ = 0;  // of waitpid
+  int status_ = 0;  // waitpid's
 };
 
-// What one Wait has seen.
+// The events that one Processes::Wait returns.
 struct ProcessEvents {
   std::vector<int> signals;
   std::vector<Process*> ended;
-  bool woken = false;  // `wake` was readable
+  bool woken = false;  // whether `wake` was readable
 };
 
-// Belongs to the main thread: children are tied to the life of the thread that starts them.
+// For use by the main thread only: the kernel kills the children when the thread that started them ends
+// (PR_SET_PDEATHSIG).
 class Processes {
  public:
-  // Forks a guardian and listens to SIGINT, SIGTERM and SIGHUP: call before the process starts threads.
+  // Forks the ProcessReaper and installs handlers of SIGINT, SIGTERM and SIGHUP. Requires that the process
+  // has only one thread.
   static absl::StatusOr<std::unique_ptr<Processes>> Create();
-  // Kills what still runs.
+  // Kills the processes that still run, then blocks at most 2 s until the console is written.
   ~Processes();
 
-  // Errors name the process, and what could not be executed or which file not be written.
+  // Starts a process. Blocks until its program is executed. Errors name the process, and the program that
+  // cannot be executed or the file that cannot be written. The result is valid until ForgetEnded removes it.
   absl::StatusOr<Process*> Start(ProcessSpec spec);
-  // Reads output and waits until something happens or `deadline`. `wake` is a descriptor to watch as well.
-  // `patient`: while nobody reads what was printed, the children's output is left in their pipes.
+  // Blocks until there is an event, or until `deadline`; meanwhile it distributes the processes' output. It
+  // may also return without an event. `wake` is one more descriptor to wait for. With `patient`, output stays
+  // in the processes' pipes (so that they block) while more than 1 MiB waits for the reader of the launcher's
+  // output; without it, output is read and kept in memory.
   ProcessEvents Wait(absl::Time deadline, int wake, bool patient);
-  // To the process groups of all that run. SIGTERM also wakes those that are stopped.
+  // Sends `signal` to the process groups of all running processes. After SIGTERM also SIGCONT, since a
+  // stopped process would not see SIGTERM.
   void SignalAll(int signal);
   bool AllEnded() const;
-  // Passes on the last output of those that have ended and forgets them: pointers to them are no more.
+  // Distributes the last output of the processes that have ended and deletes them; pointers to them dangle.
   void ForgetEnded();
   Console& console() { return console_; }
 
@@ -104,7 +110,7 @@ class Processes {
   int started_ = 0;
 };
 
-// "SIGKILL"
+// Returns the signal's name: "SIGKILL"; "signal 70" for one without a name.
 std::string SignalName(int signal);
 
 }  // namespace tandem::launcher

@@ -10,14 +10,14 @@
 namespace tandem::launcher {
 namespace {
 
-// A handler has no other way to know where to write.
+// The pipe's write end. A signal handler can find it only in a global variable.
 std::atomic<int> handler_fd{-1};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 void OnSignal(int signal) {
   const int saved = errno;
   const char byte = static_cast<char>(signal);
-  // A full pipe already holds more signals than anybody needs.
+  // If the pipe is full, it already holds more signals than the reader needs.
   [[maybe_unused]] const ssize_t ignored = ::write(handler_fd.load(), &byte, 1);
   errno = saved;
 }

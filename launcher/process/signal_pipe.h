@@ -1,10 +1,10 @@
 #ifndef TANDEM_LAUNCHER_PROCESS_SIGNAL_PIPE_H_
 #define TANDEM_LAUNCHER_PROCESS_SIGNAL_PIPE_H_
 
-// Signals as something to poll for.
+// Makes signals available through a descriptor that can be polled.
 //
-// Not a signalfd: that needs the signals blocked in every thread, and libraries (OpenBLAS) start threads
-// before main().
+// It is a pipe that a signal handler writes to. A signalfd would require the signals to be blocked in every
+// thread, but libraries (OpenBLAS) start threads before main().
 
 #include <initializer_list>
 #include <memory>
@@ -15,17 +15,17 @@
 
 namespace tandem::launcher {
 
-// At most one exists at a time, since a process has one handler for each signal. Lives until the process ends
-// or it is destroyed, which restores the default handling.
+// At most one exists at a time, because a process has one handler for each signal. The destructor restores
+// the default handling. For use by one thread.
 class SignalPipe {
  public:
-  // FailedPrecondition when there is one already.
+  // Starts to handle `signals`. Returns FailedPrecondition if a SignalPipe exists already.
   static absl::StatusOr<std::unique_ptr<SignalPipe>> Install(std::initializer_list<int> signals);
   ~SignalPipe();
 
-  // Readable when a signal has come.
+  // A descriptor that is readable while there is a signal for Next.
   int fd() const { return read_.get(); }
-  // The next signal that has come; none when there is no more. Does not block.
+  // Returns the next signal that arrived, or nullopt if there is no more. Never blocks.
   std::optional<int> Next();
 
  private:

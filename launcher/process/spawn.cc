@@ -46,13 +46,13 @@ struct ChildPlan {
   const cpu_set_t* cpus;  // nullptr: the caller's
 };
 
-// Between fork and exec: other threads of the launcher may have held any lock at the fork, so only system
-// calls.
+// Runs between fork and exec. It may only make system calls, because another thread of the launcher may have
+// held any lock at the fork.
 [[noreturn]] void BecomeChild(const ChildPlan& plan) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != plan.parent) ::_exit(127);  // it died before it could be told to take us along
-  // Those that are gone since (a cgroup's change) do not keep the program from running elsewhere.
+  if (::getppid() != plan.parent) ::_exit(127);  // the launcher died before PR_SET_PDEATHSIG took effect
+  // An error is ignored: if the processors are gone (a cgroup has changed), the program runs on others.
   if (plan.cpus != nullptr) ::sched_setaffinity(0, sizeof(*plan.cpus), plan.cpus);
   if (plan.guardian >= 0) ProcessReaper::Register(plan.guardian, ::getpid());
   struct sigaction action = {};
@@ -96,10 +96,11 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options) {
                           failed->write.get(),  options.guardian_fd,
                           ::getpid(),           options.cpus.empty() ? nullptr : &cpus};
 #ifdef __SANITIZE_THREAD__
-  // Its calls in the child take locks of its own, of which its handler of fork takes care.
+  // TSan's interceptors take locks in the child. Its fork handler, which _Fork would not run, makes that
+  // safe.
   const pid_t pid = ::fork();
 #else
-  // _Fork, unlike fork, runs no handlers of libraries, which would take locks.
+  // _Fork, unlike fork, does not run the fork handlers of libraries, which would take locks.
   const pid_t pid = ::_Fork();
 #endif
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");

@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_PROCESS_SPAWN_H_
 #define TANDEM_LAUNCHER_PROCESS_SPAWN_H_
 
-// Starting processes so that none outlives the launcher.
+// Starts processes in such a way that none outlives the launcher.
 
 #include <sys/types.h>
 
@@ -15,26 +15,27 @@ namespace tandem::launcher {
 
 struct SpawnOptions {
   std::string path;                      // of the executable
-  std::vector<std::string> args;         // args[0] is the name it goes by
+  std::vector<std::string> args;         // args[0] is the program's name as it sees it
   std::vector<std::string> environment;  // "NAME=value", complete
-  std::vector<int> cpus;                 // on which it may run; empty: on those of the caller
+  std::vector<int> cpus;                 // the processors it may use; empty: those of the caller
   int guardian_fd = -1;                  // ProcessReaper::fd()
 };
 
 struct Spawned {
-  pid_t pid = -1;         // and its process group
-  ipc::Descriptor pidfd;  // readable once it has ended
-  ipc::Descriptor out;    // what it writes to stdout; non-blocking
-  ipc::Descriptor err;    // ... to stderr
+  pid_t pid = -1;         // also the number of its process group
+  ipc::Descriptor pidfd;  // readable once the process has ended
+  ipc::Descriptor out;    // the read end of its stdout; non-blocking
+  ipc::Descriptor err;    // the read end of its stderr; non-blocking
 };
 
-// Starts a process in a process group of its own, with an empty stdin, default signal handling, and SIGKILL
-// to come should the calling thread end. Safe while other threads run. NotFound, PermissionDenied, ... when
-// the program cannot be executed.
+// Starts a process in a process group of its own, with an empty stdin and default signal handling. The kernel
+// kills the process when the calling thread ends. Blocks until the program is executed. Safe while other
+// threads run. Returns the error of exec (NotFound, PermissionDenied, ...) if the program cannot be executed.
 absl::StatusOr<Spawned> Spawn(const SpawnOptions& options);
 
-// The file that `program` names: itself when it has a slash, else the first executable of that name in PATH.
-// NotFound or PermissionDenied, saying where it was looked for.
+// Returns the path of `program`: `program` itself if it contains a slash, else the first executable file of
+// that name in PATH. Returns NotFound, or PermissionDenied for a path without execute permission; the message
+// says where it was looked for.
 absl::StatusOr<std::string> FindProgram(const std::string& program);
 
 }  // namespace tandem::launcher

@@ -19,7 +19,7 @@ using worker::JobErrors;
 
 int Line(const YAML::Node& node) { return node.Mark().line + 1; }
 
-// The mapping `map` without `name`, whose value is left in `taken`.
+// Returns the mapping `map` without the field `name`, and stores that field's value in `taken`.
 YAML::Node Without(const YAML::Node& map, const std::string& name, YAML::Node* taken) {
   YAML::Node rest(YAML::NodeType::Map);
   for (const auto& entry : map) {
@@ -32,7 +32,7 @@ YAML::Node Without(const YAML::Node& map, const std::string& name, YAML::Node* t
   return rest;
 }
 
-// Variables have names of their own, which no declaration of fields knows.
+// Reads a mapping of environment variables. ReadFields cannot, because it knows only declared names.
 void ReadEnvironment(const YAML::Node& node, const std::string& path, JobErrors* errors,
                      std::map<std::string, std::string>* environment) {
   if (node.IsNull()) return;  // not given
@@ -51,7 +51,7 @@ void ReadEnvironment(const YAML::Node& node, const std::string& path, JobErrors*
   }
 }
 
-// A command is one text or a list of words.
+// Reads a command, which is one text or a list of words.
 void ReadProgram(const YAML::Node& node, const std::string& path, JobErrors* errors,
                  std::vector<std::string>* command) {
   if (node.IsNull()) return;  // not given

@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_PLAN_CLUSTER_FILE_H_
 #define TANDEM_LAUNCHER_PLAN_CLUSTER_FILE_H_
 
-// A job of many roles in one file:
+// Reads a cluster file (--cluster), which describes the roles of a job:
 //
 //   max_restarts: 3
 //   environment: {OMP_NUM_THREADS: 2}
@@ -18,14 +18,16 @@
 
 namespace tandem::launcher {
 
-// What roles are when nobody says otherwise: ps, replay and actor serve, actors come back alone.
+// Returns the plan of a role for which nothing else is given: one process; ps, replay and actor serve; actors
+// are restarted alone.
 RolePlan DefaultRole(absl::string_view name);
 
-// Whether a role may have this name: at most 64 letters, digits, '-' and '_'.
+// Returns InvalidArgument unless `name` consists of 1 to 64 letters, digits, '-' and '_'.
 absl::Status CheckRoleName(absl::string_view name);
 
-// Reads `text` into `plan`. InvalidArgument has a line for every mistake: file, line, field, what was
-// expected and which field may have been meant.
+// Reads `text`, the contents of `file_name`, into `plan`. Returns InvalidArgument with one line for every
+// mistake: file, line, field, what was expected, and which field may have been meant. `plan` may then be
+// partly changed.
 absl::Status ReadClusterFile(absl::string_view text, const std::string& file_name, LaunchPlan* plan);
 
 }  // namespace tandem::launcher

@@ -11,8 +11,8 @@ namespace {
 
 using Lookup = std::function<std::optional<std::string>(absl::string_view name)>;
 
-// torchrun's port of the c10d rendezvous. Jobs of one cluster get different ones by their number, since
-// several may share a node.
+// torchrun's port of the c10d rendezvous. Slurm jobs add a number derived from their id, because several may
+// share a node.
 constexpr int kFirstPort = 29400;
 constexpr int kPorts = 1000;
 
@@ -39,8 +39,8 @@ absl::StatusOr<std::optional<ExternalLauncher>> Slurm(const Lookup& lookup) {
   slurm.name = absl::StrCat("Slurm job ", id);
   TANDEM_ASSIGN_OR_RETURN(const int allocated, Number(lookup, "SLURM_JOB_NUM_NODES", 1));
   TANDEM_ASSIGN_OR_RETURN(slurm.nnodes, Number(lookup, "SLURM_NNODES", allocated));
-  // Outside a step of srun's there is one launcher, on the first node, whatever the job has. A step may have
-  // fewer nodes.
+  // Outside a job step (srun) there is one launcher, on the first node, however many nodes the job has. A
+  // step may have fewer nodes than its job.
   if (!lookup("SLURM_STEP_ID")) return std::nullopt;
   TANDEM_ASSIGN_OR_RETURN(slurm.nnodes, Number(lookup, "SLURM_STEP_NUM_NODES", slurm.nnodes));
   if (slurm.nnodes <= 1) return std::nullopt;
@@ -59,16 +59,16 @@ absl::StatusOr<std::optional<ExternalLauncher>> Slurm(const Lookup& lookup) {
   return slurm;
 }
 
-// How an mpirun tells its processes their places.
+// The environment variables in which an MPI launcher tells its processes their ranks.
 struct Mpirun {
   const char* name;
   const char *size, *rank, *local_size;  // variables
-  const char* instead;                   // starts one process a node
+  const char* instead;                   // a command that starts one process on each node
 };
 constexpr Mpirun kMpiruns[] = {
     {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
      "mpirun --map-by ppr:1:node"},
-    // Of MPICH, and of those that descend from it.
+    // MPICH and the implementations derived from it.
     {"MPICH's mpiexec", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "mpiexec -ppn 1"},
 };
 
@@ -87,7 +87,7 @@ absl::StatusOr<std::optional<ExternalLauncher>> Kubernetes(
     const Lookup& lookup, const std::function<std::string()>& full_host_name) {
   ExternalLauncher pod;
   TANDEM_ASSIGN_OR_RETURN(pod.node_rank, Number(lookup, "JOB_COMPLETION_INDEX", -1));
-  // The pods of an indexed job are named JOB-INDEX, and found as JOB-INDEX.SERVICE with a headless service.
+  // The pods of an indexed job have the host names JOB-INDEX, and JOB-INDEX.SERVICE with a headless service.
   const std::string full = full_host_name();
   const size_t dot = full.find('.');
   absl::string_view job = absl::string_view(full).substr(0, dot);
@@ -129,7 +129,8 @@ std::string FirstHost(absl::string_view list) {
 
 absl::StatusOr<std::optional<ExternalLauncher>> DetectExternalLauncher(
     const Lookup& lookup, const std::function<std::string()>& full_host_name) {
-  // mpirun inside a Slurm job is the nearer one; so is a pod's index. (Slurm itself may set PMI_SIZE, too.)
+  // An mpirun or a Kubernetes pod inside a Slurm job is the nearer launcher. Slurm itself may set PMI_SIZE,
+  // too, so PMI_SIZE alone does not mean MPICH.
   for (const Mpirun& mpirun : kMpiruns) {
     if (lookup(mpirun.size) && lookup(mpirun.local_size)) return UnderMpirun(lookup, mpirun);
   }

@@ -1,8 +1,9 @@
 #ifndef TANDEM_LAUNCHER_PLAN_EXTERNAL_LAUNCHER_H_
 #define TANDEM_LAUNCHER_PLAN_EXTERNAL_LAUNCHER_H_
 
-// What others that start one `tandem run` on each node have told it: Slurm's srun, Open MPI's mpirun
-// and MPICH's mpiexec, Kubernetes' indexed jobs. It gives defaults; flags win.
+// Reads the environment variables of a program that started one `tandem run` on each node: Slurm's srun, Open
+// MPI's mpirun, MPICH's mpiexec, or a Kubernetes indexed job. They give defaults for flags that are not
+// given.
 
 #include <functional>
 #include <optional>
@@ -19,20 +20,21 @@ struct ExternalLauncher {
   int nnodes = 0;          // 0: it did not say
   int node_rank = -1;      // -1: it did not say
   int nproc_per_node = 0;  // 0: it did not say
-  std::string host;        // of node 0; "": it did not say
-  int port = 0;            // at which the nodes meet there
-  std::string run_id;      // of the job; "": it did not say
+  std::string host;        // node 0's; "": it did not say
+  int port = 0;            // the rendezvous port on `host`
+  std::string run_id;      // the job's name; "": it did not say
 };
 
-// Of the variables that `lookup` finds, and this machine's full name
-// ("train-1.train.default.svc.cluster.local"). Nothing when nobody has started us that way, or when it means
-// one node only. FailedPrecondition when it has started several of us on one node, InvalidArgument for
-// variables that make no sense.
+// Detects the external launcher from the environment variables that `lookup` returns and from this machine's
+// full name ("train-1.train.default.svc.cluster.local"). Returns nullopt if there is none, or if its job has
+// one node only. Returns FailedPrecondition if it started several copies of `tandem run` on this node, and
+// InvalidArgument for a malformed variable.
 absl::StatusOr<std::optional<ExternalLauncher>> DetectExternalLauncher(
     const std::function<std::optional<std::string>(absl::string_view name)>& lookup,
     const std::function<std::string()>& full_host_name);
 
-// The first host of Slurm's lists: "n[03-05,9],login1" is n03. Empty when it is no such list.
+// Returns the first host of a Slurm node list: "n03" for "n[03-05,9],login1". Returns "" for a malformed
+// list.
 std::string FirstHost(absl::string_view node_list);
 
 }  // namespace tandem::launcher

@@ -10,13 +10,13 @@
 namespace tandem::launcher {
 namespace {
 
-// Both spellings of a flag, as torchrun takes them: "--rdzv-id,--rdzv_id".
+// Returns both spellings of a flag, which torchrun accepts: "--rdzv-id,--rdzv_id".
 std::string Both(absl::string_view flag) {
   const std::string underscores = absl::StrCat("--", absl::StrReplaceAll(flag.substr(2), {{"-", "_"}}));
   return underscores == flag ? std::string(flag) : absl::StrCat(flag, ",", underscores);
 }
 
-// A flag of torchrun's can also be given as PET_<NAME>, which is how Kubernetes operators give them.
+// Returns the environment variable of a torchrun flag, PET_<NAME>, which Kubernetes operators use.
 std::string Variable(absl::string_view flag) {
   return absl::StrCat("PET_", absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}})));
 }

@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_PLAN_FLAGS_H_
 #define TANDEM_LAUNCHER_PLAN_FLAGS_H_
 
-// The flags of `tandem run`: torchrun's, with torchrun's meaning, and our own. docs/launcher.md explains
+// The flags of `tandem run`: torchrun's, with torchrun's meaning, and Tandem's own. docs/launcher.md explains
 // each.
 
 #include <cstddef>
@@ -14,9 +14,9 @@ class App;
 
 namespace tandem::launcher {
 
-// As given. Empty and negative values: not given.
+// The flags as given. An empty string and a negative number mean that the flag is not given.
 struct RunFlags {
-  // torchrun's.
+  // torchrun's flags.
   std::string nnodes;          // "N" or "MIN:MAX"
   std::string nproc_per_node;  // a number, "auto", "gpu" or "cpu"
   int node_rank = -1;
@@ -25,13 +25,13 @@ struct RunFlags {
   int max_restarts = -1;
   double monitor_interval = 0;
   std::string start_method;
-  std::vector<std::string> roles;  // "NAME" (of the workers), or "NAME=COUNT[:COMMAND]"
+  std::vector<std::string> roles;  // "NAME" (renames the workers), or "NAME=COUNT[:COMMAND]"
   bool module = false, no_python = false, run_path = false;
   std::string log_dir, redirects = "0", tee = "0", local_ranks_filter;
   std::string master_addr, local_addr;
   int master_port = -1;
-  // Ours.
-  std::string cluster;  // a cluster file
+  // Tandem's own flags.
+  std::string cluster;  // the path of a cluster file
   int servers = -1, workers = -1, actors = -1, learners = -1, replay = -1;
   std::vector<std::string> restart;  // "ROLE=alone[:LIMIT]" or "ROLE=job"
   std::string on_failure;            // "restart" or "reform"
@@ -39,13 +39,15 @@ struct RunFlags {
   double grace_seconds = 5;
   double timeout_seconds = 0;
   std::string spill_dir;
-  int metrics_port = -1;  // of ps/0; ps/i has this + i
+  int metrics_port = -1;  // the port of this node's first server; the next one has this + 1
 };
 
+// Declares the flags on `run`; parsing writes them to `flags`, which must live until then.
 void AddRunFlags(CLI::App* run, RunFlags* flags);
 
-// Where in `args`, the words after "run", the program begins: behind "--", or at the first word that is
-// neither a flag of `run` nor a flag's value. args.size() when there is none.
+// Returns the index in `args`, the words after "run", at which the program's command line begins: after "--",
+// or at the first word that is neither a flag of `run` nor a flag's value. Returns args.size() if there is
+// none.
 size_t ProgramStart(const CLI::App& run, const std::vector<std::string>& args);
 
 }  // namespace tandem::launcher

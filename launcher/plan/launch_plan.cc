@@ -53,7 +53,7 @@ RolePlan& FindOrAdd(LaunchPlan* plan, absl::string_view name) {
   return plan->roles.back();
 }
 
-// "actor=8:./actor --game pong"
+// Adds the role of a --role flag such as "actor=8:./actor --game pong".
 absl::Status AddRole(absl::string_view text, LaunchPlan* plan) {
   const std::pair<absl::string_view, absl::string_view> named = absl::StrSplit(text, absl::MaxSplits('=', 1));
   const std::pair<absl::string_view, absl::string_view> counted =
@@ -72,7 +72,7 @@ absl::Status AddRole(absl::string_view text, LaunchPlan* plan) {
   return absl::OkStatus();
 }
 
-// "actor=alone:100"
+// Applies a --restart flag such as "actor=alone:100".
 absl::Status SetRestart(absl::string_view text, LaunchPlan* plan) {
   const std::pair<absl::string_view, absl::string_view> named = absl::StrSplit(text, absl::MaxSplits('=', 1));
   const std::pair<absl::string_view, absl::string_view> how =
@@ -110,7 +110,7 @@ absl::Status ReadFileInto(const std::string& path, LaunchPlan* plan) {
   return ReadClusterFile(*text, path, plan);
 }
 
-// The name that --role gives the workers, and the roles that it adds.
+// Adds the roles of the --role flags to the plan. Returns the name that one of them gives the workers, or "".
 absl::StatusOr<std::string> TakeRoles(const RunFlags& flags, LaunchPlan* plan) {
   std::string workers;
   for (const std::string& text : flags.roles) {
@@ -128,7 +128,8 @@ absl::StatusOr<std::string> TakeRoles(const RunFlags& flags, LaunchPlan* plan) {
   return workers;
 }
 
-// Where nobody says so, the workers are the main role, or the learners, or whoever comes first.
+// Returns the main role if it is not given: the workers, else the learners, else the first role that does not
+// serve.
 std::string MainRole(const LaunchPlan& plan) {
   for (const char* name : {kWorker, "learner"}) {
     if (plan.Count(name) > 0) return name;
@@ -169,7 +170,7 @@ absl::StatusOr<int> ProcessesPerNode(absl::string_view text) {
 absl::StatusOr<std::vector<std::string>> SplitCommand(absl::string_view text) {
   std::vector<std::string> words;
   std::string word;
-  bool open = false;  // whether a word has begun
+  bool open = false;  // whether `word` has begun
   char quote = 0;
   for (const char c : text) {
     if (quote != 0 ? c == quote : c == '\'' || c == '"') {

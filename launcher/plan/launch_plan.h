@@ -1,7 +1,8 @@
 #ifndef TANDEM_LAUNCHER_PLAN_LAUNCH_PLAN_H_
 #define TANDEM_LAUNCHER_PLAN_LAUNCH_PLAN_H_
 
-// Which processes a launcher starts on its node: roles, how many of each, and what becomes of one that dies.
+// The launch plan: the processes that a launcher starts on its node (roles and counts), and what happens when
+// one of them dies.
 
 #include <map>
 #include <string>
@@ -14,50 +15,60 @@
 
 namespace tandem::launcher {
 
-inline constexpr int kMostProcesses = 4096;  // of a role
+inline constexpr int kMostProcesses = 4096;  // of one role
 
+// What happens when a process of a role dies.
 enum class Restart {
-  kJob,    // a death is a failure of the job, which is restarted as a whole, or ends
-  kAlone,  // the process comes back by itself
+  kJob,    // the job has failed: it is restarted as a whole, or ends
+  kAlone,  // only this process is started again
 };
+// The processors that the processes of a role may use: all, whole cores, or the processors of a memory node.
 enum class Bind { kNone, kCore, kNuma };
 
 // A plain value.
 struct RolePlan {
   std::string name;
   int count = 1;        // processes on this node
-  bool serves = false;  // stopped when the others have finished; its own end before that is a failure
+  bool serves = false;  // stopped once the other roles have finished; ending before that is a failure
   Restart restart = Restart::kJob;
-  int restart_limit = 10;  // of a process restarted alone: deaths in a row, each soon after its start
+  int restart_limit = 10;  // restarts in a row of one process under kAlone, each soon after the last start
   Bind bind = Bind::kNone;
-  std::vector<std::string> command;  // empty: `tandem ps` for "ps", else the job's program
+  // Empty: `tandem ps` for the role "ps"; for other roles MakePlan fills in the job's program.
+  std::vector<std::string> command;
   std::map<std::string, std::string> environment;
 };
 
 // A plain value.
 struct LaunchPlan {
-  std::vector<RolePlan> roles;  // servers first; each name once, each count at least 1
-  std::string main;             // whose processes have a RANK; may have none on this node
-  int max_restarts = 0;
-  bool reform = false;
+  std::vector<RolePlan> roles;  // those that serve first; each name once, each count at least 1
+  std::string main;             // the role whose processes have a RANK; it may have none on this node
+  int max_restarts = 0;         // of the whole job
+  bool reform = false;          // whether a failure leaves the other processes running (--on-failure reform)
 
+  // Returns the plan of `role`, or nullptr if this node has no process of it.
   const RolePlan* Find(absl::string_view role) const;
+  // Returns the number of this node's processes of `role`, or 0.
   int Count(absl::string_view role) const;
 };
 
-// From the flags, the cluster file that they may name, and the program's command line. All that can be wrong
-// with them is InvalidArgument, in the words of the flag or with the file's line.
+// Makes the plan from the flags, the cluster file that they may name, and the program's command line. Returns
+// InvalidArgument for every mistake in them, naming the flag or the file's line; other errors are those of
+// reading the cluster file.
 absl::StatusOr<LaunchPlan> MakePlan(const RunFlags& flags, const std::vector<std::string>& program);
 
-// --nproc-per-node's number: "4", "cpu", "gpu" or "auto" on this machine.
+// Returns the number that --nproc-per-node means on this machine: "4", "cpu" (usable processors), "gpu", or
+// "auto" (GPUs, or processors if there is no GPU). Returns InvalidArgument for other text, and for "gpu" on a
+// machine without one.
 absl::StatusOr<int> ProcessesPerNode(absl::string_view text);
 
-// What is executed for `words` under --module, --no-python and --run-path, as torchrun does: a script by
-// Python.
+// Returns the command line that runs `words` under --module, --no-python and --run-path, as torchrun does: a
+// program that ends in ".py" is run by Python. `words` must not be empty. Returns InvalidArgument for
+// --module together with --no-python.
 absl::StatusOr<std::vector<std::string>> ProgramCommand(const RunFlags& flags,
                                                         const std::vector<std::string>& words);
 
-// Words of a command in one string: separated by blanks, '...' and "..." keep them together.
+// Splits a command into words at white space; '...' and "..." keep white space within a word. Returns
+// InvalidArgument for a quote that is not closed.
 absl::StatusOr<std::vector<std::string>> SplitCommand(absl::string_view text);
 
 }  // namespace tandem::launcher

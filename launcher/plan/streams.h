@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_PLAN_STREAMS_H_
 #define TANDEM_LAUNCHER_PLAN_STREAMS_H_
 
-// Which output streams of which workers something is about, in torchrun's words.
+// Parses torchrun's flags that choose output streams of workers (--redirects, --tee, --local-ranks-filter).
 
 #include <map>
 #include <optional>
@@ -12,20 +12,23 @@
 
 namespace tandem::launcher {
 
-// A plain value.
+// The chosen streams of each worker: an OR of Bits. A plain value.
 struct StreamChoice {
   enum Bits { kNone = 0, kOut = 1, kErr = 2 };
 
-  int of_all = kNone;          // those that are not in `of_rank`
+  int of_all = kNone;          // for workers that are not in `of_rank`
   std::map<int, int> of_rank;  // by local rank
 
+  // Returns the chosen streams of the worker `local_rank`.
   int Of(int local_rank) const;
-  // "3" (0 none, 1 stdout, 2 stderr, 3 both; of all), or "0:1,1:2" (by local rank; of others none).
-  // InvalidArgument quotes the text.
+  // Parses the value of `flag`: one number for all workers (0 none, 1 stdout, 2 stderr, 3 both), or numbers
+  // by local rank, such as "0:1,1:2", where other workers have none. Returns InvalidArgument, which quotes
+  // the text, for anything else.
   static absl::StatusOr<StreamChoice> Parse(absl::string_view flag, absl::string_view text);
 };
 
-// "0,2": local ranks; nothing given: all. InvalidArgument quotes the text.
+// Parses the value of --local-ranks-filter: local ranks, such as "0,2". Returns nullopt, which means all, for
+// "", and InvalidArgument, which quotes the text, for anything else.
 absl::StatusOr<std::optional<std::set<int>>> ParseRanksFilter(absl::string_view text);
 
 }  // namespace tandem::launcher

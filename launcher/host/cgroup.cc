@@ -11,8 +11,8 @@
 namespace tandem::launcher {
 namespace {
 
-// The directories of this process's group of `controller` and of those above it: version 2 where there is
-// one, and version 1.
+// Returns the directories of this process's group for `controller` and of the groups above it, for cgroup
+// versions 2 and 1; some may not exist.
 std::vector<std::string> Directories(const Machine& machine, const std::string& controller) {
   std::vector<std::string> directories;
   const auto add = [&](const std::string& root, std::string path) {
@@ -22,7 +22,7 @@ std::vector<std::string> Directories(const Machine& machine, const std::string& 
     }
     directories.push_back(root);
   };
-  // In a container the group's own directory is often mounted as the root.
+  // The root, because a container often has its own group's directory mounted there.
   add("/sys/fs/cgroup", "");
   add(absl::StrCat("/sys/fs/cgroup/", controller), "");
   const absl::StatusOr<std::string> groups = machine.ReadFile("/proc/self/cgroup");
@@ -54,7 +54,7 @@ std::optional<uint64_t> CgroupMemoryLimit(const Machine& machine) {
     for (const char* file : {"/memory.max", "/memory.limit_in_bytes"}) {
       const absl::StatusOr<std::string> text = machine.ReadFile(directory + file);
       uint64_t bytes = 0;
-      // "max"; version 1 writes the largest number of pages instead.
+      // No limit is "max" in version 2, and the largest number of pages in version 1.
       if (text.ok() && absl::SimpleAtoi(*text, &bytes) && bytes < (uint64_t{1} << 60)) Lower(&limit, bytes);
     }
   }

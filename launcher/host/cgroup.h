@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_HOST_CGROUP_H_
 #define TANDEM_LAUNCHER_HOST_CGROUP_H_
 
-// What the control group of this process, or one above it, allows.
+// Reads the limits of this process's control group and of the groups above it; the lowest one counts.
 
 #include <cstdint>
 #include <optional>
@@ -10,9 +10,11 @@
 
 namespace tandem::launcher {
 
-// Bytes of memory, including shared memory; none: no limit, or none that can be read.
+// Returns the memory limit in bytes, which includes shared memory; nullopt if there is none or it cannot be
+// read.
 std::optional<uint64_t> CgroupMemoryLimit(const Machine& machine);
-// Cores' worth of time.
+// Returns the CPU quota in cores (2.5: two and a half cores' time); nullopt if there is none or it cannot be
+// read.
 std::optional<double> CgroupCoreQuota(const Machine& machine);
 
 }  // namespace tandem::launcher

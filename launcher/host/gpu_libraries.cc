@@ -10,7 +10,8 @@
 namespace tandem::launcher {
 namespace {
 
-// CUDA's driver API and NCCL's, as far as it is used; int stands for their result enums, 0 is success.
+// The functions of CUDA's driver API and of NCCL that are used. int replaces their result enums; 0 is
+// success.
 using CuInit = int (*)(unsigned flags);
 using CuDriverGetVersion = int (*)(int* version);
 using CuDeviceGetCount = int (*)(int* count);
@@ -20,12 +21,13 @@ using NcclGetVersion = int (*)(int* version);
 
 constexpr int kNoDevice = 100;  // CUDA_ERROR_NO_DEVICE
 
-// NotFound if the library is not there, Unavailable if it is and cannot be loaded.
+// Loads `library`. Returns NotFound if there is no such file, and Unavailable if it cannot be loaded.
 absl::StatusOr<void*> Load(const char* library) {
   if (void* handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL); handle != nullptr) return handle;
   const char* error = ::dlerror();
   const std::string text = error == nullptr ? library : error;
-  // "libcuda.so.1: cannot open shared object file: No such file or directory", but not of one it needs.
+  // "libcuda.so.1: cannot open shared object file: No such file or directory". If the text begins with
+  // another name, a library that this one needs is missing.
   return absl::StartsWith(text, library) && absl::StrContains(text, "No such file")
              ? absl::NotFoundError(text)
              : absl::UnavailableError(text);

@@ -1,15 +1,17 @@
 #ifndef TANDEM_LAUNCHER_HOST_GPU_LIBRARIES_H_
 #define TANDEM_LAUNCHER_HOST_GPU_LIBRARIES_H_
 
-// libcuda.so.1 and libnccl.so.2, loaded when asked for: nothing here is linked. They stay loaded until the
-// process ends, since NCCL must not be unloaded.
+// Loads libcuda.so.1 and libnccl.so.2 at run time (dlopen); the program is not linked against them. They stay
+// loaded until the process ends, because NCCL must not be unloaded.
 
 #include "absl/status/statusor.h"
 #include "launcher/host/machine.h"
 
 namespace tandem::launcher {
 
+// Implements Machine::FindCuda.
 absl::StatusOr<Machine::Cuda> LoadCuda();
+// Implements Machine::FindNccl.
 absl::StatusOr<int> LoadNccl();
 
 }  // namespace tandem::launcher

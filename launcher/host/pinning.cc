@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMostNodes = 256;
 
-// What one file of /sys says, "" where there is none.
+// Returns the text of a file of /sys, or "" if there is no such file.
 std::string ReadValue(const std::string& path) {
   return std::string(absl::StripAsciiWhitespace(ReadFile(path).value_or("")));
 }
@@ -72,13 +72,13 @@ CpuTopology ReadCpuTopology(const std::string& sys, const std::vector<int>& allo
     if (!cpus.empty()) topology.nodes.push_back(std::move(cpus));
   }
   if (topology.nodes.empty()) topology.nodes.push_back(allowed);
-  // By (memory node, socket, core): neighbours in the list share caches.
+  // Ordered by (memory node, socket, core), so that consecutive cores share caches.
   std::map<std::tuple<int, int, int>, std::vector<int>> cores;
   for (const int cpu : allowed) {
     const std::string folder = absl::StrCat(sys, "/cpu/cpu", cpu, "/topology/");
     const int core = ReadNumber(folder + "core_id");
     const int socket = ReadNumber(folder + "physical_package_id");
-    // Unknown: a core of its own, behind all that are known.
+    // A processor whose core is unknown counts as a core of its own, after the known cores.
     cores[{node_of[cpu], socket, core >= 0 ? core : CPU_SETSIZE + cpu}].push_back(cpu);
   }
   for (auto& [place, cpus] : cores) topology.cores.push_back(std::move(cpus));

@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_HOST_PINNING_H_
 #define TANDEM_LAUNCHER_HOST_PINNING_H_
 
-// Which processors each process of a node may use.
+// Chooses the processors that each process of a node may use (--bind).
 
 #include <string>
 #include <vector>
@@ -10,25 +10,32 @@
 
 namespace tandem::launcher {
 
-// The processors that this launcher may use itself. A plain value.
+// The processors that this launcher may use, by core and by memory node. A plain value.
 struct CpuTopology {
-  std::vector<std::vector<int>> cores;  // the hardware threads of each, in the order of sockets
-  std::vector<std::vector<int>> nodes;  // the processors of each memory node that has any of them
+  // The hardware threads of each core; cores ordered by memory node, socket and core number.
+  std::vector<std::vector<int>> cores;
+  std::vector<std::vector<int>> nodes;  // the processors of each memory node, without empty nodes
 };
 
-// Of this machine, restricted to `allowed`; what /sys does not tell (a container's may be empty) is taken to
-// be one memory node and cores of one thread. `sys` is "/sys/devices/system", other folders are for tests.
+// Reads this machine's topology, restricted to the processors in `allowed`. Where /sys does not tell (a
+// container's may be empty), all processors are taken to be in one memory node, and each to be a core. `sys`
+// is "/sys/devices/system" except in tests.
 CpuTopology ReadCpuTopology(const std::string& sys, const std::vector<int>& allowed);
 
-// The processors that the calling thread may use.
+// Returns the processors that the calling thread may use.
 std::vector<int> AllowedProcessors();
 
-// For the `index`th of `count` processes that are bound alike: kCore gives each an equal run of whole cores,
-// or one core by turns when there are more processes than cores; kNuma one memory node each, neighbours
-// sharing one when there are more processes than nodes. Empty: all.
+// Returns the processors for process `index` of `count` processes that have the same `bind`:
+//
+// - kCore: an equal share of consecutive whole cores; with more processes than cores, core `index` modulo the
+//   number of cores.
+// - kNuma: one memory node; with more processes than nodes, consecutive processes share a node.
+// - kNone: an empty list, which means all.
+//
+// The list is also empty if the topology is.
 std::vector<int> ProcessorsOf(const CpuTopology& topology, Bind bind, int index, int count);
 
-// "0-3,8": as in /sys and in Cpus_allowed_list. Empty for text that is no such list.
+// Parses a list such as "0-3,8", as in /sys and in Cpus_allowed_list. Returns an empty list for other text.
 std::vector<int> ParseProcessorList(const std::string& text);
 
 }  // namespace tandem::launcher

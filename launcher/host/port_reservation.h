@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_HOST_PORT_RESERVATION_H_
 #define TANDEM_LAUNCHER_HOST_PORT_RESERVATION_H_
 
-// A TCP port that the kernel gives to nobody else, though a program may bind it.
+// Reserves a TCP port for a program that the launcher will start.
 
 #include <memory>
 
@@ -10,13 +10,14 @@
 
 namespace tandem::launcher {
 
-// Keeps the port until destroyed. It is bound with SO_REUSEADDR and never listened on: the kernel hands it
-// out neither for port 0 nor to connections, while a server that binds it by its number with SO_REUSEADDR, as
-// PyTorch's store and gRPC do, can listen. One that binds without SO_REUSEADDR is refused.
+// Reserves a port until destroyed. The port is bound with SO_REUSEADDR and never listened on. So the kernel
+// does not choose it for port 0 or for an outgoing connection, while a server that binds it by number with
+// SO_REUSEADDR, as PyTorch's store and gRPC do, can listen at it. A server that binds it without SO_REUSEADDR
+// is refused.
 class PortReservation {
  public:
-  // `port` on all interfaces; 0 lets the kernel pick. Unavailable, saying what to do, when another process
-  // has it.
+  // Reserves `port` on all interfaces; with 0 the kernel picks one. Returns Unavailable, with advice, if
+  // another process uses the port.
   static absl::StatusOr<std::unique_ptr<PortReservation>> Keep(int port);
 
   int port() const { return port_; }

@@ -47,7 +47,7 @@ absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, 
   write_end.Reset();
   if (error != 0) return absl::UnavailableError(std::strerror(error));
 
-  // Its end is the end of its output: what it may leave running is not waited for.
+  // The end of its output counts as the end of the program.
   std::string output;
   bool ended = false;
   for (;;) {

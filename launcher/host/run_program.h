@@ -9,8 +9,9 @@
 
 namespace tandem::launcher {
 
-// What the program, given by its path, prints to stdout and stderr, at most 64 KiB of it. Blocks until it has
-// ended; DeadlineExceeded, and it is killed, after `timeout`; Unavailable if it cannot be run or fails.
+// Runs a program and returns what it prints to stdout and stderr, at most 64 KiB of it. command[0] is the
+// program's path. Blocks until the program closes its output. After `timeout` it is killed and the result is
+// DeadlineExceeded. Returns Unavailable if the program cannot be run or fails.
 absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, absl::Duration timeout);
 
 }  // namespace tandem::launcher

@@ -1,4 +1,4 @@
-// The machine that this process runs on.
+// Implements Machine for the machine that this process runs on.
 
 #include <fcntl.h>
 #include <gnu/libc-version.h>
@@ -39,7 +39,7 @@ absl::Status Failure(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// Without the scope of IPv6.
+// Returns the address as numbers, without an IPv6 scope; "" for other address families.
 std::string Numeric(const sockaddr* address) {
   char text[NI_MAXHOST] = "";
   if (address == nullptr || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return "";
@@ -105,7 +105,7 @@ class RealMachine final : public Machine {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return Failure("cannot make a TCP socket");
     absl::Cleanup close_fd = [fd] { ::close(fd); };
-    const int on = 1;  // as servers do; a port in its last minutes is free
+    const int on = 1;  // as servers do: a port in TIME_WAIT then counts as free
     ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -155,7 +155,7 @@ class RealMachine final : public Machine {
 
   std::vector<std::string> SimdTargets() const override {
     std::vector<std::string> names;
-    // The better the target, the lower its bit.
+    // A better target has a lower bit.
     for (int64_t bit = 1; bit > 0 && bit <= HWY_SCALAR; bit <<= 1) {
       if ((hwy::SupportedTargets() & bit) != 0) names.push_back(hwy::TargetName(bit));
     }

@@ -5,8 +5,9 @@
 
 namespace tandem::launcher {
 
-// The message that a program has left at TORCHELASTIC_ERROR_FILE (PyTorch's @record does), on one line; ""
-// without such a file or message.
+// Returns the first line of the error message that a program left in the file `path`, the one that
+// TORCHELASTIC_ERROR_FILE names (PyTorch's @record writes it). Returns "" if there is no such file or no
+// message in it.
 std::string ReadErrorFile(const std::string& path);
 
 }  // namespace tandem::launcher

@@ -1,7 +1,8 @@
 #ifndef TANDEM_LAUNCHER_JOB_FILE_H_
 #define TANDEM_LAUNCHER_JOB_FILE_H_
 
-// The file by which commands outside a job find it (`tandem status`, `top`, `table`, `trace`).
+// The job file: commands outside a job (`tandem status`, `top`, `table`, `trace`) read in it where the job
+// can be reached.
 
 #include <string>
 
@@ -10,21 +11,21 @@
 
 namespace tandem::launcher {
 
-// The name of the file in a job's log directory in which `tandem run` records where the job can be reached.
+// The file's name in a job's log directory. `tandem run` rewrites it at the start of each round.
 inline constexpr char kJobFile[] = "job.json";
 
-// Where a job can be reached. A plain value.
+// The address of a job. A plain value.
 struct JobAddress {
   std::string store;       // host:port of the current round's store; "": only the rendezvous knows it
-  std::string rendezvous;  // where the job's launchers meet; "": there is one launcher, or it is not known
+  std::string rendezvous;  // host:port or etcd URL of the rendezvous; "": one launcher only, or not known
   std::string run_id;      // the job's name at the rendezvous; "": the only job there
   int num_servers = 0;     // 0: unknown
 };
 
-// Replaces `directory`/kJobFile. Unavailable names the path that cannot be written.
+// Replaces the file `directory`/kJobFile. Returns Unavailable, with the path, if it cannot be written.
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job);
 
-// Reads the job file at `path`. InvalidArgument if it is not one; other errors as ReadFile.
+// Reads the job file at `path`. Returns InvalidArgument if it is not a job file; other errors are ReadFile's.
 absl::StatusOr<JobAddress> ReadJobFile(const std::string& path);
 
 }  // namespace tandem::launcher

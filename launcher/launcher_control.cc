@@ -33,7 +33,7 @@ absl::Status LauncherControl::Announce(const std::map<std::string, collectives::
     number = assignment.number;
   }
   TANDEM_RETURN_IF_ERROR(store_->MultiSet(keys, values));
-  // Nobody reads what is two rounds old.
+  // No process reads assignments that are two rounds old.
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> old,
                           store_->List(collectives::AssignmentKey(number - 2, "")));
   for (const std::string& key : old) TANDEM_RETURN_IF_ERROR(store_->Delete(key).status());
@@ -63,7 +63,8 @@ void LauncherControl::Listen() {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return;
       uint64_t id = 0;
-      // Runs in the thread that pushes, which waits for this one's lock first.
+      // Runs on the thread that pushes. That thread first waits for mutex_, which this one holds until wait_
+      // is set.
       const auto ready = [this](std::string text) {
         bool stopping;
         {

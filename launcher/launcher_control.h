@@ -1,8 +1,9 @@
 #ifndef TANDEM_LAUNCHER_LAUNCHER_CONTROL_H_
 #define TANDEM_LAUNCHER_LAUNCHER_CONTROL_H_
 
-// The launcher's side of a group that re-forms itself: where its processes read which round is over and what
-// their place in the next one is, and tell that their peers do not answer.
+// The launcher's side of `--on-failure reform`: it tells this node's processes which round is over and which
+// ranks they have in the next one, and receives their reports of peers that do not respond. The processes'
+// side is collectives/elastic/launcher_client.h.
 
 #include <cstdint>
 #include <functional>
@@ -19,29 +20,33 @@
 
 namespace tandem::launcher {
 
-// Thread-safe. Over the MemoryStore of a StoreServer that the launcher serves to its own processes for its
-// whole life (TANDEM_AGENT=host:port); the store is borrowed. A process's name is role and local rank:
-// "worker/1".
+// Exchanges these messages through the MemoryStore of a StoreServer, which the launcher serves to its own
+// processes for its whole life (TANDEM_AGENT=host:port). Thread-safe. The store is borrowed and must outlive
+// this. A process is named by role and local rank: "worker/1".
 class LauncherControl {
  public:
   explicit LauncherControl(collectives::MemoryStore* store) : store_(store) {}
+  // Blocks until a running callback of OnPeerFailure has returned; none runs after that.
   ~LauncherControl();
 
-  // Gives the processes their places; all of one `number`, which grows by one with each round of this
-  // launcher.
+  // Publishes each process's assignment in a new round. All assignments have the same `number`, which grows
+  // by one with each round of this launcher. Assignments that are two rounds old are deleted.
   absl::Status Announce(const std::map<std::string, collectives::Assignment>& places);
-  // The round is over: collectives of its processes end with `reason`, and they wait for the next assignment.
+  // Ends the round for this node's processes: their collectives fail with `reason`, and they wait for the
+  // next assignment.
   absl::Status RoundOver(int64_t number, absl::string_view reason);
-  // There will be no further round: who waits for one ends.
+  // Announces that there will be no further round: processes that wait for an assignment get an error with
+  // `reason`.
   absl::Status Close(absl::string_view reason);
 
-  // A process's collectives failed though its round is not known to be over. `on_trouble` runs on an RPC
-  // thread, must not block, and not before this has been called; call it once. Typically leads to
-  // Rendezvous::RequestRestart.
+  // A process's report: its collectives failed although its round is not known to be over.
   struct PeerFailure {
-    int64_t number = 0;
+    int64_t number = 0;  // of the round, as in Announce
     std::string process, reason;
   };
+  // Sets the callback for reports, which usually leads to Rendezvous::RequestRestart. Call it once. Reports
+  // that came earlier are delivered within this call, later ones on an RPC thread. The callback must not
+  // block.
   void OnPeerFailure(std::function<void(PeerFailure)> on_peer_failure);
 
  private:

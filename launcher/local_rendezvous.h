@@ -1,8 +1,8 @@
 #ifndef TANDEM_LAUNCHER_LOCAL_RENDEZVOUS_H_
 #define TANDEM_LAUNCHER_LOCAL_RENDEZVOUS_H_
 
-// The rendezvous of a launcher that is alone: every round begins at once, and nothing needs a thread, a
-// heartbeat or a store.
+// The rendezvous of a job with a single launcher: every round begins at once, and no thread, heartbeat or
+// store is needed.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace tandem::launcher {
 
-// Thread-safe; the contract is that of Rendezvous, for one node.
+// Implements Rendezvous for one node. Thread-safe.
 class LocalRendezvous final : public collectives::Rendezvous {
  public:
   explicit LocalRendezvous(int max_restarts) : max_restarts_(max_restarts) {}
@@ -30,11 +30,11 @@ class LocalRendezvous final : public collectives::Rendezvous {
   absl::Mutex mutex_;
   int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t restarts_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool joined_ ABSL_GUARDED_BY(mutex_) = false;  // in a round that goes on
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;  // the node is in a round that is not over
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string reason_ ABSL_GUARDED_BY(mutex_);  // of the round's or the job's end
-  int exit_code_ ABSL_GUARDED_BY(mutex_) = 0;   // of a job that has failed
+  std::string reason_ ABSL_GUARDED_BY(mutex_);  // why the round or the job ended
+  int exit_code_ ABSL_GUARDED_BY(mutex_) = 0;   // of the failure that ended the round or the job
 };
 
 }  // namespace tandem::launcher

@@ -21,14 +21,14 @@ using collectives::RendezvousEvent;
 
 namespace {
 
-// How long after a first failure a better explanation is waited for: a death by signal beats the errors that
-// it causes in others, and so does what a failing member has told the job.
+// How long to wait after a first failure for a better explanation: a process killed by a signal explains the
+// errors that its death causes in other processes, and so does the reason that a failing member reports.
 constexpr absl::Duration kSettle = absl::Milliseconds(100);
-// For the rendezvous to answer; it has deadlines of its own, which are shorter.
+// How long to wait for the rendezvous to end a round. The rendezvous has shorter deadlines of its own.
 constexpr absl::Duration kPatience = absl::Seconds(30);
-// A process that has lived this long has not died in a row with those before it.
+// A process that ran at least this long resets the count of consecutive deaths.
 constexpr absl::Duration kHealthy = absl::Minutes(10);
-constexpr int kTimedOut = 124;  // the exit code, as timeout(1)'s
+constexpr int kTimedOut = 124;  // the exit code, as timeout(1) has it
 constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
 constexpr absl::Duration kLongestPause = absl::Seconds(30);
 
@@ -36,7 +36,7 @@ absl::Duration PauseBefore(int restart) {
   return std::min(kLongestPause, kFirstPause * (int64_t{1} << std::min(restart - 1, 10)));
 }
 
-// What a user can do about it, where the last words tell.
+// Returns advice for the user if the last lines of the output show a known mistake, else "".
 std::string Advice(const ChildOutput& output, int master_port) {
   for (const std::string& line : output.tail()) {
     if (absl::StrContains(line, "ddress already in use") || absl::StrContains(line, "EADDRINUSE")) {
@@ -85,7 +85,7 @@ int NodeAgent::Run() {
     if ((phase_ == Phase::kStopping || phase_ == Phase::kKilling) && processes_->AllEnded()) OnAllStopped();
   }
   processes_->ForgetEnded();
-  control_.reset();  // it posts to the watch
+  control_.reset();  // its callback posts to watch_
   if (round_.has_value() && closed_) rendezvous_->SendShutdownNotice(*round_);
   watch_.reset();
   return exit_code_;
@@ -102,12 +102,12 @@ absl::Time NodeAgent::NextDeadline() const {
 void NodeAgent::OnSignal(int signal) {
   const bool stopping = phase_ == Phase::kStopping || phase_ == Phase::kKilling;
   if (stopping && next_ == Next::kEnd) {
-    if (exit_code_ != 0) deadline_ = absl::Now();  // asked twice: no more grace
+    if (exit_code_ != 0) deadline_ = absl::Now();  // the second signal ends the grace period
     return;
   }
   processes_->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
   if (phase_ == Phase::kJoining || rendezvous_->elastic()) {
-    // The others go on without this node, if they are enough.
+    // The other nodes continue without this one if they are enough.
     watch_->Leave();
   } else {
     CloseJob(absl::StrCat("the launcher on ", rendezvous_->host(), " was stopped by ", SignalName(signal)),
@@ -128,13 +128,13 @@ void NodeAgent::OnEnd(Process* process) {
         slot->done = true;
         return FinishIfDone();
       }
-      // A server that ends well once the job has is only early.
+      // A role that serves may not end before the others, not even with exit code 0.
       if (RestartAlone(*slot, process)) return;
       failed_.push_back(process);
       return NoteFailure(process->killed() ? absl::ZeroDuration() : kSettle);
     case Phase::kJoining:
     case Phase::kWaiting:
-      // The next round begins without it, and starts it again.
+      // The next round starts the process again.
       if (good) {
         slot->done = true;
       } else {
@@ -186,7 +186,8 @@ void NodeAgent::OnEvent(const AgentEvent& news) {
     case AgentEvent::Kind::kRoundOver:
       return OnRoundOver(news);
     case AgentEvent::Kind::kTold:
-      // The job's limit of restarts is known to the rendezvous; that it is used up comes as the job's end.
+      // FailedPrecondition: the limit of restarts is reached. The rendezvous then closes the job, which gives
+      // an event of its own.
       if (!absl::IsFailedPrecondition(news.status)) {
         processes_->console().Say(absl::StrCat("the rendezvous does not answer: ", news.status.message()));
       }
@@ -197,9 +198,9 @@ void NodeAgent::OnEvent(const AgentEvent& news) {
       job_failure_ = news.state.reason;
       return NoteFailure(kSettle);
     case AgentEvent::Kind::kPeerFailure: {
-      // Of an earlier round, or known already: then it has been dealt with.
+      // A report about an earlier round, or about a failure that is being handled already.
       if (news.epoch != assignment_ || phase_ != Phase::kRunning) return;
-      // The board's names go by local rank.
+      // LauncherControl names processes by local rank, Process::name by rank.
       const auto slot = absl::c_find_if(slots_, [&news](const Slot& one) {
         return one.process != nullptr && news.process == absl::StrCat(one.role->name, "/", one.local_rank);
       });
@@ -218,13 +219,13 @@ void NodeAgent::OnRoundOver(const AgentEvent& news) {
     if (ending) return;
     if (options_.plan.reform && absl::IsUnavailable(news.status) &&
         (phase_ == Phase::kRunning || phase_ == Phase::kSettling || phase_ == Phase::kWaiting)) {
-      // Its processes count no more steps, but if nobody goes on without them (the store was away for all),
-      // theirs is the state to go on from.
+      // The processes cannot complete a step now. But if no round takes place without them (the store failed
+      // for all nodes), the job continues from their state.
       console.Say(absl::StrCat("this node is no longer part of the round: ", news.status.message(),
                                "; its processes wait for the next"));
       return FormAgain(std::string(news.status.message()));
     }
-    // The others have gone on without this node: what it does can only do harm.
+    // The other nodes have continued without this one, so its processes must not do any more.
     console.Say(absl::StrCat("this node is no longer part of the job: ", news.status.message(),
                              "; stopping its processes"));
     round_over_ = true;
@@ -234,7 +235,7 @@ void NodeAgent::OnRoundOver(const AgentEvent& news) {
   round_over_ = true;
   if (event.kind == RendezvousEvent::Kind::kClosed) {
     closed_ = true;
-    // Another node's failure was the first, and what failed here perhaps its consequence.
+    // Another node's failure came first, and the one here may be its consequence.
     if (failed_here_ && event.failed) exit_code_ = event.exit_code;
     if (ending) return;
     if (!event.failed) {
@@ -260,12 +261,12 @@ void NodeAgent::OnRoundOver(const AgentEvent& news) {
       if (processes_->AllEnded()) return BeginJoin();
       return Stop(Next::kJoin, 1, options_.grace);
     default:
-      return;  // OnAllStopped goes on, once all have
+      return;  // OnAllStopped continues when all processes have ended
   }
 }
 
 void NodeAgent::FormAgain(const std::string& reason) {
-  // Nobody waits in the old round's store any more.
+  // Processes that wait in a call to the old round's store get an error.
   collectives::EnterEpoch(store_->store(), round_->epoch + 1, "launcher").IgnoreError();
   if (absl::Status told = control_->RoundOver(assignment_, reason); !told.ok()) {
     processes_->console().Say(told.message());
@@ -321,7 +322,7 @@ void NodeAgent::AnnounceFailure() {
   bool explained = false;
   if (!job_failure_.empty() && killed == failed_.end()) {
     line = absl::StrCat("the job failed: ", job_failure_);
-    // The member that the reason speaks of knows more than the first to notice.
+    // The process that the reason names knows more than the first one that noticed.
     const auto consider = [&](const Process* process) {
       if (process == nullptr) return;
       const bool speaks = absl::StartsWith(job_failure_, absl::StrCat(process->name(), ":"));
@@ -340,7 +341,7 @@ void NodeAgent::AnnounceFailure() {
       absl::StrCat(line, again ? absl::StrCat("; starting the job again (restart ", round_->restarts + 1,
                                               " of ", options_.plan.max_restarts, ")")
                                : "; stopping the job"));
-  // For the launchers of the other nodes: where it was, and the last words.
+  // The launchers of the other nodes are told on which node it happened, and the last line of the output.
   std::string reason =
       absl::StrCat(line, rendezvous_->alone() ? "" : absl::StrCat(", on ", rendezvous_->host()));
   if (cause != nullptr && !explained) {

@@ -1,4 +1,4 @@
-// How the agent begins a round: joins it and starts what it asks for.
+// The beginning of a round: NodeAgent joins it and starts its processes.
 
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ std::string FreshNodeId(const std::string& host) {
   return absl::StrCat(host, "-", ::getpid(), "-", absl::Hex(random(), absl::kZeroPad8));
 }
 
-// Whether some node of the round has processes that end by themselves.
+// Returns whether some node of the round has processes that end by themselves.
 bool HasWork(const Round& round, const LaunchPlan& plan) {
   for (const Node& node : round.nodes) {
     for (const auto& [name, count] : node.processes) {
@@ -69,7 +69,7 @@ absl::Status NodeAgent::PrepareSlots() {
     for (int i = 0; i < role.count; ++i)
       slots_.push_back({.role = &role, .local_rank = i, .program = program});
   }
-  // Those that are bound alike share what there is.
+  // Processes with the same `bind` share the processors.
   for (const Bind bind : {Bind::kCore, Bind::kNuma}) {
     std::vector<Slot*> bound;
     for (Slot& slot : slots_) {
@@ -91,7 +91,7 @@ void NodeAgent::BeginJoin() {
   failed_.clear();
   job_failure_.clear();
   processes_->ForgetEnded();
-  // Members that live on are told by the board.
+  // Members that survive the round learn of its end from LauncherControl.
   watch_->Unwatch(/*failed=*/control_ == nullptr, "the round is over");
   old_store_ = std::move(store_);
 
@@ -108,7 +108,7 @@ void NodeAgent::BeginJoin() {
   } else {
     status = Annotate(store.status(), "cannot serve the job's store");
   }
-  // A port that the user has chosen is kept from round to round.
+  // A port that the user has chosen stays reserved from round to round.
   if (status.ok() && (port_ == nullptr || options_.master_port == 0)) {
     absl::StatusOr<std::unique_ptr<PortReservation>> kept = PortReservation::Keep(options_.master_port);
     if (kept.ok()) port_ = *std::move(kept);
@@ -121,8 +121,8 @@ void NodeAgent::BeginJoin() {
   }
   node.master_port = port_->port();
   for (Slot& slot : slots_) {
-    slot.done =
-        false;  // one that had finished is needed, too, to hand over or redo what the failed round did
+    // A process that had finished is needed as well, to hand over or repeat the failed round's work.
+    slot.done = false;
     ++node.processes[slot.role->name];
   }
   if (!rendezvous_->alone()) {
@@ -138,8 +138,8 @@ void NodeAgent::OnRound(const AgentEvent& event) {
     processes_->console().Say(absl::StrCat("this node cannot take part: ", event.status.message()));
     return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, options_.grace);
   }
-  // A round took place without this node: what its processes hold is older than what others have counted
-  // since, and should those die, must not be taken for the newest.
+  // A round took place without this node. Its processes' state is older than that of the other nodes, and
+  // must not count as the newest if those die.
   const bool stale = round_.has_value() && event.round.epoch != round_->epoch + 1 && !processes_->AllEnded();
   round_ = event.round;
   store_gate_->Enter(round_->epoch);
@@ -168,7 +168,7 @@ absl::Status NodeAgent::StartRound() {
     }
     watch_->Watch(store_->membership(), round_->epoch);
   }
-  // For `tandem status`, `tandem top` and the like, on any node.
+  // `tandem status`, `tandem top` and others read it, on any node.
   TANDEM_RETURN_IF_ERROR(WriteJobFile(options_.log_dir, {.store = round_->nodes[0].store,
                                                          .rendezvous = rendezvous_->address(),
                                                          .run_id = options_.run_id,
@@ -231,7 +231,7 @@ void NodeAgent::SayRound() {
 
 absl::Status NodeAgent::StartSlot(Slot& slot) {
   if (failed_.empty()) processes_->ForgetEnded();
-  // One that was to come back alone may be started by a round that has begun meanwhile.
+  // A new round may start a process before its restart was due.
   slot.restart_at = absl::InfiniteFuture();
   TANDEM_ASSIGN_OR_RETURN(ProcessSpec spec, SpecOf(slot));
   TANDEM_ASSIGN_OR_RETURN(slot.process, processes_->Start(std::move(spec)));
@@ -256,7 +256,7 @@ absl::StatusOr<ProcessSpec> NodeAgent::SpecOf(Slot& slot) {
       spec.args.insert(spec.args.end(), {"--listen", listen, "--advertise", rendezvous_->host()});
     }
     if (options_.metrics_port >= 0) {
-      // 0 lets the kernel pick one for each; their logs say which.
+      // With 0 the kernel picks a port for each server, which its log names.
       const int port = options_.metrics_port == 0 ? 0 : options_.metrics_port + slot.local_rank;
       spec.args.insert(spec.args.end(), {"--metrics-port", absl::StrCat(port)});
     }
@@ -266,11 +266,11 @@ absl::StatusOr<ProcessSpec> NodeAgent::SpecOf(Slot& slot) {
   }
   if (agent_store_ != nullptr) place.agent = absl::StrCat("127.0.0.1:", agent_store_->port());
   spec.front = place.is_main() && place.role_rank() == 0;
-  // Rank 0 writes into a pipe, but may draw as if on a terminal.
+  // Rank 0 writes to a pipe, but may draw as on a terminal, because its output is passed on unchanged.
   place.terminal = spec.front && processes_->console().sink(Console::kOut).is_terminal();
   spec.cpus = slot.cpus;
 
-  // A program may change its directory.
+  // Absolute, because a program may change its directory.
   std::error_code error;
   const std::string attempt = absl::StrCat(
       std::filesystem::absolute(options_.attempts_dir, error).string(), "/attempt_", round_->restarts, "/",
@@ -281,7 +281,7 @@ absl::StatusOr<ProcessSpec> NodeAgent::SpecOf(Slot& slot) {
                                                "': ", error.message(), "; choose another --log-dir"));
   }
   place.error_file = spec.error_file = absl::StrCat(attempt, "/error.json");
-  std::filesystem::remove(spec.error_file, error);  // of an earlier job of this name
+  std::filesystem::remove(spec.error_file, error);  // an earlier job of this name may have left one
   spec.files.log = absl::StrCat(options_.log_dir, "/", absl::StrReplaceAll(spec.name, {{"/", "-"}}), ".log");
   spec.files.append = !logs_.insert(spec.files.log).second;
   if (place.is_main()) {

@@ -23,7 +23,7 @@
 namespace tandem::launcher {
 namespace {
 
-// For those who still have to hear that the job is over.
+// How long the launcher that serves the store waits for the others to learn that the job is over.
 constexpr absl::Duration kShutdownNotice = absl::Seconds(5);
 
 absl::Status SetDuration(absl::string_view key, const std::string& value, absl::Duration* duration) {
@@ -42,8 +42,9 @@ absl::StatusOr<T> Annotated(absl::StatusOr<T> result, absl::string_view context)
   return result;
 }
 
-// With the store, for one call: it should fail within a lease, as a rendezvous wants it, and however long
-// that is, the end does not wait longer for a store that is silent than close_timeout.
+// Returns the timeout of one call to the store. A call should fail within a lease, as the rendezvous
+// requires, and the end of the job should not wait longer than close_timeout for a store that does not
+// respond.
 absl::Duration Patience(const collectives::RendezvousOptions& options) {
   return std::min(options.lease, options.close_timeout);
 }
@@ -90,7 +91,7 @@ absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions
             absl::StrCat("--rdzv-conf rank='", value, "' is no place of a node"));
       }
     } else if (key == "read_timeout" || (key == "store_type" && value == "tcp")) {
-      // What torchrun's stores want to know; ours need not.
+      // torchrun's stores have these options; Tandem's do not need them.
     } else if (absl::c_linear_search(std::vector<absl::string_view>{"is_host", "cacert", "cert", "key",
                                                                     "protocol", "etcd_prefix"},
                                      key)) {
@@ -204,8 +205,8 @@ absl::Status RendezvousHandler::OpenServed() {
     }
     must = may = it->second == "true" || it->second == "1";
   }
-  // Who can bind the endpoint's own address is on its host. That address may be one by which other nodes
-  // cannot come (a host's name often means 127.0.1.1 on itself), so all interfaces are served.
+  // A launcher that can bind the endpoint's address runs on its host. Other nodes may not be able to reach
+  // that address (a host's own name often resolves to 127.0.1.1), so all interfaces are served.
   if (may && (must || rpc::CheckBindable(endpoint, options_.endpoint).ok())) {
     const std::string listen =
         rpc::IsLoopbackHost(endpoint.host) ? options_.endpoint : absl::StrCat("0.0.0.0:", endpoint.port);
@@ -215,7 +216,7 @@ absl::Status RendezvousHandler::OpenServed() {
       server_ = *std::move(server);
       return absl::OkStatus();
     }
-    // Another launcher of this host was quicker: then it serves.
+    // Another launcher of this host was quicker and serves the store.
     if (must) return Annotate(server.status(), "cannot serve the store at which the nodes meet");
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(options_.endpoint));
@@ -227,7 +228,7 @@ absl::Status RendezvousHandler::Reach(const std::function<bool()>& stop) {
   if (alone() || server_ != nullptr) return absl::OkStatus();
   const absl::Time deadline = absl::Now() + options_.rendezvous.join_timeout;
   while (true) {
-    // Any call that asks the server will do; it waits for a lease by itself.
+    // Any call that reaches the server will do; a failing one blocks for up to a lease.
     const absl::Status reached = store_->Check({"launchers"}).status();
     if (reached.ok()) {
       reached_ = true;
@@ -266,7 +267,7 @@ void RendezvousHandler::SendShutdownNotice(const collectives::Round& round) {
   const std::string& run_id = options_.rendezvous.run_id;
   const size_t self = static_cast<size_t>(round.group_rank);
   if (server_ == nullptr) {
-    // Unheard: then nobody waits for it any more.
+    // An error means that the store is gone, and then no launcher waits for this key.
     store_->Set(GoneKey(run_id, round.nodes[self].id), "").IgnoreError();
     return;
   }
@@ -274,7 +275,7 @@ void RendezvousHandler::SendShutdownNotice(const collectives::Round& round) {
   for (size_t i = 0; i < round.nodes.size(); ++i) {
     if (i != self) others.push_back(GoneKey(run_id, round.nodes[i].id));
   }
-  // Those that have died say nothing.
+  // A launcher that has died does not set its key, so a timeout is no error.
   if (!others.empty()) server_->store()->Wait(others, kShutdownNotice).IgnoreError();
 }
 

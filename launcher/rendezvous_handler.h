@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_RENDEZVOUS_HANDLER_H_
 #define TANDEM_LAUNCHER_RENDEZVOUS_HANDLER_H_
 
-// Where the launchers of a job meet, chosen by --rdzv-backend and its companions.
+// Opens the rendezvous at which the launchers of a job meet, as --rdzv-backend and the related flags say.
 
 #include <functional>
 #include <map>
@@ -19,54 +19,64 @@ namespace tandem::launcher {
 
 // A plain value.
 struct RendezvousHandlerOptions {
-  // "": this launcher alone, in its own memory; "static": a store that node 0 serves at `endpoint`; "c10d":
-  // one that whoever can bind `endpoint` serves; "etcd".
+  // One of:
+  //
+  // - "": a single launcher, whose rendezvous is in its own memory.
+  // - "static": a store that node 0 serves at `endpoint`.
+  // - "c10d": a store that the first launcher able to bind `endpoint` serves.
+  // - "etcd": etcd at `endpoint`.
   std::string backend;
   std::string endpoint;     // "host:port"
-  std::string local_addr;   // of this node, for the others; "": the one that leads to `endpoint`
-  std::string master_addr;  // MASTER_ADDR of a launcher alone; "": 127.0.0.1
-  int node_rank = -1;       // -1: any
-  std::map<std::string, std::string> conf;  // what --rdzv-conf says and `rendezvous` does not
+  std::string local_addr;   // this node's address for the other nodes; "": the one that routes to `endpoint`
+  std::string master_addr;  // MASTER_ADDR of a single launcher; "": 127.0.0.1
+  int node_rank = -1;       // this node's place in the round; -1: any
+  std::map<std::string, std::string> conf;  // keys of --rdzv-conf that have no field in `rendezvous`
   collectives::RendezvousOptions rendezvous;
 };
 
-// "a=1,b=2" of --rdzv-conf into `options`. InvalidArgument names a key that is not known, or a value's
-// mistake.
+// Parses the value of --rdzv-conf, such as "lease=2,rank=1", into `options`. Returns InvalidArgument for an
+// unknown key or a malformed value, which it names; `options` may then be partly changed.
 absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions* options);
 
-// "4" is 4:4, "2:8" itself. InvalidArgument quotes the text.
+// Parses the value of --nnodes: "4" means 4 to 4 nodes, "2:8" means 2 to 8. Returns InvalidArgument, which
+// quotes the text, unless 1 <= min <= max <= 4096.
 absl::Status ParseNodes(absl::string_view text, int* min_nodes, int* max_nodes);
 
-// Used by one thread, but for Reach and the rendezvous.
+// Owns the rendezvous and, where this launcher serves it, the store under it. For use by one thread, except
+// that Reach and the rendezvous itself may be used by another thread.
 class RendezvousHandler {
  public:
-  // Serves the store if that falls to this launcher; asks nobody yet. Errors: InvalidArgument for options
-  // that make no sense, Unavailable when the port is taken by something else.
+  // Starts the store's server if this launcher has to serve it. Sends no request to another node or to etcd.
+  // Returns InvalidArgument for options that contradict each other and Unavailable if the port is taken.
   static absl::StatusOr<std::unique_ptr<RendezvousHandler>> Open(const RendezvousHandlerOptions& options);
   ~RendezvousHandler();
 
   collectives::Rendezvous* rendezvous() { return rendezvous_.get(); }
-  // Waits until the store answers, at most the join time-out or until `stop`. Unavailable names the endpoint,
-  // at once where the store has answered before and died: only what etcd holds outlives that.
+  // Blocks until the store responds, for at most the join timeout. Returns Cancelled once `stop` returns
+  // true, and Unavailable, with the endpoint, after the timeout. A store of a launcher that responded before
+  // and no longer does is Unavailable at once: its contents are lost (etcd's are not, so etcd is waited for).
   absl::Status Reach(const std::function<bool()>& stop);
-  // Under which the other nodes reach this one; 127.0.0.1 where there are none.
+  // The address at which the other nodes reach this one; 127.0.0.1 for a single launcher.
   const std::string& host() const { return host_; }
-  // MASTER_ADDR, should this node be the first.
+  // MASTER_ADDR of a round in which this node is the first.
   const std::string& master_addr() const {
     return alone() && !options_.master_addr.empty() ? options_.master_addr : host_;
   }
+  // Whether this launcher is the job's only one.
   bool alone() const { return options_.backend.empty(); }
-  // Where others can ask after the job (cli/monitor/rounds.h): etcd's URL or the store's endpoint; "" alone.
+  // The rendezvous address for commands outside the job: etcd's URL or the store's endpoint; "" if alone().
   const std::string& address() const { return address_; }
   int node_rank() const { return options_.node_rank; }
-  // Whether nodes may come and go.
+  // Whether nodes may join and leave while the job runs.
   bool elastic() const { return options_.rendezvous.min_nodes < options_.rendezvous.max_nodes; }
-  // "2 to 4 nodes"
+  // Returns the job's size for messages: "2 to 4 nodes".
   std::string NodesText() const;
-  // "etcd at 10.0.0.1:2379"
+  // Returns the rendezvous for messages: "etcd at 10.0.0.1:2379".
   std::string ToString() const;
-  // After the end: the others say that they have heard of it; who serves the store waits for them, for some
-  // seconds.
+  // Call after the end of the job. A launcher that does not serve the store tells the one that does that it
+  // knows of the end. The launcher that serves the store blocks until all others of `round` have done so, for
+  // at most 5 s: its store must be there until they have read why the job ended. No effect with etcd or
+  // alone.
   void SendShutdownNotice(const collectives::Round& round);
 
  private:
@@ -78,9 +88,9 @@ class RendezvousHandler {
   const RendezvousHandlerOptions options_;
   std::string host_ = "127.0.0.1";
   std::string address_;
-  bool reached_ = false;                              // Reach's
-  std::unique_ptr<collectives::StoreServer> server_;  // where this launcher serves the store
-  std::unique_ptr<collectives::Store> store_;         // where another does, or etcd
+  bool reached_ = false;                              // whether a Reach has succeeded
+  std::unique_ptr<collectives::StoreServer> server_;  // the store, if this launcher serves it
+  std::unique_ptr<collectives::Store> store_;         // client of etcd or of another launcher's store
   std::unique_ptr<collectives::Rendezvous> rendezvous_;
 };
 

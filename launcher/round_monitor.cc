@@ -28,8 +28,8 @@ RoundMonitor::~RoundMonitor() {
     stopping_ = true;
   }
   teller_.join();
-  // Ends a Join or WaitForEvent that is under way; again, since one may just be about to begin. An error:
-  // nobody is there to be told.
+  // Leave ends a running Join or WaitForEvent. It is repeated, because one may be about to begin. Its error
+  // is ignored: the launcher ends anyway.
   bool ended = false;
   while (!ended) {
     rendezvous_->Leave().IgnoreError();
@@ -122,7 +122,7 @@ void RoundMonitor::Deliver() {
       const auto ready = [this]()
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !to_tell_.empty(); };
       mutex_.Await(absl::Condition(&ready));
-      if (to_tell_.empty()) return;  // what was told before the end is still delivered
+      if (to_tell_.empty()) return;  // only now: calls queued before the end still run
       call = std::move(to_tell_.front());
       to_tell_.pop_front();
     }

@@ -1,8 +1,8 @@
 #ifndef TANDEM_LAUNCHER_ROUND_MONITOR_H_
 #define TANDEM_LAUNCHER_ROUND_MONITOR_H_
 
-// The launcher's line to its rendezvous: calls that may wait for other machines run on threads, and what
-// comes of them is something to poll for.
+// Calls the rendezvous on threads of its own, because its calls may block on other machines, and turns their
+// results into events that the launcher's main thread can poll for.
 
 #include <deque>
 #include <functional>
@@ -21,14 +21,14 @@
 
 namespace tandem::launcher {
 
-// What has happened. A plain value.
+// One event for the main thread. A plain value.
 struct AgentEvent {
   enum class Kind {
-    kRound,        // `round` begins, or `status` says why none does
-    kRoundOver,    // `event` has ended it, or `status` says that this node has lost it
-    kTold,         // a Tell has failed with `status`
-    kJobState,     // `state`: what the members of the round's job say
-    kPeerFailure,  // a process says that its peers do not answer: `process`, `status`
+    kRound,        // `round` has begun, or `status` says why this node cannot join one
+    kRoundOver,    // `event` has ended the round, or `status` says that this node is no longer part of it
+    kTold,         // a call given to Tell has failed with `status`
+    kJobState,     // the round's job has ended: `state` is what its members reported
+    kPeerFailure,  // `process` reported that its peers do not respond: `status`
   };
   Kind kind = Kind::kTold;
   absl::Status status;
@@ -36,39 +36,46 @@ struct AgentEvent {
   collectives::RendezvousEvent event;
   collectives::JobState state;
   std::string process;
-  int64_t epoch = 0;  // of kRoundOver and kJobState: the round that it is about
+  // The round that the event is about: its epoch for kRoundOver and kJobState, the number of the launcher's
+  // assignment for kPeerFailure.
+  int64_t epoch = 0;
 };
 
-// Used by the main thread. Owns two threads, and one for each membership that is watched.
+// For use by the launcher's main thread, except Post. Owns two threads (one joins and waits, one runs the
+// calls given to Tell) and a third while a membership is watched.
 class RoundMonitor {
  public:
-  // `prepare` runs on a thread before the first Join, and again after one that was Unavailable, which is then
-  // repeated. It may wait as long as its argument is false; its error is the round's.
+  // `rendezvous` is borrowed. `prepare` runs on a thread of this before the first Join. After a Join that was
+  // Unavailable it runs again, and Join is repeated. It may block until `stop` returns true. An error that it
+  // returns becomes the kRound event's status.
   RoundMonitor(collectives::Rendezvous* rendezvous,
                std::function<absl::Status(const std::function<bool()>& stop)> prepare);
-  // Waits for what was told to be delivered or given up, and leaves.
+  // Blocks until all calls given to Tell have returned, then leaves the rendezvous.
   ~RoundMonitor();
 
-  // Readable when there is news.
+  // A descriptor that is readable while there are events.
   int fd() const { return event_.get(); }
+  // Returns and removes all events, in the order in which they came. Never blocks.
   std::vector<AgentEvent> Take();
-  // Adds news of another source; any thread may.
+  // Adds an event of another source. Thread-safe.
   void Post(AgentEvent news);
 
-  // Joins the next round: kRound will come, then kRoundOver.
+  // Starts joining the next round. A kRound event follows, and after one with a round, kRoundOver.
   void Join(const collectives::Node& node);
-  // Runs `call` on the rendezvous, after those told before.
+  // Queues `call` to run on the rendezvous after the calls queued before it. Only a failure gives an event.
   void Tell(std::function<absl::Status(collectives::Rendezvous&)> call);
-  // Tells the rendezvous Leave. A Join that waits ends, and none is repeated.
+  // Queues Rendezvous::Leave. A Join that is waiting ends, and no Join is repeated after that.
   void Leave();
-  // kJobState will come when the job of round `epoch` has ended. `membership` must outlive this or Unwatch.
+  // Starts watching the membership of round `epoch`. A kJobState event follows when its job has ended.
+  // `membership` must live until Unwatch or this object's end. At most one is watched at a time.
   void Watch(collectives::Membership* membership, int64_t epoch);
-  // Ends the watched membership's job for its members, if it has not ended; blocks for a moment.
+  // Ends the watched membership's job for its members, unless it has ended already, and stops watching.
+  // Blocks until the watching thread has ended, which takes a moment. No effect if nothing is watched.
   void Unwatch(bool failed, const std::string& reason);
 
  private:
-  void Wait();     // the thread that joins and waits for events
-  void Deliver();  // the thread that tells
+  void Wait();     // body of the thread that joins rounds and waits for their end
+  void Deliver();  // body of the thread that runs the calls given to Tell
 
   collectives::Rendezvous* const rendezvous_;
   const std::function<absl::Status(const std::function<bool()>& stop)> prepare_;

@@ -9,7 +9,8 @@ extern char** environ;
 namespace tandem::launcher {
 namespace {
 
-// What an outer launcher, of ours or torchrun, may have told this one: it is not for its children.
+// Variables that an outer launcher (`tandem run` or torchrun) may have set for this one. They are not passed
+// on.
 constexpr const char* kOuter[] = {"RANK",
                                   "WORLD_SIZE",
                                   "LOCAL_RANK",
@@ -58,7 +59,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   };
 
   const int workers = round.WorldSize(place.plan->main);
-  // A job of servers alone still has a world for those who join it by hand.
+  // In a job with servers only, workers that are started by hand still need a world size.
   set("WORLD_SIZE", workers > 0 ? workers : 1);
   set("LOCAL_WORLD_SIZE", count_here(role.name == "ps" ? place.plan->main : role.name));
   set("MASTER_ADDR", first.host);
@@ -92,7 +93,7 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
     set("TANDEM_ASSIGNMENT", place.assignment);
   }
   if (place.terminal) set("TANDEM_TERMINAL", "1");
-  // Many processes share the machine; a program that wants threads says so.
+  // As torchrun does: many processes share the machine, and a program that wants threads sets the variable.
   variables.try_emplace("OMP_NUM_THREADS", "1");
   variables.try_emplace("NCCL_ASYNC_ERROR_HANDLING", "1");  // as torchrun does
   for (const auto& [name, value] : role.environment) variables[name] = value;

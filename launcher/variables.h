@@ -1,7 +1,7 @@
 #ifndef TANDEM_LAUNCHER_VARIABLES_H_
 #define TANDEM_LAUNCHER_VARIABLES_H_
 
-// What each process is told by its environment. docs/launcher.md has the table.
+// The environment variables that the launcher sets for each process. docs/launcher.md has the table.
 
 #include <cstdint>
 #include <map>
@@ -16,32 +16,33 @@ namespace tandem::launcher {
 
 using Variables = std::map<std::string, std::string>;
 
-// Where a process stands. A plain value; borrows the plan and the round.
+// One process's place in a round. A plain value, which borrows the plan, the role and the round.
 struct ProcessSlot {
   const LaunchPlan* plan = nullptr;
   const RolePlan* role = nullptr;
   const collectives::Round* round = nullptr;
   int local_rank = 0;  // among the processes of the role on this node
   std::string run_id;
-  std::string error_file;  // where the program may leave why it failed
-  std::string spill_dir;   // of parameter servers
-  std::string agent;       // where the processes hear of later rounds; "": they do not
-  int64_t assignment = 0;  // which of the rounds told there this one is
-  int restarts_alone = 0;  // how often this process has come back by itself
-  bool terminal = false;   // its output goes to a terminal
+  std::string error_file;  // the file in which the program may leave its error message
+  std::string spill_dir;   // for parameter servers; "" for other roles
+  std::string agent;       // host:port of the launcher's LauncherControl; "": there is none
+  int64_t assignment = 0;  // the number of this round's assignment there
+  int restarts_alone = 0;  // how often this process was restarted alone
+  bool terminal = false;   // the launcher shows the process's output on a terminal
 
   bool is_main() const { return role->name == plan->main; }
-  // RANK of the main role's, and of any role the place in it.
+  // Returns the process's rank among all processes of its role in the round; for the main role this is RANK.
   int role_rank() const { return round->FirstRank(role->name) + local_rank; }
 };
 
-// The launcher's own environment.
+// Returns the launcher's own environment.
 Variables OwnVariables();
 
-// `own`, without what an outer launcher has told this one, with what this process is told.
+// Returns the environment of the process at `place`: `own` without the variables that an outer launcher may
+// have set for this one, plus the variables of docs/launcher.md, plus those that the role declares.
 Variables VariablesOf(const Variables& own, const ProcessSlot& place);
 
-// "NAME=value", for Spawn.
+// Returns "NAME=value" for each variable, as Spawn takes them.
 std::vector<std::string> ToStrings(const Variables& variables);
 
 }  // namespace tandem::launcher

@@ -36,7 +36,7 @@ absl::Status ElasticRound::CompleteStep(int64_t step) {
   return absl::OkStatus();
 }
 
-// Thread-safe. Owns a thread, which asks the launcher.
+// Thread-safe. Owns a thread that waits for the launcher to say that the round is over.
 class ElasticSession::Watch {
  public:
   Watch(LauncherClient* agent, const Assignment& assignment) : agent_(agent), assignment_(assignment) {
@@ -47,19 +47,19 @@ class ElasticSession::Watch {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Why the round is over; OK while it goes on.
+  // Returns why the round is over, or OK while it is not.
   absl::Status over() const {
     absl::MutexLock lock(&mutex_);
     return over_;
   }
-  // To be aborted when the round is over; nullptr before it goes.
+  // Sets the group to abort when the round is over. Call it with nullptr before the group is destroyed.
   void SetGroup(ProcessGroup* group) {
     absl::MutexLock lock(&group_mutex_);
     group_ = group;
     if (group_ == nullptr) return;
     if (const absl::Status why = over(); !why.ok()) group_->Abort(why.message());
   }
-  // Waits a moment for the launcher to say that the round is over: it may be about to.
+  // Blocks until the launcher has said that the round is over, for at most `timeout`. Returns whether it has.
   bool AwaitOver(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
     const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !over_.ok(); };
@@ -69,7 +69,7 @@ class ElasticSession::Watch {
  private:
   void Run() {
     while (!stopping_) {
-      // The destructor waits for one of these.
+      // A short timeout, because the destructor waits for this call.
       absl::StatusOr<std::string> reason = agent_->AwaitOver(assignment_.number, absl::Milliseconds(100));
       if (!reason.ok() && absl::IsDeadlineExceeded(reason.status())) continue;
       const absl::Status why =
@@ -88,7 +88,7 @@ class ElasticSession::Watch {
   LauncherClient* const agent_;
   const Assignment assignment_;
   std::atomic<bool> stopping_{false};
-  // Held while the group is aborted, which asks over().
+  // Held while the group is aborted. Abort calls over(), so this is another mutex than mutex_.
   absl::Mutex group_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   ProcessGroup* group_ ABSL_GUARDED_BY(group_mutex_) = nullptr;
   mutable absl::Mutex mutex_;
@@ -157,12 +157,12 @@ absl::Status ElasticSession::RunRound(const std::function<absl::Status(ElasticRo
       &executed_);
   Watch watch(agent_.get(), assignment);
   absl::Status status = Connect(&round, &watch);
-  bool users = false;  // the error is the program's own
+  bool users = false;  // whether the error is the program's own
   if (status.ok()) status = Agree(&round);
   if (status.ok()) {
     status = body(round);
     users = !status.ok() && round.group_->error().ok() && watch.over().ok();
-    // Done when all are: who leaves alone would leave the others without a peer in their last step.
+    // All ranks must be done: a rank that left earlier would be missing in the other ranks' last step.
     if (status.ok()) status = round.group_->Barrier().Wait();
   } else if (absl::IsDataLoss(status)) {
     users = true;
@@ -171,7 +171,8 @@ absl::Status ElasticSession::RunRound(const std::function<absl::Status(ElasticRo
   if (!status.ok() && round.group_ != nullptr) round.group_->Abort(status.message());
   round.group_.reset();
   if (status.ok() || users) return status;
-  // The launcher's word says why; without it, it does not know yet.
+  // The launcher's reason is the better one. If it gives none within a moment, it does not know of the
+  // failure.
   *may_go_on = true;
   if (agent_ != nullptr && watch.over().ok() && !watch.AwaitOver(absl::Milliseconds(300))) {
     const absl::Status told = agent_->ReportPeerFailure(assignment.number, status.message());
@@ -191,7 +192,7 @@ absl::Status ElasticSession::Connect(ElasticRound* round, Watch* watch) {
   group.timeout = std::min(group.timeout, options_.connect_timeout);
   group.should_continue = [watch] { return watch->over(); };
   if (a.world_size == 1) {
-    round->store_ = std::make_shared<MemoryStore>();  // there is nobody to meet
+    round->store_ = std::make_shared<MemoryStore>();  // there is no other rank
   } else {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel,
                             rpc::ConnectGrpc(address, {.caller = round->caller_}));
@@ -237,7 +238,7 @@ absl::Status ElasticSession::Agree(ElasticRound* round) {
       saved = bytes.status();
       if (bytes.ok()) state = *std::move(bytes);
     }
-    // A source that cannot save must not let the others wait.
+    // Returning ends the round, so that the other ranks do not wait for a source that cannot save.
     if (!saved.ok())
       return absl::DataLossError(absl::StrCat("saving the state of step ", step, ": ", saved.message()));
     TANDEM_ASSIGN_OR_RETURN(const std::string received, group.BroadcastBytes(state, {.root = source}));
@@ -251,7 +252,8 @@ absl::Status ElasticSession::Agree(ElasticRound* round) {
       executed_ = step;
     }
   }
-  // Who goes on knows that all have the state; who does not hear of it has it all the same.
+  // A rank that passes this barrier knows that all ranks have the state. A rank that fails in it has the
+  // state, too, although it does not count the round as one in which it had.
   TANDEM_RETURN_IF_ERROR(group.Barrier().Wait());
   last_epoch_ = std::max<int64_t>(round->epoch(), 1);
   round->completed_ = step;

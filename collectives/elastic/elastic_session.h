@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_ELASTIC_ELASTIC_SESSION_H_
 #define TANDEM_COLLECTIVES_ELASTIC_ELASTIC_SESSION_H_
 
-// A training loop that goes on when processes of its job die, are cut off or join, in the process that it
-// runs in: Horovod's elastic run, torchft's reconfigured group. docs/elastic.md.
+// Runs a training loop that continues in the same process when other processes of its job die, are cut off or
+// join, like Horovod's elastic run and torchft's reconfigured group. docs/elastic.md explains it.
 //
 //   ElasticOptions options;
 //   options.save = [&] { return model.Serialize(); };
@@ -40,24 +40,25 @@
 namespace tandem::collectives {
 
 struct ElasticOptions {
-  // The program's state as bytes, and back. Called between rounds, in Run's thread: `save` in one process
-  // that has the state of the last completed step, `load` in those that have not. Both empty: there is no
-  // state.
+  // Serialize and restore the program's state. Run calls them on its thread at the start of a round: `save`
+  // in one process that has the state of the last completed step, `load` in the processes that do not have
+  // it. Both empty: there is no state.
   std::function<absl::StatusOr<std::string>()> save;
   std::function<absl::Status(absl::string_view)> load;
-  // The step whose state the program has by itself when it starts: 0, or that of its checkpoint.
+  // The step whose state the program has when it starts: 0, or its checkpoint's step.
   int64_t completed_step = 0;
-  absl::Duration connect_timeout = absl::Seconds(30);  // of a round's processes, to meet and agree
-  // Of a call to the round's store, which may have died with the node that served it: that much of a
-  // failure's cost is waiting for it.
+  // Limits the time in which a round's processes must connect and agree on the last completed step.
+  absl::Duration connect_timeout = absl::Seconds(30);
+  // Limits one call to the round's store. The store may have died with the node that served it; recovery from
+  // such a failure waits this long.
   absl::Duration store_timeout = absl::Seconds(2);
-  // From the end of a round until the launcher gives this process a place in another.
+  // Limits the time from the end of a round until this process has an assignment in another round.
   absl::Duration round_timeout = absl::Seconds(600);
   ProcessGroupOptions group;  // rank, world size, name, epoch and store are filled in
 };
 
-// One round of the group, as the callback sees it. For the thread that runs the callback; group() as
-// ProcessGroup says.
+// One round of the group, as Run's callback sees it. For use by the callback's thread; group() has the thread
+// rules of ProcessGroup.
 class ElasticRound {
  public:
   int rank() const { return assignment_.rank; }
@@ -66,20 +67,23 @@ class ElasticRound {
   int local_world_size() const { return assignment_.local_world_size; }
   int64_t epoch() const { return assignment_.epoch; }
   int64_t restarts() const { return assignment_.restarts; }
-  // All ranks of the round have the state of this step; 0 before the first.
+  // The last completed step, whose state all ranks of the round have; 0 before the first.
   int64_t last_completed_step() const { return completed_; }
   ProcessGroup* group() const { return group_.get(); }
-  // This process's place in the round, for channels that it opens (rpc::ChannelOptions::caller): parameter
-  // servers that outlive rounds then refuse who was left behind in an earlier one.
+  // Identifies this process and the round, for channels that the program opens (rpc::ChannelOptions::caller).
+  // With it, parameter servers that outlive rounds reject processes that are still in an earlier round.
   const rpc::Caller& caller() const { return caller_; }
 
-  // Every rank has done `step`, which must follow last_completed_step(), and holds its state. Blocks for a
-  // barrier of the group. After OK the step counts, on all ranks, for ever. After an error the round is over
-  // for this process: return it from the callback; whether the step counts is settled by those who go on.
-  // InvalidArgument for a step out of turn: nothing has happened.
+  // Completes `step`, which must be last_completed_step() + 1. Call it when this rank has done the step and
+  // holds its state. Blocks for a barrier of the group.
   //
-  // Change the state only after the step's last collective, and then call this at once: a step that ends with
-  // an error before it must leave the state as it was.
+  // - OK: every rank has done the step, and it stays completed on all ranks for the rest of the job.
+  // - InvalidArgument: `step` is not the next step; nothing has changed.
+  // - Other errors: the round is over for this process. Return the error from the callback; the processes of
+  //   the next round decide whether the step is completed.
+  //
+  // Change the state only after the step's last collective, and then call this at once: a step that fails
+  // before this call must leave the state unchanged.
   absl::Status CompleteStep(int64_t step);
 
  private:
@@ -95,45 +99,52 @@ class ElasticRound {
   int64_t* const executed_;  // the session's
 };
 
-// One per process. Run is for one thread, once.
+// Runs a process's part in an elastic group. One per process. Call Run once, from one thread.
 class ElasticSession {
  public:
-  // From the environment that `tandem run` sets (TANDEM_AGENT, TANDEM_ASSIGNMENT, TANDEM_EPOCH, ... ). Under
-  // another launcher, which has no agent, there is one round: its failure is Run's. InvalidArgument names the
-  // variable.
+  // Creates a session from the environment that `tandem run` sets (TANDEM_AGENT, TANDEM_ASSIGNMENT,
+  // TANDEM_EPOCH, ...). Without TANDEM_AGENT (another launcher, or --on-failure restart) there is one round
+  // only, and its failure is Run's. Returns InvalidArgument, which names the variable, for a malformed
+  // environment.
   static absl::StatusOr<std::unique_ptr<ElasticSession>> Create(ElasticOptions options);
-  // With everything given. `agent` may be nullptr.
+  // Creates a session with the given first assignment. `agent` may be nullptr: then there is one round only.
   ElasticSession(ElasticOptions options, Assignment first, std::unique_ptr<LauncherClient> agent);
   ~ElasticSession();
 
-  // Connects the group, brings all its processes to the last completed step, calls `body`; again for each new
-  // round, until `body` has returned OK on all ranks of one. An error that `body` returns while its round
-  // goes on ends Run, as do: FailedPrecondition (the job is over, says the launcher), DeadlineExceeded (no
-  // new round within round_timeout), errors of `save` and `load`, and the launcher's death (Unavailable).
+  // For each round: connects the group, brings all its processes to the last completed step, and calls
+  // `body`. Blocks until `body` has returned OK on all ranks of one round, and then returns OK. It returns an
+  // error:
   //
-  // Which step is the last completed one: each process knows the last step that it has done (CompleteStep was
-  // called). The least of these among the processes of the newest earlier round counts; as that step's
-  // barrier is passed only when all have done it, no process, dead or alive, has ever seen a later one
-  // succeed, and all have done it. If nobody of an earlier round is left, the state is lost with them, and
-  // the greatest completed_step that a process brings counts.
+  // - if `body` returns an error although its round is not over: that error.
+  // - if the launcher says that the job is over: FailedPrecondition.
+  // - if there is no new round within round_timeout: DeadlineExceeded.
+  // - if `save` or `load` fails: DataLoss.
+  // - if the launcher has died: Unavailable.
+  //
+  // The last completed step is found as follows. Each process knows the last step that it has done, which is
+  // the last one that it passed to CompleteStep. The smallest of these among the processes of the newest
+  // earlier round is the last completed step. A step's barrier is passed only after every rank has done the
+  // step, so no process, dead or alive, has seen a later step succeed, and all of these processes have done
+  // this one. If no process of an earlier round is left, the state is lost with them, and the largest
+  // completed_step of the processes counts.
   absl::Status Run(const std::function<absl::Status(ElasticRound&)>& body);
 
  private:
-  // Ends the round's group when the launcher says that the round is over.
+  // Aborts the round's group when the launcher says that the round is over.
   class Watch;
 
   absl::Status RunRound(const std::function<absl::Status(ElasticRound&)>& body, const Assignment& assignment,
                         bool* may_go_on);
   absl::Status Connect(ElasticRound* round, Watch* watch);
-  // Brings all ranks to the same step.
+  // Makes all ranks agree on the last completed step, and sends its state to the ranks that do not have it.
   absl::Status Agree(ElasticRound* round);
 
   const ElasticOptions options_;
   const Assignment first_;
   const std::unique_ptr<LauncherClient> agent_;
-  std::string run_id_, role_ = "worker";  // where the environment says so
+  std::string run_id_, role_ = "worker";  // from the environment, if Create made this
   int64_t executed_;                      // the last step that this process has done
-  int64_t last_epoch_ = 0;                // in which it had the group's state
+  int64_t last_epoch_ = 0;                // the last round in which it had the group's state; 0: none
 };
 
 }  // namespace tandem::collectives

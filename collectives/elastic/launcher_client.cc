@@ -24,10 +24,10 @@ absl::StatusOr<std::string> LauncherClient::AwaitOver(int64_t number, absl::Dura
 absl::StatusOr<Assignment> LauncherClient::AwaitAssignment(int64_t number, absl::Time deadline) {
   const absl::Time start = absl::Now();
   while (true) {
-    // Rounds that came and went while this process was busy: their places lead nowhere, and are forgotten.
+    // Skip rounds that began and ended while this process was busy; their assignments may be deleted already.
     while (store_.Get(OverKey(number), absl::ZeroDuration()).ok()) ++number;
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
-    // A place is heard of at once; the parts bound how late the job's end and the launcher's death are.
+    // An assignment ends this call at once. The short timeout bounds how late the end of the job is noticed.
     absl::StatusOr<std::string> text =
         store_.Get(AssignmentKey(number, process_), std::min(left, absl::Milliseconds(500)));
     if (text.ok()) return Assignment::FromText(*text);

@@ -1,7 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_ELASTIC_LAUNCHER_CLIENT_H_
 #define TANDEM_COLLECTIVES_ELASTIC_LAUNCHER_CLIENT_H_
 
-// A process's line to its launcher (LauncherControl).
+// A process's side of `--on-failure reform`: it learns from its launcher (launcher/launcher_control.h) which
+// round is over and which ranks it has in the next one, and reports peers that do not respond.
 
 #include <cstdint>
 #include <memory>
@@ -16,22 +17,23 @@
 
 namespace tandem::collectives {
 
-// Thread-safe.
+// A client of the launcher's store. Thread-safe.
 class LauncherClient {
  public:
-  // `address`: TANDEM_AGENT; `process`: "worker/1", by role and local rank. InvalidArgument for a malformed
-  // address.
+  // Connects to `address`, the value of TANDEM_AGENT, for `process`, a role and local rank such as
+  // "worker/1". Does not block. Returns InvalidArgument for a malformed address.
   static absl::StatusOr<std::unique_ptr<LauncherClient>> Connect(const std::string& address,
                                                               std::string process);
 
-  // Blocks until the launcher's round `number` is over (why), at most `timeout`: DeadlineExceeded.
-  // Unavailable when the launcher does not answer.
+  // Blocks until the launcher's round `number` is over and returns the reason. Returns DeadlineExceeded after
+  // `timeout`, and Unavailable if the launcher does not respond.
   absl::StatusOr<std::string> AwaitOver(int64_t number, absl::Duration timeout);
-  // Blocks until this process has a place in round `number`, or in the first after it that is not over.
-  // FailedPrecondition when there is to be no
-  // further round, with the launcher's reason; DeadlineExceeded; Unavailable.
+  // Blocks until this process has an assignment in round `number`, or in the first round after it that is not
+  // over. Returns FailedPrecondition, with the launcher's reason, if there will be no further round,
+  // DeadlineExceeded after `deadline`, and Unavailable if the launcher does not respond.
   absl::StatusOr<Assignment> AwaitAssignment(int64_t number, absl::Time deadline);
-  // This process's peers of round `number` fail it.
+  // Reports that this process's peers in round `number` do not respond, with `reason`. Blocks for one call to
+  // the launcher.
   absl::Status ReportPeerFailure(int64_t number, absl::string_view reason);
 
  private:

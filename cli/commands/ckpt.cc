@@ -1,4 +1,4 @@
-// tandem ckpt: what lies in checkpoint directories.
+// tandem ckpt: lists and verifies checkpoints, and computes their digests.
 
 #include <algorithm>
 #include <cstdint>
@@ -47,7 +47,7 @@ uint64_t TotalBytes(const ps::v1::CheckpointManifest& manifest) {
   return bytes;
 }
 
-// How good the model is; what else lies among the metrics is the trainer's own memory.
+// Returns the metrics that tell how good the model is. The other metrics are the trainer's own state.
 std::string Metrics(const ps::v1::CheckpointManifest& manifest) {
   std::vector<std::string> texts;
   for (const char* name : {"valid_auc", "valid_logloss", "train_loss"}) {
@@ -68,7 +68,7 @@ absl::Status CheckDirectory(const std::string& directory) {
   return absl::OkStatus();
 }
 
-// The checkpoints that a user means by a directory: those under it, or itself.
+// Returns the checkpoints in `directory`, or the directory itself if it is a checkpoint.
 absl::StatusOr<std::vector<ps::CheckpointEntry>> CheckpointsOf(const std::string& directory) {
   TANDEM_RETURN_IF_ERROR(CheckDirectory(directory));
   absl::StatusOr<ps::v1::CheckpointManifest> itself = ps::ReadManifest(directory);
@@ -113,8 +113,8 @@ absl::Status Digest(const std::string& directory) {
   return absl::OkStatus();
 }
 
-// Every checkpoint is looked at, also after a bad one; the first error is returned. Directories with a
-// MANIFEST that cannot even be read are bad ones, too.
+// Verifies every checkpoint, also after a damaged one, and returns the first error. A directory with a
+// MANIFEST that cannot be read is damaged, too.
 absl::Status Verify(const std::string& directory) {
   TANDEM_RETURN_IF_ERROR(CheckDirectory(directory));
   std::vector<std::string> paths;

@@ -1,8 +1,9 @@
 #ifndef TANDEM_CLI_COMMANDS_COMMANDS_H_
 #define TANDEM_CLI_COMMANDS_COMMANDS_H_
 
-// The subcommands of `tandem`, one file each: NAME.cc in this folder holds AddName, which declares the flags
-// of `tandem name` and what it does. `tandem bench` is declared in bench/suites/commands.h.
+// The subcommands of `tandem`. Each has a file of its own: NAME.cc in this folder defines AddName, which
+// declares the flags of `tandem name` and the function that it runs. `tandem bench` is declared in
+// bench/suites/commands.h.
 
 #include "base/command_context.h"
 

@@ -1,4 +1,4 @@
-// tandem data: data sets that Tandem can make by itself.
+// tandem data: generates data sets.
 
 #include <cstdio>
 #include <memory>

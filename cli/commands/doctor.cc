@@ -1,4 +1,5 @@
-// tandem doctor: is this machine fit for a job; and, with `trace`, which rank a job hangs in.
+// tandem doctor: checks whether this machine is fit for a job. `tandem doctor trace` shows which rank of a
+// job hangs.
 
 #include <cstdio>
 #include <memory>

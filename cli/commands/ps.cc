@@ -1,4 +1,4 @@
-// tandem ps: one parameter server of a job.
+// tandem ps: runs one parameter server of a job.
 
 #include <poll.h>
 #include <signal.h>
@@ -40,24 +40,25 @@ namespace tandem::cli {
 namespace {
 
 struct ServeFlags {
-  int index = -1;        // -1: as the environment says
-  int num_servers = -1;  // -1: likewise
+  int index = -1;        // -1: TANDEM_PS_INDEX
+  int num_servers = -1;  // -1: TANDEM_NUM_PS
   std::string listen = "127.0.0.1:0";
   std::string advertise;
   std::string transport = "auto";
   double join_timeout_seconds = 60;
   double lease_seconds = 10;
-  int threads = 0;        // as rpc::ServerOptions has it
-  int metrics_port = -1;  // -1: none
+  int threads = 0;        // as rpc::ServerOptions::threads
+  int metrics_port = -1;  // -1: no metrics are served
   std::string spill_dir;
   uint64_t spill_cache = uint64_t{64} << 20;
-  // What bounds the memory in flight; the defaults are the libraries' own.
+  // Limits of the memory for requests and responses in flight. The defaults are those of the libraries.
   uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
   uint64_t max_held = rpc::ServerOptions().max_held_request_bytes;
   uint64_t max_unsent = rpc::ServerOptions().max_unsent_response_bytes;
 };
 
-// What ends the server: SIGTERM, SIGINT, or the job.
+// Waits for the event that ends the server: SIGTERM, SIGINT, or the end of the job. JobEnded may be called
+// from any thread, Wait from one.
 class EndEvent {
  public:
   explicit EndEvent(std::unique_ptr<launcher::SignalPipe> signals)
@@ -69,7 +70,7 @@ class EndEvent {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t ignored = ::write(event_.get(), &one, sizeof(one));
   }
-  // Blocks until one of them; how the job ended, or nothing for a signal.
+  // Blocks until the first event. Returns how the job ended, or nullopt for a signal.
   std::optional<collectives::JobState> Wait() {
     pollfd fds[] = {{event_.get(), POLLIN, 0}, {signals_->fd(), POLLIN, 0}};
     while (::poll(fds, 2, -1) < 0 && errno == EINTR) {
@@ -96,7 +97,7 @@ absl::StatusOr<collectives::Environment> ServerEnvironment(const ServeFlags& fla
   });
 }
 
-// Where workers are told to find a server that is bound to `port`.
+// Returns the address at which workers reach the server, which is bound to `port`.
 absl::StatusOr<std::string> AdvertisedAddress(const ServeFlags& flags, int port) {
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
   if (listen.is_unix()) return flags.advertise.empty() ? flags.listen : flags.advertise;
@@ -114,7 +115,7 @@ absl::StatusOr<std::string> AdvertisedAddress(const ServeFlags& flags, int port)
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
-// What the server's own statistics calls answer, asked within the process.
+// Starts the metrics endpoint. For each request it calls the server's statistics methods within the process.
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& flags,
                                                             ps::ParameterServer& server) {
   TANDEM_ASSIGN_OR_RETURN(const rpc::Address listen, rpc::ParseAddress(flags.listen));
@@ -135,21 +136,26 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& fl
   return MetricsServer::Start(listen.is_unix() ? "127.0.0.1" : listen.host, flags.metrics_port, collect);
 }
 
-// Whom a server serves. Its tables are of one round of the job if its launcher starts it anew in each: a
-// worker of the round before, which still lives somewhere, must not push into them, and one of the next not
-// into tables that are about to go. In a job that re-forms (TANDEM_AGENT), or where no launcher started it,
-// it outlives rounds: from the first call of a new one on, those of older ones are refused. A worker that was
-// started again alone comes from the same round; what its older self had under way is refused by its push's
-// epoch.
+// Returns the gate that decides which rounds of the job the server serves.
+//
+// - If the launcher starts the server anew in each round, its tables belong to one round. Calls of an earlier
+//   round's worker that is still alive are refused, and so are calls of a later round's worker, because these
+//   tables are about to be lost.
+// - In a job that re-forms (TANDEM_AGENT), or without a launcher, the server outlives rounds. After the first
+//   call of a new round, calls of earlier rounds are refused.
+//
+// A worker that was restarted alone belongs to the same round; pushes of its earlier process are refused by
+// their push epoch.
 std::shared_ptr<rpc::EpochGate> Gate(const collectives::Environment& env) {
   const bool outlives = env.epoch == 0 || std::getenv("TANDEM_AGENT") != nullptr;
   return std::make_shared<rpc::EpochGate>(
       env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds : rpc::EpochGate::Kind::kOfARound);
 }
 
-// Where rows go that do not fit the memory; nullptr: nowhere.
+// Opens the store for rows that do not fit into memory. Returns nullptr if no directory is given for it.
 absl::StatusOr<std::shared_ptr<ps::ColdStore>> OpenSpillStore(const ServeFlags& flags) {
-  // A launcher's choice is taken when a table needs it, a user's at once: errors are his to see.
+  // A directory from the launcher is created when a table needs it. One from the user is created at once, so
+  // that the user sees an error at the start.
   const char* const launchers = std::getenv("TANDEM_SPILL_DIR");
   if (flags.spill_dir.empty() && launchers == nullptr) return std::shared_ptr<ps::ColdStore>();
   auto store = std::make_shared<ps::SpillStore>(ps::SpillOptions{
@@ -170,7 +176,7 @@ absl::Status Serve(const ServeFlags& flags) {
         absl::StrCat("a job has at most ", ps::kDefaultBuckets, " servers, not ", count));
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
-  std::unique_ptr<rpc::ProcessDiagnostics> own;  // outlives all threads that may record
+  std::unique_ptr<rpc::ProcessDiagnostics> own;  // must outlive all threads that may record
   ps::ParameterServer server({.index = index,
                               .num_servers = count,
                               .max_parked_bytes = flags.max_parked,
@@ -209,7 +215,7 @@ absl::Status Serve(const ServeFlags& flags) {
   metrics.reset();
   server.Stop();
   listening->Shutdown(/*grace=*/absl::Seconds(1));
-  // The store may be gone before us when the job has ended; whoever ended it needs no word from us.
+  // When the job has ended, the store may end before this process. Then the notice is not needed.
   constexpr absl::Duration kShutdownNotice = absl::Seconds(1);
   const bool failed = state.has_value() && state->failed;
   if (!failed) {
@@ -259,7 +265,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
       ->default_str("64MiB");
-  // A launcher hands its environment on: what is set there holds for all servers of its job.
+  // The variables are for `tandem run`, which passes its environment on to all servers of its job.
   ps->add_option(
         "--threads", flags->threads,
         "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the processors, "

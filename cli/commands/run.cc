@@ -1,4 +1,5 @@
-// tandem run: a job's processes on this machine, alone or together with the launchers of other machines.
+// tandem run: starts a job's processes on this machine, alone or together with the launchers of other
+// machines.
 
 #include <netdb.h>
 #include <sys/socket.h>

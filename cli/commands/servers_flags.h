@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_COMMANDS_SERVERS_FLAGS_H_
 #define TANDEM_CLI_COMMANDS_SERVERS_FLAGS_H_
 
-// The flags of commands that ask a running job (cli/monitor/find_servers.h says what they mean).
+// Declares the flags of commands that look at a running job. cli/monitor/find_servers.h explains them.
 
 #include "cli/monitor/find_servers.h"
 
@@ -13,7 +13,7 @@ namespace tandem::cli {
 
 // Adds --servers, --store, --rdzv-id, --job and --timeout.
 void AddServersFlags(CLI::App* command, ServersFlags* flags);
-// The same without --servers, for what concerns all processes of a job.
+// Adds the same flags except --servers, for commands that concern all processes of a job.
 void AddJobFlags(CLI::App* command, ServersFlags* flags);
 
 }  // namespace tandem::cli

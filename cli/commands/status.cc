@@ -1,4 +1,4 @@
-// tandem status: who is in a running job, how far each is, and when it was last heard of.
+// tandem status: lists the processes of a running job, with their steps and their last heartbeats.
 
 #include <cstdio>
 #include <memory>
@@ -30,7 +30,7 @@ struct StatusFlags {
   bool json = false;
 };
 
-// Whether the job has ended.
+// Prints the job's status once. Returns whether the job has ended.
 absl::StatusOr<bool> ShowStatus(const StatusFlags& flags) {
   const absl::Duration timeout = absl::Seconds(flags.job.timeout_seconds);
   TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress where, FindJob(flags.job));

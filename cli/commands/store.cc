@@ -1,4 +1,5 @@
-// tandem store: a store by itself, for launchers and processes to meet at.
+// tandem store: serves a key-value store in a process of its own, as the rendezvous of launchers and
+// processes.
 
 #include <poll.h>
 #include <signal.h>

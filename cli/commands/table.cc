@@ -1,4 +1,4 @@
-// tandem table: lists a running job's tables and changes how their updates are synchronised.
+// tandem table: lists a running job's tables, changes how their updates are synchronised, and flushes them.
 
 #include <cstdio>
 #include <memory>
@@ -34,7 +34,8 @@ struct View {
   Snapshot snapshot;
 };
 
-// All servers must answer: a list that lacks some rows, or a change that some servers miss, would mislead.
+// Connects to the job's servers and takes a snapshot. Returns an error unless all servers respond: a list
+// without some servers' rows, or a change that some servers miss, would mislead the user.
 absl::StatusOr<View> Look(const ServersFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> addresses, FindServers(flags));
   View view;
@@ -61,7 +62,7 @@ std::string AllowedStaleness(const tandem::v1::UpdateMode& mode) {
   }
 }
 
-// "0: 812  1: 90  3: 2": pushes by their staleness.
+// Returns the number of pushes by their staleness: "0: 812  1: 90  3: 2".
 std::string Histogram(const tandem::v1::TableStatistics& statistics) {
   std::vector<std::string> bins;
   const int size = statistics.staleness_histogram_size();
@@ -111,7 +112,8 @@ const tandem::v1::TableInfo* Find(const Snapshot& snapshot, const std::string& n
   return nullptr;
 }
 
-// With no mode: applies what the table keeps.
+// Sets the table's update mode on all servers. Without a mode it flushes the table: a gba table then applies
+// the gradients that it has accumulated.
 absl::Status Change(const TableFlags& flags) {
   tandem::v1::SetUpdateModeRequest request;
   request.set_table(flags.table);

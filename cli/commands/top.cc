@@ -1,4 +1,4 @@
-// tandem top: a job's servers and tables, live.
+// tandem top: shows a job's servers and tables, and refreshes the picture.
 
 #include <signal.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ struct TopFlags {
   ServersFlags servers;
   double interval_seconds = 1;
   int hottest = 5;
-  int count = 0;  // of refreshes; 0: until told to stop
+  int count = 0;  // the number of refreshes; 0: no limit
   bool once = false;
   bool json = false;
 };
@@ -71,7 +71,7 @@ class Top {
 
  private:
   void Take() {
-    // A server that hangs must not keep the others from being looked at.
+    // A server that hangs must not delay the refresh of the others.
     const double patience =
         flags_.once ? flags_.servers.timeout_seconds
                     : std::min(flags_.servers.timeout_seconds, std::max(1.0, flags_.interval_seconds));
@@ -80,7 +80,7 @@ class Top {
     now_ = servers_->Take(static_cast<size_t>(flags_.hottest), absl::Seconds(patience));
   }
 
-  // A server that was started anew listens elsewhere: the job's store knows where.
+  // A restarted server listens at another address, which the job's store has.
   void FollowRestarts(absl::Duration patience) {
     const bool all = std::all_of(now_->servers.begin(), now_->servers.end(),
                                  [](const ServerSnapshot& server) { return server.status.ok(); });
@@ -111,7 +111,7 @@ class Top {
     std::fflush(stdout);
   }
 
-  // False: the user wants to stop.
+  // Blocks until `next`, and handles the keys that are pressed. Returns false if the user wants to stop.
   bool WaitUntil(absl::Time next) {
     if (terminal_ == nullptr) {
       absl::SleepFor(next - absl::Now());

@@ -1,4 +1,4 @@
-// tandem trace: what all processes of a running job do, for a few seconds, as one picture.
+// tandem trace: records what all processes of a running job do for a few seconds, and writes one timeline.
 
 #include <cstdio>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// `tandem train`: a job's worker, or the whole job in one process.
+// tandem train: runs a job's worker, or the whole job in one process.
 
 #include <unistd.h>
 
@@ -40,10 +40,11 @@ struct Options {
   std::string spill_dir;
 };
 
-// A terminal behind the launcher's pipe counts, too: the launcher says so.
+// Returns whether stdout ends at a terminal. Under `tandem run` stdout is a pipe, and the launcher sets
+// TANDEM_TERMINAL if it shows the output on a terminal.
 bool OnTerminal() { return ::isatty(STDOUT_FILENO) == 1 || std::getenv("TANDEM_TERMINAL") != nullptr; }
 
-// As a shell reads it back as one word.
+// Returns `word`, quoted if necessary, so that a shell reads it as one word.
 std::string Quoted(const std::string& word) {
   constexpr absl::string_view kPlain = "%+,-./:=@_";
   const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](unsigned char c) {
@@ -52,7 +53,8 @@ std::string Quoted(const std::string& word) {
   return plain ? word : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
 }
 
-// What to type to run this program: its name when PATH finds it, else a path, relative when it is below here.
+// Returns the command that runs this program: its name if it is in PATH, else its path, relative if the
+// program is below the current directory.
 std::string OwnName() {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -64,7 +66,8 @@ std::string OwnName() {
   return near.has_parent_path() ? near.string() : "./" + near.string();
 }
 
-// The command lines that go on from where this run has ended: with its overrides, and this very program.
+// Returns the command lines that continue this run or look at its checkpoints, with this program and the
+// run's overrides.
 std::string NextSteps(const Options& options, const worker::JobSpec& job, const worker::RunReport& report) {
   const std::string self = OwnName();
   std::string train = absl::StrCat("tandem train ", Quoted(options.job_file));
@@ -77,7 +80,8 @@ std::string NextSteps(const Options& options, const worker::JobSpec& job, const 
                       train, "\n  ", Quoted(self), " ckpt ls ", Quoted(job.checkpoint.dir), "\n");
 }
 
-// That a file can be made at `path`: better said now than after hours of training.
+// Returns an error unless a file can be created at `path`, so that the user learns of it before hours of
+// training.
 absl::Status CheckWritable(const char* flag, const std::string& path) {
   namespace fs = std::filesystem;
   if (path.empty()) return absl::OkStatus();

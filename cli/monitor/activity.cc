@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 using tandem::v1::TableInfo;
 using tandem::v1::TableStatistics;
 
-// Counters grow; one that has not belongs to a server that was started anew.
+// Returns how much a counter has grown. A counter that is smaller than before belongs to a restarted server.
 uint64_t Grown(uint64_t now, uint64_t before) { return now >= before ? now - before : now; }
 
 TableStatistics Since(const TableStatistics& now, const TableStatistics& before) {

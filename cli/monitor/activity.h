@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_MONITOR_ACTIVITY_H_
 #define TANDEM_CLI_MONITOR_ACTIVITY_H_
 
-// What happened to a job's tables between two snapshots.
+// Computes rates and other changes of a job's tables between two snapshots.
 
 #include <optional>
 #include <string>
@@ -12,24 +12,28 @@
 namespace tandem::cli {
 
 struct TableActivity {
-  tandem::v1::TableInfo info;  // now, over all servers that answer
-  double pulls_per_s = 0;      // calls of all servers
+  tandem::v1::TableInfo info;  // at the later snapshot, over all servers that responded
+  double pulls_per_s = 0;      // calls, summed over the servers; so are the other rates
   double pushes_per_s = 0;
-  double rows_per_s = 0;  // pulled and pushed
+  double rows_per_s = 0;  // pulled and pushed rows
   double pull_bytes_per_s = 0, push_bytes_per_s = 0;
   double evicted_per_s = 0;
-  std::optional<double> cached_share;  // of the rows that workers pulled, if any, those their copies served
+  // The share of the rows that workers pulled which their caches served, from 0 to 1; nullopt without a cache
+  // or without pulls.
+  std::optional<double> cached_share;
   double pull_p50_us = 0, pull_p99_us = 0, push_p50_us = 0, push_p99_us = 0;
 };
 
-// The tables of `now`, in its order. Rates are over the time since `before`, over the servers that answered
-// both times; without a `before`, over the time that the servers have been up.
+// Returns the activity of each table of `now`, in its order. Rates are over the time since `before` and over
+// the servers that responded both times; if `before` is nullptr, over the time that the servers have been up.
 std::vector<TableActivity> Activity(const Snapshot& now, const Snapshot* before);
 
-// The share of a processor that the server used since `before`, or since it was started.
+// Returns the processor time that the server used, in processors (1.5: one and a half), since `before`, or
+// since its start if `before` is nullptr.
 double ProcessorShare(const ServerSnapshot& now, const ServerSnapshot* before);
 
-// One line: {"time":...,"servers":[...],"tables":[...]}.
+// Returns one line of JSON: {"time":...,"servers":[...],"tables":[...]}. `before` may be nullptr, as for
+// Activity.
 std::string SnapshotToJson(const Snapshot& now, const Snapshot* before);
 
 }  // namespace tandem::cli

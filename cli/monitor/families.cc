@@ -37,7 +37,7 @@ void Add(MetricFamily* family, std::vector<ClientMetric::Label> labels, double v
   family->metric.push_back(std::move(metric));
 }
 
-// `upper(i)`: the bound that belongs to bin i; the last bin has none.
+// Makes a cumulative histogram. `upper(i)` is the upper bound of bin i; the last bin has none.
 template <typename Counts, typename Upper>
 ClientMetric Histogram(const std::string& table, const Counts& counts, double sum, Upper upper) {
   ClientMetric metric;
@@ -53,7 +53,8 @@ ClientMetric Histogram(const std::string& table, const Counts& counts, double su
   return metric;
 }
 
-// Its bins, eight at a time: a series for each would be many.
+// Returns the counts of a latency histogram by octave (eight bins): a time series for each bin would be too
+// many.
 std::vector<uint64_t> Octaves(const tandem::v1::LatencyHistogram& latency) {
   constexpr size_t kOctave = kLatencyBinsPerOctave;
   std::vector<uint64_t> octaves(1 + (kLatencyBins - 1) / kOctave);
@@ -122,7 +123,7 @@ MetricFamily Allowed(const ServerMetrics& figures) {
   return family;
 }
 
-// A figure that is one number of its statistics.
+// A metric whose value is one number of the statistics.
 template <typename Statistics>
 struct Figure {
   const char* name;

@@ -8,8 +8,8 @@
 
 namespace tandem::cli {
 
-// The figures by Prometheus' conventions: base units (seconds, bytes), counters end in _total, histograms
-// cumulate.
+// Returns the metrics in Prometheus' form and by its conventions: base units (seconds, bytes), names of
+// counters that end in _total, cumulative histograms.
 std::vector<prometheus::MetricFamily> MakeFamilies(const ServerMetrics& figures);
 
 }  // namespace tandem::cli

@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_MONITOR_FIND_SERVERS_H_
 #define TANDEM_CLI_MONITOR_FIND_SERVERS_H_
 
-// Where the parameter servers of a running job are, for commands that look at it from outside.
+// Finds a running job, its store and its parameter servers, for commands that look at the job from outside.
 
 #include <string>
 #include <vector>
@@ -13,26 +13,31 @@
 
 namespace tandem::cli {
 
-// Ways to name a job. With none of them: TANDEM_STORE, else MASTER_ADDR and MASTER_PORT, else the newest
-// runs/*/logs/job.json.
+// The flags that name a job. If none is given, the job is that of TANDEM_STORE, else of MASTER_ADDR and
+// MASTER_PORT, else of the newest runs/*/logs/job.json.
 struct ServersFlags {
   std::string servers;  // host:port,host:port,... in the order of their indexes
-  std::string store;   // host:port of the job's store, or etcd://host:port/prefix/id where its launchers meet
-  std::string run_id;  // of the launchers' job there; "": the only one
+  std::string store;   // host:port of the job's store, or etcd://host:port/prefix/id of its rendezvous
+  std::string run_id;  // the job's name at the rendezvous; "": the only job there
   std::string job;     // a log directory of `tandem run`, or its parent
-  double timeout_seconds = 5;
+  double timeout_seconds = 5;  // of one call to the store or to the servers
 };
 
-// What the flags, the environment or a job file say, without asking anybody. Errors as FindServers'.
+// Returns the job's address as the flags, the environment or a job file give it. Sends no request. Errors are
+// those of FindServers.
 absl::StatusOr<launcher::JobAddress> FindJob(const ServersFlags& flags);
 
-// The servers' addresses by index; "" where one has not said its own. Blocks at most the time-out for the
-// store. Errors: InvalidArgument (a malformed flag), NotFound (no way to a job: says what to give; or the job
-// has no servers), Unavailable (nobody serves the store: the job may have ended).
+// Returns the servers' addresses by index; "" for a server that has not registered. Blocks for at most the
+// timeout in each call to the store. Returns:
+//
+// - InvalidArgument for a malformed flag.
+// - NotFound if no job is found (the message says what to give), or if the job has no servers.
+// - Unavailable if the store does not respond: the job may have ended.
 absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags);
 
-// "host:port" of the job's store, without asking it; where only the launchers' rendezvous is known, that is
-// asked, and Unavailable says that no round is running. Errors as FindServers'.
+// Returns "host:port" of the job's store, without a request to it. If only the rendezvous is known, the
+// rendezvous is asked; Unavailable then means that no round is running. Other errors are those of
+// FindServers.
 absl::StatusOr<std::string> FindStore(const ServersFlags& flags);
 
 }  // namespace tandem::cli

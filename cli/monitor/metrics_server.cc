@@ -20,8 +20,8 @@ class MetricsCollector : public prometheus::Collectable {
  public:
   explicit MetricsCollector(std::function<ServerMetrics()> source) : source_(std::move(source)) {}
 
-  // On a thread of our own: the web server's have 100 KiB of stack, of which thread-local variables of the
-  // program's libraries (60 KiB of OpenBLAS') and the web server itself leave 15.
+  // Runs on a new thread. The web server's threads have 100 KiB of stack, of which the thread-local variables
+  // of the program's libraries (60 KiB for OpenBLAS) and the web server itself leave 15 KiB.
   std::vector<prometheus::MetricFamily> Collect() const override {
     std::vector<prometheus::MetricFamily> families;
     try {
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
       absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
   try {
     return std::unique_ptr<MetricsServer>(std::make_unique<Exposed>(address, std::move(source)));
-  } catch (const std::exception& error) {  // the library's way of saying that it cannot bind
+  } catch (const std::exception& error) {  // the library throws if it cannot bind
     return absl::UnavailableError(absl::StrCat("cannot serve metrics at ", address, " (", error.what(),
                                                "): is the port taken? 0 lets the kernel pick one"));
   }

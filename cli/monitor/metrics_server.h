@@ -1,8 +1,8 @@
 #ifndef TANDEM_CLI_MONITOR_METRICS_SERVER_H_
 #define TANDEM_CLI_MONITOR_METRICS_SERVER_H_
 
-// /metrics for Prometheus: the figures of a parameter server, taken from its statistics calls when somebody
-// asks. docs/parameter_server.md lists the metrics.
+// Serves the metrics of a parameter server to Prometheus over HTTP. docs/parameter_server.md lists the
+// metrics.
 
 #include <functional>
 #include <memory>
@@ -14,22 +14,24 @@
 
 namespace tandem::cli {
 
+// The values of all metrics at one moment.
 struct ServerMetrics {
   tandem::v1::ServerStatistics server;
   std::vector<tandem::v1::TableInfo> tables;
 };
 
-// Thread-safe. The destructor waits for a request that is being answered.
+// A running HTTP server. Thread-safe. The destructor blocks until requests in progress have their response.
 class MetricsServer {
  public:
-  // Whether this build can serve metrics (prometheus-cpp was there).
+  // Returns whether this build can serve metrics, which requires prometheus-cpp.
   static bool available();
-  // Serves http://host:port/metrics; port 0: the kernel picks. `source` is called for each request, on
-  // a thread started for it; two requests may call it at once. Errors: Unavailable (cannot bind; names the
-  // address), Unimplemented (built without prometheus-cpp).
+  // Starts to serve http://host:port/metrics; with port 0 the kernel picks one. Each request calls `source`
+  // on a thread started for it, so `source` may run several times at once. Returns Unavailable, with the
+  // address, if the port cannot be bound, and Unimplemented in a build without prometheus-cpp.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& host, int port,
                                                               std::function<ServerMetrics()> source);
   virtual ~MetricsServer() = default;
+  // The bound port.
   virtual int port() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// In a build without prometheus-cpp.
+// Implements MetricsServer for a build without prometheus-cpp.
 
 #include "cli/monitor/metrics_server.h"
 

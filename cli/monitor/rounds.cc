@@ -47,7 +47,7 @@ const char* PhaseOf(const RendezvousState& state) {
   }
 }
 
-// Members of the round, in its order; then those who wait, first come first.
+// Returns the members of the round in its order, then the waiting members in the order in which they came.
 std::vector<const RendezvousMember*> InOrder(const RendezvousState& state) {
   std::vector<const RendezvousMember*> members;
   for (const RendezvousMember& member : state.members()) members.push_back(&member);

@@ -1,7 +1,8 @@
 #ifndef TANDEM_CLI_MONITOR_ROUNDS_H_
 #define TANDEM_CLI_MONITOR_ROUNDS_H_
 
-// What the launchers of a job have agreed on, as seen from outside: which nodes take part in which round.
+// Reads the state of a job's rendezvous from outside the job: its rounds and the nodes that take part in
+// them.
 
 #include <string>
 
@@ -17,23 +18,27 @@ struct JobRounds {
   std::string run_id;
   collectives::RendezvousState state;
 
-  // "host:port" of the running round's store; "" between rounds and after the last.
+  // Returns "host:port" of the running round's store; "" between rounds and after the last one.
   std::string store() const;
 };
 
-// Whether `store` names a place where launchers meet, rather than a round's own store: "etcd://..." or
-// "etcds://...".
+// Returns whether `store` is the address of a rendezvous ("etcd://..." or "etcds://...") and not of a round's
+// store.
 bool IsRendezvous(const std::string& store);
 
-// Asks the rendezvous at `where` ("etcd://host:port[,...]/prefix[?...]" or "host:port") for the run `run_id`;
-// "": the only one there. Leaves nothing behind. Blocks at most `timeout`. NotFound: no launcher has joined
-// such a run; InvalidArgument: there are several (names them), or a malformed address; Unavailable.
+// Reads the state of the run `run_id` from the rendezvous at `where`, which is "host:port" or
+// "etcd://host:port[,...]/prefix[?...]". With `run_id` "" it reads the only run there. Changes nothing there.
+// Each call blocks for at most `timeout`. Returns:
+//
+// - NotFound if no launcher has joined such a run.
+// - InvalidArgument if there are several runs, which it names, or if the address is malformed.
+// - Unavailable if the rendezvous does not respond.
 absl::StatusOr<JobRounds> AskRounds(const std::string& where, const std::string& run_id,
                                     absl::Duration timeout);
 
-// A few lines: the job, then each node.
+// Returns lines of text: the job, then each node.
 std::string RoundsToText(const JobRounds& job);
-// One object. docs/profiling.md describes the fields.
+// Returns one JSON object. docs/profiling.md describes the fields.
 std::string RoundsToJson(const JobRounds& job);
 
 }  // namespace tandem::cli

@@ -12,21 +12,21 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// With a sign that something is missing.
+// Returns `text`, cut to `width` if necessary and then with "~" as its last character.
 std::string Shortened(const std::string& text, size_t width) {
   return text.size() <= width || width == 0 ? text.substr(0, width) : text.substr(0, width - 1) + "~";
 }
 
-// Widths of a list's columns: the first is as wide as its longest cell, where the line has room for it, and
-// is filled from the left, the others from the right.
+// Lays out a list. The first column is as wide as its longest cell, if the line is long enough, and
+// left-aligned; the other columns are right-aligned.
 struct Columns {
   size_t total;
-  size_t longest;              // cell of the first
-  std::vector<size_t> widths;  // of all but the first
+  size_t longest;              // width of the first column's longest cell
+  std::vector<size_t> widths;  // of the other columns
   std::string Line(const Cells& cells) const {
     size_t rest = 0;
     for (const size_t width : widths) rest += width + 1;
-    // On a narrow screen figures are missing at the right, not names.
+    // On a narrow screen the columns at the right are missing, not the names.
     constexpr size_t kLeast = 9;
     const size_t first = std::min(longest, std::max(kLeast, total > rest ? total - rest : 0));
     std::string line = Shortened(cells[0], first);
@@ -37,7 +37,7 @@ struct Columns {
     }
     return line.substr(0, total);
   }
-  // As wide as the screen.
+  // Fills the line up to the width of the screen.
   std::string Heading(const Cells& cells) const {
     std::string line = Line(cells);
     line.resize(total, ' ');
@@ -64,7 +64,7 @@ std::string Quantiles(double p50, double p99) {
   return absl::StrCat(ShortTime(p50), "/", ShortTime(p99));
 }
 
-// Of the interval; nothing where there is no cache, or nobody has pulled.
+// Returns the cached share of the interval in percent; "-" without a cache or without pulls.
 std::string CachedPercent(const TableActivity& table) {
   const auto& s = table.info.statistics();
   if (!table.cached_share.has_value() || s.unasked_rows() + s.unchanged_rows() == 0) return "-";

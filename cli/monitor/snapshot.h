@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_MONITOR_SNAPSHOT_H_
 #define TANDEM_CLI_MONITOR_SNAPSHOT_H_
 
-// What all servers of a job say of themselves at one moment.
+// Takes a snapshot: the statistics of all parameter servers of a job at one moment.
 
 #include <memory>
 #include <string>
@@ -17,9 +17,10 @@
 
 namespace tandem::cli {
 
+// The statistics of one server.
 struct ServerSnapshot {
   std::string address;
-  absl::Status status;  // of asking; the rest is empty unless OK
+  absl::Status status;  // of the calls for the statistics; the fields below are empty unless it is OK
   tandem::v1::ServerStatistics statistics;
   std::vector<tandem::v1::TableInfo> tables;
 };
@@ -27,28 +28,30 @@ struct ServerSnapshot {
 struct Snapshot {
   absl::Time time;
   std::vector<ServerSnapshot> servers;        // by index
-  std::vector<tandem::v1::TableInfo> tables;  // over the servers that answered
+  std::vector<tandem::v1::TableInfo> tables;  // summed over the servers that responded
+  // Returns whether any server responded.
   bool AnyCompleted() const;
 };
 
-// Connections to a job's servers. Used by one thread.
+// The connections to a job's servers. For use by one thread.
 class ServerSet {
  public:
-  // One channel to each; an address of "" is a server that has not registered. InvalidArgument for a
-  // malformed one.
+  // Opens one channel to each server; "" stands for a server that has not registered. Does not block. Returns
+  // InvalidArgument for a malformed address.
   static absl::StatusOr<std::unique_ptr<ServerSet>> Connect(std::vector<std::string> addresses);
 
   size_t size() const { return addresses_.size(); }
   const std::string& address(size_t server) const { return addresses_[server]; }
 
-  // The job's servers have these addresses now: connects to those that have another one than before, or are
-  // new. A malformed address stands for a server that has not registered.
+  // Changes the servers' addresses: connects to servers whose address has changed and to new servers. A
+  // malformed address counts as a server that has not registered.
   void Follow(const std::vector<std::string>& addresses);
 
-  // Asks all servers at once; blocks at most `timeout`. One that does not answer says so in its part.
+  // Takes a snapshot, with the `hottest` most frequently pulled ids of each table. Calls all servers
+  // concurrently and blocks for at most `timeout`. A server that does not respond has an error as its status.
   Snapshot Take(size_t hottest, absl::Duration timeout);
-  // Sends `request` to all servers at once; what each answered. Blocks at most `timeout`. `insist`: a server
-  // that cannot be reached is tried again until then.
+  // Sends `request` to all servers concurrently and returns their responses, by index. Blocks for at most
+  // `timeout`. With `insist`, a call to a server that cannot be reached is retried until then.
   std::vector<absl::StatusOr<Bytes>> CallAll(absl::string_view method,
                                              const google::protobuf::MessageLite& request,
                                              absl::Duration timeout, bool insist);
@@ -56,7 +59,7 @@ class ServerSet {
  private:
   ServerSet() = default;
   std::vector<std::string> addresses_;
-  std::vector<std::unique_ptr<rpc::Channel>> channels_;  // nullptr where there is no address
+  std::vector<std::unique_ptr<rpc::Channel>> channels_;  // nullptr for a server without an address
 };
 
 }  // namespace tandem::cli

@@ -17,7 +17,7 @@
 namespace tandem::cli {
 namespace {
 
-// The alternate screen, without a cursor, and lines that are too long cut off instead of wrapped.
+// Selects the alternate screen, hides the cursor, and cuts off long lines instead of wrapping them.
 constexpr absl::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 constexpr absl::string_view kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
@@ -25,7 +25,7 @@ void WriteAll(absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody looks any more
+    if (written <= 0) return;  // the terminal is gone
     text.remove_prefix(static_cast<size_t>(written));
   }
 }
@@ -104,7 +104,7 @@ size_t Terminal::columns() const { return Size().ws_col; }
 void Terminal::Draw(const std::vector<std::string>& lines) {
   std::string screen = "\x1b[H";
   const size_t shown = std::min(lines.size(), rows());
-  // Each line is erased before it is written: behind a full one the cursor stands on its last character.
+  // Each line is erased before it is written, because after a full line the cursor is on its last character.
   for (size_t i = 0; i < shown; ++i) absl::StrAppend(&screen, i == 0 ? "" : "\r\n", "\x1b[2K", lines[i]);
   if (shown < rows()) absl::StrAppend(&screen, "\r\n\x1b[J");
   WriteAll(screen);
@@ -121,7 +121,7 @@ Key Terminal::WaitForKey(absl::Time until) {
     const int ready = ::poll(fds, 2, static_cast<int>(std::min<int64_t>(left, 1 << 30)));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) {
-      input_.clear();  // an escape alone is no key of ours
+      input_.clear();  // a lone escape is not a key that is handled
       return Key::kNone;
     }
     if (fds[0].revents != 0) {
@@ -130,7 +130,7 @@ Key Terminal::WaitForKey(absl::Time until) {
         if (*signal == SIGTSTP) {
           Leave();
           ::raise(SIGSTOP);
-          Enter();  // somebody let us go on
+          Enter();  // SIGCONT has come
         } else if (*signal != SIGWINCH) {
           key = Key::kQuit;
         }
@@ -139,7 +139,7 @@ Key Terminal::WaitForKey(absl::Time until) {
     }
     char buffer[64];
     const ssize_t size = ::read(STDIN_FILENO, buffer, sizeof(buffer));
-    if (size <= 0) return Key::kQuit;  // the terminal has gone
+    if (size <= 0) return Key::kQuit;  // the terminal is gone
     input_.append(buffer, static_cast<size_t>(size));
   }
 }

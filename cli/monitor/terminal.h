@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_MONITOR_TERMINAL_H_
 #define TANDEM_CLI_MONITOR_TERMINAL_H_
 
-// A text screen that is redrawn in place, and the keys pressed meanwhile; plain ANSI escapes.
+// Draws a text screen in place with ANSI escapes, and reads the keys that are pressed.
 
 #include <termios.h>
 
@@ -19,12 +19,12 @@ namespace tandem::cli {
 
 enum class Key { kNone, kQuit, kLeft, kRight, kReverse, kOther };
 
-// The key that `bytes` begin with, and how many of them it is. Nothing when they are only the start of an
-// escape sequence.
+// Returns the key that `bytes` begin with, and its length in bytes. Returns nullopt if `bytes` is an
+// incomplete escape sequence.
 std::optional<std::pair<Key, size_t>> ParseKey(absl::string_view bytes);
 
-// Takes the terminal over (alternate screen, no echo, no cursor) until it is destroyed. Needs stdin and
-// stdout to be a terminal. One exists at a time; used by one thread.
+// Controls the terminal (alternate screen, no echo, no cursor) until it is destroyed. Requires that stdin and
+// stdout are a terminal. At most one exists at a time. For use by one thread.
 class Terminal {
  public:
   static absl::StatusOr<std::unique_ptr<Terminal>> TakeOver();
@@ -32,11 +32,11 @@ class Terminal {
 
   size_t rows() const;
   size_t columns() const;
-  // Replaces what is on the screen; lines beyond its end are not shown.
+  // Replaces the contents of the screen. Lines below its end are not shown.
   void Draw(const std::vector<std::string>& lines);
-  // Waits at most until `until`; kNone when nothing was pressed. SIGINT, SIGTERM and SIGHUP are kQuit, and a
-  // change of size is kOther. Ctrl-Z (SIGTSTP) gives the terminal back and stops the process; when that goes
-  // on, it is kOther.
+  // Blocks until a key is pressed, at most until `until`, and returns the key; kNone if none was pressed.
+  // SIGINT, SIGTERM and SIGHUP count as kQuit, and a change of the screen's size as kOther. Ctrl-Z (SIGTSTP)
+  // restores the terminal and stops the process; when the process continues, the result is kOther.
   Key WaitForKey(absl::Time until);
 
  private:

@@ -20,15 +20,16 @@ using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// The format counts in microseconds. Perfetto multiplies the binary fraction by 1000 and cuts off, which
-// would make 1000 ns of 1.001 us: an event then ends before one within it, and that is dropped as misplaced.
-// With a quarter of a nanosecond more both who cuts and who rounds gets `ns`.
+// Returns `ns` in microseconds, the format's unit. Perfetto multiplies the binary fraction by 1000 and
+// truncates, which would turn 1.001 us into 1000 ns. An event could then end before an event within it, which
+// Perfetto drops as misplaced. A quarter of a nanosecond is added, so that truncating and rounding both give
+// `ns`.
 std::string Microseconds(int64_t ns) {
   ns = std::max<int64_t>(ns, 0);
   return absl::StrFormat("%d.%03d25", ns / 1000, ns % 1000);
 }
 
-// An event and where it stands.
+// An event, with its process and track.
 struct Placed {
   const TimelineEvent* event;
   size_t process, track;
@@ -144,7 +145,7 @@ absl::Status WriteChromeJson(const std::string& path, const Timeline& timeline,
         absl::StrCat(",\"pid\":", p + 1, ",\"tid\":", tid, ",\"ts\":", Microseconds(event->begin_ns));
     writer.Add(Complete(*event, where));
     if (event->flow == 0) continue;
-    // Bound to the event that encloses it: the one just written.
+    // Perfetto binds it to the event that encloses it, which is the one just written.
     writer.Add(absl::StrCat("{\"ph\":\"", event->sends ? "s" : "f\",\"bp\":\"e",
                             "\",\"name\":\"call\",\"cat\":\"flow\",\"id\":", event->flow, where, "}"));
   }

@@ -1,7 +1,8 @@
 #ifndef TANDEM_CLI_PROFILING_CHROME_JSON_H_
 #define TANDEM_CLI_PROFILING_CHROME_JSON_H_
 
-// Google's Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing read.
+// Writes timelines in Google's Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing
+// read.
 
 #include <string>
 #include <vector>
@@ -12,9 +13,12 @@
 
 namespace tandem::cli {
 
-// Replaced at once and whole. "X" events, ordered by time; an "s" and an "f" for each joined call; "M" for
-// the names of all processes and threads; "otherData" with who is missing, what was lost and how far clocks
-// may be off. Errors name the path.
+// Writes the file `path`, replacing an existing file atomically. Errors name the path. The file has:
+//
+// - an "X" event for each event, ordered by time.
+// - an "s" and an "f" event for each joined call.
+// - an "M" event for the name of each process and thread.
+// - "otherData": the processes that are missing, the number of lost events, and the error of the clocks.
 absl::Status WriteChromeJson(const std::string& path, const Timeline& timeline,
                              const std::vector<CollectedTrace>& collected);
 

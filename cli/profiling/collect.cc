@@ -21,9 +21,9 @@ namespace tandem::cli {
 namespace {
 
 constexpr int kClockReadings = 12;
-constexpr size_t kAtOnce = 64;  // processes asked
+constexpr size_t kAtOnce = 64;  // processes that are called concurrently
 
-// What we know of a process while it is traced.
+// The state of one traced process.
 struct Process {
   std::unique_ptr<rpc::Channel> channel;
   absl::Status status;
@@ -55,7 +55,8 @@ absl::Status ReadClocks(Process& process, absl::Duration timeout, ClockOffset* o
   return absl::OkStatus();
 }
 
-// Each on a thread of its own: one that hangs holds up none of the others.
+// Calls `body` for each process on a thread of its own, so that a process that hangs does not delay the
+// others.
 void ForAll(std::vector<Process>& processes, const std::function<absl::Status(Process&)>& body) {
   for (size_t begin = 0; begin < processes.size(); begin += kAtOnce) {
     std::vector<std::thread> threads;
@@ -85,7 +86,7 @@ std::vector<CollectedTrace> CollectTraces(const std::vector<Member>& members, co
     TANDEM_RETURN_IF_ERROR(ReadClocks(process, options.timeout, &process.before));
     tandem::v1::StartTraceRequest request;
     request.set_owner(owner);
-    // Should we be gone by then, it ends by itself.
+    // The limit ends the recording if this program dies before it does.
     request.set_limit_ms(absl::ToInt64Milliseconds(options.length + 2 * options.timeout + absl::Seconds(10)));
     return Call<tandem::v1::StartTraceResponse>(process, "StartTrace", request, options.timeout).status();
   });
@@ -98,7 +99,7 @@ std::vector<CollectedTrace> CollectTraces(const std::vector<Member>& members, co
     TANDEM_ASSIGN_OR_RETURN(const auto recording, (Call<tandem::v1::TraceRecording>(
                                                       process, "StopTrace", request, options.timeout)));
     TANDEM_ASSIGN_OR_RETURN(process.trace, rpc::DecodeTrace(recording));
-    (void)ReadClocks(process, options.timeout, &process.after);  // the first readings will do
+    (void)ReadClocks(process, options.timeout, &process.after);  // after an error, process.before suffices
     return absl::OkStatus();
   });
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_PROFILING_COLLECT_H_
 #define TANDEM_CLI_PROFILING_COLLECT_H_
 
-// Has the processes of a job record what they do, all at the same time.
+// Records traces in all processes of a job at the same time, and collects them.
 
 #include <cstdint>
 #include <string>
@@ -17,20 +17,21 @@ namespace tandem::cli {
 
 struct CollectOptions {
   absl::Duration length = absl::Seconds(5);
-  absl::Duration timeout = absl::Seconds(5);  // for each answer
-  uint64_t max_events = 200'000;              // of each process
+  absl::Duration timeout = absl::Seconds(5);  // of each call
+  uint64_t max_events = 200'000;              // of each process, the newest ones
 };
 
+// The trace of one process.
 struct CollectedTrace {
   Member member;
-  absl::Status status;  // unless OK the rest is empty: says what the process did not do
+  absl::Status status;  // an error says why there is no trace; the fields below are then empty
   rpc::ProcessTrace trace;
   ClockLine clock;
-  bool own_clock = false;  // it reads the same clock as we
+  bool own_clock = false;  // whether the process reads the same clock as this one
 };
 
-// One for each member that has not left, in order. Blocks for `length` and at most some time-outs more. A
-// process that does not answer keeps nobody waiting longer than that.
+// Records and returns a trace of each member that has not left, in the order of `members`. Blocks for
+// `length` plus a few timeouts, even if a process does not respond.
 std::vector<CollectedTrace> CollectTraces(const std::vector<Member>& members, const CollectOptions& options);
 
 }  // namespace tandem::cli

@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_PROFILING_MEMBERS_H_
 #define TANDEM_CLI_PROFILING_MEMBERS_H_
 
-// Who is in a running job, as its store knows it.
+// Reads the members (processes) of a running job from the job's store.
 
 #include <cstdint>
 #include <string>
@@ -14,35 +14,35 @@ namespace tandem::cli {
 
 struct Member {
   std::string name;  // "worker/0"
-  std::string host;  // "" : it does not say
+  std::string host;  // "": not known
   int64_t pid = 0;
-  std::string state;        // in its own words, at the last heartbeat
-  std::string diagnostics;  // "host:port"; "": it serves none
+  std::string state;        // the text that it sent with its last heartbeat
+  std::string diagnostics;  // "host:port" of its diagnostics service; "": it has none
   uint64_t step = 0;
   int64_t epoch = 0, train_epoch = 0;
-  absl::Duration silent, lease;
+  absl::Duration silent, lease;  // the time since its last heartbeat, and the silence that counts as death
   bool left = false;
 
-  // What the store makes of it: "alive", "silent" (two heartbeats are missing), "dead" (its lease is over),
-  // "left".
+  // Returns "alive", "silent" (for more than half its lease), "dead" (for more than its lease) or "left".
   const char* Liveness() const;
 };
 
 struct JobMembers {
   std::vector<Member> members;  // by role, then index
   bool ended = false, failed = false;
-  std::string reason;  // of the end
+  std::string reason;  // why it ended
 };
 
-// Blocks at most `timeout`. Unavailable when nobody serves the store: the job may have ended.
+// Reads the members from the store at "host:port", sorted by role and index. Blocks for at most `timeout`.
+// Returns Unavailable if the store does not respond: the job may have ended.
 absl::StatusOr<JobMembers> AskMembers(const std::string& store, absl::Duration timeout);
 
-// "ps" and 12 of "ps/12"; the whole name and 0 where there is no number.
+// Returns "ps" and 12 for "ps/12", and the whole name and 0 for a name without a number.
 std::pair<std::string, uint64_t> RoleAndIndex(const std::string& member);
 
-// One line for each, and how the job is.
+// Returns one line of text for each member, and one that says how the job ended if it has.
 std::string MembersToText(const JobMembers& job);
-// One object. docs/profiling.md describes the fields.
+// Returns one JSON object. docs/profiling.md describes the fields.
 std::string MembersToJson(const JobMembers& job);
 
 }  // namespace tandem::cli

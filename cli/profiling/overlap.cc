@@ -17,7 +17,8 @@ bool IsBackward(const Kind& kind) {
   return kind.category == "train" && (kind.name == "backward inputs" || kind.name == "backward parameters");
 }
 
-// In which any event of these kinds goes on: disjoint, in order.
+// Returns the intervals in which any event of the kinds that `counts` accepts is in progress, disjoint and
+// sorted.
 Intervals During(const TimelineProcess& process, const std::function<bool(const Kind&)>& counts) {
   Intervals all, merged;
   for (const TimelineTrack& track : process.tracks) {

@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_PROFILING_OVERLAP_H_
 #define TANDEM_CLI_PROFILING_OVERLAP_H_
 
-// What of a worker's communication its computation hides. Pure functions.
+// Measures how much of a worker's communication is hidden by its computation. The functions are pure.
 
 #include <string>
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace tandem::cli {
 
-// Of one worker, in seconds of the wall clock in which at least one such thing was under way; `hidden`: of
-// these, the seconds in which it computed.
+// The overlap of one worker. Each value is the wall-clock time in seconds during which at least one event of
+// the kind was in progress. `hidden` is the part of it during which the worker also computed.
 struct Overlap {
   struct Share {
     double seconds = 0, hidden = 0;
@@ -20,13 +20,14 @@ struct Overlap {
   std::string member;
   double compute = 0;  // gather, forward, backward, optimizer
   Share pull, push, all_reduce;
-  // Of collectives: what went on beside the backward pass, and beside pulls or pushes.
+  // The time of collectives; `hidden` is here the part concurrent with the backward pass, and the part
+  // concurrent with pulls or pushes.
   Share all_reduce_backward, all_reduce_traffic;
 };
 
-// Of the processes that did training steps.
+// Returns the overlap of each process that did training steps.
 std::vector<Overlap> MeasureOverlap(const Timeline& timeline);
-// A sentence for each.
+// Returns one sentence for each process.
 std::string OverlapToText(const std::vector<Overlap>& overlaps);
 
 }  // namespace tandem::cli

@@ -12,9 +12,9 @@ namespace tandem::cli {
 namespace {
 
 constexpr int64_t kFirstLane = 1'000'000'000;  // above the kernel's thread ids
-constexpr size_t kMaxLanes = 256;              // of a kind of events that are under way at the same time
+constexpr size_t kMaxLanes = 256;              // tracks for concurrent events of one kind
 
-// Half of a call, and whose.
+// One half of a call, and the clock error of its process.
 struct Half {
   TimelineEvent* event;
   int64_t error_ns;
@@ -24,10 +24,11 @@ bool OuterFirst(const TimelineEvent& a, const TimelineEvent& b) {
   return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
 }
 
-// Takes out of `events`, sorted, what overlaps an earlier one without lying within it.
+// Removes from `events`, which are sorted, and returns those that overlap an earlier one without lying within
+// it.
 std::vector<TimelineEvent> TakeMisfits(std::vector<TimelineEvent>* events) {
   std::vector<TimelineEvent> fits, misfits;
-  std::vector<int64_t> open;  // ends of what is under way, the outermost first
+  std::vector<int64_t> open;  // the ends of the events in progress, the outermost first
   for (TimelineEvent& event : *events) {
     while (!open.empty() && open.back() <= event.begin_ns) open.pop_back();
     if (!open.empty() && event.end_ns > open.back()) {
@@ -41,7 +42,7 @@ std::vector<TimelineEvent> TakeMisfits(std::vector<TimelineEvent>* events) {
   return misfits;
 }
 
-// Spreads events that overlap over tracks on which they do not: each goes to the first that is free.
+// Distributes events that overlap over tracks on which they do not: each event goes to the first free track.
 void AddLanes(const std::string& name, std::vector<TimelineEvent> events, int64_t* next_id,
               TimelineProcess* process) {
   std::sort(events.begin(), events.end(), OuterFirst);
@@ -95,8 +96,9 @@ TimelineProcess MakeProcess(const CollectedTrace& from, int64_t begin_ns) {
   return process;
 }
 
-// Gives the two halves of each call a number of their own. Halves of one method and content may be many: a
-// receiver belongs to the first sender that it lies in and that has none yet.
+// Gives the two halves of each call a number that no other call has. Several calls may have the same recorded
+// id (same method and content). A receiver then belongs to the first sender that encloses it and has no
+// receiver yet.
 void Join(Timeline* timeline) {
   struct Call {
     std::vector<Half> senders, receivers;

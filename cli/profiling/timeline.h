@@ -1,8 +1,8 @@
 #ifndef TANDEM_CLI_PROFILING_TIMELINE_H_
 #define TANDEM_CLI_PROFILING_TIMELINE_H_
 
-// The traces of a job's processes as one picture: on one clock, with every call's two halves joined. Pure
-// functions.
+// Merges the traces of a job's processes into one timeline: on one clock, with the two halves of each call
+// joined. The functions are pure.
 
 #include <cstdint>
 #include <string>
@@ -14,36 +14,37 @@ namespace tandem::cli {
 
 struct TimelineEvent {
   const rpc::ProcessTrace::Kind* kind = nullptr;
-  int64_t begin_ns = 0, end_ns = 0;  // since the timeline's beginning
+  int64_t begin_ns = 0, end_ns = 0;  // since Timeline::begin_ns
   std::array<int64_t, 3> arguments{};
-  uint64_t flow =
-      0;  // of this timeline: exactly two events have it, one that sends and one that receives; 0: none
+  // Identifies a joined call in this timeline: exactly two events have it, one that sends and one that
+  // receives. 0: the event is not joined.
+  uint64_t flow = 0;
   bool sends = false;
 };
 
-// Events of a track do not overlap unless one lies within the other; they are ordered by begin, the outer one
-// first.
+// One line of the timeline. Its events are ordered by begin, the outer one first. Two events do not overlap
+// unless one lies within the other.
 struct TimelineTrack {
   int64_t id = 0;    // unique in its process
-  std::string name;  // "compute"; "pull 2": the second of those under way at a time
+  std::string name;  // "compute"; "pull 2" for the second of several concurrent pulls
   std::vector<TimelineEvent> events;
 };
 
 struct TimelineProcess {
   const CollectedTrace* from = nullptr;
-  std::vector<TimelineTrack> tracks;  // threads, then what is under way beside them
-  uint64_t lost = 0;                  // events that were recorded and had no room
+  std::vector<TimelineTrack> tracks;  // threads, then events that overlap those of their thread, by kind
+  uint64_t lost = 0;                  // recorded events for which there was no space
 };
 
 struct Timeline {
-  int64_t begin_ns = 0;                    // by our clock
-  std::vector<TimelineProcess> processes;  // of which there is a trace
-  uint64_t joined = 0;                     // calls
-  uint64_t unjoined = 0;                   // halves whose other half was not recorded
-  int64_t error_ns = 0;                    // of times of different processes, at most
+  int64_t begin_ns = 0;                    // the earliest recorded time, by our clock
+  std::vector<TimelineProcess> processes;  // those that have a trace
+  uint64_t joined = 0;                     // joined calls
+  uint64_t unjoined = 0;                   // halves of calls whose other half was not recorded
+  int64_t error_ns = 0;                    // the largest error between times of different processes
 };
 
-// `collected` outlives the result.
+// Makes the timeline. `collected` must outlive the result.
 Timeline MakeTimeline(const std::vector<CollectedTrace>& collected);
 
 }  // namespace tandem::cli

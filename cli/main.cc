@@ -1,4 +1,5 @@
-// `tandem`: starts, serves, trains and inspects. `tandem --help` lists the subcommands.
+// The program `tandem`, which starts jobs, serves tables, trains and inspects. `tandem --help` lists its
+// subcommands.
 
 #include <cstddef>
 #include <string>
@@ -17,7 +18,8 @@ namespace {
 
 int Main(int argc, char** argv) {
 #ifdef NDEBUG
-  // Debian's absl looks for lock cycles at every acquisition, which costs a server a few percent of its time.
+  // Debian's absl searches for lock cycles at every acquisition, which costs a server a few percent of its
+  // time.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
   CommandContext context;
@@ -39,7 +41,8 @@ int Main(int argc, char** argv) {
   AddDoctor(app, &context);
   int ours = argc;
   if (argc > 1 && absl::string_view(argv[1]) == "run") {
-    // What follows is another program's: CLI11 would look for our flags there.
+    // The rest of the command line belongs to the program to start. CLI11 would look for tandem's flags in
+    // it.
     const std::vector<std::string> words(argv + 2, argv + argc);
     const size_t start = launcher::ProgramStart(*app.get_subcommand("run"), words);
     context.program.assign(words.begin() + static_cast<std::ptrdiff_t>(start), words.end());

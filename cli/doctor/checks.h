@@ -1,7 +1,7 @@
 #ifndef TANDEM_CLI_DOCTOR_CHECKS_H_
 #define TANDEM_CLI_DOCTOR_CHECKS_H_
 
-// The checks of `tandem doctor`, one function and file for each section of its report.
+// The checks of `tandem doctor`: one function for each section of its report.
 
 #include <string>
 #include <vector>
@@ -12,12 +12,13 @@ namespace tandem::cli {
 
 enum class Level { kOk, kWarn, kFail };
 
+// The result of one check.
 struct Check {
   Level level = Level::kOk;
   std::string section;  // "network"
   std::string name;     // "host name"
-  std::string fact;     // what was found
-  std::string advice;   // what to do; empty when nothing is to be done
+  std::string fact;     // the finding
+  std::string advice;   // what the user should do; "": nothing
 };
 using Checks = std::vector<Check>;
 
@@ -28,16 +29,17 @@ Checks CheckProcessor(const launcher::Machine& machine);
 Checks CheckMpi(const launcher::Machine& machine);
 Checks CheckGpu(const launcher::Machine& machine);
 Checks CheckVersions(const launcher::Machine& machine);
-// All of them, in this order.
+// Runs all of them, in this order.
 Checks CheckAll(const launcher::Machine& machine);
 
-// Lines for people, with a summary at the end.
+// Returns the report as text, with a summary at the end.
 std::string ChecksText(const Checks& checks);
-// {"ok": ..., "checks": [{"section", "name", "level", "fact", "advice"}]}
+// Returns the report as JSON: {"ok": ..., "checks": [{"section", "name", "level", "fact", "advice"}]}.
 std::string ChecksJson(const Checks& checks);
+// Returns whether any check has the level kFail.
 bool AnyFails(const Checks& checks);
 
-// "12.5 GiB"; "no limit" for Machine::kUnlimited.
+// Returns "12.5 GiB", for example, and "no limit" for Machine::kUnlimited.
 std::string BytesText(uint64_t bytes);
 
 }  // namespace tandem::cli

@@ -9,7 +9,7 @@
 
 namespace tandem::cli {
 
-// "700 B", "1.5 KiB".
+// Returns a size for people: "700 B", "1.5 KiB".
 inline std::string HumanBytes(uint64_t bytes) {
   if (bytes < 1024) return absl::StrCat(bytes, " B");
   double value = static_cast<double>(bytes);

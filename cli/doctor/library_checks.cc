@@ -61,7 +61,7 @@ Checks CheckGpu(const launcher::Machine& machine) {
   }
   const absl::StatusOr<int> nccl = machine.FindNccl();
   if (nccl.ok()) {
-    // 2.8.4 was 2804; since 2.9 it is 20900.
+    // NCCL's version number of 2.8.4 is 2804; since 2.9 the scheme is 20900.
     const int v = *nccl;
     const std::string version = v < 10000 ? absl::StrCat(v / 1000, ".", v / 100 % 10, ".", v % 100)
                                           : absl::StrCat(v / 10000, ".", v / 100 % 100, ".", v % 100);

@@ -11,7 +11,7 @@ namespace {
 constexpr char kMemory[] = "memory";
 constexpr uint64_t kMiB = 1 << 20;
 
-// A line of /proc/meminfo, in bytes.
+// Returns the value of a line of /proc/meminfo, in bytes.
 std::optional<uint64_t> MemInfo(const launcher::Machine& machine, absl::string_view name) {
   const absl::StatusOr<std::string> text = machine.ReadFile("/proc/meminfo");
   if (!text.ok()) return std::nullopt;
@@ -25,7 +25,7 @@ std::optional<uint64_t> MemInfo(const launcher::Machine& machine, absl::string_v
   return std::nullopt;
 }
 
-// The word of "always [madvise] never" in brackets.
+// Returns the word in brackets of a text such as "always [madvise] never".
 std::string Chosen(const std::string& text) {
   const size_t from = text.find('['), to = text.find(']');
   return from == std::string::npos || to == std::string::npos || to < from

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kNetwork[] = "network";
 
-// An address that other hosts can use, if there is one; with its interface.
+// Returns an address that other hosts can use, with its interface, if there is one.
 std::string UsableAddress(const std::vector<launcher::Machine::Interface>& interfaces) {
   for (const launcher::Machine::Interface& one : interfaces) {
     if (!one.up || one.loopback) continue;

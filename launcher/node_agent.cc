@@ -1,23 +1,26 @@
 #include "launcher/node_agent.h"
 
-#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
+#include <vector>
 
-#include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status.h"
-#include "collectives/store/fenced_store.h"
-#include "launcher/error_file.h"
+#include "launcher/job_file.h"
+#include "launcher/plan/cluster_file.h"
+#include "launcher/root_cause.h"
 
 namespace tandem::launcher {
 
+using collectives::Node;
 using collectives::Rendezvous;
 using collectives::RendezvousEvent;
+using collectives::Round;
 
 namespace {
 
@@ -25,102 +28,218 @@ namespace {
 // errors that its death causes in other processes, and so does the reason that a failing member reports.
 constexpr absl::Duration kSettle = absl::Milliseconds(100);
 // How long to wait for the rendezvous to end a round. The rendezvous has shorter deadlines of its own.
-constexpr absl::Duration kPatience = absl::Seconds(30);
-// A process that ran at least this long resets the count of consecutive deaths.
-constexpr absl::Duration kHealthy = absl::Minutes(10);
+constexpr absl::Duration kRoundEndTimeout = absl::Seconds(30);
 constexpr int kTimedOut = 124;  // the exit code, as timeout(1) has it
-constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
-constexpr absl::Duration kLongestPause = absl::Seconds(30);
 
-absl::Duration PauseBefore(int restart) {
-  return std::min(kLongestPause, kFirstPause * (int64_t{1} << std::min(restart - 1, 10)));
+std::string FreshNodeId(const std::string& host) {
+  std::random_device random;
+  return absl::StrCat(host, "-", ::getpid(), "-", absl::Hex(random(), absl::kZeroPad8));
 }
 
-// Returns advice for the user if the last lines of the output show a known mistake, else "".
-std::string Advice(const ChildOutput& output, int master_port) {
-  for (const std::string& line : output.tail()) {
-    if (absl::StrContains(line, "ddress already in use") || absl::StrContains(line, "EADDRINUSE")) {
-      return absl::StrCat(
-          "a port was taken. MASTER_PORT (", master_port,
-          ") is kept free for rank 0, which must bind it with SO_REUSEADDR as PyTorch does; other "
-          "ports are the program's own choice: port 0 lets the kernel pick a free one");
+// Returns whether some node of the round has processes that end by themselves.
+bool HasWork(const Round& round, const LaunchPlan& plan) {
+  for (const Node& node : round.nodes) {
+    for (const auto& [name, count] : node.processes) {
+      const RolePlan* mine = plan.Find(name);
+      if (count > 0 && !(mine != nullptr ? mine->serves : DefaultRole(name).serves)) return true;
     }
   }
-  return "";
+  return false;
+}
+
+// Returns this node's processes for a message: "2 parameter servers, 4 workers".
+std::string CountsText(const LaunchPlan& plan) {
+  std::vector<std::string> parts;
+  for (const RolePlan& role : plan.roles) {
+    const std::string& name = role.name;
+    const std::string kind = name == "ps" ? "parameter server" : name;
+    const bool many =
+        role.count > 1 && (name == "ps" || name == "worker" || name == "learner" || name == "actor");
+    parts.push_back(absl::StrCat(role.count, " ", kind, many ? "s" : ""));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+// Returns this node's place in the round for a message: "node 1 of 2 in round 3: worker/4 to 7 of 8".
+std::string PlaceText(const LaunchPlan& plan, const Round& round) {
+  std::vector<std::string> parts;
+  for (const RolePlan& role : plan.roles) {
+    const int first = round.FirstRank(role.name);
+    parts.push_back(absl::StrCat(role.name, "/", first,
+                                 role.count > 1 ? absl::StrCat(" to ", first + role.count - 1) : "", " of ",
+                                 round.WorldSize(role.name)));
+  }
+  return absl::StrCat("node ", round.group_rank, " of ", round.nodes.size(), " in round ", round.epoch, ": ",
+                      absl::StrJoin(parts, ", "));
 }
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<NodeAgent>> NodeAgent::Create(NodeAgentOptions options, Processes* processes,
+                                                             RendezvousHandler* rendezvous) {
+  options.node.advertise = rendezvous->alone() ? "" : rendezvous->host();
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundProcesses> local,
+                          RoundProcesses::Create(std::move(options.node), processes));
+  return std::unique_ptr<NodeAgent>(new NodeAgent(options, std::move(local), processes, rendezvous));
+}
+
+NodeAgent::NodeAgent(const NodeAgentOptions& options, std::unique_ptr<RoundProcesses> local,
+                     Processes* processes, RendezvousHandler* rendezvous)
+    : grace_(options.grace),
+      timeout_(options.timeout),
+      processes_(processes),
+      rendezvous_(rendezvous),
+      local_(std::move(local)),
+      node_id_(FreshNodeId(rendezvous->host())),
+      services_(local_->options().run_id, node_id_, options.master_port) {}
+
+NodeAgent::~NodeAgent() = default;
+
 int NodeAgent::Run() {
-  end_by_ = absl::Now() + options_.timeout;
-  watch_ = std::make_unique<RoundMonitor>(
+  end_by_ = absl::Now() + timeout_;
+  monitor_ = std::make_unique<RoundMonitor>(
       rendezvous_->rendezvous(),
       [this](const std::function<bool()>& stop) { return rendezvous_->Reach(stop); });
-  if (options_.plan.reform) {
-    absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store =
-        collectives::StoreServer::Start("127.0.0.1:0");
-    if (!store.ok()) {
-      processes_->console().Say(store.status().message());
+  if (plan().reform) {
+    if (const absl::Status started = StartControl(); !started.ok()) {
+      processes_->console().Say(started.message());
       return 1;
     }
-    agent_store_ = *std::move(store);
-    control_ = std::make_unique<LauncherControl>(agent_store_->store());
-    control_->OnPeerFailure([this](const LauncherControl::PeerFailure& failure) {
-      watch_->Post({.kind = AgentEvent::Kind::kPeerFailure,
-                    .status = absl::UnavailableError(failure.reason),
-                    .process = failure.process,
-                    .epoch = failure.number});
-    });
   }
   BeginJoin();
   while (phase_ != Phase::kOver) {
     const bool patient = phase_ == Phase::kRunning || phase_ == Phase::kJoining;
-    const ProcessEvents seen = processes_->Wait(NextDeadline(), watch_->fd(), patient);
+    const ProcessEvents seen = processes_->Wait(NextDeadline(), monitor_->fd(), patient);
     for (const int signal : seen.signals) OnSignal(signal);
     for (Process* process : seen.ended) OnEnd(process);
     if (seen.woken) {
-      for (const AgentEvent& news : watch_->Take()) OnEvent(news);
+      for (const AgentEvent& event : monitor_->Take()) OnEvent(event);
     }
     OnTime();
-    if ((phase_ == Phase::kStopping || phase_ == Phase::kKilling) && processes_->AllEnded()) OnAllStopped();
+    if (stopping() && local_->AllEnded()) OnAllStopped();
   }
   processes_->ForgetEnded();
-  control_.reset();  // its callback posts to watch_
+  control_.reset();  // its callback posts to monitor_
   if (round_.has_value() && closed_) rendezvous_->SendShutdownNotice(*round_);
-  watch_.reset();
+  monitor_.reset();
   return exit_code_;
 }
 
+absl::Status NodeAgent::StartControl() {
+  TANDEM_ASSIGN_OR_RETURN(agent_store_, collectives::StoreServer::Start("127.0.0.1:0"));
+  control_ = std::make_unique<LauncherControl>(agent_store_->store());
+  control_->OnPeerFailure([this](const LauncherControl::PeerFailure& failure) {
+    monitor_->Post({.kind = AgentEvent::Kind::kPeerFailure,
+                    .status = absl::UnavailableError(failure.reason),
+                    .process = failure.process,
+                    .epoch = failure.number});
+  });
+  return absl::OkStatus();
+}
+
 absl::Time NodeAgent::NextDeadline() const {
-  absl::Time next = std::min(
-      deadline_, phase_ == Phase::kRunning || phase_ == Phase::kJoining ? end_by_ : absl::InfiniteFuture());
-  if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return next;
-  for (const Slot& slot : slots_) next = std::min(next, slot.restart_at);
+  absl::Time next = deadline_;
+  if (phase_ == Phase::kRunning || phase_ == Phase::kJoining) next = std::min(next, end_by_);
+  if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) next = std::min(next, local_->NextRestart());
   return next;
 }
 
+void NodeAgent::BeginJoin() {
+  phase_ = Phase::kJoining;
+  deadline_ = absl::InfiniteFuture();
+  round_over_ = finish_told_ = false;
+  job_failure_.clear();
+  local_->PrepareRound();
+  // Members that survive the round learn of its end from LauncherControl.
+  monitor_->Unwatch(/*failed=*/control_ == nullptr, "the round is over");
+
+  Node node{.id = node_id_, .host = rendezvous_->master_addr(), .node_rank = rendezvous_->node_rank()};
+  if (const absl::Status status = services_.Renew(rendezvous_->host(), &node); !status.ok()) {
+    processes_->console().Say(status.message());
+    CloseJob(std::string(status.message()), /*exit_code=*/1);
+    return Stop(Next::kEnd, 1, grace_);
+  }
+  node.processes = local_->CountByRole();
+  if (!rendezvous_->alone()) {
+    processes_->console().Say(
+        absl::StrCat("waiting for a round of ", rendezvous_->NodesText(), " at ", rendezvous_->ToString()));
+  }
+  monitor_->Join(node);
+}
+
+void NodeAgent::OnRound(const AgentEvent& event) {
+  if (phase_ != Phase::kJoining) return;  // it was stopped meanwhile
+  if (!event.status.ok()) {
+    processes_->console().Say(absl::StrCat("this node cannot take part: ", event.status.message()));
+    return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, grace_);
+  }
+  // A round took place without this node. Its processes' state is older than that of the other nodes, and
+  // must not count as the newest if those die.
+  const bool stale = round_.has_value() && event.round.epoch != round_->epoch + 1 && !local_->AllEnded();
+  round_ = event.round;
+  services_.EnterRound(round_->epoch);
+  ++assignment_;
+  local_->SetRound(
+      {.round = *round_,
+       .assignment = assignment_,
+       .agent = agent_store_ == nullptr ? "" : absl::StrCat("127.0.0.1:", agent_store_->port())});
+  if (!stale) return BeginRound();
+  processes_->console().Say("the job has gone on without this node; starting its processes anew");
+  Stop(Next::kStart, 1, absl::ZeroDuration());
+}
+
+void NodeAgent::BeginRound() {
+  exit_code_ = 0;
+  phase_ = Phase::kRunning;
+  deadline_ = absl::InfiniteFuture();
+  if (absl::Status started = StartRound(); !started.ok()) {
+    processes_->console().Say(started.message());
+    CloseJob(absl::StrCat(started.message(), ", on ", rendezvous_->host()), /*exit_code=*/1);
+    return Stop(Next::kEnd, 1, grace_);
+  }
+  FinishIfDone();
+}
+
+absl::Status NodeAgent::StartRound() {
+  if (round_->group_rank == 0) {
+    for (const RolePlan& role : plan().roles) {
+      if (role.restart == Restart::kAlone) services_.membership()->LetRestart(role.name);
+    }
+    monitor_->Watch(services_.membership(), round_->epoch);
+  }
+  // `tandem status`, `tandem top` and others read it, on any node.
+  const NodeOptions& options = local_->options();
+  TANDEM_RETURN_IF_ERROR(WriteJobFile(options.log_dir, {.store = round_->nodes[0].store,
+                                                        .rendezvous = rendezvous_->address(),
+                                                        .run_id = options.run_id,
+                                                        .num_servers = round_->WorldSize("ps")}));
+  processes_->console().Say(absl::StrCat(
+      rendezvous_->alone() ? CountsText(plan()) : PlaceText(plan(), *round_), "; logs in ", options.log_dir));
+  if (control_ != nullptr) TANDEM_RETURN_IF_ERROR(control_->Announce(local_->Reassign()));
+  return local_->StartAll();
+}
+
 void NodeAgent::OnSignal(int signal) {
-  const bool stopping = phase_ == Phase::kStopping || phase_ == Phase::kKilling;
-  if (stopping && next_ == Next::kEnd) {
+  if (stopping() && next_ == Next::kEnd) {
     if (exit_code_ != 0) deadline_ = absl::Now();  // the second signal ends the grace period
     return;
   }
   processes_->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
   if (phase_ == Phase::kJoining || rendezvous_->elastic()) {
     // The other nodes continue without this one if they are enough.
-    watch_->Leave();
+    monitor_->Leave();
   } else {
     CloseJob(absl::StrCat("the launcher on ", rendezvous_->host(), " was stopped by ", SignalName(signal)),
              128 + signal);
   }
-  Stop(Next::kEnd, 128 + signal, options_.grace);
+  Stop(Next::kEnd, 128 + signal, grace_);
 }
 
 void NodeAgent::OnEnd(Process* process) {
-  const auto slot = absl::c_find_if(slots_, [process](const Slot& one) { return one.process == process; });
-  if (slot == slots_.end()) return;
-  slot->process = nullptr;
-  const bool good = process->succeeded() && !slot->role->serves;
+  RoundProcesses::Slot* const slot = local_->TakeEnded(process);
+  if (slot == nullptr) return;
+  // A role that serves may not end before the others, not even with exit code 0.
+  const bool good = process->succeeded() && !slot->planned.role->serves;
   switch (phase_) {
     case Phase::kRunning:
     case Phase::kSettling:
@@ -128,9 +247,8 @@ void NodeAgent::OnEnd(Process* process) {
         slot->done = true;
         return FinishIfDone();
       }
-      // A role that serves may not end before the others, not even with exit code 0.
-      if (RestartAlone(*slot, process)) return;
-      failed_.push_back(process);
+      if (local_->PlanRestart(*slot, *process)) return;
+      local_->AddFailed(process);
       return NoteFailure(process->killed() ? absl::ZeroDuration() : kSettle);
     case Phase::kJoining:
     case Phase::kWaiting:
@@ -151,87 +269,57 @@ void NodeAgent::OnEnd(Process* process) {
   }
 }
 
-bool NodeAgent::RestartAlone(Slot& slot, Process* process) {
-  if (slot.role->restart != Restart::kAlone) return false;
-  slot.deaths_in_a_row = absl::Now() - process->started() >= kHealthy ? 1 : slot.deaths_in_a_row + 1;
-  const int limit = slot.role->restart_limit;
-  if (slot.deaths_in_a_row > limit) {
-    processes_->console().Say(absl::StrCat(process->name(), " has been started again ", limit,
-                                           " times in a row: that is its limit (--restart ", slot.role->name,
-                                           "=alone:", limit, ")"));
-    return false;
-  }
-  const absl::Duration pause = PauseBefore(slot.deaths_in_a_row);
-  slot.restart_at = absl::Now() + pause;
-  ++slot.restarts_alone;
-  processes_->console().Say(absl::StrCat(process->HowItEnded(), "; starting it again in ",
-                                         absl::FormatDuration(pause), " (", slot.deaths_in_a_row, " of ",
-                                         limit, ")"));
-  for (const std::string& text : process->output().tail())
-    processes_->console().Say(absl::StrCat("  | ", text));
-  if (slot.role->name == "ps" && slot.role->command.empty()) {
-    processes_->console().Say(absl::StrCat(
-        process->name(),
-        " comes back with empty tables and at another address: workers that hold the old one will "
-        "fail. Without --restart ps=alone the whole job starts again, and `--resume auto` takes "
-        "its newest checkpoint"));
-  }
-  return true;
-}
-
-void NodeAgent::OnEvent(const AgentEvent& news) {
-  switch (news.kind) {
+void NodeAgent::OnEvent(const AgentEvent& event) {
+  switch (event.kind) {
     case AgentEvent::Kind::kRound:
-      return OnRound(news);
+      return OnRound(event);
     case AgentEvent::Kind::kRoundOver:
-      return OnRoundOver(news);
+      return OnRoundOver(event);
     case AgentEvent::Kind::kTold:
       // FailedPrecondition: the limit of restarts is reached. The rendezvous then closes the job, which gives
       // an event of its own.
-      if (!absl::IsFailedPrecondition(news.status)) {
-        processes_->console().Say(absl::StrCat("the rendezvous does not answer: ", news.status.message()));
+      if (!absl::IsFailedPrecondition(event.status)) {
+        processes_->console().Say(absl::StrCat("the rendezvous does not answer: ", event.status.message()));
       }
       return;
     case AgentEvent::Kind::kJobState:
-      if (!news.state.failed || !round_.has_value() || news.epoch != round_->epoch) return;
+      if (!event.state.failed || !round_.has_value() || event.epoch != round_->epoch) return;
       if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
-      job_failure_ = news.state.reason;
+      job_failure_ = event.state.reason;
       return NoteFailure(kSettle);
     case AgentEvent::Kind::kPeerFailure: {
       // A report about an earlier round, or about a failure that is being handled already.
-      if (news.epoch != assignment_ || phase_ != Phase::kRunning) return;
+      if (event.epoch != assignment_ || phase_ != Phase::kRunning) return;
       // LauncherControl names processes by local rank, Process::name by rank.
-      const auto slot = absl::c_find_if(slots_, [&news](const Slot& one) {
-        return one.process != nullptr && news.process == absl::StrCat(one.role->name, "/", one.local_rank);
-      });
-      const std::string& name = slot == slots_.end() ? news.process : slot->process->name();
-      job_failure_ = absl::StrCat(name, ": ", news.status.message());
+      const Process* const process = local_->Find(event.process);
+      job_failure_ =
+          absl::StrCat(process == nullptr ? event.process : process->name(), ": ", event.status.message());
       return NoteFailure(kSettle);
     }
   }
 }
 
-void NodeAgent::OnRoundOver(const AgentEvent& news) {
-  if (!round_.has_value() || news.epoch != round_->epoch) return;
+void NodeAgent::OnRoundOver(const AgentEvent& over) {
+  if (!round_.has_value() || over.epoch != round_->epoch) return;
   Console& console = processes_->console();
-  const bool ending = (phase_ == Phase::kStopping || phase_ == Phase::kKilling) && next_ == Next::kEnd;
-  if (!news.status.ok()) {
+  const bool ending = stopping() && next_ == Next::kEnd;
+  if (!over.status.ok()) {
     if (ending) return;
-    if (options_.plan.reform && absl::IsUnavailable(news.status) &&
+    if (plan().reform && absl::IsUnavailable(over.status) &&
         (phase_ == Phase::kRunning || phase_ == Phase::kSettling || phase_ == Phase::kWaiting)) {
       // The processes cannot complete a step now. But if no round takes place without them (the store failed
       // for all nodes), the job continues from their state.
-      console.Say(absl::StrCat("this node is no longer part of the round: ", news.status.message(),
+      console.Say(absl::StrCat("this node is no longer part of the round: ", over.status.message(),
                                "; its processes wait for the next"));
-      return FormAgain(std::string(news.status.message()));
+      return FormAgain(std::string(over.status.message()));
     }
     // The other nodes have continued without this one, so its processes must not do any more.
-    console.Say(absl::StrCat("this node is no longer part of the job: ", news.status.message(),
+    console.Say(absl::StrCat("this node is no longer part of the job: ", over.status.message(),
                              "; stopping its processes"));
     round_over_ = true;
     return Stop(Next::kJoin, 1, absl::ZeroDuration());
   }
-  const RendezvousEvent& event = news.event;
+  const RendezvousEvent& event = over.event;
   round_over_ = true;
   if (event.kind == RendezvousEvent::Kind::kClosed) {
     closed_ = true;
@@ -239,64 +327,44 @@ void NodeAgent::OnRoundOver(const AgentEvent& news) {
     if (failed_here_ && event.failed) exit_code_ = event.exit_code;
     if (ending) return;
     if (!event.failed) {
-      watch_->Unwatch(/*failed=*/false, "all workers have finished");
-      return Stop(Next::kEnd, 0, options_.grace);
+      monitor_->Unwatch(/*failed=*/false, "all workers have finished");
+      return Stop(Next::kEnd, 0, grace_);
     }
     if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
       console.Say(absl::StrCat("the job failed: ", event.reason, "; stopping it here"));
     } else {
       console.Say(absl::StrCat("the job is over: ", event.reason));
     }
-    return Stop(Next::kEnd, event.exit_code, options_.grace);
+    return Stop(Next::kEnd, event.exit_code, grace_);
   }
   switch (phase_) {
     case Phase::kRunning:
     case Phase::kSettling:
     case Phase::kWaiting:
       if (phase_ != Phase::kWaiting) {
-        console.Say(
-            absl::StrCat(options_.plan.reform ? "the job forms again: " : "starting again: ", event.reason));
+        console.Say(absl::StrCat(plan().reform ? "the job forms again: " : "starting again: ", event.reason));
       }
-      if (options_.plan.reform) return FormAgain(event.reason);
-      if (processes_->AllEnded()) return BeginJoin();
-      return Stop(Next::kJoin, 1, options_.grace);
+      if (plan().reform) return FormAgain(event.reason);
+      if (local_->AllEnded()) return BeginJoin();
+      return Stop(Next::kJoin, 1, grace_);
     default:
       return;  // OnAllStopped continues when all processes have ended
   }
-}
-
-void NodeAgent::FormAgain(const std::string& reason) {
-  // Processes that wait in a call to the old round's store get an error.
-  collectives::EnterEpoch(store_->store(), round_->epoch + 1, "launcher").IgnoreError();
-  if (absl::Status told = control_->RoundOver(assignment_, reason); !told.ok()) {
-    processes_->console().Say(told.message());
-  }
-  BeginJoin();
-}
-
-void NodeAgent::NoteFailure(absl::Duration settle) {
-  const absl::Time until = absl::Now() + settle;
-  deadline_ = phase_ == Phase::kSettling ? std::min(deadline_, until) : until;
-  phase_ = Phase::kSettling;
 }
 
 void NodeAgent::OnTime() {
   const absl::Time now = absl::Now();
   Console& console = processes_->console();
   if ((phase_ == Phase::kRunning || phase_ == Phase::kJoining) && now >= end_by_) {
-    const std::string what =
-        absl::StrCat("the job did not end within ", absl::FormatDuration(options_.timeout));
+    const std::string what = absl::StrCat("the job did not end within ", absl::FormatDuration(timeout_));
     console.Say(absl::StrCat(what, "; stopping it"));
     CloseJob(what, kTimedOut);
-    return Stop(Next::kEnd, kTimedOut, options_.grace);
+    return Stop(Next::kEnd, kTimedOut, grace_);
   }
   if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
-    for (Slot& slot : slots_) {
-      if (now < slot.restart_at) continue;
-      if (const absl::Status started = StartSlot(slot); !started.ok()) {
-        job_failure_ = std::string(started.message());
-        NoteFailure(absl::ZeroDuration());
-      }
+    if (const absl::Status started = local_->StartDue(now); !started.ok()) {
+      job_failure_ = std::string(started.message());
+      NoteFailure(absl::ZeroDuration());
     }
   }
   if (now < deadline_) return;
@@ -306,95 +374,13 @@ void NodeAgent::OnTime() {
     case Phase::kStopping:
       phase_ = Phase::kKilling;
       deadline_ = absl::InfiniteFuture();
-      return processes_->SignalAll(SIGKILL);
+      return local_->Kill();
     case Phase::kWaiting:
       console.Say("the rendezvous has not ended the round in time; stopping");
-      return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, options_.grace);
+      return Stop(Next::kEnd, exit_code_ != 0 ? exit_code_ : 1, grace_);
     default:
       return;
   }
-}
-
-void NodeAgent::AnnounceFailure() {
-  const auto killed = absl::c_find_if(failed_, [](const Process* process) { return process->killed(); });
-  const Process* cause = killed != failed_.end() ? *killed : failed_.empty() ? nullptr : failed_.front();
-  std::string line;
-  bool explained = false;
-  if (!job_failure_.empty() && killed == failed_.end()) {
-    line = absl::StrCat("the job failed: ", job_failure_);
-    // The process that the reason names knows more than the first one that noticed.
-    const auto consider = [&](const Process* process) {
-      if (process == nullptr) return;
-      const bool speaks = absl::StartsWith(job_failure_, absl::StrCat(process->name(), ":"));
-      if (!speaks && !absl::StartsWith(job_failure_, absl::StrCat(process->name(), " "))) return;
-      cause = process;
-      explained = speaks;
-    };
-    for (const Slot& slot : slots_) consider(slot.process);
-    for (const Process* process : failed_) consider(process);
-  } else {
-    line = cause->HowItEnded();
-  }
-  const bool again = round_->restarts < options_.plan.max_restarts;
-  Console& console = processes_->console();
-  console.Say(
-      absl::StrCat(line, again ? absl::StrCat("; starting the job again (restart ", round_->restarts + 1,
-                                              " of ", options_.plan.max_restarts, ")")
-                               : "; stopping the job"));
-  // The launchers of the other nodes are told on which node it happened, and the last line of the output.
-  std::string reason =
-      absl::StrCat(line, rendezvous_->alone() ? "" : absl::StrCat(", on ", rendezvous_->host()));
-  if (cause != nullptr && !explained) {
-    const ChildOutput& output = cause->output();
-    const std::string message = ReadErrorFile(cause->spec().error_file);
-    if (!message.empty()) {
-      console.Say(absl::StrCat("it said: ", message));
-      absl::StrAppend(&reason, ": ", message);
-    }
-    if (!output.tail().empty()) {
-      console.Say(absl::StrCat("the last lines of ", output.log_path(), ":"));
-      for (const std::string& text : output.tail()) console.Say(absl::StrCat("  | ", text));
-      if (message.empty()) absl::StrAppend(&reason, ": ", output.tail().back());
-    } else {
-      console.Say(absl::StrCat(output.log_path(), " is empty"));
-    }
-    if (const std::string advice = Advice(output, port_->port()); !advice.empty()) console.Say(advice);
-  }
-  const Process* code = cause != nullptr && cause->ended() ? cause
-                        : failed_.empty()                  ? nullptr
-                                                           : failed_.front();
-  const int exit_code = code == nullptr || code->exit_code() == 0 ? 1 : code->exit_code();
-  job_failure_.clear();
-  if (!again) {
-    failed_here_ = true;
-    CloseJob(reason, exit_code);
-    return Stop(Next::kEnd, exit_code, options_.grace);
-  }
-  const int64_t epoch = round_->epoch;
-  watch_->Tell([epoch, reason, exit_code](Rendezvous& rendezvous) {
-    return rendezvous.RequestRestart(epoch, reason, exit_code);
-  });
-  if (!options_.plan.reform) return Stop(Next::kJoin, exit_code, options_.grace);
-  exit_code_ = exit_code;
-  phase_ = Phase::kWaiting;
-  deadline_ = absl::Now() + kPatience;
-}
-
-void NodeAgent::CloseJob(const std::string& reason, int exit_code) {
-  closed_ = true;
-  watch_->Tell([reason, exit_code](Rendezvous& rendezvous) {
-    return rendezvous.Close(/*failed=*/true, reason, exit_code);
-  });
-}
-
-void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace) {
-  next_ = next;
-  exit_code_ = exit_code;
-  phase_ = Phase::kStopping;
-  deadline_ = absl::Now() + grace;
-  for (Slot& slot : slots_) slot.restart_at = absl::InfiniteFuture();
-  if (control_ != nullptr && next == Next::kEnd) control_->Close("the job is over").IgnoreError();
-  processes_->SignalAll(SIGTERM);
 }
 
 void NodeAgent::OnAllStopped() {
@@ -406,8 +392,75 @@ void NodeAgent::OnAllStopped() {
     BeginRound();
   } else {
     phase_ = Phase::kWaiting;
-    deadline_ = absl::Now() + kPatience;
+    deadline_ = absl::Now() + kRoundEndTimeout;
   }
+}
+
+void NodeAgent::FinishIfDone() {
+  if (finish_told_ || phase_ != Phase::kRunning || !HasWork(*round_, plan()) || !local_->AllDone()) return;
+  finish_told_ = true;
+  const int64_t epoch = round_->epoch;
+  monitor_->Tell([epoch](Rendezvous& rendezvous) { return rendezvous.Finish(epoch); });
+}
+
+void NodeAgent::NoteFailure(absl::Duration settle) {
+  const absl::Time until = absl::Now() + settle;
+  deadline_ = phase_ == Phase::kSettling ? std::min(deadline_, until) : until;
+  phase_ = Phase::kSettling;
+}
+
+void NodeAgent::AnnounceFailure() {
+  const RootCause cause = FindRootCause(local_->failed(), local_->Running(), job_failure_);
+  const bool again = round_->restarts < plan().max_restarts;
+  processes_->console().Say(
+      absl::StrCat(cause.line, again ? absl::StrCat("; starting the job again (restart ",
+                                                    round_->restarts + 1, " of ", plan().max_restarts, ")")
+                                     : "; stopping the job"));
+  // The launchers of the other nodes are told on which node it happened, and the last line of the output.
+  std::string reason =
+      absl::StrCat(cause.line, rendezvous_->alone() ? "" : absl::StrCat(", on ", rendezvous_->host()));
+  if (cause.process != nullptr && !cause.explained) {
+    reason += SayLastWords(*cause.process, services_.master_port(), processes_->console());
+  }
+  const int exit_code = cause.exit_code;
+  job_failure_.clear();
+  if (!again) {
+    failed_here_ = true;
+    CloseJob(reason, exit_code);
+    return Stop(Next::kEnd, exit_code, grace_);
+  }
+  const int64_t epoch = round_->epoch;
+  monitor_->Tell([epoch, reason, exit_code](Rendezvous& rendezvous) {
+    return rendezvous.RequestRestart(epoch, reason, exit_code);
+  });
+  if (!plan().reform) return Stop(Next::kJoin, exit_code, grace_);
+  exit_code_ = exit_code;
+  phase_ = Phase::kWaiting;
+  deadline_ = absl::Now() + kRoundEndTimeout;
+}
+
+void NodeAgent::FormAgain(const std::string& reason) {
+  services_.EndRound(round_->epoch);
+  if (absl::Status told = control_->RoundOver(assignment_, reason); !told.ok()) {
+    processes_->console().Say(told.message());
+  }
+  BeginJoin();
+}
+
+void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace) {
+  next_ = next;
+  exit_code_ = exit_code;
+  phase_ = Phase::kStopping;
+  deadline_ = absl::Now() + grace;
+  if (control_ != nullptr && next == Next::kEnd) control_->Close("the job is over").IgnoreError();
+  local_->Terminate();
+}
+
+void NodeAgent::CloseJob(const std::string& reason, int exit_code) {
+  closed_ = true;
+  monitor_->Tell([reason, exit_code](Rendezvous& rendezvous) {
+    return rendezvous.Close(/*failed=*/true, reason, exit_code);
+  });
 }
 
 }  // namespace tandem::launcher

@@ -4,11 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -26,16 +23,6 @@ namespace {
 // How long the launcher that serves the store waits for the others to learn that the job is over.
 constexpr absl::Duration kShutdownNotice = absl::Seconds(5);
 
-absl::Status SetDuration(absl::string_view key, const std::string& value, absl::Duration* duration) {
-  double seconds;
-  if (!absl::SimpleAtod(value, &seconds) || !(seconds > 0) || seconds > 1e9) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--rdzv-conf ", key, "='", value, "': expected a number of seconds above 0"));
-  }
-  *duration = absl::Seconds(seconds);
-  return absl::OkStatus();
-}
-
 template <typename T>
 absl::StatusOr<T> Annotated(absl::StatusOr<T> result, absl::string_view context) {
   if (!result.ok()) return Annotate(result.status(), context);
@@ -45,7 +32,7 @@ absl::StatusOr<T> Annotated(absl::StatusOr<T> result, absl::string_view context)
 // Returns the timeout of one call to the store. A call should fail within a lease, as the rendezvous
 // requires, and the end of the job should not wait longer than close_timeout for a store that does not
 // respond.
-absl::Duration Patience(const collectives::RendezvousOptions& options) {
+absl::Duration CallTimeout(const collectives::RendezvousOptions& options) {
   return std::min(options.lease, options.close_timeout);
 }
 
@@ -55,71 +42,8 @@ std::string GoneKey(const std::string& run_id, const std::string& node) {
 
 }  // namespace
 
-absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions* options) {
-  collectives::RendezvousOptions& rendezvous = options->rendezvous;
-  absl::Duration interval = absl::ZeroDuration();
-  int attempts = 3;
-  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    const std::pair<std::string, std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
-    const auto& [key, value] = pair;
-    if (key == "join_timeout" || key == "timeout") {
-      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &rendezvous.join_timeout));
-    } else if (key == "last_call_timeout") {
-      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &rendezvous.last_call));
-    } else if (key == "close_timeout") {
-      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &rendezvous.close_timeout));
-    } else if (key == "lease") {
-      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &rendezvous.lease));
-    } else if (key == "keep_alive_interval") {
-      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &interval));
-    } else if (key == "keep_alive_max_attempt") {
-      if (!absl::SimpleAtoi(value, &attempts) || attempts < 1) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--rdzv-conf ", key, "='", value, "': expected a number of at least 1"));
-      }
-    } else if (key == "etcd_lease") {
-      absl::Duration lease;
-      TANDEM_RETURN_IF_ERROR(SetDuration(key, value, &lease));
-      if (lease < absl::Seconds(1)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--rdzv-conf ", key, "='", value, "': etcd grants leases of at least 1 second"));
-      }
-      options->conf[key] = value;
-    } else if (key == "rank") {
-      if (!absl::SimpleAtoi(value, &options->node_rank) || options->node_rank < 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--rdzv-conf rank='", value, "' is no place of a node"));
-      }
-    } else if (key == "read_timeout" || (key == "store_type" && value == "tcp")) {
-      // torchrun's stores have these options; Tandem's do not need them.
-    } else if (absl::c_linear_search(std::vector<absl::string_view>{"is_host", "cacert", "cert", "key",
-                                                                    "protocol", "etcd_prefix"},
-                                     key)) {
-      options->conf[key] = value;
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv-conf '", part,
-                       "' is not known; expected key=value,... of join_timeout, last_call_timeout, "
-                       "close_timeout, keep_alive_interval, keep_alive_max_attempt, lease, rank, is_host, "
-                       "and for etcd cacert, cert, "
-                       "key, protocol, etcd_prefix, etcd_lease"));
-    }
-  }
-  if (interval > absl::ZeroDuration()) rendezvous.lease = interval * attempts;
-  return absl::OkStatus();
-}
-
-absl::Status ParseNodes(absl::string_view text, int* min_nodes, int* max_nodes) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
-  bool good = parts.size() <= 2 && absl::SimpleAtoi(parts[0], min_nodes);
-  *max_nodes = *min_nodes;
-  if (good && parts.size() == 2) good = absl::SimpleAtoi(parts[1], max_nodes);
-  if (good && *min_nodes >= 1 && *max_nodes >= *min_nodes && *max_nodes <= 4096) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--nnodes '", text, "': expected N or MIN:MAX, with 1 <= MIN <= MAX <= 4096"));
-}
-
-absl::StatusOr<std::unique_ptr<RendezvousHandler>> RendezvousHandler::Open(const RendezvousHandlerOptions& options) {
+absl::StatusOr<std::unique_ptr<RendezvousHandler>> RendezvousHandler::Open(
+    const RendezvousHandlerOptions& options) {
   std::unique_ptr<RendezvousHandler> meeting(new RendezvousHandler(options));
   if (meeting->alone()) {
     meeting->rendezvous_ = std::make_unique<LocalRendezvous>(options.rendezvous.max_restarts);
@@ -182,7 +106,7 @@ absl::Status RendezvousHandler::OpenEtcd() {
                    options_.rendezvous.run_id, query.empty() ? "" : "?", absl::StrJoin(query, "&"));
   TANDEM_ASSIGN_OR_RETURN(collectives::EtcdOptions etcd,
                           Annotated(collectives::ParseEtcdUrl(address_), "--rdzv-endpoint or --rdzv-conf"));
-  etcd.call_timeout = Patience(options_.rendezvous);
+  etcd.call_timeout = CallTimeout(options_.rendezvous);
   TANDEM_ASSIGN_OR_RETURN(store_, collectives::EtcdStore::Open(std::move(etcd)));
   return absl::OkStatus();
 }
@@ -220,7 +144,7 @@ absl::Status RendezvousHandler::OpenServed() {
     if (must) return Annotate(server.status(), "cannot serve the store at which the nodes meet");
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Channel> channel, rpc::ConnectGrpc(options_.endpoint));
-  store_ = std::make_unique<collectives::RemoteStore>(std::move(channel), Patience(options_.rendezvous));
+  store_ = std::make_unique<collectives::RemoteStore>(std::move(channel), CallTimeout(options_.rendezvous));
   return absl::OkStatus();
 }
 

@@ -1,10 +1,9 @@
 #ifndef TANDEM_LAUNCHER_RENDEZVOUS_HANDLER_H_
 #define TANDEM_LAUNCHER_RENDEZVOUS_HANDLER_H_
 
-// Opens the rendezvous at which the launchers of a job meet, as --rdzv-backend and the related flags say.
+// Opens the rendezvous at which the launchers of a job meet.
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -14,33 +13,9 @@
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/store/store.h"
 #include "collectives/store/store_server.h"
+#include "launcher/rendezvous_options.h"
 
 namespace tandem::launcher {
-
-// A plain value.
-struct RendezvousHandlerOptions {
-  // One of:
-  //
-  // - "": a single launcher, whose rendezvous is in its own memory.
-  // - "static": a store that node 0 serves at `endpoint`.
-  // - "c10d": a store that the first launcher able to bind `endpoint` serves.
-  // - "etcd": etcd at `endpoint`.
-  std::string backend;
-  std::string endpoint;     // "host:port"
-  std::string local_addr;   // this node's address for the other nodes; "": the one that routes to `endpoint`
-  std::string master_addr;  // MASTER_ADDR of a single launcher; "": 127.0.0.1
-  int node_rank = -1;       // this node's place in the round; -1: any
-  std::map<std::string, std::string> conf;  // keys of --rdzv-conf that have no field in `rendezvous`
-  collectives::RendezvousOptions rendezvous;
-};
-
-// Parses the value of --rdzv-conf, such as "lease=2,rank=1", into `options`. Returns InvalidArgument for an
-// unknown key or a malformed value, which it names; `options` may then be partly changed.
-absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions* options);
-
-// Parses the value of --nnodes: "4" means 4 to 4 nodes, "2:8" means 2 to 8. Returns InvalidArgument, which
-// quotes the text, unless 1 <= min <= max <= 4096.
-absl::Status ParseNodes(absl::string_view text, int* min_nodes, int* max_nodes);
 
 // Owns the rendezvous and, where this launcher serves it, the store under it. For use by one thread, except
 // that Reach and the rendezvous itself may be used by another thread.

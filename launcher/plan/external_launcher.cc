@@ -139,4 +139,41 @@ absl::StatusOr<std::optional<ExternalLauncher>> DetectExternalLauncher(
   return std::nullopt;
 }
 
+absl::StatusOr<std::string> ApplyExternalDefaults(const Lookup& lookup,
+                                                  const std::function<std::string()>& full_host_name,
+                                                  RunFlags* flags) {
+  if (flags->standalone || flags->nnodes == "1" || flags->nnodes == "1:1") return "";
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<ExternalLauncher> found,
+                          DetectExternalLauncher(lookup, full_host_name));
+  if (!found.has_value()) return "";
+  std::string told = absl::StrCat("started by ", found->name, ":");
+  const auto take = [&told](std::string* flag, absl::string_view name, const std::string& value) {
+    if (!flag->empty() || value.empty()) return;
+    *flag = value;
+    absl::StrAppend(&told, " --", name, " ", value);
+  };
+  if (flags->nnodes.empty() && found->nnodes == 0) {
+    if (flags->rdzv_endpoint.empty() && flags->master_addr.empty()) return "";  // a single pod
+    return absl::InvalidArgumentError(
+        absl::StrCat(told, " it does not say how many nodes there are; give --nnodes"));
+  }
+  if (found->nnodes > 0) take(&flags->nnodes, "nnodes", absl::StrCat(found->nnodes));
+  if (flags->node_rank < 0 && found->node_rank >= 0) {
+    flags->node_rank = found->node_rank;
+    absl::StrAppend(&told, " --node-rank ", found->node_rank);
+  }
+  if (found->nproc_per_node > 0 && flags->workers < 0) {
+    take(&flags->nproc_per_node, "nproc-per-node", absl::StrCat(found->nproc_per_node));
+  }
+  if (flags->rdzv_endpoint.empty() && flags->master_addr.empty()) {
+    if (found->host.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          told, " it does not say where node 0 is; give --rdzv-endpoint HOST:PORT, the same on all nodes"));
+    }
+    take(&flags->rdzv_endpoint, "rdzv-endpoint", absl::StrCat(found->host, ":", found->port));
+  }
+  take(&flags->rdzv_id, "rdzv-id", found->run_id);
+  return told;
+}
+
 }  // namespace tandem::launcher

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "launcher/plan/flags.h"
 
 namespace tandem::launcher {
 
@@ -32,6 +33,15 @@ struct ExternalLauncher {
 absl::StatusOr<std::optional<ExternalLauncher>> DetectExternalLauncher(
     const std::function<std::optional<std::string>(absl::string_view name)>& lookup,
     const std::function<std::string()>& full_host_name);
+
+// Fills in the flags of `tandem run` that are not given and that DetectExternalLauncher's launcher
+// determines: number and rank of the nodes, processes per node, rendezvous, and run id. Returns a line for
+// the user that names these flags, or "" if there is no external launcher. --standalone and --nnodes 1 turn
+// the detection off. Returns the errors of DetectExternalLauncher, and InvalidArgument if the launcher does
+// not say how many nodes there are, or which host is node 0.
+absl::StatusOr<std::string> ApplyExternalDefaults(
+    const std::function<std::optional<std::string>(absl::string_view name)>& lookup,
+    const std::function<std::string()>& full_host_name, RunFlags* flags);
 
 // Returns the first host of a Slurm node list: "n03" for "n[03-05,9],login1". Returns "" for a malformed
 // list.

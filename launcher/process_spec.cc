@@ -1,0 +1,117 @@
+#include "launcher/process_spec.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/status.h"
+#include "launcher/host/pinning.h"
+#include "rpc/network.h"
+
+namespace tandem::launcher {
+
+absl::StatusOr<std::vector<PlannedProcess>> PlanProcesses(const NodeOptions& options) {
+  std::vector<PlannedProcess> planned;
+  for (const RolePlan& role : options.plan.roles) {
+    std::string program = options.self;
+    if (!role.command.empty() && role.command[0] != "tandem") {
+      TANDEM_ASSIGN_OR_RETURN(program, FindProgram(role.command[0]));
+    }
+    for (int i = 0; i < role.count; ++i)
+      planned.push_back({.role = &role, .local_rank = i, .program = program});
+  }
+  // Processes with the same `bind` share the processors.
+  for (const Bind bind : {Bind::kCore, Bind::kNuma}) {
+    std::vector<PlannedProcess*> bound;
+    for (PlannedProcess& process : planned) {
+      if (process.role->bind == bind) bound.push_back(&process);
+    }
+    if (bound.empty()) continue;
+    const CpuTopology topology = ReadCpuTopology("/sys/devices/system", AllowedProcessors());
+    for (size_t i = 0; i < bound.size(); ++i) {
+      bound[i]->cpus = ProcessorsOf(topology, bind, static_cast<int>(i), static_cast<int>(bound.size()));
+    }
+  }
+  return planned;
+}
+
+absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& process, const NodeRound& round,
+                                                     int restarts_alone) {
+  const RolePlan& role = *process.role;
+  ProcessSlot place{.plan = &options_.plan,
+                    .role = &role,
+                    .round = &round.round,
+                    .local_rank = process.local_rank,
+                    .run_id = options_.run_id,
+                    .agent = round.agent,
+                    .assignment = round.assignment,
+                    .restarts_alone = restarts_alone};
+  ProcessSpec spec{.name = absl::StrCat(role.name, "/", place.role_rank()), .program = process.program};
+  if (role.command.empty()) {
+    spec.args = ServerCommand(place);
+    place.spill_dir = absl::StrCat(options_.spill_dir, "/ps-", place.local_rank);
+  } else {
+    spec.args = role.command;
+  }
+  spec.front = place.is_main() && place.role_rank() == 0;
+  // Rank 0 writes to a pipe, but may draw as on a terminal, because its output is passed on unchanged.
+  place.terminal = spec.front && terminal_;
+  spec.cpus = process.cpus;
+  TANDEM_ASSIGN_OR_RETURN(const std::string attempt, MakeAttemptDir(place));
+  place.error_file = spec.error_file = absl::StrCat(attempt, "/error.json");
+  std::error_code ignored;
+  std::filesystem::remove(spec.error_file, ignored);  // an earlier job of this name may have left one
+  spec.files = FilesOf(place, spec.name, attempt);
+  spec.environment = ToStrings(VariablesOf(own_, place));
+  return spec;
+}
+
+std::vector<std::string> ProcessSpecFactory::ServerCommand(const ProcessSlot& place) const {
+  std::vector<std::string> args = {"tandem",        "ps",
+                                   "--index",       absl::StrCat(place.role_rank()),
+                                   "--num-servers", absl::StrCat(place.round->WorldSize("ps"))};
+  if (!options_.advertise.empty()) {
+    const std::string listen = rpc::IsLoopbackHost(options_.advertise) ? "127.0.0.1:0" : "0.0.0.0:0";
+    args.insert(args.end(), {"--listen", listen, "--advertise", options_.advertise});
+  }
+  if (options_.metrics_port >= 0) {
+    // With 0 the kernel picks a port for each server, which its log names.
+    const int port = options_.metrics_port == 0 ? 0 : options_.metrics_port + place.local_rank;
+    args.insert(args.end(), {"--metrics-port", absl::StrCat(port)});
+  }
+  return args;
+}
+
+absl::StatusOr<std::string> ProcessSpecFactory::MakeAttemptDir(const ProcessSlot& place) const {
+  // Absolute, because a program may change its directory.
+  std::error_code error;
+  const std::string attempt = absl::StrCat(
+      std::filesystem::absolute(options_.attempts_dir, error).string(), "/attempt_", place.round->restarts,
+      "/", place.is_main() ? "" : absl::StrCat(place.role->name, "-"), place.local_rank);
+  std::filesystem::create_directories(attempt, error);
+  if (!error) return attempt;
+  return absl::UnavailableError(absl::StrCat("cannot make the log directory '", attempt,
+                                             "': ", error.message(), "; choose another --log-dir"));
+}
+
+OutputFiles ProcessSpecFactory::FilesOf(const ProcessSlot& place, const std::string& name,
+                                        const std::string& attempt) {
+  OutputFiles files;
+  files.log = absl::StrCat(options_.log_dir, "/", absl::StrReplaceAll(name, {{"/", "-"}}), ".log");
+  files.append = !logs_.insert(files.log).second;
+  if (!place.is_main()) return files;
+  const int tee = options_.tee.Of(place.local_rank), redirect = options_.redirects.Of(place.local_rank);
+  const bool shown = !options_.shown.has_value() || options_.shown->contains(place.local_rank);
+  for (const Console::Stream stream : {Console::kOut, Console::kErr}) {
+    const int bit = stream == Console::kOut ? StreamChoice::kOut : StreamChoice::kErr;
+    if (((tee | redirect) & bit) != 0) {
+      files.streams[stream] = absl::StrCat(attempt, stream == Console::kOut ? "/stdout.log" : "/stderr.log");
+    }
+    files.console[stream] = shown && ((redirect & ~tee) & bit) == 0;
+  }
+  return files;
+}
+
+}  // namespace tandem::launcher

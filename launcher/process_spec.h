@@ -1,0 +1,86 @@
+#ifndef TANDEM_LAUNCHER_PROCESS_SPEC_H_
+#define TANDEM_LAUNCHER_PROCESS_SPEC_H_
+
+// Turns the launch plan and a round into the specification of each process: its command line, environment
+// variables, files and processors.
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/rendezvous/rendezvous.h"
+#include "launcher/plan/launch_plan.h"
+#include "launcher/plan/streams.h"
+#include "launcher/process/processes.h"
+#include "launcher/variables.h"
+
+namespace tandem::launcher {
+
+// The part of a process's specification that is the same for all processes of this node in all rounds. A
+// plain value.
+struct NodeOptions {
+  LaunchPlan plan;
+  std::string run_id;
+  std::string self;          // the path of this program
+  std::string log_dir;       // exists
+  std::string attempts_dir;  // holds attempt_<n>/<local rank>/
+  std::string spill_dir;
+  StreamChoice redirects, tee;
+  std::optional<std::set<int>> shown;  // local ranks of the main role whose output is shown; nullopt: all
+  int metrics_port = -1;  // of the node's first parameter server; 0: the kernel picks; -1: no metrics
+  std::string advertise;  // the address at which other nodes reach this one; "": there are none
+};
+
+// A process of the plan, as far as it is the same in all rounds. A plain value, which borrows the plan's
+// role.
+struct PlannedProcess {
+  const RolePlan* role = nullptr;
+  int local_rank = 0;
+  std::string program;    // path
+  std::vector<int> cpus;  // the processors it may use; empty: all
+};
+
+// Returns the processes of `options.plan` in its order, with their programs looked up and their processors
+// assigned. The result borrows `options`. Errors are those of FindProgram.
+absl::StatusOr<std::vector<PlannedProcess>> PlanProcesses(const NodeOptions& options);
+
+// A round, as the processes of this node see it. A plain value.
+struct NodeRound {
+  collectives::Round round;
+  int64_t assignment = 0;  // the number of the round's Assignment
+  std::string agent;       // host:port of the LauncherControl's store; "": there is none
+};
+
+// Makes specifications. Not thread-safe.
+class ProcessSpecFactory {
+ public:
+  // `options` is borrowed. `terminal`: whether the launcher's stdout is a terminal.
+  ProcessSpecFactory(const NodeOptions* options, bool terminal)
+      : options_(*options), terminal_(terminal), own_(OwnVariables()) {}
+
+  // Returns the specification of `process` in `round`, after `restarts_alone` restarts alone. Creates the
+  // attempt's directory and removes an old error file from it. The first specification with a certain log
+  // file empties that file, later ones append to it. Returns Unavailable if the directory cannot be created.
+  absl::StatusOr<ProcessSpec> Make(const PlannedProcess& process, const NodeRound& round, int restarts_alone);
+
+ private:
+  // Returns the command line of the parameter server at `place`.
+  std::vector<std::string> ServerCommand(const ProcessSlot& place) const;
+  // Creates the directory of the files of the process at `place` in this attempt, and returns its path.
+  absl::StatusOr<std::string> MakeAttemptDir(const ProcessSlot& place) const;
+  // Chooses the files and the console streams of the process at `place`.
+  OutputFiles FilesOf(const ProcessSlot& place, const std::string& name, const std::string& attempt);
+
+  const NodeOptions& options_;
+  const bool terminal_;
+  const Variables own_;         // the launcher's own environment
+  std::set<std::string> logs_;  // log files of earlier specifications
+};
+
+}  // namespace tandem::launcher
+
+#endif  // TANDEM_LAUNCHER_PROCESS_SPEC_H_

@@ -1,0 +1,174 @@
+#include "launcher/round_processes.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status.h"
+
+namespace tandem::launcher {
+namespace {
+
+// A process that ran at least this long resets the count of consecutive deaths.
+constexpr absl::Duration kHealthy = absl::Minutes(10);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(500);
+constexpr absl::Duration kLongestPause = absl::Seconds(30);
+
+absl::Duration PauseBefore(int restart) {
+  return std::min(kLongestPause, kFirstPause * (int64_t{1} << std::min(restart - 1, 10)));
+}
+
+// The name of a process in LauncherControl. It does not change with the rank.
+std::string LocalName(const PlannedProcess& planned) {
+  return absl::StrCat(planned.role->name, "/", planned.local_rank);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RoundProcesses>> RoundProcesses::Create(NodeOptions options,
+                                                                       Processes* processes) {
+  std::unique_ptr<RoundProcesses> round(new RoundProcesses(std::move(options), processes));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<PlannedProcess> planned, PlanProcesses(round->options_));
+  for (PlannedProcess& process : planned) round->slots_.push_back({.planned = std::move(process)});
+  return round;
+}
+
+RoundProcesses::RoundProcesses(NodeOptions options, Processes* processes)
+    : options_(std::move(options)),
+      processes_(processes),
+      specs_(&options_, processes->console().sink(Console::kOut).is_terminal()) {}
+
+void RoundProcesses::PrepareRound() {
+  failed_.clear();
+  processes_->ForgetEnded();
+  // A process that had finished is needed as well, to hand over or repeat the failed round's work.
+  for (Slot& slot : slots_) slot.done = false;
+}
+
+std::map<std::string, int> RoundProcesses::CountByRole() const {
+  std::map<std::string, int> counts;
+  for (const Slot& slot : slots_) ++counts[slot.planned.role->name];
+  return counts;
+}
+
+std::map<std::string, collectives::Assignment> RoundProcesses::Reassign() {
+  std::map<std::string, collectives::Assignment> assignments;
+  const collectives::Round& round = round_.round;
+  const collectives::Node& first = round.nodes[0];
+  for (Slot& slot : slots_) {
+    const RolePlan& role = *slot.planned.role;
+    const int local_rank = slot.planned.local_rank;
+    const int rank = round.FirstRank(role.name) + local_rank;
+    assignments[LocalName(slot.planned)] = {.number = round_.assignment,
+                                            .epoch = round.epoch,
+                                            .rank = rank,
+                                            .world_size = round.WorldSize(role.name),
+                                            .local_rank = local_rank,
+                                            .local_world_size = role.count,
+                                            .group_rank = round.group_rank,
+                                            .restarts = round.restarts,
+                                            .store = first.store,
+                                            .master_addr = first.host,
+                                            .master_port = first.master_port};
+    if (slot.process != nullptr) slot.process->Rename(absl::StrCat(role.name, "/", rank));
+  }
+  return assignments;
+}
+
+absl::Status RoundProcesses::StartAll() {
+  for (Slot& slot : slots_) {
+    if (slot.process == nullptr) TANDEM_RETURN_IF_ERROR(Start(slot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundProcesses::Start(Slot& slot) {
+  if (failed_.empty()) processes_->ForgetEnded();
+  // A new round may start a process before its restart was due.
+  slot.restart_at = absl::InfiniteFuture();
+  TANDEM_ASSIGN_OR_RETURN(ProcessSpec spec, specs_.Make(slot.planned, round_, slot.restarts_alone));
+  TANDEM_ASSIGN_OR_RETURN(slot.process, processes_->Start(std::move(spec)));
+  return absl::OkStatus();
+}
+
+RoundProcesses::Slot* RoundProcesses::TakeEnded(Process* process) {
+  const auto slot = absl::c_find_if(slots_, [process](const Slot& one) { return one.process == process; });
+  if (slot == slots_.end()) return nullptr;
+  slot->process = nullptr;
+  return &*slot;
+}
+
+bool RoundProcesses::AllDone() const {
+  return absl::c_all_of(slots_, [](const Slot& slot) { return slot.done || slot.planned.role->serves; });
+}
+
+bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
+  const RolePlan& role = *slot.planned.role;
+  Console& console = processes_->console();
+  if (role.restart != Restart::kAlone) return false;
+  slot.deaths_in_a_row = absl::Now() - process.started() >= kHealthy ? 1 : slot.deaths_in_a_row + 1;
+  const int limit = role.restart_limit;
+  if (slot.deaths_in_a_row > limit) {
+    console.Say(absl::StrCat(process.name(), " has been started again ", limit,
+                             " times in a row: that is its limit (--restart ", role.name, "=alone:", limit,
+                             ")"));
+    return false;
+  }
+  const absl::Duration pause = PauseBefore(slot.deaths_in_a_row);
+  slot.restart_at = absl::Now() + pause;
+  ++slot.restarts_alone;
+  console.Say(absl::StrCat(process.HowItEnded(), "; starting it again in ", absl::FormatDuration(pause), " (",
+                           slot.deaths_in_a_row, " of ", limit, ")"));
+  for (const std::string& text : process.output().tail()) console.Say(absl::StrCat("  | ", text));
+  if (role.name == "ps" && role.command.empty()) {
+    console.Say(absl::StrCat(
+        process.name(),
+        " comes back with empty tables and at another address: workers that hold the old one will "
+        "fail. Without --restart ps=alone the whole job starts again, and `--resume auto` takes "
+        "its newest checkpoint"));
+  }
+  return true;
+}
+
+absl::Status RoundProcesses::StartDue(absl::Time now) {
+  absl::Status result;
+  for (Slot& slot : slots_) {
+    if (now < slot.restart_at) continue;
+    if (absl::Status started = Start(slot); !started.ok()) result = std::move(started);
+  }
+  return result;
+}
+
+absl::Time RoundProcesses::NextRestart() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Slot& slot : slots_) next = std::min(next, slot.restart_at);
+  return next;
+}
+
+const Process* RoundProcesses::Find(absl::string_view role_and_local_rank) const {
+  for (const Slot& slot : slots_) {
+    if (slot.process != nullptr && role_and_local_rank == LocalName(slot.planned)) return slot.process;
+  }
+  return nullptr;
+}
+
+std::vector<const Process*> RoundProcesses::Running() const {
+  std::vector<const Process*> running;
+  for (const Slot& slot : slots_) {
+    if (slot.process != nullptr) running.push_back(slot.process);
+  }
+  return running;
+}
+
+void RoundProcesses::Terminate() {
+  for (Slot& slot : slots_) slot.restart_at = absl::InfiniteFuture();
+  processes_->SignalAll(SIGTERM);
+}
+
+void RoundProcesses::Kill() { processes_->SignalAll(SIGKILL); }
+
+}  // namespace tandem::launcher

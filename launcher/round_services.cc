@@ -1,0 +1,42 @@
+#include "launcher/round_services.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/store/fenced_store.h"
+#include "rpc/network.h"
+
+namespace tandem::launcher {
+
+RoundServices::RoundServices(std::string run_id, std::string node_id, int master_port)
+    : run_id_(std::move(run_id)), node_id_(std::move(node_id)), chosen_port_(master_port) {}
+
+RoundServices::~RoundServices() = default;
+
+absl::Status RoundServices::Renew(const std::string& host, collectives::Node* node) {
+  old_store_ = std::move(store_);
+  gate_ = std::make_shared<rpc::EpochGate>(
+      rpc::Caller{.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)});
+  absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store = collectives::StoreServer::Start(
+      rpc::IsLoopbackHost(host) ? "127.0.0.1:0" : "0.0.0.0:0", Clock::Real(), gate_);
+  if (!store.ok()) return Annotate(store.status(), "cannot serve the job's store");
+  store_ = *std::move(store);
+  node->store = absl::StrCat(host, ":", store_->port());
+  // A port that the user has chosen stays reserved from round to round.
+  if (port_ == nullptr || chosen_port_ == 0) {
+    TANDEM_ASSIGN_OR_RETURN(port_, PortReservation::Keep(chosen_port_));
+  }
+  node->master_port = port_->port();
+  return absl::OkStatus();
+}
+
+void RoundServices::EnterRound(int64_t epoch) { gate_->Enter(epoch); }
+
+void RoundServices::EndRound(int64_t epoch) {
+  collectives::EnterEpoch(store_->store(), epoch + 1, "launcher").IgnoreError();
+}
+
+}  // namespace tandem::launcher

@@ -1,0 +1,140 @@
+#include "launcher/run_job.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/command_context.h"
+#include "base/status.h"
+#include "launcher/node_agent.h"
+#include "launcher/plan/external_launcher.h"
+#include "launcher/plan/launch_plan.h"
+#include "launcher/process/processes.h"
+#include "launcher/rendezvous_handler.h"
+#include "launcher/rendezvous_options.h"
+
+namespace tandem::launcher {
+namespace {
+
+constexpr int kCannotExecute = 126;  // as in sh(1)
+constexpr int kNotFound = 127;
+
+std::optional<std::string> Variable(absl::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? std::nullopt : std::make_optional<std::string>(value);
+}
+
+// Returns this machine's full name: "train-1.train.default.svc.cluster.local"
+std::string FullHostName() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0) return "";
+  addrinfo hints{};
+  hints.ai_flags = AI_CANONNAME;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name, nullptr, &hints, &found) != 0) return name;
+  std::string full = found->ai_canonname == nullptr ? name : found->ai_canonname;
+  ::freeaddrinfo(found);
+  return full;
+}
+
+// Removes the servers' spill directories. A server removes its own at its end, unless it is killed.
+void RemoveSpillDirs(const std::string& directory, int servers) {
+  std::error_code ignored;
+  for (int i = 0; i < servers; ++i) {
+    std::filesystem::remove_all(absl::StrCat(directory, "/ps-", i), ignored);
+  }
+  std::filesystem::remove(directory, ignored);  // if it is empty
+}
+
+// Returns the agent's options from the flags, and creates the log directory. The plan is not filled in.
+// `alone`: whether this launcher is the job's only one.
+absl::StatusOr<NodeAgentOptions> MakeAgentOptions(const RunFlags& flags, bool alone) {
+  NodeAgentOptions options;
+  NodeOptions& node = options.node;
+  std::error_code error;
+  node.self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return absl::InternalError(absl::StrCat("cannot read /proc/self/exe: ", error.message()));
+  TANDEM_ASSIGN_OR_RETURN(node.redirects, StreamChoice::Parse("--redirects", flags.redirects));
+  TANDEM_ASSIGN_OR_RETURN(node.tee, StreamChoice::Parse("--tee", flags.tee));
+  TANDEM_ASSIGN_OR_RETURN(node.shown, ParseRanksFilter(flags.local_ranks_filter));
+  const std::string stamp =
+      absl::StrCat(absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()), "-", ::getpid());
+  // All nodes must use the same run id, so only a single launcher can invent one.
+  node.run_id = !flags.rdzv_id.empty() ? flags.rdzv_id : alone ? stamp : "none";
+  const std::string folder = flags.rdzv_id.empty() ? stamp : absl::StrCat(flags.rdzv_id, "-", stamp);
+  node.log_dir = flags.log_dir.empty() ? absl::StrCat("runs/", folder, "/logs") : flags.log_dir;
+  node.attempts_dir = flags.log_dir.empty() ? node.log_dir : absl::StrCat(flags.log_dir, "/", folder);
+  node.spill_dir = flags.spill_dir.empty() ? absl::StrCat(node.log_dir, "/spill") : flags.spill_dir;
+  node.metrics_port = flags.metrics_port;
+  // With several nodes, --master-port is the port of the static rendezvous unless --rdzv-endpoint is given.
+  const bool is_rendezvous_port = !alone && flags.rdzv_endpoint.empty();
+  options.master_port = flags.master_port > 0 && !is_rendezvous_port ? flags.master_port : 0;
+  options.grace = absl::Seconds(flags.grace_seconds);
+  if (flags.timeout_seconds > 0) options.timeout = absl::Seconds(flags.timeout_seconds);
+  std::filesystem::create_directories(node.log_dir, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("cannot make the log directory '", node.log_dir,
+                                               "': ", error.message(), "; choose another --log-dir"));
+  }
+  return options;
+}
+
+struct Job {
+  NodeAgentOptions agent;
+  RendezvousHandlerOptions rendezvous;
+};
+
+absl::StatusOr<Job> PrepareJob(RunFlags flags, const std::vector<std::string>& program, Console& console) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string taken, ApplyExternalDefaults(Variable, FullHostName, &flags));
+  if (!taken.empty()) console.Say(taken);
+  TANDEM_ASSIGN_OR_RETURN(LaunchPlan plan, MakePlan(flags, program));
+  Job job;
+  TANDEM_ASSIGN_OR_RETURN(job.rendezvous, MakeRendezvousOptions(flags, plan.max_restarts));
+  TANDEM_ASSIGN_OR_RETURN(job.agent, MakeAgentOptions(flags, job.rendezvous.backend.empty()));
+  job.rendezvous.rendezvous.run_id = job.agent.node.run_id;
+  job.agent.node.plan = std::move(plan);
+  return job;
+}
+
+absl::StatusOr<int> RunAgent(Job job, Processes* processes) {
+  const std::string spill_dir = job.agent.node.spill_dir;
+  const int servers = job.agent.node.plan.Count("ps");
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RendezvousHandler> rendezvous,
+                          RendezvousHandler::Open(job.rendezvous));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<NodeAgent> agent,
+                          NodeAgent::Create(std::move(job.agent), processes, rendezvous.get()));
+  const int exit_code = agent->Run();
+  RemoveSpillDirs(spill_dir, servers);
+  return exit_code;
+}
+
+}  // namespace
+
+int RunJob(RunFlags flags, const std::vector<std::string>& program) {
+  // First, because it requires that the process has only one thread.
+  const absl::StatusOr<std::unique_ptr<Processes>> processes = Processes::Create();
+  if (!processes.ok()) return Report("run", processes.status());
+  absl::StatusOr<Job> job = PrepareJob(std::move(flags), program, (*processes)->console());
+  const absl::StatusOr<int> exit_code = job.ok() ? RunAgent(*std::move(job), processes->get()) : job.status();
+  if (exit_code.ok()) return *exit_code;
+  (*processes)->console().Say(exit_code.status().message());
+  return absl::IsNotFound(exit_code.status())           ? kNotFound
+         : absl::IsPermissionDenied(exit_code.status()) ? kCannotExecute
+         : absl::IsInvalidArgument(exit_code.status())  ? kUsageError
+                                                        : 1;
+}
+
+}  // namespace tandem::launcher

@@ -8,7 +8,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "bench/suites/commands.h"
 #include "cli/commands/commands.h"
 #include "launcher/plan/flags.h"
 
@@ -27,18 +26,7 @@ int Main(int argc, char** argv) {
   app.name("tandem");
   app.set_version_flag("--version", absl::StrCat("tandem ", TANDEM_VERSION));
   app.require_subcommand(1);
-  AddRun(app, &context);
-  AddTrain(app, &context);
-  AddPs(app, &context);
-  AddStore(app, &context);
-  AddTop(app, &context);
-  AddStatus(app, &context);
-  AddTrace(app, &context);
-  AddTable(app, &context);
-  AddCkpt(app, &context);
-  AddData(app, &context);
-  bench::AddBench(app, &context);
-  AddDoctor(app, &context);
+  for (AddCommand* const add : kCommands) add(app, &context);
   int ours = argc;
   if (argc > 1 && absl::string_view(argv[1]) == "run") {
     // The rest of the command line belongs to the program to start. CLI11 would look for tandem's flags in

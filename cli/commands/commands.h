@@ -1,11 +1,14 @@
 #ifndef TANDEM_CLI_COMMANDS_COMMANDS_H_
 #define TANDEM_CLI_COMMANDS_COMMANDS_H_
 
-// The subcommands of `tandem`. Each has a file of its own: NAME.cc in this folder defines AddName, which
-// declares the flags of `tandem name` and the function that it runs. `tandem bench` is declared in
-// bench/suites/commands.h.
+// The table of the subcommands of `tandem`.
+//
+// Each subcommand has a file of its own: NAME.cc in this folder defines AddName, which declares the flags of
+// `tandem name` on `app` and the function that it runs. A new subcommand needs that file, its line in
+// cli/CMakeLists.txt, and its name in the two lists below.
 
 #include "base/command_context.h"
+#include "bench/suites/commands.h"
 
 namespace CLI {
 class App;
@@ -13,17 +16,17 @@ class App;
 
 namespace tandem::cli {
 
-void AddRun(CLI::App& app, CommandContext* context);
-void AddStore(CLI::App& app, CommandContext* context);
-void AddPs(CLI::App& app, CommandContext* context);
-void AddCkpt(CLI::App& app, CommandContext* context);
-void AddData(CLI::App& app, CommandContext* context);
-void AddTrain(CLI::App& app, CommandContext* context);
-void AddDoctor(CLI::App& app, CommandContext* context);
-void AddTop(CLI::App& app, CommandContext* context);
-void AddStatus(CLI::App& app, CommandContext* context);
-void AddTrace(CLI::App& app, CommandContext* context);
-void AddTable(CLI::App& app, CommandContext* context);
+// Declares one subcommand. Its callback runs it and sets `context->exit_code`. `context` must outlive the
+// parsing.
+using AddCommand = void(CLI::App& app, CommandContext* context);
+
+AddCommand AddRun, AddTrain, AddPs, AddStore, AddTop, AddStatus, AddTrace, AddTable, AddCkpt, AddData,
+    AddDoctor;
+
+// All subcommands, in the order in which `tandem --help` lists them.
+inline constexpr AddCommand* kCommands[] = {AddRun,  AddTrain,  AddPs,           AddStore,
+                                            AddTop,  AddStatus, AddTrace,        AddTable,
+                                            AddCkpt, AddData,   bench::AddBench, AddDoctor};
 
 }  // namespace tandem::cli
 

@@ -13,10 +13,10 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/servers_flags.h"
-#include "cli/monitor/find_servers.h"
+#include "cli/commands/job_flags.h"
+#include "cli/monitor/find_job.h"
 #include "cli/monitor/rounds.h"
-#include "cli/profiling/members.h"
+#include "cli/monitor/members.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {
@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct StatusFlags {
-  ServersFlags job;
+  JobFlags job;
   double interval_seconds = 0;
   bool json = false;
 };

@@ -12,9 +12,9 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/servers_flags.h"
+#include "cli/commands/job_flags.h"
 #include "cli/monitor/activity.h"
-#include "cli/monitor/find_servers.h"
+#include "cli/monitor/find_job.h"
 #include "cli/monitor/screen.h"
 #include "cli/monitor/snapshot.h"
 #include "ps/table.h"
@@ -23,7 +23,7 @@ namespace tandem::cli {
 namespace {
 
 struct TableFlags {
-  ServersFlags servers;
+  JobFlags job;
   std::string table;
   std::string mode;
   bool json = false;
@@ -36,7 +36,7 @@ struct View {
 
 // Connects to the job's servers and takes a snapshot. Returns an error unless all servers respond: a list
 // without some servers' rows, or a change that some servers miss, would mislead the user.
-absl::StatusOr<View> Look(const ServersFlags& flags) {
+absl::StatusOr<View> Look(const JobFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> addresses, FindServers(flags));
   View view;
   TANDEM_ASSIGN_OR_RETURN(view.servers, ServerSet::Connect(std::move(addresses)));
@@ -74,7 +74,7 @@ std::string Histogram(const tandem::v1::TableStatistics& statistics) {
 }
 
 absl::Status List(const TableFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const View view, Look(flags.servers));
+  TANDEM_ASSIGN_OR_RETURN(const View view, Look(flags.job));
   if (flags.json) {
     std::printf("%s\n", SnapshotToJson(view.snapshot, nullptr).c_str());
     return absl::OkStatus();
@@ -120,7 +120,7 @@ absl::Status Change(const TableFlags& flags) {
   if (!flags.mode.empty()) {
     TANDEM_ASSIGN_OR_RETURN(*request.mutable_update_mode(), ps::ParseUpdateMode(flags.mode));
   }
-  TANDEM_ASSIGN_OR_RETURN(const View view, Look(flags.servers));
+  TANDEM_ASSIGN_OR_RETURN(const View view, Look(flags.job));
   const tandem::v1::TableInfo* const before = Find(view.snapshot, flags.table);
   if (before == nullptr) {
     return absl::NotFoundError(
@@ -133,7 +133,7 @@ absl::Status Change(const TableFlags& flags) {
                                          })));
   }
   const std::vector<absl::StatusOr<Bytes>> responses = view.servers->CallAll(
-      "SetUpdateMode", request, absl::Seconds(flags.servers.timeout_seconds), /*insist=*/true);
+      "SetUpdateMode", request, absl::Seconds(flags.job.timeout_seconds), /*insist=*/true);
   std::vector<std::string> changed;
   absl::Status failed;
   for (size_t s = 0; s < responses.size(); ++s) {
@@ -172,12 +172,12 @@ void AddTable(CLI::App& app, CommandContext* context) {
   CLI::App* list = table->add_subcommand(
       "list",
       "Each table: what it is and holds, its mode, and the staleness measured beside the one allowed");
-  AddServersFlags(list, &flags->servers);
+  AddServersFlags(list, &flags->job);
   list->add_flag("--json", flags->json, "The same as one JSON object");
   list->callback([flags, context] { context->exit_code = Report("table list", List(*flags)); });
   CLI::App* set =
       table->add_subcommand("set-mode", "Change how a table's updates are synchronised, on all servers");
-  AddServersFlags(set, &flags->servers);
+  AddServersFlags(set, &flags->job);
   set->add_option("--table", flags->table, "Its name")->required();
   set->add_option("--mode", flags->mode,
                   "sync, bounded:STALENESS, async, gba:STALENESS or gba:STALENESS:GLOBAL_BATCH")
@@ -185,7 +185,7 @@ void AddTable(CLI::App& app, CommandContext* context) {
   set->callback([flags, context] { context->exit_code = Report("table set-mode", Change(*flags)); });
   CLI::App* flush =
       table->add_subcommand("flush", "Apply what a gba table keeps, though the update is not full");
-  AddServersFlags(flush, &flags->servers);
+  AddServersFlags(flush, &flags->job);
   flush->add_option("--table", flags->table, "Its name")->required();
   flush->callback([flags, context] { context->exit_code = Report("table flush", Change(*flags)); });
 }

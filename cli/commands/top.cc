@@ -15,9 +15,9 @@
 #include "absl/time/clock.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/servers_flags.h"
+#include "cli/commands/job_flags.h"
 #include "cli/monitor/activity.h"
-#include "cli/monitor/find_servers.h"
+#include "cli/monitor/find_job.h"
 #include "cli/monitor/screen.h"
 #include "cli/monitor/snapshot.h"
 #include "cli/monitor/terminal.h"
@@ -26,7 +26,7 @@ namespace tandem::cli {
 namespace {
 
 struct TopFlags {
-  ServersFlags servers;
+  JobFlags job;
   double interval_seconds = 1;
   int hottest = 5;
   int count = 0;  // the number of refreshes; 0: no limit
@@ -73,8 +73,8 @@ class Top {
   void Take() {
     // A server that hangs must not delay the refresh of the others.
     const double patience =
-        flags_.once ? flags_.servers.timeout_seconds
-                    : std::min(flags_.servers.timeout_seconds, std::max(1.0, flags_.interval_seconds));
+        flags_.once ? flags_.job.timeout_seconds
+                    : std::min(flags_.job.timeout_seconds, std::max(1.0, flags_.interval_seconds));
     if (now_.has_value()) FollowRestarts(absl::Seconds(patience));
     before_ = std::move(now_);
     now_ = servers_->Take(static_cast<size_t>(flags_.hottest), absl::Seconds(patience));
@@ -84,8 +84,8 @@ class Top {
   void FollowRestarts(absl::Duration patience) {
     const bool all = std::all_of(now_->servers.begin(), now_->servers.end(),
                                  [](const ServerSnapshot& server) { return server.status.ok(); });
-    if (all || !flags_.servers.servers.empty()) return;
-    ServersFlags quickly = flags_.servers;
+    if (all || !flags_.job.servers.empty()) return;
+    JobFlags quickly = flags_.job;
     quickly.timeout_seconds = absl::ToDoubleSeconds(patience);
     const absl::StatusOr<std::vector<std::string>> addresses = FindServers(quickly);
     if (addresses.ok()) servers_->Follow(*addresses);
@@ -149,7 +149,7 @@ class Top {
 };
 
 absl::Status Run(const TopFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> addresses, FindServers(flags.servers));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> addresses, FindServers(flags.job));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerSet> servers, ServerSet::Connect(std::move(addresses)));
   return Top(flags, std::move(servers)).Run();
 }
@@ -167,7 +167,7 @@ void AddTop(CLI::App& app, CommandContext* context) {
       "their staleness (gba). CACHED%: rows asked for that the workers' copies served. KEPT: acknowledged "
       "pushes that\n"
       "wait for others. PARKED: calls that wait for other workers.");
-  AddServersFlags(top, &flags->servers);
+  AddServersFlags(top, &flags->job);
   top->add_option("--interval", flags->interval_seconds, "Seconds between refreshes")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();

@@ -12,11 +12,11 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/servers_flags.h"
-#include "cli/monitor/find_servers.h"
+#include "cli/commands/job_flags.h"
+#include "cli/monitor/find_job.h"
 #include "cli/profiling/chrome_json.h"
 #include "cli/profiling/collect.h"
-#include "cli/profiling/members.h"
+#include "cli/monitor/members.h"
 #include "cli/profiling/overlap.h"
 #include "cli/profiling/timeline.h"
 
@@ -24,7 +24,7 @@ namespace tandem::cli {
 namespace {
 
 struct TraceFlags {
-  ServersFlags job;
+  JobFlags job;
   double seconds = 5;
   std::string out = "trace.json";
   uint64_t max_events = 200'000;

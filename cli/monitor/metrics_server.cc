@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
-#include "cli/monitor/families.h"
+#include "cli/monitor/metric_families.h"
 #include "prometheus/collectable.h"
 #include "prometheus/exposer.h"
 
@@ -25,7 +25,7 @@ class MetricsCollector : public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override {
     std::vector<prometheus::MetricFamily> families;
     try {
-      std::thread([&] { families = MakeFamilies(source_()); }).join();
+      std::thread([&] { families = MakeMetricFamilies(source_()); }).join();
     } catch (const std::system_error& error) {  // no thread can be started
       LogWarning(absl::StrCat("metrics: ", error.what()));
     }

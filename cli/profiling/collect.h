@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cli/profiling/clock_offset.h"
-#include "cli/profiling/members.h"
+#include "cli/monitor/members.h"
 #include "rpc/diagnostics/trace_codec.h"
 
 namespace tandem::cli {

@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_MONITOR_FAMILIES_H_
-#define TANDEM_CLI_MONITOR_FAMILIES_H_
+#ifndef TANDEM_CLI_MONITOR_METRIC_FAMILIES_H_
+#define TANDEM_CLI_MONITOR_METRIC_FAMILIES_H_
 
 #include <vector>
 
@@ -10,8 +10,8 @@ namespace tandem::cli {
 
 // Returns the metrics in Prometheus' form and by its conventions: base units (seconds, bytes), names of
 // counters that end in _total, cumulative histograms.
-std::vector<prometheus::MetricFamily> MakeFamilies(const ServerMetrics& figures);
+std::vector<prometheus::MetricFamily> MakeMetricFamilies(const ServerMetrics& figures);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_MONITOR_FAMILIES_H_
+#endif  // TANDEM_CLI_MONITOR_METRIC_FAMILIES_H_

@@ -1,4 +1,4 @@
-#include "cli/monitor/families.h"
+#include "cli/monitor/metric_families.h"
 
 #include <cmath>
 #include <limits>
@@ -31,7 +31,7 @@ class FamiliesTest : public ::testing::Test {
   }
   // The family of that name; empty when there is none.
   MetricFamily Find(const std::string& name) {
-    for (MetricFamily& family : MakeFamilies(figures_)) {
+    for (MetricFamily& family : MakeMetricFamilies(figures_)) {
       if (family.name == name) return family;
     }
     ADD_FAILURE() << "no family " << name;
@@ -77,7 +77,7 @@ TEST_F(FamiliesTest, TheServerIsToldWithoutTables) {
 TEST_F(FamiliesTest, NamesAreUniqueAndOnlyCountersEndInTotal) {
   AddTable("user", v1::UpdateMode::SYNC);
   std::set<std::string> names;
-  for (const MetricFamily& family : MakeFamilies(figures_)) {
+  for (const MetricFamily& family : MakeMetricFamilies(figures_)) {
     EXPECT_TRUE(names.insert(family.name).second) << family.name;
     EXPECT_TRUE(absl::StartsWith(family.name, "tandem_")) << family.name;
     EXPECT_FALSE(family.help.empty()) << family.name;

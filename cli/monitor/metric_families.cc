@@ -1,4 +1,4 @@
-#include "cli/monitor/families.h"
+#include "cli/monitor/metric_families.h"
 
 #include <algorithm>
 #include <cmath>
@@ -211,7 +211,7 @@ MetricFamily Told(const Figure<TableStatistics>& figure, const ServerMetrics& fi
 
 }  // namespace
 
-std::vector<MetricFamily> MakeFamilies(const ServerMetrics& figures) {
+std::vector<MetricFamily> MakeMetricFamilies(const ServerMetrics& figures) {
   std::vector<MetricFamily> families;
   families.push_back(Info(figures.server));
   for (const auto& figure : kServerMetrics) families.push_back(Told(figure, figures));

@@ -1,4 +1,4 @@
-#include "cli/monitor/find_servers.h"
+#include "cli/monitor/find_job.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -72,7 +72,7 @@ absl::StatusOr<std::string> StoreOf(const launcher::JobAddress& job, double time
 
 }  // namespace
 
-absl::StatusOr<launcher::JobAddress> FindJob(const ServersFlags& flags) {
+absl::StatusOr<launcher::JobAddress> FindJob(const JobFlags& flags) {
   if (IsRendezvous(flags.store))
     return launcher::JobAddress{.rendezvous = flags.store, .run_id = flags.run_id};
   if (!flags.store.empty()) return launcher::JobAddress{.store = flags.store};
@@ -89,12 +89,12 @@ absl::StatusOr<launcher::JobAddress> FindJob(const ServersFlags& flags) {
   return NewestJob();
 }
 
-absl::StatusOr<std::string> FindStore(const ServersFlags& flags) {
+absl::StatusOr<std::string> FindStore(const JobFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const launcher::JobAddress job, FindJob(flags));
   return StoreOf(job, flags.timeout_seconds);
 }
 
-absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags) {
+absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags) {
   if (!flags.servers.empty()) {
     const std::vector<std::string> addresses = absl::StrSplit(flags.servers, ',');
     for (const std::string& address : addresses) {

@@ -1,15 +1,15 @@
-#include "cli/commands/servers_flags.h"
+#include "cli/commands/job_flags.h"
 
 #include "CLI/CLI.hpp"
 
 namespace tandem::cli {
 
-void AddServersFlags(CLI::App* command, ServersFlags* flags) {
+void AddServersFlags(CLI::App* command, JobFlags* flags) {
   command->add_option("--servers", flags->servers, "The parameter servers: HOST:PORT,HOST:PORT,... by index");
   AddJobFlags(command, flags);
 }
 
-void AddJobFlags(CLI::App* command, ServersFlags* flags) {
+void AddJobFlags(CLI::App* command, JobFlags* flags) {
   command->add_option("--store", flags->store,
                       "HOST:PORT of the job's store [TANDEM_STORE, MASTER_ADDR:MASTER_PORT], or "
                       "etcd://HOST:PORT/PREFIX/ID where its launchers meet");

@@ -1,4 +1,4 @@
-#include "cli/profiling/members.h"
+#include "cli/monitor/members.h"
 
 #include <algorithm>
 #include <memory>

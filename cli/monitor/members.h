@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_PROFILING_MEMBERS_H_
-#define TANDEM_CLI_PROFILING_MEMBERS_H_
+#ifndef TANDEM_CLI_MONITOR_MEMBERS_H_
+#define TANDEM_CLI_MONITOR_MEMBERS_H_
 
 // Reads the members (processes) of a running job from the job's store.
 
@@ -47,4 +47,4 @@ std::string MembersToJson(const JobMembers& job);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_PROFILING_MEMBERS_H_
+#endif  // TANDEM_CLI_MONITOR_MEMBERS_H_

@@ -1,4 +1,4 @@
-#include "cli/monitor/find_servers.h"
+#include "cli/monitor/find_job.h"
 
 #include <fstream>
 #include <string>

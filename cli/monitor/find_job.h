@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_MONITOR_FIND_SERVERS_H_
-#define TANDEM_CLI_MONITOR_FIND_SERVERS_H_
+#ifndef TANDEM_CLI_MONITOR_FIND_JOB_H_
+#define TANDEM_CLI_MONITOR_FIND_JOB_H_
 
 // Finds a running job, its store and its parameter servers, for commands that look at the job from outside.
 
@@ -15,17 +15,17 @@ namespace tandem::cli {
 
 // The flags that name a job. If none is given, the job is that of TANDEM_STORE, else of MASTER_ADDR and
 // MASTER_PORT, else of the newest runs/*/logs/job.json.
-struct ServersFlags {
+struct JobFlags {
   std::string servers;  // host:port,host:port,... in the order of their indexes
-  std::string store;   // host:port of the job's store, or etcd://host:port/prefix/id of its rendezvous
-  std::string run_id;  // the job's name at the rendezvous; "": the only job there
-  std::string job;     // a log directory of `tandem run`, or its parent
+  std::string store;    // host:port of the job's store, or etcd://host:port/prefix/id of its rendezvous
+  std::string run_id;   // the job's name at the rendezvous; "": the only job there
+  std::string job;      // a log directory of `tandem run`, or its parent
   double timeout_seconds = 5;  // of one call to the store or to the servers
 };
 
 // Returns the job's address as the flags, the environment or a job file give it. Sends no request. Errors are
 // those of FindServers.
-absl::StatusOr<launcher::JobAddress> FindJob(const ServersFlags& flags);
+absl::StatusOr<launcher::JobAddress> FindJob(const JobFlags& flags);
 
 // Returns the servers' addresses by index; "" for a server that has not registered. Blocks for at most the
 // timeout in each call to the store. Returns:
@@ -33,13 +33,13 @@ absl::StatusOr<launcher::JobAddress> FindJob(const ServersFlags& flags);
 // - InvalidArgument for a malformed flag.
 // - NotFound if no job is found (the message says what to give), or if the job has no servers.
 // - Unavailable if the store does not respond: the job may have ended.
-absl::StatusOr<std::vector<std::string>> FindServers(const ServersFlags& flags);
+absl::StatusOr<std::vector<std::string>> FindServers(const JobFlags& flags);
 
 // Returns "host:port" of the job's store, without a request to it. If only the rendezvous is known, the
 // rendezvous is asked; Unavailable then means that no round is running. Other errors are those of
 // FindServers.
-absl::StatusOr<std::string> FindStore(const ServersFlags& flags);
+absl::StatusOr<std::string> FindStore(const JobFlags& flags);
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_MONITOR_FIND_SERVERS_H_
+#endif  // TANDEM_CLI_MONITOR_FIND_JOB_H_

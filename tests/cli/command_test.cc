@@ -1,4 +1,4 @@
-// What every command line has in common.
+// Tests what all command lines have in common: the version, help, and the exit code of mistakes.
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

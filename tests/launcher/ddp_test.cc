@@ -1,4 +1,4 @@
-// An unmodified PyTorch script under `tandem run` and under torchrun.
+// Runs an unmodified PyTorch script under `tandem run` and under torchrun.
 
 #include <sys/stat.h>
 
@@ -38,8 +38,8 @@ TEST(DdpTest, AnUnmodifiedScriptLearnsTheSameAsUnderTorchrun) {
 
   struct stat info;
   if (::stat(kTorchrun, &info) != 0) GTEST_SKIP() << "there is no " << kTorchrun << " to compare with";
-  // The port is torchrun's own choice. Debian's torchrun 1.13 fails under Python 3.11 unless streams are
-  // named (-r, -t). Its words are of no interest unless it fails.
+  // torchrun chooses the port. Debian's torchrun 1.13 fails under Python 3.11 unless streams are given (-r,
+  // -t). Its output matters only if it fails.
   const std::string command = absl::StrCat(
       kTorchrun, " --nproc_per_node 2 -r 1 -t 1 --rdzv_backend c10d --rdzv_endpoint localhost:0 --log_dir ",
       dir.path(), " ", script, " ", dir.File("theirs"), " > ", dir.File("torchrun.log"), " 2>&1");

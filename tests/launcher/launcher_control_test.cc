@@ -1,4 +1,4 @@
-// What a launcher and its processes tell each other.
+// Tests the messages between a launcher and its processes.
 
 #include <string>
 #include <thread>

@@ -1,5 +1,5 @@
-// `tandem run` under the mpirun of Open MPI and of MPICH: two nodes, which are both this machine, as the
-// program by which mpirun reaches a node starts what it is given here.
+// Tests `tandem run` under the mpirun of Open MPI and of MPICH with two nodes. Both are this machine, because
+// the program with which mpirun reaches a node starts the command here.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,8 +44,8 @@ class MpirunTest : public ::testing::TestWithParam<Mpi> {
     if (::access(GetParam().path, X_OK) != 0) {
       GTEST_SKIP() << "there is no " << GetParam().path << ": apt-get install " << GetParam().package;
     }
-    // rsh [OPTIONS] HOST COMMAND... Each node has a /tmp of its own, as real ones do: Open MPI's daemons fail
-    // where two make the same directory in the same moment.
+    // rsh [OPTIONS] HOST COMMAND... Each node has its own /tmp, like a real one: Open MPI's daemons fail if
+    // two of them create the same directory at the same time.
     std::ofstream(rsh_) << "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nexport TMPDIR="
                         << dir_.path() << "/$1\nmkdir -p $TMPDIR\nshift\nexec /bin/sh -c \"$*\"\n";
     ASSERT_EQ(::chmod(rsh_.c_str(), 0755), 0);
@@ -53,7 +53,7 @@ class MpirunTest : public ::testing::TestWithParam<Mpi> {
     ASSERT_TRUE(store_->WaitForOutput("\n"));
     endpoint_ = Lines(store_->out()).at(0);
   }
-  // Runs `tandem run FLAGS` under mpirun; its exit code.
+  // Runs `tandem run FLAGS` under mpirun. Returns its exit code.
   int Run(const std::string& placement, const std::string& flags) {
     return std::system(absl::StrCat("cd ", dir_.path(), " && timeout 60 ", GetParam().path, " ", placement,
                                     " ", TANDEM_BINARY, " run ", flags, " > ", log_, " 2>&1")

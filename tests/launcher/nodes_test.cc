@@ -1,4 +1,4 @@
-// Several launchers, the nodes of one job, on this machine.
+// Tests a job of several nodes, which are several launchers on this machine.
 
 #include <signal.h>
 
@@ -140,7 +140,7 @@ TEST_F(NodesTest, WithEtcdTheFirstNodeMayDie) {
   auto a = node("a", "1:2"), b = node("b", "1:2");
   ASSERT_TRUE(a->WaitForOutput("world of 2")) << a->err();
   ASSERT_TRUE(b->WaitForOutput("world of 2")) << b->err();
-  // Whoever is the first serves the round's store and keeps MASTER_PORT.
+  // The first node of the round serves its store and reserves MASTER_PORT.
   const bool a_first = absl::StrContains(a->out(), "worker/0");
   auto& first = a_first ? a : b;
   auto& second = a_first ? b : a;
@@ -195,7 +195,7 @@ TEST_F(NodesTest, StatusSeesTheNodesOfAJobWhoseStateIsInEtcd) {
   ASSERT_EQ(rounds["nodes"].size(), 2u);
   EXPECT_EQ(rounds["nodes"][1]["index"], 1);
   EXPECT_EQ(rounds["nodes"][1]["processes"]["worker"], 3);
-  // Every node's log directory leads there.
+  // The job file of every node names the rendezvous.
   for (const char* name : {"a", "b"}) {
     const testing::Finished text = testing::RunTandem({"status", "--job", dir_.File(name)});
     EXPECT_EQ(text.exit_code, 0) << text.err;
@@ -212,7 +212,7 @@ TEST_F(NodesTest, StatusSeesTheNodesOfAJobWhoseStateIsInEtcd) {
 
 TEST_F(NodesTest, InterruptedWhileItWaitsForOthersItEnds) {
   auto a = Node("a", "2", {}, "true");
-  // It has joined once its counter is in the store; no line tells.
+  // It has joined once its counter is in the store; it prints no line then.
   ASSERT_TRUE(a->WaitForOutput("waiting for")) << a->err();
   a->Signal(SIGINT);
   EXPECT_EQ(a->Wait(), 130);
@@ -220,7 +220,7 @@ TEST_F(NodesTest, InterruptedWhileItWaitsForOthersItEnds) {
 }
 
 TEST_F(NodesTest, TheStaticRendezvousIsServedByNodeZero) {
-  // The port is free a moment before; another process may take it in between, so a few are tried.
+  // The port was free a moment ago, but another process may have taken it, so a few ports are tried.
   for (int attempt = 0; attempt < 5; ++attempt) {
     TandemProcess probe({"run", "--log-dir", dir_.File("probe"), "/bin/sh", "-c", "echo $MASTER_PORT"});
     ASSERT_EQ(probe.Wait(), 0) << probe.err();

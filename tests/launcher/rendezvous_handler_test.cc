@@ -84,7 +84,7 @@ TEST(RendezvousHandlerTest, WhoCanBindTheEndpointServesAndTheOthersComeToIt) {
   joining.join();
   EXPECT_EQ(rounds[0].WorldSize("w"), 3);
   EXPECT_NE(rounds[0].group_rank, rounds[1].group_rank);
-  // The server's Farewell ends with the other's.
+  // SendShutdownNotice of the launcher that serves the store returns after that of the other.
   std::thread shutdown_notice([&] { other->SendShutdownNotice(rounds[1]); });
   const absl::Time began = absl::Now();
   one->SendShutdownNotice(rounds[0]);

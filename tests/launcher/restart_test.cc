@@ -1,4 +1,4 @@
-// What becomes of a job when one of its processes dies, and when its launcher does.
+// Tests jobs in which a process or the launcher dies.
 
 #include <signal.h>
 
@@ -41,7 +41,8 @@ class RestartTest : public ::testing::Test {
     for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script}) args.push_back(word);
     return args;
   }
-  // The process of the job whose environment has `variable`, "" an ended one's: a shell or what it became.
+  // Returns the process of the job whose environment has `variable`. It is a shell, or the program that the
+  // shell has executed; an ended process has no environment.
   pid_t WithVariable(const std::string& variable, const std::string& other) const {
     for (const pid_t pid : ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path()))) {
       const std::string environment =
@@ -119,7 +120,7 @@ TEST_F(RestartTest, AProcessThatDiesTooOftenEndsTheJob) {
 }
 
 TEST_F(RestartTest, InAJobThatReformsTheLivingGoOn) {
-  // Worker 0 never leaves its first life; worker 1 is started again for the second round.
+  // Worker 0 is never restarted; worker 1 is started again for the second round.
   const Finished finished = RunTandem(
       Args({"--nproc-per-node", "2", "--max-restarts", "1", "--on-failure", "reform"},
            absl::StrCat(

@@ -17,7 +17,7 @@ using collectives::RendezvousEvent;
 using collectives::Round;
 using ::tandem::testing::StatusIs;
 
-// Joins at once, and says that the round is over when told to restart or close.
+// A rendezvous whose Join returns at once, and whose round is over after RequestRestart or Close.
 class FakeRendezvous : public Rendezvous {
  public:
   absl::StatusOr<Round> Join(const Node& node) override {
@@ -53,7 +53,7 @@ class FakeRendezvous : public Rendezvous {
     left_ = true;
     return absl::OkStatus();
   }
-  // The next `joins` are in vain.
+  // The next `joins` calls of Join fail.
   void Fail(int joins) {
     absl::MutexLock lock(&mutex_);
     outages_ = joins;
@@ -77,7 +77,7 @@ constexpr absl::Duration kTestTimeout = absl::Seconds(60);  // far more than any
 
 absl::Status Ready(const std::function<bool()>&) { return absl::OkStatus(); }
 
-// The next piece of news.
+// Returns the next event.
 AgentEvent Next(RoundMonitor& watch) {
   pollfd ready = {watch.fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(kTestTimeout))), 1);

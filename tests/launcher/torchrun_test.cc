@@ -1,4 +1,5 @@
-// tandem run as torchrun's users know it: Python, redirected streams, where logs lie; and pinning.
+// Tests the features of torchrun in tandem run (Python programs, redirected streams, log directories), and
+// pinning.
 
 #include <sched.h>
 
@@ -30,7 +31,7 @@ using ::testing::UnorderedElementsAre;
 
 class TorchrunTest : public ::testing::Test {
  protected:
-  // Below the log directory a folder of the run: its name begins with the job's.
+  // The log directory contains a folder for the run, whose name begins with the run id.
   std::string Attempt(int attempt, const std::string& place, const std::string& file) const {
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
       if (!entry.is_directory()) continue;

@@ -19,7 +19,7 @@ using testing::Lines;
 using ::testing::Not;
 using testing::RunTandem;
 
-// A checkpoint of the workers' part alone; its path.
+// Writes a checkpoint that has only the workers' part. Returns its path.
 std::string MakeCheckpoint(const std::string& root, uint64_t step, double auc) {
   absl::StatusOr<std::string> unfinished = ps::BeginCheckpoint(root, step);
   TANDEM_EXPECT_OK(unfinished);

@@ -92,7 +92,7 @@ TEST_F(PsTest, MemoryThatWaitsIsBoundedByTheLaunchersEnvironmentOrByAFlag) {
 }
 
 TEST_F(PsTest, AsManyThreadsAnswerAsTheLaunchersEnvironmentOrAFlagSays) {
-  // Those of shared memory are known by name: one for each connection, until there are so many.
+  // Threads that serve shared memory are found by name. There is one for each connection, up to the limit.
   auto threads_of = [&](std::vector<std::string> flags) -> absl::StatusOr<int> {
     std::map<std::string, std::string> variables = Variables();
     variables["TANDEM_PS_THREADS"] = "1";
@@ -175,7 +175,7 @@ ps::v1::TableConfig OneRow() {
   return config;
 }
 
-// Takes `by` from the one row; its value before.
+// Subtracts `by` from the only row. Returns its value before.
 absl::StatusOr<float> Step(ps::Client& client, uint64_t step, float by) {
   const std::vector<uint64_t> ids = {7};
   std::vector<float> row(1), gradient = {by};
@@ -195,12 +195,13 @@ TEST_F(PsTest, AWorkerOfAnotherRoundIsRefusedByName) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto worker, ClientOf(address, 5, 1));
   TANDEM_ASSERT_OK(worker->CreateTable(OneRow()));
   TANDEM_ASSERT_OK(Step(*worker, 0, 1.0f).status());
-  // This server is of the round that is over: what the new one learned here would be lost with it.
-  // Asked again and again, as it might hear of the new round.
+  // This server belongs to the round that is over: updates of the new round would be lost with it. It is
+  // called several times, because it might learn of the new round.
   EXPECT_THAT(ClientOf(address, 6, 1, absl::Seconds(1)).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("worker/0 belongs to epoch 6; ps/0 at this address is still at epoch 5")));
-  // Started again alone, a worker is of the same round; what its older self pushes is refused as before.
+  // A worker that was restarted alone belongs to the same round. Pushes of its earlier process are still
+  // refused.
   TANDEM_ASSERT_OK_AND_ASSIGN(auto restarted, ClientOf(address, 5, 2));
   TANDEM_ASSERT_OK(restarted->CreateTable(OneRow()));
   TANDEM_ASSERT_OK_AND_ASSIGN(const float seen, Step(*restarted, 0, 1.0f));

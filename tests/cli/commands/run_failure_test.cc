@@ -1,5 +1,5 @@
-// tandem run, when something fails or somebody interrupts: one line says what, the code is passed on, nothing
-// is left.
+// Tests tandem run when a process fails or the user interrupts it: one line names the cause, the exit code is
+// passed on, and no process is left.
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -30,7 +30,7 @@ using testing::TandemProcess;
 using testing::WaitUntilGone;
 using testing::WaitUntilNoneMarked;
 
-// Every process of a test inherits the mark, whatever it becomes.
+// Every process of a test inherits this variable, whichever program it executes.
 class RunFailureTest : public ::testing::Test {
  protected:
   std::map<std::string, std::string> Mark() const { return {{"TANDEM_TEST_MARK", dir_.path()}}; }
@@ -42,7 +42,7 @@ class RunFailureTest : public ::testing::Test {
     args.push_back(script);
     return args;
   }
-  // The number that follows `label` in the output.
+  // Returns the number that follows `label` in the output.
   static pid_t PidAfter(const std::string& text, absl::string_view label) {
     const size_t at = text.find(std::string(label));
     pid_t pid = 0;
@@ -61,7 +61,7 @@ class RunFailureTest : public ::testing::Test {
   testing::TempDir dir_;
 };
 
-// Waits without end, in a process of its own below the shell.
+// A command that never ends, in a process of its own below the shell.
 constexpr char kForever[] = "tail -f /dev/null";
 
 TEST_F(RunFailureTest, TheFirstFailureIsNamedAndItsCodePassedOn) {
@@ -182,7 +182,7 @@ TEST_F(RunFailureTest, TheTimeOutEndsTheJob) {
 }
 
 TEST_F(RunFailureTest, AnOutputThatNobodyReadsDoesNotBlockTheStop) {
-  // More than the pipe and the launcher's own buffer hold, and the test reads none of it meanwhile.
+  // More output than fits into the pipe and the launcher's buffer. The test reads nothing meanwhile.
   TandemProcess tandem(Args({"--grace", "0.2"},
                             absl::StrCat("echo up; yes | head -c 8000000; echo done > ", dir_.File("done"))),
                        Mark());

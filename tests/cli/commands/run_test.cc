@@ -1,4 +1,4 @@
-// tandem run, when all goes well.
+// Tests tandem run without failures.
 
 #include <signal.h>
 
@@ -113,7 +113,7 @@ TEST(RunTest, SignalHandlingIsThatOfAFreshProcess) {
   testing::TempDir dir;
   const Finished finished = RunTandem(
       {"run", "--log-dir", dir.path(), "--", "/bin/sh", "-c", "grep -E 'Sig(Blk|Ign)' /proc/self/status"});
-  // Signal 32 belongs to the C library, which lets nobody change it.
+  // Signal 32 is reserved by the C library; a program cannot change its handling.
   EXPECT_THAT(Lines(finished.out),
               ElementsAre("[worker/0] SigBlk:\t0000000000000000",
                           ::testing::MatchesRegex(".worker/0. SigIgn:\t00000000[08]0000000")));
@@ -124,7 +124,7 @@ TEST(RunTest, ServersStartWithTheWorkersAndEndAfterThem) {
   const std::string marker = absl::StrCat("TANDEM_TEST_MARK=", dir.path());
   const Finished finished =
       RunTandem({"run", "--ps", "2", "--log-dir", dir.path(), "--", "/bin/sh", "-c",
-                 // Until both have said so: their lines come through the launcher, ours must not end before.
+                 // Wait for both lines, which come through the launcher. This process must not end before.
                  absl::StrCat("until grep -q serving ", dir.File("ps-0.log"), " && grep -q serving ",
                               dir.File("ps-1.log"), "; do :; done; echo num_ps=$TANDEM_NUM_PS")},
                 {{"TANDEM_TEST_MARK", dir.path()}});

@@ -20,7 +20,7 @@ using Resource = launcher::Machine::Resource;
 
 class ChecksTest : public ::testing::Test {
  protected:
-  // What is not OK, and says what to do.
+  // Returns the checks that are not OK.
   Checks Problems() {
     Checks problems;
     for (const Check& check : CheckAll(machine_)) {
@@ -209,7 +209,7 @@ TEST_F(ChecksTest, ALibraryOfAnotherVersionIsTold) {
   EXPECT_THAT(Named("Gloo").fact, HasSubstr("does not tell"));
 }
 
-// A machine that tells nothing (a container without /proc and /sys) is judged by what works.
+// On a machine without information (a container without /proc and /sys) only the working functions count.
 TEST_F(ChecksTest, FilesThatCannotBeReadAreNoFault) {
   machine_.files.clear();
   EXPECT_THAT(Problems(), IsEmpty());

@@ -1,4 +1,4 @@
-// The real command.
+// Tests `tandem doctor` as a program.
 
 #include <memory>
 #include <string>

@@ -10,7 +10,7 @@
 
 namespace tandem::cli {
 
-// A machine on which all is well; tests spoil what they are about.
+// A machine on which every check is OK. Tests change the facts that they are about.
 struct FakeMachine final : launcher::Machine {
   std::map<std::string, std::string> files = {
       {"/proc/meminfo", "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:   12000000 kB"},

@@ -1,4 +1,4 @@
-// A job of three processes that hangs, looked at with `tandem doctor trace`.
+// Tests `tandem doctor trace` with a job of three processes that hangs.
 
 #include <poll.h>
 #include <sys/inotify.h>
@@ -37,7 +37,7 @@ using testing::TempDir;
 
 constexpr int kRanks = 3, kAbsent = 1;
 
-// What a rank does; true if all went as it should.
+// Runs one rank. Returns whether it behaved as expected.
 bool PlayRank(const std::string& backend, int rank, const TempDir& dir, int hold_fd) {
   auto recorder = std::make_shared<FlightRecorder>(
       FlightRecorder::Options{.directory = dir.File("traces"), .rank = rank});
@@ -62,11 +62,11 @@ bool PlayRank(const std::string& backend, int rank, const TempDir& dir, int hold
     }
   }
   if (rank != kAbsent) {
-    // Fails, and the group dumps by itself.
+    // Fails, and the group writes its dump.
     return !(*group)->AllReduce(absl::MakeSpan(data), {.timeout = absl::Seconds(1)}).Wait().ok();
   }
-  // Hangs outside of the group until the test lets it go; meanwhile a signal makes it dump.
-  // (In a read, which goes on after it, ThreadSanitizer would hold the signal back.)
+  // Hangs outside the group until the test releases it; a signal makes it write a dump. It does not wait in a
+  // read, which would be restarted after the signal: ThreadSanitizer would delay the signal there.
   pollfd held{hold_fd, POLLIN, 0};
   while (::poll(&held, 1, -1) < 0) {
   }

@@ -12,7 +12,8 @@
 
 namespace tandem::cli {
 
-// The answer of this machine to a plain HTTP/1.0 request, head and body; what came within a minute.
+// Sends a plain HTTP/1.0 request to a port of this machine. Returns the head and body that arrive within a
+// minute.
 inline std::string HttpGet(int port, const std::string& path) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

@@ -29,7 +29,7 @@ class FamiliesTest : public ::testing::Test {
     table.mutable_config()->mutable_update_mode()->set_kind(kind);
     return table.mutable_statistics();
   }
-  // The family of that name; empty when there is none.
+  // Returns the family of that name, or an empty one.
   MetricFamily Find(const std::string& name) {
     for (MetricFamily& family : MakeMetricFamilies(figures_)) {
       if (family.name == name) return family;
@@ -37,7 +37,7 @@ class FamiliesTest : public ::testing::Test {
     ADD_FAILURE() << "no family " << name;
     return {};
   }
-  // Of a gauge or counter, by the value of its last label.
+  // Returns the values of a gauge or counter by the value of its last label.
   std::map<std::string, double> Values(const std::string& name) {
     std::map<std::string, double> values;
     const MetricFamily family = Find(name);

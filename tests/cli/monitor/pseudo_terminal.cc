@@ -35,7 +35,7 @@ void ScreenModel::Put(char c) {
 }
 
 void ScreenModel::Escape(absl::string_view sequence) {
-  // Behind a full line the cursor stands on its last character: erasing from it takes that away.
+  // After a full line the cursor is on its last character, so erasing from the cursor erases that character.
   const size_t at = std::min(column_, columns_ - 1);
   if (sequence == "[H") {
     row_ = column_ = 0;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_CLI_MONITOR_PSEUDO_TERMINAL_H_
 #define TANDEM_TESTS_CLI_MONITOR_PSEUDO_TERMINAL_H_
 
-// A program at a terminal of its own, and what a person would see there.
+// Runs a program in a pseudo terminal and emulates the screen that a user would see.
 
 #include <sys/types.h>
 
@@ -14,17 +14,17 @@
 
 namespace tandem::cli {
 
-// What a terminal of this size shows: as much of ANSI's escapes as our programs use. Anything else is noted
-// in `unknown`.
+// Emulates a terminal of a given size. It knows the ANSI escapes that Tandem's programs use; others are
+// recorded in `unknown`.
 class ScreenModel {
  public:
   ScreenModel(size_t rows, size_t columns) { Resize(rows, columns); }
-  // Blank; the cursor at home.
+  // Constructs a blank screen with the cursor in the upper left corner.
   void Resize(size_t rows, size_t columns);
   void Write(absl::string_view bytes);
 
   const std::vector<std::string>& lines() const { return lines_; }  // each of `columns` characters
-  // Without spaces at line ends.
+  // Returns the lines without spaces at their ends.
   std::string text() const;
   bool alternate() const { return alternate_; }
   bool cursor_shown() const { return cursor_shown_; }
@@ -41,29 +41,30 @@ class ScreenModel {
   std::string unknown_;
 };
 
-// Not thread-safe. The destructor kills the program.
+// A program in a pseudo terminal. Not thread-safe. The destructor kills the program.
 class PseudoTerminal {
  public:
-  // Starts `program args...`, whose controlling terminal it is.
+  // Starts `program args...` with this as its controlling terminal.
   PseudoTerminal(const std::string& program, const std::vector<std::string>& args, size_t rows,
                  size_t columns);
   ~PseudoTerminal();
   PseudoTerminal(const PseudoTerminal&) = delete;
   PseudoTerminal& operator=(const PseudoTerminal&) = delete;
 
-  // As somebody would at the keyboard; "\x03" is Ctrl-C.
+  // Types `keys` as at the keyboard; "\x03" is Ctrl-C.
   void Press(absl::string_view keys);
   void Resize(size_t rows, size_t columns);
-  // Until the screen is such that `holds`; false when it is not by kTestTimeout, or the program has ended.
+  // Blocks until `holds` returns true for the screen. Returns false after kTestTimeout or if the program has
+  // ended.
   bool AwaitScreen(const std::function<bool(const ScreenModel&)>& holds);
-  // Waits for the end: the exit code, 128 + signal, or -1 after kTestTimeout.
+  // Blocks until the program has ended. Returns its exit code, 128 + signal, or -1 after kTestTimeout.
   int Wait();
-  // Until the program has been stopped by a signal; false if it ends instead.
+  // Blocks until a signal has stopped the program. Returns false if it ends instead.
   bool AwaitStop();
   void Continue();
 
   const ScreenModel& screen() const { return screen_; }
-  // Whether the terminal echoes and hands out whole lines, as a shell wants it.
+  // Returns whether the terminal echoes and delivers whole lines, as a shell expects.
   bool IsCooked() const;
 
  private:

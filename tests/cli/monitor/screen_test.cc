@@ -1,4 +1,4 @@
-// What tandem top draws, for figures that are known.
+// Tests the picture that tandem top draws for given statistics.
 
 #include "cli/monitor/screen.h"
 #include "base/json.h"

@@ -1,4 +1,4 @@
-// tandem top at a terminal: what a person sees and presses.
+// Tests tandem top in a terminal: the screen and the keys.
 
 #include <csignal>
 #include <string>
@@ -73,7 +73,7 @@ TEST_F(TopAtATerminalTest, FillsScreensOfEverySizeAndNoMore) {
     }
     if (columns == 200) {
       EXPECT_THAT(top.screen().text(), HasSubstr("a_table_with_a_long_name "));
-      // Figures stand beside the name, not at the other end of the screen.
+      // The numbers follow the name, not at the other end of the screen.
       EXPECT_THAT(top.screen().lines()[5].substr(120), ::testing::MatchesRegex(" *")) << top.screen().text();
     }
     top.Press("q");

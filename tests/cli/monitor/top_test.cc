@@ -1,4 +1,4 @@
-// tandem top, tandem table and /metrics, with real servers.
+// Tests tandem top, tandem table and /metrics with real servers.
 
 #include <cmath>
 #include <csignal>
@@ -126,7 +126,7 @@ TEST_F(TopTest, MistakesAreOneClearError) {
 
 // --- /metrics
 
-// Prometheus' text format: "name{labels} value" by "name{labels}"; fails on a line of another form.
+// Parses Prometheus' text format. Returns the values by "name{labels}"; a malformed line fails the test.
 std::map<std::string, double> ParseMetrics(const std::string& body) {
   std::map<std::string, double> metrics;
   std::map<std::string, std::string> types;

@@ -80,7 +80,7 @@ TEST(ChromeJson, APathThatCannotBeWrittenIsNamed) {
               HasSubstr("/nowhere/trace.json"));
 }
 
-// The checker itself: each of these would be loaded wrongly, or not at all.
+// Tests the checker: Perfetto would load each of these files wrongly, or not at all.
 TEST(TraceChecker, FindsWhatIsWrong) {
   const Json name = {
       {"ph", "M"}, {"name", "process_name"}, {"pid", 1}, {"tid", 0}, {"args", {{"name", "a"}}}};

@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 
 constexpr trace::Kind kWork{"work", "test"};
 
-// The members' processes are all this one, each with a server of its own; one process has one recorder at a
-// time, so one of them can be traced.
+// All members are this process, each with a server of its own. A process can have one recording at a time, so
+// only one member can be traced.
 class CollectTest : public ::testing::Test {
  protected:
   Member Serve(const std::string& name, int64_t skew_ns) {

@@ -1,4 +1,4 @@
-// tandem status, tandem trace and --tensorboard, with a real job.
+// Tests tandem status, tandem trace and --tensorboard with a real job.
 
 #include <csignal>
 #include <filesystem>
@@ -67,7 +67,7 @@ checkpoint: {dir: checkpoints, every_epochs: 0}
     ASSERT_TRUE(
         watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kTestTimeout, {job_->pid()}))
         << job_->err();
-    // By its heartbeats, which it sends each quarter of a lease.
+    // From its heartbeats, which it sends every quarter of its lease.
     TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir_->File("logs")});
     ASSERT_TRUE(status.WaitForLine([](const std::string& line) {
       int far = 0;
@@ -153,7 +153,7 @@ TEST_F(ProfilingTest, TraceShowsBothHalvesOfCallsAndEveryPartOfAStep) {
     ++checked;
   }
   EXPECT_GT(checked, 10);
-  // The same job goes on, and can be traced again.
+  // The job continues and can be traced again.
   EXPECT_EQ(RunTandem({"trace", "--seconds", "0.1", "-o", path, "--job", dir_->File("logs")}).exit_code, 0);
 }
 

@@ -1,4 +1,4 @@
-// `tandem status` and `tandem trace` of a job that is made of nothing but remote functions.
+// Tests `tandem status` and `tandem trace` with a job that consists of remote functions only.
 
 #include <filesystem>
 #include <map>
@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 
-// (process, category) of the events of this name.
+// Returns (process, category) of each event of this name.
 std::set<std::pair<int, std::string>> WhereIs(const Json& trace, const std::string& name) {
   std::set<std::pair<int, std::string>> places;
   for (const Json& event : testing::EventsNamed(trace, name)) places.emplace(event["pid"], event["cat"]);
@@ -40,8 +40,8 @@ std::set<std::pair<int, std::string>> WhereIs(const Json& trace, const std::stri
 
 class RemoteFunctionsProfilingTest : public ::testing::Test {
  protected:
-  // Begins the job of three, which goes on until the test is over, and waits until `tandem status` shows
-  // `trainers` of them in a later step and the others serving.
+  // Starts the job of three processes, which runs until the end of the test. Blocks until `tandem status`
+  // shows `trainers` of them in a later step and the others serving.
   void AwaitStatusOf(const std::string& program, int trainers) {
     std::filesystem::create_directory(dir.File("logs"));
     tandem::testing::FileWatch watch({dir.File("logs")});

@@ -104,7 +104,7 @@ TEST(Timeline, ProcessesWithoutATraceAreLeftOut) {
   EXPECT_EQ(timeline.processes[0].from->member.name, "worker/0");
 }
 
-// Whatever events overlap how, those of a track nest, and none is lost.
+// However the events overlap, those of a track nest, and none is lost.
 TEST(Timeline, TracksNestForAnyEvents) {
   CounterRandom random(3, 4);
   for (int round = 0; round < 200; ++round) {

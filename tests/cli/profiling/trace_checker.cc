@@ -14,7 +14,8 @@ namespace {
 using Json = nlohmann::json;
 using Thread = std::pair<int64_t, int64_t>;  // process, thread
 
-// As Perfetto's importer understands it (CoerceToTs); it drops events that, so understood, overlap.
+// Converts a time as Perfetto's importer does (CoerceToTs), which drops events that overlap after the
+// conversion.
 int64_t Nanoseconds(const Json& microseconds) {
   return static_cast<int64_t>(microseconds.get<double>() * 1000.0);
 }

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_CLI_PROFILING_TRACES_H_
 #define TANDEM_TESTS_CLI_PROFILING_TRACES_H_
 
-// Traces made by hand.
+// Makes traces for tests.
 
 #include <string>
 #include <utility>
@@ -11,14 +11,14 @@
 
 namespace tandem::cli::testing {
 
-// Builds what a process might have sent.
+// Builds the trace that a process might have sent.
 class TraceBuilder {
  public:
   explicit TraceBuilder(const std::string& member) {
     collected_.member = {.name = member, .host = "node", .pid = 100};
     collected_.trace.from_ns = 0;
   }
-  // Events of one thread follow each other with Add; the kind is made when it is new.
+  // Adds a thread. Add, Call and Serve add an event to the thread that was added last; a new kind is created.
   TraceBuilder& Thread(int64_t id, const std::string& name) {
     collected_.trace.threads.push_back({.id = id, .name = name});
     return *this;
@@ -39,7 +39,7 @@ class TraceBuilder {
   TraceBuilder& Serve(uint64_t flow, int64_t begin, int64_t end) {
     return Add("serve", "Pull", begin, end, true, {flow, trace::Flow::End::kReceives});
   }
-  // Its clock is `offset` ahead of ours, give or take `error`.
+  // Sets the process's clock to be `offset` ahead of ours, with an error of at most `error`.
   TraceBuilder& Clock(int64_t offset, int64_t error) {
     ClockOffset clock;
     clock.Add(0, offset + error, offset + error, 2 * error);

@@ -1,4 +1,4 @@
-// Processes as threads, their launcher as the test.
+// Tests elastic sessions. The processes are threads, and the test acts as their launcher.
 
 #include "collectives/elastic/elastic_session.h"
 
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-// A launcher of `size` processes on one node.
+// The launcher of `size` processes on one node.
 class Job {
  public:
   explicit Job(int size) : size_(size) { NewStore(); }
@@ -179,7 +179,7 @@ TEST(ElasticSessionTest, ARoundThatTheLauncherEndsEndsARunningCollective) {
               absl::MutexLock lock(&mutex);
               hangs = true;
             }
-            // Rank 0 is in its collective; this one comes not before the round is over.
+            // Rank 0 is in its collective. This rank does not join it before the round is over.
             std::vector<float> one{1.0f};
             absl::Status over = round.group()->Recv(absl::MakeSpan(one), 0).Wait();
             EXPECT_THAT(over,

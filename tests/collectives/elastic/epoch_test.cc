@@ -1,4 +1,4 @@
-// Processes of an old epoch.
+// Tests that processes of an old epoch are refused.
 
 #include <memory>
 #include <string>

@@ -17,7 +17,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Whether a socket can bind, and listen at, `port`.
+// Returns whether a socket can bind `port` and listen at it.
 bool CanListen(int port, bool reuse) {
   const ipc::Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = reuse ? 1 : 0;
@@ -35,7 +35,7 @@ TEST(PortReservationTest, AProgramCanListenWhereNobodyElseIsSent) {
   EXPECT_GT(reservation->port(), 0);
   EXPECT_TRUE(CanListen(reservation->port(), /*reuse=*/true));
   EXPECT_FALSE(CanListen(reservation->port(), /*reuse=*/false));
-  // And again, as after a restart; also a server of ours.
+  // Again, as after a restart, and also with one of Tandem's servers.
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto server,
                               collectives::StoreServer::Start(absl::StrCat("0.0.0.0:", reservation->port())));
   EXPECT_EQ(server->port(), reservation->port());

@@ -81,7 +81,7 @@ TEST(ExternalLauncherTest, OneNodeIsNothingToTell) {
           {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})
           ->has_value(),
       false);
-  // Slurm's own, of a program that speaks PMI.
+  // Slurm sets it for a program that uses PMI.
   EXPECT_EQ(Detect({{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}})->has_value(), false);
 }
 

@@ -18,40 +18,6 @@ using ::testing::HasSubstr;
 
 bool Never() { return false; }
 
-TEST(RendezvousHandlerTest, NodesAreANumberOrARange) {
-  int least = 0, most = 0;
-  TANDEM_ASSERT_OK(ParseNodes("3", &least, &most));
-  EXPECT_EQ(least, 3);
-  EXPECT_EQ(most, 3);
-  TANDEM_ASSERT_OK(ParseNodes("2:8", &least, &most));
-  EXPECT_EQ(least, 2);
-  EXPECT_EQ(most, 8);
-  for (const char* text : {"", "x", "0", "3:2", "1:2:3", ":", "1:", "99999"}) {
-    EXPECT_THAT(ParseNodes(text, &least, &most),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(absl::StrCat("'", text, "'"))));
-  }
-}
-
-TEST(RendezvousHandlerTest, TorchrunsConfigurationIsRead) {
-  RendezvousHandlerOptions options;
-  TANDEM_ASSERT_OK(ReadRendezvousConf(
-      "join_timeout=60,last_call_timeout=2,close_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,"
-      "is_host=true,store_type=tcp,read_timeout=9,rank=1,cacert=/ca,etcd_lease=6",
-      &options));
-  EXPECT_EQ(options.rendezvous.join_timeout, absl::Seconds(60));
-  EXPECT_EQ(options.rendezvous.last_call, absl::Seconds(2));
-  EXPECT_EQ(options.rendezvous.close_timeout, absl::Seconds(3));
-  EXPECT_EQ(options.rendezvous.lease, absl::Seconds(8));
-  EXPECT_EQ(options.node_rank, 1);
-  EXPECT_EQ(options.conf.at("is_host"), "true");
-  EXPECT_EQ(options.conf.at("cacert"), "/ca");
-  EXPECT_EQ(options.conf.at("etcd_lease"), "6");
-  for (const char* text : {"join_timeout=soon", "last_call_timeout=-1", "rank=x", "color=red",
-                           "store_type=file", "etcd_lease=0.5", "keep_alive_max_attempt=0", "nonsense"}) {
-    EXPECT_THAT(ReadRendezvousConf(text, &options), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
-  }
-}
-
 TEST(RendezvousHandlerTest, ALauncherAloneNeedsNobody) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto meeting, RendezvousHandler::Open({}));
   EXPECT_TRUE(meeting->alone());

@@ -41,8 +41,8 @@ class RestartTest : public ::testing::Test {
     for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script}) args.push_back(word);
     return args;
   }
-  // Returns the process of the job whose environment has `variable`. It is a shell, or the program that the
-  // shell has executed; an ended process has no environment.
+  // Returns the process of the job whose environment has both variables ("NAME=value"), or 0. It is a shell,
+  // or the program that the shell has executed.
   pid_t WithVariable(const std::string& variable, const std::string& other) const {
     for (const pid_t pid : ProcessesMarked(absl::StrCat("TANDEM_TEST_MARK=", dir_.path()))) {
       const std::string environment =

@@ -105,7 +105,7 @@ TEST(RoundMonitorTest, RoundsBeginAndEndAsNews) {
 TEST(RoundMonitorTest, WhatCannotBeToldOrReachedIsNews) {
   FakeRendezvous rendezvous;
   RoundMonitor watch(&rendezvous,
-                   [](const std::function<bool()>&) { return absl::UnavailableError("no route"); });
+                     [](const std::function<bool()>&) { return absl::UnavailableError("no route"); });
   watch.Tell([](Rendezvous& to) { return to.Finish(1); });
   AgentEvent news = Next(watch);
   EXPECT_EQ(news.kind, AgentEvent::Kind::kTold);

@@ -11,14 +11,16 @@ using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
+auto LookupIn(const Variables& variables) {
+  return [&variables](absl::string_view name) -> std::optional<std::string> {
+    const auto it = variables.find(std::string(name));
+    return it == variables.end() ? std::nullopt : std::make_optional(it->second);
+  };
+}
+
 absl::StatusOr<std::optional<ExternalLauncher>> Detect(const Variables& variables,
-                                                      const std::string& host = "h") {
-  return DetectExternalLauncher(
-      [&](absl::string_view name) -> std::optional<std::string> {
-        const auto it = variables.find(std::string(name));
-        return it == variables.end() ? std::nullopt : std::make_optional(it->second);
-      },
-      [&] { return host; });
+                                                       const std::string& host = "h") {
+  return DetectExternalLauncher(LookupIn(variables), [&] { return host; });
 }
 
 Variables With(Variables variables, const Variables& more) {
@@ -138,6 +140,31 @@ TEST(ExternalLauncherTest, WithoutAServiceThePodsCannotFindEachOther) {
 TEST(ExternalLauncherTest, NonsenseIsNamed) {
   EXPECT_THAT(Detect(With(kSlurm, {{"SLURM_NODEID", "x"}})),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("SLURM_NODEID='x' is no number")));
+}
+
+TEST(ExternalLauncherTest, FlagsThatAreNotGivenAreFilledIn) {
+  RunFlags flags;
+  TANDEM_ASSERT_OK_AND_ASSIGN(std::string line, ApplyExternalDefaults(
+                                                    LookupIn(kSlurm), [] { return "h"; }, &flags));
+  EXPECT_EQ(
+      line,
+      "started by Slurm job 4217: --nnodes 4 --node-rank 2 --rdzv-endpoint n03:29617 --rdzv-id slurm-4217");
+  EXPECT_EQ(flags.nnodes, "4");
+  EXPECT_EQ(flags.node_rank, 2);
+  EXPECT_EQ(flags.rdzv_endpoint, "n03:29617");
+  EXPECT_EQ(flags.rdzv_id, "slurm-4217");
+
+  flags = {.nnodes = "2", .node_rank = 1, .rdzv_endpoint = "a:1", .rdzv_id = "mine"};
+  TANDEM_ASSERT_OK_AND_ASSIGN(line, ApplyExternalDefaults(
+                                        LookupIn(kSlurm), [] { return "h"; }, &flags));
+  EXPECT_EQ(line, "started by Slurm job 4217:");
+  EXPECT_EQ(flags.rdzv_endpoint, "a:1");
+
+  flags = {.standalone = true};
+  TANDEM_ASSERT_OK_AND_ASSIGN(line, ApplyExternalDefaults(
+                                        LookupIn(kSlurm), [] { return "h"; }, &flags));
+  EXPECT_EQ(line, "");
+  EXPECT_EQ(flags.nnodes, "");
 }
 
 }  // namespace

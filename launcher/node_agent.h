@@ -15,6 +15,7 @@
 // That holds also if this node was cut off from the rendezvous for a while and no round took place without
 // it.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,7 +56,7 @@ class NodeAgent {
   // - 0 if all workers of the job have finished.
   // - after a failure, the exit code of its root cause (128 + signal for a process killed by a signal). The
   //   launcher of the node where it happened prints the last lines of that process.
-  // - 130 after SIGINT, 143 after SIGTERM.
+  // - 128 + signal after SIGINT, SIGTERM or SIGHUP.
   // - 124 after the timeout.
   // - 1 if there is no better code.
   int Run();

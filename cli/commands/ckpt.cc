@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
-#include "cli/human_bytes.h"
+#include "cli/doctor/human_bytes.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/digest.h"
 

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/doctor/checks.h"
-#include "cli/human_bytes.h"
+#include "cli/doctor/human_bytes.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {

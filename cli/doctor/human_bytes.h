@@ -1,5 +1,5 @@
-#ifndef TANDEM_CLI_HUMAN_BYTES_H_
-#define TANDEM_CLI_HUMAN_BYTES_H_
+#ifndef TANDEM_CLI_DOCTOR_HUMAN_BYTES_H_
+#define TANDEM_CLI_DOCTOR_HUMAN_BYTES_H_
 
 #include <cstdint>
 #include <string>
@@ -24,4 +24,4 @@ inline std::string HumanBytes(uint64_t bytes) {
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_HUMAN_BYTES_H_
+#endif  // TANDEM_CLI_DOCTOR_HUMAN_BYTES_H_

@@ -15,8 +15,8 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job_flags.h"
 #include "cli/monitor/find_job.h"
-#include "cli/monitor/rounds.h"
 #include "cli/monitor/members.h"
+#include "cli/monitor/rounds.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {

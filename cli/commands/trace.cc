@@ -14,9 +14,9 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job_flags.h"
 #include "cli/monitor/find_job.h"
+#include "cli/monitor/members.h"
 #include "cli/profiling/chrome_json.h"
 #include "cli/profiling/collect.h"
-#include "cli/monitor/members.h"
 #include "cli/profiling/overlap.h"
 #include "cli/profiling/timeline.h"
 

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "cli/profiling/clock_offset.h"
 #include "cli/monitor/members.h"
+#include "cli/profiling/clock_offset.h"
 #include "rpc/diagnostics/trace_codec.h"
 
 namespace tandem::cli {

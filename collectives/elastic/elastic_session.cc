@@ -126,7 +126,8 @@ absl::StatusOr<std::unique_ptr<ElasticSession>> ElasticSession::Create(ElasticOp
   return session;
 }
 
-ElasticSession::ElasticSession(ElasticOptions options, Assignment first, std::unique_ptr<LauncherClient> agent)
+ElasticSession::ElasticSession(ElasticOptions options, Assignment first,
+                               std::unique_ptr<LauncherClient> agent)
     : options_(std::move(options)),
       first_(std::move(first)),
       agent_(std::move(agent)),

@@ -11,7 +11,7 @@
 namespace tandem::collectives {
 
 absl::StatusOr<std::unique_ptr<LauncherClient>> LauncherClient::Connect(const std::string& address,
-                                                                  std::string process) {
+                                                                        std::string process) {
   absl::StatusOr<std::unique_ptr<rpc::Channel>> channel = rpc::ConnectGrpc(address);
   if (!channel.ok()) return Annotate(channel.status(), "TANDEM_AGENT");
   return std::unique_ptr<LauncherClient>(new LauncherClient(*std::move(channel), std::move(process)));

@@ -23,7 +23,7 @@ class LauncherClient {
   // Connects to `address`, the value of TANDEM_AGENT, for `process`, a role and local rank such as
   // "worker/1". Does not block. Returns InvalidArgument for a malformed address.
   static absl::StatusOr<std::unique_ptr<LauncherClient>> Connect(const std::string& address,
-                                                              std::string process);
+                                                                 std::string process);
 
   // Blocks until the launcher's round `number` is over and returns the reason. Returns DeadlineExceeded after
   // `timeout`, and Unavailable if the launcher does not respond.

@@ -12,9 +12,11 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "ps/optimizers/optimizer.h"
+#include "ps/optimizers/registry.h"
 #include "ps/policies/admission.h"
 #include "ps/policies/eviction.h"
 #include "ps/policies/initializer.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -24,8 +26,6 @@ constexpr uint32_t kMaxDim = 65536;
 // A DENSE table is allocated when it is created, so this bounds what one request may allocate: 16 GiB of
 // weights.
 constexpr uint64_t kMaxDenseElements = uint64_t{1} << 32;
-
-constexpr uint64_t kMinByteBudget = uint64_t{64} << 10;
 
 v1::OptimizerConfig OptimizerOf(const char* kind, float learning_rate) {
   v1::OptimizerConfig config;
@@ -55,16 +55,6 @@ v1::TableConfig TableOf(absl::string_view name, v1::TableConfig::Kind kind, v1::
   *config.mutable_initializer() = std::move(initializer);
   config.set_num_workers(1);
   return config;
-}
-
-absl::Status ValidateName(const std::string& name) {
-  // A table's name becomes part of file names (checkpoints) and of metric labels.
-  bool ok = !name.empty() && name.size() <= kMaxNameLength && name[0] != '.' && name[0] != '-';
-  for (const char c : name) ok = ok && (absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.');
-  if (ok) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the name must be 1 to ", kMaxNameLength,
-                   " letters, digits, '_', '-' or '.', and not begin with '-' or '.'"));
 }
 
 absl::Status ValidateShape(const v1::TableConfig& config) {
@@ -113,14 +103,15 @@ absl::Status ValidatePolicies(const v1::TableConfig& config) {
         "its rows, as F32");
   }
   if (config.spill() && (eviction == nullptr || eviction->sweeps())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spill is set, but eviction.kind is '", eviction == nullptr ? "none" : eviction->kind(),
-                     "'; which rows go to disk when byte_budget is used up, lru, lfu or l2_norm must say"));
+    return absl::InvalidArgumentError(absl::StrCat("spill is set, but eviction.kind is '",
+                                                   eviction == nullptr ? "none" : eviction->kind(),
+                                                   "'; which rows go to disk when byte_budget is used up, ",
+                                                   EvictionKindsText(/*for_budget_only=*/true), " must say"));
   }
   if (config.byte_budget() != 0 && eviction == nullptr) {
-    return absl::InvalidArgumentError(
-        "byte_budget is set, but eviction.kind does not say which rows leave when it is used up: lru, lfu, "
-        "l2_norm or ttl");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "byte_budget is set, but eviction.kind does not say which rows leave when it is used up: ",
+        EvictionKindsText(/*for_budget_only=*/false)));
   }
   if (config.byte_budget() == 0 && eviction != nullptr && !eviction->sweeps()) {
     return absl::InvalidArgumentError(absl::StrCat("byte_budget is 0; eviction '", eviction->kind(),
@@ -134,7 +125,7 @@ absl::Status ValidatePolicies(const v1::TableConfig& config) {
 }
 
 absl::Status ValidateFields(const v1::TableConfig& config) {
-  TANDEM_RETURN_IF_ERROR(ValidateName(config.name()));
+  TANDEM_RETURN_IF_ERROR(ValidateTableName(config.name()));
   TANDEM_RETURN_IF_ERROR(ValidateShape(config));
   TANDEM_RETURN_IF_ERROR(MakeOptimizer(config.optimizer()));
   TANDEM_RETURN_IF_ERROR(MakeInitializer(config.initializer()));
@@ -201,6 +192,8 @@ v1::OptimizerConfig Ftrl(float learning_rate, float l1, float l2, float initial_
   return config;
 }
 
+v1::OptimizerConfig DefaultOptimizer(absl::string_view kind) { return Optimizers().Default(kind); }
+
 v1::InitializerConfig Zeros() { return InitializerOf("zeros"); }
 
 v1::InitializerConfig Constant(float value) {
@@ -235,6 +228,8 @@ v1::InitializerConfig Xavier(float gain) {
   config.set_gain(gain);
   return config;
 }
+
+v1::InitializerConfig DefaultInitializer(absl::string_view kind) { return Initializers().Default(kind); }
 
 v1::AdmissionConfig AdmitAlways() {
   v1::AdmissionConfig config;
@@ -363,8 +358,6 @@ DType RowTypeOf(const v1::TableConfig& config) {
 }
 
 absl::Status ValidateUpdateMode(const v1::UpdateMode& mode) {
-  // A table keeps the pushes of an unfinished update in memory, hence the limit.
-  constexpr uint32_t kMaxGlobalBatch = 1 << 20;
   if (!v1::UpdateMode::Kind_IsValid(mode.kind())) {
     return absl::InvalidArgumentError(
         absl::StrCat("update_mode.kind is ", static_cast<int>(mode.kind()),
@@ -386,6 +379,16 @@ absl::Status ValidateUpdateMode(const v1::UpdateMode& mode) {
                          : "; only GBA has a global batch, so leave it 0"));
   }
   return absl::OkStatus();
+}
+
+absl::Status ValidateTableName(absl::string_view name) {
+  // A table's name becomes part of file names (checkpoints) and of metric labels.
+  bool ok = !name.empty() && name.size() <= kMaxNameLength && name[0] != '.' && name[0] != '-';
+  for (const char c : name) ok = ok && (absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.');
+  if (ok) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the name must be 1 to ", kMaxNameLength,
+                   " letters, digits, '_', '-' or '.', and not begin with '-' or '.'"));
 }
 
 absl::Status ValidateTableConfig(const v1::TableConfig& config) {

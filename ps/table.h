@@ -43,6 +43,9 @@ v1::OptimizerConfig AmsGrad(float learning_rate, float beta1 = 0.9f, float beta2
 v1::OptimizerConfig Ftrl(float learning_rate, float l1 = 0.0f, float l2 = 0.0f,
                          float initial_accumulator = 0.1f);
 
+// Returns the configuration of a kind of ps/optimizers, which must exist, with its default values.
+v1::OptimizerConfig DefaultOptimizer(absl::string_view kind);
+
 // Initial values of rows; see ps/policies/initializer.h.
 v1::InitializerConfig Zeros();
 v1::InitializerConfig Constant(float value);
@@ -50,6 +53,8 @@ v1::InitializerConfig Uniform(float low, float high);
 v1::InitializerConfig Normal(float mean, float stddev);
 v1::InitializerConfig TruncatedNormal(float mean, float stddev);
 v1::InitializerConfig Xavier(float gain = 1.0f);
+// Returns the configuration of an initializer of ps/policies, which must exist, with its default values.
+v1::InitializerConfig DefaultInitializer(absl::string_view kind);
 
 // Admission policies, which decide when an id gets a row; see ps/policies/admission.h.
 v1::AdmissionConfig AdmitAlways();
@@ -86,6 +91,15 @@ v1::TableConfig DenseTable(absl::string_view name, uint64_t elements, v1::Optimi
 
 // Returns the number format of the table's stored embeddings.
 DType RowTypeOf(const v1::TableConfig& config);
+
+// The least byte_budget that is not 0.
+inline constexpr uint64_t kMinByteBudget = uint64_t{64} << 10;
+// The largest global_batch, because a table keeps an update's pushes in memory.
+inline constexpr uint32_t kMaxGlobalBatch = 1 << 20;
+
+// Checks the name of a table. InvalidArgument unless it has 1 to 128 letters, digits, '_', '-' or '.' and does
+// not begin with '-' or '.'.
+absl::Status ValidateTableName(absl::string_view name);
 
 // Checks a configuration. InvalidArgument names the table, the field, its value and what is allowed. Every
 // server and client calls this first, so that the rest of ps/ may rely on it. Does not fill in defaults.

@@ -2,7 +2,7 @@
 #define HWY_TARGET_INCLUDE "ps/optimizers/adagrad.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 #include "ps/optimizers/vector_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,8 +29,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <algorithm>
-
-#include "base/status.h"
 
 namespace tandem::ps {
 namespace {
@@ -63,12 +61,14 @@ class AdagradOptimizer : public Optimizer {
 
 }  // namespace
 
-OptimizerOr MakeAdagrad(const v1::OptimizerConfig& config) {
-  TANDEM_RETURN_IF_ERROR(CheckField("initial_accumulator", config.initial_accumulator(),
-                                    config.initial_accumulator() >= 0, "finite and >= 0 (0 is usual)"));
-  TANDEM_RETURN_IF_ERROR(
-      CheckField("epsilon", config.epsilon(), config.epsilon() > 0, "finite and > 0 (1e-10 is usual)"));
-  return std::make_unique<AdagradOptimizer>(config);
+OptimizerKind AdagradKind() {
+  return {.name = "adagrad",
+          .summary = "a += g^2; w -= lr * g / (sqrt(a) + epsilon)",
+          .reference = "Duchi, Hazan and Singer, JMLR 2011",
+          .fields = {LearningRate(0.01), Epsilon(1e-10), InitialAccumulator(0, AtLeast(0)), WeightDecay(0)},
+          .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<AdagradOptimizer>(config);
+          }};
 }
 
 }  // namespace tandem::ps

@@ -5,7 +5,7 @@
 
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 #include "ps/optimizers/vector_loop-inl.h"
 
 #ifndef TANDEM_PS_OPTIMIZERS_ADAM_ONCE_
@@ -79,8 +79,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <algorithm>
 
-#include "base/status.h"
-
 namespace tandem::ps {
 namespace {
 
@@ -122,14 +120,25 @@ class AdamOptimizer : public Optimizer {
 
 }  // namespace
 
-OptimizerOr MakeAdam(const v1::OptimizerConfig& config) {
-  TANDEM_RETURN_IF_ERROR(CheckField("beta1", config.beta1(), config.beta1() >= 0 && config.beta1() < 1,
-                                    "in [0, 1) (0.9 is usual)"));
-  TANDEM_RETURN_IF_ERROR(CheckField("beta2", config.beta2(), config.beta2() >= 0 && config.beta2() < 1,
-                                    "in [0, 1) (0.999 is usual)"));
-  TANDEM_RETURN_IF_ERROR(
-      CheckField("epsilon", config.epsilon(), config.epsilon() > 0, "finite and > 0 (1e-8 is usual)"));
-  return std::make_unique<AdamOptimizer>(config);
+OptimizerKind AdamKind() {
+  return {.name = "adam",
+          .summary =
+              "averages of g and of g^2 with bias correction; t counts the row's own updates, so rows that "
+              "are not updated do not move (PyTorch's SparseAdam)",
+          .reference = "Kingma and Ba, ICLR 2015",
+          .fields = {LearningRate(0.001), Beta1(0.9), Beta2(0.999), Epsilon(1e-8), WeightDecay(0)},
+          .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<AdamOptimizer>(config);
+          }};
+}
+
+OptimizerKind AdamWKind() {
+  OptimizerKind kind = AdamKind();
+  kind.name = "adamw";
+  kind.summary = "Adam with decoupled weight decay";
+  kind.reference = "Loshchilov and Hutter, ICLR 2019";
+  kind.fields.back() = WeightDecay(0.01);  // a modifier does the decay
+  return kind;
 }
 
 }  // namespace tandem::ps

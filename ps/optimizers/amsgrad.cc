@@ -2,7 +2,7 @@
 #define HWY_TARGET_INCLUDE "ps/optimizers/amsgrad.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 #include "ps/optimizers/vector_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,8 +41,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <algorithm>
 
-#include "base/status.h"
-
 namespace tandem::ps {
 namespace {
 
@@ -79,14 +77,14 @@ class AmsGradOptimizer : public Optimizer {
 
 }  // namespace
 
-OptimizerOr MakeAmsGrad(const v1::OptimizerConfig& config) {
-  TANDEM_RETURN_IF_ERROR(CheckField("beta1", config.beta1(), config.beta1() >= 0 && config.beta1() < 1,
-                                    "in [0, 1) (0.9 is usual)"));
-  TANDEM_RETURN_IF_ERROR(CheckField("beta2", config.beta2(), config.beta2() >= 0 && config.beta2() < 1,
-                                    "in [0, 1) (0.999 is usual)"));
-  TANDEM_RETURN_IF_ERROR(
-      CheckField("epsilon", config.epsilon(), config.epsilon() > 0, "finite and > 0 (1e-8 is usual)"));
-  return std::make_unique<AmsGradOptimizer>(config);
+OptimizerKind AmsGradKind() {
+  return {.name = "amsgrad",
+          .summary = "Adam whose average of squared gradients never falls; without bias correction",
+          .reference = "Reddi, Kale and Kumar, ICLR 2018, Algorithm 2",
+          .fields = {LearningRate(0.001), Beta1(0.9), Beta2(0.999), Epsilon(1e-8), WeightDecay(0)},
+          .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<AmsGradOptimizer>(config);
+          }};
 }
 
 }  // namespace tandem::ps

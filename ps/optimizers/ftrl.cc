@@ -4,7 +4,7 @@
 
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 #include "ps/optimizers/vector_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -40,8 +40,6 @@ void FtrlRows(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate,
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include "base/status.h"
-
 namespace tandem::ps {
 namespace {
 
@@ -102,14 +100,39 @@ class FtrlOptimizer : public Optimizer {
 
 }  // namespace
 
-OptimizerOr MakeFtrl(const v1::OptimizerConfig& config) {
-  // With n0 = 0 a gradient too small to square would divide by zero.
-  TANDEM_RETURN_IF_ERROR(CheckField("initial_accumulator", config.initial_accumulator(),
-                                    config.initial_accumulator() > 0, "finite and > 0 (0.1 is usual)"));
-  TANDEM_RETURN_IF_ERROR(CheckField("l1", config.l1(), config.l1() >= 0, "finite and >= 0"));
-  TANDEM_RETURN_IF_ERROR(CheckField("learning_rate_power", config.learning_rate_power(),
-                                    config.learning_rate_power() <= 0, "finite and <= 0 (-0.5 is usual)"));
-  return std::make_unique<FtrlOptimizer>(config);
+OptimizerKind FtrlKind() {
+  using Config = v1::OptimizerConfig;
+  return {
+      .name = "ftrl",
+      .summary = "FTRL-Proximal; l1 makes weights exactly zero",
+      .reference = "McMahan et al., KDD 2013",
+      // With an initial accumulator of 0 a gradient too small to square would divide by zero.
+      .fields = {LearningRate(0.05), InitialAccumulator(0.1, Above(0)),
+                 MessageField<&Config::l1, &Config::set_l1>(
+                     {.name = "l1", .help = "L1 regularization", .range = AtLeast(0), .default_value = 0}),
+                 MessageField<&Config::l2, &Config::set_l2>(
+                     {.name = "l2",
+                      .help = "L2 regularization of the algorithm itself",
+                      .range = AtLeast(0),
+                      .default_value = 0}),
+                 MessageField<&Config::learning_rate_power, &Config::set_learning_rate_power>(
+                     {.name = "lr_power",
+                      .error_name = "learning_rate_power",
+                      .help = "power of the sum of squared gradients in the learning rate",
+                      .range = AtMost(0),
+                      .default_value = -0.5,
+                      .usual = true})},
+      .check = [](const Config& config) -> std::optional<FieldConflict> {
+        if (config.weight_decay() == 0) return std::nullopt;
+        return FieldConflict{.field = "weight_decay",
+                             .job_message = "is not a field of ftrl, which has l2 instead",
+                             .message =
+                                 "weight_decay is set; ftrl computes its weights anew in each update and "
+                                 "has l2 instead"};
+      },
+      .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
+        return std::make_unique<FtrlOptimizer>(config);
+      }};
 }
 
 }  // namespace tandem::ps

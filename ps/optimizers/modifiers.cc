@@ -6,7 +6,7 @@
 
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 #include "ps/optimizers/vector_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,9 +48,6 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 #include <utility>
 #include <vector>
-
-#include "absl/status/status.h"
-#include "base/status.h"
 
 namespace tandem::ps {
 namespace {
@@ -97,18 +94,39 @@ class ModifiedOptimizer : public Optimizer {
 
 }  // namespace
 
-OptimizerOr AddModifiers(const v1::OptimizerConfig& config, std::unique_ptr<Optimizer> base) {
-  const float decay = config.weight_decay();
-  TANDEM_RETURN_IF_ERROR(CheckField("weight_decay", decay, decay >= 0, "finite and >= 0"));
-  if (decay > 0 && config.kind() == "ftrl") {
-    return absl::InvalidArgumentError(
-        "optimizer.weight_decay is set; ftrl computes its weights anew in each update and has l2 instead");
-  }
-  TANDEM_RETURN_IF_ERROR(CheckField("clip_row_norm", config.clip_row_norm(), config.clip_row_norm() >= 0,
-                                    "finite and >= 0 (0: no clipping)"));
-  TANDEM_RETURN_IF_ERROR(CheckField("clip_global_norm", config.clip_global_norm(),
-                                    config.clip_global_norm() >= 0, "finite and >= 0 (0: no clipping)"));
-  if (decay == 0 && config.clip_row_norm() == 0 && config.warmup_updates() <= 1) return base;
+OptimizerField WeightDecay(double default_value) {
+  return MessageField<&v1::OptimizerConfig::weight_decay, &v1::OptimizerConfig::set_weight_decay>(
+      {.name = "weight_decay",
+       .help = "decoupled: a row that is updated first loses lr * weight_decay of itself",
+       .range = AtLeast(0),
+       .default_value = default_value});
+}
+
+std::vector<OptimizerField> ModifierFields() {
+  using Config = v1::OptimizerConfig;
+  return {
+      MessageField<&Config::clip_row_norm, &Config::set_clip_row_norm>(
+          {.name = "clip_row_norm",
+           .help = "a row's gradient, summed over the update, is scaled down to this L2 norm; 0: no clipping",
+           .range = AtLeast(0),
+           .default_value = 0,
+           .allowed = " (0: no clipping)"}),
+      MessageField<&Config::clip_global_norm, &Config::set_clip_global_norm>(
+          {.name = "clip_global_norm",
+           .help = "a worker's whole push to the table is scaled down to this L2 norm; 0: no clipping",
+           .range = AtLeast(0),
+           .default_value = 0,
+           .allowed = " (0: no clipping)"}),
+      MessageField<&Config::warmup_updates, &Config::set_warmup_updates>(
+          {.name = "warmup_updates",
+           .help = "updates of the table over which the learning rate rises linearly, in addition to the "
+                   "schedule; 0: no warm-up",
+           .range = AtLeast(0),
+           .default_value = 0})};
+}
+
+std::unique_ptr<Optimizer> AddModifiers(const v1::OptimizerConfig& config, std::unique_ptr<Optimizer> base) {
+  if (config.weight_decay() == 0 && config.clip_row_norm() == 0 && config.warmup_updates() <= 1) return base;
   return std::make_unique<ModifiedOptimizer>(config, std::move(base));
 }
 

@@ -2,7 +2,7 @@
 #define HWY_TARGET_INCLUDE "ps/optimizers/momentum.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 #include "ps/optimizers/vector_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,8 +29,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include <algorithm>
-
-#include "base/status.h"
 
 namespace tandem::ps {
 namespace {
@@ -59,11 +57,21 @@ class MomentumOptimizer : public Optimizer {
 
 }  // namespace
 
-OptimizerOr MakeMomentum(const v1::OptimizerConfig& config) {
-  TANDEM_RETURN_IF_ERROR(CheckField("momentum", config.momentum(),
-                                    config.momentum() >= 0 && config.momentum() < 1,
-                                    "in [0, 1) (0.9 is usual)"));
-  return std::make_unique<MomentumOptimizer>(config);
+OptimizerKind MomentumKind() {
+  return {.name = "momentum",
+          .summary = "v = momentum * v + g; w -= lr * v",
+          .reference = "Polyak's heavy ball, USSR CMMP 1964",
+          .fields = {LearningRate(0.01),
+                     MessageField<&v1::OptimizerConfig::momentum, &v1::OptimizerConfig::set_momentum>(
+                         {.name = "momentum",
+                          .help = "share of the velocity that is left after an update",
+                          .range = Fraction(),
+                          .default_value = 0.9,
+                          .usual = true}),
+                     WeightDecay(0)},
+          .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<MomentumOptimizer>(config);
+          }};
 }
 
 }  // namespace tandem::ps

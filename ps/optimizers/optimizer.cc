@@ -1,61 +1,97 @@
 #include "ps/optimizers/optimizer.h"
 
-#include <array>
-#include <cmath>
 #include <memory>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "base/suggest.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 
 namespace tandem::ps {
-namespace {
 
-struct Entry {
-  absl::string_view kind;
-  OptimizerOr (*make)(const v1::OptimizerConfig&);
-};
+// Each is defined in the source file of its kind.
+OptimizerKind SgdKind();
+OptimizerKind MomentumKind();
+OptimizerKind AdagradKind();
+OptimizerKind RowwiseAdagradKind();
+OptimizerKind AdamKind();
+OptimizerKind AdamWKind();
+OptimizerKind AmsGradKind();
+OptimizerKind FtrlKind();
 
-constexpr std::array<Entry, 8> kEntries = {{
-    {"sgd", MakeSgd},
-    {"momentum", MakeMomentum},
-    {"adagrad", MakeAdagrad},
-    {"rowwise_adagrad", MakeRowwiseAdagrad},
-    {"adam", MakeAdam},
-    {"adamw", MakeAdam},  // its weight decay is a modifier
-    {"amsgrad", MakeAmsGrad},
-    {"ftrl", MakeFtrl},
-}};
-
-constexpr std::array<absl::string_view, kEntries.size()> kKinds = [] {
-  std::array<absl::string_view, kEntries.size()> kinds;
-  for (size_t i = 0; i < kinds.size(); ++i) kinds[i] = kEntries[i].kind;
-  return kinds;
-}();
-
-}  // namespace
-
-absl::Status CheckField(absl::string_view field, float value, bool ok, absl::string_view allowed) {
-  if (ok && std::isfinite(value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("optimizer.", field, " is ", value, "; it must be ", allowed));
+const OptimizerRegistry& Optimizers() {
+  static const auto* const registry = [] {
+    std::vector<OptimizerKind> kinds = {SgdKind(),  MomentumKind(), AdagradKind(), RowwiseAdagradKind(),
+                                        AdamKind(), AdamWKind(),    AmsGradKind(), FtrlKind()};
+    for (OptimizerKind& kind : kinds) {
+      for (const OptimizerField& field : ModifierFields()) kind.fields.push_back(field);
+    }
+    return new OptimizerRegistry("optimizer", std::move(kinds));
+  }();
+  return *registry;
 }
 
-OptimizerOr MakeOptimizer(const v1::OptimizerConfig& config) {
-  for (const Entry& entry : kEntries) {
-    if (entry.kind != config.kind()) continue;
-    TANDEM_RETURN_IF_ERROR(
-        CheckField("learning_rate", config.learning_rate(), config.learning_rate() > 0, "finite and > 0"));
-    TANDEM_RETURN_IF_ERROR(CheckField("l2", config.l2(), config.l2() >= 0, "finite and >= 0"));
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Optimizer> optimizer, entry.make(config));
-    return AddModifiers(config, std::move(optimizer));
-  }
-  return absl::InvalidArgumentError(absl::StrCat("optimizer.kind is '", config.kind(), "', which is unknown",
-                                                 DidYouMean(config.kind(), kKinds)));
+OptimizerField LearningRate(double default_value) {
+  return MessageField<&v1::OptimizerConfig::learning_rate, &v1::OptimizerConfig::set_learning_rate>(
+      {.name = "lr",
+       .error_name = "learning_rate",
+       .help = "learning rate",
+       .range = Above(0),
+       .default_value = default_value});
 }
 
-absl::Span<const absl::string_view> OptimizerKinds() { return kKinds; }
+OptimizerField Beta1(double default_value) {
+  return MessageField<&v1::OptimizerConfig::beta1, &v1::OptimizerConfig::set_beta1>(
+      {.name = "beta1",
+       .help = "decay of the average of gradients",
+       .range = Fraction(),
+       .default_value = default_value,
+       .usual = true});
+}
+
+OptimizerField Beta2(double default_value) {
+  return MessageField<&v1::OptimizerConfig::beta2, &v1::OptimizerConfig::set_beta2>(
+      {.name = "beta2",
+       .help = "decay of the average of squared gradients",
+       .range = Fraction(),
+       .default_value = default_value,
+       .usual = true});
+}
+
+OptimizerField Epsilon(double default_value) {
+  return MessageField<&v1::OptimizerConfig::epsilon, &v1::OptimizerConfig::set_epsilon>(
+      {.name = "epsilon",
+       .help = "added to the square root that divides the step",
+       .range = Above(0),
+       .default_value = default_value,
+       .usual = true});
+}
+
+OptimizerField InitialAccumulator(double default_value, Range range) {
+  return MessageField<&v1::OptimizerConfig::initial_accumulator,
+                      &v1::OptimizerConfig::set_initial_accumulator>(
+      {.name = "initial_accumulator",
+       .help = "sum of squared gradients that a new row starts with",
+       .range = range,
+       .default_value = default_value,
+       .usual = true});
+}
+
+OptimizerField L2() {
+  return MessageField<&v1::OptimizerConfig::l2, &v1::OptimizerConfig::set_l2>(
+      {.name = "l2",
+       .help = "l2 * row is added to the row's gradient whenever the row is updated",
+       .range = AtLeast(0),
+       .default_value = 0});
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerConfig& config) {
+  TANDEM_ASSIGN_OR_RETURN(const OptimizerKind* const kind, Optimizers().Get(config.kind()));
+  TANDEM_RETURN_IF_ERROR(ValidateField("optimizer", L2().info, config.l2()));
+  TANDEM_RETURN_IF_ERROR(Optimizers().Validate(*kind, config));
+  return AddModifiers(config, kind->build(config));
+}
+
+absl::Span<const absl::string_view> OptimizerKinds() { return Optimizers().names(); }
 
 }  // namespace tandem::ps

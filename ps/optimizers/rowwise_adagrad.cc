@@ -5,7 +5,7 @@
 
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 #include "ps/optimizers/vector_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,8 +36,6 @@ void RowwiseAdagradRows(absl::Span<const RowUpdate> rows, size_t dim, float lear
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include "base/status.h"
-
 namespace tandem::ps {
 namespace {
 
@@ -69,12 +67,15 @@ class RowwiseAdagradOptimizer : public Optimizer {
 
 }  // namespace
 
-OptimizerOr MakeRowwiseAdagrad(const v1::OptimizerConfig& config) {
-  TANDEM_RETURN_IF_ERROR(CheckField("initial_accumulator", config.initial_accumulator(),
-                                    config.initial_accumulator() >= 0, "finite and >= 0 (0 is usual)"));
-  TANDEM_RETURN_IF_ERROR(
-      CheckField("epsilon", config.epsilon(), config.epsilon() > 0, "finite and > 0 (1e-10 is usual)"));
-  return std::make_unique<RowwiseAdagradOptimizer>(config);
+OptimizerKind RowwiseAdagradKind() {
+  return {
+      .name = "rowwise_adagrad",
+      .summary = "one accumulator a row, 4 bytes of state: a += mean(g^2); w -= lr * g / (sqrt(a) + epsilon)",
+      .reference = "TorchRec's row-wise Adagrad",
+      .fields = {LearningRate(0.01), Epsilon(1e-10), InitialAccumulator(0, AtLeast(0)), WeightDecay(0)},
+      .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
+        return std::make_unique<RowwiseAdagradOptimizer>(config);
+      }};
 }
 
 }  // namespace tandem::ps

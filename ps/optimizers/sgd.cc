@@ -2,7 +2,7 @@
 #define HWY_TARGET_INCLUDE "ps/optimizers/sgd.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "ps/optimizers/kinds.h"
+#include "ps/optimizers/registry.h"
 #include "ps/optimizers/vector_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,7 +48,14 @@ class SgdOptimizer : public Optimizer {
 
 }  // namespace
 
-OptimizerOr MakeSgd(const v1::OptimizerConfig& config) { return std::make_unique<SgdOptimizer>(config); }
+OptimizerKind SgdKind() {
+  return {.name = "sgd",
+          .summary = "w -= lr * g",
+          .fields = {LearningRate(0.05), WeightDecay(0)},
+          .build = [](const v1::OptimizerConfig& config) -> std::unique_ptr<Optimizer> {
+            return std::make_unique<SgdOptimizer>(config);
+          }};
+}
 
 }  // namespace tandem::ps
 #endif  // HWY_ONCE

@@ -1,43 +1,29 @@
 #include "ps/policies/admission.h"
 
-#include <array>
-
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "base/suggest.h"
-#include "ps/policies/admission_kinds.h"
+#include "base/status.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
-namespace {
 
-struct Entry {
-  absl::string_view kind;
-  AdmissionOr (*make)(const v1::AdmissionConfig&);
-};
+// Each is defined in the source file of its kind.
+AdmissionKind AlwaysKind();
+AdmissionKind ProbabilityKind();
+AdmissionKind CountKind();
 
-constexpr std::array<Entry, 3> kEntries = {{
-    {"always", MakeAlways},
-    {"probability", MakeProbability},
-    {"count", MakeCount},
-}};
-
-constexpr std::array<absl::string_view, kEntries.size()> kKinds = [] {
-  std::array<absl::string_view, kEntries.size()> kinds;
-  for (size_t i = 0; i < kinds.size(); ++i) kinds[i] = kEntries[i].kind;
-  return kinds;
-}();
-
-}  // namespace
-
-AdmissionOr MakeAdmission(const v1::AdmissionConfig& config) {
-  const absl::string_view kind = config.kind().empty() ? "always" : absl::string_view(config.kind());
-  for (const Entry& entry : kEntries) {
-    if (entry.kind == kind) return entry.make(config);
-  }
-  return absl::InvalidArgumentError(absl::StrCat("admission.kind is '", config.kind(), "', which is unknown",
-                                                 DidYouMean(config.kind(), kKinds)));
+const AdmissionRegistry& Admissions() {
+  static const auto* const registry =
+      new AdmissionRegistry("admission", {AlwaysKind(), ProbabilityKind(), CountKind()});
+  return *registry;
 }
 
-absl::Span<const absl::string_view> AdmissionKinds() { return kKinds; }
+absl::StatusOr<std::unique_ptr<Admission>> MakeAdmission(const v1::AdmissionConfig& config) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const AdmissionKind* const kind,
+      Admissions().Get(config.kind().empty() ? absl::string_view("always") : config.kind()));
+  TANDEM_RETURN_IF_ERROR(Admissions().Validate(*kind, config));
+  return kind->build(config);
+}
+
+absl::Span<const absl::string_view> AdmissionKinds() { return Admissions().names(); }
 
 }  // namespace tandem::ps

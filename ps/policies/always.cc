@@ -1,4 +1,4 @@
-#include "ps/policies/admission_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -12,6 +12,12 @@ class Always : public Admission {
 
 }  // namespace
 
-AdmissionOr MakeAlways(const v1::AdmissionConfig& config) { return std::make_unique<Always>(); }
+AdmissionKind AlwaysKind() {
+  return {.name = "always",
+          .summary = "a training pull makes the row",
+          .build = [](const v1::AdmissionConfig& config) -> std::unique_ptr<Admission> {
+            return std::make_unique<Always>();
+          }};
+}
 
 }  // namespace tandem::ps

@@ -1,9 +1,6 @@
 #include <algorithm>
-#include <cmath>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "ps/policies/initializer_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -22,12 +19,14 @@ class ConstantInitializer : public Initializer {
 
 }  // namespace
 
-InitializerOr MakeConstant(const v1::InitializerConfig& config) {
-  if (!std::isfinite(config.value())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("initializer.value is ", config.value(), "; it must be finite"));
-  }
-  return std::make_unique<ConstantInitializer>(config.value());
+InitializerKind ConstantKind() {
+  return {.name = "constant",
+          .summary = "every element is `value`",
+          .fields = {MessageField<&v1::InitializerConfig::value, &v1::InitializerConfig::set_value>(
+              {.name = "value", .help = "value of every element", .default_value = 0})},
+          .build = [](const v1::InitializerConfig& config) -> std::unique_ptr<Initializer> {
+            return std::make_unique<ConstantInitializer>(config.value());
+          }};
 }
 
 }  // namespace tandem::ps

@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/random.h"
-#include "ps/policies/admission_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -63,17 +61,29 @@ class Count : public Admission {
 
 }  // namespace
 
-AdmissionOr MakeCount(const v1::AdmissionConfig& config) {
-  if (config.threshold() < 2 || config.threshold() > kMaxThreshold) {
-    return absl::InvalidArgumentError(absl::StrCat("admission.threshold is ", config.threshold(),
-                                                   "; it must be in [2, ", kMaxThreshold, "]"));
-  }
-  if (config.counters() < 1 || config.counters() > kMaxCounters) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("admission.counters is ", config.counters(),
-                     "; it must be in [1, 2^40], a few for each id that is seen now and then"));
-  }
-  return std::make_unique<Count>(config.threshold(), config.counters());
+AdmissionKind CountKind() {
+  using Config = v1::AdmissionConfig;
+  return {
+      .name = "count",
+      .summary = "the `threshold`th push of an id admits it",
+      .reference =
+          "counting Bloom filter (Fan et al., SIGCOMM 1998), aged as in TinyLFU (Einziger, Friedman and "
+          "Manes, ACM TOS 2017)",
+      .fields =
+          {MessageField<&Config::threshold, &Config::set_threshold>({.name = "threshold",
+                                                                     .help = "number of pushes of the id",
+                                                                     .range = Between(2, kMaxThreshold),
+                                                                     .default_value = 2}),
+           MessageField<&Config::counters, &Config::set_counters>(
+               {.name = "counters",
+                .help = "bytes of counters over all servers, a few for each id that is seen now and then; "
+                        "with few, counts may be a little high; they fade",
+                .range = Between(1, kMaxCounters),
+                .default_value = 1 << 24,
+                .allowed = ", a few for each id that is seen now and then"})},
+      .build = [](const v1::AdmissionConfig& config) -> std::unique_ptr<Admission> {
+        return std::make_unique<Count>(config.threshold(), config.counters());
+      }};
 }
 
 }  // namespace tandem::ps

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -45,6 +46,13 @@ absl::StatusOr<std::unique_ptr<Eviction>> MakeEviction(const v1::EvictionConfig&
 
 // The kinds MakeEviction knows, "none" first.
 absl::Span<const absl::string_view> EvictionKinds();
+
+// Returns whether the kind evicts rows only when the table's byte_budget is used up, so that it needs one.
+// False for "none", for unknown kinds and for kinds whose rows expire.
+bool EvictsForBudget(absl::string_view kind);
+// Returns the kinds other than "none" for error messages, as "lru, lfu or ttl". If `for_budget_only`, returns
+// only those for which EvictsForBudget() is true.
+std::string EvictionKindsText(bool for_budget_only);
 
 }  // namespace tandem::ps
 

@@ -1,4 +1,4 @@
-#include "ps/policies/eviction_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -13,6 +13,12 @@ class L2Norm : public Eviction {
 
 }  // namespace
 
-EvictionOr MakeL2Norm(const v1::EvictionConfig& config) { return std::make_unique<L2Norm>(); }
+EvictionKind L2NormKind() {
+  return {.name = "l2_norm",
+          .summary = "when `byte_budget` is used up, the rows of the smallest L2 norm",
+          .build = [](const v1::EvictionConfig& config) -> std::unique_ptr<Eviction> {
+            return std::make_unique<L2Norm>();
+          }};
+}
 
 }  // namespace tandem::ps

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ps/policies/eviction_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -20,6 +20,15 @@ class Lfu : public Eviction {
 
 }  // namespace
 
-EvictionOr MakeLfu(const v1::EvictionConfig& config) { return std::make_unique<Lfu>(); }
+EvictionKind LfuKind() {
+  return {.name = "lfu",
+          .summary =
+              "when `byte_budget` is used up, the rows with the fewest updates; among equals, those that "
+              "were not "
+              "updated for longest",
+          .build = [](const v1::EvictionConfig& config) -> std::unique_ptr<Eviction> {
+            return std::make_unique<Lfu>();
+          }};
+}
 
 }  // namespace tandem::ps

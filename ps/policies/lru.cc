@@ -1,4 +1,4 @@
-#include "ps/policies/eviction_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -11,6 +11,12 @@ class Lru : public Eviction {
 
 }  // namespace
 
-EvictionOr MakeLru(const v1::EvictionConfig& config) { return std::make_unique<Lru>(); }
+EvictionKind LruKind() {
+  return {.name = "lru",
+          .summary = "when `byte_budget` is used up, the rows that were not updated for longest",
+          .build = [](const v1::EvictionConfig& config) -> std::unique_ptr<Eviction> {
+            return std::make_unique<Lru>();
+          }};
+}
 
 }  // namespace tandem::ps

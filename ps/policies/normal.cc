@@ -1,9 +1,6 @@
-#include <cmath>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/random.h"
-#include "ps/policies/initializer_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -24,12 +21,14 @@ class NormalInitializer : public Initializer {
 
 }  // namespace
 
-InitializerOr MakeNormal(const v1::InitializerConfig& config) {
-  if (!std::isfinite(config.mean()) || !std::isfinite(config.stddev()) || config.stddev() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("initializer.mean, stddev are ", config.mean(), ", ",
-                                                   config.stddev(), "; they must be finite and stddev >= 0"));
-  }
-  return std::make_unique<NormalInitializer>(config.mean(), config.stddev());
+InitializerKind NormalKind() {
+  return {.name = "normal",
+          .summary = "normal with `mean` and `stddev`",
+          .fields = {MeanField(), StddevField()},
+          .check = CheckNormal,
+          .build = [](const v1::InitializerConfig& config) -> std::unique_ptr<Initializer> {
+            return std::make_unique<NormalInitializer>(config.mean(), config.stddev());
+          }};
 }
 
 }  // namespace tandem::ps

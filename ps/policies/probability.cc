@@ -1,7 +1,5 @@
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/random.h"
-#include "ps/policies/admission_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -22,12 +20,17 @@ class Probability : public Admission {
 
 }  // namespace
 
-AdmissionOr MakeProbability(const v1::AdmissionConfig& config) {
-  if (!(config.probability() > 0 && config.probability() <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("admission.probability is ", config.probability(), "; it must be in (0, 1]"));
-  }
-  return std::make_unique<Probability>(config.probability());
+AdmissionKind ProbabilityKind() {
+  return {.name = "probability",
+          .summary = "each push of an id without a row admits it with the given probability",
+          .fields = {MessageField<&v1::AdmissionConfig::probability, &v1::AdmissionConfig::set_probability>(
+              {.name = "probability",
+               .help = "chance of a push to admit the id",
+               .range = {.min = 0, .max = 1, .above_min = true},
+               .default_value = 0.1})},
+          .build = [](const v1::AdmissionConfig& config) -> std::unique_ptr<Admission> {
+            return std::make_unique<Probability>(config.probability());
+          }};
 }
 
 }  // namespace tandem::ps

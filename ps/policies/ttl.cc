@@ -1,6 +1,4 @@
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "ps/policies/eviction_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -22,12 +20,22 @@ class Ttl : public Eviction {
 
 }  // namespace
 
-EvictionOr MakeTtl(const v1::EvictionConfig& config) {
-  if (config.ttl() < 1 || config.ttl() > kMaxTtl) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.ttl is ", config.ttl(), "; it must be in [1, 2^31] updates"));
-  }
-  return std::make_unique<Ttl>(config.ttl());
+EvictionKind TtlKind() {
+  return {.name = "ttl",
+          .summary =
+              "rows that were not updated for `ttl` updates of the table, looked for in one of the 256 "
+              "buckets an "
+              "update; with a `byte_budget`, also as `lru`",
+          .fields = {MessageField<&v1::EvictionConfig::ttl, &v1::EvictionConfig::set_ttl>(
+              {.name = "ttl",
+               .help = "updates of the table",
+               .range = Between(1, kMaxTtl),
+               .default_value = 0,
+               .allowed = " updates",
+               .missing = "after how many updates without one of its own a row leaves"})},
+          .build = [](const v1::EvictionConfig& config) -> std::unique_ptr<Eviction> {
+            return std::make_unique<Ttl>(config.ttl());
+          }};
 }
 
 }  // namespace tandem::ps

@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
-#include "ps/policies/initializer_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -28,14 +27,29 @@ class UniformInitializer : public Initializer {
 
 }  // namespace
 
-InitializerOr MakeUniform(const v1::InitializerConfig& config) {
-  // A finite difference also rules out ends so far apart that their distance overflows.
-  if (!std::isfinite(config.low()) || !std::isfinite(config.high()) ||
-      !std::isfinite(config.high() - config.low()) || config.low() > config.high()) {
-    return absl::InvalidArgumentError(absl::StrCat("initializer.low, high are ", config.low(), ", ",
-                                                   config.high(), "; they must be finite and low <= high"));
-  }
-  return std::make_unique<UniformInitializer>(config.low(), config.high());
+InitializerKind UniformKind() {
+  using Config = v1::InitializerConfig;
+  return {.name = "uniform",
+          .summary = "uniform in [`low`, `high`)",
+          .fields =
+              {MessageField<&Config::low, &Config::set_low>(
+                   {.name = "low", .help = "least value", .default_value = -0.01}),
+               MessageField<&Config::high, &Config::set_high>(
+                   {.name = "high", .help = "end of the range; not less than `low`", .default_value = 0.01})},
+          .check = [](const Config& config) -> std::optional<FieldConflict> {
+            // A finite difference also rules out ends so far apart that their distance overflows.
+            if (std::isfinite(config.high() - config.low()) && config.low() <= config.high())
+              return std::nullopt;
+            return FieldConflict{.field = "high",
+                                 .job_message = config.low() <= config.high()
+                                                    ? absl::StrCat("is too far from 'low', ", config.low())
+                                                    : absl::StrCat("must be at least 'low', ", config.low()),
+                                 .message = absl::StrCat("low, high are ", config.low(), ", ", config.high(),
+                                                         "; they must be finite and low <= high")};
+          },
+          .build = [](const v1::InitializerConfig& config) -> std::unique_ptr<Initializer> {
+            return std::make_unique<UniformInitializer>(config.low(), config.high());
+          }};
 }
 
 }  // namespace tandem::ps

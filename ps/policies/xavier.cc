@@ -1,9 +1,7 @@
 #include <cmath>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/random.h"
-#include "ps/policies/initializer_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -25,12 +23,19 @@ class XavierInitializer : public Initializer {
 
 }  // namespace
 
-InitializerOr MakeXavier(const v1::InitializerConfig& config) {
-  if (!std::isfinite(config.gain()) || config.gain() <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("initializer.gain is ", config.gain(), "; it must be finite and > 0 (1 is usual)"));
-  }
-  return std::make_unique<XavierInitializer>(config.gain());
+InitializerKind XavierKind() {
+  return {.name = "xavier",
+          .summary = "uniform in +-`gain` * sqrt(6 / (1 + dim))",
+          .reference = "Glorot and Bengio, AISTATS 2010",
+          .fields = {MessageField<&v1::InitializerConfig::gain, &v1::InitializerConfig::set_gain>(
+              {.name = "gain",
+               .help = "factor of the bound",
+               .range = Above(0),
+               .default_value = 1,
+               .usual = true})},
+          .build = [](const v1::InitializerConfig& config) -> std::unique_ptr<Initializer> {
+            return std::make_unique<XavierInitializer>(config.gain());
+          }};
 }
 
 }  // namespace tandem::ps

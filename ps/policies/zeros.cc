@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ps/policies/initializer_kinds.h"
+#include "ps/policies/registry.h"
 
 namespace tandem::ps {
 namespace {
@@ -15,6 +15,12 @@ class ZerosInitializer : public Initializer {
 
 }  // namespace
 
-InitializerOr MakeZeros(const v1::InitializerConfig& config) { return std::make_unique<ZerosInitializer>(); }
+InitializerKind ZerosKind() {
+  return {.name = "zeros",
+          .summary = "every element is 0",
+          .build = [](const v1::InitializerConfig& config) -> std::unique_ptr<Initializer> {
+            return std::make_unique<ZerosInitializer>();
+          }};
+}
 
 }  // namespace tandem::ps

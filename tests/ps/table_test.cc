@@ -54,6 +54,18 @@ TEST(TableTest, FactoriesFillInTheDefaultsOfThePapers) {
   EXPECT_EQ(DenseTable("d", 10, Sgd(1), Zeros()).kind(), v1::TableConfig::DENSE);
 }
 
+// The default arguments of table.h are those that the kinds describe; only learning rates are the caller's to
+// choose.
+TEST(TableTest, FactoriesAgreeWithTheDefaultsOfTheirKinds) {
+  for (const v1::OptimizerConfig& made : {Sgd(0.1f), Momentum(0.1f), Adagrad(0.1f), RowwiseAdagrad(0.1f),
+                                          Adam(0.1f), AdamW(0.1f), AmsGrad(0.1f), Ftrl(0.1f)}) {
+    v1::OptimizerConfig described = DefaultOptimizer(made.kind());
+    described.set_learning_rate(0.1f);
+    EXPECT_EQ(made.SerializeAsString(), described.SerializeAsString()) << made.kind();
+  }
+  EXPECT_EQ(Xavier().SerializeAsString(), DefaultInitializer("xavier").SerializeAsString());
+}
+
 struct BadCase {
   const char* what;
   std::function<void(v1::TableConfig*)> spoil;

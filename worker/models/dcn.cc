@@ -8,11 +8,14 @@
 
 #include "worker/models/cross.h"
 #include "worker/models/dense_model.h"
+#include "worker/models/registry.h"
 #include "worker/nn/activation.h"
 #include "worker/nn/linear.h"
 
 namespace tandem::worker {
 namespace {
+
+constexpr int kMaxCrossLayers = 64;
 
 class Dcn final : public DenseModel {
  public:
@@ -106,8 +109,18 @@ class Dcn final : public DenseModel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CreateDcn(const ModelOptions& options) {
-  return std::make_unique<Dcn>(options);
+ModelKind DcnKind() {
+  return {.name = "dcn",
+          .summary = "DCN-v2: cross layers and an MLP side by side",
+          .reference = "Wang et al., WWW 2021",
+          .fields = {HiddenField(),
+                     MemberField<&ModelOptions::cross_layers>({.name = "cross_layers",
+                                                               .help = "number of cross layers",
+                                                               .range = Between(1, kMaxCrossLayers)}),
+                     DropoutField()},
+          .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
+            return std::make_unique<Dcn>(options);
+          }};
 }
 
 }  // namespace tandem::worker

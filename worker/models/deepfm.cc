@@ -3,6 +3,7 @@
 
 #include "worker/models/dense_model.h"
 #include "worker/models/factorization_machine.h"
+#include "worker/models/registry.h"
 #include "worker/models/wide.h"
 
 namespace tandem::worker {
@@ -53,12 +54,18 @@ class DeepFm final : public DenseModel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CreateDeepFm(const ModelOptions& options) {
-  if (options.num_sparse == 0) {
-    return absl::InvalidArgumentError(
-        "model.kind deepfm pairs up sparse features, and the data has none; use wide_deep");
-  }
-  return std::make_unique<DeepFm>(options);
+ModelKind DeepFmKind() {
+  return {.name = "deepfm",
+          .summary = "factorization machine and an MLP over the same embeddings",
+          .reference = "Guo et al., IJCAI 2017",
+          .fields = {HiddenField(), DropoutField()},
+          .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
+            if (options.num_sparse == 0) {
+              return absl::InvalidArgumentError(
+                  "model.kind deepfm pairs up sparse features, and the data has none; use wide_deep");
+            }
+            return std::make_unique<DeepFm>(options);
+          }};
 }
 
 }  // namespace tandem::worker

@@ -1,13 +1,11 @@
 #ifndef TANDEM_WORKER_MODELS_DENSE_MODEL_H_
 #define TANDEM_WORKER_MODELS_DENSE_MODEL_H_
 
-// The base class of the models of this folder, and their constructors. Private to the folder.
+// The base class of the models of this folder. Private to the folder.
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "worker/models/model.h"
 #include "worker/nn/mlp.h"
 #include "worker/nn/parameters.h"
@@ -58,15 +56,6 @@ class DenseModel : public Model {
   const ModelOptions options_;
   Parameters parameters_;
 };
-
-// Create the kinds of models. `options` must have passed the checks of CreateModel that hold for every kind;
-// these functions check what is specific to the kind and return InvalidArgument.
-absl::StatusOr<std::unique_ptr<Model>> CreateLr(const ModelOptions& options);
-absl::StatusOr<std::unique_ptr<Model>> CreateFm(const ModelOptions& options);
-absl::StatusOr<std::unique_ptr<Model>> CreateWideDeep(const ModelOptions& options);
-absl::StatusOr<std::unique_ptr<Model>> CreateDeepFm(const ModelOptions& options);
-absl::StatusOr<std::unique_ptr<Model>> CreateDcn(const ModelOptions& options);
-absl::StatusOr<std::unique_ptr<Model>> CreateDlrm(const ModelOptions& options);
 
 }  // namespace tandem::worker
 

@@ -9,6 +9,7 @@
 #include "base/round_up.h"
 #include "worker/models/dense_model.h"
 #include "worker/models/interaction.h"
+#include "worker/models/registry.h"
 
 namespace tandem::worker {
 namespace {
@@ -101,12 +102,25 @@ class Dlrm final : public DenseModel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CreateDlrm(const ModelOptions& options) {
-  if (options.num_sparse == 0) {
-    return absl::InvalidArgumentError(
-        "model.kind dlrm pairs up sparse features, and the data has none; use wide_deep");
-  }
-  return std::make_unique<Dlrm>(options);
+ModelKind DlrmKind() {
+  return {
+      .name = "dlrm",
+      .summary = "a bottom MLP over dense features, dot products of all pairs of vectors, and a top MLP",
+      .reference = "Naumov et al., arXiv:1906.00091",
+      .fields = {HiddenField(),
+                 MemberField<&ModelOptions::bottom>(
+                     {.name = "bottom",
+                      .help =
+                          "widths of the bottom MLP's hidden layers; its output layer has the width `dim`",
+                      .range = LayerWidths()}),
+                 DropoutField()},
+      .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
+        if (options.num_sparse == 0) {
+          return absl::InvalidArgumentError(
+              "model.kind dlrm pairs up sparse features, and the data has none; use wide_deep");
+        }
+        return std::make_unique<Dlrm>(options);
+      }};
 }
 
 }  // namespace tandem::worker

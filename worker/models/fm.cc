@@ -4,6 +4,7 @@
 
 #include "worker/models/dense_model.h"
 #include "worker/models/factorization_machine.h"
+#include "worker/models/registry.h"
 #include "worker/models/wide.h"
 
 namespace tandem::worker {
@@ -41,12 +42,17 @@ class Fm final : public DenseModel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CreateFm(const ModelOptions& options) {
-  if (options.num_sparse == 0) {
-    return absl::InvalidArgumentError(
-        "model.kind fm pairs up sparse features, and the data has none; use lr");
-  }
-  return std::make_unique<Fm>(options);
+ModelKind FmKind() {
+  return {.name = "fm",
+          .summary = "factorization machine: logistic regression and the dot products of all pairs of rows",
+          .reference = "Rendle, ICDM 2010",
+          .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
+            if (options.num_sparse == 0) {
+              return absl::InvalidArgumentError(
+                  "model.kind fm pairs up sparse features, and the data has none; use lr");
+            }
+            return std::make_unique<Fm>(options);
+          }};
 }
 
 }  // namespace tandem::worker

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "worker/models/dense_model.h"
+#include "worker/models/registry.h"
 #include "worker/models/wide.h"
 
 namespace tandem::worker {
@@ -38,8 +39,12 @@ class Lr final : public DenseModel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CreateLr(const ModelOptions& options) {
-  return std::make_unique<Lr>(options);
+ModelKind LrKind() {
+  return {.name = "lr",
+          .summary = "logistic regression",
+          .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
+            return std::make_unique<Lr>(options);
+          }};
 }
 
 }  // namespace tandem::worker

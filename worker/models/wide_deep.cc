@@ -2,6 +2,7 @@
 // et al., DLRS 2016). The MLP has the bias. Without sparse features both parts read the dense features alone.
 
 #include "worker/models/dense_model.h"
+#include "worker/models/registry.h"
 #include "worker/models/wide.h"
 
 namespace tandem::worker {
@@ -46,8 +47,14 @@ class WideDeep final : public DenseModel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CreateWideDeep(const ModelOptions& options) {
-  return std::make_unique<WideDeep>(options);
+ModelKind WideDeepKind() {
+  return {.name = "wide_deep",
+          .summary = "Wide & Deep: a linear part and an MLP",
+          .reference = "Cheng et al., DLRS 2016",
+          .fields = {HiddenField(), DropoutField()},
+          .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
+            return std::make_unique<WideDeep>(options);
+          }};
 }
 
 }  // namespace tandem::worker

@@ -87,7 +87,12 @@ void AdamT(float* p, const float* g, float* first, float* second, size_t n, floa
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "worker/nn/registry.h"
+
 namespace tandem::worker {
+
+enum class DenseOptimizerRule { kSgd, kMomentum, kAdagrad, kAdam, kAdamW };
+
 HWY_EXPORT(SgdT);
 HWY_EXPORT(MomentumT);
 HWY_EXPORT(AdagradT);
@@ -95,47 +100,82 @@ HWY_EXPORT(AdamT);
 
 namespace {
 
-absl::Status OutOfRange(absl::string_view field, float value, absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("optimizer.", field, " is ", value, "; it must be ", expected));
+using Options = DenseOptimizerOptions;
+using DenseField = ConfigField<Options>;
+
+DenseField WeightDecay() {
+  return MemberField<&Options::weight_decay>(
+      {.name = "weight_decay",
+       .help = "not applied to biases. `adamw`: the parameter loses lr * weight_decay of itself; others: "
+               "weight_decay * parameter is added to the gradient",
+       .range = AtLeast(0)});
 }
 
-absl::Status CheckOptions(const DenseOptimizerOptions& options) {
-  auto fraction = [](float x) { return x >= 0.0f && x < 1.0f; };
-  auto amount = [](float x) { return x >= 0.0f && std::isfinite(x); };
-  if (!fraction(options.momentum)) return OutOfRange("momentum", options.momentum, "in [0, 1)");
-  if (!fraction(options.beta1)) return OutOfRange("beta1", options.beta1, "in [0, 1)");
-  if (!fraction(options.beta2)) return OutOfRange("beta2", options.beta2, "in [0, 1)");
-  if (!amount(options.epsilon)) return OutOfRange("epsilon", options.epsilon, "at least 0");
-  if (!amount(options.initial_accumulator)) {
-    return OutOfRange("initial_accumulator", options.initial_accumulator, "at least 0");
-  }
-  if (!amount(options.weight_decay)) return OutOfRange("weight_decay", options.weight_decay, "at least 0");
-  return absl::OkStatus();
+DenseField Epsilon(Range range) {
+  return MemberField<&Options::epsilon>(
+      {.name = "epsilon", .help = "added to the square root that divides the step", .range = range});
+}
+
+std::vector<DenseField> AdamFields() {
+  // Without an epsilon, a parameter that has seen no gradient would divide zero by zero.
+  return {WeightDecay(),
+          MemberField<&Options::beta1>(
+              {.name = "beta1", .help = "decay of the average of gradients", .range = Fraction()}),
+          MemberField<&Options::beta2>(
+              {.name = "beta2", .help = "decay of the average of squared gradients", .range = Fraction()}),
+          Epsilon(Above(0))};
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DenseOptimizer>> DenseOptimizer::Create(
-    const DenseOptimizerOptions& options, const std::vector<ParameterBlock>& blocks) {
-  constexpr std::pair<const char*, Kind> kKinds[] = {{"sgd", Kind::kSgd},
-                                                     {"momentum", Kind::kMomentum},
-                                                     {"adagrad", Kind::kAdagrad},
-                                                     {"adam", Kind::kAdam},
-                                                     {"adamw", Kind::kAdamW}};
-  TANDEM_RETURN_IF_ERROR(CheckOptions(options));
-  for (const auto& [name, kind] : kKinds) {
-    if (options.kind == name) {
-      return std::unique_ptr<DenseOptimizer>(new DenseOptimizer(kind, options, blocks));
-    }
-  }
-  return absl::InvalidArgumentError(absl::StrCat("optimizer.kind is \"", options.kind,
-                                                 "\"; the kinds are sgd, momentum, adagrad, adam, adamw"));
+const DenseOptimizerRegistry& DenseOptimizers() {
+  static const auto* const registry = new DenseOptimizerRegistry(
+      "optimizer",
+      {
+          {.name = "sgd",
+           .summary = "p -= lr * g",
+           .fields = {WeightDecay()},
+           .build = DenseOptimizerRule::kSgd},
+          {.name = "momentum",
+           .summary = "v = momentum * v + g; p -= lr * v",
+           .fields = {WeightDecay(), MemberField<&Options::momentum>(
+                                         {.name = "momentum",
+                                          .help = "share of the velocity that is left after a step",
+                                          .range = Fraction()})},
+           .build = DenseOptimizerRule::kMomentum},
+          {.name = "adagrad",
+           .summary = "a += g^2; p -= lr * g / (sqrt(a) + epsilon)",
+           .reference = "Duchi, Hazan and Singer, JMLR 2011",
+           .fields = {WeightDecay(), Epsilon(AtLeast(0)),
+                      MemberField<&Options::initial_accumulator>(
+                          {.name = "initial_accumulator",
+                           .help = "sum of squared gradients at the start",
+                           .range = AtLeast(0)})},
+           .build = DenseOptimizerRule::kAdagrad},
+          {.name = "adam",
+           .summary = "averages of g and of g^2 with bias correction",
+           .reference = "Kingma and Ba, ICLR 2015",
+           .fields = AdamFields(),
+           .build = DenseOptimizerRule::kAdam},
+          {.name = "adamw",
+           .summary = "Adam with decoupled weight decay",
+           .reference = "Loshchilov and Hutter, ICLR 2019",
+           .fields = AdamFields(),
+           .build = DenseOptimizerRule::kAdamW},
+      });
+  return *registry;
 }
 
-DenseOptimizer::DenseOptimizer(Kind kind, const DenseOptimizerOptions& options,
+absl::StatusOr<std::unique_ptr<DenseOptimizer>> DenseOptimizer::Create(
+    const DenseOptimizerOptions& options, const std::vector<ParameterBlock>& blocks) {
+  TANDEM_ASSIGN_OR_RETURN(const DenseOptimizerKind* const kind, DenseOptimizers().Get(options.kind));
+  TANDEM_RETURN_IF_ERROR(DenseOptimizers().ValidateAllFields(*kind, options));
+  return std::unique_ptr<DenseOptimizer>(new DenseOptimizer(kind->build, options, blocks));
+}
+
+DenseOptimizer::DenseOptimizer(DenseOptimizerRule rule, const DenseOptimizerOptions& options,
                                const std::vector<ParameterBlock>& blocks)
-    : kind_(kind), options_(options) {
+    : rule_(rule), options_(options) {
   for (const ParameterBlock& block : blocks) {
     TANDEM_CHECK(block.offset == size_);
     size_ += block.size;
@@ -145,17 +185,17 @@ DenseOptimizer::DenseOptimizer(Kind kind, const DenseOptimizerOptions& options,
       ranges_.back().end = size_;
     }
   }
-  switch (kind_) {
-    case Kind::kSgd:
+  switch (rule_) {
+    case DenseOptimizerRule::kSgd:
       break;
-    case Kind::kMomentum:
+    case DenseOptimizerRule::kMomentum:
       state_.slots.resize(size_);
       break;
-    case Kind::kAdagrad:
+    case DenseOptimizerRule::kAdagrad:
       state_.slots.assign(size_, options.initial_accumulator);
       break;
-    case Kind::kAdam:
-    case Kind::kAdamW:
+    case DenseOptimizerRule::kAdam:
+    case DenseOptimizerRule::kAdamW:
       state_.slots.resize(2 * size_);
       break;
   }
@@ -172,22 +212,22 @@ void DenseOptimizer::Step(float learning_rate, absl::Span<const float> gradients
   for (const Range& range : ranges_) {
     float* p = parameters.data() + range.begin;
     const float* g = gradients.data() + range.begin;
-    float* slot = kind_ == Kind::kSgd ? nullptr : state_.slots.data() + range.begin;
+    float* slot = rule_ == DenseOptimizerRule::kSgd ? nullptr : state_.slots.data() + range.begin;
     const size_t n = range.end - range.begin;
     const float decay = range.decay ? options_.weight_decay : 0.0f;
-    switch (kind_) {
-      case Kind::kSgd:
+    switch (rule_) {
+      case DenseOptimizerRule::kSgd:
         HWY_DYNAMIC_DISPATCH(SgdT)(p, g, n, learning_rate, decay);
         break;
-      case Kind::kMomentum:
+      case DenseOptimizerRule::kMomentum:
         HWY_DYNAMIC_DISPATCH(MomentumT)(p, g, slot, n, learning_rate, decay, options_.momentum);
         break;
-      case Kind::kAdagrad:
+      case DenseOptimizerRule::kAdagrad:
         HWY_DYNAMIC_DISPATCH(AdagradT)(p, g, slot, n, learning_rate, decay, options_.epsilon);
         break;
-      case Kind::kAdam:
-      case Kind::kAdamW: {
-        const bool decoupled = kind_ == Kind::kAdamW;
+      case DenseOptimizerRule::kAdam:
+      case DenseOptimizerRule::kAdamW: {
+        const bool decoupled = rule_ == DenseOptimizerRule::kAdamW;
         HWY_DYNAMIC_DISPATCH(AdamT)
         (p, g, slot, slot + size_, n, decoupled ? 1.0f - learning_rate * decay : 1.0f,
          decoupled ? 0.0f : decay, options_.beta1, options_.beta2, options_.epsilon,

@@ -28,6 +28,9 @@ struct DenseOptimizerOptions {
   float weight_decay = 0.0f;
 };
 
+// The formula of a kind; dense_optimizer.cc defines the values.
+enum class DenseOptimizerRule;
+
 // Everything that Step changes besides the parameters.
 struct DenseOptimizerState {
   uint64_t steps = 0;
@@ -52,7 +55,6 @@ class DenseOptimizer {
   absl::Status Restore(DenseOptimizerState state);
 
  private:
-  enum class Kind { kSgd, kMomentum, kAdagrad, kAdam, kAdamW };
   // A run of parameters with one weight decay.
   struct Range {
     size_t begin = 0;
@@ -60,9 +62,10 @@ class DenseOptimizer {
     bool decay = false;
   };
 
-  DenseOptimizer(Kind kind, const DenseOptimizerOptions& options, const std::vector<ParameterBlock>& blocks);
+  DenseOptimizer(DenseOptimizerRule rule, const DenseOptimizerOptions& options,
+                 const std::vector<ParameterBlock>& blocks);
 
-  const Kind kind_;
+  const DenseOptimizerRule rule_;
   const DenseOptimizerOptions options_;
   size_t size_ = 0;
   std::vector<Range> ranges_;

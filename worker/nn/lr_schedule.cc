@@ -3,52 +3,126 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <utility>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "worker/nn/registry.h"
 
 namespace tandem::worker {
+enum class LearningRateRule { kConstant, kStep, kExponential, kCosine, kReduceOnPlateau };
+
 namespace {
 
-template <typename T>
-absl::Status OutOfRange(absl::string_view field, T value, absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("schedule.", field, " is ", value, "; it must be ", expected));
+using Options = LearningRateOptions;
+using ScheduleField = ConfigField<Options>;
+
+std::optional<FieldConflict> CheckMinimum(const Options& o) {
+  if (o.min_lr <= o.base) return std::nullopt;
+  return FieldConflict{
+      .field = "min_lr",
+      .job_message = absl::StrCat("must be at most 'lr' of the optimizer, ", o.base),
+      .message = absl::StrCat("min_lr is ", o.min_lr, "; it must be from 0 to the base rate, ", o.base)};
+}
+
+FieldConflict ShortCosine(const Options& o) {
+  return {.field = "total_steps",
+          .job_message = absl::StrCat("must be more than 'warmup_steps', ", o.warmup_steps),
+          .message = absl::StrCat("total_steps is ", o.total_steps, "; it must be above warmup_steps, ",
+                                  o.warmup_steps)};
+}
+
+std::optional<FieldConflict> CheckCosine(const Options& o) {
+  if (o.total_steps != 0 && o.total_steps <= o.warmup_steps) return ShortCosine(o);
+  return CheckMinimum(o);
+}
+
+ScheduleField WarmupSteps() {
+  return MemberField<&Options::warmup_steps>({.name = "warmup_steps",
+                                              .help = "steps over which the rate rises linearly from 0",
+                                              .range = AtLeast(0)});
+}
+ScheduleField Every() {
+  return MemberField<&Options::every>(
+      {.name = "every", .help = "steps for one multiplication by `factor`", .range = AtLeast(1)});
+}
+ScheduleField Factor() {
+  return MemberField<&Options::factor>(
+      {.name = "factor", .help = "multiplies the rate", .range = {.min = 0, .max = 1, .above_min = true}});
+}
+ScheduleField MinRate() {
+  return MemberField<&Options::min_lr>(
+      {.name = "min_lr",
+       .help = "the rate does not fall below this, except in the warm-up; not more than `lr`",
+       .range = AtLeast(0)});
 }
 
 }  // namespace
 
+const ScheduleRegistry& Schedules() {
+  static const auto* const registry = new ScheduleRegistry(
+      "schedule",
+      {
+          {.name = "constant",
+           .summary = "`lr` after the warm-up",
+           .fields = {WarmupSteps()},
+           .check = CheckMinimum,
+           .build = LearningRateRule::kConstant},
+          {.name = "step",
+           .summary = "times `factor` after each `every` steps",
+           .fields = {WarmupSteps(), Every(), Factor(), MinRate()},
+           .check = CheckMinimum,
+           .build = LearningRateRule::kStep},
+          {.name = "exponential",
+           .summary = "times `factor` over each `every` steps, gradually",
+           .fields = {WarmupSteps(), Every(), Factor(), MinRate()},
+           .check = CheckMinimum,
+           .build = LearningRateRule::kExponential},
+          {.name = "cosine",
+           .summary = "half a cosine down to `min_lr` at `total_steps`",
+           .reference = "Loshchilov and Hutter, ICLR 2017",
+           .fields = {WarmupSteps(),
+                      MemberField<&Options::total_steps>(
+                          {.name = "total_steps",
+                           .help = "step at which the rate reaches `min_lr`, warm-up included, more than "
+                                   "`warmup_steps`; 0: the end of the last epoch",
+                           .range = AtLeast(0)}),
+                      MinRate()},
+           .check = CheckCosine,
+           .build = LearningRateRule::kCosine},
+          {.name = "reduce_on_plateau",
+           .summary = "times `factor` after `patience` epochs without a better validation metric",
+           .fields = {WarmupSteps(), Factor(),
+                      MemberField<&Options::patience>(
+                          {.name = "patience",
+                           .help = "epochs in a row without an improvement that do not yet lower the rate",
+                           .range = AtLeast(0)}),
+                      MemberField<&Options::min_delta>({.name = "min_delta",
+                                                        .help = "a smaller improvement does not count as one",
+                                                        .range = AtLeast(0)}),
+                      MinRate()},
+           .check = CheckMinimum,
+           .build = LearningRateRule::kReduceOnPlateau},
+      });
+  return *registry;
+}
+
+ConfigField<LearningRateOptions> BaseRateField() {
+  return MemberField<&Options::base>({.name = "lr",
+                                      .error_name = "base",
+                                      .help = "learning rate of the dense parameters",
+                                      .range = Above(0)});
+}
+
 absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const LearningRateOptions& options) {
-  constexpr std::pair<const char*, Kind> kKinds[] = {{"constant", Kind::kConstant},
-                                                     {"step", Kind::kStep},
-                                                     {"exponential", Kind::kExponential},
-                                                     {"cosine", Kind::kCosine},
-                                                     {"reduce_on_plateau", Kind::kReduceOnPlateau}};
-  const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                   [&](const auto& kind) { return options.kind == kind.first; });
-  if (found == std::end(kKinds)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("schedule.kind is \"", options.kind,
-                     "\"; the kinds are constant, step, exponential, cosine, reduce_on_plateau"));
+  TANDEM_ASSIGN_OR_RETURN(const ScheduleKind* const kind, Schedules().Get(options.kind));
+  TANDEM_RETURN_IF_ERROR(ValidateField("schedule", BaseRateField().info, options.base));
+  TANDEM_RETURN_IF_ERROR(Schedules().ValidateAllFields(*kind, options));
+  // In a job file 0 means the end of the last epoch, which the caller has filled in.
+  if (kind->build == LearningRateRule::kCosine && options.total_steps <= options.warmup_steps) {
+    return absl::InvalidArgumentError(absl::StrCat("schedule.", ShortCosine(options).message));
   }
-  const Kind kind = found->second;
-  if (!(options.base > 0.0 && std::isfinite(options.base)))
-    return OutOfRange("base", options.base, "above 0");
-  if (!(options.min_lr >= 0.0 && options.min_lr <= options.base)) {
-    return OutOfRange("min_lr", options.min_lr, absl::StrCat("from 0 to the base rate, ", options.base));
-  }
-  if (!(options.factor > 0.0 && options.factor <= 1.0))
-    return OutOfRange("factor", options.factor, "in (0, 1]");
-  if ((kind == Kind::kStep || kind == Kind::kExponential) && options.every == 0) {
-    return OutOfRange("every", options.every, "at least 1");
-  }
-  if (kind == Kind::kCosine && options.total_steps <= options.warmup_steps) {
-    return OutOfRange("total_steps", options.total_steps,
-                      absl::StrCat("above warmup_steps, ", options.warmup_steps));
-  }
-  if (options.patience < 0) return OutOfRange("patience", options.patience, "at least 0");
-  if (!(options.min_delta >= 0.0)) return OutOfRange("min_delta", options.min_delta, "at least 0");
-  return LearningRateSchedule(kind, options);
+  return LearningRateSchedule(kind->build, options);
 }
 
 double LearningRateSchedule::At(uint64_t step) const {
@@ -61,21 +135,21 @@ double LearningRateSchedule::At(uint64_t step) const {
     decayed = step - o.warmup_steps;
   }
   double rate = o.base;
-  switch (kind_) {
-    case Kind::kConstant:
+  switch (rule_) {
+    case LearningRateRule::kConstant:
       break;
-    case Kind::kStep:
+    case LearningRateRule::kStep:
       rate *= std::pow(o.factor, static_cast<double>(decayed / o.every));
       break;
-    case Kind::kExponential:
+    case LearningRateRule::kExponential:
       rate *= std::pow(o.factor, static_cast<double>(decayed) / static_cast<double>(o.every));
       break;
-    case Kind::kCosine: {
+    case LearningRateRule::kCosine: {
       const double part = static_cast<double>(decayed) / static_cast<double>(o.total_steps - o.warmup_steps);
       rate = o.min_lr + (o.base - o.min_lr) * 0.5 * (1.0 + std::cos(std::numbers::pi * std::min(part, 1.0)));
       break;
     }
-    case Kind::kReduceOnPlateau:
+    case LearningRateRule::kReduceOnPlateau:
       rate *= state_.plateau_factor;
       break;
   }
@@ -83,7 +157,7 @@ double LearningRateSchedule::At(uint64_t step) const {
 }
 
 bool LearningRateSchedule::OnMetric(double metric) {
-  if (kind_ != Kind::kReduceOnPlateau) return false;
+  if (rule_ != LearningRateRule::kReduceOnPlateau) return false;
   const double gain = options_.higher_is_better ? metric - state_.best : state_.best - metric;
   if (state_.has_best ? gain > options_.min_delta : !std::isnan(metric)) {
     state_.best = metric;

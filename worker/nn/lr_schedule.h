@@ -26,6 +26,9 @@ struct LearningRateOptions {
   bool higher_is_better = true;   // reduce_on_plateau: AUC; false: a loss
 };
 
+// The formula of a kind; lr_schedule.cc defines the values.
+enum class LearningRateRule;
+
 // What a checkpoint keeps of a schedule.
 struct LearningRateState {
   double plateau_factor = 1.0;
@@ -53,10 +56,10 @@ class LearningRateSchedule {
   void Restore(const LearningRateState& state) { state_ = state; }
 
  private:
-  enum class Kind { kConstant, kStep, kExponential, kCosine, kReduceOnPlateau };
-  LearningRateSchedule(Kind kind, const LearningRateOptions& options) : kind_(kind), options_(options) {}
+  LearningRateSchedule(LearningRateRule rule, const LearningRateOptions& options)
+      : rule_(rule), options_(options) {}
 
-  Kind kind_;
+  LearningRateRule rule_;
   LearningRateOptions options_;
   LearningRateState state_;
 };

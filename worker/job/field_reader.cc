@@ -23,30 +23,14 @@ class FieldReader : public Fields {
 
   bool reading() const override { return true; }
 
-  bool Real(const char* name, double* value, Range range) override {
-    const std::optional<YAML::Node> node = Take(name);
-    if (!node) return false;
-    double parsed;
-    if (!node->IsScalar() || !absl::SimpleAtod(node->Scalar(), &parsed) || !std::isfinite(parsed)) {
-      Refuse(name, *node, "a number");
-    } else if (!range.Holds(parsed)) {
-      Refuse(name, *node, absl::StrCat("a number ", range.ToString()));
-    } else {
-      *value = parsed;
-    }
-    return true;
+  bool Real(const char* name, double* value, Range range, const char*) override {
+    return ReadReal(name, value, range);
+  }
+  bool Real(const char* name, float* value, Range range, const char*) override {
+    return ReadReal(name, value, range);
   }
 
-  bool Real(const char* name, float* value, Range range) override {
-    double wide = *value;
-    range.max = std::min(range.max, static_cast<double>(std::numeric_limits<float>::max()));
-    range.min = std::max(range.min, static_cast<double>(std::numeric_limits<float>::lowest()));
-    const bool given = Real(name, &wide, range);
-    *value = static_cast<float>(wide);
-    return given;
-  }
-
-  bool Whole(const char* name, int64_t* value, Range range) override {
+  bool Whole(const char* name, int64_t* value, Range range, const char*) override {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
     int64_t parsed;
@@ -60,7 +44,7 @@ class FieldReader : public Fields {
     return true;
   }
 
-  bool Bool(const char* name, bool* value) override {
+  bool Bool(const char* name, bool* value, const char*) override {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
     if (!node->IsScalar() || !YAML::convert<bool>::decode(*node, *value)) {
@@ -69,7 +53,7 @@ class FieldReader : public Fields {
     return true;
   }
 
-  bool Text(const char* name, std::string* value) override {
+  bool Text(const char* name, std::string* value, const char*) override {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
     if (!node->IsScalar()) {
@@ -80,14 +64,14 @@ class FieldReader : public Fields {
     return true;
   }
 
-  bool Path(const char* name, std::string* value) override {
+  bool Path(const char* name, std::string* value, const char*) override {
     std::string text;
-    if (!Text(name, &text)) return false;
+    if (!Text(name, &text, "")) return false;
     Expand(name, text, value);
     return true;
   }
 
-  bool Paths(const char* name, std::vector<std::string>* value) override {
+  bool Paths(const char* name, std::vector<std::string>* value, const char*) override {
     std::vector<std::string> texts;
     if (!TextsOrOne(name, /*one_allowed=*/true, "a path or a list of paths", &texts)) return false;
     value->clear();
@@ -97,11 +81,11 @@ class FieldReader : public Fields {
     return true;
   }
 
-  bool Texts(const char* name, std::vector<std::string>* value) override {
+  bool Texts(const char* name, std::vector<std::string>* value, const char*) override {
     return TextsOrOne(name, /*one_allowed=*/false, "a list", value);
   }
 
-  bool Character(const char* name, char* value) override {
+  bool Character(const char* name, char* value, const char*) override {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
     if (node->IsScalar() && node->Scalar().size() == 1) {
@@ -114,7 +98,7 @@ class FieldReader : public Fields {
     return true;
   }
 
-  bool Wholes(const char* name, std::vector<int>* value, Range range) override {
+  bool Wholes(const char* name, std::vector<int>* value, Range range, const char*) override {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
     range.max = std::min(range.max, static_cast<double>(std::numeric_limits<int>::max()));
@@ -136,7 +120,7 @@ class FieldReader : public Fields {
     return true;
   }
 
-  bool OneOf(const char* name, int* index, absl::Span<const std::string> names) override {
+  bool OneOf(const char* name, int* index, absl::Span<const std::string> names, const char*) override {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
     const std::string text = node->IsScalar() ? node->Scalar() : "";
@@ -154,14 +138,15 @@ class FieldReader : public Fields {
     return true;
   }
 
-  bool Group(const char* name, const char* shorthand, const std::function<void(Fields&)>& body) override {
+  bool Group(const char* name, const char* shorthand, const char*,
+             const std::function<void(Fields&)>& body) override {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
     ReadGroup(name, PathOf(name), *node, shorthand, body);
     return true;
   }
 
-  bool Groups(const char* name, const char* shorthand, size_t,
+  bool Groups(const char* name, const char* shorthand, const char*, size_t,
               const std::function<void(Fields&, size_t)>& body) override {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
@@ -203,6 +188,24 @@ class FieldReader : public Fields {
       if (hint.empty()) hint = absl::StrCat("; its fields are ", absl::StrJoin(known_, ", "));
       errors_->Add(PathOf(key), line, absl::StrCat("unknown field '", key, "'", Where(), hint));
     }
+  }
+
+  // The number is checked once more after it was rounded: 0.99999999999 is less than 1, but as a float it
+  // is 1.
+  template <typename T>
+  bool ReadReal(const char* name, T* value, const Range& range) {
+    const std::optional<YAML::Node> node = Take(name);
+    if (!node) return false;
+    double parsed;
+    if (!node->IsScalar() || !absl::SimpleAtod(node->Scalar(), &parsed) || !std::isfinite(parsed)) {
+      Refuse(name, *node, "a number");
+    } else if (!range.Holds(parsed) || std::abs(parsed) > std::numeric_limits<T>::max() ||
+               !range.Holds(static_cast<T>(parsed))) {
+      Refuse(name, *node, absl::StrCat("a number ", range.ToString()));
+    } else {
+      *value = static_cast<T>(parsed);
+    }
+    return true;
   }
 
  private:
@@ -314,17 +317,6 @@ class FieldReader : public Fields {
 };
 
 }  // namespace
-
-std::string Range::ToString() const {
-  // Limits of the type behind the field are not worth a word.
-  constexpr double kTypeLimit = std::numeric_limits<int>::max();
-  const bool has_min = min > -kTypeLimit, has_max = max < kTypeLimit;
-  if (has_min && has_max)
-    return absl::StrCat("in ", above_min ? "(" : "[", min, ", ", max, below_max ? ")" : "]");
-  if (has_min) return absl::StrCat(above_min ? "greater than " : "of at least ", min);
-  if (has_max) return absl::StrCat(below_max ? "less than " : "of at most ", max);
-  return "";
-}
 
 void ReadFields(const YAML::Node& node, const std::string& path, JobErrors* errors,
                 const std::function<void(Fields&)>& body) {

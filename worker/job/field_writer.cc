@@ -1,69 +1,60 @@
-#include <cstdlib>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "worker/job/fields.h"
 #include "worker/job/path_expansion.h"
 
 namespace tandem::worker {
 namespace {
 
-// The fewest digits that read back as the same value.
-std::string Shortest(float value) {
-  for (int digits = 6; digits < 9; ++digits) {
-    std::string text = absl::StrFormat("%.*g", digits, value);
-    if (std::strtof(text.c_str(), nullptr) == value) return text;
-  }
-  return absl::StrFormat("%.9g", value);
-}
-std::string Shortest(double value) {
-  for (int digits = 6; digits < 17; ++digits) {
-    std::string text = absl::StrFormat("%.*g", digits, value);
-    if (std::strtod(text.c_str(), nullptr) == value) return text;
-  }
-  return absl::StrFormat("%.17g", value);
-}
-
 class FieldWriter : public Fields {
  public:
   bool reading() const override { return false; }
 
-  bool Real(const char* name, double* value, Range) override { return Put(name, Shortest(*value)); }
-  bool Real(const char* name, float* value, Range) override { return Put(name, Shortest(*value)); }
-  bool Whole(const char* name, int64_t* value, Range) override { return Put(name, absl::StrCat(*value)); }
-  bool Bool(const char* name, bool* value) override { return Put(name, *value ? "true" : "false"); }
-  bool Text(const char* name, std::string* value) override { return Put(name, *value); }
-  bool Path(const char* name, std::string* value) override { return Put(name, EscapePath(*value)); }
-  bool Character(const char* name, char* value) override {
+  bool Real(const char* name, double* value, Range, const char*) override {
+    return Put(name, FormatValue(*value));
+  }
+  bool Real(const char* name, float* value, Range, const char*) override {
+    return Put(name, FormatValue(*value));
+  }
+  bool Whole(const char* name, int64_t* value, Range, const char*) override {
+    return Put(name, absl::StrCat(*value));
+  }
+  bool Bool(const char* name, bool* value, const char*) override {
+    return Put(name, *value ? "true" : "false");
+  }
+  bool Text(const char* name, std::string* value, const char*) override { return Put(name, *value); }
+  bool Path(const char* name, std::string* value, const char*) override {
+    return Put(name, EscapePath(*value));
+  }
+  bool Character(const char* name, char* value, const char*) override {
     if (*value == '\0') return false;  // none
     return Put(name, *value == '\t' ? "tab" : std::string(1, *value));
   }
-  bool OneOf(const char* name, int* index, absl::Span<const std::string> names) override {
+  bool OneOf(const char* name, int* index, absl::Span<const std::string> names, const char*) override {
     return Put(name, names[*index]);
   }
-  bool Paths(const char* name, std::vector<std::string>* value) override {
+  bool Paths(const char* name, std::vector<std::string>* value, const char*) override {
     std::vector<std::string> escaped;
     for (const std::string& path : *value) escaped.push_back(EscapePath(path));
-    return Texts(name, &escaped);
+    return Texts(name, &escaped, "");
   }
-  bool Texts(const char* name, std::vector<std::string>* value) override {
+  bool Texts(const char* name, std::vector<std::string>* value, const char*) override {
     YAML::Node list = FlowList();
     for (const std::string& item : *value) list.push_back(item);
     map_[name] = list;
     return false;
   }
-  bool Wholes(const char* name, std::vector<int>* value, Range) override {
+  bool Wholes(const char* name, std::vector<int>* value, Range, const char*) override {
     YAML::Node list = FlowList();
     for (int item : *value) list.push_back(item);
     map_[name] = list;
     return false;
   }
-  bool Group(const char* name, const char* shorthand, const std::function<void(Fields&)>& body) override {
+  bool Group(const char* name, const char* shorthand, const char*,
+             const std::function<void(Fields&)>& body) override {
     map_[name] = Written(shorthand, body);
     return false;
   }
-  bool Groups(const char* name, const char* shorthand, size_t size,
+  bool Groups(const char* name, const char* shorthand, const char*, size_t size,
               const std::function<void(Fields&, size_t)>& body) override {
     YAML::Node list(YAML::NodeType::Sequence);
     for (size_t i = 0; i < size; ++i) {

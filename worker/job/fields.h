@@ -4,8 +4,8 @@
 // One declaration of a section's fields serves reading it from YAML with every check and writing it back:
 //
 //   void Describe(Fields& f, CheckpointSpec& c) {
-//     f.Text("dir", &c.dir);
-//     f.Integer("keep", &c.keep, AtLeast(1));
+//     f.Text("dir", &c.dir, "where checkpoints are written");
+//     f.Integer("keep", &c.keep, AtLeast(1), "number of checkpoints to keep");
 //   }
 //
 // Private to worker/job.
@@ -20,81 +20,85 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/config_field.h"
 #include "worker/job/job_errors.h"
 #include "yaml-cpp/yaml.h"
 
 namespace tandem::worker {
 
-// Which values a number may have.
-struct Range {
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
-  bool above_min = false;  // min itself is not allowed
-  bool below_max = false;  // max itself is not allowed
-  bool Holds(double value) const {
-    return (above_min ? value > min : value >= min) && (below_max ? value < max : value <= max);
-  }
-  std::string ToString() const;  // "greater than 0", "in [0, 1)"
+// A kind as documentation lists it.
+struct KindDoc {
+  absl::string_view name;
+  absl::string_view summary;
+  absl::string_view reference;
+  struct Field {
+    FieldInfo info;
+    FieldValue default_value;
+  };
+  std::vector<Field> fields;
 };
-inline Range AtLeast(double min) { return {.min = min}; }
-inline Range Above(double min) { return {.min = min, .above_min = true}; }
-inline Range Fraction() { return {.min = 0, .max = 1, .below_max = true}; }                         // [0, 1)
-inline Range OpenFraction() { return {.min = 0, .max = 1, .above_min = true, .below_max = true}; }  // (0, 1)
 
 // The fields of one mapping. A reader leaves targets of absent or wrong fields as they are; wrong ones are
 // reported. Every method returns whether the file gives the field (a writer: false).
 class Fields {
  public:
   virtual ~Fields() = default;
+  // Returns whether values are read, so that every field is declared and contradictions are reported.
+  // Otherwise only fields that differ from "none" need be declared.
   virtual bool reading() const = 0;
+  // Returns whether a file is read: reading() is also true when fields are only listed for documentation.
+  virtual bool parsing() const { return reading(); }
 
-  virtual bool Real(const char* name, double* value, Range range) = 0;
-  virtual bool Real(const char* name, float* value, Range range) = 0;
-  virtual bool Whole(const char* name, int64_t* value, Range range) = 0;
-  virtual bool Bool(const char* name, bool* value) = 0;
-  virtual bool Text(const char* name, std::string* value) = 0;
+  virtual bool Real(const char* name, double* value, Range range, const char* help) = 0;
+  virtual bool Real(const char* name, float* value, Range range, const char* help) = 0;
+  virtual bool Whole(const char* name, int64_t* value, Range range, const char* help) = 0;
+  virtual bool Bool(const char* name, bool* value, const char* help) = 0;
+  virtual bool Text(const char* name, std::string* value, const char* help) = 0;
   // A file path, with ~ and ${NAME} expanded when read.
-  virtual bool Path(const char* name, std::string* value) = 0;
+  virtual bool Path(const char* name, std::string* value, const char* help) = 0;
   // One path or a list of them.
-  virtual bool Paths(const char* name, std::vector<std::string>* value) = 0;
+  virtual bool Paths(const char* name, std::vector<std::string>* value, const char* help) = 0;
   // One character, or "tab".
-  virtual bool Character(const char* name, char* value) = 0;
-  virtual bool Texts(const char* name, std::vector<std::string>* value) = 0;
-  virtual bool Wholes(const char* name, std::vector<int>* value, Range range) = 0;
+  virtual bool Character(const char* name, char* value, const char* help) = 0;
+  virtual bool Texts(const char* name, std::vector<std::string>* value, const char* help) = 0;
+  virtual bool Wholes(const char* name, std::vector<int>* value, Range range, const char* help) = 0;
   // `*index` is a position in `names`.
-  virtual bool OneOf(const char* name, int* index, absl::Span<const std::string> names) = 0;
+  virtual bool OneOf(const char* name, int* index, absl::Span<const std::string> names, const char* help) = 0;
   // A nested mapping. With `shorthand`, a plain value v stands for {shorthand: v}.
-  virtual bool Group(const char* name, const char* shorthand, const std::function<void(Fields&)>& body) = 0;
+  virtual bool Group(const char* name, const char* shorthand, const char* help,
+                     const std::function<void(Fields&)>& body) = 0;
   // A list of mappings: `body(fields, i)` for each; the caller makes room for element i. Writers are told the
   // `size`.
-  virtual bool Groups(const char* name, const char* shorthand, size_t size,
+  virtual bool Groups(const char* name, const char* shorthand, const char* help, size_t size,
                       const std::function<void(Fields&, size_t)>& body) = 0;
   // Reports that the field `name` (given or not) is wrong.
   virtual void Wrong(const char* name, absl::string_view message) = 0;
   // More words for messages about this mapping: "of kind 'adagrad'".
   virtual void Note(const std::string& note) = 0;
+  // Tells documentation of a kind that the group's field `kind` may name. Readers and writers ignore it.
+  virtual void Kind(const KindDoc& kind) {}
 
   template <typename T>
-  bool Integer(const char* name, T* value, Range range) {
+  bool Integer(const char* name, T* value, Range range, const char* help) {
     static_assert(std::is_integral_v<T>);
     range.max = std::min(range.max, static_cast<double>(std::numeric_limits<T>::max()));
     int64_t whole = static_cast<int64_t>(*value);
-    const bool given = Whole(name, &whole, range);
+    const bool given = Whole(name, &whole, range, help);
     *value = static_cast<T>(whole);
     return given;
   }
   template <typename Enum>
-  bool Choice(const char* name, Enum* value, absl::Span<const std::string> names) {
+  bool Choice(const char* name, Enum* value, absl::Span<const std::string> names, const char* help) {
     int index = static_cast<int>(*value);
-    const bool given = OneOf(name, &index, names);
+    const bool given = OneOf(name, &index, names, help);
     *value = static_cast<Enum>(index);
     return given;
   }
   template <typename T>
-  bool List(const char* name, const char* shorthand, std::vector<T>* items,
+  bool List(const char* name, const char* shorthand, const char* help, std::vector<T>* items,
             const std::function<void(Fields&, T&)>& body) {
     std::vector<T> read;
-    const bool given = Groups(name, shorthand, items->size(), [&](Fields& fields, size_t i) {
+    const bool given = Groups(name, shorthand, help, items->size(), [&](Fields& fields, size_t i) {
       if (i < items->size() && !reading()) return body(fields, (*items)[i]);
       body(fields, read.emplace_back());
     });

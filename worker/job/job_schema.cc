@@ -1,9 +1,12 @@
 #include "worker/job/job_schema.h"
 
 #include <cctype>
+#include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -11,6 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/config_field.h"
+#include "base/kind_registry.h"
+#include "ps/optimizers/registry.h"
+#include "ps/policies/registry.h"
+#include "worker/models/registry.h"
+#include "worker/nn/registry.h"
 
 namespace tandem::worker {
 namespace {
@@ -22,185 +31,158 @@ int IndexOf(const Names& names, absl::string_view name) {
   return found == names.end() ? 0 : static_cast<int>(found - names.begin());
 }
 
-// The field `kind` of a group whose other fields depend on it.
-const std::string& ChooseKind(Fields& f, std::string* kind, const Names& kinds) {
-  int index = IndexOf(kinds, *kind);
-  f.OneOf("kind", &index, kinds);
-  *kind = kinds[index];
-  f.Note(absl::StrCat("of kind '", *kind, "'"));
-  return *kind;
+// Declares a field that its description defines.
+template <typename Config>
+bool DescribeField(Fields& f, const ConfigField<Config>& field, Config& config) {
+  const char* const name = field.info.name.data();
+  const char* const help = field.info.help.data();
+  const Range& range = field.info.range;
+  FieldValue value = field.get(config);
+  const bool given = std::visit(
+      [&](auto& v) {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::vector<int>>) {
+          return f.Wholes(name, &v, range, help);
+        } else if constexpr (std::is_floating_point_v<T>) {
+          return f.Real(name, &v, range, help);
+        } else {
+          return f.Integer(name, &v, range, help);
+        }
+      },
+      value);
+  field.set(config, value);
+  if (!given && f.reading() && !field.info.missing.empty()) {
+    f.Wrong(name, absl::StrCat("is missing: ", field.info.missing));
+  }
+  return given;
 }
 
-// Fields of protobuf messages have setters instead of addresses.
-template <typename Set>
-void RealField(Fields& f, const char* name, float value, Range range, Set set) {
-  f.Real(name, &value, range);
-  set(value);
+// Returns the name of a configuration's kind; messages have a function and structs a member.
+template <typename Config>
+absl::string_view KindOf(const Config& config) {
+  if constexpr (requires { config.kind(); }) {
+    return config.kind();
+  } else {
+    return config.kind;
+  }
 }
 
-// The server's optimizers, with the learning rates a job starts from.
-v1::OptimizerConfig ServerOptimizer(absl::string_view kind) {
-  if (kind == "sgd") return ps::Sgd(0.05f);
-  if (kind == "momentum") return ps::Momentum(0.01f);
-  if (kind == "rowwise_adagrad") return ps::RowwiseAdagrad(0.01f);
-  if (kind == "adam") return ps::Adam(0.001f);
-  if (kind == "adamw") return ps::AdamW(0.001f);
-  if (kind == "amsgrad") return ps::AmsGrad(0.001f);
-  if (kind == "ftrl") return ps::Ftrl(0.05f);
-  return ps::Adagrad(0.01f);
+// Declares the field `kind` of a group whose other fields depend on it. An empty kind stands for the first
+// one. Returns whether the file gives it.
+template <typename Registry>
+bool DescribeKind(Fields& f, const Registry& registry, const char* help, typename Registry::Config& config) {
+  const Names names(registry.names().begin(), registry.names().end());
+  for (const auto& kind : registry.kinds()) {
+    const typename Registry::Config defaults = registry.Default(kind.name);
+    KindDoc doc{.name = kind.name, .summary = kind.summary, .reference = kind.reference};
+    for (const auto& field : kind.fields) doc.fields.push_back({field.info, field.get(defaults)});
+    f.Kind(doc);
+  }
+  int index = IndexOf(names, KindOf(config));
+  const bool given = f.OneOf("kind", &index, names, help);
+  if (given) registry.Choose(names[index], &config);
+  return given;
+}
+
+// Declares the fields of the kind that `config` has.
+template <typename Registry>
+void DescribeKindFields(Fields& f, const Registry& registry, typename Registry::Config& config) {
+  const auto* kind = registry.Find(KindOf(config));
+  if (kind == nullptr) kind = &registry.kinds()[0];
+  f.Note(absl::StrCat("of kind '", kind->name, "'"));
+  for (const auto& field : kind->fields) DescribeField(f, field, config);
+  if (!f.reading() || kind->check == nullptr) return;
+  if (const std::optional<FieldConflict> conflict = kind->check(config)) {
+    f.Wrong(conflict->field.data(), conflict->job_message);
+  }
 }
 
 void DescribeServerOptimizer(Fields& f, v1::OptimizerConfig& o) {
-  const Names kinds = {"sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw", "amsgrad", "ftrl"};
-  int index = IndexOf(kinds, o.kind());
-  if (f.OneOf("kind", &index, kinds)) o = ServerOptimizer(kinds[index]);
-  const std::string& kind = kinds[index];
-  f.Note(absl::StrCat("of kind '", kind, "'"));
-  RealField(f, "lr", o.learning_rate(), Above(0), [&](float v) { o.set_learning_rate(v); });
-  if (kind == "momentum") {
-    RealField(f, "momentum", o.momentum(), Fraction(), [&](float v) { o.set_momentum(v); });
-  }
-  const bool adam = kind == "adam" || kind == "adamw" || kind == "amsgrad";
-  if (adam) {
-    RealField(f, "beta1", o.beta1(), Fraction(), [&](float v) { o.set_beta1(v); });
-    RealField(f, "beta2", o.beta2(), Fraction(), [&](float v) { o.set_beta2(v); });
-  }
-  if (kind == "adagrad" || kind == "rowwise_adagrad" || adam) {
-    RealField(f, "epsilon", o.epsilon(), Above(0), [&](float v) { o.set_epsilon(v); });
-  }
-  if (kind == "adagrad" || kind == "rowwise_adagrad" || kind == "ftrl") {
-    const Range range = kind == "ftrl" ? Above(0) : AtLeast(0);
-    RealField(f, "initial_accumulator", o.initial_accumulator(), range,
-              [&](float v) { o.set_initial_accumulator(v); });
-  }
-  if (kind == "ftrl") {
-    RealField(f, "l1", o.l1(), AtLeast(0), [&](float v) { o.set_l1(v); });
-    RealField(f, "l2", o.l2(), AtLeast(0), [&](float v) { o.set_l2(v); });
-    RealField(f, "lr_power", o.learning_rate_power(), Range{.min = -1, .max = 0, .below_max = true},
-              [&](float v) { o.set_learning_rate_power(v); });
-  } else {
-    RealField(f, "weight_decay", o.weight_decay(), AtLeast(0), [&](float v) { o.set_weight_decay(v); });
-  }
-  RealField(f, "clip_row_norm", o.clip_row_norm(), AtLeast(0), [&](float v) { o.set_clip_row_norm(v); });
-  RealField(f, "clip_global_norm", o.clip_global_norm(), AtLeast(0),
-            [&](float v) { o.set_clip_global_norm(v); });
-  uint32_t warmup = o.warmup_updates();
-  f.Integer("warmup_updates", &warmup, AtLeast(0));
-  o.set_warmup_updates(warmup);
-}
-
-v1::InitializerConfig Initializer(absl::string_view kind) {
-  if (kind == "constant") return ps::Constant(0.0f);
-  if (kind == "uniform") return ps::Uniform(-0.01f, 0.01f);
-  if (kind == "normal") return ps::Normal(0.0f, 0.01f);
-  if (kind == "truncated_normal") return ps::TruncatedNormal(0.0f, 0.01f);
-  if (kind == "xavier") return ps::Xavier();
-  return ps::Zeros();
+  DescribeKind(f, ps::Optimizers(), "formula; the servers apply it", o);
+  DescribeKindFields(f, ps::Optimizers(), o);
 }
 
 void DescribeInitializer(Fields& f, v1::InitializerConfig& i) {
-  const Names kinds = {"zeros", "constant", "uniform", "normal", "truncated_normal", "xavier"};
-  int index = IndexOf(kinds, i.kind());
-  if (f.OneOf("kind", &index, kinds)) i = Initializer(kinds[index]);
-  const std::string& kind = kinds[index];
-  f.Note(absl::StrCat("of kind '", kind, "'"));
-  if (kind == "constant") {
-    RealField(f, "value", i.value(), {}, [&](float v) { i.set_value(v); });
-  }
-  if (kind == "uniform") {
-    RealField(f, "low", i.low(), {}, [&](float v) { i.set_low(v); });
-    RealField(f, "high", i.high(), {}, [&](float v) { i.set_high(v); });
-    if (!(i.low() < i.high())) f.Wrong("high", absl::StrCat("must be greater than 'low', ", i.low()));
-  }
-  if (kind == "normal" || kind == "truncated_normal") {
-    RealField(f, "mean", i.mean(), {}, [&](float v) { i.set_mean(v); });
-    RealField(f, "stddev", i.stddev(), Above(0), [&](float v) { i.set_stddev(v); });
-  }
-  if (kind == "xavier") {
-    RealField(f, "gain", i.gain(), Above(0), [&](float v) { i.set_gain(v); });
-  }
+  DescribeKind(f, ps::Initializers(), "initial values of a row", i);
+  DescribeKindFields(f, ps::Initializers(), i);
 }
 
 void DescribeAdmission(Fields& f, v1::AdmissionConfig& admission) {
-  std::string kind = admission.kind();
-  ChooseKind(f, &kind, {"always", "probability", "count"});
-  if (f.reading() && kind != admission.kind()) {
-    admission = kind == "probability" ? ps::AdmitWithProbability(0.1f)
-                : kind == "count"     ? ps::AdmitAfter(2, uint64_t{1} << 24)
-                                      : ps::AdmitAlways();
-  }
-  if (kind == "probability") {
-    RealField(f, "probability", admission.probability(), Range{.min = 0, .max = 1, .above_min = true},
-              [&](float v) { admission.set_probability(v); });
-  }
-  if (kind == "count") {
-    uint32_t threshold = admission.threshold();
-    f.Integer("threshold", &threshold, Range{.min = 2, .max = 255});
-    admission.set_threshold(threshold);
-    uint64_t counters = admission.counters();
-    f.Integer("counters", &counters, Range{.min = 1, .max = 1099511627776.0});
-    admission.set_counters(counters);
-  }
+  DescribeKind(f, ps::Admissions(), "which ids get a row", admission);
+  DescribeKindFields(f, ps::Admissions(), admission);
 }
 
 void DescribeEviction(Fields& f, TableSpec& table) {
   v1::EvictionConfig& eviction = table.eviction;
-  std::string kind = eviction.kind().empty() ? "none" : eviction.kind();
-  ChooseKind(f, &kind, {"none", "lru", "lfu", "l2_norm", "ttl"});
-  if (f.reading() && kind != "none") eviction.set_kind(kind);
-  if (kind == "ttl") {
-    uint64_t ttl = eviction.ttl();
-    if (!f.Integer("ttl", &ttl, Range{.min = 1, .max = 2147483648.0}) && f.reading()) {
-      f.Wrong("ttl", "is missing: after how many updates without one of its own a row leaves");
-    }
-    eviction.set_ttl(ttl);
+  DescribeKind(f, ps::Evictions(), "which rows leave", eviction);
+  DescribeKindFields(f, ps::Evictions(), eviction);
+  const std::string kind = eviction.kind();
+  if (kind == "none") eviction.clear_kind();
+  if (f.reading() || table.byte_budget != 0) {
+    f.Integer("byte_budget", &table.byte_budget, AtLeast(0),
+              "bytes of rows and index of the whole table, over all servers; each bucket has an equal part. "
+              "New rows of "
+              "one step come on top, at most as many again. At least 65536; 0: no budget");
   }
-  if (f.reading() || table.byte_budget != 0) f.Integer("byte_budget", &table.byte_budget, AtLeast(0));
   if (!f.reading()) return;
-  if (kind == "none" && table.byte_budget != 0) {
-    f.Wrong("byte_budget",
-            "needs a kind that says which rows leave when it is used up: lru, lfu, l2_norm or ttl");
+  if (table.byte_budget != 0 && table.byte_budget < ps::kMinByteBudget) {
+    f.Wrong("byte_budget", absl::StrCat("must be 0 or at least ", ps::kMinByteBudget));
   }
-  if (kind != "none" && kind != "ttl" && table.byte_budget == 0) {
+  if (eviction.kind().empty() && table.byte_budget != 0) {
+    f.Wrong("byte_budget", absl::StrCat("needs a kind that says which rows leave when it is used up: ",
+                                        ps::EvictionKindsText(/*for_budget_only=*/false)));
+  }
+  if (ps::EvictsForBudget(kind) && table.byte_budget == 0) {
     f.Wrong("byte_budget", absl::StrCat("is missing: '", kind, "' evicts rows when it is used up"));
   }
 }
 
-v1::ValueFormat DescribeValues(Fields& f, const char* name, v1::ValueFormat format) {
+v1::ValueFormat DescribeValues(Fields& f, const char* name, v1::ValueFormat format, const char* help) {
   int index = format;  // positions as in v1::ValueFormat
-  f.OneOf(name, &index, Names{"f32", "f16", "bf16", "int8"});
+  f.OneOf(name, &index, Names{"f32", "f16", "bf16", "int8"}, help);
   return static_cast<v1::ValueFormat>(index);
 }
 
 void DescribeWire(Fields& f, ps::WireOptions& wire) {
-  wire.pull_values = DescribeValues(f, "pull", wire.pull_values);
-  wire.push_values = DescribeValues(f, "push", wire.push_values);
-  f.Choice("pack_ids", &wire.pack_ids, {"auto", "always", "never"});
+  wire.pull_values = DescribeValues(f, "pull", wire.pull_values,
+                                    "number format in which rows travel to the workers; `int8`: 8 bits each "
+                                    "and a scale per row. The servers' tables are not affected");
+  wire.push_values =
+      DescribeValues(f, "push", wire.push_values, "number format in which gradients travel to the servers");
+  f.Choice("pack_ids", &wire.pack_ids, {"auto", "always", "never"},
+           "whether ids travel in as few bits as their distances need. `auto`: where they cross a socket and "
+           "it saves 3 of 8 bytes. Ids of features are hashes, which cannot be packed");
   const bool lossy = wire.push_values != v1::VALUES_F32;
   if (f.reading() || lossy) {
     bool feedback = wire.UsesErrorFeedback();
-    if (f.Bool("error_feedback", &feedback)) wire.error_feedback = feedback;
+    if (f.Bool("error_feedback", &feedback,
+               "whether what a lossy `push` loses of an id's gradient is kept at the worker and added to "
+               "that id's next gradient; true by default for `int8`. Not for `pooling: server`, whose "
+               "gradients are of examples. A run that resumes from a checkpoint starts with nothing kept"))
+      wire.error_feedback = feedback;
     if (f.reading() && !lossy && feedback) {
       f.Wrong("error_feedback", "is for pushes that lose something; 'push' is f32");
     }
   }
   if (f.reading() || wire.UsesErrorFeedback()) {
-    f.Integer("error_feedback_bytes", &wire.error_feedback_bytes, AtLeast(1));
+    f.Integer("error_feedback_bytes", &wire.error_feedback_bytes, AtLeast(1),
+              "bytes for that, for each table and worker. When they are used up, what is kept of ids that "
+              "were not pushed lately is dropped, and the report says how often");
   }
 }
 
 // A number of bytes, with or without a unit.
-void ByteSize(Fields& f, const char* name, size_t* bytes) {
+void ByteSize(Fields& f, const char* name, size_t* bytes, const char* help) {
   constexpr std::pair<const char*, int> kUnits[] = {{"GiB", 30}, {"MiB", 20}, {"KiB", 10}, {"", 0}};
   std::string text;
-  if (!f.reading()) {
+  if (!f.parsing()) {
     for (const auto& [unit, shift] : kUnits) {
       if (*bytes % (size_t{1} << shift) != 0 || (*bytes == 0 && shift > 0)) continue;
       text = absl::StrCat(*bytes >> shift, unit);
       break;
     }
   }
-  if (!f.Text(name, &text)) return;
+  if (!f.Text(name, &text, help)) return;
   for (const auto& [unit, shift] : kUnits) {
     absl::string_view number = text;
     uint64_t value;
@@ -215,60 +197,101 @@ void ByteSize(Fields& f, const char* name, size_t* bytes) {
 }
 
 void DescribeCache(Fields& f, ps::CacheOptions& cache) {
-  ByteSize(f, "bytes", &cache.bytes);
-  f.Integer("max_uses", &cache.max_uses, Range{.min = 1, .max = 65535});
-  f.Integer("max_age", &cache.max_age, Range{.min = 0, .max = 2147483647.0});
-  f.Integer("push_bound", &cache.push_bound, Range{.min = 1, .max = 1 << 20});
+  ByteSize(f, "bytes", &cache.bytes,
+           "memory for rows that each worker keeps (HET, VLDB 2022); a row takes twice its size and 50 bytes "
+           "more. A copy "
+           "moves with the worker's own gradients, by the step that these were seen to make. Evaluation "
+           "reads the servers' "
+           "rows. Not with `mode: sync` or `pooling: server`; 0: no cache");
+  f.Integer("max_uses", &cache.max_uses, Between(1, 65535),
+            "pulls that a copy serves before its row is fetched again, fewer while it is new");
+  f.Integer("max_age", &cache.max_age, Between(0, 2147483647),
+            "a copy that is more updates of the table old than this (every worker's push is one) is fetched "
+            "again if its "
+            "row was updated since");
+  f.Integer("push_bound", &cache.push_bound, Between(1, 1 << 20),
+            "gradients of a cached row are added up and pushed together every `push_bound`-th time, when the "
+            "row leaves "
+            "the cache and at an epoch's end");
 }
 
 void DescribeTable(Fields& f, TableSpec& table) {
-  f.Group("optimizer", "kind", [&](Fields& g) { DescribeServerOptimizer(g, table.optimizer); });
-  f.Group("initializer", "kind", [&](Fields& g) { DescribeInitializer(g, table.initializer); });
-  if (table.optimizer.kind() != "ftrl") {  // which has an l2 of its own
-    RealField(f, "l2", table.optimizer.l2(), AtLeast(0), [&](float v) { table.optimizer.set_l2(v); });
+  f.Group("optimizer", "kind", "", [&](Fields& g) { DescribeServerOptimizer(g, table.optimizer); });
+  f.Group("initializer", "kind", "", [&](Fields& g) { DescribeInitializer(g, table.initializer); });
+  const ps::OptimizerKind* const optimizer = ps::Optimizers().Find(table.optimizer.kind());
+  const ConfigField<v1::OptimizerConfig> l2 = ps::L2();
+  if (optimizer == nullptr || optimizer->FindField(l2.info.name) == nullptr) {
+    DescribeField(f, l2, table.optimizer);
   }
   int row_type = table.row_type;  // positions as in v1::TableConfig::RowType
-  f.OneOf("row_type", &row_type, Names{"f32", "f16", "bf16"});
+  f.OneOf("row_type", &row_type, Names{"f32", "f16", "bf16"},
+          "number format in which rows are stored; optimizer state and arithmetic are f32");
   table.row_type = static_cast<v1::TableConfig::RowType>(row_type);
-  f.Bool("stochastic_rounding", &table.stochastic_rounding);
+  f.Bool("stochastic_rounding", &table.stochastic_rounding,
+         "for f16 and bf16 rows: small updates add up on average where rounding to nearest would lose them. "
+         "Chances are "
+         "drawn from (seed, id, update), so runs repeat");
   if (f.reading() && table.stochastic_rounding && table.row_type == v1::TableConfig::F32) {
     f.Wrong("stochastic_rounding", "rounds f16 and bf16 rows; 'row_type' is f32");
   }
-  f.Group("admission", "kind", [&](Fields& g) { DescribeAdmission(g, table.admission); });
-  f.Group("eviction", "kind", [&](Fields& g) { DescribeEviction(g, table); });
-  f.Group("wire", nullptr, [&](Fields& g) { DescribeWire(g, table.wire); });
+  f.Group("admission", "kind", "", [&](Fields& g) { DescribeAdmission(g, table.admission); });
+  f.Group("eviction", "kind", "", [&](Fields& g) { DescribeEviction(g, table); });
+  f.Group("wire", nullptr, "", [&](Fields& g) { DescribeWire(g, table.wire); });
   if (f.reading() || table.cache.bytes > 0) {
-    f.Group("cache", "bytes", [&](Fields& g) { DescribeCache(g, table.cache); });
+    f.Group("cache", "bytes", "", [&](Fields& g) { DescribeCache(g, table.cache); });
   }
-  if (f.reading() || table.spill) f.Bool("spill", &table.spill);
-  const std::string& leaving = table.eviction.kind();
-  if (f.reading() && table.spill && (leaving.empty() || leaving == "none" || leaving == "ttl")) {
-    f.Wrong(
-        "spill",
-        "needs 'eviction' to say which rows go to disk when its byte_budget is used up: lru, lfu or l2_norm");
+  if (f.reading() || table.spill) {
+    f.Bool("spill", &table.spill,
+           "whether rows that eviction takes out of memory go to the servers' disks (RocksDB, `tandem run "
+           "--spill-dir`, "
+           "`tandem ps --spill-dir`) with their optimizer state, and come back when they are pulled in "
+           "training or pushed. "
+           "The table trains as if its memory had no bound, only slower; checkpoints hold all rows. Needs an "
+           "eviction "
+           "that evicts for a `byte_budget`");
+  }
+  if (f.reading() && table.spill && !ps::EvictsForBudget(table.eviction.kind())) {
+    f.Wrong("spill",
+            absl::StrCat("needs 'eviction' to say which rows go to disk when its byte_budget is used up: ",
+                         ps::EvictionKindsText(/*for_budget_only=*/true)));
   }
 }
 
 void DescribeLabel(Fields& f, Schema& schema, bool named_columns) {
-  if (named_columns) f.Text("column", &schema.label);
+  if (named_columns) f.Text("column", &schema.label, "column to predict; csv, tsv: required");
   if (f.reading() || schema.has_threshold) {
-    if (f.Real("threshold", &schema.threshold, {})) schema.has_threshold = true;
+    if (f.Real("threshold", &schema.threshold, {},
+               "the label is 1 when the value is at least this; without a threshold the value must be 0 or 1 "
+               "(or -1)"))
+      schema.has_threshold = true;
   }
 }
 
 void DescribeColumns(Fields& f, Schema& schema) {
-  f.List<SparseFeature>("sparse", "column", &schema.sparse, [](Fields& g, SparseFeature& feature) {
-    if (!g.Text("column", &feature.column) && g.reading()) g.Wrong("column", "is missing");
-    g.Character("separator", &feature.separator);
-    if (g.reading() || feature.hash_buckets > 0) g.Integer("hash_buckets", &feature.hash_buckets, AtLeast(1));
-    if (g.reading() || !feature.shared_as.empty()) g.Text("shared_as", &feature.shared_as);
-  });
-  f.List<DenseFeature>("dense", "column", &schema.dense, [](Fields& g, DenseFeature& feature) {
-    if (!g.Text("column", &feature.column) && g.reading()) g.Wrong("column", "is missing");
-    if (g.reading() || feature.transform != DenseTransform::kNone) {
-      g.Choice("transform", &feature.transform, {"none", "log1p", "standardize"});
-    }
-  });
+  f.List<SparseFeature>(
+      "sparse", "column", "categorical columns; criteo: C1..C26 unless given", &schema.sparse,
+      [](Fields& g, SparseFeature& feature) {
+        if (!g.Text("column", &feature.column, "name of the column") && g.reading())
+          g.Wrong("column", "is missing");
+        g.Character("separator", &feature.separator, "splits the values of a multi-valued field");
+        if (g.reading() || feature.hash_buckets > 0) {
+          g.Integer("hash_buckets", &feature.hash_buckets, AtLeast(1),
+                    "number of ids that the values share; by default all 64 bits of the hash count");
+        }
+        if (g.reading() || !feature.shared_as.empty()) {
+          g.Text("shared_as", &feature.shared_as, "features with the same text here share rows");
+        }
+      });
+  f.List<DenseFeature>("dense", "column",
+                       "numeric columns; an empty field is 0; criteo: I1..I13 with `log1p` unless given",
+                       &schema.dense, [](Fields& g, DenseFeature& feature) {
+                         if (!g.Text("column", &feature.column, "name of the column") && g.reading())
+                           g.Wrong("column", "is missing");
+                         if (g.reading() || feature.transform != DenseTransform::kNone) {
+                           g.Choice("transform", &feature.transform, {"none", "log1p", "standardize"},
+                                    "what is done to the values");
+                         }
+                       });
 }
 
 template <typename Feature>
@@ -285,32 +308,38 @@ void DescribeData(Fields& f, JobSpec& job) {
   DatasetOptions& data = job.data;
   Schema& schema = data.schema;
   const Names formats = {"csv", "tsv", "criteo", "libsvm", "libfm"};
-  f.Choice("format", &schema.format, formats);
+  f.Choice("format", &schema.format, formats, "format of the files");
   f.Note(absl::StrCat("of format '", formats[static_cast<int>(schema.format)], "'"));
   const bool csv = schema.format == DataFormat::kCsv;
   const bool named_columns = csv || schema.format == DataFormat::kTsv;
   const bool columns = named_columns || schema.format == DataFormat::kCriteo;
 
-  if (!f.Paths("train", &data.train_files) && f.reading())
+  if (!f.Paths("train", &data.train_files, "a file or a list of files; required") && f.reading())
     f.Wrong("train", "is missing: it names the file or files to learn from");
-  f.Paths("valid", &data.valid_files);
-  f.Paths("test", &data.test_files);
-  f.Group("split", nullptr, [&](Fields& g) {
-    g.Real("valid", &data.valid_fraction, Fraction());
-    g.Real("test", &data.test_fraction, Fraction());
-    g.Integer("seed", &data.split_seed, AtLeast(0));
+  f.Paths("valid", &data.valid_files, "the same; cut from `train` unless given");
+  f.Paths("test", &data.test_files, "the same; cut from `train` unless given");
+  f.Group("split", nullptr, "", [&](Fields& g) {
+    g.Real("valid", &data.valid_fraction, Fraction(),
+           "fraction of `train` to validate on, if `valid` is not given");
+    g.Real("test", &data.test_fraction, Fraction(), "fraction of `train` to test on, if `test` is not given");
+    g.Integer("seed", &data.split_seed, AtLeast(0), "an example's place is a hash of (seed, its line)");
     if (data.valid_fraction + data.test_fraction >= 1) {
       g.Wrong("test", "leaves nothing to train on: valid + test must be less than 1");
     }
   });
   if (!csv && f.reading()) schema.delimiter = '\t';
-  if (csv) f.Character("delimiter", &schema.delimiter);
-  if (named_columns) f.Bool("header", &schema.header);
-  const bool labelled = f.Group("label", named_columns ? "column" : nullptr,
+  if (csv) f.Character("delimiter", &schema.delimiter, "csv: separates the columns");
+  if (named_columns)
+    f.Bool("header", &schema.header,
+           "csv, tsv: whether the first line names the columns; else they are `0`, `1`, ...");
+  const bool labelled = f.Group("label", named_columns ? "column" : nullptr, "",
                                 [&](Fields& g) { DescribeLabel(g, schema, named_columns); });
   if (columns) DescribeColumns(f, schema);
-  f.Integer("shuffle_buffer", &job.shuffle_buffer, AtLeast(1));
-  f.Integer("max_malformed", &data.max_malformed, AtLeast(0));
+  f.Integer("shuffle_buffer", &job.shuffle_buffer, AtLeast(1),
+            "examples; a buffer as large as the split shuffles it uniformly");
+  f.Integer("max_malformed", &data.max_malformed, AtLeast(0),
+            "malformed lines (wrong number of fields, no number where one must be) that are skipped and "
+            "reported; more are fatal");
 
   if (!f.reading()) return;
   if (named_columns && schema.label.empty()) {
@@ -324,46 +353,23 @@ void DescribeData(Fields& f, JobSpec& job) {
 }
 
 void DescribeModel(Fields& f, ModelOptions& model) {
-  const Names kinds = ModelKinds();
-  int kind = IndexOf(kinds, model.kind);
-  if (!f.OneOf("kind", &kind, kinds) && f.reading()) {
-    f.Wrong("kind", absl::StrCat("is missing: it is one of ", absl::StrJoin(kinds, ", ")));
+  if (!DescribeKind(f, Models(), "which model; required", model) && f.reading()) {
+    f.Wrong("kind", absl::StrCat("is missing: it is one of ", absl::StrJoin(ModelKinds(), ", ")));
   }
-  model.kind = kinds[kind];
-  f.Integer("dim", &model.dim, Range{.min = 1, .max = 4096});
-  f.Wholes("hidden", &model.hidden, Range{.min = 1, .max = 1 << 20});
-  f.Wholes("bottom", &model.bottom, Range{.min = 1, .max = 1 << 20});
-  f.Integer("cross_layers", &model.cross_layers, Range{.min = 1, .max = 1000});
-  f.Real("dropout", &model.dropout, Fraction());
-}
-
-void DescribeSchedule(Fields& f, LearningRateOptions& s) {
-  const std::string& kind =
-      ChooseKind(f, &s.kind, {"constant", "step", "exponential", "cosine", "reduce_on_plateau"});
-  const bool periodic = kind == "step" || kind == "exponential";
-  f.Integer("warmup_steps", &s.warmup_steps, AtLeast(0));
-  if (periodic) f.Integer("every", &s.every, AtLeast(1));
-  if (periodic || kind == "reduce_on_plateau") f.Real("factor", &s.factor, OpenFraction());
-  if (kind == "reduce_on_plateau") {
-    f.Integer("patience", &s.patience, AtLeast(0));
-    f.Real("min_delta", &s.min_delta, AtLeast(0));
-  }
-  if (kind == "cosine") f.Integer("total_steps", &s.total_steps, AtLeast(0));
-  if (kind != "constant") f.Real("min_lr", &s.min_lr, AtLeast(0));
+  for (const auto& field : Models().AllFields()) DescribeField(f, field, model);
 }
 
 void DescribeDenseOptimizer(Fields& f, DenseOptimizerOptions& o, LearningRateOptions& schedule) {
-  const std::string& kind = ChooseKind(f, &o.kind, {"sgd", "momentum", "adagrad", "adam", "adamw"});
-  f.Real("lr", &schedule.base, Above(0));
-  f.Real("weight_decay", &o.weight_decay, AtLeast(0));
-  if (kind == "momentum") f.Real("momentum", &o.momentum, Fraction());
-  if (kind == "adam" || kind == "adamw") {
-    f.Real("beta1", &o.beta1, Fraction());
-    f.Real("beta2", &o.beta2, Fraction());
-  }
-  if (kind == "adam" || kind == "adamw" || kind == "adagrad") f.Real("epsilon", &o.epsilon, Above(0));
-  if (kind == "adagrad") f.Real("initial_accumulator", &o.initial_accumulator, AtLeast(0));
-  f.Group("schedule", "kind", [&](Fields& g) { DescribeSchedule(g, schedule); });
+  DescribeKind(f, DenseOptimizers(), "formula; every worker applies it to the same gradient", o);
+  f.Note(absl::StrCat("of kind '", o.kind, "'"));
+  DescribeField(f, BaseRateField(), schedule);
+  DescribeKindFields(f, DenseOptimizers(), o);
+  f.Group("schedule", "kind", "", [&](Fields& g) {
+    DescribeKind(g, Schedules(),
+                 "how the learning rates of dense parameters and, by the same factor, of tables change",
+                 schedule);
+    DescribeKindFields(g, Schedules(), schedule);
+  });
 }
 
 void DescribeMode(Fields& f, v1::UpdateMode& mode) {
@@ -372,18 +378,29 @@ void DescribeMode(Fields& f, v1::UpdateMode& mode) {
   int kind = mode.kind();
   const bool plain = kind == v1::UpdateMode::SYNC || kind == v1::UpdateMode::ASYNC;
   bool named = false;
-  if (f.reading() || plain) named = f.OneOf("kind", &kind, kinds);
+  if (f.reading() || plain)
+    named =
+        f.OneOf("kind", &kind, kinds,
+                "`sync`: one update a step, bit-identical on any number of servers. `bounded`: pulls wait "
+                "for workers that are too far behind. "
+                "`async`: pulls never wait. `gba`: pulls never wait, `global_batch` pushes are one update, "
+                "and stale pushes are left out, so that a job "
+                "tuned for `sync` goes on as it is. `tandem table set-mode` changes it while the job runs; "
+                "[parameter_server.md](parameter_server.md) compares them");
   uint32_t staleness = mode.staleness(), gba_staleness = kGbaStaleness;
   if (mode.kind() == v1::UpdateMode::GBA) gba_staleness = mode.staleness();
   bool bounded = false, gba = false;
   if (f.reading() || mode.kind() == v1::UpdateMode::BOUNDED) {
-    bounded = f.Integer("bounded", &staleness, Range{.min = 1, .max = 1 << 20});
+    bounded = f.Integer("bounded", &staleness, AtLeast(1),
+                        "`{bounded: k}`: a worker is at most k steps ahead of the slowest");
   }
   uint32_t global_batch = mode.global_batch();
   bool batched = false;
   if (f.reading() || mode.kind() == v1::UpdateMode::GBA) {
-    gba = f.Integer("gba", &gba_staleness, Range{.min = 0, .max = 1 << 20});
-    batched = f.Integer("global_batch", &global_batch, Range{.min = 0, .max = 1 << 20});
+    gba = f.Integer("gba", &gba_staleness, AtLeast(0),
+                    "`{gba: k}`: a push whose rows were pulled more than k updates ago is left out");
+    batched = f.Integer("global_batch", &global_batch, Between(0, ps::kMaxGlobalBatch),
+                        "`gba`: pushes of an update; 0: one for each worker");
   }
   if (!f.reading()) return;
   if (batched && !gba && kind != v1::UpdateMode::GBA) f.Wrong("global_batch", "is for 'gba' only");
@@ -401,31 +418,46 @@ void DescribeMode(Fields& f, v1::UpdateMode& mode) {
 }
 
 void DescribeTrain(Fields& f, TrainSpec& train) {
-  f.Group("mode", "kind", [&](Fields& g) { DescribeMode(g, train.mode); });
-  f.Integer("batch_size", &train.batch_size, Range{.min = 1, .max = 1 << 24});
-  f.Integer("epochs", &train.epochs, AtLeast(1));
-  f.Integer("seed", &train.seed, AtLeast(0));
-  f.Integer("lookahead", &train.lookahead, Range{.min = 1, .max = 1024});
-  f.Integer("max_in_flight", &train.max_in_flight, Range{.min = 1, .max = 4096});
-  ByteSize(f, "bucket_bytes", &train.bucket_bytes);
-  f.Group("early_stopping", "metric", [&](Fields& g) {
+  f.Group("mode", "kind", "", [&](Fields& g) { DescribeMode(g, train.mode); });
+  f.Integer("batch_size", &train.batch_size, Between(1, 1 << 24), "examples per worker and step");
+  f.Integer("epochs", &train.epochs, AtLeast(1), "passes over the training data");
+  f.Integer("seed", &train.seed, AtLeast(0), "of model, tables and shuffling");
+  f.Integer("lookahead", &train.lookahead, Between(1, 1024), "batches whose rows are pulled ahead");
+  f.Integer("max_in_flight", &train.max_in_flight, Between(1, 4096),
+            "staleness budget: batches pulled whose gradients are not yet acknowledged");
+  ByteSize(f, "bucket_bytes", &train.bucket_bytes,
+           "the dense network's gradients are all-reduced in buckets of at least so many bytes (`64KiB`), "
+           "last layers "
+           "first, while those of earlier layers are computed. Bits do not depend on it where workers reduce "
+           "over shared "
+           "memory");
+  f.Group("early_stopping", "metric", "", [&](Fields& g) {
     EarlyStoppingSpec& early = train.early_stopping;
-    if (g.reading()) early.patience = 2;
-    g.Choice("metric", &early.metric, {"auc", "logloss"});
-    g.Integer("patience", &early.patience, AtLeast(0));
-    g.Real("min_delta", &early.min_delta, AtLeast(0));
+    if (g.parsing()) early.patience = 2;
+    g.Choice("metric", &early.metric, {"auc", "logloss"},
+             "validation metric; it also says which epoch is the best");
+    g.Integer("patience", &early.patience, AtLeast(0),
+              "epochs without an improvement before training stops; 0: never stop (2 if the group is given "
+              "without it)");
+    g.Real("min_delta", &early.min_delta, AtLeast(0), "a smaller improvement does not count as one");
   });
   double log_every = absl::ToDoubleSeconds(train.log_every), timeout = absl::ToDoubleSeconds(train.timeout);
-  f.Real("log_every_seconds", &log_every, Range{.min = 0, .max = 86400, .above_min = true});
-  f.Real("timeout_seconds", &timeout, Range{.min = 1, .max = 86400});
+  f.Real("log_every_seconds", &log_every, Range{.min = 0, .max = 86400, .above_min = true},
+         "time between progress lines");
+  f.Real("timeout_seconds", &timeout, Between(1, 86400), "limit of every wait for another process");
   train.log_every = absl::Seconds(log_every);
   train.timeout = absl::Seconds(timeout);
 }
 
 void DescribeExtraTables(Fields& f, JobSpec& job) {
-  f.List<TableSpec>("tables", nullptr, &job.tables, [](Fields& g, TableSpec& table) {
-    if (!g.Text("name", &table.name) && g.reading()) g.Wrong("name", "is missing");
-    if (!g.Texts("features", &table.features) && g.reading()) {
+  f.List<TableSpec>("tables", nullptr, "", &job.tables, [](Fields& g, TableSpec& table) {
+    if (!g.Text("name", &table.name, "name of the table; required") && g.reading()) {
+      g.Wrong("name", "is missing");
+    } else if (const absl::Status named = ps::ValidateTableName(table.name); g.reading() && !named.ok()) {
+      g.Wrong("name", absl::StripPrefix(named.message(), "the name "));
+    }
+    if (!g.Texts("features", &table.features, "sparse columns whose rows live in it; required") &&
+        g.reading()) {
       g.Wrong("features", "is missing: it lists the sparse columns whose rows live in the table");
     }
     DescribeTable(g, table);
@@ -479,32 +511,42 @@ bool IsName(absl::string_view name) {
 }  // namespace
 
 void DescribeJob(Fields& f, JobSpec& job) {
-  f.Text("name", &job.name);
+  f.Text("name", &job.name, "name of the job: letters, digits, `_`, `-` and `.`");
   if (!IsName(job.name)) {
     f.Wrong("name", absl::StrCat("is '", job.name, "'; it may have letters, digits, '_', '-' and '.'"));
   }
-  if (!f.Group("data", nullptr, [&](Fields& g) { DescribeData(g, job); }) && f.reading()) {
+  if (!f.Group("data", nullptr, "", [&](Fields& g) { DescribeData(g, job); }) && f.reading()) {
     f.Wrong("data", "is missing: it says which files to learn from");
   }
-  if (!f.Group("model", "kind", [&](Fields& g) { DescribeModel(g, job.model); }) && f.reading()) {
+  if (!f.Group("model", "kind", "", [&](Fields& g) { DescribeModel(g, job.model); }) && f.reading()) {
     f.Wrong("model", absl::StrCat("is missing: write 'model: {kind: ...}' with one of ",
                                   absl::StrJoin(ModelKinds(), ", ")));
   }
-  f.Group("embedding", nullptr, [&](Fields& g) {
+  f.Group("embedding", nullptr, "", [&](Fields& g) {
     DescribeTable(g, job.embedding);
-    g.Choice("pooling", &job.pooling, {"worker", "server"});
-    g.Choice("combiner", &job.combiner, {"sum", "mean"});
+    g.Choice("pooling", &job.pooling, {"worker", "server"},
+             "`embedding` only: where multi-valued features are added up. `worker`: distinct rows travel; "
+             "`server`: one "
+             "row an example travels");
+    g.Choice("combiner", &job.combiner, {"sum", "mean"},
+             "`embedding` only: what the rows of a multi-valued feature become");
   });
-  f.Group("wide", nullptr, [&](Fields& g) { DescribeTable(g, job.wide); });
+  f.Group("wide", nullptr, "", [&](Fields& g) { DescribeTable(g, job.wide); });
   DescribeExtraTables(f, job);
-  f.Group("optimizer", "kind", [&](Fields& g) { DescribeDenseOptimizer(g, job.optimizer, job.schedule); });
-  f.Group("train", nullptr, [&](Fields& g) { DescribeTrain(g, job.train); });
-  f.Group("checkpoint", nullptr, [&](Fields& g) {
-    if (g.reading() || !job.checkpoint.dir.empty()) g.Path("dir", &job.checkpoint.dir);
-    g.Integer("every_epochs", &job.checkpoint.every_epochs, AtLeast(0));
-    g.Integer("keep", &job.checkpoint.keep, AtLeast(1));
+  f.Group("optimizer", "kind", "",
+          [&](Fields& g) { DescribeDenseOptimizer(g, job.optimizer, job.schedule); });
+  f.Group("train", nullptr, "", [&](Fields& g) { DescribeTrain(g, job.train); });
+  f.Group("checkpoint", nullptr, "", [&](Fields& g) {
+    if (g.reading() || !job.checkpoint.dir.empty()) {
+      g.Path("dir", &job.checkpoint.dir, "directory of the checkpoints; `runs/NAME` unless given");
+    }
+    g.Integer("every_epochs", &job.checkpoint.every_epochs, AtLeast(0),
+              "epochs between checkpoints; 0: none");
+    g.Integer("keep", &job.checkpoint.keep, AtLeast(1),
+              "the newest checkpoints are kept, and the best one, which the final test uses");
     double timeout = absl::ToDoubleSeconds(job.checkpoint.timeout);
-    g.Real("timeout_seconds", &timeout, Range{.min = 1, .max = 86400});
+    g.Real("timeout_seconds", &timeout, Between(1, 86400),
+           "limit of saving one and of loading one, while the other workers wait");
     job.checkpoint.timeout = absl::Seconds(timeout);
   });
   if (!f.reading()) return;

@@ -28,8 +28,8 @@ struct TableSpec {
   std::string name;
   std::vector<std::string>
       features;  // sparse columns whose rows live in it; empty for `embedding` and `wide`: all others
-  v1::OptimizerConfig optimizer = ps::Adagrad(0.01f);  // with l2 in it
-  v1::InitializerConfig initializer = ps::Normal(0.0f, 0.01f);
+  v1::OptimizerConfig optimizer = ps::DefaultOptimizer("adagrad");  // with l2 in it
+  v1::InitializerConfig initializer = ps::DefaultInitializer("normal");
   v1::TableConfig::RowType row_type = v1::TableConfig::F32;
   bool stochastic_rounding = false;
   v1::AdmissionConfig admission = ps::AdmitAlways();

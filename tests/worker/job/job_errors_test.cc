@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/optimizers/optimizer.h"
 #include "tests/testing/status_matchers.h"
 #include "worker/job/job_parser.h"
 
@@ -93,10 +95,10 @@ TEST(JobErrorsTest, ValuesOutOfRangeSayTheRange) {
 }
 
 TEST(JobErrorsTest, WrongChoicesListWhatThereIs) {
-  EXPECT_EQ(ReportedErrors("embedding: {optimizer: {kind: adagard, lr: 0.1}}\n"),
-            "jobs/x.yaml:3: field 'kind' in 'embedding.optimizer' is 'adagard'; it must be one of sgd, "
-            "momentum, adagrad, "
-            "rowwise_adagrad, adam, adamw, amsgrad, ftrl; did you mean 'adagrad'?");
+  EXPECT_EQ(
+      ReportedErrors("embedding: {optimizer: {kind: adagard, lr: 0.1}}\n"),
+      absl::StrCat("jobs/x.yaml:3: field 'kind' in 'embedding.optimizer' is 'adagard'; it must be one of ",
+                   absl::StrJoin(ps::OptimizerKinds(), ", "), "; did you mean 'adagrad'?"));
   EXPECT_THAT(Errors("data: {train: a, label: y, sparse: [s]}\nmodel: dlmr\n"),
               ::testing::AllOf(HasSubstr("jobs/x.yaml:2: field 'kind' in 'model' is 'dlmr'"),
                                HasSubstr("did you mean 'dlrm'?")));
@@ -123,8 +125,8 @@ TEST(JobErrorsTest, FieldsThatContradictEachOtherAreRefused) {
   EXPECT_THAT(ReportedErrors("train: {mode: {kind: sync, gba: 3}}\n"), HasSubstr("contradicts 'kind'"));
   EXPECT_THAT(ReportedErrors("train: {mode: {kind: async, global_batch: 3}}\n"), HasSubstr("'gba' only"));
   EXPECT_THAT(
-      ReportedErrors("embedding: {initializer: {kind: uniform, low: 1, high: 1}}\n"),
-      HasSubstr("field 'high' in 'embedding.initializer' of kind 'uniform' must be greater than 'low', 1"));
+      ReportedErrors("embedding: {initializer: {kind: uniform, low: 2, high: 1}}\n"),
+      HasSubstr("field 'high' in 'embedding.initializer' of kind 'uniform' must be at least 'low', 2"));
   EXPECT_THAT(Errors("data: {train: a, label: y, sparse: [s], split: {valid: 0.5, test: 0.5}}\nmodel: lr\n"),
               HasSubstr("valid + test must be less than 1"));
   EXPECT_THAT(Errors("data: {train: a, label: y, sparse: [s, s]}\nmodel: lr\n"),
@@ -148,10 +150,10 @@ TEST(JobErrorsTest, AFieldGivenTwiceIsRefused) {
 
 TEST(JobErrorsTest, AllErrorsOfAFileComeAtOnceInItsOrder) {
   EXPECT_EQ(ReportedErrors("checkpoint: {keep: x}\n"
-                            "train:\n"
-                            "  epochs: y\n"
-                            "  batch_sise: 3\n"
-                            "nam: z\n"),
+                           "train:\n"
+                           "  epochs: y\n"
+                           "  batch_sise: 3\n"
+                           "nam: z\n"),
             "jobs/x.yaml:3: field 'keep' in 'checkpoint' must be a whole number, not 'x'\n"
             "jobs/x.yaml:5: field 'epochs' in 'train' must be a whole number, not 'y'\n"
             "jobs/x.yaml:6: unknown field 'batch_sise' in 'train'; did you mean 'batch_size'?\n"

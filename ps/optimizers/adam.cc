@@ -12,8 +12,8 @@
 #define TANDEM_PS_OPTIMIZERS_ADAM_ONCE_
 namespace tandem::ps {
 
-// sqrt(1 - beta2^t) / (1 - beta1^t): what turns Adam's two averages, which start at zero, into unbiased ones.
-// A table, because two powers a row would cost more than the row's update.
+// Computes Adam's bias correction, sqrt(1 - beta2^t) / (1 - beta1^t), which makes up for averages that start
+// at zero. Values are kept in a table, because two powers would cost more than the update of a row.
 class BiasCorrection {
  public:
   BiasCorrection(float beta1, float beta2) : beta1_(beta1), beta2_(beta2) {
@@ -84,10 +84,10 @@ namespace {
 
 HWY_EXPORT(AdamRows);
 
-// m and v: running averages of g and g^2; w -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) +
+// m and v are running averages of g and g^2. w -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) +
 // epsilon), where t counts the row's own updates (PyTorch's SparseAdam). State: m[dim], v[dim], t. t is a
-// float: it is exact to 2^24 updates of one row and stays there. Bias correction has long been 1 by then with
-// any beta up to 1 - 1e-6.
+// float: it is exact up to 2^24 updates of one row and does not grow further. By then the bias correction has
+// long been 1 for any beta up to 1 - 1e-6.
 class AdamOptimizer : public Optimizer {
  public:
   explicit AdamOptimizer(const v1::OptimizerConfig& config)

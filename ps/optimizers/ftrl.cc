@@ -106,7 +106,7 @@ OptimizerKind FtrlKind() {
       .name = "ftrl",
       .summary = "FTRL-Proximal; l1 makes weights exactly zero",
       .reference = "McMahan et al., KDD 2013",
-      // With an initial accumulator of 0 a gradient too small to square would divide by zero.
+      // An initial accumulator of 0 and a gradient too small to square would divide by zero.
       .fields = {LearningRate(0.05), InitialAccumulator(0.1, Above(0)),
                  MessageField<&Config::l1, &Config::set_l1>(
                      {.name = "l1", .help = "L1 regularization", .range = AtLeast(0), .default_value = 0}),

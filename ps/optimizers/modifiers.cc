@@ -1,4 +1,4 @@
-// What any optimizer may be given besides: decoupled weight decay, clipping of a row's gradient, warm-up.
+// Modifiers that any optimizer may have: decoupled weight decay, clipping of a row's gradient, warm-up.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ps/optimizers/modifiers.cc"
@@ -24,8 +24,9 @@ void DecayRows(absl::Span<const RowUpdate> rows, size_t dim, float rate) {
   }
 }
 
-// Gradients longer than `norm` are written to `scaled` ([rows x dim]), shortened to it, and the rows made to
-// use those.
+// Shortens gradients that are longer than `norm` to this length. The shortened gradients are written to
+// `scaled`
+// ([rows x dim]), and the rows then point there.
 void ClipRows(absl::Span<RowUpdate> rows, size_t dim, float norm, float* scaled) {
   for (size_t r = 0; r < rows.size(); ++r) {
     const float* const gradient = rows[r].gradient;
@@ -70,7 +71,7 @@ class ModifiedOptimizer : public Optimizer {
   void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
     if (decay_ > 0) HWY_DYNAMIC_DISPATCH(DecayRows)(rows, dim, decay_ * learning_rate_factor);
     if (clip_row_norm_ == 0) return base_->Update(rows, dim, learning_rate_factor);
-    constexpr size_t kRows = 32;  // at a time: what is scaled stays in the cache
+    constexpr size_t kRows = 32;  // a call, so that scaled gradients stay in the cache
     std::vector<float> scaled(std::min(kRows, rows.size()) * dim);
     std::vector<RowUpdate> clipped;
     for (size_t first = 0; first < rows.size(); first += kRows) {
@@ -87,7 +88,7 @@ class ModifiedOptimizer : public Optimizer {
 
  private:
   const std::unique_ptr<Optimizer> base_;
-  const float decay_;  // of a weight, for a learning rate factor of 1
+  const float decay_;  // share of a weight that is lost at a learning rate factor of 1
   const float clip_row_norm_;
   const uint64_t warmup_updates_;
 };

@@ -1,13 +1,18 @@
 #ifndef TANDEM_PS_OPTIMIZERS_OPTIMIZER_H_
 #define TANDEM_PS_OPTIMIZERS_OPTIMIZER_H_
 
-// How a gradient changes a row. Servers apply these to table rows; workers apply the same ones to dense
-// parameters, each parameter being one long row.
+// Optimizers change the rows of a table by gradients. The parameter servers apply them, to rows of EMBEDDING
+// and of DENSE tables alike. The dense parameters that workers keep themselves have optimizers of their own
+// (worker/nn/dense_optimizer.h).
 //
-// Results are the same bits with every vector instruction set: elements are computed alone with correctly
-// rounded operations and no fused multiply-add, and the one sum over a row (row-wise Adagrad) has a fixed
-// order. Only powers (Adam's bias correction; FTRL with a learning_rate_power other than -0.5) depend on the
-// C library.
+// Results are the same bits with every vector instruction set:
+//
+// - Elements are computed one by one with correctly rounded operations and without fused multiply-add.
+//
+// - Sums over a row (row-wise Adagrad, clipping) have a fixed order.
+//
+// Only powers depend on the C library: Adam's bias correction, and FTRL with a learning_rate_power other than
+// -0.5.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,35 +27,41 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// One row and its gradient. The three arrays do not overlap; any float alignment will do.
+// One row and its gradient. The three arrays do not overlap and need no alignment beyond that of float. They
+// must stay valid during the call.
 struct RowUpdate {
   float* weights;                     // [dim]
-  float* state;                       // [state_floats(dim)]; ignored where that is 0
+  float* state;                       // [state_floats(dim)]; ignored if that is 0
   const float* gradient;              // [dim], finite
-  float learning_rate_factor = 1.0f;  // beside Update's
+  float learning_rate_factor = 1.0f;  // multiplied by the factor that Update is given
 };
 
-// Immutable and thread-safe; rows are not: no row may be in two calls at a time, nor twice in one.
+// An optimizer with its settings. Immutable and thread-safe, but rows are not: a row must not be in two
+// concurrent calls, and not twice in one call.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  // Returns the name of the kind, such as "adagrad".
   virtual absl::string_view kind() const = 0;
-  // Floats of state that a row of `dim` weights needs. Any dim >= 1 is allowed.
+  // Returns the number of floats of state that a row of `dim` weights needs. Requires dim >= 1.
   virtual size_t state_floats(size_t dim) const = 0;
-  // The state of a row that holds its initial weights.
+  // Writes the state of a new row, which holds its initial weights. `state` has state_floats(dim) elements.
   virtual void InitState(const float* weights, float* state, size_t dim) const = 0;
-  // One optimizer step on each row, with learning_rate * learning_rate_factor (a schedule's factor; 1 without
-  // one). Takes many rows a call so that the choice of instruction set is paid for once.
+  // Does one optimizer step on each row, with the rate learning_rate * learning_rate_factor *
+  // row.learning_rate_factor. `learning_rate_factor` is that of a schedule, or 1. Passing many rows in one
+  // call is faster, because the instruction set is chosen once a call.
   virtual void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const = 0;
-  // The part of the learning rate that update number `update` (from 1) of a table or parameter uses; the
-  // caller multiplies it into Update's factor. 1 unless the optimizer warms up.
+  // Returns the factor of the learning rate that warm-up gives to update number `update` of a table, counted
+  // from 1. The caller multiplies it into Update's factor. 1 without a warm-up.
   virtual float WarmUp(uint64_t update) const { return 1.0f; }
 };
 
-// The optimizer that `config` describes. InvalidArgument names the field, its value and what is allowed.
+// Returns the optimizer that `config` describes, or InvalidArgument naming the field, its value and what is
+// allowed. An unknown kind is answered with the closest name and all kinds. Fields that the kind does not
+// have are ignored.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::OptimizerConfig& config);
 
-// The kinds MakeOptimizer knows.
+// Returns the kinds that MakeOptimizer knows.
 absl::Span<const absl::string_view> OptimizerKinds();
 
 }  // namespace tandem::ps

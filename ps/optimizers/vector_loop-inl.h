@@ -1,5 +1,5 @@
-// The loop that all optimizer kernels share. Included once per instruction set (hwy/foreach_target.h), hence
-// the guard.
+// The loop that all optimizer kernels share. hwy/foreach_target.h includes this file once per instruction
+// set, so its include guard is toggled instead of set.
 
 #if defined(TANDEM_PS_OPTIMIZERS_VECTOR_LOOP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_PS_OPTIMIZERS_VECTOR_LOOP_INL_H_
@@ -19,8 +19,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Calls body(d, i) so that the vectors [i, i + Lanes(d)) cover [0, dim) exactly: whole vectors, then narrower
-// ones, then single elements. Never touches memory outside the row.
+// Calls body(d, i) with vectors [i, i + Lanes(d)) that cover [0, dim) exactly: first whole vectors, then
+// vectors of up to 4 lanes, then single elements. No memory outside the row is accessed.
 template <class Body>
 HWY_INLINE void ForEachVector(size_t dim, const Body& body) {
   size_t i = 0;
@@ -32,16 +32,16 @@ HWY_INLINE void ForEachVector(size_t dim, const Body& body) {
   for (; i < dim; ++i) body(single, i);
 }
 
-// gradient[i..] + l2 * w, where w = weights[i..].
+// Returns gradient[i..] + l2 * w, where w = weights[i..].
 template <class D, class V>
 HWY_INLINE V LoadGradient(D d, const float* gradient, size_t i, V w, float l2) {
   const V g = hn::LoadU(d, gradient + i);
   return l2 == 0.0f ? g : hn::Add(g, hn::Mul(hn::Set(d, l2), w));
 }
 
-// The sum of g(i)^2 over the row. Sixteen sums side by side, whatever the vectors' width, added up in a fixed
-// order, so that the result is the same everywhere; blocks of 1024 meet in a double, so that long rows lose
-// nothing.
+// Returns the sum of g(i)^2 over the row. It is the same on every instruction set: sixteen partial sums,
+// independent of the width of vectors, are added in a fixed order. Blocks of 1024 elements are added as
+// doubles, so that long rows lose no precision.
 template <class Gradient>
 HWY_INLINE double SumOfSquares(size_t dim, const Gradient& g) {
   constexpr size_t kSums = 16;

@@ -1,12 +1,12 @@
 #ifndef TANDEM_PS_POLICIES_ADMISSION_H_
 #define TANDEM_PS_POLICIES_ADMISSION_H_
 
-// Which ids get a row. In click logs most ids are seen once or twice; a row for each costs memory and learns
-// nothing.
+// Admission policies decide which ids get a row. In click logs most ids are seen once or twice; a row for
+// each of them would cost memory and learn nothing.
 //
-// Decisions are functions of (seed, id, update) and of counters that a bucket keeps for itself, so that in
-// SYNC mode they are the same on any number of servers. (In the other modes they depend, as values do, on the
-// order in which pushes arrive.)
+// A decision is a function of (seed, id, update) and of counters that each bucket has for itself. In SYNC
+// mode decisions are therefore the same on any number of servers. In the other modes they depend, like
+// values, on the order in which pushes arrive.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,32 +21,35 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// A push's entry whose id has no row.
+// An entry of a push whose id has no row.
 struct Candidate {
-  uint64_t seed;  // the table's
+  uint64_t seed;  // of the table
   uint64_t id;
-  uint64_t update;  // the table's clock, from 1
+  uint64_t update;  // number of the table's update, from 1
 };
 
-// Immutable and thread-safe; a bucket's counters are not: its lock guards them.
+// An admission policy with its settings. Immutable and thread-safe. The counters are not part of it: the
+// caller holds the lock of the bucket that they belong to.
 class Admission {
  public:
   virtual ~Admission() = default;
+  // Returns the name of the kind, such as "count".
   virtual absl::string_view kind() const = 0;
-  // Whether a training pull makes the row at once. Otherwise pulls make none, and Admit is asked for every
-  // entry of a push whose id has no row.
+  // Returns whether a training pull makes the row. Otherwise pulls make no rows, and Admit is called for
+  // every entry of a push whose id has no row.
   virtual bool at_pull() const = 0;
-  // Bytes of counters that each of `num_buckets` buckets keeps, all zero at first.
+  // Returns the number of bytes of counters in each of `num_buckets` buckets. They are all zero at first.
   virtual size_t counter_bytes(uint32_t num_buckets) const { return 0; }
-  // Whether the id gets its row now. Notes in `counters` that it was seen.
+  // Returns whether the id gets a row now, and counts the candidate in `counters`, which has
+  // counter_bytes() elements.
   virtual bool Admit(const Candidate& candidate, absl::Span<uint8_t> counters) const = 0;
 };
 
-// The admission that `config` describes; an empty kind is "always". InvalidArgument names the field, its
-// value and what is allowed.
+// Returns the policy that `config` describes, or InvalidArgument naming the field, its value and what is
+// allowed. An empty kind means "always".
 absl::StatusOr<std::unique_ptr<Admission>> MakeAdmission(const v1::AdmissionConfig& config);
 
-// The kinds MakeAdmission knows.
+// Returns the kinds that MakeAdmission knows.
 absl::Span<const absl::string_view> AdmissionKinds();
 
 }  // namespace tandem::ps

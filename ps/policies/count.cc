@@ -11,15 +11,17 @@ constexpr uint32_t kMaxThreshold = 255;
 constexpr uint64_t kMaxCounters = uint64_t{1} << 40;
 constexpr size_t kMinCells = 64;
 constexpr int kHashes = 3;
-// Once the cells of a bucket have been added to this many times each, on average, all are halved: ids that
-// are no longer seen fade, and the filter never fills up (TinyLFU, Einziger, Friedman and Manes, ACM TOS
-// 2017).
+// All cells of a bucket are halved when each has been incremented this many times on average. The counts of
+// ids that are no longer seen fade, and the filter does not fill up (TinyLFU, Einziger, Friedman and Manes,
+// ACM TOS 2017).
 constexpr uint64_t kAgeAfter = 4;
 
-// The push that brings an id's count to the threshold admits it. Counts are kept in a counting Bloom filter
-// (Fan et al., SIGCOMM 1998, read as a count-min sketch): kHashes cells an id, of which the smallest counts.
-// It is never too low (but for ageing) and too high only when other ids share all of an id's cells: then it
-// comes in too early. Counters: [ additions since the last halving: u64 | cells: u8 ... ].
+// Admits an id with the push that brings its count to the threshold. Counts are stored in a counting Bloom
+// filter (Fan et al., SIGCOMM 1998), read as a count-min sketch: each id has kHashes cells, and the smallest
+// one is its count. Except for ageing, a count is never too low. It is too high if other ids share all cells
+// of the id, which is then admitted too early.
+//
+// Layout of the counters: [ additions since the last halving: u64 | cells: u8 ... ]
 class Count : public Admission {
  public:
   Count(uint32_t threshold, uint64_t counters) : threshold_(threshold), counters_(counters) {}
@@ -30,7 +32,7 @@ class Count : public Admission {
   }
   bool Admit(const Candidate& candidate, absl::Span<uint8_t> counters) const override {
     const absl::Span<uint8_t> cells = counters.subspan(sizeof(uint64_t));
-    // Two hashes make as many as one likes (Kirsch and Mitzenmacher, ESA 2006).
+    // Any number of hashes can be computed from two (Kirsch and Mitzenmacher, ESA 2006).
     const uint64_t hash = Mix64(candidate.id, 0x5eed);
     uint32_t count = kMaxThreshold;
     for (uint32_t k = 0; k < kHashes; ++k) {

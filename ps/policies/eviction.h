@@ -1,9 +1,10 @@
 #ifndef TANDEM_PS_POLICIES_EVICTION_H_
 #define TANDEM_PS_POLICIES_EVICTION_H_
 
-// Which rows leave a table. What is known of a row is counted in updates of the table and lies in the row or
-// its index cell, so that decisions are part of checkpoints, and in SYNC mode the same on any number of
-// servers. (In the other modes they depend, as values do, on the order in which pushes arrive.)
+// Eviction policies decide which rows leave a table. They look at facts that are counted in updates of the
+// table and stored in the row or its index cell. Decisions are therefore part of checkpoints, and in SYNC
+// mode the same on any number of servers. In the other modes they depend, like values, on the order in which
+// pushes arrive.
 
 #include <cstdint>
 #include <memory>
@@ -18,33 +19,37 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// What a policy may look at. Fields that it does not ask for are 0.
+// The facts about a row that a policy may use. Facts that it does not ask for are 0.
 struct RowStats {
-  uint64_t age = 0;         // updates of the table since the row's last
-  uint64_t count = 0;       // of the row's updates
-  double squared_norm = 0;  // of its embedding
+  uint64_t age = 0;         // updates of the table since the last update of the row
+  uint64_t count = 0;       // updates of the row; only with needs_count()
+  double squared_norm = 0;  // squared L2 norm of its weights; only with needs_norm()
 };
 
-// Immutable and thread-safe.
+// An eviction policy with its settings. Immutable and thread-safe.
 class Eviction {
  public:
   virtual ~Eviction() = default;
+  // Returns the name of the kind, such as "lru".
   virtual absl::string_view kind() const = 0;
+  // Return whether the policy uses RowStats::count and RowStats::squared_norm.
   virtual bool needs_count() const { return false; }
   virtual bool needs_norm() const { return false; }
-  // Whether rows may expire whatever room there is: then buckets are swept in turn, one an update.
+  // Returns whether rows may expire while the table is within its byte_budget. If so, one bucket is searched
+  // for expired rows at each update, in turn.
   virtual bool sweeps() const { return false; }
+  // Returns whether the row leaves although there is memory for it. Only called if sweeps().
   virtual bool Expired(const RowStats& row) const { return false; }
-  // When a bucket has used up its part of the budget, the rows of the lowest worth leave; among equals, those
-  // of the lowest ids.
+  // Returns the priority with which a row stays. When a bucket has used up its part of the byte_budget, rows
+  // of the lowest priority leave first; among equals, those of the lowest ids.
   virtual double Priority(const RowStats& row) const = 0;
 };
 
-// The eviction that `config` describes; nullptr for an empty kind or "none". InvalidArgument names the field,
-// its value and what is allowed.
+// Returns the policy that `config` describes, or null if its kind is empty or "none". InvalidArgument names
+// the field, its value and what is allowed.
 absl::StatusOr<std::unique_ptr<Eviction>> MakeEviction(const v1::EvictionConfig& config);
 
-// The kinds MakeEviction knows, "none" first.
+// Returns the kinds that MakeEviction knows, "none" first.
 absl::Span<const absl::string_view> EvictionKinds();
 
 // Returns whether the kind evicts rows only when the table's byte_budget is used up, so that it needs one.

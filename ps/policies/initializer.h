@@ -1,7 +1,7 @@
 #ifndef TANDEM_PS_POLICIES_INITIALIZER_H_
 #define TANDEM_PS_POLICIES_INITIALIZER_H_
 
-// What a row holds before its first update.
+// Initializers write the values that a row has before its first update.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,20 +16,23 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
-// Immutable and thread-safe.
+// An initializer with its settings. Immutable and thread-safe.
 class Initializer {
  public:
   virtual ~Initializer() = default;
+  // Returns the name of the kind, such as "normal".
   virtual absl::string_view kind() const = 0;
-  // row[0, dim) = the initial values of row `id` in a table whose seed is `seed`. row[i] is a function of
-  // (seed, id, i), for Xavier also of dim: never of which rows were made before, or where.
+  // Writes the initial values of the row `id`, in a table whose seed is `seed`, to row[0, dim). row[i] is a
+  // function of (seed, id, i), and for xavier also of dim. It does not depend on the server that makes the
+  // row, nor on the rows that were made before.
   virtual void Fill(uint64_t seed, uint64_t id, float* row, size_t dim) const = 0;
 };
 
-// The initializer that `config` describes. InvalidArgument names the field, its value and what is allowed.
+// Returns the initializer that `config` describes, or InvalidArgument naming the field, its value and what is
+// allowed.
 absl::StatusOr<std::unique_ptr<Initializer>> MakeInitializer(const v1::InitializerConfig& config);
 
-// The kinds MakeInitializer knows.
+// Returns the kinds that MakeInitializer knows.
 absl::Span<const absl::string_view> InitializerKinds();
 
 }  // namespace tandem::ps

@@ -3,7 +3,7 @@
 namespace tandem::ps {
 namespace {
 
-// The smallest embeddings: those that add least to what a model computes.
+// Rows with the smallest embeddings leave first: they contribute least to the output of a model.
 class L2Norm : public Eviction {
  public:
   absl::string_view kind() const override { return "l2_norm"; }

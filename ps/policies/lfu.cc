@@ -5,13 +5,14 @@
 namespace tandem::ps {
 namespace {
 
-// The fewest updates; among equals the longest without one.
+// Rows with the fewest updates leave first; among equals, those that were not updated for longest.
 class Lfu : public Eviction {
  public:
   absl::string_view kind() const override { return "lfu"; }
   bool needs_count() const override { return true; }
   double Priority(const RowStats& row) const override {
-    // Exact: a count has 32 bits, and 20 more make 52.
+    // The result is exact, because a count has 32 bits and an age 20, which is less than the 53 bits of a
+    // double.
     constexpr uint64_t kAges = uint64_t{1} << 20;
     return static_cast<double>(row.count) * static_cast<double>(kAges) -
            static_cast<double>(std::min(row.age, kAges - 1));

@@ -4,7 +4,8 @@
 namespace tandem::ps {
 namespace {
 
-// An id seen in k updates has a row with probability 1 - (1 - p)^k.
+// Admits an id with probability p at each update that pushes it; after k of them it has a row with
+// probability 1 - (1 - p)^k.
 class Probability : public Admission {
  public:
   explicit Probability(float probability) : probability_(probability) {}

@@ -6,8 +6,8 @@
 namespace tandem::ps {
 namespace {
 
-// A normal distribution without its tails: what falls more than two standard deviations from the mean (4.6%)
-// is drawn again. What is left has .88 of the standard deviation.
+// A normal distribution without its tails: values more than two standard deviations from the mean (4.6%) are
+// drawn again. The result has 0.88 times the standard deviation.
 class TruncatedNormalInitializer : public Initializer {
  public:
   TruncatedNormalInitializer(float mean, float stddev) : mean_(mean), stddev_(stddev) {}

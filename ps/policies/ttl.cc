@@ -3,7 +3,8 @@
 namespace tandem::ps {
 namespace {
 
-// Row versions are 32 bits: ages are known modulo 2^32, and sweeps come often enough below this.
+// Row versions have 32 bits, so ages are known modulo 2^32. Up to this limit, sweeps are frequent enough to
+// tell.
 constexpr uint64_t kMaxTtl = uint64_t{1} << 31;
 
 class Ttl : public Eviction {

@@ -15,7 +15,7 @@ class UniformInitializer : public Initializer {
   absl::string_view kind() const override { return "uniform"; }
   void Fill(uint64_t seed, uint64_t id, float* row, size_t dim) const override {
     CounterRandom random(seed, id);
-    // low + width * u may round up to `high`, which [low, high) leaves out.
+    // low + width * u may round up to `high`, which is not in [low, high).
     for (size_t i = 0; i < dim; ++i) row[i] = std::min(low_ + width_ * random.Uniform(), below_high_);
   }
 

@@ -133,7 +133,7 @@ class FieldReader : public Fields {
     Error(name, *node,
           absl::StrCat("is ", Describe(*node), "; it must be one of ", absl::StrJoin(names, ", "),
                        Suggestion(text, {names.begin(), names.end()})));
-    // Which fields there are may hang on the choice: no guesses about them while it is open.
+    // The fields of the mapping may depend on the choice, so unknown ones cannot be told from misspelt ones.
     unknown_fields_are_errors_ = false;
     return true;
   }
@@ -172,7 +172,7 @@ class FieldReader : public Fields {
 
   void Note(const std::string& note) override { note_ = note; }
 
-  // Reports fields that nobody asked for.
+  // Reports fields that were not declared.
   void Finish() {
     std::vector<std::string> seen;
     for (const auto& entry : map_) {
@@ -223,7 +223,7 @@ class FieldReader : public Fields {
     return where;
   }
 
-  // The field's value; none when it is absent or empty (which is reported).
+  // Returns the value of the field, or nothing if it is absent or empty. An empty one is reported.
   std::optional<YAML::Node> Take(const char* name) {
     known_.push_back(name);
     for (const auto& entry : map_) {

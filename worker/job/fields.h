@@ -1,7 +1,8 @@
 #ifndef TANDEM_WORKER_JOB_FIELDS_H_
 #define TANDEM_WORKER_JOB_FIELDS_H_
 
-// One declaration of a section's fields serves reading it from YAML with every check and writing it back:
+// Declares the fields of a job file. One declaration of a section serves to read it from YAML with every
+// check, to write it back, and to document it:
 //
 //   void Describe(Fields& f, CheckpointSpec& c) {
 //     f.Text("dir", &c.dir, "where checkpoints are written");
@@ -38,8 +39,13 @@ struct KindDoc {
   std::vector<Field> fields;
 };
 
-// The fields of one mapping. A reader leaves targets of absent or wrong fields as they are; wrong ones are
-// reported. Every method returns whether the file gives the field (a writer: false).
+// The fields of one mapping. Not thread-safe. The implementations are a reader, a writer, and a lister for
+// documentation.
+//
+// Each method declares the field `name`, whose value is at `value` and whose meaning is `help` (Markdown for
+// docs/jobs.md). A reader sets the value if the file gives the field; it leaves the value unchanged, and
+// reports an error, if what the file gives is wrong. Methods return whether the file gives the field, and
+// false when not parsing(). `name` and `help` are not kept after the call.
 class Fields {
  public:
   virtual ~Fields() = default;
@@ -54,26 +60,27 @@ class Fields {
   virtual bool Whole(const char* name, int64_t* value, Range range, const char* help) = 0;
   virtual bool Bool(const char* name, bool* value, const char* help) = 0;
   virtual bool Text(const char* name, std::string* value, const char* help) = 0;
-  // A file path, with ~ and ${NAME} expanded when read.
+  // Declares a file path. A reader expands ~ and ${NAME}.
   virtual bool Path(const char* name, std::string* value, const char* help) = 0;
-  // One path or a list of them.
+  // Declares one path or a list of them.
   virtual bool Paths(const char* name, std::vector<std::string>* value, const char* help) = 0;
-  // One character, or "tab".
+  // Declares one character, which may be written as "tab".
   virtual bool Character(const char* name, char* value, const char* help) = 0;
   virtual bool Texts(const char* name, std::vector<std::string>* value, const char* help) = 0;
   virtual bool Wholes(const char* name, std::vector<int>* value, Range range, const char* help) = 0;
-  // `*index` is a position in `names`.
+  // Declares a choice among `names`; `*index` is the position of the chosen one.
   virtual bool OneOf(const char* name, int* index, absl::Span<const std::string> names, const char* help) = 0;
-  // A nested mapping. With `shorthand`, a plain value v stands for {shorthand: v}.
+  // Declares a nested mapping. Unless `shorthand` is null, a plain value v stands for {shorthand: v}. The
+  // `help` of a group whose fields have their own may be empty.
   virtual bool Group(const char* name, const char* shorthand, const char* help,
                      const std::function<void(Fields&)>& body) = 0;
-  // A list of mappings: `body(fields, i)` for each; the caller makes room for element i. Writers are told the
-  // `size`.
+  // Declares a list of mappings and calls `body(fields, i)` for each element i, which `body` adds to the
+  // caller's list when reading(). `size` is the number of elements to write.
   virtual bool Groups(const char* name, const char* shorthand, const char* help, size_t size,
                       const std::function<void(Fields&, size_t)>& body) = 0;
   // Reports that the field `name` (given or not) is wrong.
   virtual void Wrong(const char* name, absl::string_view message) = 0;
-  // More words for messages about this mapping: "of kind 'adagrad'".
+  // Adds a note to later messages about this mapping, such as "of kind 'adagrad'".
   virtual void Note(const std::string& note) = 0;
   // Tells documentation of a kind that the group's field `kind` may name. Readers and writers ignore it.
   virtual void Kind(const KindDoc& kind) {}
@@ -107,10 +114,11 @@ class Fields {
   }
 };
 
-// Reads the mapping `node` into what `body` declares; unknown fields are errors. `path` is "" at the top.
+// Reads the mapping `node` into the fields that `body` declares. Adds all errors to `errors`; unknown fields
+// are errors. `path` is the dotted path of the mapping in the file, "" at the top.
 void ReadFields(const YAML::Node& node, const std::string& path, JobErrors* errors,
                 const std::function<void(Fields&)>& body);
-// The mapping that ReadFields would read the same values from.
+// Returns the mapping from which ReadFields would read the same values.
 YAML::Node WriteFields(const std::function<void(Fields&)>& body);
 
 }  // namespace tandem::worker

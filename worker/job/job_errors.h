@@ -1,7 +1,7 @@
 #ifndef TANDEM_WORKER_JOB_JOB_ERRORS_H_
 #define TANDEM_WORKER_JOB_JOB_ERRORS_H_
 
-// The errors of one job file, collected so that a user sees all of them at once. Private to worker/job.
+// Collects the errors of one job file, so that a user sees all of them at once. Private to worker/job.
 
 #include <map>
 #include <string>
@@ -13,19 +13,21 @@
 
 namespace tandem::worker {
 
-// Not thread-safe.
+// The errors found so far. Not thread-safe.
 class JobErrors {
  public:
   explicit JobErrors(absl::string_view file_name) : file_name_(file_name) {}
 
-  // Everything at and below the dotted `path` comes from `--set <text>`, not from a line of the file.
+  // States that everything at and below the dotted `path` comes from `--set <text>` and not from a line of
+  // the file.
   void SetOrigin(const std::string& path, absl::string_view text) { origins_[path] = std::string(text); }
 
-  // `line` counts from 1; 0: the file as a whole.
+  // Adds an error about the field at the dotted `path`. Lines count from 1; line 0 stands for the file as a
+  // whole.
   void Add(absl::string_view path, int line, absl::string_view message);
 
   bool empty() const { return errors_.empty(); }
-  // InvalidArgument with one line per error, in the order of the file; OK without errors.
+  // Returns InvalidArgument with one line per error, in the order of the file, or OK if there are no errors.
   absl::Status ToStatus() const;
 
  private:
@@ -36,7 +38,7 @@ class JobErrors {
   std::vector<std::pair<int, std::string>> errors_;
 };
 
-// "; did you mean 'optimizer'?" when a candidate is near enough to what was written, else "".
+// Returns "; did you mean 'optimizer'?" if a candidate is close to what was written, or "" otherwise.
 std::string Suggestion(absl::string_view written, const std::vector<std::string>& candidates);
 
 }  // namespace tandem::worker

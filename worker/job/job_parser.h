@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_JOB_JOB_PARSER_H_
 #define TANDEM_WORKER_JOB_JOB_PARSER_H_
 
-// Job files: one readable YAML file says what to train, on what, and how. All functions are thread-safe and
-// pure but for reading the file and the environment.
+// Parses job files: one YAML file says what to train, on which data, and how. All functions are thread-safe.
+// They read files and environment variables and have no other side effects.
 //
 //   TANDEM_ASSIGN_OR_RETURN(JobSpec job, LoadJob("jobs/insteval.yaml", {"model.kind=dlrm",
 //   "train.epochs=3"}));
@@ -16,23 +16,25 @@
 
 namespace tandem::worker {
 
-// The job that `text` describes. `file_name` is for messages. Each override is "dotted.path=value" (`--set`),
-// the value again YAML ("model.hidden=[64, 32]"); overrides replace or add fields before anything is checked.
+// Returns the job that `text` describes. Error messages contain `file_name`. Each override is
+// "dotted.path=value"
+// (`--set`), where the value is YAML too: "model.hidden=[64, 32]". Overrides replace or add fields before
+// anything is checked.
 //
-// Paths of data and checkpoints may begin with "~/" and hold ${NAME} or ${NAME:-value when NAME is unset};
-// relative ones are relative to the current directory.
+// Paths of data and checkpoints may begin with "~/" and contain ${NAME} or ${NAME:-value when NAME is unset}.
+// Relative paths are relative to the current directory.
 //
-// InvalidArgument holds every error found, one a line, in the order of the file:
+// An InvalidArgument error lists every mistake found, one a line, in the order of the file:
 //   jobs/x.yaml:12: unknown field 'optimiser' in 'embedding'; did you mean 'optimizer'?
 //   --set model.kind=dlmr: field 'kind' in 'model' is 'dlmr'; it must be one of lr, fm, ...; did you mean
 //   'dlrm'?
 absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_name,
                                  absl::Span<const std::string> overrides = {});
 
-// Reads the file, too. NotFound when there is none.
+// Reads the job file at `path` and parses it as ParseJob does. NotFound if there is no such file.
 absl::StatusOr<JobSpec> LoadJob(const std::string& path, absl::Span<const std::string> overrides = {});
 
-// The job in full, every default spelled out, as a job file: ParseJob(JobToYaml(job)) is `job` again.
+// Returns the job as a job file in which every default is spelled out: ParseJob(JobToYaml(job)) equals `job`.
 std::string JobToYaml(const JobSpec& job);
 
 }  // namespace tandem::worker

@@ -1,14 +1,15 @@
 #ifndef TANDEM_WORKER_JOB_JOB_SCHEMA_H_
 #define TANDEM_WORKER_JOB_JOB_SCHEMA_H_
 
-// Which fields a job file has. Private to worker/job.
+// Declares the fields of a job file. Private to worker/job.
 
 #include "worker/job/fields.h"
 #include "worker/job/job_spec.h"
 
 namespace tandem::worker {
 
-// Declares every field of a job file against `job`, and, when reading, what must hold between fields.
+// Declares every field of a job file, with its value in `job`. When fields.reading(), also reports fields
+// that contradict each other.
 void DescribeJob(Fields& fields, JobSpec& job);
 
 }  // namespace tandem::worker

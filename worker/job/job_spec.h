@@ -1,8 +1,8 @@
 #ifndef TANDEM_WORKER_JOB_JOB_SPEC_H_
 #define TANDEM_WORKER_JOB_JOB_SPEC_H_
 
-// A training job as the rest of the worker sees it: what a job file (worker/job/job_parser.h) says, defaults
-// filled in and checked. Plain values: copy freely.
+// A training job: the contents of a job file (worker/job/job_parser.h), checked and with defaults filled in.
+// These are plain values, which may be copied freely. docs/jobs.md describes the fields.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,74 +22,75 @@ namespace tandem::worker {
 
 namespace v1 = ::tandem::v1;
 
-// An embedding table on the parameter servers. Its dimension is the model's (`embedding` and `tables`) or 1
-// (`wide`).
+// An embedding table on the parameter servers. Its dimension is that of the model for `embedding` and
+// `tables`, and 1 for `wide`.
 struct TableSpec {
   std::string name;
-  std::vector<std::string>
-      features;  // sparse columns whose rows live in it; empty for `embedding` and `wide`: all others
-  v1::OptimizerConfig optimizer = ps::DefaultOptimizer("adagrad");  // with l2 in it
+  // Sparse columns whose rows live in the table. Empty for `embedding` and `wide`, which have all other
+  // columns.
+  std::vector<std::string> features;
+  v1::OptimizerConfig optimizer = ps::DefaultOptimizer("adagrad");  // includes the table's l2
   v1::InitializerConfig initializer = ps::DefaultInitializer("normal");
   v1::TableConfig::RowType row_type = v1::TableConfig::F32;
   bool stochastic_rounding = false;
   v1::AdmissionConfig admission = ps::AdmitAlways();
-  v1::EvictionConfig eviction;  // kind "none"
-  uint64_t byte_budget = 0;     // of the whole table, over all servers; 0: none
-  bool spill = false;           // rows beyond it go to the servers' disks
-  ps::WireOptions wire;         // how this job's workers pull and push it
-  ps::CacheOptions cache;       // of hot rows at each worker; bytes 0: none
+  v1::EvictionConfig eviction;  // an empty kind means "none"
+  uint64_t byte_budget = 0;     // of the whole table, over all servers; 0: no budget
+  bool spill = false;           // true: rows beyond the budget go to the servers' disks
+  ps::WireOptions wire;         // number formats in which this job's workers pull and push rows
+  ps::CacheOptions cache;       // hot rows in each worker's memory; bytes 0: no cache
 };
 
-// Where the rows of a multi-valued feature are added up.
+// The side that adds up the rows of a multi-valued feature.
 enum class PoolingPlace {
-  kWorker,  // rows travel once per distinct id of a batch, the worker pools
-  kServer,  // one pooled row per example travels
+  kWorker,  // each distinct row of a batch is sent once, and the worker adds them up
+  kServer,  // one pooled row is sent for each example
 };
 
-// What the rows of a multi-valued feature become.
+// How the rows of a multi-valued feature are combined.
 enum class Combiner { kSum, kMean };
 
 enum class Metric { kAuc, kLogloss };
 
 struct EarlyStoppingSpec {
   Metric metric = Metric::kAuc;  // also decides which checkpoint is the best
-  int patience = 0;              // epochs without improvement that are borne; 0: never stop early
-  double min_delta = 0.0;        // a smaller improvement is none
+  int patience = 0;              // epochs without an improvement before training stops; 0: never stop
+  double min_delta = 0.0;        // a smaller improvement does not count as one
 };
 
 struct TrainSpec {
   v1::UpdateMode mode = ps::Sync();
   size_t batch_size = 512;  // examples per worker and step
   int epochs = 10;
-  uint64_t seed = 1;      // of model, tables and shuffling
-  int lookahead = 4;      // batches whose rows are pulled ahead of the one being computed
+  uint64_t seed = 1;      // of the model, the tables and shuffling
+  int lookahead = 4;      // batches whose rows are pulled ahead of the one that is computed
   int max_in_flight = 8;  // staleness budget: batches pulled whose gradients are not yet acknowledged
-  size_t bucket_bytes = size_t{1} << 20;  // dense gradients are all-reduced in buckets of at least this many
+  size_t bucket_bytes = size_t{1} << 20;  // dense gradients are all-reduced in buckets of at least this size
   EarlyStoppingSpec early_stopping;
   absl::Duration log_every = absl::Seconds(1);
-  absl::Duration timeout = absl::Seconds(60);  // of every wait for another process
+  absl::Duration timeout = absl::Seconds(60);  // limit of every wait for another process
 };
 
 struct CheckpointSpec {
-  std::string dir;                             // "runs/<job name>" unless given
-  int every_epochs = 1;                        // 0: none
-  int keep = 3;                                // the newest ones, beside the best
-  absl::Duration timeout = absl::Minutes(10);  // of saving one, and of loading one
+  std::string dir;       // "runs/<job name>" unless the file gives one
+  int every_epochs = 1;  // 0: no checkpoints
+  int keep = 3;          // number of newest checkpoints that are kept, in addition to the best one
+  absl::Duration timeout = absl::Minutes(10);  // limit of saving a checkpoint, and of loading one
 };
 
 struct JobSpec {
   std::string name = "job";
   DatasetOptions data;
   size_t shuffle_buffer = 1000000;  // examples
-  ModelOptions model;               // num_dense and num_sparse are the data's to tell; seed is train.seed
+  ModelOptions model;               // num_dense and num_sparse are set from the data, seed from train.seed
   TableSpec embedding{.name = "embedding"};
   PoolingPlace pooling = PoolingPlace::kWorker;
   Combiner combiner = Combiner::kSum;
   TableSpec wide{.name = "wide", .initializer = ps::Zeros()};
-  std::vector<TableSpec> tables;    // take their features out of `embedding`
+  std::vector<TableSpec> tables;    // tables for features that are not in `embedding`
   DenseOptimizerOptions optimizer;  // of the dense parameters
-  // Of every optimizer. `base` is the lr of the dense one; cosine with total_steps = 0 ends with the last
-  // epoch. Written under `optimizer` in the file.
+  // The schedule of all learning rates; the file has it under `optimizer`. `base` is the lr of the dense
+  // optimizer. A cosine schedule with total_steps = 0 ends with the last epoch.
   LearningRateOptions schedule;
   TrainSpec train;
   CheckpointSpec checkpoint;

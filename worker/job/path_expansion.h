@@ -8,12 +8,21 @@
 
 namespace tandem::worker {
 
-// Replaces ${NAME} by the environment's value, ${NAME:-text} by `text` where NAME is unset or empty, "$${" by
-// "${", and then a leading "~/" by the home directory. InvalidArgument, a phrase to follow the field's name,
-// for a variable that is not set, a '${' without '}' and an empty path.
+// Returns `text` with the following replaced:
+//
+// - ${NAME} by the value of the environment variable
+//
+// - ${NAME:-other} by the value, or by `other` if NAME is unset or empty
+//
+// - "$${" by "${"
+//
+// - then a leading "~" or "~/" by the home directory
+//
+// InvalidArgument for a variable that is unset or empty, a '~' without HOME, a '${' without '}' and an empty
+// path. The message is a phrase that follows the name of a field.
 absl::StatusOr<std::string> ExpandPath(absl::string_view text);
 
-// Text that ExpandPath turns into `path`.
+// Returns a text that ExpandPath turns into `path`, or into "./" and `path` if that begins with '~'.
 std::string EscapePath(absl::string_view path);
 
 }  // namespace tandem::worker

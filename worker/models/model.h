@@ -1,9 +1,9 @@
 #ifndef TANDEM_WORKER_MODELS_MODEL_H_
 #define TANDEM_WORKER_MODELS_MODEL_H_
 
-// A click model: from looked-up embeddings and dense features to one logit per example, and back. Embedding
-// rows live on the parameter servers; a model owns only its dense parameters, one flat array that is
-// all-reduced as a whole.
+// Click models compute one logit per example from looked-up embeddings and dense features, and the gradients
+// of both. Embedding rows live on the parameter servers. A model owns only its dense parameters, one flat
+// array that all workers all-reduce as a whole.
 
 #include <cstdint>
 #include <functional>
@@ -19,65 +19,73 @@
 namespace tandem::worker {
 
 struct ModelOptions {
-  std::string kind;  // lr, fm, wide_deep, deepfm, dcn, dlrm
-  int num_dense = 0;
-  int num_sparse = 0;
-  int dim = 16;                        // embedding dimension
-  std::vector<int> hidden = {64, 32};  // hidden layers of the MLP (DLRM: of the top MLP)
-  std::vector<int> bottom = {64};      // DLRM: hidden layers of the bottom MLP, which ends in `dim`
-  int cross_layers = 3;                // DCN-v2
-  float dropout = 0.0f;                // after each hidden layer, training only
-  uint64_t seed = 1;
+  std::string kind;    // one of ModelKinds()
+  int num_dense = 0;   // numeric features, 0 to 100000
+  int num_sparse = 0;  // categorical features, 0 to 100000; num_sparse * dim + num_dense <= 2^22
+  int dim = 16;        // embedding dimension
+  std::vector<int> hidden = {64, 32};  // widths of the MLP's hidden layers (DLRM: of the top MLP)
+  std::vector<int> bottom = {64};      // DLRM: widths of the bottom MLP's hidden layers; its output has `dim`
+  int cross_layers = 3;                // DCN-v2: number of cross layers
+  float dropout = 0.0f;                // after each hidden layer, in training only
+  uint64_t seed = 1;                   // of the initial parameters and of dropout
 };
 
-// What the trainer looked up for a batch of B examples. Pointers are valid during the call.
+// The inputs of a batch of B examples. The caller owns the arrays, which must stay valid during the call.
 struct ModelInput {
-  size_t batch = 0;
+  size_t batch = 0;              // B
   const float* dense = nullptr;  // [B x num_dense]
-  const float* embeddings =
-      nullptr;  // [B x num_sparse x dim], pooled per feature; null unless NeedsEmbeddings()
-  // [B x dim], sum over all ids i of (weight_i * row_i)^2. Only if NeedsSquareSums(), and there it may be
-  // null when no feature has more than one id: the embeddings then tell.
+  // [B x num_sparse x dim], the embeddings pooled per feature; null unless NeedsEmbeddings().
+  const float* embeddings = nullptr;
+  // [B x dim], the sum over all ids i of (weight_i * row_i)^2; null unless NeedsSquareSums(). It may also be
+  // null if no feature has more than one id, because the model then computes it from `embeddings`.
   const float* square_sums = nullptr;
-  const float* wide = nullptr;  // [B x num_sparse], pooled 1-dim rows; null unless NeedsWide()
+  // [B x num_sparse], the rows of dimension 1 pooled per feature; null unless NeedsWide().
+  const float* wide = nullptr;
 };
-// Where the model writes gradients of the loss with respect to its inputs. Overwritten, not added to.
+
+// The arrays to which the model writes the gradients of the loss with respect to its inputs. They are
+// overwritten, not added to. The caller owns them.
 struct InputGradients {
   float* embeddings = nullptr;   // [B x num_sparse x dim]
-  float* square_sums = nullptr;  // [B x dim]; null if the input's is
+  float* square_sums = nullptr;  // [B x dim]; null if that of the input is
   float* wide = nullptr;         // [B x num_sparse]
 };
 
-// Not thread-safe. Forward keeps what the backward pass needs; one backward pass follows each training
-// Forward.
+// A model with its dense parameters. Not thread-safe. Forward stores what the backward pass needs, and each
+// training Forward is followed by one backward pass.
 //
-// The backward pass has two halves, each half of its work: the gradients of the inputs, for which others wait
-// (the servers, and in sync mode every worker's next pull), and then those of the parameters, which are
-// wanted only by the optimizer. (Pipeline schedules split it likewise: Qi et al., Zero Bubble Pipeline
-// Parallelism, ICLR 2024.)
+// The backward pass has two halves of about the same cost. BackwardInputs computes the gradients of the
+// inputs, which the servers and, in SYNC mode, the next pull of every worker wait for. BackwardParameters
+// then computes those of the parameters, which only the optimizer needs. Pipeline schedules split the
+// backward pass in the same way (Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024).
 class Model {
  public:
   virtual ~Model() = default;
   virtual const std::string& kind() const = 0;
+  // Return which inputs the model uses. NeedsSquareSums() is true for factorization machines.
   virtual bool NeedsEmbeddings() const = 0;
-  virtual bool NeedsSquareSums() const = 0;  // FM over multi-valued features
+  virtual bool NeedsSquareSums() const = 0;
   virtual bool NeedsWide() const = 0;
 
+  // Returns the parameters as one flat array, which the optimizer changes.
   virtual absl::Span<float> parameters() = 0;
-  virtual absl::Span<float> gradients() = 0;  // of parameters(), overwritten by Backward
+  // Returns the gradients of parameters(), which each backward pass overwrites.
+  virtual absl::Span<float> gradients() = 0;
+  // Returns the names, shapes and places of the parameters in the flat array, which they cover without gaps.
   virtual const std::vector<ParameterBlock>& blocks() const = 0;
 
-  // logits[b] for each example. `training` switches dropout on; `step` seeds it.
+  // Computes logits[b] for each example b. `training` switches dropout on, and `step` seeds it.
   virtual void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) = 0;
-  // From d loss / d logits, which stay until BackwardParameters; `input` is that of the last Forward.
+  // Computes the gradients of the inputs from d_logits, the gradient of the loss with respect to the logits.
+  // `input` is that of the last Forward. `d_logits` must stay valid until BackwardParameters returns.
   virtual void BackwardInputs(const ModelInput& input, absl::Span<const float> d_logits,
                               const InputGradients& d_input) = 0;
-  // After BackwardInputs, of the same input and d_logits. Calls `ready(begin, end)` as soon as
-  // gradients()[begin, end) is final, the last layers first, so that its all-reduce can start while the rest
-  // is computed; the ranges are disjoint and cover all.
+  // Computes the gradients of the parameters. Called after BackwardInputs, with the same input and d_logits.
+  // Calls `ready(begin, end)` as soon as gradients()[begin, end) is final, last layers first, so that its
+  // all-reduce can start while the rest is computed. The ranges are disjoint and cover all parameters.
   virtual void BackwardParameters(const ModelInput& input, absl::Span<const float> d_logits,
                                   GradientsReady ready) = 0;
-  // Both, for whoever does nothing in between.
+  // Does both halves of the backward pass.
   void Backward(const ModelInput& input, absl::Span<const float> d_logits, const InputGradients& d_input,
                 GradientsReady ready) {
     BackwardInputs(input, d_logits, d_input);
@@ -85,9 +93,10 @@ class Model {
   }
 };
 
-// InvalidArgument names the field, or the kind with those there are.
+// Returns a model with new parameters, or InvalidArgument naming the field, its value and what is allowed. An
+// unknown kind is answered with the closest name and all kinds.
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(const ModelOptions& options);
-// The kinds CreateModel knows.
+// Returns the kinds that CreateModel knows.
 std::vector<std::string> ModelKinds();
 
 }  // namespace tandem::worker

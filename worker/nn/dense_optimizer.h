@@ -1,8 +1,9 @@
 #ifndef TANDEM_WORKER_NN_DENSE_OPTIMIZER_H_
 #define TANDEM_WORKER_NN_DENSE_OPTIMIZER_H_
 
-// The optimizer of a model's dense parameters. Every worker applies it to the same all-reduced gradient, so
-// that the copies of the parameters stay equal bit by bit. Formulas are those of torch.optim.
+// Optimizers of a model's dense parameters. Every worker applies the same one to the same all-reduced
+// gradient, so the workers' copies of the parameters stay equal bit by bit. The formulas are those of
+// torch.optim.
 
 #include <cstdint>
 #include <memory>
@@ -17,45 +18,47 @@
 namespace tandem::worker {
 
 struct DenseOptimizerOptions {
-  std::string kind = "adam";         // sgd, momentum, adagrad, adam, adamw
+  std::string kind = "adam";         // a kind of DenseOptimizers() (worker/nn/registry.h)
   float momentum = 0.9f;             // momentum
   float beta1 = 0.9f;                // adam, adamw
   float beta2 = 0.999f;              // adam, adamw
-  float epsilon = 1e-8f;             // adagrad, adam, adamw: added to the square root
+  float epsilon = 1e-8f;             // adagrad, adam, adamw: added to the square root; adam, adamw: > 0
   float initial_accumulator = 0.0f;  // adagrad
-  // L2: added to the gradient as weight_decay * parameter; adamw instead shrinks the parameter by lr *
-  // weight_decay (Loshchilov and Hutter, ICLR 2019). Only in blocks with `decay`.
+  // Adds weight_decay * parameter to the gradient (L2 regularization). adamw instead shrinks the parameter by
+  // lr * weight_decay of itself (Loshchilov and Hutter, ICLR 2019). Applies only to blocks with `decay`.
   float weight_decay = 0.0f;
 };
 
 // The formula of a kind; dense_optimizer.cc defines the values.
 enum class DenseOptimizerRule;
 
-// Everything that Step changes besides the parameters.
+// Everything that Step changes, except for the parameters.
 struct DenseOptimizerState {
   uint64_t steps = 0;
-  std::vector<float>
-      slots;  // [slots_per_parameter x number of parameters]: momentum; accumulator; or first, second moment
+  // [slots_per_parameter x number of parameters]. The slots are none (sgd), the momentum, the accumulator
+  // (adagrad), or the first and second moment (adam, adamw).
+  std::vector<float> slots;
 };
 
-// Not thread-safe.
+// An optimizer with its state. Not thread-safe.
 class DenseOptimizer {
  public:
-  // For the parameters that `blocks` describe (Model::blocks()), which cover a flat array without gaps.
-  // InvalidArgument names the field, or the kind with those there are.
+  // Returns an optimizer of the parameters that `blocks` describe (Model::blocks()); they cover a flat array
+  // without gaps. InvalidArgument names the field, its value and what is allowed, or lists the kinds.
   static absl::StatusOr<std::unique_ptr<DenseOptimizer>> Create(const DenseOptimizerOptions& options,
                                                                 const std::vector<ParameterBlock>& blocks);
 
-  // One step at `learning_rate`; changes `parameters`. Both spans have the size of the flat array.
+  // Does one step at `learning_rate` and changes `parameters`. Both spans have the size of the flat array.
   void Step(float learning_rate, absl::Span<const float> gradients, absl::Span<float> parameters);
 
   uint64_t steps() const { return state_.steps; }
-  // For checkpoints. Restore refuses, with InvalidArgument and nothing changed, a state of another size.
+  // Return and set the state, for checkpoints. Restore returns InvalidArgument and changes nothing if the
+  // state has another size, because it was saved for another model or optimizer.
   const DenseOptimizerState& state() const { return state_; }
   absl::Status Restore(DenseOptimizerState state);
 
  private:
-  // A run of parameters with one weight decay.
+  // Consecutive parameters that all have weight decay, or all do not.
   struct Range {
     size_t begin = 0;
     size_t end = 0;

@@ -118,7 +118,7 @@ absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const Learning
   TANDEM_ASSIGN_OR_RETURN(const ScheduleKind* const kind, Schedules().Get(options.kind));
   TANDEM_RETURN_IF_ERROR(ValidateField("schedule", BaseRateField().info, options.base));
   TANDEM_RETURN_IF_ERROR(Schedules().ValidateAllFields(*kind, options));
-  // In a job file 0 means the end of the last epoch, which the caller has filled in.
+  // Only a job file may have 0, for the end of the last epoch; a run sets the number of steps.
   if (kind->build == LearningRateRule::kCosine && options.total_steps <= options.warmup_steps) {
     return absl::InvalidArgumentError(absl::StrCat("schedule.", ShortCosine(options).message));
   }

@@ -35,7 +35,7 @@ std::vector<AdmissionCase> AdmissionCases() {
           {"CountCrowded", AdmitAfter(5, 64)}};
 }
 
-// What every admission must be.
+// Tests what holds for every admission.
 class AdmissionConformanceTest : public ::testing::TestWithParam<AdmissionCase> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, AdmissionConformanceTest, ::testing::ValuesIn(AdmissionCases()),
                          [](const auto& info) { return info.param.name; });

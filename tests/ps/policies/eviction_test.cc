@@ -37,7 +37,7 @@ std::vector<EvictionCase> EvictionCases() {
           {"Ttl", EvictAfter(10), {.age = 3}, {.age = 4}}};
 }
 
-// What every eviction must be.
+// Tests what holds for every eviction.
 class EvictionConformanceTest : public ::testing::TestWithParam<EvictionCase> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, EvictionConformanceTest, ::testing::ValuesIn(EvictionCases()),
                          [](const auto& info) { return info.param.name; });

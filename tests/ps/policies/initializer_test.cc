@@ -36,7 +36,7 @@ struct Moments {
   double high = 0;
 };
 
-// Of 20,000 rows of 16 values.
+// Returns the moments of 20,000 rows of 16 values.
 Moments MomentsOf(const v1::InitializerConfig& config) {
   constexpr size_t kRows = 20000, kDim = 16;
   const std::unique_ptr<Initializer> initializer = InitializerOf(config);

@@ -1,4 +1,4 @@
-// What a user sees who made a mistake: the whole message, word by word.
+// Tests the messages that a user sees after a mistake, word by word.
 
 #include "worker/job/job_errors.h"
 

@@ -37,8 +37,9 @@ const std::vector<double> kCandidates = {
     2,     63,     64,         65,     255,        256,    4096,       4097,          65535, 65536,
     65537, 0x1p20, 0x1p20 + 1, 0x1p31, 0x1p31 + 1, 0x1p40, 0x1p40 + 1, 1e30,          1e300};
 
-// For each kind and each field, and each candidate: `section` with the kind and the value is a job exactly if
-// `make` accepts the configuration. `config_of` returns the section's configuration in a job.
+// Expects, of each field of each kind and each candidate value, that a job with `section` and the value
+// parses exactly if `make` accepts the configuration. `config_of` returns the section's configuration in a
+// job.
 template <typename Registry, typename ConfigOf, typename Make>
 void ExpectSameLimits(const Registry& registry, absl::string_view section, const ConfigOf& config_of,
                       const Make& make) {

@@ -34,7 +34,7 @@ struct FieldRow {
   std::string default_value;
 };
 
-// What DescribeJob declares.
+// The fields that DescribeJob declares.
 struct JobFields {
   std::vector<FieldRow> rows;                         // in the order of declaration
   std::map<std::string, std::vector<KindDoc>> kinds;  // by the dotted path of the group

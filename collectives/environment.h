@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_ENVIRONMENT_H_
 #define TANDEM_COLLECTIVES_ENVIRONMENT_H_
 
-// What the launcher (`tandem run`, or torchrun) tells each process about its job, and the way to the job's
-// store.
+// The variables by which a launcher (`tandem run`, or torchrun) describes the job to each process, and the
+// connection to the job's store.
 
 #include <cstdint>
 #include <functional>
@@ -21,12 +21,12 @@
 
 namespace tandem::collectives {
 
-// A plain value. One role of a job, "worker" unless the launcher named it otherwise, is its main one: its
-// processes have a RANK and take part in the job's collectives. The others ("ps", "actor", ...) have a place
-// in their role.
+// The job as a launcher describes it to one process. A plain value. One role of a job is its main role,
+// "worker" unless the launcher named it otherwise: its processes have a RANK and take part in the job's
+// collectives. The processes of other roles ("ps", "actor", ...) have a rank within their role only.
 struct Environment {
   std::string role = "worker";  // TANDEM_ROLE; "ps": parameter servers
-  bool worker = true;           // whether this process belongs to the main role
+  bool worker = true;           // true if this process belongs to the main role
   int rank = 0;                 // RANK, of workers; 0 elsewhere
   int world_size = 1;           // WORLD_SIZE: the number of workers
   int local_rank = 0;           // LOCAL_RANK: among the processes of the role on this node
@@ -36,52 +36,54 @@ struct Environment {
   int group_rank = 0;           // GROUP_RANK: of this node
   int num_ps = 0;               // TANDEM_NUM_PS
   int ps_index = 0;             // TANDEM_PS_INDEX, of parameter servers; their role_rank
-  std::string master_addr;      // MASTER_ADDR; may be absent where there is a `store`
+  std::string master_addr;      // MASTER_ADDR; may be absent if `store` is set
   int master_port = 0;          // MASTER_PORT, likewise
-  std::string store;            // TANDEM_STORE: "host:port" of the job's store, which a launcher serves;
-                                // "": rank 0 serves it at master_addr:master_port
-  int restart_count = 0;        // TORCHELASTIC_RESTART_COUNT: how often the job has been started again
-  int64_t epoch = 0;   // TANDEM_EPOCH: the rendezvous round in which this process was started, from 1
-  std::string run_id;  // TANDEM_RUN_ID, else TORCHELASTIC_RUN_ID
+  // TANDEM_STORE: "host:port" of the job's store, served by a launcher. If empty, rank 0 serves the store at
+  // master_addr:master_port.
+  std::string store;
+  int restart_count = 0;  // TORCHELASTIC_RESTART_COUNT: how often the job has been started again
+  int64_t epoch = 0;      // TANDEM_EPOCH: the rendezvous round in which this process was started, from 1
+  std::string run_id;     // TANDEM_RUN_ID, else TORCHELASTIC_RUN_ID
 
-  // Looks a variable up; nullopt when it is not set.
+  // Looks a variable up; returns nullopt if it is not set.
   using Lookup = std::function<absl::optional<std::string>(absl::string_view name)>;
 
-  // InvalidArgument names the variable, its value and what was expected. Where none of RANK, WORLD_SIZE and
-  // TANDEM_ROLE is set, the rank's variables are those of Open MPI's mpirun (OMPI_COMM_WORLD_RANK, _SIZE,
-  // _LOCAL_RANK, _LOCAL_SIZE).
+  // Reads the environment through `lookup`. InvalidArgument names the variable, its value and what was
+  // expected. If none of RANK, WORLD_SIZE and TANDEM_ROLE is set, the rank's variables are those of Open
+  // MPI's mpirun (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE).
   static absl::StatusOr<Environment> FromLookup(const Lookup& lookup);
-  // From the process's own environment.
+  // Reads the process's own environment.
   static absl::StatusOr<Environment> FromEnv();
-  // Whether the variables of a launcher are there at all; without them a program may choose to run alone.
+  // Returns true if a launcher has set its variables. A program without them may choose to run alone.
   static bool IsLaunched(const Lookup& lookup);
   static bool IsLaunched();
 
-  // "worker/0", "ps/1": the name under which this process is known in messages and to JobMonitor.
+  // Returns the name of this process in messages and in JobMonitor: "worker/0", "ps/1".
   std::string member() const;
-  // What this process says of itself to the servers that it connects to.
+  // Returns how this process introduces itself to the servers that it connects to.
   rpc::Caller caller() const { return {.run_id = run_id, .epoch = epoch, .member = member()}; }
-  // Whether this process is to serve the job's store.
+  // Returns true if this process must serve the job's store.
   bool hosts_store() const { return store.empty() && worker && rank == 0; }
 };
 
-// The way to a job's store: a client and, in the process that hosts it, the server. Movable only through its
-// pointer. store() is thread-safe; Close and the destructor are for one thread.
+// The connection to a job's store: a client and, in the process that hosts the store, the server. Not
+// movable; it is handled through its pointer. store() is thread-safe; Close and the destructor must be called
+// by one thread.
 class JobStore {
  public:
-  // Calls Close(5 s) if nobody has.
+  // Calls Close(5 s) unless Close was called before.
   ~JobStore();
 
   Store* store() { return remote_.get(); }
-  // The connection, for JobMonitor.
+  // Returns the connection, for JobMonitor.
   const std::shared_ptr<rpc::Channel>& channel() const { return remote_->channel(); }
-  // The server in this process; nullptr where another process hosts it.
+  // Returns the server in this process; nullptr if another process hosts it.
   StoreServer* server() { return server_.get(); }
   const std::string& address() const { return address_; }
 
-  // Says that this process needs the store no more; in the hosting process waits until all workers and
-  // parameter servers have said so, at most `timeout`, and stops the server. DeadlineExceeded names those
-  // that have not (the server stops all the same). Later calls do nothing.
+  // Announces that this process no longer needs the store. The hosting process then waits, at most `timeout`,
+  // until all workers and parameter servers have announced the same, and stops the server. DeadlineExceeded
+  // names the processes that have not; the server stops in that case too. Later calls do nothing.
   absl::Status Close(absl::Duration timeout);
 
  private:
@@ -95,10 +97,13 @@ class JobStore {
   bool closed_ = false;
 };
 
-// Serves the store if env.hosts_store() says so, and connects to it. Blocks until the store answers, at most
-// `timeout`. Errors: Unavailable naming the address (nobody there, or the port is taken); InvalidArgument
-// when TANDEM_STORE is no address, or MASTER_PORT is 0 and other processes could not learn the port that the
-// kernel picks; FailedPrecondition when a store of another epoch, or of another job, is there.
+// Serves the store if env.hosts_store(), and connects to it. Blocks until the store responds, at most
+// `timeout`. Errors:
+//
+//   - Unavailable naming the address: no store is there, or the port is taken
+//   - InvalidArgument if TANDEM_STORE is no address, or if MASTER_PORT is 0 and other processes could not
+//     learn the port that the kernel picks
+//   - FailedPrecondition if a store of another epoch, or of another job, is there
 absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl::Duration timeout);
 
 }  // namespace tandem::collectives

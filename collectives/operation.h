@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_OPERATION_H_
 #define TANDEM_COLLECTIVES_OPERATION_H_
 
-// One collective or point-to-point operation as a plain value: what ProcessGroup hands to a backend, what the
-// flight recorder keeps, and from which the fingerprint is made that ranks compare.
+// Operation describes one collective or point-to-point operation as a plain value. ProcessGroup hands it to a
+// backend, the flight recorder stores it, and the fingerprint that ranks compare is computed from it.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tandem::collectives {
 
-// The numbers travel between processes: add, never renumber.
+// The numbers travel between processes: add new ones, never renumber.
 enum class OpKind : uint8_t {
   kAllReduce = 1,
   kReduce,
@@ -29,20 +29,22 @@ enum class OpKind : uint8_t {
   kBarrier,
   kSend,
   kRecv,
-  kLeave,  // a rank destroys its group: never handed to a backend by ProcessGroup
+  kLeave,  // a rank destroys its group; ProcessGroup never hands this kind to a backend
 };
 
-// How values of several ranks become one. kAvg is the sum divided by the number of ranks (integers round
-// towards zero). kPremulSum sums factor * value, where each rank gives its own factor (floating point only).
-// Bitwise operations are for integers only. Integer sums and products wrap.
+// How the values of several ranks are combined into one. kAvg is the sum divided by the number of ranks
+// (integers round towards zero). kPremulSum sums factor * value, where each rank gives its own factor
+// (floating point only). Bitwise operations are for integers only. Integer sums and products wrap.
 enum class ReduceOp : uint8_t { kSum = 0, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor, kPremulSum };
 
+// Names as they appear in messages and traces.
 absl::string_view Name(OpKind kind);      // "all_reduce"
 absl::string_view Name(ReduceOp reduce);  // "premul_sum"
 
+// The source of a recv that accepts a message from any rank.
 inline constexpr int kAnySource = -1;
 
-// What one rank gives to, or gets from, one other: `count` elements at `data`.
+// A buffer that this rank sends to, or receives from, one other rank: `count` elements at `data`.
 struct ConstPart {
   const void* data = nullptr;
   size_t count = 0;
@@ -52,57 +54,72 @@ struct Part {
   size_t count = 0;
 };
 
-// The buffers of each kind, in elements of `dtype`; P is the world size, r this rank. Unused ones are empty.
+// The buffers that each kind uses, with counts in elements of `dtype`. P is the world size, r is this rank.
+// Buffers without an entry are empty.
 //
-//   kind             in               out                ins[P]                    outs[P]
-//   all_reduce       count            count
-//   reduce           count            count, at root
-//   broadcast        count, at root   count
-//   all_gather       count                                                         outs[s]: rank s's
-//   gather           count                                                         at root
-//   scatter                           count              at root
-//   reduce_scatter                    count              ins[s]: for rank s
-//   all_to_all                                           ins[s]: for rank s        outs[s]: from rank s
-//   send             count
-//   recv                              count
+//    kind             in               out                ins[P]                    outs[P]
+//    all_reduce       count            count
+//    reduce           count            count, at root
+//    broadcast        count, at root   count
+//    all_gather       count                                                         outs[s]: rank s's
+//    gather           count                                                         at root
+//    scatter                           count              at root
+//    reduce_scatter                    count              ins[s]: for rank s
+//    all_to_all                                           ins[s]: for rank s        outs[s]: from rank s
+//    send             count
+//    recv                              count
 //
-// In place means the same address: in.data == out.data; all_gather's and gather's in.data == outs[r].data;
-// scatter's and reduce_scatter's out.data == ins[r].data. Broadcast's root has in.data == out.data or an
-// empty out. Any other overlap is the caller's error, refused by ProcessGroup where it can be seen.
+// An operation is in place if the addresses are the same:
 //
-// `even`: all parts have the same count and lie one behind the other, so that ins[0].data / outs[0].data is
+//    all_reduce, reduce        in.data == out.data
+//    all_gather, gather        in.data == outs[r].data
+//    scatter, reduce_scatter   out.data == ins[r].data
+//    broadcast (root)          in.data == out.data, or out is empty
+//
+// Any other overlap is an error of the caller. ProcessGroup refuses it where it can detect it.
+//
+// `even` means that all parts have the same count and are contiguous, so that ins[0].data / outs[0].data is
+// the whole array.
 // the whole array.
 struct Operation {
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kU8;
   ReduceOp reduce = ReduceOp::kSum;
   bool even = true;
-  double factor = 1.0;    // of kPremulSum: this rank's
-  int32_t root = 0;       // of rooted kinds; send: the receiver, recv: the sender or kAnySource
-  uint32_t tag = 0;       // of send and recv
-  uint64_t sequence = 0;  // number in its group, from 0; collectives and point-to-point count apart
-  uint64_t context = 0;   // anything else that all ranks must agree upon, as what this is a part of
+  double factor = 1.0;  // of kPremulSum: this rank's factor
+  int32_t root = 0;     // of rooted kinds; send: the receiver, recv: the sender or kAnySource
+  uint32_t tag = 0;     // of send and recv
+  uint64_t sequence =
+      0;  // number in its group, from 0; collectives and point-to-point are counted separately
+  // Anything else that all ranks must agree upon, such as the larger operation that this one is a step of.
+  uint64_t context = 0;
   Device device;
   ConstPart in;
   Part out;
   absl::Span<const ConstPart> ins;
   absl::Span<const Part> outs;
-  absl::Duration timeout = absl::InfiniteDuration();  // from the moment a backend begins
+  absl::Duration timeout = absl::InfiniteDuration();  // starts when a backend begins the operation
 };
 
-// "all_reduce #17 (sum of f32 x 1024)", "send #3 (f32 x 10 to rank 1, tag 7)".
+// Returns a description for messages: "all_reduce #17 (sum of f32 x 1024)", "send #3 (f32 x 10 to rank 1, tag
+// 7)".
 std::string Describe(const Operation& operation);
 
-// What a rank says it is about to do: sent as it lies in memory between machines of little-endian order, and
-// compared before any memory of a size that a rank did not expect is touched.
+// A rank's announcement of the operation that it is about to run. Ranks compare fingerprints before they
+// touch memory whose size another rank did not expect. The struct is sent as it lies in memory, between
+// little-endian machines only.
 struct Fingerprint {
   uint64_t sequence = 0;
-  // Elements: of `in` or `out`; for kinds with parts, of one part where even, of all where uneven. 0 where
-  // ranks need not agree (uneven gather, scatter and all_to_all: there, what each pair exchanges is
-  // compared).
+  // Number of elements:
+  //
+  //   - kinds with `in` or `out` only: the elements of that buffer
+  //   - kinds with parts, even: the elements of one part
+  //   - kinds with parts, uneven: the elements of all parts together
+  //   - uneven gather, scatter and all_to_all: 0, because ranks need not agree; what each pair exchanges is
+  //     compared instead
   uint64_t count = 0;
-  uint64_t parts_hash = 0;  // of the counts, where they differ by rank and all ranks must know them, and of
-                            // the context; else 0
+  // Hash of the counts, where they differ by rank and all ranks must know them, and of the context; else 0.
+  uint64_t parts_hash = 0;
   int32_t root = 0;
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kU8;
@@ -112,17 +129,18 @@ struct Fingerprint {
 static_assert(sizeof(Fingerprint) == 32);
 
 Fingerprint FingerprintOf(const Operation& operation);
-// Whether two ranks may go on together.
+// Returns true if two ranks with these fingerprints may run the operation together.
 bool Agree(const Fingerprint& a, const Fingerprint& b);
-// As Describe(Operation). Any bytes that a peer may have sent give some text.
+// Describes a fingerprint as Describe(Operation) does. Any bytes that a peer may have sent give some text.
 std::string Describe(const Fingerprint& fingerprint);
-// "ranks of group 'g' disagree: rank 0 calls ..., rank 1 calls ...; all ranks must call ..."; the lower rank
-// first, so that both say the same.
+// Returns "ranks of group 'g' disagree: rank 0 calls ..., rank 1 calls ...; all ranks must call ...". The
+// lower rank comes first, so that both ranks report the same text.
 std::string Disagreement(absl::string_view group, int rank_a, const Fingerprint& a, int rank_b,
                          const Fingerprint& b);
 
-// Elements that `operation`, called by rank `rank`, sends to rank `to` / expects from rank `from`, for the
-// kinds with parts, and for the root's side of rooted kinds; what uneven operations compare by pair.
+// The number of elements that `operation`, called by rank `rank`, sends to rank `to` (CountTo) or expects
+// from rank `from` (CountFrom). Defined for the kinds with parts and for the root's side of rooted kinds.
+// Uneven operations compare these counts pair by pair.
 size_t CountTo(const Operation& operation, int rank, int to);
 size_t CountFrom(const Operation& operation, int rank, int from);
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_RANKS_H_
 #define TANDEM_COLLECTIVES_RANKS_H_
 
-// Ranks in sentences.
+// Formats ranks for messages.
 
 #include <string>
 
@@ -9,7 +9,7 @@
 
 namespace tandem::collectives {
 
-// "rank 1", "ranks 1, 3 and 4"; "no rank".
+// Returns "rank 1", "ranks 1, 3 and 4", or "no rank".
 std::string NameRanks(absl::Span<const int> ranks);
 
 }  // namespace tandem::collectives

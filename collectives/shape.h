@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_SHAPE_H_
 #define TANDEM_COLLECTIVES_SHAPE_H_
 
-// What ProcessGroup has looked at already, looked at once more by backends that hand counts and addresses to
-// libraries which would follow them anywhere. Pure functions.
+// Checks of counts, roots and ranks for backends that hand counts and addresses to libraries which would not
+// check them. They repeat checks that ProcessGroup has made. Pure functions.
 
 #include "absl/status/status.h"
 #include "collectives/operation.h"
@@ -14,11 +14,11 @@ inline bool Reduces(OpKind kind) {
 }
 inline bool IsPointToPoint(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
 
-// Whether rank `rank` of `world_size` may run the collective: a root that exists, one part for each rank, own
-// counts that fit each other. InvalidArgument says what does not.
+// Checks that rank `rank` of `world_size` may run the collective: the root exists, there is one part for each
+// rank, and this rank's counts fit each other. InvalidArgument says which condition is violated.
 absl::Status CheckCollective(const Operation& operation, int rank, int world_size);
 
-// Whether a send or recv names another rank (or, for recv, any).
+// Checks that a send or recv names another rank (or, for recv, kAnySource).
 absl::Status CheckPointToPoint(const Operation& operation, int rank, int world_size);
 
 }  // namespace tandem::collectives

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_WORK_H_
 #define TANDEM_COLLECTIVES_WORK_H_
 
-// A running or finished operation of a process group; torch.distributed's Work.
+// Work is a running or finished operation of a process group; torch.distributed's Work.
 
 #include <functional>
 #include <memory>
@@ -17,28 +17,31 @@ namespace internal {
 class WorkState;  // collectives/group/work_state.h
 }
 
-// A handle: copies speak of the same operation. Thread-safe. Dropping it does not cancel the operation; the
-// buffers must stay until it is completed (the group's destructor completes everything).
+// A handle to an operation; copies refer to the same operation. Thread-safe. Dropping the handle does not
+// cancel the operation. The operation's buffers must stay valid until it is completed; the group's destructor
+// completes all operations.
 class [[nodiscard]] Work {
  public:
-  // Finished.
+  // Constructs a finished Work.
   explicit Work(absl::Status status = absl::OkStatus(), int source_rank = -1)
       : status_(std::move(status)), source_rank_(source_rank) {}
   explicit Work(std::shared_ptr<internal::WorkState> state) : state_(std::move(state)) {}
 
-  // Blocks until completed, at most `timeout`, and returns the operation's status. DeadlineExceeded when it
-  // still runs after `timeout`: it goes on (its own timeout bounds it). On a GPU, where the operation's
-  // stream matters and not this thread, prefer OrderStream.
+  // Blocks until the operation is completed, at most `timeout`, and returns its status. Returns
+  // DeadlineExceeded if it still runs after `timeout`; the operation continues and its own timeout bounds it.
+  // For GPU operations prefer OrderStream, which does not block this thread.
   absl::Status Wait(absl::Duration timeout = absl::InfiniteDuration()) const;
   bool IsCompleted() const;
-  // Of a completed operation; Unavailable while it runs.
+  // Returns the status of a completed operation; Unavailable while it runs.
   absl::Status status() const;
-  // Runs `callback` when completed: now, in this thread, if it is already, else in the thread that completes
-  // it. It must not block, nor wait for another operation of the same group.
+  // Runs `callback` once the operation is completed: immediately, in this thread, if it already is, otherwise
+  // in the thread that completes it. `callback` must not block and must not wait for another operation of the
+  // same group.
   void Then(std::function<void(const absl::Status&)> callback) const;
-  // Of a completed recv: who sent.
+  // Returns the sender's rank of a completed recv; -1 for other operations.
   int source_rank() const;
-  // GPU operations: see DeviceWork. OK at once for operations on the CPU, after waiting for them.
+  // Does what DeviceWork::OrderStream does for a GPU operation. Waits for a CPU operation and returns its
+  // status.
   absl::Status OrderStream(void* stream) const;
 
  private:

@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_STORE_FENCED_STORE_H_
 #define TANDEM_COLLECTIVES_STORE_FENCED_STORE_H_
 
-// What a job's epoch means in its store: a process of an old epoch is told so by name, at once, also while it
-// waits for peers who have gone on without it.
+// Epochs of a job in its store. A process of an old epoch gets an error that names it, at once, even while it
+// waits for peers that have gone on without it.
 
 #include <atomic>
 #include <cstdint>
@@ -15,21 +15,28 @@
 
 namespace tandem::collectives {
 
-// Says in `store` (key "job/epoch") that the job is at `epoch` now; never goes back. `who` ("worker/3") of an
-// older epoch gets FailedPrecondition: "worker/3 belongs to epoch 4; the job is at epoch 5". A launcher calls
-// it for a round that is over, with the next epoch, so that nobody waits in the old round's store any more.
+// Sets the job's epoch in `store` (key "job/epoch") to `epoch`; the epoch never decreases. If the job is
+// already at a later epoch, returns FailedPrecondition naming `who` ("worker/3"): "worker/3 belongs to epoch
+// 4; the job is at epoch 5". When a round is over, a launcher calls it with the next epoch, so that no
+// process keeps waiting in the old round's store.
 absl::Status EnterEpoch(Store* store, int64_t epoch, absl::string_view who);
 
-// A store whose waits end early: with EnterEpoch's error once the job has gone on, and with any error of
-// `should_continue`. With `should_continue`, a store that has not answered one call is not asked again: it went
-// with the process that the others miss, and several parts of a group would each wait for it. Thread-safe.
+// A store whose waits end early: with EnterEpoch's error once the job is at a later epoch, and with any error
+// of `should_continue`. Thread-safe.
+//
+// With `should_continue`, a store that did not respond to one call is not called again. Its server probably
+// died with the process that the other ranks miss, and each step of connecting a group would wait for it once
+// more.
 class FencedStore final : public Store {
  public:
-  // epoch 0: no epoch is looked at. `should_continue` may be empty; it is asked several times a second while
-  // something waits, from the waiting threads, and must not block.
+  // `epoch` 0 disables the epoch check. `should_continue` may be empty. Waiting threads call it several times
+  // a second; it must not block.
   FencedStore(std::shared_ptr<Store> base, int64_t epoch, std::string who,
               std::function<absl::Status()> should_continue)
-      : base_(std::move(base)), epoch_(epoch), who_(std::move(who)), should_continue_(std::move(should_continue)) {}
+      : base_(std::move(base)),
+        epoch_(epoch),
+        who_(std::move(who)),
+        should_continue_(std::move(should_continue)) {}
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
@@ -51,11 +58,12 @@ class FencedStore final : public Store {
   std::string address() const override { return base_->address(); }
 
  private:
-  // Calls `wait` with parts of `timeout` until it gives anything but DeadlineExceeded.
+  // Calls `wait` with slices of `timeout` until it returns anything but DeadlineExceeded.
   template <typename Result>
   Result PollUntil(absl::Duration timeout, const std::function<Result(absl::Duration)>& wait);
+  // Compares epoch_ with the job's epoch.
   absl::Status Look();
-  // Makes the call, unless it could only fail.
+  // Makes the call, unless should_continue_ fails or the store did not respond before.
   template <typename Result>
   Result Once(const std::function<Result()>& call);
 
@@ -63,7 +71,7 @@ class FencedStore final : public Store {
   const int64_t epoch_;
   const std::string who_;
   const std::function<absl::Status()> should_continue_;
-  std::atomic<bool> gone_{false};  // did not answer
+  std::atomic<bool> gone_{false};  // the store did not respond
 };
 
 }  // namespace tandem::collectives

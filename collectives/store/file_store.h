@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_STORE_FILE_STORE_H_
 #define TANDEM_COLLECTIVES_STORE_FILE_STORE_H_
 
-// A store in a file that all processes can reach: no server, no port. torch.distributed's FileStore.
+// A store in a file that all processes can reach, without a server or a port. torch.distributed's FileStore.
 
 #include <functional>
 #include <memory>
@@ -17,28 +17,31 @@
 namespace tandem::collectives {
 
 struct FileStoreOptions {
-  // How many processes will use the file. The last one to go removes it, once that many have come. 0: nobody
-  // removes it.
+  // How many processes will use the file. The last one to close it removes it, once that many have opened it.
+  // 0: the file is never removed.
   int users = 0;
-  // Starts anew when nobody uses the file now but somebody was killed while using it: what such a job left
-  // behind would mislead the next one.
+  // Clears the file if it is not in use now, but a process was killed while using it: the leftovers of that
+  // job would mislead the next one.
   bool clear_abandoned = false;
-  // How long a call without a time-out of its own waits for another process that holds the file's lock; a
-  // lock is held for microseconds, unless its holder is stopped or the file system is.
+  // How long a call without a time-out of its own waits for another process that holds the file's lock. A
+  // lock is held for microseconds, unless its holder or the file system is stopped.
   absl::Duration lock_timeout = absl::Seconds(30);
 };
 
-// Thread-safe; not to be used in a child that was forked without exec. Every change is one record at the end
-// of a log, made under the file's exclusive lock after all earlier records were read: so changes have one
-// order, which all processes see, and a killed process has made a change wholly or not at all. Each process
-// keeps the content in memory. The log only grows: it suits rendezvous and thousands of changes, not
+// Thread-safe. Must not be used in a child that was forked without exec. Each process keeps the content in
+// memory.
+//
+// Every change is one record at the end of a log. It is written under the file's exclusive lock after all
+// earlier records were read. So changes have one order, which all processes see, and a killed process has
+// made a change wholly or not at all. The log only grows: it suits rendezvous and thousands of changes, not
 // millions.
 //
-// Waiting calls look again after 0.2 ms, then less often, at most every 20 ms. Errors, beside the Store's:
-// see FileLog. After any of them nothing was changed.
+// Waiting calls poll the file: first after 0.2 ms, then less often, at least every 20 ms. Errors in addition
+// to those of Store: see FileLog. After any of them nothing was changed.
 class FileStore final : public Store {
  public:
-  // Creates the file if there is none. Blocks while others hold its lock, at most options.lock_timeout.
+  // Opens the file, or creates it if it does not exist. Blocks while another process holds its lock, at most
+  // options.lock_timeout.
   static absl::StatusOr<std::unique_ptr<FileStore>> Open(const std::string& path,
                                                          const FileStoreOptions& options = {});
   ~FileStore() override;
@@ -60,33 +63,35 @@ class FileStore final : public Store {
   absl::Status Push(absl::string_view queue, absl::string_view value) override;
   absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
   absl::StatusOr<int64_t> Length(absl::string_view queue) override;
-  // "file:///path".
+  // Returns "file:///path".
   std::string address() const override;
 
  private:
   explicit FileStore(const FileStoreOptions& options) : options_(options) {}
 
-  // Runs `body` while this thread, of this process, and this process, of all, has the file, with all records
-  // read. `exclusive`: `body` may change it. Unavailable if that cannot be had before `deadline`.
+  // Runs `body` while this thread holds the file, with all records read; no other thread or process can
+  // change it meanwhile. `exclusive`: `body` may change the file. Unavailable if the lock cannot be had
+  // before `deadline`.
   absl::Status WithFile(bool exclusive, absl::Time deadline, const std::function<absl::Status()>& body);
-  // For calls without a time-out.
+  // WithFile for calls without a time-out: Change with the exclusive lock, Look with the shared one.
   absl::Status Change(const std::function<absl::Status()>& body);
   absl::Status Look();
-  // Runs `look` (true: found) over the newest content until then, at most `timeout`; false when time is up.
+  // Calls `look` on the newest content until it returns true (found), at most `timeout`; returns false when
+  // the time is up.
   absl::StatusOr<bool> Poll(bool exclusive, absl::Duration timeout,
                             const std::function<absl::StatusOr<bool>()>& look);
   absl::StatusOr<std::vector<std::string>> BlockingWait(absl::Span<const std::string> keys, size_t wanted,
                                                         absl::Duration timeout);
-  // Writes one change to the log and, when that has succeeded, to state_.
+  // Writes one change to the log and, if that has succeeded, to state_.
   absl::Status Write(char kind, absl::Span<const absl::string_view> fields);
   absl::Status Apply(absl::string_view record);
 
   const FileStoreOptions options_;
   absl::Mutex mutex_;
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // a thread has the file: the three below belong to it
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // a thread holds the file and owns the members below
 
   std::unique_ptr<FileLog> log_;
-  MemoryStore state_;  // what the records that were read amount to
+  MemoryStore state_;  // the content: all records that were read, applied in order
   int64_t joined_ = 0, left_ = 0;
 };
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_STORE_LIMITS_H_
 #define TANDEM_COLLECTIVES_STORE_LIMITS_H_
 
-// What every store accepts, and the sentences in which every store refuses. Pure functions.
+// The limits that every store enforces, and the error texts that all stores share. Pure functions.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,28 +25,31 @@ inline constexpr size_t kMaxStoreWaitKeys = 64 << 10;
 absl::Status ValidateStoreKey(absl::string_view key);
 // InvalidArgument for a value longer than kMaxStoreValueBytes.
 absl::Status ValidateStoreValue(absl::string_view key, absl::string_view value);
+// InvalidArgument for a value of more than kMaxStoreValueBytes bytes.
 absl::Status ValidateStoreSize(absl::string_view key, size_t value_bytes);
+// InvalidArgument for more than kMaxStoreWaitKeys keys, or for an invalid key.
 absl::Status ValidateStoreKeys(absl::Span<const std::string> keys);
-// Of MultiSet.
+// Checks the arguments of MultiSet.
 absl::Status ValidateStoreEntries(absl::Span<const std::string> keys, absl::Span<const std::string> values);
-// Of MultiGet: `bytes` is the size of all values.
+// Checks the size of a MultiGet or MultiSet: `bytes` is the size of all values.
 absl::Status ValidateStoreBatch(size_t keys, size_t bytes);
 
-// What Add makes of what the key holds. InvalidArgument if that is no number, or the sum none of 64 bits.
+// Returns the result of Add for a key that holds `held`. InvalidArgument if that is no number, or if the sum
+// does not fit 64 bits.
 absl::StatusOr<int64_t> StoreSum(absl::string_view key, const absl::optional<absl::string_view>& held,
                                  int64_t delta);
 
-// `timeout`, at least nothing and at most a year: what can be added to a time, and sent to a server.
+// Clamps `timeout` to [0, one year], which can be added to a time and sent to a server.
 absl::Duration BoundedWait(absl::Duration timeout);
 
-// DeadlineExceeded: "key 'a' did not appear in the store within 5s". `missing` must not be empty; of many,
-// some are named.
+// Returns DeadlineExceeded: "key 'a' did not appear in the store within 5s". `missing` must not be empty. If
+// there are many keys, the message names only some.
 absl::Status KeysMissing(absl::Span<const std::string> missing, absl::Duration timeout);
 
-// DeadlineExceeded: "nothing came into queue 'q' of the store within 5s".
+// Returns DeadlineExceeded: "nothing came into queue 'q' of the store within 5s".
 absl::Status QueueEmpty(absl::string_view queue, absl::Duration timeout);
 
-// A key as it is shown in messages: quoted, shortened, unprintable bytes escaped.
+// Formats a key for messages: quoted, shortened, unprintable bytes escaped.
 std::string QuoteKey(absl::string_view key);
 
 }  // namespace tandem::collectives

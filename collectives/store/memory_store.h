@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_STORE_MEMORY_STORE_H_
 #define TANDEM_COLLECTIVES_STORE_MEMORY_STORE_H_
 
-// The store itself: a map in this process. Threads of one process share it directly; other processes reach it
+// A store in the memory of this process. Threads of this process share it directly; other processes reach it
 // through StoreService and RemoteStore.
 
 #include <cstdint>
@@ -41,34 +41,39 @@ class MemoryStore final : public Store {
   absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
   absl::StatusOr<int64_t> Length(absl::string_view queue) override;
 
-  // Waiting without a thread, for servers. Calls `ready(values of the first `wanted` keys)` once all keys
-  // exist at the same time: before returning, in this thread, if they do already (then returns 0), else
-  // later, in the thread that makes it true. `ready` runs without the store's lock. CancelWait with the
-  // returned number gives the wait up; `ready` may be running or have run by then. `keys` must not be empty.
+  // Waits without a thread, for servers. Calls `ready(values of the first `wanted` keys)` once all keys exist
+  // at the same time. If they exist already, `ready` runs before StartWait returns, in this thread, and
+  // StartWait returns 0. Otherwise `ready` runs later, in the thread that creates the last missing key;
+  // StartWait returns the wait's number. `ready` runs without the store's lock. `keys` must not be empty.
   using Ready = std::function<void(std::vector<std::string>)>;
   uint64_t StartWait(std::vector<std::string> keys, size_t wanted, Ready ready);
+  // Cancels the wait with this number. `ready` may be running, or may have run, when this returns.
   void CancelWait(uint64_t id);
 
-  // The same for queues. Gives an item at once if there is one; else `*id` is the wait's number, and
-  // `ready(item)` runs once, without the store's lock, in the thread that pushes, unless CancelPop comes
-  // first. `present` (empty: always true) is asked under the store's lock, so it must neither block nor call
-  // the store: while it returns false items pass this popper over. CancelPop tells whether the wait is given
-  // up; if not, an item has been chosen for it, and `ready` runs or has run.
+  // Waits for an item of a queue in the same way. Returns an item at once if there is one. Otherwise `*id`
+  // becomes the wait's number, and `ready(item)` runs once, without the store's lock, in the thread that
+  // pushes, unless CancelPop comes first.
+  //
+  // `present` (empty: always true) is called under the store's lock, so it must neither block nor call the
+  // store. While it returns false, items go to later poppers instead.
   struct Popper {
     std::function<bool()> present;
     std::function<void(std::string)> ready;
   };
   absl::optional<std::string> StartPop(absl::string_view queue, Popper popper, uint64_t* id);
+  // Cancels the wait with this number. Returns false if an item has been chosen for it: `ready` then runs or
+  // has run.
   bool CancelPop(uint64_t id);
 
-  // Without waiting.
+  // These do not wait.
   absl::optional<std::string> TryGet(absl::string_view key) const;
   absl::optional<std::string> TryPop(absl::string_view queue);
-  absl::optional<std::string> Front(absl::string_view queue) const;  // stays in the queue
-  // The values of the first `wanted` keys if all exist; otherwise nothing, and `*missing` says which do not.
+  absl::optional<std::string> Front(absl::string_view queue) const;  // the item stays in the queue
+  // Returns the values of the first `wanted` keys if all keys exist; otherwise nullopt, and `*missing` holds
+  // the keys that do not exist.
   absl::optional<std::vector<std::string>> TryValues(absl::Span<const std::string> keys, size_t wanted,
                                                      std::vector<std::string>* missing) const;
-  // Forgets all keys and queues. Waits stay.
+  // Removes all keys and queues. Waits stay.
   void Clear();
 
  private:
@@ -92,28 +97,29 @@ class MemoryStore final : public Store {
     Popper popper;
   };
 
-  // Writes the key; adds the waits that this fulfils to `fired`, to be run after the lock is released.
+  // Writes the key. Adds the waits that this fulfils to `fired`, which the caller runs after it released the
+  // lock.
   void Put(absl::string_view key, std::string value, std::vector<Fired>* fired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Run(std::vector<Fired> fired);
-  // Moves the waiter on to a missing key; false if there is none.
+  // Registers the waiter under its next missing key; returns false if there is none.
   bool Advance(Waiter* waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::string> Values(absl::Span<const std::string> keys, size_t wanted) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::optional<std::string> TakeItem(absl::string_view queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropPopper(absl::flat_hash_map<uint64_t, WaitingPopper>::iterator popper)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Blocks until all keys exist or `timeout` is over; DeadlineExceeded names those that are missing then.
+  // Blocks until all keys exist, at most `timeout`; DeadlineExceeded names the keys that are still missing.
   absl::StatusOr<std::vector<std::string>> BlockingWait(absl::Span<const std::string> keys, size_t wanted,
                                                         absl::Duration timeout);
 
   mutable absl::Mutex mutex_;
   std::map<std::string, std::string, std::less<>> values_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Waiter> waiters_ ABSL_GUARDED_BY(mutex_);
-  // The waiters registered under a missing key. A waiter waits on one key at a time, so that n keys cost it n
-  // steps.
+  // Waiters by the missing key under which they are registered. A waiter is registered under one key at a
+  // time, so that waiting for n keys costs n steps.
   absl::flat_hash_map<std::string, std::vector<uint64_t>> by_key_ ABSL_GUARDED_BY(mutex_);
-  // Only queues that have items or poppers are in it.
+  // Contains only queues that have items or poppers.
   absl::flat_hash_map<std::string, Queue> queues_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, WaitingPopper> poppers_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_STORE_REMOTE_STORE_H_
 #define TANDEM_COLLECTIVES_STORE_REMOTE_STORE_H_
 
-// A store that another process serves (StoreServer), behind a channel.
+// The client of a store that another process serves (StoreServer).
 
 #include <atomic>
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace tandem::collectives {
 
-// Thread-safe. Every call is repeated with backoff while the server cannot be reached and its time lasts.
-// Calls that change something carry an id of their own, by which the server recognises a repeat whose first
-// answer was lost, and gives that answer again: they are applied once. The server remembers the last 16384
-// answers.
+// Thread-safe. Every call is repeated with backoff while the server cannot be reached and its time-out is not
+// over. A call that changes something carries a unique request id. If its first response was lost, the server
+// recognises the repeat and returns the first response again, so the change is applied once. The server
+// remembers the last 16384 responses.
 //
-// Errors: Unavailable when the server did not answer in time; whether a change was then made is unknown.
-// Aborted for a wait that the server's shutdown cut short.
+// Errors: Unavailable if the server did not respond in time; whether a change was made is then unknown.
+// Aborted if the server's shutdown ended a wait.
 class RemoteStore final : public Store {
  public:
   // `call_timeout` bounds the calls that take no time-out of their own. Get, Wait, MultiGet and Pop may take
-  // up to a second longer than their time-out before they find that the server is silent.
+  // up to a second longer than their time-out to detect that the server is silent.
   explicit RemoteStore(std::shared_ptr<rpc::Channel> channel,
                        absl::Duration call_timeout = absl::Seconds(30));
 
@@ -57,7 +57,7 @@ class RemoteStore final : public Store {
 
   const std::shared_ptr<rpc::Channel> channel_;
   const absl::Duration call_timeout_;
-  const uint64_t client_[2];  // random: tells this client's request ids from all others'
+  const uint64_t client_[2];  // random: distinguishes this client's request ids from all others
   std::atomic<uint64_t> next_request_{0};
 };
 

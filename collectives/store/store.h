@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_STORE_STORE_H_
 #define TANDEM_COLLECTIVES_STORE_STORE_H_
 
-// A key-value store shared by the processes of a job: rendezvous, addresses, barriers, small work queues.
-// torch.distributed's Store.
+// A key-value store shared by the processes of a job, for rendezvous, addresses, barriers and small work
+// queues. torch.distributed's Store.
 
 #include <cstdint>
 #include <string>
@@ -17,50 +17,52 @@
 namespace tandem::collectives {
 
 // Thread-safe. Keys (1 byte to 4 KiB) and values (at most 64 MiB) are byte strings; InvalidArgument outside
-// these limits. Errors of a remote store name its address: Unavailable means that it could not be reached.
-// After any error but Unavailable the store is as it was. A call that names several keys sees, or changes,
-// all of them at one moment.
+// these limits. Errors of a remote store name its address; Unavailable means that it could not be reached.
+// After any error but Unavailable the store is unchanged. A call that names several keys is atomic: it sees,
+// or changes, all of them at one moment.
 class Store {
  public:
   virtual ~Store() = default;
   virtual absl::Status Set(absl::string_view key, absl::string_view value) = 0;
-  // Waits until `key` exists; DeadlineExceeded, naming the key, after `timeout`.
+  // Waits until `key` exists and returns its value; DeadlineExceeded, naming the key, after `timeout`.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) = 0;
-  // Adds to a decimal counter (an absent key counts as 0) and returns the sum. InvalidArgument if it holds no
-  // number.
+  // Adds to a decimal counter (an absent key counts as 0) and returns the sum. InvalidArgument if the value
+  // is no number.
   virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) = 0;
-  // Sets `desired` if the key holds `expected` ("" also matches an absent key); returns what it holds now.
+  // Sets the key to `desired` if its value is `expected` ("" also matches an absent key). Returns the value
+  // after the call.
   virtual absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
                                                  absl::string_view desired) = 0;
-  // Waits until all keys exist; DeadlineExceeded, naming those that do not, after `timeout`.
+  // Waits until all keys exist; DeadlineExceeded, naming the missing keys, after `timeout`.
   virtual absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) = 0;
-  // Whether all keys exist now, without waiting.
+  // Returns true if all keys exist now. Does not wait.
   virtual absl::StatusOr<bool> Check(absl::Span<const std::string> keys) = 0;
-  // Adds bytes at the end of the value (an absent key counts as ""); returns the new length in bytes.
+  // Appends bytes to the value (an absent key counts as ""); returns the new length in bytes.
   virtual absl::StatusOr<int64_t> Append(absl::string_view key, absl::string_view value) = 0;
-  // Waits as Wait does; the values, by key. InvalidArgument if they are more than 256 MiB together.
+  // Waits as Wait does and returns the values in the order of `keys`. InvalidArgument if they are more than
+  // 256 MiB together.
   virtual absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
                                                             absl::Duration timeout) = 0;
-  // values[i] becomes the value of keys[i]; at most 256 MiB together.
+  // Sets each keys[i] to values[i]; at most 256 MiB together.
   virtual absl::Status MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) = 0;
-  // True if the key existed.
+  // Deletes the key; returns true if it existed.
   virtual absl::StatusOr<bool> Delete(absl::string_view key) = 0;
-  // The keys that begin with `prefix`, sorted.
+  // Returns the keys that begin with `prefix`, sorted.
   virtual absl::StatusOr<std::vector<std::string>> List(absl::string_view prefix) = 0;
   virtual absl::StatusOr<int64_t> NumKeys() = 0;
 
-  // Queues, first in first out, for many producers and consumers. Their names obey the limits of keys but are
-  // no keys: no other call sees them. An empty queue is the same as one that never was.
+  // Queues, first in first out, for many producers and consumers. Queue names obey the limits of keys but are
+  // no keys: no other call sees them. An empty queue is the same as one that never existed.
   //
-  // An item is given to at most one Pop. It is lost only with a popper that dies, or that cannot be reached
-  // until its own time-out, after the item was chosen for it: a remote Pop whose answer is lost asks again
-  // and gets the same item, and a popper that is known to be gone is passed over.
+  // An item is given to at most one Pop. A remote Pop whose response is lost asks again and gets the same
+  // item. Items are never chosen for a popper that is known to be gone. An item can be lost only if it was
+  // chosen for a popper that then dies, or that cannot be reached until its time-out.
   virtual absl::Status Push(absl::string_view queue, absl::string_view value) = 0;
-  // Waits until there is an item; DeadlineExceeded, naming the queue, after `timeout`.
+  // Waits until there is an item and returns it; DeadlineExceeded, naming the queue, after `timeout`.
   virtual absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) = 0;
   virtual absl::StatusOr<int64_t> Length(absl::string_view queue) = 0;
 
-  // "host:port" of the store's server; empty when the store lives in this process.
+  // Returns "host:port" of the store's server; empty if the store lives in this process.
   virtual std::string address() const { return ""; }
 };
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_STORE_STORE_SERVER_H_
 #define TANDEM_COLLECTIVES_STORE_STORE_SERVER_H_
 
-// The job's store as a server that any process can embed: the launcher, or rank 0.
+// The server of a job's store, which any process can embed: a launcher, or rank 0.
 
 #include <memory>
 #include <string>
@@ -20,18 +20,18 @@ namespace tandem::collectives {
 // Thread-safe. The destructor shuts down at once: clients that still wait get Aborted.
 class StoreServer {
  public:
-  // `listen` is "host:port"; port 0 lets the kernel pick. `gate`: whom it serves; nullptr: all. Errors are
-  // rpc::Server::Start's.
+  // Starts to serve at `listen`, "host:port"; port 0 lets the kernel pick. `gate` decides which callers are
+  // served; nullptr: all. Errors are those of rpc::Server::Start.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const std::string& listen,
                                                             Clock* clock = Clock::Real(),
                                                             std::shared_ptr<rpc::EpochGate> gate = nullptr);
   ~StoreServer();
 
   int port() const { return server_->port(); }
-  // The same data and membership, without the network. Owned by the server.
+  // These give access to the same data and membership without the network. Owned by the server.
   MemoryStore* store() { return &store_; }
   Membership* membership() { return &membership_; }
-  // Ends parked waits, lets running calls finish for `grace`. Idempotent.
+  // Ends deferred waits and lets running calls finish for `grace`. Idempotent.
   void Shutdown(absl::Duration grace);
 
  private:

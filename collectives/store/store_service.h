@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_STORE_STORE_SERVICE_H_
 #define TANDEM_COLLECTIVES_STORE_STORE_SERVICE_H_
 
-// tandem.v1.Store (proto/tandem/v1/store.proto) over a MemoryStore and a Membership. A waiting Get, Wait or
-// Pop is a parked call, not a blocked thread.
+// The RPC service tandem.v1.Store (proto/tandem/v1/store.proto) over a MemoryStore and a Membership. A
+// waiting Get, Wait, MultiGet or Pop is a deferred call, not a blocked thread.
 
 #include <deque>
 #include <functional>
@@ -25,15 +25,15 @@
 
 namespace tandem::collectives {
 
-// Thread-safe. `store` and `membership` are borrowed. The Service refers to this object, which must outlive
-// whatever serves it. Owns one thread, which ends waits whose time is up.
+// Thread-safe. `store` and `membership` are borrowed. The Service that MakeService returns refers to this
+// object, which must outlive the server. Owns one thread, which ends waits whose time is up.
 class StoreService {
  public:
   StoreService(MemoryStore* store, Membership* membership);
   ~StoreService();
 
   rpc::Service MakeService();
-  // Answers all parked calls, and all waits that come later, with Aborted, so that a server can shut down at
+  // Responds with Aborted to all deferred calls and to all later waits, so that a server can shut down at
   // once. Idempotent.
   void StopWaits();
 
@@ -43,19 +43,19 @@ class StoreService {
     uint64_t wait = 0;  // the store's number, 0 until it is known
     std::function<void(bool stopped)> give_up;
   };
-  // Runs `ready(values of the first `wanted` keys)` when all keys exist, or `give_up(missing)` when
-  // `timeout_ms` or the call's own deadline is over, or `refuse` when the service stops: exactly one of them,
-  // once.
+  // Runs exactly one of these, once: `ready(values of the first `wanted` keys)` when all keys exist;
+  // `give_up(missing)` when `timeout_ms` or the call's own deadline is over; `refuse` when the service stops.
   void Defer(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted, int64_t timeout_ms,
              std::function<void(std::vector<std::string>)> ready,
              std::function<void(std::vector<std::string>)> give_up, std::function<void(absl::Status)> refuse);
-  // Registers `give_up` for a time; the token to take it out by, or 0 when the service has stopped.
+  // Registers `give_up`, to be run at `deadline`. Returns a token for Take, or 0 if the service has stopped.
   uint64_t ParkUntil(absl::Time deadline, std::function<void(bool stopped)> give_up);
-  // Takes the parked call out; false if somebody else has.
+  // Removes the deferred call of this token; returns false if it is already removed.
   bool Take(uint64_t token, Parked* parked);
   void RunTimer();
 
-  // Pops are parked apart: a repeated call joins the one that still waits, so that one item answers both.
+  // Pops are deferred separately: a repeated call joins the one that still waits, so that one item answers
+  // both.
   using PopReply = rpc::Reply<tandem::v1::StorePopResponse>;
   struct ParkedPop {
     std::string queue;
@@ -66,15 +66,16 @@ class StoreService {
     uint64_t token = 0;  // of the deadline
   };
   void Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StorePopRequest request, PopReply reply);
-  // Takes an item for pops_[id], or waits for one in the store; the item if there was one.
+  // Takes an item for pops_[id] or, if there is none, starts to wait for one. Returns the item if there was
+  // one.
   absl::optional<std::string> AskForItem(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pop_mutex_);
-  // The item was chosen for pops_[id]: remembers it and answers.
+  // Remembers the item that was chosen for pops_[id] and responds with it.
   void FinishPop(uint64_t id, std::string item);
-  // The time of pops_[id] is up, or the service stops.
+  // Ends pops_[id] without an item: its time is up, or the service stops.
   void ExpirePop(uint64_t id, bool stopped);
 
-  // Answers that may have been lost on their way, oldest first. A client repeats a call within its time-out,
-  // so a bounded memory suffices. Not thread-safe.
+  // Responses that may have been lost on their way, oldest first. A client repeats a call within its
+  // time-out, so a bounded memory suffices. Not thread-safe.
   class Responses {
    public:
     const std::string* Find(const std::string& request_id) const;
@@ -85,15 +86,15 @@ class StoreService {
     std::deque<std::string> order_;
     size_t bytes_ = 0;
   };
-  // Applies `body` once per request id: a repeat gets the first answer.
+  // Applies `body` once per request id; a repeat gets the first response.
   absl::StatusOr<std::string> Once(const std::string& request_id,
                                    const std::function<absl::StatusOr<std::string>()>& body);
 
   MemoryStore* const store_;
   Membership* const membership_;
 
-  // Lock order: once_mutex_, pop_mutex_, mutex_, the store's. What a change brings about for others (their
-  // replies) may run under once_mutex_, but under none of the others.
+  // Lock order: once_mutex_, pop_mutex_, mutex_, the store's lock. Callbacks that a change triggers
+  // (responses to other calls) may run under once_mutex_, but under none of the others.
   absl::Mutex once_mutex_;
   Responses responses_ ABSL_GUARDED_BY(once_mutex_);
 

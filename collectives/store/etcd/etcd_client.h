@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_STORE_ETCD_ETCD_CLIENT_H_
 #define TANDEM_COLLECTIVES_STORE_ETCD_ETCD_CLIENT_H_
 
-// Calls to an etcd cluster, v3 API: to whichever of its members answers.
+// A client of an etcd cluster (v3 API), which calls whichever member responds.
 
 #include <cstdint>
 #include <functional>
@@ -25,18 +25,20 @@ struct EtcdOptions {
   absl::optional<rpc::TlsCredentials> tls;   // none: plain text
   std::string user, password;                // empty: etcd's authentication is off
   std::string prefix = "tandem";             // of all keys of the job
-  absl::Duration lease = absl::Seconds(30);  // when no process of the job has lived for so long, its keys go
-  // Of a call without a time-out of its own.
+  absl::Duration lease = absl::Seconds(30);  // etcd removes the job's keys when no process lived for so long
+  // Bounds a call without a time-out of its own.
   absl::Duration call_timeout = absl::Seconds(30);
   absl::Duration open_timeout = absl::Seconds(30);  // of the first call: etcd may be starting as well
-  // For who looks at a job from outside: it neither makes nor keeps the job's lease, and may change nothing.
+  // Set by tools that inspect a job from outside: the client neither creates nor keeps the job's lease, and
+  // must not change anything.
   bool look_only = false;
 };
 
-// "etcd://[user@]host:port[,host:port...]/prefix[?ca=FILE&cert=FILE&key=FILE&name=NAME&lease=SECONDS]"; any
-// of ca, cert and key turns TLS on, as `etcds://` does with the system's authorities. The password stands in
-// TANDEM_ETCD_PASSWORD, not in a URL that `ps` shows. InvalidArgument says what is wrong, NotFound names a
-// file that cannot be read.
+// Parses
+// "etcd://[user@]host:port[,host:port...]/prefix[?ca=FILE&cert=FILE&key=FILE&name=NAME&lease=SECONDS]". Any
+// of ca, cert and key turns TLS on, as `etcds://` does with the system's authorities. The password is read
+// from TANDEM_ETCD_PASSWORD, because `ps` would show a URL. InvalidArgument says what is wrong; NotFound
+// names a file that cannot be read.
 absl::StatusOr<EtcdOptions> ParseEtcdUrl(absl::string_view url);
 
 // Thread-safe.
@@ -44,20 +46,20 @@ class EtcdClient {
  public:
   static absl::StatusOr<std::unique_ptr<EtcdClient>> Connect(EtcdOptions options);
 
-  // Tries one member after the other, each for a part of `timeout`, while they fail with what another try may
-  // mend: a call may arrive more than once. Then *repeated becomes true, and a copy of it may arrive even
-  // after the answer: from a member that stood still meanwhile. Errors: Unavailable naming the endpoints;
-  // otherwise etcd's.
+  // Makes a call. Tries one member after the other, each for a fraction of `timeout`, while the error is one
+  // that another attempt may resolve. So the call may arrive more than once: then *repeated becomes true, and
+  // a copy may arrive even after the response, from a member that was stopped meanwhile. Errors: Unavailable
+  // naming the endpoints; otherwise etcd's.
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response, absl::Duration timeout,
                     bool* repeated = nullptr);
 
-  // A watch on the keys in [key, range_end), through the member that answered last.
+  // Watches the keys in [key, range_end), through the member that responded last.
   absl::StatusOr<std::unique_ptr<rpc::ResponseStream>> Watch(const std::string& key,
-                                                           const std::string& range_end,
-                                                           std::function<void(std::string)> on_response,
-                                                           std::function<void(absl::Status)> on_end);
-  // The next call goes to another member first.
+                                                             const std::string& range_end,
+                                                             std::function<void(std::string)> on_response,
+                                                             std::function<void(absl::Status)> on_end);
+  // Makes the next call start with another member than `member`.
   void TurnFrom(size_t member);
 
   const EtcdOptions& options() const { return options_; }

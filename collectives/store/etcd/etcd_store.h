@@ -1,17 +1,17 @@
 #ifndef TANDEM_COLLECTIVES_STORE_ETCD_ETCD_STORE_H_
 #define TANDEM_COLLECTIVES_STORE_ETCD_ETCD_STORE_H_
 
-// A store in an etcd cluster: the death of no process of the job, nor of a minority of etcd's members, ends
-// it. Keys of etcd, under the job's prefix:
+// A store in an etcd cluster. It survives the death of any process of the job and of a minority of etcd's
+// members. Its etcd keys, under the job's prefix:
 //
 //   k/<key>              a key
-//   q/<length>:<queue>/  items of a queue, each under a name of its own; their order is that of their making
-//   o/<client>/<n>       made together with a change, so that who repeats it, after a lost answer, sees that
-//                        it was made
-//   lease                the number of the lease that all of them hang on
+//   q/<length>:<queue>/  items of a queue, each under a name of its own, in the order of their creation
+//   o/<client>/<n>       created together with a change, so that a client which repeats the change after
+//                        a lost response detects that it was made
+//   lease                the number of the lease to which all of them are attached
 //
-// The lease belongs to the job: every process of it keeps it alive, and when none has for EtcdOptions::lease,
-// etcd removes everything.
+// The lease belongs to the job. Every process of the job keeps it alive. When none has for
+// EtcdOptions::lease, etcd removes everything.
 
 #include <cstdint>
 #include <functional>
@@ -34,18 +34,20 @@ class TxnResponse;
 
 namespace tandem::collectives {
 
-// Thread-safe. Owns one thread, which keeps the lease alive. Changes are applied once, also when an answer
-// was lost. Waiting calls may take EtcdOptions::call_timeout longer than their time-out before they find that
-// etcd is silent.
+// Thread-safe. Owns one thread, which keeps the lease alive. Changes are applied once, even if a response was
+// lost. Waiting calls may take EtcdOptions::call_timeout longer than their time-out to detect that etcd is
+// silent.
 //
-// Errors beside the Store's: Unavailable naming the endpoints; FailedPrecondition when the lease has run out
-// because no process could reach etcd for so long: the job's keys are gone. etcd's limits hold: a value of
-// more than its
-// --max-request-bytes (1.5 MiB unless set), or more than about 120 keys in one MultiSet (--max-txn-ops), is
-// InvalidArgument.
+// Errors in addition to those of Store:
+//
+//   - Unavailable naming the endpoints
+//   - FailedPrecondition if the lease has run out because no process could reach etcd for so long; the job's
+//     keys are gone
+//   - InvalidArgument beyond etcd's limits: a value of more than its --max-request-bytes (1.5 MiB by
+//     default), or more than about 120 keys in one MultiSet (--max-txn-ops)
 class EtcdStore final : public Store {
  public:
-  // Blocks until etcd answers, at most options.open_timeout.
+  // Blocks until etcd responds, at most options.open_timeout.
   static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(EtcdOptions options);
   ~EtcdStore() override;
 
@@ -71,25 +73,27 @@ class EtcdStore final : public Store {
  private:
   struct Held {
     absl::optional<std::string> value;
-    int64_t revision = 0;  // of the last change; 0: there is none
+    int64_t revision = 0;  // of the last change; 0: the key does not exist
   };
 
   explicit EtcdStore(std::unique_ptr<EtcdClient> client);
   absl::Status JoinLease();
   void KeepAlive();
-  // Unless the lease is known to be lost.
+  // Returns OK unless the lease is known to be lost.
   absl::Status Usable() const;
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response, bool* repeated = nullptr);
   absl::StatusOr<Held> Read(const std::string& etcd_key);
-  // Applies `ops` once, if `guard` (an etcd key; empty: always) still has `revision`; false if it has not.
+  // Applies `ops` once, if `guard` (an etcd key; empty: always) still has `revision`; returns false if it has
+  // not.
   absl::StatusOr<bool> Apply(const std::string& guard, int64_t revision,
                              std::vector<etcdserverpb::RequestOp> ops);
-  // Read, compute, apply, until nobody comes between. `compute` gives the new value, or none to change
-  // nothing.
+  // Reads, computes and applies until no other client changes the key in between. `compute` returns the new
+  // value, or nullopt to change nothing.
   absl::Status Modify(absl::string_view key,
                       const std::function<absl::StatusOr<absl::optional<std::string>>(const Held&)>& compute);
-  // Reads the keys at one moment; which are missing. With `values`, what the others hold.
+  // Reads the keys at one moment. `*missing` gets the absent keys; `*values`, unless nullptr, the values of
+  // the others.
   absl::Status Look(absl::Span<const std::string> keys, std::vector<std::string>* missing,
                     std::vector<std::string>* values);
   absl::Status BlockingLook(absl::Span<const std::string> keys, absl::Duration timeout,
@@ -104,12 +108,13 @@ class EtcdStore final : public Store {
   EtcdWatcher watcher_;
   absl::Duration timeout_;       // of a call; constant once opened
   int64_t lease_ = 0;            // likewise
-  absl::Duration lease_length_;  // as granted: by whoever opened the job's store first
+  absl::Duration lease_length_;  // as granted to the process that opened the job's store first
 
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Numbers of changes whose names under o/ are no longer needed: each goes with a later change.
+  // Numbers of changes whose keys under o/ are no longer needed: each is deleted together with a later
+  // change.
   std::vector<int64_t> slots_ ABSL_GUARDED_BY(mutex_);
   int64_t next_change_ ABSL_GUARDED_BY(mutex_) = 1;
   std::thread keeper_;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_STORE_ETCD_WATCHER_H_
 #define TANDEM_COLLECTIVES_STORE_ETCD_WATCHER_H_
 
-// Wakes those who wait for keys of an etcd store: one watch on all keys of the job, shared by all who wait.
+// Wakes threads that wait for keys of an etcd store, through one watch on all keys of the job.
 
 #include <cstdint>
 #include <memory>
@@ -23,14 +23,15 @@ class EtcdWatcher {
   EtcdWatcher(EtcdClient* client, std::string prefix);
   ~EtcdWatcher();
 
-  // One who waits. Register, look at the keys, then Await: a change after Register is not missed. Where the
-  // watch is broken, or not yet made, Await returns now and then, to look again.
+  // One waiting thread. Construct it, read the keys, then call Await: no change after the construction is
+  // missed. While the watch is broken, or not yet established, Await returns from time to time, so that the
+  // caller reads the keys again.
   class Waiter {
    public:
-    // Keys as etcd has them; with `prefix`, any that begins with one of them.
+    // `keys` are names in etcd. With `prefix`, any key that begins with one of them counts.
     Waiter(EtcdWatcher* watcher, std::vector<std::string> keys, bool prefix);
     ~Waiter();
-    // Until one of the keys has changed, something may have been missed, or `deadline`.
+    // Blocks until one of the keys has changed, a change may have been missed, or `deadline` is reached.
     void Await(absl::Time deadline);
 
    private:
@@ -53,11 +54,11 @@ class EtcdWatcher {
   absl::Time next_open_ ABSL_GUARDED_BY(open_mutex_) = absl::InfinitePast();
   absl::Mutex mutex_;
   bool live_ ABSL_GUARDED_BY(mutex_) = false;  // etcd has confirmed the watch
-  bool ended_ ABSL_GUARDED_BY(mutex_) = true;  // there is none: make one
+  bool ended_ ABSL_GUARDED_BY(mutex_) = true;  // there is no watch; the next wait makes one
   std::set<Waiter*> waiters_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The end of the range of keys that begin with `prefix`, as etcd wants it.
+// Returns the end of the etcd range that contains all keys that begin with `prefix`.
 std::string EtcdRangeEnd(std::string prefix);
 
 }  // namespace tandem::collectives

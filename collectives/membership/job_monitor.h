@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_MEMBERSHIP_JOB_MONITOR_H_
 #define TANDEM_COLLECTIVES_MEMBERSHIP_JOB_MONITOR_H_
 
-// A member's line to its job: says "I live" and hears when the job is over.
+// JobMonitor sends a member's heartbeats to its job and learns when the job is over.
 
 #include <functional>
 #include <memory>
@@ -26,41 +26,42 @@ class JobMonitor {
  public:
   struct Options {
     std::string member;  // "worker/0"
-    absl::Duration lease =
-        absl::Seconds(10);  // silence longer than this counts as death, the store's as well as ours
+    // Silence longer than this counts as death, of the store as well as of this member.
+    absl::Duration lease = absl::Seconds(10);
     Clock* clock = Clock::Real();
-    // What heartbeats tell of this process; nullptr: its name alone.
+    // The status that heartbeats report; nullptr: they report the member's name alone.
     std::shared_ptr<const rpc::ProcessStatus> status;
   };
-  // Runs at most once, on the monitor's thread, when the job has ended, or when the store has been silent for
-  // a whole lease (then ended and failed, and the reason names the store). It must not destroy the monitor
-  // nor call Leave.
+  // Called at most once, on the monitor's thread: when the job has ended, or when the store has been silent
+  // for a whole lease. In the second case the state is ended and failed, and its reason names the store. The
+  // callback must not destroy the monitor nor call Leave.
   using OnEnd = std::function<void(const JobState&)>;
 
-  // Blocks for the first heartbeat, at most a lease. Errors: Unavailable or DeadlineExceeded when the store
-  // cannot be reached, InvalidArgument for a name or lease it refuses.
+  // Sends the first heartbeat and blocks for its response, at most a lease. Errors: Unavailable or
+  // DeadlineExceeded if the store cannot be reached, InvalidArgument for a name or lease that it refuses.
   static absl::StatusOr<std::unique_ptr<JobMonitor>> Start(std::shared_ptr<rpc::Channel> store,
                                                            Options options, OnEnd on_end);
-  // Without Leave the member falls silent, and the job fails a lease later: what should happen when it
+  // Stops the heartbeats. Unless Leave was called, the job fails a lease later, as it does when the process
   // crashes.
   ~JobMonitor();
 
-  // This member has finished its work. Stops the heartbeats; on_end does not run any more once this has
-  // returned. Blocks at most `timeout`. An error means that the store may not have heard.
+  // Announces that this member has finished its work, and stops the heartbeats. on_end is not called any more
+  // once this has returned. Blocks at most `timeout`. An error means that the store may not have received the
+  // announcement.
   absl::Status Leave(absl::Duration timeout = absl::Seconds(5));
-  // Ends the job for all: it has failed for `reason`. The monitor goes on and will report that end like any
-  // other.
+  // Ends the job for all members: it has failed for `reason`. The monitor continues and reports that end like
+  // any other.
   absl::Status ReportFailure(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
-  // Ends the job for all: it has reached its goal.
+  // Ends the job for all members: it has reached its goal.
   absl::Status ReportSuccess(absl::string_view reason, absl::Duration timeout = absl::Seconds(5));
-  // What the last heartbeat told.
+  // Returns the job's state as of the last heartbeat.
   JobState state() const;
 
  private:
   JobMonitor(std::shared_ptr<rpc::Channel> store, Options options, OnEnd on_end);
   absl::StatusOr<JobState> Heartbeat(bool leaving, absl::Duration timeout, bool retry);
   absl::Status EndJob(bool failed, absl::string_view reason, absl::Duration timeout);
-  // `last_answered`: when the last heartbeat that was answered had been sent.
+  // `last_answered` is the time at which the last answered heartbeat was sent.
   void Run(JobState state, absl::Time last_answered);
   void Stop();
 

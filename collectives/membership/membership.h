@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_MEMBERSHIP_MEMBERSHIP_H_
 #define TANDEM_COLLECTIVES_MEMBERSHIP_MEMBERSHIP_H_
 
-// Who takes part in a job, who has gone silent, and whether the job is over. It lives beside the job's store;
-// members talk to it through JobMonitor (job_monitor.h).
+// The members of a job, their leases, and whether the job is over. It lives next to the job's store; members
+// reach it through JobMonitor (job_monitor.h).
 
 #include <cstdint>
 #include <map>
@@ -22,17 +22,17 @@ namespace tandem::collectives {
 struct JobState {
   bool ended = false;
   bool failed = false;  // only when ended
-  std::string reason;   // who and why: "worker/1 has been silent for 10s (lease 10s): killed or hung?"
+  std::string reason;   // names the member: "worker/1 has been silent for 10s (lease 10s): killed or hung?"
 };
 
-// What a member says of itself with its heartbeats, for people who look at the job.
+// A member's report in its heartbeats, shown to people who look at the job.
 struct MemberReport {
   std::string state;  // "training"
   std::string host;
   int64_t pid = 0;
   std::string diagnostics;  // "host:port" of its tandem.v1.Diagnostics; empty: it serves none
   uint64_t step = 0;
-  int64_t epoch = 0;        // of the membership: the rendezvous round; 0 where there is none
+  int64_t epoch = 0;        // of the membership: the rendezvous round; 0 if there is none
   int64_t train_epoch = 0;  // the pass over the data, from 1; 0: none
 };
 
@@ -44,29 +44,29 @@ struct MemberStatus {
   bool left = false;
 };
 
-// Thread-safe. A member is known from its first heartbeat on: one that never came is not dead. When a
-// member's silence outlasts its lease the job has failed; that is noticed by whoever looks next (a heartbeat,
-// State, WaitUntilEnded), so no thread is needed here. The job ends once: the first reason stays.
+// Thread-safe. A member is known from its first heartbeat on: a process that never sent one is not dead. The
+// job fails when a member's silence outlasts its lease. The next call (Heartbeat, State, WaitUntilEnded)
+// detects that, so no thread is needed here. The job ends once: the first reason stays.
 class Membership {
  public:
   explicit Membership(Clock* clock) : clock_(clock) {}
 
-  // `member` ("worker/0") lives, and may stay silent for `lease`; with `leaving` it has finished its work,
-  // and its silence is no death (a later heartbeat makes it a member again). InvalidArgument for an empty or
-  // long name or a lease outside (0, 1 day]; ResourceExhausted past 65,536 members.
+  // Records that `member` ("worker/0") lives and may stay silent for `lease`. With `leaving` it has finished
+  // its work, and its silence is no death; a later heartbeat makes it a member again. InvalidArgument for an
+  // empty or long name or a lease outside (0, 1 day]; ResourceExhausted beyond 65,536 members.
   absl::StatusOr<JobState> Heartbeat(absl::string_view member, absl::Duration lease, bool leaving,
                                      MemberReport report = {});
-  // Members of `role` ("ps": "ps/0", "ps/1", ...) are started again by their launcher when they die: neither
+  // Declares that the launcher restarts members of `role` ("ps": "ps/0", "ps/1", ...) when they die: neither
   // their silence nor a failure that they report ends the job.
   void LetRestart(absl::string_view role);
   // Ends the job unless it has ended already.
   void End(absl::string_view member, bool failed, absl::string_view reason);
   JobState State();
-  // Blocks until the job has ended or the clock reaches `deadline`; the state then.
+  // Blocks until the job has ended or the clock reaches `deadline`; returns the state then.
   JobState WaitUntilEnded(absl::Time deadline);
-  // Those that have come and not left, sorted.
+  // Returns the members that have joined and not left, sorted.
   std::vector<std::string> Members();
-  // All that ever came, by name, with what they said last.
+  // Returns all members that ever joined, by name, with their last report.
   std::vector<MemberStatus> Statuses();
 
  private:

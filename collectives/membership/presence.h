@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_MEMBERSHIP_PRESENCE_H_
 #define TANDEM_COLLECTIVES_MEMBERSHIP_PRESENCE_H_
 
-// What makes a program's process one that `tandem status` and `tandem trace` see: heartbeats to the job's
-// store, and diagnostics served.
+// Presence makes a process visible to `tandem status` and `tandem trace`: it sends heartbeats to the job's
+// store and serves diagnostics.
 
 #include <cstdint>
 #include <memory>
@@ -18,21 +18,23 @@
 
 namespace tandem::collectives {
 
-// Thread-safe. One per process; it holds the recorder, so it must outlive all threads that may record.
+// Thread-safe. One per process. It owns the trace recorder, so it must outlive all threads that may record.
 class Presence {
  public:
-  // As `member` ("worker/0") of the job's round `epoch`, with the job's store over `store`, which listens at
-  // `store_address`. Blocks for the first heartbeat. Errors: JobMonitor::Start's, DiagnosticsServer::Start's.
+  // Joins as `member` ("worker/0") of the job's round `epoch`. `store` is the channel to the job's store,
+  // which listens at `store_address`. Blocks for the first heartbeat. Errors are those of JobMonitor::Start
+  // and DiagnosticsServer::Start.
   static absl::StatusOr<std::unique_ptr<Presence>> Start(const std::string& member, int64_t epoch,
                                                          std::shared_ptr<rpc::Channel> store,
                                                          const std::string& store_address);
 
-  // What is told: the step, and what the process does. shared, for whoever counts the steps.
+  // The status that heartbeats report: the step, and the process's state. Shared with the code that counts
+  // the steps.
   const std::shared_ptr<rpc::ProcessStatus>& status() const { return status_; }
-  // It is up, health says from now on.
+  // Reports the process as up: health checks return SERVING from now on.
   void Up() { diagnostics_->SetServing(true); }
-  // It has finished its work: JobMonitor::Leave. Without that its silence is taken for its death, a lease
-  // later.
+  // Announces that the process has finished its work (JobMonitor::Leave). Without it, the process's silence
+  // counts as its death after a lease.
   absl::Status Leave() { return monitor_->Leave(); }
 
  private:

@@ -1,13 +1,13 @@
 #ifndef TANDEM_COLLECTIVES_RENDEZVOUS_STORE_RENDEZVOUS_H_
 #define TANDEM_COLLECTIVES_RENDEZVOUS_STORE_RENDEZVOUS_H_
 
-// The rendezvous over a Store. Keys under "rdzv/<run_id>/":
+// The rendezvous over a Store. Its keys, under "rdzv/<run_id>/":
 //
 //   state        the document (state.h), changed by compare-and-set only
-//   changed/<v>  made after the document's version v was written: what waits for a change waits for this key.
-//   A hint:
-//                if its writer died before, the others look again within a fraction of the lease
-//   beat/<id>    a counter that node <id> keeps increasing while it lives
+//   changed/<v>  created after version v of the document was written; threads that wait for a change wait
+//                for this key. It is only a hint: if the writer died before it created the key, the others
+//                read the document again within a fraction of the lease
+//   beat/<id>    a counter that node <id> increments while it lives
 
 #include <functional>
 #include <map>
@@ -40,33 +40,34 @@ class StoreRendezvous final : public Rendezvous {
   absl::Status Leave() override;
 
  private:
-  // How long another node's counter has stood still, by this node's clock.
+  // Another node's counter, and since when it has not changed, by this node's clock.
   struct Observed {
     std::string beat;
     absl::Time since;
   };
 
-  // Reads the document, lets `change` make a new one, writes it; again if somebody else was quicker. Nothing
-  // is written where `change` changes nothing. The document as it is then. A new one is made only if
-  // `create`.
+  // Reads the document, applies `change` and writes the result; repeats this if another node wrote in
+  // between. Writes nothing if `change` changes nothing. Returns the document as it is then. Creates the
+  // document only if `create`.
   absl::StatusOr<RendezvousState> Update(bool create,
                                          const std::function<absl::Status(RendezvousState*)>& change);
-  // Takes the document in; FailedPrecondition if it is another job's than the one seen before.
+  // Parses the document; FailedPrecondition if it belongs to another job than the one seen before.
   absl::StatusOr<RendezvousState> Parse(const std::string& text);
   void Publish(const RendezvousState& state);
   absl::StatusOr<RendezvousState> Read();
 
   void Run();
-  // One round of the thread: beats, looks, and does to the document what is due.
+  // One iteration of the thread: sends a heartbeat, reads the document and the counters, and applies changes
+  // that are due.
   absl::Status Step();
   absl::Status Beat();
   absl::Status Observe(const RendezvousState& state);
   absl::Status Act(const RendezvousState& state);
-  // Until the document changes, or there is something to do.
+  // Blocks until the document changes or the thread has something to do.
   void AwaitChange();
   absl::StatusOr<Round> AwaitRound(const Node& node, int64_t leaves);
   absl::Status AwaitRank(const Node& node, int64_t leaves);
-  // The node's counter; "" while it has none.
+  // Returns the node's counter; "" while it has none.
   absl::StatusOr<std::string> BeatOf(absl::string_view id);
   absl::Status Lost(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string id() const;
@@ -78,18 +79,18 @@ class StoreRendezvous final : public Rendezvous {
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::string id_ ABSL_GUARDED_BY(mutex_);         // of the node that has joined and not left
-  int64_t leaves_ ABSL_GUARDED_BY(mutex_) = 0;     // how often Leave was called: it ends a Join that waits
+  int64_t leaves_ ABSL_GUARDED_BY(mutex_) = 0;     // number of Leave calls: each ends a Join that waits
   RendezvousState state_ ABSL_GUARDED_BY(mutex_);  // the newest that was seen
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t joined_epoch_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last round that Join returned
   absl::Time contact_ ABSL_GUARDED_BY(mutex_);        // when the last call that the store answered was sent
-  absl::Status trouble_ ABSL_GUARDED_BY(mutex_);      // of the last call that it did not
+  absl::Status trouble_ ABSL_GUARDED_BY(mutex_);      // of the last call that failed
   absl::Time gathering_since_ ABSL_GUARDED_BY(mutex_);
-  // When the nodes that have come were enough, or infinite future.
+  // Since when enough nodes have come; infinite future if they have not.
   absl::Time enough_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::map<std::string, Observed> observed_ ABSL_GUARDED_BY(mutex_);
-  absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // at the others' counters
-  // The thread's.
+  absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // when the counters were last read
+  // Used by the thread only.
   absl::Time next_beat_ = absl::InfinitePast();
   int64_t acted_on_ = 0;  // the document's version
 
@@ -97,9 +98,10 @@ class StoreRendezvous final : public Rendezvous {
   std::thread thread_;
 };
 
-// For who looks at a job from outside. The ids of the runs whose launchers meet in `store`, sorted.
+// Lists the ids of the runs that have a rendezvous in `store`, sorted. For tools that inspect a job from
+// outside.
 absl::StatusOr<std::vector<std::string>> RendezvousIn(Store* store);
-// Their document. NotFound: nobody has joined the run there, or its store has forgotten it.
+// Returns a run's document. NotFound if no node has joined the run there, or if the store has forgotten it.
 absl::StatusOr<RendezvousState> LookAtRendezvous(Store* store, const std::string& run_id);
 
 }  // namespace tandem::collectives

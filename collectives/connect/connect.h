@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_CONNECT_CONNECT_H_
 #define TANDEM_COLLECTIVES_CONNECT_CONNECT_H_
 
-// From a store to connected backends: what InitProcessGroup and NewGroup have in common.
+// Connects a group's backends through a store; shared by InitProcessGroup and NewGroup.
 
 #include <memory>
 #include <string>
@@ -19,11 +19,11 @@ struct GroupConnectOptions {
   std::string group;
   int rank = 0;
   int world_size = 1;
-  std::string members;  // the group's ranks as ranks of the first group, in words
+  std::string members;  // the group's ranks as ranks of the first group, as text
   std::string backend = "auto";
   std::string debug;                // the debug level's name
-  bool check_fingerprints = false;  // also where a backend does not by itself
-  std::string interface_address;    // name or address; empty: the one that reaches the store
+  bool check_fingerprints = false;  // also for backends that do not check them
+  std::string interface_address;    // name or address; empty: the interface that reaches the store
   std::string host;                 // empty: ipc::HostIdentity()
   absl::Duration timeout;
   absl::Span<const BackendFactory> extra_backends;
@@ -33,17 +33,17 @@ struct Connection {
   struct Device {
     tandem::Device::Kind kind = tandem::Device::Kind::kCpu;
     std::string backend;                         // the factory's name; "solo" in a world of one
-    std::vector<std::unique_ptr<Store>> stores;  // what `made` uses
+    std::vector<std::unique_ptr<Store>> stores;  // used by `made`
     std::unique_ptr<Backend> made;
   };
   std::vector<Peer> peers;
   std::vector<Device> devices;
 };
 
-// Meets the other ranks in `store` (borrowed by the backends) and connects one backend for each device that
-// options.backend asks for. All ranks choose the same: where one of them cannot, all hear why, and under
-// "auto" all go on with the next candidate together. Errors as InitProcessGroup's. A world of one needs no
-// store.
+// Finds the other ranks through `store` (borrowed by the backends) and connects one backend for each device
+// that options.backend asks for. All ranks choose the same backends. If one rank cannot use a backend, all
+// ranks receive the reason; under "auto" all continue with the next candidate together. Errors are those of
+// InitProcessGroup. A world of one needs no store.
 absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& options);
 
 }  // namespace tandem::collectives

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_CONNECT_SOLO_BACKEND_H_
 #define TANDEM_COLLECTIVES_CONNECT_SOLO_BACKEND_H_
 
-// A world of one: every operation has what it needs and copies it to where it belongs.
+// The backend for a world of one: every operation copies its input to its output.
 
 #include <memory>
 #include <string>

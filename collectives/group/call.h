@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_CALL_H_
 #define TANDEM_COLLECTIVES_GROUP_CALL_H_
 
-// An operation together with the parts that it points to.
+// Call is an Operation together with the arrays of parts that it points to.
 
 #include <utility>
 
@@ -12,8 +12,8 @@
 
 namespace tandem::collectives {
 
-// Lives on the stack of a synchronous call, without allocations up to eight ranks; moves into the queue with
-// an asynchronous one.
+// A synchronous call keeps it on the stack, without allocations up to eight ranks; an asynchronous call moves
+// it into the queue.
 class Call {
  public:
   Call(OpKind kind, DType dtype, Device device) {
@@ -38,7 +38,7 @@ class Call {
     for (const TensorView& view : views) outs_.push_back({view.data, view.count});
     operation.outs = outs_;
   }
-  // `parts` slices of the same size, which divides view.count.
+  // Splits `view` into `parts` slices of the same size; `parts` must divide view.count.
   void SliceIns(const ConstTensorView& view, int parts) {
     const size_t count = view.count / parts, bytes = count * SizeOf(view.dtype);
     for (int i = 0; i < parts; ++i)

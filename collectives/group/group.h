@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_GROUP_H_
 #define TANDEM_COLLECTIVES_GROUP_GROUP_H_
 
-// The one implementation of ProcessGroup: validates calls, hands them to the lane of their device, and keeps
-// what lives as long as the group. What moves the bytes is a Backend.
+// Group is the implementation of ProcessGroup. It validates calls, hands them to the lane of their device,
+// and owns what lives as long as the group. A Backend moves the bytes.
 
 #include <atomic>
 #include <memory>
@@ -26,15 +26,15 @@ namespace tandem::collectives {
 // Thread-safe, as ProcessGroup says.
 class Group final : public ProcessGroup {
  public:
-  // What a group is made of. `store` is shared with subgroups; nullptr in a world of one without one.
+  // The components of a group. `store` is shared with subgroups; nullptr in a world of one that has none.
   struct Parts {
-    ProcessGroupOptions options;  // complete: nothing is left to the environment
+    ProcessGroupOptions options;  // complete: no field is left to the environment
     std::vector<int> global_ranks;
     std::shared_ptr<Store> store;
     std::shared_ptr<FlightRecorder> recorder;
-    std::shared_ptr<Watchdog> watchdog;  // looks at `recorder`; nullptr: nobody does
+    std::shared_ptr<Watchdog> watchdog;  // watches `recorder`; nullptr: no watchdog
   };
-  // Meets the other ranks and connects: InitProcessGroup, with everything decided.
+  // Finds the other ranks and connects to them: InitProcessGroup with all options decided.
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Make(Parts parts);
   ~Group() override { Destroy(); }
 
@@ -99,34 +99,34 @@ class Group final : public ProcessGroup {
  private:
   explicit Group(Parts parts) : parts_(std::move(parts)) {}
 
-  // "all_reduce on group 'default': ..."; OK stays OK.
+  // Prefixes an error with operation and group: "all_reduce on group 'default': ..."; OK stays OK.
   absl::Status Refuse(OpKind kind, const absl::Status& status) const;
   Lane* LaneOf(const Device& device) const;
-  // Completes `operation` by what all calls have in common, and checks that its backend can do it.
-  // nullptr: *error says why not.
+  // Fills in the fields of `operation` that all calls share, and checks that its backend supports it. Returns
+  // nullptr and sets *error if it does not.
   Lane* Prepare(Operation* operation, absl::Duration timeout, absl::Status* error) const;
   Work Submit(Call* call, bool async, absl::Duration timeout);
-  // A coalesced operation: prepares all its calls before the first of them begins.
+  // Runs a coalesced operation: prepares all its calls before the first of them begins.
   Work SubmitTask(std::unique_ptr<Task> task, bool async, absl::Duration timeout);
   Work PointToPointCall(OpKind kind, TensorView tensor, int peer, const PointToPointOptions& options,
                         bool blocking);
   absl::Status CheckPointToPoint(OpKind kind, const TensorView& tensor, int peer) const;
-  // The group of `ranks` of this group; nullptr if this rank is not among them.
+  // Makes the group of `ranks` of this group; returns nullptr if this rank is not among them.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeSubgroup(absl::Span<const int> ranks, std::string name,
                                                              absl::string_view backend) const;
   std::string NextSubgroupName();
-  // An operation has broken the group.
+  // Handles an operation that has broken the group.
   void OnBroken();
-  // Breaks it, unless it is broken: ends everything, here at once.
+  // Breaks the group unless it is broken already, and ends all operations, at once on this rank.
   void AbortWith(const absl::Status& error);
-  // Of the flight recorder, where the environment wants dumps.
+  // Dumps the flight recorder, if the environment asks for dumps.
   void Dump(const absl::Status& reason) const;
 
   const Parts parts_;
   Health health_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // one or two; constant once made
   std::atomic<uint64_t> subgroups_{0};
-  std::unique_ptr<Store> barrier_store_;                                      // part of parts_.store
+  std::unique_ptr<Store> barrier_store_;                                      // a view of parts_.store
   std::unique_ptr<tandem::collectives::MonitoredBarrier> monitored_barrier_;  // nullptr in a world of one
   absl::Mutex destroy_mutex_;
   bool destroyed_ ABSL_GUARDED_BY(destroy_mutex_) = false;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_HEALTH_H_
 #define TANDEM_COLLECTIVES_GROUP_HEALTH_H_
 
-// Whether a group works, and the first error that broke it.
+// Health tells whether a group works, and stores the first error that broke it.
 
 #include <atomic>
 
@@ -16,14 +16,14 @@ class Health {
  public:
   bool broken() const { return broken_.load(std::memory_order_acquire); }
 
-  // The first error; OK while it works.
+  // Returns the first error; OK while the group works.
   absl::Status error() const {
     if (!broken()) return absl::OkStatus();
     absl::MutexLock lock(&mutex_);
     return error_;
   }
 
-  // False if it was broken already: the first error stays.
+  // Breaks the group; returns false if it was broken already, in which case the first error stays.
   bool Break(const absl::Status& error) {
     absl::MutexLock lock(&mutex_);
     if (!error_.ok()) return false;

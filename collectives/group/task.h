@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_TASK_H_
 #define TANDEM_COLLECTIVES_GROUP_TASK_H_
 
-// Operations that run one behind the other under one Work, with the copies before and after them.
+// Task is a sequence of operations that run one after the other under one Work, with copies before and after.
 
 #include <cstring>
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace tandem::collectives {
 
-// A plain value, owned by the queue until it is completed, or by the call that runs it.
+// A plain value. The queue owns it until it is completed, or the call that runs it does.
 struct Task {
   struct Copy {
     void* to;
@@ -26,9 +26,9 @@ struct Task {
   }
 
   std::vector<Call> calls;
-  std::vector<Copy> before, after;  // between the user's tensors and the scratch
+  std::vector<Copy> before, after;  // between the user's tensors and `scratch`
   std::vector<std::unique_ptr<char[]>> scratch;
-  std::vector<uint64_t> records;  // of the flight recorder, by call
+  std::vector<uint64_t> records;  // flight recorder ids, by call
   std::shared_ptr<internal::WorkState> work;
 };
 

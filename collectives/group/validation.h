@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_VALIDATION_H_
 #define TANDEM_COLLECTIVES_GROUP_VALIDATION_H_
 
-// What this rank alone can see to be wrong with a call. Pure functions: InvalidArgument says what is wrong
-// and what is expected; the caller adds operation and group. They cost a few nanoseconds when all is well.
+// Checks of a call that need no other rank. Pure functions: InvalidArgument says what is wrong and what is
+// expected; the caller adds operation and group. A check that succeeds costs a few nanoseconds.
 
 #include <cstdint>
 #include <limits>
@@ -17,7 +17,7 @@
 namespace tandem::collectives {
 
 namespace internal {
-// What the checks below say once something is known to be wrong.
+// These build the error texts of the checks below.
 absl::Status BadTensor(absl::string_view what, const ConstTensorView& view);
 absl::Status BadPair(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
                      const ConstTensorView& b);
@@ -39,11 +39,11 @@ inline bool Overlap(const ConstTensorView& a, const ConstTensorView& b) {
 }
 }  // namespace internal
 
-// A known dtype, and memory where there are elements.
+// Checks that the dtype is known, and that there is memory if there are elements.
 inline absl::Status CheckTensor(absl::string_view what, const ConstTensorView& view) {
   return ABSL_PREDICT_TRUE(internal::IsTensor(view)) ? absl::OkStatus() : internal::BadTensor(what, view);
 }
-// Both are tensors, of one dtype on one device.
+// Checks that both are tensors, of one dtype on one device.
 inline absl::Status CheckPair(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
                               const ConstTensorView& b) {
   const bool good =
@@ -55,10 +55,10 @@ inline absl::Status CheckSameCount(absl::string_view what_a, const ConstTensorVi
   return ABSL_PREDICT_TRUE(a.count == b.count) ? absl::OkStatus()
                                                : internal::BadCounts(what_a, a.count, what_b, b.count);
 }
-// `whole` has `parts` times as many elements as `part`.
+// Checks that `whole` has `parts` times as many elements as `part`.
 inline absl::Status CheckMultiple(absl::string_view what_whole, const ConstTensorView& whole,
                                   absl::string_view what_part, const ConstTensorView& part, int parts) {
-  // Not a product, which could wrap.
+  // A comparison of products could overflow.
   const size_t ranks = static_cast<size_t>(parts);
   const bool good = whole.count % ranks == 0 && whole.count / ranks == part.count;
   return ABSL_PREDICT_TRUE(good)
@@ -69,11 +69,11 @@ inline absl::Status CheckRoot(int root, int world_size) {
   return ABSL_PREDICT_TRUE(root >= 0 && root < world_size) ? absl::OkStatus()
                                                            : internal::BadRoot(root, world_size);
 }
-// Of a point-to-point operation. `any`: kAnySource will do.
+// Checks the peer of a point-to-point operation. `any` allows kAnySource.
 absl::Status CheckPeer(int peer, int rank, int world_size, bool any);
 absl::Status CheckTimeout(absl::Duration timeout);
 
-// The two share no byte; they may where `a` begins exactly at `in_place` (nullptr: nowhere).
+// Checks that the two share no byte. They may overlap if `a` begins exactly at `in_place` (nullptr: never).
 inline absl::Status CheckApart(absl::string_view what_a, const ConstTensorView& a, absl::string_view what_b,
                                const ConstTensorView& b, const void* in_place) {
   const bool good = (in_place != nullptr && a.data == in_place) || !internal::Overlap(a, b);
@@ -81,15 +81,17 @@ inline absl::Status CheckApart(absl::string_view what_a, const ConstTensorView& 
                                  : internal::BadOverlap(what_a, what_b, in_place != nullptr);
 }
 
-// One tensor a rank, all of the dtype and device of `like`.
+// Checks that there is one tensor for each rank, all of the dtype and device of `like`.
 absl::Status CheckList(absl::string_view what, absl::Span<const ConstTensorView> views, int world_size,
                        const ConstTensorView& like);
 absl::Status CheckList(absl::string_view what, absl::Span<const TensorView> views, int world_size,
                        const ConstTensorView& like);
-// No two share a byte.
+// Checks that no two tensors share a byte.
 absl::Status CheckDistinct(absl::string_view what, absl::Span<const TensorView> views);
-// No two of the outputs, and no output and `in`, share a byte; but in == outs[own] in place.
+// Checks that no two outputs share a byte, and no output shares one with `in`, except in place: in ==
+// outs[own].
 absl::Status CheckOutputsApart(absl::Span<const TensorView> outs, const ConstTensorView& in, int own);
+// Checks that no input shares a byte with `out`, except in place: ins[own] == out.
 absl::Status CheckInputsApart(absl::Span<const ConstTensorView> ins, const ConstTensorView& out, int own);
 
 }  // namespace tandem::collectives

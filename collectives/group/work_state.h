@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_WORK_STATE_H_
 #define TANDEM_COLLECTIVES_GROUP_WORK_STATE_H_
 
-// What the copies of a Work share.
+// WorkState is the state that the copies of a Work share.
 
 #include <functional>
 #include <memory>
@@ -15,12 +15,13 @@
 
 namespace tandem::collectives::internal {
 
-// Thread-safe. Whoever runs the operation calls Complete, once; the rest is Work's.
+// Thread-safe. The code that runs the operation calls Complete once; Work calls the rest.
 class WorkState {
  public:
-  // Wakes who waits, then runs the callbacks in this thread, in the order in which they were given.
+  // Wakes waiting threads, then runs the callbacks in this thread, in the order in which they were
+  // registered.
   void Complete(absl::Status status, int source_rank = -1);
-  // Before the work is handed out: what streams may be ordered behind.
+  // Sets the work on a device for OrderStream. Must be called before the Work is handed out.
   void SetDeviceWork(std::shared_ptr<DeviceWork> device) { device_ = std::move(device); }
 
   absl::Status Wait(absl::Duration timeout);

@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_CHECKED_BACKEND_H_
 #define TANDEM_COLLECTIVES_DIAGNOSTICS_CHECKED_BACKEND_H_
 
-// DebugLevel::kDetail for backends that do not compare what the ranks call (nccl): torch.distributed's
-// ProcessGroupWrapper.
+// CheckedBackend implements DebugLevel::kDetail for backends that do not compare fingerprints (nccl). It
+// corresponds to torch.distributed's ProcessGroupWrapper.
 
 #include <memory>
 #include <string>
@@ -15,15 +15,19 @@
 namespace tandem::collectives {
 
 // Before each collective the ranks exchange their fingerprints through `control` (an all_gather with the
-// operation's time-out); uneven ones also what each pair sends and expects. All ranks fail alike, before the
-// wrapped backend has begun: InvalidArgument with both sides named where they disagree, DeadlineExceeded with
-// the absent ranks named (by `control`) where one does not come. Costs a round of the control backend per
-// operation. Point-to-point operations are passed on unchecked: their two sides check each other.
+// operation's time-out); for uneven operations also what each pair sends and expects. An error is the same on
+// all ranks, and the wrapped backend has not begun:
 //
-// Threads as Backend says; control is used by the thread that runs the collective only.
+//   - InvalidArgument naming both sides if ranks disagree
+//   - DeadlineExceeded naming the absent ranks (from `control`) if a rank does not come
+//
+// Costs one round of the control backend per operation. Point-to-point operations are passed on unchecked:
+// their two sides check each other.
+//
+// Threads: as Backend says. Only the thread that runs the collective uses `control`.
 class CheckedBackend final : public Backend {
  public:
-  // `control` is a backend of the same ranks for the CPU, used by nobody else.
+  // `control` is a backend of the same ranks for the CPU, used by this object only.
   CheckedBackend(std::string group, int rank, int world_size, std::unique_ptr<Backend> backend,
                  std::unique_ptr<Backend> control);
 
@@ -36,18 +40,18 @@ class CheckedBackend final : public Backend {
   void Abort(const absl::Status& reason) override;
 
  private:
-  // OK if all ranks are about to run `operation`; else the group is broken.
+  // Returns OK if all ranks are about to run `operation`; otherwise the group is broken.
   absl::Status Check(const Operation& operation);
   absl::Status CheckFingerprints(const Operation& operation);
   absl::Status CheckPairs(const Operation& operation);
-  // all[s] = rank s's `mine`; all ranks give the same size.
+  // all[s] = rank s's `mine`, which has the same size on all ranks.
   absl::Status Exchange(const Operation& operation, absl::Span<const char> mine, std::vector<char>* all);
   absl::Status broken() const;
 
   const std::string group_;
   const int rank_, world_size_;
   const std::unique_ptr<Backend> backend_, control_;
-  uint64_t exchanges_ = 0;  // of the thread that runs collectives
+  uint64_t exchanges_ = 0;  // used by the thread that runs collectives
   mutable absl::Mutex mutex_;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_MONITORED_BARRIER_H_
 #define TANDEM_COLLECTIVES_DIAGNOSTICS_MONITORED_BARRIER_H_
 
-// A barrier through the store that names every absent rank: torch.distributed's monitored_barrier, which
-// names all of them only when asked and only on rank 0.
+// A barrier through the store that names every absent rank. torch.distributed's monitored_barrier does so
+// only if asked, and only on rank 0.
 
 #include <cstdint>
 #include <string>
@@ -16,26 +16,26 @@
 
 namespace tandem::collectives {
 
-// One rank's side of the barriers of a group. Thread-safe; calls of one rank are made one after the other.
+// One rank's side of the barriers of a group. Thread-safe; the calls of one rank are serialised.
 //
-// The ranks' n-th calls belong together. A round is decided once, by a key of the store: passed, by the rank
-// that comes last, or given up, by the rank whose time-out is over first. All ranks act upon that decision,
-// so that no rank passes a barrier that failed for another.
+// The ranks' n-th calls belong together and form a round. A round is decided once, by a key of the store:
+// passed, by the rank that comes last, or expired, by the rank whose time-out is over first. All ranks act
+// upon that decision, so that no rank passes a barrier that failed for another.
 class MonitoredBarrier {
  public:
-  // `store` holds keys of this group alone and outlives the barrier.
+  // `store` holds keys of this group alone and must outlive the barrier.
   MonitoredBarrier(Store* store, absl::string_view group, int rank, int world_size)
       : store_(store), group_(group), rank_(rank), world_size_(world_size) {}
 
-  // Blocks until all ranks have called it, or one of them has given up. DeadlineExceeded names every rank
-  // that had not come, on all ranks that did; a rank that comes to a round that was given up gets it at once.
-  // After that, and after an error of the store, the next round can be tried.
+  // Blocks until all ranks have called it, or until the round has expired. DeadlineExceeded names every rank
+  // that had not come, on all ranks that did; a rank that comes to an expired round gets it at once. After
+  // that, and after an error of the store, the next round can be tried.
   absl::Status Wait(absl::Duration timeout);
 
  private:
   absl::Status WaitRound(uint64_t round, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Judge(const std::string& verdict) const;
-  // Which ranks have not come, "" if all have: "1,3".
+  // Returns the ranks that have not come as "1,3"; "" if all have.
   absl::StatusOr<std::string> Absent(const std::string& prefix) const;
   void ForgetRoundsBefore(uint64_t round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -44,7 +44,7 @@ class MonitoredBarrier {
   const int rank_, world_size_;
   absl::Mutex mutex_;  // held during a round
   uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t oldest_ ABSL_GUARDED_BY(mutex_) = 0;  // round whose keys may still be in the store
+  uint64_t oldest_ ABSL_GUARDED_BY(mutex_) = 0;  // the oldest round whose keys may still be in the store
 };
 
 }  // namespace tandem::collectives

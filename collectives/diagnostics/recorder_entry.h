@@ -1,12 +1,12 @@
 #ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_RECORDER_ENTRY_H_
 #define TANDEM_COLLECTIVES_DIAGNOSTICS_RECORDER_ENTRY_H_
 
-// The recorder's ring from within: private to flight_recorder.cc and flight_recorder_json.cc.
+// The entries of the flight recorder's ring: private to flight_recorder.cc and flight_recorder_json.cc.
 //
-// An entry is a sequence lock made of atomics only, so that readers may look at any moment: the stamp says
-// whose the words are and how far the operation is. A writer takes the place by compare-and-swap (stamp ->
-// "writing"), fills the words and releases them with the next stamp. A reader takes the words for good if the
-// stamp is the same before and after.
+// An entry is a sequence lock made of atomics only, so that readers may read at any moment. The stamp holds
+// the id of the operation and its phase. A writer claims the entry by compare-and-swap (stamp -> "writing"),
+// fills the words and releases them with the next stamp. A reader accepts the words if the stamp is the same
+// before and after reading them.
 
 #include <array>
 #include <atomic>
@@ -45,7 +45,7 @@ enum Word : size_t {
   kWords,
 };
 
-// A copy of an entry that nobody changes.
+// A consistent copy of an entry.
 struct FlightRecorder::Record {
   uint64_t id = 0;
   Phase phase = Phase::kEmpty;
@@ -55,12 +55,12 @@ struct FlightRecorder::Record {
   Fingerprint fingerprint;
   uint64_t bytes_in = 0, bytes_out = 0;
   int64_t timeout_ns = 0;
-  uint64_t issued = 0, started = 0, ended = 0;  // ticks; started is 0 if it never did
+  uint64_t issued = 0, started = 0, ended = 0;  // ticks; started is 0 if the operation has not started
 
   absl::Duration timeout() const {
     return timeout_ns == INT64_MAX ? absl::InfiniteDuration() : absl::Nanoseconds(timeout_ns);
   }
-  // As Describe(Operation).
+  // Describes the operation as Describe(Operation) does.
   std::string Description() const {
     std::string text = Describe(fingerprint);
     if (IsPointToPoint(fingerprint.kind) && tag != 0) {
@@ -83,14 +83,14 @@ struct alignas(64) FlightRecorder::Entry {
     __builtin_prefetch(reinterpret_cast<const char*>(this) + 64, 1);
   }
 
-  // False for a place that is empty, or is just being taken.
+  // Returns false for an entry that is empty or being claimed.
   bool Read(Record* record) const {
     for (int attempt = 0; attempt < 100; ++attempt) {
       const uint64_t before = stamp.load(std::memory_order_acquire);
       const Phase phase = PhaseOf(before);
       if (phase == Phase::kEmpty || phase == Phase::kWriting) return false;
       std::array<uint64_t, kWords> copy;
-      // Acquire, so that the second look at the stamp stays behind them.
+      // Acquire, so that the second read of the stamp is ordered after these reads.
       for (size_t i = 0; i < kWords; ++i) copy[i] = words[i].load(std::memory_order_acquire);
       if (stamp.load(std::memory_order_relaxed) != before) continue;
       const uint32_t kinds = static_cast<uint32_t>(copy[kKinds] >> 32);
@@ -115,12 +115,12 @@ struct alignas(64) FlightRecorder::Entry {
       record->ended = IsInFlight(phase) ? 0 : copy[kEnded];
       return true;
     }
-    return false;  // it changes faster than it can be read: a ring much too small
+    return false;  // the entry changes faster than it can be read: the ring is much too small
   }
 };
 
-// How far a group has come, kept apart from the ring: a group that is seldom used may have lost all its
-// entries to the others. Sequence numbers plus one; 0: none yet.
+// How far a group has come. Kept apart from the ring, because a group that is seldom used may have lost all
+// its entries to other groups. Sequence numbers plus one; 0: none yet.
 struct alignas(64) FlightRecorder::Progress {
   struct Counters {
     std::atomic<uint64_t> issued{0}, completed{0};
@@ -144,7 +144,7 @@ struct alignas(64) FlightRecorder::Progress {
     }
   }
 };
-inline constexpr size_t kGroupsWithProgress = 256;  // groups of higher number go without
+inline constexpr size_t kGroupsWithProgress = 256;  // groups of higher number have no Progress
 
 }  // namespace tandem::collectives
 

@@ -1,7 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_SIGNAL_DUMP_H_
 #define TANDEM_COLLECTIVES_DIAGNOSTICS_SIGNAL_DUMP_H_
 
-// Dumps a flight recorder when a signal comes: `kill -USR2 PID` asks a process that hangs what it is doing.
+// SignalDump dumps a flight recorder when a signal arrives: `kill -USR2 PID` shows what a hanging process is
+// doing.
 
 #include <csignal>
 #include <memory>
@@ -12,13 +13,12 @@
 
 namespace tandem::collectives {
 
-// A program asks for it: no library installs signal handlers by itself. The handler only writes a byte into a
-// pipe; a thread of this object makes the dump. Lives until it is destroyed, which restores the handler that
-// was there before.
+// A program installs it explicitly: no library installs signal handlers by itself. The handler only writes a
+// byte into a pipe; a thread of this object makes the dump. The destructor restores the previous handler.
 class SignalDump {
  public:
-  // FailedPrecondition when one exists in this process already, InvalidArgument for a number that is no
-  // signal that can be caught.
+  // FailedPrecondition if one exists in this process already; InvalidArgument for a number that is no signal
+  // that can be caught.
   static absl::StatusOr<std::unique_ptr<SignalDump>> Install(std::shared_ptr<FlightRecorder> recorder,
                                                              int signal = SIGUSR2);
   ~SignalDump();

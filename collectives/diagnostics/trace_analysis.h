@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_TRACE_ANALYSIS_H_
 #define TANDEM_COLLECTIVES_DIAGNOSTICS_TRACE_ANALYSIS_H_
 
-// From the dumps of all ranks to the rank that holds up the others: torch.distributed's flight recorder
+// Finds, in the dumps of all ranks, the rank for which the others wait: torch.distributed's flight recorder
 // analyser.
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace tandem::collectives {
 
-// One thing that is wrong. Ranks are global.
+// One problem that was found. Ranks are global.
 struct TraceFinding {
   enum class Kind {
-    kDisagree,  // `ranks` call something else than `waiting` at the same place
-    kBehind,    // `ranks` have not called what `waiting` wait in
+    kDisagree,  // `ranks` call another operation than `waiting` at the same place
+    kBehind,    // `ranks` have not called the operation in which `waiting` wait
     kCircle,    // `ranks` wait for each other, through several groups
     kDead,      // `ranks` have left no dump
-    kSlow,      // `ranks` have not finished what others have
-    kStuck,     // all are in the operation, none comes out
+    kSlow,      // `ranks` have not finished an operation that others have
+    kStuck,     // all are in the operation, none finishes it
     kMessage,   // `waiting` waits for a message of, or to, `ranks`
   };
   Kind kind = Kind::kBehind;
@@ -32,30 +32,30 @@ struct TraceFinding {
 };
 
 struct TraceAnalysis {
-  std::vector<TraceFinding> findings;  // the cause before what follows from it; empty: nobody is behind
-  // One for each rank of each group.
+  std::vector<TraceFinding> findings;  // causes before their consequences; empty: no rank is behind
+  // One row for each rank of each group.
   struct Row {
     int rank = 0;
     std::string group, backend;
     bool has_dump = false;
     int64_t last_completed = -1;
-    std::string now;  // "started all_reduce #4 (sum of f32 x 1024)"; empty: nothing
+    std::string now;  // "started all_reduce #4 (sum of f32 x 1024)"; empty: no operation
     double now_us = 0;
     std::string error;
   };
   std::vector<Row> rows;
 };
 
-// As findings and reports say it: "1.5s".
+// Formats a duration as findings and reports do: "1.5s".
 std::string DurationText(double microseconds);
 
-// Pure: reads `directory` only.
+// Analyses the dumps. Pure: reads `directory` only.
 TraceAnalysis Analyze(const TraceDirectory& directory);
 
-// For people: the sentences, then a table.
+// Returns a report for people: the sentences, then a table.
 std::string TraceText(const std::string& path, const TraceDirectory& directory,
                       const TraceAnalysis& analysis);
-// One object: dumps, findings, ranks, not_read.
+// Returns one JSON object with the fields dumps, findings, ranks, not_read.
 std::string TraceJson(const std::string& path, const TraceDirectory& directory,
                       const TraceAnalysis& analysis);
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_TRACE_FILE_H_
 #define TANDEM_COLLECTIVES_DIAGNOSTICS_TRACE_FILE_H_
 
-// The dumps of flight recorders, read back.
+// Reads the dumps of flight recorders.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace tandem::collectives {
 
-// As the fields of the file, which docs/debugging.md describes. Plain values.
+// Plain values with the fields of the file, which docs/debugging.md describes.
 struct TraceEntry {
   uint32_t group = 0;
   uint64_t sequence = 0;
@@ -31,7 +31,7 @@ struct TraceEntry {
   std::string description;
 
   bool completed() const { return state == "completed"; }
-  // What all ranks must agree about.
+  // The fields that must be equal on all ranks.
   auto signature() const { return std::tie(op, dtype, reduce, count, even, parts_hash, root); }
 };
 
@@ -54,18 +54,19 @@ struct Trace {
   std::vector<TraceEntry> entries;  // oldest first
 };
 
-// InvalidArgument says what is wrong with the text: torn, no trace, of a newer format.
+// Parses a dump. InvalidArgument says what is wrong with the text: truncated, no dump, or of a newer format.
 absl::StatusOr<Trace> ParseTrace(absl::string_view text);
 
 struct TraceDirectory {
-  std::vector<Trace> traces;  // by rank; the newest where a rank has left several
+  std::vector<Trace> traces;  // by rank; the newest if a rank has left several
   struct NotRead {
     std::string file, why;
   };
   std::vector<NotRead> not_read;
 };
 
-// NotFound when there is no directory or no trace in it; files that cannot be read are named in not_read.
+// Reads all dumps in a directory. NotFound if there is no directory or no dump in it; not_read names files
+// that cannot be read.
 absl::StatusOr<TraceDirectory> ReadTraces(const std::string& directory);
 
 }  // namespace tandem::collectives

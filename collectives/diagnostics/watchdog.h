@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_DIAGNOSTICS_WATCHDOG_H_
 #define TANDEM_COLLECTIVES_DIAGNOSTICS_WATCHDOG_H_
 
-// The last line against silent hangs. Backends bound every wait themselves; what hangs all the same (a
-// library's call that never returns, a bug of ours) is found here and turned into an error.
+// Watchdog turns silent hangs into errors. Backends bound every wait themselves; the watchdog finds
+// operations that hang all the same, such as in a library call that never returns.
 
 #include <cstdint>
 #include <functional>
@@ -20,10 +20,10 @@
 
 namespace tandem::collectives {
 
-// A thread that looks at the operations in flight of all groups that share a recorder. An operation that has
-// run for longer than its time-out and a grace: a dump is written, and its group's hook gets a
-// DeadlineExceeded that names group and operation, once. Operations without time-out are never held to be
-// stuck; one that waits in a queue is only if nothing before it runs.
+// A thread that watches the operations in flight of all groups that share a recorder. When an operation has
+// run for longer than its time-out plus a grace period, the watchdog writes a dump and calls its group's hook
+// once with a DeadlineExceeded that names group and operation. Operations without a time-out never count as
+// stuck. A queued operation counts as stuck only if no operation before it runs.
 //
 // Time in which the watchdog itself could not run (a stopped process, a machine that sleeps, a clock that was
 // set) is not counted against an operation, and is logged.
@@ -33,16 +33,16 @@ class Watchdog {
  public:
   struct Options {
     bool enabled = true;
-    absl::Duration interval = absl::Seconds(1);  // between looks
+    absl::Duration interval = absl::Seconds(1);  // between checks
     absl::Duration grace = absl::Seconds(5);     // beyond an operation's own time-out
-    absl::Duration starved = absl::Seconds(10);  // being late by more than this is logged
+    absl::Duration starved = absl::Seconds(10);  // a check that is later than this is logged
     bool kill = false;                           // end the process after dump and message
     Clock* clock = Clock::Real();
-    // How it is ended; for tests. The default prints the message and exits with code 124.
+    // Ends the process; replaced by tests. The default prints the message and exits with code 124.
     std::function<void(const std::string& message)> end_process;
   };
-  // TANDEM_WATCHDOG (off, abort (default), kill) and TANDEM_WATCHDOG_GRACE (a duration: "5s"). Values that
-  // are none are logged and the default taken.
+  // Reads TANDEM_WATCHDOG (off, abort (default), kill) and TANDEM_WATCHDOG_GRACE (a duration: "5s"). Invalid
+  // values are logged, and the default taken.
   static Options OptionsFromEnv();
 
   Watchdog(std::shared_ptr<FlightRecorder> recorder, Options options);
@@ -51,16 +51,16 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // `group` is the recorder's number of it. The hook aborts the group's backends (Backend::Abort): it runs on
-  // the watchdog's thread, must not block on a peer and must not call the watchdog.
+  // `group` is the recorder's number of the group. The hook aborts the group's backends (Backend::Abort). It
+  // runs on the watchdog's thread, must not block on a peer and must not call the watchdog.
   using AbortHook = std::function<void(const absl::Status& reason)>;
   void AddGroup(uint32_t group, AbortHook hook);
-  // When it has returned, the hook is not running and will not run.
+  // Removes a group. When it has returned, the hook is not running and will not run.
   void RemoveGroup(uint32_t group);
 
  private:
   struct Seen {
-    absl::Duration age;  // as far as the watchdog was there to see it
+    absl::Duration age;  // as far as the watchdog could observe it
     bool reported = false;
   };
 
@@ -70,7 +70,7 @@ class Watchdog {
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const Options options_;
-  // The thread's own.
+  // Used by the thread only.
   absl::Time last_look_;
   std::map<uint64_t, Seen> seen_;  // operations in flight at the last look
 

@@ -1,4 +1,4 @@
-// Operations on floating point alone. Included once per instruction set, hence the guard.
+// Reduction operators for floating point only. Included once per instruction set, hence the guard.
 
 #if defined(TANDEM_COLLECTIVES_REDUCE_FLOAT_OPERATORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_COLLECTIVES_REDUCE_FLOAT_OPERATORS_INL_H_
@@ -25,7 +25,7 @@ struct Average : Sum {
   static HWY_INLINE V Finish(D d, const Reduction& r, V v) {
     using T = hn::TFromD<D>;
     const int over = r.average_over;
-    // By a power of two, the quotient and the product with the reciprocal are the same number, rounded alike.
+    // The quotient by a power of two and the product with the reciprocal are rounded alike.
     if ((over & (over - 1)) == 0) return hn::Mul(v, hn::Set(d, T{1} / static_cast<T>(over)));
     return hn::Div(v, hn::Set(d, static_cast<T>(over)));
   }

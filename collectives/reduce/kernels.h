@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_REDUCE_KERNELS_H_
 #define TANDEM_COLLECTIVES_REDUCE_KERNELS_H_
 
-// What reduce.cc hands to the kernels. Each kernel below runs on the best instruction set of the processor.
+// The SIMD kernels behind reduce.cc. Each kernel below runs on the best instruction set of the processor.
 
 #include <cstddef>
 
@@ -9,7 +9,7 @@
 
 namespace tandem::collectives::internal {
 
-// One call of ReduceInRankOrder, checked, with n > 0.
+// The arguments of one call of ReduceInRankOrder, checked, with n > 0.
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
   const void* const* sources = nullptr;
@@ -18,22 +18,22 @@ struct Reduction {
   int average_over = 1;
   size_t n = 0;
   void* out = nullptr;
-  bool stream = false;  // `out` is aligned to its elements
+  bool stream = false;  // if true, `out` is aligned to its elements
 };
 
-// All operations but the bitwise ones.
+// These support all operations but the bitwise ones.
 void ReduceF32(const Reduction& r);
 void ReduceF64(const Reduction& r);
 void ReduceF16(const Reduction& r);
 void ReduceBF16(const Reduction& r);
 
-// Sum, product, min and max; kAvg is done by dividing sums (reduce.cc).
+// These support sum, product, min and max. reduce.cc computes kAvg by dividing sums.
 void ReduceU8(const Reduction& r);
 void ReduceI8(const Reduction& r);
 void ReduceI32(const Reduction& r);
 void ReduceI64(const Reduction& r);
 
-// Bitwise operations of n bytes.
+// Reduces n bytes with a bitwise operation.
 void ReduceBits(const Reduction& r);
 
 }  // namespace tandem::collectives::internal

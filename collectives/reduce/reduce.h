@@ -2,7 +2,7 @@
 #define TANDEM_COLLECTIVES_REDUCE_REDUCE_H_
 
 // Element-wise reduction in the order of the ranks, with SIMD chosen at run time (Highway). Pure functions:
-// whoever evaluates one, on whatever processor, gets the same bits (but for a NaN's sign and payload).
+// every rank gets the same bits on every processor (except for a NaN's sign and payload).
 
 #include <cstddef>
 
@@ -13,19 +13,24 @@
 
 namespace tandem::collectives {
 
-// Unimplemented where the reduction has no meaning for the dtype (bitwise of floating point, kPremulSum of
-// integers).
+// Returns OK, or Unimplemented if the reduction has no meaning for the dtype (bitwise operations on floating
+// point, kPremulSum on integers).
 absl::Status SupportsReduction(ReduceOp op, DType dtype);
 
-// Where the result goes: kStream writes past the caches, for results that are not read again soon and are
-// larger than a cache (the same bits). No hint changes anything where `out` is one of the sources.
+// How the result is written. kStream bypasses the caches, for results that are larger than a cache and not
+// read again soon; the bits are the same. The hint has no effect if `out` is one of the sources.
 enum class WriteHint { kCache, kStream };
 
-// out[i] = op over s of sources[s][i], i in [0, n), evaluated from the first source to the last. f16 and bf16
-// are accumulated in f32 and rounded once. Min and max keep the earlier source's value where they compare
-// neither smaller nor larger (NaN). kAvg divides the sum by `average_over`. For kPremulSum each source is
-// multiplied by its factor first (factors.size() == sources.size(); else factors is empty). `out` may be one
-// of the sources; else they must not overlap. Any alignment. There is at least one source.
+// out[i] = op over s of sources[s][i] for i in [0, n), evaluated from the first source to the last.
+//
+//   - f16 and bf16 are accumulated in f32 and rounded once.
+//   - Min and max keep the earlier source's value if the values compare neither smaller nor larger (NaN).
+//   - kAvg divides the sum by `average_over`.
+//   - kPremulSum first multiplies each source by its factor: factors.size() == sources.size(). For other
+//     operations `factors` is empty.
+//
+// `out` may be one of the sources; otherwise they must not overlap. Any alignment is allowed. Requires at
+// least one source.
 void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> sources,
                        absl::Span<const double> factors, int average_over, size_t n, void* out,
                        WriteHint hint = WriteHint::kCache);

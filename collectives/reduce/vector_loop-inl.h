@@ -1,4 +1,4 @@
-// The loop that all reduction kernels share, and the operations that mean the same for every element type.
+// The loop that all reduction kernels share, and the operators that mean the same for every element type.
 // Included once per instruction set (hwy/foreach_target.h), hence the guard.
 
 #if defined(TANDEM_COLLECTIVES_REDUCE_VECTOR_LOOP_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -21,15 +21,15 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// How elements lie in memory: here, as they are computed with.
+// The memory format of elements. Plain elements are stored in the type in which they are computed.
 template <typename T>
 struct Plain {
   using Stored = T;
   using Computed = T;
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* from) {
-    // Of one lane, LoadU may read a T, which may stand at no address of a T's: arrays are where users put
-    // them.
+    // A LoadU of one lane may read through a T*, which requires an aligned address. Users' arrays can have
+    // any.
     if constexpr (hn::MaxLanes(D()) == 1) {
       T one;
       hwy::CopyBytes<sizeof(T)>(from, &one);
@@ -53,8 +53,8 @@ struct Plain {
   }
 };
 
-// An operation: Combine joins the next source to what the earlier ones gave. Prepare is done to each source
-// before, Finish to the result.
+// An operator of a reduction. Prepare is applied to each source, Combine joins the next source to the result
+// so far, and Finish is applied to the result.
 struct Operator {
   template <class D, class V>
   static HWY_INLINE V Prepare(D d, const Reduction& r, size_t source, V v) {
@@ -77,7 +77,7 @@ struct Product : Operator {
     return hn::Mul(so_far, next);
   }
 };
-// Not hn::Min: what that makes of a NaN depends on the instruction set.
+// hn::Min is not used: its result for a NaN depends on the instruction set.
 struct Least : Operator {
   template <class D, class V>
   static HWY_INLINE V Combine(D d, V so_far, V next) {
@@ -107,7 +107,7 @@ class VectorLoop {
     if (stream_ || n * sizeof(Stored) >= kAlignFromBytes) {
       const size_t vector_bytes = lanes * sizeof(Stored);
       const size_t past = reinterpret_cast<uintptr_t>(out_) % vector_bytes;
-      // Where out is not even aligned to its elements no step reaches a boundary, and none is needed.
+      // If out is not aligned to its elements, no step reaches a boundary, and none is needed.
       const size_t head =
           past % sizeof(Stored) == 0 && past != 0 ? (vector_bytes - past) / sizeof(Stored) : 0;
       for (; i < head && i < n; ++i) Step(single, i, /*stream=*/false);
@@ -124,7 +124,7 @@ class VectorLoop {
  private:
   using Stored = typename Memory::Stored;
   using Computed = typename Memory::Computed;
-  // Below, the first steps cost more than stores that cross cache lines.
+  // The first steps of smaller results cost more than stores that cross cache lines.
   static constexpr size_t kAlignFromBytes = 4096;
 
   template <class D>

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_COPY_H_
 #define TANDEM_COLLECTIVES_BACKENDS_SHM_COPY_H_
 
-// Copies that do or do not leave the destination in the cache, and which of them suits shared memory.
+// Copies with or without caching of the destination, and the choice between the two for shared memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace tandem::collectives::shm {
 
-// kStream: past the caches, a whole line at a time, so that memory is not read before it is overwritten.
-// Must be followed by StreamFence() before anybody else is told of it.
+// Copies memory. kStream bypasses the caches and writes whole lines, so that memory is not read before it is
+// overwritten. It must be followed by StreamFence() before another thread or process is told of the data.
 inline void Copy(void* to, const void* from, size_t bytes, WriteHint hint) {
 #if defined(__SSE2__)
   if (hint == WriteHint::kStream && bytes >= 256) {
@@ -47,15 +47,15 @@ inline void StreamFence() {
 #endif
 }
 
-// Writes what another core will read, in the way that is cheaper on this machine just now. Where two cores
-// share a cache, ordinary stores win: the reader finds the lines there (measured: 128 KiB written and read in
-// 6 us, against 15 streamed). Where they do not, each line that is written must first be fetched from the
-// reader's side, and streaming past the caches wins by far (13 us against 43). A virtual machine goes from
-// one to the other as its processors are moved, so this is measured now and then. Readers need not know. Used
-// by one thread at a time.
+// Writes data that another core will read, in the way that is cheaper on this machine at the moment. If two
+// cores share a cache, ordinary stores are faster: the reader finds the lines there (measured: 128 KiB
+// written and read in 6 us, against 15 us streamed). If they do not, each written line must first be fetched
+// from the reader's side, and streaming is much faster (13 us against 43 us). A virtual machine changes
+// between the two as its processors are moved, so the writer measures from time to time. Readers need not
+// know the choice. Used by one thread at a time.
 class LaneWriter {
  public:
-  // kStream: call Fence before the other side is told.
+  // kStream: call Fence before the other side is told of the data.
   WriteHint hint() const { return stream_for_ > 0 ? WriteHint::kStream : WriteHint::kCache; }
   void Write(void* to, const void* from, size_t bytes);
   void Fence() {
@@ -64,13 +64,14 @@ class LaneWriter {
   }
 
  private:
-  // Decides how to go on, from the time that it takes to fill `to`, which is about to be overwritten.
+  // Chooses the next way of writing from the time that it takes to fill `to`, which is about to be
+  // overwritten.
   void Measure(void* to);
 
   int writes_ = 0;      // until the next measurement
-  int slow_ = 0;        // measurements in a row that were
-  int stream_for_ = 0;  // writes to come
-  bool fence_ = false;  // something was streamed
+  int slow_ = 0;        // consecutive measurements that were slow
+  int stream_for_ = 0;  // number of upcoming writes that stream
+  bool fence_ = false;  // something was streamed since the last Fence
 };
 
 }  // namespace tandem::collectives::shm

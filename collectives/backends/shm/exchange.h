@@ -1,21 +1,22 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_EXCHANGE_H_
 #define TANDEM_COLLECTIVES_BACKENDS_SHM_EXCHANGE_H_
 
-// The collectives of one rank: when something may be read or overwritten.
+// Exchange runs the collectives of one rank: it decides when memory may be read or overwritten.
 //
-// Every collective begins with a post by which each rank sees that all others are there and do the same. A
-// small one carries its bytes in the post: one synchronisation in all. Larger ones go through the stages, in
-// blocks:
+// Every collective begins with a post, which tells each rank that all others have come and call the same
+// operation. A small collective carries its bytes in the post and needs one synchronisation in all. Larger
+// ones go through the stages, in blocks:
 //
 //   one phase   iteration k: pack block k; unpack block k - 1
-//   two phases  (all_reduce, reduce) iteration k: take the results of block k - 2; give the others what they
-//               reduce of block k; reduce this rank's slice of block k - 1. As one pass of a reduce-scatter
-//               and an all-gather whose blocks overlap (Rabenseifner 2004), so that each byte of input is
-//               copied by at most one core, and a rank waits for what the others did an iteration ago.
+//   two phases  (all_reduce, reduce) iteration k: read the results of block k - 2; give the others what they
+//               reduce of block k; reduce this rank's slice of block k - 1. This is a reduce-scatter and an
+//               all-gather whose blocks overlap (Rabenseifner 2004): each byte of input is copied by at most
+//               one core, and a rank waits for what the others did an iteration ago.
 //
-// Each rank counts its steps (RankArea::progress), 2 or 3 in an iteration, in one number that never goes
-// back: "rank s has packed block k" and "rank s no longer reads block k" are both "its progress has reached
-// x". All ranks reserve the same pieces of their stages, so that a block lies at the same place in each.
+// Each rank counts its steps, 2 or 3 in an iteration, in one number that never decreases
+// (RankArea::progress). Both "rank s has packed block k" and "rank s no longer reads block k" mean "the
+// progress of rank s has reached x". All ranks reserve the same regions of their stages, so that a block lies
+// at the same offset in each.
 
 #include <atomic>
 #include <memory>
@@ -30,17 +31,17 @@
 
 namespace tandem::collectives::shm {
 
-// One thread at a time.
+// Used by one thread at a time.
 class Exchange {
  public:
-  // `board` must outlive it.
+  // `failures` must outlive this object.
   Exchange(std::shared_ptr<Segment> segment, SharedFailureState* failures, int rank, std::string group);
 
   // Runs a collective; see Backend::Run.
   absl::Status Run(const Operation& operation);
 
  private:
-  // Of the running operation.
+  // State of the running operation.
   struct Running {
     Running(const Operation& operation, const SpinPolicy& spin_policy, const SharedFailureState& failures,
             uint64_t first_step)
@@ -49,7 +50,7 @@ class Exchange {
           first_step(first_step) {}
     const Operation& operation;
     Waiter waiter;
-    const uint64_t first_step;  // progress of all ranks when it began
+    const uint64_t first_step;  // progress of all ranks when the operation began
     uint64_t word = 0;          // of every rank's post
     double factors[kMaxRanks];  // of kPremulSum, else not set
   };
@@ -58,24 +59,24 @@ class Exchange {
   absl::Status RunOnePhase(Running& run, Plan plan);
   absl::Status RunTwoPhases(Running& run);
 
-  // Publishes this rank's post (what it packed before is seen with it) and waits for all others.
+  // Publishes this rank's post, together with what it packed before, and waits for the posts of all others.
   void Announce(Running& run);
-  // Who has posted has made `step` steps.
+  // Waits until every rank has posted. A rank that has posted has made `step` steps.
   absl::Status AwaitPosts(Running& run, uint64_t step);
-  // For uneven operations whose pairs agree among themselves: compares all pairs, sets the largest part in
-  // bytes.
+  // Compares the counts of all pairs, for uneven operations whose pairs agree among themselves. Sets the
+  // largest part in bytes.
   absl::Status ComparePairs(Running& run, size_t* largest_part);
-  // Until ranks other than this one have made `step` steps.
+  // Wait until `rank`, or all ranks other than this one, have made `step` steps.
   absl::Status AwaitStep(Running& run, int rank, uint64_t step);
   absl::Status AwaitStepOfAll(Running& run, uint64_t step);
   void Advance(uint64_t step);
-  // A piece of every rank's stage, whose readers will be done with it at `free_at`.
+  // Reserves a region of every rank's stage, whose readers will be done with it at step `free_at`.
   absl::Status Reserve(Running& run, size_t bytes, uint64_t free_at, size_t* offset);
 
   PartLocation place(const Running& run) const;
   void PublishWord(std::atomic<uint64_t>& word, uint64_t value);
   absl::Status Disagree(const Running& run, int rank);
-  // The error of a wait for `rank` that ended so.
+  // Returns the error for a wait for `rank` that ended with `outcome`.
   absl::Status Ended(const Running& run, Outcome outcome, int rank, uint64_t step);
 
   const std::shared_ptr<Segment> segment_;
@@ -88,8 +89,8 @@ class Exchange {
   uint64_t sequence_ = 0;          // of this rank's collectives; the first is 1
   uint64_t step_ = 0;              // progress of every rank before the running operation
   uint64_t seen_[kMaxRanks] = {};  // the others' progress, as last read
-  int part_ = kStageParts - 1;     // of the stage, where the last block lies
-  size_t part_used_;               // bytes of it
+  int part_ = kStageParts - 1;     // part of the stage that holds the last block
+  size_t part_used_;               // bytes used of that part
   uint64_t part_free_at_[kStageParts] = {};
   LaneWriter writer_;  // of this rank's stage
 };

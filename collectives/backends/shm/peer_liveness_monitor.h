@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_PEER_LIVENESS_MONITOR_H_
 #define TANDEM_COLLECTIVES_BACKENDS_SHM_PEER_LIVENESS_MONITOR_H_
 
-// Notices that the process of another rank has ended, however it ended, and fails the group, which wakes all
-// waits.
+// PeerLivenessMonitor detects that the process of another rank has ended, for any reason, and fails the
+// group, which wakes all waits.
 
 #include <memory>
 #include <string>
@@ -16,16 +16,17 @@
 
 namespace tandem::collectives::shm {
 
-// Owns the connections, and a thread that sleeps on them (none where there are no connections). The kernel
-// closes a dead process's end at once. A rank that has left (RankState) is not dead.
+// Owns the connections, and a thread that sleeps on them (none if there are no connections). The kernel
+// closes a dead process's end of a connection at once. A rank that has left (RankState) does not count as
+// dead.
 class PeerLivenessMonitor {
  public:
-  // `board` must outlive it. FailedPrecondition if the process has no descriptor or thread left.
+  // `failures` must outlive this object. FailedPrecondition if the process has no descriptor or thread left.
   static absl::StatusOr<std::unique_ptr<PeerLivenessMonitor>> Start(std::shared_ptr<Segment> segment,
                                                                     SharedFailureState* failures,
                                                                     std::string group,
                                                                     std::vector<Watched> watched);
-  // Stops the thread, closes the connections.
+  // Stops the thread and closes the connections.
   ~PeerLivenessMonitor();
 
  private:

@@ -2,12 +2,13 @@
 #define TANDEM_COLLECTIVES_BACKENDS_SHM_POINT_TO_POINT_H_
 
 // Messages between two ranks, through a ring of bytes for each ordered pair. A message is a header and its
-// payload, streamed: it may be larger than the ring. Whoever waits moves what can be moved, for all
-// transfers of this rank; a thread of its own does it for those that nobody waits for, from the first of
-// them on.
+// payload. The payload is streamed, so a message may be larger than the ring.
 //
-// A message that no recv has asked for yet is kept in this process's memory, up to kMostUnexpectedBytes; one
-// that does not fit stays in its ring, and holds up what its sender sends after it.
+// Any thread that waits moves the data of all transfers of this rank. A thread of this object does so for
+// transfers for which no thread waits; the first such transfer starts it.
+//
+// A message that no recv matches yet is kept in this process's memory, up to kMostUnexpectedBytes. A message
+// that does not fit stays in its ring and delays later messages of its sender.
 
 #include <atomic>
 #include <deque>
@@ -31,15 +32,15 @@ namespace tandem::collectives::shm {
 
 inline constexpr size_t kMostUnexpectedBytes = 16 << 20;
 
-// One rank's messages. Thread-safe.
+// Sends and receives one rank's messages. Thread-safe.
 class PointToPoint {
  public:
-  // `board` must outlive it.
+  // `failures` must outlive this object.
   PointToPoint(std::shared_ptr<Segment> segment, SharedFailureState* failures, int rank, std::string group);
-  // Waits up to 2 s until what was sent has gone into the rings; ends what is left with Aborted.
+  // Waits up to 2 s until all sends are in the rings; ends the remaining transfers with Aborted.
   ~PointToPoint();
 
-  // As Backend::StartPointToPoint and RunPointToPoint.
+  // These behave as Backend::StartPointToPoint and RunPointToPoint.
   void Start(const Operation& operation, Backend::Done done);
   absl::StatusOr<int> Run(const Operation& operation);
 
@@ -47,15 +48,15 @@ class PointToPoint {
   // A send or recv that is not done.
   struct Transfer {
     Operation operation;
-    Backend::Done done;       // none where a thread waits in Run, which owns the transfer then
-    int64_t deadline_ns = 0;  // where `done` is set
+    Backend::Done done;       // empty if a thread waits in Run; that thread then owns the transfer
+    int64_t deadline_ns = 0;  // set if `done` is set
     size_t bytes = 0;
     size_t moved = 0;
-    bool begun = false;  // send: the header is in the ring. recv: a message was found for it
+    bool begun = false;  // send: the header is in the ring; recv: a message was found for it
     std::atomic<bool> finished{false};
     absl::StatusOr<int> result = 0;
   };
-  // What lies before a message in its ring.
+  // Precedes the payload of a message in its ring.
   struct Header {
     uint32_t magic;
     uint32_t tag;
@@ -64,41 +65,42 @@ class PointToPoint {
     uint8_t unused[15];
   };
   static_assert(sizeof(Header) == 32);
-  // A message that came before its recv.
+  // A message that arrived before its recv.
   struct Unexpected {
     int source;
     Header header;
     std::unique_ptr<char[]> data;
     bool complete = false;
-    Transfer* claimed_by = nullptr;  // gets it when it is complete
+    Transfer* claimed_by = nullptr;  // gets the message when it is complete
   };
   // The message that is being read from a rank's ring.
   struct Incoming {
     bool begun = false;   // the header has been read
-    bool placed = false;  // and it is known where the payload goes: to one of the two, or nowhere
+    bool placed = false;  // the destination is known: `recv`, `unexpected`, or none (the payload is dropped)
     Header header;
     size_t moved = 0;
     Transfer* recv = nullptr;
     Unexpected* unexpected = nullptr;
   };
-  using Finished = std::vector<Transfer*>;  // whose `done` is to be called, without the lock
+  using Finished = std::vector<Transfer*>;  // their `done` must be called, without the lock
 
-  // OK unless the peer is no rank, or the group has failed.
+  // Returns OK unless the peer is no rank, or the group has failed.
   absl::Status CheckNew(const Operation& operation) const;
   void Begin(Transfer* transfer, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginRecv(Transfer* recv, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendToSelf(Transfer* send, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves what can be moved without waiting; ends everything if the group has failed.
+  // Moves data as far as possible without waiting; ends all transfers if the group has failed.
   void Progress(Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ProgressSends(int to, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ProgressReceives(int from, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Decides where the payload of the message that has begun goes; false if it has to wait in the ring.
+  // Decides the destination of the message that has begun; returns false if the message has to wait in the
+  // ring.
   bool PartLocation(int from, Incoming& incoming, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The first recv that takes such a message, out of the list; nullptr if there is none.
+  // Removes and returns the first recv that matches such a message; nullptr if there is none.
   Transfer* TakeRecv(int from, uint32_t tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives a complete message to `recv`, and forgets it.
+  // Gives a complete message to `recv` and removes it.
   void Deliver(Unexpected* message, Transfer* recv, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Fails the group if somebody waits for a rank that had left (a bit for each) before the last look.
+  // Fails the group if a transfer waits for a rank that had left (one bit for each) before the last check.
   void FailIfAwaited(uint64_t left) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Fits(const Transfer& recv, int from, const Header& header) const;
   absl::Status Damaged(int rank) const;
@@ -107,9 +109,10 @@ class PointToPoint {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishAll(const absl::Status& status, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Calls what is to be called, and wakes the threads that wait in Run.
+  // Calls the callbacks of finished transfers, and wakes the threads that wait in Run.
   void Notify(const Finished& finished);
-  // Changes whenever a peer has put something into, or taken something from, a ring of this rank's, or left.
+  // Returns a number that changes whenever a peer has written to or read from a ring of this rank, or has
+  // left.
   uint64_t Activity() const;
   uint64_t RanksThatLeft() const;
   void RunThread();
@@ -128,10 +131,10 @@ class PointToPoint {
   std::vector<Incoming> incoming_ ABSL_GUARDED_BY(mutex_);            // by sender
   std::list<Unexpected> unexpected_ ABSL_GUARDED_BY(mutex_);          // in order of arrival
   size_t unexpected_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::set<Transfer*> started_ ABSL_GUARDED_BY(mutex_);      // all that have a `done`
+  std::set<Transfer*> started_ ABSL_GUARDED_BY(mutex_);      // all transfers that have a `done`
   std::vector<uint64_t> room_seen_ ABSL_GUARDED_BY(mutex_);  // by receiver: how far it has read
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<uint32_t> news_{0};  // for the thread: something was started, or it is to stop
+  std::atomic<uint32_t> news_{0};  // wakes the thread: a transfer was started, or the thread must stop
   std::thread thread_;             // set under mutex_, joined by the destructor
 };
 

@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_SHM_WAIT_H_
 #define TANDEM_COLLECTIVES_BACKENDS_SHM_WAIT_H_
 
-// Waiting for a word that another process writes: spin a short while, then give the processor away, then
-// sleep in the kernel. The writer makes a system call only when somebody sleeps.
+// Waits for a word that another process writes: first spins, then yields the processor, then sleeps in the
+// kernel. The writer makes a system call only if a thread sleeps.
 
 #include <algorithm>
 #include <atomic>
@@ -18,25 +18,25 @@ using ipc::kLine;
 using ipc::Pause;
 using ipc::UsableProcessors;
 
-// Lies in shared memory, one for each rank: on it sleep those who wait for something that this rank publishes
-// (or, for the mailbox of point to point, this rank itself). All zero is a valid bell.
+// The futex on which threads sleep that wait for something published by one rank. It lies in shared memory,
+// one for each rank. On the mailbox of point to point, the rank itself sleeps. All zero is a valid state.
 struct alignas(kLine) WakeupWord {
   std::atomic<uint32_t> rings{0};  // the futex
   std::atomic<uint32_t> sleepers{0};
 };
 
-// Wakes all sleepers, whether or not some are known.
+// Wakes all sleepers, even if none are registered.
 void WakeAlways(WakeupWord& wakeup);
 
-// To be called after publishing with a release store. The load may overtake that store, and so miss somebody
-// who is just falling asleep: no fence is paid for on every message, the sleeper looks again after a
-// millisecond.
+// Wakes the sleepers after a release store has published something. The load may overtake that store and so
+// miss a thread that is just falling asleep. A fence on every message would cost more: instead the sleeper
+// checks again after a millisecond.
 inline void Ring(WakeupWord& wakeup) {
   if (wakeup.sleepers.load(std::memory_order_relaxed) != 0) WakeAlways(wakeup);
 }
 
-// Stores what others wait for, and wakes who sleeps on `bell`. `fenced` where sleepers are usual (ranks share
-// processors): then none is missed.
+// Stores a word for which others wait, and wakes the threads that sleep on `wakeup`. `fenced`, for ranks that
+// share processors and therefore sleep often, guarantees that no sleeper is missed.
 inline void Publish(std::atomic<uint64_t>& word, uint64_t value, WakeupWord& wakeup, bool fenced) {
   if (fenced) {
     word.exchange(value, std::memory_order_seq_cst);
@@ -46,57 +46,58 @@ inline void Publish(std::atomic<uint64_t>& word, uint64_t value, WakeupWord& wak
   Ring(wakeup);
 }
 
-// SteadyNanoseconds() plus `timeout`, at least 1 and at most the largest number.
+// Returns SteadyNanoseconds() plus `timeout`, clamped to [1, largest number].
 int64_t DeadlineNs(absl::Duration timeout);
 
-// How long a wait holds its processor before it sleeps, and what it has learned. Copies learn apart.
+// How long a wait occupies its processor before it sleeps, with state that adapts to earlier waits. Copies
+// adapt separately.
 struct SpinPolicy {
   SpinPolicy(int spins, int yields, int spins_between)
       : spins(spins), yields(yields), spins_between(spins_between), spin_budget(spins) {}
   SpinPolicy(const SpinPolicy& other) : SpinPolicy(other.spins, other.yields, other.spins_between) {}
 
-  // Whether waits go on to sleep as a matter of course.
+  // Returns true if waits usually end up sleeping.
   bool sleeps_often() const { return spins_between == 0; }
 
-  const int spins;          // looks, with a pause between, at first, and at most
-  const int yields;         // then sched_yield, so many times,
-  const int spins_between;  // with so many looks after each
-  // Long waits to come that do not yield: the last yield went to a stranger who computes, and cost his whole
-  // time slice, where a sleeper comes back at once. Each time for twice as many, until a yield has helped.
+  const int spins;          // number of checks, with a pause between them, at first; the upper limit
+  const int yields;         // number of sched_yield calls after that
+  const int spins_between;  // number of checks after each yield
+  // Number of upcoming long waits that skip sched_yield(). Yielding to a CPU-bound process costs a full time
+  // slice, where a sleeper is woken at once. Each bad yield doubles the next backoff, until a yield helps.
   mutable std::atomic<int> yield_backoff{0};
   mutable std::atomic<int> next_yield_backoff{kMinYieldBackoff};
   static constexpr int kMinYieldBackoff = 64, kMaxYieldBackoff = 1024;
-  // Of `spins`, what has paid of late. Where the first yield brings what no spinning did, both ranks have
-  // been put on one processor (beside a busy neighbour they often are), and whoever spins holds up the other:
-  // half as much next time. A spin that was worth it doubles it again.
+  // The part of `spins` that has paid off recently. If the first yield succeeds where spinning did not, both
+  // ranks share one processor (as happens next to a CPU-bound process), and spinning delays the other rank:
+  // the budget is halved. A spin that succeeds doubles it again.
   mutable std::atomic<int> spin_budget;
   static constexpr int kFewestSpins = 64;
 };
 
-// For `ranks` ranks on one host of which this process may use `processors`. Where every rank can have a
-// processor, waits go on for some 100 us (waking a sleeper takes about as long), with yields between, as two
-// ranks may have been put on one processor. Where ranks must share processors, whoever waits holds up the one
-// it waits for, and yields at once.
+// Returns the policy for `ranks` ranks on a host of which this process may use `processors`. If every rank
+// can have a processor, waits spin for about 100 us (waking a sleeper takes about as long), with yields
+// between, because two ranks may have been put on one processor. If ranks must share processors, a waiting
+// rank delays the rank for which it waits, so it yields at once.
 SpinPolicy SpinPolicyFor(int ranks, int processors);
 
 enum class Outcome {
   kReady,
   kFailed,    // the group's failure word is set
-  kLeft,      // the one who is waited for has left
+  kLeft,      // the awaited rank has left
   kTimedOut,  // the deadline is over
 };
 
-// The waits of one operation: they share its deadline, which begins when waiting first gets long, so that the
-// fast path reads no clock. Used by one thread.
+// The waits of one operation. They share its deadline, which starts when a wait first becomes long, so that
+// the fast path reads no clock. Used by one thread.
 class Waiter {
  public:
   // `failure`: nonzero once the group has failed. Both references must outlive the waiter.
   Waiter(const SpinPolicy& spin_policy, const std::atomic<uint32_t>& failure, absl::Duration timeout)
       : spin_policy_(spin_policy), failure_(failure), timeout_(timeout) {}
 
-  // Until ready() (which must load with acquire order). What is ready counts, even if the group has failed or
-  // the writer has left or the time is over. `left`: whether the writer will never write again; asked now and
-  // then.
+  // Waits until ready() returns true; ready() must load with acquire order. A ready word counts even if the
+  // group has failed, the writer has left or the time is over. left() returns true if the writer will never
+  // write again; it is called from time to time.
   template <typename Ready, typename Left>
   Outcome Await(WakeupWord& wakeup, Ready ready, Left left) {
     if (ready()) return Outcome::kReady;
@@ -118,11 +119,12 @@ class Waiter {
   void SpinLess() {
     const int spins = spin_policy_.spin_budget.load(std::memory_order_relaxed);
     if (spins > SpinPolicy::kFewestSpins) {
-      spin_policy_.spin_budget.store(std::max(spins / 2, SpinPolicy::kFewestSpins), std::memory_order_relaxed);
+      spin_policy_.spin_budget.store(std::max(spins / 2, SpinPolicy::kFewestSpins),
+                                     std::memory_order_relaxed);
     }
   }
   Outcome AwaitLong(WakeupWord& wakeup, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left);
-  // Nothing while the wait should go on: else the outcome is in *outcome.
+  // Returns false if the wait should continue; otherwise *outcome is the outcome.
   bool Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left, Outcome* outcome);
 
   const SpinPolicy& spin_policy_;

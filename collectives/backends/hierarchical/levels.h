@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_HIERARCHICAL_LEVELS_H_
 #define TANDEM_COLLECTIVES_BACKENDS_HIERARCHICAL_LEVELS_H_
 
-// The backends that a hierarchical one is made of, and how an error of one becomes the error of all.
+// The backends of which a hierarchical one consists, and the propagation of an error of one level to all.
 
 #include <memory>
 #include <string>
@@ -17,39 +17,40 @@
 
 namespace tandem::collectives::hierarchical {
 
-// One of them.
+// One of these backends and its ranks.
 struct Level {
-  std::vector<int> ranks;  // of the whole group, by the level's own numbers
+  std::vector<int> ranks;  // of the whole group, by rank of the level
   std::unique_ptr<PrefixStore> store;
-  std::unique_ptr<Backend> backend;  // nullptr: this rank has no part in it, or is alone in it
+  std::unique_ptr<Backend> backend;  // nullptr: this rank is not in the level, or is alone in it
   uint64_t sequence = 0;             // of its next operation
-  // How much later than the user's time-out its operations end: those of a later stage wait for ranks that
-  // are themselves waiting, and should hear from these whom they wait for.
+  // Added to the user's time-out for operations of this level. Those of a later stage wait for ranks that are
+  // themselves waiting, and should receive from them the names of the ranks that did not come.
   absl::Duration patience;
 };
 
-// Begin, Run and End are for one thread at a time, the others for any.
+// Begin, Run and End may be called by one thread at a time, the others by any.
 class Levels {
  public:
-  static constexpr uint32_t kAlarmTag = 0xffffffff;  // of messages on the mesh: not for users
+  static constexpr uint32_t kAlarmTag = 0xffffffff;  // of messages on the mesh; reserved
 
   explicit Levels(const BackendOptions& options);
   ~Levels();
   absl::Status Connect(const BackendOptions& options, const BackendFactory& inner,
                        const BackendFactory& outer);
 
-  // The ranks of this host; the leaders, if this is one; all ranks.
+  // The level of this host's ranks, the level of the leaders (used if this rank is one), and the level of all
+  // ranks.
   Level inner, outer, mesh;
   const HostTopology topology;
 
-  // The user's operation that the next ones are parts of.
+  // Sets the user's operation to which the following parts belong.
   void Begin(const Operation& operation);
-  // Runs a part of it: sets its sequence (not on the mesh), context and timeout. OK at once where this rank
-  // is alone on the level. An error breaks all levels, and is what Error() returns from then on.
+  // Runs a part of the operation: sets its sequence (not on the mesh), context and timeout. Returns OK at
+  // once if this rank is alone on the level. An error breaks all levels; error() returns it from then on.
   absl::Status Run(Level* level, Operation part, bool last = false);
-  // The user's operation is over.
+  // Ends the user's operation.
   void End();
-  // Breaks all levels because of what happened to the user's operation on `level`.
+  // Breaks all levels because `status` happened to the user's operation on `level`.
   absl::Status Break(const Level& level, const Operation& operation, const absl::Status& status) {
     return Break(level, Call{FingerprintOf(operation), operation.timeout, true}, status);
   }
@@ -57,23 +58,23 @@ class Levels {
   absl::Status error() const;
 
  private:
-  // What the user calls.
+  // The call that the user has made.
   struct Call {
     Fingerprint fingerprint;
     absl::Duration timeout;
     bool running = false;
   };
-  // A rank that has no part in a level that breaks, or is in no call, would not hear of it: so each keeps a
-  // receive on the mesh that nothing ever fulfils, and that ends when any rank breaks the mesh or dies.
+  // Starts a receive on the mesh that is never fulfilled and ends when any rank breaks the mesh or dies.
+  // Without it, a rank that is not in the broken level, or is in no call, would not learn of the failure.
   void SetAlarm();
   absl::Status Break(const Level& level, const Call& call, const absl::Status& status);
   absl::Status Make(const BackendOptions& options, const BackendFactory& factory, const std::string& name,
                     const std::vector<int>& ranks, Level* level);
-  // What `status` of a level means to a user who is in `call`.
+  // Translates `status` of a level for a user who is in `call`.
   absl::Status Explain(const Level& level, const Call& call, const absl::Status& status);
-  // Which rank of `level` has called something else than this one.
+  // Finds the rank of `level` that has called another operation than this one.
   absl::Status FindDisagreement(const Level& level, const Fingerprint& mine, const absl::Status& status);
-  // Leaves `reason` in the store if it is the first there; returns what is there.
+  // Stores `reason` if it is the first; returns the reason that is stored.
   absl::Status FirstReason(const absl::Status& reason);
   absl::Status BreakAll(const absl::Status& reason);
 
@@ -86,7 +87,7 @@ class Levels {
   mutable absl::Mutex mutex_;
   Call call_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool alarmed_ ABSL_GUARDED_BY(mutex_) = false;  // the alarm is being seen to, in a thread of the mesh's
+  bool alarmed_ ABSL_GUARDED_BY(mutex_) = false;  // a thread of the mesh is handling the alarm
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_HIERARCHICAL_TOPOLOGY_H_
 #define TANDEM_COLLECTIVES_BACKENDS_HIERARCHICAL_TOPOLOGY_H_
 
-// Which rank is on which host. Plain values.
+// The assignment of ranks to hosts. Plain values.
 
 #include <string>
 #include <vector>
@@ -13,17 +13,17 @@
 namespace tandem::collectives::hierarchical {
 
 struct HostTopology {
-  std::vector<std::vector<int>>
-      hosts;                  // the ranks of each, ascending; hosts in the order of their first ranks
+  // The ranks of each host, ascending; hosts in the order of their first ranks.
+  std::vector<std::vector<int>> hosts;
   std::vector<int> host_of;   // by rank
-  std::vector<int> local_of;  // by rank: its place in its host
+  std::vector<int> local_of;  // by rank: its index in its host
 
   explicit HostTopology(absl::Span<const Peer> peers);
   int leader(int host) const { return hosts[host][0]; }
   std::vector<int> leaders() const;
 };
 
-// The ranks' parts of one array, host after host, and in each host rank after rank.
+// The layout of the ranks' parts in one array: host after host, and within each host rank after rank.
 struct Layout {
   std::vector<size_t> offset;       // by rank, in elements
   std::vector<size_t> host_offset;  // by host
@@ -33,8 +33,8 @@ struct Layout {
   Layout(const HostTopology& topology, absl::Span<const size_t> counts);
 };
 
-// `text`, in which a group's ranks have the numbers 0, 1, ..., with `names` for them: "rank 1" becomes
-// "rank 5", "ranks 0 and 1" "ranks 2 and 5". Numbers that are nobody's stay.
+// Replaces the rank numbers 0, 1, ... in `text` by `names`: "rank 1" becomes "rank 5", "ranks 0 and 1"
+// becomes "ranks 2 and 5". Numbers outside `names` stay.
 std::string RenameRanks(absl::string_view text, absl::Span<const int> names);
 
 }  // namespace tandem::collectives::hierarchical

@@ -1,15 +1,19 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_ALGORITHMS_H_
 #define TANDEM_COLLECTIVES_BACKENDS_GLOO_ALGORITHMS_H_
 
-// Which data the ranks exchange in each collective, and what they do with them.
+// Algorithms of the collectives: which data the ranks exchange and how they combine them. With P ranks, each
+// rank sends P - 1 messages a round: this suits the few tens of hosts of a data-parallel job. All reductions
+// are in rank order, so the bits depend neither on size nor on timing.
 //
-// All-reduce: small vectors go to every rank, and each reduces them itself: one
-// message's time. Larger ones are cut into one slice a rank: rank r collects and reduces the r-th and sends
-// it to all, chunk by chunk, so that transfer and reduction overlap: the traffic of a ring or of
-// halving-doubling (2 (P-1)/P of the vector), in two messages' times whatever P is. Reduce is the same with
-// one receiver. A large broadcast goes out in slices that the others hand on to each other, so that the root
-// sends every byte once. Everything else goes straight from its rank to its rank. All reductions are in rank
-// order: the bits depend neither on size nor on timing. With P ranks each sends P - 1 messages a round: made
+//   - Small all-reduce: each rank sends its vector to every rank and reduces all of them itself, in the time
+//     of one message.
+//   - Large all-reduce: the vector is cut into one slice per rank. Rank r collects and reduces the r-th slice
+//     and sends it to all, chunk by chunk, so that transfer and reduction overlap. The traffic is that of a
+//     ring or of halving-doubling (2 (P-1)/P of the vector), in the time of two messages for any P.
+//   - Reduce: as all-reduce, with one receiver.
+//   - Large broadcast: the root sends slices, which the other ranks forward to each other, so that the root
+//     sends every byte once.
+//   - Others: data goes directly from its rank to its rank.
 // for the few tens of hosts of a data-parallel job.
 
 #include <cstddef>
@@ -20,10 +24,10 @@
 
 namespace tandem::collectives::gloo_tcp {
 
-// Memory that is kept from one operation to the next. For one thread.
+// Memory that is reused by later operations. For one thread.
 class Scratch {
  public:
-  // At least `bytes`, aligned to 64, with any content.
+  // Returns at least `bytes` bytes, aligned to 64, with undefined content.
   char* Get(size_t bytes);
 
  private:
@@ -34,8 +38,8 @@ class Scratch {
   size_t bytes_ = 0;
 };
 
-// Runs a collective of a group of several ranks on `exchange`. False: it failed, exchange->failure() says
-// how.
+// Runs a collective of a group of several ranks on `exchange`. Returns false if it failed;
+// exchange->failure() tells how.
 bool RunCollective(const Operation& operation, int rank, int world_size, absl::Time deadline,
                    Exchange* exchange, Scratch* scratch);
 

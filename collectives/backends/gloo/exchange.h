@@ -1,16 +1,18 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_EXCHANGE_H_
 #define TANDEM_COLLECTIVES_BACKENDS_GLOO_EXCHANGE_H_
 
-// How the ranks carry out one collective together.
+// Exchange carries out one collective at a time together with the other ranks.
 //
-// Each rank sends each other a *head*: the fingerprint of what it calls, how much data it is going to send,
-// and the first kChunkBytes of them. The rest follows, in chunks, as soon as the other's head has shown that
-// both call the same, so agreeing costs no round trip of its own. A head that comes before its operation is
-// called waits in memory of its own; a rank can be ahead by no more than that. The operation is over when all
-// heads have come and agree, all that was promised has come, and all that was sent has left: so every
-// operation synchronises all ranks, and a rank that calls something else is found, on all of them, always.
+// Each rank sends every other rank a *head*: the fingerprint of its operation, the amount of data it is going
+// to send, and the first kChunkBytes of them. The rest follows in chunks as soon as the other's head has
+// shown that both call the same operation, so agreeing costs no round trip of its own. A head that arrives
+// before its operation is called waits in memory of its own; a rank can be ahead by no more than that.
 //
-// An operation moves data in up to two phases: what all can send from the beginning (phase 0), and what
+// The operation is over when all heads have arrived and agree, all announced data have arrived, and all data
+// have been sent. So every operation synchronises all ranks, and a rank that calls another operation is
+// always detected on all of them.
+//
+// An operation moves data in up to two phases: what all ranks can send from the beginning (phase 0), and what
 // depends on it, as reduced or forwarded chunks (phase 1).
 
 #include <array>
@@ -29,76 +31,78 @@
 
 namespace tandem::collectives::gloo_tcp {
 
-// Data moves and is reduced in pieces of this many bytes, a multiple of every element's size. Smaller ones
-// wake threads more often than the overlap is worth.
+// Data is moved and reduced in chunks of this many bytes, a multiple of every element's size. Smaller chunks
+// would wake threads more often than the overlap justifies.
 inline constexpr size_t kChunkBytes = 1 << 20;
 
-// What this rank and one other exchange in an operation. Sizes in bytes; both ranks must come to the same.
+// The data that this rank and one other exchange in an operation. Sizes are in bytes; both ranks must compute
+// the same ones.
 struct Lane {
   const char* send = nullptr;  // phase 0
   size_t send_bytes = 0;
   char* receive = nullptr;  // phase 0
   size_t receive_bytes = 0;
-  // Where phase 0 lands when it is longer than the memory: at its place modulo `ring` (a multiple of
-  // kChunkBytes; 0: it is not). The sender keeps within the ring: it sends a byte of phase 0 only when the
-  // byte of phase 1 that lies `ring` before has come back.
+  // Size of the receive buffer if phase 0 is longer than the buffer: byte i lands at i modulo `ring` (a
+  // multiple of kChunkBytes; 0: the buffer holds all of phase 0). The sender stays within the ring: it sends
+  // a byte of phase 0 only after the byte of phase 1 that lies `ring` before it has come back.
   size_t ring = 0;
   char* receive2 = nullptr;  // phase 1
   size_t receive2_bytes = 0;
   size_t send2_bytes = 0;
 };
 
-// Begin to Finish are for one thread, the operation's; the frame calls for Gloo's; Stop for any.
+// Begin to Finish are called by the operation's thread, the frame calls by Gloo's thread, Stop by any.
 class Exchange {
  public:
   // How an operation failed.
   struct Failure {
     enum class Kind { kNone, kStopped, kTimeout, kLost, kLeft, kDisagreement, kSizes };
     Kind kind = Kind::kNone;
-    std::vector<int> ranks;  // kTimeout: whose head or data has not come; kLost: who is gone; else one
-    bool arrived = false;    // kTimeout: all heads have come, only data are missing
-    std::string detail;      // kLost: what the network said
+    std::vector<int> ranks;  // kTimeout: those whose head or data is missing; kLost: those lost; else one
+    bool arrived = false;    // kTimeout: all heads have arrived, only data are missing
+    std::string detail;      // kLost: the network's error
     Fingerprint theirs;      // kDisagreement
-    uint64_t bytes_sent = 0, bytes_expected = 0;  // kSizes: what the other rank sends, and this one awaits
+    uint64_t bytes_sent = 0, bytes_expected = 0;  // kSizes: by the other rank, and by this one
   };
 
   Exchange(int rank, int world_size);
 
-  // Before the first operation.
+  // Must be called before the first operation.
   void SetLinks(Links* links) { links_ = links; }
 
-  // Sends the heads. `lanes`: by rank. The calls return false when the operation has failed: see failure();
-  // the links must be closed before its memory is given back.
+  // Sends the heads. `lanes` is indexed by rank. This call and those below return false if the operation has
+  // failed; see failure(). The links must then be closed before the operation's memory is released.
   bool Begin(const Fingerprint& fingerprint, double factor, absl::Span<const Lane> lanes,
              absl::Time deadline);
-  // Waits until the heads of all ranks have come.
+  // Waits until the heads of all ranks have arrived.
   bool AwaitHeads();
-  // Waits until the first `bytes` of a phase, or all where there are fewer, have come from every rank / from
-  // `peer`.
+  // Wait until the first `bytes` bytes of a phase (all, if there are fewer) have arrived from every rank, or
+  // from `peer`.
   bool AwaitReceived(int phase, size_t bytes);
   bool AwaitReceivedFrom(int peer, int phase, size_t bytes);
-  // Waits until `peer`'s first `bytes` of phase 0 are no longer needed in memory.
+  // Waits until the first `bytes` bytes of phase 0 to `peer` are no longer needed in memory.
   bool AwaitSent(int peer, size_t bytes);
-  // Sends the next chunk of phase 1: kChunkBytes, or what is left. The peer's head has come.
+  // Sends the next chunk of phase 1: kChunkBytes, or the remainder. Requires that the peer's head has
+  // arrived.
   void SendMore(int peer, const char* data, size_t bytes);
   bool Finish();
-  // The factors that came with the heads, by rank.
+  // Returns the factors that came with the heads, by rank.
   std::vector<double> factors() const;
   Failure failure() const;
 
-  // Ends the operation that runs and all later ones.
+  // Ends the running operation and all later ones.
   void Stop();
 
   absl::StatusOr<char*> FrameBegins(int peer, const Frame& frame);
   void FrameEnds(int peer, const Frame& frame);
   void FrameSent(int peer, const Frame& frame);
   void LinkLost(int peer, const std::string& detail);
-  // Whether the peer has said that it leaves.
+  // Returns true if the peer has announced that it leaves.
   bool HasLeft(int peer) const;
 
  private:
   struct Peer {
-    // A head whose operation has not been called here yet.
+    // State of a head whose operation has not been called here yet.
     enum class Early { kNone, kArriving, kHere } early = Early::kNone;
     Frame early_frame;
     std::unique_ptr<char[]> early_bytes;  // kChunkBytes
@@ -107,8 +111,8 @@ class Exchange {
     bool agreed = false;
     double factor = 1.0;
     std::array<size_t, 2> received{};
-    std::array<size_t, 2> queued{};  // given to the links
-    std::array<size_t, 2> sent{};    // left them
+    std::array<size_t, 2> queued{};  // bytes given to the links
+    std::array<size_t, 2> sent{};    // bytes that the links have sent
     bool lost = false;
     bool left = false;
     std::string detail;
@@ -116,13 +120,13 @@ class Exchange {
 
   static char* Landing(const Lane& lane, int phase, size_t at);
   char* EarlyRoom(Peer* peer);
-  // Looks at a head of the operation that runs. True: its data are wanted.
+  // Checks a head of the running operation. Returns true if its data are wanted.
   bool Accept(int peer, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // How many bytes of phase 0 may be given to the links now.
+  // Returns how many bytes of phase 0 may be given to the links now.
   size_t Sendable(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Needs(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Failed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits for `done`, and keeps sending what may be sent meanwhile.
+  // Waits for `done`, and sends meanwhile what may be sent.
   template <typename Done>
   bool Await(Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   void Queue(int peer, Frame frame, const char* data);

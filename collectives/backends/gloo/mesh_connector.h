@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_MESH_CONNECTOR_H_
 #define TANDEM_COLLECTIVES_BACKENDS_GLOO_MESH_CONNECTOR_H_
 
-// How the ranks of a group find each other over TCP: each listens, says where in the store, connects to the
-// lower ranks and is connected to by the higher; both sides say which rank of which group they are.
+// Connects the ranks of a group over TCP: each rank listens, publishes its address in the store, connects to
+// the lower ranks and accepts the higher ones. Both sides announce their rank and group.
 
 #include <string>
 #include <vector>
@@ -14,9 +14,10 @@
 
 namespace tandem::collectives::gloo_tcp {
 
-// Connected, non-blocking sockets by rank (own: none). Blocks until all are connected, or `deadline`. Keys:
-// "address/<rank>". Errors: InvalidArgument (`address` is not numeric), DeadlineExceeded naming the ranks
-// that did not come, Unavailable (cannot listen there; a rank that refuses, named), errors of the store.
+// Returns connected, non-blocking sockets by rank (none for this rank). Blocks until all are connected, or
+// until `deadline`. Keys: "address/<rank>". Errors: InvalidArgument (`address` is not numeric),
+// DeadlineExceeded naming the ranks that did not come, Unavailable (cannot listen there, or naming a rank
+// that refuses), errors of the store.
 absl::StatusOr<std::vector<ipc::Descriptor>> MeetOverTcp(Store* store, const std::string& group, int rank,
                                                          int world_size, const std::string& address,
                                                          absl::Time deadline);

@@ -3,9 +3,11 @@
 
 // Tagged messages between two ranks, over the links that the collectives use too.
 //
-// A small message travels with its data, and waits at the receiver until somebody asks for it: at most
-// kCreditBytes of them from each sender. A large one, or one beyond that, only announces itself; its data
-// come when a receive has been matched to it, straight into place. As each message says its type and length,
+// A small message travels with its data and waits at the receiver until a receive matches it: at most
+// kCreditBytes of such messages from each sender. A large message, or one beyond that limit, is only
+// announced. Its data follow, directly into place, when a receive has been matched to it. Each message
+// contains its type and length, so a message that does not fit its receive is refused before its data is
+// read.
 // what does not fit its receive is refused before it is read.
 
 #include <cstdint>
@@ -32,35 +34,35 @@ namespace tandem::collectives::gloo_tcp {
 class PointToPoint {
  public:
   using Done = Backend::Done;
-  static constexpr size_t kEagerBytes = 64 << 10;  // the largest message that travels unasked
-  static constexpr size_t kCreditBytes = 1 << 20;  // of such messages that nobody has asked for yet
+  static constexpr size_t kEagerBytes = 64 << 10;  // the largest message that is sent without a grant
+  static constexpr size_t kCreditBytes = 1 << 20;  // of such messages that no receive has matched yet
 
-  // `give_up` breaks the whole group (it closes the links and calls Fail), on a thread of this class or of
-  // the caller of Start: because of a rank that was lost, or (kAnySource) with `reason`. Returns why the
-  // group is broken.
+  // Breaks the whole group (it closes the links and calls Fail) and returns the reason why the group is
+  // broken. Called because `lost_rank` was lost or, for kAnySource, with `reason`. Runs on a thread of this
+  // class or of the caller of Start.
   using GiveUp = std::function<absl::Status(int lost_rank, const absl::Status& reason)>;
   PointToPoint(const std::string& group, int rank, int world_size, GiveUp give_up);
-  // Stop and Fail have been called.
+  // Requires that Stop and Fail have been called.
   ~PointToPoint() = default;
 
-  // Ends the watch over deadlines and lost ranks; afterwards this calls `give_up` no more by itself.
+  // Ends the watch over deadlines and lost ranks; afterwards this object no longer calls `give_up` by itself.
   void Stop();
 
-  // Before the first operation.
+  // Must be called before the first operation.
   void SetLinks(Links* links) { links_ = links; }
 
-  // As Backend::StartPointToPoint.
+  // Behaves as Backend::StartPointToPoint.
   void Start(const Operation& operation, Done done);
 
-  // Ends what is pending and all that comes later. The links are closed: no memory is used any more.
+  // Ends pending and later operations. Requires that the links are closed: no memory is used any more.
   void Fail(const absl::Status& reason);
 
   absl::StatusOr<char*> FrameBegins(int peer, const Frame& frame);
   void FrameEnds(int peer, const Frame& frame);
   void FrameSent(int peer, const Frame& frame);
-  // `left`: it had said that it would.
+  // `left`: the peer had announced that it leaves.
   void LinkLost(int peer, bool left);
-  // Runs the callbacks of what has ended.
+  // Runs the callbacks of finished operations.
   void TurnEnds();
 
  private:
@@ -72,28 +74,29 @@ class PointToPoint {
     size_t moved = 0;       // bytes sent or received
     int peer = kAnySource;  // receives: the sender, once known
   };
-  // A message that nobody has asked for.
+  // A message that no receive has matched.
   struct Message {
     int source;
     Frame frame;                    // kEager or kRequest
     std::unique_ptr<char[]> bytes;  // of kEager
     bool complete = false;
-    absl::optional<Pending> receive;  // that takes it when it is complete
+    absl::optional<Pending> receive;  // gets the message when it is complete
   };
   using Finished = std::vector<std::pair<Done, absl::StatusOr<int>>>;
 
   void StartSend(Pending pending);
   void StartReceive(Pending pending);
-  // What to do about `pending` at once, if it cannot go on.
+  // Returns an error if the group has failed, or if a peer was lost without leaving, which breaks the group.
   absl::Status CheckPeers(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
   static bool Matches(const Operation& receive, int source, const Frame& frame);
   static absl::Status CheckFits(const Operation& receive, int source, const Frame& frame);
   absl::optional<Pending> TakePosted(int source, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Answers a request; `receive` gets its data, or an error.
+  // Builds the grant of a request; `receive` gets its data, or an error.
   Frame Grant(int source, const Frame& request, Pending receive) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives an arrived message to its receive.
   void Deliver(Message* message, Pending receive) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An eager message was taken: its sender may send more. A frame to send to it, if it is time.
+  // Records that an eager message was taken, so that its sender may send more, and queues a credit frame if
+  // it is due.
   void Taken(int source, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(Pending pending, absl::StatusOr<int> result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendPayload(int peer, uint64_t send_id, uint64_t receive_id);
@@ -115,24 +118,24 @@ class PointToPoint {
   std::list<Pending> posted_ ABSL_GUARDED_BY(mutex_);              // receives without a message, in order
   std::map<uint64_t, Pending> receiving_ ABSL_GUARDED_BY(mutex_);  // granted
   std::map<uint64_t, Pending> sending_ ABSL_GUARDED_BY(mutex_);
-  std::list<Message> unexpected_ ABSL_GUARDED_BY(mutex_);  // in the order of their coming
+  std::list<Message> unexpected_ ABSL_GUARDED_BY(mutex_);  // in order of arrival
   struct Peer {
     bool lost = false, left = false;
     size_t unanswered = 0;  // cost of eager messages sent and not yet taken
     size_t taken = 0;       // cost of eager messages taken and not yet reported
-    // The eager message that is being read.
+    // The eager message that is being read: into `message`, into `direct`, or dropped.
     Message* message = nullptr;
-    absl::optional<Pending> direct;  // read straight into this receive
+    absl::optional<Pending> direct;  // the payload goes directly into this receive
     std::unique_ptr<char[]> dropped;
   };
-  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);                     // by rank
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);                       // by rank
   std::vector<std::pair<int, Frame>> responses_ ABSL_GUARDED_BY(mutex_);  // frames to send without payload
   Finished finished_ ABSL_GUARDED_BY(mutex_);
 
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;
   absl::CondVar changed_;
-  std::thread watcher_;  // ends operations by their deadline; started when one has to wait
+  std::thread watcher_;  // ends operations at their deadlines; started by the first one that has to wait
 };
 
 }  // namespace tandem::collectives::gloo_tcp

@@ -1,9 +1,9 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_SHARED_FAILURE_STATE_H_
 #define TANDEM_COLLECTIVES_BACKENDS_GLOO_SHARED_FAILURE_STATE_H_
 
-// Where the ranks of a group tell each other why they gave up. A rank that fails closes its connections, so
-// its peers see only that it is gone; here they find the reason, and tell a rank that gave up from one that
-// died.
+// The reasons why ranks of a group failed, in the store. A rank that fails closes its connections, so its
+// peers see only that it is gone. Here they find the reason, and can distinguish a rank that failed from one
+// that died.
 
 #include <atomic>
 #include <string>
@@ -16,25 +16,26 @@
 
 namespace tandem::collectives::gloo_tcp {
 
-// `store` is borrowed. Any thread may call, at any time: a thread that looks for the others' reasons does not
-// keep another from leaving its own, for which the others may be looking. Keys: "failed/<rank>".
+// `store` is borrowed. Any thread may call at any time: a thread that looks for the others' reasons does not
+// block another that records this rank's. Keys: "failed/<rank>".
 class SharedFailureState {
  public:
   SharedFailureState(Store* store, int rank) : store_(store, "failed"), rank_(rank) {}
 
-  // Leaves this rank's reason, if the store can be reached.
+  // Records this rank's reason, if the store can be reached.
   void Record(const absl::Status& reason);
   struct Found {
     int rank;
     absl::Status reason;
   };
-  // The reason of one of `ranks`; waits at most `grace` for the first to leave one.
+  // Returns the reason of one of `ranks`; waits at most `grace` for the first one.
   absl::optional<Found> Find(absl::Span<const int> ranks, absl::Duration grace);
 
  private:
   PrefixStore store_;
   const int rank_;
-  // The store may have died with the rank that is missed: nobody waits for it twice.
+  // False once the store did not respond. It may have died with the missed rank, so no thread waits for it
+  // twice.
   std::atomic<bool> reachable_{true};
 };
 

@@ -1,19 +1,18 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_COLLECTIVE_H_
 #define TANDEM_COLLECTIVES_BACKENDS_MPI_COLLECTIVE_H_
 
-// A collective as rounds of MPI's non-blocking ones over memory of our own.
+// Runs a collective as rounds of MPI's non-blocking ones, over memory of our own.
 //
-// 1. All ranks gather each other's fingerprints. What one rank alone knows about an uneven operation is then
-//    compared pair by pair. So ranks that disagree are told so before MPI sees any buffer, and all know the
-//    number of rounds. It also is the barrier.
-// 2. The data go in segments of at most kSegmentBytes: packed from the caller's parts, wherever they lie,
-//    exchanged, and unpacked, the next segment being under way meanwhile. So counts above INT_MAX need no
-//    care, and MPI never sees the caller's memory (round.h says why).
+//   1. All ranks gather each other's fingerprints. For an uneven operation, counts that one rank alone knows
+//     are then compared pair by pair. So ranks that disagree get an error before MPI sees any buffer, and all
+//     know the number of rounds. This step is also the barrier.
+//   2. The data go in segments of at most kSegmentBytes. A segment is packed from the caller's parts,
+//     exchanged, and unpacked while the next segment is exchanged. So counts above INT_MAX need no special
+//     case, and MPI never sees the caller's memory (round.h says why).
 //
-// Two-byte floating point travels as f32, which makes it accumulate in f32 and round once, and spares MPI a
-// type that it has not. Minima and maxima of floating point, which MPI leaves to the implementation where a
-// NaN or a signed zero is among them, are ReduceInRankOrder's. kAvg divides when it unpacks, kPremulSum
-// multiplies when it packs.
+// Two-byte floating point is sent as f32. It is so accumulated in f32 and rounded once, and MPI needs no such
+// type. Minima and maxima of floating point use ReduceInRankOrder, because MPI leaves them to the
+// implementation for NaN and signed zeros. kAvg divides when it unpacks, kPremulSum multiplies when it packs.
 
 #include <memory>
 #include <string>
@@ -30,7 +29,7 @@
 
 namespace tandem::collectives::mpi {
 
-// One thread at a time, but for what its parts say.
+// Used by one thread at a time, except as its members say.
 class Collectives {
  public:
   Collectives(Engine* engine, const Communicators& communicators, std::string group, int rank, int world_size,
@@ -42,21 +41,21 @@ class Collectives {
         world_size_(world_size),
         monitor_(std::move(monitor)) {}
 
-  // Runs it; also kLeave. Any error is one that breaks the group (the caller does that).
+  // Runs the operation; also kLeave. Any error must break the group; the caller does that.
   absl::Status Run(const Operation& operation, absl::Time deadline);
 
  private:
   static constexpr size_t kSegmentBytes = 4 << 20;
   struct Memory;  // of one segment
-  struct Head;    // what ranks tell each other first
+  struct Head;    // the first exchange between ranks
   struct Pair;
   struct Verdict;
 
-  // Phase 1; the largest number of elements that any rank has in one part.
+  // Phase 1. Returns the largest number of elements that any rank has in one part.
   absl::StatusOr<uint64_t> Agree(const Operation& operation, absl::Time deadline);
   absl::Status AgreeOnPairs(const Operation& operation, absl::Time deadline);
   absl::Status Explain(const Operation& operation, const absl::Status& status, bool arrived);
-  // Elements [begin, begin + length) of every part, as far as it has them.
+  // Elements [begin, begin + length) of every part, as far as the part has them.
   struct Segment {
     uint64_t begin, length;
   };

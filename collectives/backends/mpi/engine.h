@@ -1,13 +1,13 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_H_
 #define TANDEM_COLLECTIVES_BACKENDS_MPI_ENGINE_H_
 
-// The one thread of this process that calls MPI, so that MPI_THREAD_SERIALIZED is enough for any number of
-// groups. Everything it does for them is non-blocking: no group waits for another.
+// Engine owns the one thread of this process that calls MPI, so that MPI_THREAD_SERIALIZED is enough for any
+// number of groups. All its calls for groups are non-blocking: no group waits for another.
 //
-// MPI is initialised once in a process and never again after MPI_Finalize: the engine is therefore one per
-// process, as MPI is. Where the program has called MPI_Init_thread, it also calls MPI_Finalize, when its
-// groups are gone; otherwise the engine calls MPI_Init_thread when the first group is made, and MPI_Finalize
-// when the process exits. Groups hold the engine; it runs until exit.
+// MPI can be initialised once in a process, and never again after MPI_Finalize; so there is one engine per
+// process. If the program has called MPI_Init_thread, it also calls MPI_Finalize, when its groups are gone.
+// Otherwise the engine calls MPI_Init_thread when the first group is made, and MPI_Finalize when the process
+// exits. Groups hold the engine; it runs until exit.
 
 #include <atomic>
 #include <functional>
@@ -24,24 +24,26 @@
 
 namespace tandem::collectives::mpi {
 
-// What goes on in MPI until it is over. Whatever memory MPI may touch belongs to it.
+// An MPI operation that runs until Poll reports its end. It owns all memory that MPI may touch.
 class Activity {
  public:
   virtual ~Activity() = default;
-  // On the engine's thread; must not block. True: over, to be dropped.
+  // Advances the activity. Called on the engine's thread; must not block. Returns true once it is over and
+  // can be destroyed.
   virtual bool Poll() = 0;
-  // Polled every kIdlePoll only, while nothing but such activities is left.
+  // Returns true if the activity needs polling only every kIdlePoll while all remaining activities are of
+  // this kind.
   virtual bool background() const { return false; }
 };
 
-// OK, or Unavailable with MPI's own words. Only where MPI is initialised.
+// Returns OK, or Unavailable with MPI's error text. Requires that MPI is initialised.
 absl::Status FromMpi(int error, absl::string_view call);
 
 // Thread-safe.
 class Engine {
  public:
-  // The engine of this process, with MPI initialised. Errors: FailedPrecondition when MPI was initialised
-  // with too low a thread level, or is finalised; DeadlineExceeded.
+  // Returns the engine of this process, with MPI initialised. Errors: FailedPrecondition if MPI was
+  // initialised with too low a thread level, or is finalised; DeadlineExceeded.
   static absl::StatusOr<std::shared_ptr<Engine>> Get(absl::Time deadline);
 
   explicit Engine() = default;
@@ -52,7 +54,8 @@ class Engine {
   int largest_tag() const { return largest_tag_; }
 
   void Add(std::shared_ptr<Activity> activity);
-  // Runs a blocking MPI call on the thread. DeadlineExceeded: it goes on there, and so no other can begin.
+  // Runs a blocking MPI call on the engine's thread. After DeadlineExceeded the call continues there, and no
+  // other call can begin.
   absl::Status Call(absl::string_view what, std::function<absl::Status()> body, absl::Time deadline);
 
  private:
@@ -60,13 +63,13 @@ class Engine {
   absl::Status Initialize();
   void Finish();
   void Loop();
-  // Waits for something to do, after `idle` without progress.
+  // Waits for work, after `idle` without progress.
   void Rest(bool foreground, bool background, absl::Duration idle);
 
   static constexpr absl::Duration kIdlePoll = absl::Milliseconds(100);
 
   int world_rank_ = -1, world_size_ = 0, largest_tag_ = 0;  // constant once started
-  bool finalize_ = false;                                   // the thread's alone
+  bool finalize_ = false;                                   // used by the thread only
   std::atomic<bool> has_new_{false};
   absl::Mutex mutex_;
   absl::CondVar changed_;
@@ -74,7 +77,7 @@ class Engine {
   std::string stuck_in_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::shared_ptr<Activity>> running_;  // the thread's alone
+  std::vector<std::shared_ptr<Activity>> running_;  // used by the thread only
   std::thread thread_;
 };
 

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_GROUP_BACKEND_H_
 #define TANDEM_COLLECTIVES_BACKENDS_MPI_GROUP_BACKEND_H_
 
-// The backend of one group; what the plugin makes.
+// The backend of one group, which the plugin makes.
 
 #include <memory>
 
@@ -10,10 +10,10 @@
 
 namespace tandem::collectives::mpi {
 
-// Blocks until options.deadline. Errors: those of Engine::Get and MakeCommunicators.
+// Makes the backend. Blocks until options.deadline. Errors: those of Engine::Get and MakeCommunicators.
 absl::StatusOr<std::unique_ptr<Backend>> MakeMpiBackend(const BackendOptions& options);
 
-// Whether this process is one that mpirun has started, or one that has initialised MPI itself.
+// Returns OK if mpirun has started this process, or if the process has initialised MPI itself.
 absl::Status CheckLaunched(const BackendOptions& options);
 
 }  // namespace tandem::collectives::mpi

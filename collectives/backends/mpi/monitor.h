@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_MONITOR_H_
 #define TANDEM_COLLECTIVES_BACKENDS_MPI_MONITOR_H_
 
-// What a group's calling threads and the engine's thread share: whether the group is broken, who has come,
-// and a bell that rings when anything has changed.
+// State that a group's calling threads share with the engine's thread: whether the group is broken, which
+// ranks have arrived, and a signal for changes.
 
 #include <atomic>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tandem::collectives::mpi {
 
-// Thread-safe. Shared: what goes on in MPI may outlive the group.
+// Thread-safe. Shared, because MPI operations may outlive the group.
 class Monitor {
  public:
   explicit Monitor(int world_size) : arrived_(world_size, 0) {}
@@ -24,7 +24,7 @@ class Monitor {
     absl::MutexLock lock(&mutex_);
     return error_;
   }
-  // The first reason stays. True if this was it.
+  // Breaks the group; the first reason stays. Returns true if this reason was the first.
   bool Break(const absl::Status& reason) {
     absl::MutexLock lock(&mutex_);
     if (!error_.ok()) return false;
@@ -34,7 +34,7 @@ class Monitor {
     return true;
   }
 
-  // Rank `rank` waits in collective number `turn`.
+  // Records that rank `rank` waits in collective number `turn`.
   void Arrive(int rank, uint64_t turn) {
     absl::MutexLock lock(&mutex_);
     arrived_[rank] = turn;
@@ -48,13 +48,13 @@ class Monitor {
     return absent;
   }
 
-  // Sets *done, wakes who waits for it.
+  // Sets *done and wakes the threads that wait.
   void Ring(std::atomic<bool>* done) {
     absl::MutexLock lock(&mutex_);
     done->store(true, std::memory_order_release);
     changed_.SignalAll();
   }
-  // Until *done, broken, or `deadline`.
+  // Waits until *done is set, the group is broken, or `deadline`.
   void Wait(const std::atomic<bool>& done, absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     while (!done.load(std::memory_order_acquire) && !broken()) {

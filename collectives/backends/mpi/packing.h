@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_PACKING_H_
 #define TANDEM_COLLECTIVES_BACKENDS_MPI_PACKING_H_
 
-// Between the caller's elements and those that MPI is given. Pure functions.
+// Converts between the caller's elements and the elements that MPI is given. Pure functions.
 
 #include <cstddef>
 
@@ -9,13 +9,13 @@
 
 namespace tandem::collectives::mpi {
 
-// What elements travel as: f32 for halves that are reduced.
+// Returns the type in which elements are sent: f32 for reductions of two-byte floating point.
 DType TravelType(const Operation& operation);
 
-// n elements of `operation` at `from` to n of its TravelType at `to`, multiplied by this rank's factor for
-// kPremulSum.
+// Converts n elements of `operation` at `from` to n elements of its TravelType at `to`, multiplied by this
+// rank's factor for kPremulSum.
 void Pack(const Operation& operation, const void* from, size_t n, void* to);
-// And back, divided by `world_size` for kAvg. `from` may be changed.
+// Converts back, and divides by `world_size` for kAvg. `from` may be changed.
 void Unpack(const Operation& operation, void* from, size_t n, int world_size, void* to);
 
 }  // namespace tandem::collectives::mpi

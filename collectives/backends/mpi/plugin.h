@@ -1,7 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_PLUGIN_H_
 #define TANDEM_COLLECTIVES_BACKENDS_MPI_PLUGIN_H_
 
-// What libtandem_mpi.so and the program that loads it agree on. Both come from one build: `build` says so.
+// The interface between libtandem_mpi.so and the program that loads it. Both must come from one build, which
+// `build` identifies.
 
 #include <memory>
 

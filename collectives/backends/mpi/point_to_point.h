@@ -3,11 +3,14 @@
 
 // Tagged messages between two ranks of a group.
 //
-// A message begins with a head that says its dtype and count, sent with the user's tag together with the
-// first kFirstBytes of its data; the receiver looks for it (MPI_Improbe) on behalf of the oldest receive that
-// matches, so that MPI's own order of messages is kept, and what does not fit is refused by name. The rest of
-// a longer message follows in parts with a tag of its own, so no count exceeds INT_MAX. All of it goes
-// through memory of the engine's: MPI cannot be told to forget a send, and buffers must be free once an
+// A message begins with a head that contains its dtype and count, sent with the user's tag together with the
+// first kFirstBytes of its data. The receiver looks for it (MPI_Improbe) on behalf of the oldest receive that
+// matches. So MPI's own order of messages is kept, and a message that does not fit is refused with an error
+// that names both. The rest of a longer message follows in chunks with a tag of its own, so no count exceeds
+// INT_MAX.
+//
+// All data goes through memory of the engine: MPI cannot abandon a send, and buffers must be free once an
+// operation has ended, whatever its status.
 // operation has ended, whatever its status.
 
 #include <functional>
@@ -25,36 +28,36 @@
 
 namespace tandem::collectives::mpi {
 
-// A send or recv that is under way. Thread-safe.
+// A send or recv that is running. Thread-safe.
 struct Transfer {
   Operation operation;
   absl::Time deadline;
   absl::Mutex mutex;
-  bool over ABSL_GUARDED_BY(mutex) = false;  // then the buffers are no longer ours
+  bool over ABSL_GUARDED_BY(mutex) = false;  // the caller's buffers must no longer be used
   Backend::Done done ABSL_GUARDED_BY(mutex);
 
-  // The first result counts; calls `done` without the lock.
+  // Ends the transfer; the first result counts. Calls `done` without the lock.
   void Finish(absl::StatusOr<int> result);
-  // Copies between memory and the caller's buffer, unless the operation is over.
+  // Copies between memory and the caller's buffer; returns false if the operation is over.
   bool Copy(void* to, const void* from, size_t bytes);
 };
 
 // Thread-safe.
 class PointToPoint {
  public:
-  // `give_up` breaks the group (and calls Fail); on the engine's thread.
+  // Breaks the group (and calls Fail). Called on the engine's thread.
   using GiveUp = std::function<void(const absl::Status&)>;
   PointToPoint(Engine* engine, const Communicators& communicators, std::string group, int rank,
                GiveUp give_up);
-  // Fail has been called.
+  // Requires that Fail has been called.
   ~PointToPoint();
 
-  // As Backend::StartPointToPoint, of a checked operation.
+  // Behaves as Backend::StartPointToPoint for an operation that was checked.
   void Start(const Operation& operation, Backend::Done done);
-  // Ends what is pending and all that comes later.
+  // Ends pending and later operations.
   void Fail(const absl::Status& reason);
 
-  // The state that outlives this object with the activities.
+  // State that outlives this object together with the activities.
   struct Shared;
 
  private:

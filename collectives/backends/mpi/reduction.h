@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_MPI_REDUCTION_H_
 #define TANDEM_COLLECTIVES_BACKENDS_MPI_REDUCTION_H_
 
-// MPI's names of our reductions.
+// MPI's names for Tandem's reductions.
 
 #include <cstdint>
 
@@ -9,12 +9,13 @@
 
 namespace tandem::collectives::mpi {
 
-// As MPI_Type_c2f and MPI_Op_c2f give them.
+// Handles as MPI_Type_c2f and MPI_Op_c2f return them.
 struct MpiReduction {
   int type = 0;
   int op = 0;
 };
-// For a type that travels (packing.h) and a supported reduction. On the engine's thread.
+// Returns the handles for a type that is sent (packing.h) and a supported reduction. Must be called on the
+// engine's thread.
 MpiReduction ReductionOf(ReduceOp reduce, DType travel);
 
 }  // namespace tandem::collectives::mpi

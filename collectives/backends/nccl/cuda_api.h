@@ -10,8 +10,8 @@ namespace tandem::collectives::nccl {
 inline constexpr int kCudaSuccess = 0;
 inline constexpr int kCudaNotReady = 600;
 
-// Streams are cudaStream_t, events cudaEvent_t; results are cudaError_t. Thread-safe, as CUDA is; the current
-// device is each thread's own.
+// Streams are cudaStream_t, events cudaEvent_t; results are cudaError_t. Thread-safe, as CUDA is; each thread
+// has its own current device.
 class CudaApi {
  public:
   virtual ~CudaApi() = default;
@@ -27,7 +27,7 @@ class CudaApi {
   virtual int EventQuery(void* event) = 0;
   virtual int Malloc(void** memory, size_t bytes) = 0;
   virtual int Free(void* memory) = 0;
-  // Between any two memories, in the stream's order.
+  // Copies between any two memories, in the stream's order.
   virtual int MemcpyAsync(void* to, const void* from, size_t bytes, void* stream) = 0;
   virtual const char* GetErrorString(int error) = 0;
 };

@@ -1,8 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_DLOPEN_API_H_
 #define TANDEM_COLLECTIVES_BACKENDS_NCCL_DLOPEN_API_H_
 
-// NCCL and the CUDA runtime of this machine, found when they are needed. They are never unloaded: threads of
-// theirs may still run.
+// Loads NCCL and the CUDA runtime of this machine when they are needed. They are never unloaded, because
+// their threads may still run.
 
 #include <memory>
 #include <string>
@@ -19,8 +19,8 @@ struct Apis {
   std::shared_ptr<CudaApi> cuda;
 };
 
-// The first that can be loaded of each list ("libnccl.so.2"). FailedPrecondition: "libnccl.so.2 not found
-// (...)", or a function that the library lacks.
+// Load the first library of `names` ("libnccl.so.2") that can be loaded. FailedPrecondition: "libnccl.so.2
+// not found (...)", or naming a function that the library lacks.
 absl::StatusOr<std::shared_ptr<NcclApi>> LoadNccl(const std::vector<std::string>& names);
 absl::StatusOr<std::shared_ptr<CudaApi>> LoadCuda(const std::vector<std::string>& names);
 absl::StatusOr<Apis> LoadApis();

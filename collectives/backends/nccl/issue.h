@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_ISSUE_H_
 #define TANDEM_COLLECTIVES_BACKENDS_NCCL_ISSUE_H_
 
-// Operations as calls of NCCL.
+// Translates operations into calls of NCCL.
 
 #include <vector>
 
@@ -13,11 +13,11 @@
 
 namespace tandem::collectives::nccl {
 
-// Unimplemented naming what NCCL cannot do: bitwise reductions, averages of integers (it does not say how it
-// rounds), tags, receives from any rank.
+// Returns OK, or Unimplemented naming what NCCL cannot do: bitwise reductions, averages of integers (NCCL
+// does not specify the rounding), tags, receives from any rank.
 absl::Status CheckSupported(const Operation& operation);
 
-// What a batch is issued with.
+// Issues batches of operations on one stream of a communicator.
 struct Issuer {
   NcclApi* nccl;
   CudaApi* cuda;
@@ -26,8 +26,8 @@ struct Issuer {
   int* scratch;  // one int of device memory, for barriers
   int rank, world_size;
 
-  // Queues all of `operations` on the stream, as one group of NCCL: they may be in any order on different
-  // ranks only as far as NCCL allows. kInProgress: to be awaited. *cuda_error is set when a copy failed.
+  // Queues all of `operations` on the stream, as one group of NCCL. Ranks may order them differently only as
+  // far as NCCL allows. kInProgress means that the caller must wait. *cuda_error is set if a copy failed.
   Result Issue(absl::Span<const Operation> operations, int* cuda_error);
 
  private:

@@ -1,7 +1,8 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_LINK_H_
 #define TANDEM_COLLECTIVES_BACKENDS_NCCL_LINK_H_
 
-// One group's communicator, its stream, and whether it works. All calls of NCCL for it go through here.
+// Link owns one group's communicator and stream, and its error state. All NCCL calls for the group go through
+// it.
 
 #include <atomic>
 #include <functional>
@@ -32,10 +33,11 @@ class DeviceScope {
   const int device_;
 };
 
-// Thread-safe. Held by the group's backend, the runtime, and works that are under way.
+// Thread-safe. Shared by the group's backend, the runtime, and running works.
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  // `begin` starts making the communicator; Link waits until it is ready or the deadline, and aborts it then.
+  // Makes a Link. `begin` starts making the communicator. Connect waits until it is ready, and aborts it at
+  // the deadline.
   using Begin = std::function<Result(Comm* comm)>;
   static absl::StatusOr<std::shared_ptr<Link>> Connect(std::shared_ptr<Runtime> runtime, int device,
                                                        const BackendOptions& options, absl::string_view call,
@@ -51,30 +53,32 @@ class Link : public std::enable_shared_from_this<Link> {
   const std::shared_ptr<Runtime>& shared_runtime() const { return runtime_; }
   Comm comm();  // nullptr once aborted
 
-  // Runs `body`, which calls NCCL, in the process's turn and on the device, and waits until the communicator
-  // has taken it in. Errors break the group; `what` names it in them.
+  // Runs `body`, which calls NCCL, on the device and with the process's turn, and waits until the
+  // communicator has accepted it. Errors break the group and contain `what`.
   absl::Status Call(absl::string_view what, absl::Time deadline, const std::function<Result(Comm)>& body);
 
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   absl::Status error();
-  // The first reason stays; does not abort.
+  // Records the error that broke the group; the first reason stays. Does not abort.
   void MarkBroken(const absl::Status& reason);
-  // With all groups of the process.
+  // Aborts this group and all other groups of the process.
   void Break(const absl::Status& reason) { runtime_->AbortAll(this, reason); }
 
-  // Finalises and frees what it has; after an error, once it is aborted. Bounded by `patience`.
+  // Finalises the communicator and frees all resources; after an error, once the communicator is aborted.
+  // Bounded by `patience`.
   void Close(absl::Duration patience);
 
-  // Of the runtime's thread.
+  // Called by the runtime's thread.
   bool HasToAbort();
-  void AbortCommunicator();  // has the turn
+  void AbortCommunicator();  // requires the turn
   void SetAborted();
-  // Asks NCCL for asynchronous errors, and the store for those of other ranks; then what OnWatch was given.
+  // Queries NCCL for asynchronous errors, and the store for errors of other ranks; then calls the functions
+  // given to OnWatch.
   void Watch();
-  // `look` runs in each Watch until it returns true.
+  // Registers `look`, which runs in each Watch until it returns true.
   void OnWatch(std::function<bool()> look);
 
-  std::atomic<int> works{0};  // under way
+  std::atomic<int> works{0};  // number of running works
 
  private:
   absl::Status AwaitReady(absl::string_view what, absl::Time deadline);

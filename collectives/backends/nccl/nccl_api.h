@@ -1,9 +1,9 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_NCCL_API_H_
 #define TANDEM_COLLECTIVES_BACKENDS_NCCL_NCCL_API_H_
 
-// The part of NCCL's binary interface that the backend uses, declared here, so that it compiles where no NCCL
-// is installed, and can be tested without a GPU. Numbers and layouts are those of <nccl.h>, 2.14 to 2.28;
-// abi_check.cc compares them with the real header wherever a build finds one.
+// The part of NCCL's binary interface that the backend uses. It is declared here, so that the backend
+// compiles without NCCL and can be tested without a GPU. Numbers and layouts are those of <nccl.h>, 2.14 to
+// 2.28; abi_check.cc compares them with the real header if a build finds one.
 
 #include <climits>
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace tandem::collectives::nccl {
 
-struct Communicator;  // what ncclComm_t points to
+struct Communicator;  // pointed to by ncclComm_t
 using Comm = Communicator*;
 
 enum class Result : int {
@@ -37,8 +37,9 @@ struct UniqueId {
 inline constexpr int kUndefined = INT_MIN;
 inline constexpr int kNoColor = -1;
 
-// The beginning of ncclConfig_t. NCCL reads `size` bytes of it, takes the fields that `version` had, and its
-// own defaults for later ones: so each library is given what it knew when it was released, at most.
+// The beginning of ncclConfig_t. NCCL reads `size` bytes of it, takes the fields that `version` had, and uses
+// its own defaults for later fields. So each library receives at most the fields that it knew when it was
+// released.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -56,11 +57,11 @@ inline constexpr size_t kConfigSize214 =
 inline constexpr size_t kConfigSize217 = offsetof(Config, split_share);
 inline constexpr int kOldestVersion = 21400;  // the first with non-blocking communicators
 
-// For a library of `version`, at least kOldestVersion.
+// Returns the Config for a library of `version`, at least kOldestVersion.
 Config ConfigFor(int version);
 
-// One method for each function; streams are cudaStream_t. Thread-safe as NCCL is: one thread at a time for a
-// communicator. Optional functions say so.
+// One method for each function; streams are cudaStream_t. As thread-safe as NCCL: one thread at a time for
+// each communicator. Optional functions say so.
 class NcclApi {
  public:
   virtual ~NcclApi() = default;
@@ -71,10 +72,10 @@ class NcclApi {
   virtual Result CommDestroy(Comm comm) = 0;
   virtual Result CommAbort(Comm comm) = 0;
   virtual Result CommGetAsyncError(Comm comm, Result* error) = 0;
-  // From 2.18 on; kInvalidUsage where the library has no such function.
+  // Available from 2.18 on; CommSplit returns kInvalidUsage if the library has no such function.
   virtual bool has_split() const = 0;
   virtual Result CommSplit(Comm comm, int color, int key, Comm* made, Config* config) = 0;
-  // Never nullptr.
+  // These never return nullptr.
   virtual const char* GetErrorString(Result result) = 0;
   virtual const char* GetLastError(Comm comm) = 0;
 

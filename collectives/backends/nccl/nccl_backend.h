@@ -1,14 +1,14 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_NCCL_BACKEND_H_
 #define TANDEM_COLLECTIVES_BACKENDS_NCCL_NCCL_BACKEND_H_
 
-// The backend "nccl": groups of GPUs, one for each rank.
+// The backend "nccl": groups of GPUs, one GPU for each rank.
 //
-// Nothing of CUDA is needed to build it, and nothing is linked: libnccl and libcudart are looked for when a
-// group is made. docs/backends_mpi_nccl.md says what is supported.
+// The build needs nothing of CUDA and links nothing: libnccl and libcudart are loaded when a group is made.
+// docs/backends_mpi_nccl.md says what is supported.
 //
-// Operations are queued on a stream of the group's own, behind what the caller has queued on the default
-// stream; Work::OrderStream puts other streams behind them. An error, a time-out or Abort aborts every NCCL
-// group of the process (runtime.h says why).
+// Operations are queued on a stream of the group's own, behind the work that the caller has queued on the
+// default stream. Work::OrderStream orders other streams behind them. An error, a time-out or Abort aborts
+// every NCCL group of the process (runtime.h says why).
 
 #include <memory>
 
@@ -23,7 +23,7 @@ namespace tandem::collectives {
 
 namespace nccl {
 
-// See Backend. Enqueue may be called by one thread at a time, the rest by any.
+// See Backend. Enqueue may be called by one thread at a time, the other methods by any.
 class NcclBackend final : public Backend {
  public:
   NcclBackend(std::shared_ptr<Link> link, const BackendOptions& options);
@@ -35,8 +35,9 @@ class NcclBackend final : public Backend {
   void StartPointToPoint(const Operation& operation, Done done) override;
   void Abort(const absl::Status& reason) override;
 
-  // ncclCommSplit: called by all ranks of this group. options are the new group's; color -1: none, nullptr.
-  // Unimplemented where NCCL is older than 2.18: connect afresh.
+  // Splits the group as ncclCommSplit does; called by all ranks of this group. `options` are the new group's.
+  // A rank of color -1 gets nullptr. Unimplemented if NCCL is older than 2.18; the caller then connects the
+  // new group afresh.
   absl::StatusOr<std::unique_ptr<NcclBackend>> Split(int color, int key, const BackendOptions& options);
 
  private:
@@ -45,14 +46,15 @@ class NcclBackend final : public Backend {
   const absl::Duration leave_timeout_;
 };
 
-// `device`: what all groups use; else see NcclBackendFactory.
+// Returns a factory whose groups use `device`; without a device, it chooses as NcclBackendFactory says.
 BackendFactory MakeFactory(std::shared_ptr<Runtime> runtime, absl::optional<int> device);
 
 }  // namespace nccl
 
-// Any number of ranks, of one too. The GPU is the current device of the thread that makes the group, as
-// cudaSetDevice left it; where that is 0, the one that LOCAL_RANK names, if there is such a GPU. `viable`:
-// FailedPrecondition "libnccl.so.2 not found", "no CUDA device", "NCCL 2.10.3 is too old".
+// Returns the factory of "nccl", for any number of ranks, including one. The GPU is the current device of the
+// thread that makes the group, as set by cudaSetDevice. If that is 0, it is the GPU that LOCAL_RANK names, if
+// there is one. Errors of `viable`: FailedPrecondition "libnccl.so.2 not found", "no CUDA device", "NCCL
+// 2.10.3 is too old".
 BackendFactory NcclBackendFactory();
 
 }  // namespace tandem::collectives

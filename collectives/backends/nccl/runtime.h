@@ -1,12 +1,12 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_RUNTIME_H_
 #define TANDEM_COLLECTIVES_BACKENDS_NCCL_RUNTIME_H_
 
-// What all NCCL groups of a process share: the turn to call NCCL, and the thread that watches their
-// communicators, aborts them, and carries bad news between ranks.
+// Runtime is the state that all NCCL groups of a process share: the turn to call NCCL, and the thread that
+// watches their communicators, aborts them, and exchanges errors with other ranks.
 //
-// One aborted group takes all NCCL groups of the process with it, in one ncclGroup: kernels of one may be
-// queued on the GPU behind kernels of another that wait for a dead peer, so aborting them one by one can wait
-// for ever (NVIDIA/nccl#1013).
+// Aborting one group aborts all NCCL groups of the process, in one ncclGroup. Kernels of one group may be
+// queued on the GPU behind kernels of another that wait for a dead peer, so aborting them one by one can
+// block forever (NVIDIA/nccl#1013).
 
 #include <memory>
 #include <thread>
@@ -37,16 +37,15 @@ class Runtime {
   NcclApi* nccl() const { return nccl_.get(); }
   CudaApi* cuda() const { return cuda_.get(); }
 
-  // Only who has the turn calls NCCL; non-blocking communicators keep it short. False at `deadline`: a call
-  // hangs.
+  // Takes the turn. Only the thread that has it may call NCCL; non-blocking communicators keep the calls
+  // short. Returns false at `deadline`, which means that a call hangs.
   bool TakeSlot(absl::Time deadline);
   void ReleaseSlot();
 
   void Add(std::shared_ptr<Link> link);
-  // Blocks while the watching thread looks at it.
+  // Removes a link. Blocks while the watching thread uses it.
   void Remove(Link* link);
-  // Breaks all links, that of `origin` with `reason`, and has them aborted by the watching thread. Does not
-  // block.
+  // Breaks all links, `origin` with `reason`, and lets the watching thread abort them. Does not block.
   void AbortAll(Link* origin, const absl::Status& reason);
 
  private:
@@ -62,14 +61,15 @@ class Runtime {
   std::vector<std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
   bool aborting_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Mutex watch_mutex_;  // held while links are looked at; before mutex_
+  absl::Mutex watch_mutex_;  // held while links are watched; acquired before mutex_
   std::thread thread_;
 };
 
-// The turn, for a scope.
+// Holds the turn for a scope.
 class ExecutionSlot {
  public:
-  ExecutionSlot(Runtime* runtime, absl::Time deadline) : runtime_(runtime->TakeSlot(deadline) ? runtime : nullptr) {}
+  ExecutionSlot(Runtime* runtime, absl::Time deadline)
+      : runtime_(runtime->TakeSlot(deadline) ? runtime : nullptr) {}
   ExecutionSlot(const ExecutionSlot&) = delete;
   ~ExecutionSlot() {
     if (runtime_ != nullptr) runtime_->ReleaseSlot();

@@ -11,13 +11,14 @@
 namespace tandem::collectives::gloo_tcp {
 namespace {
 
-// Vectors up to this are reduced whole by every rank (divided by the number of peers that send them). Between
-// two ranks that is the same traffic in half the messages, so it ends only where reducing twice costs more.
+// Vectors up to this size are reduced whole by every rank (divided by the number of peers that send them).
+// Between two ranks that is the same traffic in half the messages, so the limit is where reducing twice costs
+// more.
 constexpr size_t kOneShotBytes = 256 << 10;
 constexpr size_t kOneShotBytesOfTwo = 1 << 20;
 // Broadcasts and reductions above this are spread over the ranks.
 constexpr size_t kSpreadBytes = 256 << 10;
-// All-reduce: what one peer may send ahead of its reduction; small enough to stay in the caches.
+// All-reduce: how far one peer may send ahead of its reduction; small enough to stay in the caches.
 constexpr size_t kRingBytes = 3 * kChunkBytes;
 constexpr std::align_val_t kAlignment{64};
 
@@ -25,7 +26,7 @@ void Copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) std::memmove(to, from, bytes);
 }
 
-// One collective while it runs.
+// A running collective.
 class Run {
  public:
   Run(const Operation& op, int rank, int world_size, absl::Time deadline, Exchange* exchange,
@@ -43,11 +44,11 @@ class Run {
   bool Reduce();
   bool Broadcast();
   bool ReduceScatter();
-  // All kinds in which every part goes straight to where it belongs.
+  // Runs all kinds in which every part goes directly from its rank to its rank.
   bool Direct();
 
  private:
-  // Bytes [begin, end) of the vector that rank `index` of `pieces` takes care of.
+  // The bytes [begin, begin + bytes) of the vector, which rank `index` of `chunks` reduces.
   struct Slice {
     size_t begin, bytes;
   };
@@ -61,11 +62,11 @@ class Run {
   }
   bool Begin() { return exchange_->Begin(FingerprintOf(op_), op_.factor, lanes_, deadline_); }
 
-  // Reduces `bytes` at `offset` of each rank's contribution: `own` is this rank's, those of the others lie in
+  // Reduces `bytes` bytes at `offset` of each rank's contribution: `own` is this rank's, the others' are in
   // their lanes.
   void ReduceAt(size_t offset, size_t bytes, const char* own, char* out);
-  // Awaits what the lanes bring in phase 0, and reduces it chunk by chunk; `sent`: whether `own` is `out`,
-  // and is being sent.
+  // Waits for the data of phase 0 in the lanes, and reduces it chunk by chunk. `sent`: `own` is `out`, and is
+  // being sent.
   bool ReduceAll(size_t bytes, const char* own, char* out, bool sent);
   bool ReduceWhole(bool everywhere);
   bool ReduceSlices(bool everywhere);
@@ -105,13 +106,13 @@ bool Run::ReduceAll(size_t bytes, const char* own, char* out, bool sent) {
   return exchange_->Finish();
 }
 
-// Every rank (or the root) gets every vector.
+// Sends every vector to every rank, or to the root.
 bool Run::ReduceWhole(bool everywhere) {
   const size_t bytes = op_.in.count * size_;
   const char* in = static_cast<const char*>(op_.in.data);
   char* out = static_cast<char*>(op_.out.data);
   const bool receives = everywhere || rank_ == op_.root;
-  // Between two ranks the other's vector can lie where the result will.
+  // Between two ranks, the other's vector can be received into the result's buffer.
   const bool in_out = world_ == 2 && in != out;
   char* room = receives && !in_out ? scratch_->Get(bytes * (world_ - 1)) : out;
   ForEachPeer([&](int p) {
@@ -126,14 +127,14 @@ bool Run::ReduceWhole(bool everywhere) {
   return receives ? ReduceAll(bytes, in, out, everywhere && in == out) : exchange_->Finish();
 }
 
-// Each rank reduces a slice, and sends it to all (or to the root).
+// Each rank reduces a slice and sends it to all ranks, or to the root.
 bool Run::ReduceSlices(bool everywhere) {
   const size_t count = op_.in.count;
   const char* in = static_cast<const char*>(op_.in.data);
   char* out = static_cast<char*>(op_.out.data);
   const Slice mine = SliceOf(rank_, world_, count);
   const bool keeps = everywhere || rank_ == op_.root;
-  // What comes back says how much of the ring is free; only an all-reduce sends something back to all.
+  // The returned bytes tell how much of the ring is free; only an all-reduce returns bytes to all.
   const size_t ring = everywhere && SliceOf(0, world_, count).bytes > kRingBytes ? kRingBytes : 0;
   const size_t landing = ring > 0 ? ring : mine.bytes;
   char* room = scratch_->Get(landing * (world_ - 1) + (keeps ? 0 : mine.bytes));
@@ -180,7 +181,7 @@ bool Run::Broadcast() {
   const char* in = static_cast<const char*>(op_.in.data != nullptr ? op_.in.data : op_.out.data);
   char* out = static_cast<char*>(op_.out.data);
   const bool spread = world_ > 2 && bytes > kSpreadBytes;
-  // The slice that goes to rank p first.
+  // The slice that is sent to rank p first.
   auto slice = [&](int p) {
     if (!spread) return Slice{0, bytes};
     return SliceOf((p - op_.root - 1 + world_) % world_, world_ - 1, count);
@@ -231,8 +232,8 @@ bool Run::ReduceScatter() {
 }
 
 bool Run::Direct() {
-  // The fingerprint does not cover what only a pair of ranks must agree upon. So that all ranks hear of a
-  // pair that does not, each tells all others when it is content with its own pairs.
+  // The fingerprint does not cover what only a pair of ranks must agree upon. So that all ranks learn of a
+  // pair that disagrees, each rank tells all others when its own pairs agree.
   const bool by_pairs = !op_.even && (op_.kind == OpKind::kGather || op_.kind == OpKind::kScatter ||
                                       op_.kind == OpKind::kAllToAll);
   char* const contented = by_pairs ? scratch_->Get(world_) : nullptr;  // one byte from each rank
@@ -258,7 +259,7 @@ bool Run::Direct() {
     if (!exchange_->AwaitHeads()) return false;
     ForEachPeer([&](int p) { exchange_->SendMore(p, contented + rank_, 1); });
   }
-  // This rank's own part, while the others' are on their way.
+  // Copies this rank's own part while the others' are being transferred.
   const bool is_root = rank_ == op_.root;
   if (op_.kind == OpKind::kAllGather || (op_.kind == OpKind::kGather && is_root)) {
     Copy(op_.outs[rank_].data, op_.in.data, op_.in.count * size_);
@@ -276,7 +277,7 @@ void Scratch::Free::operator()(char* memory) const { ::operator delete(memory, k
 
 char* Scratch::Get(size_t bytes) {
   if (bytes > bytes_) {
-    memory_.reset();  // first: the two need not fit together
+    memory_.reset();  // first: the old and the new block need not fit together
     bytes_ = 0;
     memory_.reset(static_cast<char*>(::operator new(bytes, kAlignment)));
     bytes_ = bytes;

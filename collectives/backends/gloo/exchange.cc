@@ -57,7 +57,7 @@ bool Exchange::Begin(const Fingerprint& fingerprint, double factor, absl::Span<c
       }
     }
   }
-  // Starting behind itself, so that not every rank writes to rank 0 first.
+  // Each rank starts with its successor, so that not every rank writes to rank 0 first.
   for (int step = 1; step < world_size_; ++step) {
     const int p = (rank_ + step) % world_size_;
     head.value = lanes[p].send_bytes;
@@ -106,8 +106,8 @@ absl::StatusOr<char*> Exchange::FrameBegins(int p, const Frame& frame) {
     return EarlyRoom(&peer);
   }
   const int phase = frame.phase;
-  // Who sends it does not know yet that this operation has failed here, and shall find out why: a connection
-  // that closed now would come before the reason.
+  // The sender does not know yet that this operation has failed here, and must be able to find out why: if
+  // the connection closed now, it would do so before the reason is stored.
   if (failure_.kind != Failure::Kind::kNone && phase <= 1 && frame.bytes <= kChunkBytes) {
     return EarlyRoom(&peer);
   }
@@ -133,7 +133,7 @@ void Exchange::FrameEnds(int p, const Frame& frame) {
       peer.early = Peer::Early::kHere;
       return;
     }
-    // The operation was called while its head was coming in.
+    // The operation was called while its head was arriving.
     peer.early = Peer::Early::kNone;
     if (Accept(p, frame) && frame.bytes > 0) {
       std::memcpy(Landing(peer.lane, 0, 0), peer.early_bytes.get(), frame.bytes);
@@ -167,7 +167,7 @@ size_t Exchange::Sendable(const Peer& peer) const {
   if (!peer.agreed) return 0;
   size_t limit = peer.lane.send_bytes;
   if (peer.lane.ring > 0) {
-    // Whole chunks only, so that none goes over the ring's end.
+    // Whole chunks only, so that none crosses the ring's end.
     const size_t returned = peer.received[1] / kChunkBytes * kChunkBytes;
     limit = std::min(limit, returned + peer.lane.ring);
   }
@@ -187,7 +187,7 @@ bool Exchange::Failed() {
     return true;
   }
   for (int p = 0; p < world_size_; ++p) {
-    // A rank may go when it is done, though this one is not.
+    // A rank may leave when it is done, even if this one is not.
     if (p == rank_ || !peers_[p].lost || !Needs(peers_[p])) continue;
     failure_.kind = peers_[p].left ? Failure::Kind::kLeft : Failure::Kind::kLost;
     failure_.ranks.push_back(p);

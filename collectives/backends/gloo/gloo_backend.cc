@@ -21,7 +21,7 @@ namespace tandem::collectives {
 namespace gloo_tcp {
 namespace {
 
-// How long a rank that lost a peer looks for the peer's reason before it calls it dead.
+// How long a rank that lost a peer looks for the peer's reason before it reports the peer as dead.
 constexpr absl::Duration kGrace = absl::Milliseconds(500);
 // How long a rank that is done waits for the others to be done too.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
@@ -40,8 +40,8 @@ class GlooBackend final : public Backend, private Links::Receiver {
 
   ~GlooBackend() override {
     if (world_size_ > 1 && links_ != nullptr && Broken().ok()) {
-      // A connection that closes fails whatever its peer is waiting for: leave together. Those that are not
-      // leaving, but in another operation, learn that this rank is gone.
+      // A connection that closes fails every wait of its peer, so the ranks leave together. Ranks that are in
+      // another operation instead learn that this rank is gone.
       Operation leave;
       leave.kind = OpKind::kLeave;
       (void)RunCollective(leave, rank_, world_size_, absl::Now() + leave_timeout_, &exchange_, &scratch_);
@@ -128,15 +128,15 @@ class GlooBackend final : public Backend, private Links::Receiver {
     absl::MutexLock lock(&mutex_);
     return broken_;
   }
-  // What an operation's failure is called.
+  // Translates an operation's failure into a status.
   absl::Status Explain(const Operation& operation, const Exchange::Failure& failure);
   absl::Status ExplainLost(const std::string& where, absl::Span<const int> ranks, const std::string& detail);
-  // After a time-out in the middle of an operation: those of `ranks` that leave a note were waiting as well;
-  // the one that hangs does not.
+  // After a time-out in the middle of an operation: returns those of `ranks` that do not leave a note. A rank
+  // that leaves one was waiting as well; the one that hangs does not.
   std::vector<int> WithoutThoseWhoWait(std::vector<int> ranks, const absl::Status& note);
-  // Breaks the group, unless it is broken already: leaves `note` for the others, and closes. Returns why it
-  // is broken. Those who see this rank go find the note if it is there before; but an abort may not wait for
-  // the store, so it closes first, and they look for a while.
+  // Breaks the group, unless it is broken already: stores `note` for the others, and closes. Returns the
+  // reason why the group is broken. Ranks that see this rank go find the note if it is stored first. An abort
+  // must not wait for the store, so it closes first, and the others look for the note for a while.
   absl::Status Break(const absl::Status& reason, const absl::Status& note, bool close_first);
   absl::Status Break(const absl::Status& reason) { return Break(reason, reason, /*close_first=*/false); }
   absl::Status GiveUp(int lost, const absl::Status& reason);
@@ -218,7 +218,7 @@ absl::Status GlooBackend::Break(const absl::Status& reason, const absl::Status& 
   }
   exchange_.Stop();
   if (first && !close_first) failures_.Record(note);
-  if (links_ != nullptr) links_->Close();  // in every thread: none returns before memory is left alone
+  if (links_ != nullptr) links_->Close();  // in every thread: none returns while memory is still in use
   if (first && close_first) failures_.Record(note);
   point_to_point_.Fail(why);
   return why;

@@ -25,14 +25,15 @@ namespace {
 
 namespace tcp = ::gloo::transport::tcp;
 
-// What one turn of the event loop reads from one peer before the others have theirs.
+// Bytes that one turn of the event loop reads from one peer before it serves the others.
 constexpr size_t kReadBudget = 2 << 20;
 
-// Whether this thread is a loop's, in Receiver::TurnEnds.
+// True if this thread is an event loop's, in Receiver::TurnEnds.
 thread_local bool in_turn = false;
 
-// One connection, served by the loop of Gloo's device. `mutex_` is held while that thread reads and while
-// anybody closes; the thread only tries to take it, since who closes waits for the loop's turn.
+// One connection, served by the loop of Gloo's device. `mutex_` is held while that thread reads and while a
+// thread closes. The loop's thread only tries to lock it, because the closing thread waits for the loop's
+// turn.
 class Link final : public tcp::Handler {
  public:
   // Takes `fd`, connected and non-blocking.
@@ -41,11 +42,12 @@ class Link final : public tcp::Handler {
 
   ~Link() override { Close(/*softly=*/true); }
 
-  // Throws what Gloo throws.
+  // Throws Gloo's exceptions.
   void Start() { device_->registerDescriptor(fd_, EPOLLIN, this); }
 
   void Close(bool softly) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    // The loop's thread, in a callback, must not wait for a thread that closes, which waits for the loop.
+    // The loop's thread, in a callback, must not wait for a thread that closes, because that one waits for
+    // the loop.
     if (!in_turn) {
       mutex_.Lock();
     } else if (!mutex_.TryLock()) {
@@ -58,7 +60,7 @@ class Link final : public tcp::Handler {
   void CloseUnlessClosed(bool softly) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (fd_ < 0) return;
     if (!softly) {
-      // What nobody will read is not kept by the kernel for minutes.
+      // Keeps the kernel from storing unread data for minutes.
       const linger now = {1, 0};
       setsockopt(fd_, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
     }
@@ -83,7 +85,7 @@ class Link final : public tcp::Handler {
     absl::MutexLock lock(&write_mutex_);
     if (write_fd_ < 0) return false;
     queue_.push_back({frame, static_cast<const char*>(payload), 0});
-    if (queue_.size() > 1) return false;  // the loop's thread is at it
+    if (queue_.size() > 1) return false;  // the loop's thread is sending
     if (WriteFront()) {
       queue_.pop_front();
       return true;
@@ -108,7 +110,7 @@ class Link final : public tcp::Handler {
     try {
       device_->unregisterDescriptor(fd_, this);  // waits for the loop's turn, unless this is its thread
     } catch (const std::exception&) {
-      // It was not registered.
+      // The descriptor was not registered.
     }
     close(fd_);
     fd_ = -1;
@@ -118,11 +120,11 @@ class Link final : public tcp::Handler {
     try {
       device_->registerDescriptor(write_fd_, events, this);
     } catch (const std::exception&) {
-      shutdown(write_fd_, SHUT_RDWR);  // no memory for it in the kernel: the loop sees a lost connection
+      shutdown(write_fd_, SHUT_RDWR);  // the kernel has no memory for it: the loop sees a lost connection
     }
   }
 
-  // Writes on; true when the first of the queue is done.
+  // Continues to write; returns true when the first frame of the queue is done.
   bool WriteFront() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
     Outgoing& one = queue_.front();
     const size_t total = sizeof(Frame) + one.frame.bytes;
@@ -142,7 +144,7 @@ class Link final : public tcp::Handler {
       message.msg_iovlen = count;
       const ssize_t n = sendmsg(write_fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
-      // Any other error is one of the connection, which the loop's thread finds when it reads.
+      // Any other error concerns the connection; the loop's thread finds it when it reads.
       if (n < 0) return false;
       one.written += n;
     }
@@ -164,7 +166,7 @@ class Link final : public tcp::Handler {
     }
   }
 
-  // Reads what there is, within the budget. False, with the reason: the connection is over.
+  // Reads the available bytes, within the budget. Returns false, with the reason, if the connection is over.
   bool ReadSome(std::string* detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (size_t budget = kReadBudget; budget > 0;) {
       const bool in_head = have_ < sizeof(Frame);
@@ -223,7 +225,7 @@ class Link final : public tcp::Handler {
 
 class GlooLinks final : public Links {
  public:
-  // Throws what Gloo throws. Takes `sockets`, by rank.
+  // Throws Gloo's exceptions. Takes ownership of `sockets`, by rank.
   GlooLinks(const std::string& address, std::vector<ipc::Descriptor> sockets, Receiver* receiver) {
     tcp::attr attr(address.c_str());
     device_ = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(attr));
@@ -242,8 +244,8 @@ class GlooLinks final : public Links {
     for (const auto& link : links_) {
       if (link != nullptr) link->Close(/*softly=*/true);
     }
-    // Joins the loop's thread: a link that the loop has closed itself did not make the line above wait for
-    // it, and the loop may still be on its way out of that link.
+    // Joins the loop's thread. The line above did not wait for a link that the loop has closed itself, and
+    // the loop may still be returning from that link.
     device_.reset();
   }
 

@@ -52,7 +52,7 @@ absl::StatusOr<SocketAddress> Parse(const std::string& address, uint16_t port) {
   return parsed;
 }
 
-// Waits until `fd` is ready for `events`; false at `deadline`.
+// Waits until `fd` is ready for `events`; returns false at `deadline`.
 bool Ready(int fd, short events, absl::Time deadline) {
   while (true) {
     pollfd one = {fd, events, 0};
@@ -62,7 +62,7 @@ bool Ready(int fd, short events, absl::Time deadline) {
   }
 }
 
-// One rank's meeting with all others.
+// Connects one rank to all others.
 class MeshConnector {
  public:
   MeshConnector(const std::string& group, int rank, int world_size, absl::Time deadline)
@@ -87,10 +87,10 @@ class MeshConnector {
     where_ = absl::StrCat(address, " ", port);
     return absl::OkStatus();
   }
-  // "<address> <port>"
+  // "<address> <port>".
   const std::string& where() const { return where_; }
 
-  // Connects to a rank that is listening.
+  // Connects to a rank that listens.
   absl::Status ConnectTo(int peer, const std::string& where) {
     const size_t space = where.find(' ');
     uint32_t port = 0;
@@ -117,7 +117,7 @@ class MeshConnector {
     return absl::OkStatus();
   }
 
-  // Waits for the higher ranks, and for the answers of the lower.
+  // Waits for the higher ranks, and for the greetings of the lower ones.
   absl::StatusOr<std::vector<ipc::Descriptor>> Gather() {
     for (int peer = 0; peer < rank_; ++peer) waiting_.push_back({std::move(sockets_[peer]), peer, {}, 0});
     while (true) {
@@ -145,7 +145,8 @@ class MeshConnector {
   }
 
  private:
-  // A connection whose other side has not said who it is; `peer` is whom this side has called, or -1.
+  // A connection whose other side has not announced its rank. `peer` is the rank to which this side has
+  // connected, or -1.
   struct Greeting {
     ipc::Descriptor socket;
     int peer;
@@ -156,7 +157,7 @@ class MeshConnector {
   bool Greet(int fd) {
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    // A new connection has room for so little.
+    // A new connection always has space for so few bytes.
     return send(fd, &hello_, sizeof(hello_), MSG_NOSIGNAL) == sizeof(hello_);
   }
 
@@ -168,7 +169,7 @@ class MeshConnector {
     return absent;
   }
 
-  // Reads on. True: this connection waits no more, because it is one of the group's, or a stranger's.
+  // Continues to read. Returns true if this connection is done: it is one of the group's, or it is rejected.
   absl::StatusOr<bool> Read(Greeting* one) {
     const ssize_t n = recv(one->socket.get(), reinterpret_cast<char*>(&one->frame) + one->have,
                            sizeof(Frame) - one->have, MSG_DONTWAIT);

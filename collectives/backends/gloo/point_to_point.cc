@@ -11,7 +11,7 @@
 namespace tandem::collectives::gloo_tcp {
 namespace {
 
-// What an eager message takes of its receiver's memory.
+// Returns the memory that an eager message occupies at its receiver.
 size_t Cost(const Frame& frame) { return frame.bytes + sizeof(Frame); }
 
 size_t BytesOf(const Operation& operation) {
@@ -82,7 +82,7 @@ void PointToPoint::StartSend(Pending pending) {
       frame.bytes = 0;
       data = nullptr;
     }
-    const bool lost = peer.lost;  // since CheckPeers: the watcher finds out why, and ends what is pending
+    const bool lost = peer.lost;  // since CheckPeers: the watcher finds the reason, and ends what is pending
     sending_.emplace(pending.id, std::move(pending));
     Watch();
     if (lost) return;
@@ -279,7 +279,7 @@ void PointToPoint::SendPayload(int p, uint64_t send_id, uint64_t receive_id) {
     absl::MutexLock lock(&mutex_);
     auto found = sending_.find(send_id);
     if (found == sending_.end() || found->second.operation.root != p) return;
-    if (receive_id == 0) {  // the receiver said why; a send may be done before it is received
+    if (receive_id == 0) {  // the receiver reported why; a send may be done before it is received
       Pending send = std::move(found->second);
       sending_.erase(found);
       return Finish(std::move(send), rank_);
@@ -319,9 +319,9 @@ void PointToPoint::LinkLost(int p, bool left) {
   absl::MutexLock lock(&mutex_);
   peers_[p].lost = true;
   peers_[p].left = left;
-  // Before any memory is given back, WatchLoop or the next call closes all links.
+  // Before any memory is released, WatchLoop or the next call closes all links.
   if (!left) return changed_.SignalAll();
-  // Who leaves takes nothing along but what concerns it.
+  // A leaving rank fails only the operations that involve it.
   auto end = [&](Pending pending) {
     const std::string text = absl::StrCat(Describe(pending.operation), " on group '", group_, "': rank ", p,
                                           " has left the group");

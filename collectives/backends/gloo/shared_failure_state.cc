@@ -27,9 +27,10 @@ void SharedFailureState::Record(const absl::Status& reason) {
   (void)store_.Set(absl::StrCat(rank_), absl::StrCat(static_cast<int>(reason.code()), " ", reason.message()));
 }
 
-absl::optional<SharedFailureState::Found> SharedFailureState::Find(absl::Span<const int> ranks, absl::Duration grace) {
+absl::optional<SharedFailureState::Found> SharedFailureState::Find(absl::Span<const int> ranks,
+                                                                   absl::Duration grace) {
   const absl::Time deadline = absl::Now() + grace;
-  // First those that have written already, then patience for each that has not.
+  // First look at ranks that have stored a reason already, then wait for each that has not.
   for (const bool patient : {false, true}) {
     for (int rank : ranks) {
       if (!reachable_) return absl::nullopt;

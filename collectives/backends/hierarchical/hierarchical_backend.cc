@@ -21,12 +21,12 @@ void Copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) std::memmove(to, from, bytes);
 }
 
-// Memory that is kept from one operation to the next.
+// Memory that is reused by later operations.
 class Room {
  public:
   char* Get(size_t bytes) {
     if (bytes > bytes_) {
-      memory_.reset();  // first: the two need not fit together
+      memory_.reset();  // first: the old and the new block need not fit together
       memory_.reset(new char[bytes]);
       bytes_ = bytes;
     }
@@ -116,7 +116,7 @@ class HierarchicalBackend final : public Backend {
     }
   }
 
-  // A part of the user's operation, of `kind`, on one level; `root` by that level's numbers.
+  // Returns a part of the user's operation, of `kind`, on one level; `root` is a rank of that level.
   Operation PartOf(OpKind kind, int root = 0) const {
     Operation part;
     part.kind = kind;
@@ -124,13 +124,13 @@ class HierarchicalBackend final : public Backend {
     part.root = root;
     return part;
   }
-  // How values are reduced inside a host, and between hosts.
+  // The reductions inside a host, and between hosts.
   ReduceOp InnerReduction() const { return op_->reduce == ReduceOp::kAvg ? ReduceOp::kSum : op_->reduce; }
   ReduceOp OuterReduction() const {
     return op_->reduce == ReduceOp::kAvg || op_->reduce == ReduceOp::kPremulSum ? ReduceOp::kSum
                                                                                 : op_->reduce;
   }
-  // What is left of an average once all has been summed.
+  // Completes an average once all values have been summed.
   void FinishReduction(void* values, size_t count) const {
     if (op_->reduce != ReduceOp::kAvg || count == 0) return;
     const void* source = values;
@@ -138,14 +138,16 @@ class HierarchicalBackend final : public Backend {
                       values);
   }
 
-  // Inside the host: all meet. `last`: and hear that the leaders have succeeded.
-  absl::Status HostBarrier(bool last = false) { return levels_.Run(&levels_.inner, PartOf(OpKind::kBarrier), last); }
-  // The host's `count` values at `in` become the leader's at `out`.
+  // Synchronises the ranks of the host. `last`: they also learn that the leaders have succeeded.
+  absl::Status HostBarrier(bool last = false) {
+    return levels_.Run(&levels_.inner, PartOf(OpKind::kBarrier), last);
+  }
+  // Reduces the `count` values at `in` of the host's ranks to the leader's `out`.
   absl::Status InnerReduce(const void* in, size_t count, void* out);
   absl::Status OuterReduce(OpKind kind, void* values, size_t count, int root);
-  // The leader's array goes to all of its host.
+  // Broadcasts the leader's array to its host.
   absl::Status InnerBroadcast(void* values, size_t count, int root, bool last);
-  // Parts of `layout`: from all of the host to the leader's `base`, or from there to all.
+  // Gathers parts of `layout` from the ranks of the host to the leader's `base`; InnerScatter is the reverse.
   absl::Status InnerGather(const void* in, const Layout& layout, absl::Span<const size_t> counts, char* base);
   absl::Status InnerScatter(const char* base, absl::Span<const size_t> counts, void* out);
 
@@ -156,7 +158,7 @@ class HierarchicalBackend final : public Backend {
   absl::Status ReduceScatter();
   absl::Status Barrier();
   absl::Status Straight();
-  // A message that fails: whether it alone, or the group.
+  // Decides whether the failure of a message concerns it alone, or the group.
   absl::Status Judge(const Operation& operation, const absl::Status& status);
 
   const std::string name_;
@@ -167,7 +169,7 @@ class HierarchicalBackend final : public Backend {
   const int host_;
   const int local_;
   const bool is_leader_;
-  const Operation* op_ = nullptr;  // that runs
+  const Operation* op_ = nullptr;  // the running operation
   size_t size_ = 0;                // of its elements
   Room parts_room_, values_room_;
 };
@@ -279,7 +281,7 @@ absl::Status HierarchicalBackend::Broadcast() {
   const int root_host = topology_.host_of[op_->root];
   const bool is_root = rank_ == op_->root;
   const size_t count = is_root ? op_->in.count : op_->out.count;
-  // The root may have no output; what it gives is only read.
+  // The root may have no output; its input is only read.
   void* const values = is_root ? const_cast<void*>(op_->in.data) : op_->out.data;
   if (host_ == root_host) {
     TANDEM_RETURN_IF_ERROR(InnerBroadcast(values, count, topology_.local_of[op_->root], /*last=*/false));
@@ -303,7 +305,7 @@ absl::Status HierarchicalBackend::AllGather() {
   std::vector<size_t> counts;
   for (const Part& out : op_->outs) counts.push_back(out.count);
   const Layout layout(topology_, counts);
-  // The whole array, host by host: the user's, if it lies so.
+  // The whole array, host by host: in the user's memory, if it lies so there.
   char* base = static_cast<char*>(op_->outs[topology_.leader(0)].data);
   bool in_place = base != nullptr;
   for (int rank = 0; rank < world_size_; ++rank) {
@@ -372,7 +374,7 @@ absl::Status HierarchicalBackend::Straight() {
 }
 
 absl::Status HierarchicalBackend::Judge(const Operation& operation, const absl::Status& status) {
-  // What does not fit, or goes to a rank that cannot be, concerns nobody else.
+  // A message that does not fit, or has an invalid rank, fails alone.
   if (status.code() == absl::StatusCode::kInvalidArgument ||
       status.code() == absl::StatusCode::kUnimplemented) {
     return status;
@@ -405,7 +407,7 @@ BackendFactory HierarchicalBackendFactory(const BackendFactory& inner, const Bac
   BackendFactory factory;
   factory.name = absl::StrCat(inner.name, "+", outer.name);
   factory.device = Device::Kind::kCpu;
-  // Each level asks for its own ranks when it is made: the inner one for those of this host.
+  // Each level checks its own ranks when it is made; the inner one those of this host.
   factory.viable = [](const BackendOptions&) { return absl::OkStatus(); };
   factory.make = [inner, outer](const BackendOptions& options) {
     return hierarchical::Make(inner, outer, options);

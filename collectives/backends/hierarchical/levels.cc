@@ -12,12 +12,12 @@
 namespace tandem::collectives::hierarchical {
 namespace {
 
-// By how much a later stage of an operation outlasts the one before.
+// Added time-out of a later stage of an operation, relative to the one before.
 constexpr absl::Duration kStage = absl::Milliseconds(250);
-// How long a rank waits to be told what the others call when they disagree.
+// How long a rank waits for the others' fingerprints when ranks disagree.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
-// Not zero, which would stand for no context.
+// Never zero, which would mean no context.
 uint64_t HashOf(const Fingerprint& fingerprint) {
   unsigned char bytes[sizeof(fingerprint)];
   std::memcpy(bytes, &fingerprint, sizeof(bytes));
@@ -52,7 +52,7 @@ Levels::~Levels() {
     auto quiet = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !alarmed_; };
     mutex_.Await(absl::Condition(&quiet));
   }
-  // Each leaves together with its ranks; the mesh last, through which all of them may still be served.
+  // Each level's ranks leave together; the mesh comes last, because it may still serve all of them.
   inner.backend.reset();
   outer.backend.reset();
   mesh.backend.reset();
@@ -87,7 +87,7 @@ void Levels::SetAlarm() {
       call = call_;
     }
     if (source.ok()) source = absl::InternalError(absl::StrCat("rank ", *source, " sent an alarm"));
-    // Those who are in a call know better what has ended by it.
+    // Ranks that are in a call know better which operation has failed.
     if (!call.running) (void)store_->Get("reason", kStage);
     (void)Break(mesh, call, source.status());
     absl::MutexLock lock(&mutex_);
@@ -108,7 +108,7 @@ absl::Status Levels::Make(const BackendOptions& options, const BackendFactory& f
   own.store = level->store.get();
   for (int rank : ranks) own.peers.push_back(options.peers[rank]);
   own.deadline = options.deadline;
-  own.timeout = options.timeout / 3;  // there are three to leave
+  own.timeout = options.timeout / 3;  // three levels leave one after the other
   TANDEM_RETURN_IF_ERROR(factory.viable(own));
   absl::StatusOr<std::unique_ptr<Backend>> made = factory.make(own);
   if (!made.ok()) return absl::Status(made.status().code(), RenameRanks(made.status().message(), ranks));
@@ -131,7 +131,7 @@ void Levels::End() {
 
 absl::Status Levels::Run(Level* level, Operation part, bool last) {
   if (level->backend == nullptr) return absl::OkStatus();
-  // On the mesh it is the user's operation itself.
+  // On the mesh, the part is the user's operation itself.
   if (level != &mesh) part.sequence = level->sequence++;
   part.context = context_;
   part.timeout = std::max(deadline_ - absl::Now(), absl::Milliseconds(1)) + level->patience +
@@ -152,7 +152,8 @@ absl::Status Levels::error() const {
 }
 
 absl::Status Levels::Break(const Level& level, const Call& call, const absl::Status& status) {
-  // After an Abort here every level says so; else the reason may be another rank's, whom the store has heard.
+  // After an Abort on this rank every level reports it; otherwise the reason may be another rank's, which the
+  // store contains.
   absl::Status known = error();
   if (known.ok()) known = FirstReason(Explain(level, call, status));
   return BreakAll(known);
@@ -185,11 +186,12 @@ absl::Status Levels::FirstReason(const absl::Status& reason) {
 
 absl::Status Levels::Explain(const Level& level, const Call& call, const absl::Status& status) {
   if (status.code() == absl::StatusCode::kInvalidArgument) {
-    if (&level == &mesh) return status;  // it compares what users call, and names ranks by their own numbers
+    if (&level == &mesh)
+      return status;  // it compares the users' calls, and names ranks by the group's numbers
     return FindDisagreement(level, call.fingerprint, status);
   }
   const std::string here = absl::StrCat("group '", group_, "'");
-  // What follows the name of the level's own operation.
+  // The text after the name of the level's own operation.
   absl::string_view text = status.message();
   const size_t found = text.find(absl::StrCat(" on ", here, ": "));
   if (found != absl::string_view::npos) text = text.substr(found + here.size() + 6);

@@ -40,7 +40,7 @@ Layout::Layout(const HostTopology& topology, absl::Span<const size_t> counts) : 
 std::string RenameRanks(absl::string_view text, absl::Span<const int> names) {
   std::string result;
   size_t at = 0;
-  // Appends the number at `at` under its new name; false if there is none.
+  // Appends the number at `at` under its new name; returns false if there is no number.
   auto number = [&]() {
     size_t end = at;
     while (end < text.size() && absl::ascii_isdigit(text[end])) ++end;

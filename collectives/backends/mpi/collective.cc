@@ -19,7 +19,7 @@
 namespace tandem::collectives::mpi {
 namespace {
 
-// A rank that has waited so long says that it is here, so that those who never come can be named.
+// A rank that has waited for so long announces that it has come, so that the absent ranks can be named.
 constexpr absl::Duration kAnnounceAfter = absl::Milliseconds(50);
 
 MPI_Request* AsRequest(void* request) { return static_cast<MPI_Request*>(request); }
@@ -29,7 +29,7 @@ bool HasParts(OpKind kind) {
          kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
 }
 
-// What one rank alone can know of an uneven operation.
+// Returns true if counts of an uneven operation are known only to pairs of ranks.
 bool NeedsPairs(const Operation& o) {
   return !o.even && (o.kind == OpKind::kGather || o.kind == OpKind::kScatter || o.kind == OpKind::kAllToAll);
 }
@@ -141,7 +141,7 @@ absl::StatusOr<uint64_t> Collectives::Agree(const Operation& o, absl::Time deadl
 }
 
 absl::Status Collectives::AgreeOnPairs(const Operation& o, absl::Time deadline) {
-  // [0, P): what this rank says to each; [P, 2P): what each says to this one.
+  // [0, P): the counts from this rank for each; [P, 2P): the counts of each for this rank.
   auto pairs = std::make_shared<std::vector<Pair>>(2 * world_size_);
   for (int rank = 0; rank < world_size_; ++rank) {
     (*pairs)[rank] = {CountTo(o, rank_, rank), CountFrom(o, rank_, rank)};
@@ -188,12 +188,12 @@ absl::Status Collectives::Explain(const Operation& o, const absl::Status& status
 
 namespace {
 
-// How many of `count` elements lie in a segment.
+// Returns how many of `count` elements lie in a segment.
 uint64_t Within(uint64_t count, uint64_t begin, uint64_t length) {
   return count <= begin ? 0 : std::min(length, count - begin);
 }
 
-// Where each of `parts` goes in memory, in units of `unit` for MPI.
+// Computes the place of each of `parts` in memory, in units of `unit` for MPI.
 template <typename PartType>
 void LayOut(absl::Span<const PartType> parts, uint64_t begin, uint64_t length, size_t unit,
             std::vector<int>* counts, std::vector<int>* at) {
@@ -221,7 +221,7 @@ std::shared_ptr<Round> Collectives::Start(const Operation& o, Segment segment,
   Memory& m = *memory;
   const uint64_t begin = segment.begin, length = segment.length;
   const uint64_t offset = begin * SizeOf(o.dtype);
-  // What does not reduce travels as bytes.
+  // Data that is not reduced is sent as bytes.
   const size_t width = SizeOf(TravelType(o)), unit = Reduces(o.kind) ? 1 : width, scale = width / unit;
   const bool is_root = o.root == rank_;
   char* const send = m.send.get();
@@ -326,7 +326,7 @@ void Collectives::Finish(const Operation& o, Segment segment, const Memory& m) {
       if (is_root) unpack(recv, o.out.count, o.out.data);
       break;
     case OpKind::kBroadcast:
-      // The root's own elements are in place; or `out` is empty.
+      // The root's own elements are in place, or `out` is empty.
       if (!is_root) unpack(recv, o.out.count, o.out.data);
       break;
     case OpKind::kScatter:

@@ -16,7 +16,7 @@
 namespace tandem::collectives::mpi {
 namespace {
 
-// What tells one mpirun from another: both have a world of their own, with a rank 0.
+// Identifies one mpirun: each has a world of its own, with a rank 0.
 std::string JobIdentity() {
   for (const char* name : {"PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid"}) {
     if (const char* value = std::getenv(name)) return value;
@@ -176,7 +176,7 @@ class MpiNoteReader final : public NoteReader, public Activity {
 
 absl::StatusOr<Communicators> MakeCommunicators(Engine* engine, const BackendOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<int> ranks, WorldRanks(engine, options));
-  // Groups that are made at the same time by different ranks of one world are told apart by their tags.
+  // Tags separate groups that different ranks of one world make at the same time.
   const int tag = static_cast<int>(std::hash<std::string>()(options.group) % 32000);
   auto made = std::make_shared<Communicators>();
   auto create = [made, ranks, tag, engine] {

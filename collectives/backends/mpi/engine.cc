@@ -14,12 +14,12 @@
 namespace tandem::collectives::mpi {
 namespace {
 
-// After so long without progress the thread sleeps: oversubscribed ranks need the core. It does not yield: on
-// a busy machine that gives away a whole round of the scheduler, whereas who sleeps is woken in time.
+// After this long without progress the thread sleeps, because oversubscribed ranks need the core. It does not
+// yield: on a busy machine a yield costs a whole scheduler round, but a sleeping thread is woken in time.
 constexpr absl::Duration kSpinFor = absl::Microseconds(20);
 constexpr absl::Duration kShortestSleep = absl::Microseconds(20);
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(1);
-// MPI_Finalize waits for all ranks; a rank that is broken must still be able to end.
+// MPI_Finalize waits for all ranks; the process of a broken rank must still be able to exit.
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
 
 class CallActivity final : public Activity {
@@ -59,7 +59,7 @@ absl::Status FromMpi(int error, absl::string_view call) {
 }
 
 absl::StatusOr<std::shared_ptr<Engine>> Engine::Get(absl::Time deadline) {
-  // Never destroyed: the exit handler ends it, and its thread may be inside MPI for good.
+  // Never destroyed: the exit handler ends it, and its thread may be inside MPI forever.
   static absl::Mutex& mutex = *new absl::Mutex;
   static auto& engine = *new std::shared_ptr<Engine>;
   absl::MutexLock lock(&mutex);
@@ -67,7 +67,7 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Get(absl::Time deadline) {
     auto started = std::make_shared<Engine>();
     const absl::Status status = started->Start(deadline);
     if (!status.ok()) {
-      // Its thread has ended, unless MPI_Init hangs: then nothing may be freed.
+      // The engine's thread has ended, unless MPI_Init hangs: then nothing may be freed.
       if (absl::IsDeadlineExceeded(status)) new std::shared_ptr<Engine>(started);
       return status;
     }
@@ -115,7 +115,7 @@ absl::Status Engine::Initialize() {
   MPI_Comm_rank(MPI_COMM_WORLD, &world_rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &world_size_);
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
-  largest_tag_ = found != 0 ? *limit : 32767;  // what the standard promises
+  largest_tag_ = found != 0 ? *limit : 32767;  // guaranteed by the standard
   return absl::OkStatus();
 }
 
@@ -125,7 +125,7 @@ void Engine::Finish() {
     stopping_ = true;
     changed_.SignalAll();
     if (!mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kFinalizeTimeout)) {
-      thread_.detach();  // the process exits under it
+      thread_.detach();  // the process exits while it runs
       return;
     }
   }
@@ -156,7 +156,7 @@ absl::Status Engine::Call(absl::string_view what, std::function<absl::Status()> 
 }
 
 void Engine::Loop() {
-  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // nanoseconds; short sleeps are to be short
+  prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // nanoseconds; short sleeps must be short
   absl::Time progressed = absl::Now();
   for (;;) {
     if (has_new_.exchange(false, std::memory_order_acquire)) {

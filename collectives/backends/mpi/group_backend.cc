@@ -44,7 +44,7 @@ class MpiBackend final : public Backend {
   ~MpiBackend() override {
     bool together = false;
     if (!monitor_->broken()) {
-      // Peers that are not leaving, but in another operation, learn from this that the rank is gone.
+      // Peers that are in another operation, and do not leave, learn from this that the rank is gone.
       Operation leave;
       leave.kind = OpKind::kLeave;
       leave.timeout = leave_timeout_;
@@ -54,7 +54,8 @@ class MpiBackend final : public Backend {
     const absl::Status gone = absl::AbortedError(absl::StrCat("group '", group_, "' was destroyed"));
     monitor_->Break(gone);
     point_to_point_.Fail(gone);
-    // Otherwise MPI may still write to what is under way: the communicators stay, as MPI cannot cancel it.
+    // Otherwise MPI may still write to memory of running operations. MPI cannot cancel them, so the
+    // communicators stay.
     if (together) FreeCommunicators(engine_.get(), communicators_);
   }
 
@@ -78,7 +79,7 @@ class MpiBackend final : public Backend {
     TANDEM_RETURN_IF_ERROR(CheckCollective(operation, rank_, world_size_));
     const absl::Status status = collectives_.Run(operation, absl::Now() + operation.timeout);
     if (status.ok()) return status;
-    // Where ranks disagree each of them knows; a time-out tells those who are yet to come.
+    // If ranks disagree, each of them knows; a time-out is told to the ranks that are yet to come.
     Break(status, /*tell=*/!absl::IsInvalidArgument(status));
     return monitor_->error();
   }

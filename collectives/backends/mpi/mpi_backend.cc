@@ -34,7 +34,7 @@ std::vector<std::string> Candidates() {
   return paths;
 }
 
-// dlopen hands out the same library again: nothing is kept here.
+// dlopen returns the same library again, so no handle is kept here.
 absl::StatusOr<const mpi::Plugin*> Load() {
   std::string missing;
   for (const std::string& path : Candidates()) {
@@ -42,7 +42,8 @@ absl::StatusOr<const mpi::Plugin*> Load() {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
     if (library == nullptr) {
       const std::string error = dlerror();
-      // A plugin that is there, but lacks libmpi, explains more than one that is not.
+      // The error of a plugin that exists but lacks libmpi is more useful than that of one that does not
+      // exist.
       if (missing.empty() || !absl::StrContains(error, path)) missing = error;
       continue;
     }

@@ -14,7 +14,7 @@
 namespace tandem::collectives::mpi {
 namespace {
 
-constexpr size_t kFirstBytes = 16 << 10;  // of data that travel with the head
+constexpr size_t kFirstBytes = 16 << 10;  // of data that are sent with the head
 constexpr size_t kPartBytes = 1 << 20;
 
 struct Head {
@@ -53,13 +53,13 @@ struct PointToPoint::Shared {
   Shared(std::string group, GiveUp give_up) : group(std::move(group)), give_up(std::move(give_up)) {}
 
   std::string Here(const Operation& o) const { return absl::StrCat(Describe(o), " on group '", group, "'"); }
-  // Ends `transfer` and the group with it.
+  // Ends `transfer`, and breaks the group.
   void Break(Transfer* transfer, const absl::Status& status) {
     transfer->Finish(status);
     absl::MutexLock lock(&give_up_mutex);
     if (give_up != nullptr) give_up(status);
   }
-  // True if it has; the group is broken.
+  // Returns true if the transfer has timed out; the group is then broken.
   bool TimedOut(Transfer* transfer, absl::string_view what) {
     if (absl::Now() < transfer->deadline) return false;
     Break(transfer,
@@ -124,7 +124,7 @@ class Sender final : public Activity {
             "MPI_Isend")) {
       return true;
     }
-    // The data are in memory of ours: a message without further parts is as good as sent.
+    // The data are in memory of the engine: a message without further chunks counts as sent.
     if (sent_ == bytes) {
       transfer_->Finish(o.root);
       finished_ = true;
@@ -150,7 +150,7 @@ class Sender final : public Activity {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-// One message, from the moment that it was matched to a receive.
+// One message, from the moment at which it was matched to a receive.
 class Arrival {
  public:
   Arrival(Shared* shared, std::shared_ptr<Transfer> transfer, int source, int bytes, MPI_Message message)
@@ -211,7 +211,7 @@ class Arrival {
   size_t total_ = 0, received_ = 0, in_flight_ = 0;
 };
 
-// All receives of a group, while there are any.
+// Serves all receives of a group, while there are any.
 class Receiver final : public Activity {
  public:
   Receiver(std::shared_ptr<Shared> shared, const Communicators& communicators)
@@ -248,7 +248,7 @@ class Receiver final : public Activity {
  private:
   using Waiting = std::list<std::shared_ptr<Transfer>>;
 
-  // Looks for a message that the receive `probed` would take, and gives it to the oldest receive that would:
+  // Looks for a message that the receive `probed` matches, and gives it to the oldest receive that matches:
   // an older one may have been probed a moment before the message came. Returns that receive, which is not
   // later than `probed`, or the end if there is no message.
   Waiting::iterator Match(Waiting::iterator probed) {
@@ -276,7 +276,7 @@ class Receiver final : public Activity {
   const std::shared_ptr<Shared> shared_;
   const Communicators communicators_;
   bool failed_ = false;
-  Waiting waiting_;  // in their order
+  Waiting waiting_;  // in the order of their calls
   std::list<Arrival> arrivals_;
 };
 
@@ -295,7 +295,7 @@ PointToPoint::~PointToPoint() {
 }
 
 void PointToPoint::Start(const Operation& operation, Backend::Done done) {
-  // Tags below notes_tag carry parts on the other communicator; here all are the user's.
+  // On the other communicator, tags below notes_tag are used for chunks; here all tags are the user's.
   if (operation.tag > static_cast<uint32_t>(engine_->largest_tag())) {
     return done(absl::InvalidArgumentError(
         absl::StrCat(shared_->Here(operation), ": MPI's tags end at ", engine_->largest_tag())));

@@ -16,7 +16,8 @@ void Combine(void* in, void* inout, int* length, MPI_Datatype*) {
 
 template <ReduceOp kOp, DType kDType>
 MPI_Op Made() {
-  // Floating point does not commute here: then one rank reduces for all, and all have the same bits.
+  // This operation does not commute for floating point: then one rank reduces for all, and all have the same
+  // bits.
   static const MPI_Op made = [] {
     MPI_Op op = MPI_OP_NULL;
     TANDEM_CHECK(MPI_Op_create(&Combine<kOp, kDType>, !IsFloatingPoint(kDType), &op) == MPI_SUCCESS);
@@ -41,7 +42,7 @@ MPI_Datatype TypeOf(DType dtype) {
       return MPI_DOUBLE;
     case DType::kF16:
     case DType::kBF16:
-      break;  // travel as f32
+      break;  // sent as f32
   }
   return MPI_DATATYPE_NULL;
 }
@@ -51,7 +52,7 @@ MPI_Op OpOf(ReduceOp reduce, DType dtype) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
-      // Open MPI 4.1 saturates sums of bytes where the processor has AVX; ours wrap.
+      // Open MPI 4.1 saturates sums of bytes on processors with AVX; Tandem's sums wrap.
       if (dtype == DType::kU8) return Made<ReduceOp::kSum, DType::kU8>();
       if (dtype == DType::kI8) return Made<ReduceOp::kSum, DType::kI8>();
       return MPI_SUM;

@@ -17,7 +17,7 @@ class MpiRound final : public Round, public Activity {
     int over = 0, error = MPI_SUCCESS;
     if (!begun_) {
       begun_ = true;
-      // Of a broken group nobody waits for a new round; one that MPI has begun must be seen through.
+      // No thread waits for a new round of a broken group; a round that MPI has begun must run to its end.
       if (monitor_->broken()) {
         over = 1;
       } else {

@@ -1,5 +1,5 @@
-// Compares nccl_api.h and cuda_api.h with the headers of the real libraries; compiled only where they are
-// found, and no part of any library.
+// Compares nccl_api.h and cuda_api.h with the headers of the real libraries. Compiled only if they are found,
+// and not part of any library.
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>

@@ -115,7 +115,7 @@ Result Issuer::Issue(absl::Span<const Operation> operations, int* cuda_error) {
     failed = result;
     break;
   }
-  result = nccl->GroupEnd();  // in any case: the group is this thread's
+  result = nccl->GroupEnd();  // even after an error: the group belongs to this thread
   for (size_t i = 0; i < operations.size(); ++i) {
     if (NeedsFactor(operations[i])) nccl->RedOpDestroy(ops[i], comm);
   }

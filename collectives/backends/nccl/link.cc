@@ -39,7 +39,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(std::shared_ptr<Runtime> run
                                                     const BackendOptions& options, absl::string_view call,
                                                     const Begin& begin) {
   auto link = std::make_shared<Link>(runtime, device, options);
-  runtime->Add(link);  // from now on it is aborted with the others
+  runtime->Add(link);  // from now on it is aborted together with the others
   absl::Status status = link->Allocate();
   if (status.ok()) {
     {
@@ -185,7 +185,7 @@ void Link::OnWatch(std::function<bool()> look) {
 
 void Link::Watch() {
   if (!broken()) {
-    // Not waited for: who has the turn looks for errors himself.
+    // Does not wait: the thread that has the turn checks for errors itself.
     ExecutionSlot turn(runtime_.get(), absl::InfinitePast());
     Result state = Result::kSuccess;
     const Comm asked = comm();
@@ -216,7 +216,7 @@ void Link::ExchangeNews() {
                              absl::StrCat(rank_, "/", static_cast<int>(mine.code()), "/", mine.message()));
     return;
   }
-  if (works.load() == 0) return;  // nothing waits for anybody
+  if (works.load() == 0) return;  // no rank waits for another
   const absl::StatusOr<bool> news = store_->Check({kNewsKey});
   if (!news.ok() || !*news) return;
   const absl::StatusOr<std::string> text = store_->Get(kNewsKey, absl::ZeroDuration());
@@ -256,7 +256,7 @@ void Link::Close(absl::Duration patience) {
     absl::MutexLock lock(&store_mutex_);
     store_ = nullptr;
   }
-  // An abort that hangs has the runtime's thread: what it may use is left to it.
+  // If an abort hangs, it occupies the runtime's thread, which keeps the resources that it may use.
   if (!over) return;
   runtime_->Remove(this);
   DeviceScope on_device(runtime_->cuda(), device_);

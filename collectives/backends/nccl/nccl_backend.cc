@@ -19,7 +19,7 @@ namespace {
 
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
-// What is queued on the stream up to an event.
+// The work that is queued on the stream before an event.
 class QueuedWork final : public DeviceWork {
  public:
   QueuedWork(std::shared_ptr<Link> link, std::string what) : link_(std::move(link)), what_(std::move(what)) {
@@ -35,7 +35,7 @@ class QueuedWork final : public DeviceWork {
   }
 
   absl::StatusOr<bool> IsDone() override {
-    // First: an aborted kernel ends too, with garbage.
+    // Checked first: an aborted kernel also ends, with undefined results.
     if (link_->broken()) return link_->error();
     const int state = cuda()->EventQuery(event_);
     if (link_->broken()) return link_->error();
@@ -177,7 +177,7 @@ absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<cons
   CudaApi* const cuda = link_->runtime()->cuda();
   int cuda_error = kCudaSuccess;
   absl::Status status = link_->Call(what, absl::Now() + timeout, [&](Comm comm) {
-    // Behind what the caller has queued so far.
+    // Order the group's stream behind the work that the caller has queued so far.
     void* before = nullptr;
     cuda_error = cuda->EventCreate(&before);
     if (cuda_error == kCudaSuccess) {
@@ -216,7 +216,8 @@ void NcclBackend::StartPointToPoint(const Operation& operation, Done done) {
   const absl::Time deadline = absl::Now() + operation.timeout;
   auto work = Enqueue(absl::MakeConstSpan(&operation, 1));
   if (!work.ok()) return done(work.status());
-  // By the runtime's thread, which looks at intervals: device code waits on streams, not for this.
+  // The runtime's thread checks at intervals for the end of the message: device code waits on streams, not
+  // for this.
   link_->OnWatch([link = link_.get(), work = *work, done = std::move(done), deadline, peer = operation.root] {
     absl::StatusOr<bool> is_done = work->IsDone();
     if (is_done.ok() && !*is_done) {
@@ -273,7 +274,7 @@ BackendFactory MakeFactory(std::shared_ptr<Runtime> runtime, absl::optional<int>
 
 namespace {
 
-// The groups of a process share a runtime, as they share its GPUs; it lasts as long as one of them.
+// The groups of a process share a runtime, as they share its GPUs; it exists as long as one of them.
 absl::StatusOr<std::shared_ptr<nccl::Runtime>> SharedRuntime() {
   static absl::Mutex& mutex = *new absl::Mutex;
   static auto& shared = *new std::weak_ptr<nccl::Runtime>;

@@ -10,7 +10,8 @@
 namespace tandem::collectives::nccl {
 namespace {
 
-// NCCL calls that hold the turn longer are taken to hang; the abort that ends them goes ahead.
+// NCCL calls that hold the turn longer are considered hung; the abort that ends them does not wait for the
+// turn.
 constexpr absl::Duration kCallTimeout = absl::Seconds(2);
 
 }  // namespace

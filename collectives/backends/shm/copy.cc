@@ -6,10 +6,10 @@
 namespace tandem::collectives::shm {
 namespace {
 
-// What is filled to measure: enough to show its speed, so little that it costs nothing. Not the copy itself
-// is timed: its source may come from memory, which says nothing about the other core.
+// Bytes that are filled to measure: enough to show the speed, few enough to cost nothing. The copy itself is
+// not timed: its source may come from memory, which tells nothing about the other core.
 constexpr size_t kMeasured = 4096;
-constexpr int64_t kSlowNs = 600;   // for that: 130 to 300 within one cache, 800 and more across caches
+constexpr int64_t kSlowNs = 600;   // for kMeasured: 130 to 300 within one cache, 800 and more across caches
 constexpr int kMeasureEvery = 32;  // writes
 constexpr int kSlowInARow = 3;     // so that losing the processor in the middle does not count
 constexpr int kStreamFor = 256;    // writes
@@ -32,11 +32,11 @@ void LaneWriter::Measure(void* to) {
     slow_ = 0;
     writes_ = kMeasureEvery;
   } else if (++slow_ >= kSlowInARow) {
-    slow_ = kSlowInARow - 1;  // one will do the next time
+    slow_ = kSlowInARow - 1;  // one slow measurement is enough the next time
     stream_for_ = kStreamFor;
     writes_ = 0;
   } else {
-    writes_ = 0;  // the next one tells more
+    writes_ = 0;  // the next write measures again
   }
 }
 

@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint64_t kSequenceMask = 0xffff;
 
-// One number that differs, but for a chance of 2^-48, where fingerprints differ, with the sequence below.
+// Returns a number that differs if fingerprints differ (except with probability 2^-48), combined with the
+// sequence.
 uint64_t WordOf(const Fingerprint& fingerprint, uint64_t sequence) {
   uint64_t parts[4];
   static_assert(sizeof(parts) == sizeof(fingerprint));
@@ -33,7 +34,7 @@ bool PairsAgreeAlone(const Operation& op) {
          (op.kind == OpKind::kGather || op.kind == OpKind::kScatter || op.kind == OpKind::kAllToAll);
 }
 
-// Below this the reading of all inputs by all ranks costs less than a second synchronisation.
+// Below this size, reading all inputs on all ranks costs less than a second synchronisation.
 size_t OneShotBytes(int world_size) { return world_size == 2 ? 8 * 1024 : 4 * 1024; }
 
 }  // namespace
@@ -90,7 +91,7 @@ absl::Status Exchange::RunSmall(Running& run, const Plan& plan) {
 absl::Status Exchange::RunOnePhase(Running& run, Plan plan) {
   const Operation& op = run.operation;
   const bool pairs = PairsAgreeAlone(op);
-  if (pairs) {  // nobody knows the sizes of all: every block is a full one
+  if (pairs) {  // no rank knows the sizes of all: every block is a full one
     const size_t lanes = plan.lane_per_reader ? world_size_ : 1;
     plan.chunk = plan.stride = segment_->geometry().block_bytes / lanes / kLine * kLine;
     plan.slot_bytes = plan.stride * lanes;
@@ -105,7 +106,7 @@ absl::Status Exchange::RunOnePhase(Running& run, Plan plan) {
   const auto unpacked = [&](size_t k) { return run.first_step + 2 * k + 4; };
   size_t offset = 0, previous = 0;
   for (size_t k = 0; k <= plan.blocks; ++k) {
-    // Uneven operations reserve their first block before they know whether anybody needs it.
+    // Uneven operations reserve their first block before they know whether it is needed.
     if (k < plan.blocks || k == 0) {
       TANDEM_RETURN_IF_ERROR(Reserve(run, plan.slot_bytes, unpacked(k), &offset));
       Pack(op, place(run), plan, k, segment_->stage(rank_) + offset, &writer_);
@@ -188,8 +189,8 @@ absl::Status Exchange::RunTwoPhases(Running& run) {
     if (k >= 1 && k <= blocks) {  // reduce this rank's slice of block k - 1
       const size_t lane = offsets[(k - 1) % 4] + rank_ * stride;
       TANDEM_RETURN_IF_ERROR(AwaitStepOfAll(run, given(k - 1)));
-      // In pieces that stay in the first-level cache: a result goes to two places, the second is written from
-      // the first. Where one of them is written past the caches, it must be the second.
+      // The chunks stay in the first-level cache: a result goes to two places, and the second is written
+      // from the first. If one of them bypasses the caches, it must be the second.
       constexpr size_t kChunk = 8192;
       alignas(kLine) char scratch[kChunk];
       const bool stream_lane = writer_.hint() == WriteHint::kStream;
@@ -253,15 +254,15 @@ absl::Status Exchange::AwaitPosts(Running& run, uint64_t step) {
 }
 
 absl::Status Exchange::ComparePairs(Running& run, size_t* largest_part) {
-  constexpr uint64_t kMost = uint64_t{1} << 48;  // more than there is memory for
+  constexpr uint64_t kMost = uint64_t{1} << 48;  // more than any memory
   const int parity = sequence_ & 1;
-  // Every rank looks at all pairs, so that all find the same mistake.
+  // Every rank checks all pairs, so that all find the same error.
   for (int s = 0; s < world_size_; ++s) {
     for (int r = 0; r < world_size_; ++r) {
       const uint64_t sent = segment_->area(s).counts[parity].to[r];
       const uint64_t expected = segment_->area(r).counts[parity].from[s];
       if (sent == expected && sent < kMost) {
-        // Also what a rank keeps: it is copied block by block like the rest.
+        // Includes the part that a rank keeps, which is copied block by block like the others.
         *largest_part = std::max<size_t>(*largest_part, sent * SizeOf(run.operation.dtype));
         continue;
       }

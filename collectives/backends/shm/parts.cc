@@ -27,7 +27,7 @@ size_t LargestCount(absl::Span<const PartType> parts) {
   return largest;
 }
 
-// Copies block k of a part; nothing if they are the same memory (in place).
+// Copies block k of a part; does nothing if source and destination are the same memory (in place).
 void CopyBlock(const Operation& op, const Plan& plan, size_t k, const void* from, const Part& to) {
   if (to.data == from || to.count == 0) return;
   const Range range = RangeOf(op, plan, k, to.count);
@@ -36,14 +36,14 @@ void CopyBlock(const Operation& op, const Plan& plan, size_t k, const void* from
        plan.hint);
 }
 
-// The same, out of a lane.
+// Copies block k of a part out of a lane.
 void CopyLane(const Operation& op, const Plan& plan, size_t k, const char* lane, const Part& to) {
   const Range range = RangeOf(op, plan, k, to.count);
   if (range.bytes == 0) return;
   Copy(static_cast<char*>(to.data) + range.begin, lane, range.bytes, plan.hint);
 }
 
-// The same, into a lane.
+// Copies block k of a part into a lane.
 void FillLane(const Operation& op, const Plan& plan, size_t k, const ConstPart& from, char* lane,
               LaneWriter* writer) {
   const Range range = RangeOf(op, plan, k, from.count);
@@ -189,7 +189,7 @@ void Unpack(const Operation& op, const PartLocation& place, const Plan& plan, si
     case OpKind::kAllToAll: {
       const bool all_to_all = op.kind == OpKind::kAllToAll;
       for (int i = 0; i < place.world_size; ++i) {
-        const int s = (place.rank + i) % place.world_size;  // not all readers at one slot at a time
+        const int s = (place.rank + i) % place.world_size;  // so that the readers start at different slots
         if (s != place.rank) {
           CopyLane(op, plan, k, slots[s] + lane, op.outs[s]);
         } else {

@@ -51,7 +51,7 @@ void PeerLivenessMonitor::Run() {
       char unexpected[64];
       const ssize_t received = recv(connection.fd, unexpected, sizeof(unexpected), MSG_DONTWAIT);
       if (received > 0 || (received < 0 && (errno == EAGAIN || errno == EINTR))) continue;
-      connection.fd = -1;  // poll passes over it
+      connection.fd = -1;  // poll ignores it
       const int rank = watched_[i].rank;
       std::atomic<uint32_t>& state = segment_->area(rank).state;
       uint32_t was = state.load(std::memory_order_acquire);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x7032706d;
 constexpr size_t kAlign = 32;         // of messages in a ring
-constexpr size_t kChunk = 64 * 1024;  // is published, so that the other side copies beside this one
+constexpr size_t kChunk = 64 * 1024;  // bytes per publication, so that the other side copies concurrently
 constexpr uint64_t kMostBytes = uint64_t{1} << 48;
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
@@ -118,7 +118,7 @@ absl::StatusOr<int> PointToPoint::Run(const Operation& operation) {
       if (!std::exchange(begun, true)) Begin(&transfer, &finished);
       Progress(&finished);
     }
-    Notify(std::exchange(finished, {}));  // also wakes another thread, if it is its transfer that is done
+    Notify(std::exchange(finished, {}));  // also wakes another thread, if its transfer is done
     const auto done = [&] { return transfer.finished.load(std::memory_order_acquire); };
     if (done()) break;
     const Outcome outcome = waiter.Await(
@@ -129,7 +129,7 @@ absl::StatusOr<int> PointToPoint::Run(const Operation& operation) {
 }
 
 void PointToPoint::RunThread() {
-  // It competes with the threads that compute: it does not spin for long.
+  // This thread competes with threads that compute, so it does not spin for long.
   const SpinPolicy spin_policy(spin_policy_.spins, std::min(spin_policy_.yields, 5),
                                spin_policy_.spins_between);
   while (true) {
@@ -148,15 +148,16 @@ void PointToPoint::RunThread() {
         next_ns = std::min(next_ns, transfer->deadline_ns);
         if (transfer->deadline_ns > now) continue;
         FinishAll(failures_->Report(TimedOut(transfer->operation)), &finished);
-        break;  // none is left
+        break;  // no transfers are left
       }
     }
     Notify(finished);
     {
       absl::MutexLock lock(&mutex_);
-      if (stopping_ || !failures_->status().ok()) return;  // nothing new begins
+      if (stopping_ || !failures_->status().ok()) return;  // no new transfers begin
       if (idle) {
-        // Off the bell: the peers need not wake this thread for what others wait for themselves.
+        // Not registered on the wakeup word: the peers need not wake this thread for transfers on which other
+        // threads wait.
         mutex_.Await(absl::Condition(
             +[](PointToPoint* self)
                  ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->stopping_ || !self->started_.empty(); },
@@ -232,7 +233,7 @@ void PointToPoint::SendToSelf(Transfer* send, Finished* finished) {
 }
 
 void PointToPoint::Progress(Finished* finished) {
-  const uint64_t left = RanksThatLeft();  // before looking: what they sent is there
+  const uint64_t left = RanksThatLeft();  // read first: everything that they sent is then visible
   if (failures_->word().load(std::memory_order_acquire) != 0) return FinishAll(failures_->status(), finished);
   for (int s = 0; s < world_size_; ++s) {
     if (s == rank_) continue;
@@ -267,7 +268,7 @@ void PointToPoint::ProgressSends(int to, Finished* finished) {
       ToRing(ring, size, written, reinterpret_cast<const char*>(&header), sizeof(header));
       written += sizeof(header);
     }
-    const size_t room = size - (written - read);  // a multiple of kAlign, as all that is written
+    const size_t room = size - (written - read);  // a multiple of kAlign, like everything written
     const size_t bytes = std::min({send->bytes - send->moved, room, kChunk});
     ToRing(ring, size, written, static_cast<const char*>(op.in.data) + send->moved, bytes);
     send->moved += bytes;
@@ -310,7 +311,7 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
     } else if (available == 0 && incoming.moved < incoming.header.bytes) {
       return;
     }
-    // The sender pads the last piece only; it publishes a piece with its padding.
+    // The sender pads only the last chunk, and publishes a chunk together with its padding.
     const size_t there = control.written.load(std::memory_order_acquire) - read;
     if (there > size) return (void)failures_->Report(Damaged(from));
     const size_t bytes = std::min({incoming.header.bytes - incoming.moved, there, kChunk});

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kMiB = 1 << 20;
 
-// Segments that this process has mapped, by key. Weak: a group's ranks own it.
+// Segments that this process has mapped, by key. Weak: a group's ranks own them.
 class Registry {
  public:
   void Add(const std::string& key, const std::shared_ptr<Segment>& segment) {
@@ -37,7 +37,7 @@ class Registry {
   std::map<std::string, std::weak_ptr<Segment>, std::less<>> segments_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The one thing here that belongs to the process: which memory it has mapped.
+// The only state of the process: the memory that it has mapped.
 Registry& ThisProcess() {
   static Registry* const registry = new Registry;
   return *registry;
@@ -45,10 +45,10 @@ Registry& ThisProcess() {
 
 }  // namespace
 
-// Why stages, and rings where there is room, are so large: a line that the reader still holds in its private
-// cache costs the writer a round trip between the cores (measured: 6 to 9 GB/s), one that has gone to the
-// shared cache does not (40 GB/s). A stage of several private caches' size, used round and round, makes sure
-// of the latter.
+// Stages (and rings, if memory allows) are so large because of the caches. A line that the reader still holds
+// in its private cache costs the writer a round trip between the cores (measured: 6 to 9 GB/s); a line that
+// has gone to the shared cache does not (40 GB/s). A cyclic stage of several times the private caches' size
+// makes the latter the usual case.
 Geometry::Geometry(int world_size) : world_size(world_size) {
   const size_t ranks = world_size;
   stage_bytes = ranks <= 4 ? 4 * kMiB : ranks <= 16 ? 2 * kMiB : kMiB;
@@ -65,7 +65,7 @@ Geometry::Geometry(int world_size) : world_size(world_size) {
 absl::StatusOr<std::shared_ptr<Segment>> Segment::Create(int world_size) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ipc::MemoryFile> memory,
                           ipc::MemoryFile::Create("tandem-shm", Geometry(world_size).total_bytes));
-  // Fresh pages are zero, which every structure in it takes for new.
+  // Fresh pages are zero, which every structure in the segment treats as its initial state.
   return std::shared_ptr<Segment>(new Segment(world_size, std::move(memory)));
 }
 

@@ -18,29 +18,29 @@ namespace tandem::collectives::shm {
 namespace {
 
 // Keys in the group's store.
-constexpr char kLeaderKey[] = "shm/leader";    // "<socket name> <secret>", or "!<why not>"
-constexpr char kRefusalKey[] = "shm/refusal";  // why a rank could not even connect
+constexpr char kLeaderKey[] = "shm/leader";    // "<socket name> <secret>", or "!<reason of a failure>"
+constexpr char kRefusalKey[] = "shm/refusal";  // the reason why a rank could not connect
 std::string ProcessKey(int rank) { return absl::StrCat("shm/process/", rank); }
 
 constexpr uint64_t kMagic = 0x74616e64656d3031;  // changes with the layout of the segment or of the messages
 constexpr size_t kMaxText = 1000;
 
 // Messages, each one packet of a SOCK_SEQPACKET socket.
-struct Hello {  // a rank to rank 0
+struct Hello {  // from a rank to rank 0
   uint64_t magic = kMagic;
   int32_t rank = 0;
-  int32_t has_memory = 0;  // it shares a mapping that its process has already
+  int32_t has_memory = 0;  // the rank shares a mapping that its process has already
   char secret[32] = {};
 };
-struct Welcome {  // rank 0 to a rank, with the descriptor unless it has the memory
+struct Welcome {  // from rank 0 to a rank, with the descriptor unless the rank has the memory
   uint64_t magic = kMagic;
 };
-struct Mapped {  // a rank to rank 0; code 0, or why it could not
+struct Mapped {  // from a rank to rank 0; code 0, or the error of mapping
   int32_t code = 0;
   uint32_t length = 0;
   char text[kMaxText] = {};
 };
-using Go = Mapped;  // rank 0 to a rank: all have mapped it, or why not
+using Go = Mapped;  // from rank 0 to a rank: all ranks have mapped the segment, or an error
 
 Mapped ToMessage(const absl::Status& status) {
   Mapped message;
@@ -60,7 +60,7 @@ bool SameProcess(const BackendOptions& options, int a, int b) {
   return options.peers[a].pid == options.peers[b].pid && options.peers[a].host == options.peers[b].host;
 }
 
-// Whether another rank may be a thread of the process of `rank`, which is the first of them.
+// Returns true if `rank` is the first rank of its process and other ranks may be threads of that process.
 bool SpeaksForItsProcess(const BackendOptions& options, int rank) {
   bool others = false;
   for (int s = 0; s < options.world_size; ++s) {
@@ -74,7 +74,7 @@ bool SpeaksForItsProcess(const BackendOptions& options, int rank) {
 
 struct Guest {
   ipc::Descriptor socket;
-  int rank = -1;  // -1: it has not said
+  int rank = -1;  // -1: not announced yet
   bool has_memory = false;
   bool mapped = false;
 };
@@ -93,7 +93,7 @@ class Host {
       if (guest.rank >= 0) ipc::SendPacket(guest.socket.get(), &go, sizeof(go));
     }
     TANDEM_RETURN_IF_ERROR(status);
-    (void)options_.store->Delete(kLeaderKey);  // nobody needs it any more
+    (void)options_.store->Delete(kLeaderKey);  // no rank needs it any more
     SegmentSetup meeting;
     meeting.segment = std::move(segment_);
     meeting.segment->CloseDescriptor();
@@ -117,7 +117,7 @@ class Host {
     return options_.store->Set(kLeaderKey, absl::StrCat(name, " ", secret_));
   }
 
-  // Until all ranks have mapped the segment.
+  // Waits until all ranks have mapped the segment.
   absl::Status Gather() {
     absl::Time next_look = absl::Now() + absl::Milliseconds(200);
     while (true) {
@@ -131,7 +131,7 @@ class Host {
         return absl::DeadlineExceededError(
             absl::StrCat(absent, " did not come to share memory for group '", options_.group, "'"));
       }
-      if (now >= next_look) {  // rarely: the store may be far away
+      if (now >= next_look) {  // rarely, because the store may be far away
         TANDEM_RETURN_IF_ERROR(LookForRefusal());
         next_look = now + absl::Milliseconds(200);
       }
@@ -157,7 +157,7 @@ class Host {
     return absl::FailedPreconditionError(text.ok() ? *text : std::string(text.status().message()));
   }
 
-  // One packet of a guest; false for a stranger, who is shown out.
+  // Receives one packet. Returns false if the connection must be closed because its greeting is wrong.
   absl::StatusOr<bool> Hear(Guest& guest) {
     if (guest.rank < 0) {
       Hello hello;
@@ -219,7 +219,7 @@ absl::StatusOr<ipc::Descriptor> Connect(const BackendOptions& options, std::stri
   *secret = fields[1];
   absl::StatusOr<ipc::Descriptor> connection = ipc::ConnectAbstract(fields[0]);
   if (!connection.ok()) {
-    // Perhaps rank 0 has given up meanwhile, and says why.
+    // Rank 0 may have given up meanwhile, and stored the reason.
     const auto again = options.store->Get(kLeaderKey, absl::Seconds(1));
     if (again.ok() && absl::StartsWith(*again, "!")) return absl::FailedPreconditionError(again->substr(1));
     return absl::FailedPreconditionError(absl::StrCat(
@@ -229,13 +229,13 @@ absl::StatusOr<ipc::Descriptor> Connect(const BackendOptions& options, std::stri
   return connection;
 }
 
-// The segment that another thread of this process has mapped; nullptr if there is none.
+// Returns the segment that another thread of this process has mapped; nullptr if there is none.
 absl::StatusOr<std::shared_ptr<Segment>> FindShared(const BackendOptions& options) {
   for (int s = 0; s < options.rank; ++s) {
     if (!SameProcess(options, s, options.rank)) continue;
     TANDEM_ASSIGN_OR_RETURN(const std::string key,
                             options.store->Get(ProcessKey(s), options.deadline - absl::Now()));
-    return FindInThisProcess(key);  // nullptr also where equal numbers are not equal processes
+    return FindInThisProcess(key);  // nullptr also if equal process ids belong to different processes
   }
   return nullptr;
 }
@@ -308,8 +308,8 @@ absl::StatusOr<SegmentSetup> SetUpSegment(const BackendOptions& options) {
   bool connected = false;
   absl::StatusOr<SegmentSetup> meeting = Join(options, &connected);
   if (!meeting.ok()) {
-    // So that nobody waits for this rank in vain: rank 0, if it was never reached, and ranks that are threads
-    // of this process.
+    // Reports the error, so that no rank waits for this one in vain: rank 0, if it was never reached, and
+    // ranks that are threads of this process.
     if (!connected) {
       (void)options.store->Set(kRefusalKey, absl::StrCat(meeting.status().message()));
     }

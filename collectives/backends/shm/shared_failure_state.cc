@@ -32,7 +32,8 @@ bool SharedFailureState::Write(const absl::Status& failure) {
 
 absl::Status SharedFailureState::Report(const absl::Status& failure) {
   if (!Write(failure)) {
-    // Another is writing, or was killed while it did; then this failure is as good as any.
+    // Another rank is writing, or was killed while it wrote; in the second case this failure is as good as
+    // any.
     const absl::Time spin_policy = absl::Now() + absl::Milliseconds(100);
     while (word().load(std::memory_order_acquire) == 0 && absl::Now() < spin_policy) sched_yield();
     if (word().load(std::memory_order_acquire) == 0) {
@@ -53,7 +54,7 @@ void SharedFailureState::Abort(const absl::Status& reason) {
     if (!failure_.ok() || word().load(std::memory_order_acquire) != 0) return;
     failure_ = reason.ok() ? aborted : reason;
   }
-  (void)Report(aborted);  // others may have failed it first: they hear that
+  (void)Report(aborted);  // another rank may have failed the group first: then all report that failure
 }
 
 absl::Status SharedFailureState::Failure() {

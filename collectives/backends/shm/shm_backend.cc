@@ -34,8 +34,8 @@ class ShmBackend final : public Backend {
   }
 
   ~ShmBackend() override {
-    point_to_point_.reset();  // what was sent goes out first
-    // What this rank has published stays readable: the others map the memory too.
+    point_to_point_.reset();  // delivers what was sent
+    // This rank's published data stays readable: the other ranks map the memory too.
     segment_->area(rank_).state.store(kLeft, std::memory_order_seq_cst);
     segment_->WakeAll();
   }
@@ -53,7 +53,8 @@ class ShmBackend final : public Backend {
   }
 
   absl::Status Run(const Operation& operation) override {
-    // What only some dtypes have, or another device; the rest is common and not asked for.
+    // Reductions that only some dtypes support, and other devices, are checked here; shm supports everything
+    // else.
     if (operation.reduce >= ReduceOp::kBitAnd || operation.device.kind != Device::Kind::kCpu) {
       TANDEM_RETURN_IF_ERROR(Supports(operation));
     }

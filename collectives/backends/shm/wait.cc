@@ -11,10 +11,10 @@ namespace tandem::collectives::shm {
 namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
-// The first sleep is short: the ring that was meant for it may have been missed (see Ring).
+// The first sleep is short: the wakeup that was meant for it may have been missed (see Ring).
 constexpr int64_t kFirstSleepNs = kMillisecond;
 constexpr int64_t kLongestSleepNs = 100 * kMillisecond;
-// A yield that took this long went to a stranger who computes: sleeping is better than asking again.
+// A yield that took this long went to a CPU-bound process: sleeping is better than yielding again.
 constexpr int64_t kLongYieldNs = kMillisecond / 2;
 
 }  // namespace
@@ -44,12 +44,13 @@ bool Waiter::Ended(absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> le
   const bool failed = failure_.load(std::memory_order_acquire) != 0;
   const bool gone = left();
   if (!failed && !gone) return false;
-  // Whatever was published before the failure, or before leaving, is there by now.
+  // Everything that was published before the failure, or before leaving, is visible by now.
   *outcome = ready() ? Outcome::kReady : failed ? Outcome::kFailed : Outcome::kLeft;
   return true;
 }
 
-Outcome Waiter::AwaitLong(WakeupWord& wakeup, absl::FunctionRef<bool()> ready, absl::FunctionRef<bool()> left) {
+Outcome Waiter::AwaitLong(WakeupWord& wakeup, absl::FunctionRef<bool()> ready,
+                          absl::FunctionRef<bool()> left) {
   int64_t now = SteadyNanoseconds();
   if (deadline_ns_ == 0) deadline_ns_ = DeadlineNs(timeout_);
   Outcome outcome;
@@ -64,7 +65,8 @@ Outcome Waiter::AwaitLong(WakeupWord& wakeup, absl::FunctionRef<bool()> ready, a
       const int next_yield_backoff = spin_policy_.next_yield_backoff.load(std::memory_order_relaxed);
       if (now - before > kLongYieldNs) {
         spin_policy_.yield_backoff.store(next_yield_backoff, std::memory_order_relaxed);
-        spin_policy_.next_yield_backoff.store(std::min(2 * next_yield_backoff, SpinPolicy::kMaxYieldBackoff), std::memory_order_relaxed);
+        spin_policy_.next_yield_backoff.store(std::min(2 * next_yield_backoff, SpinPolicy::kMaxYieldBackoff),
+                                              std::memory_order_relaxed);
       } else if (ended && next_yield_backoff != SpinPolicy::kMinYieldBackoff) {
         spin_policy_.next_yield_backoff.store(SpinPolicy::kMinYieldBackoff, std::memory_order_relaxed);
       }
@@ -79,7 +81,7 @@ Outcome Waiter::AwaitLong(WakeupWord& wakeup, absl::FunctionRef<bool()> ready, a
       if (ready()) return Outcome::kReady;
     }
   }
-  // Registered once for all its sleeps: a ring can be missed only at the beginning.
+  // Registered once for all its sleeps: a wakeup can be missed only at the beginning.
   wakeup.sleepers.fetch_add(1, std::memory_order_seq_cst);
   for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = std::min(kLongestSleepNs, 2 * sleep_ns)) {
     const uint32_t rings = wakeup.rings.load(std::memory_order_acquire);

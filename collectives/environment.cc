@@ -49,7 +49,7 @@ class Reader {
   const Environment::Lookup& lookup_;
 };
 
-// What Open MPI's mpirun sets instead of torchrun's names.
+// The names that Open MPI's mpirun sets instead of torchrun's.
 struct Alias {
   absl::string_view name, mpirun;
 };
@@ -58,7 +58,8 @@ constexpr Alias kAliases[] = {{"RANK", "OMPI_COMM_WORLD_RANK"},
                               {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
                               {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"}};
 
-// `lookup`, with mpirun's names where torchrun's are not set. The two are not mixed: who sets RANK sets all.
+// Returns `lookup` with mpirun's names where torchrun's are not set. The two are not mixed: a launcher that
+// sets RANK sets all of torchrun's names.
 Environment::Lookup UnderstandingMpirun(const Environment::Lookup& lookup) {
   if (lookup("RANK") || lookup("WORLD_SIZE") || lookup("TANDEM_ROLE")) return lookup;
   return [lookup](absl::string_view name) -> absl::optional<std::string> {

@@ -14,13 +14,13 @@ namespace tandem::collectives {
 namespace {
 
 std::string JoinAddress(const std::string& host, int port) {
-  // An IPv6 address needs brackets to tell its colons from the port's.
+  // An IPv6 address needs brackets that separate its colons from the port's.
   if (absl::StrContains(host, ':') && !absl::StartsWith(host, "["))
     return absl::StrCat("[", host, "]:", port);
   return absl::StrCat(host, ":", port);
 }
 
-// Processes of this machine alone need no port that others can reach. Elsewhere MASTER_ADDR may be a name or
+// Processes of this machine alone need no port that others can reach. Otherwise MASTER_ADDR may be a name, or
 // an address that this machine does not have (a container's, behind a forwarded port), so every interface is
 // served.
 std::string ListenAddress(const Environment& env) {
@@ -52,8 +52,8 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
   job->remote_ = std::make_unique<RemoteStore>(std::move(channel), std::min(timeout, absl::Seconds(30)));
   RemoteStore probe(job->channel(), timeout);
   if (absl::Status reached = probe.Set(absl::StrCat("job/opened/", env.member()), ""); !reached.ok()) {
-    job->closed_ = true;  // nobody has met this process: there is nothing to wait for
-    // It was reached, and serves another round or another job.
+    job->closed_ = true;  // no other process has connected: there is nothing to wait for
+    // The store responded, and it serves another round or another job.
     if (absl::IsFailedPrecondition(reached)) {
       return Annotate(reached, absl::StrCat("the job's store at ", job->address_));
     }

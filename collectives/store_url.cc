@@ -19,7 +19,7 @@ namespace {
 constexpr char kForms[] =
     "; a store is 'tcp://host:port', 'file:///path', 'etcd://host:port/prefix' or 'env://'";
 
-// Takes "?rank=0&world_size=4" off `rest`.
+// Removes "?rank=0&world_size=4" from `rest` and parses it.
 absl::Status TakeQuery(absl::string_view* rest, int* rank, int* world_size) {
   const size_t mark = rest->find('?');
   if (mark == rest->npos) return absl::OkStatus();
@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<OpenedStore>> OpenStoreUrl(absl::string_view url,
     options.lock_timeout = std::min(timeout, options.lock_timeout);
     TANDEM_ASSIGN_OR_RETURN(opened->own_, FileStore::Open(std::string(rest), options));
   } else if (absl::StartsWith(rest, "etcd://") || absl::StartsWith(rest, "etcds://")) {
-    // rank= and world_size= are ours, whatever else stands in the query is etcd's.
+    // rank= and world_size= are parsed here; the rest of the query belongs to etcd.
     std::string plain(rest.substr(0, rest.find('?')));
     const size_t mark = rest.find('?');
     char between = '?';

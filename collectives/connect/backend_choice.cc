@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::string_view kAuto = "auto";
 
-// A backend that a build may lack, and what it takes to have it.
+// A backend that a build may lack, and what to install for it.
 constexpr absl::string_view kMpi = "mpi";
 constexpr absl::string_view kMpiAdvice = "install libopenmpi-dev and openmpi-bin and build again";
 

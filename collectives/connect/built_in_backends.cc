@@ -1,4 +1,4 @@
-// The one place that knows all backends.
+// The only file that knows all backends.
 
 #include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"

@@ -21,7 +21,7 @@
 namespace tandem::collectives {
 namespace {
 
-// What connects one group, step by step.
+// Connects one group, step by step.
 class Connector {
  public:
   Connector(Store* store, const GroupConnectOptions& options, const std::vector<BackendFactory>& factories,
@@ -70,19 +70,19 @@ class Connector {
   Connection Take() { return std::move(connection_); }
 
  private:
-  // Fills in *device. `purpose` sets its keys apart from those of a backend of the same name.
+  // Fills in *device. `purpose` separates its keys from those of a backend of the same name.
   absl::Status ConnectOne(const std::string& name, const std::string& purpose, Connection::Device* device) {
     if (name != "auto") return Try(name, purpose, deadline_, device);
     const std::vector<std::string> candidates = AutoCandidates(connection_.peers);
     std::string reasons;
     for (size_t i = 0; i < candidates.size(); ++i) {
       const bool last = i + 1 == candidates.size();
-      // Something is left for the next candidate, should this one hang.
+      // Some time is left for the next candidate, in case this one hangs.
       const absl::Time now = absl::Now();
       const absl::Status status =
           Try(candidates[i], purpose, last ? deadline_ : now + (deadline_ - now) / 2, device);
       if (status.ok()) return status;
-      // What another backend would not mend.
+      // Another backend would not resolve this error.
       if (last || absl::IsInvalidArgument(status)) {
         return reasons.empty() ? status : Annotate(status, absl::StrCat("(after ", reasons, ")"));
       }
@@ -96,11 +96,11 @@ class Connector {
     return absl::OkStatus();
   }
 
-  // All ranks succeed, or none.
+  // Connects all ranks or none.
   absl::Status Try(const std::string& name, const std::string& purpose, absl::Time deadline,
                    Connection::Device* device) {
     const BackendFactory* factory = FindBackend(name, factories_);
-    // Over root_, which lives on: store_ goes with this object.
+    // A view of root_, which outlives this object; store_ does not.
     auto store =
         std::make_unique<PrefixStore>(root_, absl::StrCat("pg/", options_.group, "/", purpose, name));
     BackendOptions options;
@@ -114,14 +114,14 @@ class Connector {
     absl::Status mine = absl::FailedPreconditionError(absl::StrCat("this build has no backend '", name, "'"));
     if (factory != nullptr) mine = factory->viable ? factory->viable(options) : absl::OkStatus();
     TANDEM_RETURN_IF_ERROR(AgreeOnStatus(&store_, absl::StrCat(purpose, "viable/", name), options_.rank,
-                                   options_.world_size, mine, deadline));
+                                         options_.world_size, mine, deadline));
     absl::StatusOr<std::unique_ptr<Backend>> made = factory->make(options);
-    // Those that have connected wait for those that have not, even where these take all the time there is.
+    // Ranks that have connected wait for the others, even if these use all the time there is.
     const absl::Status agreed = AgreeOnStatus(&store_, absl::StrCat(purpose, "made/", name), options_.rank,
-                                        options_.world_size, made.status(), deadline + kGrace);
+                                              options_.world_size, made.status(), deadline + kGrace);
     if (!agreed.ok()) {
       if (made.ok()) (*made)->Abort(agreed);
-      // Its own reason tells this rank more than another's.
+      // This rank's own error is more useful here than another rank's.
       return made.ok() ? agreed : made.status();
     }
     device->backend = name;
@@ -159,7 +159,8 @@ absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& opti
   for (const BackendRequest& request : requests) {
     Connection::Device one;
     one.kind = request.device;
-    // What is not in this process's memory, or a program's own, is served by its backend all the same.
+    // Memory of another device, and a program's own backend, are served by their backend even in a world of
+    // one.
     if (request.device == Device::Kind::kCpu &&
         FindBackend(request.name, options.extra_backends) == nullptr) {
       one.backend = "solo";

@@ -17,11 +17,11 @@
 namespace tandem::collectives {
 namespace {
 
-// An announcement is lines of "name=value", the first of them this.
+// An announcement consists of lines "name=value"; this is the first.
 constexpr absl::string_view kVersion = "tandem-rank=1";
 
 std::string Serialize(const RankInfo& i) {
-  std::random_device device;  // no two processes say the same
+  std::random_device device;  // makes the announcements of two processes differ
   return absl::StrCat(kVersion, "\nworld_size=", i.world_size, "\naddress=", i.self.address,
                       "\nhost=", i.self.host, "\nmachine=", i.machine, "\npid=", i.self.pid,
                       "\nbackend=", i.backend, "\ndebug=", i.debug, "\nmembers=", i.members,
@@ -57,7 +57,7 @@ absl::Duration Until(absl::Time deadline) { return std::max(deadline - absl::Now
 
 absl::Status Differ(absl::string_view what, int rank_a, absl::string_view a, int rank_b,
                     absl::string_view b) {
-  if (rank_a > rank_b) {  // both sides say the same
+  if (rank_a > rank_b) {  // both sides report the same text
     std::swap(rank_a, rank_b);
     std::swap(a, b);
   }
@@ -65,7 +65,7 @@ absl::Status Differ(absl::string_view what, int rank_a, absl::string_view a, int
                                                  " has ", a, ", rank ", rank_b, " has ", b));
 }
 
-// Compares what the ranks that have come say with what this one expects.
+// Compares the announcements of the other ranks with what this rank expects.
 absl::Status Compare(const RankInfo& me, const std::vector<RankInfo>& others) {
   for (const RankInfo& other : others) {
     if (other.world_size != me.world_size) {
@@ -97,7 +97,7 @@ absl::Status Compare(const RankInfo& me, const std::vector<RankInfo>& others) {
   return absl::OkStatus();
 }
 
-// The numbers of the ranks that have no key "<prefix><rank>", and the values of the others.
+// Returns the ranks that have no key "<prefix><rank>", and the values of the others.
 absl::Status Collect(Store* store, const std::string& prefix, int world_size, std::vector<int>* absent,
                      std::vector<std::pair<int, std::string>>* present) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store->List(prefix));
@@ -105,7 +105,7 @@ absl::Status Collect(Store* store, const std::string& prefix, int world_size, st
   std::vector<std::string> wanted;
   for (const std::string& key : keys) {
     int rank = 0;
-    // A rank beyond this world is somebody else's idea of it, which Compare names.
+    // A rank beyond this world comes from a process with another world size, which Compare names.
     if (!absl::SimpleAtoi(absl::StripPrefix(key, prefix), &rank) || rank < 0) continue;
     if (rank < world_size) came[rank] = true;
     present->emplace_back(rank, "");
@@ -125,7 +125,7 @@ absl::Status WaitForAll(Store* store, const std::string& prefix, int world_size,
   std::vector<std::string> keys;
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(absl::StrCat(prefix, rank));
   const absl::Status all_came = store->Wait(keys, Until(deadline));
-  return absl::IsDeadlineExceeded(all_came) ? absl::OkStatus() : all_came;  // Collect sees who is absent
+  return absl::IsDeadlineExceeded(all_came) ? absl::OkStatus() : all_came;  // Collect finds the absent ranks
 }
 
 }  // namespace
@@ -163,8 +163,8 @@ absl::StatusOr<std::vector<Peer>> Meet(Store* store, const RankInfo& me, absl::T
   return peers;
 }
 
-absl::Status AgreeOnStatus(Store* store, absl::string_view step, int rank, int world_size, const absl::Status& mine,
-                     absl::Time deadline) {
+absl::Status AgreeOnStatus(Store* store, absl::string_view step, int rank, int world_size,
+                           const absl::Status& mine, absl::Time deadline) {
   const std::string prefix = absl::StrCat(step, "/");
   TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat(prefix, rank),
                                     absl::StrCat(static_cast<int>(mine.code()), " ", mine.message())));

@@ -40,7 +40,7 @@ class SoloBackend final : public Backend {
     done(absl::InvalidArgumentError("a world of one has nobody to send to"));
   }
 
-  void Abort(const absl::Status&) override {}  // nothing ever waits
+  void Abort(const absl::Status&) override {}  // no operation ever waits
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 bool IsPointToPoint(const Operation& o) { return o.kind == OpKind::kSend || o.kind == OpKind::kRecv; }
 
-// Kinds whose uneven counts differ by pair, so that no fingerprint holds them.
+// Returns true for kinds whose uneven counts differ by pair, so that no fingerprint contains them.
 bool HasPairs(const Operation& o) {
   return !o.even && (o.kind == OpKind::kAllToAll || o.kind == OpKind::kGather || o.kind == OpKind::kScatter);
 }
@@ -69,7 +69,7 @@ absl::Status CheckedBackend::Check(const Operation& operation) {
   absl::Status status = CheckFingerprints(operation);
   if (status.ok() && HasPairs(operation)) status = CheckPairs(operation);
   if (status.ok()) return status;
-  // All ranks come to the same end by themselves, or learn it from the wrapped backend's end.
+  // All ranks find the error by themselves, or through the end of the wrapped backend.
   {
     absl::MutexLock lock(&mutex_);
     if (!broken_.ok()) return broken_;
@@ -85,7 +85,8 @@ absl::Status CheckedBackend::CheckFingerprints(const Operation& operation) {
   TANDEM_RETURN_IF_ERROR(Exchange(operation, {reinterpret_cast<const char*>(&mine), sizeof(mine)}, &bytes));
   std::vector<Fingerprint> all(world_size_);
   std::memcpy(all.data(), bytes.data(), bytes.size());
-  // The side of most ranks, so that the odd one out is named; of equals that of the lowest rank.
+  // The reference is what most ranks call, so that the deviating rank is named; of equally many, what the
+  // lowest rank calls.
   int reference = 0, most = 0;
   for (int rank = 0; rank < world_size_; ++rank) {
     const int agreeing = static_cast<int>(
@@ -105,7 +106,7 @@ absl::Status CheckedBackend::CheckFingerprints(const Operation& operation) {
 }
 
 absl::Status CheckedBackend::CheckPairs(const Operation& operation) {
-  // What this rank sends to each, then what it expects from each.
+  // The counts that this rank sends to each rank, then those that it expects from each.
   const size_t p = world_size_;
   std::vector<uint64_t> mine(2 * p);
   for (size_t other = 0; other < p; ++other) {

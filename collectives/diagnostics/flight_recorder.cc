@@ -93,14 +93,14 @@ uint64_t FlightRecorder::BeginStarted(uint32_t group, const Operation& operation
 
 uint64_t FlightRecorder::Claim(uint32_t group, const Operation& o, bool started) {
   const size_t entries = options_.entries;
-  // A place is passed over while what it holds is in flight. Not all places are tried, since a thread that
-  // comes when thousands are in flight should not look at them all.
+  // An entry is skipped while its operation is in flight. Not all entries are tried: a thread that comes when
+  // thousands are in flight should not inspect them all.
   const size_t tries = std::min<size_t>(entries, 64);
   for (size_t attempt = 0; attempt < tries; ++attempt) {
     const uint64_t id = next_.fetch_add(1, std::memory_order_relaxed);
     Entry& entry = ring_[id % entries];
     uint64_t old = entry.stamp.load(std::memory_order_relaxed);
-    // Newer than mine: I was held up between the two lines above for a whole round.
+    // The entry is newer: this thread was delayed between the two lines above for a whole round of the ring.
     if (IsInFlight(PhaseOf(old)) || IdOf(old) > id) continue;
     if (!entry.stamp.compare_exchange_strong(old, Stamp(id, Phase::kWriting), std::memory_order_acquire,
                                              std::memory_order_relaxed)) {
@@ -110,7 +110,7 @@ uint64_t FlightRecorder::Claim(uint32_t group, const Operation& o, bool started)
     const uint64_t element = SizeOf(o.dtype);
     const uint64_t now = clock_.Now();
     entry.Set(kGroupAndRoot, Pack(group, static_cast<uint32_t>(f.root)));
-    // The fingerprint's, where what does not matter is zero: so ranks can be compared.
+    // The fingerprint's fields, in which irrelevant ones are zero, so that ranks can be compared.
     entry.Set(kKinds, Pack(static_cast<uint32_t>(f.kind) | static_cast<uint32_t>(f.dtype) << 8 |
                                static_cast<uint32_t>(f.reduce) << 16 | static_cast<uint32_t>(f.even) << 24 |
                                static_cast<uint32_t>(o.device.kind) << 25,

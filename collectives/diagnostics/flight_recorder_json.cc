@@ -1,4 +1,4 @@
-// How a recorder's content is written down.
+// Formats a recorder's content as JSON.
 
 #include <fcntl.h>
 #include <sys/utsname.h>
@@ -52,7 +52,7 @@ std::string Kernel() {
   return ::uname(&name) == 0 ? absl::StrCat(name.sysname, " ", name.release, " ", name.machine) : "";
 }
 
-// Names and errors come from users and peers: whatever is no UTF-8 is replaced.
+// Names and errors come from users and peers; invalid UTF-8 is replaced.
 std::string Write(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json CountersJson(const std::atomic<uint64_t>& issued, const std::atomic<uint64_t>& completed) {
@@ -150,7 +150,8 @@ std::string FlightRecorder::ToJson(absl::string_view reason) const {
     };
     if (r.started != 0) entry["started_unix_us"] = microseconds(r.started);
     if (r.ended != 0) entry["ended_unix_us"] = microseconds(r.ended);
-    // From the start, or from the issue where it never started, to the end, or to now where it goes on.
+    // The duration runs from the start (from the issue if the operation never started) to the end (to now if
+    // it has not ended).
     const uint64_t from = r.started != 0 ? r.started : r.issued;
     entry["duration_us"] =
         absl::ToDoubleMicroseconds(r.ended != 0 ? time.Between(from, r.ended) : time.Since(from));

@@ -40,14 +40,14 @@ absl::Status MonitoredBarrier::WaitRound(uint64_t round, absl::Duration timeout)
   TANDEM_RETURN_IF_ERROR(store_->Set(absl::StrCat(prefix, "here/", rank_), "1"));
   TANDEM_ASSIGN_OR_RETURN(const int64_t count, store_->Add(absl::StrCat(prefix, "count"), 1));
   if (count >= world_size_) {
-    // Counted again: a store may have had to repeat an addition whose answer was lost.
+    // Count again: a store may have had to repeat an addition whose response was lost.
     TANDEM_ASSIGN_OR_RETURN(const std::string absent, Absent(prefix));
     if (absent.empty()) {
       TANDEM_ASSIGN_OR_RETURN(const std::string verdict, store_->CompareSet(key, "", kPassed));
       return Judge(verdict);
     }
   }
-  // A rank that comes late finds the verdict there.
+  // A rank that arrives late finds the verdict there.
   const absl::StatusOr<std::string> verdict =
       store_->Get(key, std::max(absl::ZeroDuration(), deadline - absl::Now()));
   if (verdict.ok()) return Judge(*verdict);
@@ -96,8 +96,8 @@ absl::StatusOr<std::string> MonitoredBarrier::Absent(const std::string& prefix) 
 }
 
 void MonitoredBarrier::ForgetRoundsBefore(uint64_t round) {
-  // All ranks have come to `round`: none of them will look at an earlier one. What cannot be deleted now
-  // costs a few bytes of the store.
+  // All ranks have come to `round`, so none will read an earlier one. A key that cannot be deleted now costs
+  // a few bytes of the store.
   for (; oldest_ < round; ++oldest_) {
     const std::string prefix = Prefix(oldest_);
     store_->Delete(absl::StrCat(prefix, "here/", rank_)).status().IgnoreError();

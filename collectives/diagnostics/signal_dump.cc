@@ -14,7 +14,7 @@
 namespace tandem::collectives {
 namespace {
 
-// What the handler, which belongs to the process and not to an object, can see.
+// State for the handler, which belongs to the process and not to an object.
 constexpr int kNone = -1, kTaken = -2;
 std::atomic<int> handler_fd{kNone};
 std::atomic<int> handlers_running{0};
@@ -69,14 +69,14 @@ SignalDump::~SignalDump() {
   ::sigaction(signal_, &before_, nullptr);
   handler_fd = kTaken;
   while (handlers_running.load() != 0) std::this_thread::yield();  // a few instructions of another thread
-  ::close(write_fd_);  // ends the thread, after the dumps that were asked for
+  ::close(write_fd_);  // ends the thread, after the dumps that were requested
   thread_.join();
   ::close(read_fd_);
   handler_fd = kNone;
 }
 
 void SignalDump::Serve() {
-  char bytes[64];  // signals that came while one dump was made ask for one more, not for many
+  char bytes[64];  // signals that came while one dump was made request one more, not many
   for (;;) {
     const ssize_t got = ::read(read_fd_, bytes, sizeof(bytes));
     if (got < 0 && errno == EINTR) continue;

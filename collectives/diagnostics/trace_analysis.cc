@@ -32,7 +32,7 @@ struct Side {
   std::map<uint64_t, const TraceEntry*> collectives;
   std::vector<const TraceEntry*> messages;
 
-  // The first collective that is not completed; nullptr if all are.
+  // Returns the first collective that is not completed; nullptr if all are.
   const TraceEntry* Open() const {
     for (const auto& [sequence, entry] : collectives) {
       if (!entry->completed()) return entry;
@@ -89,7 +89,7 @@ class Analyzer {
           }
         }
         for (Side& side : view.sides) {
-          // Made again under the same name: the last one counts.
+          // A group may be made again under the same name: the last one counts.
           if (side.rank == rank) side.group = &group;
         }
       }
@@ -116,7 +116,7 @@ class Analyzer {
       for (const auto& [sequence, entry] : side.collectives) sequences.insert(sequence);
     }
     for (const uint64_t sequence : sequences) {
-      // The ranks by what they call, in the order of the first rank that calls it.
+      // Groups the ranks by what they call, in the order of the first rank that calls it.
       std::vector<std::pair<const TraceEntry*, std::vector<int>>> calls;
       for (const Side& side : group.sides) {
         const auto found = side.collectives.find(sequence);
@@ -129,7 +129,7 @@ class Analyzer {
         same->second.push_back(side.rank);
       }
       if (calls.size() < 2) continue;
-      // Those whom most agree with are not named as the culprits.
+      // The operation that most ranks call comes first; its ranks are not named as the cause.
       std::stable_sort(calls.begin(), calls.end(),
                        [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
       TraceFinding finding{Kind::kDisagree,
@@ -231,7 +231,7 @@ class Analyzer {
     result_.findings.push_back(std::move(finding));
   }
 
-  // What a rank that is behind does instead.
+  // Describes what a rank that is behind does instead.
   std::string Doing(const GroupView& group, int rank) const {
     std::string text;
     for (const Side& side : group.sides) {
@@ -307,7 +307,7 @@ class Analyzer {
     }
   }
 
-  // How many messages of that direction, tag and peer this side has begun, that the ring remembers.
+  // Counts the recorded messages of this direction, tag and peer that this side has begun.
   static int Matching(const Side& side, const TraceEntry& like, const std::string& op, int64_t peer) {
     return static_cast<int>(
         std::count_if(side.messages.begin(), side.messages.end(), [&](const TraceEntry* entry) {

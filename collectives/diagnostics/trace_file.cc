@@ -21,7 +21,7 @@ constexpr int kFormat = 1;
 constexpr size_t kMaxBytes = 256 << 20;
 constexpr size_t kMaxRanks = 1 << 20;
 
-// The field, or `otherwise` where there is none; throws where it is of another type.
+// Returns the field, or `otherwise` if there is none; throws if it has another type.
 template <typename T>
 T Field(const Json& object, const char* name, T otherwise) {
   const auto found = object.find(name);
@@ -64,7 +64,7 @@ TraceEntry ParseEntry(const Json& json) {
   return entry;
 }
 
-// Rings forget: what the entries show is the least that was done.
+// Rings lose entries: the remaining entries give a lower bound of the progress.
 void RaiseCounters(const std::vector<TraceEntry>& entries, std::vector<TraceGroup>* groups) {
   for (const TraceEntry& entry : entries) {
     if (entry.point_to_point) continue;

@@ -1,4 +1,4 @@
-// How an analysis is told.
+// Formats an analysis as text and as JSON.
 
 #include <algorithm>
 #include <set>
@@ -52,7 +52,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-// Ranks that a group has and nobody has heard of.
+// Returns the ranks of a group that have left no dump.
 std::vector<int> Missing(const TraceAnalysis& analysis) {
   std::set<int> missing;
   for (const TraceAnalysis::Row& row : analysis.rows) {

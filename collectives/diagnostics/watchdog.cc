@@ -19,7 +19,7 @@ constexpr int kTimeoutExitCode = 124;  // as timeout(1) and `tandem run --timeou
 void EndProcess(const std::string& message) {
   std::fprintf(stderr, "%s\n", message.c_str());
   std::fflush(stderr);
-  std::_Exit(kTimeoutExitCode);  // other threads hang: no destructor would come to an end
+  std::_Exit(kTimeoutExitCode);  // other threads hang: destructors would not return
 }
 
 std::string Rounded(absl::Duration duration) {
@@ -100,7 +100,7 @@ void Watchdog::Run() {
 
 void Watchdog::Look(absl::Duration elapsed) {
   const std::vector<FlightRecorder::InFlight> running = recorder_->Running();
-  std::set<uint32_t> busy;  // groups in which something runs
+  std::set<uint32_t> busy;  // groups in which an operation runs
   for (const FlightRecorder::InFlight& operation : running) {
     if (operation.started) busy.insert(operation.group);
   }

@@ -1,4 +1,4 @@
-// Byte strings of any size: first their sizes, then themselves, in an operation of uneven parts.
+// Byte strings of any size: an operation on their sizes, then one of uneven parts on their bytes.
 
 #include <algorithm>
 #include <numeric>
@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<std::string>> Group::AllGatherBytes(absl::string_view
   const int64_t size = static_cast<int64_t>(bytes.size());
   std::vector<int64_t> sizes(world_size());
   TANDEM_RETURN_IF_ERROR(AllGather(absl::MakeConstSpan(&size, 1), absl::MakeSpan(sizes), now).status());
-  // All ranks see the same sizes and refuse alike.
+  // All ranks see the same sizes, so all refuse together.
   std::vector<std::string> result(world_size());
   for (int r = 0; r < world_size(); ++r) {
     TANDEM_RETURN_IF_ERROR(Refuse(OpKind::kAllGather, CheckSize(sizes[r], r)));
@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<std::string>> Group::GatherBytes(absl::string_view by
   TANDEM_RETURN_IF_ERROR(Refuse(OpKind::kGather, CheckRoot(options.root, world_size())));
   const CallOptions now{.timeout = options.timeout};
   const int64_t size = static_cast<int64_t>(bytes.size());
-  // To all, not to the root alone, so that all know when one is refused.
+  // The sizes go to all ranks, not only to the root, so that all know when one is refused.
   std::vector<int64_t> sizes(world_size());
   TANDEM_RETURN_IF_ERROR(AllGather(absl::MakeConstSpan(&size, 1), absl::MakeSpan(sizes), now).status());
   std::vector<std::string> result(rank() == options.root ? world_size() : 0);

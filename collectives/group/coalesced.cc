@@ -1,6 +1,6 @@
-// Many tensors in one call. Small ones of one dtype travel as one operation over a scratch buffer; large
-// ones, for which a copy would cost more than a round, by themselves. Which is which depends on counts and
-// dtypes alone, so that all ranks decide alike.
+// Many tensors in one call. Small ones of one dtype share one operation over a scratch buffer. Large ones,
+// for which a copy would cost more than a round, are sent separately. The choice depends on counts and dtypes
+// alone, so that all ranks make the same one.
 
 #include <array>
 
@@ -13,9 +13,9 @@ namespace tandem::collectives {
 namespace {
 
 constexpr size_t kSmallBytes = 64 << 10;   // of one tensor, of one rank
-constexpr size_t kScratchBytes = 4 << 20;  // of one operation: more small tensors make several
+constexpr size_t kScratchBytes = 4 << 20;  // of one operation; more small tensors need several
 
-// The indices of the tensors of each operation, in the order of the calls. `bytes(i)` is what tensor i adds.
+// Returns the indices of the tensors of each operation, in the order of the calls. Tensor i adds `bytes(i)`.
 template <typename Views, typename Bytes>
 std::vector<std::vector<size_t>> Plan(const Views& views, const Bytes& bytes) {
   std::vector<std::vector<size_t>> plan;
@@ -25,7 +25,7 @@ std::vector<std::vector<size_t>> Plan(const Views& views, const Bytes& bytes) {
   open.fill(kNone);
   for (size_t i = 0; i < views.size(); ++i) {
     const size_t dtype = static_cast<size_t>(views[i].dtype), size = bytes(i);
-    // Scratch is the CPU's memory.
+    // Scratch is in the CPU's memory.
     if (size > kSmallBytes || views[i].device.kind != Device::Kind::kCpu) {
       plan.push_back({i});
       continue;

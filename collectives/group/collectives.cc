@@ -1,4 +1,4 @@
-// The single operations: what each must be given, and what it becomes.
+// The single operations: checks of their arguments, and their translation into an Operation.
 
 #include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
@@ -8,7 +8,7 @@
 
 namespace tandem::collectives {
 
-// Leaves a call that is refused, before anything is sent.
+// Returns from a call that is refused, before anything is sent.
 #define TANDEM_REFUSE_UNLESS(kind, check)                                      \
   do {                                                                         \
     if (absl::Status refused_ = (check); ABSL_PREDICT_FALSE(!refused_.ok())) { \
@@ -173,7 +173,7 @@ Work Group::AllToAll(absl::Span<const ConstTensorView> ins, absl::Span<const Ten
 #undef TANDEM_REFUSE_UNLESS
 
 Work Group::Barrier(const CallOptions& options) {
-  // On the CPU wherever there is a backend for it: nobody's stream is waited for.
+  // A barrier runs on the CPU if there is a backend for it, so that it waits for no stream.
   Device device;
   if (LaneOf(device) == nullptr) device.kind = Device::Kind::kCuda;
   Call call(OpKind::kBarrier, DType::kU8, device);

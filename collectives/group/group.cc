@@ -13,7 +13,7 @@
 namespace tandem::collectives {
 namespace {
 
-// How long Destroy waits for messages under way.
+// How long Destroy waits for running messages.
 constexpr absl::Duration kPatience = absl::Seconds(2);
 
 absl::string_view Name(DebugLevel level) {
@@ -158,7 +158,7 @@ void Group::OnBroken() {
   Dump(reason);
   for (const std::unique_ptr<Lane>& lane : lanes_) {
     lane->FailQueued();
-    // The backend that failed has told the others already; another one, of another device, has not.
+    // The backend that failed has told the other ranks already; the backend of another device has not.
     if (lanes_.size() > 1) lane->AbortBackend(reason);
   }
 }

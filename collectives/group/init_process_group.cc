@@ -20,7 +20,7 @@ std::string FromEnv(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What the program left open is taken from the environment.
+// Completes the options with the environment.
 absl::Status Complete(ProcessGroupOptions* o) {
   if (o->backend.empty()) o->backend = FromEnv("TANDEM_BACKEND");
   if (o->backend.empty()) o->backend = "auto";
@@ -62,7 +62,7 @@ absl::Status Validate(const ProcessGroupOptions& o) {
   return absl::OkStatus();
 }
 
-// Epochs may share a store.
+// Separates the keys of epochs that share a store.
 struct EpochKeys {
   EpochKeys(std::shared_ptr<Store> all, int64_t epoch)
       : base(std::move(all)), part(base.get(), absl::StrCat("epoch/", epoch)) {}

@@ -18,7 +18,7 @@ constexpr uint64_t kOneNumber = 4;
 // A point-to-point message that does not fit its recv is dropped; everything else breaks the group.
 bool BreaksGroup(const absl::Status& status) { return !status.ok() && !absl::IsInvalidArgument(status); }
 
-// In traces, by OpKind.
+// Kinds of trace events, by OpKind.
 constexpr trace::Kind kTraced[] = {
     {"?", "collective"},
     {"all_reduce", "collective", {"bytes", "sequence"}},
@@ -36,7 +36,7 @@ constexpr trace::Kind kTraced[] = {
 };
 static_assert(static_cast<size_t>(OpKind::kLeave) + 1 == std::size(kTraced));
 
-// An operation's time in its backend.
+// Traces the time of an operation in its backend.
 class OperationTrace {
  public:
   explicit OperationTrace(const Operation& o) : begin_(trace::Begin()) {
@@ -79,7 +79,7 @@ bool Lane::TakeTurnBehindOthers(uint64_t count, uint64_t* sequence, bool last) {
   Waiter waiter;
   waiter.last = last;
   queue_.push_back({&waiter, nullptr});
-  // Each of those before it ends by its own time-out.
+  // No deadline here: each operation before it ends by its own time-out.
   while (!waiter.granted && !waiter.failed) waiter.turn.Wait(&mutex_);
   return waiter.granted;
 }
@@ -215,7 +215,7 @@ void Lane::RunTask(std::unique_ptr<Task> task) {
     for (uint64_t record : task->records) EndRecord(record, status);
   }
   if (status.ok()) {
-    // First the turn, so that who wakes finds it free.
+    // The turn is released first, so that a woken thread finds it free.
     Release();
     task->work->Complete(std::move(status));
     return;
@@ -277,7 +277,7 @@ void Lane::Close(absl::Duration patience) {
     if (!ended) {
       AbortBackend(options_.health->error());
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(&nothing_beside_));  // a backend ends everything soon after Abort
+      mutex_.Await(absl::Condition(&nothing_beside_));  // a backend ends all operations soon after Abort
     }
   }
   {
@@ -303,7 +303,7 @@ bool Lane::BeginBeside() {
 }
 
 void Lane::EndBeside() {
-  // Nothing may be touched afterwards, unless Close is known to wait.
+  // No member may be touched afterwards, unless Close is known to wait.
   if (beside_.fetch_sub(2) != 3) return;
   absl::MutexLock lock(&mutex_);
   nothing_beside_ = true;
@@ -404,7 +404,7 @@ absl::Status Lane::FinishOnDevice(Watched* watched) {
   for (uint64_t record : watched->records) EndRecord(record, status);
   const bool first = !status.ok() && Break(status);
   for (const auto& work : watched->works) work->Complete(status);
-  if (!status.ok()) AbortBackend(status);  // what is queued behind it on the device would wait for ever
+  if (!status.ok()) AbortBackend(status);  // operations queued behind it on the device would wait forever
   if (first) options_.on_broken();
   watched->device.reset();
   return status;

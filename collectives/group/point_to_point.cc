@@ -55,7 +55,7 @@ Work Group::Irecv(TensorView tensor, int peer, const PointToPointOptions& option
 }
 
 std::vector<Work> Group::BatchIsendIrecv(absl::Span<const PointToPoint> operations) {
-  // All or none: what has been started could wait for ever for what is refused.
+  // Starts all operations or none: those that were started could wait forever for one that is refused.
   for (size_t i = 0; i < operations.size(); ++i) {
     const PointToPoint& one = operations[i];
     const OpKind kind = one.kind == PointToPoint::Kind::kSend ? OpKind::kSend : OpKind::kRecv;
@@ -88,7 +88,7 @@ std::vector<Work> Group::BatchIsendIrecv(absl::Span<const PointToPoint> operatio
     }
     return lane->EnqueueBatch(absl::MakeSpan(batch));
   }
-  // None blocks. Receives first, so that what arrives finds its place.
+  // None of these calls blocks. Receives come first, so that a message that arrives finds its receive.
   for (const PointToPoint::Kind kind : {PointToPoint::Kind::kRecv, PointToPoint::Kind::kSend}) {
     for (size_t i = 0; i < operations.size(); ++i) {
       if (operations[i].kind != kind) continue;

@@ -8,7 +8,8 @@
 
 namespace tandem::collectives {
 
-// All ranks make the same subgroups in the same order, so that their counts name them alike everywhere.
+// All ranks make the same subgroups in the same order, so that the counter gives them the same names
+// everywhere.
 std::string Group::NextSubgroupName() { return absl::StrCat(name(), ".", subgroups_.fetch_add(1)); }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::MakeSubgroup(absl::Span<const int> ranks,
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::MakeSubgroup(absl::Span<con
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> Group::NewGroup(absl::Span<const int> ranks,
                                                               absl::string_view backend) {
-  // Refused alike on all ranks, so that the names stay in step whether or not it takes one.
+  // All ranks refuse together, so that their counters stay equal even if this call takes no name.
   auto refuse = [&](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat("new_group on group '", name(), "': ", why));
   };

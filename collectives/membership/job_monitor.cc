@@ -13,7 +13,8 @@
 namespace tandem::collectives {
 namespace {
 
-// Valid UTF-8 on one line, as protobuf and a log want it. Quotes stay what they are: people read this.
+// Makes valid UTF-8 on one line, for protobuf and for logs. Quotes are not escaped, because people read the
+// text.
 std::string Readable(absl::string_view text) {
   return absl::StrReplaceAll(absl::Utf8SafeCEscape(ValidUtf8(text)),
                              {{"\\\\", "\\"}, {"\\'", "'"}, {"\\\"", "\""}});

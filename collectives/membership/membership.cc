@@ -11,14 +11,14 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxMembers = 65536;
 constexpr size_t kMaxReasonBytes = 16 << 10;
 
-// At most `bytes` of it, and no part of a UTF-8 character.
+// Returns at most `bytes` bytes of `text`, without splitting a UTF-8 character.
 absl::string_view Prefix(absl::string_view text, size_t bytes) {
   size_t end = std::min(bytes, text.size());
   while (end > 0 && end < text.size() && (text[end] & 0xC0) == 0x80) --end;
   return text.substr(0, end);
 }
 
-// A peer may send any length; the reason is stored and told to everyone.
+// A peer may send any length; the reason is stored and sent to all members.
 std::string Bounded(absl::string_view text) {
   return text.size() <= kMaxReasonBytes ? std::string(text)
                                         : absl::StrCat(Prefix(text, kMaxReasonBytes), "...");
@@ -59,7 +59,7 @@ void Membership::CheckLeases(absl::Time now) {
   const Lease* oldest = nullptr;
   for (const auto& [name, lease] : leases_) {
     if (lease.left || now - lease.last_heard <= lease.length || Restarts(name)) continue;
-    // Of several, the one whose lease ran out first is the likelier cause.
+    // If several leases ran out, the one that ran out first is the likelier cause.
     if (oldest == nullptr || lease.last_heard + lease.length < oldest->last_heard + oldest->length) {
       silent = &name;
       oldest = &lease;
@@ -102,7 +102,7 @@ JobState Membership::WaitUntilEnded(absl::Time deadline) {
     if (state_.ended || now >= deadline) return state_;
     absl::Time next = deadline;
     for (const auto& [name, lease] : leases_) {
-      // A lease ends when the silence is longer than it, not as long.
+      // A lease ends when the silence is longer than the lease, not when it is equally long.
       if (!lease.left && !Restarts(name))
         next = std::min(next, lease.last_heard + lease.length + absl::Milliseconds(1));
     }

@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::collectives::internal {
 namespace HWY_NAMESPACE {
 
-// Elements of two bytes, as unsigned numbers, in as many lanes as there are floats.
+// Two-byte elements as unsigned numbers, in as many lanes as there are floats.
 template <class Conversion>
 struct Halves {
   using Stored = uint16_t;
@@ -29,7 +29,7 @@ struct Halves {
   template <class D>
   static HWY_INLINE void Stream(D d, hn::Vec<D> v, uint16_t* to) {
     const hn::Rebind<uint16_t, D> u16;
-    // There is no streaming store of half a 128-bit vector.
+    // There is no streaming store for half a 128-bit vector.
     if constexpr (hn::MaxLanes(u16) < 8) {
       hn::StoreU(Conversion::FromFloat(d, v), u16, to);
     } else {

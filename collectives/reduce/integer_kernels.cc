@@ -1,4 +1,5 @@
-// Reductions of integers. What does not depend on the sign is computed on unsigned lanes, which wrap.
+// Reductions of integers. Operations that do not depend on the sign are computed on unsigned lanes, which
+// wrap.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "collectives/reduce/integer_kernels.cc"

@@ -40,7 +40,8 @@ void RunKernel(DType dtype, const Reduction& r) {
   }
 }
 
-// Numbers whose quotients, cut off, are the integer quotients; processors divide them several at a time.
+// The type in which elements of type T are divided. Its truncated quotients are the integer quotients, and
+// processors divide several floating-point numbers at a time.
 template <typename T>
 using Dividend =
     std::conditional_t<sizeof(T) == 1, float, std::conditional_t<sizeof(T) == 4, double, int64_t>>;
@@ -103,7 +104,7 @@ void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> s
   TANDEM_CHECK(op != ReduceOp::kPremulSum || factors.size() == sources.size());
   TANDEM_CHECK(op != ReduceOp::kAvg || average_over > 0);
   if (n == 0) return;
-  // A source that was just read is in the caches, where it is also written to best.
+  // A source that was just read is in the caches, so writing it back there is fastest.
   const bool in_place = std::find(sources.begin(), sources.end(), out) != sources.end();
   Reduction r{.op = op,
               .sources = sources.data(),

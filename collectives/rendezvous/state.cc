@@ -21,7 +21,7 @@ constexpr int kEndsRemembered = 32;
 constexpr size_t kMaxReasonBytes = 4 << 10;
 constexpr size_t kMaxTextBytes = 256;
 
-// A reason may quote a program's last words, which are any bytes: in the document they would keep every
+// A reason may quote a program's last output, which can be any bytes. In the document they would keep every
 // launcher from reading it.
 std::string Bounded(absl::string_view reason) {
   const std::string text = ValidUtf8(reason);
@@ -55,7 +55,7 @@ int Joined(const RendezvousState& state) {
                        [](const RendezvousMember& member) { return member.joined(); });
 }
 
-// The coming round is a restart because of `reason`.
+// Counts the coming round as a restart because of `reason`.
 void Count(absl::string_view reason, int exit_code, RendezvousState* state) {
   if (state->next_counts()) return;
   state->set_next_counts(true);
@@ -289,7 +289,7 @@ void BeginRound(RendezvousState* state) {
     return std::make_pair(!a->in_round(), a->order()) < std::make_pair(!b->in_round(), b->order());
   });
   if (ready.size() > static_cast<size_t>(state->max_nodes())) ready.resize(state->max_nodes());
-  // Who was there before goes before newcomers, in the order of the last round.
+  // Nodes of the last round come first, in their order; then the new ones.
   std::sort(ready.begin(), ready.end(), [](const RendezvousMember* a, const RendezvousMember* b) {
     return a->in_round() != b->in_round()
                ? a->in_round()
@@ -299,7 +299,7 @@ void BeginRound(RendezvousState* state) {
   for (RendezvousMember* member : ready)
     (member->node().node_rank() >= 0 ? ranked : others).push_back(member);
   std::sort(ranked.begin(), ranked.end(), [](const RendezvousMember* a, const RendezvousMember* b) {
-    return a->node().node_rank() < b->node().node_rank();  // nobody else wants it: AddNode
+    return a->node().node_rank() < b->node().node_rank();  // distinct: AddNode
   });
   const bool exact = ranked.empty() || ranked.back()->node().node_rank() < static_cast<int>(ready.size());
   for (RendezvousMember* member : ranked) {

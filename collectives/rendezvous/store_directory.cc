@@ -24,7 +24,7 @@ std::string RecordOf(const Member& member, int64_t beat) {
   return absl::StrCat(member.incarnation, " ", beat, " ", member.address);
 }
 
-// Nothing when it is blank or no record.
+// Returns nullopt if the record is blank or malformed.
 std::optional<Member> ParseRecord(const std::string& name, const std::string& record) {
   const std::vector<std::string> fields = absl::StrSplit(record, absl::MaxSplits(' ', 2));
   Member member{.name = name};
@@ -90,7 +90,7 @@ absl::Status StoreDirectory::Register(const Member& member) {
       expected = now;  // blank, or no record of ours
       continue;
     }
-    // It may be of a life that has ended: then it stands still.
+    // The record may belong to an incarnation that has ended: then it does not change.
     expected.clear();
     absl::SleepFor(options_.lease / kBeatsPerLease);
     TANDEM_ASSIGN_OR_RETURN(const std::string later, store_->Get(key, options_.lease));
@@ -117,7 +117,7 @@ absl::Status StoreDirectory::Unregister(const Member& member) {
     record = found->second.record;
     own_.erase(found);
   }
-  // The thread may have counted up once more.
+  // The thread may have incremented the counter once more.
   for (int i = 0; i < 2; ++i) {
     TANDEM_ASSIGN_OR_RETURN(const std::string now, store_->CompareSet(KeyOf(member.name), record, ""));
     if (now.empty()) break;
@@ -137,11 +137,11 @@ void StoreDirectory::Renew() {
   for (Own& each : own) {
     const std::string next = RecordOf(each.member, each.beat + 1);
     absl::StatusOr<std::string> now = store_->CompareSet(KeyOf(each.member.name), each.record, next);
-    if (!now.ok()) continue;  // the store is away; the lease may survive it
+    if (!now.ok()) continue;  // the store cannot be reached; the lease may last until it can
     if (*now != next && now->empty()) {
       {
         absl::MutexLock lock(&mutex_);
-        if (own_.count(each.member.name) == 0) continue;  // it left in this moment
+        if (own_.count(each.member.name) == 0) continue;  // it was unregistered meanwhile
       }
       LogWarning(absl::StrCat(each.member.name, " was taken for dead after ",
                               absl::FormatDuration(options_.lease), " of silence, and registers again"));
@@ -171,7 +171,7 @@ absl::Status StoreDirectory::Refresh() {
   }
   changes_ = changes;
   const absl::Time now = absl::Now();
-  // After a while without the store nobody knows who has been silent.
+  // After some time without the store it is unknown which members were silent.
   if (now - last_refresh_ > options_.lease) seen_.clear();
   last_refresh_ = now;
   Members members;
@@ -208,7 +208,7 @@ void StoreDirectory::Run() {
       next_beat = absl::Now() + pause;
     }
     const absl::Status refreshed = Refresh();
-    // Until somebody comes or goes, or our next beat is due.
+    // Waits until a member joins or leaves, or until the next heartbeat is due.
     const absl::Status waited = refreshed.ok()
                                     ? store_
                                           ->Get(absl::StrCat(options_.prefix, "/change/", changes_ + 1),

@@ -117,7 +117,7 @@ absl::StatusOr<RendezvousState> StoreRendezvous::Update(
     TANDEM_ASSIGN_OR_RETURN(std::string holds, store_.CompareSet(kStateKey, held, desired));
     if (holds == desired) {
       Publish(after);
-      // Hints: whether they arrive or not, the document says what is true.
+      // Only a hint: the document is authoritative whether or not the hint arrives.
       (void)store_.Set(ChangedKey(after.version()), "");
       if (after.version() > kHintsKept) (void)store_.Delete(ChangedKey(after.version() - kHintsKept));
       return after;
@@ -220,7 +220,7 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
       const tandem::v1::RendezvousMember* me = FindMember(state_, node.id);
       const auto ready = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         me = FindMember(state_, node.id);
-        // Not waiting any more, though it does: its round began and ended before this thread looked.
+        // This node no longer counts as waiting: its round began and ended before this thread looked.
         const bool missed = me != nullptr && state_.phase() == RendezvousState::GATHERING && !me->joined();
         return leaves_ != leaves || absl::IsFailedPrecondition(trouble_) || me == nullptr || missed ||
                state_.phase() == RendezvousState::CLOSED ||
@@ -253,8 +253,8 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
         continue;
       }
     }
-    // Taken for dead, because it was silent for too long while it waited, or its round is over already: once
-    // more.
+    // This node was considered dead because it was silent for too long while it waited, or its round is over
+    // already: add it again.
     TANDEM_RETURN_IF_ERROR(
         Update(/*create=*/false, [&](RendezvousState* s) { return AddNode(node, options_, s); }).status());
   }
@@ -300,7 +300,8 @@ absl::Status StoreRendezvous::RequestRestart(int64_t epoch, absl::string_view re
                             RestartRound(epoch, reason, exit_code, s);
                             return absl::OkStatus();
                           }));
-  // Closed by this request, for want of restarts. One that others have closed is told by WaitForEvent.
+  // This request has closed the job because no restart is left. If others have closed it, WaitForEvent
+  // reports that.
   if (runs && state.phase() == RendezvousState::CLOSED) {
     return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state.reason()));
   }
@@ -336,8 +337,8 @@ absl::Status StoreRendezvous::Leave() {
   if (me.empty()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(Update(/*create=*/false, [&](RendezvousState* s) {
                            RemoveNode(me, s);
-                           // A change even if the others have removed this node before: it wakes the thread,
-                           // which may be waiting for one.
+                           // Changes the document even if the others have removed this node before: the
+                           // change wakes the thread, which may be waiting for one.
                            if (s->phase() != RendezvousState::CLOSED) s->clear_writer();
                            return absl::OkStatus();
                          }).status());
@@ -356,7 +357,7 @@ void StoreRendezvous::Run() {
     const absl::Status status = Step();
     {
       absl::MutexLock lock(&mutex_);
-      // That the state is lost stays so.
+      // Once the state is lost, it stays lost.
       if (!absl::IsFailedPrecondition(trouble_)) trouble_ = status;
       if (!status.ok() &&
           clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Now() + options_.lease / 20)) {
@@ -383,7 +384,7 @@ absl::Status StoreRendezvous::Beat() {
   TANDEM_RETURN_IF_ERROR(store_.Add(BeatKey(me), 1).status());
   next_beat_ = sent + options_.lease / 5;
   absl::MutexLock lock(&mutex_);
-  // Others see this beat later than it was sent: this node takes itself for dead before they do.
+  // Others see this heartbeat later than it was sent, so this node considers itself dead before they do.
   contact_ = std::max(contact_, sent);
   return absl::OkStatus();
 }
@@ -396,7 +397,7 @@ absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
     ids.push_back(member.node().id());
     keys.push_back(BeatKey(ids.back()));
   }
-  // Before the look: should this process be stopped in between, the silence that it measures ends here.
+  // Read the clock first: if this process is stopped in between, the silence that it measures ends here.
   const absl::Time looked = clock_->Now();
   std::vector<std::string> beats;
   absl::StatusOr<std::vector<std::string>> all = store_.MultiGet(keys, absl::ZeroDuration());
@@ -404,13 +405,13 @@ absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
     beats = *std::move(all);
   } else {
     if (!absl::IsDeadlineExceeded(all.status())) return all.status();
-    for (const std::string& id : ids) {  // some node has not beaten yet, or was removed
+    for (const std::string& id : ids) {  // some node has no counter yet, or was removed
       TANDEM_ASSIGN_OR_RETURN(beats.emplace_back(), BeatOf(id));
     }
   }
   absl::MutexLock lock(&mutex_);
-  // Time in which this node could not look is nobody's silence: a stopped process, or a store that stood
-  // still, finds others that are about to beat again.
+  // Time in which this node could not read the counters is not counted as silence of the others. After this
+  // process was stopped, or the store did not respond, they are about to increment their counters again.
   const absl::Duration blind = looked - looked_ - options_.lease / 4;
   std::map<std::string, Observed> observed;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -465,17 +466,17 @@ void StoreRendezvous::AwaitChange() {
   {
     absl::MutexLock lock(&mutex_);
     if (state_.phase() == RendezvousState::CLOSED) {
-      // Nothing will change any more, and nobody minds this node's silence.
+      // The job is closed: nothing will change any more, and this node's silence has no effect.
       const auto left = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || id_.empty(); };
       mutex_.Await(absl::Condition(&left));
       return;
     }
-    // This process itself may have changed the document since, or has left: that it writes there wakes this
+    // This process itself may have changed the document since, or has left: its writing the key wakes this
     // wait.
     if (state_.version() > acted_on_ || stopping_ || id_.empty()) return;
     until = std::min(until, enough_since_ + options_.last_call);
   }
-  // So much later than its lease is over is a node found dead, at most.
+  // Upper limit of the delay with which a node is found dead after its lease is over.
   const absl::Duration most = std::min(options_.lease / 5, absl::Milliseconds(250));
   const absl::Duration wait = std::clamp(until - clock_->Now(), absl::Milliseconds(1), most);
   (void)store_.Get(ChangedKey(acted_on_ + 1), wait);

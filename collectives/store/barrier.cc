@@ -20,12 +20,16 @@ namespace tandem::collectives {
 namespace {
 
 // Keys under "barrier/<name>/":
-//   round         the number of the round that is open (absent: 0)
-//   arrived/<r>   "<round> <world size>": where rank r is
-//   verdict/<n>   how round n ended: "ok", or who was absent. Set once, by CompareSet: so all ranks agree.
-// A rank announces itself in the open round. Whoever sees all announced, or whose time is up, proposes a
-// verdict; whoever has read the verdict opens the next round. Verdicts older than a good round are not read
-// any more.
+//
+//   round         the number of the open round (absent: 0)
+//   arrived/<r>   "<round> <world size>": the round in which rank r has arrived
+//   verdict/<n>   the result of round n: "ok", or the absent ranks. Set once, by CompareSet, so that all
+//   ranks
+//                 agree
+//
+// A rank announces itself in the open round. A rank that sees all ranks announced, or whose time is up,
+// proposes a verdict. A rank that has read the verdict opens the next round. Verdicts older than a successful
+// round are not read any more.
 class Round {
  public:
   Round(Store* store, absl::string_view name, int world_size, int rank, absl::Duration timeout)
@@ -42,8 +46,8 @@ class Round {
       TANDEM_ASSIGN_OR_RETURN(const int64_t round, store_->Add(prefix_ + "round", 0));
       TANDEM_RETURN_IF_ERROR(
           store_->Set(absl::StrCat(prefix_, "arrived/", rank_), absl::StrCat(round, " ", world_size_)));
-      // If the round was closed meanwhile, its verdict says whether this rank was counted in it. Without one
-      // it was not: verdicts of rounds in which it was stay until it has read them.
+      // If the round was closed meanwhile, its verdict says whether this rank was counted in it. If there is
+      // no verdict, the rank was not counted: a verdict stays until all ranks of its round have read it.
       TANDEM_ASSIGN_OR_RETURN(const int64_t still, store_->Add(prefix_ + "round", 0));
       absl::StatusOr<std::string> verdict =
           still == round ? Await(round) : store_->Get(Verdict(round), absl::ZeroDuration());
@@ -109,10 +113,10 @@ class Round {
     return arrivals;
   }
 
-  // The verdict on `round`: another's, or this rank's own.
+  // Returns the verdict on `round`, proposed by another rank or by this one.
   absl::StatusOr<std::string> Await(int64_t round) {
     const std::string key = Verdict(round);
-    // The last to arrive sees all the others. Until then a mismatch is visible too.
+    // The last rank to arrive sees all the others. Before that, a mismatch is visible too.
     TANDEM_ASSIGN_OR_RETURN(Arrivals arrivals, Look(round));
     if (!arrivals.mismatch.empty()) return store_->CompareSet(key, "", arrivals.mismatch);
     if (arrivals.absent.empty()) return Succeed(round, key);

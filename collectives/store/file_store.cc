@@ -14,7 +14,7 @@
 namespace tandem::collectives {
 namespace {
 
-// Records: one of these, then fields, each a u32 size and its bytes.
+// A record is one of these kinds, then fields; each field is a u32 size and its bytes.
 constexpr char kSet = 'S';  // key, value, key, value, ...
 constexpr char kAppend = 'A';
 constexpr char kDelete = 'D';
@@ -23,7 +23,7 @@ constexpr char kPop = 'O';
 constexpr char kJoin = 'J';
 constexpr char kLeave = 'L';
 
-// False if `record` ends within a field.
+// Returns false if `record` ends within a field.
 bool Split(absl::string_view record, std::vector<absl::string_view>* fields) {
   while (!record.empty()) {
     uint32_t size = 0;
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<FileStore>> FileStore::Open(const std::string& pa
 }
 
 FileStore::~FileStore() {
-  // Without the file there is nothing to leave: it is Open that failed, or the file is gone.
+  // If Open failed, or the file is gone, there is nothing to leave.
   if (joined_ == 0) return;
   const absl::Status left = WithFile(true, absl::Now() + options_.lock_timeout, [this] {
     if (options_.users > 0 && joined_ >= options_.users && log_->Alone()) {
@@ -107,7 +107,7 @@ absl::Status FileStore::Look() {
 absl::StatusOr<bool> FileStore::Poll(bool exclusive, absl::Duration timeout,
                                      const std::function<absl::StatusOr<bool>()>& look) {
   const absl::Time deadline = absl::Now() + timeout;
-  // A call that may not wait still waits for the file.
+  // A call with a time-out of zero still waits for the file's lock.
   const absl::Time lock_deadline = std::max(deadline, absl::Now() + absl::Seconds(1));
   absl::Duration pause = absl::Microseconds(200);
   while (true) {
@@ -286,7 +286,7 @@ absl::StatusOr<std::string> FileStore::Pop(absl::string_view queue, absl::Durati
   const absl::Time deadline = absl::Now() + timeout;
   std::string item;
   while (true) {
-    // The exclusive lock is worth taking only when there is something.
+    // Take the exclusive lock only if there is an item.
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
     TANDEM_ASSIGN_OR_RETURN(const bool filled, Poll(/*exclusive=*/false, left, [&]() -> absl::StatusOr<bool> {
                               TANDEM_ASSIGN_OR_RETURN(const int64_t length, state_.Length(queue));
@@ -296,7 +296,7 @@ absl::StatusOr<std::string> FileStore::Pop(absl::string_view queue, absl::Durati
     bool popped = false;
     TANDEM_RETURN_IF_ERROR(Change([&]() -> absl::Status {
       absl::optional<std::string> front = state_.Front(queue);
-      if (!front) return absl::OkStatus();  // another was quicker
+      if (!front) return absl::OkStatus();  // another process was quicker
       TANDEM_RETURN_IF_ERROR(Write(kPop, {queue}));
       item = *std::move(front);
       popped = true;

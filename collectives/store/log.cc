@@ -21,7 +21,7 @@ namespace {
 
 constexpr absl::string_view kMagic("tandem-store-1\n\0", 16);
 constexpr size_t kHeaderBytes = 12;              // A and B of a record
-constexpr uint32_t kMaxBodyBytes = 1020u << 20;  // more than any call of a store can ask for
+constexpr uint32_t kMaxBodyBytes = 1020u << 20;  // more than any call of a store can need
 
 constexpr off_t kContentByte = 0;
 constexpr off_t kPresenceByte = 1;
@@ -39,7 +39,7 @@ bool TryLock(int fd, off_t byte, short type) {
   return result == 0;
 }
 
-// FNV-1a: 64 bits against torn writes, not against forgers.
+// FNV-1a: 64 bits against torn writes, not against deliberate changes.
 uint64_t Checksum(uint32_t size, absl::string_view body) {
   uint64_t hash = 0xcbf29ce484222325u ^ size;
   for (unsigned char byte : body) hash = (hash ^ byte) * 0x100000001b3u;
@@ -70,7 +70,7 @@ std::string Header(absl::string_view body) {
   return header;
 }
 
-// Reads up to `size` bytes; fewer at the end of the file. -1 with errno.
+// Reads up to `size` bytes, fewer at the end of the file. Returns -1 and sets errno on an error.
 ssize_t ReadAt(int fd, char* into, size_t size, uint64_t at) {
   size_t done = 0;
   while (done < size) {
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<FileLog>> FileLog::Open(const std::string& path, 
       return absl::FailedPreconditionError(absl::StrCat("store file '", path, "' is not a regular file"));
     }
     TANDEM_RETURN_IF_ERROR(log->Lock(/*exclusive=*/true, deadline));
-    if (!log->InPlace()) continue;  // its last user removed it meanwhile: make a new one
+    if (!log->InPlace()) continue;  // its last user removed it meanwhile: create a new one
     char magic[16];
     const ssize_t n = ReadAt(fd, magic, sizeof(magic), 0);
     if (n < 0) return ErrorOf(path, "read it", errno);
@@ -150,8 +150,8 @@ bool FileLog::InPlace() const {
 }
 
 absl::Status FileLog::Lock(bool exclusive, absl::Time deadline) {
-  // Whoever waits for the content holds the door meanwhile, so that a process that writes without pause
-  // cannot take the lock again before it.
+  // The queue byte is held while this process waits for the content lock. So a process that writes without
+  // pause cannot take the lock again before it.
   TANDEM_RETURN_IF_ERROR(LockByte(kDoorByte, F_WRLCK, deadline));
   const absl::Status locked = LockByte(kContentByte, exclusive ? F_WRLCK : F_RDLCK, deadline);
   (void)TryLock(fd_, kDoorByte, F_UNLCK);
@@ -211,7 +211,7 @@ absl::Status FileLog::Read(bool exclusive, const Apply& apply) {
     std::memcpy(&size, header, sizeof(size));
     std::memcpy(&checksum, header + sizeof(size), sizeof(checksum));
     const uint64_t next = read_ + kHeaderBytes + size;
-    // No writer began that: not a torn end, which might be cut off.
+    // No writer begins such a record, so it is not a torn end that might be cut off.
     if (size > kMaxBodyBytes) return damaged("is damaged");
     if (next > end) break;
     body.resize(size);
@@ -225,7 +225,7 @@ absl::Status FileLog::Read(bool exclusive, const Apply& apply) {
     TANDEM_RETURN_IF_ERROR(apply(body));
     read_ = next;
   }
-  // What is left is the torn record of a writer that was killed: no writer is at work under this lock.
+  // The remaining bytes are the torn record of a writer that was killed: no writer is active under this lock.
   if (exclusive && read_ < end && ftruncate(fd_, static_cast<off_t>(read_)) != 0) {
     return Failed("cut off a torn record", errno);
   }
@@ -240,7 +240,7 @@ absl::Status FileLog::WriteAll(absl::string_view bytes, uint64_t at) {
     if (n < 0) return Failed("write to it", errno);
     done += static_cast<size_t>(n);
   }
-  // Elsewhere a full disk shows only when the data leaves this host's cache.
+  // On a remote file system a full disk shows only when the data leaves this host's cache.
   if (!local_ && fdatasync(fd_) != 0) return Failed("write to it", errno);
   return absl::OkStatus();
 }
@@ -249,7 +249,7 @@ absl::Status FileLog::Append(absl::string_view body) {
   TANDEM_CHECK(body.size() <= kMaxBodyBytes);
   const std::string record = absl::StrCat(Header(body), body);
   if (absl::Status written = WriteAll(record, read_); !written.ok()) {
-    // If this fails too, the next writer does it.
+    // If this fails too, the next writer cuts it off.
     if (ftruncate(fd_, static_cast<off_t>(read_)) != 0) return written;
     return written;
   }

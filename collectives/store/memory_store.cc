@@ -13,7 +13,7 @@
 namespace tandem::collectives {
 
 bool MemoryStore::Advance(Waiter* waiter) {
-  // Starts where it stood, and goes round once: a key seen earlier may have been deleted since.
+  // Starts at the current key and checks every key once: a key seen earlier may have been deleted since.
   for (size_t step = 0; step < waiter->keys.size(); ++step) {
     const size_t i = (waiter->next + step) % waiter->keys.size();
     if (values_.find(waiter->keys[i]) == values_.end()) {
@@ -35,7 +35,7 @@ void MemoryStore::Put(absl::string_view key, std::string value, std::vector<Fire
   auto it = values_.find(key);
   if (it != values_.end()) {
     it->second = std::move(value);
-    return;  // the key existed: nobody waits for it
+    return;  // the key existed: no thread waits for it
   }
   values_.emplace(std::string(key), std::move(value));
   auto waiting = by_key_.find(key);
@@ -235,7 +235,7 @@ absl::StatusOr<std::vector<std::string>> MemoryStore::BlockingWait(absl::Span<co
     CancelWait(id);
     if (!state->done.HasBeenNotified()) {
       std::vector<std::string> missing;
-      // What came in the last moment counts.
+      // A value that arrived at the last moment counts.
       if (auto values = TryValues(keys, wanted, &missing)) return *std::move(values);
       return KeysMissing(missing, timeout);
     }
@@ -361,7 +361,7 @@ absl::StatusOr<std::string> MemoryStore::Pop(absl::string_view queue, absl::Dura
   if (!state->done.WaitForNotificationWithTimeout(timeout) && CancelPop(id)) {
     return QueueEmpty(queue, timeout);
   }
-  state->done.WaitForNotification();  // an item was chosen in the last moment: it is on its way
+  state->done.WaitForNotification();  // an item was chosen at the last moment: it is about to arrive
   return std::move(state->item);
 }
 

@@ -18,8 +18,8 @@ uint64_t RandomWord() {
   return (static_cast<uint64_t>(device()) << 32) | device();
 }
 
-// A wait's time-out belongs to the server, which says what is missing; the call lasts a little longer to hear
-// it.
+// The server enforces the time-out of a wait and names the missing keys. The call lasts a little longer, so
+// that the response arrives.
 absl::Duration Slack(absl::Duration timeout) {
   return std::clamp(timeout, absl::Milliseconds(500), absl::Seconds(1));
 }
@@ -39,7 +39,7 @@ absl::Status RemoteStore::Call(absl::string_view method, const google::protobuf:
                                google::protobuf::MessageLite* response, absl::Duration timeout) {
   const absl::Status status = rpc::CallProto(*channel_, absl::StrCat("/tandem.v1.Store/", method), request,
                                              response, {timeout, true});
-  // A key that is missing is an ordinary answer: at the call's own deadline it is the server that was silent.
+  // A missing key is an ordinary response. The call's own deadline is reached only if the server was silent.
   if (status.code() == absl::StatusCode::kDeadlineExceeded) {
     return absl::UnavailableError(absl::StrCat("the store at ", channel_->target(), " did not answer ",
                                                method, " within ", absl::FormatDuration(timeout), ": ",

@@ -1,4 +1,4 @@
-// The methods of tandem.v1.Store, one by one; what waits and what is remembered is store_service.cc's.
+// The methods of tandem.v1.Store. Deferred calls and remembered responses are in store_service.cc.
 
 #include <utility>
 

@@ -11,7 +11,7 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const std::strin
   std::unique_ptr<StoreServer> store(new StoreServer(clock));
   rpc::ServerOptions options;
   options.listen = listen;
-  options.transport = "grpc";  // calls are few and far between
+  options.transport = "grpc";  // calls are rare
   options.gate = std::move(gate);
   std::vector<rpc::Service> services;
   services.push_back(store->service_.MakeService());

@@ -19,7 +19,7 @@ absl::Status ValidateRequestId(const std::string& request_id) {
       absl::StrCat("a request_id has at most ", kMaxRequestIdBytes, " bytes, not ", request_id.size()));
 }
 
-// When a call that may wait `timeout_ms` is over.
+// Returns when a call that may wait `timeout_ms` must end.
 absl::Time EndOf(const rpc::ServerCall& call, int64_t timeout_ms) {
   constexpr absl::Duration kYear = absl::Hours(24 * 365);
   const absl::Duration timeout =
@@ -27,7 +27,7 @@ absl::Time EndOf(const rpc::ServerCall& call, int64_t timeout_ms) {
   return std::min(absl::Now() + timeout, call.deadline());
 }
 
-// Not Unavailable: a client would ask again.
+// Not Unavailable: a client would repeat the call.
 absl::Status Stopping() { return absl::AbortedError("the job's store is shutting down"); }
 
 }  // namespace
@@ -82,15 +82,15 @@ uint64_t StoreService::ParkUntil(absl::Time deadline, std::function<void(bool st
 }
 
 void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted,
-                        int64_t timeout_ms, std::function<void(std::vector<std::string>)> ready,
-                        std::function<void(std::vector<std::string>)> give_up,
-                        std::function<void(absl::Status)> refuse) {
+                         int64_t timeout_ms, std::function<void(std::vector<std::string>)> ready,
+                         std::function<void(std::vector<std::string>)> give_up,
+                         std::function<void(absl::Status)> refuse) {
   const uint64_t token =
       ParkUntil(EndOf(call, timeout_ms), [this, keys, wanted, ready, give_up, refuse](bool stopped) {
         std::vector<std::string> missing;
         auto values = store_->TryValues(keys, wanted, &missing);
         if (values) {
-          ready(*std::move(values));  // it came in the last moment
+          ready(*std::move(values));  // the last key was set at the last moment
         } else if (stopped) {
           refuse(Stopping());
         } else {
@@ -137,8 +137,8 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
       ParkedPop& pop = pops_.find(id)->second;
       pop.calls.push_back(std::move(call));
       pop.replies.push_back(std::move(reply));
-      // Items passed it over while its first call was known to be gone: it asks anew. If an item has been
-      // chosen for it meanwhile, that one is on its way to all its replies.
+      // Items were not chosen for this pop while its first call was known to be gone, so it asks again. If an
+      // item has been chosen for it meanwhile, that item goes to all its replies.
       if (store_->CancelPop(pop.wait)) item = AskForItem(id);
     } else {
       id = next_pop_++;
@@ -200,7 +200,7 @@ void StoreService::ExpirePop(uint64_t id, bool stopped) {
   {
     absl::MutexLock lock(&pop_mutex_);
     auto it = pops_.find(id);
-    // Answered; or an item has been chosen for it, and FinishPop is about to run.
+    // The pop has its response, or an item has been chosen for it and FinishPop is about to run.
     if (it == pops_.end() || !store_->CancelPop(it->second.wait)) return;
     pop = std::move(it->second);
     pops_.erase(it);
@@ -263,11 +263,11 @@ absl::StatusOr<std::string> StoreService::Once(const std::string& request_id,
                                                const std::function<absl::StatusOr<std::string>()>& body) {
   if (request_id.empty()) return body();
   TANDEM_RETURN_IF_ERROR(ValidateRequestId(request_id));
-  // Held over `body`, so that a repeat that overtakes its original waits for it.
+  // Held while `body` runs, so that a repeat that overtakes its original waits for it.
   absl::MutexLock lock(&once_mutex_);
   if (const std::string* known = responses_.Find(request_id)) return *known;
   absl::StatusOr<std::string> answer = body();
-  if (answer.ok()) responses_.Remember(request_id, *answer);  // else nothing was changed
+  if (answer.ok()) responses_.Remember(request_id, *answer);  // after an error nothing was changed
   return answer;
 }
 

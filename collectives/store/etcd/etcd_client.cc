@@ -29,8 +29,8 @@ absl::StatusOr<std::string> ReadPem(absl::string_view path) {
   return text;
 }
 
-// What another member, or another moment, may answer better. A member that gives up at the call's deadline
-// says so as Unknown, and where this process is the slower one, that comes before its own DeadlineExceeded.
+// Returns true if another member, or another attempt, may succeed. A member that gives up at the call's
+// deadline reports Unknown. If this process is the slower one, that arrives before its own DeadlineExceeded.
 bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
          (absl::IsUnknown(status) && (absl::StrContains(status.message(), "context deadline exceeded") ||
@@ -151,7 +151,7 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
   const std::string name = absl::StrCat("/etcdserverpb.", method);
   const std::string bytes = request.SerializeAsString();
   const absl::Time deadline = absl::Now() + timeout;
-  // A member that does not answer leaves time for another; large values need theirs.
+  // A member that does not respond leaves time for another one. Large values need more time.
   const absl::Duration patience = absl::Seconds(2) + absl::Milliseconds(bytes.size() / 10000);
   bool renew = false;
   int renewed = 0;

@@ -90,7 +90,7 @@ absl::Status EtcdStore::JoinLease() {
         lease_length_ = absl::Seconds(response.ttl());
         return absl::OkStatus();
       }
-      // It is running out just now, and the key with it.
+      // The lease is running out just now, and its key with it.
     } else {
       etcdserverpb::LeaseGrantRequest grant;
       grant.set_ttl(
@@ -101,7 +101,7 @@ absl::Status EtcdStore::JoinLease() {
       lease_length_ = absl::Seconds(std::max<int64_t>(1, granted.ttl()));
       TANDEM_ASSIGN_OR_RETURN(const bool first, Apply(key, 0, {Put(key, absl::StrCat(lease_))}));
       if (first) return absl::OkStatus();
-      etcdserverpb::LeaseRevokeRequest revoke;  // somebody else was quicker
+      etcdserverpb::LeaseRevokeRequest revoke;  // another process was quicker
       revoke.set_id(lease_);
       etcdserverpb::LeaseRevokeResponse revoked;
       (void)Call("Lease/LeaseRevoke", revoke, &revoked);
@@ -124,7 +124,7 @@ void EtcdStore::KeepAlive() {
     etcdserverpb::LeaseKeepAliveRequest request;
     request.set_id(lease_);
     etcdserverpb::LeaseKeepAliveResponse response;
-    // A part of the lease only, so that another member is asked in time. The destructor waits for it.
+    // Only a part of the lease, so that another member is asked in time. The destructor waits for this call.
     const absl::Status alive =
         client_->Call("Lease/LeaseKeepAlive", request, &response, std::min(every, kLongestRenewal));
     pause = alive.ok() ? every : every / 8;
@@ -222,13 +222,14 @@ absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision
   bool repeated = false, applied = false;
   const absl::Status status = Call("KV/Txn", txn, &response, &repeated);
   if (status.ok()) {
-    // Not succeeded, though it was seen: an earlier try was applied, and its answer lost.
+    // The transaction reports a failure although it is applied: an earlier attempt succeeded, and its
+    // response was lost.
     applied = response.succeeded() ||
               (response.responses_size() > 0 && response.responses(0).response_range().kvs_size() > 0);
   }
   absl::MutexLock lock(&mutex_);
-  // After a call whose end is unknown its name stays until the lease ends: it might still be applied. So does
-  // that of a repeated one, of which another copy may come.
+  // After a call whose result is unknown, its key stays until the lease ends, because the call might still be
+  // applied. The same holds for a repeated call, of which another copy may arrive.
   if (applied && !repeated) slots_.push_back(number);
   if (!applied && last != 0) slots_.push_back(last);
   TANDEM_RETURN_IF_ERROR(status);
@@ -324,7 +325,7 @@ absl::Status EtcdStore::Look(absl::Span<const std::string> keys, std::vector<std
   missing->clear();
   if (values != nullptr) values->clear();
   size_t bytes = 0;
-  int64_t revision = 0;  // of the first part; the others are read as of then
+  int64_t revision = 0;  // of the first part; the others are read at that revision
   for (size_t begin = 0; begin < keys.size(); begin += kOpsPerTxn) {
     const size_t end = std::min(keys.size(), begin + kOpsPerTxn);
     TxnRequest txn;

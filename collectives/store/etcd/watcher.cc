@@ -9,9 +9,9 @@
 
 namespace tandem::collectives {
 namespace {
-constexpr absl::Duration kLook = absl::Milliseconds(50);           // without a watch
-constexpr absl::Duration kLookAnyway = absl::Seconds(2);           // with one
-constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);  // to make one
+constexpr absl::Duration kLook = absl::Milliseconds(50);           // polling interval without a watch
+constexpr absl::Duration kLookAnyway = absl::Seconds(2);           // polling interval with a watch
+constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);  // to establish a watch
 }  // namespace
 
 std::string EtcdRangeEnd(std::string prefix) {
@@ -22,7 +22,7 @@ std::string EtcdRangeEnd(std::string prefix) {
     }
     prefix.pop_back();
   }
-  return std::string(1, '\0');  // to the end
+  return std::string(1, '\0');  // to the end of all keys
 }
 
 EtcdWatcher::EtcdWatcher(EtcdClient* client, std::string prefix)
@@ -69,7 +69,7 @@ void EtcdWatcher::EnsureWatch() {
     if (!ended_ || absl::Now() < next_open_) return;
   }
   next_open_ = absl::Now() + kBetweenTries;
-  stream_.reset();  // the last that could call OnEnd
+  stream_.reset();  // the last object that could call OnEnd
   {
     absl::MutexLock lock(&mutex_);
     ended_ = false;
@@ -86,12 +86,13 @@ void EtcdWatcher::EnsureWatch() {
 
 void EtcdWatcher::OnResponse(const std::string& answer) {
   etcdserverpb::WatchResponse response;
-  // Cancelled, though the stream goes on: etcd has restarted, say, and forgotten who this is.
+  // etcd may cancel the watch although the stream continues: it has restarted, for example, and forgotten the
+  // client.
   if (!response.ParseFromString(answer) || response.canceled()) return OnEnd();
   absl::MutexLock lock(&mutex_);
   if (response.created()) {
     live_ = true;
-    for (Waiter* waiter : waiters_) waiter->changed_ = true;  // what came before may have been missed
+    for (Waiter* waiter : waiters_) waiter->changed_ = true;  // earlier changes may have been missed
   }
   for (const mvccpb::Event& event : response.events()) {
     if (event.type() == mvccpb::Event::DELETE) continue;

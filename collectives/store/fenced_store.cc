@@ -42,100 +42,34 @@ absl::Status EnterEpoch(Store* store, int64_t epoch, absl::string_view who) {
   }
 }
 
-absl::Status FencedStore::Look() {
+absl::Status FencedStore::CheckJobEpoch() {
   if (epoch_ == 0) return absl::OkStatus();
-  absl::StatusOr<std::string> held = base_->Get(kEpochKey, absl::ZeroDuration());
+  absl::StatusOr<std::string> held = base()->Get(kEpochKey, absl::ZeroDuration());
   if (!held.ok()) return absl::IsDeadlineExceeded(held.status()) ? absl::OkStatus() : held.status();
   return CheckEpoch(epoch_, who_, *held);
 }
 
-template <typename Result>
-Result FencedStore::Once(const std::function<Result()>& call) {
+absl::Status FencedStore::Forward(absl::FunctionRef<absl::Status()> call) {
   if (!should_continue_) return call();
   TANDEM_RETURN_IF_ERROR(should_continue_());
   if (gone_) {
     return absl::UnavailableError(absl::StrCat("the store", address().empty() ? "" : " at ", address(),
                                                " did not answer before, and is not asked again"));
   }
-  Result result = call();
-  if (absl::IsUnavailable(internal::AsStatus(result))) gone_ = true;
-  return result;
+  const absl::Status status = call();
+  if (absl::IsUnavailable(status)) gone_ = true;
+  return status;
 }
 
-template <typename Result>
-Result FencedStore::PollUntil(absl::Duration timeout, const std::function<Result(absl::Duration)>& wait) {
+absl::Status FencedStore::ForwardWait(absl::Duration timeout,
+                                      absl::FunctionRef<absl::Status(absl::Duration)> call) {
   const absl::Time deadline = absl::Now() + timeout;
   while (true) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
-    Result result = Once<Result>([&] { return wait(std::min(left, kPart)); });
-    if (left <= kPart || !absl::IsDeadlineExceeded(internal::AsStatus(result))) return result;
-    TANDEM_RETURN_IF_ERROR(Look());
+    const absl::Status status = Forward([&] { return call(std::min(left, kPart)); });
+    if (left <= kPart || !absl::IsDeadlineExceeded(status)) return status;
+    TANDEM_RETURN_IF_ERROR(CheckJobEpoch());
   }
-}
-
-absl::Status FencedStore::Set(absl::string_view key, absl::string_view value) {
-  return Once<absl::Status>([&] { return base_->Set(key, value); });
-}
-
-absl::StatusOr<std::string> FencedStore::Get(absl::string_view key, absl::Duration timeout) {
-  return PollUntil<absl::StatusOr<std::string>>(timeout,
-                                              [&](absl::Duration part) { return base_->Get(key, part); });
-}
-
-absl::StatusOr<int64_t> FencedStore::Add(absl::string_view key, int64_t delta) {
-  return Once<absl::StatusOr<int64_t>>([&] { return base_->Add(key, delta); });
-}
-
-absl::StatusOr<std::string> FencedStore::CompareSet(absl::string_view key, absl::string_view expected,
-                                                    absl::string_view desired) {
-  return Once<absl::StatusOr<std::string>>([&] { return base_->CompareSet(key, expected, desired); });
-}
-
-absl::Status FencedStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
-  return PollUntil<absl::Status>(timeout, [&](absl::Duration part) { return base_->Wait(keys, part); });
-}
-
-absl::StatusOr<bool> FencedStore::Check(absl::Span<const std::string> keys) {
-  return Once<absl::StatusOr<bool>>([&] { return base_->Check(keys); });
-}
-
-absl::StatusOr<int64_t> FencedStore::Append(absl::string_view key, absl::string_view value) {
-  return Once<absl::StatusOr<int64_t>>([&] { return base_->Append(key, value); });
-}
-
-absl::StatusOr<std::vector<std::string>> FencedStore::MultiGet(absl::Span<const std::string> keys,
-                                                               absl::Duration timeout) {
-  return PollUntil<absl::StatusOr<std::vector<std::string>>>(
-      timeout, [&](absl::Duration part) { return base_->MultiGet(keys, part); });
-}
-
-absl::Status FencedStore::MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) {
-  return Once<absl::Status>([&] { return base_->MultiSet(keys, values); });
-}
-
-absl::StatusOr<bool> FencedStore::Delete(absl::string_view key) {
-  return Once<absl::StatusOr<bool>>([&] { return base_->Delete(key); });
-}
-
-absl::StatusOr<std::vector<std::string>> FencedStore::List(absl::string_view prefix) {
-  return Once<absl::StatusOr<std::vector<std::string>>>([&] { return base_->List(prefix); });
-}
-
-absl::StatusOr<int64_t> FencedStore::NumKeys() {
-  return Once<absl::StatusOr<int64_t>>([&] { return base_->NumKeys(); });
-}
-
-absl::Status FencedStore::Push(absl::string_view queue, absl::string_view value) {
-  return Once<absl::Status>([&] { return base_->Push(queue, value); });
-}
-
-absl::StatusOr<std::string> FencedStore::Pop(absl::string_view queue, absl::Duration timeout) {
-  return PollUntil<absl::StatusOr<std::string>>(timeout,
-                                              [&](absl::Duration part) { return base_->Pop(queue, part); });
-}
-
-absl::StatusOr<int64_t> FencedStore::Length(absl::string_view queue) {
-  return Once<absl::StatusOr<int64_t>>([&] { return base_->Length(queue); });
 }
 
 }  // namespace tandem::collectives

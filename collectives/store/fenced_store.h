@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/store/forwarding_store.h"
 #include "collectives/store/store.h"
 
 namespace tandem::collectives {
@@ -27,47 +28,30 @@ absl::Status EnterEpoch(Store* store, int64_t epoch, absl::string_view who);
 // With `should_continue`, a store that did not respond to one call is not called again. Its server probably
 // died with the process that the other ranks miss, and each step of connecting a group would wait for it once
 // more.
-class FencedStore final : public Store {
+class FencedStore final : public ForwardingStore {
  public:
   // `epoch` 0 disables the epoch check. `should_continue` may be empty. Waiting threads call it several times
   // a second; it must not block.
   FencedStore(std::shared_ptr<Store> base, int64_t epoch, std::string who,
               std::function<absl::Status()> should_continue)
-      : base_(std::move(base)),
+      : ForwardingStore(base.get()),
+        owned_(std::move(base)),
         epoch_(epoch),
         who_(std::move(who)),
         should_continue_(std::move(should_continue)) {}
 
-  absl::Status Set(absl::string_view key, absl::string_view value) override;
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override;
-  absl::StatusOr<std::string> CompareSet(absl::string_view key, absl::string_view expected,
-                                         absl::string_view desired) override;
-  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
-  absl::StatusOr<bool> Check(absl::Span<const std::string> keys) override;
-  absl::StatusOr<int64_t> Append(absl::string_view key, absl::string_view value) override;
-  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
-                                                    absl::Duration timeout) override;
-  absl::Status MultiSet(absl::Span<const std::string> keys, absl::Span<const std::string> values) override;
-  absl::StatusOr<bool> Delete(absl::string_view key) override;
-  absl::StatusOr<std::vector<std::string>> List(absl::string_view prefix) override;
-  absl::StatusOr<int64_t> NumKeys() override;
-  absl::Status Push(absl::string_view queue, absl::string_view value) override;
-  absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
-  absl::StatusOr<int64_t> Length(absl::string_view queue) override;
-  std::string address() const override { return base_->address(); }
+ protected:
+  // Makes the call, unless should_continue_ fails or the store did not respond before.
+  absl::Status Forward(absl::FunctionRef<absl::Status()> call) override;
+  // Makes calls with slices of `timeout` until one returns anything but DeadlineExceeded.
+  absl::Status ForwardWait(absl::Duration timeout,
+                           absl::FunctionRef<absl::Status(absl::Duration)> call) override;
 
  private:
-  // Calls `wait` with slices of `timeout` until it returns anything but DeadlineExceeded.
-  template <typename Result>
-  Result PollUntil(absl::Duration timeout, const std::function<Result(absl::Duration)>& wait);
-  // Compares epoch_ with the job's epoch.
-  absl::Status Look();
-  // Makes the call, unless should_continue_ fails or the store did not respond before.
-  template <typename Result>
-  Result Once(const std::function<Result()>& call);
+  // Returns an error if the job is at a later epoch than epoch_.
+  absl::Status CheckJobEpoch();
 
-  const std::shared_ptr<Store> base_;
+  const std::shared_ptr<Store> owned_;
   const int64_t epoch_;
   const std::string who_;
   const std::function<absl::Status()> should_continue_;

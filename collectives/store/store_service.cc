@@ -41,27 +41,27 @@ StoreService::~StoreService() {
 }
 
 void StoreService::StopWaits() {
-  std::vector<Parked> orphans;
+  std::vector<DeferredCall> orphans;
   {
     absl::MutexLock lock(&mutex_);
     stopped_ = true;
-    for (auto& [token, parked] : parked_) orphans.push_back(std::move(parked));
-    parked_.clear();
+    for (auto& [token, deferred] : deferred_) orphans.push_back(std::move(deferred));
+    deferred_.clear();
     deadlines_.clear();
   }
-  for (Parked& parked : orphans) {
-    if (parked.wait != 0) store_->CancelWait(parked.wait);
-    parked.give_up(/*stopped=*/true);
+  for (DeferredCall& deferred : orphans) {
+    if (deferred.wait != 0) store_->CancelWait(deferred.wait);
+    deferred.expire(/*stopped=*/true);
   }
 }
 
-bool StoreService::Take(uint64_t token, Parked* parked) {
+bool StoreService::Take(uint64_t token, DeferredCall* deferred) {
   absl::MutexLock lock(&mutex_);
-  auto it = parked_.find(token);
-  if (it == parked_.end()) return false;
-  *parked = std::move(it->second);
-  parked_.erase(it);
-  auto [begin, end] = deadlines_.equal_range(parked->deadline);
+  auto it = deferred_.find(token);
+  if (it == deferred_.end()) return false;
+  *deferred = std::move(it->second);
+  deferred_.erase(it);
+  auto [begin, end] = deadlines_.equal_range(deferred->deadline);
   for (auto entry = begin; entry != end; ++entry) {
     if (entry->second == token) {
       deadlines_.erase(entry);
@@ -71,22 +71,22 @@ bool StoreService::Take(uint64_t token, Parked* parked) {
   return true;
 }
 
-uint64_t StoreService::ParkUntil(absl::Time deadline, std::function<void(bool stopped)> give_up) {
+uint64_t StoreService::DeferUntil(absl::Time deadline, std::function<void(bool stopped)> expire) {
   absl::MutexLock lock(&mutex_);
   if (stopped_) return 0;
   const uint64_t token = next_token_++;
   timer_changed_ = timer_changed_ || deadlines_.empty() || deadline < deadlines_.begin()->first;
   deadlines_.emplace(deadline, token);
-  parked_.emplace(token, Parked{deadline, 0, std::move(give_up)});
+  deferred_.emplace(token, DeferredCall{deadline, 0, std::move(expire)});
   return token;
 }
 
 void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted,
                          int64_t timeout_ms, std::function<void(std::vector<std::string>)> ready,
-                         std::function<void(std::vector<std::string>)> give_up,
+                         std::function<void(std::vector<std::string>)> expire,
                          std::function<void(absl::Status)> refuse) {
   const uint64_t token =
-      ParkUntil(EndOf(call, timeout_ms), [this, keys, wanted, ready, give_up, refuse](bool stopped) {
+      DeferUntil(EndOf(call, timeout_ms), [this, keys, wanted, ready, expire, refuse](bool stopped) {
         std::vector<std::string> missing;
         auto values = store_->TryValues(keys, wanted, &missing);
         if (values) {
@@ -94,7 +94,7 @@ void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> k
         } else if (stopped) {
           refuse(Stopping());
         } else {
-          give_up(std::move(missing));
+          expire(std::move(missing));
         }
       });
   if (token == 0) {
@@ -103,14 +103,14 @@ void StoreService::Defer(const rpc::ServerCall& call, std::vector<std::string> k
   }
   const uint64_t wait =
       store_->StartWait(std::move(keys), wanted, [this, token, ready](std::vector<std::string> values) {
-        Parked parked;
-        if (Take(token, &parked)) ready(std::move(values));
+        DeferredCall deferred;
+        if (Take(token, &deferred)) ready(std::move(values));
       });
   if (wait == 0) return;
   {
     absl::MutexLock lock(&mutex_);
-    auto it = parked_.find(token);
-    if (it != parked_.end()) {
+    auto it = deferred_.find(token);
+    if (it != deferred_.end()) {
       it->second.wait = wait;
       return;
     }
@@ -134,7 +134,7 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
     } else if (auto same = pop_by_request_.find(request_id);
                !request_id.empty() && same != pop_by_request_.end()) {
       id = same->second;
-      ParkedPop& pop = pops_.find(id)->second;
+      DeferredPop& pop = pops_.find(id)->second;
       pop.calls.push_back(std::move(call));
       pop.replies.push_back(std::move(reply));
       // Items were not chosen for this pop while its first call was known to be gone, so it asks again. If an
@@ -142,11 +142,11 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
       if (store_->CancelPop(pop.wait)) item = AskForItem(id);
     } else {
       id = next_pop_++;
-      const uint64_t token =
-          ParkUntil(EndOf(*call, request.timeout_ms()), [this, id](bool stopped) { ExpirePop(id, stopped); });
+      const uint64_t token = DeferUntil(EndOf(*call, request.timeout_ms()),
+                                        [this, id](bool stopped) { ExpirePop(id, stopped); });
       refused = token == 0;
       if (!refused) {
-        ParkedPop& pop = pops_[id];
+        DeferredPop& pop = pops_[id];
         pop.queue = request.queue();
         pop.request_id = request_id;
         pop.token = token;
@@ -165,7 +165,7 @@ void StoreService::Pop(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreP
 }
 
 absl::optional<std::string> StoreService::AskForItem(uint64_t id) {
-  ParkedPop& pop = pops_.find(id)->second;
+  DeferredPop& pop = pops_.find(id)->second;
   auto present = [calls = pop.calls] {
     return std::any_of(calls.begin(), calls.end(), [](const auto& call) { return !call->IsCancelled(); });
   };
@@ -175,7 +175,7 @@ absl::optional<std::string> StoreService::AskForItem(uint64_t id) {
 }
 
 void StoreService::FinishPop(uint64_t id, std::string item) {
-  ParkedPop pop;
+  DeferredPop pop;
   {
     absl::MutexLock lock(&pop_mutex_);
     auto it = pops_.find(id);
@@ -186,8 +186,8 @@ void StoreService::FinishPop(uint64_t id, std::string item) {
       pop_by_request_.erase(pop.request_id);
     }
   }
-  Parked parked;
-  (void)Take(pop.token, &parked);
+  DeferredCall deferred;
+  (void)Take(pop.token, &deferred);
   for (const PopReply& reply : pop.replies) {
     tandem::v1::StorePopResponse response;
     response.set_value(item);
@@ -196,7 +196,7 @@ void StoreService::FinishPop(uint64_t id, std::string item) {
 }
 
 void StoreService::ExpirePop(uint64_t id, bool stopped) {
-  ParkedPop pop;
+  DeferredPop pop;
   {
     absl::MutexLock lock(&pop_mutex_);
     auto it = pops_.find(id);
@@ -232,10 +232,10 @@ void StoreService::RunTimer() {
     }
     mutex_.Unlock();
     for (uint64_t token : due) {
-      Parked parked;
-      if (!Take(token, &parked)) continue;
-      if (parked.wait != 0) store_->CancelWait(parked.wait);
-      parked.give_up(/*stopped=*/false);
+      DeferredCall deferred;
+      if (!Take(token, &deferred)) continue;
+      if (deferred.wait != 0) store_->CancelWait(deferred.wait);
+      deferred.expire(/*stopped=*/false);
     }
     mutex_.Lock();
   }

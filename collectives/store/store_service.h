@@ -38,26 +38,56 @@ class StoreService {
   void StopWaits();
 
  private:
-  struct Parked {
+  // Make the handler of a method that responds at once, or of one that responds through its `reply`.
+  template <typename Request, typename Response>
+  rpc::Handler Bind(absl::StatusOr<Response> (StoreService::*method)(const Request&));
+  template <typename Request, typename Response>
+  rpc::Handler Bind(void (StoreService::*method)(std::shared_ptr<rpc::ServerCall>, Request,
+                                                 rpc::Reply<Response>));
+
+  // The methods of the service; store.proto describes them.
+  absl::StatusOr<tandem::v1::StoreSetResponse> Set(const tandem::v1::StoreSetRequest& request);
+  void Get(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreGetRequest request,
+           rpc::Reply<tandem::v1::StoreGetResponse> reply);
+  absl::StatusOr<tandem::v1::StoreAddResponse> Add(const tandem::v1::StoreAddRequest& request);
+  absl::StatusOr<tandem::v1::StoreCompareSetResponse> CompareSet(
+      const tandem::v1::StoreCompareSetRequest& request);
+  void Wait(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreWaitRequest request,
+            rpc::Reply<tandem::v1::StoreWaitResponse> reply);
+  absl::StatusOr<tandem::v1::StoreDeleteResponse> Delete(const tandem::v1::StoreDeleteRequest& request);
+  absl::StatusOr<tandem::v1::StoreListResponse> List(const tandem::v1::StoreListRequest& request);
+  absl::StatusOr<tandem::v1::StoreCheckResponse> Check(const tandem::v1::StoreCheckRequest& request);
+  absl::StatusOr<tandem::v1::StoreAppendResponse> Append(const tandem::v1::StoreAppendRequest& request);
+  void MultiGet(std::shared_ptr<rpc::ServerCall> call, tandem::v1::StoreMultiGetRequest request,
+                rpc::Reply<tandem::v1::StoreMultiGetResponse> reply);
+  absl::StatusOr<tandem::v1::StoreMultiSetResponse> MultiSet(const tandem::v1::StoreMultiSetRequest& request);
+  absl::StatusOr<tandem::v1::StoreNumKeysResponse> NumKeys(const tandem::v1::StoreNumKeysRequest&);
+  absl::StatusOr<tandem::v1::StorePushResponse> Push(const tandem::v1::StorePushRequest& request);
+  absl::StatusOr<tandem::v1::StoreLengthResponse> Length(const tandem::v1::StoreLengthRequest& request);
+  absl::StatusOr<tandem::v1::HeartbeatResponse> Heartbeat(const tandem::v1::HeartbeatRequest& request);
+  absl::StatusOr<tandem::v1::MembersResponse> Members(const tandem::v1::MembersRequest&);
+  absl::StatusOr<tandem::v1::EndJobResponse> EndJob(const tandem::v1::EndJobRequest& request);
+
+  struct DeferredCall {
     absl::Time deadline;
     uint64_t wait = 0;  // the store's number, 0 until it is known
-    std::function<void(bool stopped)> give_up;
+    std::function<void(bool stopped)> expire;
   };
   // Runs exactly one of these, once: `ready(values of the first `wanted` keys)` when all keys exist;
-  // `give_up(missing)` when `timeout_ms` or the call's own deadline is over; `refuse` when the service stops.
+  // `expire(missing)` when `timeout_ms` or the call's own deadline is over; `refuse` when the service stops.
   void Defer(const rpc::ServerCall& call, std::vector<std::string> keys, size_t wanted, int64_t timeout_ms,
              std::function<void(std::vector<std::string>)> ready,
-             std::function<void(std::vector<std::string>)> give_up, std::function<void(absl::Status)> refuse);
-  // Registers `give_up`, to be run at `deadline`. Returns a token for Take, or 0 if the service has stopped.
-  uint64_t ParkUntil(absl::Time deadline, std::function<void(bool stopped)> give_up);
+             std::function<void(std::vector<std::string>)> expire, std::function<void(absl::Status)> refuse);
+  // Registers `expire`, to be run at `deadline`. Returns a token for Take, or 0 if the service has stopped.
+  uint64_t DeferUntil(absl::Time deadline, std::function<void(bool stopped)> expire);
   // Removes the deferred call of this token; returns false if it is already removed.
-  bool Take(uint64_t token, Parked* parked);
+  bool Take(uint64_t token, DeferredCall* deferred);
   void RunTimer();
 
   // Pops are deferred separately: a repeated call joins the one that still waits, so that one item answers
   // both.
   using PopReply = rpc::Reply<tandem::v1::StorePopResponse>;
-  struct ParkedPop {
+  struct DeferredPop {
     std::string queue;
     std::string request_id;
     std::vector<std::shared_ptr<rpc::ServerCall>> calls;  // the repeats of one request
@@ -100,7 +130,7 @@ class StoreService {
 
   absl::Mutex pop_mutex_ ABSL_ACQUIRED_AFTER(once_mutex_);
   uint64_t next_pop_ ABSL_GUARDED_BY(pop_mutex_) = 1;
-  absl::flat_hash_map<uint64_t, ParkedPop> pops_ ABSL_GUARDED_BY(pop_mutex_);
+  absl::flat_hash_map<uint64_t, DeferredPop> pops_ ABSL_GUARDED_BY(pop_mutex_);
   absl::flat_hash_map<std::string, uint64_t> pop_by_request_ ABSL_GUARDED_BY(pop_mutex_);
   Responses popped_ ABSL_GUARDED_BY(pop_mutex_);
 
@@ -108,7 +138,7 @@ class StoreService {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool timer_changed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_token_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<uint64_t, Parked> parked_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, DeferredCall> deferred_ ABSL_GUARDED_BY(mutex_);
   std::multimap<absl::Time, uint64_t> deadlines_ ABSL_GUARDED_BY(mutex_);
 
   std::thread timer_;

@@ -21,7 +21,7 @@
 namespace tandem::collectives {
 
 // The facts that each rank announces to the others before they connect.
-struct Peer {
+struct RankEndpoint {
   std::string host;     // ipc::HostIdentity() of its machine: equal for processes that can share memory
   std::string address;  // numeric address at which it can be reached
   int64_t pid = 0;
@@ -33,10 +33,10 @@ struct BackendOptions {
   std::string group;  // the group's name, for messages
   int rank = 0;
   int world_size = 1;
-  Store* store = nullptr;   // holds keys of this group and backend only
-  std::vector<Peer> peers;  // by rank
-  absl::Time deadline;      // of connecting
-  absl::Duration timeout;   // of later waits that no operation bounds (leaving)
+  Store* store = nullptr;           // holds keys of this group and backend only
+  std::vector<RankEndpoint> peers;  // by rank
+  absl::Time deadline;              // of connecting
+  absl::Duration timeout;           // of later waits that no operation bounds (leaving)
 };
 
 // Work that continues on a device after it was issued. Thread-safe.

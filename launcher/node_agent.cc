@@ -204,7 +204,7 @@ void NodeAgent::BeginRound() {
 absl::Status NodeAgent::StartRound() {
   if (round_->group_rank == 0) {
     for (const RolePlan& role : plan().roles) {
-      if (role.restart == Restart::kAlone) services_.membership()->LetRestart(role.name);
+      if (role.restart == Restart::kAlone) services_.membership()->AllowRestart(role.name);
     }
     monitor_->Watch(services_.membership(), round_->epoch);
   }

@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<collectives::Store>> Open(const std::string& wher
     return std::make_unique<collectives::RemoteStore>(std::move(channel), timeout);
   }
   TANDEM_ASSIGN_OR_RETURN(collectives::EtcdOptions options, collectives::ParseEtcdUrl(where));
-  options.look_only = true;
+  options.read_only = true;
   options.open_timeout = options.call_timeout = timeout;
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<collectives::Store> store,
                           collectives::EtcdStore::Open(std::move(options)));
@@ -92,7 +92,7 @@ absl::StatusOr<JobRounds> AskRounds(const std::string& where, const std::string&
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<collectives::Store> store, Open(where, timeout));
   JobRounds job{.where = where, .run_id = run_id};
   if (run_id.empty()) {
-    const absl::StatusOr<std::vector<std::string>> runs = collectives::RendezvousIn(store.get());
+    const absl::StatusOr<std::vector<std::string>> runs = collectives::ListRendezvous(store.get());
     if (!runs.ok()) return Annotate(runs.status(), "asking the rendezvous of the job's launchers");
     if (runs->empty()) {
       return absl::NotFoundError(absl::StrCat("no launchers meet at ", where,
@@ -106,7 +106,7 @@ absl::StatusOr<JobRounds> AskRounds(const std::string& where, const std::string&
     }
     job.run_id = runs->front();
   }
-  absl::StatusOr<RendezvousState> state = collectives::LookAtRendezvous(store.get(), job.run_id);
+  absl::StatusOr<RendezvousState> state = collectives::ReadRendezvous(store.get(), job.run_id);
   if (!state.ok()) return Annotate(state.status(), absl::StrCat("the rendezvous at ", where));
   job.state = *std::move(state);
   return job;

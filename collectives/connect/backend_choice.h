@@ -36,7 +36,7 @@ absl::StatusOr<std::vector<BackendRequest>> ParseBackends(absl::string_view text
 
 // Returns the backends that "auto" tries on the CPU, best first: "shm" if all peers are on one host, "gloo"
 // if each is alone on its host, else "shm+gloo"; then "gloo", which works everywhere.
-std::vector<std::string> AutoCandidates(absl::Span<const Peer> peers);
+std::vector<std::string> AutoCandidates(absl::Span<const RankEndpoint> peers);
 
 // Returns the first factory of this name; nullptr if there is none.
 const BackendFactory* FindBackend(absl::string_view name, absl::Span<const BackendFactory> factories);

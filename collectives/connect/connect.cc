@@ -47,7 +47,7 @@ class Connector {
     me.backend = options_.backend;
     me.debug = options_.debug;
     me.members = options_.members;
-    TANDEM_ASSIGN_OR_RETURN(connection_.peers, Meet(&store_, me, deadline_, options_.timeout));
+    TANDEM_ASSIGN_OR_RETURN(connection_.peers, ExchangeRankInfo(&store_, me, deadline_, options_.timeout));
     return absl::OkStatus();
   }
 

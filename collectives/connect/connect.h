@@ -36,7 +36,7 @@ struct Connection {
     std::vector<std::unique_ptr<Store>> stores;  // used by `made`
     std::unique_ptr<Backend> made;
   };
-  std::vector<Peer> peers;
+  std::vector<RankEndpoint> peers;
   std::vector<Device> devices;
 };
 

@@ -130,8 +130,8 @@ absl::Status WaitForAll(Store* store, const std::string& prefix, int world_size,
 
 }  // namespace
 
-absl::StatusOr<std::vector<Peer>> Meet(Store* store, const RankInfo& me, absl::Time deadline,
-                                       absl::Duration timeout) {
+absl::StatusOr<std::vector<RankEndpoint>> ExchangeRankInfo(Store* store, const RankInfo& me,
+                                                           absl::Time deadline, absl::Duration timeout) {
   const std::string announced = Serialize(me);
   TANDEM_ASSIGN_OR_RETURN(const std::string held, store->CompareSet(RankKey(me.rank), "", announced));
   if (held != announced) {
@@ -146,7 +146,7 @@ absl::StatusOr<std::vector<Peer>> Meet(Store* store, const RankInfo& me, absl::T
   std::vector<std::pair<int, std::string>> present;
   TANDEM_RETURN_IF_ERROR(Collect(store, "rank/", me.world_size, &absent, &present));
   std::vector<RankInfo> others;
-  std::vector<Peer> peers(me.world_size);
+  std::vector<RankEndpoint> peers(me.world_size);
   peers[me.rank] = me.self;
   for (const auto& [rank, text] : present) {
     if (rank == me.rank) continue;

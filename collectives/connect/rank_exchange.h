@@ -20,7 +20,7 @@ namespace tandem::collectives {
 struct RankInfo {
   int rank = 0;
   int world_size = 1;
-  Peer self;
+  RankEndpoint self;
   std::string machine;  // ipc::HostIdentity(), even if self.host is another
   std::string backend;  // as requested
   std::string debug;    // the debug level's name
@@ -35,8 +35,8 @@ struct RankInfo {
 //   - AlreadyExists if another process holds this rank
 //   - InvalidArgument naming a rank that expects another world size, backend, debug level or other members,
 //     or one whose loopback address ranks on other hosts could not reach
-absl::StatusOr<std::vector<Peer>> Meet(Store* store, const RankInfo& me, absl::Time deadline,
-                                       absl::Duration timeout);
+absl::StatusOr<std::vector<RankEndpoint>> ExchangeRankInfo(Store* store, const RankInfo& me,
+                                                           absl::Time deadline, absl::Duration timeout);
 
 // Shares this rank's result of `step` (a name used once in a group's store) with all ranks. Returns OK if all
 // succeeded. Otherwise returns the first error by rank, the same on all ranks, with its code: "rank 2: ...".

@@ -52,7 +52,7 @@ Watchdog::Options Watchdog::OptionsFromEnv() {
 }
 
 Watchdog::Watchdog(std::shared_ptr<FlightRecorder> recorder, Options options)
-    : recorder_(std::move(recorder)), options_(std::move(options)), last_look_(options_.clock->Now()) {
+    : recorder_(std::move(recorder)), options_(std::move(options)), last_check_(options_.clock->Now()) {
   if (options_.enabled) thread_ = std::thread([this] { Run(); });
 }
 
@@ -83,22 +83,22 @@ void Watchdog::Run() {
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      if (options_.clock->AwaitUntil(&mutex_, absl::Condition(&stop_), last_look_ + options_.interval))
+      if (options_.clock->AwaitUntil(&mutex_, absl::Condition(&stop_), last_check_ + options_.interval))
         return;
     }
     const absl::Time now = options_.clock->Now();
-    const absl::Duration elapsed = now - last_look_, late = elapsed - options_.interval;
-    last_look_ = now;
+    const absl::Duration elapsed = now - last_check_, late = elapsed - options_.interval;
+    last_check_ = now;
     if (late > options_.starved) {
       LogWarning(absl::StrCat("the watchdog of the process groups could not run for ", Rounded(late),
                               ": the process was stopped, the machine is overloaded, or its clock was set; "
                               "time-outs begin anew"));
     }
-    Look(std::clamp(elapsed, absl::ZeroDuration(), 2 * options_.interval));
+    CheckOperations(std::clamp(elapsed, absl::ZeroDuration(), 2 * options_.interval));
   }
 }
 
-void Watchdog::Look(absl::Duration elapsed) {
+void Watchdog::CheckOperations(absl::Duration elapsed) {
   const std::vector<FlightRecorder::InFlight> running = recorder_->Running();
   std::set<uint32_t> busy;  // groups in which an operation runs
   for (const FlightRecorder::InFlight& operation : running) {

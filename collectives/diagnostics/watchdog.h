@@ -65,13 +65,13 @@ class Watchdog {
   };
 
   void Run();
-  void Look(absl::Duration elapsed);
+  void CheckOperations(absl::Duration elapsed);
   void Report(const FlightRecorder::InFlight& operation, absl::Duration age);
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const Options options_;
   // Used by the thread only.
-  absl::Time last_look_;
+  absl::Time last_check_;
   std::map<uint64_t, Seen> seen_;  // operations in flight at the last look
 
   absl::Mutex mutex_;

@@ -14,7 +14,7 @@ namespace tandem::collectives {
 namespace {
 
 // How long Destroy waits for running messages.
-constexpr absl::Duration kPatience = absl::Seconds(2);
+constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 
 absl::string_view Name(DebugLevel level) {
   return level == DebugLevel::kDetail ? "DETAIL" : level == DebugLevel::kInfo ? "INFO" : "OFF";
@@ -193,7 +193,7 @@ void Group::Destroy() {
   }
   (void)health_.Break(absl::AbortedError(absl::StrCat("group '", name(), "' was destroyed")));
   for (const std::unique_ptr<Lane>& lane : lanes_) lane->FailQueued();
-  for (const std::unique_ptr<Lane>& lane : lanes_) lane->Close(kPatience);
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->Close(kDrainTimeout);
 }
 
 }  // namespace tandem::collectives

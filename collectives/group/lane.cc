@@ -267,17 +267,17 @@ void Lane::WaitForQueued() {
   TANDEM_CHECK(TakeTurnBehindOthers(0, &sequence, /*last=*/true));
 }
 
-void Lane::Close(absl::Duration patience) {
-  if (beside_.fetch_or(1) != 0) {
+void Lane::Close(absl::Duration drain_timeout) {
+  if (concurrent_.fetch_or(1) != 0) {
     bool ended;
     {
       absl::MutexLock lock(&mutex_);
-      ended = mutex_.AwaitWithTimeout(absl::Condition(&nothing_beside_), patience);
+      ended = mutex_.AwaitWithTimeout(absl::Condition(&concurrent_ended_), drain_timeout);
     }
     if (!ended) {
       AbortBackend(options_.health->error());
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(&nothing_beside_));  // a backend ends all operations soon after Abort
+      mutex_.Await(absl::Condition(&concurrent_ended_));  // a backend ends all operations soon after Abort
     }
   }
   {
@@ -295,25 +295,25 @@ void Lane::Close(absl::Duration patience) {
   if (options_.recorder != nullptr) options_.recorder->RemoveGroup(options_.record_group);
 }
 
-bool Lane::BeginBeside() {
-  beside_.fetch_add(2);
+bool Lane::BeginConcurrent() {
+  concurrent_.fetch_add(2);
   if (!options_.health->broken()) return true;
-  EndBeside();
+  EndConcurrent();
   return false;
 }
 
-void Lane::EndBeside() {
+void Lane::EndConcurrent() {
   // No member may be touched afterwards, unless Close is known to wait.
-  if (beside_.fetch_sub(2) != 3) return;
+  if (concurrent_.fetch_sub(2) != 3) return;
   absl::MutexLock lock(&mutex_);
-  nothing_beside_ = true;
+  concurrent_ended_ = true;
 }
 
 Work Lane::RunPointToPoint(Operation* operation) {
   if (options_.device != Device::Kind::kCpu) {
     return RunOnDevice(absl::MakeSpan(operation, 1), /*wait=*/true, nullptr);
   }
-  if (!BeginBeside()) return Work(options_.health->error());
+  if (!BeginConcurrent()) return Work(options_.health->error());
   operation->sequence = next_point_to_point_.fetch_add(1, std::memory_order_relaxed);
   const uint64_t record = Record(*operation);
   const OperationTrace traced(*operation);
@@ -321,7 +321,7 @@ Work Lane::RunPointToPoint(Operation* operation) {
   traced.End();
   EndRecord(record, source.status());
   if (BreaksGroup(source.status()) && Break(source.status())) options_.on_broken();
-  EndBeside();
+  EndConcurrent();
   return Work(source.status(), source.ok() ? *source : -1);
 }
 
@@ -329,7 +329,7 @@ Work Lane::StartPointToPoint(Operation* operation) {
   if (options_.device != Device::Kind::kCpu) {
     return RunOnDevice(absl::MakeSpan(operation, 1), /*wait=*/false, nullptr);
   }
-  if (!BeginBeside()) return Work(options_.health->error());
+  if (!BeginConcurrent()) return Work(options_.health->error());
   operation->sequence = next_point_to_point_.fetch_add(1, std::memory_order_relaxed);
   auto state = std::make_shared<internal::WorkState>();
   const uint64_t record = Record(*operation);
@@ -340,7 +340,7 @@ Work Lane::StartPointToPoint(Operation* operation) {
     const bool first = BreaksGroup(source.status()) && Break(source.status());
     state->Complete(source.status(), source.ok() ? *source : -1);
     if (first) options_.on_broken();
-    EndBeside();
+    EndConcurrent();
   });
   return Work(std::move(state));
 }
@@ -363,7 +363,7 @@ Work Lane::RunOnDevice(absl::Span<Operation> operations, bool wait, std::vector<
     timeout = std::max(timeout, operation.timeout);
   }
   if (!TakeTurn(collectives, &sequence)) return finished(options_.health->error());
-  if (!BeginBeside()) {
+  if (!BeginConcurrent()) {
     Release();
     return finished(options_.health->error());
   }
@@ -383,7 +383,7 @@ Work Lane::RunOnDevice(absl::Span<Operation> operations, bool wait, std::vector<
   }
   if (wait || watched.device == nullptr) {
     const Work work = finished(FinishOnDevice(&watched));
-    EndBeside();
+    EndConcurrent();
     return work;
   }
   for (size_t i = 0; i < (each == nullptr ? 1 : operations.size()); ++i) {
@@ -435,7 +435,7 @@ void Lane::Loop() {
       watched_.pop_front();
       mutex_.Unlock();
       (void)FinishOnDevice(&watched);
-      EndBeside();
+      EndConcurrent();
       mutex_.Lock();
     } else {
       return;

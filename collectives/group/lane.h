@@ -68,8 +68,8 @@ class Lane {
   // Waits for the turn behind all queued operations and keeps it, so that no operation begins any more.
   void WaitForQueued();
   // Frees the backend. Requires WaitForQueued and a broken group. Waits first for running point-to-point
-  // operations; after `patience` it aborts them.
-  void Close(absl::Duration patience);
+  // operations; after `drain_timeout` it aborts them.
+  void Close(absl::Duration drain_timeout);
 
  private:
   // A thread that waits for its turn; lives on that thread's stack.
@@ -111,9 +111,9 @@ class Lane {
   // Returns true if `error` is the group's first: the caller completes its operation and then calls
   // options_.on_broken.
   bool Break(const absl::Status& error) { return options_.health->Break(error); }
-  // Bracket everything that runs without the turn. BeginBeside returns false if the group is broken.
-  bool BeginBeside();
-  void EndBeside();
+  // Bracket everything that runs without the turn. BeginConcurrent returns false if the group is broken.
+  bool BeginConcurrent();
+  void EndConcurrent();
   uint64_t Record(const Operation& operation);
   void EndRecord(uint64_t record, const absl::Status& status);
   void StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,13 +129,13 @@ class Lane {
   std::atomic<uint64_t> word_{0};
   std::atomic<uint64_t> next_point_to_point_{0};
   // Twice the number of operations that run without the turn, plus 1 once Close waits for them to end.
-  std::atomic<uint64_t> beside_{0};
+  std::atomic<uint64_t> concurrent_{0};
 
   absl::Mutex mutex_;
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Task> to_thread_ ABSL_GUARDED_BY(mutex_);  // has the turn; for the thread to run
   std::deque<Watched> watched_ ABSL_GUARDED_BY(mutex_);
-  bool nothing_beside_ ABSL_GUARDED_BY(mutex_) = false;
+  bool concurrent_ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   int aborting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -72,7 +72,7 @@ void Membership::CheckLeases(absl::Time now) {
                                  " (lease ", absl::FormatDuration(oldest->length), "): killed or hung?")};
 }
 
-void Membership::LetRestart(absl::string_view role) {
+void Membership::AllowRestart(absl::string_view role) {
   absl::MutexLock lock(&mutex_);
   restarting_roles_.emplace(role);
 }

@@ -58,7 +58,7 @@ class Membership {
                                      MemberReport report = {});
   // Declares that the launcher restarts members of `role` ("ps": "ps/0", "ps/1", ...) when they die: neither
   // their silence nor a failure that they report ends the job.
-  void LetRestart(absl::string_view role);
+  void AllowRestart(absl::string_view role);
   // Ends the job unless it has ended already.
   void End(absl::string_view member, bool failed, absl::string_view reason);
   JobState State();

@@ -339,7 +339,7 @@ const RendezvousMember* FindMember(const RendezvousState& state, absl::string_vi
   return Find(id, const_cast<RendezvousState*>(&state));
 }
 
-RendezvousEvent EndOf(const RendezvousState& state, int64_t epoch) {
+RendezvousEvent EndEvent(const RendezvousState& state, int64_t epoch) {
   RendezvousEvent event;
   if (state.phase() == RendezvousState::CLOSED) {
     event.kind = RendezvousEvent::Kind::kClosed;
@@ -361,7 +361,7 @@ std::string NodeName(const RendezvousNode& node) {
   return absl::StrCat("node ", node.id(), " (", node.host(), ")");
 }
 
-std::string WhoHasCome(const RendezvousState& state) {
+std::string DescribeArrivals(const RendezvousState& state) {
   std::vector<std::string> names;
   std::set<int> missing_ranks;
   for (int rank = 0; rank < state.min_nodes(); ++rank) missing_ranks.insert(rank);

@@ -69,13 +69,13 @@ void BeginRound(RendezvousState* state);
 Round RoundOf(const RendezvousState& state, absl::string_view id);
 const tandem::v1::RendezvousMember* FindMember(const RendezvousState& state, absl::string_view id);
 // Returns why the round `epoch` is over, as far as the document records it.
-RendezvousEvent EndOf(const RendezvousState& state, int64_t epoch);
+RendezvousEvent EndEvent(const RendezvousState& state, int64_t epoch);
 
 // Returns "node 7f3a (10.0.0.2)".
 std::string NodeName(const tandem::v1::RendezvousNode& node);
 // Returns "2 of 4 nodes have come: node a (10.0.0.1), ...; 2 are missing", with the missing node ranks if
 // nodes gave theirs.
-std::string WhoHasCome(const RendezvousState& state);
+std::string DescribeArrivals(const RendezvousState& state);
 
 }  // namespace tandem::collectives
 

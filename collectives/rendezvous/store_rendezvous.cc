@@ -154,7 +154,7 @@ absl::StatusOr<Round> StoreRendezvous::Join(const Node& node) {
     absl::MutexLock lock(&mutex_);
     id_ = node.id;
     contact_ = sent;
-    trouble_ = absl::OkStatus();
+    store_error_ = absl::OkStatus();
     if (gathering_since_ < sent) gathering_since_ = sent;
   }
   absl::StatusOr<Round> round = AwaitRound(node, leaves);
@@ -163,7 +163,7 @@ absl::StatusOr<Round> StoreRendezvous::Join(const Node& node) {
   return Annotate(round.status(), context);
 }
 
-absl::StatusOr<std::string> StoreRendezvous::BeatOf(absl::string_view id) {
+absl::StatusOr<std::string> StoreRendezvous::HeartbeatOf(absl::string_view id) {
   absl::StatusOr<std::string> beat = store_.Get(BeatKey(id), absl::ZeroDuration());
   if (!beat.ok() && !absl::IsDeadlineExceeded(beat.status())) return beat.status();
   return beat.value_or("");
@@ -175,7 +175,7 @@ absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
   std::string holder = RankHolder(state, node);
   if (holder.empty() || state.phase() == RendezvousState::CLOSED) return absl::OkStatus();
   absl::Time since = clock_->Now();
-  TANDEM_ASSIGN_OR_RETURN(std::string first_beat, BeatOf(holder));
+  TANDEM_ASSIGN_OR_RETURN(std::string first_beat, HeartbeatOf(holder));
   while (!holder.empty()) {
     {
       absl::MutexLock lock(&mutex_);
@@ -185,7 +185,7 @@ absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
       }
     }
     const absl::Time looked = clock_->Now();
-    TANDEM_ASSIGN_OR_RETURN(const std::string beat, BeatOf(holder));
+    TANDEM_ASSIGN_OR_RETURN(const std::string beat, HeartbeatOf(holder));
     if (beat != first_beat && !beat.empty()) {
       return absl::AlreadyExistsError(absl::StrCat("node rank ", node.node_rank, " is taken by node ", holder,
                                                    ", which lives: two launchers have the same --node-rank"));
@@ -204,7 +204,7 @@ absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
     const std::string now_holds = RankHolder(state, node);
     if (now_holds != holder) {
       since = clock_->Now();
-      TANDEM_ASSIGN_OR_RETURN(first_beat, BeatOf(now_holds.empty() ? holder : now_holds));
+      TANDEM_ASSIGN_OR_RETURN(first_beat, HeartbeatOf(now_holds.empty() ? holder : now_holds));
     }
     holder = now_holds;
     if (state.phase() == RendezvousState::CLOSED) break;
@@ -222,7 +222,7 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
         me = FindMember(state_, node.id);
         // This node no longer counts as waiting: its round began and ended before this thread looked.
         const bool missed = me != nullptr && state_.phase() == RendezvousState::GATHERING && !me->joined();
-        return leaves_ != leaves || absl::IsFailedPrecondition(trouble_) || me == nullptr || missed ||
+        return leaves_ != leaves || absl::IsFailedPrecondition(store_error_) || me == nullptr || missed ||
                state_.phase() == RendezvousState::CLOSED ||
                (state_.phase() == RendezvousState::RUNNING && state_.epoch() > joined_epoch_ &&
                 me->in_round());
@@ -238,17 +238,17 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
         if (state_.phase() == RendezvousState::CLOSED) {
           return absl::FailedPreconditionError(absl::StrCat("the job is over: ", state_.reason()));
         }
-        if (absl::IsFailedPrecondition(trouble_)) return trouble_;
+        if (absl::IsFailedPrecondition(store_error_)) return store_error_;
         if (me != nullptr && state_.phase() == RendezvousState::RUNNING) {
           joined_epoch_ = state_.epoch();
           return RoundOf(state_, node.id);
         }
       } else {
-        if (absl::Status lost = Lost(now); !lost.ok()) return lost;
+        if (absl::Status lost = StoreLost(now); !lost.ok()) return lost;
         if (gathers && state_.phase() == RendezvousState::GATHERING && now >= deadline &&
             now >= gathering_since_ + options_.join_timeout) {
-          return absl::DeadlineExceededError(
-              absl::StrCat(WhoHasCome(state_), " within ", absl::FormatDuration(options_.join_timeout)));
+          return absl::DeadlineExceededError(absl::StrCat(DescribeArrivals(state_), " within ",
+                                                          absl::FormatDuration(options_.join_timeout)));
         }
         continue;
       }
@@ -260,33 +260,34 @@ absl::StatusOr<Round> StoreRendezvous::AwaitRound(const Node& node, int64_t leav
   }
 }
 
-absl::Status StoreRendezvous::Lost(absl::Time now) const {
+absl::Status StoreRendezvous::StoreLost(absl::Time now) const {
   if (id_.empty() || now - contact_ <= options_.lease) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "node ", id_, " has not reached the job's store", store_.address().empty() ? "" : " at ",
-      store_.address(), " for ", Seconds(now - contact_), " (lease ", Seconds(options_.lease),
-      "): the others take it for dead", trouble_.ok() ? "" : absl::StrCat(" (", trouble_.message(), ")")));
+  return absl::UnavailableError(
+      absl::StrCat("node ", id_, " has not reached the job's store", store_.address().empty() ? "" : " at ",
+                   store_.address(), " for ", Seconds(now - contact_), " (lease ", Seconds(options_.lease),
+                   "): the others take it for dead",
+                   store_error_.ok() ? "" : absl::StrCat(" (", store_error_.message(), ")")));
 }
 
 absl::StatusOr<RendezvousEvent> StoreRendezvous::WaitForEvent(int64_t epoch, absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   while (true) {
     const auto over = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopping_ || id_.empty() || absl::IsFailedPrecondition(trouble_) ||
+      return stopping_ || id_.empty() || absl::IsFailedPrecondition(store_error_) ||
              state_.phase() != RendezvousState::RUNNING || state_.epoch() > epoch;
     };
     clock_->AwaitUntil(&mutex_, absl::Condition(&over),
                        std::min(deadline, contact_ + options_.lease + absl::Milliseconds(1)));
     const absl::Time now = clock_->Now();
     if (over()) {
-      if (state_.phase() == RendezvousState::CLOSED) return EndOf(state_, epoch);
-      if (absl::IsFailedPrecondition(trouble_)) return trouble_;
+      if (state_.phase() == RendezvousState::CLOSED) return EndEvent(state_, epoch);
+      if (absl::IsFailedPrecondition(store_error_)) return store_error_;
       if (stopping_ || id_.empty()) return absl::CancelledError("this node has left the job");
-      if (FindMember(state_, id_) != nullptr) return EndOf(state_, epoch);
+      if (FindMember(state_, id_) != nullptr) return EndEvent(state_, epoch);
       return absl::UnavailableError(absl::StrCat("the others have gone on without this node after epoch ",
-                                                 epoch, ": ", EndOf(state_, epoch).reason));
+                                                 epoch, ": ", EndEvent(state_, epoch).reason));
     }
-    TANDEM_RETURN_IF_ERROR(Lost(now));
+    TANDEM_RETURN_IF_ERROR(StoreLost(now));
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat("epoch ", epoch, " goes on"));
     }
@@ -358,7 +359,7 @@ void StoreRendezvous::Run() {
     {
       absl::MutexLock lock(&mutex_);
       // Once the state is lost, it stays lost.
-      if (!absl::IsFailedPrecondition(trouble_)) trouble_ = status;
+      if (!absl::IsFailedPrecondition(store_error_)) store_error_ = status;
       if (!status.ok() &&
           clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Now() + options_.lease / 20)) {
         return;
@@ -369,20 +370,20 @@ void StoreRendezvous::Run() {
 }
 
 absl::Status StoreRendezvous::Step() {
-  TANDEM_RETURN_IF_ERROR(Beat());
+  TANDEM_RETURN_IF_ERROR(SendHeartbeat());
   TANDEM_ASSIGN_OR_RETURN(const RendezvousState state, Read());
   acted_on_ = state.version();
   TANDEM_RETURN_IF_ERROR(Observe(state));
   return Act(state);
 }
 
-absl::Status StoreRendezvous::Beat() {
+absl::Status StoreRendezvous::SendHeartbeat() {
   const absl::Time sent = clock_->Now();
-  if (sent < next_beat_) return absl::OkStatus();
+  if (sent < next_heartbeat_) return absl::OkStatus();
   const std::string me = id();
   if (me.empty()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(store_.Add(BeatKey(me), 1).status());
-  next_beat_ = sent + options_.lease / 5;
+  next_heartbeat_ = sent + options_.lease / 5;
   absl::MutexLock lock(&mutex_);
   // Others see this heartbeat later than it was sent, so this node considers itself dead before they do.
   contact_ = std::max(contact_, sent);
@@ -406,13 +407,13 @@ absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
   } else {
     if (!absl::IsDeadlineExceeded(all.status())) return all.status();
     for (const std::string& id : ids) {  // some node has no counter yet, or was removed
-      TANDEM_ASSIGN_OR_RETURN(beats.emplace_back(), BeatOf(id));
+      TANDEM_ASSIGN_OR_RETURN(beats.emplace_back(), HeartbeatOf(id));
     }
   }
   absl::MutexLock lock(&mutex_);
   // Time in which this node could not read the counters is not counted as silence of the others. After this
   // process was stopped, or the store did not respond, they are about to increment their counters again.
-  const absl::Duration blind = looked - looked_ - options_.lease / 4;
+  const absl::Duration blind = looked - counters_read_at_ - options_.lease / 4;
   std::map<std::string, Observed> observed;
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto known = observed_.find(ids[i]);
@@ -424,7 +425,7 @@ absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
     observed[ids[i]] = std::move(now);
   }
   observed_ = std::move(observed);
-  looked_ = looked;
+  counters_read_at_ = looked;
   return absl::OkStatus();
 }
 
@@ -435,7 +436,8 @@ absl::Status StoreRendezvous::Act(const RendezvousState& state) {
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, observed] : observed_) {
-      if (looked_ - observed.since > options_.lease) silent.emplace_back(id, looked_ - observed.since);
+      if (counters_read_at_ - observed.since > options_.lease)
+        silent.emplace_back(id, counters_read_at_ - observed.since);
     }
     last_call_over = clock_->Now() - enough_since_ >= options_.last_call;
   }
@@ -462,7 +464,7 @@ absl::Status StoreRendezvous::Act(const RendezvousState& state) {
 }
 
 void StoreRendezvous::AwaitChange() {
-  absl::Time until = next_beat_;
+  absl::Time until = next_heartbeat_;
   {
     absl::MutexLock lock(&mutex_);
     if (state_.phase() == RendezvousState::CLOSED) {
@@ -482,7 +484,7 @@ void StoreRendezvous::AwaitChange() {
   (void)store_.Get(ChangedKey(acted_on_ + 1), wait);
 }
 
-absl::StatusOr<std::vector<std::string>> RendezvousIn(Store* store) {
+absl::StatusOr<std::vector<std::string>> ListRendezvous(Store* store) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store->List(kRoot));
   std::vector<std::string> runs;
   for (absl::string_view key : keys) {
@@ -493,7 +495,7 @@ absl::StatusOr<std::vector<std::string>> RendezvousIn(Store* store) {
   return runs;
 }
 
-absl::StatusOr<RendezvousState> LookAtRendezvous(Store* store, const std::string& run_id) {
+absl::StatusOr<RendezvousState> ReadRendezvous(Store* store, const std::string& run_id) {
   absl::StatusOr<std::string> text =
       store->Get(absl::StrCat(kRoot, run_id, "/", kStateKey), absl::ZeroDuration());
   RendezvousState state;

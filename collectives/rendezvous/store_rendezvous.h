@@ -60,7 +60,7 @@ class StoreRendezvous final : public Rendezvous {
   // One iteration of the thread: sends a heartbeat, reads the document and the counters, and applies changes
   // that are due.
   absl::Status Step();
-  absl::Status Beat();
+  absl::Status SendHeartbeat();
   absl::Status Observe(const RendezvousState& state);
   absl::Status Act(const RendezvousState& state);
   // Blocks until the document changes or the thread has something to do.
@@ -68,8 +68,8 @@ class StoreRendezvous final : public Rendezvous {
   absl::StatusOr<Round> AwaitRound(const Node& node, int64_t leaves);
   absl::Status AwaitRank(const Node& node, int64_t leaves);
   // Returns the node's counter; "" while it has none.
-  absl::StatusOr<std::string> BeatOf(absl::string_view id);
-  absl::Status Lost(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::string> HeartbeatOf(absl::string_view id);
+  absl::Status StoreLost(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string id() const;
 
   const RendezvousOptions options_;
@@ -84,14 +84,15 @@ class StoreRendezvous final : public Rendezvous {
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t joined_epoch_ ABSL_GUARDED_BY(mutex_) = 0;  // of the last round that Join returned
   absl::Time contact_ ABSL_GUARDED_BY(mutex_);        // when the last call that the store answered was sent
-  absl::Status trouble_ ABSL_GUARDED_BY(mutex_);      // of the last call that failed
+  absl::Status store_error_ ABSL_GUARDED_BY(mutex_);  // of the last call that failed
   absl::Time gathering_since_ ABSL_GUARDED_BY(mutex_);
   // Since when enough nodes have come; infinite future if they have not.
   absl::Time enough_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::map<std::string, Observed> observed_ ABSL_GUARDED_BY(mutex_);
-  absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // when the counters were last read
+  absl::Time counters_read_at_ ABSL_GUARDED_BY(mutex_) =
+      absl::InfinitePast();  // when the counters were last read
   // Used by the thread only.
-  absl::Time next_beat_ = absl::InfinitePast();
+  absl::Time next_heartbeat_ = absl::InfinitePast();
   int64_t acted_on_ = 0;  // the document's version
 
   absl::Mutex join_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // one Join at a time
@@ -100,9 +101,9 @@ class StoreRendezvous final : public Rendezvous {
 
 // Lists the ids of the runs that have a rendezvous in `store`, sorted. For tools that inspect a job from
 // outside.
-absl::StatusOr<std::vector<std::string>> RendezvousIn(Store* store);
+absl::StatusOr<std::vector<std::string>> ListRendezvous(Store* store);
 // Returns a run's document. NotFound if no node has joined the run there, or if the store has forgotten it.
-absl::StatusOr<RendezvousState> LookAtRendezvous(Store* store, const std::string& run_id);
+absl::StatusOr<RendezvousState> ReadRendezvous(Store* store, const std::string& run_id);
 
 }  // namespace tandem::collectives
 

@@ -100,12 +100,12 @@ absl::Status FileStore::Change(const std::function<absl::Status()>& body) {
   return WithFile(/*exclusive=*/true, absl::Now() + options_.lock_timeout, body);
 }
 
-absl::Status FileStore::Look() {
+absl::Status FileStore::Read() {
   return WithFile(/*exclusive=*/false, absl::Now() + options_.lock_timeout, [] { return absl::OkStatus(); });
 }
 
 absl::StatusOr<bool> FileStore::Poll(bool exclusive, absl::Duration timeout,
-                                     const std::function<absl::StatusOr<bool>()>& look) {
+                                     const std::function<absl::StatusOr<bool>()>& check) {
   const absl::Time deadline = absl::Now() + timeout;
   // A call with a time-out of zero still waits for the file's lock.
   const absl::Time lock_deadline = std::max(deadline, absl::Now() + absl::Seconds(1));
@@ -113,7 +113,7 @@ absl::StatusOr<bool> FileStore::Poll(bool exclusive, absl::Duration timeout,
   while (true) {
     bool found = false;
     TANDEM_RETURN_IF_ERROR(WithFile(exclusive, lock_deadline, [&]() -> absl::Status {
-      TANDEM_ASSIGN_OR_RETURN(found, look());
+      TANDEM_ASSIGN_OR_RETURN(found, check());
       return absl::OkStatus();
     }));
     if (found) return true;
@@ -261,17 +261,17 @@ absl::StatusOr<std::vector<std::string>> FileStore::MultiGet(absl::Span<const st
 
 absl::StatusOr<bool> FileStore::Check(absl::Span<const std::string> keys) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
-  TANDEM_RETURN_IF_ERROR(Look());
+  TANDEM_RETURN_IF_ERROR(Read());
   return state_.Check(keys);
 }
 
 absl::StatusOr<std::vector<std::string>> FileStore::List(absl::string_view prefix) {
-  TANDEM_RETURN_IF_ERROR(Look());
+  TANDEM_RETURN_IF_ERROR(Read());
   return state_.List(prefix);
 }
 
 absl::StatusOr<int64_t> FileStore::NumKeys() {
-  TANDEM_RETURN_IF_ERROR(Look());
+  TANDEM_RETURN_IF_ERROR(Read());
   return state_.NumKeys();
 }
 
@@ -308,7 +308,7 @@ absl::StatusOr<std::string> FileStore::Pop(absl::string_view queue, absl::Durati
 
 absl::StatusOr<int64_t> FileStore::Length(absl::string_view queue) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
-  TANDEM_RETURN_IF_ERROR(Look());
+  TANDEM_RETURN_IF_ERROR(Read());
   return state_.Length(queue);
 }
 

@@ -73,13 +73,13 @@ class FileStore final : public Store {
   // change it meanwhile. `exclusive`: `body` may change the file. Unavailable if the lock cannot be had
   // before `deadline`.
   absl::Status WithFile(bool exclusive, absl::Time deadline, const std::function<absl::Status()>& body);
-  // WithFile for calls without a time-out: Change with the exclusive lock, Look with the shared one.
+  // WithFile for calls without a time-out: Change with the exclusive lock, Read with the shared one.
   absl::Status Change(const std::function<absl::Status()>& body);
-  absl::Status Look();
-  // Calls `look` on the newest content until it returns true (found), at most `timeout`; returns false when
+  absl::Status Read();
+  // Calls `check` on the newest content until it returns true (found), at most `timeout`; returns false when
   // the time is up.
   absl::StatusOr<bool> Poll(bool exclusive, absl::Duration timeout,
-                            const std::function<absl::StatusOr<bool>()>& look);
+                            const std::function<absl::StatusOr<bool>()>& check);
   absl::StatusOr<std::vector<std::string>> BlockingWait(absl::Span<const std::string> keys, size_t wanted,
                                                         absl::Duration timeout);
   // Writes one change to the log and, if that has succeeded, to state_.

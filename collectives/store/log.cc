@@ -25,7 +25,7 @@ constexpr uint32_t kMaxBodyBytes = 1020u << 20;  // more than any call of a stor
 
 constexpr off_t kContentByte = 0;
 constexpr off_t kPresenceByte = 1;
-constexpr off_t kDoorByte = 2;
+constexpr off_t kQueueByte = 2;
 
 bool TryLock(int fd, off_t byte, short type) {
   struct flock lock = {};
@@ -152,9 +152,9 @@ bool FileLog::InPlace() const {
 absl::Status FileLog::Lock(bool exclusive, absl::Time deadline) {
   // The queue byte is held while this process waits for the content lock. So a process that writes without
   // pause cannot take the lock again before it.
-  TANDEM_RETURN_IF_ERROR(LockByte(kDoorByte, F_WRLCK, deadline));
+  TANDEM_RETURN_IF_ERROR(LockByte(kQueueByte, F_WRLCK, deadline));
   const absl::Status locked = LockByte(kContentByte, exclusive ? F_WRLCK : F_RDLCK, deadline);
-  (void)TryLock(fd_, kDoorByte, F_UNLCK);
+  (void)TryLock(fd_, kQueueByte, F_UNLCK);
   return locked;
 }
 

@@ -114,14 +114,14 @@ bool Run::ReduceWhole(bool everywhere) {
   const bool receives = everywhere || rank_ == op_.root;
   // Between two ranks, the other's vector can be received into the result's buffer.
   const bool in_out = world_ == 2 && in != out;
-  char* room = receives && !in_out ? scratch_->Get(bytes * (world_ - 1)) : out;
+  char* landing_at = receives && !in_out ? scratch_->Get(bytes * (world_ - 1)) : out;
   ForEachPeer([&](int p) {
     Lane& lane = lanes_[p];
     if (everywhere || p == op_.root) lane.send = in, lane.send_bytes = bytes;
     if (!receives) return;
-    lane.receive = room;
+    lane.receive = landing_at;
     lane.receive_bytes = bytes;
-    room += bytes;
+    landing_at += bytes;
   });
   if (!Begin()) return false;
   return receives ? ReduceAll(bytes, in, out, everywhere && in == out) : exchange_->Finish();
@@ -137,21 +137,21 @@ bool Run::ReduceSlices(bool everywhere) {
   // The returned bytes tell how much of the ring is free; only an all-reduce returns bytes to all.
   const size_t ring = everywhere && SliceOf(0, world_, count).bytes > kRingBytes ? kRingBytes : 0;
   const size_t landing = ring > 0 ? ring : mine.bytes;
-  char* room = scratch_->Get(landing * (world_ - 1) + (keeps ? 0 : mine.bytes));
+  char* landing_at = scratch_->Get(landing * (world_ - 1) + (keeps ? 0 : mine.bytes));
   ForEachPeer([&](int p) {
     const Slice theirs = SliceOf(p, world_, count);
     Lane& lane = lanes_[p];
     lane.send = in + theirs.begin;
     lane.send_bytes = theirs.bytes;
-    lane.receive = room;
+    lane.receive = landing_at;
     lane.receive_bytes = mine.bytes;
     lane.ring = ring;
-    room += landing;
+    landing_at += landing;
     if (keeps) lane.receive2 = out + theirs.begin, lane.receive2_bytes = theirs.bytes;
     if (everywhere || p == op_.root) lane.send2_bytes = mine.bytes;
   });
   if (!Begin()) return false;
-  char* const result = keeps ? out + mine.begin : room;
+  char* const result = keeps ? out + mine.begin : landing_at;
   for (size_t offset = 0; offset < mine.bytes; offset += kChunkBytes) {
     const size_t chunk = std::min(kChunkBytes, mine.bytes - offset);
     if (!exchange_->AwaitReceived(0, offset + chunk)) return false;
@@ -219,14 +219,14 @@ bool Run::ReduceScatter() {
   const size_t bytes = op_.out.count * size_;
   char* out = static_cast<char*>(op_.out.data);
   const char* own = static_cast<const char*>(op_.ins[rank_].data);
-  char* room = world_ == 2 && own != out ? out : scratch_->Get(bytes * (world_ - 1));
+  char* landing_at = world_ == 2 && own != out ? out : scratch_->Get(bytes * (world_ - 1));
   ForEachPeer([&](int p) {
     Lane& lane = lanes_[p];
     lane.send = static_cast<const char*>(op_.ins[p].data);
     lane.send_bytes = op_.ins[p].count * size_;
-    lane.receive = room;
+    lane.receive = landing_at;
     lane.receive_bytes = bytes;
-    room += bytes;
+    landing_at += bytes;
   });
   return Begin() && ReduceAll(bytes, own, out, false);
 }
@@ -236,11 +236,11 @@ bool Run::Direct() {
   // pair that disagrees, each rank tells all others when its own pairs agree.
   const bool by_pairs = !op_.even && (op_.kind == OpKind::kGather || op_.kind == OpKind::kScatter ||
                                       op_.kind == OpKind::kAllToAll);
-  char* const contented = by_pairs ? scratch_->Get(world_) : nullptr;  // one byte from each rank
+  char* const agreed = by_pairs ? scratch_->Get(world_) : nullptr;  // one byte from each rank
   ForEachPeer([&](int p) {
     Lane& lane = lanes_[p];
     if (by_pairs) {
-      lane.receive2 = contented + p;
+      lane.receive2 = agreed + p;
       lane.receive2_bytes = lane.send2_bytes = 1;
     }
     lane.send_bytes = CountTo(op_, rank_, p) * size_;
@@ -257,7 +257,7 @@ bool Run::Direct() {
   if (!Begin()) return false;
   if (by_pairs) {
     if (!exchange_->AwaitHeads()) return false;
-    ForEachPeer([&](int p) { exchange_->SendMore(p, contented + rank_, 1); });
+    ForEachPeer([&](int p) { exchange_->SendMore(p, agreed + rank_, 1); });
   }
   // Copies this rank's own part while the others' are being transferred.
   const bool is_root = rank_ == op_.root;

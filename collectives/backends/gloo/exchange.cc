@@ -15,7 +15,7 @@ char* Exchange::Landing(const Lane& lane, int phase, size_t at) {
   return lane.receive + (lane.ring > 0 ? at % lane.ring : at);
 }
 
-char* Exchange::EarlyRoom(Peer* peer) {
+char* Exchange::EarlyBuffer(Peer* peer) {
   // Left uninitialised: pages that no head touches are never mapped.
   if (peer->early_bytes == nullptr) peer->early_bytes.reset(new char[kChunkBytes]);
   return peer->early_bytes.get();
@@ -49,7 +49,7 @@ bool Exchange::Begin(const Fingerprint& fingerprint, double factor, absl::Span<c
       peer.received = {};
       peer.queued = {std::min(lanes[p].send_bytes, kChunkBytes), 0};
       peer.sent = {};
-      if (peer.early != Peer::Early::kHere) continue;
+      if (peer.early != Peer::Early::kArrived) continue;
       peer.early = Peer::Early::kNone;
       if (Accept(p, peer.early_frame) && peer.early_frame.bytes > 0) {
         std::memcpy(Landing(peer.lane, 0, 0), peer.early_bytes.get(), peer.early_frame.bytes);
@@ -98,18 +98,18 @@ absl::StatusOr<char*> Exchange::FrameBegins(int p, const Frame& frame) {
     }
     if (frame.fingerprint.kind == OpKind::kLeave) peer.left = true;
     if (running_ && frame.id == round_ && !peer.agreed) {
-      return Accept(p, frame) ? Landing(peer.lane, 0, 0) : EarlyRoom(&peer);
+      return Accept(p, frame) ? Landing(peer.lane, 0, 0) : EarlyBuffer(&peer);
     }
     if (frame.id != round_ + 1) return absl::InvalidArgumentError("it sent a head out of turn");
     peer.early = Peer::Early::kArriving;
     peer.early_frame = frame;
-    return EarlyRoom(&peer);
+    return EarlyBuffer(&peer);
   }
   const int phase = frame.phase;
   // The sender does not know yet that this operation has failed here, and must be able to find out why: if
   // the connection closed now, it would do so before the reason is stored.
   if (failure_.kind != Failure::Kind::kNone && phase <= 1 && frame.bytes <= kChunkBytes) {
-    return EarlyRoom(&peer);
+    return EarlyBuffer(&peer);
   }
   if (!running_ || frame.id != round_ || !peer.agreed || phase > 1) {
     return absl::InvalidArgumentError("it sent data that nobody awaits");
@@ -130,7 +130,7 @@ void Exchange::FrameEnds(int p, const Frame& frame) {
   }
   if (peer.early == Peer::Early::kArriving) {
     if (!running_ || frame.id != round_) {
-      peer.early = Peer::Early::kHere;
+      peer.early = Peer::Early::kArrived;
       return;
     }
     // The operation was called while its head was arriving.

@@ -103,7 +103,7 @@ class Exchange {
  private:
   struct Peer {
     // State of a head whose operation has not been called here yet.
-    enum class Early { kNone, kArriving, kHere } early = Early::kNone;
+    enum class Early { kNone, kArriving, kArrived } early = Early::kNone;
     Frame early_frame;
     std::unique_ptr<char[]> early_bytes;  // kChunkBytes
 
@@ -119,7 +119,7 @@ class Exchange {
   };
 
   static char* Landing(const Lane& lane, int phase, size_t at);
-  char* EarlyRoom(Peer* peer);
+  char* EarlyBuffer(Peer* peer);
   // Checks a head of the running operation. Returns true if its data are wanted.
   bool Accept(int peer, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many bytes of phase 0 may be given to the links now.

@@ -133,7 +133,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
   absl::Status ExplainLost(const std::string& where, absl::Span<const int> ranks, const std::string& detail);
   // After a time-out in the middle of an operation: returns those of `ranks` that do not leave a note. A rank
   // that leaves one was waiting as well; the one that hangs does not.
-  std::vector<int> WithoutThoseWhoWait(std::vector<int> ranks, const absl::Status& note);
+  std::vector<int> WithoutWaitingRanks(std::vector<int> ranks, const absl::Status& note);
   // Breaks the group, unless it is broken already: stores `note` for the others, and closes. Returns the
   // reason why the group is broken. Ranks that see this rank go find the note if it is stored first. An abort
   // must not wait for the store, so it closes first, and the others look for the note for a while.
@@ -167,7 +167,7 @@ absl::Status GlooBackend::Explain(const Operation& operation, const Exchange::Fa
         return absl::DeadlineExceededError(
             absl::StrCat(here, ": ", NameRanks(failure.ranks), " did not arrive", within));
       }
-      const std::vector<int> ranks = WithoutThoseWhoWait(
+      const std::vector<int> ranks = WithoutWaitingRanks(
           failure.ranks, absl::DeadlineExceededError(absl::StrCat(here, ": not finished", within)));
       return absl::DeadlineExceededError(
           absl::StrCat(here, ": the data of ", NameRanks(ranks), " did not arrive", within));
@@ -197,7 +197,7 @@ absl::Status GlooBackend::ExplainLost(const std::string& where, absl::Span<const
       absl::StrCat(where, ": the connection to ", NameRanks(ranks), " was lost: killed? (", detail, ")"));
 }
 
-std::vector<int> GlooBackend::WithoutThoseWhoWait(std::vector<int> ranks, const absl::Status& note) {
+std::vector<int> GlooBackend::WithoutWaitingRanks(std::vector<int> ranks, const absl::Status& note) {
   failures_.Record(note);
   const absl::Time until = absl::Now() + kGrace;
   std::vector<int> silent;

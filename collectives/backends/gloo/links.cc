@@ -270,7 +270,7 @@ absl::StatusOr<std::unique_ptr<Links>> Links::Connect(Store* store, const std::s
                                                       int world_size, const std::string& address,
                                                       absl::Time deadline, Receiver* receiver) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<ipc::Descriptor> sockets,
-                          MeetOverTcp(store, group, rank, world_size, address, deadline));
+                          ConnectMesh(store, group, rank, world_size, address, deadline));
   try {
     return std::make_unique<GlooLinks>(address, std::move(sockets), receiver);
   } catch (const std::exception& error) {

@@ -208,7 +208,7 @@ class MeshConnector {
 
 }  // namespace
 
-absl::StatusOr<std::vector<ipc::Descriptor>> MeetOverTcp(Store* store, const std::string& group, int rank,
+absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(Store* store, const std::string& group, int rank,
                                                          int world_size, const std::string& address,
                                                          absl::Time deadline) {
   MeshConnector meeting(group, rank, world_size, deadline);

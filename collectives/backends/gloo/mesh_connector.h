@@ -18,7 +18,7 @@ namespace tandem::collectives::gloo_tcp {
 // until `deadline`. Keys: "address/<rank>". Errors: InvalidArgument (`address` is not numeric),
 // DeadlineExceeded naming the ranks that did not come, Unavailable (cannot listen there, or naming a rank
 // that refuses), errors of the store.
-absl::StatusOr<std::vector<ipc::Descriptor>> MeetOverTcp(Store* store, const std::string& group, int rank,
+absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(Store* store, const std::string& group, int rank,
                                                          int world_size, const std::string& address,
                                                          absl::Time deadline);
 

@@ -31,11 +31,11 @@ absl::optional<SharedFailureState::Found> SharedFailureState::Find(absl::Span<co
                                                                    absl::Duration grace) {
   const absl::Time deadline = absl::Now() + grace;
   // First look at ranks that have stored a reason already, then wait for each that has not.
-  for (const bool patient : {false, true}) {
+  for (const bool waiting : {false, true}) {
     for (int rank : ranks) {
       if (!reachable_) return absl::nullopt;
       const absl::Duration wait =
-          patient ? std::max(deadline - absl::Now(), absl::ZeroDuration()) : absl::ZeroDuration();
+          waiting ? std::max(deadline - absl::Now(), absl::ZeroDuration()) : absl::ZeroDuration();
       absl::StatusOr<std::string> text = store_.Get(absl::StrCat(rank), wait);
       if (text.ok()) {
         if (absl::optional<absl::Status> reason = Parse(*text)) return Found{rank, *std::move(reason)};

@@ -22,7 +22,7 @@ void Copy(void* to, const void* from, size_t bytes) {
 }
 
 // Memory that is reused by later operations.
-class Room {
+class Scratch {
  public:
   char* Get(size_t bytes) {
     if (bytes > bytes_) {
@@ -88,7 +88,7 @@ class HierarchicalBackend final : public Backend {
     if (!status.ok()) return done(status);
     levels_.mesh.backend->StartPointToPoint(
         operation, [this, operation, done = std::move(done)](absl::StatusOr<int> source) {
-          done(source.ok() ? source : Judge(operation, source.status()));
+          done(source.ok() ? source : HandleMessageFailure(operation, source.status()));
         });
   }
 
@@ -112,7 +112,7 @@ class HierarchicalBackend final : public Backend {
       case OpKind::kBarrier:
         return Barrier();
       default:
-        return Straight();
+        return Direct();
     }
   }
 
@@ -157,9 +157,9 @@ class HierarchicalBackend final : public Backend {
   absl::Status AllGather();
   absl::Status ReduceScatter();
   absl::Status Barrier();
-  absl::Status Straight();
+  absl::Status Direct();
   // Decides whether the failure of a message concerns it alone, or the group.
-  absl::Status Judge(const Operation& operation, const absl::Status& status);
+  absl::Status HandleMessageFailure(const Operation& operation, const absl::Status& status);
 
   const std::string name_;
   const int rank_;
@@ -171,7 +171,7 @@ class HierarchicalBackend final : public Backend {
   const bool is_leader_;
   const Operation* op_ = nullptr;  // the running operation
   size_t size_ = 0;                // of its elements
-  Room parts_room_, values_room_;
+  Scratch parts_scratch_, values_scratch_;
 };
 
 absl::Status HierarchicalBackend::InnerReduce(const void* in, size_t count, void* out) {
@@ -262,7 +262,7 @@ absl::Status HierarchicalBackend::Reduce() {
   const int root_host = topology_.host_of[op_->root];
   const bool is_root = rank_ == op_->root;
   void* values = is_root && is_leader_ ? op_->out.data
-                 : is_leader_          ? values_room_.Get(count * size_)
+                 : is_leader_          ? values_scratch_.Get(count * size_)
                                        : nullptr;
   TANDEM_RETURN_IF_ERROR(InnerReduce(op_->in.data, count, values));
   TANDEM_RETURN_IF_ERROR(OuterReduce(OpKind::kReduce, values, count, root_host));
@@ -311,7 +311,7 @@ absl::Status HierarchicalBackend::AllGather() {
   for (int rank = 0; rank < world_size_; ++rank) {
     in_place = in_place && (counts[rank] == 0 || op_->outs[rank].data == base + layout.offset[rank] * size_);
   }
-  if (!in_place) base = parts_room_.Get(layout.total * size_);
+  if (!in_place) base = parts_scratch_.Get(layout.total * size_);
   TANDEM_RETURN_IF_ERROR(InnerGather(op_->in.data, layout, counts, base));
   if (is_leader_) {
     Operation part = PartOf(OpKind::kAllGather);
@@ -341,13 +341,13 @@ absl::Status HierarchicalBackend::ReduceScatter() {
     in_order = in_order && (counts[rank] == 0 || op_->ins[rank].data == base + layout.offset[rank] * size_);
   }
   if (!in_order) {
-    char* room = parts_room_.Get(layout.total * size_);
+    char* scratch = parts_scratch_.Get(layout.total * size_);
     for (int rank = 0; rank < world_size_; ++rank) {
-      Copy(room + layout.offset[rank] * size_, op_->ins[rank].data, counts[rank] * size_);
+      Copy(scratch + layout.offset[rank] * size_, op_->ins[rank].data, counts[rank] * size_);
     }
-    base = room;
+    base = scratch;
   }
-  char* const values = is_leader_ ? values_room_.Get(layout.total * size_) : nullptr;
+  char* const values = is_leader_ ? values_scratch_.Get(layout.total * size_) : nullptr;
   TANDEM_RETURN_IF_ERROR(InnerReduce(base, layout.total, values));
   char* const mine = is_leader_ ? values + layout.host_offset[host_] * size_ : nullptr;
   if (is_leader_) {
@@ -367,13 +367,14 @@ absl::Status HierarchicalBackend::ReduceScatter() {
   return absl::OkStatus();
 }
 
-absl::Status HierarchicalBackend::Straight() {
+absl::Status HierarchicalBackend::Direct() {
   TANDEM_RETURN_IF_ERROR(HostBarrier());
   if (is_leader_) TANDEM_RETURN_IF_ERROR(levels_.Run(&levels_.outer, PartOf(OpKind::kBarrier)));
   return levels_.Run(&levels_.mesh, *op_);
 }
 
-absl::Status HierarchicalBackend::Judge(const Operation& operation, const absl::Status& status) {
+absl::Status HierarchicalBackend::HandleMessageFailure(const Operation& operation,
+                                                       const absl::Status& status) {
   // A message that does not fit, or has an invalid rank, fails alone.
   if (status.code() == absl::StatusCode::kInvalidArgument ||
       status.code() == absl::StatusCode::kUnimplemented) {

@@ -67,8 +67,8 @@ absl::Status Levels::Connect(const BackendOptions& options, const BackendFactory
       Make(options, inner_factory, absl::StrCat("inner/", host), topology.hosts[host], &inner));
   TANDEM_RETURN_IF_ERROR(Make(options, outer_factory, "outer", topology.leaders(), &outer));
   TANDEM_RETURN_IF_ERROR(Make(options, outer_factory, "mesh", all, &mesh));
-  outer.patience = kStage;
-  mesh.patience = kStage;
+  outer.extra_timeout = kStage;
+  mesh.extra_timeout = kStage;
   SetAlarm();
   return absl::OkStatus();
 }
@@ -134,7 +134,7 @@ absl::Status Levels::Run(Level* level, Operation part, bool last) {
   // On the mesh, the part is the user's operation itself.
   if (level != &mesh) part.sequence = level->sequence++;
   part.context = context_;
-  part.timeout = std::max(deadline_ - absl::Now(), absl::Milliseconds(1)) + level->patience +
+  part.timeout = std::max(deadline_ - absl::Now(), absl::Milliseconds(1)) + level->extra_timeout +
                  (last ? 2 * kStage : absl::ZeroDuration());
   const absl::Status status = level->backend->Run(part);
   if (status.ok()) return status;

@@ -25,7 +25,7 @@ struct Level {
   uint64_t sequence = 0;             // of its next operation
   // Added to the user's time-out for operations of this level. Those of a later stage wait for ranks that are
   // themselves waiting, and should receive from them the names of the ranks that did not come.
-  absl::Duration patience;
+  absl::Duration extra_timeout;
 };
 
 // Begin, Run and End may be called by one thread at a time, the others by any.

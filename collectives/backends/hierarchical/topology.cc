@@ -9,7 +9,7 @@
 
 namespace tandem::collectives::hierarchical {
 
-HostTopology::HostTopology(absl::Span<const Peer> peers) {
+HostTopology::HostTopology(absl::Span<const RankEndpoint> peers) {
   std::map<std::string, int> known;
   for (size_t rank = 0; rank < peers.size(); ++rank) {
     const int host = known.emplace(peers[rank].host, static_cast<int>(hosts.size())).first->second;

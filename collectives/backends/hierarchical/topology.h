@@ -18,7 +18,7 @@ struct HostTopology {
   std::vector<int> host_of;   // by rank
   std::vector<int> local_of;  // by rank: its index in its host
 
-  explicit HostTopology(absl::Span<const Peer> peers);
+  explicit HostTopology(absl::Span<const RankEndpoint> peers);
   int leader(int host) const { return hosts[host][0]; }
   std::vector<int> leaders() const;
 };

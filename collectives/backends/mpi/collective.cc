@@ -77,7 +77,7 @@ std::shared_ptr<Collectives::Memory> Collectives::TakeMemory(int slot, size_t by
 }
 
 absl::Status Collectives::Run(const Operation& o, absl::Time deadline) {
-  ++turn_;
+  ++number_;
   TANDEM_ASSIGN_OR_RETURN(const uint64_t largest, Agree(o, deadline));
   if (largest == 0) return absl::OkStatus();
   const size_t width = SizeOf(TravelType(o)), parts = HasParts(o.kind) ? world_size_ : 1;
@@ -116,7 +116,7 @@ absl::StatusOr<uint64_t> Collectives::Agree(const Operation& o, absl::Time deadl
   absl::Status status = round->Wait(announce);
   if (absl::IsDeadlineExceeded(status) && !monitor_->broken()) {
     Note note;
-    note.turn = turn_;
+    note.number = number_;
     SendNote(engine_, communicators_, rank_, world_size_, note);
     status = round->Wait(deadline);
   }
@@ -180,7 +180,7 @@ absl::Status Collectives::Explain(const Operation& o, const absl::Status& status
   const std::string here = absl::StrCat(Describe(o), " on group '", group_, "'");
   if (!absl::IsDeadlineExceeded(status)) return Annotate(status, here);
   const std::string within = absl::StrCat(" within ", absl::FormatDuration(o.timeout));
-  const std::vector<int> absent = arrived ? std::vector<int>() : monitor_->Absent(turn_, rank_);
+  const std::vector<int> absent = arrived ? std::vector<int>() : monitor_->Absent(number_, rank_);
   if (absent.empty()) return absl::DeadlineExceededError(absl::StrCat(here, ": not finished", within));
   return absl::DeadlineExceededError(absl::StrCat(here, ": ", absent.size() == 1 ? "rank " : "ranks ",
                                                   absl::StrJoin(absent, ", "), " did not arrive", within));

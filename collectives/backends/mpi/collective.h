@@ -68,7 +68,7 @@ class Collectives {
   const std::string group_;
   const int rank_, world_size_;
   const std::shared_ptr<Monitor> monitor_;
-  uint64_t turn_ = 0;
+  uint64_t number_ = 0;
   std::shared_ptr<Memory> memory_[2];
 };
 

@@ -69,7 +69,7 @@ absl::StatusOr<Communicators> Create(const std::vector<int>& world_ranks, int ta
   MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Group world, members;
-  MPI_Comm operations = MPI_COMM_NULL, beside = MPI_COMM_NULL;
+  MPI_Comm operations = MPI_COMM_NULL, auxiliary = MPI_COMM_NULL;
   MPI_Comm_group(MPI_COMM_WORLD, &world);
   MPI_Group_incl(world, static_cast<int>(world_ranks.size()), world_ranks.data(), &members);
   absl::Status status =
@@ -80,9 +80,9 @@ absl::StatusOr<Communicators> Create(const std::vector<int>& world_ranks, int ta
   if (handler != MPI_ERRHANDLER_NULL) MPI_Errhandler_free(&handler);
   TANDEM_RETURN_IF_ERROR(status);
   MPI_Comm_set_errhandler(operations, MPI_ERRORS_RETURN);
-  TANDEM_RETURN_IF_ERROR(FromMpi(MPI_Comm_dup(operations, &beside), "MPI_Comm_dup"));
-  MPI_Comm_set_errhandler(beside, MPI_ERRORS_RETURN);
-  return Communicators{MPI_Comm_c2f(operations), MPI_Comm_c2f(beside), largest_tag};
+  TANDEM_RETURN_IF_ERROR(FromMpi(MPI_Comm_dup(operations, &auxiliary), "MPI_Comm_dup"));
+  MPI_Comm_set_errhandler(auxiliary, MPI_ERRORS_RETURN);
+  return Communicators{MPI_Comm_c2f(operations), MPI_Comm_c2f(auxiliary), largest_tag};
 }
 
 class NoteSender final : public Activity {
@@ -91,7 +91,7 @@ class NoteSender final : public Activity {
       : communicators_(communicators), rank_(rank), world_size_(world_size), note_(note) {}
   bool Poll() override {
     if (requests_.empty()) {
-      const MPI_Comm comm = MPI_Comm_f2c(communicators_.beside);
+      const MPI_Comm comm = MPI_Comm_f2c(communicators_.auxiliary);
       for (int peer = 0; peer < world_size_; ++peer) {
         if (peer == rank_) continue;
         MPI_Request request = MPI_REQUEST_NULL;
@@ -136,7 +136,7 @@ class MpiNoteReader final : public NoteReader, public Activity {
       cancelled_ = true;
     } else if (request_ == MPI_REQUEST_NULL) {
       const int error = MPI_Irecv(&note_, sizeof(note_), MPI_BYTE, MPI_ANY_SOURCE, communicators_.notes_tag,
-                                  MPI_Comm_f2c(communicators_.beside), &request_);
+                                  MPI_Comm_f2c(communicators_.auxiliary), &request_);
       if (error != MPI_SUCCESS) return true;
     }
     int over = 0;
@@ -152,7 +152,7 @@ class MpiNoteReader final : public NoteReader, public Activity {
  private:
   void Handle(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (note_.kind == Note::kArrived) {
-      monitor_->Arrive(source, note_.turn);
+      monitor_->Arrive(source, note_.number);
       return;
     }
     note_.text[sizeof(note_.text) - 1] = 0;
@@ -190,9 +190,10 @@ absl::StatusOr<Communicators> MakeCommunicators(Engine* engine, const BackendOpt
 
 void FreeCommunicators(Engine* engine, const Communicators& communicators) {
   auto free = [communicators] {
-    MPI_Comm operations = MPI_Comm_f2c(communicators.operations), beside = MPI_Comm_f2c(communicators.beside);
+    MPI_Comm operations = MPI_Comm_f2c(communicators.operations),
+             auxiliary = MPI_Comm_f2c(communicators.auxiliary);
     MPI_Comm_free(&operations);
-    MPI_Comm_free(&beside);
+    MPI_Comm_free(&auxiliary);
     return absl::OkStatus();
   };
   (void)engine->Call("MPI_Comm_free", free, absl::Now() + absl::Seconds(2));

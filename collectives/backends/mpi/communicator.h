@@ -17,7 +17,7 @@ namespace tandem::collectives::mpi {
 // Handles as MPI_Comm_c2f returns them. Their ranks are the group's ranks.
 struct Communicators {
   int operations = 0;  // collectives, and messages with the tags of users
-  int beside = 0;      // chunks of long messages, with tags below notes_tag; notes
+  int auxiliary = 0;   // chunks of long messages, with tags below notes_tag; notes
   int notes_tag = 0;
 };
 
@@ -34,7 +34,7 @@ struct Note {
   enum Kind : uint32_t { kArrived, kAborted };
   Kind kind = kArrived;
   uint32_t code = 0;    // kAborted: of the status
-  uint64_t turn = 0;    // kArrived: the collective in which the rank waits
+  uint64_t number = 0;  // kArrived: the collective in which the rank waits
   char text[496] = {};  // kAborted: the reason, ending in a zero
 };
 static_assert(sizeof(Note) == 512);

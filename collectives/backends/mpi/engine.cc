@@ -183,7 +183,7 @@ void Engine::Loop() {
       absl::MutexLock lock(&mutex_);
       if (stopping_) break;
     }
-    Rest(foreground, background, now - progressed);
+    WaitForWork(foreground, background, now - progressed);
   }
   if (finalize_) {
     int finalized = 0;
@@ -194,7 +194,7 @@ void Engine::Loop() {
   stopped_ = true;
 }
 
-void Engine::Rest(bool foreground, bool background, absl::Duration idle) {
+void Engine::WaitForWork(bool foreground, bool background, absl::Duration idle) {
   if (idle < kSpinFor) return;
   const absl::Duration sleep = foreground   ? std::clamp(idle / 16, kShortestSleep, kLongestSleep)
                                : background ? kIdlePoll

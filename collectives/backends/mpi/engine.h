@@ -64,7 +64,7 @@ class Engine {
   void Finish();
   void Loop();
   // Waits for work, after `idle` without progress.
-  void Rest(bool foreground, bool background, absl::Duration idle);
+  void WaitForWork(bool foreground, bool background, absl::Duration idle);
 
   static constexpr absl::Duration kIdlePoll = absl::Milliseconds(100);
 

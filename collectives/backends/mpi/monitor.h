@@ -34,16 +34,16 @@ class Monitor {
     return true;
   }
 
-  // Records that rank `rank` waits in collective number `turn`.
-  void Arrive(int rank, uint64_t turn) {
+  // Records that rank `rank` waits in the collective with this number.
+  void Arrive(int rank, uint64_t number) {
     absl::MutexLock lock(&mutex_);
-    arrived_[rank] = turn;
+    arrived_[rank] = number;
   }
-  std::vector<int> Absent(uint64_t turn, int self) {
+  std::vector<int> Absent(uint64_t number, int self) {
     absl::MutexLock lock(&mutex_);
     std::vector<int> absent;
     for (int rank = 0; rank < static_cast<int>(arrived_.size()); ++rank) {
-      if (rank != self && arrived_[rank] < turn) absent.push_back(rank);
+      if (rank != self && arrived_[rank] < number) absent.push_back(rank);
     }
     return absent;
   }

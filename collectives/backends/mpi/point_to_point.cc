@@ -115,7 +115,7 @@ class Sender final : public Activity {
     std::memcpy(buffer_.get(), &head_, head);
     if (!transfer_->Copy(buffer_.get() + head, static_cast<const char*>(o.in.data) + sent_, part))
       return true;
-    const MPI_Comm comm = MPI_Comm_f2c(begun_ ? communicators_.beside : communicators_.operations);
+    const MPI_Comm comm = MPI_Comm_f2c(begun_ ? communicators_.auxiliary : communicators_.operations);
     const int tag = begun_ ? static_cast<int>(head_.parts_tag) : static_cast<int>(o.tag);
     begun_ = true;
     sent_ += part;
@@ -196,7 +196,7 @@ class Arrival {
     in_flight_ = std::min(total_ - received_, kPartBytes);
     buffer_.reset(new char[in_flight_]);
     error_ = MPI_Irecv(buffer_.get(), static_cast<int>(in_flight_), MPI_BYTE, source_,
-                       static_cast<int>(head_.parts_tag), MPI_Comm_f2c(communicators.beside), &request_);
+                       static_cast<int>(head_.parts_tag), MPI_Comm_f2c(communicators.auxiliary), &request_);
     return false;
   }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::Duration kShortestPause = absl::Microseconds(20);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
-constexpr char kNewsKey[] = "gave_up";  // "<rank>/<code>/<message>" of the first rank to break
+constexpr char kErrorKey[] = "gave_up";  // "<rank>/<code>/<message>" of the first rank to break
 
 }  // namespace
 
@@ -44,8 +44,8 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(std::shared_ptr<Runtime> run
   if (status.ok()) {
     {
       DeviceScope on_device(runtime->cuda(), device);
-      ExecutionSlot turn(runtime.get(), options.deadline);
-      if (!turn.taken()) {
+      ExecutionSlot slot(runtime.get(), options.deadline);
+      if (!slot.taken()) {
         status =
             absl::DeadlineExceededError(absl::StrCat(call, ": NCCL hangs in another call of this process"));
       } else {
@@ -117,10 +117,10 @@ absl::Status Link::AwaitReady(absl::string_view what, absl::Time deadline) {
   absl::Duration pause = kShortestPause;
   for (;;) {
     {
-      ExecutionSlot turn(runtime_.get(), deadline);
+      ExecutionSlot slot(runtime_.get(), deadline);
       if (broken()) return error();
       Result state = Result::kInProgress;
-      if (turn.taken()) {
+      if (slot.taken()) {
         const Result result = runtime_->nccl()->CommGetAsyncError(comm(), &state);
         if (result != Result::kSuccess) state = result;
       }
@@ -141,9 +141,9 @@ absl::Status Link::Call(absl::string_view what, absl::Time deadline,
   absl::Status status;
   {
     DeviceScope on_device(runtime_->cuda(), device_);
-    ExecutionSlot turn(runtime_.get(), deadline);
+    ExecutionSlot slot(runtime_.get(), deadline);
     if (broken()) return error();
-    if (!turn.taken()) {
+    if (!slot.taken()) {
       status = absl::DeadlineExceededError(absl::StrCat(what, " on rank ", rank_, " of group '", group_,
                                                         "': NCCL hangs in another call of this process"));
     } else {
@@ -185,11 +185,11 @@ void Link::OnWatch(std::function<bool()> look) {
 
 void Link::Watch() {
   if (!broken()) {
-    // Does not wait: the thread that has the turn checks for errors itself.
-    ExecutionSlot turn(runtime_.get(), absl::InfinitePast());
+    // Does not wait: the thread that has the slot checks for errors itself.
+    ExecutionSlot slot(runtime_.get(), absl::InfinitePast());
     Result state = Result::kSuccess;
     const Comm asked = comm();
-    if (turn.taken() && asked != nullptr && !broken()) {
+    if (slot.taken() && asked != nullptr && !broken()) {
       const Result result = runtime_->nccl()->CommGetAsyncError(asked, &state);
       if (result != Result::kSuccess) state = result;
     }
@@ -203,38 +203,38 @@ void Link::Watch() {
   for (auto& look : looks) {
     if (!look()) OnWatch(std::move(look));
   }
-  ExchangeNews();
+  ExchangeErrors();
 }
 
-void Link::ExchangeNews() {
+void Link::ExchangeErrors() {
   absl::MutexLock lock(&store_mutex_);
-  if (store_ == nullptr || told_ || world_size_ == 1) return;
+  if (store_ == nullptr || error_shared_ || world_size_ == 1) return;
   const absl::Status mine = error();
   if (!mine.ok()) {
-    told_ = true;
-    (void)store_->CompareSet(kNewsKey, "",
+    error_shared_ = true;
+    (void)store_->CompareSet(kErrorKey, "",
                              absl::StrCat(rank_, "/", static_cast<int>(mine.code()), "/", mine.message()));
     return;
   }
   if (works.load() == 0) return;  // no rank waits for another
-  const absl::StatusOr<bool> news = store_->Check({kNewsKey});
-  if (!news.ok() || !*news) return;
-  const absl::StatusOr<std::string> text = store_->Get(kNewsKey, absl::ZeroDuration());
+  const absl::StatusOr<bool> has_error = store_->Check({kErrorKey});
+  if (!has_error.ok() || !*has_error) return;
+  const absl::StatusOr<std::string> text = store_->Get(kErrorKey, absl::ZeroDuration());
   if (!text.ok()) return;
   const std::vector<std::string> parts = absl::StrSplit(*text, absl::MaxSplits('/', 2));
   int code = 0;
   if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &code)) return;
-  told_ = true;
+  error_shared_ = true;
   Break(absl::Status(static_cast<absl::StatusCode>(code),
                      absl::StrCat("rank ", parts[0], " of group '", group_, "' gave up: ", parts[2])));
 }
 
-void Link::Close(absl::Duration patience) {
-  const absl::Time deadline = absl::Now() + patience;
+void Link::Close(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
   if (!broken()) {
     auto finalize = [this](Comm comm) { return runtime_->nccl()->CommFinalize(comm); };
     if (Call("leaving", deadline, finalize).ok()) {
-      ExecutionSlot turn(runtime_.get(), deadline);
+      ExecutionSlot slot(runtime_.get(), deadline);
       Comm left;
       {
         absl::MutexLock lock(&mutex_);
@@ -242,7 +242,7 @@ void Link::Close(absl::Duration patience) {
         comm_ = nullptr;
         aborted_ = true;
       }
-      if (turn.taken() && left != nullptr) runtime_->nccl()->CommDestroy(left);
+      if (slot.taken() && left != nullptr) runtime_->nccl()->CommDestroy(left);
     }
   }
   bool over;
@@ -251,7 +251,7 @@ void Link::Close(absl::Duration patience) {
     auto quiet = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return aborted_ && looks_.empty(); };
     over = mutex_.AwaitWithDeadline(absl::Condition(&quiet), deadline);
   }
-  if (over) ExchangeNews();  // before the store goes
+  if (over) ExchangeErrors();  // before the store goes
   {
     absl::MutexLock lock(&store_mutex_);
     store_ = nullptr;

@@ -53,7 +53,7 @@ class Link : public std::enable_shared_from_this<Link> {
   const std::shared_ptr<Runtime>& shared_runtime() const { return runtime_; }
   Comm comm();  // nullptr once aborted
 
-  // Runs `body`, which calls NCCL, on the device and with the process's turn, and waits until the
+  // Runs `body`, which calls NCCL, on the device and with the process's execution slot, and waits until the
   // communicator has accepted it. Errors break the group and contain `what`.
   absl::Status Call(absl::string_view what, absl::Time deadline, const std::function<Result(Comm)>& body);
 
@@ -65,12 +65,12 @@ class Link : public std::enable_shared_from_this<Link> {
   void Break(const absl::Status& reason) { runtime_->AbortAll(this, reason); }
 
   // Finalises the communicator and frees all resources; after an error, once the communicator is aborted.
-  // Bounded by `patience`.
-  void Close(absl::Duration patience);
+  // Bounded by `timeout`.
+  void Close(absl::Duration timeout);
 
   // Called by the runtime's thread.
   bool HasToAbort();
-  void AbortCommunicator();  // requires the turn
+  void AbortCommunicator();  // requires the execution slot
   void SetAborted();
   // Queries NCCL for asynchronous errors, and the store for errors of other ranks; then calls the functions
   // given to OnWatch.
@@ -85,7 +85,7 @@ class Link : public std::enable_shared_from_this<Link> {
   absl::Status FromNccl(absl::string_view what, Result result);
   absl::Status FromCuda(absl::string_view what, int error);
   absl::Status Allocate();
-  void ExchangeNews();
+  void ExchangeErrors();
 
   const std::shared_ptr<Runtime> runtime_;
   const std::string group_;
@@ -100,7 +100,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::vector<std::function<bool()>> looks_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex store_mutex_;
   Store* store_ ABSL_GUARDED_BY(store_mutex_);
-  bool told_ ABSL_GUARDED_BY(store_mutex_) = false;
+  bool error_shared_ ABSL_GUARDED_BY(store_mutex_) = false;
 };
 
 }  // namespace tandem::collectives::nccl

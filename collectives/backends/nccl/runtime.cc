@@ -10,8 +10,8 @@
 namespace tandem::collectives::nccl {
 namespace {
 
-// NCCL calls that hold the turn longer are considered hung; the abort that ends them does not wait for the
-// turn.
+// NCCL calls that hold the slot longer are considered hung; the abort that ends them does not wait for the
+// slot.
 constexpr absl::Duration kCallTimeout = absl::Seconds(2);
 
 }  // namespace
@@ -28,15 +28,15 @@ Runtime::~Runtime() {
 }
 
 bool Runtime::TakeSlot(absl::Time deadline) {
-  absl::MutexLock lock(&turn_mutex_);
-  if (!turn_mutex_.AwaitWithDeadline(absl::Condition(&turn_free_), deadline)) return false;
-  turn_free_ = false;
+  absl::MutexLock lock(&slot_mutex_);
+  if (!slot_mutex_.AwaitWithDeadline(absl::Condition(&slot_free_), deadline)) return false;
+  slot_free_ = false;
   return true;
 }
 
 void Runtime::ReleaseSlot() {
-  absl::MutexLock lock(&turn_mutex_);
-  turn_free_ = true;
+  absl::MutexLock lock(&slot_mutex_);
+  slot_free_ = true;
 }
 
 void Runtime::Add(std::shared_ptr<Link> link) {
@@ -86,7 +86,7 @@ void Runtime::Watch() {
       if (link->HasToAbort()) broken.push_back(link.get());
     }
     if (!broken.empty()) {
-      ExecutionSlot turn(this, absl::Now() + kCallTimeout);
+      ExecutionSlot slot(this, absl::Now() + kCallTimeout);
       nccl_->GroupStart();
       for (Link* link : broken) link->AbortCommunicator();
       nccl_->GroupEnd();

@@ -1,7 +1,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_NCCL_RUNTIME_H_
 #define TANDEM_COLLECTIVES_BACKENDS_NCCL_RUNTIME_H_
 
-// Runtime is the state that all NCCL groups of a process share: the turn to call NCCL, and the thread that
+// Runtime is the state that all NCCL groups of a process share: the execution slot, and the thread that
 // watches their communicators, aborts them, and exchanges errors with other ranks.
 //
 // Aborting one group aborts all NCCL groups of the process, in one ncclGroup. Kernels of one group may be
@@ -37,8 +37,8 @@ class Runtime {
   NcclApi* nccl() const { return nccl_.get(); }
   CudaApi* cuda() const { return cuda_.get(); }
 
-  // Takes the turn. Only the thread that has it may call NCCL; non-blocking communicators keep the calls
-  // short. Returns false at `deadline`, which means that a call hangs.
+  // Takes the execution slot. Only the thread that has it may call NCCL; non-blocking communicators keep the
+  // calls short. Returns false at `deadline`, which means that a call hangs.
   bool TakeSlot(absl::Time deadline);
   void ReleaseSlot();
 
@@ -55,8 +55,8 @@ class Runtime {
   const std::shared_ptr<NcclApi> nccl_;
   const std::shared_ptr<CudaApi> cuda_;
   const Options options_;
-  absl::Mutex turn_mutex_;
-  bool turn_free_ ABSL_GUARDED_BY(turn_mutex_) = true;
+  absl::Mutex slot_mutex_;
+  bool slot_free_ ABSL_GUARDED_BY(slot_mutex_) = true;
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
   bool aborting_ ABSL_GUARDED_BY(mutex_) = false;
@@ -65,7 +65,7 @@ class Runtime {
   std::thread thread_;
 };
 
-// Holds the turn for a scope.
+// Holds the execution slot for a scope.
 class ExecutionSlot {
  public:
   ExecutionSlot(Runtime* runtime, absl::Time deadline)

@@ -49,7 +49,7 @@ PointToPoint::PointToPoint(std::shared_ptr<Segment> segment, SharedFailureState*
       wakeup_(segment_->area(rank).mailbox_wakeup),
       sends_(world_size_),
       incoming_(world_size_),
-      room_seen_(world_size_, 0) {}
+      space_seen_(world_size_, 0) {}
 
 PointToPoint::~PointToPoint() {
   Waiter waiter(spin_policy_, failures_->word(), kLeaveTimeout);
@@ -71,7 +71,7 @@ PointToPoint::~PointToPoint() {
     stopping_ = true;
     FinishAll(absl::AbortedError(absl::StrCat("this rank has left group '", group_, "'")), &finished);
   }
-  news_.fetch_add(1, std::memory_order_seq_cst);
+  wake_count_.fetch_add(1, std::memory_order_seq_cst);
   WakeAlways(wakeup_);
   if (thread_.joinable()) thread_.join();
   Notify(finished);
@@ -100,7 +100,7 @@ void PointToPoint::Start(const Operation& operation, Backend::Done done) {
       }
     }
   }
-  news_.fetch_add(1, std::memory_order_release);
+  wake_count_.fetch_add(1, std::memory_order_release);
   Notify(finished);
 }
 
@@ -134,7 +134,7 @@ void PointToPoint::RunThread() {
                                spin_policy_.spins_between);
   while (true) {
     const uint64_t before = Activity();
-    const uint32_t news = news_.load(std::memory_order_acquire);
+    const uint32_t wake_count = wake_count_.load(std::memory_order_acquire);
     Finished finished;
     int64_t next_ns = std::numeric_limits<int64_t>::max();
     bool idle;
@@ -168,7 +168,8 @@ void PointToPoint::RunThread() {
     const int64_t now = SteadyNanoseconds();
     Waiter waiter(spin_policy, failures_->word(), absl::Nanoseconds(std::max<int64_t>(0, next_ns - now)));
     waiter.Await(
-        wakeup_, [&] { return Activity() != before || news_.load(std::memory_order_acquire) != news; },
+        wakeup_,
+        [&] { return Activity() != before || wake_count_.load(std::memory_order_acquire) != wake_count; },
         [] { return false; });
   }
 }
@@ -249,7 +250,7 @@ void PointToPoint::ProgressSends(int to, Finished* finished) {
   char* const ring = segment_->ring(rank_, to);
   const size_t size = segment_->geometry().ring_bytes;
   uint64_t written = control.written.load(std::memory_order_relaxed);
-  uint64_t& read = room_seen_[to];
+  uint64_t& read = space_seen_[to];
   std::deque<Transfer*>& queue = sends_[to];
   const auto publish = [&] {
     Publish(control.written, written, segment_->area(to).mailbox_wakeup, spin_policy_.sleeps_often());
@@ -268,8 +269,8 @@ void PointToPoint::ProgressSends(int to, Finished* finished) {
       ToRing(ring, size, written, reinterpret_cast<const char*>(&header), sizeof(header));
       written += sizeof(header);
     }
-    const size_t room = size - (written - read);  // a multiple of kAlign, like everything written
-    const size_t bytes = std::min({send->bytes - send->moved, room, kChunk});
+    const size_t space = size - (written - read);  // a multiple of kAlign, like everything written
+    const size_t bytes = std::min({send->bytes - send->moved, space, kChunk});
     ToRing(ring, size, written, static_cast<const char*>(op.in.data) + send->moved, bytes);
     send->moved += bytes;
     written += Padded(bytes);
@@ -301,12 +302,12 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
       }
       incoming.begun = true;
       read += sizeof(Header);
-      if (!PartLocation(from, incoming, finished)) return publish();
+      if (!ChooseDestination(from, incoming, finished)) return publish();
       if (header.bytes > 0 && available == sizeof(Header)) {
         publish();
         continue;
       }
-    } else if (!incoming.placed && !PartLocation(from, incoming, finished)) {
+    } else if (!incoming.placed && !ChooseDestination(from, incoming, finished)) {
       return;
     } else if (available == 0 && incoming.moved < incoming.header.bytes) {
       return;
@@ -334,7 +335,7 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
   }
 }
 
-bool PointToPoint::PartLocation(int from, Incoming& incoming, Finished* finished) {
+bool PointToPoint::ChooseDestination(int from, Incoming& incoming, Finished* finished) {
   const Header& header = incoming.header;
   if (Transfer* const recv = TakeRecv(from, header.tag); recv != nullptr) {
     const absl::Status fits = Fits(*recv, from, header);
@@ -447,7 +448,7 @@ void PointToPoint::Notify(const Finished& finished) {
     const std::unique_ptr<Transfer> transfer(raw);
     transfer->done(std::move(transfer->result));
   }
-  Ring(wakeup_);
+  Wake(wakeup_);
 }
 
 uint64_t PointToPoint::RanksThatLeft() const {

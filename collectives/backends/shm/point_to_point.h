@@ -95,7 +95,8 @@ class PointToPoint {
   void ProgressReceives(int from, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Decides the destination of the message that has begun; returns false if the message has to wait in the
   // ring.
-  bool PartLocation(int from, Incoming& incoming, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ChooseDestination(int from, Incoming& incoming, Finished* finished)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes and returns the first recv that matches such a message; nullptr if there is none.
   Transfer* TakeRecv(int from, uint32_t tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives a complete message to `recv` and removes it.
@@ -131,11 +132,11 @@ class PointToPoint {
   std::vector<Incoming> incoming_ ABSL_GUARDED_BY(mutex_);            // by sender
   std::list<Unexpected> unexpected_ ABSL_GUARDED_BY(mutex_);          // in order of arrival
   size_t unexpected_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::set<Transfer*> started_ ABSL_GUARDED_BY(mutex_);      // all transfers that have a `done`
-  std::vector<uint64_t> room_seen_ ABSL_GUARDED_BY(mutex_);  // by receiver: how far it has read
+  std::set<Transfer*> started_ ABSL_GUARDED_BY(mutex_);       // all transfers that have a `done`
+  std::vector<uint64_t> space_seen_ ABSL_GUARDED_BY(mutex_);  // by receiver: how far it has read
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<uint32_t> news_{0};  // wakes the thread: a transfer was started, or the thread must stop
-  std::thread thread_;             // set under mutex_, joined by the destructor
+  std::atomic<uint32_t> wake_count_{0};  // wakes the thread: a transfer was started, or the thread must stop
+  std::thread thread_;                   // set under mutex_, joined by the destructor
 };
 
 }  // namespace tandem::collectives::shm

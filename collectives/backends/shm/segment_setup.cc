@@ -72,37 +72,38 @@ bool SpeaksForItsProcess(const BackendOptions& options, int rank) {
 
 // ---- rank 0
 
-struct Guest {
+struct Client {
   ipc::Descriptor socket;
   int rank = -1;  // -1: not announced yet
   bool has_memory = false;
   bool mapped = false;
 };
 
-class Host {
+class SegmentOwner {
  public:
-  explicit Host(const BackendOptions& options) : options_(options), came_(options.world_size, false) {}
+  explicit SegmentOwner(const BackendOptions& options)
+      : options_(options), mapped_(options.world_size, false) {}
 
   absl::StatusOr<SegmentSetup> Run() {
-    came_[0] = true;
+    mapped_[0] = true;
     absl::Status status = Begin();
     if (status.ok()) status = Gather();
     if (!status.ok()) (void)options_.store->Set(kLeaderKey, absl::StrCat("!", status.message()));
     const Go go = ToMessage(status);
-    for (const Guest& guest : guests_) {
-      if (guest.rank >= 0) ipc::SendPacket(guest.socket.get(), &go, sizeof(go));
+    for (const Client& client : clients_) {
+      if (client.rank >= 0) ipc::SendPacket(client.socket.get(), &go, sizeof(go));
     }
     TANDEM_RETURN_IF_ERROR(status);
     (void)options_.store->Delete(kLeaderKey);  // no rank needs it any more
-    SegmentSetup meeting;
-    meeting.segment = std::move(segment_);
-    meeting.segment->CloseDescriptor();
-    for (Guest& guest : guests_) {
-      if (guest.rank >= 0 && !(guest.has_memory && SameProcess(options_, 0, guest.rank))) {
-        meeting.watched.push_back({guest.rank, std::move(guest.socket)});
+    SegmentSetup setup;
+    setup.segment = std::move(segment_);
+    setup.segment->CloseDescriptor();
+    for (Client& client : clients_) {
+      if (client.rank >= 0 && !(client.has_memory && SameProcess(options_, 0, client.rank))) {
+        setup.watched.push_back({client.rank, std::move(client.socket)});
       }
     }
-    return meeting;
+    return setup;
   }
 
  private:
@@ -123,7 +124,7 @@ class Host {
     while (true) {
       std::string absent;
       for (int rank = 0; rank < options_.world_size; ++rank) {
-        if (!came_[rank]) absl::StrAppend(&absent, absent.empty() ? "" : ", ", "rank ", rank);
+        if (!mapped_[rank]) absl::StrAppend(&absent, absent.empty() ? "" : ", ", "rank ", rank);
       }
       if (absent.empty()) return absl::OkStatus();
       const absl::Time now = absl::Now();
@@ -136,16 +137,16 @@ class Host {
         next_look = now + absl::Milliseconds(200);
       }
       std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
-      for (const Guest& guest : guests_) polled.push_back({guest.socket.get(), POLLIN, 0});
+      for (const Client& client : clients_) polled.push_back({client.socket.get(), POLLIN, 0});
       poll(polled.data(), polled.size(), ipc::MillisecondsUntil(std::min(next_look, options_.deadline), 200));
-      for (size_t i = guests_.size(); i-- > 0;) {
+      for (size_t i = clients_.size(); i-- > 0;) {
         if (polled[i + 1].revents == 0) continue;
-        TANDEM_ASSIGN_OR_RETURN(const bool stays, Hear(guests_[i]));
-        if (!stays) guests_.erase(guests_.begin() + i);
+        TANDEM_ASSIGN_OR_RETURN(const bool stays, Receive(clients_[i]));
+        if (!stays) clients_.erase(clients_.begin() + i);
       }
       if (polled[0].revents != 0) {
-        ipc::Descriptor guest(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (guest.get() >= 0 && guests_.size() < 2 * kMaxRanks) guests_.push_back({std::move(guest)});
+        ipc::Descriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (client.get() >= 0 && clients_.size() < 2 * kMaxRanks) clients_.push_back({std::move(client)});
       }
     }
   }
@@ -158,10 +159,10 @@ class Host {
   }
 
   // Receives one packet. Returns false if the connection must be closed because its greeting is wrong.
-  absl::StatusOr<bool> Hear(Guest& guest) {
-    if (guest.rank < 0) {
+  absl::StatusOr<bool> Receive(Client& client) {
+    if (client.rank < 0) {
       Hello hello;
-      if (!ipc::ReceivePacket(guest.socket.get(), &hello, sizeof(hello)) ||
+      if (!ipc::ReceivePacket(client.socket.get(), &hello, sizeof(hello)) ||
           absl::string_view(hello.secret, sizeof(hello.secret)) != secret_) {
         return false;
       }
@@ -171,19 +172,19 @@ class Host {
             "all");
       }
       if (hello.rank <= 0 || hello.rank >= options_.world_size) return false;
-      guest.rank = hello.rank;
-      guest.has_memory = hello.has_memory != 0;
+      client.rank = hello.rank;
+      client.has_memory = hello.has_memory != 0;
       const Welcome welcome;
-      if (!ipc::SendPacket(guest.socket.get(), &welcome, sizeof(welcome),
-                           guest.has_memory ? -1 : segment_->descriptor())) {
-        return Died(guest.rank);
+      if (!ipc::SendPacket(client.socket.get(), &welcome, sizeof(welcome),
+                           client.has_memory ? -1 : segment_->descriptor())) {
+        return Died(client.rank);
       }
       return true;
     }
     Mapped mapped;
-    if (!ipc::ReceivePacket(guest.socket.get(), &mapped, sizeof(mapped))) return Died(guest.rank);
+    if (!ipc::ReceivePacket(client.socket.get(), &mapped, sizeof(mapped))) return Died(client.rank);
     if (mapped.code != 0) return FromMessage(mapped);
-    came_[guest.rank] = true;
+    mapped_[client.rank] = true;
     return true;
   }
 
@@ -196,8 +197,8 @@ class Host {
   std::shared_ptr<Segment> segment_;
   ipc::Descriptor listener_;
   std::string secret_;
-  std::vector<Guest> guests_;
-  std::vector<bool> came_;
+  std::vector<Client> clients_;
+  std::vector<bool> mapped_;
 };
 
 // ---- the other ranks
@@ -244,11 +245,11 @@ absl::StatusOr<SegmentSetup> Join(const BackendOptions& options, bool* connected
   std::string secret;
   TANDEM_ASSIGN_OR_RETURN(ipc::Descriptor connection, Connect(options, &secret));
   *connected = true;
-  SegmentSetup meeting;
-  TANDEM_ASSIGN_OR_RETURN(meeting.segment, FindShared(options));
+  SegmentSetup setup;
+  TANDEM_ASSIGN_OR_RETURN(setup.segment, FindShared(options));
   Hello hello;
   hello.rank = options.rank;
-  hello.has_memory = meeting.segment != nullptr;
+  hello.has_memory = setup.segment != nullptr;
   std::memcpy(hello.secret, secret.data(), sizeof(hello.secret));
   const absl::Status gone =
       absl::UnavailableError(absl::StrCat("rank 0 ended while group '", options.group, "' was being set up"));
@@ -262,13 +263,13 @@ absl::StatusOr<SegmentSetup> Join(const BackendOptions& options, bool* connected
   if (!hello.has_memory) {
     auto segment = Segment::Map(std::move(memory), options.world_size);
     if (segment.ok()) {
-      meeting.segment = *std::move(segment);
+      setup.segment = *std::move(segment);
     } else {
       mapped = ToMessage(Annotate(segment.status(), absl::StrCat("rank ", options.rank)));
     }
   }
-  if (meeting.segment != nullptr && SpeaksForItsProcess(options, options.rank)) {
-    TANDEM_RETURN_IF_ERROR(options.store->Set(ProcessKey(options.rank), OfferToThisProcess(meeting.segment)));
+  if (setup.segment != nullptr && SpeaksForItsProcess(options, options.rank)) {
+    TANDEM_RETURN_IF_ERROR(options.store->Set(ProcessKey(options.rank), OfferToThisProcess(setup.segment)));
   }
   if (!ipc::SendPacket(connection.get(), &mapped, sizeof(mapped))) return gone;
 
@@ -277,9 +278,9 @@ absl::StatusOr<SegmentSetup> Join(const BackendOptions& options, bool* connected
   if (!ipc::ReceivePacket(connection.get(), &go, sizeof(go))) return gone;
   TANDEM_RETURN_IF_ERROR(FromMessage(go));
   if (!(hello.has_memory && SameProcess(options, 0, options.rank))) {
-    meeting.watched.push_back({0, std::move(connection)});
+    setup.watched.push_back({0, std::move(connection)});
   }
-  return meeting;
+  return setup;
 }
 
 }  // namespace
@@ -304,20 +305,20 @@ absl::StatusOr<SegmentSetup> SetUpSegment(const BackendOptions& options) {
     segment->CloseDescriptor();
     return SegmentSetup{std::move(segment), {}};
   }
-  if (options.rank == 0) return Host(options).Run();
+  if (options.rank == 0) return SegmentOwner(options).Run();
   bool connected = false;
-  absl::StatusOr<SegmentSetup> meeting = Join(options, &connected);
-  if (!meeting.ok()) {
+  absl::StatusOr<SegmentSetup> setup = Join(options, &connected);
+  if (!setup.ok()) {
     // Reports the error, so that no rank waits for this one in vain: rank 0, if it was never reached, and
     // ranks that are threads of this process.
     if (!connected) {
-      (void)options.store->Set(kRefusalKey, absl::StrCat(meeting.status().message()));
+      (void)options.store->Set(kRefusalKey, absl::StrCat(setup.status().message()));
     }
     if (SpeaksForItsProcess(options, options.rank)) {
       (void)options.store->Set(ProcessKey(options.rank), "none");
     }
   }
-  return meeting;
+  return setup;
 }
 
 }  // namespace tandem::collectives::shm

@@ -11,7 +11,7 @@ namespace tandem::collectives::shm {
 namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
-// The first sleep is short: the wakeup that was meant for it may have been missed (see Ring).
+// The first sleep is short: the wakeup that was meant for it may have been missed (see Wake).
 constexpr int64_t kFirstSleepNs = kMillisecond;
 constexpr int64_t kLongestSleepNs = 100 * kMillisecond;
 // A yield that took this long went to a CPU-bound process: sleeping is better than yielding again.
@@ -27,8 +27,8 @@ int64_t DeadlineNs(absl::Duration timeout) {
 }
 
 void WakeAlways(WakeupWord& wakeup) {
-  wakeup.rings.fetch_add(1, std::memory_order_release);
-  ipc::FutexWake(&wakeup.rings);
+  wakeup.wakeups.fetch_add(1, std::memory_order_release);
+  ipc::FutexWake(&wakeup.wakeups);
 }
 
 SpinPolicy SpinPolicyFor(int ranks, int processors) {
@@ -84,14 +84,14 @@ Outcome Waiter::AwaitLong(WakeupWord& wakeup, absl::FunctionRef<bool()> ready,
   // Registered once for all its sleeps: a wakeup can be missed only at the beginning.
   wakeup.sleepers.fetch_add(1, std::memory_order_seq_cst);
   for (int64_t sleep_ns = kFirstSleepNs;; sleep_ns = std::min(kLongestSleepNs, 2 * sleep_ns)) {
-    const uint32_t rings = wakeup.rings.load(std::memory_order_acquire);
+    const uint32_t wakeups = wakeup.wakeups.load(std::memory_order_acquire);
     if (Ended(ready, left, &outcome)) break;
     now = SteadyNanoseconds();
     if (now >= deadline_ns_) {
       outcome = Outcome::kTimedOut;
       break;
     }
-    ipc::FutexWait(&wakeup.rings, rings, std::min(sleep_ns, deadline_ns_ - now));
+    ipc::FutexWait(&wakeup.wakeups, wakeups, std::min(sleep_ns, deadline_ns_ - now));
   }
   wakeup.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return outcome;

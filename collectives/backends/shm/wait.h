@@ -21,7 +21,7 @@ using ipc::UsableProcessors;
 // The futex on which threads sleep that wait for something published by one rank. It lies in shared memory,
 // one for each rank. On the mailbox of point to point, the rank itself sleeps. All zero is a valid state.
 struct alignas(kLine) WakeupWord {
-  std::atomic<uint32_t> rings{0};  // the futex
+  std::atomic<uint32_t> wakeups{0};  // the futex
   std::atomic<uint32_t> sleepers{0};
 };
 
@@ -31,7 +31,7 @@ void WakeAlways(WakeupWord& wakeup);
 // Wakes the sleepers after a release store has published something. The load may overtake that store and so
 // miss a thread that is just falling asleep. A fence on every message would cost more: instead the sleeper
 // checks again after a millisecond.
-inline void Ring(WakeupWord& wakeup) {
+inline void Wake(WakeupWord& wakeup) {
   if (wakeup.sleepers.load(std::memory_order_relaxed) != 0) WakeAlways(wakeup);
 }
 
@@ -43,7 +43,7 @@ inline void Publish(std::atomic<uint64_t>& word, uint64_t value, WakeupWord& wak
   } else {
     word.store(value, std::memory_order_release);
   }
-  Ring(wakeup);
+  Wake(wakeup);
 }
 
 // Returns SteadyNanoseconds() plus `timeout`, clamped to [1, largest number].

@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ReadPem(absl::string_view path) {
 
 // Returns true if another member, or another attempt, may succeed. A member that gives up at the call's
 // deadline reports Unknown. If this process is the slower one, that arrives before its own DeadlineExceeded.
-bool MayPass(const absl::Status& status) {
+bool MayRetry(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
          (absl::IsUnknown(status) && (absl::StrContains(status.message(), "context deadline exceeded") ||
                                       absl::StrContains(status.message(), "context canceled")));
@@ -140,7 +140,7 @@ absl::StatusOr<rpc::Headers> EtcdClient::Authenticated(size_t member, bool renew
   return rpc::Headers{{"token", token_}};
 }
 
-void EtcdClient::TurnFrom(size_t member) {
+void EtcdClient::AvoidMember(size_t member) {
   absl::MutexLock lock(&mutex_);
   if (current_ == member) current_ = (member + 1) % members_.size();
 }
@@ -152,7 +152,7 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
   const std::string bytes = request.SerializeAsString();
   const absl::Time deadline = absl::Now() + timeout;
   // A member that does not respond leaves time for another one. Large values need more time.
-  const absl::Duration patience = absl::Seconds(2) + absl::Milliseconds(bytes.size() / 10000);
+  const absl::Duration attempt_timeout = absl::Seconds(2) + absl::Milliseconds(bytes.size() / 10000);
   bool renew = false;
   int renewed = 0;
   absl::Duration pause = absl::Milliseconds(20);
@@ -167,7 +167,7 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
     if (attempt > 0 && left <= absl::ZeroDuration()) break;
     absl::StatusOr<rpc::Headers> headers = Authenticated(member, renew);
     renew = false;
-    const absl::Duration each = members_.size() > 1 ? std::min(left, patience) : left;
+    const absl::Duration each = members_.size() > 1 ? std::min(left, attempt_timeout) : left;
     absl::StatusOr<std::string> answer =
         headers.ok() ? members_[member]->Call(name, bytes, *headers, std::max(absl::Milliseconds(50), each))
                      : absl::StatusOr<std::string>(headers.status());
@@ -180,9 +180,9 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
       renew = true;
       continue;
     }
-    if (!MayPass(last)) return Annotate(last, address_);
+    if (!MayRetry(last)) return Annotate(last, address_);
     if (repeated != nullptr) *repeated = true;
-    TurnFrom(member);
+    AvoidMember(member);
     absl::Mutex mutex;
     absl::MutexLock lock(&mutex);
     const bool never = false;
@@ -209,7 +209,7 @@ absl::StatusOr<std::unique_ptr<rpc::ResponseStream>> EtcdClient::Watch(
   return members_[member]->OpenStream("/etcdserverpb.Watch/Watch", request.SerializeAsString(), headers,
                                       std::move(on_response),
                                       [this, member, on_end = std::move(on_end)](absl::Status why) {
-                                        TurnFrom(member);
+                                        AvoidMember(member);
                                         on_end(std::move(why));
                                       });
 }

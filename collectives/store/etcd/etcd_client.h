@@ -31,7 +31,7 @@ struct EtcdOptions {
   absl::Duration open_timeout = absl::Seconds(30);  // of the first call: etcd may be starting as well
   // Set by tools that inspect a job from outside: the client neither creates nor keeps the job's lease, and
   // must not change anything.
-  bool look_only = false;
+  bool read_only = false;
 };
 
 // Parses
@@ -60,7 +60,7 @@ class EtcdClient {
                                                              std::function<void(std::string)> on_response,
                                                              std::function<void(absl::Status)> on_end);
   // Makes the next call start with another member than `member`.
-  void TurnFrom(size_t member);
+  void AvoidMember(size_t member);
 
   const EtcdOptions& options() const { return options_; }
   const std::string& address() const { return address_; }  // "etcd://host:port,host:port/prefix"

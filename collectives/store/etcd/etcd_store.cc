@@ -57,7 +57,7 @@ EtcdStore::EtcdStore(std::unique_ptr<EtcdClient> client)
 absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(EtcdOptions options) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<EtcdClient> client, EtcdClient::Connect(std::move(options)));
   std::unique_ptr<EtcdStore> store(new EtcdStore(std::move(client)));
-  if (store->client_->options().look_only) return store;
+  if (store->client_->options().read_only) return store;
   TANDEM_RETURN_IF_ERROR(Annotate(store->JoinLease(), "opening the store in etcd"));
   store->timeout_ = store->client_->options().call_timeout;
   store->keeper_ = std::thread([self = store.get()] { self->KeepAlive(); });
@@ -76,7 +76,7 @@ absl::Status EtcdStore::JoinLease() {
   const std::string key = base_ + "lease";
   const absl::Time deadline = absl::Now() + timeout_;
   while (true) {
-    TANDEM_ASSIGN_OR_RETURN(const Held held, Read(key));
+    TANDEM_ASSIGN_OR_RETURN(const Versioned held, Read(key));
     if (held.value.has_value()) {
       if (!absl::SimpleAtoi(*held.value, &lease_)) {
         return absl::FailedPreconditionError(
@@ -175,12 +175,12 @@ std::string EtcdStore::QueuePrefix(absl::string_view queue) const {
   return absl::StrCat(base_, "q/", queue.size(), ":", queue, "/");
 }
 
-absl::StatusOr<EtcdStore::Held> EtcdStore::Read(const std::string& etcd_key) {
+absl::StatusOr<EtcdStore::Versioned> EtcdStore::Read(const std::string& etcd_key) {
   RangeRequest request;
   request.set_key(etcd_key);
   RangeResponse response;
   TANDEM_RETURN_IF_ERROR(Call("KV/Range", request, &response));
-  Held held;
+  Versioned held;
   if (response.kvs_size() > 0) {
     held.value = std::move(*response.mutable_kvs(0)->mutable_value());
     held.revision = response.kvs(0).mod_revision();
@@ -190,7 +190,7 @@ absl::StatusOr<EtcdStore::Held> EtcdStore::Read(const std::string& etcd_key) {
 
 absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision,
                                       std::vector<RequestOp> ops) {
-  if (client_->options().look_only) {
+  if (client_->options().read_only) {
     return absl::FailedPreconditionError(absl::StrCat(address(), " was opened to look at, not to change"));
   }
   int64_t last = 0, number;
@@ -238,10 +238,10 @@ absl::StatusOr<bool> EtcdStore::Apply(const std::string& guard, int64_t revision
 
 absl::Status EtcdStore::Modify(
     absl::string_view key,
-    const std::function<absl::StatusOr<absl::optional<std::string>>(const Held&)>& compute) {
+    const std::function<absl::StatusOr<absl::optional<std::string>>(const Versioned&)>& compute) {
   const std::string etcd_key = Key(key);
   while (true) {
-    TANDEM_ASSIGN_OR_RETURN(const Held held, Read(etcd_key));
+    TANDEM_ASSIGN_OR_RETURN(const Versioned held, Read(etcd_key));
     TANDEM_ASSIGN_OR_RETURN(const absl::optional<std::string> value, compute(held));
     if (!value.has_value()) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(const bool applied, Apply(etcd_key, held.revision, {Put(etcd_key, *value)}));
@@ -258,12 +258,13 @@ absl::Status EtcdStore::Set(absl::string_view key, absl::string_view value) {
 absl::StatusOr<int64_t> EtcdStore::Add(absl::string_view key, int64_t delta) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   int64_t sum = 0;
-  TANDEM_RETURN_IF_ERROR(Modify(key, [&](const Held& held) -> absl::StatusOr<absl::optional<std::string>> {
-    absl::optional<absl::string_view> view;
-    if (held.value.has_value()) view = *held.value;
-    TANDEM_ASSIGN_OR_RETURN(sum, StoreSum(key, view, delta));
-    return absl::optional<std::string>(absl::StrCat(sum));
-  }));
+  TANDEM_RETURN_IF_ERROR(
+      Modify(key, [&](const Versioned& held) -> absl::StatusOr<absl::optional<std::string>> {
+        absl::optional<absl::string_view> view;
+        if (held.value.has_value()) view = *held.value;
+        TANDEM_ASSIGN_OR_RETURN(sum, StoreSum(key, view, delta));
+        return absl::optional<std::string>(absl::StrCat(sum));
+      }));
   return sum;
 }
 
@@ -273,25 +274,27 @@ absl::StatusOr<std::string> EtcdStore::CompareSet(absl::string_view key, absl::s
   TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, desired));
   TANDEM_RETURN_IF_ERROR(ValidateStoreValue(key, expected));
   std::string holds;
-  TANDEM_RETURN_IF_ERROR(Modify(key, [&](const Held& held) -> absl::StatusOr<absl::optional<std::string>> {
-    holds = held.value.value_or("");
-    if (holds != expected) return absl::optional<std::string>();
-    holds = std::string(desired);
-    return absl::optional<std::string>(holds);
-  }));
+  TANDEM_RETURN_IF_ERROR(
+      Modify(key, [&](const Versioned& held) -> absl::StatusOr<absl::optional<std::string>> {
+        holds = held.value.value_or("");
+        if (holds != expected) return absl::optional<std::string>();
+        holds = std::string(desired);
+        return absl::optional<std::string>(holds);
+      }));
   return holds;
 }
 
 absl::StatusOr<int64_t> EtcdStore::Append(absl::string_view key, absl::string_view value) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   int64_t length = 0;
-  TANDEM_RETURN_IF_ERROR(Modify(key, [&](const Held& held) -> absl::StatusOr<absl::optional<std::string>> {
-    const size_t before = held.value.has_value() ? held.value->size() : 0;
-    TANDEM_RETURN_IF_ERROR(ValidateStoreSize(key, before + value.size()));
-    std::string all = absl::StrCat(held.value.value_or(""), value);
-    length = all.size();
-    return absl::optional<std::string>(std::move(all));
-  }));
+  TANDEM_RETURN_IF_ERROR(
+      Modify(key, [&](const Versioned& held) -> absl::StatusOr<absl::optional<std::string>> {
+        const size_t before = held.value.has_value() ? held.value->size() : 0;
+        TANDEM_RETURN_IF_ERROR(ValidateStoreSize(key, before + value.size()));
+        std::string all = absl::StrCat(held.value.value_or(""), value);
+        length = all.size();
+        return absl::optional<std::string>(std::move(all));
+      }));
   return length;
 }
 
@@ -313,15 +316,15 @@ absl::StatusOr<bool> EtcdStore::Delete(absl::string_view key) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   const std::string etcd_key = Key(key);
   while (true) {
-    TANDEM_ASSIGN_OR_RETURN(const Held held, Read(etcd_key));
+    TANDEM_ASSIGN_OR_RETURN(const Versioned held, Read(etcd_key));
     if (!held.value.has_value()) return false;
     TANDEM_ASSIGN_OR_RETURN(const bool applied, Apply(etcd_key, held.revision, {DeleteOp(etcd_key)}));
     if (applied) return true;
   }
 }
 
-absl::Status EtcdStore::Look(absl::Span<const std::string> keys, std::vector<std::string>* missing,
-                             std::vector<std::string>* values) {
+absl::Status EtcdStore::ReadKeys(absl::Span<const std::string> keys, std::vector<std::string>* missing,
+                                 std::vector<std::string>* values) {
   missing->clear();
   if (values != nullptr) values->clear();
   size_t bytes = 0;
@@ -354,20 +357,20 @@ absl::Status EtcdStore::Look(absl::Span<const std::string> keys, std::vector<std
   return values == nullptr ? absl::OkStatus() : ValidateStoreBatch(keys.size(), bytes);
 }
 
-absl::Status EtcdStore::BlockingLook(absl::Span<const std::string> keys, absl::Duration timeout,
-                                     std::vector<std::string>* values) {
+absl::Status EtcdStore::WaitForKeys(absl::Span<const std::string> keys, absl::Duration timeout,
+                                    std::vector<std::string>* values) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
   timeout = BoundedWait(timeout);
   const absl::Time deadline = absl::Now() + timeout;
   std::vector<std::string> missing;
-  TANDEM_RETURN_IF_ERROR(Look(keys, &missing, values));
+  TANDEM_RETURN_IF_ERROR(ReadKeys(keys, &missing, values));
   if (missing.empty()) return absl::OkStatus();
   if (timeout > absl::ZeroDuration()) {
     std::vector<std::string> etcd_keys;
     for (const std::string& key : keys) etcd_keys.push_back(Key(key));
     EtcdWatcher::Waiter waiter(&watcher_, std::move(etcd_keys), /*prefix=*/false);
     while (true) {
-      TANDEM_RETURN_IF_ERROR(Look(keys, &missing, values));
+      TANDEM_RETURN_IF_ERROR(ReadKeys(keys, &missing, values));
       if (missing.empty()) return absl::OkStatus();
       if (absl::Now() >= deadline) break;
       waiter.Await(deadline);
@@ -378,25 +381,25 @@ absl::Status EtcdStore::BlockingLook(absl::Span<const std::string> keys, absl::D
 
 absl::StatusOr<std::string> EtcdStore::Get(absl::string_view key, absl::Duration timeout) {
   std::vector<std::string> values;
-  TANDEM_RETURN_IF_ERROR(BlockingLook({std::string(key)}, timeout, &values));
+  TANDEM_RETURN_IF_ERROR(WaitForKeys({std::string(key)}, timeout, &values));
   return std::move(values[0]);
 }
 
 absl::Status EtcdStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
-  return BlockingLook(keys, timeout, nullptr);
+  return WaitForKeys(keys, timeout, nullptr);
 }
 
 absl::StatusOr<bool> EtcdStore::Check(absl::Span<const std::string> keys) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
   std::vector<std::string> missing;
-  TANDEM_RETURN_IF_ERROR(Look(keys, &missing, nullptr));
+  TANDEM_RETURN_IF_ERROR(ReadKeys(keys, &missing, nullptr));
   return missing.empty();
 }
 
 absl::StatusOr<std::vector<std::string>> EtcdStore::MultiGet(absl::Span<const std::string> keys,
                                                              absl::Duration timeout) {
   std::vector<std::string> values;
-  TANDEM_RETURN_IF_ERROR(BlockingLook(keys, timeout, &values));
+  TANDEM_RETURN_IF_ERROR(WaitForKeys(keys, timeout, &values));
   return values;
 }
 

@@ -71,7 +71,7 @@ class EtcdStore final : public Store {
   std::string address() const override { return client_->address(); }
 
  private:
-  struct Held {
+  struct Versioned {
     absl::optional<std::string> value;
     int64_t revision = 0;  // of the last change; 0: the key does not exist
   };
@@ -83,21 +83,22 @@ class EtcdStore final : public Store {
   absl::Status Usable() const;
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response, bool* repeated = nullptr);
-  absl::StatusOr<Held> Read(const std::string& etcd_key);
+  absl::StatusOr<Versioned> Read(const std::string& etcd_key);
   // Applies `ops` once, if `guard` (an etcd key; empty: always) still has `revision`; returns false if it has
   // not.
   absl::StatusOr<bool> Apply(const std::string& guard, int64_t revision,
                              std::vector<etcdserverpb::RequestOp> ops);
   // Reads, computes and applies until no other client changes the key in between. `compute` returns the new
   // value, or nullopt to change nothing.
-  absl::Status Modify(absl::string_view key,
-                      const std::function<absl::StatusOr<absl::optional<std::string>>(const Held&)>& compute);
+  absl::Status Modify(
+      absl::string_view key,
+      const std::function<absl::StatusOr<absl::optional<std::string>>(const Versioned&)>& compute);
   // Reads the keys at one moment. `*missing` gets the absent keys; `*values`, unless nullptr, the values of
   // the others.
-  absl::Status Look(absl::Span<const std::string> keys, std::vector<std::string>* missing,
-                    std::vector<std::string>* values);
-  absl::Status BlockingLook(absl::Span<const std::string> keys, absl::Duration timeout,
-                            std::vector<std::string>* values);
+  absl::Status ReadKeys(absl::Span<const std::string> keys, std::vector<std::string>* missing,
+                        std::vector<std::string>* values);
+  absl::Status WaitForKeys(absl::Span<const std::string> keys, absl::Duration timeout,
+                           std::vector<std::string>* values);
   etcdserverpb::RequestOp Put(const std::string& etcd_key, absl::string_view value) const;
   std::string Key(absl::string_view key) const { return base_ + "k/" + std::string(key); }
   std::string QueuePrefix(absl::string_view queue) const;

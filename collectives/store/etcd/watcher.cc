@@ -9,9 +9,9 @@
 
 namespace tandem::collectives {
 namespace {
-constexpr absl::Duration kLook = absl::Milliseconds(50);           // polling interval without a watch
-constexpr absl::Duration kLookAnyway = absl::Seconds(2);           // polling interval with a watch
-constexpr absl::Duration kBetweenTries = absl::Milliseconds(200);  // to establish a watch
+constexpr absl::Duration kPollInterval = absl::Milliseconds(50);     // polling interval without a watch
+constexpr absl::Duration kPollIntervalWithWatch = absl::Seconds(2);  // polling interval with a watch
+constexpr absl::Duration kReopenInterval = absl::Milliseconds(200);  // to establish a watch
 }  // namespace
 
 std::string EtcdRangeEnd(std::string prefix) {
@@ -53,7 +53,7 @@ EtcdWatcher::Waiter::~Waiter() {
 void EtcdWatcher::Waiter::Await(absl::Time deadline) {
   watcher_->EnsureWatch();
   absl::MutexLock lock(&watcher_->mutex_);
-  const absl::Time look = absl::Now() + (watcher_->live_ ? kLookAnyway : kLook);
+  const absl::Time look = absl::Now() + (watcher_->live_ ? kPollIntervalWithWatch : kPollInterval);
   watcher_->mutex_.AwaitWithDeadline(absl::Condition(&changed_), std::min(deadline, look));
   changed_ = false;
 }
@@ -68,7 +68,7 @@ void EtcdWatcher::EnsureWatch() {
     absl::MutexLock lock(&mutex_);
     if (!ended_ || absl::Now() < next_open_) return;
   }
-  next_open_ = absl::Now() + kBetweenTries;
+  next_open_ = absl::Now() + kReopenInterval;
   stream_.reset();  // the last object that could call OnEnd
   {
     absl::MutexLock lock(&mutex_);

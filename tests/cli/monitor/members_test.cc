@@ -16,7 +16,7 @@ TEST(Members, AreOrderedByRoleAndIndexAndTellWhetherTheyLive) {
   SimulatedClock clock;
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, collectives::StoreServer::Start("127.0.0.1:0", &clock));
   collectives::Membership& membership = *store->membership();
-  membership.LetRestart("actor");  // whose silence does not end the job
+  membership.AllowRestart("actor");  // whose silence does not end the job
   const auto beat = [&](const char* name, bool leaving = false) {
     TANDEM_ASSERT_OK(
         membership.Heartbeat(name, absl::Seconds(10), leaving,

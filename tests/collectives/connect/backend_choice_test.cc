@@ -65,7 +65,7 @@ TEST(BackendChoiceTest, ABackendThatThisBuildLacksIsSaidWithTheWayToHaveIt) {
 
 TEST(BackendChoiceTest, AutoGoesByWhoSharesAHost) {
   auto on = [](const std::vector<std::string>& hosts) {
-    std::vector<Peer> peers;
+    std::vector<RankEndpoint> peers;
     for (const std::string& host : hosts) peers.push_back({host, "10.0.0.1", 1});
     return AutoCandidates(peers);
   };

@@ -27,8 +27,8 @@ RankInfo Rank(int rank, int world_size) {
   return i;
 }
 
-auto Come(Store* store, const RankInfo& me, absl::Duration patience = absl::Seconds(60)) {
-  return Meet(store, me, absl::Now() + patience, patience);
+auto Come(Store* store, const RankInfo& me, absl::Duration timeout = absl::Seconds(60)) {
+  return ExchangeRankInfo(store, me, absl::Now() + timeout, timeout);
 }
 
 // Rank 1 of two comes, is not met, and leaves `me` in the store.
@@ -52,9 +52,10 @@ TEST(RendezvousTest, AllMeetAndKnowEachOther) {
 TEST(RendezvousTest, TheAbsentAreNamedAndTheTimeThatTheyHadThoughSomeWasSpentBefore) {
   MemoryStore store;
   std::thread other([&] { ComeAndGo(&store, Rank(2, 4)); });
-  EXPECT_THAT(Meet(&store, Rank(0, 4), absl::Now() + absl::Milliseconds(150), absl::Milliseconds(200)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr("1 and 3 of 4 did not come"), HasSubstr("200ms"))));
+  EXPECT_THAT(
+      ExchangeRankInfo(&store, Rank(0, 4), absl::Now() + absl::Milliseconds(150), absl::Milliseconds(200)),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("1 and 3 of 4 did not come"), HasSubstr("200ms"))));
   other.join();
 }
 

@@ -68,7 +68,7 @@ TEST_F(MembershipTest, AMemberThatLeftMayBeSilent) {
 }
 
 TEST_F(MembershipTest, ARoleThatIsStartedAgainMayDieAndFail) {
-  membership_.LetRestart("actor");
+  membership_.AllowRestart("actor");
   Beat("actor/0");
   Beat("worker/0");
   clock_.Advance(kLease + absl::Milliseconds(1));

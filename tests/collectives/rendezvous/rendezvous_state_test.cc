@@ -115,8 +115,8 @@ TEST(RendezvousStateTest, FailuresBetweenTwoRoundsCountOnce) {
   ExpireNode("2", "is dead", &state);
   ExpireNode("3", "is dead", &state);
   EXPECT_EQ(state.restarts(), 1);
-  EXPECT_EQ(EndOf(state, 1).reason, "worker/0 ended with 1");
-  EXPECT_TRUE(EndOf(state, 1).failed);
+  EXPECT_EQ(EndEvent(state, 1).reason, "worker/0 ended with 1");
+  EXPECT_TRUE(EndEvent(state, 1).failed);
   RestartRound(0, "from a past epoch", 1, &state);
   EXPECT_EQ(state.restarts(), 1);
 }
@@ -230,7 +230,7 @@ TEST(RendezvousStateTest, AReasonOfAnyBytesLeavesADocumentThatAllCanRead) {
     BeginRound(&state);
     RestartRound(state.epoch(), words, 1, &state);
     ASSERT_TRUE(read.ParseFromString(state.SerializeAsString())) << "round " << round;
-    EXPECT_THAT(EndOf(read, state.epoch()).reason, HasSubstr("nf: "));
+    EXPECT_THAT(EndEvent(read, state.epoch()).reason, HasSubstr("nf: "));
   }
   EXPECT_EQ(read.phase(), RendezvousState::CLOSED);
 }

@@ -207,7 +207,7 @@ TEST_F(EtcdStoreTest, WhoOnlyLooksLeavesNothingBehindAndChangesNothing) {
   const auto server = EtcdServer::Start();
   ASSERT_NE(server, nullptr);
   EtcdOptions looking = Towards(server->address());
-  looking.look_only = true;
+  looking.read_only = true;
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto looks, EtcdStore::Open(looking));
   EXPECT_THAT(looks->List("").value(), ElementsAre());
   EXPECT_THAT(looks->Set("key", "value"),

@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<Peer> On(std::initializer_list<const char*> hosts) {
-  std::vector<Peer> peers;
+std::vector<RankEndpoint> On(std::initializer_list<const char*> hosts) {
+  std::vector<RankEndpoint> peers;
   for (const char* host : hosts) peers.push_back({host, "", 0});
   return peers;
 }

@@ -253,7 +253,7 @@ TEST_F(MpiCollectivesTest, SomeRanksMakeAGroup) {
     TANDEM_ASSERT_OK(backend->Run(o));
     EXPECT_EQ(sum, static_cast<int32_t>(even.size()));
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ TEST_F(MpiFaultsTest, ARankThatDoesNotComeIsNamed) {
                          AllOf(HasSubstr("all_reduce #0"), HasSubstr(absl::StrCat("rank ", late)))));
     EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
   }
-  Meet("timed out");
+  AwaitAllRanks("timed out");
   if (rank() == late) {
     // Told by the others, long before its own time-out.
     EXPECT_THAT(backend->Run(Sum(&values)),
@@ -96,7 +96,7 @@ TEST_F(MpiFaultsTest, AnAbortFromAnotherThreadEndsTheOperationEverywhere) {
     EXPECT_THAT(backend->Run(Sum(&values)),
                 StatusIs(absl::StatusCode::kAborted, AllOf(HasSubstr("rank 0"), HasSubstr("enough"))));
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiFaultsTest, AnAbortEndsAWaitInThisProcess) {
@@ -112,7 +112,7 @@ TEST_F(MpiFaultsTest, AnAbortEndsAWaitInThisProcess) {
     EXPECT_THAT(backend->Run(Sum(&values)), StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
     aborter.join();
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiFaultsTest, ARankThatHasLeftIsNamed) {
@@ -124,7 +124,7 @@ TEST_F(MpiFaultsTest, ARankThatHasLeftIsNamed) {
     EXPECT_THAT(backend->Run(Sum(&values)),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has left the group")));
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiFaultsTest, MinimaWithNaNsAreTheSameBitsOnAllRanks) {

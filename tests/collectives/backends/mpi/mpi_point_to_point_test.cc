@@ -53,7 +53,7 @@ TEST_F(MpiPointToPointTest, TagsChooseAndMessagesOfOneTagKeepTheirOrder) {
       EXPECT_EQ(two, (std::vector<int32_t>{i, -i}));
     }
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiPointToPointTest, MessagesOfOneTagGoToReceivesInTheirOrderHoweverManyWait) {
@@ -61,8 +61,8 @@ TEST_F(MpiPointToPointTest, MessagesOfOneTagGoToReceivesInTheirOrderHoweverManyW
   constexpr int kMessages = 400;
   std::vector<std::vector<int32_t>> values(kMessages, std::vector<int32_t>(1));
   std::vector<absl::Notification> over(kMessages);
-  Meet("begin");
-  if (rank() > 1) return Meet("end");
+  AwaitAllRanks("begin");
+  if (rank() > 1) return AwaitAllRanks("end");
   for (int i = 0; i < kMessages; ++i) {
     if (rank() == 0) values[i][0] = i;
     // Every third takes whoever sends.
@@ -77,7 +77,7 @@ TEST_F(MpiPointToPointTest, MessagesOfOneTagGoToReceivesInTheirOrderHoweverManyW
     over[i].WaitForNotification();
     EXPECT_EQ(values[i][0], i);
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiPointToPointTest, LongMessagesCrossEachOtherAndEmptyOnesArrive) {
@@ -100,7 +100,7 @@ TEST_F(MpiPointToPointTest, LongMessagesCrossEachOtherAndEmptyOnesArrive) {
     received.WaitForNotification();
     EXPECT_EQ(from, std::vector<int32_t>(n, previous));
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiPointToPointTest, AnySourceTellsWhoSent) {
@@ -116,7 +116,7 @@ TEST_F(MpiPointToPointTest, AnySourceTellsWhoSent) {
       seen[source] = true;
     }
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiPointToPointTest, AMessageThatDoesNotFitIsDroppedAndTheNextArrives) {
@@ -133,7 +133,7 @@ TEST_F(MpiPointToPointTest, AMessageThatDoesNotFitIsDroppedAndTheNextArrives) {
     EXPECT_THAT(Recv(0, 1, &values), IsOk());
     EXPECT_EQ(values[0], 5);
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiPointToPointTest, AReceiveEndsAtItsDeadlineAndBreaksTheGroup) {
@@ -145,7 +145,7 @@ TEST_F(MpiPointToPointTest, AReceiveEndsAtItsDeadlineAndBreaksTheGroup) {
                                                        AllOf(HasSubstr("recv"), HasSubstr("nothing came"))));
     EXPECT_FALSE(Send(1, 9, {1}).ok());
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 TEST_F(MpiPointToPointTest, AnAbortEndsReceivesHereAndThere) {
@@ -159,7 +159,7 @@ TEST_F(MpiPointToPointTest, AnAbortEndsReceivesHereAndThere) {
     if (rank() == 0) backend_->Abort(absl::AbortedError("enough"));
     ended.WaitForNotification();
   }
-  Meet("end");
+  AwaitAllRanks("end");
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class LeaveAtEnd final : public ::testing::Environment {
 };
 const ::testing::Environment* const kLeaveAtEnd = ::testing::AddGlobalTestEnvironment(new LeaveAtEnd);
 
-void MpiRanks::Meet(const std::string& where) {
+void MpiRanks::AwaitAllRanks(const std::string& where) {
   const std::string prefix =
       absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), "/", where, "/");
   TANDEM_ASSERT_OK(store_->Set(absl::StrCat(prefix, rank_), ""));

@@ -25,7 +25,7 @@ class MpiRanks : public ::testing::Test {
   // The backend of a group of `ranks` of this test (all, where empty), of which this is one.
   absl::StatusOr<std::unique_ptr<Backend>> Make(const std::string& group, std::vector<int> ranks = {});
   // All ranks wait for each other, through the store.
-  void Meet(const std::string& where);
+  void AwaitAllRanks(const std::string& where);
 
   static int rank() { return rank_; }
   static int world_size() { return world_size_; }

@@ -317,18 +317,18 @@ TEST(ShmProcessTest, APeerThatDamagesTheMemoryCrashesNobody) {
       _exit(0);
     }
     // Whatever comes of it, it comes.
-    const absl::Duration spin_policy = absl::Milliseconds(300);
+    const absl::Duration timeout = absl::Milliseconds(300);
     std::thread messages([&] {
       std::vector<float> values(5000);
       for (int i = 0; i < 1000; ++i) {
-        const auto status = rank == 0 ? backend.RunPointToPoint(MakeSend(values, 1, 0, spin_policy))
-                                      : backend.RunPointToPoint(RecvOf(&values, kAnySource, 0, spin_policy));
+        const auto status = rank == 0 ? backend.RunPointToPoint(MakeSend(values, 1, 0, timeout))
+                                      : backend.RunPointToPoint(RecvOf(&values, kAnySource, 0, timeout));
         if (!status.ok() && status.status().code() != absl::StatusCode::kInvalidArgument) break;
       }
     });
     std::vector<float> values(100000);
     for (uint64_t i = 1; i < 1000; ++i) {
-      if (!backend.Run(AllReduceOf(&values, i, spin_policy)).ok()) break;
+      if (!backend.Run(AllReduceOf(&values, i, timeout)).ok()) break;
     }
     messages.join();
   });

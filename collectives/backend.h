@@ -106,6 +106,8 @@ struct BackendFactory {
   // True if the backend's ranks compare fingerprints by themselves. Otherwise DebugLevel::kDetail compares
   // them.
   bool compares_fingerprints = true;
+  // True if the ranks of a group may be threads of one process. The conformance test runs such backends.
+  bool ranks_may_be_threads = true;
   // Returns OK if the backend could work in this process for these peers; an error says why not
   // ("libnccl.so.2 not found").
   std::function<absl::Status(const BackendOptions&)> viable;

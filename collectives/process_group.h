@@ -33,9 +33,9 @@ class FlightRecorder;
 enum class DebugLevel { kFromEnv, kOff, kInfo, kDetail };
 
 struct ProcessGroupOptions {
-  // The backend: "auto", "shm", "gloo", "mpi", "nccl", "shm+gloo" (shared memory inside each host, Gloo
-  // between hosts), or one per device: "cpu:auto,cuda:nccl". Empty: TANDEM_BACKEND, or auto. A world of one
-  // copies in its own memory, whatever CPU backend is named.
+  // The backend: "auto", a name such as "gloo" or "shm+gloo" (docs/collectives.md lists them), or one per
+  // device: "cpu:auto,cuda:nccl". Empty: TANDEM_BACKEND, or auto. A world of one copies in its own memory,
+  // whatever CPU backend is named.
   //
   // "auto" selects shm if all ranks are on one host, gloo if each rank is alone on its host, else shm+gloo.
   // If that is impossible (containers that share no memory), all ranks take gloo.

@@ -15,6 +15,7 @@
 #include "bench/suites/group_target.h"
 #include "bench/suites/own_processes.h"
 #include "bench/suites/rank_processes.h"
+#include "collectives/connect/backend_choice.h"
 #include "collectives/environment.h"
 
 namespace tandem::bench {
@@ -87,14 +88,22 @@ const char* Help(BenchOp op) {
   return "";
 }
 
+// "auto, shm, gloo, ...": the backends of this build for CPU tensors.
+std::string BackendHelp() {
+  std::string names = "auto";
+  for (const collectives::BackendFactory& factory : collectives::BuiltInBackends()) {
+    if (factory.device == Device::Kind::kCpu) absl::StrAppend(&names, ", ", factory.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 void AddBenchCollectives(CLI::App* bench, CommandContext* context) {
   for (const BenchOp op : AllBenchOps()) {
     CLI::App* command = bench->add_subcommand(std::string(Name(op)), Help(op));
     auto options = std::make_shared<CollectivesBench>();
-    command->add_option("--backend", options->backend, "auto, shm, gloo, mpi, shm+gloo, ...")
-        ->capture_default_str();
+    command->add_option("--backend", options->backend, BackendHelp())->capture_default_str();
     command->add_option("--ranks", options->ranks, "Processes")->capture_default_str();
     DeclareBenchFlags(op, command, &options->bench);
     command->add_flag("--as-rank", options->as_rank)->group("");

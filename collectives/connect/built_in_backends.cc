@@ -1,4 +1,5 @@
-// The only file that knows all backends.
+// The only source file that names all backends: a new one is added here, in collectives/CMakeLists.txt and in
+// docs/collectives.md. The conformance test and the help of `tandem bench` follow.
 
 #include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"

@@ -66,6 +66,7 @@ BackendFactory MpiBackendFactory() {
   BackendFactory factory;
   factory.name = "mpi";
   factory.device = Device::Kind::kCpu;
+  factory.ranks_may_be_threads = false;  // MPI is initialised once in a process
   factory.viable = [](const BackendOptions& options) -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const mpi::Plugin* plugin, Load());
     return plugin->viable(options);

@@ -1,0 +1,35 @@
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "collectives/connect/backend_choice.h"
+#include "tests/collectives/conformance/suite/conformance_tests.h"
+
+namespace tandem::collectives {
+namespace {
+
+// Every built-in backend for CPU tensors whose ranks may be threads, on one host.
+std::vector<ConformanceCase> BuiltInCases() {
+  std::vector<ConformanceCase> cases;
+  for (const BackendFactory& factory : BuiltInBackends()) {
+    if (factory.device != Device::Kind::kCpu || !factory.ranks_may_be_threads) continue;
+    for (const int world_size : {1, 2, 3, 4, 7}) {
+      cases.push_back({.backend = factory.name, .world_size = world_size});
+    }
+  }
+  return cases;
+}
+
+std::string CaseName(const ::testing::TestParamInfo<ConformanceCase>& info) {
+  std::string name;
+  for (const char c : info.param.backend) {
+    if (absl::ascii_isalnum(c)) name += c;
+  }
+  return absl::StrCat(name, "Of", info.param.world_size);
+}
+
+INSTANTIATE_TEST_SUITE_P(BuiltIn, ConformanceTest, ::testing::ValuesIn(BuiltInCases()), CaseName);
+
+}  // namespace
+}  // namespace tandem::collectives

@@ -20,11 +20,11 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kUrlTimeout = absl::Seconds(30);
 
-// This host by an address at which no other test serves: a port that one of these gives up would soon be
-// another's, on a busy machine.
+// An address of this host at which no other test serves: on a busy machine, a port that one of these tests
+// releases would soon be used by another.
 constexpr char kOwnHost[] = "127.0.77.1";
 
-// "host:port" that was free a moment ago.
+// Returns a "host:port" that was free a moment ago.
 std::string FreeAddress() {
   auto server = StoreServer::Start(absl::StrCat(kOwnHost, ":0")).value();
   return absl::StrCat(kOwnHost, ":", server->port());
@@ -33,7 +33,7 @@ std::string FreeAddress() {
 TEST(StoreUrlTest, RankZeroServesAndTheOthersComeWhenTheyLike) {
   const std::string url = "tcp://" + FreeAddress();
   std::thread guest([&] {
-    auto store = OpenStoreUrl(url, 1, 2, kUrlTimeout);  // perhaps before there is a server
+    auto store = OpenStoreUrl(url, 1, 2, kUrlTimeout);  // possibly before there is a server
     TANDEM_ASSERT_OK(store);
     EXPECT_EQ((*store)->store()->Get("k", kUrlTimeout).value(), "v");
     EXPECT_EQ((*store)->rank(), 1);
@@ -45,7 +45,7 @@ TEST(StoreUrlTest, RankZeroServesAndTheOthersComeWhenTheyLike) {
       EXPECT_EQ((*store)->world_size(), 2);
       TANDEM_EXPECT_OK((*store)->store()->Set("k", "v"));
     }
-  }  // serves until the guest has gone
+  }  // serves until rank 1 has gone
   guest.join();
 }
 

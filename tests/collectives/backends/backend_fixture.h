@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_BACKENDS_BACKEND_FIXTURE_H_
 #define TANDEM_TESTS_COLLECTIVES_BACKENDS_BACKEND_FIXTURE_H_
 
-// Groups of ranks that are threads of one process, and operations built from vectors.
+// Groups whose ranks are threads of one process, and operations built from vectors.
 
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 
 namespace tandem::collectives {
 
-// Options of rank `rank` of `hosts.size()`; hosts[r] is rank r's host.
+// Returns the options of rank `rank` of `hosts.size()`; hosts[r] is rank r's host.
 inline BackendOptions OptionsOf(Store* store, int rank, const std::vector<std::string>& hosts,
                                 const std::string& address = "127.0.0.1") {
   BackendOptions options;
@@ -53,7 +53,7 @@ inline void RunRanks(const BackendFactory& factory, int world_size,
   RunRanks(factory, std::vector<std::string>(world_size, "host"), body);
 }
 
-// An all-reduce of floats in place.
+// Returns an all-reduce of floats in place.
 inline Operation AllReduceOf(std::vector<float>* values, uint64_t sequence,
                              absl::Duration timeout = absl::Seconds(60)) {
   Operation operation;
@@ -73,9 +73,9 @@ inline Operation MakeBarrier(uint64_t sequence, absl::Duration timeout = absl::S
   return operation;
 }
 
-// A message of floats.
+// Returns the send of a message of floats.
 inline Operation MakeSend(const std::vector<float>& values, int to, uint32_t tag = 0,
-                        absl::Duration timeout = absl::Seconds(60)) {
+                          absl::Duration timeout = absl::Seconds(60)) {
   Operation operation;
   operation.kind = OpKind::kSend;
   operation.dtype = DType::kF32;
@@ -98,7 +98,8 @@ inline Operation RecvOf(std::vector<float>* values, int from, uint32_t tag = 0,
   return operation;
 }
 
-// Of three ranks: rank 0 sends rank 2 more than that expects, which all are told.
+// An all-to-all of three ranks in which rank 0 sends rank 2 more than rank 2 expects; all ranks must get an
+// error.
 inline void CallAllToAllWithPairsThatDiffer(Backend& backend, int rank) {
   std::vector<float> in(300), out(300);
   std::vector<ConstPart> ins;

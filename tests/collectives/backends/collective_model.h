@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_BACKENDS_COLLECTIVE_MODEL_H_
 #define TANDEM_TESTS_COLLECTIVES_BACKENDS_COLLECTIVE_MODEL_H_
 
-// What a collective must bring, element by element: every rank can tell the others' inputs, as they are
-// functions of rank, part and index.
+// A model of the collectives, element by element: inputs are functions of rank, part and index, so every rank
+// can compute the others' inputs.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace tandem::collectives {
 
-// Elements of any dtype by their values.
+// Access to elements of any dtype by their values.
 class Elements {
  public:
   Elements() = default;
@@ -72,7 +72,7 @@ inline std::string ToText(const Case& c) {
                       c.in_place ? " in place" : "", c.even ? "" : " uneven");
 }
 
-// Small whole numbers: sums and products are exact in every dtype but for one rounding.
+// Small whole numbers: sums and products are exact in every dtype, except for one rounding.
 inline double Input(int rank, int part, size_t i) {
   return static_cast<double>((rank * 5 + part * 3 + static_cast<int>(i % 1013)) % 3 + 1);
 }
@@ -106,11 +106,11 @@ inline double Reduced(const Case& c, int world, int part, size_t i) {
   return result;
 }
 
-// Runs one collective of this rank, and compares all that it brings with the model.
+// Runs one collective on this rank, and compares all its results with the model.
 inline void CheckCollective(Backend& backend, int rank, int world, const Case& c, uint64_t sequence) {
   SCOPED_TRACE(absl::StrCat("rank ", rank, " of ", world, ": ", ToText(c)));
   const bool is_root = rank == c.root;
-  // What rank `from` gives to rank `to`, where parts differ.
+  // The input of rank `from` for rank `to`, if parts differ.
   auto part = [&](int from, int to) { return c.even ? c.count : c.count + (from * 2 + to * 3) % 5; };
   auto filled = [&](size_t count, int of_part) {
     Elements e(c.dtype, count);
@@ -135,7 +135,7 @@ inline void CheckCollective(Backend& backend, int rank, int world, const Case& c
   o.sequence = sequence;
   o.factor = c.reduce == ReduceOp::kPremulSum ? 0.5 * (rank + 1) : 1.0;
   o.timeout = absl::Seconds(60);
-  // One array of parts, each rank's behind the other.
+  // One contiguous array of parts, in rank order.
   auto offsets = [&](auto count_of) {
     std::vector<size_t> at(1, 0);
     for (int s = 0; s < world; ++s) at.push_back(at.back() + count_of(s));
@@ -245,7 +245,7 @@ inline bool MayBeUneven(OpKind kind) {
          kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
 }
 
-// Every kind, in place and not, even and not, from one root after the other.
+// Runs every kind, in place and not, even and not, with each root in turn.
 inline void CheckEveryKind(Backend& backend, int rank, int world, absl::Span<const size_t> counts) {
   uint64_t sequence = 0;
   for (const OpKind kind : kCollectiveKinds) {
@@ -264,7 +264,7 @@ inline void CheckEveryKind(Backend& backend, int rank, int world, absl::Span<con
   }
 }
 
-// Every reduction of every dtype; those that there are none of are refused in the backend's name.
+// Runs every reduction of every dtype; unsupported ones must be refused with the backend's name.
 inline void CheckEveryReduction(Backend& backend, int rank, int world, absl::Span<const size_t> counts) {
   uint64_t sequence = 0;
   for (int d = 0; d < kNumDTypes; ++d) {

@@ -183,7 +183,7 @@ bool ChaosCluster::AwaitNoKeys(absl::Time deadline) const {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::setenv("ETCDCTL_API", "3", 1);
     ::dup2(out[1], 1);
-    // From the first revision on: a key that goes before it listens is told of, too.
+    // Starts at the first revision, so that it also reports a key that is removed before it listens.
     ::execlp("etcdctl", "etcdctl", endpoints.c_str(), "watch", "--prefix", "chaos/", "--rev=1", nullptr);
     ::_exit(127);
   }

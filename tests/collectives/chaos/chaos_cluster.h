@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_CHAOS_CHAOS_CLUSTER_H_
 #define TANDEM_TESTS_COLLECTIVES_CHAOS_CHAOS_CLUSTER_H_
 
-// Two nodes and an etcd cluster of three members: network namespaces on a bridge where this machine gives
-// them out, else plain processes, between which no cable can be pulled.
+// Two nodes and an etcd cluster of three members. They are network namespaces on a bridge if this machine
+// allows that, otherwise plain processes, which cannot be partitioned.
 
 #include <sys/types.h>
 
@@ -16,40 +16,40 @@
 
 namespace tandem::collectives {
 
-// Not thread-safe. Whatever it has started ends with it.
+// Not thread-safe. The destructor ends all processes that it has started.
 class ChaosCluster {
  public:
   static constexpr int kNodes = 2;
 
-  // `command`: of a node's launcher, in which "{etcd}" is replaced by the members' addresses, "{first}" by
-  // the first node's and "{log}" by a directory of the node's.
+  // `command` starts a node's launcher. In it, "{etcd}" is replaced by the members' addresses, "{first}" by
+  // the first node's address and "{log}" by a directory of the node.
   explicit ChaosCluster(std::vector<std::string> command);
   ~ChaosCluster();
 
-  // Whether there is an etcd cluster; why not, in words, otherwise.
+  // Returns why there is no etcd cluster; empty if there is one.
   const std::string& trouble() const { return trouble_; }
   bool has_cables() const { return has_cables_; }
 
   void StartNode(int node);
-  // SIGKILL to the launcher: its workers go with it.
+  // Sends SIGKILL to the launcher; its workers end with it.
   void KillNode(int node);
   void SignalNode(int node, int signal);
-  // Waits for the launcher's end; its exit code, 128 + signal, or -1 after `seconds`.
+  // Waits for the launcher's end; returns its exit code, 128 + signal, or -1 after `seconds`.
   int AwaitEnd(int node, int seconds);
   bool NodeRuns(int node);
-  // Of those that run.
+  // Returns the launchers that run.
   std::vector<pid_t> Launchers() const;
   std::vector<pid_t> Workers(int node) const;
   void Cut(int node);
   void Mend(int node);
   testing::EtcdServer& etcd(int member) { return *etcd_[member]; }
-  // Until nothing of the job is in etcd any more; also true if that cannot be told (no etcdctl).
+  // Waits until etcd holds no key of the job; also returns true if that cannot be determined (no etcdctl).
   bool AwaitNoKeys(absl::Time deadline) const;
   std::string LastLines(int node) const;
 
  private:
   bool MakeCables();
-  // Of the job, still in etcd; -1 if that cannot be told.
+  // Returns the number of the job's keys in etcd; -1 if that cannot be determined.
   int KeysLeft() const;
 
   std::vector<std::string> command_;

@@ -92,7 +92,7 @@ absl::Status ChaosLog::Check() {
   }
   int64_t last = 0;  // counted so far
   for (const auto& [number, epoch] : epochs) {
-    // What all had done when a round ended counts, also where nobody came to say so.
+    // The steps that all had done when a round ended count, even if no rank reported them.
     if (epoch.resumed < last || epoch.resumed > last + 1) {
       return absl::InternalError(
           absl::StrCat("epoch ", number, " resumed after step ", epoch.resumed, "; counted before: ", last));

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_CHAOS_CHAOS_LOG_H_
 #define TANDEM_TESTS_COLLECTIVES_CHAOS_CHAOS_LOG_H_
 
-// What the workers of the chaos test have written, and whether it can be true of one history.
+// Reads the lines of the chaos test's workers, and checks that they are consistent.
 
 #include <cstdint>
 #include <map>
@@ -19,12 +19,14 @@ class ChaosLog {
     int64_t epoch = 0, step = 0;
     int world_size = 0;
   };
-  // The newest step that any worker has counted.
+  // Returns the newest step that any worker has counted.
   Latest Look();
 
-  // Internal names the line that contradicts: every step is counted in one epoch, once for each rank, by
-  // ranks that agree on the world's size; an epoch begins after the step that all of it say, which is no
-  // earlier than any counted before, and no step is left out.
+  // Internal names the line that contradicts one of these rules:
+  //
+  //   - every step is counted in one epoch, once for each rank, by ranks that agree on the world's size
+  //   - an epoch begins after the step that all its ranks report, which is no earlier than any counted before
+  //   - no step is left out
   absl::Status Check();
 
  private:

@@ -1,6 +1,6 @@
-// Everything that happens to a job, at random: kill -9 of workers, of a node, of the first node together with
-// a member of etcd, pauses, partitions, leaves and joins. The job, under `tandem run`, goes on at the right
-// size, and no step is lost or counted twice.
+// Random failures of a job under `tandem run`: kill -9 of workers, of a node, of the first node together with
+// a member of etcd, pauses, partitions, leaves and joins. The job continues at the right size, and no step is
+// lost or counted twice.
 //
 // TANDEM_CHAOS_EVENTS=200 runs the long version (pauses of 5 s); TANDEM_CHAOS_SEED chooses another history.
 
@@ -42,7 +42,7 @@ std::vector<pid_t> Sorted(std::vector<pid_t> pids) {
   return pids;
 }
 
-// `meeting`: where the launchers meet.
+// `meeting` holds the flags of the launchers' rendezvous.
 std::vector<std::string> Command(const std::vector<std::string>& meeting, const std::string& logs, int steps,
                                  int milliseconds) {
   std::vector<std::string> command = {
@@ -54,7 +54,7 @@ std::vector<std::string> Command(const std::vector<std::string>& meeting, const 
   return command;
 }
 
-// `job_lease`: how long etcd keeps what belongs to a job of which nobody is heard.
+// `job_lease` is how long etcd keeps the keys of a job without a living process.
 std::vector<std::string> Etcd(absl::Duration job_lease) {
   return {"--rdzv-backend",
           "etcd",
@@ -91,7 +91,8 @@ class Chaos {
   ChaosCluster& cluster() { return cluster_; }
   ChaosLog& log() { return log_; }
 
-  // Until steps are counted by `world` ranks, in an epoch later than `after` (or in any); how long that took.
+  // Waits until `world` ranks count steps, in an epoch later than `after` (or in any); returns how long that
+  // took.
   absl::Duration AwaitSteps(int world, int64_t after, const std::string& doing) {
     const absl::Time start = absl::Now();
     const int64_t from = log_.Look().step;
@@ -242,7 +243,7 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
   std::printf("%d events, %ld steps in %ld epochs\n", events, static_cast<long>(chaos.log().Look().step),
               static_cast<long>(chaos.log().Look().epoch));
   for (int node : {0, 1}) EXPECT_TRUE(chaos.cluster().Workers(node).empty());
-  // The job's lease in etcd runs out; etcd takes its time to look.
+  // The job's lease in etcd runs out; etcd checks leases at intervals.
   EXPECT_TRUE(chaos.cluster().AwaitNoKeys(absl::Now() + kJobLease + absl::Seconds(30)))
       << "keys stay in etcd after the job";
 }
@@ -257,7 +258,7 @@ TEST(ChaosTest, AnOutageOfEtcdLongerThanALeaseCostsNoState) {
   const int64_t epoch = chaos.log().Look().epoch;
   const std::vector<pid_t> before[] = {Sorted(cluster.Workers(0)), Sorted(cluster.Workers(1))};
   for (int member : {0, 1, 2}) cluster.etcd(member).Signal(SIGSTOP);
-  // The mishap: three leases and more, so that the first try to join again is in vain, too.
+  // Longer than three leases, so that the first attempt to join again fails, too.
   absl::SleepFor(absl::Seconds(7));
   for (int member : {0, 1, 2}) cluster.etcd(member).Signal(SIGCONT);
   chaos.AwaitSteps(8, epoch, "etcd is back");

@@ -1,7 +1,8 @@
 // A worker of the chaos test: chaos_worker LOG_DIR LAST_STEP MILLISECONDS_A_STEP.
 //
-// Its model is the number of steps done, and a sum to which every step adds what all ranks computed together.
-// It writes what it sees, each line whole: "round EPOCH RESUMED RANK WORLD" and "step EPOCH STEP RANK WORLD".
+// Its model consists of the number of finished steps, and a sum to which every step adds a number that all
+// ranks compute together. It writes whole lines: "round EPOCH RESUMED RANK WORLD" and "step EPOCH STEP RANK
+// WORLD".
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 namespace tandem::collectives {
 namespace {
 
-// Two hosts, which the ranks take turns to be on; three, of different sizes.
+// Two hosts with alternating ranks; three hosts of different sizes.
 INSTANTIATE_TEST_SUITE_P(TwoHosts, ConformanceTest,
                          OnWorlds({.backend = "shm+gloo",
                                    .host = [](int rank) { return rank % 2 == 0 ? "even" : "odd"; }},

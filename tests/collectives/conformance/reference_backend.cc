@@ -68,7 +68,7 @@ class ReferenceHub {
     bool done = false;
     absl::StatusOr<int> result = -1;
   };
-  // Takes its place in the order of receives.
+  // Appends a receive to the order of receives.
   std::shared_ptr<Receiver> Post(int rank, const Operation& operation) {
     auto receiver = std::make_shared<Receiver>(Receiver{rank, operation});
     absl::MutexLock lock(&mutex_);
@@ -150,7 +150,7 @@ class ReferenceHub {
     }
   }
 
-  // Everybody is here: does everybody's work.
+  // Computes all ranks' results once all ranks have come.
   void Finish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int world = static_cast<int>(ranks_.size());
     for (int r = 1; r < world && broken_.ok(); ++r) {
@@ -180,7 +180,7 @@ class ReferenceHub {
     const int world = static_cast<int>(ranks_.size());
     const Operation& any = *ranks_[0];
     const size_t size = SizeOf(any.dtype);
-    // All inputs first: they may lie where outputs go.
+    // Copies all inputs first: they may lie where outputs go.
     struct Chunk {
       void* to;
       std::vector<char> bytes;
@@ -227,7 +227,7 @@ class ReferenceHub {
 
   const std::string group_;
   absl::Mutex mutex_;
-  std::vector<const Operation*> ranks_ ABSL_GUARDED_BY(mutex_);  // who waits in this round
+  std::vector<const Operation*> ranks_ ABSL_GUARDED_BY(mutex_);  // those that wait in this round
   std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);
   int arrived_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;

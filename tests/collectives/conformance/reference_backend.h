@@ -2,8 +2,8 @@
 #define TANDEM_TESTS_COLLECTIVES_CONFORMANCE_REFERENCE_BACKEND_H_
 
 // A backend for ranks that are threads of one process, for tests that need no transport: the last rank to
-// come does everybody's work. It keeps the whole contract of Backend: time-outs, disagreements, leaving,
-// aborts.
+// come computes all ranks' results. It keeps the whole contract of Backend: time-outs, disagreements,
+// leaving, aborts.
 //
 //   ReferenceWorld world;
 //   InitProcessGroup(&store, {.backend = "reference", ..., .extra_backends = {world.factory()}});
@@ -18,10 +18,10 @@
 
 namespace tandem::collectives {
 
-// What the ranks of one group share; reference_backend.cc.
+// The state that the ranks of one group share; see reference_backend.cc.
 class ReferenceHub;
 
-// Outlives no group: backends share what they need. Thread-safe.
+// Need not outlive its groups: backends share what they need. Thread-safe.
 class ReferenceWorld {
  public:
   BackendFactory factory(std::string name = "reference");

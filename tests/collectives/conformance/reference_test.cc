@@ -8,7 +8,7 @@ std::vector<BackendFactory> Reference() { return {ReferenceWorld().factory()}; }
 
 INSTANTIATE_TEST_SUITE_P(Reference, ConformanceTest, OnWorlds({.backend = "reference", .extra = Reference}),
                          WorldName);
-// Alone there is nothing to connect.
+// A world of one connects nothing.
 INSTANTIATE_TEST_SUITE_P(Solo, ConformanceTest, ::testing::Values(ConformanceCase{.backend = "auto"}),
                          WorldName);
 

@@ -13,8 +13,8 @@
 
 namespace tandem::collectives {
 
-// Runs `body(group)` for each rank of a new group, each on a thread of its own, and waits for all. `options`
-// of rank r: options_of(r), but for rank and world size.
+// Runs `body(group)` for each rank of a new group, each on a thread of its own, and waits for all. The
+// options of rank r are options_of(r), except for rank and world size.
 inline void RunRanks(int world_size, const std::function<ProcessGroupOptions(int rank)>& options_of,
                      const std::function<void(ProcessGroup&)>& body) {
   MemoryStore store;

@@ -1,4 +1,4 @@
-// All ranks come to the same backend, or hear why not.
+// All ranks choose the same backend, or get the reason why they cannot.
 
 #include "collectives/connect/connect.h"
 
@@ -19,7 +19,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Connected, and able to do nothing.
+// A connected backend that supports no operation.
 class IdleBackend : public Backend {
  public:
   explicit IdleBackend(std::string name) : name_(std::move(name)) {}
@@ -50,7 +50,7 @@ Refusal RankOneRefuses(const std::string& why) {
   return [why](int rank) { return rank == 1 ? absl::FailedPreconditionError(why) : absl::OkStatus(); };
 }
 
-// What each of three ranks got: the backend's name, or the error.
+// Returns the result of each of three ranks: the backend's name, or the error.
 std::vector<absl::StatusOr<std::string>> ConnectThree(std::vector<BackendFactory> factories,
                                                       const std::string& backend) {
   MemoryStore store;

@@ -31,7 +31,7 @@ auto Come(Store* store, const RankInfo& me, absl::Duration timeout = absl::Secon
   return ExchangeRankInfo(store, me, absl::Now() + timeout, timeout);
 }
 
-// Rank 1 of two comes, is not met, and leaves `me` in the store.
+// Rank 1 of two comes, finds no other rank, and leaves `me` in the store.
 void ComeAndGo(Store* store, const RankInfo& me) {
   EXPECT_THAT(Come(store, me, absl::Milliseconds(10)), StatusIs(absl::StatusCode::kDeadlineExceeded));
 }

@@ -20,7 +20,7 @@ using testing::StatusIs;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-// What the ranks of a test, its threads, share: an all_gather of bytes that names absent ranks.
+// Shared by the ranks of a test, which are its threads: an all_gather of bytes that names absent ranks.
 class Hub {
  public:
   explicit Hub(int ranks) : mine_(ranks) {}
@@ -59,7 +59,7 @@ class Hub {
   int came_ = 0, round_ = 0;
 };
 
-// The control backend on a hub; without one, the wrapped backend, which only counts.
+// The control backend on a hub or, without one, the wrapped backend, which only counts.
 class FakeBackend final : public Backend {
  public:
   struct Log {
@@ -136,7 +136,7 @@ TEST_F(CheckedBackendTest, ADisagreementFailsAllRanksAlikeBeforeAnythingRuns) {
   const std::vector<absl::Status> results =
       OnAll([](int rank, Backend& backend) { return backend.Run(AllReduce(0, rank == 0 ? 8 : 5)); });
   for (const absl::Status& status : results) {
-    // Rank 0 is the odd one out, whoever asks.
+    // All ranks name rank 0 as the one that deviates.
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  AllOf(HasSubstr("rank 0 calls all_reduce #0 (sum of f32 x 8)"),
                                        HasSubstr("rank 1 calls all_reduce #0 (sum of f32 x 5)"))));
@@ -146,7 +146,7 @@ TEST_F(CheckedBackendTest, ADisagreementFailsAllRanksAlikeBeforeAnythingRuns) {
     EXPECT_TRUE(log.ran.empty());
     EXPECT_EQ(log.aborted, results[0]);
   }
-  // Broken: the same error at once, for everything.
+  // The group is broken: every call returns the same error at once.
   EXPECT_EQ(backends_[1]->Run(AllReduce(1, 5)), results[0]);
   EXPECT_EQ(backends_[1]->RunPointToPoint(Operation{.kind = OpKind::kSend}).status(), results[0]);
 }

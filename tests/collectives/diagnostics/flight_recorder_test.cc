@@ -278,7 +278,7 @@ TEST(FlightRecorderTest, TheEnvironmentSetsSizeAndDirectory) {
   ::unsetenv("TANDEM_TRACE_DIR");
 }
 
-// Of the test below.
+// Used by the test below.
 void ExpectWhole(const nlohmann::json& entry) {
   const uint64_t i = entry["sequence"];
   ASSERT_EQ(entry["count"], 10 * i);
@@ -294,8 +294,8 @@ void ExpectWhole(const nlohmann::json& entry) {
   }
 }
 
-// Writers and readers at once. Invariant: whatever a reader sees of an operation belongs together; here, all
-// its numbers follow from its sequence number.
+// Writers and readers run concurrently. Invariant: the fields that a reader sees of an operation belong
+// together; here, all its numbers follow from its sequence number.
 TEST(FlightRecorderTest, ReadersSeeOnlyWholeOperationsWhileOthersWrite) {
   constexpr int kWriters = 4;
   constexpr int kEnough = 2000;  // operations seen

@@ -31,7 +31,7 @@ class MonitoredBarrierTest : public ::testing::Test {
       barriers_.push_back(std::make_unique<MonitoredBarrier>(&store_, "g", rank, world_size));
     }
   }
-  // The results of `ranks`, which all come at once.
+  // Returns the results of `ranks`, which all come at once.
   std::vector<absl::Status> Come(const std::vector<int>& ranks, absl::Duration timeout) {
     std::vector<absl::Status> results(ranks.size());
     std::vector<std::thread> threads;
@@ -51,7 +51,7 @@ TEST_F(MonitoredBarrierTest, PassesWhenAllRanksCome) {
   for (int round = 0; round < 20; ++round) {
     for (const absl::Status& status : Come({0, 1, 2, 3}, kLong)) TANDEM_EXPECT_OK(status);
   }
-  // Old rounds leave nothing behind.
+  // Old rounds leave no keys.
   EXPECT_THAT(*store_.List(""), SizeIs(::testing::Le(6)));
 }
 
@@ -80,7 +80,7 @@ TEST_F(MonitoredBarrierTest, ARankWithALongerTimeoutLearnsThatAnotherGaveUp) {
   Make(3);
   absl::Status patient;
   std::thread thread([&] { patient = barriers_[0]->Wait(kLong); });
-  // Rank 1 gives up once rank 0 is there: until then its verdict would name rank 0 as well.
+  // Rank 1 gives up once rank 0 has come: before that its verdict would name rank 0 as well.
   while (store_.List("monitored_barrier/0/here/")->empty()) std::this_thread::yield();
   EXPECT_THAT(barriers_[1]->Wait(kShort), StatusIs(absl::StatusCode::kDeadlineExceeded,
                                                    HasSubstr("rank 2 did not come; rank 1 gave up")));

@@ -26,8 +26,8 @@ TEST(SignalDumpTest, ASignalMakesADump) {
       FlightRecorder::Options{.entries = 4, .directory = dir.path(), .rank = 7});
   TANDEM_ASSERT_OK_AND_ASSIGN(auto dump, SignalDump::Install(recorder));
   ASSERT_EQ(::kill(::getpid(), SIGUSR2), 0);
-  // The destructor lets the dumps that were asked for be made; the signal has come once kill() has returned
-  // only if this thread took it, so it is sent to this thread as well.
+  // The destructor waits for the requested dumps. kill() has delivered the signal when it returns only if
+  // this thread took it, so it is sent to this thread as well.
   ASSERT_EQ(::pthread_kill(::pthread_self(), SIGUSR2), 0);
   dump.reset();
   EXPECT_TRUE(std::filesystem::exists(dir.File(absl::StrCat("tandem-trace-rank7-pid", ::getpid(), ".json"))));

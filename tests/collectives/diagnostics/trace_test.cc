@@ -55,7 +55,7 @@ class TraceTest : public ::testing::Test {
   void Hang(int rank, const Operation& operation) {
     recorders_[rank]->BeginStarted(groups_[rank], operation);
   }
-  // Dumps all ranks but `silent`, and analyses.
+  // Dumps all ranks but `silent`, and analyses the dumps.
   TraceAnalysis Run(const std::vector<int>& silent = {}) {
     for (size_t rank = 0; rank < recorders_.size(); ++rank) {
       if (std::find(silent.begin(), silent.end(), rank) == silent.end()) {
@@ -268,7 +268,7 @@ TEST_F(TraceTest, FilesThatAreNoWholeTracesAreNamed) {
   EXPECT_THAT(TraceText("DIR", directory_, analysis), HasSubstr("not read: a-torn.json: is not whole"));
 }
 
-// Whatever is cut off, or changed, is an error or a trace, and nothing worse.
+// Any truncated or changed file is an error or a trace, and never crashes.
 TEST_F(TraceTest, DamageAnywhereIsSurvived) {
   Make(1);
   Complete(0, 0, 2);

@@ -47,8 +47,8 @@ class WatchdogTest : public ::testing::Test {
       if (!aborted_.HasBeenNotified()) aborted_.Notify();
     });
   }
-  // Lets `looks` looks pass, each seen to happen: an operation of another group, whose time-out is as short
-  // as can be, is reported by it.
+  // Lets `looks` checks pass and observes each: an operation of another group, with the shortest possible
+  // time-out, is reported by it.
   void PassLooks(int looks) {
     for (int i = 0; i < looks; ++i) {
       absl::Notification looked;
@@ -105,7 +105,7 @@ TEST_F(WatchdogTest, WhatWaitsBehindARunningOperationIsNotStuckItself) {
   recorder_->Begin(group_, Reduce(absl::Seconds(1)));
   PassLooks(20);
   EXPECT_EQ(aborts_, 0);
-  recorder_->End(slow, absl::OkStatus());  // now nobody takes it from the queue
+  recorder_->End(slow, absl::OkStatus());  // now the queued operation should start, but no thread runs it
   PassLooks(8);
   EXPECT_EQ(aborts_, 1);
   EXPECT_THAT(reason_, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("waited in the queue")));

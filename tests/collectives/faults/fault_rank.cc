@@ -1,11 +1,10 @@
-// One rank of a job that goes wrong: the program that faults_test and soak_test run as real processes.
+// One rank of a job with a fault: the program that faults_test and soak_test run as real processes.
 //
 //   fault_rank SCENARIO BACKEND RANK WORLD_SIZE STORE TIMEOUT_MS GROUP
 //
-// STORE is a URL for OpenStoreUrl, or "host:port" of a store that somebody else serves. Says on stdout, a
-// line each: "@ready" (the group is there), "@begun" (it has worked once), "@round" (an
-// operation that takes long begins), "@end STATUS". Where a scenario
-// waits for the test, it reads a line from stdin.
+// STORE is a URL for OpenStoreUrl, or "host:port" of a store that another process serves. The program prints
+// these lines: "@ready" (the group is connected), "@begun" (it has worked once), "@round" (a long operation
+// begins), "@end STATUS". If a scenario waits for the test, the program reads a line from stdin.
 
 #include <unistd.h>
 
@@ -39,13 +38,13 @@ void Say(const std::string& line) {
   TANDEM_CHECK(write(STDOUT_FILENO, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
 }
 
-// False when the test has gone.
+// Returns false if the test has ended.
 bool WaitForTheTest() {
   std::string line;
   return static_cast<bool>(std::getline(std::cin, line));
 }
 
-// Everything after the group was formed. Rank 1 is the one that does it wrong.
+// Plays the scenario after the group was formed. Rank 1 causes the fault.
 absl::Status Play(const Arguments& arguments, ProcessGroup& group) {
   const std::string& scenario = arguments.scenario;
   const bool wrong = group.rank() == 1;
@@ -67,7 +66,7 @@ absl::Status Play(const Arguments& arguments, ProcessGroup& group) {
     return group.Broadcast(values, {.root = wrong ? 1 : 0}).Wait();
   }
   if (scenario == "missing") {
-    // The one that is missing comes when all others have given up.
+    // The missing rank comes when all others have given up.
     if (wrong && !WaitForTheTest()) return absl::OkStatus();
     return group.AllReduce(values).Wait();
   }
@@ -116,7 +115,7 @@ absl::Status Run(const Arguments& arguments) {
   return Play(arguments, **group);
 }
 
-// A store in a process of its own, until stdin ends.
+// Serves a store in a process of its own until stdin ends.
 int Serve() {
   auto server = StoreServer::Start("127.0.0.1:0");
   if (!server.ok()) return 1;

@@ -1,5 +1,5 @@
-// Every way to go wrong ends on every surviving rank, by its deadline, with the message that the table in
-// docs/collectives.md promises: the test reads the table. TANDEM_PRINT_FAULTS=1 prints what the ranks said.
+// Every kind of fault ends on every surviving rank, by its deadline, with the message that the table in
+// docs/collectives.md promises: the test reads the table. TANDEM_PRINT_FAULTS=1 prints the ranks' messages.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -33,21 +33,21 @@
 namespace tandem::collectives {
 namespace {
 
-constexpr absl::Duration kTimeout = absl::Seconds(3);    // of the ranks
-constexpr absl::Duration kGrace = absl::Seconds(15);     // what a busy machine may take beyond that
+constexpr absl::Duration kTimeout = absl::Seconds(3);       // of the ranks
+constexpr absl::Duration kGrace = absl::Seconds(15);        // what a busy machine may take beyond that
 constexpr absl::Duration kTestTimeout = absl::Seconds(60);  // for what is not measured
 
-// What ranks 0 and 1 of the group "default" write in the store when they come.
+// The keys that ranks 0 and 1 of the group "default" write in the store when they come.
 const std::vector<std::string> kTwoCame = {"pg/default/rank/0", "pg/default/rank/1"};
 
-// How one rank ended.
+// The result of one rank.
 struct End {
   std::string who;  // as in the table
   std::string message;
   absl::Duration took;  // since the fault
 };
 
-// Ranks of one job.
+// The ranks of one job.
 class Job {
  public:
   Job(std::string scenario, std::string backend, std::string store, absl::Duration timeout = kTimeout)
@@ -62,11 +62,11 @@ class Job {
                                  absl::StrCat(absl::ToInt64Milliseconds(timeout_)), "default"}));
   }
   RankProcess& operator[](size_t i) { return *ranks_[i]; }
-  // Until all have said `word`.
+  // Waits until all ranks have printed `word`.
   void AllSay(absl::string_view word) {
     for (auto& rank : ranks_) EXPECT_TRUE(rank->WaitFor(word, absl::Now() + kTestTimeout)) << rank->output();
   }
-  // The end of the i-th, for which it has the ranks' time-out.
+  // Waits for the end of the i-th rank, bounded by the ranks' time-out.
   End EndOf(size_t i, absl::string_view who, absl::Time fault) {
     End end{std::string(who), "", {}};
     EXPECT_TRUE(ranks_[i]->WaitFor("end", absl::Now() + kTimeout + kGrace, &end.message))
@@ -83,7 +83,7 @@ class Job {
 
 std::string Address(StoreServer& server) { return absl::StrCat("127.0.0.1:", server.port()); }
 
-// Three ranks, of which rank 1 calls something else.
+// Starts three ranks, of which rank 1 calls another operation.
 std::vector<End> Disagree(const std::string& scenario, const std::string& backend) {
   auto server = StoreServer::Start("127.0.0.1:0").value();
   Job job(scenario, backend, Address(*server));
@@ -109,7 +109,7 @@ std::vector<End> Missing(const std::string& backend) {
 
 std::vector<End> Killed(const std::string& backend) {
   auto server = StoreServer::Start("127.0.0.1:0").value();
-  // What ends the others is the death, not the time: 64 MiB may take long on a busy machine.
+  // The others must end because of the death, not of the time: 64 MiB may take long on a busy machine.
   Job job("kill", backend, Address(*server), kTestTimeout);
   for (int rank = 0; rank < 3; ++rank) job.Start(rank, 3);
   for (int round = 0; round < 2; ++round) job.AllSay("round");
@@ -119,7 +119,7 @@ std::vector<End> Killed(const std::string& backend) {
   return {job.EndOf(0, "all", fault), job.EndOf(2, "all", fault)};
 }
 
-// A store in a process of its own; its address.
+// Starts a store in a process of its own and returns its address.
 std::unique_ptr<RankProcess> ServeStore(std::string* address) {
   auto server = std::make_unique<RankProcess>(std::vector<std::string>{"serve"});
   std::string port;
@@ -236,7 +236,7 @@ std::vector<Row> TableOfTheDocumentation() {
   return rows;
 }
 
-// Whether `pattern`, in which "…" stands for anything, matches all of `text`.
+// Returns true if `pattern`, in which "…" stands for any text, matches all of `text`.
 bool Matches(absl::string_view pattern, absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(pattern, "…");
   if (!absl::ConsumePrefix(&text, parts.front())) return false;

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_FAULTS_RANK_PROCESS_H_
 #define TANDEM_TESTS_COLLECTIVES_FAULTS_RANK_PROCESS_H_
 
-// fault_rank as a child of the test.
+// Runs fault_rank as a child of the test.
 
 #include <sys/types.h>
 
@@ -13,24 +13,24 @@
 
 namespace tandem::collectives {
 
-// Not thread-safe. The destructor kills it.
+// Not thread-safe. The destructor kills the process.
 class RankProcess {
  public:
-  // `marker` goes into its environment, so that what it leaves behind can be found.
+  // `marker` goes into the process's environment, so that its leftovers can be found.
   explicit RankProcess(const std::vector<std::string>& arguments, absl::string_view marker = "");
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
-  // Reads until a line "@<word>" or "@<word> text" comes; `*text` is its rest. False when the process has
-  // ended, or `deadline` is over, before that.
+  // Reads until a line "@<word>" or "@<word> text" comes; `*text` gets the text. Returns false if the process
+  // has ended, or `deadline` is over, before that.
   bool WaitFor(absl::string_view word, absl::Time deadline, std::string* text = nullptr);
   // Sends the line for which a scenario waits.
   void Continue();
   void Kill();  // -9, and waits for the end
-  // Waits for the end; false if it has not come by `deadline`.
+  // Waits for the process's end; returns false if it has not ended by `deadline`.
   bool WaitForEnd(absl::Time deadline);
-  // All that it printed, for messages of failed tests.
+  // Returns everything that it printed, for messages of failed tests.
   const std::string& output() const { return output_; }
 
  private:

@@ -1,5 +1,5 @@
-// Start, work, kill -9 of a random rank, again and again: nothing is left behind.
-// TANDEM_SOAK_ROUNDS says how often (12).
+// Ranks start, work and are killed with kill -9, again and again; no resource may remain. TANDEM_SOAK_ROUNDS
+// sets the number of rounds (12).
 
 #include <dirent.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ std::set<std::string> Entries(const std::string& directory) {
   return names;
 }
 
-// This process's descriptors, by what they are: "socket:[4711]".
+// Returns this process's descriptors, by what they refer to: "socket:[4711]".
 std::multiset<std::string> Descriptors() {
   std::multiset<std::string> kinds;
   for (const std::string& name : Entries("/proc/self/fd")) {
@@ -50,8 +50,8 @@ std::multiset<std::string> Descriptors() {
   return kinds;
 }
 
-// The names of this kind of job's sockets in the abstract namespace that this process holds: those of the
-// dead went with them, and others belong to others.
+// Returns the abstract socket names of such a job that this process holds. Names of dead processes vanish
+// with them, and names of other processes are not counted.
 std::set<std::string> AbstractSockets() {
   const std::multiset<std::string> descriptors = Descriptors();
   std::ifstream file("/proc/net/unix");
@@ -86,7 +86,7 @@ std::set<std::string> ListeningPorts(const std::multiset<std::string>& descripto
   return ports;
 }
 
-// What of `after` is not in `before`.
+// Returns the elements of `after` that are not in `before`.
 std::set<std::string> New(const std::set<std::string>& after, const std::set<std::string>& before) {
   std::set<std::string> more;
   std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
@@ -102,7 +102,7 @@ std::set<std::string> SharedMemoryOfOurs() {
   return ours;
 }
 
-// One round; how long after the kill the last survivor had ended.
+// Runs one round; returns how long after the kill the last survivor had ended.
 absl::Duration Round(const std::string& store, int round, std::mt19937& random, const std::string& marker) {
   const std::string backend = round % 2 == 0 ? "shm" : "gloo";
   const int world = 3 + round / 2 % 2;
@@ -140,7 +140,7 @@ TEST(SoakTest, KilledRanksLeaveNothingBehind) {
   const std::set<std::string> sockets = AbstractSockets(), shared = SharedMemoryOfOurs();
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   const std::string store = absl::StrCat("127.0.0.1:", server->port());
-  // The first two rounds open what a server keeps open for its life (its pollers' descriptors).
+  // The first two rounds open what a server keeps open for its lifetime (its pollers' descriptors).
   for (int round = 0; round < 2; ++round) Round(store, round, random, marker);
   const absl::Time start = absl::Now();
   const size_t descriptors = Descriptors().size();
@@ -151,8 +151,8 @@ TEST(SoakTest, KilledRanksLeaveNothingBehind) {
   const absl::Duration took = absl::Now() - start;
 
   EXPECT_TRUE(testing::WaitUntilNoneMarked("TANDEM_TEST_MARKER=" + marker));
-  // Connections of dead ranks close when the server notices; then there are no more than in the beginning. A
-  // descriptor that another thread closes is no event that one could wait for.
+  // Connections of dead ranks close when the server notices; then there are no more than at the beginning. A
+  // descriptor that another thread closes cannot be waited for.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);
   while (Descriptors().size() > descriptors && absl::Now() < deadline) {
     absl::SleepFor(absl::Milliseconds(20));

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_GROUP_FAKE_BACKEND_H_
 #define TANDEM_TESTS_COLLECTIVES_GROUP_FAKE_BACKEND_H_
 
-// A backend that notes what it is asked for, waits at a gate if told to, and moves nothing.
+// A backend that records its operations, waits at a gate if the test closes it, and moves no data.
 
 #include <memory>
 #include <string>
@@ -16,10 +16,10 @@
 
 namespace tandem::collectives {
 
-// What a test tells the backend and learns from it. Thread-safe.
+// Lets a test control the backend and observe it. Thread-safe.
 class Script {
  public:
-  // Operations wait until the gate is opened, the group is aborted or their time is over.
+  // Operations wait until the gate is opened, the group is aborted or their time-out is over.
   void CloseGate() {
     absl::MutexLock lock(&mutex_);
     open_ = false;
@@ -91,7 +91,7 @@ class FakeBackend final : public Backend {
   const std::shared_ptr<Script> script_;
 };
 
-// A group of one rank over the backend.
+// Makes a group of one rank over the backend.
 inline std::unique_ptr<ProcessGroup> FakeGroup(std::shared_ptr<Script> script,
                                                absl::Duration timeout = absl::Seconds(60)) {
   ProcessGroupOptions options;

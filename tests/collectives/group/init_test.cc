@@ -1,4 +1,4 @@
-// What InitProcessGroup refuses, and what it takes from the environment.
+// Arguments that InitProcessGroup refuses, and options that it takes from the environment.
 
 #include <cstdlib>
 #include <string>

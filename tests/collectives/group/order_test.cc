@@ -74,7 +74,7 @@ TEST_F(GroupOrderTest, CallsOfManyThreadsRunOneAtATimeAndEachOnce) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // The fake objects to two at a time; numbers have no gap and no double.
+  // The fake objects to two operations at a time; the numbers have no gap and no duplicate.
   const std::vector<std::string> begun = script_->begun();
   ASSERT_THAT(begun, SizeIs(kThreads * kCalls));
   for (size_t i = 0; i < begun.size(); ++i) {

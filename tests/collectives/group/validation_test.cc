@@ -1,5 +1,5 @@
-// What a rank can see to be wrong is refused on that rank, with a message that says what is expected; nothing
-// is sent, and the group is as before.
+// Errors that a rank can detect alone are refused on that rank, with a message that says what is expected.
+// Nothing is sent, and the group is as before.
 
 #include <string>
 #include <vector>
@@ -29,7 +29,7 @@ void OnTwoRanks(const std::function<void(ProcessGroup&)>& body) {
   });
 }
 
-// The text of a refusal.
+// Returns the text of a refusal.
 std::string Refused(const Work& work) {
   EXPECT_THAT(work.status(), StatusIs(absl::StatusCode::kInvalidArgument));
   return std::string(work.status().message());
@@ -74,7 +74,7 @@ TEST(GroupValidationTest, RootsAndPeersMustBeRanks) {
     EXPECT_THAT(Refused(group.Send(values, 2)), HasSubstr("peer 2 is no other rank of a group of 2"));
     EXPECT_THAT(Refused(group.Send(values, kAnySource)), HasSubstr("peer -1"));
     EXPECT_THAT(Refused(group.Recv(absl::MakeSpan(values), group.rank())), HasSubstr("is this rank itself"));
-    // All or none of a batch.
+    // A batch starts all its operations or none.
     const int other = 1 - group.rank();
     const std::vector<Work> works =
         group.BatchIsendIrecv({{PointToPoint::Kind::kRecv, other, absl::MakeSpan(values)},

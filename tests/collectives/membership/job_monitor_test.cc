@@ -168,7 +168,7 @@ TEST_F(JobMonitorTest, HeartbeatsTellHowTheProcessGoes) {
   status->SetStep(77);
   status->SetTrainEpoch(2);
   status->SetState("training");
-  LetHeartbeatsPass(2);  // the second is sent when the first was answered
+  LetHeartbeatsPass(2);  // the second is sent when the first has its response
   tandem::v1::MembersResponse members;
   TANDEM_ASSERT_OK(
       rpc::CallProto(*channel_, "/tandem.v1.Store/Members", tandem::v1::MembersRequest(), &members, {}));

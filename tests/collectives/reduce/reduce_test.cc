@@ -29,8 +29,8 @@ constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat1
 template <typename T>
 using ComputedAs = std::conditional_t<kIsHalf<T>, float, T>;
 
-// One element, as reduce.h says it. Integers are computed in 128 bits, which are then cut off: what wrapping
-// means.
+// The result for one element, as reduce.h defines it. Integers are computed in 128 bits and then truncated,
+// which is what wrapping means.
 template <typename T>
 T Model(ReduceOp op, const std::vector<T>& values, const std::vector<double>& factors, int average_over) {
   if constexpr (std::is_integral_v<T>) {
@@ -88,7 +88,7 @@ T Model(ReduceOp op, const std::vector<T>& values, const std::vector<double>& fa
   }
 }
 
-// The same bits; any NaN is as good as any other.
+// Compares bits; all NaNs are equal.
 template <typename T>
 bool Same(T a, T b) {
   if constexpr (!std::is_integral_v<T>) {
@@ -230,7 +230,7 @@ TEST_P(ReductionTest, AnyAlignmentAliasNumberOfSourcesAndStoreGivesTheSame) {
     Case c{.op = op(), .n = random_() % 3000, .num_sources = 1 + random_() % 7};
     c.alias = static_cast<int>(random_() % (c.num_sources + 1)) - 1;
     c.hint = random_() % 2 != 0 ? WriteHint::kStream : WriteHint::kCache;
-    // In one half of the rounds elements lie at multiples of their size, as usual; else anywhere.
+    // Elements are aligned to their size in half of the rounds, as usual; otherwise they lie at any address.
     const size_t step = round % 2 == 0 ? element() : 1;
     for (size_t b = 0; b <= c.num_sources; ++b) c.offset_bytes.push_back(random_() % (64 / step) * step);
     ExpectCase(c);
@@ -261,7 +261,7 @@ TEST(ReduceTest, SumsAreTakenInRankOrder) {
 }
 
 TEST(ReduceTest, HalvesAreAddedInFloatAndRoundedOnce) {
-  // In Float16 2048 + 1 is 2048, however often; the sum of all is 2050.
+  // Float16 rounds 2048 + 1 to 2048 every time; the exact sum is 2050.
   const std::vector<std::vector<Float16>> f16 = {{Float16(2048.0f)}, {Float16(1.0f)}, {Float16(1.0f)}};
   EXPECT_EQ(static_cast<float>(Reduced(ReduceOp::kSum, f16)[0]), 2050.0f);
   const std::vector<std::vector<BFloat16>> bf16 = {{BFloat16(256.0f)}, {BFloat16(1.0f)}, {BFloat16(1.0f)}};

@@ -1,7 +1,8 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_RENDEZVOUS_CUTTABLE_STORE_H_
 #define TANDEM_TESTS_COLLECTIVES_RENDEZVOUS_CUTTABLE_STORE_H_
 
-// A store that one node can be cut off from, as by a broken cable: its calls fail, the others' go on.
+// A store from which one node can be cut off, as by a broken cable: its calls fail, those of other nodes
+// continue.
 
 #include <atomic>
 

@@ -1,4 +1,4 @@
-// Many launchers that come, go, fail and fall silent at random, each a thread.
+// Many launchers, each a thread, that come, leave, fail and fall silent at random.
 
 #include <atomic>
 #include <cstdlib>
@@ -22,7 +22,7 @@
 namespace tandem::collectives {
 namespace {
 
-// What the launchers have seen, compared as it comes.
+// Compares the rounds that the launchers have seen.
 class Witness {
  public:
   void Saw(const Round& round, const std::string& id, int least, int most) {
@@ -65,7 +65,7 @@ RendezvousOptions Options() {
   return options;
 }
 
-// One seat: a launcher, its deaths and successors.
+// Runs launchers one after the other: each lives until it is killed and replaced by the next.
 void Live(int seat, MemoryStore* memory, Witness* witness, const std::atomic<bool>* over) {
   std::mt19937 random(1000 + seat);
   const RendezvousOptions options = Options();
@@ -99,7 +99,7 @@ void Live(int seat, MemoryStore* memory, Witness* witness, const std::atomic<boo
           break;
         } else if (fate < 7) {
           store.Cut();
-          lives = false;  // killed: it says no farewell
+          lives = false;  // killed: it does not leave
         } else if (fate < 8) {
           store.Cut();
           (void)rendezvous->WaitForEvent(round->epoch, absl::Now() + absl::Milliseconds(random() % 600));
@@ -117,9 +117,9 @@ void Live(int seat, MemoryStore* memory, Witness* witness, const std::atomic<boo
   }
 }
 
-// Invariants: everyone who is in a round sees the same one; no epoch is seen twice by a node; a round has min
-// to max nodes; restarts grow by one at most from a round to the next; nobody waits past its deadline; all
-// hear of the end.
+// Invariants: all nodes of a round see the same one; no node sees an epoch twice; a round has min to max
+// nodes; restarts grow by at most one from a round to the next; no call outlasts its deadline; all nodes get
+// the end.
 TEST(RendezvousRacesTest, RandomLaunchersAlwaysAgree) {
   const char* longer = std::getenv("TANDEM_RENDEZVOUS_RACE_SECONDS");
   int seconds = 4;
@@ -133,7 +133,7 @@ TEST(RendezvousRacesTest, RandomLaunchersAlwaysAgree) {
   }
   CuttableStore store(&memory);
   auto judge = MakeRendezvous(&store, Options()).value();
-  // The clock of the test: so many heartbeats of nobody.
+  // Waits for `seconds` on a key that no launcher sets.
   EXPECT_FALSE(memory.Get("never", absl::Seconds(seconds)).ok());
   over = true;
   TANDEM_EXPECT_OK(judge->Close(/*failed=*/false, "the test is over", 0));

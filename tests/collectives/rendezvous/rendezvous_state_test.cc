@@ -1,4 +1,4 @@
-// The rules alone, against what they promise.
+// The state machine of the rendezvous, without a store.
 
 #include "collectives/rendezvous/state.h"
 
@@ -41,7 +41,7 @@ std::vector<std::string> Ids(const Round& round) {
   return ids;
 }
 
-// The ids of a round that has just begun.
+// Begins a round and returns its ids.
 std::vector<std::string> Begun(RendezvousState* state) {
   BeginRound(state);
   for (const auto& member : state->members()) {
@@ -90,7 +90,7 @@ TEST(RendezvousStateTest, AQuickRejoinDoesNotHideADeath) {
   RendezvousState state = NewState(options);
   for (const char* id : {"1", "2"}) TANDEM_ASSERT_OK(AddNode(NodeInState(id), options, &state));
   (void)Begun(&state);
-  // Node 2 was killed, and comes back before anybody has noticed.
+  // Node 2 was killed, and comes back before its death is detected.
   TANDEM_ASSERT_OK(AddNode(NodeInState("2b"), options, &state));
   EXPECT_EQ(state.phase(), RendezvousState::GATHERING);
   EXPECT_EQ(state.restarts(), 0);
@@ -148,9 +148,9 @@ TEST(RendezvousStateTest, OtherOptionsAreRefusedNamingBoth) {
   EXPECT_EQ(state.members_size(), 0);
 }
 
-// Invariants: a round has between min and max nodes, all of whom had joined it; epochs grow by one; survivors
-// keep their relative order and the first keeps place 0; restarts are the rounds that ended in failure; none
-// past the limit.
+// Invariants: a round has between min and max nodes, all of which had joined it; epochs grow by one;
+// survivors keep their relative order and the first keeps index 0; restarts are the rounds that ended in
+// failure; none exceeds the limit.
 TEST(RendezvousStateTest, RandomHistoriesKeepTheInvariants) {
   for (int seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
@@ -222,7 +222,7 @@ TEST(RendezvousStateTest, RandomHistoriesKeepTheInvariants) {
 TEST(RendezvousStateTest, AReasonOfAnyBytesLeavesADocumentThatAllCanRead) {
   const RendezvousOptions options = StateBetween(1, 1, /*restarts=*/1);
   RendezvousState state = NewState(options);
-  // A program's last words in Latin-1; and the limit of a reason's length falls into a character.
+  // A program's last output in Latin-1; and the limit of a reason's length falls into a character.
   const std::string words = "f\xFCnf: " + std::string(5000, '\xE9');
   RendezvousState read;
   for (int round = 0; round < 2; ++round) {

@@ -1,4 +1,4 @@
-// Launchers as threads, over real stores.
+// The rendezvous of launchers, as threads, over real stores.
 
 #include "collectives/rendezvous/rendezvous.h"
 
@@ -54,7 +54,7 @@ Node NodeOf(const std::string& id, int node_rank = -1, int workers = 2) {
   return node;
 }
 
-// A launcher that stands in a thread of its own while it joins.
+// A launcher that joins in a thread of its own.
 struct Launcher {
   Launcher(Store* base, const RendezvousOptions& options, Node node)
       : store(base), rendezvous(MakeRendezvous(&store, options).value()), node(std::move(node)) {}
@@ -121,7 +121,7 @@ TEST(RendezvousTest, ASilentNodeIsNamedAndTheOthersGoOn) {
   EXPECT_EQ(end.kind, RendezvousEvent::Kind::kRestart);
   EXPECT_TRUE(end.failed);
   EXPECT_THAT(end.reason, AllOf(HasSubstr("node b"), HasSubstr("silent"), HasSubstr("lease 400ms")));
-  // The other has noticed by itself, and before.
+  // The other node has detected it by itself, and earlier.
   EXPECT_THAT(
       b.rendezvous->WaitForEvent(1, Soon()),
       StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("node b"), HasSubstr("take it for dead"))));
@@ -129,7 +129,7 @@ TEST(RendezvousTest, ASilentNodeIsNamedAndTheOthersGoOn) {
   EXPECT_EQ(alone.epoch, 2);
   EXPECT_EQ(alone.restarts, 1);
   EXPECT_EQ(alone.nodes.size(), 1u);
-  // Back again, it may join anew, behind those who stayed.
+  // After its return, the node may join again, behind those that stayed.
   b.store.Mend();
   b.Join();
   TANDEM_ASSERT_OK_AND_ASSIGN(const RendezvousEvent joins, a.rendezvous->WaitForEvent(2, Soon()));
@@ -153,7 +153,7 @@ TEST(RendezvousTest, ANodeThatWasStoppedPastItsLeaseIsToldThatTheOthersWentOn) {
   TANDEM_ASSERT_OK(a.rendezvous->Join(a.node));
   b.store.Mend();
   EXPECT_THAT(b.rendezvous->WaitForEvent(1, Soon()), StatusIs(absl::StatusCode::kUnavailable));
-  // What it says of its old epoch changes nothing.
+  // Reports about its old epoch change nothing.
   TANDEM_EXPECT_OK(b.rendezvous->RequestRestart(1, "too late", 3));
   TANDEM_EXPECT_OK(b.rendezvous->Finish(1));
   EXPECT_THAT(a.rendezvous->WaitForEvent(2, absl::Now() + kLease / 2),
@@ -236,7 +236,7 @@ TEST(RendezvousTest, AWaitEndsWithCancelledWhenTheNodeLeaves) {
   EXPECT_THAT(a.rendezvous->WaitForEvent(1, Soon()), StatusIs(absl::StatusCode::kCancelled));
 }
 
-// Who waits there for a change waits until there is one, whatever patience he has.
+// A store whose waits for a change last until there is one, whatever time-out the caller gives.
 class PatientStore final : public CuttableStore {
  public:
   using CuttableStore::CuttableStore;
@@ -278,7 +278,7 @@ TEST(RendezvousTest, RoundsThatEndBeforeEverybodyHasLookedDoNotStrandAnyone) {
   constexpr int kRounds = 60;
   MemoryStore store;
   RendezvousOptions options = Between(2, 2, /*restarts=*/1000);
-  options.lease = absl::Seconds(60);  // nothing but the changes themselves wakes anybody
+  options.lease = absl::Seconds(60);  // only the changes themselves wake a waiting node
   Launcher hasty(&store, options, NodeOf("hasty")), slow(&store, options, NodeOf("slow"));
   std::atomic<bool> over{false};
   std::thread other([&] {
@@ -325,7 +325,7 @@ TEST(RendezvousTest, ASpareWaitsAndTakesADeadNodesPlace) {
   EXPECT_EQ(next.epoch, 2);
 }
 
-// One look at a counter fails.
+// A store that fails one read of a counter.
 class StumblingStore final : public CuttableStore {
  public:
   using CuttableStore::CuttableStore;
@@ -420,7 +420,7 @@ TEST(RendezvousTest, AStoreThatCannotBeReachedIsNamed) {
   EXPECT_THAT(rendezvous->Join(NodeOf("a")), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(address)));
 }
 
-// A round over each store that is reached in another way.
+// Runs two rounds of two nodes, each of which reaches the store in its own way.
 void MeetTwice(Store* first, Store* second) {
   Launcher a(first, Between(2, 2), NodeOf("a")), b(second, Between(2, 2), NodeOf("b"));
   for (int epoch = 1; epoch <= 2; ++epoch) {

@@ -1,4 +1,4 @@
-// Members of an etcd cluster that answer as the test wants.
+// Members of an etcd cluster that respond as the test wants.
 
 #include "collectives/store/etcd/etcd_client.h"
 
@@ -21,7 +21,7 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// Answers reads: with `error`, or with its own name.
+// Responds to reads: with `error`, or with its own name.
 class FakeMember {
  public:
   FakeMember(std::string name, absl::Status error) : name_(std::move(name)), error_(std::move(error)) {
@@ -56,7 +56,7 @@ absl::StatusOr<std::string> Read(const std::vector<std::string>& endpoints,
   return response.kvs(0).value();
 }
 
-// etcd puts what its Go context says into an Unknown, when a call's deadline reaches it before the client.
+// etcd reports its Go context's error as Unknown when a call's deadline reaches it before the client.
 TEST(EtcdClientTest, AMemberThatGivesUpAtACallsDeadlineIsPassedOverForAnother) {
   for (const char* words : {"context deadline exceeded", "etcdserver: context canceled"}) {
     FakeMember slow("slow", absl::UnknownError(words)), good("good", absl::OkStatus());
@@ -83,7 +83,7 @@ TEST(EtcdClientTest, ARefusalIsNoReasonToAskAnother) {
   EXPECT_THAT(Read({odd.address(), other.address()}).status(), StatusIs(absl::StatusCode::kUnknown));
 }
 
-// A member that lets everyone join its lease and makes each change, but stands still over the first.
+// A member that lets all processes join its lease and makes each change, but pauses during the first.
 class PausingMember {
  public:
   PausingMember() {
@@ -111,7 +111,7 @@ class PausingMember {
             .value();
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
-  // The names of changes, as they came, and those that were removed.
+  // Returns the names of changes, in order of arrival, and those that were removed.
   std::vector<std::string> made() const {
     absl::MutexLock lock(&mutex_);
     return made_;
@@ -139,8 +139,7 @@ class PausingMember {
   std::unique_ptr<rpc::Server> server_;
 };
 
-// The first copy may come out of the member that stood still at any time: while its name is there, it changes
-// nothing.
+// The first copy may be applied by the paused member at any time: while its name exists, it changes nothing.
 TEST(EtcdClientTest, TheNameOfAChangeThatWasRepeatedStays) {
   PausingMember member;
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, EtcdStore::Open({.endpoints = {member.address()}}));

@@ -1,4 +1,4 @@
-// What an etcd store does beside what every store does: members that die, leases, TLS, passwords.
+// Behaviour that only an etcd store has: members that die, leases, TLS, passwords.
 
 #include "collectives/store/etcd/etcd_store.h"
 
@@ -135,8 +135,8 @@ TEST_F(EtcdStoreTest, AQuorumThatIsAwayForAMomentIsWaitedFor) {
   EtcdOptions options = Towards(cluster[0]->address());
   TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(options));
   for (int member : {1, 2}) cluster[member]->Signal(SIGSTOP);
-  // The member that is left gives up at the calls' deadlines, in words of its own, and sometimes sooner than
-  // the caller does.
+  // The remaining member gives up at the calls' deadlines, with an error text of its own, and sometimes
+  // before the caller does.
   options.endpoints.push_back(cluster[0]->address());
   options.call_timeout = absl::Seconds(30);
   std::vector<std::thread> callers;
@@ -184,7 +184,7 @@ TEST_F(EtcdStoreTest, AJobThatIsDeadLeavesNothingBehindAndALivingOneKeepsAll) {
   dead.reset();
 
   auto heir = EtcdStore::Open(Towards(server->address(), "dead")).value();
-  // The heir came while the lease lasted, took it over, and lets it go with itself.
+  // This process came while the lease lasted and took it over; the lease ends when it closes.
   EXPECT_EQ(heir->Get("key", absl::ZeroDuration()).value(), "value");
   heir.reset();
   const absl::Time deadline = absl::Now() + absl::Seconds(40);
@@ -212,7 +212,7 @@ TEST_F(EtcdStoreTest, WhoOnlyLooksLeavesNothingBehindAndChangesNothing) {
   EXPECT_THAT(looks->List("").value(), ElementsAre());
   EXPECT_THAT(looks->Set("key", "value"),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("opened to look at")));
-  // A job's lease would stand there as a key of its own.
+  // A job's lease would be a key of its own.
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto all, EtcdClient::Connect(Towards(server->address())));
   etcdserverpb::RangeRequest everything;
   everything.set_key(std::string(1, '\0'));
@@ -263,7 +263,7 @@ TEST_F(EtcdStoreTest, TlsWithCertificatesOfBothSides) {
   options.call_timeout = absl::Seconds(20);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto store, EtcdStore::Open(options));
   TANDEM_EXPECT_OK(store->Set("a", "1"));
-  // Without a certificate of its own a client is refused, in time.
+  // A client without a certificate is refused before its time-out.
   TANDEM_ASSERT_OK_AND_ASSIGN(EtcdOptions bare, ParseEtcdUrl(url));
   bare.open_timeout = absl::Milliseconds(500);
   EXPECT_THAT(EtcdStore::Open(bare).status(),
@@ -313,7 +313,8 @@ TEST_F(EtcdStoreTest, AWatchThatEtcdCancelsIsMadeAnew) {
   waiter.Await(absl::Now() + absl::Seconds(1));  // it is refused on a stream that goes on
   const std::string allow = absl::StrCat(ctl, "--user root:secret user grant-role guest root", quietly);
   ASSERT_EQ(std::system(allow.c_str()), 0);
-  // Only with a watch does a wait in which nothing happens last; without one it ends soon, to look again.
+  // Only with a watch does a wait last if nothing happens; without one it ends soon, so that the caller reads
+  // again.
   bool lasted = false;
   for (const absl::Time give_up = absl::Now() + absl::Seconds(20); !lasted && absl::Now() < give_up;) {
     const absl::Time start = absl::Now();

@@ -1,4 +1,5 @@
-// One file, several processes: killed in the middle of a change, full disks, files that are something else.
+// One file and several processes: processes killed in the middle of a change, full disks, files of another
+// kind.
 
 #include "collectives/store/file_store.h"
 
@@ -31,7 +32,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kTestTimeout = absl::Seconds(60);
 
-// This binary as another process, in one of the DISABLED tests below.
+// Runs this binary as another process, in one of the DISABLED tests below.
 struct Child : testing::SelfProcess {
   Child(const std::string& test, const std::string& path, int number)
       : SelfProcess("FileStoreChild.DISABLED_" + test,
@@ -95,17 +96,19 @@ TEST(FileStoreTest, ProcessesShareAQueueAndEachItemGoesToOne) {
   for (int i = 0; i < kItems; ++i) TANDEM_ASSERT_OK(store->Push("work", absl::StrCat(i)));
   for (int i = 0; i < 3; ++i) TANDEM_ASSERT_OK(store->Push("work", "end"));
   for (auto& child : children) EXPECT_EQ(child->Wait(), 0);
-  for (int i = 0; i < kItems; ++i) EXPECT_EQ(store->Get(absl::StrCat("popped/", i), kTestTimeout).value(), "1");
+  for (int i = 0; i < kItems; ++i)
+    EXPECT_EQ(store->Get(absl::StrCat("popped/", i), kTestTimeout).value(), "1");
 }
 
-// Invariant: what three keys hold is equal whenever they are read, whoever was killed while writing them.
+// Invariant: the three keys hold equal values whenever they are read, even if a writer was killed while
+// writing them.
 TEST(FileStoreTest, WritersThatAreKilledLeaveWholeChangesOnly) {
   TempDir directory;
   TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(directory.File("s")));
   int64_t changes = 0;
   for (int round = 0; round < 4; ++round) {
     Child first("WritesForEver", directory.File("s"), 0), second("WritesForEver", directory.File("s"), 1);
-    // Both are at work, and the moment of the kill differs from round to round.
+    // Both writers are running, and the moment of the kill differs from round to round.
     const int64_t enough = changes + 4 + round;
     const absl::Time deadline = absl::Now() + kTestTimeout;
     while (changes < enough && absl::Now() < deadline) {
@@ -125,7 +128,7 @@ TEST(FileStoreTest, WritersThatAreKilledLeaveWholeChangesOnly) {
       EXPECT_EQ(values[0], values[1]);
       EXPECT_EQ(values[1], values[2]);
     }
-    // One that opens the file now reads it from its beginning.
+    // A process that opens the file now reads it from its beginning.
     TANDEM_ASSERT_OK_AND_ASSIGN(auto late, FileStore::Open(directory.File("s")));
     EXPECT_EQ(late->Get("still", absl::ZeroDuration()).value(), "works");
   }
@@ -152,7 +155,8 @@ TEST(FileStoreTest, ATornLastRecordIsIgnoredAndHealed) {
   }
 }
 
-// Fills the store at `path` with two keys, and puts `byte` so many bytes before the first one's value.
+// Fills the store at `path` with two keys, and overwrites the byte `before_value` bytes before the first
+// value.
 void MakeDamaged(const std::string& path, size_t before_value, char byte) {
   {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
@@ -199,7 +203,7 @@ TEST(FileStoreTest, AFileOfSomethingElseIsLeftAsItIs) {
 
 TEST(FileStoreTest, APathThatMayNotBeWrittenIsNamed) {
   if (geteuid() == 0) {
-    // Root may write everywhere but into a file system that is read-only.
+    // Root may write everywhere except into a read-only file system.
     TempDir directory;
     if (mount("none", directory.path().c_str(), "tmpfs", MS_RDONLY, "size=64k") != 0) {
       GTEST_SKIP() << "may not mount a file system here";

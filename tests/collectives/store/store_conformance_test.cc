@@ -1,4 +1,4 @@
-// What every Store must do, run against each of them.
+// The contract of Store, checked for each implementation.
 
 #include <atomic>
 #include <functional>
@@ -34,7 +34,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A store and all that it stands on.
+// A store and everything that it depends on.
 class Subject {
  public:
   virtual ~Subject() = default;
@@ -101,8 +101,8 @@ class FileSubject : public Subject {
 
 class EtcdSubject : public Subject {
  public:
-  // One server for all tests of the process, each under a prefix of its own. Values of any size the Store
-  // allows.
+  // One server for all tests of the process; each test has a prefix of its own. It allows values of any size
+  // that the Store allows.
   static testing::EtcdServer* Server() {
     static const auto* const server = new std::unique_ptr<testing::EtcdServer>(
         testing::EtcdServer::Start({"--max-request-bytes=100000000", "--max-txn-ops=256"}));
@@ -405,7 +405,7 @@ TEST_P(StoreTest, ABarrierLetsNobodyThroughBeforeAllAreThereAndServesAgain) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // Nothing piles up: a round, four arrivals, a verdict or two.
+  // No keys accumulate: a round, four arrivals, a verdict or two.
   EXPECT_LE(store().NumKeys().value(), kRanks + 3);
 }
 

@@ -1,4 +1,4 @@
-// The store over a network that loses answers, and a server that stops.
+// The store over a network that loses responses, and a server that stops.
 
 #include "collectives/store/store_service.h"
 
@@ -37,7 +37,7 @@ class LossyStoreTest : public ::testing::Test {
   StoreService service_{&memory_, &membership_};
 };
 
-// Of every two attempts the first is answered, but the answer is lost.
+// Loses the response of the first of every two attempts; the call itself is processed.
 rpc::Fault LoseEveryOtherResponse(absl::string_view, int64_t call_index) {
   rpc::Fault fault;
   if (call_index % 2 == 0) fault.kind = rpc::Fault::Kind::kFailAfter;
@@ -174,7 +174,7 @@ TEST(StoreServerTest, APopperWhoseConnectionBrokeIsPassedOver) {
   {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
     RemoteStore gone(std::move(channel));
-    // The call ends a little after its time: its server keeps it parked no longer.
+    // The call ends shortly after its time-out: the server no longer keeps it deferred.
     EXPECT_THAT(gone.Pop("q", absl::Milliseconds(50)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   }
   TANDEM_ASSERT_OK(server->store()->Push("q", "1"));

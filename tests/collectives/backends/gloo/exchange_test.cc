@@ -11,14 +11,14 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 
-// Takes everything at once.
+// Links that send everything at once.
 class SwiftLinks final : public Links {
  public:
   bool Send(int, const Frame&, const void*) override { return true; }
   void Close() override {}
 };
 
-// Rank 0 of 2 awaits `wanted` bytes of rank 1 in the operation that runs.
+// Rank 0 of 2 waits for `wanted` bytes of rank 1 in the running operation.
 class ExchangeTest : public ::testing::Test {
  protected:
   void Begin(size_t wanted) {

@@ -1,4 +1,4 @@
-// What the collectives bring over Gloo: every kind, dtype and reduction, against a model.
+// Results of the collectives over Gloo: every kind, dtype and reduction, against a model.
 
 #include <vector>
 
@@ -14,7 +14,7 @@ INSTANTIATE_TEST_SUITE_P(World, GlooCollectivesTest, ::testing::Values(1, 2, 3, 
 
 TEST_P(GlooCollectivesTest, EveryKindBringsWhatTheModelSays) {
   RunRanks(GlooBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
-    // None, one, odd, more than every rank reduces whole.
+    // Zero, one, odd, and more than every rank reduces whole.
     CheckEveryKind(backend, rank, GetParam(), {0, 1, 1001, 40001});
   });
 }
@@ -38,7 +38,7 @@ TEST(GlooLargeTest, WhatIsLongerThanAChunkBringsWhatTheModelSays) {
         c.even = !MayBeUneven(kind);
         CheckCollective(backend, rank, world, c, sequence++);
       }
-      // Slices longer than their ring.
+      // Slices that are longer than their ring.
       for (const bool in_place : {false, true}) {
         Case c;
         c.count = 11 << 18;
@@ -52,7 +52,7 @@ TEST(GlooLargeTest, WhatIsLongerThanAChunkBringsWhatTheModelSays) {
 TEST(GlooBitsTest, AllRanksGetTheSameBitsWhateverTheSize) {
   constexpr int kWorld = 3;
   constexpr size_t kMost = 500000;
-  // Sums of these depend on their order.
+  // These sums depend on their order.
   auto input = [](int rank, size_t i) { return 1.0f / static_cast<float>(1 + (i * 7 + rank * 131) % 9973); };
   std::vector<float> want(kMost);
   for (size_t i = 0; i < kMost; ++i) want[i] = (input(0, i) + input(1, i)) + input(2, i);

@@ -1,4 +1,5 @@
-// How a group over Gloo fails: always on every rank, always by its deadline, always with a name.
+// Failures of a group over Gloo: every one ends on every rank, by its deadline, with an error that names the
+// rank.
 
 #include <array>
 #include <string>
@@ -31,7 +32,7 @@ TEST(GlooConnectTest, ARankThatNeverComesIsNamed) {
 
 TEST(GlooConnectTest, ARankThatGoesBeforeItConnectsIsNamed) {
   MemoryStore store;
-  // As left by a process that listened for a moment. Port 1 of this machine: nobody is there.
+  // The address of a process that listened only for a moment: no process listens on port 1 of this machine.
   TANDEM_ASSERT_OK(store.Set("address/0", "127.0.0.1 1"));
   BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
   options.deadline = absl::Now() + absl::Seconds(5);
@@ -74,7 +75,7 @@ TEST(GlooFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
     EXPECT_THAT(first, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                 HasSubstr("all_reduce #1 (sum of f32 x 1024) on group 'test': rank 1 did not "
                                           "arrive within 300ms")));
-    // Broken from now on, for the same reason.
+    // The group is broken from now on, for the same reason.
     EXPECT_EQ(backend.Run(MakeBarrier(2)), first);
     EXPECT_EQ(backend.RunPointToPoint(MakeSend(values, (rank + 1) % 3)).status(), first);
     if (rank != 1) failed.DecrementCount();
@@ -92,7 +93,7 @@ TEST(GlooFailureTest, ARankThatIsMissingInALargeOperationIsNamedToAll) {
   });
 }
 
-// Each rank calls what `operation` gives it; all must hear both sides' descriptions.
+// Each rank runs what `operation` returns for it; all must get an error that describes both sides.
 void ExpectDisagreement(int world, const std::function<Operation(int, std::vector<char>*)>& operation,
                         const std::string& one, const std::string& other) {
   RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {

@@ -1,4 +1,4 @@
-// kill -9 of a rank in the middle of its work: real processes, a store over gRPC.
+// kill -9 of a rank in the middle of its work, with real processes and a store over gRPC.
 
 #include <signal.h>
 
@@ -24,8 +24,8 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Reduces 64 MiB until it fails; says in `progress` that it has begun. That one is not `store` where the
-// store is about to die, as the answer to its last call would be lost.
+// Reduces 64 MiB until it fails; sets a key in `progress` when it has begun. `progress` is not `store` if the
+// store is about to die, because the response to its last call would be lost.
 absl::Status Work(Store* store, Store* progress, int rank, int world_size) {
   PrefixStore keys(store, "gloo");
   auto backend = GlooBackendFactory().make(OptionsOf(&keys, rank, std::vector<std::string>(world_size, "h")));
@@ -39,7 +39,7 @@ absl::Status Work(Store* store, Store* progress, int rank, int world_size) {
   }
 }
 
-// Not tests of their own: what the tests below run as other processes.
+// Not tests of their own: the tests below run them as other processes.
 TEST(GlooKillChild, DISABLED_Works) {
   const char* target = std::getenv("TANDEM_TEST_STORE");
   const char* rank_text = std::getenv("TANDEM_TEST_RANK");

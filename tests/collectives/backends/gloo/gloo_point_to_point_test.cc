@@ -1,4 +1,4 @@
-// Messages between two ranks over Gloo: order, tags, sources, sizes, and what does not fit.
+// Messages between two ranks over Gloo: order, tags, sources, sizes, and messages that do not fit.
 
 #include <vector>
 
@@ -15,7 +15,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// None, one, small, the largest that travels unasked, larger, many chunks.
+// Zero, one, small, the largest eager message, larger, many chunks.
 constexpr size_t kCounts[] = {0, 1, 1000, 16 << 10, (16 << 10) + 1, 3 << 20};
 
 TEST(GlooPointToPointTest, MessagesOfAllSizesArriveWithTheirSender) {
@@ -123,7 +123,7 @@ TEST(GlooPointToPointTest, MessagesCrossACollectiveThatWaits) {
     std::vector<float> sum(3 << 20, 1.0f), message(2 << 20, 4.0f);
     if (rank == 0) {
       std::thread collective([&] { TANDEM_EXPECT_OK(backend.Run(AllReduceOf(&sum, 0))); });
-      // Rank 1 joins the collective only when it has this.
+      // Rank 1 joins the collective only after it has received this message.
       TANDEM_EXPECT_OK(backend.RunPointToPoint(MakeSend(message, 1)));
       collective.join();
     } else {
@@ -171,7 +171,7 @@ TEST(GlooPointToPointTest, AMessageThatDoesNotFitIsNamedAndDropped) {
                                        AllOf(HasSubstr(absl::StrCat("f32 x ", count, " ")),
                                              HasSubstr(absl::StrCat("f32 x ", count + 1, " ")))));
           EXPECT_EQ(got, std::vector<float>(count + 1, 0.0f));
-          // The next one is as good as ever.
+          // The next message is not affected.
           got.resize(count);
           TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&got, 0, 1)));
           EXPECT_EQ(got, values);
@@ -211,7 +211,7 @@ TEST(GlooPointToPointTest, WhoSendsAsTheOtherFailsHearsItsReasonAndNotThatItLeft
       if (rank == 0) {
         status = backend.RunPointToPoint(RecvOf(&values, 1, 3, absl::Milliseconds(2))).status();
       } else {
-        // Of another tag, which need not be received to be sent.
+        // This message has another tag; it can be sent without being received.
         while (status.ok()) status = backend.RunPointToPoint(MakeSend(values, 0, 4)).status();
       }
       ASSERT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("recv #0")));

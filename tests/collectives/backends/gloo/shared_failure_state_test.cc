@@ -22,7 +22,7 @@ TEST(SharedFailureStateTest, AReasonIsFoundUnderTheRankThatLeftIt) {
 TEST(SharedFailureStateTest, WhoLooksForAReasonDoesNotKeepAnotherThreadFromLeavingOne) {
   MemoryStore store;
   SharedFailureState ours(&store, 0), theirs(&store, 1);
-  // Both look for the other's; ours comes while we look, and theirs only after that.
+  // Both ranks look for the other's reason. Ours is recorded while we look; theirs comes only after that.
   std::thread looking([&] {
     const auto found = ours.Find({1}, absl::Seconds(20));
     ASSERT_TRUE(found);

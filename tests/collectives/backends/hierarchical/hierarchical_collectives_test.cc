@@ -1,5 +1,5 @@
-// What the collectives bring across hosts: every kind, on hosts of all shapes, against a model. The hosts are
-// names; the ranks are threads.
+// Results of the collectives across hosts: every kind, on hosts of different sizes, against a model. The
+// hosts are names; the ranks are threads.
 
 #include <atomic>
 #include <string>
@@ -101,7 +101,7 @@ TEST(HierarchicalPointToPointTest, MessagesCrossHostsAndComeFromAnyRank) {
       }
       TANDEM_ASSERT_OK(backend.Run(MakeBarrier(count)));
     }
-    // What does not fit concerns nobody else.
+    // A message that does not fit fails alone.
     std::vector<float> two(2);
     if (rank == 3) {
       TANDEM_EXPECT_OK(backend.RunPointToPoint(MakeSend(std::vector<float>(3), 1)));

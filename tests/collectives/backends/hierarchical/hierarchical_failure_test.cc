@@ -1,5 +1,5 @@
-// How a group across hosts fails: whatever happens on one host is told on all, in the words of the group's
-// users.
+// Failures of a group across hosts: an error on one host is reported on all, with the rank numbers and
+// operation names of the group's users.
 
 #include <functional>
 #include <string>
@@ -20,7 +20,8 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// All ranks but `missing` call an all-reduce; all, `missing` too when it comes, must hear its number.
+// All ranks but `missing` call an all-reduce; all of them, and `missing` when it comes, must get an error
+// that names it.
 void ExpectMissing(const Hosts& hosts, int missing) {
   SCOPED_TRACE(missing);
   absl::BlockingCounter failed(static_cast<int>(hosts.size()) - 1);
@@ -43,12 +44,12 @@ void ExpectMissing(const Hosts& hosts, int missing) {
 
 TEST(HierarchicalFailureTest, TheRankThatIsMissingIsNamedOnAllHosts) {
   ExpectMissing({"a", "a", "b", "b"}, 3);
-  ExpectMissing({"a", "a", "b", "b"}, 2);  // who leads its host
+  ExpectMissing({"a", "a", "b", "b"}, 2);  // the leader of its host
   ExpectMissing({"a", "b", "a", "b", "b"}, 4);
-  ExpectMissing({"a", "a", "a", "b"}, 3);  // who is alone
+  ExpectMissing({"a", "a", "a", "b"}, 3);  // alone on its host
 }
 
-// Each rank calls what `operation` gives it; all must hear both sides' descriptions.
+// Each rank runs what `operation` returns for it; all must get an error that describes both sides.
 void ExpectDisagreement(const Hosts& hosts,
                         const std::function<Operation(int, std::vector<char>*)>& operation,
                         const std::string& one, const std::string& other) {
@@ -133,7 +134,7 @@ TEST(HierarchicalFailureTest, WhatThisRankCanSeeToBeWrongLeavesTheGroupAsItWas) 
   });
 }
 
-// Rank `who` aborts while the others wait for rank `absent`; all must hear why.
+// Rank `who` aborts while the others wait for rank `absent`; all must get the reason.
 void ExpectAbort(const Hosts& hosts, int who, int absent) {
   SCOPED_TRACE(who);
   absl::BlockingCounter ended(static_cast<int>(hosts.size()) - 1);

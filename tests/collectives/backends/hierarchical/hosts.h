@@ -12,7 +12,7 @@ namespace tandem::collectives {
 
 using Hosts = std::vector<std::string>;  // of each rank
 
-// Shared memory within a host, Gloo between hosts.
+// Returns the factory for shared memory within a host and Gloo between hosts.
 inline BackendFactory Factory() {
   return HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory());
 }

@@ -1,5 +1,5 @@
-// Two hosts as nearly as one machine has them: network namespaces, joined by a cable (a pair of virtual
-// devices) that can be pulled, with two processes in each. Needs root and `ip`; skipped without.
+// Two hosts, simulated by network namespaces joined by a pair of virtual devices that can be disconnected,
+// with two processes in each. Needs root and `ip`; skipped otherwise.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -34,7 +34,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(3);
 
 std::string AddressOf(int rank) { return rank < 2 ? "10.213.77.1" : "10.213.77.2"; }
 
-// Reduces 4 MiB until it fails; says in the store that it has begun.
+// Reduces 4 MiB until it fails; sets a key in the store when it has begun.
 absl::Status Work(Store* store, int rank) {
   TANDEM_RETURN_IF_ERROR(store->Set(absl::StrCat("host/", rank), ipc::HostIdentity()));
   PrefixStore keys(store, "backend");
@@ -55,7 +55,7 @@ absl::Status Work(Store* store, int rank) {
   }
 }
 
-// Not a test of its own: what the tests below run as other processes.
+// Not a test of its own: the tests below run it as another process.
 TEST(NamespaceChild, DISABLED_Works) {
   const char* path = std::getenv("TANDEM_TEST_STORE");
   const char* rank_text = std::getenv("TANDEM_TEST_RANK");
@@ -65,7 +65,7 @@ TEST(NamespaceChild, DISABLED_Works) {
   ASSERT_TRUE(absl::SimpleAtoi(rank_text, &rank));
   const int fd = open(absl::StrCat("/var/run/netns/", space).c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_GE(fd, 0);
-  ASSERT_EQ(setns(fd, CLONE_NEWNET), 0);  // before any other thread is there
+  ASSERT_EQ(setns(fd, CLONE_NEWNET), 0);  // before any other thread exists
   close(fd);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
   const absl::Status end = Work(store.get(), rank);
@@ -114,7 +114,7 @@ class NetworkNamespacesTest : public ::testing::Test {
                                            {"TANDEM_TEST_NETNS", names_[rank / 2]}}));
   }
 
-  // How `rank` ended.
+  // Returns how `rank` ended.
   std::string End(int rank) {
     const absl::StatusOr<std::string> end = store_->Get(absl::StrCat("end/", rank), absl::Seconds(30));
     return end.ok() ? *end : end.status().ToString();

@@ -1,4 +1,4 @@
-// Who is on which host, and under which number a level's ranks are known to users.
+// The assignment of ranks to hosts, and the numbers by which users know a level's ranks.
 
 #include "collectives/backends/hierarchical/topology.h"
 

@@ -14,7 +14,8 @@ namespace {
 using ::tandem::testing::IsOk;
 using ::testing::HasSubstr;
 
-// `n` small whole numbers of `dtype`, the same wherever they are made: sums of them are exact in any order.
+// Returns `n` small whole numbers of `dtype`, the same for the same arguments. Their sums are exact in any
+// order.
 std::vector<char> Values(DType dtype, size_t n, int seed) {
   std::vector<char> bytes(n * SizeOf(dtype));
   std::minstd_rand random(seed + 1);
@@ -33,7 +34,7 @@ using Buffers = std::vector<std::vector<char>>;  // by rank, each somewhere else
 class MpiCollectivesTest : public MpiRanks {
  protected:
   double FactorOf(int rank) { return 0.5 * (rank + 1); }
-  // What all ranks' values of `seed` give.
+  // Returns the reduction of all ranks' values of `seed`.
   std::vector<char> Reduced(ReduceOp op, DType dtype, size_t n, int seed) {
     Buffers all;
     std::vector<const void*> sources;
@@ -57,7 +58,7 @@ class MpiCollectivesTest : public MpiRanks {
     o.factor = FactorOf(rank());
     return o;
   }
-  // Counts of parts that all ranks agree on; some are zero.
+  // Returns counts of parts that all ranks agree on; some are zero.
   std::vector<size_t> Counts(int seed, size_t most, bool even) {
     std::minstd_rand random(seed + 7);
     std::vector<size_t> counts(world_size());
@@ -90,7 +91,7 @@ TEST_F(MpiCollectivesTest, ReductionsOfEveryDtypeMatchTheModel) {
         o.out = {out.data(), n};
         TANDEM_ASSERT_OK(backend->Run(o)) << Describe(o);
         EXPECT_EQ(out, expected) << Describe(o);
-        // In place, at the last rank only, and cut into one piece for each rank.
+        // In place, at the last rank only, and cut into one part for each rank.
         o.kind = OpKind::kReduce;
         o.root = world_size() - 1;
         out = mine;
@@ -208,7 +209,7 @@ TEST_F(MpiCollectivesTest, PartsOfAnySizeAtAnyAddressArriveWhereTheyBelong) {
 }
 
 TEST_F(MpiCollectivesTest, GroupsDoNotWaitForEachOther) {
-  // One in reverse order, so that ranks are not those of MPI_COMM_WORLD.
+  // One group is in reverse order, so that its ranks are not those of MPI_COMM_WORLD.
   std::vector<int> reversed;
   for (int r = world_size() - 1; r >= 0; --r) reversed.push_back(r);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto forth, Make("forth"));

@@ -1,4 +1,4 @@
-// The suite of all process groups, on ranks that mpirun has started.
+// The conformance suite on ranks that mpirun has started.
 
 #include "absl/strings/str_cat.h"
 #include "collectives/process_group.h"

@@ -76,7 +76,7 @@ TEST_F(MpiFaultsTest, ARankThatDoesNotComeIsNamed) {
   }
   AwaitAllRanks("timed out");
   if (rank() == late) {
-    // Told by the others, long before its own time-out.
+    // The others report the failure long before this rank's own time-out.
     EXPECT_THAT(backend->Run(Sum(&values)),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("gave up")));
   }
@@ -88,7 +88,7 @@ TEST_F(MpiFaultsTest, AnAbortFromAnotherThreadEndsTheOperationEverywhere) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, Make("g"));
   std::vector<float> values(3000000, 1.0f);
   if (rank() == 0) {
-    // Never joins in, so that the others wait.
+    // This rank never joins, so the others wait.
     std::thread([&] { backend->Abort(absl::AbortedError("enough")); }).join();
     EXPECT_THAT(backend->Run(Sum(&values)), StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
     backend->Abort(absl::AbortedError("again"));

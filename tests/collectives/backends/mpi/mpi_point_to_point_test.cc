@@ -57,7 +57,7 @@ TEST_F(MpiPointToPointTest, TagsChooseAndMessagesOfOneTagKeepTheirOrder) {
 }
 
 TEST_F(MpiPointToPointTest, MessagesOfOneTagGoToReceivesInTheirOrderHoweverManyWait) {
-  // Most arrive while the receives are being looked through, one after the other.
+  // Most messages arrive while the receives are probed one after the other.
   constexpr int kMessages = 400;
   std::vector<std::vector<int32_t>> values(kMessages, std::vector<int32_t>(1));
   std::vector<absl::Notification> over(kMessages);
@@ -65,7 +65,7 @@ TEST_F(MpiPointToPointTest, MessagesOfOneTagGoToReceivesInTheirOrderHoweverManyW
   if (rank() > 1) return AwaitAllRanks("end");
   for (int i = 0; i < kMessages; ++i) {
     if (rank() == 0) values[i][0] = i;
-    // Every third takes whoever sends.
+    // Every third receive accepts any sender.
     const int peer = rank() == 0 ? 1 : i % 3 == 0 ? kAnySource : 0;
     const OpKind kind = rank() == 0 ? OpKind::kSend : OpKind::kRecv;
     backend_->StartPointToPoint(Of(kind, peer, 7, &values[i]), [&over, i](absl::StatusOr<int> result) {

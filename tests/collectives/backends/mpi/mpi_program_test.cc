@@ -1,4 +1,4 @@
-// A program that uses MPI itself, beside a group. Its argument is the thread level that it asks for.
+// A program that uses MPI itself, next to a group. Its argument is the thread level that it requests.
 
 #include <mpi.h>
 

@@ -50,7 +50,7 @@ void MpiRanks::Leave() {
   if (rank_ == 0) unlink(Path().c_str());
 }
 
-// After the last test of all suites.
+// Runs after the last test of all suites.
 class LeaveAtEnd final : public ::testing::Environment {
  public:
   void TearDown() override { MpiRanks::Leave(); }

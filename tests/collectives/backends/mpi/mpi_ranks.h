@@ -16,15 +16,15 @@ namespace tandem::collectives {
 
 class MpiRanks : public ::testing::Test {
  public:
-  // Rank 0 removes the ranks' store, when all have come.
+  // Removes the ranks' store, on rank 0, when all ranks have come.
   static void Leave();
 
  protected:
   static void SetUpTestSuite();
 
-  // The backend of a group of `ranks` of this test (all, where empty), of which this is one.
+  // Makes the backend of a group of `ranks` of this test (all, if empty), which must contain this rank.
   absl::StatusOr<std::unique_ptr<Backend>> Make(const std::string& group, std::vector<int> ranks = {});
-  // All ranks wait for each other, through the store.
+  // Waits, through the store, until all ranks have called it.
   void AwaitAllRanks(const std::string& where);
 
   static int rank() { return rank_; }

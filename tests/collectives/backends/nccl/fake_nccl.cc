@@ -89,7 +89,7 @@ class FakeNccl final : public NcclApi {
     absl::MutexLock lock(&world_->mutex_);
     FakeComm* const fake = world_->Find(comm, "CommAbort");
     if (fake == nullptr) return Result::kInvalidArgument;
-    // Kernels end, having done nothing.
+    // Kernels end without having computed.
     for (FakeCall& call : fake->calls) call.kernel->parts = 0;
     for (auto* queues : {&fake->sends, &fake->recvs}) {
       for (auto& [peer, calls] : *queues) {

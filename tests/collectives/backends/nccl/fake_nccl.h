@@ -1,8 +1,8 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_BACKENDS_NCCL_FAKE_NCCL_H_
 #define TANDEM_TESTS_COLLECTIVES_BACKENDS_NCCL_FAKE_NCCL_H_
 
-// NCCL and CUDA in this process: ranks are threads, device memory is host memory, and a "kernel" has run when
-// all ranks that it needs have issued theirs. It really computes, and fails as it is told to.
+// NCCL and CUDA in this process. Ranks are threads and device memory is host memory. A "kernel" has run when
+// all ranks that it needs have issued theirs. It computes real results, and fails if the test says so.
 
 #include <deque>
 #include <map>
@@ -58,21 +58,21 @@ struct FakeRing {
   std::map<int, Split> splits;
 };
 
-// The machine. Thread-safe; outlives everything.
+// The fake machine. Thread-safe; outlives all objects made from it.
 class FakeWorld {
  public:
   ~FakeWorld();
-  // Of one process.
+  // Return the libraries of one process.
   std::shared_ptr<NcclApi> nccl();
   std::shared_ptr<CudaApi> cuda();
 
-  // Before anything is made.
+  // Must be set before any object is made.
   int version = 22809;
   int devices = 8;
   bool hang_init = false;
   bool has_split = true;
 
-  // Reported by each communicator of this rank.
+  // Makes each communicator of this rank report the error.
   void FailAsync(int rank, Result error);
   int communicators();                  // that are neither destroyed nor aborted
   std::vector<int> aborted_together();  // how many were aborted in each group of calls

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_BACKENDS_NCCL_FAKE_RANKS_H_
 #define TANDEM_TESTS_COLLECTIVES_BACKENDS_NCCL_FAKE_RANKS_H_
 
-// Ranks as threads, each with an NCCL and a runtime of its own, as processes have.
+// Ranks as threads, each with an NCCL and a runtime of its own, as in separate processes.
 
 #include <functional>
 #include <memory>

@@ -9,7 +9,7 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// Small whole numbers, of which sums are exact.
+// Small whole numbers, whose sums are exact.
 std::vector<char> Values(DType dtype, size_t n, int seed) {
   std::vector<char> bytes(n * SizeOf(dtype));
   DispatchDType(dtype, [&](auto type) {
@@ -65,7 +65,7 @@ TEST(NcclCollectivesTest, EvenAndUnevenPartsArriveWhereTheyBelong) {
       TANDEM_ASSERT_OK_AND_ASSIGN(auto backend, me.Make("g"));
       const int root = size - 1;
       for (const bool even : {true, false}) {
-        // From rank s to rank t; zero for some.
+        // The count from rank s to rank t; zero for some.
         auto count = [&](int s, int t) -> size_t { return even ? 5 : (3 * s + 2 * t) % 4; };
         auto value = [](int s, int t) { return 10 * s + t + 1; };
         const size_t stride = even ? 5 : 9;  // even parts lie one behind the other

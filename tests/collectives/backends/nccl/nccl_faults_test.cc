@@ -74,7 +74,7 @@ TEST(NcclFaultsTest, AnOperationThatARankMissesTimesOutAndThatRankIsTold) {
       EXPECT_THAT(backend->Run(Sum(&values)), StatusIs(absl::StatusCode::kDeadlineExceeded));
       EXPECT_THAT(other->Run(Sum(&values)),
                   StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("group 'g'")));
-      // Aborts are made by another thread; until then rank 1 could still complete the operation.
+      // Another thread makes the aborts; until then rank 1 could still complete the operation.
       while (world.communicators() > 2) std::this_thread::yield();
       TANDEM_ASSERT_OK(me.store->Set("timed out", ""));
     } else {
@@ -95,7 +95,7 @@ TEST(NcclFaultsTest, AnAsynchronousErrorBreaksTheGroupAndTellsTheOthers) {
     TANDEM_ASSERT_OK(backend->Run(Sum(&values)));
     if (me.rank == 0) {
       world.FailAsync(0, Result::kRemoteError);
-      // By the watching thread alone.
+      // The watching thread alone detects the error.
       absl::Status status;
       for (const absl::Time end = absl::Now() + absl::Seconds(30); status.ok() && absl::Now() < end;) {
         status = backend->Enqueue({}).status();
@@ -104,7 +104,7 @@ TEST(NcclFaultsTest, AnAsynchronousErrorBreaksTheGroupAndTellsTheOthers) {
                   StatusIs(absl::StatusCode::kUnavailable,
                            AllOf(HasSubstr("rank 0"), HasSubstr("remote process"), HasSubstr("the cable"))));
     } else {
-      // Waits in vain for rank 0.
+      // This call waits for rank 0, which does not come.
       EXPECT_THAT(backend->Run(Sum(&values)), StatusIs(absl::StatusCode::kUnavailable,
                                                        AllOf(HasSubstr("rank 0"), HasSubstr("the cable"))));
     }

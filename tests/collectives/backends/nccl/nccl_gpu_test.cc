@@ -1,4 +1,4 @@
-// On a real GPU; visibly skipped where there is none.
+// Runs on a real GPU; reports itself as skipped if there is none.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,7 +59,7 @@ void SumOnGpu(Store* store, int rank, int world_size) {
   ASSERT_EQ(apis.cuda->EventRecord(event, stream), kCudaSuccess);
   apis.cuda->Free(memory);  // waits for all that the device has to do
   ASSERT_EQ(apis.cuda->EventQuery(event), kCudaSuccess);
-  // sum, then twice half of P times it.
+  // The sum, then two reductions that each multiply it by P / 2.
   const float expected = world_size * (world_size + 1) / 2 * (0.5f * world_size) * (0.5f * world_size);
   EXPECT_EQ(values, std::vector<float>(values.size(), expected));
   apis.cuda->EventDestroy(event);
@@ -79,9 +79,9 @@ TEST_F(NcclGpuTest, AWorldOfOneReducesOnItsGpu) {
   SumOnGpu(&store, 0, 1);
 }
 
-// NCCL refuses two ranks of one host on one GPU; ranks of distinct NCCL_HOSTID are of two hosts to it. It
-// reads that once in a process: so these are processes, and programs of their own (CUDA does not survive
-// fork).
+// NCCL refuses two ranks of one host on one GPU; ranks with distinct NCCL_HOSTID count as ranks of two hosts.
+// NCCL reads that variable once in a process, so the ranks are processes, and programs of their own (CUDA
+// does not survive fork).
 TEST_F(NcclGpuTest, TwoProcessesShareAGpu) {
   if (const char* rank = std::getenv(kRankVariable)) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(std::getenv(kStoreVariable)));

@@ -1,4 +1,4 @@
-// What the collectives bring over shared memory: every kind, dtype and reduction, against a model.
+// Results of the collectives over shared memory: every kind, dtype and reduction, against a model.
 
 #include <vector>
 
@@ -14,7 +14,7 @@ INSTANTIATE_TEST_SUITE_P(World, ShmCollectivesTest, ::testing::Values(1, 2, 3, 4
 
 TEST_P(ShmCollectivesTest, EveryKindBringsWhatTheModelSays) {
   RunRanks(ShmBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
-    // None, one; around what a post holds; in one block; in several.
+    // Zero, one; sizes around the capacity of a post; one block; several blocks.
     CheckEveryKind(backend, rank, GetParam(), {0, 1, 13, 146, 1024, 1025, 9001, 140001});
   });
 }
@@ -25,8 +25,7 @@ TEST_P(ShmCollectivesTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
   });
 }
 
-// Blocks wrap around the stage many times, with small operations between; results are written past the
-// caches.
+// Blocks wrap around the stage many times, with small operations between; results bypass the caches.
 TEST(ShmLargeTest, LongAndShortOperationsInTurnBringWhatTheModelSays) {
   for (const int world : {2, 3}) {
     RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
@@ -45,7 +44,7 @@ TEST(ShmLargeTest, LongAndShortOperationsInTurnBringWhatTheModelSays) {
   }
 }
 
-// Inexact sums: the order of evaluation shows.
+// Inexact sums make the order of evaluation visible.
 TEST(ShmBitsTest, AllRanksGetTheSameBitsAtEverySize) {
   for (const int world : {2, 3, 4}) {
     for (const size_t count : {size_t{5}, size_t{1500}, size_t{200'001}}) {

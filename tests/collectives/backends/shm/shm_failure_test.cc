@@ -1,4 +1,5 @@
-// Every way in which ranks can disagree, stay away or go ends on all ranks, with a name.
+// Ranks that disagree, do not come, or leave: every case ends on all ranks, with an error that names the
+// rank.
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -20,7 +21,7 @@ using ::tandem::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Each rank does `operation(rank)`; all must fail with `expected`, and say the same again.
+// Each rank runs `operation(rank)`; all must fail with `expected`, and return the same error again.
 void ExpectAllFail(int world, const std::function<Operation(int)>& operation,
                    ::testing::Matcher<const std::string&> message,
                    absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
@@ -42,7 +43,7 @@ TEST(ShmDisagreementTest, AnotherKindIsFoundOnAllRanks) {
 }
 
 TEST(ShmDisagreementTest, AnotherSizeIsFoundOnAllRanks) {
-  // Also where one rank takes the post and the other the stage.
+  // Includes pairs in which one rank uses the post and the other the stage.
   for (const size_t other : {11, 1000, 5000, 500000}) {
     std::vector<std::vector<float>> values(4, std::vector<float>(10));
     values[1].resize(other);

@@ -38,7 +38,7 @@ struct Pending {
   }
 };
 
-// Also none at all, and more than a ring holds.
+// Includes zero, and more than a ring holds.
 constexpr size_t kCounts[] = {0, 1, 7, 8, 9, 1000, 100'000, 1'500'001};
 
 TEST(ShmPointToPointTest, MessagesOfAllSizesArriveInOrder) {
@@ -130,7 +130,7 @@ TEST(ShmPointToPointTest, UnexpectedMessagesBeyondTheBoundWaitInTheirRing) {
       }
       return;
     }
-    // The first is kept, the second does not fit beside it until the first is taken.
+    // The first message is kept; the second does not fit in the buffer until the first is taken.
     Pending first;
     std::vector<float> small(1);
     std::vector<std::vector<float>> values(3, std::vector<float>(large));

@@ -1,4 +1,5 @@
-// Ranks that are processes: memory passed by descriptor, deaths, descriptors, few processors, wild writers.
+// Ranks as processes: memory passed by descriptor, deaths, descriptors, few processors, peers that damage
+// memory.
 
 #include <dirent.h>
 #include <sched.h>
@@ -59,7 +60,7 @@ std::vector<Mapping> MappedSegments() {
   return found;
 }
 
-// Children, forked while this process has one thread, that each run a body; its failures are the test's.
+// Children that each run a body, forked while this process has one thread. Their failures are the test's.
 class Family {
  public:
   Family() : path_(absl::StrCat(::testing::TempDir(), "/shm_process_test.", getpid(), ".", Next())) {}
@@ -69,7 +70,7 @@ class Family {
     }
     unlink(path_.c_str());
   }
-  // `body(store, options)`, where options are those of `rank`.
+  // `body(options)` gets the options of `rank`.
   void Start(int rank, int world, const std::function<void(BackendOptions&)>& body) {
     std::fflush(nullptr);  // not to be printed twice
     const pid_t pid = fork();
@@ -97,7 +98,7 @@ class Family {
     waitpid(pids_[rank], nullptr, 0);
     pids_[rank] = -1;
   }
-  // Waits for those that live.
+  // Waits for the children that live.
   void ExpectAllSucceed() {
     for (pid_t& pid : pids_) {
       if (pid <= 0) continue;
@@ -193,7 +194,7 @@ TEST(ShmProcessTest, NoDescriptorAndNoMappingStaysBehind) {
         EXPECT_LE(OpenDescriptors(), before + 3);
         EXPECT_EQ(MappedSegments().size(), 1u);
         TANDEM_EXPECT_OK((*backend)->Run(MakeBarrier(0)));
-        // The round ends together: the next one uses the same keys.
+        // The round ends with a synchronisation, because the next one uses the same keys.
         std::vector<float> token(1);
         const Operation recv = RecvOf(&token, options.rank);
         TANDEM_EXPECT_OK((*backend)->RunPointToPoint(MakeSend(token, options.rank)));
@@ -227,7 +228,7 @@ TEST(ShmProcessTest, MoreRanksThanProcessorsSleepAndAreWoken) {
           TANDEM_ASSERT_OK((*backend)->Run(AllReduceOf(&values, i)));
           ASSERT_EQ(values.back(), world * (world - 1) / 2);
         }
-        // A token goes round: all but one wait, and for so long that they sleep.
+        // A token is passed around: all ranks but one wait long enough to sleep.
         std::vector<float> token(1);
         for (int lap = 0; lap < 20; ++lap) {
           if (rank > 0 || lap > 0) {
@@ -294,7 +295,7 @@ TEST(ShmProcessTest, ThreadsOfAProcessShareOneMapping) {
   family.ExpectAllSucceed();
 }
 
-// Writes nonsense over all of the memory that it shares but for the word that says that the group has failed.
+// Overwrites all of the shared memory with random bytes, except the word that says that the group has failed.
 void Scribble() {
   const std::vector<Mapping> maps = MappedSegments();
   ASSERT_EQ(maps.size(), 1u);
@@ -302,7 +303,7 @@ void Scribble() {
   for (int round = 0; round < 3; ++round) {
     for (uintptr_t at = maps[0].begin + sizeof(shm::GroupHeader); at < maps[0].end; at += sizeof(uint64_t)) {
       x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-      // Atomic for a watching thread of this process.
+      // Atomic, because a watching thread of this process reads it.
       std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(at)).store(x, std::memory_order_relaxed);
     }
   }
@@ -316,7 +317,7 @@ TEST(ShmProcessTest, APeerThatDamagesTheMemoryCrashesNobody) {
       Scribble();
       _exit(0);
     }
-    // Whatever comes of it, it comes.
+    // Any result is allowed; the test only requires that the call returns.
     const absl::Duration timeout = absl::Milliseconds(300);
     std::thread messages([&] {
       std::vector<float> values(5000);

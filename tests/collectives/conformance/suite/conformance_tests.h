@@ -1,9 +1,10 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_CONFORMANCE_TESTS_H_
 #define TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_CONFORMANCE_TESTS_H_
 
-// The suite as tests, with ranks as threads. A backend's file includes this and instantiates it:
+// The suite as tests, with ranks as threads. built_in_test.cc instantiates it for the built-in backends;
+// other backends do so in a file of their own:
 //
-//   INSTANTIATE_TEST_SUITE_P(Gloo, ConformanceTest, OnWorlds({.backend = "gloo"}), WorldName);
+//   INSTANTIATE_TEST_SUITE_P(Mine, ConformanceTest, OnWorlds({.backend = "mine", .extra = Mine}), WorldName);
 
 #include <functional>
 #include <ostream>
@@ -20,7 +21,7 @@ namespace tandem::collectives {
 struct ConformanceCase {
   std::string backend;
   int world_size = 1;
-  std::function<std::string(int rank)> host = nullptr;           // nullptr: all on this one
+  std::function<std::string(int rank)> host = nullptr;           // nullptr: all ranks are on one host
   std::function<std::vector<BackendFactory>()> extra = nullptr;  // made anew for each group
 };
 

@@ -1,9 +1,9 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_SUITE_H_
 #define TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_SUITE_H_
 
-// What every process group must do, whatever carries it. Each function is called by all ranks of `group`, in
-// threads or processes, in the same order, and leaves the group as it was; failures are GoogleTest's. The
-// inputs are random by a fixed seed, the expectation an obvious model in this process.
+// The contract of every process group, independent of its backend. All ranks of `group` call each function,
+// in threads or processes, in the same order; it leaves the group as it was. Failures are GoogleTest's.
+// Inputs are random with a fixed seed; expected results come from a direct model in this process.
 
 #include <vector>
 
@@ -15,27 +15,27 @@ namespace tandem::collectives {
 struct SuiteOptions {
   std::vector<DType> dtypes = {DType::kU8,  DType::kI8,   DType::kI32, DType::kI64,
                                DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
-  // Elements of what must be cut into several pieces by any backend.
+  // Number of elements that any backend has to cut into several chunks.
   size_t large = 200'000;
-  // What the group's backend may refuse with Unimplemented: everything but sums of f32 and f64, if set.
+  // Allows the group's backend to refuse everything but sums of f32 and f64 with Unimplemented.
   bool may_refuse = false;
 };
 
-// all_reduce, reduce and reduce_scatter: dtype x op x length x in place or not x root.
+// Checks all_reduce, reduce and reduce_scatter: dtype x op x length x in place or not x root.
 void CheckReductions(ProcessGroup& group, const SuiteOptions& options = {});
-// broadcast, all_gather, gather, scatter, all_to_all: dtype x length x in place or not x root.
+// Checks broadcast, all_gather, gather, scatter, all_to_all: dtype x length x in place or not x root.
 void CheckMovements(ProcessGroup& group, const SuiteOptions& options = {});
-// Parts that differ by rank, some of them empty.
+// Checks parts that differ by rank, some of them empty.
 void CheckUnevenParts(ProcessGroup& group, const SuiteOptions& options = {});
-// Rings, all pairs, tags out of order, any source, batches, long messages.
+// Checks rings, all pairs, tags out of order, any source, batches, long messages.
 void CheckPointToPoint(ProcessGroup& group, const SuiteOptions& options = {});
 void CheckCoalesced(ProcessGroup& group, const SuiteOptions& options = {});
 void CheckByteStrings(ProcessGroup& group);
-// NewGroup, NewSubgroups, Split: who is in them and that they work.
+// Checks NewGroup, NewSubgroups and Split: their ranks, and that the groups work.
 void CheckSubgroups(ProcessGroup& group);
-// Asynchronous operations of several groups in flight at once, issued in another order on every rank.
+// Checks asynchronous operations of several groups in flight at once, issued in another order on every rank.
 void CheckGroupsInFlight(ProcessGroup& group);
-// A long random mixture of everything stays in step.
+// Checks that ranks stay in step in a long random mixture of all operations.
 void CheckMixture(ProcessGroup& group, const SuiteOptions& options = {});
 
 void CheckEverything(ProcessGroup& group, const SuiteOptions& options = {});

@@ -15,7 +15,7 @@ constexpr ReduceOp kOps[] = {ReduceOp::kSum,   ReduceOp::kAvg,    ReduceOp::kPro
                              ReduceOp::kMin,   ReduceOp::kMax,    ReduceOp::kBitAnd,
                              ReduceOp::kBitOr, ReduceOp::kBitXor, ReduceOp::kPremulSum};
 
-// What the ranks do in one step of a check: the same on all of them.
+// The parameters of one step of a check, the same on all ranks.
 struct Step {
   ProcessGroup& group;
   const SuiteOptions& options;
@@ -36,7 +36,7 @@ struct Step {
   }
 };
 
-// Whether the step was carried out. A refusal must be one that is allowed.
+// Returns true if the step was carried out. A refusal must be an allowed one.
 bool Succeeded(const Step& step, absl::string_view what, const Work& work) {
   const absl::Status status = work.Wait();
   if (status.ok()) return true;
@@ -78,7 +78,7 @@ void ReduceStep(const Step& s, const std::vector<Tensor>& inputs, const std::vec
   Expect(s, "reduce", tensor, s.rank == s.root ? expected : inputs[s.rank]);
 }
 
-// Every rank gives P parts of s.count.
+// Every rank gives P parts of s.count elements.
 void ReduceScatterStep(const Step& s, const std::vector<double>& factors) {
   const size_t world = static_cast<size_t>(s.world);
   std::vector<Tensor> mine_of;  // what is reduced to this rank
@@ -107,8 +107,8 @@ void ReduceScatterStep(const Step& s, const std::vector<double>& factors) {
   Expect(s, "reduce_scatter", out, Reduced(s.op, mine_of, factors));
 }
 
-// The steps of a check, each with another root and key; small lengths for everything, the large one once for
-// each dtype and once for each operation.
+// Calls `body` for the steps of a check, each with another root and key: small lengths for everything, the
+// large one once for each dtype and once for each operation.
 template <typename Body>
 void ForEachStep(ProcessGroup& group, const SuiteOptions& options, absl::Span<const ReduceOp> ops,
                  uint64_t seed, const Body& body) {
@@ -145,7 +145,7 @@ void CheckReductions(ProcessGroup& group, const SuiteOptions& options) {
     s.in_place = !s.in_place;
     if (s.count < s.options.large) AllReduceStep(s, inputs, factors, expected);
     ReduceStep(s, inputs, factors, expected);
-    // Of the large one each rank gets a part.
+    // Each rank gets a part of the large length.
     if (s.count == s.options.large) s.count = s.count / static_cast<size_t>(s.world) + 1;
     ReduceScatterStep(s, factors);
   });
@@ -226,7 +226,7 @@ void CheckUnevenParts(ProcessGroup& group, const SuiteOptions& options) {
   ForEachStep(group, options, kOnly, /*seed=*/3, [](Step s) {
     ProcessGroup& g = s.group;
     if (s.count == s.options.large) s.count = s.count / static_cast<size_t>(s.world) + 1;
-    // How much `from` gives to `to`, some of it nothing.
+    // The count from `from` to `to`; zero for some.
     auto count = [&](int from, int to) {
       const uint64_t chance = Mix64(s.key, static_cast<uint64_t>(from * 100 + to));
       return chance % 3 == 0 ? 0 : static_cast<size_t>(Mix64(chance) % (s.count + 1));

@@ -11,7 +11,7 @@
 namespace tandem::collectives {
 namespace {
 
-// What rank `from` sends to rank `to` as its `number`th message.
+// Returns the `number`th message of rank `from` to rank `to`.
 Tensor Message(DType dtype, size_t count, int from, int to, int number) {
   return RandomBits(dtype, count,
                     Mix64(static_cast<uint64_t>(from * 1000 + to), static_cast<uint64_t>(number)));
@@ -29,8 +29,8 @@ void CheckRing(ProcessGroup& group, DType dtype, size_t count, int number) {
   EXPECT_EQ(Difference(in, Message(dtype, count, before, rank, number)), "") << "ring, " << count;
 }
 
-// Everybody sends three messages to everybody, each with a tag of its own; they are received in another
-// order, and two of one tag in theirs.
+// Every rank sends three messages to every rank, each with a tag of its own. They are received in another
+// order, and two of one tag in the order of sending.
 void CheckAllPairs(ProcessGroup& group) {
   const int world = group.world_size(), rank = group.rank();
   constexpr int kMessages = 4;
@@ -108,7 +108,7 @@ void CheckBatch(ProcessGroup& group, size_t count) {
 
 uint64_t KeyOf(uint64_t step, int rank) { return Mix64(step, static_cast<uint64_t>(rank)); }
 
-// The sum, over ranks, of RandomValues of that key.
+// Returns the sum, over ranks, of RandomValues of that key.
 Tensor Sum(DType dtype, size_t count, uint64_t step, int world) {
   std::vector<Tensor> all;
   for (int r = 0; r < world; ++r) {
@@ -134,7 +134,7 @@ void CheckPointToPoint(ProcessGroup& group, const SuiteOptions& options) {
 
 void CheckCoalesced(ProcessGroup& group, const SuiteOptions& options) {
   const int world = group.world_size(), rank = group.rank();
-  // Small ones of several dtypes, an empty one, and one that goes by itself.
+  // Small tensors of several dtypes, an empty one, and one that is sent separately.
   const std::vector<std::pair<DType, size_t>> kShapes = {{DType::kF32, 3},   {DType::kI64, 5},
                                                          {DType::kF32, 0},   {DType::kF32, options.large / 4},
                                                          {DType::kF32, 111}, {DType::kI64, 1}};
@@ -180,7 +180,7 @@ void CheckCoalesced(ProcessGroup& group, const SuiteOptions& options) {
       EXPECT_EQ(Difference(wide[i], expected), "");
     }
 
-    // Back again: every rank gives the same, and gets P times its own part.
+    // The reverse: every rank gives the same tensors, and gets P times its own part.
     for (size_t i = 0; i < n; ++i) {
       tensors[i] = Tensor(kShapes[i].first, kShapes[i].second);
       ins[i] = wide[i].view();
@@ -197,7 +197,7 @@ void CheckCoalesced(ProcessGroup& group, const SuiteOptions& options) {
 void CheckByteStrings(ProcessGroup& group) {
   const int world = group.world_size(), rank = group.rank();
   for (const size_t scale : {size_t{0}, size_t{1}, size_t{1000}, size_t{100'000}}) {
-    // Some of them empty, in every mixture.
+    // Some of them are empty, in every combination.
     auto bytes_of = [&](int r) {
       const size_t size = scale * static_cast<size_t>((r * 7 + 3) % 4);
       return std::string(size, static_cast<char>('a' + r));
@@ -227,7 +227,7 @@ void CheckSubgroups(ProcessGroup& group) {
     TANDEM_EXPECT_OK(some.AllReduce(absl::MakeSpan(values)).Wait());
     return values[0];
   };
-  // The first and the last rank, in that order turned round.
+  // The last and the first rank, in that order.
   std::vector<int> ends = {world - 1};
   if (world > 1) ends.push_back(0);
   auto pair = group.NewGroup(ends);
@@ -243,7 +243,7 @@ void CheckSubgroups(ProcessGroup& group) {
   } else {
     EXPECT_EQ(*pair, nullptr);
   }
-  // Even and odd ranks, the last first; nobody's group for those of negative color.
+  // Even and odd ranks, the last first; ranks with a negative color get no group.
   auto split = group.Split(rank == 0 && world > 2 ? -1 : rank % 2, -rank);
   TANDEM_ASSERT_OK(split);
   if (rank == 0 && world > 2) {
@@ -286,8 +286,8 @@ void CheckGroupsInFlight(ProcessGroup& group) {
   std::vector<Work> works;
   for (int round = 0; round < kRounds; ++round) {
     for (int turn = 0; turn < kGroups; ++turn) {
-      // Each rank goes round the groups from another one: what one waits for in one group, another issues
-      // later, after its operation in another group.
+      // Each rank visits the groups in another order: an operation that one rank waits for in one group is
+      // issued later by another, after its operation in another group.
       const int g = (turn + rank) % kGroups;
       const size_t count = static_cast<size_t>(1 + round * 50 * (g + 1));
       tensors[g].reserve(kRounds);
@@ -296,7 +296,7 @@ void CheckGroupsInFlight(ProcessGroup& group) {
       works.push_back(groups[g]->AllReduce(tensors[g].back().view(), {.async = true}));
     }
   }
-  // And the first group goes on beside them.
+  // And the first group continues to work concurrently.
   TANDEM_EXPECT_OK(group.Barrier().Wait());
   for (const Work& work : works) TANDEM_EXPECT_OK(work.Wait());
   for (int g = 0; g < kGroups; ++g) {

@@ -1,7 +1,7 @@
 #ifndef TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_TENSORS_H_
 #define TANDEM_TESTS_COLLECTIVES_CONFORMANCE_SUITE_TENSORS_H_
 
-// Random tensors that every rank can make for every other, and the obvious model of a reduction.
+// Random tensors that every rank can compute for every other, and a direct model of a reduction.
 
 #include <cstdint>
 #include <string>
@@ -26,19 +26,19 @@ struct Tensor {
   TensorView part(size_t offset, size_t length) { return view().Sub(offset, length); }
 };
 
-// Any bits at all, also those of NaNs: for what only moves. The same for the same key.
+// Returns any bits, including NaNs, for operations that only move data. The same for the same key.
 Tensor RandomBits(DType dtype, size_t count, uint64_t key);
 
-// Values on which `op` is exact in `dtype` whatever the order, for up to 16 ranks (the average rounds once):
-// integers of the whole range where they wrap; else small multiples of a half, or powers of two.
+// Returns values on which `op` is exact in `dtype` in any order, for up to 16 ranks (the average rounds
+// once): integers of the whole range if they wrap; else small multiples of a half, or powers of two.
 Tensor RandomValues(DType dtype, ReduceOp op, size_t count, uint64_t key);
-// Of kPremulSum: a power of two.
+// Returns a factor for kPremulSum: a power of two.
 double RandomFactor(uint64_t key);
 
-// op over s of tensors[s], one element after the other.
+// Returns op over s of tensors[s], evaluated in order.
 Tensor Reduced(ReduceOp op, absl::Span<const Tensor> tensors, absl::Span<const double> factors);
 
-// "" if they are equal (averages of floating point: nearly), else where they first differ.
+// Returns "" if the tensors are equal (averages of floating point: nearly), else where they first differ.
 std::string Difference(const Tensor& actual, const Tensor& expected, bool average = false);
 
 }  // namespace tandem::collectives

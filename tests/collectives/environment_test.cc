@@ -92,7 +92,7 @@ TEST(EnvironmentTest, ReadsWhatTandemRunSets) {
   EXPECT_EQ(env.member(), "ps/1");
 }
 
-TEST(EnvironmentTest, AnyRoleHasAPlaceInItsRole) {
+TEST(EnvironmentTest, EveryRoleHasRoleRanks) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const Environment env,
                               Environment::FromLookup(LookupIn({{"TANDEM_ROLE", "actor"},
                                                                 {"WORLD_SIZE", "2"},
@@ -124,7 +124,7 @@ TEST(EnvironmentTest, RankZeroHostsTheStoreUnlessTheLauncherDoes) {
                    ->hosts_store());
 }
 
-TEST(EnvironmentTest, WhatIsWrongIsNamed) {
+TEST(EnvironmentTest, InvalidVariablesAreNamed) {
   const struct {
     Variables variables;
     const char* message;
@@ -177,7 +177,7 @@ TEST(JobStoreTest, ASingleProcessLetsTheKernelPickThePort) {
   TANDEM_EXPECT_OK(job->Close(absl::Seconds(10)));
 }
 
-TEST(JobStoreTest, OthersCannotMeetOnAPortThatOnlyTheKernelKnows) {
+TEST(JobStoreTest, PortZeroIsRefusedInAWorldOfSeveral) {
   EXPECT_THAT(OpenStore(OneOf(0, 2, 0), absl::Seconds(1)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("MASTER_PORT=0")));
 }
@@ -219,28 +219,28 @@ class PairTest : public ::testing::Test {
       if (host.ok()) host_ = *std::move(host);
     }
     ASSERT_NE(host_, nullptr);
-    TANDEM_ASSERT_OK_AND_ASSIGN(guest_, OpenStore(OneOf(1, 2, host_->server()->port()), absl::Seconds(30)));
+    TANDEM_ASSERT_OK_AND_ASSIGN(client_, OpenStore(OneOf(1, 2, host_->server()->port()), absl::Seconds(30)));
   }
-  std::unique_ptr<JobStore> host_, guest_;
+  std::unique_ptr<JobStore> host_, client_;
 };
 
 TEST_F(PairTest, TheHostWaitsUntilTheOthersAreDone) {
-  std::thread guest([&] {
+  std::thread client([&] {
     // The host has begun to close when its key is there; the store must still serve.
-    TANDEM_EXPECT_OK(guest_->store()->Get("job/closed/worker/0", absl::Seconds(30)));
-    TANDEM_EXPECT_OK(guest_->store()->Set("last", "word"));
-    TANDEM_EXPECT_OK(guest_->Close(absl::Seconds(30)));
+    TANDEM_EXPECT_OK(client_->store()->Get("job/closed/worker/0", absl::Seconds(30)));
+    TANDEM_EXPECT_OK(client_->store()->Set("last", "word"));
+    TANDEM_EXPECT_OK(client_->Close(absl::Seconds(30)));
   });
   TANDEM_EXPECT_OK(host_->Close(absl::Seconds(30)));
   EXPECT_EQ(host_->server()->store()->TryGet("last"), "word");
-  guest.join();
+  client.join();
 }
 
 TEST_F(PairTest, TheHostNamesThoseItCouldNotWaitFor) {
   EXPECT_THAT(host_->Close(absl::Milliseconds(50)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("worker/1")));
   TANDEM_EXPECT_OK(host_->Close(absl::Seconds(30)));
-  EXPECT_THAT(guest_->Close(absl::Milliseconds(50)), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(client_->Close(absl::Milliseconds(50)), StatusIs(absl::StatusCode::kUnavailable));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ std::string FreeAddress() {
 
 TEST(StoreUrlTest, RankZeroServesAndTheOthersComeWhenTheyLike) {
   const std::string url = "tcp://" + FreeAddress();
-  std::thread guest([&] {
+  std::thread rank1([&] {
     auto store = OpenStoreUrl(url, 1, 2, kUrlTimeout);  // possibly before there is a server
     TANDEM_ASSERT_OK(store);
     EXPECT_EQ((*store)->store()->Get("k", kUrlTimeout).value(), "v");
@@ -46,7 +46,7 @@ TEST(StoreUrlTest, RankZeroServesAndTheOthersComeWhenTheyLike) {
       TANDEM_EXPECT_OK((*store)->store()->Set("k", "v"));
     }
   }  // serves until rank 1 has gone
-  guest.join();
+  rank1.join();
 }
 
 TEST(StoreUrlTest, AWorldOfOneMayLetTheKernelPickThePort) {

@@ -57,7 +57,7 @@ void ChaosLog::Read() {
   }
 }
 
-ChaosLog::Latest ChaosLog::Look() {
+ChaosLog::Latest ChaosLog::ReadLatest() {
   Read();
   return latest_;
 }

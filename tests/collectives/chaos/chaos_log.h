@@ -20,7 +20,7 @@ class ChaosLog {
     int world_size = 0;
   };
   // Returns the newest step that any worker has counted.
-  Latest Look();
+  Latest ReadLatest();
 
   // Internal names the line that contradicts one of these rules:
   //

@@ -42,14 +42,14 @@ std::vector<pid_t> Sorted(std::vector<pid_t> pids) {
   return pids;
 }
 
-// `meeting` holds the flags of the launchers' rendezvous.
-std::vector<std::string> Command(const std::vector<std::string>& meeting, const std::string& logs, int steps,
-                                 int milliseconds) {
+// `rendezvous_flags` holds the flags of the launchers' rendezvous.
+std::vector<std::string> Command(const std::vector<std::string>& rendezvous_flags, const std::string& logs,
+                                 int steps, int milliseconds) {
   std::vector<std::string> command = {
       TANDEM_BINARY, "run",  "--nnodes",     "1:2",    "--nproc-per-node", absl::StrCat(kWorkersANode),
       "--rdzv-id",   "job",  "--on-failure", "reform", "--max-restarts",   "1000000",
       "--log-dir",   "{log}"};
-  command.insert(command.end(), meeting.begin(), meeting.end());
+  command.insert(command.end(), rendezvous_flags.begin(), rendezvous_flags.end());
   command.insert(command.end(), {TANDEM_CHAOS_WORKER, logs, absl::StrCat(steps), absl::StrCat(milliseconds)});
   return command;
 }
@@ -76,15 +76,16 @@ TEST(ChaosTest, AJobWithoutMishapsEndsWell) {
   for (int node : {0, 1}) cluster.StartNode(node);
   for (int node : {0, 1}) EXPECT_EQ(cluster.AwaitEnd(node, 60), 0) << cluster.LastLines(node);
   TANDEM_EXPECT_OK(log.Check());
-  EXPECT_EQ(log.Look().step, 40);
+  EXPECT_EQ(log.ReadLatest().step, 40);
 }
 
 class Chaos {
  public:
-  Chaos(const std::vector<std::string>& meeting, const std::string& logs, absl::Duration pause, int seed)
+  Chaos(const std::vector<std::string>& rendezvous_flags, const std::string& logs, absl::Duration pause,
+        int seed)
       : pause_(pause),
         random_(seed),
-        cluster_(Command(meeting, logs, 1 << 30, 10)),
+        cluster_(Command(rendezvous_flags, logs, 1 << 30, 10)),
         log_(logs),
         watch_({logs}) {}
 
@@ -95,12 +96,12 @@ class Chaos {
   // took.
   absl::Duration AwaitSteps(int world, int64_t after, const std::string& doing) {
     const absl::Time start = absl::Now();
-    const int64_t from = log_.Look().step;
+    const int64_t from = log_.ReadLatest().step;
     ChaosLog::Latest now;
     bool counted = false;
     std::optional<int> ended;
     const auto look = [&] {
-      now = log_.Look();
+      now = log_.ReadLatest();
       counted = now.world_size == world && now.epoch > after && now.step > from;
       for (int node : {0, 1}) {
         if (expected_[node] && !cluster_.NodeRuns(node)) ended = node;
@@ -132,7 +133,7 @@ class Chaos {
     const int kind = random_() % 7;
     const int node = random_() % 2;
     const std::string name = kNames[kind];
-    const int64_t epoch = log_.Look().epoch;
+    const int64_t epoch = log_.ReadLatest().epoch;
     absl::Duration took;
     switch (kind) {
       case 0: {
@@ -173,7 +174,7 @@ class Chaos {
         took = AwaitSteps(4, epoch, name);
         absl::SleepFor(std::max(pause_ - took, absl::ZeroDuration()));  // the mishap's length
         cluster_.SignalNode(node, SIGCONT);
-        AwaitSteps(8, log_.Look().epoch, absl::StrCat(name, ", after it"));
+        AwaitSteps(8, log_.ReadLatest().epoch, absl::StrCat(name, ", after it"));
         break;
       case 5:
         if (!cluster_.has_cables()) return;
@@ -181,7 +182,7 @@ class Chaos {
         took = AwaitSteps(4, epoch, name);
         absl::SleepFor(std::max(pause_ - took, absl::ZeroDuration()));  // the mishap's length
         cluster_.Mend(node);
-        AwaitSteps(8, log_.Look().epoch, absl::StrCat(name, ", after it"));
+        AwaitSteps(8, log_.ReadLatest().epoch, absl::StrCat(name, ", after it"));
         break;
       case 6:
         expected_[node] = false;
@@ -204,7 +205,7 @@ class Chaos {
 
  private:
   void Rejoin(int node, const std::string& name) {
-    const int64_t epoch = log_.Look().epoch;
+    const int64_t epoch = log_.ReadLatest().epoch;
     Start(node);
     times_["join"].push_back(
         absl::ToDoubleMilliseconds(AwaitSteps(8, epoch, absl::StrCat(name, ", joining again"))));
@@ -240,8 +241,9 @@ TEST(ChaosTest, RandomMishapsLoseNoStepAndCountNoneTwice) {
     EXPECT_EQ(chaos.cluster().AwaitEnd(node, 30), 128 + SIGTERM) << chaos.cluster().LastLines(node);
   }
   TANDEM_EXPECT_OK(chaos.log().Check());
-  std::printf("%d events, %ld steps in %ld epochs\n", events, static_cast<long>(chaos.log().Look().step),
-              static_cast<long>(chaos.log().Look().epoch));
+  std::printf("%d events, %ld steps in %ld epochs\n", events,
+              static_cast<long>(chaos.log().ReadLatest().step),
+              static_cast<long>(chaos.log().ReadLatest().epoch));
   for (int node : {0, 1}) EXPECT_TRUE(chaos.cluster().Workers(node).empty());
   // The job's lease in etcd runs out; etcd checks leases at intervals.
   EXPECT_TRUE(chaos.cluster().AwaitNoKeys(absl::Now() + kJobLease + absl::Seconds(30)))
@@ -255,7 +257,7 @@ TEST(ChaosTest, AnOutageOfEtcdLongerThanALeaseCostsNoState) {
   if (!cluster.trouble().empty()) GTEST_SKIP() << cluster.trouble();
   for (int node : {0, 1}) chaos.Start(node);
   chaos.AwaitSteps(8, 0, "starting");
-  const int64_t epoch = chaos.log().Look().epoch;
+  const int64_t epoch = chaos.log().ReadLatest().epoch;
   const std::vector<pid_t> before[] = {Sorted(cluster.Workers(0)), Sorted(cluster.Workers(1))};
   for (int member : {0, 1, 2}) cluster.etcd(member).Signal(SIGSTOP);
   // Longer than three leases, so that the first attempt to join again fails, too.

@@ -47,7 +47,7 @@ TEST(BackendChoiceTest, ANameServesTheDeviceOfItsFactory) {
   EXPECT_EQ(*Parsed("cpu:gloo,cuda:auto"), "cpu:gloo cuda:nccl");
 }
 
-TEST(BackendChoiceTest, WhatDoesNotExistIsSaidWithWhatDoes) {
+TEST(BackendChoiceTest, AnUnknownNameIsRefusedWithTheKnownOnes) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(Parsed("glou"), StatusIs(kInvalid, AllOf(HasSubstr("no backend 'glou'"), HasSubstr("'gloo'"),
                                                        HasSubstr("shm+gloo"), HasSubstr("auto"))));
@@ -57,13 +57,13 @@ TEST(BackendChoiceTest, WhatDoesNotExistIsSaidWithWhatDoes) {
   EXPECT_THAT(Parsed("shm,gloo"), StatusIs(kInvalid, HasSubstr("names two for cpu tensors")));
 }
 
-TEST(BackendChoiceTest, ABackendThatThisBuildLacksIsSaidWithTheWayToHaveIt) {
+TEST(BackendChoiceTest, AMissingBackendIsRefusedWithThePackageToInstall) {
   EXPECT_THAT(Parsed("mpi"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("this build has no backend 'mpi'"), HasSubstr("libopenmpi-dev"))));
 }
 
-TEST(BackendChoiceTest, AutoGoesByWhoSharesAHost) {
+TEST(BackendChoiceTest, AutoDependsOnWhichRanksShareAHost) {
   auto on = [](const std::vector<std::string>& hosts) {
     std::vector<RankEndpoint> peers;
     for (const std::string& host : hosts) peers.push_back({host, "10.0.0.1", 1});

@@ -97,7 +97,7 @@ TEST(ConnectTest, WhereOneRankCannotShareMemoryAllTakeTheNextBackendTogether) {
   }
 }
 
-TEST(ConnectTest, ABackendThatWasNamedIsNotReplacedAndAllHearWhy) {
+TEST(ConnectTest, ANamedBackendIsNotReplacedAndAllRanksGetTheReason) {
   for (const auto& got : ConnectThree({Idle("shm", RankOneRefuses("not here")), Idle("gloo")}, "shm")) {
     EXPECT_THAT(got, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1: not here")));
   }

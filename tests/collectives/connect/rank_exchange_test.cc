@@ -32,11 +32,11 @@ auto Come(Store* store, const RankInfo& me, absl::Duration timeout = absl::Secon
 }
 
 // Rank 1 of two comes, finds no other rank, and leaves `me` in the store.
-void ComeAndGo(Store* store, const RankInfo& me) {
+void AnnounceAndLeave(Store* store, const RankInfo& me) {
   EXPECT_THAT(Come(store, me, absl::Milliseconds(10)), StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST(RendezvousTest, AllMeetAndKnowEachOther) {
+TEST(RendezvousTest, AllRanksGetAllEndpoints) {
   MemoryStore store;
   std::thread other([&] { TANDEM_EXPECT_OK(Come(&store, Rank(1, 2))); });
   auto peers = Come(&store, Rank(0, 2));
@@ -49,9 +49,9 @@ TEST(RendezvousTest, AllMeetAndKnowEachOther) {
   EXPECT_EQ((*peers)[1].pid, 101);
 }
 
-TEST(RendezvousTest, TheAbsentAreNamedAndTheTimeThatTheyHadThoughSomeWasSpentBefore) {
+TEST(RendezvousTest, AbsentRanksAreNamedWithTheWholeTimeout) {
   MemoryStore store;
-  std::thread other([&] { ComeAndGo(&store, Rank(2, 4)); });
+  std::thread other([&] { AnnounceAndLeave(&store, Rank(2, 4)); });
   EXPECT_THAT(
       ExchangeRankInfo(&store, Rank(0, 4), absl::Now() + absl::Milliseconds(150), absl::Milliseconds(200)),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -61,19 +61,19 @@ TEST(RendezvousTest, TheAbsentAreNamedAndTheTimeThatTheyHadThoughSomeWasSpentBef
 
 TEST(RendezvousTest, ATakenRankIsRefused) {
   MemoryStore store;
-  ComeAndGo(&store, Rank(1, 2));
+  AnnounceAndLeave(&store, Rank(1, 2));
   EXPECT_THAT(Come(&store, Rank(1, 2)),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        AllOf(HasSubstr("rank 1 is already taken by process 101"), HasSubstr("name"))));
 }
 
-TEST(RendezvousTest, RanksThatExpectSomethingElseAreNamed) {
+TEST(RendezvousTest, RanksWithOtherExpectationsAreNamed) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   auto meet = [](auto change) {
     MemoryStore store;
     RankInfo other = Rank(1, 2);
     change(&other);
-    ComeAndGo(&store, other);
+    AnnounceAndLeave(&store, other);
     return Come(&store, Rank(0, 2), absl::Milliseconds(10));
   };
   EXPECT_THAT(meet([](RankInfo* i) { i->world_size = 3; }),
@@ -89,7 +89,7 @@ TEST(RendezvousTest, RanksThatExpectSomethingElseAreNamed) {
 
 TEST(RendezvousTest, ARankOfALargerWorldIsNamedThoughThisWorldIsComplete) {
   MemoryStore store;
-  ComeAndGo(&store, Rank(2, 3));
+  AnnounceAndLeave(&store, Rank(2, 3));
   EXPECT_THAT(Come(&store, Rank(0, 2), absl::Milliseconds(10)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has 2, rank 2 has 3")));
 }
@@ -99,13 +99,13 @@ TEST(RendezvousTest, AnotherHostsLoopbackAddressIsRefused) {
   RankInfo other = Rank(1, 2);
   other.machine = "another machine";
   other.self.address = "10.0.0.2";
-  ComeAndGo(&store, other);
+  AnnounceAndLeave(&store, other);
   EXPECT_THAT(Come(&store, Rank(0, 2)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("rank 0 listens on 127.0.0.1"), HasSubstr("rank 1"))));
 }
 
-TEST(RendezvousTest, AnAnnouncementThatIsNotUnderstoodIsAnError) {
+TEST(RendezvousTest, AMalformedAnnouncementIsAnError) {
   MemoryStore store;
   for (const char* nonsense : {"gibberish", "tandem-rank=1\nworld_size=many", "2\n10.0.0.2\nhost\ntoken"}) {
     TANDEM_ASSERT_OK(store.Set("rank/1", nonsense));
@@ -115,7 +115,7 @@ TEST(RendezvousTest, AnAnnouncementThatIsNotUnderstoodIsAnError) {
   }
 }
 
-TEST(RendezvousTest, WhatOneRankCannotDoAllHear) {
+TEST(RendezvousTest, TheFailureOfOneRankReachesAll) {
   MemoryStore store;
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   std::vector<std::thread> threads;

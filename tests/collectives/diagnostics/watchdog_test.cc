@@ -47,10 +47,10 @@ class WatchdogTest : public ::testing::Test {
       if (!aborted_.HasBeenNotified()) aborted_.Notify();
     });
   }
-  // Lets `looks` checks pass and observes each: an operation of another group, with the shortest possible
+  // Lets `checks` checks pass and observes each: an operation of another group, with the shortest possible
   // time-out, is reported by it.
-  void PassLooks(int looks) {
-    for (int i = 0; i < looks; ++i) {
+  void PassChecks(int checks) {
+    for (int i = 0; i < checks; ++i) {
       absl::Notification looked;
       const uint32_t probe = recorder_->AddGroup("probe", "none", 0, {0});
       watchdog_->AddGroup(probe, [&](const absl::Status&) { looked.Notify(); });
@@ -77,9 +77,9 @@ class WatchdogTest : public ::testing::Test {
 TEST_F(WatchdogTest, AStuckOperationAbortsItsGroupOnceWithItsName) {
   StartWatchdog();
   recorder_->BeginStarted(group_, Reduce(absl::Seconds(2)));
-  PassLooks(6);
+  PassChecks(6);
   EXPECT_EQ(aborts_, 0);  // within time-out and grace
-  PassLooks(6);
+  PassChecks(6);
   ASSERT_TRUE(aborted_.HasBeenNotified());
   EXPECT_EQ(aborts_, 1);
   EXPECT_THAT(reason_, StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -93,7 +93,7 @@ TEST_F(WatchdogTest, OperationsThatEndOrHaveNoTimeoutAreLeftAlone) {
   recorder_->BeginStarted(group_, Reduce(absl::InfiniteDuration()));
   for (int i = 0; i < 8; ++i) {
     const uint64_t id = recorder_->BeginStarted(group_, Reduce(absl::Seconds(1)));
-    PassLooks(2);
+    PassChecks(2);
     recorder_->End(id, absl::OkStatus());
   }
   EXPECT_EQ(aborts_, 0);
@@ -103,10 +103,10 @@ TEST_F(WatchdogTest, WhatWaitsBehindARunningOperationIsNotStuckItself) {
   StartWatchdog();
   const uint64_t slow = recorder_->BeginStarted(group_, Reduce(absl::Hours(1)));
   recorder_->Begin(group_, Reduce(absl::Seconds(1)));
-  PassLooks(20);
+  PassChecks(20);
   EXPECT_EQ(aborts_, 0);
   recorder_->End(slow, absl::OkStatus());  // now the queued operation should start, but no thread runs it
-  PassLooks(8);
+  PassChecks(8);
   EXPECT_EQ(aborts_, 1);
   EXPECT_THAT(reason_, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("waited in the queue")));
 }
@@ -114,14 +114,14 @@ TEST_F(WatchdogTest, WhatWaitsBehindARunningOperationIsNotStuckItself) {
 TEST_F(WatchdogTest, TimeInWhichItCouldNotRunIsLoggedAndNotCounted) {
   StartWatchdog();
   recorder_->BeginStarted(group_, Reduce(absl::Seconds(2)));
-  PassLooks(1);
+  PassChecks(1);
   ::testing::internal::CaptureStderr();
   clock_.Advance(absl::Hours(1));
-  PassLooks(1);
+  PassChecks(1);
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, HasSubstr("could not run for"));
   EXPECT_EQ(aborts_, 0);
-  PassLooks(8);
+  PassChecks(8);
   EXPECT_EQ(aborts_, 1);
 }
 
@@ -162,7 +162,7 @@ TEST_F(WatchdogTest, AGroupThatWasRemovedIsNotAborted) {
   StartWatchdog();
   watchdog_->RemoveGroup(group_);
   recorder_->BeginStarted(group_, Reduce(absl::Seconds(1)));
-  PassLooks(10);
+  PassChecks(10);
   EXPECT_EQ(aborts_, 0);
 }
 

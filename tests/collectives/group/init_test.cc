@@ -28,7 +28,7 @@ absl::Status With(const std::function<void(ProcessGroupOptions*)>& change) {
   return InitProcessGroup(&store, options).status();
 }
 
-TEST(InitProcessGroupTest, NonsenseIsRefused) {
+TEST(InitProcessGroupTest, InvalidOptionsAreRefused) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   TANDEM_EXPECT_OK(With([](auto*) {}));
   EXPECT_THAT(With([](auto* o) { o->rank = 1; }), StatusIs(kInvalid, HasSubstr("rank 1 of a world of 1")));
@@ -74,7 +74,7 @@ TEST(InitProcessGroupTest, TheEnvironmentFillsInWhatTheProgramLeavesOpen) {
   ASSERT_EQ(unsetenv("TANDEM_DEBUG"), 0);
 }
 
-TEST(InitProcessGroupTest, AFileIsEnoughToMeet) {
+TEST(InitProcessGroupTest, AFileStoreIsEnoughToConnect) {
   testing::TempDir dir;
   ReferenceWorld world;
   std::vector<std::thread> threads;

@@ -218,7 +218,7 @@ TEST_F(GroupOrderTest, AnOperationsOwnTimeOutGoesBeforeTheGroups) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST_F(GroupOrderTest, WhatTheBackendCannotDoLeavesTheGroupAsItWas) {
+TEST_F(GroupOrderTest, AnUnimplementedOperationLeavesTheGroupUsable) {
   EXPECT_THAT(Reduce(1, {.op = ReduceOp::kBitXor}).status(),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("all_reduce on group 'default'"), HasSubstr("bxor"))));

@@ -124,7 +124,7 @@ TEST(GroupValidationTest, TensorsMustNotOverlapButInPlace) {
   });
 }
 
-TEST(GroupValidationTest, WhatTheReductionCannotMeanIsUnimplemented) {
+TEST(GroupValidationTest, AReductionWithoutMeaningForTheDtypeIsUnimplemented) {
   OnTwoRanks([](ProcessGroup& group) {
     std::vector<float> floats(4);
     std::vector<int32_t> integers(4);

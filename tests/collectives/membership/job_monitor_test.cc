@@ -110,7 +110,7 @@ TEST_F(JobMonitorTest, TheEndIsReportedOnce) {
   EXPECT_EQ(ends_.load(), 1);
 }
 
-TEST_F(JobMonitorTest, AFailureReportedByOneIsHeardByAll) {
+TEST_F(JobMonitorTest, AReportedFailureReachesAllMembers) {
   auto monitor = Join("worker/0");
   TANDEM_ASSERT_OK(monitor->ReportFailure("bad line 7 in train.csv"));
   EXPECT_EQ(membership_.State().reason, "worker/0: bad line 7 in train.csv");
@@ -118,7 +118,7 @@ TEST_F(JobMonitorTest, AFailureReportedByOneIsHeardByAll) {
   EXPECT_TRUE(last_.failed);
 }
 
-TEST_F(JobMonitorTest, AFailureInBytesThatAreNoTextIsHeardAllTheSame) {
+TEST_F(JobMonitorTest, AFailureReasonThatIsNoUtf8ReachesAllMembers) {
   auto monitor = Join("worker/0");
   TANDEM_ASSERT_OK(monitor->ReportFailure("cannot open caf\xE9.csv\nline 2"));
   EXPECT_EQ(membership_.State().reason, "worker/0: cannot open caf\xEF\xBF\xBD.csv\\nline 2");
@@ -141,7 +141,7 @@ TEST_F(JobMonitorTest, AStoreThatIsSilentForALeaseIsAFailure) {
               AllOf(HasSubstr("the job's store at loopback has been silent for"), HasSubstr("killed?")));
 }
 
-TEST_F(JobMonitorTest, AStoreThatIsBackWithinTheLeaseIsForgiven) {
+TEST_F(JobMonitorTest, AStoreThatReturnsWithinTheLeaseIsNoFailure) {
   auto monitor = Join("worker/0");
   Break();
   LetHeartbeatsPass(1);
@@ -154,12 +154,12 @@ TEST_F(JobMonitorTest, AStoreThatIsBackWithinTheLeaseIsForgiven) {
   TANDEM_EXPECT_OK(monitor->Leave());
 }
 
-TEST_F(JobMonitorTest, AMemberThatIsRefusedIsToldWhy) {
+TEST_F(JobMonitorTest, ARefusedMemberGetsTheReason) {
   auto monitor = JobMonitor::Start(channel_, {"", kMonitorLease, &clock_}, nullptr);
   EXPECT_THAT(monitor, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name")));
 }
 
-TEST_F(JobMonitorTest, HeartbeatsTellHowTheProcessGoes) {
+TEST_F(JobMonitorTest, HeartbeatsCarryTheProcessStatus) {
   auto status = std::make_shared<rpc::ProcessStatus>("worker/0", /*epoch=*/3);
   status->SetDiagnostics("127.0.0.1:4711");
   auto started =

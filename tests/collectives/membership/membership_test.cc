@@ -51,7 +51,7 @@ TEST_F(MembershipTest, TheDeadMemberIsNamedToTheOthers) {
   EXPECT_EQ(state.reason, "worker/1 has been silent for 11s (lease 10s): killed or hung?");
 }
 
-TEST_F(MembershipTest, OfTwoSilentMembersTheFirstIsBlamed) {
+TEST_F(MembershipTest, TheMemberWhoseLeaseEndedFirstIsNamed) {
   Beat("ps/0");
   clock_.Advance(absl::Seconds(1));
   Beat("a");
@@ -67,7 +67,7 @@ TEST_F(MembershipTest, AMemberThatLeftMayBeSilent) {
   EXPECT_THAT(membership_.Members(), ElementsAre());
 }
 
-TEST_F(MembershipTest, ARoleThatIsStartedAgainMayDieAndFail) {
+TEST_F(MembershipTest, ARestartingRoleDoesNotEndTheJob) {
   membership_.AllowRestart("actor");
   Beat("actor/0");
   Beat("worker/0");
@@ -83,7 +83,7 @@ TEST_F(MembershipTest, ARoleThatIsStartedAgainMayDieAndFail) {
   EXPECT_THAT(membership_.State().reason, ::testing::StartsWith("worker/0 has been silent"));
 }
 
-TEST_F(MembershipTest, AMemberThatNeverCameIsNotDead) {
+TEST_F(MembershipTest, AMemberWithoutAHeartbeatIsNotDead) {
   clock_.Advance(absl::Hours(1));
   EXPECT_FALSE(membership_.State().ended);
 }
@@ -98,14 +98,14 @@ TEST_F(MembershipTest, TheFirstReasonIsKept) {
   EXPECT_EQ(state.reason, "worker/1: data file missing");
 }
 
-TEST_F(MembershipTest, AJobMayEndWell) {
+TEST_F(MembershipTest, AJobCanEndWithSuccess) {
   membership_.End("launcher", /*failed=*/false, "all workers finished");
   const JobState state = Beat("ps/0");
   EXPECT_TRUE(state.ended);
   EXPECT_FALSE(state.failed);
 }
 
-TEST_F(MembershipTest, NonsenseIsRefused) {
+TEST_F(MembershipTest, InvalidHeartbeatsAreRefused) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(membership_.Heartbeat("", kLease, false), StatusIs(kInvalid));
   EXPECT_THAT(membership_.Heartbeat(std::string(300, 'm'), kLease, false), StatusIs(kInvalid));
@@ -113,7 +113,7 @@ TEST_F(MembershipTest, NonsenseIsRefused) {
   EXPECT_THAT(membership_.Heartbeat("m", absl::Hours(48), false), StatusIs(kInvalid));
 }
 
-TEST_F(MembershipTest, AnEndlessReasonIsCutBetweenCharacters) {
+TEST_F(MembershipTest, ALongReasonIsTruncatedBetweenCharacters) {
   std::string reason;
   for (int i = 0; i < 10000; ++i) reason += "\xc3\xa9";
   membership_.End("x", true, reason);
@@ -140,7 +140,7 @@ TEST_F(MembershipTest, AWaiterReturnsAtItsDeadline) {
   waiter.join();
 }
 
-TEST_F(MembershipTest, StatusesTellWhatEachMemberSaidLast) {
+TEST_F(MembershipTest, StatusesContainTheLastReportOfEachMember) {
   Beat("worker/1", /*leaving=*/true);
   MemberReport report{.state = std::string(300, 'x'), .host = "node-a", .pid = 4711, .step = 12, .epoch = 2};
   TANDEM_ASSERT_OK(membership_.Heartbeat("worker/0", kLease, false, report));

@@ -23,7 +23,7 @@ namespace tandem::collectives {
 namespace {
 
 // Compares the rounds that the launchers have seen.
-class Witness {
+class RoundLog {
  public:
   void Saw(const Round& round, const std::string& id, int least, int most) {
     std::string text = absl::StrCat("restarts ", round.restarts, ":");
@@ -66,7 +66,7 @@ RendezvousOptions Options() {
 }
 
 // Runs launchers one after the other: each lives until it is killed and replaced by the next.
-void Live(int seat, MemoryStore* memory, Witness* witness, const std::atomic<bool>* over) {
+void RunLaunchers(int seat, MemoryStore* memory, RoundLog* round_log, const std::atomic<bool>* over) {
   std::mt19937 random(1000 + seat);
   const RendezvousOptions options = Options();
   for (int life = 0; !*over; ++life) {
@@ -87,7 +87,7 @@ void Live(int seat, MemoryStore* memory, Witness* witness, const std::atomic<boo
             << round.status();
         break;
       }
-      witness->Saw(*round, node.id, options.min_nodes, options.max_nodes);
+      round_log->Saw(*round, node.id, options.min_nodes, options.max_nodes);
       const int fate = random() % 10;
       const absl::Duration calm = absl::Milliseconds(10 + random() % 150);
       absl::StatusOr<RendezvousEvent> event = rendezvous->WaitForEvent(round->epoch, absl::Now() + calm);
@@ -125,21 +125,21 @@ TEST(RendezvousRacesTest, RandomLaunchersAlwaysAgree) {
   int seconds = 4;
   if (longer != nullptr) (void)absl::SimpleAtoi(longer, &seconds);
   MemoryStore memory;
-  Witness witness;
+  RoundLog round_log;
   std::atomic<bool> over{false};
   std::vector<std::thread> seats;
   for (int seat = 0; seat < 8; ++seat) {
-    seats.emplace_back([&, seat] { Live(seat, &memory, &witness, &over); });
+    seats.emplace_back([&, seat] { RunLaunchers(seat, &memory, &round_log, &over); });
   }
   CuttableStore store(&memory);
-  auto judge = MakeRendezvous(&store, Options()).value();
+  auto closer = MakeRendezvous(&store, Options()).value();
   // Waits for `seconds` on a key that no launcher sets.
   EXPECT_FALSE(memory.Get("never", absl::Seconds(seconds)).ok());
   over = true;
-  TANDEM_EXPECT_OK(judge->Close(/*failed=*/false, "the test is over", 0));
+  TANDEM_EXPECT_OK(closer->Close(/*failed=*/false, "the test is over", 0));
   for (std::thread& seat : seats) seat.join();
-  EXPECT_GT(witness.rounds(), 5u);
-  RecordProperty("rounds", absl::StrCat(witness.rounds()));
+  EXPECT_GT(round_log.rounds(), 5u);
+  RecordProperty("rounds", absl::StrCat(round_log.rounds()));
 }
 
 }  // namespace

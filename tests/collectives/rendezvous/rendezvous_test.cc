@@ -76,7 +76,7 @@ struct Launcher {
   std::thread thread;
 };
 
-TEST(RendezvousTest, AStaticJobMeetsInTheOrderOfItsNodeRanks) {
+TEST(RendezvousTest, AStaticJobIsOrderedByNodeRanks) {
   MemoryStore store;
   Launcher b(&store, Between(2, 2), NodeOf("b", 1, 3)), a(&store, Between(2, 2), NodeOf("a", 0));
   b.Join();
@@ -99,7 +99,7 @@ TEST(RendezvousTest, AStaticJobMeetsInTheOrderOfItsNodeRanks) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("finished")));
 }
 
-TEST(RendezvousTest, WhoIsMissingIsNamedWhenTheTimeIsUp) {
+TEST(RendezvousTest, MissingNodesAreNamedAtTheDeadline) {
   MemoryStore store;
   RendezvousOptions options = Between(3, 3);
   options.join_timeout = absl::Milliseconds(300);
@@ -141,7 +141,7 @@ TEST(RendezvousTest, ASilentNodeIsNamedAndTheOthersGoOn) {
   EXPECT_EQ(both.restarts, 1);
 }
 
-TEST(RendezvousTest, ANodeThatWasStoppedPastItsLeaseIsToldThatTheOthersWentOn) {
+TEST(RendezvousTest, ANodeStoppedBeyondItsLeaseLearnsThatTheOthersContinued) {
   MemoryStore store;
   Launcher a(&store, Between(1, 2), NodeOf("a")), b(&store, Between(1, 2), NodeOf("b"));
   a.Join();
@@ -160,12 +160,12 @@ TEST(RendezvousTest, ANodeThatWasStoppedPastItsLeaseIsToldThatTheOthersWentOn) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST(RendezvousTest, ARestartOfAJobThatHasEndedMeanwhileIsNoErrorAndChangesNothing) {
+TEST(RendezvousTest, ARestartOfAClosedJobHasNoEffect) {
   MemoryStore store;
   Launcher a(&store, Between(1, 1, /*restarts=*/0), NodeOf("a"));
   TANDEM_ASSERT_OK(a.rendezvous->Join(a.node));
-  auto judge = MakeRendezvous(&store, Between(1, 1, /*restarts=*/0)).value();
-  TANDEM_ASSERT_OK(judge->Close(/*failed=*/false, "enough", 0));
+  auto closer = MakeRendezvous(&store, Between(1, 1, /*restarts=*/0)).value();
+  TANDEM_ASSERT_OK(closer->Close(/*failed=*/false, "enough", 0));
   TANDEM_EXPECT_OK(a.rendezvous->RequestRestart(1, "worker/0 ended with 3", 3));
   TANDEM_ASSERT_OK_AND_ASSIGN(const RendezvousEvent end, a.rendezvous->WaitForEvent(1, Soon()));
   EXPECT_EQ(end.kind, RendezvousEvent::Kind::kClosed);
@@ -237,7 +237,7 @@ TEST(RendezvousTest, AWaitEndsWithCancelledWhenTheNodeLeaves) {
 }
 
 // A store whose waits for a change last until there is one, whatever time-out the caller gives.
-class PatientStore final : public CuttableStore {
+class SlowWaitStore final : public CuttableStore {
  public:
   using CuttableStore::CuttableStore;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
@@ -248,7 +248,7 @@ class PatientStore final : public CuttableStore {
 TEST(RendezvousTest, TheDestructorWaitsForNoTimer) {
   const absl::Time start = absl::Now();
   MemoryStore base;
-  PatientStore store(&base);
+  SlowWaitStore store(&base);
   RendezvousOptions options = Between(1, 1);
   options.lease = absl::Seconds(60);
   for (const bool closed : {false, true}) {
@@ -274,7 +274,7 @@ TEST(RendezvousTest, TheDestructorWaitsForNoTimer) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
-TEST(RendezvousTest, RoundsThatEndBeforeEverybodyHasLookedDoNotStrandAnyone) {
+TEST(RendezvousTest, ShortRoundsStrandNoNode) {
   constexpr int kRounds = 60;
   MemoryStore store;
   RendezvousOptions options = Between(2, 2, /*restarts=*/1000);
@@ -304,7 +304,7 @@ TEST(RendezvousTest, RoundsThatEndBeforeEverybodyHasLookedDoNotStrandAnyone) {
   other.join();
 }
 
-TEST(RendezvousTest, ASpareWaitsAndTakesADeadNodesPlace) {
+TEST(RendezvousTest, ASpareReplacesADeadNode) {
   MemoryStore store;
   RendezvousOptions options = Between(2, 2);
   options.join_timeout = absl::Seconds(3);
@@ -326,7 +326,7 @@ TEST(RendezvousTest, ASpareWaitsAndTakesADeadNodesPlace) {
 }
 
 // A store that fails one read of a counter.
-class StumblingStore final : public CuttableStore {
+class FlakyStore final : public CuttableStore {
  public:
   using CuttableStore::CuttableStore;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
@@ -339,13 +339,13 @@ class StumblingStore final : public CuttableStore {
   std::atomic<bool> stumbled_{false};
 };
 
-TEST(RendezvousTest, ASuccessorThatCannotLookDoesNotTakeTheDeadForALivingTwin) {
+TEST(RendezvousTest, ASuccessorThatCannotReadTheCounterWaitsForTheDeadNode) {
   MemoryStore store;
   Launcher a(&store, Between(1, 2), NodeOf("a", 0));
   TANDEM_ASSERT_OK(a.rendezvous->Join(a.node));
   a.store.Cut();  // killed
-  StumblingStore stumbling(&store);
-  const auto successor = MakeRendezvous(&stumbling, Between(1, 2)).value();
+  FlakyStore flaky(&store);
+  const auto successor = MakeRendezvous(&flaky, Between(1, 2)).value();
   EXPECT_THAT(successor->Join(NodeOf("a2", 0)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("leader")));
   TANDEM_EXPECT_OK(successor->Join(NodeOf("a2", 0)));
@@ -421,7 +421,7 @@ TEST(RendezvousTest, AStoreThatCannotBeReachedIsNamed) {
 }
 
 // Runs two rounds of two nodes, each of which reaches the store in its own way.
-void MeetTwice(Store* first, Store* second) {
+void RunTwoRounds(Store* first, Store* second) {
   Launcher a(first, Between(2, 2), NodeOf("a")), b(second, Between(2, 2), NodeOf("b"));
   for (int epoch = 1; epoch <= 2; ++epoch) {
     a.Join();
@@ -442,14 +442,14 @@ void MeetTwice(Store* first, Store* second) {
 TEST(RendezvousTest, NodesMeetThroughAServer) {
   auto server = StoreServer::Start("127.0.0.1:0").value();
   RemoteStore remote(rpc::ConnectGrpc(absl::StrCat("127.0.0.1:", server->port())).value(), kLease);
-  MeetTwice(server->store(), &remote);
+  RunTwoRounds(server->store(), &remote);
 }
 
 TEST(RendezvousTest, NodesMeetThroughAFile) {
   testing::TempDir directory;
   auto first = FileStore::Open(directory.File("store")).value();
   auto second = FileStore::Open(directory.File("store")).value();
-  MeetTwice(first.get(), second.get());
+  RunTwoRounds(first.get(), second.get());
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ absl::StatusOr<std::string> Read(const std::vector<std::string>& endpoints,
 }
 
 // etcd reports its Go context's error as Unknown when a call's deadline reaches it before the client.
-TEST(EtcdClientTest, AMemberThatGivesUpAtACallsDeadlineIsPassedOverForAnother) {
+TEST(EtcdClientTest, AMemberThatGivesUpAtTheDeadlineIsReplacedByAnother) {
   for (const char* words : {"context deadline exceeded", "etcdserver: context canceled"}) {
     FakeMember slow("slow", absl::UnknownError(words)), good("good", absl::OkStatus());
     TANDEM_ASSERT_OK_AND_ASSIGN(const std::string answer, Read({slow.address(), good.address()}));
@@ -73,7 +73,7 @@ TEST(EtcdClientTest, WhenAllMembersGiveUpTheStoreIsUnavailableByName) {
   EXPECT_GT(one.asked(), 1) << "it is asked again while there is time";
 }
 
-TEST(EtcdClientTest, ARefusalIsNoReasonToAskAnother) {
+TEST(EtcdClientTest, ARefusalIsNotRetried) {
   FakeMember strict("strict", absl::InvalidArgumentError("etcdserver: key is not provided")),
       other("other", absl::OkStatus());
   EXPECT_THAT(Read({strict.address(), other.address()}).status(),
@@ -140,7 +140,7 @@ class PausingMember {
 };
 
 // The first copy may be applied by the paused member at any time: while its name exists, it changes nothing.
-TEST(EtcdClientTest, TheNameOfAChangeThatWasRepeatedStays) {
+TEST(EtcdClientTest, TheKeyOfARepeatedChangeStays) {
   PausingMember member;
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, EtcdStore::Open({.endpoints = {member.address()}}));
   for (const char* value : {"1", "2", "3", "4"}) TANDEM_ASSERT_OK(store->Set("key", value));

@@ -75,7 +75,7 @@ TEST(EtcdUrlTest, BadPartsAreNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'/dev/null' is empty")));
 }
 
-TEST_F(EtcdStoreTest, AnUrlOpensItAndWhatIsTooLargeIsNamed) {
+TEST_F(EtcdStoreTest, AUrlOpensItAndValuesBeyondItsLimitsAreNamed) {
   auto server = EtcdServer::Start();
   ASSERT_NE(server, nullptr);
   TANDEM_ASSERT_OK_AND_ASSIGN(
@@ -108,7 +108,7 @@ TEST_F(EtcdStoreTest, ManyKeysAreReadAtOneMoment) {
   EXPECT_EQ(store->MultiGet(keys, absl::ZeroDuration()).value(), values);
 }
 
-TEST_F(EtcdStoreTest, TheDeathOfAMemberLosesNothingAndIsHardlySeen) {
+TEST_F(EtcdStoreTest, TheDeathOfAMemberLosesNothing) {
   auto cluster = EtcdServer::StartCluster(3);
   ASSERT_EQ(cluster.size(), 3u);
   EtcdOptions options = Towards(cluster[0]->address());
@@ -183,10 +183,10 @@ TEST_F(EtcdStoreTest, AJobThatIsDeadLeavesNothingBehindAndALivingOneKeepsAll) {
 
   dead.reset();
 
-  auto heir = EtcdStore::Open(Towards(server->address(), "dead")).value();
+  auto successor = EtcdStore::Open(Towards(server->address(), "dead")).value();
   // This process came while the lease lasted and took it over; the lease ends when it closes.
-  EXPECT_EQ(heir->Get("key", absl::ZeroDuration()).value(), "value");
-  heir.reset();
+  EXPECT_EQ(successor->Get("key", absl::ZeroDuration()).value(), "value");
+  successor.reset();
   const absl::Time deadline = absl::Now() + absl::Seconds(40);
   int64_t left = 1;
   while (left > 0 && absl::Now() < deadline) {
@@ -203,7 +203,7 @@ TEST_F(EtcdStoreTest, AJobThatIsDeadLeavesNothingBehindAndALivingOneKeepsAll) {
   EXPECT_EQ(living->Get("key", absl::ZeroDuration()).value(), "value");
 }
 
-TEST_F(EtcdStoreTest, WhoOnlyLooksLeavesNothingBehindAndChangesNothing) {
+TEST_F(EtcdStoreTest, AReadOnlyStoreCreatesAndChangesNothing) {
   const auto server = EtcdServer::Start();
   ASSERT_NE(server, nullptr);
   EtcdOptions looking = Towards(server->address());
@@ -324,7 +324,7 @@ TEST_F(EtcdStoreTest, AWatchThatEtcdCancelsIsMadeAnew) {
   EXPECT_TRUE(lasted);
 }
 
-TEST_F(EtcdStoreTest, LaunchersMeetAndGoOnWhenTheFirstOfThemAndAMemberDie) {
+TEST_F(EtcdStoreTest, ARendezvousSurvivesTheDeathOfItsFirstLauncherAndAMember) {
   auto cluster = EtcdServer::StartCluster(3);
   ASSERT_EQ(cluster.size(), 3u);
   EtcdOptions options = Towards(cluster[0]->address());

@@ -148,7 +148,7 @@ class StoreTest : public ::testing::TestWithParam<Kind> {
 constexpr absl::Duration kLong = absl::Seconds(30);
 constexpr absl::Duration kShort = absl::Milliseconds(20);
 
-TEST_P(StoreTest, WhatIsSetIsGot) {
+TEST_P(StoreTest, GetReturnsTheValueThatWasSet) {
   TANDEM_ASSERT_OK(store().Set("a", "1"));
   EXPECT_EQ(store().Get("a", kLong).value(), "1");
   TANDEM_ASSERT_OK(store().Set("a", "2"));
@@ -361,7 +361,7 @@ TEST_P(StoreTest, APopWakesWhenSomethingIsPushed) {
 
 // Invariant: every item is popped once, and items of one producer in the order in which it pushed them, as
 // each consumer sees them.
-TEST_P(StoreTest, ManyProducersAndConsumersLoseAndDoubleNothing) {
+TEST_P(StoreTest, ManyProducersAndConsumersLoseAndDuplicateNoItem) {
   constexpr int kProducers = 3, kConsumers = 3, kItems = 60;
   std::vector<std::thread> threads;
   absl::Mutex mutex;
@@ -391,7 +391,7 @@ TEST_P(StoreTest, ManyProducersAndConsumersLoseAndDoubleNothing) {
   EXPECT_EQ(store().Length("q").value(), 0);
 }
 
-TEST_P(StoreTest, ABarrierLetsNobodyThroughBeforeAllAreThereAndServesAgain) {
+TEST_P(StoreTest, ABarrierWaitsForAllRanksAndCanBeReused) {
   constexpr int kRanks = 4, kRounds = 4;
   std::atomic<int> arrived{0};
   std::vector<std::thread> threads;
@@ -409,7 +409,7 @@ TEST_P(StoreTest, ABarrierLetsNobodyThroughBeforeAllAreThereAndServesAgain) {
   EXPECT_LE(store().NumKeys().value(), kRanks + 3);
 }
 
-TEST_P(StoreTest, ABarrierNamesTheAbsentToAllThatCameAndServesAgain) {
+TEST_P(StoreTest, ABarrierNamesAbsentRanksAndCanBeReused) {
   std::vector<std::thread> threads;
   for (int rank : {0, 2}) {
     threads.emplace_back([&, rank] {
@@ -476,7 +476,7 @@ TEST(MemoryStoreTest, ACancelledWaitIsSilent) {
   EXPECT_EQ(ready, 0);
 }
 
-TEST(MemoryStoreTest, AnAbsentPopperIsPassedOverAndACancelledOneGetsNothing) {
+TEST(MemoryStoreTest, AbsentAndCancelledPoppersGetNoItem) {
   MemoryStore store;
   bool here = false;
   std::vector<std::string> got;

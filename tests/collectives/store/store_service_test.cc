@@ -44,19 +44,19 @@ rpc::Fault LoseEveryOtherResponse(absl::string_view, int64_t call_index) {
   return fault;
 }
 
-TEST_F(LossyStoreTest, AnAddWhoseAnswerWasLostIsNotAppliedTwice) {
+TEST_F(LossyStoreTest, AnAddWithALostResponseIsNotAppliedTwice) {
   auto store = Connect(LoseEveryOtherResponse);
   for (int i = 1; i <= 5; ++i) EXPECT_EQ(store->Add("n", 1).value(), i);
   EXPECT_EQ(memory_.TryGet("n"), "5");
 }
 
-TEST_F(LossyStoreTest, ACompareSetWhoseAnswerWasLostStillKnowsThatItWon) {
+TEST_F(LossyStoreTest, ACompareSetWithALostResponseStillKnowsThatItWon) {
   auto store = Connect(LoseEveryOtherResponse);
   EXPECT_EQ(store->CompareSet("k", "", "a").value(), "a");
   EXPECT_EQ(store->CompareSet("k", "a", "b").value(), "b");
 }
 
-TEST_F(LossyStoreTest, ADeleteWhoseAnswerWasLostStillKnowsThatTheKeyWasThere) {
+TEST_F(LossyStoreTest, ADeleteWithALostResponseStillKnowsThatTheKeyWasThere) {
   auto store = Connect(LoseEveryOtherResponse);
   TANDEM_ASSERT_OK(memory_.Set("k", "v"));
   EXPECT_TRUE(store->Delete("k").value());
@@ -72,7 +72,7 @@ TEST_F(LossyStoreTest, ADuplicatedCallIsAppliedOnce) {
   EXPECT_EQ(memory_.TryGet("n"), "7");
 }
 
-TEST_F(LossyStoreTest, NoChangeWhoseAnswerWasLostIsMadeTwice) {
+TEST_F(LossyStoreTest, NoChangeWithALostResponseIsMadeTwice) {
   auto store = Connect(LoseEveryOtherResponse);
   EXPECT_EQ(store->Append("a", "xy").value(), 2);
   EXPECT_EQ(memory_.TryGet("a"), "xy");
@@ -81,7 +81,7 @@ TEST_F(LossyStoreTest, NoChangeWhoseAnswerWasLostIsMadeTwice) {
   EXPECT_EQ(memory_.Length("q").value(), 2);
 }
 
-TEST_F(LossyStoreTest, APopWhoseAnswerWasLostGetsTheSameItemAgain) {
+TEST_F(LossyStoreTest, APopWithALostResponseGetsTheSameItemAgain) {
   auto store = Connect(LoseEveryOtherResponse);
   for (const char* item : {"1", "2", "3"}) TANDEM_ASSERT_OK(memory_.Push("q", item));
   for (const char* item : {"1", "2", "3"}) EXPECT_EQ(store->Pop("q", absl::Seconds(30)).value(), item);
@@ -109,7 +109,7 @@ TEST_F(LossyStoreTest, TwoClientsRequestsAreNotMistakenForRepeats) {
   EXPECT_EQ(second->Add("n", 1).value(), 2);
 }
 
-TEST_F(LossyStoreTest, AStoreThatNeverAnswersIsUnavailableNotMissingAKey) {
+TEST_F(LossyStoreTest, AStoreThatNeverRespondsIsUnavailableNotMissingAKey) {
   auto store = Connect(
       [](absl::string_view, int64_t) {
         rpc::Fault fault;
@@ -125,7 +125,7 @@ TEST_F(LossyStoreTest, AStoreThatNeverAnswersIsUnavailableNotMissingAKey) {
               StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("loopback"), HasSubstr("Pop"))));
 }
 
-TEST_F(LossyStoreTest, AStoppedServiceAnswersItsWaitersAtOnce) {
+TEST_F(LossyStoreTest, AStoppedServiceEndsItsWaitsAtOnce) {
   absl::Notification parked;
   auto store = Connect([&](absl::string_view method, int64_t index) {
     if (absl::StrContains(method, "Get") && index == 0) parked.Notify();
@@ -168,7 +168,7 @@ TEST(StoreServerTest, AServerThatIsGoneIsNamed) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr(target)));
 }
 
-TEST(StoreServerTest, APopperWhoseConnectionBrokeIsPassedOver) {
+TEST(StoreServerTest, APopperWithABrokenConnectionGetsNoItem) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   const std::string target = absl::StrCat("127.0.0.1:", server->port());
   {

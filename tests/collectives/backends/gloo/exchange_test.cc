@@ -12,7 +12,7 @@ namespace {
 using ::tandem::testing::StatusIs;
 
 // Links that send everything at once.
-class SwiftLinks final : public Links {
+class InstantLinks final : public Links {
  public:
   bool Send(int, const Frame&, const void*) override { return true; }
   void Close() override {}
@@ -42,7 +42,7 @@ class ExchangeTest : public ::testing::Test {
     return status;
   }
 
-  SwiftLinks links_;
+  InstantLinks links_;
   Exchange exchange_{0, 2};
   std::vector<char> room_;
   char content_ = 0;
@@ -68,7 +68,7 @@ TEST_F(ExchangeTest, DataBeforeItsHeadEndsTheConnection) {
   EXPECT_THAT(Arrives(Frame::Type::kData, 0, 40), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST_F(ExchangeTest, APeerThatDoesNotKnowYetOfAFailureIsListenedToUntilItIsTold) {
+TEST_F(ExchangeTest, APeerUnawareOfAFailureKeepsItsConnectionUntilItIsTold) {
   Begin(40);
   TANDEM_EXPECT_OK(Arrives(Frame::Type::kHead, 0, 48));
   ASSERT_EQ(exchange_.failure().kind, Exchange::Failure::Kind::kSizes);

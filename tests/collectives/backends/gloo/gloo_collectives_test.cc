@@ -12,20 +12,20 @@ namespace {
 class GlooCollectivesTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(World, GlooCollectivesTest, ::testing::Values(1, 2, 3, 4, 7));
 
-TEST_P(GlooCollectivesTest, EveryKindBringsWhatTheModelSays) {
+TEST_P(GlooCollectivesTest, EveryKindMatchesTheModel) {
   RunRanks(GlooBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
     // Zero, one, odd, and more than every rank reduces whole.
     CheckEveryKind(backend, rank, GetParam(), {0, 1, 1001, 40001});
   });
 }
 
-TEST_P(GlooCollectivesTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
+TEST_P(GlooCollectivesTest, EveryReductionOfEveryDtypeMatchesTheModel) {
   RunRanks(GlooBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
     CheckEveryReduction(backend, rank, GetParam(), {77, 30001});
   });
 }
 
-TEST(GlooLargeTest, WhatIsLongerThanAChunkBringsWhatTheModelSays) {
+TEST(GlooLargeTest, ArraysLongerThanAChunkMatchTheModel) {
   for (const int world : {2, 3}) {
     RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
       uint64_t sequence = 0;

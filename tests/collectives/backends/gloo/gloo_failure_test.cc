@@ -49,7 +49,7 @@ TEST(GlooConnectTest, AnAddressThatIsNotThisMachinesIsNamed) {
   EXPECT_THAT(with("192.0.2.7"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("192.0.2.7")));
 }
 
-TEST(GlooConnectTest, AStrangerWhoConnectsIsNotTakenForARank) {
+TEST(GlooConnectTest, AnUnknownConnectionIsNotTakenForARank) {
   MemoryStore store;
   // The ranks of two groups share a store by mistake: rank 1 is of another group.
   std::thread other([&] {
@@ -175,7 +175,7 @@ TEST(GlooDisagreementTest, PairsWithDifferentCountsAreNamedOnAllRanks) {
            [&](Backend& backend, int rank) { CallAllToAllWithPairsThatDiffer(backend, rank); });
 }
 
-TEST(GlooFailureTest, WhatThisRankCanSeeToBeWrongLeavesTheGroupAsItWas) {
+TEST(GlooFailureTest, AnErrorDetectedLocallyLeavesTheGroupUsable) {
   RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> values(4);
     Operation o = AllReduceOf(&values, 0);

@@ -184,7 +184,7 @@ TEST(GlooPointToPointTest, AMessageThatDoesNotFitIsNamedAndDropped) {
   });
 }
 
-TEST(GlooPointToPointTest, AReceiveThatNothingComesForEndsByItsDeadline) {
+TEST(GlooPointToPointTest, AReceiveWithoutAMessageEndsByItsDeadline) {
   absl::Notification failed;
   RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> values(4);
@@ -203,7 +203,7 @@ TEST(GlooPointToPointTest, AReceiveThatNothingComesForEndsByItsDeadline) {
   });
 }
 
-TEST(GlooPointToPointTest, WhoSendsAsTheOtherFailsHearsItsReasonAndNotThatItLeft) {
+TEST(GlooPointToPointTest, ASendToAFailingRankReturnsItsReason) {
   for (int round = 0; round < 60; ++round) {
     RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
       std::vector<float> values(4);
@@ -220,7 +220,7 @@ TEST(GlooPointToPointTest, WhoSendsAsTheOtherFailsHearsItsReasonAndNotThatItLeft
   }
 }
 
-TEST(GlooPointToPointTest, ARankThatLeavesEndsOnlyWhatConcernsIt) {
+TEST(GlooPointToPointTest, ALeavingRankFailsOnlyItsOwnMessages) {
   MemoryStore store;
   std::vector<std::thread> ranks;
   absl::Notification left;

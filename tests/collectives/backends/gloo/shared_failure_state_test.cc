@@ -19,7 +19,7 @@ TEST(SharedFailureStateTest, AReasonIsFoundUnderTheRankThatLeftIt) {
   EXPECT_FALSE(other.Find({2}, absl::Milliseconds(10)));
 }
 
-TEST(SharedFailureStateTest, WhoLooksForAReasonDoesNotKeepAnotherThreadFromLeavingOne) {
+TEST(SharedFailureStateTest, FindDoesNotBlockRecordOfAnotherThread) {
   MemoryStore store;
   SharedFailureState ours(&store, 0), theirs(&store, 1);
   // Both ranks look for the other's reason. Ours is recorded while we look; theirs comes only after that.

@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Hosts, HierarchicalCollectivesTest,
                                            Hosts{"a", "b", "a", "b"},
                                            Hosts{"b", "a", "a", "c", "c", "c", "a"}));
 
-TEST_P(HierarchicalCollectivesTest, EveryKindFromEveryRootBringsWhatTheModelSays) {
+TEST_P(HierarchicalCollectivesTest, EveryKindFromEveryRootMatchesTheModel) {
   const int world = static_cast<int>(GetParam().size());
   RunRanks(Factory(), GetParam(), [&](Backend& backend, int rank) {
     uint64_t sequence = 0;
@@ -44,7 +44,7 @@ TEST_P(HierarchicalCollectivesTest, EveryKindFromEveryRootBringsWhatTheModelSays
   });
 }
 
-TEST(HierarchicalReductionTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
+TEST(HierarchicalReductionTest, EveryReductionOfEveryDtypeMatchesTheModel) {
   const Hosts hosts = {"a", "a", "b", "a"};
   RunRanks(Factory(), hosts,
            [&](Backend& backend, int rank) { CheckEveryReduction(backend, rank, /*world=*/4, {777}); });

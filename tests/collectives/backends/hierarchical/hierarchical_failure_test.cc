@@ -121,7 +121,7 @@ TEST(HierarchicalDisagreementTest, PairsWithDifferentCountsAreNamed) {
            [&](Backend& backend, int rank) { CallAllToAllWithPairsThatDiffer(backend, rank); });
 }
 
-TEST(HierarchicalFailureTest, WhatThisRankCanSeeToBeWrongLeavesTheGroupAsItWas) {
+TEST(HierarchicalFailureTest, AnErrorDetectedLocallyLeavesTheGroupUsable) {
   RunRanks(Factory(), Hosts{"a", "a", "b"}, [&](Backend& backend, int rank) {
     std::vector<float> values(4);
     Operation o = AllReduceOf(&values, 0);

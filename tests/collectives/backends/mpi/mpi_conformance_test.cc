@@ -32,7 +32,7 @@ TEST_F(MpiConformanceTest, UnevenPartsAreTheModel) { CheckUnevenParts(*group_); 
 TEST_F(MpiConformanceTest, MessagesFindTheirReceivers) { CheckPointToPoint(*group_); }
 TEST_F(MpiConformanceTest, CoalescedCallsAreTheSingleOnes) { CheckCoalesced(*group_); }
 TEST_F(MpiConformanceTest, ByteStringsArrive) { CheckByteStrings(*group_); }
-TEST_F(MpiConformanceTest, SubgroupsAreWhoTheyShouldBeAndWork) { CheckSubgroups(*group_); }
+TEST_F(MpiConformanceTest, SubgroupsHaveTheRightRanksAndWork) { CheckSubgroups(*group_); }
 TEST_F(MpiConformanceTest, GroupsInFlightDoNotWaitForEachOther) { CheckGroupsInFlight(*group_); }
 TEST_F(MpiConformanceTest, ALongMixtureStaysInStep) { CheckMixture(*group_); }
 

@@ -11,7 +11,7 @@ namespace {
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-TEST(SharedFailureStateTest, TheFirstFailureIsEverybodysAndStays) {
+TEST(SharedFailureStateTest, TheFirstFailureReachesAllRanksAndStays) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto segment, Segment::Create(3));
   SharedFailureState zero(segment, 0), one(segment, 1), two(segment, 2);
   TANDEM_EXPECT_OK(zero.status());
@@ -32,7 +32,7 @@ TEST(SharedFailureStateTest, ADamagedRecordIsStillAFailure) {
   EXPECT_THAT(zero.status(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the group has failed")));
 }
 
-TEST(SharedFailureStateTest, ARecordWhoseWriterDiedHoldsNobodyUp) {
+TEST(SharedFailureStateTest, ARecordOfADeadWriterBlocksNoRank) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto segment, Segment::Create(2));
   SharedFailureState zero(segment, 0), one(segment, 1);
   segment->header().failure.state = 1;  // as if being written

@@ -12,21 +12,21 @@ namespace {
 class ShmCollectivesTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(World, ShmCollectivesTest, ::testing::Values(1, 2, 3, 4, 7));
 
-TEST_P(ShmCollectivesTest, EveryKindBringsWhatTheModelSays) {
+TEST_P(ShmCollectivesTest, EveryKindMatchesTheModel) {
   RunRanks(ShmBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
     // Zero, one; sizes around the capacity of a post; one block; several blocks.
     CheckEveryKind(backend, rank, GetParam(), {0, 1, 13, 146, 1024, 1025, 9001, 140001});
   });
 }
 
-TEST_P(ShmCollectivesTest, EveryReductionOfEveryDtypeBringsWhatTheModelSays) {
+TEST_P(ShmCollectivesTest, EveryReductionOfEveryDtypeMatchesTheModel) {
   RunRanks(ShmBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
     CheckEveryReduction(backend, rank, GetParam(), {77, 3001, 30001});
   });
 }
 
 // Blocks wrap around the stage many times, with small operations between; results bypass the caches.
-TEST(ShmLargeTest, LongAndShortOperationsInTurnBringWhatTheModelSays) {
+TEST(ShmLargeTest, LongAndShortOperationsInTurnMatchTheModel) {
   for (const int world : {2, 3}) {
     RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
       uint64_t sequence = 0;

@@ -138,7 +138,7 @@ TEST(ShmAbortTest, AnAbortEndsTheWaitsOfAllRanks) {
   });
 }
 
-TEST(ShmLeaveTest, WhoLeavesDoesNotDisturbTheOthersUntilTheyNeedIt) {
+TEST(ShmLeaveTest, ALeavingRankFailsOnlyOperationsThatNeedIt) {
   RunRanks(ShmBackendFactory(), 3, [&](Backend& backend, int rank) {
     std::vector<float> values(300000, 1.0f);
     TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, 0)));
@@ -149,7 +149,7 @@ TEST(ShmLeaveTest, WhoLeavesDoesNotDisturbTheOthersUntilTheyNeedIt) {
   });
 }
 
-TEST(ShmViableTest, RanksOfDifferentHostsAreToldSo) {
+TEST(ShmViableTest, RanksOfDifferentHostsAreRefused) {
   MemoryStore store;
   const BackendOptions options = OptionsOf(&store, 0, {"a", "a", "b"});
   EXPECT_THAT(ShmBackendFactory().viable(options),
@@ -173,7 +173,7 @@ TEST(ShmSetUpTest, AnAbsentRankIsNamed) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-TEST(ShmSetUpTest, AStrangerWithoutTheSecretGetsNothing) {
+TEST(ShmSetUpTest, AProcessWithoutTheSecretGetsNothing) {
   MemoryStore store;
   const auto make = [&](int rank) {
     auto backend = ShmBackendFactory().make(OptionsOf(&store, rank, {"h", "h"}));
@@ -187,15 +187,15 @@ TEST(ShmSetUpTest, AStrangerWithoutTheSecretGetsNothing) {
   sockaddr_un to = {};
   to.sun_family = AF_UNIX;
   std::memcpy(to.sun_path + 1, name.data(), name.size());
-  const int stranger = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  const int outsider = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   EXPECT_EQ(
-      connect(stranger, reinterpret_cast<sockaddr*>(&to), offsetof(sockaddr_un, sun_path) + 1 + name.size()),
+      connect(outsider, reinterpret_cast<sockaddr*>(&to), offsetof(sockaddr_un, sun_path) + 1 + name.size()),
       0);
   const std::string guess(48, 'x');
-  EXPECT_EQ(send(stranger, guess.data(), guess.size(), MSG_NOSIGNAL), 48);
+  EXPECT_EQ(send(outsider, guess.data(), guess.size(), MSG_NOSIGNAL), 48);
   char response[64];
-  EXPECT_LE(recv(stranger, response, sizeof(response), 0), 0);  // shown out
-  close(stranger);
+  EXPECT_LE(recv(outsider, response, sizeof(response), 0), 0);  // the connection is closed
+  close(outsider);
   make(1);
   leader.join();
 }

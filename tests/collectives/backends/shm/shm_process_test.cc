@@ -61,10 +61,10 @@ std::vector<Mapping> MappedSegments() {
 }
 
 // Children that each run a body, forked while this process has one thread. Their failures are the test's.
-class Family {
+class Children {
  public:
-  Family() : path_(absl::StrCat(::testing::TempDir(), "/shm_process_test.", getpid(), ".", Next())) {}
-  ~Family() {
+  Children() : path_(absl::StrCat(::testing::TempDir(), "/shm_process_test.", getpid(), ".", Next())) {}
+  ~Children() {
     for (const pid_t pid : pids_) {
       if (pid > 0) kill(pid, SIGKILL), waitpid(pid, nullptr, 0);
     }
@@ -135,8 +135,8 @@ TEST(ShmProcessTest, AKilledRankEndsA64MiBAllReduceOnAllOthers) {
     for (const int victim : {0, world - 1}) {  // the one that made the memory, and one that did not
       int begun[2];
       ASSERT_EQ(pipe(begun), 0);
-      Family family;
-      family.StartAll(world, [&](Backend& backend, int rank) {
+      Children children;
+      children.StartAll(world, [&](Backend& backend, int rank) {
         std::vector<float> values(16 << 20, 0.0f);
         absl::Status status;
         for (uint64_t round = 0; status.ok(); ++round) {
@@ -151,8 +151,8 @@ TEST(ShmProcessTest, AKilledRankEndsA64MiBAllReduceOnAllOthers) {
       });
       char token;
       for (int round = 0; round < 2; ++round) ASSERT_EQ(read(begun[0], &token, 1), 1);
-      family.Kill(victim);
-      family.ExpectAllSucceed();
+      children.Kill(victim);
+      children.ExpectAllSucceed();
       close(begun[0]);
       close(begun[1]);
     }
@@ -160,10 +160,10 @@ TEST(ShmProcessTest, AKilledRankEndsA64MiBAllReduceOnAllOthers) {
 }
 
 TEST(ShmProcessTest, AKilledRankEndsWaitsThatSleepAndReceives) {
-  Family family;
+  Children children;
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
-  family.StartAll(4, [&](Backend& backend, int rank) {
+  children.StartAll(4, [&](Backend& backend, int rank) {
     TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     if (rank == 3) {
       ASSERT_EQ(write(ready[1], "x", 1), 1);
@@ -177,16 +177,16 @@ TEST(ShmProcessTest, AKilledRankEndsWaitsThatSleepAndReceives) {
   });
   char token;
   ASSERT_EQ(read(ready[0], &token, 1), 1);
-  family.Kill(3);
-  family.ExpectAllSucceed();
+  children.Kill(3);
+  children.ExpectAllSucceed();
   close(ready[0]);
   close(ready[1]);
 }
 
 TEST(ShmProcessTest, NoDescriptorAndNoMappingStaysBehind) {
-  Family family;
+  Children children;
   for (int rank = 0; rank < 3; ++rank) {
-    family.Start(rank, 3, [&](BackendOptions& options) {
+    children.Start(rank, 3, [&](BackendOptions& options) {
       const int before = OpenDescriptors();
       for (int round = 0; round < 5; ++round) {
         auto backend = ShmBackendFactory().make(options);
@@ -206,14 +206,14 @@ TEST(ShmProcessTest, NoDescriptorAndNoMappingStaysBehind) {
       }
     });
   }
-  family.ExpectAllSucceed();
+  children.ExpectAllSucceed();
 }
 
 TEST(ShmProcessTest, MoreRanksThanProcessorsSleepAndAreWoken) {
   for (const int world : {4, 7}) {
-    Family family;
+    Children children;
     for (int rank = 0; rank < world; ++rank) {
-      family.Start(rank, world, [&, rank](BackendOptions& options) {
+      children.Start(rank, world, [&, rank](BackendOptions& options) {
         cpu_set_t one;  // the first that this process may use
         ASSERT_EQ(sched_getaffinity(0, sizeof(one), &one), 0);
         int cpu = 0;
@@ -244,14 +244,14 @@ TEST(ShmProcessTest, MoreRanksThanProcessorsSleepAndAreWoken) {
         TANDEM_ASSERT_OK((*backend)->Run(MakeBarrier(300)));
       });
     }
-    family.ExpectAllSucceed();
+    children.ExpectAllSucceed();
   }
 }
 
-TEST(ShmProcessTest, ARankInAnotherNetworkNamespaceIsToldWhyAndSoAreTheOthers) {
-  Family family;
+TEST(ShmProcessTest, ARankInAnotherNetworkNamespaceIsReportedToAllRanks) {
+  Children children;
   for (int rank = 0; rank < 3; ++rank) {
-    family.Start(rank, 3, [rank](BackendOptions& options) {
+    children.Start(rank, 3, [rank](BackendOptions& options) {
       const bool elsewhere = rank == 2 && unshare(CLONE_NEWNET) == 0;
       if (rank == 2 && !elsewhere) {  // not allowed here: then this rank only says so
         TANDEM_ASSERT_OK(options.store->Set("not allowed", ""));
@@ -264,14 +264,14 @@ TEST(ShmProcessTest, ARankInAnotherNetworkNamespaceIsToldWhyAndSoAreTheOthers) {
                                    HasSubstr("rank 2 cannot reach rank 0's unix socket")));
     });
   }
-  family.ExpectAllSucceed();
+  children.ExpectAllSucceed();
 }
 
 // Two processes of two ranks each.
 TEST(ShmProcessTest, ThreadsOfAProcessShareOneMapping) {
-  Family family;
+  Children children;
   for (const int process : {0, 1}) {
-    family.Start(process, 2, [&, process](BackendOptions& options) {
+    children.Start(process, 2, [&, process](BackendOptions& options) {
       std::vector<std::thread> ranks;
       for (int rank = 2 * process; rank < 2 * process + 2; ++rank) {
         ranks.emplace_back([&, rank] {
@@ -292,11 +292,11 @@ TEST(ShmProcessTest, ThreadsOfAProcessShareOneMapping) {
       for (std::thread& rank : ranks) rank.join();
     });
   }
-  family.ExpectAllSucceed();
+  children.ExpectAllSucceed();
 }
 
 // Overwrites all of the shared memory with random bytes, except the word that says that the group has failed.
-void Scribble() {
+void DamageSharedMemory() {
   const std::vector<Mapping> maps = MappedSegments();
   ASSERT_EQ(maps.size(), 1u);
   uint64_t x = 88172645463325252u;
@@ -309,12 +309,12 @@ void Scribble() {
   }
 }
 
-TEST(ShmProcessTest, APeerThatDamagesTheMemoryCrashesNobody) {
-  Family family;
-  family.StartAll(3, [&](Backend& backend, int rank) {
+TEST(ShmProcessTest, APeerThatDamagesTheMemoryCrashesNoRank) {
+  Children children;
+  children.StartAll(3, [&](Backend& backend, int rank) {
     (void)backend.Run(MakeBarrier(0));  // rank 2 may be done with it, and begin, before the others
     if (rank == 2) {
-      Scribble();
+      DamageSharedMemory();
       _exit(0);
     }
     // Any result is allowed; the test only requires that the call returns.
@@ -333,7 +333,7 @@ TEST(ShmProcessTest, APeerThatDamagesTheMemoryCrashesNobody) {
     }
     messages.join();
   });
-  family.ExpectAllSucceed();
+  children.ExpectAllSucceed();
 }
 
 }  // namespace

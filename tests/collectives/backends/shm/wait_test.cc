@@ -26,7 +26,7 @@ TEST(WaitTest, ASleeperIsWokenByTheWriter) {
   EXPECT_EQ(wakeup.sleepers.load(), 0u);
 }
 
-TEST(WaitTest, EndsAreToldApartAndWhatIsThereCounts) {
+TEST(WaitTest, OutcomesAreDistinguishedAndAReadyWordCounts) {
   for (const SpinPolicy& spin_policy : {SpinPolicy(10, 0, 0), SpinPolicy(0, 3, 2)}) {
     std::atomic<uint32_t> failure{0};
     WakeupWord wakeup;
@@ -34,10 +34,12 @@ TEST(WaitTest, EndsAreToldApartAndWhatIsThereCounts) {
     const auto always = [] { return true; };
     EXPECT_EQ(Waiter(spin_policy, failure, absl::Milliseconds(5)).Await(wakeup, never, kStays),
               Outcome::kTimedOut);
-    EXPECT_EQ(Waiter(spin_policy, failure, absl::InfiniteDuration()).Await(wakeup, never, always), Outcome::kLeft);
+    EXPECT_EQ(Waiter(spin_policy, failure, absl::InfiniteDuration()).Await(wakeup, never, always),
+              Outcome::kLeft);
     failure = 1;
     EXPECT_EQ(Waiter(spin_policy, failure, absl::Seconds(60)).Await(wakeup, never, kStays), Outcome::kFailed);
-    EXPECT_EQ(Waiter(spin_policy, failure, absl::ZeroDuration()).Await(wakeup, always, always), Outcome::kReady);
+    EXPECT_EQ(Waiter(spin_policy, failure, absl::ZeroDuration()).Await(wakeup, always, always),
+              Outcome::kReady);
   }
 }
 

@@ -66,7 +66,7 @@ TEST_P(ConformanceTest, CoalescedCallsAreTheSingleOnes) {
 TEST_P(ConformanceTest, ByteStringsArrive) {
   OnAllRanks([](ProcessGroup& group) { CheckByteStrings(group); });
 }
-TEST_P(ConformanceTest, SubgroupsAreWhoTheyShouldBeAndWork) {
+TEST_P(ConformanceTest, SubgroupsHaveTheRightRanksAndWork) {
   OnAllRanks([](ProcessGroup& group) { CheckSubgroups(group); });
 }
 TEST_P(ConformanceTest, GroupsInFlightDoNotWaitForEachOther) {

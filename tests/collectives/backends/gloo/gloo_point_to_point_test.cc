@@ -104,7 +104,7 @@ TEST(GlooPointToPointTest, MoreMessagesThanTheReceiverKeepsArriveInOrder) {
           done.DecrementCount();
         });
       }
-      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));  // beside them
+      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));  // concurrently with them
       done.Wait();
     } else {
       TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));

@@ -110,7 +110,7 @@ TEST(HierarchicalDisagreementTest, AStraightCallAgainstALayeredOneIsNamed) {
       {"a", "a", "b", "b"},
       [](int rank, std::vector<char>* memory) {
         Operation o = InPlace(rank < 2 ? OpKind::kAllReduce : OpKind::kGather, 100, memory);
-        o.root = rank < 2 ? 0 : 1;  // nobody's own root, so that no parts are needed
+        o.root = rank < 2 ? 0 : 1;  // no rank is its own root, so that no parts are needed
         return o;
       },
       "rank 0 calls all_reduce #0", "rank 2 calls gather #0 (f32 x 100 to rank 1)");

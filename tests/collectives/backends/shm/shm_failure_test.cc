@@ -111,7 +111,7 @@ TEST(ShmTimeoutTest, AMissingCallEndsOnAllRanksNamingTheOperationAndTheAbsent) {
                                    HasSubstr(": rank 1 did not come"))));
       }
       if (all_done->Block()) delete all_done;
-      if (rank == 1) {  // too late: it hears what the others said
+      if (rank == 1) {  // too late: it gets the error of the others
         EXPECT_THAT(backend.Run(AllReduceOf(&values, 0)),
                     StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 did not come")));
       }

@@ -80,7 +80,6 @@ struct Part {
 //
 // `even` means that all parts have the same count and are contiguous, so that ins[0].data / outs[0].data is
 // the whole array.
-// the whole array.
 struct Operation {
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kU8;

@@ -14,7 +14,6 @@
 //   - Large broadcast: the root sends slices, which the other ranks forward to each other, so that the root
 //     sends every byte once.
 //   - Others: data goes directly from its rank to its rank.
-// for the few tens of hosts of a data-parallel job.
 
 #include <cstddef>
 #include <memory>

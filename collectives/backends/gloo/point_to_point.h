@@ -8,7 +8,6 @@
 // announced. Its data follow, directly into place, when a receive has been matched to it. Each message
 // contains its type and length, so a message that does not fit its receive is refused before its data is
 // read.
-// what does not fit its receive is refused before it is read.
 
 #include <cstdint>
 #include <functional>

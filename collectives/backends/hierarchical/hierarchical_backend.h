@@ -16,7 +16,6 @@
 //
 // Sums are grouped by host. They are the same bits on every rank, but not those of a flat backend; f16 and
 // bf16 are rounded once on each level.
-// bits on every rank, but not those of a flat backend; f16 and bf16 are rounded once on each level.
 
 #include "collectives/backend.h"
 

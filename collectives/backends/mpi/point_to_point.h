@@ -11,7 +11,6 @@
 //
 // All data goes through memory of the engine: MPI cannot abandon a send, and buffers must be free once an
 // operation has ended, whatever its status.
-// operation has ended, whatever its status.
 
 #include <functional>
 #include <memory>

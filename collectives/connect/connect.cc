@@ -32,7 +32,7 @@ class Connector {
         factories_(factories),
         deadline_(deadline) {}
 
-  absl::Status MeetPeers() {
+  absl::Status FindPeers() {
     RankInfo me;
     me.rank = options_.rank;
     me.world_size = options_.world_size;
@@ -150,7 +150,7 @@ absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& opti
   const absl::Time deadline = absl::Now() + options.timeout;
   if (options.world_size > 1) {
     Connector connector(store, options, factories, deadline);
-    TANDEM_RETURN_IF_ERROR(connector.MeetPeers());
+    TANDEM_RETURN_IF_ERROR(connector.FindPeers());
     for (const BackendRequest& request : requests) TANDEM_RETURN_IF_ERROR(connector.ConnectDevice(request));
     return connector.Take();
   }

@@ -38,7 +38,7 @@ class [[nodiscard]] Work {
   // in the thread that completes it. `callback` must not block and must not wait for another operation of the
   // same group.
   void Then(std::function<void(const absl::Status&)> callback) const;
-  // Returns the sender's rank of a completed recv; -1 for other operations.
+  // Returns the sender's rank of a completed recv.
   int source_rank() const;
   // Does what DeviceWork::OrderStream does for a GPU operation. Waits for a CPU operation and returns its
   // status.

@@ -33,8 +33,8 @@ namespace tandem::collectives {
 // cuts it off.
 //
 // Errors name the file: PermissionDenied, NotFound (of its directory), ResourceExhausted (disk full, quota),
-// FailedPrecondition (no regular file, or not a store's file), DataLoss, Unavailable (I/O error, removed, or
-// locked by others beyond the deadline).
+// FailedPrecondition (no regular file, not a store's file, no fcntl locks), DataLoss, Unavailable (I/O error,
+// removed, or locked by others beyond the deadline).
 class FileLog {
  public:
   using Apply = std::function<absl::Status(absl::string_view body)>;

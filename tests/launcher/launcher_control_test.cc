@@ -14,10 +14,13 @@
 namespace tandem::launcher {
 namespace {
 
+using collectives::Assignment;
+using collectives::LauncherClient;
+using collectives::StoreServer;
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-class AgentTest : public ::testing::Test {
+class LauncherControlTest : public ::testing::Test {
  protected:
   std::unique_ptr<LauncherClient> Child(const std::string& process) {
     return LauncherClient::Connect(absl::StrCat("127.0.0.1:", server_->port()), process).value();
@@ -25,7 +28,7 @@ class AgentTest : public ::testing::Test {
   std::unique_ptr<StoreServer> server_ = StoreServer::Start("127.0.0.1:0").value();
 };
 
-Assignment ProcessSlot(int64_t number, int rank) {
+Assignment AssignmentOf(int64_t number, int rank) {
   Assignment a;
   a.number = number;
   a.epoch = number + 10;
@@ -39,45 +42,45 @@ Assignment ProcessSlot(int64_t number, int rank) {
   return a;
 }
 
-TEST_F(AgentTest, AProcessHearsThatItsRoundIsOverAndOfItsNextPlace) {
+TEST_F(LauncherControlTest, AProcessHearsThatItsRoundIsOverAndOfItsNextPlace) {
   LauncherControl control(server_->store());
   auto child = Child("worker/1");
   EXPECT_THAT(child->AwaitOver(1, absl::Milliseconds(20)), StatusIs(absl::StatusCode::kDeadlineExceeded));
   std::thread launcher([&] {
     TANDEM_EXPECT_OK(control.RoundOver(1, "node b has left"));
-    TANDEM_EXPECT_OK(control.Announce({{"worker/0", ProcessSlot(2, 6)}, {"worker/1", ProcessSlot(2, 7)}}));
+    TANDEM_EXPECT_OK(control.Announce({{"worker/0", AssignmentOf(2, 6)}, {"worker/1", AssignmentOf(2, 7)}}));
   });
   EXPECT_EQ(child->AwaitOver(1, absl::Seconds(20)).value(), "node b has left");
   TANDEM_ASSERT_OK_AND_ASSIGN(const Assignment next,
                               child->AwaitAssignment(2, absl::Now() + absl::Seconds(20)));
   launcher.join();
-  EXPECT_EQ(next.ToText(), ProcessSlot(2, 7).ToText());
+  EXPECT_EQ(next.ToText(), AssignmentOf(2, 7).ToText());
 }
 
-TEST_F(AgentTest, AProcessThatWasBusyForSeveralRoundsComesIntoTheNewest) {
+TEST_F(LauncherControlTest, AProcessThatWasBusyForSeveralRoundsComesIntoTheNewest) {
   LauncherControl control(server_->store());
   for (int64_t number = 2; number <= 5; ++number) {
     TANDEM_ASSERT_OK(control.RoundOver(number - 1, "node b joins"));
-    TANDEM_ASSERT_OK(control.Announce({{"worker/1", ProcessSlot(number, 7)}}));
+    TANDEM_ASSERT_OK(control.Announce({{"worker/1", AssignmentOf(number, 7)}}));
   }
   TANDEM_ASSERT_OK_AND_ASSIGN(const Assignment next,
                               Child("worker/1")->AwaitAssignment(2, absl::Now() + absl::Seconds(5)));
   EXPECT_EQ(next.number, 5);
 }
 
-TEST_F(AgentTest, NoFurtherRoundIsAnEnd) {
+TEST_F(LauncherControlTest, NoFurtherRoundIsAnEnd) {
   LauncherControl control(server_->store());
   TANDEM_ASSERT_OK(control.Close("max_restarts is used up"));
   EXPECT_THAT(Child("worker/0")->AwaitAssignment(2, absl::Now() + absl::Seconds(20)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("max_restarts")));
 }
 
-TEST_F(AgentTest, NoPlaceInTimeIsNamed) {
+TEST_F(LauncherControlTest, NoPlaceInTimeIsNamed) {
   EXPECT_THAT(Child("worker/3")->AwaitAssignment(2, absl::Now() + absl::Milliseconds(30)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("worker/3")));
 }
 
-TEST_F(AgentTest, TroubleComesToTheLauncherOnceEach) {
+TEST_F(LauncherControlTest, TroubleComesToTheLauncherOnceEach) {
   absl::Notification all;
   std::atomic<int> count{0};
   {
@@ -95,7 +98,7 @@ TEST_F(AgentTest, TroubleComesToTheLauncherOnceEach) {
   EXPECT_EQ(count, 5);
 }
 
-TEST_F(AgentTest, WhatIsNoAssignmentIsRefused) {
+TEST_F(LauncherControlTest, WhatIsNoAssignmentIsRefused) {
   EXPECT_THAT(Assignment::FromText("rank=1"), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Assignment::FromText(""), StatusIs(absl::StatusCode::kInvalidArgument));
 }

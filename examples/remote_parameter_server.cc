@@ -118,7 +118,7 @@ Functions Serve(int rank, int64_t steps, tandem::rpc::ProcessStatus* status) {
 }
 
 // Rank 0 also coordinates: it gives the reference to every trainer and waits for all of them.
-absl::Status Conduct(RpcAgent& agent, int trainers) {
+absl::Status Coordinate(RpcAgent& agent, int trainers) {
   const RRef<Model> model = agent.Remote(agent.name(), kMakeModel, kDim);
   std::vector<Future<double>> losses;
   for (int trainer = 1; trainer <= trainers; ++trainer) {
@@ -152,7 +152,7 @@ absl::Status Main(int64_t steps) {
       const std::unique_ptr<RpcAgent> agent,
       RpcAgent::Start(options, directory.get(), Serve(env.rank, steps, presence->status().get())));
   presence->Up();
-  if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1));
+  if (env.rank == 0) TANDEM_RETURN_IF_ERROR(Coordinate(*agent, env.world_size - 1));
   // A trainer only serves calls: it runs until no worker has calls under way.
   TANDEM_RETURN_IF_ERROR(agent->Shutdown(kPatience));
   return presence->Leave();

@@ -161,7 +161,7 @@ class DistributedOptimizer {
   const float learning_rate_;
 };
 
-absl::Status Conduct(RpcAgent& agent, int owners, int64_t steps, tandem::rpc::ProcessStatus* status) {
+absl::Status Coordinate(RpcAgent& agent, int owners, int64_t steps, tandem::rpc::ProcessStatus* status) {
   // Two hidden layers and an output layer, distributed over the other workers.
   const std::vector<LayerSize> sizes = {
       {kInputs, kHidden, true}, {kHidden, kHidden, true}, {kHidden, 1, false}};
@@ -243,7 +243,7 @@ absl::Status Main(int64_t steps) {
                           RpcAgent::Start(options, directory.get(), Serve()));
   presence->Up();
   if (env.rank == 0) {
-    TANDEM_RETURN_IF_ERROR(Conduct(*agent, env.world_size - 1, steps, presence->status().get()));
+    TANDEM_RETURN_IF_ERROR(Coordinate(*agent, env.world_size - 1, steps, presence->status().get()));
   }
   TANDEM_RETURN_IF_ERROR(agent->Shutdown(kPatience));
   return presence->Leave();

@@ -112,12 +112,12 @@ void TimeHits(const CacheBenchFlags& options, const Zipf& zipf, nlohmann::ordere
   std::vector<float> rows(options.ids * options.dim, 1.0f);
   {
     std::vector<uint64_t> all(options.ids);
-    std::vector<uint32_t> positions(options.ids), asked(options.ids, 0);
+    std::vector<uint32_t> positions(options.ids), requested(options.ids, 0);
     const std::vector<uint8_t> sent(options.ids, 1);
     for (uint64_t i = 0; i < options.ids; ++i) all[i] = positions[i] = static_cast<uint32_t>(i);
     const uint64_t one[] = {1};
     cache.Accept({.ids = all,
-                  .asked = asked.data(),
+                  .requested = requested.data(),
                   .sent = sent.data(),
                   .positions = positions.data(),
                   .rows = rows.data(),

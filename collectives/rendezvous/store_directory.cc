@@ -102,7 +102,7 @@ absl::Status StoreDirectory::Register(const Member& member) {
   }
   {
     absl::MutexLock lock(&mutex_);
-    own_[member.name] = {member, 0, record};
+    registered_[member.name] = {member, 0, record};
   }
   return Announce();
 }
@@ -111,11 +111,11 @@ absl::Status StoreDirectory::Unregister(const Member& member) {
   std::string record;
   {
     absl::MutexLock lock(&mutex_);
-    const auto found = own_.find(member.name);
-    if (found == own_.end() || found->second.member.incarnation != member.incarnation)
+    const auto found = registered_.find(member.name);
+    if (found == registered_.end() || found->second.member.incarnation != member.incarnation)
       return absl::OkStatus();
     record = found->second.record;
-    own_.erase(found);
+    registered_.erase(found);
   }
   // The thread may have incremented the counter once more.
   for (int i = 0; i < 2; ++i) {
@@ -129,19 +129,19 @@ absl::Status StoreDirectory::Unregister(const Member& member) {
 }
 
 void StoreDirectory::Renew() {
-  std::vector<Own> own;
+  std::vector<RegisteredMember> own;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [name, each] : own_) own.push_back(each);
+    for (const auto& [name, each] : registered_) own.push_back(each);
   }
-  for (Own& each : own) {
+  for (RegisteredMember& each : own) {
     const std::string next = RecordOf(each.member, each.beat + 1);
     absl::StatusOr<std::string> now = store_->CompareSet(KeyOf(each.member.name), each.record, next);
     if (!now.ok()) continue;  // the store cannot be reached; the lease may last until it can
     if (*now != next && now->empty()) {
       {
         absl::MutexLock lock(&mutex_);
-        if (own_.count(each.member.name) == 0) continue;  // it was unregistered meanwhile
+        if (registered_.count(each.member.name) == 0) continue;  // it was unregistered meanwhile
       }
       LogWarning(absl::StrCat(each.member.name, " was taken for dead after ",
                               absl::FormatDuration(options_.lease), " of silence, and registers again"));
@@ -149,14 +149,14 @@ void StoreDirectory::Renew() {
       if (now.ok() && *now == next) (void)Announce();
     }
     absl::MutexLock lock(&mutex_);
-    const auto found = own_.find(each.member.name);
-    if (found == own_.end() || found->second.member.incarnation != each.member.incarnation) continue;
+    const auto found = registered_.find(each.member.name);
+    if (found == registered_.end() || found->second.member.incarnation != each.member.incarnation) continue;
     if (now.ok() && *now == next) {
       found->second.beat = each.beat + 1;
       found->second.record = next;
     } else if (now.ok()) {
       LogError(absl::StrCat(each.member.name, " is somebody else now: '", *now, "'"));
-      own_.erase(found);
+      registered_.erase(found);
     }
   }
 }

@@ -50,7 +50,7 @@ class StoreDirectory : public rpc::remote::Directory {
 
  private:
   // A member that was registered here.
-  struct Own {
+  struct RegisteredMember {
     rpc::remote::Member member;
     int64_t beat = 0;
     std::string record;  // as it was last written
@@ -80,7 +80,7 @@ class StoreDirectory : public rpc::remote::Directory {
   absl::Time last_refresh_;           // used only by the thread
 
   absl::Mutex mutex_;
-  std::map<std::string, Own> own_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, RegisteredMember> registered_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -4,16 +4,16 @@
 
 namespace tandem::ps {
 
-absl::StatusOr<BytesInFlight::Share> BytesInFlight::Take(uint64_t bytes, absl::Duration patience) {
+absl::StatusOr<BytesInFlight::Share> BytesInFlight::Take(uint64_t bytes, absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto fits = [this, bytes]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return bytes == 0 || held_ == 0 || (held_ < limit_ && bytes <= limit_ - held_);
   };
   if (!fits() &&
-      (patience <= absl::ZeroDuration() || !mutex_.AwaitWithTimeout(absl::Condition(&fits), patience))) {
+      (timeout <= absl::ZeroDuration() || !mutex_.AwaitWithTimeout(absl::Condition(&fits), timeout))) {
     return absl::ResourceExhaustedError(absl::StrCat("calls under way hold ", held_, " bytes and may hold ",
                                                      limit_, "; ", bytes, " more did not fit within ",
-                                                     absl::FormatDuration(patience),
+                                                     absl::FormatDuration(timeout),
                                                      ": servers are slower than this worker, so keep fewer "
                                                      "calls in flight, or raise max_bytes_in_flight"));
   }

@@ -43,7 +43,7 @@ class BytesInFlight {
 
   // Waits until `bytes` more are within the limit, for at most `patience`; 0 means no wait.
   // ResourceExhausted, with the numbers and advice, if they do not fit by then.
-  absl::StatusOr<Share> Take(uint64_t bytes, absl::Duration patience);
+  absl::StatusOr<Share> Take(uint64_t bytes, absl::Duration timeout);
 
   // Returns the bytes of the calls under way.
   uint64_t held() const;

@@ -10,30 +10,30 @@
 namespace tandem::ps {
 
 void ChunkDecoder::OnChunk(uint64_t offset, uint64_t total, Bytes chunk) {
-  left_ = total - offset - chunk.size();
+  bytes_left_ = total - offset - chunk.size();
   if (offset == 0) {
     Begin(total, std::move(chunk));
   } else if (in_order_) {
-    if (wrong_.ok()) Decode(chunk);
+    if (check_status_.ok()) Decode(chunk);
   } else {
-    whole_.Append(std::move(chunk));
+    buffered_.Append(std::move(chunk));
   }
 }
 
 void ChunkDecoder::Begin(uint64_t total, Bytes chunk) {
-  wrong_ = absl::OkStatus();
-  whole_ = Bytes();
+  check_status_ = absl::OkStatus();
+  buffered_ = Bytes();
   slice_ = row_ = 0;
-  cut_.clear();
+  partial_row_.clear();
   v1::PullResponse header;
   const std::optional<size_t> head = rpc::DecodeBulkHead(chunk, total, &header);
   in_order_ = head.has_value();
   if (!in_order_) {
-    whole_ = std::move(chunk);
+    buffered_ = std::move(chunk);
     return;
   }
-  wrong_ = check_(header, total - *head);
-  if (wrong_.ok()) Decode(chunk.Sub(*head, chunk.size() - *head));
+  check_status_ = check_(header, total - *head);
+  if (check_status_.ok()) Decode(chunk.Sub(*head, chunk.size() - *head));
 }
 
 void ChunkDecoder::Decode(const Bytes& bytes) {
@@ -45,26 +45,26 @@ void ChunkDecoder::Decode(const Bytes& bytes) {
       ++slice_;
       row_ = 0;
     }
-    const RowsTo& slice = slices_[slice_];
+    const RowDestination& slice = slices_[slice_];
     const size_t row_bytes = RowBytes(slice.values, slice.dim);
-    if (cut_.empty() && reader.remaining() >= row_bytes) {
+    if (partial_row_.empty() && reader.remaining() >= row_bytes) {
       Put(&reader, std::min(slice.rows - row_, reader.remaining() / row_bytes));
       continue;
     }
-    const size_t begun = cut_.size();
+    const size_t begun = partial_row_.size();
     const size_t more = std::min(row_bytes - begun, reader.remaining());
-    cut_.resize(begun + more);
-    reader.Copy(cut_.data() + begun, more);
-    if (cut_.size() < row_bytes) return;
-    const Bytes row(Slice::Unowned(cut_.data(), row_bytes));
+    partial_row_.resize(begun + more);
+    reader.Copy(partial_row_.data() + begun, more);
+    if (partial_row_.size() < row_bytes) return;
+    const Bytes row(Slice::Unowned(partial_row_.data(), row_bytes));
     BytesReader row_reader(row);
     Put(&row_reader, 1);
-    cut_.clear();
+    partial_row_.clear();
   }
 }
 
 void ChunkDecoder::Put(BytesReader* in, size_t count) {
-  const RowsTo& slice = slices_[slice_];
+  const RowDestination& slice = slices_[slice_];
   if (slice.positions != nullptr) {
     DecodeRows(slice.values, in, slice.positions + row_, count, slice.dim, slice.floats);
   } else {
@@ -75,9 +75,9 @@ void ChunkDecoder::Put(BytesReader* in, size_t count) {
 
 absl::StatusOr<std::optional<Bytes>> ChunkDecoder::Finish(Bytes rest) {
   // The last attempt may have returned the response as a whole.
-  if (left_ != 0 || !rest.empty()) return rest;
-  if (!in_order_) return std::exchange(whole_, Bytes());
-  if (!wrong_.ok()) return wrong_;
+  if (bytes_left_ != 0 || !rest.empty()) return rest;
+  if (!in_order_) return std::exchange(buffered_, Bytes());
+  if (!check_status_.ok()) return check_status_;
   return std::nullopt;
 }
 

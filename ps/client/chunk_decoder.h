@@ -21,7 +21,7 @@ namespace tandem::ps {
 namespace v1 = ::tandem::v1;
 
 // The destination of the rows of one slice of a response.
-struct RowsTo {
+struct RowDestination {
   v1::ValueFormat values = v1::VALUES_F32;
   // [rows]: row i goes to floats + positions[i] * dim. Null: it goes to floats + i * dim.
   const uint32_t* positions = nullptr;
@@ -38,7 +38,7 @@ class ChunkDecoder : public rpc::ResponseSink {
   using Check = absl::AnyInvocable<absl::Status(const v1::PullResponse& header, size_t payload_bytes)>;
 
   // `slices` are those of the response, in order. Their arrays must outlive the call.
-  ChunkDecoder(std::vector<RowsTo> slices, Check check)
+  ChunkDecoder(std::vector<RowDestination> slices, Check check)
       : slices_(std::move(slices)), check_(std::move(check)) {}
 
   void OnChunk(uint64_t offset, uint64_t total, Bytes chunk) override;
@@ -56,15 +56,15 @@ class ChunkDecoder : public rpc::ResponseSink {
   // Decodes `count` rows of slice `slice_` from `in`.
   void Put(BytesReader* in, size_t count);
 
-  const std::vector<RowsTo> slices_;
+  const std::vector<RowDestination> slices_;
   Check check_;
-  uint64_t left_ = 1;      // bytes of the response that have not arrived
-  bool in_order_ = false;  // whether the response can be decoded as it arrives
-  absl::Status wrong_;     // the error of `check`
-  Bytes whole_;            // what has arrived of a response that cannot
-  size_t slice_ = 0;       // the slice of the next row
-  size_t row_ = 0;         // the next row in it
-  std::string cut_;        // the beginning of a row that continues in the next chunk
+  uint64_t bytes_left_ = 1;    // bytes of the response that have not arrived
+  bool in_order_ = false;      // whether the response can be decoded as it arrives
+  absl::Status check_status_;  // the error of `check`
+  Bytes buffered_;             // what has arrived of a response that cannot
+  size_t slice_ = 0;           // the slice of the next row
+  size_t row_ = 0;             // the next row in it
+  std::string partial_row_;    // the beginning of a row that continues in the next chunk
 };
 
 }  // namespace tandem::ps

@@ -78,7 +78,7 @@ class ClientImpl : public Client {
     absl::MutexLock lock(&tables_mutex_);
     KnownTable& table = tables_[config.name()];
     // The responses will contain places
-    if (config.update_mode().kind() == v1::UpdateMode::GBA) places_told_ = true;
+    if (config.update_mode().kind() == v1::UpdateMode::GBA) server0_sends_places_ = true;
     // A table that is created again keeps its wire options.
     table.config = std::make_shared<const v1::TableConfig>(config);
     return absl::OkStatus();
@@ -131,7 +131,7 @@ class ClientImpl : public Client {
   absl::Status SetCache(const std::string& name, const CacheOptions& options) override {
     TANDEM_ASSIGN_OR_RETURN(const KnownTable known, FindTable(name));
     TANDEM_RETURN_IF_ERROR(ValidateCacheOptions(*known.config, options));
-    if (known.cache != nullptr && known.cache->holds()) TANDEM_RETURN_IF_ERROR(PushDeferred());
+    if (known.cache != nullptr && known.cache->defers()) TANDEM_RETURN_IF_ERROR(PushDeferred());
     std::shared_ptr<RowCache> cache;
     if (options.bytes > 0) cache = std::make_shared<RowCache>(*known.config, options, &map_);
     absl::MutexLock lock(&tables_mutex_);
@@ -180,7 +180,7 @@ class ClientImpl : public Client {
 
   void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) override {
     TraceUntilDone<PullDone, absl::StatusOr<PullVersions>>(kTracePull, step, &done);
-    std::vector<ResolvedPart> resolved;
+    std::vector<ResolvedPullPart> resolved;
     resolved.reserve(parts.size());
     uint64_t bytes = 0;
     for (PullPart& part : parts) {
@@ -197,7 +197,7 @@ class ClientImpl : public Client {
         const bool sort = table->wire.pack_ids == PackIds::kAlways ||
                           (table->wire.pack_ids == PackIds::kAuto && !ReadsInPlace(*channels_[0]));
         cached = std::make_shared<CachedPart>(table->cache, part.ids, part.rows, sort);
-        part.ids = cached->asked();
+        part.ids = cached->requested();
         part.repeats = false;
       }
       resolved.push_back({std::move(part), table->config->dim(), table->wire, std::move(cached)});
@@ -346,7 +346,7 @@ class ClientImpl : public Client {
       return false;
     }
     *done = [share = *std::move(share), inner = std::move(*done)](Result result) mutable {
-      { const BytesInFlight::Share given_back = std::move(share); }
+      { const BytesInFlight::Share released = std::move(share); }
       std::move(inner)(std::move(result));
     };
     return true;
@@ -402,7 +402,7 @@ class ClientImpl : public Client {
   // a pull may wait on a server for a push of this worker.
   BytesInFlight pulls_in_flight_;
   BytesInFlight pushes_in_flight_;
-  std::atomic<bool> places_told_{false};  // whether server 0's last response to a push had places
+  std::atomic<bool> server0_sends_places_{false};  // whether server 0's last response to a push had places
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
   BufferPool buffers_;
@@ -475,25 +475,25 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
   std::vector<const float*> given;
   for (const PushPart& part : parts) given.push_back(part.gradients);
   if (clipped && !held_back) ClipGlobalNorms(dims, norms, &parts, &scaled);
-  std::vector<MergedPart> absorbed(parts.size());
+  std::vector<MergedPart> merged(parts.size());
   for (size_t p = 0; p < parts.size() && !held_back; ++p) {
     if (tables[p].cache == nullptr || parts[p].pooling != v1::NONE) continue;
-    MergeIntoCache(*tables[p].cache, learning_rate_factor, &parts[p], &absorbed[p]);
+    MergeIntoCache(*tables[p].cache, learning_rate_factor, &parts[p], &merged[p]);
   }
   for (size_t p = 0; p < parts.size(); ++p) {
     if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they are in `scaled` or `absorbed` now
   }
-  std::vector<SerializedPush> wired;
-  wired.reserve(parts.size());
+  std::vector<ResolvedPushPart> resolved_parts;
+  resolved_parts.reserve(parts.size());
   for (size_t p = 0; p < parts.size(); ++p) {
-    wired.push_back({std::move(parts[p]), dims[p], tables[p].wire, std::move(tables[p].feedback)});
+    resolved_parts.push_back({std::move(parts[p]), dims[p], tables[p].wire, std::move(tables[p].feedback)});
   }
   std::unique_ptr<Deduper> deduper = TakeDeduper();
-  PushEncoder encoder(map_, std::move(wired), deduper.get(), &buffers_);
+  PushEncoder encoder(map_, std::move(resolved_parts), deduper.get(), &buffers_);
   ReleaseDeduper(std::move(deduper));
 
   const auto call =
-      std::make_shared<PushOperation>(channels_, &places_told_, options_.timeout, std::move(done));
+      std::make_shared<PushOperation>(channels_, &server0_sends_places_, options_.timeout, std::move(done));
   for (uint32_t s = 0; s < channels_.size(); ++s) {
     rpc::Channel& channel = *channels_[s];
     const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, &buffers_, bytes); };
@@ -510,7 +510,7 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
     header.set_learning_rate_factor(learning_rate_factor);
     call->Add(s, std::move(request));
   }
-  call->Go();
+  call->Start();
 }
 
 }  // namespace
@@ -522,11 +522,11 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(std::vector<std::unique_
   for (size_t s = 0; s < channels.size(); ++s) {
     v1::ServerInfo info;
     const std::string who = absl::StrCat("server ", s, " (", channels[s]->target(), ")");
-    if (absl::Status asked =
+    if (absl::Status requested =
             rpc::CallProto(*channels[s], MethodName("GetServerInfo"), v1::GetServerInfoRequest(), &info,
                            {.timeout = options.timeout, .idempotent = true});
-        !asked.ok()) {
-      return Annotate(asked, who);
+        !requested.ok()) {
+      return Annotate(requested, who);
     }
     if (info.index() != s || info.num_servers() != channels.size()) {
       return absl::FailedPreconditionError(

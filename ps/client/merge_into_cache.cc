@@ -10,21 +10,20 @@ void MergedPart::PutInto(PushPart* part) const {
   part->repeats = true;
 }
 
-void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* absorbed) {
+void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* merged) {
   const float factor = learning_rate_factor * part->learning_rate_factor;
-  const bool hold = cache.holds() && part->learning_rate_factor == 1.0f;
-  cache.Merge(part->ids, part->gradients, factor, part->pulled_versions,
-              hold ? &absorbed->gradients : nullptr);
+  const bool hold = cache.defers() && part->learning_rate_factor == 1.0f;
+  cache.Merge(part->ids, part->gradients, factor, part->pulled_versions, hold ? &merged->gradients : nullptr);
   if (!hold) return;
-  absorbed->versions = cache.Oldest(absorbed->gradients, part->pulled_versions);
-  absorbed->PutInto(part);
+  merged->versions = cache.Oldest(merged->gradients, part->pulled_versions);
+  merged->PutInto(part);
 }
 
 MergedPart TakeDeferred(RowCache& cache) {
   MergedPart taken;
-  if (!cache.holds()) return taken;
+  if (!cache.defers()) return taken;
   std::vector<uint64_t> pulled;
-  cache.TakeHeld(&taken.gradients, &pulled);
+  cache.TakeDeferred(&taken.gradients, &pulled);
   taken.versions = cache.Oldest(taken.gradients, pulled);
   return taken;
 }

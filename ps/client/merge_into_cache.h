@@ -24,7 +24,7 @@ struct MergedPart {
 // them. `part` then holds what must be sent now. It refers to `absorbed` if that differs from what it held.
 // Gradients of parts with their own learning rate factor are not deferred, because a later push could have
 // another factor.
-void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* absorbed);
+void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* merged);
 
 // Takes all gradients that the cache has deferred.
 MergedPart TakeDeferred(RowCache& cache);

@@ -16,11 +16,11 @@ namespace {
 constexpr absl::string_view kPull = "/tandem.v1.ParameterServer/Pull";
 
 // Smaller responses arrive in one chunk anyway.
-constexpr size_t kManyBytes = size_t{128} << 10;
+constexpr size_t kMinChunkedBytes = size_t{128} << 10;
 
 }  // namespace
 
-PullOperation::PullOperation(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper,
+PullOperation::PullOperation(const ShardMap& map, std::vector<ResolvedPullPart> parts, Deduper* deduper,
                              PullDone done)
     : parts_(std::move(parts)), done_(std::move(done)) {
   const uint32_t servers = map.num_servers();
@@ -143,7 +143,7 @@ void PullOperation::Start(absl::Span<const std::unique_ptr<rpc::Channel>> channe
 }
 
 std::shared_ptr<ChunkDecoder> PullOperation::DecoderOf(uint32_t server) {
-  std::vector<RowsTo> slices;
+  std::vector<RowDestination> slices;
   size_t bytes = 0;
   for (size_t p = 0; p < parts_.size(); ++p) {
     const PullPart& part = parts_[p].part;
@@ -155,7 +155,7 @@ std::shared_ptr<ChunkDecoder> PullOperation::DecoderOf(uint32_t server) {
                       .floats = part.rows});
     bytes += slices.back().rows * RowBytes(slices.back().values, slices.back().dim);
   }
-  if (bytes < kManyBytes) return nullptr;
+  if (bytes < kMinChunkedBytes) return nullptr;
   return std::make_shared<ChunkDecoder>(std::move(slices),
                                         [this, server](const v1::PullResponse& header, size_t payload_bytes) {
                                           return CheckShape(server, header, payload_bytes);

@@ -22,7 +22,7 @@
 namespace tandem::ps {
 
 // A part of a pull, and what the client knows about its table.
-struct ResolvedPart {
+struct ResolvedPullPart {
   PullPart part;
   uint32_t dim = 0;
   WireOptions wire;
@@ -39,7 +39,7 @@ struct ResolvedPart {
 class PullOperation : public std::enable_shared_from_this<PullOperation> {
  public:
   // Uses `deduper` only during the call.
-  PullOperation(const ShardMap& map, std::vector<ResolvedPart> parts, Deduper* deduper, PullDone done);
+  PullOperation(const ShardMap& map, std::vector<ResolvedPullPart> parts, Deduper* deduper, PullDone done);
 
   // Sends the requests, which lie in memory of the channels or of `pool`. `done` runs when all servers have
   // responded or, with the first error, when all calls have ended.
@@ -77,7 +77,7 @@ class PullOperation : public std::enable_shared_from_this<PullOperation> {
   void AddPooledRows(size_t p);
   void CopyRepeats(size_t p);
 
-  std::vector<ResolvedPart> parts_;
+  std::vector<ResolvedPullPart> parts_;
   // [part][server]. Empty if there is one server, which gets the ids of the part as they are.
   std::vector<std::vector<ServerIds>> split_;
   std::vector<std::vector<Repeat>> repeats_;  // [part]

@@ -14,10 +14,10 @@ namespace tandem::ps {
 namespace {
 
 // Smaller arrays are copied: a separate slice costs as much.
-constexpr size_t kWorthReferring = 16 << 10;
+constexpr size_t kMinReferredBytes = 16 << 10;
 
 // Returns whether the positions are contiguous and ascending.
-bool FollowEachOther(absl::Span<const uint32_t> positions) {
+bool AreContiguous(absl::Span<const uint32_t> positions) {
   for (size_t i = 1; i < positions.size(); ++i) {
     if (positions[i] != positions[0] + i) return false;
   }
@@ -50,7 +50,7 @@ void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>
   }
 }
 
-PushEncoder::PushEncoder(const ShardMap& map, std::vector<SerializedPush> parts, Deduper* deduper,
+PushEncoder::PushEncoder(const ShardMap& map, std::vector<ResolvedPushPart> parts, Deduper* deduper,
                          BufferPool* pool)
     : parts_(parts.size()) {
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -120,12 +120,12 @@ std::optional<Slice> PushEncoder::InPlace(const Part& part, uint32_t server, con
   size_t rows = push.ids.size();
   if (!part.split.empty()) {
     const std::vector<uint32_t>& positions = part.split[server].positions;
-    if (!FollowEachOther(positions)) return std::nullopt;
+    if (!AreContiguous(positions)) return std::nullopt;
     first = positions.empty() ? 0 : positions[0];
     rows = positions.size();
   }
   const size_t row_bytes = part.push.dim * sizeof(float);
-  if (rows * row_bytes < kWorthReferring) return std::nullopt;
+  if (rows * row_bytes < kMinReferredBytes) return std::nullopt;
   return Slice(std::move(owner), reinterpret_cast<const char*>(push.gradients) + first * row_bytes,
                rows * row_bytes);
 }

@@ -33,7 +33,7 @@ void ClipGlobalNorms(const std::vector<uint32_t>& dims, const std::vector<float>
                      std::vector<PushPart>* parts, std::vector<std::vector<float>>* scaled);
 
 // A part of a push, and what the client knows about its table.
-struct SerializedPush {
+struct ResolvedPushPart {
   PushPart part;
   uint32_t dim = 0;
   WireOptions wire;
@@ -45,7 +45,7 @@ class PushEncoder {
  public:
   // Adds up the gradients of repeated ids, in memory of `pool`, if that saves bytes, and splits the ids over
   // the servers. Uses `deduper` only during the call.
-  PushEncoder(const ShardMap& map, std::vector<SerializedPush> parts, Deduper* deduper, BufferPool* pool);
+  PushEncoder(const ShardMap& map, std::vector<ResolvedPushPart> parts, Deduper* deduper, BufferPool* pool);
 
   // Returns the request to one server, with a slice for every part (an empty one if the server owns none of
   // its ids). Everything is copied to memory of `route`, except gradients that are sent unchanged, have an
@@ -55,7 +55,7 @@ class PushEncoder {
 
  private:
   struct Part {
-    SerializedPush push;
+    ResolvedPushPart push;
     std::vector<uint64_t> ids;  // distinct ones, if repeated ids were merged
     // Floats: the merged gradients, or those of bags divided by the bags' sizes. Null: those of the push.
     std::shared_ptr<char> gradients;

@@ -13,16 +13,16 @@ constexpr char kPush[] = "/tandem.v1.ParameterServer/Push";
 }  // namespace
 
 PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
-                             std::atomic<bool>* places_told, absl::Duration timeout, PushDone done)
+                             std::atomic<bool>* server0_sends_places, absl::Duration timeout, PushDone done)
     : channels_(channels),
-      places_told_(places_told),
+      server0_sends_places_(server0_sends_places),
       done_(std::move(done)),
       deadline_(absl::Now() + timeout),
-      in_turn_(channels.size() > 1 && places_told->load(std::memory_order_relaxed)),
+      server0_first_(channels.size() > 1 && server0_sends_places->load(std::memory_order_relaxed)),
       outstanding_(static_cast<uint32_t>(channels.size())) {}
 
 void PushOperation::Add(uint32_t server, EncodedPush request) {
-  if (!in_turn_) {
+  if (!server0_first_) {
     Send(server, std::move(request));
   } else if (server == 0) {
     first_ = std::move(request);
@@ -31,8 +31,8 @@ void PushOperation::Add(uint32_t server, EncodedPush request) {
   }
 }
 
-void PushOperation::Go() {
-  if (in_turn_) Send(0, std::move(first_));
+void PushOperation::Start() {
+  if (server0_first_) Send(0, std::move(first_));
 }
 
 void PushOperation::Send(uint32_t server, EncodedPush request) {
@@ -47,7 +47,7 @@ void PushOperation::Send(uint32_t server, EncodedPush request) {
 absl::Status PushOperation::TakePlaces(const Bytes& answer) {
   v1::PushResponse response;
   if (!response.ParseFromString(answer.Flatten())) return absl::DataLossError("the answer does not parse");
-  places_told_->store(response.places_size() > 0, std::memory_order_relaxed);
+  server0_sends_places_->store(response.places_size() > 0, std::memory_order_relaxed);
   if (response.places_size() == 0) return absl::OkStatus();
   for (EncodedPush& request : waiting_) {
     if (request.header.slices_size() != response.places_size()) {

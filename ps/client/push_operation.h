@@ -25,18 +25,18 @@ namespace tandem::ps {
 class PushOperation : public std::enable_shared_from_this<PushOperation> {
  public:
   // `channels` must outlive the operation's calls and be destroyed in order from the first element: the
-  // response of server 0 may start calls on the others. `places_told` tells whether the last response of
-  // server 0 contained update positions; all pushes of a client share it. `done` runs when all servers have
-  // responded or, with the first error, when all calls have ended.
-  PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels, std::atomic<bool>* places_told,
-                absl::Duration timeout, PushDone done);
+  // response of server 0 may start calls on the others. `server0_sends_places` tells whether the last
+  // response of server 0 contained update positions; all pushes of a client share it. `done` runs when all
+  // servers have responded or, with the first error, when all calls have ended.
+  PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
+                std::atomic<bool>* server0_sends_places, absl::Duration timeout, PushDone done);
 
   // Adds the request for `server`. Must be called for 0, 1, ... in turn. Sends it at once, unless server 0
   // must see the push first.
   void Add(uint32_t server, EncodedPush request);
   // Must be called after the last Add. If server 0 must see the push first and refuses it, the others are not
   // sent.
-  void Go();
+  void Start();
 
  private:
   void Send(uint32_t server, EncodedPush request);
@@ -45,13 +45,13 @@ class PushOperation : public std::enable_shared_from_this<PushOperation> {
   absl::Status TakePlaces(const Bytes& response);
 
   const absl::Span<const std::unique_ptr<rpc::Channel>> channels_;
-  std::atomic<bool>* const places_told_;
+  std::atomic<bool>* const server0_sends_places_;
   PushDone done_;
   const absl::Time deadline_;
-  const bool in_turn_;  // server 0 must see the push first
-  // The request for server 0 until Go, if in_turn_.
+  const bool server0_first_;  // server 0 must see the push first
+  // The request for server 0 until Go, if server0_first_.
   EncodedPush first_;
-  // The requests for servers 1, 2, ... until server 0 has responded, if in_turn_.
+  // The requests for servers 1, 2, ... until server 0 has responded, if server0_first_.
   std::vector<EncodedPush> waiting_;
   std::atomic<uint32_t> outstanding_;
   absl::Mutex mutex_;

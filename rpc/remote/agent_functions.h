@@ -21,7 +21,7 @@ struct AgentState {
 
 inline constexpr Function<AgentState()> kAgentState{"tandem.agent.state", {.idempotent = true}};
 // Responds when the worker wants to shut down and has no calls under way.
-inline constexpr Function<AgentState()> kAwaitEnd{"tandem.agent.await_end", {.idempotent = true}};
+inline constexpr Function<AgentState()> kAwaitShutdown{"tandem.agent.await_end", {.idempotent = true}};
 // Returns the values that the worker owns.
 inline constexpr Function<std::vector<DebugRef>()> kDebugRefs{"tandem.agent.debug_refs",
                                                               {.idempotent = true}};

@@ -12,33 +12,35 @@ namespace tandem::rpc::remote {
 namespace {
 
 // Half a window: requested items arrive before the present ones are used up.
-constexpr size_t kAskBelow = kStreamWindow / 2;
+constexpr size_t kRequestBelow = kStreamWindow / 2;
 
 // The call reached its own timeout, or was replaced by a repeated one: the stream goes on.
-bool JustAskAgain(const absl::Status& status) {
+bool ShouldRepeat(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
 }
 
 }  // namespace
 
-bool ClientStreamCore::ShouldAsk() const { return !asking_ && !end_.has_value() && in_.size() < kAskBelow; }
+bool ClientStreamCore::ShouldRequestItems() const {
+  return !read_pending_ && !end_.has_value() && in_.size() < kRequestBelow;
+}
 
-void ClientStreamCore::Begin() { Ask(); }
+void ClientStreamCore::Begin() { RequestItems(); }
 
 absl::Status ClientStreamCore::CheckServer(RpcAgent* agent) const {
-  if (agent == nullptr) return AgentIsGone();
+  if (agent == nullptr) return AgentHasShutDown();
   const std::optional<Member> now = agent->directory().Find(server_.name);
   if (now.has_value() && now->incarnation == server_.incarnation) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       what_, ": its server has left, or was silent for longer than its lease and counts as dead"));
 }
 
-void ClientStreamCore::Ask() {
+void ClientStreamCore::RequestItems() {
   uint64_t first;
   {
     absl::MutexLock lock(&mutex_);
-    if (!ShouldAsk()) return;
-    asking_ = true;
+    if (!ShouldRequestItems()) return;
+    read_pending_ = true;
     first = in_next_;
   }
   const absl::Duration left = deadline_ - absl::Now();
@@ -60,7 +62,7 @@ void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch
   std::unique_ptr<CountedCall> over;  // destroyed without the lock: other threads may wait for it
   {
     absl::MutexLock lock(&mutex_);
-    asking_ = false;
+    read_pending_ = false;
     if (batch.ok()) {
       for (size_t i = in_next_ - first; i < batch->items.size(); ++i)
         in_.push_back(std::move(batch->items[i]));
@@ -69,14 +71,14 @@ void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch
         end_ = Annotate(absl::Status(static_cast<absl::StatusCode>(batch->code), batch->error), what_);
         release = true;
       }
-    } else if (!JustAskAgain(batch.status()) && !end_.has_value()) {
+    } else if (!ShouldRepeat(batch.status()) && !end_.has_value()) {
       end_ = batch.status();
       if (absl::IsOutOfRange(*end_)) end_ = absl::DeadlineExceededError(end_->message());
       release = true;
     }
     if (release) over.swap(counted_);
   }
-  if (!release) return Ask();
+  if (!release) return RequestItems();
   // Tells the server that it can drop the stream.
   const References::Use use(references_.get());
   if (use.agent() != nullptr)
@@ -96,9 +98,9 @@ absl::StatusOr<std::optional<StreamItem>> ClientStreamCore::Read() {
     }
     item = std::move(in_.front());
     in_.pop_front();
-    if (!ShouldAsk()) return item;
+    if (!ShouldRequestItems()) return item;
   }
-  Ask();
+  RequestItems();
   return item;
 }
 
@@ -166,7 +168,7 @@ void ClientStreamCore::OnSent(absl::Status status) {
   if (status.ok()) {
     out_next_ += sending_.size();
     sending_.clear();
-  } else if (JustAskAgain(status)) {
+  } else if (ShouldRepeat(status)) {
     end_sent_ = false;
     if (out_.empty() && !sending_.empty()) out_.swap(sending_);  // sent again with the same numbers
   } else if (absl::IsCancelled(status) || absl::IsNotFound(status)) {

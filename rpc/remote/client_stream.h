@@ -50,7 +50,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
 
  private:
   // Requests the next items if that is due.
-  void Ask();
+  void RequestItems();
   // Handles the response to the request for the items from `first` on.
   void OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch);
   // Sends the items that wait, if no message is under way.
@@ -59,7 +59,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   void OnSent(absl::Status status);
   // Returns Unavailable if the server has left, or was restarted after the stream began.
   absl::Status CheckServer(RpcAgent* agent) const;
-  bool ShouldAsk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ShouldRequestItems() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<References> references_;  // tell whether the agent still exists
   const std::string what_;
@@ -75,7 +75,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   // Items from the server.
   std::deque<StreamItem> in_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_next_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool asking_ ABSL_GUARDED_BY(mutex_) = false;
+  bool read_pending_ ABSL_GUARDED_BY(mutex_) = false;
   // Items to the server.
   std::vector<StreamItem> out_ ABSL_GUARDED_BY(mutex_);      // not sent yet
   std::vector<StreamItem> sending_ ABSL_GUARDED_BY(mutex_);  // not acknowledged yet

@@ -44,7 +44,7 @@ std::optional<Member> Directory::Find(absl::string_view name) const {
 }
 
 uint64_t Directory::Watch(Watcher watcher) {
-  absl::MutexLock telling(&telling_);
+  absl::MutexLock telling(&watcher_call_mutex_);
   auto shared = std::make_shared<const Watcher>(std::move(watcher));
   Members members;
   uint64_t id;
@@ -59,13 +59,13 @@ uint64_t Directory::Watch(Watcher watcher) {
 }
 
 void Directory::Unwatch(uint64_t id) {
-  absl::MutexLock telling(&telling_);
+  absl::MutexLock telling(&watcher_call_mutex_);
   absl::MutexLock lock(&mutex_);
   watchers_.erase(id);
 }
 
 void Directory::Publish(Members members) {
-  absl::MutexLock telling(&telling_);
+  absl::MutexLock telling(&watcher_call_mutex_);
   std::vector<std::shared_ptr<const Watcher>> watchers;
   {
     absl::MutexLock lock(&mutex_);

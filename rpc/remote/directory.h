@@ -65,7 +65,7 @@ class Directory {
 
  private:
   mutable absl::Mutex mutex_;
-  absl::Mutex telling_ ABSL_ACQUIRED_BEFORE(mutex_);  // held while watchers run
+  absl::Mutex watcher_call_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // held while watchers run
   Members members_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_watch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<const Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);

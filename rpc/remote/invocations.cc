@@ -11,7 +11,7 @@ namespace tandem::rpc::remote {
 namespace {
 
 // Returns a response with the forks that this worker holds under other numbers, and nothing else yet.
-v1::RemoteAnswer RespondWith(const MessageReferences& references) {
+v1::RemoteAnswer NewResponse(const MessageReferences& references) {
   v1::RemoteAnswer response;
   for (const RenumberedReference& reference : references.renumbered()) {
     v1::RenumberedFork* const fork = response.add_renumbered();
@@ -34,15 +34,15 @@ Future<int64_t> CallCounts::Idle() {
     awaited_.store(true);
     waiting_.push_back(promise);
   }
-  if (active_.load() == 0) TellIdle();
+  if (active_.load() == 0) NotifyIdle();
   return promise.future();
 }
 
-void CallCounts::TellIdle() {
+void CallCounts::NotifyIdle() {
   std::vector<Promise<int64_t>> told;
   {
     absl::MutexLock lock(&mutex_);
-    if (active_.load() > 0) return;  // the end of that call calls TellIdle again
+    if (active_.load() > 0) return;  // the end of that call calls NotifyIdle again
     awaited_.store(false);
     told.swap(waiting_);
   }
@@ -50,7 +50,7 @@ void CallCounts::TellIdle() {
   for (const Promise<int64_t>& promise : told) promise.Set(started);
 }
 
-void ResponseError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer response) {
+void RespondWithError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer response) {
   response.set_code(static_cast<uint32_t>(why.raw_code()));
   response.set_error(std::string(why.message()));
   call.Finish(EncodeBulk(response, {}));
@@ -73,11 +73,11 @@ WireInvocation::WireInvocation(RpcAgent* agent, std::shared_ptr<References> refe
 
 WireInvocation::~WireInvocation() { Fail(absl::InternalError("it gave no answer")); }
 
-absl::Status WireInvocation::BeginMaking() {
+absl::Status WireInvocation::BeginCreation() {
   const v1::RemoteReference& keep = header_.keep();
-  TANDEM_RETURN_IF_ERROR(references_->BeginMaking(
+  TANDEM_RETURN_IF_ERROR(references_->BeginCreation(
       {keep.creator(), keep.number()}, {keep.fork_creator(), keep.fork_number()}, header_.caller()));
-  making_ = true;
+  creating_ = true;
   return absl::OkStatus();
 }
 
@@ -91,8 +91,8 @@ std::stop_token WireInvocation::stop_token() {
 
 void WireInvocation::Fail(absl::Status why) {
   if (!Finish()) return;
-  if (making_) references_->FinishMaking({header_.keep().creator(), header_.keep().number()}, why);
-  ResponseError(*call_, why, RespondWith(*message_references_));
+  if (creating_) references_->FinishCreation({header_.keep().creator(), header_.keep().number()}, why);
+  RespondWithError(*call_, why, NewResponse(*message_references_));
 }
 
 void WireInvocation::FinishEncoded(Encoded result) {
@@ -103,7 +103,7 @@ void WireInvocation::FinishEncoded(Encoded result) {
   if (absl::Status fits = CheckSize(result, "a result", limit, whose); !fits.ok())
     return Fail(std::move(fits));
   if (!Finish()) return;
-  v1::RemoteAnswer response = RespondWith(*message_references_);
+  v1::RemoteAnswer response = NewResponse(*message_references_);
   response.set_result(std::move(result.small));
   call_->Finish(EncodeBulk(response, std::move(result.bulk)));
   MessageReferences::KeepForALease(message_references_);
@@ -111,8 +111,8 @@ void WireInvocation::FinishEncoded(Encoded result) {
 
 void WireInvocation::FinishObject(StoredValue result) {
   if (!Finish()) return;
-  references_->FinishMaking({header_.keep().creator(), header_.keep().number()}, std::move(result));
-  call_->Finish(EncodeBulk(RespondWith(*message_references_), {}));
+  references_->FinishCreation({header_.keep().creator(), header_.keep().number()}, std::move(result));
+  call_->Finish(EncodeBulk(NewResponse(*message_references_), {}));
 }
 
 // --- Within the process
@@ -134,7 +134,7 @@ DirectInvocation::DirectInvocation(RpcAgent* agent, const std::string& name,
 DirectInvocation::~DirectInvocation() { Complete(absl::InternalError("it gave no answer")); }
 
 void DirectInvocation::Watch() {
-  if (call_->keep != nullptr) (void)references_->BeginMaking(call_->keep->key(), {0, 0}, name_);
+  if (call_->keep != nullptr) (void)references_->BeginCreation(call_->keep->key(), {0, 0}, name_);
   const std::weak_ptr<DirectInvocation> weak = weak_from_this();
   timer_ = timers_->Schedule(deadline_, [weak] {
     const std::shared_ptr<DirectInvocation> alive = weak.lock();
@@ -167,7 +167,7 @@ Reader DirectInvocation::encoded_arguments() {
 }
 
 Invocation::Form DirectInvocation::form(std::type_index result) const {
-  if (call_->keep != nullptr) return Form::kKept;
+  if (call_->keep != nullptr) return Form::kStored;
   return result == call_->result_type ? Form::kDirect : Form::kEncoded;
 }
 
@@ -194,7 +194,7 @@ void DirectInvocation::Complete(absl::StatusOr<internal::CallResult> returned) {
   if (call_->keep != nullptr) {
     absl::StatusOr<StoredValue> made =
         returned.ok() ? absl::StatusOr<StoredValue>(std::move(returned->object)) : returned.status();
-    references_->FinishMaking(call_->keep->key(), std::move(made));
+    references_->FinishCreation(call_->keep->key(), std::move(made));
     if (returned.ok()) returned = internal::CallResult();
   }
   if (!returned.ok()) returned = Annotate(returned.status(), absl::StrCat(name_, ": ", call_->id.name));

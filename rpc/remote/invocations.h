@@ -35,14 +35,14 @@ class CallCounts {
     ++started_;
   }
   void End() {
-    if (--active_ == 0 && awaited_.load()) TellIdle();
+    if (--active_ == 0 && awaited_.load()) NotifyIdle();
   }
   // Returns a future that is set when no call is under way (at once if none is) to the number of calls
   // started so far.
   Future<int64_t> Idle();
 
  private:
-  void TellIdle();
+  void NotifyIdle();
 
   std::atomic<int64_t> active_{0};
   std::atomic<int64_t> started_{0};
@@ -67,7 +67,7 @@ class CountedCall {
 };
 
 // Finishes `call` with an error. `response` may carry further fields.
-void ResponseError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer response = {});
+void RespondWithError(ServerCall& call, const absl::Status& why, v1::RemoteAnswer response = {});
 
 // A call that arrived over a transport.
 class WireInvocation : public Invocation {
@@ -78,7 +78,7 @@ class WireInvocation : public Invocation {
   ~WireInvocation() override;
 
   // Prepares a call whose result stays here. Must be called once, before all other methods, for such a call.
-  absl::Status BeginMaking();
+  absl::Status BeginCreation();
 
   RpcAgent& agent() const override { return *agent_; }
   const std::string& caller() const override { return header_.caller(); }
@@ -90,7 +90,7 @@ class WireInvocation : public Invocation {
   Reader encoded_arguments() override {
     return Reader(header_.arguments(), payload_, message_references_.get());
   }
-  Form form(std::type_index) const override { return making_ ? Form::kKept : Form::kEncoded; }
+  Form form(std::type_index) const override { return creating_ ? Form::kStored : Form::kEncoded; }
   ReferenceScope* response_references() override { return message_references_.get(); }
   std::shared_ptr<char> ResponseMemory(size_t bytes) override { return call_->ResponseMemory(bytes); }
   void Fail(absl::Status why) override;
@@ -108,7 +108,7 @@ class WireInvocation : public Invocation {
   const Bytes payload_;
   const size_t max_result_bytes_;  // the limit of this worker
   const std::shared_ptr<MessageReferences> message_references_;
-  bool making_ = false;
+  bool creating_ = false;
   std::atomic<bool> finished_{false};
   absl::once_flag stop_once_;
   std::stop_source stop_{std::nostopstate};

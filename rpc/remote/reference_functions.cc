@@ -36,7 +36,7 @@ void ServeFetch(References& references, const std::shared_ptr<Invocation>& call)
 
 }  // namespace
 
-absl::Status AgentIsGone() {
+absl::Status AgentHasShutDown() {
   return absl::FailedPreconditionError(
       "the agent of this reference has shut down: it can do nothing any more");
 }
@@ -67,7 +67,7 @@ namespace internal {
 absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::type_index type,
                                          const std::string& name, absl::Duration timeout) {
   const std::shared_ptr<References> home = handle.home();
-  if (home == nullptr) return AgentIsGone();
+  if (home == nullptr) return AgentHasShutDown();
   if (!handle.is_local()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the ", name, " lives at ", handle.owner(),
@@ -93,7 +93,7 @@ absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& han
   }
   if (absl::Status lost = handle->lost(); !lost.ok()) return lost;
   const std::shared_ptr<References> home = handle->home();
-  if (home == nullptr) return AgentIsGone();
+  if (home == nullptr) return AgentHasShutDown();
   Promise<CallResult> promise;
   auto call =
       std::make_unique<OutgoingCall>(FetchId(), typeid(std::tuple<ForkMessage, std::string>), typeid(Unit));
@@ -103,7 +103,7 @@ absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& han
   call->done = [promise](absl::StatusOr<CallResult> returned) { promise.Set(std::move(returned)); };
   {
     const References::Use use(home.get());
-    if (use.agent() == nullptr) return AgentIsGone();
+    if (use.agent() == nullptr) return AgentHasShutDown();
     call->arguments = std::make_shared<std::tuple<ForkMessage, std::string>>(
         home->MessageOf(*handle, home->ForkOf(*handle), use.agent()->name()), type);
     use.agent()->Start(std::move(call));

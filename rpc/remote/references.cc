@@ -16,7 +16,7 @@ namespace {
 // Released values and forks are remembered for this many leases.
 constexpr int kLeasesRemembered = 10;
 // The longest time for which messages may arrive again, if their call has no deadline.
-constexpr absl::Duration kComesAgain = absl::Hours(24);
+constexpr absl::Duration kMaxRepeatTime = absl::Hours(24);
 
 absl::Status Released(absl::string_view owner) {
   return absl::NotFoundError(absl::StrCat("the value was released by its owner ", owner,
@@ -41,13 +41,13 @@ Borrow::~Borrow() {
 }
 
 absl::StatusOr<std::string> MessageReferences::Send(const std::shared_ptr<ReferenceHandle>& handle) {
-  return references_->Send(handle, peer_, &loans_);
+  return references_->Send(handle, peer_, &borrows_);
 }
 
 absl::StatusOr<std::shared_ptr<ReferenceHandle>> MessageReferences::Receive(absl::string_view wire) {
   ReferenceNumber sent;
   absl::StatusOr<std::shared_ptr<ReferenceHandle>> handle =
-      references_->Receive(wire, may_come_again_, &sent);
+      references_->Receive(wire, may_repeat_until_, &sent);
   if (handle.ok() && !(*handle)->is_local() && references_->ForkOf(**handle) != sent) {
     renumbered_.push_back({sent, references_->ForkOf(**handle)});
   }
@@ -55,16 +55,16 @@ absl::StatusOr<std::shared_ptr<ReferenceHandle>> MessageReferences::Receive(absl
 }
 
 void MessageReferences::Renumber(const RenumberedReference& reference) {
-  const auto borrow = std::find_if(loans_.begin(), loans_.end(), [&reference](const auto& borrow) {
+  const auto borrow = std::find_if(borrows_.begin(), borrows_.end(), [&reference](const auto& borrow) {
     return borrow->fork == reference.sent && borrow->fork.first != 0;
   });
-  if (borrow == loans_.end()) return;
+  if (borrow == borrows_.end()) return;
   if (auto next = references_->StartBorrow((*borrow)->handle, reference.held, peer_))
-    loans_.push_back(std::move(next));
+    borrows_.push_back(std::move(next));
 }
 
 void MessageReferences::KeepForALease(std::shared_ptr<const MessageReferences> message) {
-  if (message->loans_.empty()) return;
+  if (message->borrows_.empty()) return;
   References& references = *message->references_;
   references.KeepForALease(std::move(message));
 }
@@ -98,19 +98,19 @@ void References::Close() {
 
 absl::StatusOr<References::Value*> References::FindOrExpect(ReferenceNumber key) {
   if (const auto found = values_.find(key); found != values_.end()) return &found->second;
-  if (freed_.contains(key)) return Released(name_);
+  if (released_values_.contains(key)) return Released(name_);
   return &values_[key];  // this message has overtaken the call that creates the value
 }
 
-void References::FreeIfUnused(ReferenceNumber key, DeferredActions* aftermath) {
+void References::FreeIfUnused(ReferenceNumber key, DeferredActions* actions) {
   const auto found = values_.find(key);
   if (found == values_.end() || found->second.local > 0 || !found->second.forks.empty()) return;
   Value& value = found->second;
-  for (Waiter& waiter : value.waiters) aftermath->waiters.push_back(std::move(waiter));
-  if (!value.waiters.empty()) aftermath->result = Released(name_);
-  if (value.made.ok()) aftermath->values.push_back(*std::move(value.made));
+  for (Waiter& waiter : value.waiters) actions->waiters.push_back(std::move(waiter));
+  if (!value.waiters.empty()) actions->result = Released(name_);
+  if (value.made.ok()) actions->values.push_back(*std::move(value.made));
   values_.erase(found);
-  freed_[key] = absl::Now() + kLeasesRemembered * lease_;
+  released_values_[key] = absl::Now() + kLeasesRemembered * lease_;
 }
 
 std::shared_ptr<ReferenceHandle> References::Own(StoredValue value) {
@@ -128,29 +128,29 @@ std::shared_ptr<ReferenceHandle> References::Own(StoredValue value) {
   return handle;
 }
 
-absl::Status References::BeginMaking(ReferenceNumber key, ReferenceNumber fork, const std::string& holder) {
+absl::Status References::BeginCreation(ReferenceNumber key, ReferenceNumber fork, const std::string& holder) {
   absl::MutexLock lock(&mutex_);
   TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(key));
-  ++value->local;  // until FinishMaking
+  ++value->local;  // until FinishCreation
   if (fork.first != 0 && !deleted_forks_.contains(fork)) value->forks[fork] = {holder, absl::Now() + lease_};
   return absl::OkStatus();
 }
 
-void References::FinishMaking(ReferenceNumber key, absl::StatusOr<StoredValue> made) {
-  DeferredActions aftermath;
+void References::FinishCreation(ReferenceNumber key, absl::StatusOr<StoredValue> made) {
+  DeferredActions actions;
   {
     absl::MutexLock lock(&mutex_);
     Value& value = values_[key];
     if (!value.ready) {
-      aftermath.waiters.swap(value.waiters);
-      aftermath.result = made;
+      actions.waiters.swap(value.waiters);
+      actions.result = made;
       value.made = std::move(made);
       value.ready = true;
     }
     --value.local;
-    FreeIfUnused(key, &aftermath);
+    FreeIfUnused(key, &actions);
   }
-  aftermath.Run();
+  actions.Run();
 }
 
 void References::WaitFor(ReferenceNumber key, Waiter waiter) {
@@ -185,30 +185,30 @@ absl::Status References::AddFork(const ForkMessage& fork) {
 }
 
 bool References::RemoveFork(const ForkMessage& fork) {
-  DeferredActions aftermath;
+  DeferredActions actions;
   bool was_there = false;
   {
     absl::MutexLock lock(&mutex_);
     deleted_forks_[fork.fork()] = absl::Now() + kLeasesRemembered * lease_;
     if (const auto found = values_.find(fork.key()); found != values_.end()) {
       was_there = found->second.forks.erase(fork.fork()) > 0;
-      FreeIfUnused(fork.key(), &aftermath);
+      FreeIfUnused(fork.key(), &actions);
     }
   }
-  aftermath.Run();
+  actions.Run();
   return was_there;
 }
 
 void References::DropLocal(ReferenceNumber key) {
-  DeferredActions aftermath;
+  DeferredActions actions;
   {
     absl::MutexLock lock(&mutex_);
     const auto found = values_.find(key);
     if (found == values_.end()) return;
     --found->second.local;
-    FreeIfUnused(key, &aftermath);
+    FreeIfUnused(key, &actions);
   }
-  aftermath.Run();
+  actions.Run();
 }
 
 std::vector<DebugRef> References::DebugRefs() const {
@@ -252,28 +252,28 @@ std::shared_ptr<ReferenceHandle> References::NewRemote(const std::string& owner,
     values_[handle->key_].local = 1;
   } else {
     handle->fork_ = NextNumber();
-    held_[handle->fork_] = handle;
+    held_forks_[handle->fork_] = handle;
   }
   return handle;
 }
 
 size_t References::held() const {
   absl::MutexLock lock(&mutex_);
-  return held_.size();
+  return held_forks_.size();
 }
 
 void References::Drop(const ReferenceHandle& handle) {
   if (handle.local_) return DropLocal(handle.key_);
   {
     absl::MutexLock lock(&mutex_);
-    const auto held = held_.find(handle.fork_);
+    const auto held = held_forks_.find(handle.fork_);
     // The fork was released before, or its message has just arrived again and another handle has the fork
     // now.
-    if (held == held_.end() || !held->second.expired()) return;
-    held_.erase(held);
+    if (held == held_forks_.end() || !held->second.expired()) return;
+    held_forks_.erase(held);
     if (handle.fork_.first != incarnation_) {
       const absl::Time now = absl::Now();
-      const absl::Time until = std::clamp(handle.may_come_again_, now, now + kComesAgain);
+      const absl::Time until = std::clamp(handle.may_repeat_until_, now, now + kMaxRepeatTime);
       dropped_[handle.fork_] = {until + kLeasesRemembered * lease_, {}};
     }
   }
@@ -315,13 +315,13 @@ void References::RegisterFork(const std::string& owner, const ForkMessage& fork,
 
 absl::StatusOr<std::string> References::Send(const std::shared_ptr<ReferenceHandle>& handle,
                                              const std::string& to,
-                                             std::vector<std::shared_ptr<Borrow>>* loans) {
+                                             std::vector<std::shared_ptr<Borrow>>* borrows) {
   if (absl::Status lost = handle->lost(); !lost.ok()) return lost;
   // The owner itself needs no fork.
   const ReferenceNumber fork = handle->owner_ == to ? ReferenceNumber{0, 0} : NextNumber();
   std::shared_ptr<Borrow> borrow = StartBorrow(handle, fork, to);
   if (borrow == nullptr) return Released(name_);
-  loans->push_back(std::move(borrow));
+  borrows->push_back(std::move(borrow));
   return WireOf(*handle, fork);
 }
 
@@ -340,13 +340,13 @@ std::shared_ptr<Borrow> References::StartBorrow(const std::shared_ptr<ReferenceH
     return nullptr;
   }
   absl::MutexLock lock(&mutex_);
-  loans_[fork] = borrow;
+  borrows_[fork] = borrow;
   return borrow;
 }
 
 void References::EndBorrow(const Borrow& borrow) {
   absl::MutexLock lock(&mutex_);
-  loans_.erase(borrow.fork);
+  borrows_.erase(borrow.fork);
   if (!borrow.handle->local_) return;
   // The receiver now has a full lease to renew the fork.
   const auto value = values_.find(borrow.handle->key_);
@@ -356,7 +356,7 @@ void References::EndBorrow(const Borrow& borrow) {
 }
 
 absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::string_view wire,
-                                                                     absl::Time may_come_again,
+                                                                     absl::Time may_repeat_until,
                                                                      ReferenceNumber* sent) {
   v1::RemoteReference message;
   if (!message.ParseFromArray(wire.data(), static_cast<int>(wire.size())) || message.owner().empty()) {
@@ -365,7 +365,7 @@ absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::strin
   auto handle = std::make_shared<ReferenceHandle>();
   handle->key_ = {message.creator(), message.number()};
   *sent = handle->fork_ = {message.fork_creator(), message.fork_number()};
-  handle->may_come_again_ = may_come_again;
+  handle->may_repeat_until_ = may_repeat_until;
   handle->owner_ = message.owner();
   handle->owner_incarnation_ = message.owner_incarnation();
   if (handle->owner_ == name_) {
@@ -387,11 +387,11 @@ absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::strin
     // before.
     const auto dropped = dropped_.find(handle->fork_);
     if (dropped != dropped_.end()) handle->fork_ = dropped->second.next;
-    if (const auto held = held_.find(handle->fork_); held != held_.end()) {
+    if (const auto held = held_forks_.find(handle->fork_); held != held_forks_.end()) {
       if (std::shared_ptr<ReferenceHandle> there = held->second.lock()) return there;
     }
     if (dropped != dropped_.end()) handle->fork_ = dropped->second.next = NextNumber();
-    held_[handle->fork_] = handle;
+    held_forks_[handle->fork_] = handle;
     handle->home_ = weak_from_this();
   }
   RegisterFork(handle->owner_, MessageOf(*handle, handle->fork_, name_), nullptr);
@@ -430,7 +430,7 @@ void References::RenewHeld() {
   std::vector<std::shared_ptr<const void>> after;  // destroyed without the lock
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [fork, weak] : held_) {
+    for (const auto& [fork, weak] : held_forks_) {
       const std::shared_ptr<ReferenceHandle> handle = weak.lock();
       if (handle == nullptr) continue;
       after.push_back(handle);
@@ -439,7 +439,7 @@ void References::RenewHeld() {
       held.messages.push_back(MessageOf(*handle, fork, name_));
       held.handles.push_back(handle);
     }
-    for (const auto& [fork, weak] : loans_) {
+    for (const auto& [fork, weak] : borrows_) {
       const std::shared_ptr<Borrow> borrow = weak.lock();
       if (borrow == nullptr) continue;
       after.push_back(borrow);
@@ -483,7 +483,7 @@ void References::KeepForALease(std::shared_ptr<const void> references) {
 void References::RunMaintenance() {
   RenewHeld();
   std::vector<std::shared_ptr<const void>> over;  // destroyed without the lock
-  DeferredActions aftermath;
+  DeferredActions actions;
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = absl::Now();
@@ -495,16 +495,16 @@ void References::RunMaintenance() {
       }
       if (value.forks.size() != before) thinned.push_back(key);
     }
-    for (const ReferenceNumber& key : thinned) FreeIfUnused(key, &aftermath);
+    for (const ReferenceNumber& key : thinned) FreeIfUnused(key, &actions);
     for (auto& [until, references] : kept_) {
       if (until < now) over.push_back(std::move(references));
     }
     std::erase_if(kept_, [](const auto& entry) { return entry.second == nullptr; });
-    absl::erase_if(freed_, [now](const auto& entry) { return entry.second < now; });
+    absl::erase_if(released_values_, [now](const auto& entry) { return entry.second < now; });
     absl::erase_if(deleted_forks_, [now](const auto& entry) { return entry.second < now; });
     absl::erase_if(dropped_, [now](const auto& entry) { return entry.second.until < now; });
   }
-  aftermath.Run();
+  actions.Run();
 }
 
 void References::ReleaseAll() {
@@ -513,10 +513,10 @@ void References::ReleaseAll() {
   {
     absl::MutexLock lock(&mutex_);
     kept.swap(kept_);
-    for (const auto& [fork, weak] : held_) {
+    for (const auto& [fork, weak] : held_forks_) {
       if (auto handle = weak.lock()) handles.push_back(std::move(handle));
     }
-    held_.clear();
+    held_forks_.clear();
   }
   for (const auto& handle : handles) {
     {

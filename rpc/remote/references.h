@@ -107,7 +107,7 @@ class ReferenceHandle {
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   // Until then the message that carried the reference may arrive again.
-  absl::Time may_come_again_ = absl::InfinitePast();
+  absl::Time may_repeat_until_ = absl::InfinitePast();
 };
 
 // A fork that was sent under one number and is held under another.
@@ -126,12 +126,12 @@ struct Borrow {
 };
 
 // The references of one call to or from the worker `peer`. Messages of the call may arrive again until
-// `may_come_again`. Kept until the call has ended. Used by one thread at a time.
+// `may_repeat_until`. Kept until the call has ended. Used by one thread at a time.
 class MessageReferences : public ReferenceScope {
  public:
   MessageReferences(std::shared_ptr<References> references, std::string peer,
-                    absl::Time may_come_again = absl::InfinitePast())
-      : references_(std::move(references)), peer_(std::move(peer)), may_come_again_(may_come_again) {}
+                    absl::Time may_repeat_until = absl::InfinitePast())
+      : references_(std::move(references)), peer_(std::move(peer)), may_repeat_until_(may_repeat_until) {}
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle) override;
   absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire) override;
   // Returns the forks to report in the response, because they are held under other numbers.
@@ -144,9 +144,9 @@ class MessageReferences : public ReferenceScope {
  private:
   const std::shared_ptr<References> references_;
   const std::string peer_;
-  const absl::Time may_come_again_;
+  const absl::Time may_repeat_until_;
   std::vector<RenumberedReference> renumbered_;
-  std::vector<std::shared_ptr<Borrow>> loans_;
+  std::vector<std::shared_ptr<Borrow>> borrows_;
 };
 
 // The references of one worker. Thread-safe.
@@ -164,10 +164,10 @@ class References : public std::enable_shared_from_this<References> {
   // Takes over a value and returns a local reference to it.
   std::shared_ptr<ReferenceHandle> Own(StoredValue value);
   // Announces a call that creates the value `key`. `fork` is that of the holder elsewhere, or {0, 0} if this
-  // worker called itself. FinishMaking must follow once. NotFound: the value has been released.
-  absl::Status BeginMaking(ReferenceNumber key, ReferenceNumber fork, const std::string& holder);
+  // worker called itself. FinishCreation must follow once. NotFound: the value has been released.
+  absl::Status BeginCreation(ReferenceNumber key, ReferenceNumber fork, const std::string& holder);
   // Stores the value, or the error of the call, and runs the waiters.
-  void FinishMaking(ReferenceNumber key, absl::StatusOr<StoredValue> value);
+  void FinishCreation(ReferenceNumber key, absl::StatusOr<StoredValue> value);
   // Runs `waiter` with the value, or with the error of its creation: now if it exists, else when it does.
   // NotFound: the value has been released.
   void WaitFor(ReferenceNumber key, Waiter waiter);
@@ -205,10 +205,11 @@ class References : public std::enable_shared_from_this<References> {
   // Starts to send a reference to `to`: returns its encoding and appends the borrow to `loans`. Returns the
   // reason if the reference is no longer valid.
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle, const std::string& to,
-                                   std::vector<std::shared_ptr<Borrow>>* loans);
+                                   std::vector<std::shared_ptr<Borrow>>* borrows);
   // Decodes a reference that has arrived. `*sent` becomes the fork under which it was sent. The handle's fork
   // differs from it if this worker has released that one before.
-  absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire, absl::Time may_come_again,
+  absl::StatusOr<std::shared_ptr<ReferenceHandle>> Receive(absl::string_view wire,
+                                                           absl::Time may_repeat_until,
                                                            ReferenceNumber* sent);
   // Starts a borrow: `to` will hold the reference as `fork`. Returns null if the value has been released.
   std::shared_ptr<Borrow> StartBorrow(const std::shared_ptr<ReferenceHandle>& handle, ReferenceNumber fork,
@@ -259,7 +260,7 @@ class References : public std::enable_shared_from_this<References> {
   // call that creates it. NotFound: the value has been released.
   absl::StatusOr<Value*> FindOrExpect(ReferenceNumber key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<DebugRef> Refs() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  void FreeIfUnused(ReferenceNumber key, DeferredActions* aftermath) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FreeIfUnused(ReferenceNumber key, DeferredActions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropLocal(ReferenceNumber key);
   void Drop(const ReferenceHandle& handle);
   void Delete(const std::string& owner, const ForkMessage& fork);
@@ -278,16 +279,16 @@ class References : public std::enable_shared_from_this<References> {
   int uses_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<ReferenceNumber, Value> values_ ABSL_GUARDED_BY(mutex_);
   // Released values and forks, and until when they are remembered, for messages that arrive late.
-  absl::flat_hash_map<ReferenceNumber, absl::Time> freed_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<ReferenceNumber, absl::Time> released_values_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ReferenceNumber, absl::Time> deleted_forks_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<ReferenceNumber, std::weak_ptr<ReferenceHandle>> held_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<ReferenceNumber, std::weak_ptr<ReferenceHandle>> held_forks_ ABSL_GUARDED_BY(mutex_);
   // Forks created by other workers that were held here. The messages that carried them may arrive again.
   struct Dropped {
     absl::Time until;      // end of remembering
     ReferenceNumber next;  // the fork that is held in its place
   };
   absl::flat_hash_map<ReferenceNumber, Dropped> dropped_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<ReferenceNumber, std::weak_ptr<Borrow>> loans_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<ReferenceNumber, std::weak_ptr<Borrow>> borrows_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<absl::Time, std::shared_ptr<const void>>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kService[] = "tandem.v1.RemoteFunctions";
 constexpr char kCall[] = "/tandem.v1.RemoteFunctions/Call";
-constexpr int kMaintenancesPerLease = 4;
+constexpr int kMaintenanceRunsPerLease = 4;
 
 uint64_t NewIncarnation() {
   std::random_device device;
@@ -115,7 +115,7 @@ absl::Status RpcAgent::Listen() {
 }
 
 void RpcAgent::ScheduleMaintenance() {
-  timers_->Schedule(absl::Now() + references_->lease() / kMaintenancesPerLease, [this] {
+  timers_->Schedule(absl::Now() + references_->lease() / kMaintenanceRunsPerLease, [this] {
     references_->RunMaintenance();
     streams_->RunMaintenance();
     ScheduleMaintenance();
@@ -135,7 +135,7 @@ void RpcAgent::OnCall(std::shared_ptr<ServerCall> server_call) {
     return server_call->Finish(std::move(parsed));
   }
   if (header.protocol() != options_.protocol) {
-    return ResponseError(
+    return RespondWithError(
         *server_call,
         absl::FailedPreconditionError(
             absl::StrCat(name(), " speaks version ", options_.protocol, " of remote calls, ", header.caller(),
@@ -143,29 +143,29 @@ void RpcAgent::OnCall(std::shared_ptr<ServerCall> server_call) {
   }
   if (header.callee() != name() ||
       (header.callee_incarnation() != 0 && header.callee_incarnation() != member_.incarnation)) {
-    return ResponseError(*server_call,
-                         absl::UnavailableError(absl::StrCat(
-                             "at its address there is ", header.callee() == name() ? "another life of " : "",
-                             name(), " now: it has ended, and its address is used again")));
+    return RespondWithError(
+        *server_call, absl::UnavailableError(absl::StrCat(
+                          "at its address there is ", header.callee() == name() ? "another life of " : "",
+                          name(), " now: it has ended, and its address is used again")));
   }
   const Functions::Entry* entry = functions_.Find(header.function());
   if (entry == nullptr) {
-    return ResponseError(*server_call,
-                         absl::UnimplementedError(absl::StrCat("there is no such function; there is ",
-                                                               absl::StrJoin(functions_.names(), ", "))));
+    return RespondWithError(*server_call,
+                            absl::UnimplementedError(absl::StrCat("there is no such function; there is ",
+                                                                  absl::StrJoin(functions_.names(), ", "))));
   }
   if (header.fingerprint() != entry->id.fingerprint()) {
     v1::RemoteAnswer response;
     response.set_signature(entry->id.signature());
-    return ResponseError(*server_call, absl::InvalidArgumentError("the signatures differ"),
-                         std::move(response));
+    return RespondWithError(*server_call, absl::InvalidArgumentError("the signatures differ"),
+                            std::move(response));
   }
   const bool makes = header.has_keep();
   auto call = std::make_shared<WireInvocation>(this, references_, CountsFor(header.function()),
                                                std::move(server_call), std::move(header), std::move(payload),
                                                entry->id.idempotent, options_.max_message_bytes);
   if (makes) {
-    if (absl::Status begun = call->BeginMaking(); !begun.ok()) return call->Fail(std::move(begun));
+    if (absl::Status begun = call->BeginCreation(); !begun.ok()) return call->Fail(std::move(begun));
   }
   Dispatch(*entry, std::move(call));
 }
@@ -192,8 +192,8 @@ void RpcAgent::StartTo(const CallTarget& to, std::unique_ptr<internal::OutgoingC
   Start(std::move(call));
 }
 
-std::shared_ptr<ReferenceHandle> RpcAgent::StartKeeping(const CallTarget& to,
-                                                        std::unique_ptr<internal::OutgoingCall> call) {
+std::shared_ptr<ReferenceHandle> RpcAgent::StartRemoteValue(const CallTarget& to,
+                                                            std::unique_ptr<internal::OutgoingCall> call) {
   Promise<void> created;
   std::shared_ptr<ReferenceHandle> handle = references_->NewRemote(to.name, created.future());
   call->to = to.name;
@@ -205,7 +205,7 @@ std::shared_ptr<ReferenceHandle> RpcAgent::StartKeeping(const CallTarget& to,
   return handle;
 }
 
-internal::Helper RpcAgent::HelperFor(const std::string& name) const {
+internal::InlinePoller RpcAgent::InlinePollerFor(const std::string& name) const {
   std::shared_ptr<PeerConnection> peer = name == member_.name ? nullptr : peers_->Find(name);
   if (peer == nullptr) return nullptr;
   return [peer = std::move(peer)](absl::FunctionRef<bool()> over, absl::Time deadline) {
@@ -400,7 +400,7 @@ std::shared_ptr<Channel> RpcAgent::ChannelTo(const std::string& name) const {
   return peer == nullptr ? nullptr : peer->channel();
 }
 
-absl::Time RpcAgent::HelpUntil(const CallTarget& to) const {
+absl::Time RpcAgent::InlinePollDeadline(const CallTarget& to) const {
   const bool says = to.settings.timeout > absl::ZeroDuration();
   return absl::Now() + (says ? to.settings.timeout : options_.call_timeout);
 }

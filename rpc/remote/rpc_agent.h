@@ -113,7 +113,7 @@ class RpcAgent : private Runtime {
     const std::shared_ptr<Channel> channel = ChannelTo(to.name);
     if (channel != nullptr) channel->PrepareInlinePoll();
     const Future<R> future = RpcAsync(to, function, std::forward<Given>(arguments)...);
-    if (channel != nullptr) channel->InlinePoll([&future] { return future.ready(); }, HelpUntil(to));
+    if (channel != nullptr) channel->InlinePoll([&future] { return future.ready(); }, InlinePollDeadline(to));
     return future.Wait();
   }
   // Starts the same call and returns a future of its result. Never blocks on the network or the callee.
@@ -172,11 +172,11 @@ class RpcAgent : private Runtime {
 
   // The parts of RpcAsync and Remote that do not depend on the types.
   void StartTo(const CallTarget& to, std::unique_ptr<internal::OutgoingCall> call);
-  std::shared_ptr<ReferenceHandle> StartKeeping(const CallTarget& to,
-                                                std::unique_ptr<internal::OutgoingCall> call);
+  std::shared_ptr<ReferenceHandle> StartRemoteValue(const CallTarget& to,
+                                                    std::unique_ptr<internal::OutgoingCall> call);
   // Returns a function that lets a waiting thread receive from `name` (rpc::Channel::InlinePoll). Returns
   // null for this worker itself and while `name` is not connected.
-  internal::Helper HelperFor(const std::string& name) const;
+  internal::InlinePoller InlinePollerFor(const std::string& name) const;
 
   void OnCall(std::shared_ptr<ServerCall> server_call);
   void Dispatch(const Functions::Entry& entry, std::shared_ptr<Invocation> call);
@@ -185,9 +185,9 @@ class RpcAgent : private Runtime {
   void SendTo(const std::shared_ptr<PeerConnection>& peer, std::unique_ptr<internal::OutgoingCall> call,
               absl::Time deadline, Encoded encoded, std::shared_ptr<MessageReferences> references);
   void ScheduleMaintenance();
-  absl::Status WaitUntilAllAreDone(absl::Time deadline);
+  absl::Status AwaitAllWorkers(absl::Time deadline);
   // Asks the `others`, by name, why they are not done, and returns the text for an error.
-  std::string WhoIsBusy(const std::map<std::string, absl::Status>& others);
+  std::string DescribeBusyWorkers(const std::map<std::string, absl::Status>& others);
   // Ends everything except running functions.
   void Leave();
   // Returns null for the agent's own functions ("tandem.*"), which are not counted.
@@ -195,7 +195,7 @@ class RpcAgent : private Runtime {
   // Returns null for this worker itself and while `name` is not connected.
   std::shared_ptr<Channel> ChannelTo(const std::string& name) const;
   // Returns the deadline of a call to `to` that starts now.
-  absl::Time HelpUntil(const CallTarget& to) const;
+  absl::Time InlinePollDeadline(const CallTarget& to) const;
 
   const RpcAgentOptions options_;
   Directory* const directory_;
@@ -235,7 +235,8 @@ Future<R> RpcAgent::RpcAsync(const CallTarget& to, const Function<R(Args...)>& f
   call->arguments = std::make_shared<std::tuple<Args...>>(std::forward<Given>(arguments)...);
   call->encode = &internal::EncodeArguments<Args...>;
   call->done = internal::Fulfil<R>(promise);
-  if (internal::Helper helper = HelperFor(to.name)) promise.SetHelper(std::move(helper));
+  if (internal::InlinePoller inline_poller = InlinePollerFor(to.name))
+    promise.SetInlinePoller(std::move(inline_poller));
   StartTo(to, std::move(call));
   return promise.future();
 }
@@ -247,7 +248,7 @@ RRef<R> RpcAgent::Remote(const CallTarget& to, const Function<R(Args...)>& funct
   auto call = std::make_unique<internal::OutgoingCall>(function.id(), typeid(std::tuple<Args...>), typeid(R));
   call->arguments = std::make_shared<std::tuple<Args...>>(std::forward<Given>(arguments)...);
   call->encode = &internal::EncodeArguments<Args...>;
-  return RRef<R>(StartKeeping(to, std::move(call)));
+  return RRef<R>(StartRemoteValue(to, std::move(call)));
 }
 
 template <typename T>
@@ -267,9 +268,9 @@ template <typename R, typename... Args, typename... Given>
 Future<R> RRef<T>::RpcAsync(const CallSettings& settings, const Function<R(Args...)>& function,
                             Given&&... arguments) const {
   const std::shared_ptr<References> home = handle_->home();
-  if (home == nullptr) return Future<R>::Ready(AgentIsGone());
+  if (home == nullptr) return Future<R>::Ready(AgentHasShutDown());
   const References::Use use(home.get());
-  if (use.agent() == nullptr) return Future<R>::Ready(AgentIsGone());
+  if (use.agent() == nullptr) return Future<R>::Ready(AgentHasShutDown());
   return use.agent()->RpcAsync(CallTarget(owner(), settings), function, *this,
                                std::forward<Given>(arguments)...);
 }

@@ -20,7 +20,7 @@
 namespace tandem::rpc::remote {
 
 // Returns the error of operations whose RPC agent has shut down.
-absl::Status AgentIsGone();
+absl::Status AgentHasShutDown();
 
 namespace internal {
 // Waits for the value of a local reference and checks that it has the type `type`, called `name` in errors.
@@ -60,7 +60,7 @@ class RRef {
   absl::StatusOr<std::shared_ptr<T>> LocalValue(absl::Duration timeout = absl::Seconds(60)) const;
   // Waits until the call that creates the value has ended and returns its status. Only the worker that called
   // Remote knows this call; elsewhere the function returns OK at once.
-  absl::Status WaitUntilMade(absl::Duration timeout = absl::Seconds(60)) const {
+  absl::Status WaitUntilCreated(absl::Duration timeout = absl::Seconds(60)) const {
     return handle_->created().valid() ? handle_->created().Wait(timeout) : absl::OkStatus();
   }
 

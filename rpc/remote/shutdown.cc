@@ -16,10 +16,10 @@
 namespace tandem::rpc::remote {
 namespace {
 // Pause before workers that could not be asked are asked again, while they are in the directory.
-constexpr absl::Duration kAskAgain = absl::Seconds(1);
-constexpr absl::Duration kAskWhy = absl::Seconds(1);
+constexpr absl::Duration kRetryInterval = absl::Seconds(1);
+constexpr absl::Duration kReasonTimeout = absl::Seconds(1);
 // Time for owners to confirm that references are released.
-constexpr absl::Duration kShutdownNotice = absl::Seconds(1);
+constexpr absl::Duration kReleaseTimeout = absl::Seconds(1);
 
 void AwaitOtherMembers(Directory& directory, const Directory::Members& than, absl::Time deadline) {
   absl::Mutex mutex;
@@ -46,7 +46,7 @@ void RpcAgent::AddOwnFunctions() {
       },
       quick);
   functions_.Add(
-      kAwaitEnd,
+      kAwaitShutdown,
       [this] {
         const Promise<AgentState> promise;
         finishing_.future().Then([promise, counts = counts_](const absl::Status& finishing) {
@@ -63,10 +63,10 @@ void RpcAgent::AddOwnFunctions() {
       kDebugRefs, [this] { return references_->DebugRefs(); }, quick);
 }
 
-std::string RpcAgent::WhoIsBusy(const std::map<std::string, absl::Status>& others) {
+std::string RpcAgent::DescribeBusyWorkers(const std::map<std::string, absl::Status>& others) {
   std::map<std::string, Future<AgentState>> asked;
   for (const auto& [other, why] : others) {
-    if (other != name()) asked[other] = RpcAsync(CallTarget(other, {.timeout = kAskWhy}), kAgentState);
+    if (other != name()) asked[other] = RpcAsync(CallTarget(other, {.timeout = kReasonTimeout}), kAgentState);
   }
   std::vector<std::string> busy;
   if (const int64_t active = counts_->active(); active > 0)
@@ -87,7 +87,7 @@ std::string RpcAgent::WhoIsBusy(const std::map<std::string, absl::Status>& other
   return busy.empty() ? "they called each other to the end" : absl::StrJoin(busy, ", ");
 }
 
-absl::Status RpcAgent::WaitUntilAllAreDone(absl::Time deadline) {
+absl::Status RpcAgent::AwaitAllWorkers(absl::Time deadline) {
   // No worker makes calls when none has any under way, except if one was on its way while we asked. Two
   // rounds with the same counts of calls rule that out (Mattern's counting of messages, 1987).
   std::map<std::string, int64_t> before;
@@ -96,7 +96,7 @@ absl::Status RpcAgent::WaitUntilAllAreDone(absl::Time deadline) {
     const Directory::Members members = directory_->List();
     std::map<std::string, Future<AgentState>> asked;
     for (const auto& [other, member] : members) {
-      if (other != name()) asked[other] = RpcAsync(CallTarget(other, {.timeout = left}), kAwaitEnd);
+      if (other != name()) asked[other] = RpcAsync(CallTarget(other, {.timeout = left}), kAwaitShutdown);
     }
     // A call waits for its callee to register. A worker that leaves now will not register again.
     const uint64_t watch = directory_->Watch([&asked](const Directory::Members& there) {
@@ -125,12 +125,12 @@ absl::Status RpcAgent::WaitUntilAllAreDone(absl::Time deadline) {
     if (closed_.load()) return absl::CancelledError(absl::StrCat(name(), " was shut down abruptly"));
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat(name(), " leaves although others are not done: ", WhoIsBusy(not_done)));
+          absl::StrCat(name(), " leaves although others are not done: ", DescribeBusyWorkers(not_done)));
     }
     before = not_done.empty() ? std::move(started) : std::map<std::string, int64_t>();
     // A worker that could not be asked is about to leave the directory, or refuses every call.
     if (!not_done.empty()) {
-      AwaitOtherMembers(*directory_, members, std::min(deadline, absl::Now() + kAskAgain));
+      AwaitOtherMembers(*directory_, members, std::min(deadline, absl::Now() + kRetryInterval));
     }
   }
 }
@@ -141,9 +141,9 @@ absl::Status RpcAgent::Shutdown(absl::Duration timeout) {
     if (shut_down_) return shutdown_status_;
   }
   finishing_.Set(absl::OkStatus());
-  absl::Status waited = WaitUntilAllAreDone(absl::Now() + timeout);
+  absl::Status waited = AwaitAllWorkers(absl::Now() + timeout);
   references_->ReleaseAll();
-  (void)references_->AwaitConfirmed(absl::Now() + kShutdownNotice);
+  (void)references_->AwaitConfirmed(absl::Now() + kReleaseTimeout);
   const absl::Status left = ShutdownNow();
   absl::MutexLock lock(&shutdown_mutex_);
   if (waited.ok() || left.ok()) {

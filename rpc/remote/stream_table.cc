@@ -13,7 +13,9 @@ bool StreamState::HasRoom() const {
 
 bool StreamState::CanRead() const { return stop_.stop_requested() || !in_.empty() || in_ended_; }
 
-bool StreamState::HasEnough() const { return in_.size() >= kStreamWindow || in_bytes_ >= kStreamWindowBytes; }
+bool StreamState::WindowIsFull() const {
+  return in_.size() >= kStreamWindow || in_bytes_ >= kStreamWindowBytes;
+}
 
 std::optional<StreamItem> StreamState::Read() {
   std::optional<StreamItem> item;
@@ -24,7 +26,7 @@ std::optional<StreamItem> StreamState::Read() {
     item = std::move(in_.front());
     in_.pop_front();
     in_bytes_ -= item->bytes();
-    if (!HasEnough()) acknowledged.swap(unacknowledged_);
+    if (!WindowIsFull()) acknowledged.swap(unacknowledged_);
   }
   for (const Promise<void>& promise : acknowledged) promise.Set(absl::OkStatus());
   return item;
@@ -57,9 +59,9 @@ absl::Status StreamState::Write(StreamItem item) {
       return absl::CancelledError("the client of the stream is gone, or has cancelled it");
     out_bytes_ += item.bytes();
     out_.push_back(std::move(item));
-    if (asked_.has_value() && (batch = BatchFrom(asked_->first)).has_value()) {
-      asked = std::move(asked_->second);
-      asked_.reset();
+    if (pending_read_.has_value() && (batch = BatchFrom(pending_read_->first)).has_value()) {
+      asked = std::move(pending_read_->second);
+      pending_read_.reset();
     }
   }
   if (asked.has_value()) asked->Set(*std::move(batch));
@@ -77,9 +79,9 @@ void StreamState::Finish(absl::Status status) {
     in_.clear();
     in_bytes_ = 0;
     in_ended_ = true;
-    if (asked_.has_value() && (batch = BatchFrom(asked_->first)).has_value()) {
-      asked = std::move(asked_->second);
-      asked_.reset();
+    if (pending_read_.has_value() && (batch = BatchFrom(pending_read_->first)).has_value()) {
+      asked = std::move(pending_read_->second);
+      pending_read_.reset();
     }
   }
   if (asked.has_value()) asked->Set(*std::move(batch));
@@ -93,10 +95,10 @@ Future<StreamBatch> StreamState::OnRead(uint64_t first) {
   {
     absl::MutexLock lock(&mutex_);
     contact_ = absl::Now();
-    if (asked_.has_value()) repeated = std::move(asked_->second);
-    asked_.reset();
+    if (pending_read_.has_value()) repeated = std::move(pending_read_->second);
+    pending_read_.reset();
     batch = BatchFrom(first);
-    if (!batch.has_value()) asked_.emplace(first, promise);
+    if (!batch.has_value()) pending_read_.emplace(first, promise);
   }
   if (repeated.has_value()) repeated->Set(absl::AbortedError("the question was asked again"));
   if (batch.has_value()) promise.Set(*std::move(batch));
@@ -118,7 +120,7 @@ Future<void> StreamState::OnWrite(uint64_t first, std::vector<StreamItem> items,
         ++in_next_;
       }
       in_ended_ = in_ended_ || last;
-      if (HasEnough()) {
+      if (WindowIsFull()) {
         unacknowledged_.push_back(promise);
         return promise.future();
       }

@@ -52,7 +52,7 @@ class StreamState {
  private:
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WindowIsFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the batch from item `first` on, or nullopt if there is nothing to send.
   std::optional<StreamBatch> BatchFrom(uint64_t first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -65,7 +65,7 @@ class StreamState {
   uint64_t out_first_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t out_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
-  std::optional<std::pair<uint64_t, Promise<StreamBatch>>> asked_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::pair<uint64_t, Promise<StreamBatch>>> pending_read_ ABSL_GUARDED_BY(mutex_);
   // Items from the client.
   std::deque<StreamItem> in_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_next_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -24,9 +24,9 @@ using rpc::MessageAssembler;
 // The expected message of a call.
 struct Expected {
   uint64_t total = 0;
-  std::string bytes;  // received so far
-  std::string taken;  // received by the message's sink
-  bool taker = false;
+  std::string bytes;       // received so far
+  std::string sink_bytes;  // received by the message's sink
+  bool has_sink = false;
 };
 
 // The largest message that is assembled. Both ends of a stream check such a limit before a message begins.
@@ -47,16 +47,15 @@ void CheckParsed(const std::string& text, const Frame& frame) {
 }
 
 void CheckWhole(const MessageAssembler::Message& message, const Expected& expected) {
-  if (expected.taker) {
-    TANDEM_CHECK(message.bytes.empty() && expected.taken == expected.bytes);
+  if (expected.has_sink) {
+    TANDEM_CHECK(message.bytes.empty() && expected.sink_bytes == expected.bytes);
   } else {
     TANDEM_CHECK(message.bytes.Flatten() == expected.bytes);
   }
 }
 
 // Passes the frame to the assembler and checks the result.
-void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
-               std::map<uint64_t, Expected>* expected) {
+void TakeFrame(Frame frame, bool sinks, MessageAssembler* assembler, std::map<uint64_t, Expected>* expected) {
   const uint64_t call = frame.header.call();
   const std::string payload = frame.payload.Flatten();
   if (frame.header.cancel()) {
@@ -79,15 +78,15 @@ void TakeFrame(Frame frame, bool takers, MessageAssembler* assembler,
     Expected& message = (*expected)[call];
     message.total = total;
     message.bytes = payload;
-    message.taker = takers && call % 2 == 1;
-    MessageAssembler::ChunkConsumer taker;
-    if (message.taker) {
-      taker = [&message](uint64_t offset, uint64_t of, Bytes chunk) {
-        TANDEM_CHECK(offset == message.taken.size() && of == message.total);
-        message.taken += chunk.Flatten();
+    message.has_sink = sinks && call % 2 == 1;
+    MessageAssembler::ChunkConsumer has_sink;
+    if (message.has_sink) {
+      has_sink = [&message](uint64_t offset, uint64_t of, Bytes chunk) {
+        TANDEM_CHECK(offset == message.sink_bytes.size() && of == message.total);
+        message.sink_bytes += chunk.Flatten();
       };
     }
-    const auto whole = assembler->Begin(std::move(frame), std::move(taker));
+    const auto whole = assembler->Begin(std::move(frame), std::move(has_sink));
     TANDEM_CHECK(whole.ok() && whole->has_value() == (payload.size() == total));
     if (whole->has_value()) {
       TANDEM_CHECK((*whole)->bytes.Flatten() == payload);  // a message of one frame: the sink gets nothing

@@ -57,14 +57,14 @@ template <typename Request>
 void Run(const std::string& method, PsUnderTest& server, Input input) {
   ByteSource source(input);
   const uint8_t form = source.Take<uint8_t>();
-  const bool made = (form & 1) != 0, lends = (form & 2) != 0;
+  const bool made = (form & 1) != 0, has_response_memory = (form & 2) != 0;
   const size_t chunk = source.Take<uint8_t>();
   Request header;
   Bytes payload;
   if (!made) {
     const std::string text = ToString(source.Rest());
     const Bytes wire = InChunks(text, chunk);
-    server.Call(method, wire, lends);
+    server.Call(method, wire, has_response_memory);
     if (!rpc::DecodeBulk(wire, &header, &payload).ok()) return;
   } else {
     header.set_worker(source.Take<uint8_t>());
@@ -79,7 +79,7 @@ void Run(const std::string& method, PsUnderTest& server, Input input) {
     header.set_epoch(1);
     header.set_sequence(server.next_sequence(header.worker()));
   }
-  server.Call(method, rpc::EncodeBulk(header, std::move(payload)), lends);
+  server.Call(method, rpc::EncodeBulk(header, std::move(payload)), has_response_memory);
 }
 
 // One server for all inputs of a process: an input starts from the state that earlier inputs have left.

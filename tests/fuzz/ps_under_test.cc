@@ -20,7 +20,8 @@ namespace v1 = ::tandem::v1;
 
 class FuzzCall : public rpc::ServerCall {
  public:
-  FuzzCall(Bytes request, bool lends) : request_(std::move(request)), lends_(lends) {}
+  FuzzCall(Bytes request, bool has_response_memory)
+      : request_(std::move(request)), has_response_memory_(has_response_memory) {}
   const Bytes& request() const override { return request_; }
   const std::string& peer() const override { return peer_; }
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
@@ -33,7 +34,7 @@ class FuzzCall : public rpc::ServerCall {
   // Memory of exactly that size, so that a sanitizer detects a write past it.
   std::shared_ptr<char> ResponseMemory(size_t bytes) override {
     constexpr std::align_val_t kAligned{64};
-    if (!lends_) return nullptr;
+    if (!has_response_memory_) return nullptr;
     return {static_cast<char*>(::operator new(bytes, kAligned)),
             [](char* memory) { ::operator delete(memory, kAligned); }};
   }
@@ -44,7 +45,7 @@ class FuzzCall : public rpc::ServerCall {
 
  private:
   const Bytes request_;
-  const bool lends_;
+  const bool has_response_memory_;
   const std::string peer_ = "fuzz";
   absl::StatusOr<Bytes> response_ = absl::UnknownError("not answered");
   absl::Notification done_;
@@ -112,8 +113,8 @@ void PsUnderTest::Restart() {
   before_ = Look();
 }
 
-absl::StatusOr<Bytes> PsUnderTest::Send(const std::string& method, Bytes request, bool lends) {
-  auto call = std::make_shared<FuzzCall>(std::move(request), lends);
+absl::StatusOr<Bytes> PsUnderTest::Send(const std::string& method, Bytes request, bool has_response_memory) {
+  auto call = std::make_shared<FuzzCall>(std::move(request), has_response_memory);
   handlers_.at(method)(call);
   return call->Wait();
 }
@@ -184,8 +185,8 @@ void PsUnderTest::NoteIds(const Bytes& wire) {
   TANDEM_CHECK(at == flat.size());
 }
 
-bool PsUnderTest::Call(const std::string& method, const Bytes& request, bool lends) {
-  const absl::StatusOr<Bytes> answer = Send(method, request, lends);
+bool PsUnderTest::Call(const std::string& method, const Bytes& request, bool has_response_memory) {
+  const absl::StatusOr<Bytes> answer = Send(method, request, has_response_memory);
   if (!answer.ok()) {
     TANDEM_CHECK_MSG(answer.status().code() != absl::StatusCode::kInternal, answer.status().message());
     TANDEM_CHECK_MSG(Look() == before_, absl::StrCat("refused, but changed: ", answer.status().message()));

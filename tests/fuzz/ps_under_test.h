@@ -31,7 +31,7 @@ class PsUnderTest {
   // Calls "Pull" or "Push" and returns whether the request was accepted. Checks that a refused request has
   // changed nothing, and that all rows are finite after an accepted one. `lends`: the transport has memory
   // for the response.
-  bool Call(const std::string& method, const Bytes& request, bool lends);
+  bool Call(const std::string& method, const Bytes& request, bool has_response_memory);
 
   uint64_t next_sequence(uint32_t worker) const { return sequences_[worker]; }
 
@@ -43,7 +43,7 @@ class PsUnderTest {
   };
 
   void Restart();
-  absl::StatusOr<Bytes> Send(const std::string& method, Bytes request, bool lends = false);
+  absl::StatusOr<Bytes> Send(const std::string& method, Bytes request, bool has_response_memory = false);
   std::map<std::string, Snapshot> Look();
   // Records the ids of an accepted request, which is well-formed.
   template <typename Request>

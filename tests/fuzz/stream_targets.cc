@@ -148,7 +148,7 @@ class ClientUnderTest {
   }
 
   // `end`: the status code with which the stream ends.
-  void Response(const std::vector<std::string>& frames, grpc::StatusCode end) {
+  void Respond(const std::vector<std::string>& frames, grpc::StatusCode end) {
     constexpr int kCalls = 3;
     // The calls of the last round that have not ended. Calls that were still sent on a stream whose end the
     // client had not seen yet end with it, and no stream is opened for them. There is another round then.
@@ -226,7 +226,7 @@ void FuzzStreamClient(Input input) {
                                                grpc::StatusCode::INTERNAL};
   ByteSource source(input);
   const grpc::StatusCode end = kEnds[source.Take<uint8_t>() % 4];
-  client->Response(Frames(source.Rest()), end);
+  client->Respond(Frames(source.Rest()), end);
 }
 
 }  // namespace tandem::fuzz

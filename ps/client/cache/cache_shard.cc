@@ -14,16 +14,16 @@ namespace tandem::ps {
 namespace {
 
 // The number of random copies, the least used of which is evicted.
-constexpr int kDrawn = 8;
+constexpr int kVictimCandidates = 8;
 // The weight of earlier moves of a row at each new copy.
-constexpr float kRemembered = 0.5f;
+constexpr float kOldWeight = 0.5f;
 // The largest move of a copy, as a multiple of the distance between consecutive copies.
-constexpr float kMostMoved = 2.0f;
+constexpr float kMaxMove = 2.0f;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-size_t StrideOf(uint32_t dim, bool holds) {
+size_t StrideOf(uint32_t dim, bool defers) {
   const size_t bytes =
-      sizeof(CacheHeader) + (2 * size_t{dim} + (holds ? size_t{dim} + 1 : 0)) * sizeof(float);
+      sizeof(CacheHeader) + (2 * size_t{dim} + (defers ? size_t{dim} + 1 : 0)) * sizeof(float);
   return (bytes + alignof(CacheHeader) - 1) / alignof(CacheHeader) * alignof(CacheHeader);
 }
 size_t CellsOf(size_t rows) { return std::bit_ceil(rows + rows / 3 + 1); }
@@ -43,11 +43,11 @@ void DeferredGradients::Clear() {
   sums.clear();
 }
 
-uint32_t CacheShard::CapacityOf(size_t bytes, uint32_t dim, bool holds) {
+uint32_t CacheShard::CapacityOf(size_t bytes, uint32_t dim, bool defers) {
   const auto needs = [&](size_t rows) {
-    return rows * StrideOf(dim, holds) + CellsOf(rows) * sizeof(uint64_t) + SketchOf(rows);
+    return rows * StrideOf(dim, defers) + CellsOf(rows) * sizeof(uint64_t) + SketchOf(rows);
   };
-  size_t fits = 0, too_many = std::min<size_t>(bytes / StrideOf(dim, holds) + 1, size_t{1} << 30);
+  size_t fits = 0, too_many = std::min<size_t>(bytes / StrideOf(dim, defers) + 1, size_t{1} << 30);
   while (too_many - fits > 1) {
     const size_t middle = fits + (too_many - fits) / 2;
     (needs(middle) <= bytes ? fits : too_many) = middle;
@@ -55,11 +55,11 @@ uint32_t CacheShard::CapacityOf(size_t bytes, uint32_t dim, bool holds) {
   return static_cast<uint32_t>(fits);
 }
 
-void CacheShard::Init(size_t bytes, uint32_t dim, bool holds) {
+void CacheShard::Init(size_t bytes, uint32_t dim, bool defers) {
   dim_ = dim;
-  holds_ = holds;
-  stride_ = StrideOf(dim, holds);
-  capacity_ = CapacityOf(bytes, dim, holds);
+  defers_ = defers;
+  stride_ = StrideOf(dim, defers);
+  capacity_ = CapacityOf(bytes, dim, defers);
   TANDEM_CHECK(capacity_ > 0);
   cells_.assign(CellsOf(capacity_), 0);
   mask_ = static_cast<uint32_t>(cells_.size() - 1);
@@ -88,7 +88,7 @@ uint16_t CacheShard::CountInSketch(uint64_t hash, uint16_t epoch) {
   uint8_t& b = sketch_[(other >> 32) & (sketch_.size() - 1)];
   const uint8_t least = std::min(a, b);
   // Increments only the smaller counter, which has the smaller error (conservative update).
-  if (least < kMostUses) {
+  if (least < kMaxUses) {
     const bool both = a == b;
     if (both || a == least) ++a;
     if (&a != &b && (both || b == least)) ++b;
@@ -100,7 +100,7 @@ void CacheShard::RaiseInSketch(uint64_t hash, uint16_t uses) {
   const uint64_t other = Mix64(hash);
   uint8_t& a = sketch_[other & (sketch_.size() - 1)];
   uint8_t& b = sketch_[(other >> 32) & (sketch_.size() - 1)];
-  const uint8_t value = static_cast<uint8_t>(std::min(uses, kMostUses));
+  const uint8_t value = static_cast<uint8_t>(std::min(uses, kMaxUses));
   a = std::max(a, value);
   b = std::max(b, value);
 }
@@ -108,7 +108,7 @@ void CacheShard::RaiseInSketch(uint64_t hash, uint16_t uses) {
 uint32_t CacheShard::DrawVictim(uint16_t epoch) {
   uint32_t victim = 0;
   uint32_t fewest = ~uint32_t{0};
-  for (int i = 0; i < kDrawn; ++i) {
+  for (int i = 0; i < kVictimCandidates; ++i) {
     random_ = random_ * 6364136223846793005ull + 1442695040888963407ull;  // Knuth's MMIX
     const uint32_t slot = static_cast<uint32_t>(((random_ >> 32) * capacity_) >> 32);
     const CacheHeader* const record = RecordAt(slot);
@@ -121,7 +121,7 @@ uint32_t CacheShard::DrawVictim(uint16_t epoch) {
   return victim;
 }
 
-CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* left) {
+CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* to_send) {
   const uint16_t uses = CountInSketch(hash, epoch);
   uint32_t slot;
   if (!free_.empty()) {
@@ -138,7 +138,7 @@ CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, Defe
       return nullptr;
     }
     RaiseInSketch(Mix64(victim->id), victims);
-    Erase(slot, left);
+    Erase(slot, to_send);
     ++evicted_;
   }
   uint32_t at = static_cast<uint32_t>(hash) & mask_;
@@ -153,9 +153,9 @@ CacheHeader* CacheShard::Insert(uint64_t id, uint64_t hash, uint16_t epoch, Defe
   return record;
 }
 
-void CacheShard::Erase(uint32_t slot, DeferredGradients* left) {
+void CacheShard::Erase(uint32_t slot, DeferredGradients* to_send) {
   CacheHeader* const record = RecordAt(slot);
-  if (record->held > 0) TakeHeld(record, left);
+  if (record->deferred > 0) TakeDeferred(record, to_send);
   uint32_t hole = static_cast<uint32_t>(Mix64(record->id)) & mask_;
   while (static_cast<uint32_t>(cells_[hole]) != slot + 1) hole = (hole + 1) & mask_;
   // Cells after the hole move up unless that would put them before their home cell.
@@ -171,8 +171,10 @@ void CacheShard::Erase(uint32_t slot, DeferredGradients* left) {
 }
 
 void CacheShard::SetStep(CacheHeader* record, float squares) const {
-  record->step = record->along > 0 && record->across > 0 ? record->along / record->across : 0;
-  const float most = kMostMoved * record->moved;
+  record->step = record->change_times_gradient > 0 && record->gradient_squared > 0
+                     ? record->change_times_gradient / record->gradient_squared
+                     : 0;
+  const float most = kMaxMove * record->moved;
   // The negation also catches a step that is NaN.
   if (!(record->step * record->step * squares <= most * most)) {
     record->step = squares > 0 ? most / std::sqrt(squares) : 0;
@@ -182,24 +184,24 @@ void CacheShard::SetStep(CacheHeader* record, float squares) const {
 void CacheShard::Replace(CacheHeader* record, const float* row) const {
   float* const copy = Row(record);
   float* const since = Since(record);
-  const float* const held = record->held > 0 ? HeldSums(record) : nullptr;
+  const float* const deferred = record->deferred > 0 ? DeferredSums(record) : nullptr;
   if (record->arrived > 0) {
-    float along = 0, across = 0, moved = 0;
+    float change_times_gradient = 0, gradient_squared = 0, moved = 0;
     for (uint32_t d = 0; d < dim_; ++d) {
       const float change = copy[d] - row[d];
-      const float pushed = since[d] - (held != nullptr ? held[d] : 0);
-      along += change * pushed;
-      across += pushed * pushed;
+      const float pushed = since[d] - (deferred != nullptr ? deferred[d] : 0);
+      change_times_gradient += change * pushed;
+      gradient_squared += pushed * pushed;
       moved += change * change;
     }
-    record->along = kRemembered * record->along + along;
-    record->across = kRemembered * record->across + across;
-    record->moved = std::max(kRemembered * record->moved, std::sqrt(moved));
+    record->change_times_gradient = kOldWeight * record->change_times_gradient + change_times_gradient;
+    record->gradient_squared = kOldWeight * record->gradient_squared + gradient_squared;
+    record->moved = std::max(kOldWeight * record->moved, std::sqrt(moved));
   }
   std::copy_n(row, dim_, copy);
   float squares = 0;
   for (uint32_t d = 0; d < dim_; ++d) {
-    since[d] = held != nullptr ? held[d] : 0;
+    since[d] = deferred != nullptr ? deferred[d] : 0;
     squares += since[d] * since[d];
   }
   SetStep(record, squares);
@@ -217,19 +219,19 @@ void CacheShard::Follow(CacheHeader* record, const float* gradient, float learni
   SetStep(record, squares);
 }
 
-void CacheShard::TakeHeld(CacheHeader* record, DeferredGradients* left) {
-  left->ids.push_back(record->id);
-  left->versions.push_back(*HeldVersion(record));
-  const float* const sums = HeldSums(record);
-  left->sums.insert(left->sums.end(), sums, sums + dim_);
-  record->held = 0;
+void CacheShard::TakeDeferred(CacheHeader* record, DeferredGradients* to_send) {
+  to_send->ids.push_back(record->id);
+  to_send->versions.push_back(*DeferredVersion(record));
+  const float* const sums = DeferredSums(record);
+  to_send->sums.insert(to_send->sums.end(), sums, sums + dim_);
+  record->deferred = 0;
 }
 
-void CacheShard::TakeAllHeld(DeferredGradients* left) {
-  if (!holds_) return;
+void CacheShard::TakeAllDeferred(DeferredGradients* to_send) {
+  if (!defers_) return;
   for (uint32_t slot = 0; slot < used_; ++slot) {
     CacheHeader* const record = RecordAt(slot);
-    if (record->version != 0 && record->held > 0) TakeHeld(record, left);
+    if (record->version != 0 && record->deferred > 0) TakeDeferred(record, to_send);
   }
 }
 

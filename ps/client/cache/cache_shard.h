@@ -32,15 +32,15 @@ struct CacheHeader {
   uint64_t id;
   // The low half of the table's version. The row contains all updates up to it. 0: the record is free.
   uint32_t version;
-  uint32_t held;  // number of gradients in the deferred sums
-  uint16_t uses;  // halved for every epoch after `epoch`
+  uint32_t deferred;  // number of gradients in the deferred sums
+  uint16_t uses;      // halved for every epoch after `epoch`
   uint16_t epoch;
   uint16_t served;   // pulls since the row arrived
   uint16_t arrived;  // how often the row has arrived, at most 65535
   // The least-squares fit of the row's changes to the sums of gradients, over the copies that have arrived.
-  float along;   // sum of products of changes and gradients
-  float across;  // sum of squares of gradients
-  float moved;   // distance between consecutive copies
+  float change_times_gradient;  // sum of products of changes and gradients
+  float gradient_squared;       // sum of squares of gradients
+  float moved;                  // distance between consecutive copies
   // The step size: the gradients since the row arrived move the copy by -step times their sum.
   float step;
 };
@@ -59,10 +59,10 @@ struct DeferredGradients {
 class CacheShard {
  public:
   // Returns how many rows fit into `bytes`, possibly 0. `holds`: records have space for deferred gradients.
-  static uint32_t CapacityOf(size_t bytes, uint32_t dim, bool holds);
+  static uint32_t CapacityOf(size_t bytes, uint32_t dim, bool defers);
 
   // Allocates the shard. Must be called once before all other methods. Requires CapacityOf(...) > 0.
-  void Init(size_t bytes, uint32_t dim, bool holds);
+  void Init(size_t bytes, uint32_t dim, bool defers);
 
   // Returns where the search for an id begins, for a prefetch.
   const uint64_t* Cell(uint64_t hash) const { return cells_.data() + (static_cast<uint32_t>(hash) & mask_); }
@@ -91,7 +91,7 @@ class CacheShard {
     const uint16_t before =
         Halved(uses.load(std::memory_order_relaxed), stamp.load(std::memory_order_relaxed), epoch);
     // Two threads that count at the same time may count once: the counts are estimates.
-    uses.store(before < kMostUses ? before + 1 : before, std::memory_order_relaxed);
+    uses.store(before < kMaxUses ? before + 1 : before, std::memory_order_relaxed);
     stamp.store(epoch, std::memory_order_relaxed);
   }
 
@@ -107,10 +107,10 @@ class CacheShard {
     for (uint32_t d = 0; d < dim_; ++d) out[d] = row[d] - step * since[d];
   }
   // The version and the sums of the deferred gradients. Require `holds`.
-  uint32_t* HeldVersion(CacheHeader* record) const {
+  uint32_t* DeferredVersion(CacheHeader* record) const {
     return reinterpret_cast<uint32_t*>(Row(record) + 2 * size_t{dim_});
   }
-  float* HeldSums(CacheHeader* record) const { return Row(record) + 2 * size_t{dim_} + 1; }
+  float* DeferredSums(CacheHeader* record) const { return Row(record) + 2 * size_t{dim_} + 1; }
 
   // Replaces the copy by the server's row, which lacks the deferred gradients, and updates the fit of the
   // step.
@@ -120,25 +120,25 @@ class CacheShard {
 
   // Adds a record for `id`, which has none, with an unspecified row. Returns nullptr if the id is used too
   // rarely. Appends the deferred gradients of the evicted row to `left`.
-  CacheHeader* Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* left);
+  CacheHeader* Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* to_send);
   // Removes all rows for which `goes(record)` returns true, and appends their deferred gradients to `left`.
   // Returns their number.
-  template <typename Goes>
-  uint64_t EraseIf(const Goes& goes, DeferredGradients* left) {
+  template <typename Predicate>
+  uint64_t EraseIf(const Predicate& predicate, DeferredGradients* to_send) {
     uint64_t erased = 0;
     for (uint32_t slot = 0; slot < used_; ++slot) {
       CacheHeader* const record = RecordAt(slot);
-      if (record->version == 0 || !goes(*record)) continue;
-      Erase(slot, left);
+      if (record->version == 0 || !predicate(*record)) continue;
+      Erase(slot, to_send);
       free_.push_back(slot);
       ++erased;
     }
     return erased;
   }
   // Moves a record's deferred gradients to `left`.
-  void TakeHeld(CacheHeader* record, DeferredGradients* left);
+  void TakeDeferred(CacheHeader* record, DeferredGradients* to_send);
   // Moves the deferred gradients of all records to `left`.
-  void TakeAllHeld(DeferredGradients* left);
+  void TakeAllDeferred(DeferredGradients* to_send);
 
   uint32_t rows() const { return rows_; }
   uint32_t capacity() const { return capacity_; }
@@ -148,7 +148,7 @@ class CacheShard {
   size_t bytes() const;
 
  private:
-  static constexpr uint16_t kMostUses = 255;  // also the largest count of the sketch
+  static constexpr uint16_t kMaxUses = 255;  // also the largest count of the sketch
 
   struct FreeSlab {
     void operator()(char* slab) const { std::free(slab); }
@@ -171,10 +171,10 @@ class CacheShard {
   // Returns the slot of the least used of a few random copies.
   uint32_t DrawVictim(uint16_t epoch);
   // Removes the record from the index. The caller reuses the slot.
-  void Erase(uint32_t slot, DeferredGradients* left);
+  void Erase(uint32_t slot, DeferredGradients* to_send);
 
   uint32_t dim_ = 0;
-  bool holds_ = false;
+  bool defers_ = false;
   size_t stride_ = 0;
   uint32_t capacity_ = 0;
   uint32_t mask_ = 0;

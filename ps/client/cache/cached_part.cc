@@ -40,22 +40,22 @@ CachedPart::CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_
   conditional_.response_applied.assign(conditional_.generations.size(), 0);
   cache_->Find(ids, rows, versions_.data(), copies_.data());
   conditional_.locally_served.assign(conditional_.generations.size(), 0);
-  asked_.reserve(ids.size());
-  asked_positions_.reserve(ids.size());
+  requested_.reserve(ids.size());
+  requested_positions_.reserve(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     if (copies_[i] == RowCache::kUse) {
       ++conditional_.locally_served[cache_->ServerOf(Mix64(ids[i]))];
       continue;
     }
-    asked_.push_back(ids[i]);
-    asked_positions_.push_back(static_cast<uint32_t>(i));
+    requested_.push_back(ids[i]);
+    requested_positions_.push_back(static_cast<uint32_t>(i));
   }
-  if (sort) SortIds(&asked_, &asked_positions_);
-  asked_versions_.resize(asked_.size());
-  for (size_t i = 0; i < asked_.size(); ++i) asked_versions_[i] = versions_[asked_positions_[i]];
-  conditional_.versions = asked_versions_;
-  conditional_.positions = asked_positions_;
-  conditional_.sent.assign(asked_.size(), 0);
+  if (sort) SortIds(&requested_, &requested_positions_);
+  requested_versions_.resize(requested_.size());
+  for (size_t i = 0; i < requested_.size(); ++i) requested_versions_[i] = versions_[requested_positions_[i]];
+  conditional_.versions = requested_versions_;
+  conditional_.positions = requested_positions_;
+  conditional_.sent.assign(requested_.size(), 0);
 }
 
 void CachedPart::Finish(std::vector<uint64_t>* versions) {
@@ -77,18 +77,18 @@ void CachedPart::Finish(std::vector<uint64_t>* versions) {
     ++locally_served;
     serve(ids_[i], versions_[i], false);
   }
-  for (size_t i = 0; i < asked_.size(); ++i) {
+  for (size_t i = 0; i < requested_.size(); ++i) {
     if (!conditional_.sent[i]) {
       ++unchanged;
-      serve(asked_[i], asked_versions_[i], true);
+      serve(requested_[i], requested_versions_[i], true);
     } else {
-      ++(copies_[asked_positions_[i]] == RowCache::kNone ? missed : refreshed);
+      ++(copies_[requested_positions_[i]] == RowCache::kNone ? missed : refreshed);
     }
   }
-  cache_->Accept({.ids = asked_,
-                  .asked = asked_versions_.data(),
+  cache_->Accept({.ids = requested_,
+                  .requested = requested_versions_.data(),
                   .sent = conditional_.sent.data(),
-                  .positions = asked_positions_.data(),
+                  .positions = requested_positions_.data(),
                   .rows = rows_,
                   .versions = answered,
                   .applied = applied,

@@ -41,7 +41,7 @@ class CachedPart {
   CachedPart(std::shared_ptr<RowCache> cache, absl::Span<const uint64_t> ids, float* rows, bool sort);
 
   // Returns the ids to request. Refers to this object.
-  absl::Span<const uint64_t> asked() const { return asked_; }
+  absl::Span<const uint64_t> requested() const { return requested_; }
   ConditionalPull* conditional() { return &conditional_; }
 
   // Adds the received rows to the cache. Must be called after all servers have responded. `versions` are
@@ -55,9 +55,9 @@ class CachedPart {
   float* const rows_;
   std::vector<uint32_t> versions_;  // [ids]: those of the copies that may serve
   std::vector<RowCache::Copy> copies_;
-  std::vector<uint64_t> asked_;
-  std::vector<uint32_t> asked_positions_;  // asked_[i] == ids[asked_positions_[i]]
-  std::vector<uint32_t> asked_versions_;
+  std::vector<uint64_t> requested_;
+  std::vector<uint32_t> requested_positions_;  // requested_[i] == ids[requested_positions_[i]]
+  std::vector<uint32_t> requested_versions_;
   ConditionalPull conditional_;
 };
 

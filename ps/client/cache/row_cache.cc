@@ -10,11 +10,11 @@ namespace {
 
 // The number of ids that are read per locking. It is large enough to make locking cheap, and small enough
 // that writers wait for about ten microseconds.
-constexpr size_t kRun = 512;
+constexpr size_t kIdsPerLock = 512;
 // The number of ids that are prefetched before the first one is used.
-constexpr size_t kBlock = 32;
-constexpr size_t kAhead = 8;         // the same when ids are written one by one
-constexpr uint32_t kUsesGained = 2;  // uses that a row gains each time it arrives
+constexpr size_t kPrefetchBlock = 32;
+constexpr size_t kPrefetchAhead = 8;  // the same when ids are written one by one
+constexpr uint32_t kUsesGained = 2;   // uses that a row gains each time it arrives
 constexpr size_t kCacheLine = 64;
 
 void PrefetchRecord(const CacheHeader* record, size_t bytes) {
@@ -38,7 +38,7 @@ RowCache::RowCache(const v1::TableConfig& table, const CacheOptions& options, co
   uint64_t capacity = 0;
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     absl::MutexLock lock(&shards_[s].mutex);
-    shards_[s].rows.Init(options.bytes / kCacheShards, dim_, holds());
+    shards_[s].rows.Init(options.bytes / kCacheShards, dim_, defers());
     capacity += shards_[s].rows.capacity();
   }
   // TinyLFU uses samples of about ten times the capacity.
@@ -58,12 +58,12 @@ void RowCache::Find(absl::Span<const uint64_t> ids, float* rows, uint32_t* versi
                     Copy* copies) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const uint16_t epoch = Epoch(ids.size());
   const size_t record_bytes = sizeof(CacheHeader) + 2 * dim_ * sizeof(float);
-  uint64_t hashes[kBlock];
-  for (size_t run = 0; run < ids.size(); run += kRun) {
-    const size_t run_end = std::min(run + kRun, ids.size());
+  uint64_t hashes[kPrefetchBlock];
+  for (size_t run = 0; run < ids.size(); run += kIdsPerLock) {
+    const size_t run_end = std::min(run + kIdsPerLock, ids.size());
     for (uint32_t s = 0; s < kCacheShards; ++s) shards_[s].mutex.ReaderLock();
-    for (size_t first = run; first < run_end; first += kBlock) {
-      const size_t count = std::min(kBlock, run_end - first);
+    for (size_t first = run; first < run_end; first += kPrefetchBlock) {
+      const size_t count = std::min(kPrefetchBlock, run_end - first);
       for (size_t i = 0; i < count; ++i) {
         const uint64_t hash = hashes[i] = Mix64(ids[first + i]);
         __builtin_prefetch(shards_[CacheShardOf(hash)].rows.Cell(hash), 0, 2);
@@ -124,9 +124,9 @@ RowCache::Order RowCache::OrderByShard(absl::Span<const uint64_t> ids, const Wan
   return order;
 }
 
-bool RowCache::Tells(const Response& response, size_t at, uint64_t hash) const {
+bool RowCache::ChangesCopy(const Response& response, size_t at, uint64_t hash) const {
   return response.sent[at] ||
-         LowHalf(response.versions[ServerOf(hash)]) - response.asked[at] > options_.max_age;
+         LowHalf(response.versions[ServerOf(hash)]) - response.requested[at] > options_.max_age;
 }
 
 void RowCache::Adopt(const Response& response) {
@@ -158,7 +158,7 @@ void RowCache::Adopt(const Response& response) {
     absl::MutexLock shard_lock(&shard.mutex);
     // Deferred gradients stay valid when the rows are replaced: the next push sends them.
     forgotten_ += shard.rows.EraseIf(
-        [&](const CacheHeader& record) { return changed[ServerOf(Mix64(record.id))]; }, &shard.left);
+        [&](const CacheHeader& record) { return changed[ServerOf(Mix64(record.id))]; }, &shard.to_send);
   }
 }
 
@@ -168,7 +168,7 @@ void RowCache::AcceptOne(Shard& shard, const Response& response, uint32_t at, ui
   CacheHeader* record = shard.rows.Find(id, hash);
   if (!response.sent[at]) {
     // Another response may have brought a newer row.
-    if (record == nullptr || record->version != response.asked[at]) return;
+    if (record == nullptr || record->version != response.requested[at]) return;
     // The copy was too old, and the row was not sent: it has not been updated up to the response's version.
     if (LowHalf(version) - record->version > options_.max_age && LowHalf(version) != 0) {
       record->version = LowHalf(version);
@@ -177,7 +177,7 @@ void RowCache::AcceptOne(Shard& shard, const Response& response, uint32_t at, ui
   }
   if (LowHalf(version) == 0) return;  // 0 stands for no copy
   if (record == nullptr) {
-    record = shard.rows.Insert(id, hash, epoch, &shard.left);
+    record = shard.rows.Insert(id, hash, epoch, &shard.to_send);
     if (record == nullptr) return;
     ++shard.admitted;
   } else if (static_cast<int32_t>(LowHalf(version) - record->version) < 0) {
@@ -192,14 +192,14 @@ void RowCache::Accept(const Response& response) {
   absl::ReaderMutexLock lock(&generations_mutex_);
   if (response.generations != absl::MakeConstSpan(generations_)) return;  // changed again in the meantime
   const Order order =
-      OrderByShard(response.ids, [&](size_t at, uint64_t hash) { return Tells(response, at, hash); });
+      OrderByShard(response.ids, [&](size_t at, uint64_t hash) { return ChangesCopy(response, at, hash); });
   const uint16_t epoch = Epoch(0);
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
     absl::MutexLock shard_lock(&shard.mutex);
     for (uint32_t i = order.begin[s]; i < order.begin[s + 1]; ++i) {
-      if (i + kAhead < order.begin[s + 1]) {
-        __builtin_prefetch(shard.rows.Cell(order.hashes[order.positions[i + kAhead]]), 0, 2);
+      if (i + kPrefetchAhead < order.begin[s + 1]) {
+        __builtin_prefetch(shard.rows.Cell(order.hashes[order.positions[i + kPrefetchAhead]]), 0, 2);
       }
       const uint32_t at = order.positions[i];
       AcceptOne(shard, response, at, order.hashes[at], epoch);
@@ -215,7 +215,7 @@ void RowCache::Merge(absl::Span<const uint64_t> ids, const float* gradients, flo
     for (size_t s = 0; s < pulled_.size(); ++s) pulled_[s] = std::max(pulled_[s], pulled_versions[s]);
   }
   const Order order = OrderByShard(ids, [](size_t, uint64_t) { return true; });
-  uint64_t held = 0;
+  uint64_t deferred = 0;
   int64_t rows = 0;
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
@@ -236,36 +236,36 @@ void RowCache::Merge(absl::Span<const uint64_t> ids, const float* gradients, flo
         out->sums.insert(out->sums.end(), gradient, gradient + dim_);
         continue;
       }
-      float* const sums = shard.rows.HeldSums(record);
-      if (record->held == 0) {
+      float* const sums = shard.rows.DeferredSums(record);
+      if (record->deferred == 0) {
         std::memcpy(sums, gradient, dim_ * sizeof(float));
-        *shard.rows.HeldVersion(record) = version;
+        *shard.rows.DeferredVersion(record) = version;
         ++rows;
       } else {
         for (uint32_t d = 0; d < dim_; ++d) sums[d] += gradient[d];
       }
-      ++held;
-      if (++record->held < options_.push_bound) continue;
-      shard.rows.TakeHeld(record, out);
+      ++deferred;
+      if (++record->deferred < options_.push_bound) continue;
+      shard.rows.TakeDeferred(record, out);
       --rows;
     }
     if (out == nullptr) continue;
-    rows -= static_cast<int64_t>(shard.left.ids.size());
-    out->Append(shard.left);
-    shard.left.Clear();
+    rows -= static_cast<int64_t>(shard.to_send.ids.size());
+    out->Append(shard.to_send);
+    shard.to_send.Clear();
   }
-  held_gradients_ += held;
+  held_gradients_ += deferred;
   held_rows_ += static_cast<uint64_t>(rows);
 }
 
-void RowCache::TakeHeld(DeferredGradients* out, std::vector<uint64_t>* pulled) {
+void RowCache::TakeDeferred(DeferredGradients* out, std::vector<uint64_t>* pulled) {
   const size_t before = out->ids.size();
   for (uint32_t s = 0; s < kCacheShards; ++s) {
     Shard& shard = shards_[s];
     absl::MutexLock lock(&shard.mutex);
-    out->Append(shard.left);
-    shard.left.Clear();
-    shard.rows.TakeAllHeld(out);
+    out->Append(shard.to_send);
+    shard.to_send.Clear();
+    shard.rows.TakeAllDeferred(out);
   }
   held_rows_ -= out->ids.size() - before;
   absl::MutexLock lock(&pulled_mutex_);
@@ -292,8 +292,8 @@ void RowCache::Clear() {
     Shard& shard = shards_[s];
     absl::MutexLock shard_lock(&shard.mutex);
     shard.rows.EraseIf([](const CacheHeader&) { return true; }, &gone);
-    gone.Append(shard.left);
-    shard.left.Clear();
+    gone.Append(shard.to_send);
+    shard.to_send.Clear();
   }
   held_rows_ -= gone.ids.size();
 }
@@ -301,7 +301,7 @@ void RowCache::Clear() {
 void RowCache::CountPull(uint64_t locally_served, uint64_t unchanged, uint64_t refreshed, uint64_t missed,
                          uint64_t request_bytes, uint64_t response_bytes, uint64_t age_sum,
                          uint64_t age_max) {
-  unasked_ += locally_served;
+  locally_served_ += locally_served;
   unchanged_ += unchanged;
   refreshed_ += refreshed;
   missed_ += missed;
@@ -315,7 +315,7 @@ void RowCache::CountPull(uint64_t locally_served, uint64_t unchanged, uint64_t r
 
 CacheStatistics RowCache::Statistics() const {
   CacheStatistics s;
-  s.locally_served = unasked_;
+  s.locally_served = locally_served_;
   s.unchanged = unchanged_;
   s.refreshed = refreshed_;
   s.missed = missed_;

@@ -48,8 +48,8 @@ class RowCache {
   // The responses of the servers for the requested ids.
   struct Response {
     absl::Span<const uint64_t> ids;
-    const uint32_t* asked = nullptr;  // [ids]: the versions in the request; 0: none
-    const uint8_t* sent = nullptr;    // [ids]: whether the row was sent
+    const uint32_t* requested = nullptr;  // [ids]: the versions in the request; 0: none
+    const uint8_t* sent = nullptr;        // [ids]: whether the row was sent
     // [ids]: the index of the row in `rows`, if it was sent.
     const uint32_t* positions = nullptr;
     const float* rows = nullptr;
@@ -67,10 +67,10 @@ class RowCache {
   void Merge(absl::Span<const uint64_t> ids, const float* gradients, float learning_rate_factor,
              absl::Span<const uint64_t> pulled_versions, DeferredGradients* out);
   // Returns whether gradients may be deferred.
-  bool holds() const { return options_.push_bound > 1; }
+  bool defers() const { return options_.push_bound > 1; }
   // Takes all deferred gradients. Every gradient merged before the call is then in `out`, or was in that of
   // an earlier call. `pulled` becomes the newest pulled_versions of Merge.
-  void TakeHeld(DeferredGradients* out, std::vector<uint64_t>* pulled);
+  void TakeDeferred(DeferredGradients* out, std::vector<uint64_t>* pulled);
   // Returns, per server, the oldest version of the gradients in full width. `near` are versions from about
   // the same time, from which the high halves are derived. Empty if `near` is empty.
   std::vector<uint64_t> Oldest(const DeferredGradients& gradients, absl::Span<const uint64_t> near) const;
@@ -91,7 +91,7 @@ class RowCache {
   struct alignas(64) Shard {
     mutable absl::Mutex mutex;
     CacheShard rows ABSL_GUARDED_BY(mutex);
-    DeferredGradients left ABSL_GUARDED_BY(mutex);  // of evicted rows, for the next push
+    DeferredGradients to_send ABSL_GUARDED_BY(mutex);  // of evicted rows, for the next push
     uint64_t admitted ABSL_GUARDED_BY(mutex) = 0;
   };
   // Ids sorted by shard.
@@ -108,7 +108,7 @@ class RowCache {
   template <typename Wanted>
   Order OrderByShard(absl::Span<const uint64_t> ids, const Wanted& wanted) const;
   // Returns whether a response changes the copy of an id.
-  bool Tells(const Response& response, size_t at, uint64_t hash) const;
+  bool ChangesCopy(const Response& response, size_t at, uint64_t hash) const;
   // Stores the servers' generations and update counts. Drops the copies of replaced generations.
   void Adopt(const Response& response);
   void AcceptOne(Shard& shard, const Response& response, uint32_t at, uint64_t hash, uint16_t epoch)
@@ -129,7 +129,7 @@ class RowCache {
   absl::Mutex pulled_mutex_;
   std::vector<uint64_t> pulled_ ABSL_GUARDED_BY(pulled_mutex_);
 
-  std::atomic<uint64_t> unasked_{0}, unchanged_{0}, refreshed_{0}, missed_{0}, forgotten_{0};
+  std::atomic<uint64_t> locally_served_{0}, unchanged_{0}, refreshed_{0}, missed_{0}, forgotten_{0};
   std::atomic<uint64_t> request_bytes_{0}, response_bytes_{0}, age_sum_{0}, age_max_{0};
   std::atomic<uint64_t> held_gradients_{0}, held_rows_{0};
 };

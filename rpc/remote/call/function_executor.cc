@@ -13,7 +13,7 @@
 namespace tandem::rpc::remote {
 namespace {
 // Functions that check IsCancelled have returned by then.
-constexpr absl::Duration kQuietly = absl::Seconds(1);
+constexpr absl::Duration kFirstStopTimeout = absl::Seconds(1);
 }  // namespace
 
 FunctionExecutor::FunctionExecutor(std::string worker, const FunctionExecutorOptions& options)
@@ -48,7 +48,7 @@ void FunctionExecutor::Submit(std::shared_ptr<Invocation> call, const std::strin
     CallerQueue& queue = callers_[call->caller()];
     refused = Admit(queue, bytes);
     if (refused.ok()) {
-      if (queue.tasks.empty()) turns_.push_back(call->caller());
+      if (queue.tasks.empty()) ready_callers_.push_back(call->caller());
       queue.tasks.push_back({call, exclusive, std::move(run), bytes, trace::Begin()});
       ++queue.held;
       ++queued_;
@@ -90,18 +90,18 @@ void FunctionExecutor::Release(const std::string& caller, size_t bytes) {
 }
 
 bool FunctionExecutor::Next(Task* task) {
-  if (!freed_.empty()) {
-    *task = std::move(freed_.front());
-    freed_.pop_front();
+  if (!runnable_exclusive_.empty()) {
+    *task = std::move(runnable_exclusive_.front());
+    runnable_exclusive_.pop_front();
     return true;
   }
-  while (!turns_.empty()) {
-    const std::string caller = std::move(turns_.front());
-    turns_.pop_front();
+  while (!ready_callers_.empty()) {
+    const std::string caller = std::move(ready_callers_.front());
+    ready_callers_.pop_front();
     CallerQueue& queue = callers_[caller];
     *task = std::move(queue.tasks.front());
     queue.tasks.pop_front();
-    if (!queue.tasks.empty()) turns_.push_back(caller);
+    if (!queue.tasks.empty()) ready_callers_.push_back(caller);
     if (task->exclusive.empty()) {
       Release(caller, task->bytes);
       return true;
@@ -169,9 +169,9 @@ void FunctionExecutor::Work(Worker* self) {
       exclusive_.erase(group);
       continue;
     }
-    freed_.push_back(std::move(group->second.front()));
+    runnable_exclusive_.push_back(std::move(group->second.front()));
     group->second.pop_front();
-    Release(freed_.back().call->caller(), freed_.back().bytes);
+    Release(runnable_exclusive_.back().call->caller(), runnable_exclusive_.back().bytes);
   }
   self->ended = true;
 }
@@ -188,7 +188,7 @@ std::string FunctionExecutor::StillRunning() const {
   return absl::StrJoin(running, ", ");
 }
 
-absl::Status FunctionExecutor::Stop(absl::Duration patience) {
+absl::Status FunctionExecutor::Stop(absl::Duration timeout) {
   std::vector<Task> dropped;
   {
     absl::MutexLock lock(&mutex_);
@@ -197,9 +197,9 @@ absl::Status FunctionExecutor::Stop(absl::Duration patience) {
       for (Task& task : queue.tasks) dropped.push_back(std::move(task));
       queue.tasks.clear();
     }
-    turns_.clear();
-    for (Task& task : freed_) dropped.push_back(std::move(task));
-    freed_.clear();
+    ready_callers_.clear();
+    for (Task& task : runnable_exclusive_) dropped.push_back(std::move(task));
+    runnable_exclusive_.clear();
     for (auto& [name, group] : exclusive_) {
       for (Task& task : group) dropped.push_back(std::move(task));
       group.clear();
@@ -215,10 +215,10 @@ absl::Status FunctionExecutor::Stop(absl::Duration patience) {
     const auto all_ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.ended; });
     };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&all_ended), patience)) {
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&all_ended), timeout)) {
       return absl::DeadlineExceededError(absl::StrCat(
           "functions that do not look whether they are cancelled (Context::IsCancelled) still run ",
-          absl::FormatDuration(patience), " after they were: ", StillRunning()));
+          absl::FormatDuration(timeout), " after they were: ", StillRunning()));
     }
     ended.swap(workers_);
   }
@@ -227,11 +227,11 @@ absl::Status FunctionExecutor::Stop(absl::Duration patience) {
 }
 
 void FunctionExecutor::End() {
-  absl::Status stopped = Stop(kQuietly);
+  absl::Status stopped = Stop(kFirstStopTimeout);
   if (!stopped.ok()) {
-    LogWarning(absl::StrCat(worker_, " waits, ", absl::FormatDuration(options_.last_patience),
+    LogWarning(absl::StrCat(worker_, " waits, ", absl::FormatDuration(options_.end_timeout),
                             " at most: ", stopped.message()));
-    stopped = Stop(options_.last_patience);
+    stopped = Stop(options_.end_timeout);
   }
   TANDEM_CHECK_MSG(stopped.ok(), absl::StrCat(worker_, ": ", stopped.message()));
 }

@@ -29,7 +29,7 @@ struct FunctionExecutorOptions {
   size_t max_queued_per_caller = 4096;
   size_t max_queued_bytes = size_t{1} << 30;  // of arguments; a single call may have more
   // The longest time for which End waits for running functions.
-  absl::Duration last_patience = absl::Minutes(1);
+  absl::Duration end_timeout = absl::Minutes(1);
 };
 
 // Runs calls on a pool of threads. The threads serve the callers in turn, one call of each, so that a caller
@@ -56,8 +56,8 @@ class FunctionExecutor {
   // Fails the waiting calls with Unavailable and waits for the running ones for at most `patience`. Returns
   // DeadlineExceeded with their names if some still run then: a thread cannot be made to leave a function.
   // May be called again.
-  absl::Status Stop(absl::Duration patience);
-  // Stops the executor for good. Waits a second, then up to options.last_patience for running functions. If
+  absl::Status Stop(absl::Duration timeout);
+  // Stops the executor for good. Waits a second, then up to options.end_timeout for running functions. If
   // some still run, ends the process with a message that names them, because they would use destroyed
   // objects.
   void End();
@@ -106,10 +106,11 @@ class FunctionExecutor {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::pair<absl::string_view, absl::AnyInvocable<void() &&>>> posted_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, CallerQueue> callers_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // callers with tasks, each once
+  std::deque<std::string> ready_callers_ ABSL_GUARDED_BY(mutex_);  // callers with tasks, each once
   // The exclusive groups with a running call, and the calls that wait for it to end.
   absl::flat_hash_map<std::string, std::deque<Task>> exclusive_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Task> freed_ ABSL_GUARDED_BY(mutex_);  // calls whose exclusive group has become free
+  std::deque<Task> runnable_exclusive_
+      ABSL_GUARDED_BY(mutex_);  // calls whose exclusive group has become free
   size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int idle_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -28,7 +28,7 @@ namespace tandem::rpc::remote {
 namespace internal {
 
 // Receives on behalf of a waiting thread until `over` returns true or `deadline` (rpc::Channel::InlinePoll).
-using Helper = std::function<void(absl::FunctionRef<bool()> over, absl::Time deadline)>;
+using InlinePoller = std::function<void(absl::FunctionRef<bool()> over, absl::Time deadline)>;
 
 template <typename R>
 class FutureState {
@@ -44,7 +44,7 @@ class FutureState {
       if (result_.has_value()) return;
       result_.emplace(std::move(result));
       callbacks.swap(callbacks_);
-      helper_ = nullptr;
+      inline_poller_ = nullptr;
       over_.store(true, std::memory_order_release);
     }
     for (Callback& callback : callbacks) std::move(callback)(*result_);
@@ -64,12 +64,12 @@ class FutureState {
   // Returns false if `deadline` passes first.
   bool WaitUntil(absl::Time deadline) {
     if (over()) return true;
-    Helper helper;
+    InlinePoller inline_poller;
     {
       absl::MutexLock lock(&mutex_);
-      helper = helper_;
+      inline_poller = inline_poller_;
     }
-    if (helper) helper([this] { return over(); }, deadline);
+    if (inline_poller) inline_poller([this] { return over(); }, deadline);
     absl::MutexLock lock(&mutex_);
     const auto set = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
     return mutex_.AwaitWithDeadline(absl::Condition(&set), deadline);
@@ -77,9 +77,9 @@ class FutureState {
   // Requires over().
   const Result& result() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *result_; }
 
-  void SetHelper(Helper helper) {
+  void SetInlinePoller(InlinePoller inline_poller) {
     absl::MutexLock lock(&mutex_);
-    if (!result_.has_value()) helper_ = std::move(helper);
+    if (!result_.has_value()) inline_poller_ = std::move(inline_poller);
   }
   std::stop_source& stop() { return stop_; }
 
@@ -89,7 +89,7 @@ class FutureState {
   absl::Mutex mutex_;
   std::optional<Result> result_;  // guarded by mutex_ until it is set, then constant
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mutex_);
-  Helper helper_ ABSL_GUARDED_BY(mutex_);
+  InlinePoller inline_poller_ ABSL_GUARDED_BY(mutex_);
 };
 
 template <typename T>
@@ -163,7 +163,9 @@ class Promise {
   void Set(ResultOf<R> result) const { guard_->state->Set(std::move(result)); }
   // Returns a token that is stopped when the future is cancelled.
   std::stop_token cancelled() const { return guard_->state->stop().get_token(); }
-  void SetHelper(internal::Helper helper) const { guard_->state->SetHelper(std::move(helper)); }
+  void SetInlinePoller(internal::InlinePoller inline_poller) const {
+    guard_->state->SetInlinePoller(std::move(inline_poller));
+  }
   // Returns the source of the token that cancelled() returns.
   std::stop_source stop() const { return guard_->state->stop(); }
 

@@ -65,7 +65,7 @@ class Invocation {
   enum class Form {
     kEncoded,
     kDirect,  // as a shared object of its type
-    kKept,    // as an object that stays in this worker
+    kStored,  // as an object that stays in this worker
   };
   virtual Form form(std::type_index result) const = 0;
   virtual ReferenceScope* response_references() = 0;

@@ -36,9 +36,9 @@ TEST(BytesInFlightTest, WhatIsTakenIsHeldUntilItsShareGoes) {
 TEST(BytesInFlightTest, WhatDoesNotFitInTimeIsRefusedWithTheFigures) {
   BytesInFlight bytes(100);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto held, bytes.Take(90, absl::ZeroDuration()));
-  for (const absl::Duration patience : {absl::ZeroDuration(), absl::Milliseconds(2)}) {
-    EXPECT_THAT(bytes.Take(11, patience), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                   HasSubstr("hold 90 bytes and may hold 100; 11 more")));
+  for (const absl::Duration timeout : {absl::ZeroDuration(), absl::Milliseconds(2)}) {
+    EXPECT_THAT(bytes.Take(11, timeout), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                  HasSubstr("hold 90 bytes and may hold 100; 11 more")));
   }
   EXPECT_EQ(bytes.held(), 90u);
   TANDEM_EXPECT_OK(bytes.Take(10, absl::ZeroDuration()));

@@ -13,7 +13,7 @@
 namespace tandem::ps {
 namespace {
 
-std::vector<EncodedPush> EncodeAll(const ShardMap& map, std::vector<SerializedPush> parts,
+std::vector<EncodedPush> EncodeAll(const ShardMap& map, std::vector<ResolvedPushPart> parts,
                                    bool in_place = false) {
   BufferPool pool;
   Deduper deduper;
@@ -65,9 +65,9 @@ TEST(PushEncoderTest, AServerThatOwnsNoneOfTheIdsStillHearsOfTheStep) {
 TEST(PushEncoderTest, GradientsOfAnIdThatRepeatsAreAddedUpInTheirOrder) {
   const std::vector<uint64_t> ids = {7, 9, 7, 9, 7};
   const std::vector<float> gradients = {1, 2, 3, 4, 10, 20, 30, 40, 100, 200};
-  SerializedPush push{.part = {.table = "t", .ids = ids, .gradients = gradients.data()},
-                      .dim = 2,
-                      .wire = {.pack_ids = PackIds::kNever}};
+  ResolvedPushPart push{.part = {.table = "t", .ids = ids, .gradients = gradients.data()},
+                        .dim = 2,
+                        .wire = {.pack_ids = PackIds::kNever}};
   const std::vector<EncodedPush> merged = EncodeAll(ShardMap::Even(1), {push});
   ASSERT_EQ(merged[0].header.slices(0).num_ids(), 2u);
   const std::vector<float> sums = {111, 222, 33, 44};
@@ -120,13 +120,13 @@ TEST(PushEncoderTest, GradientsWithAnOwnerAreSentFromWhereTheyLie) {
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = i;
   const auto gradients = std::make_shared<std::vector<float>>(ids.size() * kDim, 0.5f);
   const auto part = [&](std::shared_ptr<const void> owner) {
-    return SerializedPush{.part = {.table = "t",
-                                   .ids = ids,
-                                   .gradients = gradients->data(),
-                                   .repeats = false,
-                                   .owner = std::move(owner)},
-                          .dim = kDim,
-                          .wire = {.pack_ids = PackIds::kNever}};
+    return ResolvedPushPart{.part = {.table = "t",
+                                     .ids = ids,
+                                     .gradients = gradients->data(),
+                                     .repeats = false,
+                                     .owner = std::move(owner)},
+                            .dim = kDim,
+                            .wire = {.pack_ids = PackIds::kNever}};
   };
   const auto refers = [&](const EncodedPush& request) {
     return std::any_of(

@@ -24,21 +24,21 @@ using testing::Cluster;
 using ::testing::HasSubstr;
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr size_t kUsual = size_t{32} << 20;
+constexpr size_t kDefaultBytes = size_t{32} << 20;
 // Sanitizers keep freed memory, and have shadow memory.
-constexpr bool kMemoryIsOurs = false;
+constexpr bool kMemoryIsExact = false;
 #else
-constexpr size_t kUsual = size_t{256} << 20;
-constexpr bool kMemoryIsOurs = true;
+constexpr size_t kDefaultBytes = size_t{256} << 20;
+constexpr bool kMemoryIsExact = true;
 #endif
 // The memory of rings, windows, and data on its way.
-constexpr size_t kBeside = size_t{96} << 20;
+constexpr size_t kOverheadBytes = size_t{96} << 20;
 constexpr size_t kPage = 4096;
 constexpr size_t kTwoGigabytes = size_t{2} << 30;
 
 size_t LargeBytes() {
   const char* given = std::getenv("TANDEM_LARGE_BYTES");
-  return given == nullptr ? kUsual - 5 : std::strtoull(given, nullptr, 10);
+  return given == nullptr ? kDefaultBytes - 5 : std::strtoull(given, nullptr, 10);
 }
 RpcAgentOptions Large() {
   return {.max_message_bytes = std::max(size_t{1} << 30, LargeBytes() + (size_t{1} << 20))};
@@ -135,8 +135,8 @@ TEST_P(RemoteLargeTest, AnArgumentOfAQuarterOfAGigabyteArrives) {
   // Copies beyond the caller's: the message as it arrived, and over shared memory also the joined message.
   // There each part is copied out of the ring at once, to make space for the next part.
   const size_t copies = GetParam() == "shm" ? 2 : 1;
-  if (kMemoryIsOurs) {
-    EXPECT_LT(peak.bytes(), copies * LargeBytes() + kBeside);
+  if (kMemoryIsExact) {
+    EXPECT_LT(peak.bytes(), copies * LargeBytes() + kOverheadBytes);
   }
 }
 
@@ -150,15 +150,15 @@ TEST_P(RemoteLargeTest, AResultOfAQuarterOfAGigabyteArrives) {
   EXPECT_TRUE(IsFilled(large));
   // The function's copy and the caller's copy. Over shared memory the latter is copied once more when its
   // chunks are joined; by then the function's copy has been freed.
-  if (kMemoryIsOurs) {
-    EXPECT_LT(peak.bytes(), 2 * LargeBytes() + kBeside);
+  if (kMemoryIsExact) {
+    EXPECT_LT(peak.bytes(), 2 * LargeBytes() + kOverheadBytes);
   }
 }
 
 TEST_P(RemoteLargeTest, ALongStringGoesThereAndBack) {
   RpcAgent& a = cluster.Add(DefaultFunctions(), Large());
   cluster.Add(DefaultFunctions(), Large());
-  const size_t bytes = LargeBytes() > kUsual ? LargeBytes() : kUsual / 8;
+  const size_t bytes = LargeBytes() > kDefaultBytes ? LargeBytes() : kDefaultBytes / 8;
   std::string text(bytes, 'x');
   text.front() = 'a';
   text.back() = 'z';

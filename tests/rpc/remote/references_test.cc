@@ -88,25 +88,25 @@ TEST_F(ReferencesTest, AMessageThatComesAgainWhenItsReferenceWasGivenUpIsAnother
 }
 
 // Counts its instances.
-class Witness {
+class InstanceCounter {
  public:
-  TANDEM_REMOTE_CLASS(Witness)
-  explicit Witness(Watched<int>* alive) : alive_(alive) { ++*alive_; }
-  ~Witness() { --*alive_; }
+  TANDEM_REMOTE_CLASS(InstanceCounter)
+  explicit InstanceCounter(Watched<int>* alive) : alive_(alive) { ++*alive_; }
+  ~InstanceCounter() { --*alive_; }
 
  private:
   Watched<int>* alive_;
 };
 
-constexpr Function<Witness()> kMakeWitness{"make_witness"};
-constexpr Function<bool(RRef<Witness>)> kIsAlive{"is_alive"};
-constexpr Function<void(RRef<Witness>)> kTake{"take", {.idempotent = true}};
-constexpr Function<RRef<Witness>()> kGive{"give"};
+constexpr Function<InstanceCounter()> kMakeWitness{"make_witness"};
+constexpr Function<bool(RRef<InstanceCounter>)> kIsAlive{"is_alive"};
+constexpr Function<void(RRef<InstanceCounter>)> kTake{"take", {.idempotent = true}};
+constexpr Function<RRef<InstanceCounter>()> kGive{"give"};
 
 // A proxy in front of a worker: it receives calls and passes them on when, and as often as, the test says.
-class Middleman {
+class CallProxy {
  public:
-  explicit Middleman(const std::string& address) {
+  explicit CallProxy(const std::string& address) {
     ConnectOptions options;
     options.transport = "grpc";
     absl::StatusOr<std::unique_ptr<Channel>> channel = Connect(address, options);
@@ -150,22 +150,22 @@ class RetriedReferenceTest : public ::testing::Test {
     owner = Start("ps/0", &owners_directory);
     sender = Start("worker/0", &senders_directory);
     callee = Start("worker/1", &callees_directory);
-    middleman = std::make_unique<Middleman>(callee->address());
+    proxy = std::make_unique<CallProxy>(callee->address());
     Member shown = callee->member();
-    shown.address = middleman->address();
+    shown.address = proxy->address();
     TANDEM_EXPECT_OK(senders_directory.Register(shown));
     TANDEM_EXPECT_OK(senders_directory.Register(owner->member()));
     TANDEM_EXPECT_OK(callees_directory.Register(owner->member()));
     mine = sender->Remote("ps/0", kMakeWitness);
-    TANDEM_EXPECT_OK(mine.WaitUntilMade());
+    TANDEM_EXPECT_OK(mine.WaitUntilCreated());
   }
   ~RetriedReferenceTest() override { (void)Held(); }
 
   std::unique_ptr<RpcAgent> Start(const std::string& name, Directory* directory) {
     Functions functions;
-    functions.Add(kMakeWitness, [this] { return std::make_unique<Witness>(&alive); });
-    functions.Add(kIsAlive, [](const RRef<Witness>& witness) { return witness.LocalValue().ok(); });
-    functions.Add(kTake, [this](RRef<Witness> witness) -> absl::Status {
+    functions.Add(kMakeWitness, [this] { return std::make_unique<InstanceCounter>(&alive); });
+    functions.Add(kIsAlive, [](const RRef<InstanceCounter>& witness) { return witness.LocalValue().ok(); });
+    functions.Add(kTake, [this](RRef<InstanceCounter> witness) -> absl::Status {
       absl::MutexLock lock(&mutex);
       if (hold) held = std::move(witness);
       witness = {};
@@ -181,9 +181,9 @@ class RetriedReferenceTest : public ::testing::Test {
   // Calls kTake, whose first attempt releases the reference and sends no response.
   void TakeOnce() {
     call = sender->RpcAsync("worker/1", kTake, mine);
-    under_way = middleman->Next();
+    under_way = proxy->Next();
     ASSERT_NE(under_way, nullptr);
-    TANDEM_ASSERT_OK(middleman->PassOn(*under_way));
+    TANDEM_ASSERT_OK(proxy->PassOn(*under_way));
     ASSERT_TRUE(callee->references().AwaitConfirmed(absl::Now() + kTestTimeout));
     ASSERT_TRUE(AwaitHolders(*owner, {"worker/0"}));
   }
@@ -191,7 +191,7 @@ class RetriedReferenceTest : public ::testing::Test {
     absl::MutexLock lock(&mutex);
     hold = true;
   }
-  RRef<Witness> Held() {
+  RRef<InstanceCounter> Held() {
     absl::MutexLock lock(&mutex);
     return std::exchange(held, {});
   }
@@ -199,7 +199,7 @@ class RetriedReferenceTest : public ::testing::Test {
   void ExpectHeldByTheCallee() {
     ASSERT_TRUE(AwaitHolders(*owner, {"worker/1"}));
     EXPECT_EQ(alive, 1);
-    RRef<Witness> theirs = Held();
+    RRef<InstanceCounter> theirs = Held();
     ASSERT_TRUE(theirs.valid());
     TANDEM_ASSERT_OK_AND_ASSIGN(const bool there, theirs.RpcSync(kIsAlive));
     EXPECT_TRUE(there);
@@ -212,10 +212,10 @@ class RetriedReferenceTest : public ::testing::Test {
   absl::Mutex mutex;
   bool hold ABSL_GUARDED_BY(mutex) = false;
   absl::Status response ABSL_GUARDED_BY(mutex);
-  RRef<Witness> held ABSL_GUARDED_BY(mutex);
+  RRef<InstanceCounter> held ABSL_GUARDED_BY(mutex);
   std::unique_ptr<RpcAgent> owner, sender, callee;
-  std::unique_ptr<Middleman> middleman;
-  RRef<Witness> mine;
+  std::unique_ptr<CallProxy> proxy;
+  RRef<InstanceCounter> mine;
   Future<void> call;
   std::shared_ptr<ServerCall> under_way;
 };
@@ -228,13 +228,13 @@ TEST_F(RetriedReferenceTest, IsKeptByItsSenderUntilTheOwnerKnowsWhatTheCalleeHol
       response = says;
     }
     mine = sender->Remote("ps/0", kMakeWitness);
-    TANDEM_ASSERT_OK(mine.WaitUntilMade());
+    TANDEM_ASSERT_OK(mine.WaitUntilCreated());
     ASSERT_TRUE(alive.AwaitValue(1));
     TakeOnce();
     // The callee's messages to the owner are delayed from here on.
     TANDEM_ASSERT_OK(callees_directory.Unregister(owner->member()));
     Hold();
-    TANDEM_ASSERT_OK_AND_ASSIGN(Bytes second, middleman->PassOn(*under_way));
+    TANDEM_ASSERT_OK_AND_ASSIGN(Bytes second, proxy->PassOn(*under_way));
     under_way->Finish(std::move(second));
     EXPECT_EQ(call.Wait(kTestTimeout).code(), says.code());
     mine = {};
@@ -251,7 +251,7 @@ TEST_F(RetriedReferenceTest, IsKeptForALeaseByTheSenderOfACallThatGotNoAnswer) {
   EXPECT_THAT(call.Wait(kTestTimeout), StatusIs(absl::StatusCode::kCancelled));
   mine = {};
   Hold();
-  TANDEM_EXPECT_OK(middleman->PassOn(*under_way));  // it was on its way
+  TANDEM_EXPECT_OK(proxy->PassOn(*under_way));  // it was on its way
   EXPECT_EQ(sender->references().held(), 1);
   TANDEM_ASSERT_OK(callees_directory.Register(owner->member()));
   ASSERT_TRUE(AwaitHolders(*owner, {"worker/0", "worker/1"}));
@@ -268,9 +268,9 @@ TEST_F(RetriedReferenceTest, IsKeptByItsSenderThoughTheOwnerCouldNotBeTold) {
   TANDEM_ASSERT_OK(senders_directory.Register(other));
   Hold();
   call = sender->RpcAsync("worker/1", kTake, mine);
-  under_way = middleman->Next();
+  under_way = proxy->Next();
   ASSERT_NE(under_way, nullptr);
-  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes taken, middleman->PassOn(*under_way));
+  TANDEM_ASSERT_OK_AND_ASSIGN(Bytes taken, proxy->PassOn(*under_way));
   under_way->Finish(std::move(taken));
   TANDEM_ASSERT_OK(call.Wait(kTestTimeout));
   TANDEM_ASSERT_OK(senders_directory.Unregister(other));
@@ -289,11 +289,11 @@ TEST(AnswerReferencesTest, GoWithTheWorkerThatGaveThem) {
   Cluster cluster;
   Functions functions;
   functions.Add(kGive, [&alive](const Context& context) {
-    return context.agent().Own(std::make_shared<Witness>(&alive));
+    return context.agent().Own(std::make_shared<InstanceCounter>(&alive));
   });
   RpcAgent& a = cluster.Add({});
   cluster.Add(std::move(functions));
-  TANDEM_ASSERT_OK_AND_ASSIGN(const RRef<Witness> given, a.RpcSync("worker/1", kGive));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RRef<InstanceCounter> given, a.RpcSync("worker/1", kGive));
   EXPECT_EQ(alive, 1);
   cluster.Kill(1);
   EXPECT_EQ(alive, 0);

@@ -92,7 +92,7 @@ TEST_F(RRefTest, TheValueLivesAtItsOwnerAndGoesWithTheLastReference) {
   for (const char* owner : {"worker/0", "worker/1"}) {
     RRef<Counter> counter = a.Remote(owner, kMakeCounter, 10);
     EXPECT_EQ(counter.owner(), owner);
-    TANDEM_ASSERT_OK(counter.WaitUntilMade());
+    TANDEM_ASSERT_OK(counter.WaitUntilCreated());
     EXPECT_EQ(alive, 1);
     TANDEM_ASSERT_OK_AND_ASSIGN(const int64_t sum, counter.RpcSync(kAddTo, 5));
     EXPECT_EQ(sum, 15);
@@ -134,7 +134,7 @@ TEST_F(RRefTest, WhatWentWrongInTheMakingIsTold) {
   for (const char* owner : {"worker/0", "worker/1"}) {
     const RRef<std::string> text = a.Remote(owner, kFail, "no way");
     EXPECT_THAT(text.ToHere(), StatusIs(absl::StatusCode::kAborted, HasSubstr("no way")));
-    EXPECT_THAT(text.WaitUntilMade(),
+    EXPECT_THAT(text.WaitUntilCreated(),
                 StatusIs(absl::StatusCode::kAborted, HasSubstr(absl::StrCat(owner, ": fail: no way"))));
   }
 }
@@ -223,7 +223,7 @@ TEST_F(RRefTest, AValueThatIsLongInTheMakingIsNotReleasedBefore) {
   const RRef<Counter> counter = a.Remote("worker/1", kSlow);
   absl::SleepFor(3 * lease);  // the creation takes this long
   go.Notify();
-  TANDEM_ASSERT_OK(counter.WaitUntilMade());
+  TANDEM_ASSERT_OK(counter.WaitUntilCreated());
   EXPECT_FALSE(alive.AwaitValue(0, 2 * lease));
 }
 
@@ -231,7 +231,7 @@ TEST_F(RRefTest, RepeatedAndLateMessagesAboutForksDoNoHarm) {
   RpcAgent& a = Add();
   RpcAgent& b = Add();
   RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
-  TANDEM_ASSERT_OK(counter.WaitUntilMade());
+  TANDEM_ASSERT_OK(counter.WaitUntilCreated());
   const auto handle = counter.handle();
   const ForkMessage mine = a.references().MessageOf(*handle, a.references().ForkOf(*handle), "worker/0");
   ForkMessage other = mine;
@@ -267,7 +267,7 @@ TEST_F(RRefTest, ValuesOfAnEarlierLifeAreNamedAsLost) {
   RpcAgent& a = Add();
   Add();
   const RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
-  TANDEM_ASSERT_OK(counter.WaitUntilMade());
+  TANDEM_ASSERT_OK(counter.WaitUntilCreated());
   cluster.Kill(1);
   Add({.name = "worker/1"});
   EXPECT_THAT(counter.RpcSync(kAddTo, 1),
@@ -278,7 +278,7 @@ TEST_F(RRefTest, TheStateOfAWorkerCanBeAskedFor) {
   RpcAgent& a = Add();
   Add();
   const RRef<Counter> counter = a.Remote("worker/1", kMakeCounter, 0);
-  TANDEM_ASSERT_OK(counter.WaitUntilMade());
+  TANDEM_ASSERT_OK(counter.WaitUntilCreated());
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<DebugRef> refs, a.RpcSync("worker/1", kDebugRefs));
   ASSERT_EQ(refs.size(), 1);
   EXPECT_EQ(refs[0].type, "Counter");

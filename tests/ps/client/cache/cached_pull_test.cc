@@ -109,7 +109,7 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
     std::unique_ptr<Client> client;
     uint64_t step = 0;
     // The newest version that a response to a pull has reported.
-    uint64_t heard = 0;
+    uint64_t newest_reported = 0;
     std::map<uint64_t, std::vector<uint64_t>> pulled_at;  // by id: the table's versions at the pulls
   };
   std::vector<Worker> workers(kWorkers);
@@ -130,8 +130,9 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
     const absl::StatusOr<PullVersions> versions =
         worker.client->Pull(worker.step, false, {{.table = "t", .ids = ids, .rows = rows.data()}});
     if (versions.ok()) {
-      const uint64_t oldest =
-          worker.heard > sequence.cache.max_age ? worker.heard - sequence.cache.max_age : 0;
+      const uint64_t oldest = worker.newest_reported > sequence.cache.max_age
+                                  ? worker.newest_reported - sequence.cache.max_age
+                                  : 0;
       for (size_t i = 0; i < ids.size(); ++i) {
         std::vector<uint64_t>& pulls = worker.pulled_at[ids[i]];
         // One copy may have served this many of the earlier pulls.
@@ -158,7 +159,7 @@ void RunTurns(const Sequence& sequence, uint64_t seed, CacheStatistics* sum) {
         EXPECT_LE(version, now);
         EXPECT_GE(version, oldest);
       }
-      worker.heard = now;
+      worker.newest_reported = now;
     } else {
       ++failed;
       ++worker.step;  // rows that do not exist take no gradients
@@ -251,7 +252,7 @@ TEST(CachedPulls, ReturnRowsWithinTheBoundToManyThreads) {
     TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect(w));
     TANDEM_ASSERT_OK(client->CreateTable(Table(kWorkers)));
     TANDEM_ASSERT_OK(client->SetCache("t", {.bytes = 9 << 10, .max_uses = 60, .max_age = kMaxAge}));
-    uint64_t heard = 0;  // number of acknowledged pushes when the previous pull began
+    uint64_t newest_reported = 0;  // number of acknowledged pushes when the previous pull began
     CounterRandom random(11, w);
     for (uint64_t step = 0; step < kSteps; ++step) {
       std::vector<uint64_t> ids(1 + random.Below(20));
@@ -261,8 +262,9 @@ TEST(CachedPulls, ReturnRowsWithinTheBoundToManyThreads) {
       std::vector<std::vector<uint64_t>> least(ids.size(), std::vector<uint64_t>(kWorkers));
       {
         absl::MutexLock lock(&mutex);
-        const uint64_t in_rows = heard > kMaxAge + kWorkers ? heard - kMaxAge - kWorkers : 0;
-        heard = acknowledged;
+        const uint64_t in_rows =
+            newest_reported > kMaxAge + kWorkers ? newest_reported - kMaxAge - kWorkers : 0;
+        newest_reported = acknowledged;
         for (size_t i = 0; i < ids.size(); ++i) {
           for (uint32_t other = 0; other < kWorkers; ++other) {
             const std::vector<uint64_t>& pushes = log[ids[i]][other];

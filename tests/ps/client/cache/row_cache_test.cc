@@ -46,8 +46,8 @@ class Harness {
 
   // The server sends the rows for which `sends(i)`.
   template <typename Sends>
-  void Response(const std::vector<uint64_t>& ids, const std::vector<uint32_t>& asked, uint64_t version,
-                const Sends& sends, uint64_t overtaken_by = 0) {
+  void Respond(const std::vector<uint64_t>& ids, const std::vector<uint32_t>& requested, uint64_t version,
+               const Sends& sends, uint64_t overtaken_by = 0) {
     std::vector<float> rows(ids.size() * kCachedDim);
     std::vector<uint8_t> sent(ids.size());
     std::vector<uint32_t> positions(ids.size());
@@ -59,7 +59,7 @@ class Harness {
     const std::vector<uint64_t> versions(generations_.size(), version);
     const std::vector<uint64_t> applied(generations_.size(), version + overtaken_by);
     cache_.Accept({.ids = ids,
-                   .asked = asked.data(),
+                   .requested = requested.data(),
                    .sent = sent.data(),
                    .positions = positions.data(),
                    .rows = rows.data(),
@@ -68,14 +68,14 @@ class Harness {
                    .generations = generations_});
   }
   void Bring(const std::vector<uint64_t>& ids, uint64_t version) {
-    Response(ids, std::vector<uint32_t>(ids.size(), 0), version, [](size_t) { return true; });
+    Respond(ids, std::vector<uint32_t>(ids.size(), 0), version, [](size_t) { return true; });
   }
   // Responds like a server with this row.
   void BringRow(uint64_t id, const std::vector<float>& row, uint64_t version) {
     const uint32_t zero = 0;
     const uint8_t sent = 1;
     cache_.Accept({.ids = {&id, 1},
-                   .asked = &zero,
+                   .requested = &zero,
                    .sent = &sent,
                    .positions = &zero,
                    .rows = row.data(),
@@ -159,10 +159,10 @@ TEST(RowCache, ACopyThatIsTooOldServesOnlyIfItsRowWasNotUpdated) {
   EXPECT_THAT(found.versions, ElementsAre(20, 30));
   EXPECT_THAT(found.rows, ElementsAre(5, 20, 25, 7, 30, 37));
   // A response about another copy than the present one confirms nothing.
-  harness.Response({6}, {19}, 32, [](size_t) { return false; });
-  harness.Response({5}, {20}, 32, [](size_t) { return false; });
+  harness.Respond({6}, {19}, 32, [](size_t) { return false; });
+  harness.Respond({5}, {20}, 32, [](size_t) { return false; });
   EXPECT_THAT(harness.Find({6}).versions, ElementsAre(20));
-  harness.Response({5}, {32}, 40, [](size_t) { return false; });  // it is only young enough
+  harness.Respond({5}, {32}, 40, [](size_t) { return false; });  // it is only young enough
   harness.Bring({5}, 41);
   EXPECT_THAT(harness.Find({5}).versions, ElementsAre(41));
 }
@@ -170,10 +170,10 @@ TEST(RowCache, ACopyThatIsTooOldServesOnlyIfItsRowWasNotUpdated) {
 TEST(RowCache, ACopyAgesWithUpdatesThatOvertakeOneThatTakesLong) {
   Harness harness({.bytes = 1 << 20, .max_age = 5});
   const auto sends_all = [](size_t) { return true; };
-  harness.Response({1}, {0}, 10, sends_all);
-  harness.Response({2}, {0}, 10, sends_all, /*overtaken_by=*/5);
+  harness.Respond({1}, {0}, 10, sends_all);
+  harness.Respond({2}, {0}, 10, sends_all, /*overtaken_by=*/5);
   EXPECT_THAT(harness.Find({1, 2}).copies, Each(RowCache::kUse));
-  harness.Response({3}, {0}, 10, sends_all, /*overtaken_by=*/6);
+  harness.Respond({3}, {0}, 10, sends_all, /*overtaken_by=*/6);
   EXPECT_THAT(harness.Find({1, 2}).copies, Each(RowCache::kOld));
 }
 
@@ -223,7 +223,7 @@ TEST(RowCache, HoldsWhatAMapWouldHoldOfItUnderItsBudget) {
         ASSERT_EQ(found.rows[i * kCachedDim + d], Harness::Number(ids[i], model.at(ids[i]), d));
       }
     }
-    harness.Response(ids, found.versions, version, [](size_t) { return true; });
+    harness.Respond(ids, found.versions, version, [](size_t) { return true; });
     for (const uint64_t id : ids) model[id] = version;
     if (version % 500 == 0) {  // a server restarts
       ++harness.generations()[0];
@@ -248,7 +248,7 @@ TEST(RowCache, RowsThatAreUsedOftenStayWhenManyOthersPassBy) {
   uint64_t next = 1 << 20;
   for (uint64_t version = 1; version < 60; ++version) {
     const Harness::Found found = harness.Find(hot);
-    harness.Response(hot, found.versions, version, [](size_t) { return true; });
+    harness.Respond(hot, found.versions, version, [](size_t) { return true; });
     std::vector<uint64_t> passing(capacity);
     for (uint64_t& id : passing) id = Mix64(next++);
     harness.Find(passing);
@@ -366,7 +366,7 @@ TEST(RowCache, LosesNoGradient) {
         }
         const uint64_t server_version[] = {step}, generation[] = {1 + step / 150};
         harness.cache().Accept({.ids = ids,
-                                .asked = versions.data(),
+                                .requested = versions.data(),
                                 .sent = sent.data(),
                                 .positions = positions.data(),
                                 .rows = rows.data(),
@@ -378,7 +378,7 @@ TEST(RowCache, LosesNoGradient) {
         DeferredGradients out;
         harness.cache().Merge(ids, gradients.data(), 1, server_version, &out);
         std::vector<uint64_t> pulled;
-        if (random.Below(50) == 0) harness.cache().TakeHeld(&out, &pulled);
+        if (random.Below(50) == 0) harness.cache().TakeDeferred(&out, &pulled);
         add(out, &came_out[t]);
       }
     });
@@ -386,7 +386,7 @@ TEST(RowCache, LosesNoGradient) {
   for (std::thread& thread : threads) thread.join();
   DeferredGradients rest;
   std::vector<uint64_t> pulled;
-  harness.cache().TakeHeld(&rest, &pulled);
+  harness.cache().TakeDeferred(&rest, &pulled);
   EXPECT_THAT(pulled, ElementsAre(399));
   EXPECT_FALSE(rest.ids.empty());
   add(rest, &came_out[0]);

@@ -205,7 +205,7 @@ TEST(FunctionExecutorTest, NamesWhatStillRunsWhenItsTimeIsOver) {
 
 void RunForEver() {
   absl::Notification begun, never;
-  FunctionExecutor executor("worker/0", {.threads = 1, .last_patience = absl::Milliseconds(10)});
+  FunctionExecutor executor("worker/0", {.threads = 1, .end_timeout = absl::Milliseconds(10)});
   executor.Submit(std::make_shared<FakeCall>("gate"), "", [&](const auto&) {
     begun.Notify();
     never.WaitForNotification();

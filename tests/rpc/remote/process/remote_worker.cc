@@ -51,7 +51,7 @@ Functions Serve(Held* held) {
   functions.Add(kMakeThing, [](int64_t id) { return std::make_unique<Thing>(id); });
   functions.Add(kCreate, [held](const Context& context, int64_t id, const std::string& owner) {
     RRef<Thing> thing = context.agent().Remote(owner, kMakeThing, id);
-    const absl::Status made = thing.WaitUntilMade();
+    const absl::Status made = thing.WaitUntilCreated();
     if (!made.ok()) return made;
     absl::MutexLock lock(&held->mutex);
     held->references.emplace(id, std::move(thing));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/config_field.h"
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"
 #include "yaml-cpp/yaml.h"
@@ -13,7 +14,6 @@
 namespace tandem::launcher {
 namespace {
 
-using worker::AtLeast;
 using worker::Fields;
 using worker::JobErrors;
 
@@ -90,11 +90,11 @@ RolePlan ReadRole(const YAML::Node& node, const std::string& name, JobErrors* er
   ReadEnvironment(environment, absl::StrCat(path, ".environment"), errors, &role.environment);
   ReadProgram(program, absl::StrCat(path, ".program"), errors, &role.command);
   worker::ReadFields(rest, path, errors, [&role](Fields& f) {
-    f.Integer("count", &role.count, {.min = 0, .max = kMostProcesses});
-    f.Bool("serves", &role.serves);
-    f.Choice("restart", &role.restart, {"job", "alone"});
-    f.Integer("restart_limit", &role.restart_limit, AtLeast(0));
-    f.Choice("bind", &role.bind, {"none", "core", "numa"});
+    f.Integer("count", &role.count, {.min = 0, .max = kMostProcesses}, "processes of the role on each node");
+    f.Bool("serves", &role.serves, "the role is stopped when the others have ended");
+    f.Choice("restart", &role.restart, {"job", "alone"}, "what a failure of a process restarts");
+    f.Integer("restart_limit", &role.restart_limit, AtLeast(0), "restarts of one process by itself");
+    f.Choice("bind", &role.bind, {"none", "core", "numa"}, "what each process is pinned to");
   });
   return role;
 }
@@ -145,9 +145,9 @@ absl::Status ReadClusterFile(absl::string_view text, const std::string& file_nam
     YAML::Node roles, environment;
     const YAML::Node rest = Without(Without(root, "roles", &roles), "environment", &environment);
     worker::ReadFields(rest, "", &errors, [plan](Fields& f) {
-      f.Text("main", &plan->main);
-      f.Integer("max_restarts", &plan->max_restarts, AtLeast(0));
-      f.Choice("on_failure", &plan->reform, {"restart", "reform"});
+      f.Text("main", &plan->main, "the role whose processes have ranks");
+      f.Integer("max_restarts", &plan->max_restarts, AtLeast(0), "restarts of the whole job");
+      f.Choice("on_failure", &plan->reform, {"restart", "reform"}, "what follows a failure");
     });
     ReadRoles(roles, &errors, plan);
     std::map<std::string, std::string> of_all;

@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(const ServeFlags& fl
 std::shared_ptr<rpc::EpochGate> Gate(const collectives::Environment& env) {
   const bool outlives = env.epoch == 0 || std::getenv("TANDEM_AGENT") != nullptr;
   return std::make_shared<rpc::EpochGate>(
-      env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds : rpc::EpochGate::Kind::kOfARound);
+      env.caller(), outlives ? rpc::EpochGate::Kind::kOutlivesRounds : rpc::EpochGate::Kind::kSingleRound);
 }
 
 // Opens the store for rows that do not fit into memory. Returns nullptr if no directory is given for it.

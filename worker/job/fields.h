@@ -9,7 +9,7 @@
 //     f.Integer("keep", &c.keep, AtLeast(1), "number of checkpoints to keep");
 //   }
 //
-// Private to worker/job.
+// Also used by launcher/plan for the cluster file; not installed.
 
 #include <algorithm>
 #include <cstdint>

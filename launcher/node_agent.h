@@ -65,8 +65,8 @@ class NodeAgent {
   // kSettling: something failed, and a better explanation may still come. kWaiting: for the rendezvous to end
   // the round.
   enum class Phase { kJoining, kRunning, kSettling, kStopping, kKilling, kWaiting, kOver };
-  // What follows when all processes are stopped: join the next round, start the processes of the current
-  // round again, or end.
+  // The action once all processes are stopped: join the next round, start the processes of the current round
+  // again, or end.
   enum class Next { kJoin, kStart, kEnd };
 
   NodeAgent(const NodeAgentOptions& options, std::unique_ptr<RoundProcesses> local, Processes* processes,

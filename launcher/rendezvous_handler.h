@@ -37,12 +37,12 @@ class RendezvousHandler {
   const std::string& master_addr() const {
     return alone() && !options_.master_addr.empty() ? options_.master_addr : host_;
   }
-  // Whether this launcher is the job's only one.
+  // Returns true if this launcher is the job's only one.
   bool alone() const { return options_.backend.empty(); }
   // The rendezvous address for commands outside the job: etcd's URL or the store's endpoint; "" if alone().
   const std::string& address() const { return address_; }
   int node_rank() const { return options_.node_rank; }
-  // Whether nodes may join and leave while the job runs.
+  // Returns true if nodes may join and leave while the job runs.
   bool elastic() const { return options_.rendezvous.min_nodes < options_.rendezvous.max_nodes; }
   // Returns the job's size for messages: "2 to 4 nodes".
   std::string NodesText() const;

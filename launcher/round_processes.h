@@ -55,7 +55,7 @@ class RoundProcesses {
 
   // Records that `process` has ended. Returns its slot, which is now empty, or nullptr if it had none.
   Slot* TakeEnded(Process* process);
-  // Whether all processes of roles that end by themselves are done.
+  // Returns true if all processes of roles that end by themselves are done.
   bool AllDone() const;
 
   // Plans to restart the process of `slot` alone, after a pause that doubles with every death in a row, and

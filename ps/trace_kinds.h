@@ -1,27 +1,29 @@
 #ifndef TANDEM_PS_TRACE_KINDS_H_
 #define TANDEM_PS_TRACE_KINDS_H_
 
-// What pulls and pushes consist of, in traces (base/trace/trace.h). The wait for a server is the call's.
+// Trace kinds of pulls and pushes (base/trace/trace.h). The wait for a server belongs to the RPC's own event.
 
 #include "base/trace/trace.h"
 
 namespace tandem::ps {
 
-// A worker's: from the request to the last server's answer; then their parts.
-inline constexpr trace::Kind kTracePull{"pull", "ps", {"step"}, /*beside=*/true};
+// At a worker. kTracePull and kTracePush last from the request to the last server's response; the others are
+// stages of them.
+inline constexpr trace::Kind kTracePull{"pull", "ps", {"step"}, /*may_overlap=*/true};
 inline constexpr trace::Kind kTraceEncodePull{"encode pull", "ps", {"server"}};
 inline constexpr trace::Kind kTraceDecodePull{"decode pull", "ps", {"server"}};
-inline constexpr trace::Kind kTracePush{"push", "ps", {"step"}, /*beside=*/true};
+inline constexpr trace::Kind kTracePush{"push", "ps", {"step"}, /*may_overlap=*/true};
 inline constexpr trace::Kind kTraceEncodePush{"encode push", "ps", {"server"}};
 
-// A server's.
+// At a server.
 inline constexpr trace::Kind kTraceLookup{"lookup", "ps", {"step", "worker"}};
 inline constexpr trace::Kind kTraceParsePush{"parse push", "ps"};
 inline constexpr trace::Kind kTraceQueuedPush{
-    "queued push", "ps", {"step", "worker", "rows"}, /*beside=*/true};
+    "queued push", "ps", {"step", "worker", "rows"}, /*may_overlap=*/true};
 inline constexpr trace::Kind kTraceApply{"apply", "ps", {"rows", "pushes"}};
 
-// Has the end of what `done` tells in the trace: "pull" or "push".
+// Wraps `*done`, the callback of a pull or push, so that an event of `kind` that begins now ends when the
+// callback is called. Does nothing if no trace is recorded.
 template <typename Done, typename Result>
 void TraceUntilDone(const trace::Kind& kind, uint64_t step, Done* done) {
   const uint64_t begin = trace::Begin();

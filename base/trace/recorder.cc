@@ -12,7 +12,7 @@ namespace tandem::trace {
 namespace {
 
 constexpr size_t kMaxNames = 4096;
-constexpr Kind kOther{"other", "other", {}, /*beside=*/true};
+constexpr Kind kOther{"other", "other", {}, /*may_overlap=*/true};
 
 // The number of recorders created so far. It gives each recorder a unique id.
 std::atomic<uint64_t> recorders{0};
@@ -143,7 +143,8 @@ const Kind& Recorder::Intern(absl::string_view name, const char* category, const
   const auto [it, added] = interned_[category].try_emplace(std::string(name), &kOther);
   if (added && kinds_.size() < kMaxNames) {
     names_.emplace_back(name);
-    it->second = &kinds_.emplace_back(Kind{names_.back().c_str(), category, {argument}, /*beside=*/true});
+    it->second =
+        &kinds_.emplace_back(Kind{names_.back().c_str(), category, {argument}, /*may_overlap=*/true});
   } else if (added) {
     interned_[category].erase(it);
     return kOther;

@@ -27,7 +27,7 @@ struct Kind {
   // The meaning and unit of the numbers in its events: "bytes".
   const char* arguments[3] = {};
   // True if its events may overlap other events of the same thread, as calls in flight do.
-  bool beside = false;
+  bool may_overlap = false;
 };
 
 // Joins events of two processes: the sender's and the receiver's event have the same id (not 0), and one of

@@ -73,7 +73,7 @@ std::string LaneName(const rpc::ProcessTrace::Kind& kind) {
 
 TimelineProcess MakeProcess(const CollectedTrace& from, int64_t begin_ns) {
   TimelineProcess process{.from = &from};
-  std::map<std::string, std::vector<TimelineEvent>> beside;
+  std::map<std::string, std::vector<TimelineEvent>> overlapping;
   for (const rpc::ProcessTrace::Thread& thread : from.trace.threads) {
     process.lost += thread.lost;
     TimelineTrack track{.id = thread.id, .name = thread.id == from.member.pid ? "main" : thread.name};
@@ -85,14 +85,14 @@ TimelineProcess MakeProcess(const CollectedTrace& from, int64_t begin_ns) {
       out.end_ns = from.clock.ToOurs(event.end_ns) - begin_ns;
       out.flow = event.flow.end == trace::Flow::End::kNone ? 0 : event.flow.id;
       out.sends = event.flow.end == trace::Flow::End::kSends;
-      (kind.beside ? beside[LaneName(kind)] : track.events).push_back(out);
+      (kind.may_overlap ? overlapping[LaneName(kind)] : track.events).push_back(out);
     }
     std::sort(track.events.begin(), track.events.end(), OuterFirst);
-    for (TimelineEvent& misfit : TakeMisfits(&track.events)) beside[misfit.kind->name].push_back(misfit);
+    for (TimelineEvent& misfit : TakeMisfits(&track.events)) overlapping[misfit.kind->name].push_back(misfit);
     if (!track.events.empty()) process.tracks.push_back(std::move(track));
   }
   int64_t next_id = kFirstLane;
-  for (auto& [name, events] : beside) AddLanes(name, std::move(events), &next_id, &process);
+  for (auto& [name, events] : overlapping) AddLanes(name, std::move(events), &next_id, &process);
   return process;
 }
 

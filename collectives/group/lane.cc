@@ -30,8 +30,8 @@ constexpr trace::Kind kTraced[] = {
     {"reduce_scatter", "collective", {"bytes", "sequence"}},
     {"all_to_all", "collective", {"bytes", "sequence"}},
     {"barrier", "collective", {"bytes", "sequence"}},
-    {"send", "collective", {"bytes", "sequence", "peer"}, /*beside=*/true},
-    {"recv", "collective", {"bytes", "sequence", "peer"}, /*beside=*/true},
+    {"send", "collective", {"bytes", "sequence", "peer"}, /*may_overlap=*/true},
+    {"recv", "collective", {"bytes", "sequence", "peer"}, /*may_overlap=*/true},
     {"leave", "collective"},
 };
 static_assert(static_cast<size_t>(OpKind::kLeave) + 1 == std::size(kTraced));

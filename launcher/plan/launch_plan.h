@@ -17,7 +17,7 @@ namespace tandem::launcher {
 
 inline constexpr int kMostProcesses = 4096;  // of one role
 
-// What happens when a process of a role dies.
+// The consequence of the death of a process, by role.
 enum class Restart {
   kJob,    // the job has failed: it is restarted as a whole, or ends
   kAlone,  // only this process is started again

@@ -35,8 +35,8 @@ class PushFence {
   std::vector<v1::WorkerFence> Save() const;
   // Replaces the state with the one from a checkpoint.
   void Restore(const std::vector<v1::WorkerFence>& fences);
-  // The same for a checkpoint of another number of servers, whose sequences mean nothing here: from now on
-  // workers must push with an epoch above the saved ones.
+  // Replaces the state with the epochs of a checkpoint of another number of servers, whose sequences mean
+  // nothing here. From now on each worker must push with an epoch above its saved one.
   void RestoreEpochsOnly(const std::vector<v1::WorkerFence>& fences);
 
  private:

@@ -38,7 +38,7 @@ tandem::v1::TraceRecording EncodeTrace(const trace::Recording& recording, int64_
         tandem::v1::TraceKind* const kind = out.add_kinds();
         kind->set_name(event.kind->name);
         kind->set_category(event.kind->category);
-        kind->set_beside(event.kind->beside);
+        kind->set_beside(event.kind->may_overlap);
         for (const char* argument : event.kind->arguments) {
           if (argument != nullptr) kind->add_arguments(argument);
         }

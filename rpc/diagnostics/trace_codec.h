@@ -19,7 +19,7 @@ struct ProcessTrace {
   struct Kind {
     std::string name, category;
     std::vector<std::string> arguments;  // at most 3
-    bool beside = false;
+    bool may_overlap = false;
   };
   struct Event {
     uint32_t kind = 0;  // index into `kinds`

@@ -139,7 +139,7 @@ TEST(Recorder, InternsNamesOfAnyThread) {
   Recorder recorder;
   const Kind& pull = recorder.Intern("Pull", "call", "bytes");
   EXPECT_STREQ(pull.name, "Pull");
-  EXPECT_TRUE(pull.beside);
+  EXPECT_TRUE(pull.may_overlap);
   EXPECT_NE(&recorder.Intern("Pull", "serve", "bytes"), &pull);
   TANDEM_ASSERT_OK(recorder.Start());
   { Span span(kOuter); }  // from now on this thread finds the name in its own map

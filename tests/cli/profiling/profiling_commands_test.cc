@@ -67,7 +67,7 @@ checkpoint: {dir: checkpoints, every_epochs: 0}
     ASSERT_TRUE(
         watch.Await([&] { return !ReadFile(job_file).empty(); }, absl::Now() + kTestTimeout, {job_->pid()}))
         << job_->err();
-    // From its heartbeats, which it sends every quarter of its lease.
+    // The job's store learns of a process from its heartbeats, one every quarter of its lease.
     TandemProcess status({"status", "--json", "--interval", "0.2", "--job", dir_->File("logs")});
     ASSERT_TRUE(status.WaitForLine([](const std::string& line) {
       int far = 0;

@@ -24,11 +24,11 @@ class TraceBuilder {
     return *this;
   }
   TraceBuilder& Add(const std::string& category, const std::string& name, int64_t begin, int64_t end,
-                    bool beside = false, trace::Flow flow = {}) {
+                    bool may_overlap = false, trace::Flow flow = {}) {
     auto& kinds = collected_.trace.kinds;
     uint32_t kind = 0;
     while (kind < kinds.size() && (kinds[kind].name != name || kinds[kind].category != category)) ++kind;
-    if (kind == kinds.size()) kinds.push_back({name, category, {"bytes"}, beside});
+    if (kind == kinds.size()) kinds.push_back({name, category, {"bytes"}, may_overlap});
     collected_.trace.threads.back().events.push_back(
         {.kind = kind, .begin_ns = begin, .end_ns = end, .flow = flow, .arguments = {7, 0, 0}});
     return *this;

@@ -10,7 +10,7 @@ namespace {
 
 using ::tandem::testing::StatusIs;
 
-constexpr trace::Kind kPull{"pull", "ps", {"bytes", "rows"}, /*beside=*/true};
+constexpr trace::Kind kPull{"pull", "ps", {"bytes", "rows"}, /*may_overlap=*/true};
 constexpr trace::Kind kGather{"gather", "train"};
 
 trace::Recording Example() {
@@ -42,7 +42,7 @@ TEST(TraceCodec, WhatIsDecodedIsWhatWasEncoded) {
   EXPECT_THAT(pull.arguments, ::testing::ElementsAre(-5, 6, 7));
   EXPECT_EQ(trace.kinds[pull.kind].name, "pull");
   EXPECT_THAT(trace.kinds[pull.kind].arguments, ::testing::ElementsAre("bytes", "rows"));
-  EXPECT_TRUE(trace.kinds[pull.kind].beside);
+  EXPECT_TRUE(trace.kinds[pull.kind].may_overlap);
   EXPECT_EQ(trace.threads[1].events[0].kind, pull.kind);
   EXPECT_EQ(trace.kinds[trace.threads[0].events[0].kind].category, "train");
 }

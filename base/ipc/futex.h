@@ -1,7 +1,8 @@
 #ifndef TANDEM_BASE_IPC_FUTEX_H_
 #define TANDEM_BASE_IPC_FUTEX_H_
 
-// Helpers for waiting on a word that another process writes.
+// Helpers for waiting on a word that another process writes, and the number of processors, which decides
+// whether waiting threads poll or sleep. All functions are thread-safe.
 
 #include <atomic>
 #include <cstddef>
@@ -21,13 +22,17 @@ inline void Pause() {
 #endif
 }
 
-// Sleeps while *word is `expected`, at most `ns`. May return early for no reason. The word may be in memory
-// shared by several processes.
+// Blocks while *word is `expected`, for at most `ns` nanoseconds. Returns at once if *word differs or `ns` is
+// not positive. May also return early (a signal, or no reason at all), so the caller must check the word and
+// the time again. The word may be in memory shared by several processes.
 void FutexWait(std::atomic<uint32_t>* word, uint32_t expected, int64_t ns);
-// Wakes all threads that sleep on the word.
+// Wakes all threads of all processes that sleep on the word. The caller changes the word first. Never blocks.
 void FutexWake(std::atomic<uint32_t>* word);
 
-// Returns the number of processors that this process may use (affinity and cgroup quota), at least 1.
+// Returns the number of processors that the calling thread may use, at least 1: those of its affinity mask,
+// but no more than the CPU quota of the root of cgroup v2 as this process sees it (in a container, usually
+// the container's), rounded up. Quotas of cgroup v1 and of nested cgroups are not seen. Reads the quota's
+// file on every call.
 int UsableProcessors();
 
 }  // namespace tandem::ipc

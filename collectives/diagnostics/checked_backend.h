@@ -14,20 +14,27 @@
 
 namespace tandem::collectives {
 
-// Before each collective the ranks exchange their fingerprints through `control` (an all_gather with the
-// operation's time-out); for uneven operations also what each pair sends and expects. An error is the same on
-// all ranks, and the wrapped backend has not begun:
+// A backend that checks, before it passes a collective to the backend it wraps, that all ranks call the same
+// collective. To do so the ranks exchange their fingerprints (collectives/operation.h) through a second
+// backend, `control`, in an all_gather. For uneven gather, scatter and all_to_all a second all_gather
+// compares how many elements each pair sends and expects. If the check fails, the wrapped backend has not
+// begun the collective:
 //
-//   - InvalidArgument naming both sides if ranks disagree
-//   - DeadlineExceeded naming the absent ranks (from `control`) if a rank does not come
+//   - InvalidArgument naming both sides, on all ranks, if ranks disagree
+//   - otherwise the error of `control`, such as DeadlineExceeded naming the absent ranks
 //
-// Costs one round of the control backend per operation. Point-to-point operations are passed on unchecked:
-// their two sides check each other.
+// After a failed check the group is broken: the wrapped backend is aborted, and every later operation returns
+// the error. Point-to-point operations are passed on unchecked: their two sides check each other.
 //
-// Threads: as Backend says. Only the thread that runs the collective uses `control`.
+// Each all_gather may block for operation.timeout, and so may the collective after it. Enqueue blocks as well
+// while the ranks exchange fingerprints, once for each collective of the batch; none of them begins before
+// all are checked.
+//
+// Threads: as Backend says. Apart from Abort, only the thread that runs the collective uses `control`.
 class CheckedBackend final : public Backend {
  public:
-  // `control` is a backend of the same ranks for the CPU, used by this object only.
+  // `control` is a backend of the same ranks for CPU memory, used by this object only. `group` is the group's
+  // name, for messages.
   CheckedBackend(std::string group, int rank, int world_size, std::unique_ptr<Backend> backend,
                  std::unique_ptr<Backend> control);
 
@@ -37,10 +44,11 @@ class CheckedBackend final : public Backend {
   absl::StatusOr<std::shared_ptr<DeviceWork>> Enqueue(absl::Span<const Operation> operations) override;
   void StartPointToPoint(const Operation& operation, Done done) override;
   absl::StatusOr<int> RunPointToPoint(const Operation& operation) override;
+  // Aborts both backends.
   void Abort(const absl::Status& reason) override;
 
  private:
-  // Returns OK if all ranks are about to run `operation`; otherwise the group is broken.
+  // Returns OK if all ranks are about to run `operation`; otherwise breaks the group.
   absl::Status Check(const Operation& operation);
   absl::Status CheckFingerprints(const Operation& operation);
   absl::Status CheckPairs(const Operation& operation);

@@ -1,8 +1,8 @@
 #ifndef TANDEM_PS_CHECKPOINT_FORMAT_H_
 #define TANDEM_PS_CHECKPOINT_FORMAT_H_
 
-// Writes and reads table files. A table file contains the rows of one table that one server owned. All
-// integers and floats are little-endian.
+// Writes and reads table files. A table file contains the rows of one table that one server owned, grouped by
+// bucket (ps/shard_map.h). All integers and floats are little-endian; CRC-32 is zlib's (Crc32).
 //
 //   A  8 bytes   magic "TANDEMT2"; the last character is the version of the format
 //   B  u32       size of C in bytes
@@ -11,21 +11,25 @@
 //   E            for each bucket of the footer, in the footer's order and without gaps,
 //                the bucket's rows in ascending order of id, each consisting of
 //                  E1  u64                id
-//                  E2  u32                version: low 32 bits of the table's clock at the row's last update
-//                  E3  u32                number of the row's updates in tables that evict by it, else 0
-//                  E4  number x dim       embedding, in the table's row_type (f32, f16 or bf16)
-//                  E5  f32 x state        optimizer state, row_floats - dim floats
-//                and then
+//                  E2  u32                version: low 32 bits of the table's clock (the number of updates
+//                                         so far) when the row was last updated, or created
+//                  E3  u32                count: in tables that evict by it, how often the row was updated;
+//                                         else 0
+//                  E4  row_type x dim     embedding; row_type is the table's: f32, f16 or bf16
+//                  E5  f32 x state        optimizer state; state = row_floats - dim
+//                and after the bucket's rows
 //                  E6  filter_bytes       the bucket's admission counters, if the table has any
 //                                         (ps/policies/admission.h)
-//   F            TableFileFooter, protobuf: for each bucket its offset, rows, bytes and CRC-32
+//   F            TableFileFooter, protobuf: for each bucket its offset in the file, rows, bytes, filter_bytes
+//                (included in bytes) and the CRC-32 of all its bytes
 //   G  u32       size of F in bytes
 //   H  u32       CRC-32 of F and G
 //   I  8 bytes   the magic again; a truncated file does not end in it
 //
 // Writing the same rows twice gives the same bytes. A file can be restored onto any number of servers,
-// because its rows are grouped by bucket. Version 1, which had f32 embeddings and no E2, E3 or E6, can still
-// be read: its rows get the table's clock as their version and a count of 1.
+// because its rows are grouped by bucket: each server reads the buckets that it owns. Format version 1, which
+// had f32 embeddings and no E2, E3 or E6, can still be read: its rows get the low half of the saved table's
+// clock as their version, and a count of 1.
 
 #include <atomic>
 #include <cstdint>
@@ -49,39 +53,49 @@ inline constexpr absl::string_view kTableFileMagic = "TANDEMT2";
 inline constexpr absl::string_view kOldTableFileMagic = "TANDEMT1";
 inline constexpr absl::string_view kTableFileSuffix = ".table";
 
-// Returns the name of a server's file of a table, such as "user.0-of-2.table".
+// Returns the name of a server's file of a table, such as "user.0-of-2.table". The table's name is used as it
+// is: ValidateTableName admits only characters that a file name may contain.
 std::string TableFileName(absl::string_view table, uint32_t server_index, uint32_t num_servers);
 
-// Writes the rows of `buckets` to "<path>.tmp", syncs it and renames it to `path`. Returns the file's size in
-// bytes. Existing rows must not change during the call; new rows may appear. A bucket's lock is held while
-// its rows are written. The call uses a buffer of 1 MiB and blocks on the disk.
+// Writes the rows of `buckets`, in this order, to "<path>.tmp", syncs it and renames it to `path`, which
+// replaces an existing file. Does not sync the directory. Returns the file's size in bytes. Requires distinct
+// `buckets`, and a `header` that the caller has filled in completely; its row_floats is that of `storage`.
+//
+// Existing rows must not change during the call; pulls may still create rows. Blocks on the disk, without a
+// deadline, and holds a bucket's lock (shared) while its rows are written. Uses a buffer of 1 MiB.
 //
 // Errors are those of the file, such as ResourceExhausted with path and bytes if the disk is full, and those
-// of `storage`. Cancelled: `cancel` became true. After an error no file is left behind.
+// of `storage`. Cancelled: `cancel`, which is checked after each bucket, became true. After an error the
+// temporary file is removed and `path` is unchanged.
 absl::StatusOr<uint64_t> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
                                         absl::Span<const uint32_t> buckets, TableStorage& storage,
                                         const std::atomic<bool>& cancel,
                                         const OpenFile& open = OpenPosixFile);
 
-// Reads a table file. Not thread-safe.
+// Reads a table file. Every call blocks on the disk, without a deadline. Not thread-safe.
 class TableFileReader {
  public:
-  // Opens a file and checks everything except the rows: magic, version, sizes, CRCs, that the buckets fill
-  // the file without gaps, and that the header is consistent. Errors:
+  // Opens a file and checks everything except the rows: magic, version, sizes, the CRCs of header and footer,
+  // that the buckets fill the file without gaps, and that the header is consistent. Errors:
   //
   //   - NotFound: there is no such file;
-  //   - DataLoss, naming file, byte and what is wrong: the file is damaged;
-  //   - FailedPrecondition: the format is newer than this program;
-  //   - InvalidArgument: it is not a regular file, or the header's table configuration is invalid.
+  //   - DataLoss, naming file, byte and what is wrong: the file is damaged or no table file;
+  //   - FailedPrecondition: this program does not read the format's version;
+  //   - InvalidArgument: it is not a regular file, or the header's table configuration is invalid;
+  //   - other errors: the system's, when the file cannot be read.
   static absl::StatusOr<std::unique_ptr<TableFileReader>> Open(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
   const v1::TableFileHeader& header() const { return header_; }
   const v1::TableFileFooter& footer() const { return footer_; }
 
-  // Calls visit(id, row, history) for each row of a bucket of footer(); `row` is [row_floats]. Sets `filter`,
-  // unless it is nullptr, to the bucket's admission counters. The CRC is checked last: after an error the
-  // caller must discard the rows that were visited.
+  // Calls visit(id, row, history) for each row of `bucket`, which must be an entry of footer(), in ascending
+  // order of id. `row` is [row_floats]: the embedding converted to f32, then the optimizer state; it is valid
+  // during the call of `visit` only. Then sets `filter`, unless it is nullptr, to the bucket's admission
+  // counters (empty if there are none).
+  //
+  // Errors: DataLoss as of Open; the system's when the file cannot be read. The CRC is checked last: after an
+  // error the caller must discard the rows that were visited. `filter` is then unchanged.
   absl::Status ReadBucket(const v1::BucketIndex& bucket, TableStorage::RowVisitor visit, std::string* filter);
 
  private:

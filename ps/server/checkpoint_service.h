@@ -17,12 +17,14 @@
 namespace tandem::ps {
 
 // Writes this server's part of a checkpoint, and reads it back. The rows, the optimizer state, the workers'
-// clocks and the push fences of a checkpoint are of one moment, at which no push is under way. Not
-// thread-safe: the server's background thread uses it. Both functions block while they read or write files,
-// and give up with Cancelled once the server is stopping.
+// clocks and the push fences of a checkpoint are of one moment, at which no push is under way
+// (RequestHandler::BetweenPushes). Not thread-safe: the server's background thread uses it.
+//
+// Both functions block on the disk and until the pushes under way are done, without a deadline. They give up
+// with Cancelled once the server is stopping, which they notice after each bucket.
 class CheckpointService {
  public:
-  // All must outlive the service.
+  // All must outlive the service, and so must the shard map of `tables`.
   CheckpointService(TableRegistry* tables, RequestHandler* requests, const std::atomic<bool>* stopping)
       : tables_(*tables),
         requests_(*requests),
@@ -30,11 +32,28 @@ class CheckpointService {
         server_(tables->server()),
         shard_map_(tables->shard_map()) {}
 
-  // Writes one file for each table into `directory`, which must exist. Applies what GBA tables have
-  // accumulated before. On an error removes the files that it has finished.
+  // Writes one file for each table into `directory`, which must exist, and syncs the directory. Returns the
+  // files' names and their total size in bytes. First applies what GBA tables have accumulated. Pushes that
+  // arrive during the whole call are deferred; pulls run. Committing the checkpoint is up to the caller
+  // (ps/checkpoint/checkpoint_dir.h).
+  //
+  // NotFound: this server does not see `directory`. FailedPrecondition: a table has acknowledged pushes that
+  // still wait (ServerTable::Describe). Otherwise the errors of WriteTableFile. On an error removes the files
+  // that it has finished; the gradients of GBA tables stay applied.
   absl::StatusOr<v1::SaveCheckpointResponse> Save(const std::string& directory);
-  // Reads the rows of this server's buckets from a committed checkpoint, whatever number of servers wrote it.
-  // Creates the tables that do not exist. On an error no table has changed.
+  // Replaces the tables with those of the committed checkpoint in `directory`, whatever number of servers
+  // wrote it: reads the rows of this server's buckets, the clocks and the push fences. Creates the tables
+  // that do not exist, with their saved configuration; existing tables keep theirs. Returns the number of
+  // rows.
+  //
+  // Reads all files into new storage while pushes and pulls run, so that the server holds its tables twice.
+  // Defers pushes only while it installs the new storage. Errors, after which no table has changed or been
+  // created:
+  //
+  //   - NotFound: a table of this server is not in the checkpoint
+  //   - InvalidArgument: a table was saved with another kind, row_type, dim, number of elements or optimizer
+  //   - DataLoss: files are damaged or missing, or come from different saves
+  //   - otherwise the errors of ReadManifest, TableFileReader and TableRegistry::NewStorage
   absl::StatusOr<v1::LoadCheckpointResponse> Load(const std::string& directory);
 
  private:

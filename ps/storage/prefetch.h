@@ -12,9 +12,10 @@ namespace tandem::ps {
 // which gathers 256-byte rows almost twice as fast.
 inline constexpr int kPrefetchLocality = 2;
 
-// Prefetches [data, data + bytes), at most its first 1 KiB; the hardware prefetcher recognises longer runs.
-// Requires bytes > 0. The number of prefetches does not depend on the alignment of `data`, which may not be
-// known yet: a branch on it would stall the following instructions (a tenth of a gather).
+// Prefetches [data, data + bytes) for reading, at most its first 1 KiB; the hardware prefetcher recognises
+// longer runs. Requires bytes > 0. Never blocks and never faults. The number of prefetches does not depend on
+// the alignment of `data`: the load that yields the pointer may still be under way, and a branch on it would
+// stall the instructions that follow (a tenth of a gather's time).
 inline void Prefetch(const char* data, size_t bytes) {
   constexpr size_t kCacheLine = 64, kMost = 1024;
   const size_t end = std::min(bytes, kMost);

@@ -23,7 +23,8 @@
 
 namespace tandem::rpc::remote {
 
-// A connection to one incarnation of another worker. Thread-safe.
+// A connection to one incarnation (directory.h) of another worker. It ends when Go is called, because the
+// worker is gone or this worker shuts down. Thread-safe.
 class PeerConnection {
  public:
   PeerConnection(Member member, std::shared_ptr<Channel> channel)
@@ -35,10 +36,14 @@ class PeerConnection {
   // Returns the reason given to Go; OK before.
   absl::Status gone() const;
 
-  // Registers a call: Go requests a stop of `stop`. Returns a number for End, or 0 if the peer is gone.
+  // Registers a call: Go requests a stop of `stop`. Returns a number for End, or 0 if Go was called already;
+  // it then leaves `stop` alone.
   uint64_t Begin(std::stop_source stop);
+  // Removes a call that Begin registered. No effect for other numbers, and after Go.
   void End(uint64_t number);
-  // Stops all calls and gives the connection up. Returns the channel, whose destructor waits for the calls.
+  // Requests a stop of all calls and ends the connection with the reason `why`, which must not be OK. The
+  // stop callbacks run on this thread. Returns the channel, or null if it was called before; the first reason
+  // stays. The caller's release of the channel may wait for the calls on it.
   std::shared_ptr<Channel> Go(absl::Status why);
 
  private:
@@ -54,23 +59,28 @@ class PeerConnection {
 // when the directory reports that the worker has left. Thread-safe.
 class PeerConnections {
  public:
-  // `directory` and `timers` must outlive it.
+  // `directory` and `timers` must outlive it. Before it is destroyed, `timers` must have been stopped: a task
+  // that has begun may still use it.
   PeerConnections(ConnectOptions options, Directory* directory, TimerQueue* timers);
   ~PeerConnections() { Close(); }
 
   using Go = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<PeerConnection>>) &&>;
-  // Runs `go` with the connection to `name`: now, in this thread, if it exists, else in another thread after
-  // the worker has registered. Errors:
+  // Runs `go` exactly once, with the connection to `name` or with an error. Does not block. If the connection
+  // exists, or Close was called, `go` runs in this thread. Otherwise it runs as soon as the worker has
+  // registered and the connection is made, or one of the errors occurs. It then runs in a thread of this
+  // object, in the timers' thread, or in the thread that requests the stop or calls Close. Errors:
   //
-  // - DeadlineExceeded: the worker has not registered by `deadline`; the message lists the registered workers
+  // - DeadlineExceeded: there was no connection by `deadline`; the message lists the registered workers
   // - Cancelled: `stop` was requested, or Close was called
   // - the error of the attempt to connect
   void With(const std::string& name, absl::Time deadline, std::stop_token stop, Go go);
-  // Returns the connection to `name`, or null if there is none yet.
+  // Returns the connection to `name`, or null if there is none yet or no more. Does not block.
   std::shared_ptr<PeerConnection> Find(const std::string& name) const;
 
-  // Fails the waiting calls of With and closes all connections. Idempotent. Must not be called on an RPC
-  // thread.
+  // Fails the waiting calls of With with Cancelled, stops the calls of all connections and closes them.
+  // Blocks until these calls have ended and no attempt to connect is under way (ConnectOptions::offer_timeout
+  // bounds each attempt). A second call returns at once. Must not be called on an RPC thread, by a watcher of
+  // the directory or by a `go`.
   void Close();
 
  private:

@@ -15,17 +15,23 @@
 
 namespace tandem::launcher {
 
-// At most one exists at a time, because a process has one handler for each signal. The destructor restores
-// the default handling. For use by one thread.
+// Handles some signals of the process and queues their numbers in a pipe. At most one exists at a time,
+// because a process has one handler for each signal. Interrupted system calls are restarted (SA_RESTART),
+// except those that never are, such as poll. Child processes do not inherit the pipe across exec. For use by
+// one thread.
 class SignalPipe {
  public:
-  // Starts to handle `signals`. Returns FailedPrecondition if a SignalPipe exists already.
+  // Starts to handle `signals`, whose numbers must be in [1, 63]. Returns FailedPrecondition if a SignalPipe
+  // exists already, or the system's error if there are no descriptors left; then no handler has changed.
   static absl::StatusOr<std::unique_ptr<SignalPipe>> Install(std::initializer_list<int> signals);
+  // Restores the default handling (SIG_DFL) of the signals, not the handlers from before Install.
   ~SignalPipe();
 
-  // A descriptor that is readable while there is a signal for Next.
+  // A descriptor that is readable while there is a signal for Next. The object owns it.
   int fd() const { return read_.get(); }
-  // Returns the next signal that arrived, or nullopt if there is no more. Never blocks.
+  // Returns the number of the next signal, in the order in which they were handled, or nullopt if there is
+  // none. Never blocks. A signal that arrives several times may be returned as often. Signals are dropped
+  // only if 64 KiB of them (the pipe's size) are waiting.
   std::optional<int> Next();
 
  private:

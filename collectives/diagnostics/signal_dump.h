@@ -13,12 +13,14 @@
 
 namespace tandem::collectives {
 
-// A program installs it explicitly: no library installs signal handlers by itself. The handler only writes a
-// byte into a pipe; a thread of this object makes the dump. The destructor restores the previous handler.
+// Handles one signal while it exists. A program installs it explicitly: no library installs signal handlers
+// by itself. The handler only writes a byte into a pipe; a thread of this object makes the dump. The
+// destructor restores the previous handler.
 class SignalDump {
  public:
-  // FailedPrecondition if one exists in this process already; InvalidArgument for a number that is no signal
-  // that can be caught.
+  // Installs the handler. Errors: FailedPrecondition if a SignalDump exists in this process already;
+  // InvalidArgument if `signal` is no signal that can be caught; ResourceExhausted if there are no
+  // descriptors left.
   static absl::StatusOr<std::unique_ptr<SignalDump>> Install(std::shared_ptr<FlightRecorder> recorder,
                                                              int signal = SIGUSR2);
   ~SignalDump();

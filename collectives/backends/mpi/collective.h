@@ -29,7 +29,7 @@
 
 namespace tandem::collectives::mpi {
 
-// Used by one thread at a time, except as its members say.
+// The collectives of one group. Used by one thread at a time. `engine` must outlive it.
 class Collectives {
  public:
   Collectives(Engine* engine, const Communicators& communicators, std::string group, int rank, int world_size,
@@ -41,7 +41,8 @@ class Collectives {
         world_size_(world_size),
         monitor_(std::move(monitor)) {}
 
-  // Runs the operation; also kLeave. Any error must break the group; the caller does that.
+  // Runs the operation; also kLeave. Blocks until this rank is done with it, at most until `deadline`. Errors
+  // are those of Backend. Any error must break the group; the caller does that.
   absl::Status Run(const Operation& operation, absl::Time deadline);
 
  private:

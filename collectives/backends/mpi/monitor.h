@@ -14,11 +14,13 @@
 
 namespace tandem::collectives::mpi {
 
-// Thread-safe. Shared, because MPI operations may outlive the group.
+// The state of one group. Thread-safe. Owned by shared pointers, because MPI operations may outlive the
+// group.
 class Monitor {
  public:
   explicit Monitor(int world_size) : arrived_(world_size, 0) {}
 
+  // Returns whether the group is broken, and error() why; OK before that.
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   absl::Status error() {
     absl::MutexLock lock(&mutex_);
@@ -39,6 +41,7 @@ class Monitor {
     absl::MutexLock lock(&mutex_);
     arrived_[rank] = number;
   }
+  // Returns the ranks other than `self` that have not arrived in collective `number` yet.
   std::vector<int> Absent(uint64_t number, int self) {
     absl::MutexLock lock(&mutex_);
     std::vector<int> absent;

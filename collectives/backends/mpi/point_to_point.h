@@ -41,10 +41,11 @@ struct Transfer {
   bool Copy(void* to, const void* from, size_t bytes);
 };
 
-// Thread-safe.
+// The sends and receives of one group. Thread-safe. `engine` must outlive it.
 class PointToPoint {
  public:
-  // Breaks the group (and calls Fail). Called on the engine's thread.
+  // Breaks the group (and calls Fail), when a transfer has timed out or MPI has failed. Called on the
+  // engine's thread, not after the destructor.
   using GiveUp = std::function<void(const absl::Status&)>;
   PointToPoint(Engine* engine, const Communicators& communicators, std::string group, int rank,
                GiveUp give_up);
@@ -53,7 +54,7 @@ class PointToPoint {
 
   // Behaves as Backend::StartPointToPoint for an operation that was checked.
   void Start(const Operation& operation, Backend::Done done);
-  // Ends pending and later operations.
+  // Ends pending and later operations with `reason`. Does not block on a peer.
   void Fail(const absl::Status& reason);
 
   // State that outlives this object together with the activities.

@@ -20,7 +20,7 @@ class Gate {
     if (!closed_) ++inside_;
     return !closed_;
   }
-  // Returns the same. If the gate is closed, stores `later` for Open.
+  // Returns true if the gate is open, as TryEnter does. Otherwise stores `later` for Open.
   bool EnterOrDefer(std::function<void()> later) {
     absl::MutexLock lock(&mutex_);
     if (closed_) {

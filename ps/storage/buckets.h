@@ -31,7 +31,8 @@
 
 namespace tandem::ps {
 
-// Thread-safe, except for functions that require a lock.
+// The rows of one table in memory, their indexes and their locks. Thread-safe, except for functions that
+// require a lock.
 class Buckets {
  public:
   using Cell = RowIndex::Cell;

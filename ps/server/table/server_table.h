@@ -71,7 +71,8 @@ class ServerTable {
 
   // Returns whether a pull of `step` may run now.
   bool Ready(uint64_t step) const;
-  // Returns the same. If false, stores `waiter` under `ticket` and runs it once the pull may run.
+  // Returns whether a pull of `step` may run now. If not, stores `waiter` under `ticket` and runs it once the
+  // pull may run.
   bool ReadyOrWait(uint64_t step, uint64_t ticket, Waiter waiter);
   // Removes the waiter of that ticket, if it is still stored.
   void Forget(uint64_t ticket);

@@ -13,6 +13,7 @@
 
 namespace tandem::launcher {
 
+// The files and streams to which one process's output goes.
 struct OutputFiles {
   std::string log;                 // path; gets both streams, in the order in which they are read
   bool append = false;             // whether to append to `log`, which an earlier start of the process wrote
@@ -20,7 +21,7 @@ struct OutputFiles {
   bool console[2] = {true, true};  // whether stdout and stderr are shown on the console
 };
 
-// Not thread-safe. `console` is borrowed and must outlive this.
+// Distributes the output of one process. Not thread-safe. `console` is borrowed and must outlive it.
 class ChildOutput {
  public:
   static constexpr size_t kTailLines = 10;

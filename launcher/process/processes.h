@@ -72,14 +72,16 @@ struct ProcessEvents {
   bool woken = false;  // whether `wake` was readable
 };
 
-// For use by the main thread only: the kernel kills the children when the thread that started them ends
-// (PR_SET_PDEATHSIG).
+// The child processes of a launcher. For use by the main thread only: the kernel kills the children when the
+// thread that started them ends (PR_SET_PDEATHSIG).
 class Processes {
  public:
-  // Forks the ProcessReaper and installs handlers of SIGINT, SIGTERM and SIGHUP. Requires that the process
-  // has only one thread.
+  // Forks the ProcessReaper, installs handlers of SIGINT, SIGTERM and SIGHUP (SignalPipe), and ignores
+  // SIGPIPE from then on. Requires that the process has only one thread. Errors are those of
+  // ProcessReaper::Start and SignalPipe::Install.
   static absl::StatusOr<std::unique_ptr<Processes>> Create();
-  // Kills the processes that still run, then blocks at most 2 s until the console is written.
+  // Kills the processes that still run and blocks until they have ended, then blocks at most 2 s until the
+  // console is written.
   ~Processes();
 
   // Starts a process. Blocks until its program is executed. Errors name the process, and the program that

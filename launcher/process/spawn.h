@@ -13,6 +13,7 @@
 
 namespace tandem::launcher {
 
+// The arguments of Spawn.
 struct SpawnOptions {
   std::string path;                      // of the executable
   std::vector<std::string> args;         // args[0] is the program's name as it sees it
@@ -21,6 +22,8 @@ struct SpawnOptions {
   int guardian_fd = -1;                  // ProcessReaper::fd()
 };
 
+// A process that Spawn has started. The destructor neither kills it nor waits for it: the caller calls
+// waitpid.
 struct Spawned {
   pid_t pid = -1;         // also the number of its process group
   ipc::Descriptor pidfd;  // readable once the process has ended

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_BASE_COMMAND_CONTEXT_H_
 #define TANDEM_BASE_COMMAND_CONTEXT_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program `tandem`, which starts jobs, serves tables, trains and inspects. `tandem --help` lists its
 // subcommands.
 

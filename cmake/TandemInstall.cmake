@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install: libraries, headers, the `tandem` command and find_package(Tandem).
 include(CMakePackageConfigHelpers)
 get_property(libraries GLOBAL PROPERTY TANDEM_LIBRARIES)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The options of a build. AUTO means that the build uses a package if it finds it, and that the summary says whether it did.
 option(TANDEM_BUILD_TESTS "Build the tests" ON)
 option(TANDEM_BUILD_BENCHMARKS "Build the programs under bench/" ON)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Headers that are compiled once, and the three ways in which a group of sources can differ from the ordinary options.
 # Libraries choose them by a word in tandem_sources() (TandemTargets.cmake); programs call the functions below.
 

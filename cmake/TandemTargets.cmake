@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Libraries, tests, and code generation for protobuf and gRPC.
 
 # tandem_library(NAME [INTERNAL] PUBLIC_HDRS a.h ... DETAIL_HDRS b.h ... DEPS t1 ...): declares a static library;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The headers that nearly every source includes, compiled once (TANDEM_PRECOMPILE). Must not be included by
 // hand: each file still includes what it uses.
 #ifndef TANDEM_CMAKE_PRECOMPILED_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_COLLECTIVES_ENVIRONMENT_H_
 #define TANDEM_COLLECTIVES_ENVIRONMENT_H_
 

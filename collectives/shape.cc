@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/shape.h"
 
 #include "absl/strings/str_cat.h"

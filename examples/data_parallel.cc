@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Data-parallel training: every rank has the whole model and its own part of the data. The ranks average the
 // gradients before each step, so all replicas stay equal. The all-reduce of one layer's gradients overlaps
 // with the computation of the layer below.

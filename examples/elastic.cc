@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elastic training: it continues when processes die, leave or join. All ranks together fit a linear model.
 // The processes keep the state in memory. They also write it to a file now and then, and read it at the
 // start, in case all of them die at once.

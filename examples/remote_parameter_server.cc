@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A parameter server that uses only remote functions and references, like PyTorch's RPC tutorial in Python.
 // The server owns a model. Trainers get a reference to it, pull its weights, compute gradients on their own
 // data and push them. Rank 0 is the server, the other ranks train for STEPS steps (200 by default).

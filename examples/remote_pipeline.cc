@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pipeline-parallel MLP with a distributed optimizer, after torch.distributed.rpc's pipeline tutorial and
 // its DistributedOptimizer. Each layer is in another worker, and rank 0 has references to all of them.
 // Several micro-batches pass through the layers, forward and back, at the same time, so that all workers are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/node_agent.h"
 
 #include <unistd.h>

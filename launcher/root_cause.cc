@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher/root_cause.h"
 
 #include "absl/algorithm/container.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_LAUNCHER_ROUND_SERVICES_H_
 #define TANDEM_LAUNCHER_ROUND_SERVICES_H_
 

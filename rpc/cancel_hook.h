@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_RPC_CANCEL_HOOK_H_
 #define TANDEM_RPC_CANCEL_HOOK_H_
 

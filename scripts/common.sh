@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Shared by the scripts of this folder: `source "$(dirname "$0")/common.sh"`.
 # Sets ROOT (the repository) and defines step, die, build_preset and build_release.

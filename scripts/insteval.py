@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches the InstEval ratings and writes them as CSV.
 
 InstEval is 73,421 ratings (y, 1 to 5) that 2,972 students (s) gave 1,128 lecturers (d) of ETH

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads data frames from an R package's lazy-load database, without R.
 
 An installed R package keeps its data sets in a pair of files. `Rdata.rdx` is the index: a gzip

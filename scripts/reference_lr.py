@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A second implementation of AUC, logloss and logistic regression, independent of the C++ code.
 
     reference_lr.py metrics PREDICTIONS.tsv

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_BASE_IPC_FUTEX_H_
 #define TANDEM_BASE_IPC_FUTEX_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vector versions of the conversions in base/numeric/float16.h, with identical bits. One vector has as many
 // lanes as the corresponding float vector. Included once per instruction set (hwy/foreach_target.h), hence
 // the include guard.

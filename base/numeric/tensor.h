@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_BASE_NUMERIC_TENSOR_H_
 #define TANDEM_BASE_NUMERIC_TENSOR_H_
 

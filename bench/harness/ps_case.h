@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_BENCH_HARNESS_PS_CASE_H_
 #define TANDEM_BENCH_HARNESS_PS_CASE_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures one training step of a click model on one core, without lookups: the computation behind which a
 // hybrid trainer hides its communication. Also measures the kernels separately, to show where a step spends
 // its time. OPENBLAS_CORETYPE selects another BLAS kernel.

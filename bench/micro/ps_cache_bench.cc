@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures what the hot-row cache saves and costs. Prints one JSON object to stdout.
 //
 //   build/bench/ps_cache_bench --dim 16 --max-uses 8

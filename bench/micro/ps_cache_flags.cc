@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/micro/ps_cache_flags.h"
 
 #include "CLI/CLI.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares a table whose rows take four times its byte budget with the same table without a budget. One
 // thread pulls and pushes Zipf-distributed ids. The program prints:
 //

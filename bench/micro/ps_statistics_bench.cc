@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures what a table's statistics cost per pull and push. A row takes tens of nanoseconds.
 //
 //   ps_statistics_bench --benchmark_counters_tabular=true

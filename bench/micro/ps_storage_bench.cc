@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares the parameter server's tables with the speed of the memory: batched reads and updates of random
 // rows of one table, in turn with a plain prefetched gather and update of the same rows (no index, no locks)
 // as the control.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the wire format between worker and parameter server: encoding and decoding of rows and ids, and
 // merging of repeated ids. Times are per row or id, next to a plain copy of the same floats.
 //

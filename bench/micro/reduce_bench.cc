@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares the reduction kernels with memcpy and a plain loop. GB/s count all memory read and written:
 // (sources + 1) * size for a reduction, 2 * size for memcpy.
 

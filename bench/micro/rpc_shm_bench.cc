@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares calls between two processes of one host over shared memory with calls over gRPC, in turn: the
 // latency of one call, and the throughput with 8 in flight. The server responds like a parameter server: it
 // gathers rows of 256 bytes from random places of a table of 256 MiB, into the transport's memory where the

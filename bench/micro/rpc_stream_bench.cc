@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares calls over one stream with separate calls, over gRPC with TCP and with a unix socket, between a
 // server and a client process. Responses have given sizes, and some calls are in flight. Rounds alternate, so
 // that a slow moment of the machine affects both.

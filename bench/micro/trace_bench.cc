@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the cost of a trace event (base/trace/trace.h), with and without recording.
 
 #include <memory>

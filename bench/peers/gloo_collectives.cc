@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gloo's collectives over TCP on this machine, timed as `tandem bench` times Tandem's. One process per rank;
 // the processes find each other through an empty directory:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MPI's collectives, timed as `tandem bench` times Tandem's. The same source is linked with Open MPI and with
 // MPICH:
 //

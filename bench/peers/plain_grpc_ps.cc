@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simple parameter server over gRPC: a synchronous unary service, protobuf messages, a std::unordered_map
 // from id to row, Adagrad on push. Timed as `tandem bench ps` times Tandem's:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Simple calls over gRPC: a synchronous unary service, protobuf `bytes`. Timed as `tandem bench rpc` times
 // Tandem's:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_BENCH_PEERS_PS_PEER_H_
 #define TANDEM_BENCH_PEERS_PS_PEER_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ps-lite with a server that keeps rows in a flat array: a pull copies them, a push adds to them. There is no
 // index and no optimizer, so it is an upper bound on the speed of ps-lite. Timed as `tandem bench ps` times
 // Tandem's, over ZeroMQ's TCP, with ids sorted beforehand (ps-lite requires that):

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Redis as a parameter server: a row is a string value, a pull is MGET and a push MSET (without an optimizer:
 // the client would have to compute the new rows). Calls in flight are pipelined on one connection. Timed as
 // `tandem bench ps` times Tandem's, with a redis-server that this program starts:

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed over Gloo, timed as `tandem bench` times Tandem's collectives (bench/harness/measure.h).
 
   bench/peers/torch_collectives.py allreduce [--ranks 2] [--sizes 8,64K] [--in-place] [--out-of-place] [--repeats 7]

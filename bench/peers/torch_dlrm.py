@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The DLRM of `tandem bench train` in PyTorch: 26 features x 100k rows x dim 16, 13 dense, MLPs 13-64-16 and 64-1, dot
 interaction, batch 1024, Zipf 1.05 ids, 16 batches generated beforehand and cycled.
 

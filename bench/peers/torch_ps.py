@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A parameter server over torch.distributed.rpc, timed as `tandem bench ps` times Tandem's: a dense tensor of rows (no index:
 ids are row numbers) and of Adagrad's accumulators in one process, a worker in another.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls over torch.distributed.rpc (TensorPipe), timed as `tandem bench rpc` times Tandem's: two processes of this machine.
 
   torch_rpc.py --kind empty,echo --bytes 1048576 --in-flight 1,8,64 --time-per-case 500

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the tables and plots of stored results into the documents.
 
 A page holds pairs of lines `<!-- report: NAME -->` and `<!-- end of report -->`; what lies between them is replaced by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws SVG charts that are readable on a light and on a dark page. No state, no dependencies.
 
 lines():  one line for each series over logarithmic axes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures: runs the comparison programs and `tandem bench`, and returns their cases."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every comparison reports in the same way: spreads, ratios, the JSON file and the machine."""
 import json
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tandem bench allreduce`, `broadcast`, ...: measures collectives on this machine, between ranks that it
 // starts itself.
 

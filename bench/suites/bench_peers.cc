@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/suites/bench_peers.h"
 
 #include <utility>

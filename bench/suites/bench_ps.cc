@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tandem bench ps`: measures how many rows per second the parameter server serves on this machine, over each
 // transport, between server and worker processes that it starts itself.
 

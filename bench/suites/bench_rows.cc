@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tandem bench rows`: memory and speed of a table of many rows in one process.
 
 #include <cstdio>

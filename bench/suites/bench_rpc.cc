@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tandem bench rpc`: measures how many remote functions per second one process calls in another, and how
 // long a call takes, over each transport. It starts its own processes.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tandem bench train`: measures the whole trainer, with a model on generated batches and its own worker and
 // server processes, and shows the time of each stage of a step.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/suites/group_process.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem ckpt: lists and verifies checkpoints, and computes their digests.
 
 #include <algorithm>

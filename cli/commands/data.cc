@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem data: generates data sets.
 
 #include <cstdio>

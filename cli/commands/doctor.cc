@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem doctor: checks whether this machine is fit for a job. `tandem doctor trace` shows which rank of a
 // job hangs.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem ps: runs one parameter server of a job.
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem run: starts a job's processes on this machine, alone or together with the launchers of other
 // machines.
 

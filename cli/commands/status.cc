@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem status: lists the processes of a running job, with their steps and their last heartbeats.
 
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem store: serves a key-value store in a process of its own, as the rendezvous of launchers and
 // processes.
 

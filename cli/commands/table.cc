@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem table: lists a running job's tables, changes how their updates are synchronised, and flushes them.
 
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem top: shows a job's servers and tables, and refreshes the picture.
 
 #include <signal.h>

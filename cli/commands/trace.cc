@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem trace: records what all processes of a running job do for a few seconds, and writes one timeline.
 
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem train: runs a job's worker, or the whole job in one process.
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_CLI_DOCTOR_CHECKS_H_
 #define TANDEM_CLI_DOCTOR_CHECKS_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/monitor/metric_families.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_CLI_MONITOR_METRICS_SERVER_H_
 #define TANDEM_CLI_MONITOR_METRICS_SERVER_H_
 

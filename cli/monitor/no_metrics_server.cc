@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Implements MetricsServer for a build without prometheus-cpp.
 
 #include "cli/monitor/metrics_server.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_CLI_MONITOR_SCREEN_H_
 #define TANDEM_CLI_MONITOR_SCREEN_H_
 

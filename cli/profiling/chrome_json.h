@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_CLI_PROFILING_CHROME_JSON_H_
 #define TANDEM_CLI_PROFILING_CHROME_JSON_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only source file that names all backends: a new one is added here, in collectives/CMakeLists.txt and in
 // docs/collectives.md. The conformance test and the help of `tandem bench` follow.
 

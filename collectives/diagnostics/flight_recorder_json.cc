@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Formats a recorder's content as JSON.
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte strings of any size: an operation on their sizes, then one of uneven parts on their bytes.
 
 #include <algorithm>

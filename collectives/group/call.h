@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_COLLECTIVES_GROUP_CALL_H_
 #define TANDEM_COLLECTIVES_GROUP_CALL_H_
 

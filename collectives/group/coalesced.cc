@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many tensors in one call. Small ones of one dtype share one operation over a scratch buffer. Large ones,
 // for which a copy would cost more than a round, are sent separately. The choice depends on counts and dtypes
 // alone, so that all ranks make the same one.

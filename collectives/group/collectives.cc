@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The single operations: checks of their arguments, and their translation into an Operation.
 
 #include "absl/base/optimization.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_COLLECTIVES_GROUP_LANE_H_
 #define TANDEM_COLLECTIVES_GROUP_LANE_H_
 

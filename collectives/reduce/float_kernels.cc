@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions of f32 and f64.
 
 #undef HWY_TARGET_INCLUDE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduction operators for floating point only. Included once per instruction set, hence the guard.
 
 #if defined(TANDEM_COLLECTIVES_REDUCE_FLOAT_OPERATORS_INL_H_) == defined(HWY_TARGET_TOGGLE)

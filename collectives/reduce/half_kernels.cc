@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions of f16 and bf16, computed in f32. The conversions are those of base/numeric/float16.h, bit for
 // bit.
 

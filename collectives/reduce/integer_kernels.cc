@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions of integers. Operations that do not depend on the sign are computed on unsigned lanes, which
 // wrap.
 

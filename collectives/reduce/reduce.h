@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_COLLECTIVES_REDUCE_REDUCE_H_
 #define TANDEM_COLLECTIVES_REDUCE_REDUCE_H_
 

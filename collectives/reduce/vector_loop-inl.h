@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loop that all reduction kernels share, and the operators that mean the same for every element type.
 // Included once per instruction set (hwy/foreach_target.h), hence the guard.
 

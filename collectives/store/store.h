@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_COLLECTIVES_STORE_STORE_H_
 #define TANDEM_COLLECTIVES_STORE_STORE_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The methods of tandem.v1.Store. Deferred calls and remembered responses are in store_service.cc.
 
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_LAUNCHER_HOST_CGROUP_H_
 #define TANDEM_LAUNCHER_HOST_CGROUP_H_
 

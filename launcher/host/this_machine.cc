@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Implements Machine for the machine that this process runs on.
 
 #include <fcntl.h>

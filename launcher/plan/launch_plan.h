@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_LAUNCHER_PLAN_LAUNCH_PLAN_H_
 #define TANDEM_LAUNCHER_PLAN_LAUNCH_PLAN_H_
 

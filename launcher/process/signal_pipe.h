@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_LAUNCHER_PROCESS_SIGNAL_PIPE_H_
 #define TANDEM_LAUNCHER_PROCESS_SIGNAL_PIPE_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/client/bytes_in_flight.h"
 
 #include "absl/strings/str_cat.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_PS_CLIENT_BYTES_IN_FLIGHT_H_
 #define TANDEM_PS_CLIENT_BYTES_IN_FLIGHT_H_
 

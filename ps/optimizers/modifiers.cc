@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modifiers that any optimizer may have: decoupled weight decay, clipping of a row's gradient, warm-up.
 
 #undef HWY_TARGET_INCLUDE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ps/optimizers/rowwise_adagrad.cc"
 #include <algorithm>

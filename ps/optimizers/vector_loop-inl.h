@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loop that all optimizer kernels share. hwy/foreach_target.h includes this file once per instruction
 // set, so its include guard is toggled instead of set.
 

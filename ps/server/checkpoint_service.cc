@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/server/checkpoint_service.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/server/push_fence.h"
 
 #include <algorithm>

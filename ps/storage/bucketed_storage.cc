@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/storage/bucketed_storage.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_PS_STORAGE_FAIR_LOCK_H_
 #define TANDEM_PS_STORAGE_FAIR_LOCK_H_
 

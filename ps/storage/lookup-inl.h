@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FindAll is the loop that all lookups share (lookup.h, gather_rows.h). This file is included once per
 // instruction set (hwy/foreach_target.h), hence the unusual guard.
 //

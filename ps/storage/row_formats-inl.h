@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversion of single rows between their stored number format and floats. This file is included once per
 // instruction set (hwy/foreach_target.h), hence the unusual guard.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/storage/row_spiller.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/diagnostics/process_status.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_RPC_GRPC_GRPC_LIBRARY_H_
 #define TANDEM_RPC_GRPC_GRPC_LIBRARY_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_RPC_GRPC_UNIX_BUFFERS_H_
 #define TANDEM_RPC_GRPC_UNIX_BUFFERS_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_RPC_REMOTE_DIRECTORY_H_
 #define TANDEM_RPC_REMOTE_DIRECTORY_H_
 

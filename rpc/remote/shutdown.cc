@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How workers shut down: together, when no calls are under way, or at once.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/shm/layout.h"
 
 #include "absl/status/status.h"

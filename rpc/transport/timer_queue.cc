@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/transport/timer_queue.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/wire/bytes_stream.h"
 
 #include <algorithm>

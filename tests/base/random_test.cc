@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values below are part of the file formats: buckets, initial rows, splits and shuffles of all earlier
 // runs depend on them. If one of these tests fails, the code is wrong, never the number.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests what all command lines have in common: the version, help, and the exit code of mistakes.
 
 #include "gmock/gmock.h"

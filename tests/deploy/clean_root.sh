@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Does what a new user does on a fresh machine: clones the committed state of this repository into a
 # Debian 12 root that has nothing but apt, and runs scripts/quickstart and scripts/test there.
 # Run it by hand, because it takes up to half an hour. Needs root, debootstrap and a Debian mirror.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two servers and two workers, each in its own container, train one job: deploy/compose.yaml with the
 # binary given as argument. Then the test kills a worker: the whole job must end and name the worker
 # that died. Exit code 77: there is no container engine, so nothing was tested.

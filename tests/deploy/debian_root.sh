@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # To be sourced. Makes minimal Debian 12 roots from packages (debootstrap).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Sourced by the container tests. Configures Podman with its own settings and storage, so that the
 # machine's are neither needed nor changed. Sets BASE_IMAGE_TAG and defines ensure_base_image.

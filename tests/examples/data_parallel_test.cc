@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that the example in docs/collectives.md equals the example file, and that the file runs.
 
 #include <string>

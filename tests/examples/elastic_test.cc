@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the elastic example while its processes die one by one, and all together.
 
 #include <signal.h>

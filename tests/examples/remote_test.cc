@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that the examples of remote functions run, each in its own processes.
 
 #include <string>

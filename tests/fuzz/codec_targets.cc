@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The codecs: any bytes are either refused or decoded. Decoded values are encoded again, and decoding that
 // gives the same values.
 

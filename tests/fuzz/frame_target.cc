@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames of /tandem.v1.Data/Stream, as both ends of a stream read them.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls and pushes. The first byte of an input tells its form:
 //
 //   even  the rest is a request as it is sent: u8 chunk size, then the message;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_FUZZ_PS_UNDER_TEST_H_
 #define TANDEM_TESTS_FUZZ_PS_UNDER_TEST_H_
 

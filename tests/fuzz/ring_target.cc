@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ring with any contents and any claimed position, as the receiver over shared memory reads it.
 
 #include <algorithm>

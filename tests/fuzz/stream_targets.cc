@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Both ends of /tandem.v1.Data/Stream over a real connection. The peer of each sends the frames of the input.
 
 #include <algorithm>

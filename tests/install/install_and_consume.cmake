@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -P: installs the build tree BUILD under WORK, builds the project CONSUMER against it, and runs its program and the
 # installed command. The consumer also compiles each header that the file PUBLIC_HEADERS lists. Fails with the output of the step
 # that failed.

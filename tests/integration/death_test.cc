@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // If a process dies or hangs, the whole job ends soon, names that process, and leaves nothing behind.
 
 #include <signal.h>

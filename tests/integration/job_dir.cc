@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/integration/job_dir.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that one binary trains any model on any format, as the command line selects.
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that the report of a run is correct, complete and useful.
 
 #include <cmath>

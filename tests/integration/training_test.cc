@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that the result of training does not depend on the number of processes, on interruptions or on
 // timing, as far as the job's mode promises that.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that each user error gives one clear message soon and a nonzero exit code.
 
 #include <sys/mount.h>

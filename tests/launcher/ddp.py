@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A PyTorch program that knows nothing of who starts it: rank 0 writes what two processes have learned together.
 import sys
 

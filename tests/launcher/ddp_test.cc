@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs an unmodified PyTorch script under `tandem run` and under torchrun.
 
 #include <sys/stat.h>

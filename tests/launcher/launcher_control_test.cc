@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the messages between a launcher and its processes.
 
 #include <string>

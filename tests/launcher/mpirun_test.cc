@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests `tandem run` under the mpirun of Open MPI and of MPICH with two nodes. Both are this machine, because
 // the program with which mpirun reaches a node starts the command here.
 

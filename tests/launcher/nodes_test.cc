@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests a job of several nodes, which are several launchers on this machine.
 
 #include <signal.h>

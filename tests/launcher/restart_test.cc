@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests jobs in which a process or the launcher dies.
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the features of torchrun in tandem run (Python programs, redirected streams, log directories), and
 // pinning.
 

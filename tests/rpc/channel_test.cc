@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tests that every channel must pass, independent of its transport: one suite for gRPC over TCP, gRPC
 // over a unix socket, shared memory and the loopback.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_RPC_ECHO_SERVICE_H_
 #define TANDEM_TESTS_RPC_ECHO_SERVICE_H_
 

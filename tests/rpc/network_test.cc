@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/network.h"
 
 #include "tests/testing/status_matchers.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the tables and plots of bench/report, and of how it stores results."""
 import contextlib
 import importlib.machinery

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the #include lines of the source tree: modules depend only on lower modules, folders have no cycles, only rpc/grpc
 includes gRPC, and the headers that are installed include nothing that is not installed."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of scripts/insteval.py with a tiny package made here; nothing is downloaded."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes R's serialisation, the opposite of scripts/rdata.py, for its tests.
 
 Written from the format's description, not from the reader, so that the two check one another.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of scripts/rdata.py against the writer of r_writer.py."""
 
 import pathlib

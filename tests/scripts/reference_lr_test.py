@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of scripts/reference_lr.py against definitions written out."""
 
 import contextlib

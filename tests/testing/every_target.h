@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_TESTING_EVERY_TARGET_H_
 #define TANDEM_TESTS_TESTING_EVERY_TARGET_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the sanitizer builds: errors must be reported, with the suppressions that all tests use, and
 // synchronised code must not be. Without this, a suppression that hides everything would look like correct
 // code.

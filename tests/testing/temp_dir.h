@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_TESTING_TEMP_DIR_H_
 #define TANDEM_TESTS_TESTING_TEMP_DIR_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Used in ThreadSanitizer builds only. Debian's absl is not instrumented, so TSAN would not know that
 // absl::Mutex orders accesses, and would report every guarded access as a race. These definitions replace the
 // library's, also for gRPC's calls. They do what the library does, and tell TSAN about it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Used in ThreadSanitizer builds only, together with tsan_absl.cc. An operation is over when a completion
 // queue returns its tag. The synchronisation for this is inside gRPC, which is not instrumented, while the
 // inline functions of its headers are. Without these definitions TSAN would report races between them in

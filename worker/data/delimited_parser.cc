@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses CSV, TSV and Criteo: fields between delimiters, one example per line.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses libsvm and libfm: "label index:value index:value ... # comment".
 
 #include <charconv>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DCN-v2 with the parallel structure: cross layers and an MLP both read x_0 = [embeddings | dense], and a
 // linear output reads [cross | deep] (Wang et al., WWW 2021). Without hidden layers it is the cross network
 // alone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepFM: a factorization machine and an MLP over [embeddings | dense] that share the embeddings (Guo et al.,
 // IJCAI 2017). The MLP has the bias.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DLRM (Naumov et al., arXiv:1906.00091). A bottom MLP maps the dense features to one vector of the
 // embeddings' dimension. The interaction computes the dot products of all pairs of vectors. A top MLP reads
 // [bottom output | pairs]. Without dense features there is no bottom MLP, and the top MLP reads [embeddings |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Factorization machine: logistic regression plus the dot products of all pairs of an example's rows.
 
 #include <algorithm>

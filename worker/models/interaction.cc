@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/models/interaction.h"
 
 #undef HWY_TARGET_INCLUDE

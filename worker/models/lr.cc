@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logistic regression: logit = bias + sum of the wide rows + w . dense. It is convex and the baseline of
 // every other kind.
 

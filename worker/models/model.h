@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_WORKER_MODELS_MODEL_H_
 #define TANDEM_WORKER_MODELS_MODEL_H_
 

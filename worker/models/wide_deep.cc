@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wide & Deep: a linear part over wide rows and dense features, and an MLP over [embeddings | dense] (Cheng
 // et al., DLRS 2016). The MLP has the bias. Without sparse features both parts read the dense features alone.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/step/hybrid_trainer.h"
 
 #include <utility>

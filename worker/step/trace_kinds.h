@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_WORKER_STEP_TRACE_KINDS_H_
 #define TANDEM_WORKER_STEP_TRACE_KINDS_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "worker/trainer/worker_session.h"
 
 #include <cstdio>

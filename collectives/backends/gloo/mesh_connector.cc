@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/backends/gloo/mesh_connector.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/backends/gloo/shared_failure_state.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares nccl_api.h and cuda_api.h with the headers of the real libraries. Compiled only if they are found,
 // and not part of any library.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/backends/shm/point_to_point.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/backends/shm/shared_failure_state.h"
 
 #include <sched.h>

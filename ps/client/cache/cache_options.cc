@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/client/cache/cache_options.h"
 
 #include <algorithm>

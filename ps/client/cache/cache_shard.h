@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_PS_CLIENT_CACHE_CACHE_SHARD_H_
 #define TANDEM_PS_CLIENT_CACHE_CACHE_SHARD_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_PS_SERVER_REQUEST_ARRAY_READER_H_
 #define TANDEM_PS_SERVER_REQUEST_ARRAY_READER_H_
 

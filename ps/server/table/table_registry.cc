@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/server/table/table_registry.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_PS_STORAGE_ROWS_ARENA_H_
 #define TANDEM_PS_STORAGE_ROWS_ARENA_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This file replaces rocks_database.cc in builds without RocksDB.
 
 #include "absl/status/status.h"

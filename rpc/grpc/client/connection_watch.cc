@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/grpc/client/connection_watch.h"
 
 #include "absl/time/clock.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/grpc/client/generic_grpc_client.h"
 
 #include <algorithm>

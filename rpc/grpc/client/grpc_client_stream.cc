@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/grpc/client/grpc_client_stream.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_RPC_GRPC_SERVER_HEALTH_SERVICE_H_
 #define TANDEM_RPC_GRPC_SERVER_HEALTH_SERVICE_H_
 

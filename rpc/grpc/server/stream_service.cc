@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/grpc/server/stream_service.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the benchmark harness: sizes, cases, buffers, samples.
 
 #include <algorithm>

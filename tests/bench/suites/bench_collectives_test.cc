@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem bench allreduce, ...: real runs at tiny sizes.
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem bench ps: real runs of tiny tables.
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem bench rows: real runs at small sizes.
 
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_BENCH_SUITES_RESULTS_H_
 #define TANDEM_TESTS_BENCH_SUITES_RESULTS_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem ps with rows on disk: killed and started again, and a directory that two servers want.
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tandem ps, in a job whose store the test serves.
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests tandem run when a process fails or the user interrupts it: one line names the cause, the exit code is
 // passed on, and no process is left.
 

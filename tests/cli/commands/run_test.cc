@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests tandem run without failures.
 
 #include <signal.h>

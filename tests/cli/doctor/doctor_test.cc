@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests `tandem doctor` as a program.
 
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_CLI_DOCTOR_FAKE_MACHINE_H_
 #define TANDEM_TESTS_CLI_DOCTOR_FAKE_MACHINE_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests `tandem doctor trace` with a job of three processes that hangs.
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_CLI_MONITOR_HTTP_GET_H_
 #define TANDEM_TESTS_CLI_MONITOR_HTTP_GET_H_
 

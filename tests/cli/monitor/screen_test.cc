@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the picture that tandem top draws for given statistics.
 
 #include "cli/monitor/screen.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests tandem top in a terminal: the screen and the keys.
 
 #include <csignal>

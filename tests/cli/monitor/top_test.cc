@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests tandem top, tandem table and /metrics with real servers.
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests tandem status, tandem trace and --tensorboard with a real job.
 
 #include <csignal>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests `tandem status` and `tandem trace` with a job that consists of remote functions only.
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_CLI_PROFILING_TRACES_H_
 #define TANDEM_TESTS_CLI_PROFILING_TRACES_H_
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random failures of a job under `tandem run`: kill -9 of workers, of a node, of the first node together with
 // a member of etcd, pauses, partitions, leaves and joins. The job continues at the right size, and no step is
 // lost or counted twice.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker of the chaos test: chaos_worker LOG_DIR LAST_STEP MILLISECONDS_A_STEP.
 //
 // Its model consists of the number of finished steps, and a sum to which every step adds a number that all

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/collectives/conformance/reference_backend.h"
 #include "tests/collectives/conformance/suite/conformance_tests.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All ranks choose the same backend, or get the reason why they cannot.
 
 #include "collectives/connect/connect.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/diagnostics/flight_recorder.h"
 
 #include <unistd.h>

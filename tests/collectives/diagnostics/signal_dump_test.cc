@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/diagnostics/signal_dump.h"
 
 #include <pthread.h>

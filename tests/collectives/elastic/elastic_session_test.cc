@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests elastic sessions. The processes are threads, and the test acts as their launcher.
 
 #include "collectives/elastic/elastic_session.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that processes of an old epoch are refused.
 
 #include <memory>

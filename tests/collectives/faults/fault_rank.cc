@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a job with a fault: the program that faults_test and soak_test run as real processes.
 //
 //   fault_rank SCENARIO BACKEND RANK WORLD_SIZE STORE TIMEOUT_MS GROUP

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kind of fault ends on every surviving rank, by its deadline, with the message that the table in
 // docs/collectives.md promises: the test reads the table. TANDEM_PRINT_FAULTS=1 prints the ranks' messages.
 

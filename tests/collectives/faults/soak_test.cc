@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks start, work and are killed with kill -9, again and again; no resource may remain. TANDEM_SOAK_ROUNDS
 // sets the number of rounds (12).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arguments that InitProcessGroup refuses, and options that it takes from the environment.
 
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of a group's operations, and how they end: queue, callbacks, abort, destroy.
 
 #include <memory>

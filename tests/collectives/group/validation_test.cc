@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors that a rank can detect alone are refused on that rank, with a message that says what is expected.
 // Nothing is sent, and the group is as before.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many launchers, each a thread, that come, leave, fail and fall silent at random.
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state machine of the rendezvous, without a store.
 
 #include "collectives/rendezvous/state.h"

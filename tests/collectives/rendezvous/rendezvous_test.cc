@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rendezvous of launchers, as threads, over real stores.
 
 #include "collectives/rendezvous/rendezvous.h"

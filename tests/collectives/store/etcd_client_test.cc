@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Members of an etcd cluster that respond as the test wants.
 
 #include "collectives/store/etcd/etcd_client.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Behaviour that only an etcd store has: members that die, leases, TLS, passwords.
 
 #include "collectives/store/etcd/etcd_store.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One file and several processes: processes killed in the middle of a change, full disks, files of another
 // kind.
 

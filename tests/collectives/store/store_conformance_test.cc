@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract of Store, checked for each implementation.
 
 #include <atomic>

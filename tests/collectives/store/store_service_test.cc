@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store over a network that loses responses, and a server that stops.
 
 #include "collectives/store/store_service.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A user's program outside the repository: a parameter server and its client over gRPC in one process, and a
 // process group of one rank. Returns 0 if a pushed gradient changed the row exactly as SGD does.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory limit of a worker's calls: ClientOptions::max_bytes_in_flight.
 
 #include <deque>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Global-batch aggregation through the client: server 0 assigns an update to each push, and the other servers
 // use the same grouping.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pulls and pushes in every format, over one server and several.
 
 #include <atomic>

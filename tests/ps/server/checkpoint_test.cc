@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of servers: they load onto any number of servers, completely or not at all, and the job goes on
 // as if it had not stopped.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_PS_SERVER_DRIVER_H_
 #define TANDEM_TESTS_PS_SERVER_DRIVER_H_
 

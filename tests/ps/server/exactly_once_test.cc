@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pushes that arrive twice, late, in the wrong order, or from a process that should have ended.
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random schedules of workers, on servers and on a reference model (model_table.h): the rows must have the
 // same bits.
 

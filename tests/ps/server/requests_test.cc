@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wrong requests, which must change nothing, and pooling.
 
 #include <cmath>

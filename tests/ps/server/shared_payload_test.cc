@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client that continues to write to a request's payload in shared memory while the server processes it.
 
 #include <atomic>

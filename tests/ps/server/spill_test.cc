@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Servers whose tables have rows in memory and on disk.
 
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One worker pushes as fast as it can while another one pulls: both are served, in turns. The test counts
 // calls. `tandem bench ps --op fairness` measures times.
 

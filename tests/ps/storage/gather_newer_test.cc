@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the contract of GatherNewer: versions decide which rows it sends, and it sends what Gather reads.
 
 #include <cstdint>

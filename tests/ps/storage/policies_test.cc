@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares tables whose rows are rounded, admitted and evicted with a simple model that uses a map.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests updates that several threads share, and reads of rows in their stored format.
 
 #include <atomic>

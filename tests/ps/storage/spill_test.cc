@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares tables whose rows are in memory and on disk with tables whose memory has no limit. Their behaviour
 // must be the same.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests many threads on one table. The invariant: an update changes all floats of a row alike, so every read,
 // by any call, must find all floats of a row equal.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests what only a gRPC server over a network has: generic clients, health, reflection, addresses, restarts,
 // shutdown.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "rpc/grpc/unix_buffers.h"
 
 #include <sys/socket.h>

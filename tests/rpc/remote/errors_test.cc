@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests each line of the table of errors in docs/rpc.md, except those that need a process to crash
 // (process/crash_test.cc) and those about size limits (large_test.cc).
 

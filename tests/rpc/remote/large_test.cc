@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large arguments and results. They pass up to the limit, with a known number of copies in memory, and are
 // refused beyond it, on either side, with an error that names the limit. TANDEM_LARGE_BYTES makes the ones
 // that pass larger (2147483653 with the limit raised to that: 6 GB of memory).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the forks of references, message by message, and what happens to them when the calls that carry them
 // are repeated.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Abrupt shutdown: functions see that they are cancelled, and a function that does not check delays the
 // shutdown no longer than the worker waits.
 

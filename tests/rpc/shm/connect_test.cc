@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests how a channel finds shared memory, works without it, and what a channel over it can do.
 
 #include "rpc/connect.h"

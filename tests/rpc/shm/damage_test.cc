@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests a peer that writes arbitrary data anywhere, at any time.
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_RPC_SHM_LINK_PAIR_H_
 #define TANDEM_TESTS_RPC_SHM_LINK_PAIR_H_
 

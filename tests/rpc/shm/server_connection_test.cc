@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the server end of a connection whose client breaks the rules.
 
 #include "rpc/shm/server_connection.h"

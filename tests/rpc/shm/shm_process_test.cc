@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests with real processes: processes that die, and more processes than processors.
 
 #include <fcntl.h>

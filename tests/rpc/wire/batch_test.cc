@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests several frames in one message of the stream.
 
 #include "rpc/wire/batch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/testing/processes/self_process.h"
 
 #include <signal.h>

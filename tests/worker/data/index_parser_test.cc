@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/random.h"
 #include "tests/worker/data/test_files.h"
 #include "worker/data/line_parser.h"

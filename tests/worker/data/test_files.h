@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_WORKER_DATA_TEST_FILES_H_
 #define TANDEM_TESTS_WORKER_DATA_TEST_FILES_H_
 

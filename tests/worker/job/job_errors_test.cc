@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the messages that a user sees after a mistake, word by word.
 
 #include "worker/job/job_errors.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The job files that come with Tandem are good ones.
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A job file accepts a value exactly if the layer that uses it does: no job fails after its data was read
 // because of a value that its parser could have refused, and nothing that works is refused. Accepted jobs
 // come back from their own text.

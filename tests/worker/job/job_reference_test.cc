@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of docs/jobs.md are generated from the declarations of the job file's fields. This test compares
 // them;
 //

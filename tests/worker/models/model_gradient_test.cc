@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares every model's logits with a naive double-precision reference, and its gradients with central
 // differences of that reference, which are exact to about 1e-9 in double precision.
 

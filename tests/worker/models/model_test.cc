@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the contracts of all kinds of models, except gradients: errors, determinism, and that they learn.
 
 #include "worker/models/model.h"

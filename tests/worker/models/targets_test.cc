@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels are compiled for several instruction sets, but a machine normally runs only the best one that
 // it supports. This test runs every supported one and compares its results with those of the best.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Results of the collectives over Gloo: every kind, dtype and reduction, against a model.
 
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failures of a group over Gloo: every one ends on every rank, by its deadline, with an error that names the
 // rank.
 

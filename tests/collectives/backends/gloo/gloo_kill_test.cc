@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kill -9 of a rank in the middle of its work, with real processes and a store over gRPC.
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages between two ranks over Gloo: order, tags, sources, sizes, and messages that do not fit.
 
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Results of the collectives across hosts: every kind, on hosts of different sizes, against a model. The
 // hosts are names; the ranks are threads.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failures of a group across hosts: an error on one host is reported on all, with the rank numbers and
 // operation names of the group's users.
 

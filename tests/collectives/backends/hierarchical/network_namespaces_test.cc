@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two hosts, simulated by network namespaces joined by a pair of virtual devices that can be disconnected,
 // with two processes in each. Needs root and `ip`; skipped otherwise.
 

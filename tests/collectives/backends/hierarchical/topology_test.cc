@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The assignment of ranks to hosts, and the numbers by which users know a level's ranks.
 
 #include "collectives/backends/hierarchical/topology.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conformance suite on ranks that mpirun has started.
 
 #include "absl/strings/str_cat.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that uses MPI itself, next to a group. Its argument is the thread level that it requests.
 
 #include <mpi.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/collectives/backends/nccl/fake_nccl.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs on a real GPU; reports itself as skipped if there is none.
 
 #include <sys/wait.h>

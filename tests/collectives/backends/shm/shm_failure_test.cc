@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that disagree, do not come, or leave: every case ends on all ranks, with an error that names the
 // rank.
 

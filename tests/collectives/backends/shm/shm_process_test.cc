@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as processes: memory passed by descriptor, deaths, descriptors, few processors, peers that damage
 // memory.
 

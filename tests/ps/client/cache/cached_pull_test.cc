@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests clients with caches against servers, and compares the rows with the history of every row. A row
 // counts its own updates, those of each worker in a separate number, so that a row tells how old it is.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conditional pulls and deferred gradients in messages, correct and wrong ones.
 
 #include <cstring>

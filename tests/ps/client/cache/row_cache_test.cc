@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the cache alone, with artificial responses.
 
 #include "ps/client/cache/row_cache.h"

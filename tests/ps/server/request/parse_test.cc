@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parsing alone: what a request says, before any table is known.
 
 #include "ps/server/request/parse.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pushes whose payload arrives as from a socket: in chunks that are cut anywhere, at any alignment.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Responses whose rows are read while they are sent. They have the same bytes as responses that are written
 // at once, and no chunk is larger than its limit.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests with packed ids and encoded numbers. The server refuses malformed ones, naming worker and table,
 // and changes nothing.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Global-batch aggregation: which pushes form an update, on one server and on several.
 
 #include "ps/server/table/global_batch.h"

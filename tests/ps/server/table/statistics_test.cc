@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The statistics of servers and tables, after calls for which the numbers are known.
 
 #include "ps/server/table/statistics.h"

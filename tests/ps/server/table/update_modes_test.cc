@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The update modes: when pulls wait, when pushes are applied, and the rows that result.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of the update modes, without rows, locks or threads.
 
 #include "ps/server/table/update_order.h"

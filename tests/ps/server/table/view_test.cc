@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The versions that a pull reports while several updates of the table run in parallel.
 
 #include <atomic>

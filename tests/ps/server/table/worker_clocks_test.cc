@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/server/table/worker_clocks.h"
 
 #include "gtest/gtest.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef TANDEM_TESTS_PS_STORAGE_SPILL_ROCKSDB_H_
 #define TANDEM_TESTS_PS_STORAGE_SPILL_ROCKSDB_H_
 

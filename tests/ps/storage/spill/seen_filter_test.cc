@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/storage/spill/seen_filter.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/storage/spill/spill_directory.h"
 
 #include <sys/stat.h>

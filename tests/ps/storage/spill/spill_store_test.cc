@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "ps/storage/spill/spill_store.h"
 
 #include <sys/mount.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the client of servers other than Tandem's, and how it reconnects.
 
 #include "rpc/grpc/client/generic_grpc_client.h"

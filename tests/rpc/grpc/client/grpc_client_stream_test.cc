@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the client of /tandem.v1.Data/Stream: with servers that send invalid data or do not read, and with
 // several calls that share a stream.
 

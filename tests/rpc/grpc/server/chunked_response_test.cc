@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests responses that are produced while they are sent and consumed while they arrive.
 
 #include <atomic>

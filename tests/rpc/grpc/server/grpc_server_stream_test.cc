@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the server of /tandem.v1.Data/Stream: with frames that no Tandem client sends, and with slow clients.
 
 #include <algorithm>

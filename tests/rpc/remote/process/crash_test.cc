@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Callees that crash, are killed, or freeze: the call ends within a bounded time with an error that names
 // them, and no other worker is affected.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker process of the tests: remote_worker NAME STORE_ADDRESS
 
 #include <signal.h>

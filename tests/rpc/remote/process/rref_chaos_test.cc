@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // References under random load and failures: four processes create, pass on, use and release references to
 // each other's things, many at the same time, and two of them are killed. A thing must live while a living
 // process has a reference to it, and must be released within a lease after the last one is gone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/rpc/remote/process/worker_process.h"
 
 #include <signal.h>

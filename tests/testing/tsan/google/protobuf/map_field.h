@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Used in ThreadSanitizer builds only, instead of protobuf's own header. In such builds protobuf adds two
 // members to map fields, to find races. Debian's library is built without them and would read messages at the
 // wrong offsets.

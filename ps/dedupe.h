@@ -16,8 +16,8 @@ class Deduper {
   // Tests pass a `first_generation` near the last one.
   explicit Deduper(uint32_t first_generation = 0) : generation_(first_generation) {}
 
-  // Sets `unique` to the distinct ids of `ids`, in order of first appearance, and `index` to the index of each
-  // input position's id among them: unique[index[i]] == ids[i].
+  // Sets `unique` to the distinct ids of `ids`, in order of first appearance, and `index` to the index of
+  // each input position's id among them: unique[index[i]] == ids[i].
   void Run(absl::Span<const uint64_t> ids, std::vector<uint64_t>* unique, std::vector<uint32_t>* index);
 
  private:

@@ -98,8 +98,8 @@ inline constexpr uint64_t kMinByteBudget = uint64_t{64} << 10;
 // The largest global_batch, because a table keeps an update's pushes in memory.
 inline constexpr uint32_t kMaxGlobalBatch = 1 << 20;
 
-// Checks the name of a table. InvalidArgument unless it has 1 to 128 letters, digits, '_', '-' or '.' and does
-// not begin with '-' or '.'.
+// Checks the name of a table. InvalidArgument unless it has 1 to 128 letters, digits, '_', '-' or '.' and
+// does not begin with '-' or '.'.
 absl::Status ValidateTableName(absl::string_view name);
 
 // Checks a configuration. InvalidArgument names the table, the field, its value and what is allowed. Every

@@ -10,7 +10,8 @@
 
 namespace tandem::rpc {
 
-std::unique_ptr<ProcessDiagnostics> ProcessDiagnostics::Start(std::string member, int64_t epoch, const std::string& store) {
+std::unique_ptr<ProcessDiagnostics> ProcessDiagnostics::Start(std::string member, int64_t epoch,
+                                                              const std::string& store) {
   std::unique_ptr<ProcessDiagnostics> own(new ProcessDiagnostics);
   own->status_ = std::make_shared<rpc::ProcessStatus>(std::move(member), epoch);
   const absl::Status served = [&]() -> absl::Status {

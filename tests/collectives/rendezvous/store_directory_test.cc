@@ -14,10 +14,10 @@
 namespace tandem::collectives {
 namespace {
 
-using rpc::remote::RpcAgent;
 using rpc::remote::Function;
 using rpc::remote::Functions;
 using rpc::remote::Member;
+using rpc::remote::RpcAgent;
 using rpc::remote::testing::AwaitMembers;
 using tandem::testing::StatusIs;
 using ::testing::HasSubstr;

@@ -13,11 +13,12 @@
 
 namespace tandem::rpc {
 
-// Adds `bytes` (Caller::ToBytes) to the metadata; adds nothing if it is empty. Must be called before the call
-// starts.
+// Copies `bytes`, the encoding that Caller::ToBytes returns, into the metadata that `context` sends, under
+// the key kCallerHeader. No effect if `bytes` is empty. Must be called before the call starts.
 void AddCaller(const std::string& bytes, grpc::ClientContext* context);
-// Returns the received identity, or an empty Caller if there is none. Must be called after the call was
-// accepted.
+// Returns the identity that the client has sent, or an empty Caller if it has sent none. If the bytes cannot
+// be parsed, the epoch is below 0. Nothing proves that the identity is true. Must be called after the server
+// has accepted the call.
 Caller CallerOf(const grpc::ServerContext& context);
 
 }  // namespace tandem::rpc

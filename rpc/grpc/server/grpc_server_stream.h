@@ -124,8 +124,8 @@ class GrpcServerStream : public std::enable_shared_from_this<GrpcServerStream> {
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client does not read responses any more
-  std::optional<grpc::Status> broken_
-      ABSL_GUARDED_BY(mutex_);  // the error with which the stream must end at once
+  // The error with which the stream must end at once.
+  std::optional<grpc::Status> broken_ ABSL_GUARDED_BY(mutex_);
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

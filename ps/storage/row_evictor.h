@@ -2,8 +2,14 @@
 #ifndef TANDEM_PS_STORAGE_ROW_EVICTOR_H_
 #define TANDEM_PS_STORAGE_ROW_EVICTOR_H_
 
-// RowEvictor selects the rows that leave memory, when their bucket has used up its share of the byte budget
-// or by age, and erases them. (In tables that spill, RowSpiller moves the selected rows to disk instead.)
+// RowEvictor selects the rows that leave memory and erases them. A row leaves for one of two reasons:
+//
+//   - its bucket has more rows than its quota (Buckets::quota), and the row's priority is low;
+//   - the row has expired, because it was not updated for long.
+//
+// In tables that spill, RowSpiller moves the rows that LowestPriority selects to disk instead.
+//
+// Time is the table's clock, which counts updates (Buckets::clock). `now` is its low 32 bits.
 
 #include <atomic>
 #include <cstdint>
@@ -18,22 +24,29 @@
 
 namespace tandem::ps {
 
-// Thread-safe, except for functions that require a lock. `buckets` must outlive the evictor.
+// Thread-safe, if the caller holds the locks that the functions require. `buckets` must outlive the evictor.
 class RowEvictor {
  public:
-  // `policy` is nullptr in tables without eviction, for which only SweepNext may be called.
+  // `policy` is nullptr in tables without eviction. Then SweepNext has no effect, and LowestPriority and
+  // EvictToQuota must not be called.
   RowEvictor(Buckets* buckets, std::unique_ptr<Eviction> policy)
       : buckets_(buckets), policy_(std::move(policy)) {}
 
-  // Returns the ids of the rows of lowest priority, all but 15/16 of the quota. Rows in `spared`, unless it
-  // is nullptr, have the highest priority. Requires the bucket's lock, and that the bucket is over its quota.
+  // Returns the ids of the rows that must leave so that 15/16 of the quota, counted in rows, remain: those of
+  // the lowest Eviction::Priority, in no particular order. Rows in `spared`, unless it is nullptr, have the
+  // highest priority; they leave only if the other rows are too few. Requires the bucket's lock, shared or
+  // exclusively, and that the bucket has more rows than its quota.
   std::vector<uint64_t> LowestPriority(uint32_t bucket, uint32_t now, const RecentRows* spared) const;
-  // Erases the rows that LowestPriority returns. Requires the bucket's lock, exclusively.
+  // Erases the rows that LowestPriority returns if no rows are spared. Requires the bucket's lock,
+  // exclusively, and that the bucket has more rows than its quota.
   void EvictToQuota(uint32_t bucket, uint32_t now);
-  // Erases the expired rows of one bucket, which the update number `time` chooses, if rows can expire in this
-  // table. Takes the bucket's lock.
+  // Erases the expired rows of the bucket with number `time` modulo the number of buckets, so that successive
+  // updates visit all buckets in turn. `time` is the clock of the update that calls. No effect if rows do not
+  // expire in this table (Eviction::sweeps). Blocks until it has the bucket's lock, exclusively.
   void SweepNext(uint64_t time);
 
+  // Returns the number of rows that EvictToQuota and SweepNext have erased. Rows that went to disk are not
+  // counted.
   uint64_t evicted_rows() const { return evicted_.load(std::memory_order_relaxed); }
 
  private:

@@ -75,21 +75,22 @@ class RowSpiller {
     return damaged_.load(std::memory_order_acquire) ? Damage(absl::OkStatus()) : absl::OkStatus();
   }
 
-  // Gather for ids[missing], which were not in memory.
+  // Completes RowGatherer::Gather for ids[missing], which were not in memory.
   absl::Status FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                            float* out);
-  // GatherNewer for ids[doubtful], which were not in memory. Clears the bits of those whose copies are still
-  // current.
+  // Completes RowGatherer::GatherNewer for ids[doubtful], which were not in memory. Clears the bits of those
+  // whose copies are still current.
   absl::Status ClearCurrent(absl::Span<const uint64_t> ids, const uint32_t* cached,
                             absl::Span<const uint32_t> doubtful, uint8_t* sent);
-  // Apply for scratch->absent, which it empties. Returns the number of items without a row. After an error
-  // the table is damaged: see CheckWhole.
+  // Completes RowUpdater::Apply for scratch->absent, which it empties. Returns the number of items without a
+  // row. After an error the table is damaged: see CheckWhole.
   absl::StatusOr<uint64_t> ApplyAbsent(const UpdateArguments& update, Scratch* scratch);
-  // Spills rows from those of the listed buckets that hold more than `most` rows, and empties the list. If
-  // the disk fails, the rows stay in memory; the next attempt follows after a second.
+  // Spills rows from those of the listed buckets that hold more than `most` rows, and empties the list. `now`
+  // is the low 32 bits of the table's clock. If the disk fails, the rows stay in memory; for a second after
+  // that, calls do nothing.
   void SpillOver(std::vector<uint32_t>* buckets, uint32_t now, uint64_t most);
 
-  // TableStorage::VisitBucket and Restore.
+  // Implement TableStorage::VisitBucket and TableStorage::Restore.
   absl::Status VisitBucket(uint32_t bucket, TableStorage::RowVisitor visit);
   absl::Status Restore(uint64_t id, const float* floats, const RowHistory& history);
   // Removes all rows: calls clear_bucket(bucket) with each bucket's lock held exclusively, and clears the
@@ -158,8 +159,8 @@ class RowSpiller {
   std::atomic<uint64_t> spill_reads_{0};
   std::atomic<uint64_t> spill_writes_{0};
   std::atomic<uint64_t> failed_spills_{0};
-  std::atomic<int64_t> next_spill_ns_{
-      0};  // after a failure: the time of the next attempt, on the steady clock
+  // After a failure: the time of the next attempt, on the steady clock. 0: the last attempt succeeded.
+  std::atomic<int64_t> next_spill_ns_{0};
   mutable std::atomic<bool> damaged_{false};
   mutable absl::Mutex damage_mutex_;
   mutable absl::Status damage_ ABSL_GUARDED_BY(damage_mutex_);

@@ -14,10 +14,13 @@
 
 namespace tandem::collectives {
 
-// Plain values with the fields of the file, which docs/debugging.md describes.
+// The following structs are plain values with the fields of a dump, which docs/debugging.md describes. Names
+// that end in unix_us are microseconds since the Unix epoch; -1 as a sequence number means none.
+
+// One operation.
 struct TraceEntry {
-  uint32_t group = 0;
-  uint64_t sequence = 0;
+  uint32_t group = 0;     // TraceGroup::number
+  uint64_t sequence = 0;  // counts the group's collectives, or its point-to-point operations, from 0
   bool point_to_point = false;
   std::string op, dtype, reduce;
   uint64_t count = 0;
@@ -27,7 +30,7 @@ struct TraceEntry {
   uint64_t tag = 0;
   std::string state;  // queued, started, completed, failed
   int64_t ended_unix_us = 0;
-  double duration_us = 0;
+  double duration_us = 0;  // until the end, or until the dump
   std::string error;
   std::string description;
 
@@ -36,15 +39,17 @@ struct TraceEntry {
   auto signature() const { return std::tie(op, dtype, reduce, count, even, parts_hash, root); }
 };
 
+// One group, as one rank sees it.
 struct TraceGroup {
   uint32_t number = 0;
   std::string name, backend;
-  int rank = 0;
-  std::vector<int> global_ranks;
-  bool closed = false;
-  int64_t last_issued = -1, last_completed = -1;  // collectives
+  int rank = 0;                                   // of the rank that left the dump, in this group
+  std::vector<int> global_ranks;                  // by rank of the group
+  bool closed = false;                            // the rank has destroyed the group
+  int64_t last_issued = -1, last_completed = -1;  // sequence numbers of collectives
 };
 
+// The dump of one rank.
 struct Trace {
   std::string file;  // without the directory
   int rank = 0;      // global
@@ -58,6 +63,7 @@ struct Trace {
 // Parses a dump. InvalidArgument says what is wrong with the text: truncated, no dump, or of a newer format.
 absl::StatusOr<Trace> ParseTrace(absl::string_view text);
 
+// All dumps in a directory.
 struct TraceDirectory {
   std::vector<Trace> traces;  // by rank; the newest if a rank has left several
   struct NotRead {

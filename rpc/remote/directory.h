@@ -3,8 +3,9 @@
 #define TANDEM_RPC_REMOTE_DIRECTORY_H_
 
 // A directory of workers: their names, and the addresses at which they listen. Implementations:
-// MemoryDirectory below for a single process (tests), and collectives/rendezvous/store_directory.h on a job's
-// store.
+//
+//   - MemoryDirectory below, for workers in a single process (tests);
+//   - StoreDirectory in collectives/rendezvous/store_directory.h, in the store of a job.
 
 #include <cstdint>
 #include <functional>
@@ -23,7 +24,7 @@
 
 namespace tandem::rpc::remote {
 
-// A worker in the directory.
+// A worker in the directory. A plain value.
 struct Member {
   std::string name;     // "worker/0"
   std::string address;  // "10.0.0.2:4711" or "unix:/path", as other workers reach it
@@ -33,35 +34,43 @@ struct Member {
   friend bool operator==(const Member&, const Member&) = default;
 };
 
-// A directory of the living members. A member is in it from Register until it unregisters or its lease runs
-// out. Thread-safe.
+// A directory of the living members. A member is in it from Register until Unregister, or until its lease
+// expires because its process is dead or silent. The object holds a copy of the members; how soon it shows a
+// change that another process made depends on the implementation. Thread-safe.
 class Directory {
  public:
   using Members = std::map<std::string, Member>;  // by name
+  // A function that is called with all members. It must not block. Of this directory it may call only List
+  // and Find; the other methods would deadlock or wait for the watcher itself.
   using Watcher = std::function<void(const Members&)>;
   virtual ~Directory() = default;
 
-  // Adds a member. The directory renews its lease until Unregister or until the directory is destroyed.
-  // AlreadyExists, naming the other's address: a living member has this name.
+  // Adds a member, which must not be registered yet. The directory object renews its lease until Unregister
+  // or until the object is destroyed. Implementations on a network block, and have further errors.
+  // AlreadyExists: a living member, whose address the message names, has this name; nothing has changed then.
   virtual absl::Status Register(const Member& member) = 0;
-  // Removes a member. No effect if it is not in the directory.
+  // Removes a member that was registered with this object. Returns OK without an effect if there is none with
+  // its name and incarnation. Implementations on a network block, and return their errors.
   virtual absl::Status Unregister(const Member& member) = 0;
 
-  // Returns the member of this name. Blocks until it has registered. DeadlineExceeded after `timeout`; the
-  // message names it and the current members.
+  // Returns the member with the name `name`. Blocks until it has registered, for at most `timeout`.
+  // DeadlineExceeded after that; the message names `name` and the current members.
   absl::StatusOr<Member> Lookup(absl::string_view name, absl::Duration timeout);
-  // Returns the members as they are known here now. Does not block.
+  // Returns the members as this object knows them now. Does not wait for other processes.
   Members List() const;
+  // Returns the member with the name `name` in List(), or nullopt if there is none.
   std::optional<Member> Find(absl::string_view name) const;
-  // Runs `watcher` with the current members in this thread, and later again with each change, until Unwatch.
-  // Calls of watchers never overlap. Returns a number for Unwatch.
+  // Calls `watcher` with the current members on the calling thread before it returns, and again after each
+  // change until Unwatch, on the thread that made or received the change. Watchers of one directory never run
+  // at the same time; Watch and Unwatch block while one runs. Returns the number to pass to Unwatch.
   uint64_t Watch(Watcher watcher);
-  // Ends the calls of a watcher. After the return it does not run and will not run again. Must not be called
-  // by a watcher.
+  // Removes a watcher. Blocks while any watcher runs. After the return the watcher does not run and will not
+  // run again. No effect for an unknown number.
   void Unwatch(uint64_t id);
 
  protected:
-  // Replaces the members and runs the watchers if something has changed. For implementations.
+  // Replaces the members and, if something has changed, runs the watchers on this thread. Implementations
+  // call this; a watcher must not.
   void Publish(Members members);
 
  private:
@@ -72,15 +81,17 @@ class Directory {
   std::map<uint64_t, std::shared_ptr<const Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Returns the first names, for messages: "worker/0, worker/1, ps/0". "nobody" if there are none.
+// Returns the names in ascending order, for messages: "ps/0, worker/0, worker/1". After 16 names the text
+// ends with " and N more". Returns "nobody" if there are none.
 std::string NamesOf(const Directory::Members& members);
 
-// A directory for RPC agents in one process. Leases never run out; Forget simulates that.
+// A directory for RPC agents in one process. Leases never expire; Forget simulates that. Changes show at
+// once. Watchers run on the thread that calls Register, Unregister or Forget, before that call returns.
 class MemoryDirectory : public Directory {
  public:
   absl::Status Register(const Member& member) override;
   absl::Status Unregister(const Member& member) override;
-  // Removes `name` as if its lease had run out.
+  // Removes `name` as if its lease had expired. No effect if there is no such member.
   void Forget(absl::string_view name);
 
  private:

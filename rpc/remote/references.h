@@ -203,7 +203,7 @@ class References : public std::enable_shared_from_this<References> {
 
   // --- For the RPC agent.
   //
-  // Starts to send a reference to `to`: returns its encoding and appends the borrow to `loans`. Returns the
+  // Starts to send a reference to `to`: returns its encoding and appends the borrow to `borrows`. Returns the
   // reason if the reference is no longer valid.
   absl::StatusOr<std::string> Send(const std::shared_ptr<ReferenceHandle>& handle, const std::string& to,
                                    std::vector<std::shared_ptr<Borrow>>* borrows);

@@ -16,8 +16,9 @@
 //   while (true) { TANDEM_ASSIGN_OR_RETURN(auto token, stream->Read()); if (!token) break; ... }
 //
 // At most 64 items, or 8 MiB, wait at either end; a writer then blocks. A stream occupies one of its server's
-// threads until its function returns. If a client leaves or is silent, the server cancels the stream within
-// half a minute.
+// threads until its function returns. If a client leaves or is silent, the server cancels the stream after
+// about half a minute. A client that lets 32 or more items wait for Read, and writes nothing, counts as
+// silent.
 
 #include <memory>
 #include <optional>
@@ -108,8 +109,9 @@ class ClientStream {
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
 
-  // Returns the server's next item, or nullopt if the function has returned OK. Returns the function's error
-  // if it has failed. Blocks until an item arrives.
+  // Returns the server's next item. Blocks until an item arrives or the stream has ended. After the last
+  // item, returns nullopt if the function has returned OK, its error if it has failed, or the reason why the
+  // stream has ended (ClientStreamCore).
   absl::StatusOr<std::optional<internal::ValueOf<Out>>> Read() {
     absl::StatusOr<std::optional<StreamItem>> item = core_->Read();
     if (!item.ok()) return item.status();
@@ -123,7 +125,7 @@ class ClientStream {
     }
   }
   // Sends an item. Blocks while the server is too far behind in reading. Returns an error if the stream has
-  // ended.
+  // ended; Cancelled if it has ended with OK.
   template <typename T>
   absl::Status Write(const T& value) requires(!std::is_void_v<In>) {
     absl::StatusOr<StreamItem> item = EncodeItem<In>(value);
@@ -131,7 +133,8 @@ class ClientStream {
   }
   // Ends the client's side: further items are refused. Blocks until the server has received all items.
   absl::Status EndWrites() requires(!std::is_void_v<In>) { return core_->EndWrites(); }
-  // Ends the stream. Read and Write then return Cancelled; the function sees that it is cancelled.
+  // Ends the stream, unless it has ended. Read then returns the items that had arrived, after these
+  // Cancelled; Write returns Cancelled. The function sees that it is cancelled.
   void Cancel() { core_->Cancel(absl::CancelledError("the stream was cancelled")); }
 
  private:

@@ -58,8 +58,8 @@ namespace tandem::rpc::remote {
 template <typename T>
 struct Codec;
 
-template <typename T>
 // Types that have a codec.
+template <typename T>
 concept Sendable = requires(Writer& writer, Reader& reader, const T& value, T* out) {
   Codec<T>::Encode(writer, value);
   { Codec<T>::Decode(reader, out) } -> std::same_as<bool>;

@@ -54,7 +54,7 @@ class FunctionExecutor {
   // `what` names the work and must outlive it.
   void Post(absl::string_view what, absl::AnyInvocable<void() &&> task);
 
-  // Fails the waiting calls with Unavailable and waits for the running ones for at most `patience`. Returns
+  // Fails the waiting calls with Unavailable and waits for the running ones for at most `timeout`. Returns
   // DeadlineExceeded with their names if some still run then: a thread cannot be made to leave a function.
   // May be called again.
   absl::Status Stop(absl::Duration timeout);
@@ -110,8 +110,8 @@ class FunctionExecutor {
   std::deque<std::string> ready_callers_ ABSL_GUARDED_BY(mutex_);  // callers with tasks, each once
   // The exclusive groups with a running call, and the calls that wait for it to end.
   absl::flat_hash_map<std::string, std::deque<Task>> exclusive_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Task> runnable_exclusive_
-      ABSL_GUARDED_BY(mutex_);  // calls whose exclusive group has become free
+  // Calls whose exclusive group has become free.
+  std::deque<Task> runnable_exclusive_ ABSL_GUARDED_BY(mutex_);
   size_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int idle_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -74,7 +74,7 @@ class Invocation {
   virtual std::shared_ptr<char> ResponseMemory(size_t bytes) { return nullptr; }
   virtual void Fail(absl::Status why) = 0;
   virtual void FinishEncoded(Encoded result) = 0;
-  virtual void FinishObject(StoredValue result) = 0;  // for kDirect and kKept
+  virtual void FinishObject(StoredValue result) = 0;  // for kDirect and kStored
 };
 
 // The call that a function serves. Passed to functions whose first parameter is a `const Context&`. Valid

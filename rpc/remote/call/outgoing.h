@@ -2,7 +2,8 @@
 #ifndef TANDEM_RPC_REMOTE_CALL_OUTGOING_H_
 #define TANDEM_RPC_REMOTE_CALL_OUTGOING_H_
 
-// Calls at the caller, independent of their types.
+// Calls at the caller: the settings that a program gives with a call (CallTarget), and the form in which the
+// agent sends calls of all types (internal::OutgoingCall). Calls at the callee are in invocation.h.
 
 #include <memory>
 #include <stop_token>
@@ -23,10 +24,10 @@
 namespace tandem::rpc::remote {
 
 struct CallSettings {
-  // The time from the start of the call to its result, including the wait for a callee that has not
-  // registered yet. DeadlineExceeded after that. 0: RpcAgentOptions::call_timeout.
+  // The longest time from the start of the call to its result, including the wait for a callee that has not
+  // registered yet. The call ends with DeadlineExceeded after that. 0 or less: RpcAgentOptions::call_timeout.
   absl::Duration timeout = absl::ZeroDuration();
-  // Cancels the call when it is stopped, like Future::Cancel.
+  // When a stop is requested, the call ends with Cancelled, as after Future::Cancel. The default never does.
   std::stop_token cancel = {};
 };
 
@@ -43,7 +44,11 @@ struct CallTarget {
 
 namespace internal {
 
-// The result of a call: an object, or its encoded form and the scope that decodes the references in it.
+// The result of a call, in one of three forms:
+//
+//   - an object, if object.value is not null: the callee is in this process, and the types are equal;
+//   - else its encoding (wire.h), with the scope that decodes the references in it;
+//   - empty, if the result stays at the callee (OutgoingCall::keep).
 struct CallResult {
   StoredValue object;
   std::string small;
@@ -51,28 +56,32 @@ struct CallResult {
   std::shared_ptr<ReferenceScope> references;
 };
 
-// A call that has not been sent, with its types as values.
+// A call that has not been sent. Its types are values here, so that the code that sends it is not a template.
 struct OutgoingCall {
   OutgoingCall(FunctionId id, std::type_index arguments_type, std::type_index result_type)
       : id(id), arguments_type(arguments_type), result_type(result_type) {}
 
-  std::string to;
+  std::string to;  // the callee's name, "worker/1"
   FunctionId id;
-  absl::Duration timeout;
-  std::stop_source stop;
-  // The arguments as an object of arguments_type. A callee in this process takes them directly.
+  absl::Duration timeout;  // as CallSettings::timeout
+  std::stop_source stop;   // a stop request cancels the call
+  // The arguments as an object of arguments_type. A callee in this process with the same types moves from it.
+  // For any other callee it is encoded, and released before the call is sent.
   std::shared_ptr<void> arguments;
-  std::type_index arguments_type;
+  std::type_index arguments_type;  // std::tuple<Args...>
   std::type_index result_type;
+  // Encodes *arguments (EncodeArguments). Must be set.
   absl::StatusOr<Encoded> (*encode)(const void* arguments, ReferenceScope* references) = nullptr;
-  // If set, the result stays at the callee under this reference, and the returned result is empty.
+  // If set, the result stays at the callee under this reference, and the CallResult is empty.
   std::shared_ptr<ReferenceHandle> keep;
-  // Called once with the result, in any thread.
+  // Called exactly once, with the result or the call's error. It may run on any thread, also on the one that
+  // starts the call, before RpcAgent::Start returns. It must not block.
   absl::AnyInvocable<void(absl::StatusOr<CallResult>) &&> done;
 };
 
+// Encodes the std::tuple<Args...> at `arguments` and registers the references in it with `references`. Both
+// are used only during the call. Returns the first error of a Codec.
 template <typename... Args>
-// Encodes arguments, which are a std::tuple<Args...>.
 absl::StatusOr<Encoded> EncodeArguments(const void* arguments, ReferenceScope* references) {
   Writer writer(references);
   std::apply([&writer](const Args&... each) { (Codec<Args>::Encode(writer, each), ...); },
@@ -81,8 +90,12 @@ absl::StatusOr<Encoded> EncodeArguments(const void* arguments, ReferenceScope* r
   return writer.Take();
 }
 
+// Returns the result as an R: moved out of the object, or decoded. Errors:
+//
+//   - that of `returned`;
+//   - the Reader's, if the encoding is not that of an R;
+//   - Unimplemented: the result is encoded, but no Codec can decode an R.
 template <typename R>
-// Decodes a result.
 ResultOf<R> TakeResult(absl::StatusOr<CallResult> returned) {
   if (!returned.ok()) return returned.status();
   if constexpr (std::is_void_v<R>) {
@@ -100,7 +113,7 @@ ResultOf<R> TakeResult(absl::StatusOr<CallResult> returned) {
   }
 }
 
-// Returns an OutgoingCall::done that sets `promise`.
+// Returns an OutgoingCall::done that sets `promise` to the result as an R (TakeResult).
 template <typename R>
 absl::AnyInvocable<void(absl::StatusOr<CallResult>) &&> Fulfil(Promise<R> promise) {
   return [promise = std::move(promise)](absl::StatusOr<CallResult> returned) {

@@ -41,8 +41,9 @@ bool TakeArguments(Invocation& call, std::tuple<Args...>* arguments) {
   return FinishArguments(call, reader, read);
 }
 
+// Finishes the call with a value, in the form that the caller needs. Fails the call if the value cannot be
+// encoded (Unimplemented: its type has no Codec).
 template <typename R>
-// Finishes the call with a value, in the form that the caller needs.
 void Reply(Invocation& call, std::shared_ptr<R> value) {
   const std::type_index type = typeid(R);
   if (call.form(type) != Invocation::Form::kEncoded) {
@@ -87,8 +88,9 @@ void Deliver(const std::shared_ptr<Invocation>& call, Given given) {
 // Runs `body`. If it throws, the call fails with Internal.
 void Guarded(const std::shared_ptr<Invocation>& call, absl::FunctionRef<void()> body);
 
+// Runs `body` with the call's arguments, preceded by a Context if `body` takes one, and finishes the call
+// with its result. Fails the call if the arguments cannot be read, or with Internal if `body` throws.
 template <typename R, typename... Args, typename Body>
-// Serves a call with `body`.
 void Serve(Body& body, const std::shared_ptr<Invocation>& call) {
   Guarded(call, [&] {
     std::tuple<Args...> arguments;

@@ -18,8 +18,9 @@
 //     DENSE               the workers' part (WriteDenseState)
 //     user.0-of-2.table   one file for each table and server (ps/checkpoint/format.h)
 //
-// The functions keep no state and block on the disk. At most one process may write under a root at a time;
-// any number may read. Errors name the path.
+// The functions keep no state and block on the disk. At most one thread of one process may call
+// BeginCheckpoint, CommitCheckpoint and PruneCheckpoints for a root at a time; any number may read. Errors
+// name the path. Errors of the file system have the code of absl::ErrnoToStatus.
 
 #include <cstdint>
 #include <string>
@@ -37,8 +38,8 @@ inline constexpr uint32_t kCheckpointFormatVersion = 1;
 
 // A committed checkpoint.
 struct CheckpointEntry {
-  std::string path;
-  uint64_t step = 0;
+  std::string path;   // root/step-000000001234
+  uint64_t step = 0;  // from the directory's name; CommitCheckpoint does not compare it with manifest.step
   v1::CheckpointManifest manifest;
 };
 
@@ -46,22 +47,30 @@ struct CheckpointEntry {
 std::string CheckpointName(uint64_t step);
 
 // Creates `root` if necessary, removes all unfinished checkpoints under it, and returns the path of a new
-// directory to write to.
+// directory to write to. A committed checkpoint of the same step stays until CommitCheckpoint replaces it.
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t step);
 // Commits the checkpoint in the directory `unfinished`, which BeginCheckpoint returned:
 //
-//   1. It fills in the manifest's `format_version` and its `files`, with the size and CRC of each file.
-//   2. It writes MANIFEST and makes everything durable.
-//   3. It renames the directory to its final name. A checkpoint of that name is replaced, atomically if the
-//      file system can exchange two directories.
+//   1. It fills in the manifest's `format_version` and its `files`, with the size and CRC of each file. All
+//      other fields, including `step`, are the caller's.
+//   2. It writes MANIFEST, and makes it and the directory durable. Functions that write the other files, such
+//      as WriteTableFile and WriteDenseState, have made these durable already.
+//   3. It renames the directory to its final name. A checkpoint of that name is replaced and removed.
 //
-// Returns the final path. After an error nothing is committed.
+// Replacement is atomic if the file system can exchange two directories. Otherwise a crash or an error
+// between the renames leaves no checkpoint of this step.
+//
+// Returns the final path. InvalidArgument: `unfinished` is not a path that BeginCheckpoint returns. An error
+// of step 1 or 2 commits nothing, and the call may be repeated. If it fails after the rename, because `root`
+// cannot be synced or the replaced checkpoint cannot be removed, the checkpoint is committed all the same.
 absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest);
 
-// Returns the committed checkpoints under `root`, lowest step first. Returns none if `root` does not exist.
-// Omits directories whose MANIFEST cannot be read.
+// Returns the committed checkpoints under `root`, lowest step first. Returns none if `root` does not exist or
+// cannot be accessed. Omits directories for which ReadManifest fails, also those of a newer format. Does not
+// read the other files.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& root);
-// Returns the path of the checkpoint with the highest step. NotFound, naming `root`: there is none.
+// Returns the path of the last checkpoint of ListCheckpoints: the one with the highest step whose MANIFEST
+// can be read. NotFound, naming `root`: there is none.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 // Reads the manifest of the checkpoint in `directory`. Errors:
 //
@@ -69,16 +78,31 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 //   - DataLoss: MANIFEST is damaged;
 //   - FailedPrecondition: the format is newer than this program.
 absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory);
-// Reads every file of the checkpoint. DataLoss names the first file whose size or CRC differs from the
-// manifest.
+// Reads every file of the checkpoint and compares it with the manifest. Errors:
+//
+//   - those of ReadManifest;
+//   - NotFound: a file that the manifest lists is missing;
+//   - DataLoss, naming the file: its size or CRC differs from the manifest.
+//
+// The check ends at the first error.
 absl::Status VerifyCheckpoint(const std::string& directory);
-// Removes all but the `keep` checkpoints with the highest steps. Never removes the checkpoint whose path is
-// `protect`, which may be empty.
+// Removes all but the `keep` checkpoints of ListCheckpoints with the highest steps; a negative `keep` counts
+// as 0. Never removes the checkpoint in the directory `protect`, unless `protect` is empty; if it is not
+// among the highest steps, it is kept in addition. Removes the oldest first and stops at the first error. An
+// interrupted removal leaves an unfinished checkpoint.
 absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect);
 
-// Write and read the file DENSE, which consists of: magic "TANDEMD1" | u32 bytes of the protobuf |
-// DenseState, protobuf | u32 CRC-32 of everything before. Reading a damaged file returns DataLoss.
+// The file DENSE consists of these parts; integers are little-endian:
+//
+//   8 bytes   magic "TANDEMD1"
+//   u32       size of the next part in bytes
+//             DenseState, protobuf
+//   u32       CRC-32 of everything before
+//
+// WriteDenseState syncs the file and replaces an existing one atomically; after an error that one is
+// unchanged. InvalidArgument: the state is larger than 2 GiB.
 absl::Status WriteDenseState(const std::string& directory, const v1::DenseState& state);
+// Reads the file DENSE in `directory`. NotFound: there is none. DataLoss: it is damaged.
 absl::StatusOr<v1::DenseState> ReadDenseState(const std::string& directory);
 
 }  // namespace tandem::ps

@@ -70,8 +70,8 @@ class Arena {
   std::vector<Block> blocks_ ABSL_GUARDED_BY(mutex_);          // by first page
   std::vector<uint32_t> block_of_ ABSL_GUARDED_BY(mutex_);     // the block of each page in a block
   std::map<uint32_t, uint32_t> free_ ABSL_GUARDED_BY(mutex_);  // first page -> pages, never adjacent
-  std::deque<uint32_t> awaiting_return_
-      ABSL_GUARDED_BY(mutex_);  // released here, not yet returned by the peer
+  // Blocks that this process has released and the peer has not returned.
+  std::deque<uint32_t> awaiting_return_ ABSL_GUARDED_BY(mutex_);
   size_t free_pages_ ABSL_GUARDED_BY(mutex_);
   uint32_t cursor_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -76,7 +76,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   const std::shared_ptr<Link> link_;
   const ipc::Descriptor event_;  // wakes the connection's own thread
   std::atomic<bool> receiving_{false};
-  Spinner inline_spinner_;  // of the callers that poll, used by the receiving thread
+  Spinner inline_spinner_;  // shared by the callers that poll; only the receiving thread uses it
   std::atomic<bool> stop_{false};
   std::atomic<bool> peer_ended_{false};
   // When the next deadline must be checked, in ns since the Unix epoch.

@@ -21,15 +21,18 @@ struct FileStoreOptions {
   // How many processes will use the file. The last one to close it removes it, once that many have opened it.
   // 0: the file is never removed.
   int users = 0;
-  // Clears the file if it is not in use now, but a process was killed while using it: the leftovers of that
-  // job would mislead the next one.
+  // True: Open clears the file if no process uses it now and an earlier user did not close it, because it was
+  // killed. The content of that job would mislead the next one. False: Open sees the content. Content whose
+  // users have all closed the file is never cleared.
   bool clear_abandoned = false;
-  // How long a call without a time-out of its own waits for another process that holds the file's lock. A
-  // lock is held for microseconds, unless its holder or the file system is stopped.
+  // Longest wait for the file's lock in Open, in the destructor and in calls that have no time-out of their
+  // own. Other processes and other threads of this process hold the lock for microseconds, unless one of
+  // them, or the file system, is stopped.
   absl::Duration lock_timeout = absl::Seconds(30);
 };
 
-// Thread-safe. Must not be used in a child that was forked without exec. Each process keeps the content in
+// Thread-safe; no call may be in progress when it is destroyed. Must not be used in a child that was forked
+// without exec. Several objects, also of one process, may use the same file. Each keeps the content in
 // memory.
 //
 // Every change is one record at the end of a log. It is written under the file's exclusive lock after all
@@ -37,14 +40,19 @@ struct FileStoreOptions {
 // made a change wholly or not at all. The log only grows: it suits rendezvous and thousands of changes, not
 // millions.
 //
-// Waiting calls poll the file: first after 0.2 ms, then less often, at least every 20 ms. Errors in addition
-// to those of Store: see FileLog. After any of them nothing was changed.
+// Get, Wait, MultiGet and Pop poll the file: first after 0.2 ms, then less often, at least every 20 ms. While
+// others hold the file's lock, they may exceed their time-out: they wait for the lock until the time-out or
+// for 1 s, whichever is longer, and Pop waits up to lock_timeout more to take an item.
+//
+// Errors in addition to those of Store are those of FileLog (log.h). Unavailable means that the lock was not
+// free in time, that the file was removed, or an I/O error. After any error nothing was changed.
 class FileStore final : public Store {
  public:
-  // Opens the file, or creates it if it does not exist. Blocks while another process holds its lock, at most
-  // options.lock_timeout.
+  // Opens the file, or creates it if it does not exist; its directory must exist. Blocks while another
+  // process holds its lock, at most options.lock_timeout.
   static absl::StatusOr<std::unique_ptr<FileStore>> Open(const std::string& path,
                                                          const FileStoreOptions& options = {});
+  // Closes the file, and removes it as FileStoreOptions::users says. Blocks like Open; logs an error.
   ~FileStore() override;
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
@@ -64,7 +72,7 @@ class FileStore final : public Store {
   absl::Status Push(absl::string_view queue, absl::string_view value) override;
   absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
   absl::StatusOr<int64_t> Length(absl::string_view queue) override;
-  // Returns "file:///path".
+  // Returns "file://" and the path given to Open: "file:///path".
   std::string address() const override;
 
  private:
@@ -77,8 +85,7 @@ class FileStore final : public Store {
   // WithFile for calls without a time-out: Change with the exclusive lock, Read with the shared one.
   absl::Status Change(const std::function<absl::Status()>& body);
   absl::Status Read();
-  // Calls `check` on the newest content until it returns true (found), at most `timeout`; returns false when
-  // the time is up.
+  // Calls `check` on the newest content until it returns true; returns false if `timeout` passes first.
   absl::StatusOr<bool> Poll(bool exclusive, absl::Duration timeout,
                             const std::function<absl::StatusOr<bool>()>& check);
   absl::StatusOr<std::vector<std::string>> BlockingWait(absl::Span<const std::string> keys, size_t wanted,

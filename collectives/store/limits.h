@@ -22,17 +22,17 @@ inline constexpr size_t kMaxStoreValueBytes = 64 << 20;
 inline constexpr size_t kMaxStoreBatchBytes = 256 << 20;
 inline constexpr size_t kMaxStoreWaitKeys = 64 << 10;
 
-// InvalidArgument for an empty key or one longer than kMaxStoreKeyBytes.
+// Returns InvalidArgument for an empty key or one longer than kMaxStoreKeyBytes.
 absl::Status ValidateStoreKey(absl::string_view key);
-// InvalidArgument for a value longer than kMaxStoreValueBytes.
+// Returns InvalidArgument for a value longer than kMaxStoreValueBytes.
 absl::Status ValidateStoreValue(absl::string_view key, absl::string_view value);
-// InvalidArgument for a value of more than kMaxStoreValueBytes bytes.
+// Returns InvalidArgument for a value of more than kMaxStoreValueBytes bytes.
 absl::Status ValidateStoreSize(absl::string_view key, size_t value_bytes);
-// InvalidArgument for more than kMaxStoreWaitKeys keys, or for an invalid key.
+// Returns InvalidArgument for more than kMaxStoreWaitKeys keys, or for an invalid key.
 absl::Status ValidateStoreKeys(absl::Span<const std::string> keys);
-// Checks the arguments of MultiSet.
+// Checks the arguments of MultiSet: as many keys as values, and all limits above.
 absl::Status ValidateStoreEntries(absl::Span<const std::string> keys, absl::Span<const std::string> values);
-// Checks the size of a MultiGet or MultiSet: `bytes` is the size of all values.
+// Checks the size of a MultiGet or MultiSet: `bytes` is the size of all values, at most kMaxStoreBatchBytes.
 absl::Status ValidateStoreBatch(size_t keys, size_t bytes);
 
 // Returns the result of Add for a key that holds `held`. InvalidArgument if that is no number, or if the sum

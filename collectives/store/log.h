@@ -40,10 +40,12 @@ class FileLog {
  public:
   using Apply = std::function<absl::Status(absl::string_view body)>;
 
-  // Opens or creates the file and registers as a user of it. Returns with Lock(true) held and nothing read.
+  // Opens or creates the file. Returns with Lock(true) held and nothing read. The caller must call Alone()
+  // before it unlocks, which registers this object as a user.
   static absl::StatusOr<std::unique_ptr<FileLog>> Open(const std::string& path, absl::Time deadline);
   ~FileLog();
 
+  // Blocks until this object holds the lock of byte 0. Unavailable after `deadline`.
   absl::Status Lock(bool exclusive, absl::Time deadline);
   void Unlock();
 
@@ -57,7 +59,8 @@ class FileLog {
   // in the file.
   absl::Status Append(absl::string_view body);
 
-  // Returns true if no other process or object uses the file now. Requires an exclusive lock.
+  // Returns true if no other process or object uses the file now. Also registers this object as a user of the
+  // file (byte 1) until it is destroyed. Requires an exclusive lock.
   bool Alone();
   // Removes all records. Requires an exclusive lock and Alone().
   absl::Status Clear();

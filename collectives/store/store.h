@@ -63,7 +63,8 @@ class Store {
   virtual absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) = 0;
   virtual absl::StatusOr<int64_t> Length(absl::string_view queue) = 0;
 
-  // Returns "host:port" of the store's server; empty if the store lives in this process.
+  // Returns the store's address, for messages: "host:port" of its server or "file:///path"; empty if the
+  // store lives in this process.
   virtual std::string address() const { return ""; }
 };
 

@@ -7,13 +7,17 @@
 // compare-and-set.
 //
 //   GATHERING --BeginRound--> RUNNING
-//   RUNNING --a death, a leave, a new node, RestartRound--> GATHERING
-//   any state --CloseState--> CLOSED
+//   RUNNING --a death, a leave, a node that joins, RestartRound--> GATHERING
+//   any state --CloseState, the last FinishNode, one restart too many--> CLOSED
 //
-// A restart is a round that begins because something had failed. It is counted when the failure is detected,
-// once for all failures between two rounds; beyond max_restarts the job closes instead. A node that comes
-// back quickly under another id hides nothing: its earlier id stays a member until it is found silent, and
-// counts then.
+// A member is a node in the document. It waits for the next round, takes part in the running round (while
+// gathering: took part in the last one), or both, or neither. The epoch is the number of the round.
+//
+// A restart is a round that begins because something had failed: a node died, or RestartRound was called. A
+// node that leaves or joins is no failure. A restart is counted when the failure is detected, once for all
+// failures between two rounds; beyond max_restarts the job closes as failed instead. If a node dies and comes
+// back quickly under another id, the death still counts: the earlier id stays a member until it is found
+// silent.
 
 #include <string>
 #include <vector>
@@ -28,54 +32,73 @@ namespace tandem::collectives {
 
 using RendezvousState = tandem::v1::RendezvousState;
 
-// InvalidArgument names the option or field that is wrong.
+// These check the fields' ranges. InvalidArgument names the option or field that is wrong. CheckNode and the
+// functions below require options that CheckOptions accepts.
 absl::Status CheckOptions(const RendezvousOptions& options);
 absl::Status CheckNode(const Node& node, const RendezvousOptions& options);
 
 // Returns the document of a job that no node has joined.
 RendezvousState NewState(const RendezvousOptions& options);
 
-// Adds `node` to those that wait for the next round. In a running round, a member that joins again ends it. A
-// new node ends it as well if there are fewer than max_nodes and no node has finished yet; otherwise it
-// becomes a spare. *state is unchanged after an error: FailedPrecondition if the job is over or was begun
-// with other options (naming both); AlreadyExists if another member has the same node_rank.
+// Adds `node`, which CheckNode has accepted, to the nodes that wait for the next round. A member with the
+// same id is updated. While a round runs:
+//
+//   - a node that takes part in it and joins again ends it;
+//   - another node ends it if fewer than max_nodes take part and none of them has finished;
+//   - otherwise the node becomes a spare, which waits until the round ends for another reason.
+//
+// *state is unchanged after an error: FailedPrecondition if the job is over or was begun with other options
+// (naming both); AlreadyExists if another member has the same node_rank.
 absl::Status AddNode(const Node& node, const RendezvousOptions& options, RendezvousState* state);
-// Returns the id of the other member that holds `node`'s rank; "" if there is none.
+// Returns the id of another member with the same node_rank as `node`; "" if there is none or `node` has no
+// node_rank.
 std::string RankHolder(const RendezvousState& state, const Node& node);
 
-// Removes a dead member; `reason` is such as "has been silent for ...". No effect if it is no longer a
-// member, or had finished.
+// Removes a dead member; `reason` is such as "has been silent for ...". If it takes part in the running
+// round, the round ends. A restart is counted if it takes part in the running round or, while gathering, took
+// part in the last one. No effect if it is not a member, if it has finished, or if the job is closed.
 void ExpireNode(absl::string_view id, absl::string_view reason, RendezvousState* state);
-// Removes a member that leaves.
+// Removes a member that leaves. If it takes part in the running round, the round ends, which counts no
+// restart. No effect if it is not a member, if it has finished, or if the job is closed.
 void RemoveNode(absl::string_view id, RendezvousState* state);
-// Ends the round `epoch` because something failed; no effect if it has ended already. `exit_code` becomes the
-// job's if no restart is left; 0: none is known.
+// Ends the round `epoch` because something failed, and counts a restart; no effect if the round has ended
+// already. `exit_code` becomes the job's if no restart is left; 0: none is known.
 void RestartRound(int64_t epoch, absl::string_view reason, int exit_code, RendezvousState* state);
-// Records that the node's processes have finished successfully; closes the job when those of all nodes have.
-// No effect if the round has ended already.
+// Records that the node's processes have finished successfully; closes the job as succeeded when those of all
+// nodes of the round have. No effect if the round has ended already, or if the node does not take part in it.
 void FinishNode(absl::string_view id, int64_t epoch, RendezvousState* state);
+// Closes the job, as failed or succeeded. `exit_code` is stored only if it failed; 0: none is known. No
+// effect if the job is closed already.
 void CloseState(bool failed, absl::string_view reason, int exit_code, RendezvousState* state);
 
-// Returns true if enough nodes wait for a round to begin, now or after last_call.
+// Returns true if the job gathers nodes and at least min_nodes wait. A round may then begin: at once if
+// HasAll, else after last_call.
 bool HasEnough(const RendezvousState& state);
-// Returns true if the round need not wait for more nodes: max_nodes have come or, after the first round, all
-// that are left of the last one.
+// Returns true if HasEnough and the round need not wait for more nodes: max_nodes wait or, if there was a
+// round before, all of its nodes that are still members wait.
 bool HasAll(const RendezvousState& state);
-// Begins the next round with the waiting nodes, at most max_nodes. Requires HasEnough. Nodes of the last
-// round come first, in their order, then the others in the order of their arrival. A node_rank below the
-// number of nodes becomes the node's index.
+// Begins the next round, with the next epoch. Requires HasEnough; crashes otherwise. At most max_nodes of the
+// waiting nodes take part: first those of the last round, then the others in the order of their arrival.
+// Nodes without a node_rank keep this order, those of the last round by their index in it. Indices of nodes
+// with a node_rank:
+//
+//   - if every node_rank is below the number of nodes, it is its node's index; the others fill the gaps
+//   - else the nodes with a node_rank come first, in the order of their node_ranks
 void BeginRound(RendezvousState* state);
 
-// Returns the running round as member `id` sees it; `id` must be in it.
+// Returns the running round as member `id` sees it. Requires a running round in which `id` takes part; while
+// gathering, the nodes of the last round may be gone.
 Round RoundOf(const RendezvousState& state, absl::string_view id);
+// Returns the member with this id; nullptr if there is none. Valid until `state` changes.
 const tandem::v1::RendezvousMember* FindMember(const RendezvousState& state, absl::string_view id);
-// Returns why the round `epoch` is over, as far as the document records it.
+// Returns why the round `epoch`, which must be over, is over: kClosed if the job is closed, else kRestart.
+// The document remembers the reasons of the last 32 rounds.
 RendezvousEvent EndEvent(const RendezvousState& state, int64_t epoch);
 
 // Returns "node 7f3a (10.0.0.2)".
 std::string NodeName(const tandem::v1::RendezvousNode& node);
-// Returns "2 of 4 nodes have come: node a (10.0.0.1), ...; 2 are missing", with the missing node ranks if
-// nodes gave theirs.
+// Returns "2 of 4 nodes have come: node a (10.0.0.1), ...; 2 are missing", where 4 is min_nodes, with the
+// missing node ranks if nodes gave theirs.
 std::string DescribeArrivals(const RendezvousState& state);
 
 }  // namespace tandem::collectives

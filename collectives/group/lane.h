@@ -37,7 +37,7 @@ class Lane {
     std::string backend_name;
     std::vector<std::unique_ptr<Store>> stores;  // used by the backend alone
     std::unique_ptr<Backend> backend;
-    Health* health = nullptr;  // of the group
+    Health* health = nullptr;  // of the group; must outlive the lane
     std::shared_ptr<FlightRecorder> recorder;
     uint32_t record_group = 0;
     // Called without locks by the first operation that failed and broke the group.
@@ -49,15 +49,19 @@ class Lane {
   Device::Kind device() const { return options_.device; }
   const std::string& backend_name() const { return options_.backend_name; }
   uint32_t record_group() const { return options_.record_group; }
+  // Returns Backend::Supports.
   absl::Status Supports(const Operation& operation) const { return backend_->Supports(operation); }
 
-  // Runs the operation in this thread when it gets the turn.
+  // Run the operations when they get the turn, and block until they are done. The wait for the turn has no
+  // deadline of its own, since each operation before ends by its time-out. The arguments are borrowed. Like
+  // all functions that return a Work, they return the group's error in it if the group is broken.
   Work Run(Operation* operation);
   Work Run(Task* task);
-  // Queues the task and returns its Work.
+  // Queues the task and returns its Work; does not wait for the task.
   Work Enqueue(std::unique_ptr<Task> task);
 
-  // Point to point; does not take the turn.
+  // Run a send or recv, without the turn. RunPointToPoint blocks until it is done, StartPointToPoint does
+  // not. `operation` is used only during the call.
   Work RunPointToPoint(Operation* operation);
   Work StartPointToPoint(Operation* operation);
   // Starts the operations as one batch, for devices with streams; returns one Work each.
@@ -65,6 +69,7 @@ class Lane {
 
   // Completes all queued operations that have not begun with the group's error.
   void FailQueued();
+  // Calls Backend::Abort; no effect after Close.
   void AbortBackend(const absl::Status& reason);
   // Waits for the turn behind all queued operations and keeps it, so that no operation begins any more.
   void WaitForQueued();

@@ -16,7 +16,8 @@
 
 namespace tandem::collectives::internal {
 
-// Thread-safe. The code that runs the operation calls Complete once; Work calls the rest.
+// Thread-safe. The code that runs the operation calls Complete once; Work calls the functions that have no
+// comment here, which work.h documents.
 class WorkState {
  public:
   // Wakes waiting threads, then runs the callbacks in this thread, in the order in which they were

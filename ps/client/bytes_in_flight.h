@@ -42,11 +42,11 @@ class BytesInFlight {
 
   explicit BytesInFlight(uint64_t limit) : limit_(limit) {}
 
-  // Waits until `bytes` more are within the limit, for at most `patience`; 0 means no wait.
+  // Blocks until `bytes` more are within the limit, for at most `timeout`; 0 means no wait. Returns
   // ResourceExhausted, with the numbers and advice, if they do not fit by then.
   absl::StatusOr<Share> Take(uint64_t bytes, absl::Duration timeout);
 
-  // Returns the bytes of the calls under way.
+  // Returns the bytes that the calls under way hold.
   uint64_t held() const;
 
  private:

@@ -482,7 +482,7 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
     MergeIntoCache(*tables[p].cache, learning_rate_factor, &parts[p], &merged[p]);
   }
   for (size_t p = 0; p < parts.size(); ++p) {
-    if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they are in `scaled` or `absorbed` now
+    if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they are in `scaled` or `merged` now
   }
   std::vector<ResolvedPushPart> resolved_parts;
   resolved_parts.reserve(parts.size());

@@ -22,9 +22,9 @@ struct MergedPart {
 };
 
 // Merges the gradients of an unpooled part into the cache: copies move with them, and the cache may defer
-// them. `part` then holds what must be sent now. It refers to `absorbed` if that differs from what it held.
-// Gradients of parts with their own learning rate factor are not deferred, because a later push could have
-// another factor.
+// them. `part` then holds the gradients that must be sent now. It refers to `merged`, which must outlive it,
+// if they differ from those that it held. Gradients of parts with their own learning rate factor are not
+// deferred, because a later push could have another factor.
 void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* merged);
 
 // Takes all gradients that the cache has deferred.

@@ -2,7 +2,8 @@
 #ifndef TANDEM_PS_CLIENT_PULL_OPERATION_H_
 #define TANDEM_PS_CLIENT_PULL_OPERATION_H_
 
-// One PullAsync: sends a request to each server and decodes the rows of the responses to their places.
+// One PullAsync: sends a request to each server and decodes the rows of the responses into the
+// caller's arrays.
 
 #include <atomic>
 #include <memory>
@@ -34,7 +35,7 @@ struct ResolvedPullPart {
 
 // One pull. The calls under way share it; the last response destroys it.
 //
-// Unpooled rows are decoded to their places as each server responds; servers own disjoint ids, so no two
+// Unpooled rows are decoded into PullPart::rows as each server responds; servers own disjoint ids, so no two
 // responses write the same row. Pooled rows are partial sums. They are added in the order of the servers
 // after the last response, so that the bits do not depend on the order of arrival.
 class PullOperation : public std::enable_shared_from_this<PullOperation> {

@@ -50,7 +50,7 @@ class PushOperation : public std::enable_shared_from_this<PushOperation> {
   PushDone done_;
   const absl::Time deadline_;
   const bool server0_first_;  // server 0 must see the push first
-  // The request for server 0 until Go, if server0_first_.
+  // The request for server 0 until Start, if server0_first_.
   EncodedPush first_;
   // The requests for servers 1, 2, ... until server 0 has responded, if server0_first_.
   std::vector<EncodedPush> waiting_;

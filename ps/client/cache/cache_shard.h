@@ -59,7 +59,7 @@ struct DeferredGradients {
 // One shard of a cache. Not thread-safe: the owner locks it. Const methods may run concurrently.
 class CacheShard {
  public:
-  // Returns how many rows fit into `bytes`, possibly 0. `holds`: records have space for deferred gradients.
+  // Returns how many rows fit into `bytes`, possibly 0. `defers`: records have space for deferred gradients.
   static uint32_t CapacityOf(size_t bytes, uint32_t dim, bool defers);
 
   // Allocates the shard. Must be called once before all other methods. Requires CapacityOf(...) > 0.
@@ -107,7 +107,7 @@ class CacheShard {
     const float step = record->step;
     for (uint32_t d = 0; d < dim_; ++d) out[d] = row[d] - step * since[d];
   }
-  // The version and the sums of the deferred gradients. Require `holds`.
+  // The version and the sums of the deferred gradients. Require `defers`.
   uint32_t* DeferredVersion(CacheHeader* record) const {
     return reinterpret_cast<uint32_t*>(Row(record) + 2 * size_t{dim_});
   }
@@ -120,10 +120,10 @@ class CacheShard {
   void Follow(CacheHeader* record, const float* gradient, float learning_rate_factor) const;
 
   // Adds a record for `id`, which has none, with an unspecified row. Returns nullptr if the id is used too
-  // rarely. Appends the deferred gradients of the evicted row to `left`.
+  // rarely. Appends the deferred gradients of the evicted row to `to_send`.
   CacheHeader* Insert(uint64_t id, uint64_t hash, uint16_t epoch, DeferredGradients* to_send);
-  // Removes all rows for which `goes(record)` returns true, and appends their deferred gradients to `left`.
-  // Returns their number.
+  // Removes all rows for which `goes(record)` returns true, and appends their deferred gradients to
+  // `to_send`. Returns their number.
   template <typename Predicate>
   uint64_t EraseIf(const Predicate& predicate, DeferredGradients* to_send) {
     uint64_t erased = 0;
@@ -136,9 +136,9 @@ class CacheShard {
     }
     return erased;
   }
-  // Moves a record's deferred gradients to `left`.
+  // Moves a record's deferred gradients to `to_send`.
   void TakeDeferred(CacheHeader* record, DeferredGradients* to_send);
-  // Moves the deferred gradients of all records to `left`.
+  // Moves the deferred gradients of all records to `to_send`.
   void TakeAllDeferred(DeferredGradients* to_send);
 
   uint32_t rows() const { return rows_; }

@@ -7,8 +7,8 @@
 //
 // It is a scalable Bloom filter (Almeida, Baquero, Preguica and Hutchison, IPL 2007): when one filter is
 // full, a filter of twice the capacity is added. Each filter has one-word blocks (Putze, Sanders and Singler,
-// WEA 2007), so that an id costs one cache miss per filter. It takes 12.8 bits per id and has a false
-// positive rate of about 2 % per filter.
+// WEA 2007), so that an id costs one cache miss per filter. A full filter takes 12.8 bits per id and has a
+// false positive rate of about 1 %. The rates of the filters add up.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,9 +21,11 @@ namespace tandem::ps {
 // Not thread-safe, but const methods may run concurrently.
 class SeenFilter {
  public:
-  // `first_capacity` is the number of ids that the first filter holds, at least 64.
+  // `first_capacity` is the number of ids that the first filter holds; it is raised to 64 if it is less.
+  // Allocates nothing before the first Add.
   explicit SeenFilter(uint32_t first_capacity) : first_capacity_(first_capacity < 64 ? 64 : first_capacity) {}
 
+  // Adds an id; no effect if MayContain(id). May allocate a filter of twice the last one's capacity.
   void Add(uint64_t id) {
     if (MayContain(id)) return;
     if (filters_.empty() || filters_.back().free == 0) {
@@ -35,7 +37,7 @@ class SeenFilter {
     const uint64_t hash = Hash(id);
     filter.words[filter.WordOf(hash)] |= BitsOf(hash);
   }
-  // Returns true for every id that was added, and for a few others.
+  // Returns true for every id that was added since the last Clear, and for a few others.
   bool MayContain(uint64_t id) const {
     const uint64_t hash = Hash(id);
     const uint64_t bits = BitsOf(hash);
@@ -45,7 +47,9 @@ class SeenFilter {
     }
     return false;
   }
+  // Forgets all ids and frees the memory.
   void Clear() { filters_ = std::vector<Filter>(); }
+  // Returns the bytes allocated, without the object itself.
   size_t bytes() const {
     size_t bytes = filters_.capacity() * sizeof(Filter);
     for (const Filter& filter : filters_) bytes += filter.words.capacity() * sizeof(uint64_t);

@@ -39,21 +39,24 @@ class GlobalBatch {
   // Number of updates whose pushes may be queued while the first of them is incomplete.
   static constexpr size_t kMaxUpdates = 4;
 
-  // Drops everything. The table is at `version` from now on, here and on server 0.
+  // Drops all pushes. Call when the table is set to `version`, here and on server 0: the next update is
+  // number `version` + 1.
   void Reset(uint64_t version);
-  // The table becomes GBA at `version`; the version of server 0 may differ. Nothing may be queued.
+  // Call when the table becomes GBA at `version`; the version of server 0 may differ, so the next update may
+  // have any number. No push may be queued.
   void Start(uint64_t version);
-  // All pushes have been taken, the last update perhaps before it was complete. The table is at `version`
-  // now.
+  // Call when all pushes have been taken, the last update perhaps before it was complete, and the table is at
+  // `version`: Assign begins with update `version` + 1.
   void Reopen(uint64_t version);
 
   // Server 0: returns the position of the push that arrives next. Add must follow.
   UpdatePosition Assign(uint64_t pulled_version, uint64_t size, uint64_t staleness);
   // Queues the push, for the update of push.position if it has one.
   void Add(TablePush push);
-  // Takes the pushes of the next update, in order of (worker, step). Empty: it cannot be made yet.
+  // Takes the pushes of the next update, in order of (worker, step). Returns nullopt if it cannot be made
+  // yet.
   std::optional<std::vector<TablePush>> TakeNext(uint64_t size);
-  // Takes the pushes of the next update, complete or not. Something must be queued.
+  // Takes the pushes of the next update, complete or not. Requires a queued push.
   std::vector<TablePush> TakeFirst();
 
   size_t pushes() const { return pushes_; }  // queued

@@ -22,40 +22,46 @@
 
 namespace tandem::ps {
 
-// The tables of one server, by name, and the parts that new tables are made of. A table is never removed.
-// Thread-safe, but only one thread at a time may call Create and Add.
+// Owns the tables of one server, by name, together with the requests that use them, and makes new tables. A
+// table is never removed. Thread-safe, but only one thread at a time may call Create and Add.
 class TableRegistry {
  public:
   struct Options {
     uint32_t server;            // index of this server
-    const ShardMap* shard_map;  // this and the next two must outlive the registry
-    BufferPool* buffers;
-    Helpers* helpers;                       // take part in large updates of the tables
-    std::shared_ptr<ColdStore> cold_store;  // rows on disk; nullptr: tables with `spill` are refused
+    const ShardMap* shard_map;  // must outlive the registry
+    BufferPool* buffers;        // this and the next must outlive the registry and its tables
+    Helpers* helpers;           // take part in large updates of the tables
+    // Rows on disk; must outlive the tables. nullptr: tables with `spill` are refused.
+    std::shared_ptr<ColdStore> cold_store;
   };
   explicit TableRegistry(Options options) : options_(std::move(options)) {}
 
   uint32_t server() const { return options_.server; }
   const ShardMap& shard_map() const { return *options_.shard_map; }
 
-  // Creates the table that `config` describes. Does nothing if it exists with the same configuration.
-  // AlreadyExists: it exists with another one; names the fields that differ. InvalidArgument: `config` is
-  // wrong.
+  // Creates the table that `config` describes, with the rows of a DENSE table. Returns OK and does nothing if
+  // it exists with the same configuration. After an error no table was added:
+  //
+  //   - AlreadyExists if it exists with another configuration; names the fields that differ
+  //   - InvalidArgument if ValidateTableConfig refuses `config`, or num_workers exceeds 65536
+  //   - the errors of NewStorage
   absl::Status Create(const v1::TableConfig& config);
-  // NotFound: no table has this name; the message names those that exist.
+  // Returns the table. NotFound: no table has this name; the message names those that exist.
   absl::StatusOr<std::shared_ptr<ServerTable>> Find(absl::string_view name) const;
-  std::vector<std::shared_ptr<ServerTable>> All() const;  // in order of name
+  // Returns all tables in the order of their names.
+  std::vector<std::shared_ptr<ServerTable>> All() const;
   // Returns the memory of queued pushes of all tables (ServerTable::waiting_bytes), in bytes.
   uint64_t WaitingBytes() const;
 
   // The following make a table in steps, as LoadCheckpoint needs it.
 
-  // Returns storage for the buckets of this server. FailedPrecondition: the table needs a disk and the server
-  // has none.
+  // Returns new storage for the buckets of this server. Requires a `config` that has passed
+  // ValidateTableConfig. FailedPrecondition: the table has `spill` and the server no cold store; other errors
+  // are those of ColdStore::NewTier.
   absl::StatusOr<std::unique_ptr<TableStorage>> NewStorage(const v1::TableConfig& config) const;
   // Returns a table that Find does not return yet. `storage` may be nullptr until ServerTable::Install.
   std::shared_ptr<ServerTable> NewTable(v1::TableConfig config, std::shared_ptr<TableStorage> storage) const;
-  // Does nothing if a table of that name exists.
+  // Makes Find return `table`. Does nothing if a table of that name exists.
   void Add(std::shared_ptr<ServerTable> table);
 
  private:

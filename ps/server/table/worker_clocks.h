@@ -36,8 +36,8 @@ class WorkerClocks {
     return step < workers_[worker].clock && workers_[worker].skipped.count(step) == 0;
   }
 
-  // The worker's push of `step` is in the rows. A clock never goes back; the steps that it jumps over are
-  // remembered as skipped, since their pushes may still arrive.
+  // Records that the worker's push of `step` is in the rows. A clock never goes back; the steps that it jumps
+  // over are remembered as skipped, since their pushes may still arrive.
   void Advance(uint32_t worker, uint64_t step);
   // Sets the worker's clock and forgets its skipped steps.
   void Reset(uint32_t worker, uint64_t clock) { workers_[worker] = Worker{.clock = clock}; }

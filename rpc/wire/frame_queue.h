@@ -47,12 +47,13 @@ class FrameQueue {
   };
 
   // Adds a message. `header` is the header of its first frame, with `call` set; message_bytes is set where it
-  // is needed.
+  // is needed. The size of a ResponseSource must be at least one.
   void Add(v1::StreamFrame header, Bytes message);
   void Add(v1::StreamFrame header, std::unique_ptr<ResponseSource> message);
 
   // Takes the next message out of the queue, together with the short messages that follow it if `batches` is
-  // true. The queue must not be empty, and no other Turn may be out.
+  // true. The queue must not be empty, and every OutgoingMessage taken before must
+  // have been returned with PutBack.
   OutgoingMessage Take(bool batches);
   // Returns a message to the queue after its frame was built. If the message is complete, or was dropped in
   // the meantime, the rest stays in `*turn`. The caller then destroys it without holding a lock.

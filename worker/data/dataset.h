@@ -20,8 +20,8 @@ namespace tandem::worker {
 // File formats. Criteo is tab-separated without a header: label, I1..I13, C1..C26.
 enum class DataFormat { kCsv, kTsv, kCriteo, kLibsvm, kLibfm };
 
-// Transform of a dense (numeric) column. An empty field (or NA, NaN, null, NULL, None, \N, ?) is 0 after the
-// transform.
+// Transform of a dense (numeric) column. An empty field (or NA, NaN, nan, null, NULL, None, \N, ?) is 0 after
+// the transform.
 enum class DenseTransform {
   kNone,
   kLog1p,  // sign(x) * log(1 + |x|)

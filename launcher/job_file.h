@@ -2,8 +2,8 @@
 #ifndef TANDEM_LAUNCHER_JOB_FILE_H_
 #define TANDEM_LAUNCHER_JOB_FILE_H_
 
-// The job file: commands outside a job (`tandem status`, `top`, `table`, `trace`) read in it where the job
-// can be reached.
+// The job file tells commands outside a job (`tandem status`, `top`, `table`, `trace`) how to reach it. It is
+// a JSON object.
 
 #include <string>
 
@@ -12,7 +12,8 @@
 
 namespace tandem::launcher {
 
-// The file's name in a job's log directory. `tandem run` rewrites it at the start of each round.
+// The file's name in a job's log directory. On every node, `tandem run` rewrites it at the start of each
+// round.
 inline constexpr char kJobFile[] = "job.json";
 
 // The address of a job. A plain value.
@@ -20,13 +21,17 @@ struct JobAddress {
   std::string store;       // host:port of the current round's store; "": only the rendezvous knows it
   std::string rendezvous;  // host:port or etcd URL of the rendezvous; "": one launcher only, or not known
   std::string run_id;      // the job's name at the rendezvous; "": the only job there
-  int num_servers = 0;     // 0: unknown
+  int num_servers = 0;     // parameter servers of the round; 0: none, or unknown
 };
 
-// Replaces the file `directory`/kJobFile. Returns Unavailable, with the path, if it cannot be written.
+// Replaces the content of the file `directory`/kJobFile; the directory must exist. Returns Unavailable, with
+// the path, if it cannot be written; the earlier content is then lost. The file is written in place, so a
+// concurrent reader may see a part of it.
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job);
 
-// Reads the job file at `path`. Returns InvalidArgument if it is not a job file; other errors are ReadFile's.
+// Reads the job file at `path`, the file and not its directory. Absent fields other than `store` keep
+// their defaults. Returns InvalidArgument if it is not a whole job file; other errors are those of ReadFile
+// (NotFound, ...).
 absl::StatusOr<JobAddress> ReadJobFile(const std::string& path);
 
 }  // namespace tandem::launcher

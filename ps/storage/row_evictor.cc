@@ -8,8 +8,9 @@
 #include "ps/storage/row_codec.h"
 
 namespace tandem::ps {
-
+namespace {
 using Cell = Buckets::Cell;
+}  // namespace
 
 RowStats RowEvictor::StatsOf(const RowStore& store, const Cell& cell, uint32_t now,
                              std::vector<float>* floats) const {

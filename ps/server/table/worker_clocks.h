@@ -45,8 +45,8 @@ class WorkerClocks {
  private:
   struct Worker {
     uint64_t clock = 0;
-    std::set<uint64_t> skipped =
-        {};  // steps < clock that are not in the rows; ASYNC and GBA tables make them
+    // Steps < clock that are not in the rows. ASYNC and GBA tables make them.
+    std::set<uint64_t> skipped = {};
   };
   std::vector<Worker> workers_;
 };

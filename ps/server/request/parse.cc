@@ -260,9 +260,15 @@ void SliceParser::DecodeGradients(uint64_t rows, ParsedSlice* slice) {
   slice->largest_gradient = absl::bit_cast<float>(largest);
 }
 
-absl::Status CheckStep(uint64_t step, uint32_t worker) {
-  if (step < kMaxStep) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": step ", step, " is not below 2^62"));
+// Decodes `wire`, and reads the fields that pulls and pushes share.
+template <typename Message>
+absl::Status ParseHeader(const Bytes& wire, Message* message, RequestHeader* header) {
+  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(wire, message, &header->payload));
+  header->worker = message->worker();
+  header->step = message->step();
+  if (header->step < kMaxStep) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("worker ", header->worker, ": step ", header->step, " is not below 2^62"));
 }
 
 template <typename Message>
@@ -283,11 +289,8 @@ std::string SliceLabel::Text() const { return absl::StrCat("worker ", worker, ":
 absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const ParseOptions& options) {
   v1::PullRequest message;
   ParsedRequest request;
-  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(wire, &message, &request.payload));
-  request.worker = message.worker();
-  request.step = message.step();
+  TANDEM_RETURN_IF_ERROR(ParseHeader(wire, &message, &request));
   request.read_only = message.read_only();
-  TANDEM_RETURN_IF_ERROR(CheckStep(request.step, request.worker));
   TANDEM_RETURN_IF_ERROR(ParseSlices("pull", message, options, &request));
   return request;
 }
@@ -295,13 +298,10 @@ absl::StatusOr<ParsedRequest> ParsePull(const Bytes& wire, const ParseOptions& o
 absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const ParseOptions& options) {
   v1::PushRequest message;
   ParsedRequest request;
-  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(wire, &message, &request.payload));
-  request.worker = message.worker();
-  request.step = message.step();
+  TANDEM_RETURN_IF_ERROR(ParseHeader(wire, &message, &request));
   request.epoch = message.epoch();
   request.sequence = message.sequence();
   request.deferred_gradients = message.held_back();
-  TANDEM_RETURN_IF_ERROR(CheckStep(request.step, request.worker));
   const float factor = message.learning_rate_factor();
   if (!IsRateFactor(factor)) return RateFactorError(factor, absl::StrCat("worker ", request.worker));
   request.learning_rate_factor = factor == 0.0f ? 1.0f : factor;

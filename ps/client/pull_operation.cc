@@ -223,7 +223,7 @@ absl::Status PullOperation::CheckShape(uint32_t server, const v1::PullResponse& 
     // Cached copies are as old as their versions. Rows that the server sent contain all updates that it has
     // counted.
     versions_[p][server] = conditional ? slice.version() : std::max(slice.version(), slice.applied());
-    expected_bytes += rows * RowBytes(slice.values(), slice.dim()) + (conditional ? (all + 7) / 8 : 0);
+    expected_bytes += rows * RowBytes(slice.values(), slice.dim()) + (conditional ? BitmapBytes(all) : 0);
   }
   if (payload_bytes != expected_bytes) {
     return absl::DataLossError(
@@ -260,7 +260,7 @@ absl::Status PullOperation::AcceptNewer(size_t p, uint32_t server, const v1::Pul
   ConditionalPull& conditional = *parts_[p].cached->conditional();
   const size_t count = Ids(p, server).size();
   const size_t before = reader->remaining();
-  std::vector<uint8_t> bitmap((count + 7) / 8);
+  std::vector<uint8_t> bitmap(BitmapBytes(count));
   reader->Copy(bitmap.data(), bitmap.size());
   std::vector<uint32_t> to;
   to.reserve(slice.num_rows());

@@ -36,6 +36,10 @@ void PackVersions(absl::Span<const uint32_t> versions, const VersionCoding& codi
 // decode to some versions.
 void UnpackVersions(const char* packed, size_t count, const VersionCoding& coding, uint32_t* versions);
 
+// Returns the size in bytes of the bitmap in the response to a conditional pull, which has a bit for each of
+// `ids` ids: whether the response has its row.
+inline uint64_t BitmapBytes(uint64_t ids) { return (ids + 7) / 8; }
+
 }  // namespace tandem::ps
 
 #endif  // TANDEM_PS_WIRE_VERSION_CODEC_H_

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "ps/wire/value_codec.h"
+#include "ps/wire/version_codec.h"
 
 namespace tandem::ps {
 namespace {

@@ -21,9 +21,6 @@ namespace tandem::ps {
 // rows or optimizer state, so they are refused like infinite ones.
 inline constexpr float kMaxGradient = 0x1p60f;
 
-// Size of the bitmap that the response to a conditional pull has for `ids` ids.
-inline uint64_t BitmapBytes(uint64_t ids) { return (ids + 7) / 8; }
-
 struct BoundSlice : ParsedSlice {
   std::shared_ptr<ServerTable> table;
 };

@@ -14,6 +14,7 @@
 #include "ps/storage/table_storage.h"
 #include "ps/trace_kinds.h"
 #include "ps/wire/value_codec.h"
+#include "ps/wire/version_codec.h"
 #include "rpc/wire/bulk_codec.h"
 #include "rpc/wire/response_source.h"
 

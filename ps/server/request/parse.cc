@@ -80,8 +80,7 @@ class SliceParser {
     TANDEM_RETURN_IF_ERROR(ReadIds(from, who, slice));
     TANDEM_RETURN_IF_ERROR(ReadOffsets(from.num_bags(), who, slice));
     slice->dim = from.dim();
-    // A slice of dim 0 has no gradients to read. No table has that dim, so that binding refuses the slice.
-    if (slice->dim > 0) TANDEM_RETURN_IF_ERROR(ReadGradients(who, slice));
+    TANDEM_RETURN_IF_ERROR(ReadGradients(who, slice));
     slice->wire_bytes = before - reader_.remaining();
     slice->pulled_version = from.pulled_version();
     slice->position = {from.place().update(), from.place().stale()};
@@ -217,6 +216,10 @@ absl::Status SliceParser::ReadVersions(const v1::PullSlice& from, const SliceLab
 }
 
 absl::Status SliceParser::ReadGradients(const SliceLabel& who, ParsedSlice* slice) {
+  if (slice->dim == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who.Text(), ": gradients of dim 0, must be of the table's dim"));
+  }
   // The gradients of bags are later expanded to one for each id: a small message can need much memory.
   const uint64_t expanded = slice->pooling == v1::NONE ? 0 : expanded_bytes_;
   if (slice->ids.size() > (options_.max_message_bytes - expanded) / sizeof(float) / slice->dim) {

@@ -51,7 +51,7 @@ struct ParsedSlice {
   absl::Span<const uint32_t> offsets;  // with pooling: [bags + 1]
 
   // Pushes only.
-  uint32_t dim = 0;                     // of the gradients, as the client says
+  uint32_t dim = 0;                     // of the gradients, as the client says; at least 1
   absl::Span<const float> gradients;    // [ids x dim], or [bags x dim] with pooling
   float largest_gradient = 0;           // largest magnitude in `gradients`, or NaN
   absl::string_view encoded_gradients;  // as they came; empty if f32. Valid until the call is finished

@@ -523,11 +523,11 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(std::vector<std::unique_
   for (size_t s = 0; s < channels.size(); ++s) {
     v1::ServerInfo info;
     const std::string who = absl::StrCat("server ", s, " (", channels[s]->target(), ")");
-    if (absl::Status requested =
+    if (absl::Status status =
             rpc::CallProto(*channels[s], MethodName("GetServerInfo"), v1::GetServerInfoRequest(), &info,
                            {.timeout = options.timeout, .idempotent = true});
-        !requested.ok()) {
-      return Annotate(requested, who);
+        !status.ok()) {
+      return Annotate(status, who);
     }
     if (info.index() != s || info.num_servers() != channels.size()) {
       return absl::FailedPreconditionError(

@@ -264,7 +264,7 @@ void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>*
     // The push was acknowledged before: an error shows in the table's next calls.
     const uint64_t missing = Apply(*storage_, {&alone, 1}).value_or(0);
     CountApplied(*push, missing, version_.fetch_add(1, std::memory_order_acq_rel));
-    order_.FinishAlone(*push);
+    order_.AdvanceClock(*push);
   }
   order_.StartBatch(version());
   ApplyReadyLocked(released);

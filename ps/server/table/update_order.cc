@@ -174,12 +174,12 @@ std::vector<TablePush> UpdateOrder::Finish(const Update& update) {
     worker.busy = false;
     done.push_back(std::move(update.entries[i]->second));
     worker.waiting.erase(update.entries[i]);
-    FinishAlone(done.back());
+    AdvanceClock(done.back());
   }
   return done;
 }
 
-void UpdateOrder::FinishAlone(const TablePush& push) {
+void UpdateOrder::AdvanceClock(const TablePush& push) {
   if (!push.deferred_gradients) clocks_.Advance(push.worker, push.step);
 }
 

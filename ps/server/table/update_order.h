@@ -110,10 +110,10 @@ class UpdateOrder {
   // Changes the mode. No push may be queued for GBA updates.
   void SetMode(const v1::UpdateMode& mode) { mode_ = mode; }
   // Takes the queued push of the lowest step and, among those, the lowest rank that the mode applies without
-  // waiting for other workers. Empty: there is none, or the mode is SYNC. FinishAlone must follow.
+  // waiting for other workers. Empty: there is none, or the mode is SYNC. AdvanceClock must follow.
   std::optional<TablePush> TakeLowestStep();
-  // Advances the clock for a push that is applied.
-  void FinishAlone(const TablePush& push);
+  // Advances its worker's clock for a push that is in the rows, unless its gradients were deferred.
+  void AdvanceClock(const TablePush& push);
   // Call after a change of mode: the first GBA update, if the mode is GBA, is the one after `version`.
   void StartBatch(uint64_t version) { batch_.Start(version); }
   // Returns the clocks, for a checkpoint. FailedPrecondition while pushes wait: they are acknowledged, but

@@ -110,7 +110,7 @@ TEST(UpdateOrder, LeavingSyncTakesTheLowestStepOfTheLowestRankFirst) {
   std::vector<std::pair<uint32_t, uint64_t>> taken;
   while (const std::optional<TablePush> push = order.TakeLowestStep()) {
     taken.emplace_back(push->worker, push->step);
-    order.FinishAlone(*push);
+    order.AdvanceClock(*push);
   }
   EXPECT_THAT(taken, ElementsAre(Of(0, 0), Of(2, 0), Of(0, 1)));
 }

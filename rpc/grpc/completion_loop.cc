@@ -40,9 +40,8 @@ void CompletionLoop::Stop() {
   EndInlinePoll();
   {
     absl::MutexLock lock(&mutex_);
-    const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return turn_ != OutgoingMessage::kInlinePoller;
-    };
+    const auto free = [this]()
+                          ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return poller_ != Poller::kInlinePoller; };
     mutex_.Await(absl::Condition(&free));
   }
   queue_->Shutdown();
@@ -95,13 +94,13 @@ void CompletionLoop::YieldQueue() {
   absl::MutexLock lock(&mutex_);
   inline_poll_refused_.store(false, std::memory_order_relaxed);
   if (stopping_) return;
-  turn_ = OutgoingMessage::kNobody;
+  poller_ = Poller::kNone;
   // A thread that began a wait after this check has seen that the loop's own thread polls.
   loop_thread_next_ = pending_.load() > 0 && expected_.load() == 0;
   const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return turn_ == OutgoingMessage::kNobody && (loop_thread_next_ || stopping_);
+    return poller_ == Poller::kNone && (loop_thread_next_ || stopping_);
   };
-  const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return turn_ == OutgoingMessage::kNobody; };
+  const auto free = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return poller_ == Poller::kNone; };
   uint64_t helped;
   do {  // repeat while some thread has polled in the meantime
     helped = inline_polls_;
@@ -109,26 +108,26 @@ void CompletionLoop::YieldQueue() {
     mutex_.Await(absl::Condition(&free));
   } while (inline_polls_ != helped);
   loop_thread_next_ = false;
-  turn_ = OutgoingMessage::kThread;
+  poller_ = Poller::kLoopThread;
 }
 
 void CompletionLoop::Begin() {
   pending_.fetch_add(1);
   if (expected_.load() > 0) return;  // the thread that will call InlinePoll handles the event
   absl::MutexLock lock(&mutex_);
-  if (turn_ != OutgoingMessage::kThread) loop_thread_next_ = true;
+  if (poller_ != Poller::kLoopThread) loop_thread_next_ = true;
 }
 
 void CompletionLoop::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
-    if (turn_ != OutgoingMessage::kNobody || loop_thread_next_ || stopping_) {
-      if (turn_ == OutgoingMessage::kThread && deadline != absl::InfinitePast())
+    if (poller_ != Poller::kNone || loop_thread_next_ || stopping_) {
+      if (poller_ == Poller::kLoopThread && deadline != absl::InfinitePast())
         inline_poll_refused_.store(true, std::memory_order_relaxed);
       expected_.fetch_sub(1);
       return;
     }
-    turn_ = OutgoingMessage::kInlinePoller;
+    poller_ = Poller::kInlinePoller;
     ++inline_polls_;
   }
   while (!over()) {
@@ -139,7 +138,7 @@ void CompletionLoop::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadl
       break;
   }
   absl::MutexLock lock(&mutex_);
-  turn_ = OutgoingMessage::kNobody;
+  poller_ = Poller::kNone;
   if (expected_.fetch_sub(1) == 1 && pending_.load() > 0) loop_thread_next_ = true;
 }
 

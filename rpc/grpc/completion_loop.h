@@ -83,7 +83,7 @@ class CompletionLoop {
 
  private:
   // The thread that polls the queue: none, the loop's own, or one in InlinePoll.
-  enum class OutgoingMessage { kNobody, kThread, kInlinePoller };
+  enum class Poller { kNone, kLoopThread, kInlinePoller };
   // How long a thread spins before it sleeps.
   struct SpinBudget {
     int64_t budget_ns;
@@ -109,7 +109,7 @@ class CompletionLoop {
   // The time of the last long message, in SteadyNanoseconds().
   std::atomic<int64_t> long_ns_{0};
   absl::Mutex mutex_;
-  OutgoingMessage turn_ ABSL_GUARDED_BY(mutex_) = OutgoingMessage::kThread;
+  Poller poller_ ABSL_GUARDED_BY(mutex_) = Poller::kLoopThread;
   // The loop's own thread must poll next.
   bool loop_thread_next_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -40,7 +40,7 @@ absl::Status CheckName(const std::string& name) {
   if (!name.empty() && name.size() <= 256 && std::all_of(name.begin(), name.end(), good))
     return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("AgentOptions::name: \"", name, "\" is no name; expected role/index, like worker/0"));
+      absl::StrCat("RpcAgentOptions::name: \"", name, "\" is no name; expected role/index, like worker/0"));
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ RpcAgent::~RpcAgent() {
 absl::StatusOr<std::unique_ptr<RpcAgent>> RpcAgent::Start(RpcAgentOptions options, Directory* directory,
                                                           Functions functions) {
   TANDEM_RETURN_IF_ERROR(CheckName(options.name));
-  if (options.threads < 1) return absl::InvalidArgumentError("AgentOptions::threads: at least 1");
+  if (options.threads < 1) return absl::InvalidArgumentError("RpcAgentOptions::threads: at least 1");
   std::unique_ptr<RpcAgent> agent(new RpcAgent(std::move(options), directory, std::move(functions)));
   ConnectOptions connect;
   connect.transport = agent->options_.transport;
@@ -103,8 +103,8 @@ absl::Status RpcAgent::Listen() {
   const std::string host = options_.advertise.empty() ? address.host : options_.advertise;
   if (!address.is_unix() && (host == "0.0.0.0" || host == "::")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("AgentOptions::listen is ", options_.listen,
-                     ": say in AgentOptions::advertise under which host others reach it"));
+        absl::StrCat("RpcAgentOptions::listen is ", options_.listen,
+                     ": say in RpcAgentOptions::advertise under which host others reach it"));
   }
   std::vector<Service> services = {
       {kService, {{"Call", [this](std::shared_ptr<ServerCall> call) { OnCall(std::move(call)); }}}}};

@@ -42,7 +42,7 @@ inline std::string ToString(Input input) {
   return std::string(reinterpret_cast<const char*>(input.data()), input.size());
 }
 
-// Returns the bytes as a transport may deliver them: in chunks of `piece` bytes (0: in one chunk). Each chunk
+// Returns the bytes as a transport may deliver them: in chunks of `chunk` bytes (0: in one chunk). Each chunk
 // has its own memory that ends where the chunk does, so that a sanitizer detects a read past it.
 inline Bytes InChunks(const std::string& text, size_t chunk) {
   if (chunk == 0) return Bytes(text);

@@ -30,8 +30,8 @@ class PsUnderTest {
   ~PsUnderTest() { server_->Stop(); }
 
   // Calls "Pull" or "Push" and returns whether the request was accepted. Checks that a refused request has
-  // changed nothing, and that all rows are finite after an accepted one. `lends`: the transport has memory
-  // for the response.
+  // changed nothing, and that all rows are finite after an accepted one. `has_response_memory`: the transport
+  // has memory for the response.
   bool Call(const std::string& method, const Bytes& request, bool has_response_memory);
 
   uint64_t next_sequence(uint32_t worker) const { return sequences_[worker]; }

@@ -67,7 +67,7 @@ inline Service PlainEchoService() {
   });
 }
 
-// Defers all calls to `lot`.
+// Defers all calls to `deferred_calls`.
 inline Service DeferringService(DeferredCalls* deferred_calls) {
   return EchoService(
       [deferred_calls](std::shared_ptr<ServerCall> call) { deferred_calls->Defer(std::move(call)); });

@@ -40,7 +40,7 @@ class Watched {
   // Makes waiting threads evaluate their condition again, after something else that it depends on has
   // changed.
   void LookAgain() { absl::MutexLock lock(&mutex_); }
-  // Waits until `holds` returns true for the value. Returns false if it does not within `patience`.
+  // Waits until `holds` returns true for the value. Returns false if it does not within `timeout`.
   bool Await(const std::function<bool(T)>& holds, absl::Duration timeout = absl::Seconds(60)) const {
     absl::MutexLock lock(&mutex_);
     const auto now = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return holds(value_); };

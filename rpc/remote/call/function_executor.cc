@@ -26,17 +26,17 @@ absl::Status FunctionExecutor::Admit(const CallerQueue& queue, size_t bytes) con
   if (stop_) return absl::UnavailableError("the worker is shutting down");
   if (queued_ >= options_.max_queued) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "its queue is full: ", queued_, " calls wait (AgentOptions::max_queued_calls); try again later"));
+        "its queue is full: ", queued_, " calls wait (RpcAgentOptions::max_queued_calls); try again later"));
   }
   if (queue.held >= options_.max_queued_per_caller) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "its queue has ", queue.held,
-        " calls of this caller waiting (AgentOptions::max_queued_calls_per_caller); await some first"));
+        " calls of this caller waiting (RpcAgentOptions::max_queued_calls_per_caller); await some first"));
   }
   if (queued_ > 0 && queued_bytes_ + bytes > options_.max_queued_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "its queue holds ", queued_bytes_, " bytes of arguments, and with ", bytes, " more it would pass ",
-        options_.max_queued_bytes, " (AgentOptions::max_queued_bytes); try again later"));
+        options_.max_queued_bytes, " (RpcAgentOptions::max_queued_bytes); try again later"));
   }
   return absl::OkStatus();
 }

@@ -45,7 +45,8 @@ struct Encoded {
 
 // The advice in errors about arguments and results that are too large.
 inline constexpr absl::string_view kTooLargeRemedy =
-    "raise AgentOptions::max_message_bytes at both workers, give it in pieces (a stream), or leave it where "
+    "raise RpcAgentOptions::max_message_bytes at both workers, give it in pieces (a stream), or leave it "
+    "where "
     "it is "
     "and pass an RRef";
 // Returns ResourceExhausted if `encoded` exceeds max_bytes, the limit of the worker `whose` ("worker/1"), or

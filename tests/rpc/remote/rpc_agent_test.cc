@@ -212,7 +212,7 @@ TEST(AdvertiseTest, AnAddressThatNobodyCanConnectToIsRefused) {
   for (const char* listen : {"0.0.0.0:0", "[::]:0"}) {
     EXPECT_THAT(RpcAgent::Start({.name = "worker/0", .listen = listen}, &directory, Functions()).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr(listen), HasSubstr("AgentOptions::advertise"))));
+                         AllOf(HasSubstr(listen), HasSubstr("RpcAgentOptions::advertise"))));
   }
   EXPECT_THAT(directory.List(), ::testing::IsEmpty());
 }

@@ -113,7 +113,7 @@ TEST(ChunksTest, TheRestOfACancelledAnswerIsNotMade) {
   while (frame.call() == 1) frame = stream.Read();
   EXPECT_EQ(frame.call(), 2);
   EXPECT_LT(made, kChunks / 4)
-      << "far more than max_unsent_answer_bytes was left of it: it keeps no cancel waiting";
+      << "far more than max_unsent_response_bytes was left of it: it keeps no cancel waiting";
 }
 
 // After a pull has ended, its rows belong to the caller again.

@@ -11,11 +11,9 @@
 
 namespace tandem::collectives {
 
-using namespace tandem::v1;  // NOLINT: the messages of this one service
-
 namespace {
 
-void SetJobState(JobState state, tandem::v1::HeartbeatResponse* response) {
+void SetJobState(JobState state, v1::HeartbeatResponse* response) {
   response->set_ended(state.ended);
   response->set_failed(state.failed);
   response->set_reason(std::move(state.reason));
@@ -62,34 +60,34 @@ rpc::Handler StoreService::Bind(void (StoreService::*method)(std::shared_ptr<rpc
       });
 }
 
-absl::StatusOr<StoreSetResponse> StoreService::Set(const StoreSetRequest& request) {
+absl::StatusOr<v1::StoreSetResponse> StoreService::Set(const v1::StoreSetRequest& request) {
   auto body = [&]() -> absl::StatusOr<std::string> {
     TANDEM_RETURN_IF_ERROR(store_->Set(request.key(), request.value()));
     return std::string();
   };
   TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
-  return StoreSetResponse();
+  return v1::StoreSetResponse();
 }
 
-void StoreService::Get(std::shared_ptr<rpc::ServerCall> call, StoreGetRequest request,
-                       rpc::Reply<StoreGetResponse> reply) {
+void StoreService::Get(std::shared_ptr<rpc::ServerCall> call, v1::StoreGetRequest request,
+                       rpc::Reply<v1::StoreGetResponse> reply) {
   if (absl::Status valid = ValidateStoreKey(request.key()); !valid.ok()) return reply(valid);
   Defer(
       *call, {request.key()}, 1, request.timeout_ms(),
       [reply](std::vector<std::string> values) {
-        StoreGetResponse response;
+        v1::StoreGetResponse response;
         response.set_value(std::move(values[0]));
         reply(std::move(response));
       },
       [reply](std::vector<std::string>) {
-        StoreGetResponse response;
+        v1::StoreGetResponse response;
         response.set_missing(true);
         reply(std::move(response));
       },
       reply);
 }
 
-absl::StatusOr<StoreAddResponse> StoreService::Add(const StoreAddRequest& request) {
+absl::StatusOr<v1::StoreAddResponse> StoreService::Add(const v1::StoreAddRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(
       const std::string sum, Once(request.request_id(), [&]() -> absl::StatusOr<std::string> {
         TANDEM_ASSIGN_OR_RETURN(const int64_t sum, store_->Add(request.key(), request.delta()));
@@ -97,63 +95,64 @@ absl::StatusOr<StoreAddResponse> StoreService::Add(const StoreAddRequest& reques
       }));
   int64_t value = 0;
   TANDEM_CHECK(absl::SimpleAtoi(sum, &value));
-  StoreAddResponse response;
+  v1::StoreAddResponse response;
   response.set_value(value);
   return response;
 }
 
-absl::StatusOr<StoreCompareSetResponse> StoreService::CompareSet(const StoreCompareSetRequest& request) {
+absl::StatusOr<v1::StoreCompareSetResponse> StoreService::CompareSet(
+    const v1::StoreCompareSetRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(std::string value, Once(request.request_id(), [&] {
                             return store_->CompareSet(request.key(), request.expected(), request.desired());
                           }));
-  StoreCompareSetResponse response;
+  v1::StoreCompareSetResponse response;
   response.set_value(std::move(value));
   return response;
 }
 
-void StoreService::Wait(std::shared_ptr<rpc::ServerCall> call, StoreWaitRequest request,
-                        rpc::Reply<StoreWaitResponse> reply) {
+void StoreService::Wait(std::shared_ptr<rpc::ServerCall> call, v1::StoreWaitRequest request,
+                        rpc::Reply<v1::StoreWaitResponse> reply) {
   std::vector<std::string> keys(request.keys().begin(), request.keys().end());
   if (absl::Status valid = ValidateStoreKeys(keys); !valid.ok()) return reply(valid);
-  if (keys.empty()) return reply(StoreWaitResponse());
+  if (keys.empty()) return reply(v1::StoreWaitResponse());
   Defer(
       *call, std::move(keys), 0, request.timeout_ms(),
-      [reply](std::vector<std::string>) { reply(StoreWaitResponse()); },
+      [reply](std::vector<std::string>) { reply(v1::StoreWaitResponse()); },
       [reply](std::vector<std::string> missing) {
-        StoreWaitResponse response;
+        v1::StoreWaitResponse response;
         for (std::string& key : missing) response.add_missing(std::move(key));
         reply(std::move(response));
       },
       reply);
 }
 
-absl::StatusOr<StoreDeleteResponse> StoreService::Delete(const StoreDeleteRequest& request) {
+absl::StatusOr<v1::StoreDeleteResponse> StoreService::Delete(const v1::StoreDeleteRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(const std::string existed,
                           Once(request.request_id(), [&]() -> absl::StatusOr<std::string> {
                             TANDEM_ASSIGN_OR_RETURN(const bool existed, store_->Delete(request.key()));
                             return existed ? "1" : "0";
                           }));
-  StoreDeleteResponse response;
+  v1::StoreDeleteResponse response;
   response.set_existed(existed == "1");
   return response;
 }
 
-absl::StatusOr<StoreListResponse> StoreService::List(const StoreListRequest& request) {
+absl::StatusOr<v1::StoreListResponse> StoreService::List(const v1::StoreListRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> keys, store_->List(request.prefix()));
-  StoreListResponse response;
+  v1::StoreListResponse response;
   for (std::string& key : keys) response.add_keys(std::move(key));
   return response;
 }
 
-absl::StatusOr<StoreCheckResponse> StoreService::Check(const StoreCheckRequest& request) {
+absl::StatusOr<v1::StoreCheckResponse> StoreService::Check(const v1::StoreCheckRequest& request) {
   const std::vector<std::string> keys(request.keys().begin(), request.keys().end());
   TANDEM_ASSIGN_OR_RETURN(const bool all, store_->Check(keys));
-  StoreCheckResponse response;
+  v1::StoreCheckResponse response;
   response.set_all(all);
   return response;
 }
 
-absl::StatusOr<StoreAppendResponse> StoreService::Append(const StoreAppendRequest& request) {
+absl::StatusOr<v1::StoreAppendResponse> StoreService::Append(const v1::StoreAppendRequest& request) {
   auto body = [&]() -> absl::StatusOr<std::string> {
     TANDEM_ASSIGN_OR_RETURN(const int64_t length, store_->Append(request.key(), request.value()));
     return absl::StrCat(length);
@@ -161,21 +160,21 @@ absl::StatusOr<StoreAppendResponse> StoreService::Append(const StoreAppendReques
   TANDEM_ASSIGN_OR_RETURN(const std::string length, Once(request.request_id(), body));
   int64_t bytes = 0;
   TANDEM_CHECK(absl::SimpleAtoi(length, &bytes));
-  StoreAppendResponse response;
+  v1::StoreAppendResponse response;
   response.set_length(bytes);
   return response;
 }
 
-void StoreService::MultiGet(std::shared_ptr<rpc::ServerCall> call, StoreMultiGetRequest request,
-                            rpc::Reply<StoreMultiGetResponse> reply) {
+void StoreService::MultiGet(std::shared_ptr<rpc::ServerCall> call, v1::StoreMultiGetRequest request,
+                            rpc::Reply<v1::StoreMultiGetResponse> reply) {
   std::vector<std::string> keys(request.keys().begin(), request.keys().end());
   if (absl::Status valid = ValidateStoreKeys(keys); !valid.ok()) return reply(valid);
-  if (keys.empty()) return reply(StoreMultiGetResponse());
+  if (keys.empty()) return reply(v1::StoreMultiGetResponse());
   const size_t wanted = keys.size();
   Defer(
       *call, std::move(keys), wanted, request.timeout_ms(),
       [reply](std::vector<std::string> values) {
-        StoreMultiGetResponse response;
+        v1::StoreMultiGetResponse response;
         size_t bytes = 0;
         for (std::string& value : values) {
           bytes += value.size();
@@ -185,14 +184,14 @@ void StoreService::MultiGet(std::shared_ptr<rpc::ServerCall> call, StoreMultiGet
         reply(std::move(response));
       },
       [reply](std::vector<std::string> missing) {
-        StoreMultiGetResponse response;
+        v1::StoreMultiGetResponse response;
         for (std::string& key : missing) response.add_missing(std::move(key));
         reply(std::move(response));
       },
       reply);
 }
 
-absl::StatusOr<StoreMultiSetResponse> StoreService::MultiSet(const StoreMultiSetRequest& request) {
+absl::StatusOr<v1::StoreMultiSetResponse> StoreService::MultiSet(const v1::StoreMultiSetRequest& request) {
   const std::vector<std::string> keys(request.keys().begin(), request.keys().end());
   const std::vector<std::string> values(request.values().begin(), request.values().end());
   auto body = [&]() -> absl::StatusOr<std::string> {
@@ -200,33 +199,33 @@ absl::StatusOr<StoreMultiSetResponse> StoreService::MultiSet(const StoreMultiSet
     return std::string();
   };
   TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
-  return StoreMultiSetResponse();
+  return v1::StoreMultiSetResponse();
 }
 
-absl::StatusOr<StoreNumKeysResponse> StoreService::NumKeys(const StoreNumKeysRequest&) {
+absl::StatusOr<v1::StoreNumKeysResponse> StoreService::NumKeys(const v1::StoreNumKeysRequest&) {
   TANDEM_ASSIGN_OR_RETURN(const int64_t count, store_->NumKeys());
-  StoreNumKeysResponse response;
+  v1::StoreNumKeysResponse response;
   response.set_count(count);
   return response;
 }
 
-absl::StatusOr<StorePushResponse> StoreService::Push(const StorePushRequest& request) {
+absl::StatusOr<v1::StorePushResponse> StoreService::Push(const v1::StorePushRequest& request) {
   auto body = [&]() -> absl::StatusOr<std::string> {
     TANDEM_RETURN_IF_ERROR(store_->Push(request.queue(), request.value()));
     return std::string();
   };
   TANDEM_RETURN_IF_ERROR(Once(request.request_id(), body));
-  return StorePushResponse();
+  return v1::StorePushResponse();
 }
 
-absl::StatusOr<StoreLengthResponse> StoreService::Length(const StoreLengthRequest& request) {
+absl::StatusOr<v1::StoreLengthResponse> StoreService::Length(const v1::StoreLengthRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(const int64_t items, store_->Length(request.queue()));
-  StoreLengthResponse response;
+  v1::StoreLengthResponse response;
   response.set_length(items);
   return response;
 }
 
-absl::StatusOr<HeartbeatResponse> StoreService::Heartbeat(const HeartbeatRequest& request) {
+absl::StatusOr<v1::HeartbeatResponse> StoreService::Heartbeat(const v1::HeartbeatRequest& request) {
   MemberReport report{.state = request.state(),
                       .host = request.host(),
                       .pid = request.pid(),
@@ -237,18 +236,18 @@ absl::StatusOr<HeartbeatResponse> StoreService::Heartbeat(const HeartbeatRequest
   TANDEM_ASSIGN_OR_RETURN(JobState state,
                           membership_->Heartbeat(request.member(), absl::Milliseconds(request.lease_ms()),
                                                  request.leaving(), std::move(report)));
-  HeartbeatResponse response;
+  v1::HeartbeatResponse response;
   SetJobState(std::move(state), &response);
   return response;
 }
 
-absl::StatusOr<MembersResponse> StoreService::Members(const MembersRequest&) {
-  MembersResponse response;
+absl::StatusOr<v1::MembersResponse> StoreService::Members(const v1::MembersRequest&) {
+  v1::MembersResponse response;
   SetJobState(membership_->State(), response.mutable_job());
   for (MemberStatus& status : membership_->Statuses()) {
-    MemberInfo* const member = response.add_members();
+    v1::MemberInfo* const member = response.add_members();
     member->set_silent_ms(absl::ToInt64Milliseconds(status.silent));
-    HeartbeatRequest* const last = member->mutable_last();
+    v1::HeartbeatRequest* const last = member->mutable_last();
     last->set_member(status.name);
     last->set_lease_ms(absl::ToInt64Milliseconds(status.lease));
     last->set_leaving(status.left);
@@ -263,9 +262,9 @@ absl::StatusOr<MembersResponse> StoreService::Members(const MembersRequest&) {
   return response;
 }
 
-absl::StatusOr<EndJobResponse> StoreService::EndJob(const EndJobRequest& request) {
+absl::StatusOr<v1::EndJobResponse> StoreService::EndJob(const v1::EndJobRequest& request) {
   membership_->End(request.member(), request.failed(), request.reason());
-  return EndJobResponse();
+  return v1::EndJobResponse();
 }
 
 }  // namespace tandem::collectives

@@ -118,8 +118,8 @@ class NodeAgent {
   bool round_over_ = false;   // the rendezvous has ended the round
   bool finish_told_ = false;  // the rendezvous knows that this node's processes have finished
   bool closed_ = false;       // the job is over
-  bool failed_here_ =
-      false;  // a failure on this node has ended the job, or came at the same time as the one that has
+  // A failure on this node has ended the job, or came at the same time as the one that has.
+  bool failed_here_ = false;
   std::string job_failure_;  // the error that a member of the job has reported
 
   Phase phase_ = Phase::kJoining;

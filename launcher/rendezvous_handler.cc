@@ -45,15 +45,15 @@ std::string GoneKey(const std::string& run_id, const std::string& node) {
 
 absl::StatusOr<std::unique_ptr<RendezvousHandler>> RendezvousHandler::Open(
     const RendezvousHandlerOptions& options) {
-  std::unique_ptr<RendezvousHandler> meeting(new RendezvousHandler(options));
-  if (meeting->alone()) {
-    meeting->rendezvous_ = std::make_unique<LocalRendezvous>(options.rendezvous.max_restarts);
-    return meeting;
+  std::unique_ptr<RendezvousHandler> handler(new RendezvousHandler(options));
+  if (handler->alone()) {
+    handler->rendezvous_ = std::make_unique<LocalRendezvous>(options.rendezvous.max_restarts);
+    return handler;
   }
-  TANDEM_RETURN_IF_ERROR(meeting->OpenStore());
-  collectives::Store* store = meeting->server_ != nullptr ? meeting->server_->store() : meeting->store_.get();
-  TANDEM_ASSIGN_OR_RETURN(meeting->rendezvous_, collectives::MakeRendezvous(store, options.rendezvous));
-  return meeting;
+  TANDEM_RETURN_IF_ERROR(handler->OpenStore());
+  collectives::Store* store = handler->server_ != nullptr ? handler->server_->store() : handler->store_.get();
+  TANDEM_ASSIGN_OR_RETURN(handler->rendezvous_, collectives::MakeRendezvous(store, options.rendezvous));
+  return handler;
 }
 
 RendezvousHandler::~RendezvousHandler() = default;

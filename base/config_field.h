@@ -48,7 +48,8 @@ std::string FormatValue(float value);
 std::string FormatValue(double value);
 std::string FormatValue(const FieldValue& value);
 
-// The description of a field. Texts must outlive it; in practice they are string literals.
+// The description of a field. Texts are string literals: they outlive it, and are followed by a NUL, because
+// parsers pass names and help texts on as C strings.
 struct FieldInfo {
   absl::string_view name;        // in a job file
   absl::string_view error_name;  // in errors of ValidateField, if it is not `name`

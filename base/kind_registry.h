@@ -24,7 +24,7 @@ namespace tandem {
 
 // Fields that contradict each other, although each is in its range.
 struct FieldConflict {
-  absl::string_view field;  // FieldInfo::name of the field to blame in a job file
+  absl::string_view field;  // FieldInfo::name of the field to blame in a job file; a string literal
   std::string job_message;  // follows "field '<name>' ..." in errors of a job file
   std::string message;      // follows "<group>." in errors of KindRegistry::Validate
 };

@@ -43,7 +43,7 @@ class FlatRows {
     }
   }
 
-  void Response(const ps::KVMeta& meta, const ps::KVPairs<float>& request, ps::KVServer<float>* server) {
+  void Respond(const ps::KVMeta& meta, const ps::KVPairs<float>& request, ps::KVServer<float>* server) {
     ps::KVPairs<float> response;
     const size_t ids = request.keys.size();
     if (meta.push) {
@@ -82,7 +82,7 @@ int Serve(const PsPeerSetup& setup, const std::function<void(std::string)>& anno
   Join("server", port);
   ps::KVServer<float> server(0);
   server.set_request_handle([&rows](const ps::KVMeta& meta, const ps::KVPairs<float>& request,
-                                    ps::KVServer<float>* self) { rows.Response(meta, request, self); });
+                                    ps::KVServer<float>* self) { rows.Respond(meta, request, self); });
   for (;;) ::pause();
 }
 

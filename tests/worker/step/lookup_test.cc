@@ -23,7 +23,7 @@ float RowValue(const std::string& table, uint64_t id, int d) {
 }
 
 // Handles Lookup's pulls and pushes as the servers do, pooling included.
-void Response(const std::vector<LookupTable>& tables, std::vector<ps::PullPart> parts) {
+void Respond(const std::vector<LookupTable>& tables, std::vector<ps::PullPart> parts) {
   ASSERT_EQ(parts.size(), tables.size());
   for (size_t t = 0; t < parts.size(); ++t) {
     const int dim = tables[t].dim;
@@ -97,7 +97,7 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
   for (const size_t size : {5, 1, 33, 0, 8}) {  // one object handles batches of any size
     const Batch batch = RandomBatch(size, size, c.weights);
     TANDEM_ASSERT_OK(lookup.Prepare(&batch));
-    Response(plan.tables, lookup.PullParts());
+    Respond(plan.tables, lookup.PullParts());
     ModelInput input;
     lookup.Gather(&input);
     const InputGradients d = lookup.GradientBuffers();

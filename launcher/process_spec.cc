@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"

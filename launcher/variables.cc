@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/variables.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 
 extern char** environ;

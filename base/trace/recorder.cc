@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/status.h"
-
 namespace tandem::trace {
 namespace {
 

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "absl/status/statusor.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "worker/synthetic/planted.h"

@@ -10,7 +10,6 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_flags.h"

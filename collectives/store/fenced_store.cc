@@ -2,7 +2,6 @@
 #include "collectives/store/fenced_store.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "collectives/store/forwarding_store.h"
 #include "collectives/store/store.h"

@@ -12,8 +12,6 @@
 #include <cstring>
 #include <set>
 
-#include "absl/strings/str_cat.h"
-
 namespace tandem::launcher {
 namespace {
 

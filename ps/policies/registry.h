@@ -8,7 +8,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "base/config_field.h"
 #include "base/kind_registry.h"

@@ -38,8 +38,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
       (!env.hosts_store() || env.world_size > 1 || env.num_ps > 0)) {
     return absl::InvalidArgumentError(
         "MASTER_PORT=0 lets the kernel pick a port that the job's other processes cannot learn; start the "
-        "job through "
-        "`tandem run`, or choose a port");
+        "job through `tandem run`, or choose a port");
   }
   std::unique_ptr<JobStore> job(new JobStore(env));
   int port = env.master_port;
@@ -58,14 +57,13 @@ absl::StatusOr<std::unique_ptr<JobStore>> OpenStore(const Environment& env, absl
     if (absl::IsFailedPrecondition(reached)) {
       return Annotate(reached, absl::StrCat("the job's store at ", job->address_));
     }
-    return absl::Status(reached.code(),
-                        absl::StrCat(env.member(), " cannot reach the job's store at ", job->address_,
-                                     " within ", absl::FormatDuration(timeout),
-                                     env.store.empty() ? ": is rank 0 running, and are MASTER_ADDR and "
-                                                         "MASTER_PORT right? ("
-                                                       : ": is the launcher running, and is TANDEM_STORE "
-                                                         "right? (",
-                                     reached.message(), ")"));
+    return absl::Status(
+        reached.code(),
+        absl::StrCat(env.member(), " cannot reach the job's store at ", job->address_, " within ",
+                     absl::FormatDuration(timeout),
+                     env.store.empty() ? ": is rank 0 running, and are MASTER_ADDR and MASTER_PORT right? ("
+                                       : ": is the launcher running, and is TANDEM_STORE right? (",
+                     reached.message(), ")"));
   }
   return job;
 }

@@ -62,8 +62,8 @@ absl::Status RendezvousHandler::OpenStore() {
   if (options_.backend == "etcd-v2" || options_.backend == "zeus") {
     return absl::InvalidArgumentError(
         absl::StrCat("--rdzv-backend ", options_.backend,
-                     " is not there: etcd's second API is gone; use --rdzv-backend etcd, which "
-                     "speaks the third, with the same --rdzv-endpoint"));
+                     " is not there: etcd's second API is gone; use --rdzv-backend etcd, which speaks the "
+                     "third, with the same --rdzv-endpoint"));
   }
   if (options_.endpoint.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -118,8 +118,7 @@ absl::Status RendezvousHandler::OpenServed() {
   if (endpoint.port == 0) {
     return absl::InvalidArgumentError(
         "--rdzv-endpoint: with port 0 the other nodes could not know which the kernel picks; choose one, or "
-        "serve the "
-        "store apart: `tandem store --listen 0.0.0.0:0` says its address");
+        "serve the store apart: `tandem store --listen 0.0.0.0:0` says its address");
   }
   bool must = options_.backend == "static" && options_.node_rank == 0,
        may = must || options_.backend == "c10d";
@@ -160,9 +159,11 @@ absl::Status RendezvousHandler::Reach(const std::function<bool()>& stop) {
       return absl::OkStatus();
     }
     if (reached_ && options_.backend != "etcd") {
-      return Annotate(reached, absl::StrCat("the node that served the job's store at ", options_.endpoint,
-                                            " has died or is cut off, and the job's state with it; with "
-                                            "--rdzv-backend etcd any node may"));
+      return Annotate(
+          reached,
+          absl::StrCat(
+              "the node that served the job's store at ", options_.endpoint,
+              " has died or is cut off, and the job's state with it; with --rdzv-backend etcd any node may"));
     }
     if (stop()) return absl::CancelledError("it was stopped while it waited");
     if (!absl::IsUnavailable(reached) && !absl::IsDeadlineExceeded(reached)) return reached;

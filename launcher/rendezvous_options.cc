@@ -77,8 +77,7 @@ absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions
           absl::StrCat("--rdzv-conf '", part,
                        "' is not known; expected key=value,... of join_timeout, last_call_timeout, "
                        "close_timeout, keep_alive_interval, keep_alive_max_attempt, lease, rank, is_host, "
-                       "and for etcd cacert, cert, "
-                       "key, protocol, etcd_prefix, etcd_lease"));
+                       "and for etcd cacert, cert, key, protocol, etcd_prefix, etcd_lease"));
     }
   }
   if (interval > absl::ZeroDuration()) rendezvous.lease = interval * attempts;
@@ -133,8 +132,7 @@ absl::StatusOr<RendezvousHandlerOptions> MakeRendezvousOptions(const RunFlags& f
     if (options.node_rank < 0) {
       return absl::InvalidArgumentError(
           "--node-rank is missing: with --rdzv-backend static every node is told its place, and node 0 "
-          "serves the "
-          "store; or give --rdzv-backend c10d");
+          "serves the store; or give --rdzv-backend c10d");
     }
     if (options.endpoint.empty()) {
       return absl::InvalidArgumentError(

@@ -74,10 +74,9 @@ absl::Status ValidateShape(const v1::TableConfig& config) {
                                                      " (an EMBEDDING table may be larger)"));
     }
   } else if (config.elements() != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("elements is ", config.elements(),
-                     "; only a DENSE table has it (rows of an EMBEDDING table appear on "
-                     "first touch), so leave it 0"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "elements is ", config.elements(),
+        "; only a DENSE table has it (rows of an EMBEDDING table appear on first touch), so leave it 0"));
   }
   return absl::OkStatus();
 }
@@ -100,8 +99,7 @@ absl::Status ValidatePolicies(const v1::TableConfig& config) {
     }
     return absl::InvalidArgumentError(
         "row_type, admission, eviction, byte_budget and spill are for EMBEDDING tables; a DENSE table has "
-        "all "
-        "its rows, as F32");
+        "all its rows, as F32");
   }
   if (config.spill() && (eviction == nullptr || eviction->sweeps())) {
     return absl::InvalidArgumentError(absl::StrCat("spill is set, but eviction.kind is '",

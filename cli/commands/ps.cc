@@ -236,8 +236,7 @@ void AddPs(CLI::App& app, CommandContext* context) {
       app.add_subcommand("ps", "Serve a shard of a job's tables; `tandem run --ps N` starts these by itself");
   ps->footer(
       "The job's store is at TANDEM_STORE, else at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has "
-      "ended well or on SIGTERM, "
-      "and with an\n"
+      "ended well or on SIGTERM, and with an\n"
       "error when the job has failed or its store is gone.");
   ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")
       ->check(CLI::NonNegativeNumber);
@@ -267,10 +266,9 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
       ->default_str("64MiB");
   // The variables are for `tandem run`, which passes its environment on to all servers of its job.
-  ps->add_option(
-        "--threads", flags->threads,
-        "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the processors, "
-        "at least 2 and at most 8, and one for each processor")
+  ps->add_option("--threads", flags->threads,
+                 "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the "
+                 "processors, at least 2 and at most 8, and one for each processor")
       ->envname("TANDEM_PS_THREADS")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -33,9 +33,9 @@ absl::StatusOr<launcher::JobAddress> JobIn(const std::string& directory) {
        {fs::path(directory) / launcher::kJobFile, fs::path(directory) / "logs" / launcher::kJobFile}) {
     if (fs::exists(path, error)) return launcher::ReadJobFile(path.string());
   }
-  return absl::NotFoundError(absl::StrCat("'", directory, "' holds no ", launcher::kJobFile,
-                                          ": --job wants the log directory of a `tandem run`, such as "
-                                          "runs/20260101-120000-4711"));
+  return absl::NotFoundError(
+      absl::StrCat("'", directory, "' holds no ", launcher::kJobFile,
+                   ": --job wants the log directory of a `tandem run`, such as runs/20260101-120000-4711"));
 }
 
 absl::StatusOr<launcher::JobAddress> NewestJob() {
@@ -52,9 +52,8 @@ absl::StatusOr<launcher::JobAddress> NewestJob() {
   if (!newest.empty()) return launcher::ReadJobFile(newest.string());
   return absl::NotFoundError(
       "which job? Give --servers HOST:PORT,..., --store HOST:PORT or --job DIR (the log directory of a "
-      "`tandem run`), "
-      "or set TANDEM_STORE (or MASTER_ADDR and MASTER_PORT); there is no runs/*/logs/job.json below this "
-      "directory");
+      "`tandem run`), or set TANDEM_STORE (or MASTER_ADDR and MASTER_PORT); there is no runs/*/logs/job.json "
+      "below this directory");
 }
 
 absl::StatusOr<std::string> StoreOf(const launcher::JobAddress& job, double timeout_seconds) {

@@ -117,9 +117,9 @@ absl::StatusOr<std::string> TakeRoles(const RunFlags& flags, LaunchPlan* plan) {
     if (absl::StrContains(text, '=')) {
       TANDEM_RETURN_IF_ERROR(AddRole(text, plan));
     } else if (!workers.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat("--role ", workers, " and --role ", text,
-                                                     ": the workers have one name; more roles are "
-                                                     "NAME=COUNT"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--role ", workers, " and --role ", text,
+                       ": the workers have one name; more roles are NAME=COUNT"));
     } else {
       TANDEM_RETURN_IF_ERROR(Annotate(CheckRoleName(text), "--role"));
       workers = text;
@@ -203,9 +203,10 @@ absl::StatusOr<std::vector<std::string>> ProgramCommand(const RunFlags& flags,
   const char* python = std::getenv("PYTHON_EXEC");
   std::vector<std::string> command = {python != nullptr && *python != '\0' ? python : "python3", "-u"};
   if (flags.run_path) {
-    command.insert(command.end(), {"-c",
-                                   "import runpy, sys; sys.argv = sys.argv[1:]; "
-                                   "runpy.run_path(sys.argv[0], run_name='__main__')"});
+    command.insert(
+        command.end(),
+        {"-c",
+         "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"});
   } else if (flags.module) {
     command.push_back("-m");
   }
@@ -262,12 +263,9 @@ absl::StatusOr<LaunchPlan> MakePlan(const RunFlags& flags, const std::vector<std
       plan.reform && servers != nullptr && servers->command.empty()) {
     return absl::InvalidArgumentError(
         "--on-failure reform and --ps exclude each other: parameter servers hear of no later round, and "
-        "another number "
-        "of nodes would be another number of servers. With --on-failure restart and `tandem train --resume "
-        "auto` the job "
-        "goes on from its newest checkpoint; servers that are to outlive rounds are started by hand, beside "
-        "a `tandem "
-        "store`");
+        "another number of nodes would be another number of servers. With --on-failure restart and `tandem "
+        "train --resume auto` the job goes on from its newest checkpoint; servers that are to outlive rounds "
+        "are started by hand, beside a `tandem store`");
   }
   if (const RolePlan* main = plan.Find(plan.main); main != nullptr && (main->serves || main->name == "ps")) {
     return absl::InvalidArgumentError(

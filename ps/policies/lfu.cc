@@ -26,8 +26,7 @@ EvictionKind LfuKind() {
   return {.name = "lfu",
           .summary =
               "when `byte_budget` is used up, the rows with the fewest updates; among equals, those that "
-              "were not "
-              "updated for longest",
+              "were not updated for longest",
           .build = [](const v1::EvictionConfig& config) -> std::unique_ptr<Eviction> {
             return std::make_unique<Lfu>();
           }};

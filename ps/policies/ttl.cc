@@ -26,8 +26,7 @@ EvictionKind TtlKind() {
   return {.name = "ttl",
           .summary =
               "rows that were not updated for `ttl` updates of the table, looked for in one of the 256 "
-              "buckets an "
-              "update; with a `byte_budget`, also as `lru`",
+              "buckets an update; with a `byte_budget`, also as `lru`",
           .fields = {MessageField<&v1::EvictionConfig::ttl, &v1::EvictionConfig::set_ttl>(
               {.name = "ttl",
                .help = "updates of the table",

@@ -122,8 +122,7 @@ void DescribeEviction(Fields& f, TableSpec& table) {
   if (f.reading() || table.byte_budget != 0) {
     f.Integer("byte_budget", &table.byte_budget, AtLeast(0),
               "bytes of rows and index of the whole table, over all servers; each bucket has an equal part. "
-              "New rows of "
-              "one step come on top, at most as many again. At least 65536; 0: no budget");
+              "New rows of one step come on top, at most as many again. At least 65536; 0: no budget");
   }
   if (!f.reading()) return;
   if (table.byte_budget != 0 && table.byte_budget < ps::kMinByteBudget) {
@@ -200,20 +199,16 @@ void ByteSize(Fields& f, const char* name, size_t* bytes, const char* help) {
 void DescribeCache(Fields& f, ps::CacheOptions& cache) {
   ByteSize(f, "bytes", &cache.bytes,
            "memory for rows that each worker keeps (HET, VLDB 2022); a row takes twice its size and 50 bytes "
-           "more. A copy "
-           "moves with the worker's own gradients, by the step that these were seen to make. Evaluation "
-           "reads the servers' "
-           "rows. Not with `mode: sync` or `pooling: server`; 0: no cache");
+           "more. A copy moves with the worker's own gradients, by the step that these were seen to make. "
+           "Evaluation reads the servers' rows. Not with `mode: sync` or `pooling: server`; 0: no cache");
   f.Integer("max_uses", &cache.max_uses, Between(1, 65535),
             "pulls that a copy serves before its row is fetched again, fewer while it is new");
   f.Integer("max_age", &cache.max_age, Between(0, 2147483647),
             "a copy that is more updates of the table old than this (every worker's push is one) is fetched "
-            "again if its "
-            "row was updated since");
+            "again if its row was updated since");
   f.Integer("push_bound", &cache.push_bound, Between(1, 1 << 20),
             "gradients of a cached row are added up and pushed together every `push_bound`-th time, when the "
-            "row leaves "
-            "the cache and at an epoch's end");
+            "row leaves the cache and at an epoch's end");
 }
 
 void DescribeTable(Fields& f, TableSpec& table) {
@@ -230,8 +225,7 @@ void DescribeTable(Fields& f, TableSpec& table) {
   table.row_type = static_cast<v1::TableConfig::RowType>(row_type);
   f.Bool("stochastic_rounding", &table.stochastic_rounding,
          "for f16 and bf16 rows: small updates add up on average where rounding to nearest would lose them. "
-         "Chances are "
-         "drawn from (seed, id, update), so runs repeat");
+         "Chances are drawn from (seed, id, update), so runs repeat");
   if (f.reading() && table.stochastic_rounding && table.row_type == v1::TableConfig::F32) {
     f.Wrong("stochastic_rounding", "rounds f16 and bf16 rows; 'row_type' is f32");
   }
@@ -244,12 +238,9 @@ void DescribeTable(Fields& f, TableSpec& table) {
   if (f.reading() || table.spill) {
     f.Bool("spill", &table.spill,
            "whether rows that eviction takes out of memory go to the servers' disks (RocksDB, `tandem run "
-           "--spill-dir`, "
-           "`tandem ps --spill-dir`) with their optimizer state, and come back when they are pulled in "
-           "training or pushed. "
-           "The table trains as if its memory had no bound, only slower; checkpoints hold all rows. Needs an "
-           "eviction "
-           "that evicts for a `byte_budget`");
+           "--spill-dir`, `tandem ps --spill-dir`) with their optimizer state, and come back when they are "
+           "pulled in training or pushed. The table trains as if its memory had no bound, only slower; "
+           "checkpoints hold all rows. Needs an eviction that evicts for a `byte_budget`");
   }
   if (f.reading() && table.spill && !ps::EvictsForBudget(table.eviction.kind())) {
     f.Wrong("spill",
@@ -380,14 +371,12 @@ void DescribeMode(Fields& f, v1::UpdateMode& mode) {
   const bool plain = kind == v1::UpdateMode::SYNC || kind == v1::UpdateMode::ASYNC;
   bool named = false;
   if (f.reading() || plain)
-    named =
-        f.OneOf("kind", &kind, kinds,
-                "`sync`: one update a step, bit-identical on any number of servers. `bounded`: pulls wait "
-                "for workers that are too far behind. "
-                "`async`: pulls never wait. `gba`: pulls never wait, `global_batch` pushes are one update, "
-                "and stale pushes are left out, so that a job "
-                "tuned for `sync` goes on as it is. `tandem table set-mode` changes it while the job runs; "
-                "[parameter_server.md](parameter_server.md) compares them");
+    named = f.OneOf("kind", &kind, kinds,
+                    "`sync`: one update a step, bit-identical on any number of servers. `bounded`: pulls "
+                    "wait for workers that are too far behind. `async`: pulls never wait. `gba`: pulls never "
+                    "wait, `global_batch` pushes are one update, and stale pushes are left out, so that a "
+                    "job tuned for `sync` goes on as it is. `tandem table set-mode` changes it while the job "
+                    "runs; [parameter_server.md](parameter_server.md) compares them");
   uint32_t staleness = mode.staleness(), gba_staleness = kGbaStaleness;
   if (mode.kind() == v1::UpdateMode::GBA) gba_staleness = mode.staleness();
   bool bounded = false, gba = false;
@@ -428,10 +417,8 @@ void DescribeTrain(Fields& f, TrainSpec& train) {
             "staleness budget: batches pulled whose gradients are not yet acknowledged");
   ByteSize(f, "bucket_bytes", &train.bucket_bytes,
            "the dense network's gradients are all-reduced in buckets of at least so many bytes (`64KiB`), "
-           "last layers "
-           "first, while those of earlier layers are computed. Bits do not depend on it where workers reduce "
-           "over shared "
-           "memory");
+           "last layers first, while those of earlier layers are computed. Bits do not depend on it where "
+           "workers reduce over shared memory");
   f.Group("early_stopping", "metric", "", [&](Fields& g) {
     EarlyStoppingSpec& early = train.early_stopping;
     if (g.parsing()) early.patience = 2;
@@ -527,8 +514,7 @@ void DescribeJob(Fields& f, JobSpec& job) {
     DescribeTable(g, job.embedding);
     g.Choice("pooling", &job.pooling, {"worker", "server"},
              "`embedding` only: where multi-valued features are added up. `worker`: distinct rows travel; "
-             "`server`: one "
-             "row an example travels");
+             "`server`: one row an example travels");
     g.Choice("combiner", &job.combiner, {"sum", "mean"},
              "`embedding` only: what the rows of a multi-valued feature become");
   });
@@ -557,8 +543,8 @@ void DescribeJob(Fields& f, JobSpec& job) {
   const bool needs_valid = job.train.early_stopping.patience > 0 || job.schedule.kind == "reduce_on_plateau";
   if (needs_valid && job.data.valid_files.empty() && job.data.valid_fraction <= 0) {
     f.Wrong("data",
-            "has no validation split, which early stopping and reduce_on_plateau look at: "
-            "give 'valid' or 'split: {valid: 0.1}'");
+            "has no validation split, which early stopping and reduce_on_plateau look at: give 'valid' or "
+            "'split: {valid: 0.1}'");
   }
 }
 

@@ -112,9 +112,9 @@ class ElasticSession {
   ElasticSession(ElasticOptions options, Assignment first, std::unique_ptr<LauncherClient> agent);
   ~ElasticSession();
 
-  // For each round: connects the group, brings all its processes to the last completed step, and calls
-  // `body`. Blocks until `body` has returned OK on all ranks of one round, and then returns OK. It returns an
-  // error:
+  // Runs `body` in one round after the other. In each round it connects the group, brings all processes to
+  // the last completed step, and calls `body`. Blocks until `body` has returned OK on all ranks of one round,
+  // and then returns OK. Returns an error:
   //
   // - if `body` returns an error although its round is not over: that error.
   // - if the launcher says that the job is over: FailedPrecondition.

@@ -21,14 +21,16 @@ struct ServerMetrics {
   std::vector<tandem::v1::TableInfo> tables;
 };
 
-// A running HTTP server. Thread-safe. The destructor blocks until requests in progress have their response.
+// A running HTTP server. Thread-safe. The destructor blocks until a call of `source` in progress has
+// returned, and closes all connections.
 class MetricsServer {
  public:
   // Returns whether this build can serve metrics, which requires prometheus-cpp.
   static bool available();
   // Starts to serve http://host:port/metrics; with port 0 the kernel picks one. Each request calls `source`
-  // on a thread started for it, so `source` may run several times at once. Returns Unavailable, with the
-  // address, if the port cannot be bound, and Unimplemented in a build without prometheus-cpp.
+  // on the server's thread. Other paths and methods are refused (cli/monitor/http_server.h). Returns
+  // Unavailable, with the address, if the port cannot be bound, and Unimplemented in a build without
+  // prometheus-cpp.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& host, int port,
                                                               std::function<ServerMetrics()> source);
   virtual ~MetricsServer() = default;

@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cli/monitor/http_get.h"
+#include "tests/cli/monitor/http_client.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::cli {

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "ps/table.h"
-#include "tests/cli/monitor/http_get.h"
+#include "tests/cli/monitor/http_client.h"
 #include "tests/cli/monitor/live_servers.h"
 #include "tests/testing/processes/tandem_process.h"
 #include "tests/testing/status_matchers.h"
@@ -157,15 +157,31 @@ std::map<std::string, double> ParseMetrics(const std::string& body) {
   return metrics;
 }
 
+// Returns the port at which a server has announced its metrics, or 0.
+int MetricsPort(TandemProcess& server) {
+  if (!server.WaitForOutput("path /metrics")) return 0;
+  const std::string log = server.err() + server.out(), before = "metrics at port ";
+  const size_t at = log.find(before);
+  return at == std::string::npos ? 0 : std::atoi(log.c_str() + at + before.size());
+}
+
+TEST_F(TopTest, AServerSurvivesEveryRequestToItsMetricsPort) {
+  if (!MetricsServer::available()) GTEST_SKIP() << "built without prometheus-cpp";
+  const int port = MetricsPort(*servers_[0]);
+  ASSERT_NE(port, 0);
+  for (const char* request : {"GET / HTTP/1.1\r\n\r\n", "GET /favicon.ico HTTP/1.1\r\n\r\n",
+                              "POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", "\r\n\r\n"}) {
+    EXPECT_THAT(HttpRequest(port, request), HasSubstr("HTTP/1.1 40")) << request;
+  }
+  EXPECT_THAT(HttpGet(port, "/metrics"), HasSubstr("200 OK"));
+}
+
 TEST_F(TopTest, MetricsAreServedToPrometheus) {
   if (!MetricsServer::available()) GTEST_SKIP() << "built without prometheus-cpp";
   double rows = 0, pulls = 0;
   for (auto& server : servers_) {
-    ASSERT_TRUE(server->WaitForOutput("path /metrics"));
-    const std::string log = server->err() + server->out();
-    const size_t at = log.find("metrics at port ");
-    ASSERT_NE(at, std::string::npos) << log;
-    const int port = std::atoi(log.c_str() + at + std::string("metrics at port ").size());
+    const int port = MetricsPort(*server);
+    ASSERT_NE(port, 0);
     const std::string response = HttpGet(port, "/metrics");
     ASSERT_THAT(response, HasSubstr("200 OK"));
     EXPECT_THAT(response, HasSubstr("text/plain"));

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends the HTTP server what a scraper never sends. After each case it must still serve its page.
+#include "cli/monitor/http_server.h"
+
+#include <array>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cli/monitor/http_client.h"
+#include "tests/testing/status_matchers.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr char kGet[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+HttpServer::Options OptionsFor(std::function<std::string()> page) {
+  return {.host = "127.0.0.1", .path = "/metrics", .content_type = "text/plain", .page = std::move(page)};
+}
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void Start(HttpServer::Options options) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(server_, HttpServer::Start(std::move(options)));
+  }
+  void SetUp() override {
+    Start(OptionsFor([] { return "the page\n"; }));
+  }
+  void ExpectServesItsPage() {
+    EXPECT_THAT(HttpRequest(server_->port(), kGet),
+                AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Content-Length: 9\r\n"),
+                      HasSubstr("\r\n\r\nthe page\n")));
+  }
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, ServesItsPageWithAndWithoutAQuery) {
+  ExpectServesItsPage();
+  EXPECT_THAT(HttpGet(server_->port(), "/metrics?collect=all"), HasSubstr("the page"));
+}
+
+TEST_F(HttpServerTest, HeadHasNoContent) {
+  const std::string response = HttpRequest(server_->port(), "HEAD /metrics HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(response,
+              AllOf(HasSubstr("200 OK"), HasSubstr("Content-Length: 9"), Not(HasSubstr("the page"))));
+}
+
+TEST_F(HttpServerTest, OtherPathsAreRefusedInALine) {
+  for (const char* path : {"/", "/favicon.ico", "/metricsx", "/metrics/", "/../metrics", "*", "//metrics"}) {
+    EXPECT_THAT(HttpGet(server_->port(), path),
+                AllOf(StartsWith("HTTP/1.1 404 Not Found\r\n"), HasSubstr("see /metrics\n")))
+        << path;
+  }
+  ExpectServesItsPage();
+}
+
+TEST_F(HttpServerTest, OtherMethodsAreRefusedInALine) {
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "get", "X"}) {
+    EXPECT_THAT(HttpRequest(server_->port(), absl::StrCat(method, " /metrics HTTP/1.1\r\n\r\n")),
+                AllOf(StartsWith("HTTP/1.1 405 Method Not Allowed\r\n"), HasSubstr("Allow: GET, HEAD\r\n")))
+        << method;
+  }
+  ExpectServesItsPage();
+}
+
+TEST_F(HttpServerTest, TheBodyOfARefusedRequestDoesNotCostTheResponse) {
+  // An unread body would reset the connection and lose the response.
+  const std::string body(100'000, 'x');
+  EXPECT_THAT(
+      HttpRequest(server_->port(),
+                  absl::StrCat("POST /metrics HTTP/1.1\r\nContent-Length: ", body.size(), "\r\n\r\n", body)),
+      StartsWith("HTTP/1.1 405"));
+}
+
+TEST_F(HttpServerTest, WhatIsNotHttpIsRefused) {
+  for (const char* request :
+       {"\r\n\r\n", "GET\r\n\r\n", "GET /metrics\r\n\r\n", "GET /metrics SPDY/3\r\n\r\n",
+        " / HTTP/1.1\r\n\r\n", "\n\n", "GET /metrics HTTP/2.0\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}) {
+    EXPECT_THAT(HttpRequest(server_->port(), request), StartsWith("HTTP/1.1 400 Bad Request\r\n")) << request;
+  }
+  ExpectServesItsPage();
+}
+
+TEST_F(HttpServerTest, LongHeadsAreRefused) {
+  for (const std::string& request :
+       {absl::StrCat("GET /", std::string(20'000, 'a'), " HTTP/1.1\r\n\r\n"), std::string(20'000, 'a'),
+        absl::StrCat("GET /metrics HTTP/1.1\r\nX: ", std::string(20'000, '\0'), "\r\n\r\n")}) {
+    EXPECT_THAT(HttpRequest(server_->port(), request), StartsWith("HTTP/1.1 431 "));
+  }
+  ExpectServesItsPage();
+}
+
+TEST_F(HttpServerTest, RandomBytesAreRefusedOrDropped) {
+  std::mt19937_64 random(7);
+  const std::string letters = "GET /metrics HTTP/1.1\r\n\r\n\t%?#:";
+  for (int i = 0; i < 300; ++i) {
+    std::string request(random() % 600, '\0');
+    const bool text = random() % 2 == 0;
+    for (char& c : request) c = text ? letters[random() % letters.size()] : static_cast<char>(random());
+    HttpClient client(server_->port());
+    ASSERT_TRUE(client.connected());
+    client.Send(request);
+    client.EndOfRequest();
+    EXPECT_THAT(client.Receive(), AnyOf(IsEmpty(), StartsWith("HTTP/1.1 "))) << i;
+  }
+  ExpectServesItsPage();
+}
+
+TEST_F(HttpServerTest, ARequestThatArrivesByteByByteIsServed) {
+  HttpClient client(server_->port());
+  for (const char* c = kGet; *c != '\0'; ++c) ASSERT_TRUE(client.Send(absl::string_view(c, 1)));
+  EXPECT_THAT(client.Receive(), HasSubstr("the page"));
+}
+
+TEST_F(HttpServerTest, AClientThatDoesNotFinishItsRequestIsTold) {
+  HttpServer::Options options = OptionsFor([] { return "the page\n"; });
+  options.timeout = absl::Milliseconds(50);
+  Start(std::move(options));
+  EXPECT_THAT(HttpRequest(server_->port(), "GET /metrics HTTP/1.1\r\nHost: "), StartsWith("HTTP/1.1 408 "));
+  EXPECT_EQ(HttpRequest(server_->port(), ""), "");  // nothing was sent: closed without a word
+  ExpectServesItsPage();
+}
+
+TEST_F(HttpServerTest, AClientThatDoesNotReadIsDropped) {
+  constexpr size_t kPage = size_t{64} << 20;  // more than the buffers of a socket
+  HttpServer::Options options = OptionsFor([] { return std::string(kPage, 'x'); });
+  options.timeout = absl::Milliseconds(50);
+  options.max_connections = 1;
+  Start(std::move(options));
+  HttpClient idle(server_->port()), next(server_->port());
+  ASSERT_TRUE(idle.Send(kGet));
+  ASSERT_TRUE(next.Send("GET / HTTP/1.1\r\n\r\n"));
+  EXPECT_THAT(next.Receive(), StartsWith("HTTP/1.1 404"));  // accepted after the first one was dropped
+  EXPECT_LT(idle.Receive().size(), kPage);
+}
+
+TEST_F(HttpServerTest, IdleConnectionsDoNotKeepAScraperOut) {
+  HttpServer::Options options = OptionsFor([] { return "the page\n"; });
+  options.timeout = absl::Minutes(10);
+  options.min_age = absl::Milliseconds(1);
+  Start(std::move(options));
+  std::vector<std::unique_ptr<HttpClient>> idle;
+  for (int i = 0; i < 300; ++i) {
+    idle.push_back(std::make_unique<HttpClient>(server_->port()));
+    ASSERT_TRUE(idle.back()->connected()) << i;
+    idle.back()->Send(i % 2 == 0 ? "" : "GET /met");
+  }
+  ExpectServesItsPage();
+}
+
+TEST_F(HttpServerTest, ManyClientsAtOnceAreAllServed) {
+  std::vector<std::thread> threads;
+  std::array<std::string, 200> responses;
+  for (std::string& response : responses) {
+    threads.emplace_back([&response, this] { response = HttpRequest(server_->port(), kGet); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& response : responses) EXPECT_THAT(response, HasSubstr("the page"));
+}
+
+TEST_F(HttpServerTest, ATakenPortIsNamed) {
+  HttpServer::Options options = OptionsFor([] { return ""; });
+  options.port = server_->port();
+  const absl::Status taken = HttpServer::Start(std::move(options)).status();
+  EXPECT_EQ(taken.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(taken.message(), AllOf(HasSubstr(absl::StrCat("127.0.0.1:", server_->port())),
+                                     HasSubstr("Address already in use")));
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -3,12 +3,15 @@
 // subcommands.
 
 #include <cstddef>
+#include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "cli/command_line/mistakes.h"
 #include "cli/commands/commands.h"
 #include "launcher/plan/flags.h"
 
@@ -25,7 +28,8 @@ int Main(int argc, char** argv) {
   CommandContext context;
   CLI::App app{"Distributed training with parameter servers and collectives in tandem"};
   app.name("tandem");
-  app.set_version_flag("--version", absl::StrCat("tandem ", TANDEM_VERSION));
+  app.set_version_flag("--version", std::function<std::string()>(VersionText),
+                       "Print version, commit and backends");
   app.require_subcommand(1);
   for (AddCommand* const add : kCommands) add(app, &context);
   int ours = argc;
@@ -41,7 +45,9 @@ int Main(int argc, char** argv) {
   try {
     app.parse(ours, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : kUsageError;
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help or --version
+    std::fputs(DescribeMistake(app, e).c_str(), stderr);
+    return kUsageError;
   }
   return context.exit_code;
 }

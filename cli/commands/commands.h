@@ -8,6 +8,8 @@
 // `tandem name` on `app` and the function that it runs. A new subcommand needs that file, its line in
 // cli/CMakeLists.txt, and its name in the two lists below.
 
+#include <string>
+
 #include "base/command_context.h"
 #include "bench/suites/commands.h"
 
@@ -22,12 +24,15 @@ namespace tandem::cli {
 using AddCommand = void(CLI::App& app, CommandContext* context);
 
 AddCommand AddRun, AddTrain, AddPs, AddStore, AddTop, AddStatus, AddTrace, AddTable, AddCkpt, AddData,
-    AddDoctor;
+    AddDoctor, AddVersion, AddCompletion, AddMan;
 
 // All subcommands, in the order in which `tandem --help` lists them.
-inline constexpr AddCommand* kCommands[] = {AddRun,  AddTrain,  AddPs,           AddStore,
-                                            AddTop,  AddStatus, AddTrace,        AddTable,
-                                            AddCkpt, AddData,   bench::AddBench, AddDoctor};
+inline constexpr AddCommand* kCommands[] = {AddRun,          AddTrain,  AddPs,      AddStore,      AddTop,
+                                            AddStatus,       AddTrace,  AddTable,   AddCkpt,       AddData,
+                                            bench::AddBench, AddDoctor, AddVersion, AddCompletion, AddMan};
+
+// Returns the lines that `tandem --version` prints, without the last line's end.
+std::string VersionText();
 
 }  // namespace tandem::cli
 

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/counted.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
@@ -468,8 +469,8 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
   TANDEM_RETURN_IF_ERROR(Resume());
   if (is_leader()) {
     LogInfo(absl::StrCat("training ", report_.model, " on ", report_.train_examples,
-                         " examples: ", report_.workers, " workers, ", report_.servers,
-                         " parameter servers, ", report_.mode));
+                         " examples: ", Counted(report_.workers, "worker"), ", ",
+                         Counted(report_.servers, "parameter server"), ", ", report_.mode));
   }
   for (int epoch = first_epoch_; epoch <= job_.train.epochs; ++epoch) {
     TANDEM_RETURN_IF_ERROR(TrainEpoch(epoch));

@@ -3,7 +3,6 @@
 
 #include <charconv>
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -48,8 +47,10 @@ NumberKind ParseNumber(absl::string_view text, float* value) {
   double parsed = 0;
   const NumberKind kind = ParseDouble(text, &parsed);
   if (kind != NumberKind::kNumber) return kind;
-  if (std::abs(parsed) > std::numeric_limits<float>::max()) return NumberKind::kBad;
-  *value = static_cast<float>(parsed);
+  // Rounded first: 3.4028235e+38, as FLT_MAX is usually written, is a little more than FLT_MAX.
+  const float rounded = static_cast<float>(parsed);
+  if (!std::isfinite(rounded)) return NumberKind::kBad;
+  *value = rounded;
   return kind;
 }
 

@@ -200,8 +200,7 @@ class FieldReader : public Fields {
     double parsed;
     if (!node->IsScalar() || !absl::SimpleAtod(node->Scalar(), &parsed) || !std::isfinite(parsed)) {
       Refuse(name, *node, "a number");
-    } else if (!range.Holds(parsed) || std::abs(parsed) > std::numeric_limits<T>::max() ||
-               !range.Holds(static_cast<T>(parsed))) {
+    } else if (!range.Holds(parsed) || !range.Holds(static_cast<T>(parsed))) {
       Refuse(name, *node, absl::StrCat("a number ", range.ToString()));
     } else {
       *value = static_cast<T>(parsed);

@@ -116,16 +116,27 @@ TEST(DelimitedParser, TransformsDenseColumns) {
     double value;
     bool missing = false;
   };
-  const Case cases[] = {{"3", true, 3},           {"-2", true, -2},
-                        {"+5", true, 5},          {"1e-3", true, 1e-3},
-                        {"0.25", true, 0.25},     {" 7", true, 7},
-                        {"123456", true, 123456}, {"12345678901234567890", true, 12345678901234567890.0},
-                        {"", true, 0, true},      {"NA", true, 0, true},
-                        {"\\N", true, 0, true},   {"nan", true, 0, true},
-                        {"abc", false, 0},        {"1.2.3", false, 0},
-                        {"inf", false, 0},        {"1e300", false, 0},
-                        {"0x10", false, 0},       {"-", false, 0},
-                        {"+-1", false, 0}};
+  const Case cases[] = {{"3", true, 3},
+                        {"-2", true, -2},
+                        {"+5", true, 5},
+                        {"1e-3", true, 1e-3},
+                        {"0.25", true, 0.25},
+                        {" 7", true, 7},
+                        {"123456", true, 123456},
+                        {"12345678901234567890", true, 12345678901234567890.0},
+                        {"", true, 0, true},
+                        {"NA", true, 0, true},
+                        {"\\N", true, 0, true},
+                        {"nan", true, 0, true},
+                        {"abc", false, 0},
+                        {"1.2.3", false, 0},
+                        {"inf", false, 0},
+                        {"1e300", false, 0},
+                        {"0x10", false, 0},
+                        {"-", false, 0},
+                        {"+-1", false, 0},
+                        {"3.4028235e+38", true, 3.4028234663852886e38},
+                        {"3.4028236e+38", false, 0}};
   for (const Case& c : cases) {
     const std::string reason = parser.Parse(absl::StrCat("0,", c.text, ",", c.text, ",", c.text));
     EXPECT_EQ(reason.empty(), c.good) << c.text << ": " << reason;

@@ -104,6 +104,13 @@ absl::Status ValidateField(absl::string_view group, const FieldInfo& info, const
           absl::Status status;
           for (const int element : v) status.Update(check(element, true));
           return status;
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::string>) {
+          for (const absl::string_view choice : info.choices) {
+            if (v == choice) return absl::OkStatus();
+          }
+          return absl::InvalidArgumentError(
+              absl::StrCat(group, ".", info.error_name.empty() ? info.name : info.error_name, " is '", v,
+                           "'; it must be one of ", absl::StrJoin(info.choices, ", ")));
         } else {
           return check(v, false);
         }
@@ -117,7 +124,7 @@ FieldValue SameType(const FieldValue& like, double number) {
   return std::visit(
       [&](const auto& v) -> FieldValue {
         using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, std::vector<int>>) {
+        if constexpr (std::is_same_v<T, std::vector<int>> || std::is_same_v<T, std::string>) {
           return v;
         } else {
           return static_cast<T>(number);

@@ -40,8 +40,9 @@ inline Range Fraction() { return {.min = 0, .max = 1, .below_max = true}; }     
 // Returns a limit of a range as text: 65536, 0.5, and 2^20 for powers of two from there on.
 std::string FormatLimit(double limit);
 
-// A list of integers holds an element for each of them, such as the widths of layers.
-using FieldValue = std::variant<float, double, int, uint32_t, uint64_t, std::vector<int>>;
+// A list of integers holds an element for each of them, such as the widths of layers. A text is one of the
+// field's choices.
+using FieldValue = std::variant<float, double, int, uint32_t, uint64_t, std::vector<int>, std::string>;
 
 // Returns the value in the fewest digits that read back as the same value: "0.001", "[64, 32]".
 std::string FormatValue(float value);
@@ -57,13 +58,14 @@ struct FieldInfo {
   Range range;
   // The default value. Fields without one keep the value of a default-constructed configuration.
   std::optional<double> default_value;
-  bool usual = false;         // true: errors mention the default value, as in "(0.9 is usual)"
-  absl::string_view allowed;  // continues the range in errors: "updates", "(0: no clipping)"
+  bool usual = false;                      // true: errors mention the default value, as in "(0.9 is usual)"
+  absl::string_view allowed;               // continues the range in errors: "updates", "(0: no clipping)"
+  std::vector<absl::string_view> choices;  // of a text: the values that it may have; string literals
   absl::string_view missing;  // if not empty, a job file must give the field; completes "is missing: ..."
 };
 
 // OK, or InvalidArgument "<group>.<name> is <value>; it must be <range>" if the value, or an element of a
-// list, is not in the field's range.
+// list, is not in the field's range, or a text is none of its choices.
 absl::Status ValidateField(absl::string_view group, const FieldInfo& info, const FieldValue& value);
 
 // A field of the struct or protobuf message `Config`.
@@ -94,7 +96,7 @@ struct MemberAccess<Member> {
   static void Set(C& config, const FieldValue& value) { config.*Member = std::get<T>(value); }
 };
 
-// Returns `like`'s type with the number `number`. `like` is no list.
+// Returns `like`'s type with the number `number`. Lists and texts are returned as they are.
 FieldValue SameType(const FieldValue& like, double number);
 
 }  // namespace internal

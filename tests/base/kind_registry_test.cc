@@ -77,6 +77,15 @@ TEST(FormatValueTest, WritesTheFewestDigitsThatComeBack) {
   EXPECT_EQ(FormatValue(FieldValue(1.0f / 3)), "0.33333334");
   EXPECT_EQ(FormatValue(FieldValue(uint64_t{1} << 40)), "1099511627776");
   EXPECT_EQ(FormatValue(FieldValue(std::vector<int>{64, 32})), "[64, 32]");
+  EXPECT_EQ(FormatValue(FieldValue(std::string("dot"))), "dot");
+}
+
+TEST(ValidateFieldTest, ATextIsOneOfItsChoices) {
+  const FieldInfo info{.name = "color", .choices = {"red", "blue"}};
+  EXPECT_TRUE(ValidateField("shape", info, std::string("blue")).ok());
+  EXPECT_THAT(ValidateField("shape", info, std::string("green")),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("shape.color is 'green'; it must be one of red, blue")));
 }
 
 TEST(KindRegistryTest, FindsKindsAndSuggestsNames) {

@@ -44,6 +44,12 @@ bool DescribeField(Fields& f, const ConfigField<Config>& field, Config& config) 
         using T = std::decay_t<decltype(v)>;
         if constexpr (std::is_same_v<T, std::vector<int>>) {
           return f.Wholes(name, &v, range, help);
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          const Names choices(field.info.choices.begin(), field.info.choices.end());
+          int index = IndexOf(choices, v);
+          const bool chosen = f.OneOf(name, &index, choices, help);
+          v = choices[index];
+          return chosen;
         } else if constexpr (std::is_floating_point_v<T>) {
           return f.Real(name, &v, range, help);
         } else {

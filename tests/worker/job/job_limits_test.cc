@@ -58,6 +58,8 @@ void ExpectSameLimits(const Registry& registry, absl::string_view section, const
               if constexpr (std::is_same_v<T, std::vector<int>>) {
                 v = {static_cast<int>(std::max(-1e9, std::min(1e9, candidate)))};
                 return std::trunc(candidate) == candidate && std::abs(candidate) < 1e9;
+              } else if constexpr (std::is_same_v<T, std::string>) {
+                return false;  // a choice among texts has no limits
               } else {
                 if (std::is_integral_v<T> && std::trunc(candidate) != candidate) return false;
                 if (candidate < static_cast<double>(std::numeric_limits<T>::lowest())) return false;

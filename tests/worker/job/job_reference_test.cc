@@ -205,9 +205,14 @@ std::string KindTables(const JobFields& fields, const std::string& path) {
   for (const Row& row : rows) {
     const FieldInfo& info = row.field.info;
     const bool list = std::holds_alternative<std::vector<int>>(row.field.default_value);
+    const std::string values =
+        info.choices.empty() ? (list ? ListText(info.range) : RangeText(info.range))
+                             : absl::StrJoin(info.choices, ", ", [](std::string* out, absl::string_view c) {
+                                 absl::StrAppend(out, Code(c));
+                               });
     absl::StrAppend(&table, "| ", Code(info.name), " | ",
                     row.kinds.size() == kinds.size() ? "all" : absl::StrJoin(row.kinds, ", "), " | ",
-                    info.help, " | ", list ? ListText(info.range) : RangeText(info.range), " | ",
+                    info.help, " | ", values, " | ",
                     row.same_default ? DefaultText(info, row.field.default_value) : "by kind", " |\n");
   }
   return table;

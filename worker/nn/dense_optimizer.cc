@@ -2,6 +2,7 @@
 #include "worker/nn/dense_optimizer.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,48 +31,65 @@ HWY_INLINE void ForEach(size_t n, const Update& update) {
   for (; i < n; ++i) update(D1(), i);
 }
 
+// The strengths of the two kinds of decay in a step: `l2` joins the gradient, `keep` multiplies the
+// parameter.
+struct Decay {
+  float l2 = 0.0f;
+  float keep = 1.0f;
+};
+
+// The gradient with its coupled decay.
 template <class Tag>
-HWY_INLINE hn::Vec<Tag> Decayed(Tag d, hn::Vec<Tag> parameter, const float* gradient, float l2) {
-  return hn::MulAdd(parameter, hn::Set(d, l2), hn::LoadU(d, gradient));
+HWY_INLINE hn::Vec<Tag> Coupled(Tag d, hn::Vec<Tag> parameter, const float* gradient, Decay decay) {
+  return hn::MulAdd(parameter, hn::Set(d, decay.l2), hn::LoadU(d, gradient));
+}
+// The parameter after its decoupled decay.
+template <class Tag>
+HWY_INLINE hn::Vec<Tag> Kept(Tag d, hn::Vec<Tag> parameter, Decay decay) {
+  return hn::Mul(parameter, hn::Set(d, decay.keep));
 }
 
-void SgdT(float* p, const float* g, size_t n, float lr, float l2) {
+void SgdT(float* p, const float* g, size_t n, float lr, float l2, float keep) {
+  const Decay decay{l2, keep};
   ForEach(n, [=](auto d, size_t i) {
     const auto w = hn::LoadU(d, p + i);
-    hn::StoreU(hn::NegMulAdd(hn::Set(d, lr), Decayed(d, w, g + i, l2), w), d, p + i);
+    const auto gradient = Coupled(d, w, g + i, decay);
+    hn::StoreU(hn::NegMulAdd(hn::Set(d, lr), gradient, Kept(d, w, decay)), d, p + i);
   });
 }
 
-void MomentumT(float* p, const float* g, float* velocity, size_t n, float lr, float l2, float momentum) {
+void MomentumT(float* p, const float* g, float* velocity, size_t n, float lr, float l2, float keep,
+               float momentum) {
+  const Decay decay{l2, keep};
   ForEach(n, [=](auto d, size_t i) {
     const auto w = hn::LoadU(d, p + i);
-    const auto v = hn::MulAdd(hn::LoadU(d, velocity + i), hn::Set(d, momentum), Decayed(d, w, g + i, l2));
+    const auto gradient = Coupled(d, w, g + i, decay);
+    const auto v = hn::MulAdd(hn::LoadU(d, velocity + i), hn::Set(d, momentum), gradient);
     hn::StoreU(v, d, velocity + i);
-    hn::StoreU(hn::NegMulAdd(hn::Set(d, lr), v, w), d, p + i);
+    hn::StoreU(hn::NegMulAdd(hn::Set(d, lr), v, Kept(d, w, decay)), d, p + i);
   });
 }
 
-void AdagradT(float* p, const float* g, float* accumulator, size_t n, float lr, float l2, float epsilon) {
+void AdagradT(float* p, const float* g, float* accumulator, size_t n, float lr, float l2, float keep,
+              float epsilon) {
+  const Decay decay{l2, keep};
   ForEach(n, [=](auto d, size_t i) {
     const auto w = hn::LoadU(d, p + i);
-    const auto gradient = Decayed(d, w, g + i, l2);
+    const auto gradient = Coupled(d, w, g + i, decay);
     const auto a = hn::MulAdd(gradient, gradient, hn::LoadU(d, accumulator + i));
     hn::StoreU(a, d, accumulator + i);
     const auto root = hn::Add(hn::Sqrt(a), hn::Set(d, epsilon));
-    // An accumulator of 0 means that no gradient has come yet; with epsilon 0 too, 0 / 0 must not become a
-    // step.
-    const auto step = hn::IfThenZeroElse(hn::Eq(gradient, hn::Zero(d)), hn::Div(gradient, root));
-    hn::StoreU(hn::NegMulAdd(hn::Set(d, lr), step, w), d, p + i);
+    hn::StoreU(hn::NegMulAdd(hn::Set(d, lr), hn::Div(gradient, root), Kept(d, w, decay)), d, p + i);
   });
 }
 
-// `shrink` multiplies the parameter (AdamW), `l2` joins the gradient (Adam); `step_size` and `root_scale`
-// carry the bias corrections.
-void AdamT(float* p, const float* g, float* first, float* second, size_t n, float shrink, float l2,
-           float beta1, float beta2, float epsilon, float step_size, float root_scale) {
+// `step_size` and `root_scale` carry the bias corrections.
+void AdamT(float* p, const float* g, float* first, float* second, size_t n, float l2, float keep, float beta1,
+           float beta2, float epsilon, float step_size, float root_scale) {
+  const Decay decay{l2, keep};
   ForEach(n, [=](auto d, size_t i) {
-    const auto w = hn::Mul(hn::LoadU(d, p + i), hn::Set(d, shrink));
-    const auto gradient = Decayed(d, w, g + i, l2);
+    const auto w = hn::LoadU(d, p + i);
+    const auto gradient = Coupled(d, w, g + i, decay);
     const auto m =
         hn::MulAdd(hn::LoadU(d, first + i), hn::Set(d, beta1), hn::Mul(gradient, hn::Set(d, 1.0f - beta1)));
     const auto v = hn::MulAdd(hn::LoadU(d, second + i), hn::Set(d, beta2),
@@ -79,7 +97,7 @@ void AdamT(float* p, const float* g, float* first, float* second, size_t n, floa
     hn::StoreU(m, d, first + i);
     hn::StoreU(v, d, second + i);
     const auto root = hn::MulAdd(hn::Sqrt(v), hn::Set(d, root_scale), hn::Set(d, epsilon));
-    hn::StoreU(hn::NegMulAdd(hn::Set(d, step_size), hn::Div(m, root), w), d, p + i);
+    hn::StoreU(hn::NegMulAdd(hn::Set(d, step_size), hn::Div(m, root), Kept(d, w, decay)), d, p + i);
   });
 }
 
@@ -104,12 +122,21 @@ namespace {
 using Options = DenseOptimizerOptions;
 using DenseField = ConfigField<Options>;
 
-DenseField WeightDecay() {
-  return MemberField<&Options::weight_decay>(
-      {.name = "weight_decay",
-       .help = "not applied to biases. `adamw`: the parameter loses lr * weight_decay of itself; others: "
-               "weight_decay * parameter is added to the gradient",
-       .range = AtLeast(0)});
+// The fields of every kind.
+std::vector<DenseField> WithDecay(std::vector<DenseField> own = {}) {
+  std::vector<DenseField> fields = {
+      MemberField<&Options::l2>({.name = "l2",
+                                 .help =
+                                     "coupled: l2 * parameter is added to the gradient (`weight_decay` of "
+                                     "torch.optim's SGD and Adam); not for biases",
+                                 .range = AtLeast(0)}),
+      MemberField<&Options::weight_decay>(
+          {.name = "weight_decay",
+           .help = "decoupled: the parameter first loses lr * weight_decay of itself (`weight_decay` of "
+                   "torch.optim's AdamW); not for biases",
+           .range = AtLeast(0)})};
+  fields.insert(fields.end(), own.begin(), own.end());
+  return fields;
 }
 
 DenseField Epsilon(Range range) {
@@ -119,12 +146,12 @@ DenseField Epsilon(Range range) {
 
 std::vector<DenseField> AdamFields() {
   // Without an epsilon, a parameter that has seen no gradient would divide zero by zero.
-  return {WeightDecay(),
-          MemberField<&Options::beta1>(
-              {.name = "beta1", .help = "decay of the average of gradients", .range = Fraction()}),
-          MemberField<&Options::beta2>(
-              {.name = "beta2", .help = "decay of the average of squared gradients", .range = Fraction()}),
-          Epsilon(Above(0))};
+  return WithDecay(
+      {MemberField<&Options::beta1>(
+           {.name = "beta1", .help = "decay of the average of gradients", .range = Fraction()}),
+       MemberField<&Options::beta2>(
+           {.name = "beta2", .help = "decay of the average of squared gradients", .range = Fraction()}),
+       Epsilon(Above(0))});
 }
 
 }  // namespace
@@ -133,25 +160,34 @@ const DenseOptimizerRegistry& DenseOptimizers() {
   static const auto* const registry = new DenseOptimizerRegistry(
       "optimizer",
       {
-          {.name = "sgd",
-           .summary = "p -= lr * g",
-           .fields = {WeightDecay()},
-           .build = DenseOptimizerRule::kSgd},
+          {.name = "sgd", .summary = "p -= lr * g", .fields = WithDecay(), .build = DenseOptimizerRule::kSgd},
           {.name = "momentum",
            .summary = "v = momentum * v + g; p -= lr * v",
-           .fields = {WeightDecay(), MemberField<&Options::momentum>(
-                                         {.name = "momentum",
-                                          .help = "share of the velocity that is left after a step",
-                                          .range = Fraction()})},
+           .fields = WithDecay(
+               {MemberField<&Options::momentum>({.name = "momentum",
+                                                 .help = "share of the velocity that is left after a step",
+                                                 .range = Fraction()})}),
            .build = DenseOptimizerRule::kMomentum},
           {.name = "adagrad",
            .summary = "a += g^2; p -= lr * g / (sqrt(a) + epsilon)",
            .reference = "Duchi, Hazan and Singer, JMLR 2011",
-           .fields = {WeightDecay(), Epsilon(AtLeast(0)),
-                      MemberField<&Options::initial_accumulator>(
-                          {.name = "initial_accumulator",
-                           .help = "sum of squared gradients at the start",
-                           .range = AtLeast(0)})},
+           .fields = WithDecay(
+               {Epsilon(AtLeast(0)),
+                MemberField<&Options::initial_accumulator>(
+                    {.name = "initial_accumulator",
+                     .help = "sum of squared gradients at the start; with an `epsilon` of 0 it must "
+                             "be greater than 0",
+                     .range = AtLeast(0)})}),
+           // A parameter without a gradient would be divided by zero.
+           .check = [](const Options& o) -> std::optional<FieldConflict> {
+             if (o.epsilon != 0 || o.initial_accumulator != 0) return std::nullopt;
+             return FieldConflict{
+                 .field = "epsilon",
+                 .job_message =
+                     "and 'initial_accumulator' are both 0: a parameter without a gradient would be "
+                     "divided by zero; make one of them greater than 0",
+                 .message = "epsilon and initial_accumulator are both 0; one of them must be > 0"};
+           },
            .build = DenseOptimizerRule::kAdagrad},
           {.name = "adam",
            .summary = "averages of g and of g^2 with bias correction",
@@ -159,7 +195,7 @@ const DenseOptimizerRegistry& DenseOptimizers() {
            .fields = AdamFields(),
            .build = DenseOptimizerRule::kAdam},
           {.name = "adamw",
-           .summary = "Adam with decoupled weight decay",
+           .summary = "Adam; set its `weight_decay`",
            .reference = "Loshchilov and Hutter, ICLR 2019",
            .fields = AdamFields(),
            .build = DenseOptimizerRule::kAdamW},
@@ -215,26 +251,26 @@ void DenseOptimizer::Step(float learning_rate, absl::Span<const float> gradients
     const float* g = gradients.data() + range.begin;
     float* slot = rule_ == DenseOptimizerRule::kSgd ? nullptr : state_.slots.data() + range.begin;
     const size_t n = range.end - range.begin;
-    const float decay = range.decay ? options_.weight_decay : 0.0f;
+    const float l2 = range.decay ? options_.l2 : 0.0f;
+    const float keep = range.decay ? 1.0f - learning_rate * options_.weight_decay : 1.0f;
     switch (rule_) {
       case DenseOptimizerRule::kSgd:
-        HWY_DYNAMIC_DISPATCH(SgdT)(p, g, n, learning_rate, decay);
+        HWY_DYNAMIC_DISPATCH(SgdT)(p, g, n, learning_rate, l2, keep);
         break;
       case DenseOptimizerRule::kMomentum:
-        HWY_DYNAMIC_DISPATCH(MomentumT)(p, g, slot, n, learning_rate, decay, options_.momentum);
+        HWY_DYNAMIC_DISPATCH(MomentumT)
+        (p, g, slot, n, learning_rate, l2, keep, options_.momentum);
         break;
       case DenseOptimizerRule::kAdagrad:
-        HWY_DYNAMIC_DISPATCH(AdagradT)(p, g, slot, n, learning_rate, decay, options_.epsilon);
+        HWY_DYNAMIC_DISPATCH(AdagradT)
+        (p, g, slot, n, learning_rate, l2, keep, options_.epsilon);
         break;
       case DenseOptimizerRule::kAdam:
-      case DenseOptimizerRule::kAdamW: {
-        const bool decoupled = rule_ == DenseOptimizerRule::kAdamW;
+      case DenseOptimizerRule::kAdamW:
         HWY_DYNAMIC_DISPATCH(AdamT)
-        (p, g, slot, slot + size_, n, decoupled ? 1.0f - learning_rate * decay : 1.0f,
-         decoupled ? 0.0f : decay, options_.beta1, options_.beta2, options_.epsilon,
+        (p, g, slot, slot + size_, n, l2, keep, options_.beta1, options_.beta2, options_.epsilon,
          static_cast<float>(step_size), static_cast<float>(root_scale));
         break;
-      }
     }
   }
 }

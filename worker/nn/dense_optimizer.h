@@ -4,7 +4,7 @@
 
 // Optimizers of a model's dense parameters. Every worker applies the same one to the same all-reduced
 // gradient, so the workers' copies of the parameters stay equal bit by bit. The formulas are those of
-// torch.optim.
+// torch.optim; the names of its two kinds of decay are not.
 
 #include <cstdint>
 #include <memory>
@@ -25,8 +25,10 @@ struct DenseOptimizerOptions {
   float beta2 = 0.999f;              // adam, adamw
   float epsilon = 1e-8f;             // adagrad, adam, adamw: added to the square root; adam, adamw: > 0
   float initial_accumulator = 0.0f;  // adagrad
-  // Adds weight_decay * parameter to the gradient (L2 regularization). adamw instead shrinks the parameter by
-  // lr * weight_decay of itself (Loshchilov and Hutter, ICLR 2019). Applies only to blocks with `decay`.
+  // Coupled: l2 * parameter is added to the gradient, as torch.optim's `weight_decay` is, except for AdamW.
+  // Decoupled: the parameter first loses lr * weight_decay of itself, whatever its gradient (Loshchilov and
+  // Hutter, ICLR 2019). Both apply only to blocks with `decay`. Tables give the two names the same meanings.
+  float l2 = 0.0f;
   float weight_decay = 0.0f;
 };
 

@@ -2,6 +2,7 @@
 #include "worker/nn/dense_optimizer.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -24,17 +25,15 @@ std::vector<ParameterBlock> Blocks() {
 }
 constexpr size_t kSize = kWeights + kBiases + 3;
 
-// Updates one parameter in double precision, as torch.optim documents it.
+// Updates one parameter in double precision, as torch.optim documents it: `l2` as the weight_decay of its
+// SGD, `decay` as that of its AdamW.
 struct ReferenceStep {
   double p = 0, a = 0, b = 0;
   int t = 0;
-  void Step(const DenseOptimizerOptions& o, double lr, double g, double decay) {
+  void Step(const DenseOptimizerOptions& o, double lr, double g, double l2, double decay) {
     ++t;
-    if (o.kind == "adamw") {
-      p -= lr * decay * p;
-    } else {
-      g += decay * p;
-    }
+    g += l2 * p;
+    p -= lr * decay * p;
     if (o.kind == "sgd") {
       p -= lr * g;
     } else if (o.kind == "momentum") {
@@ -54,9 +53,11 @@ struct ReferenceStep {
 class DenseOptimizerTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(DenseOptimizerTest, FollowsTheDoublePrecisionReference) {
-  for (float weight_decay : {0.0f, 0.1f}) {
+  for (const auto& [l2, weight_decay] :
+       {std::pair(0.0f, 0.0f), std::pair(0.1f, 0.0f), std::pair(0.0f, 0.1f), std::pair(0.2f, 0.1f)}) {
     DenseOptimizerOptions options;
     options.kind = GetParam();
+    options.l2 = l2;
     options.weight_decay = weight_decay;
     options.initial_accumulator = 0.1f;
     auto optimizer = *DenseOptimizer::Create(options, Blocks());
@@ -73,7 +74,7 @@ TEST_P(DenseOptimizerTest, FollowsTheDoublePrecisionReference) {
       for (size_t i = 0; i < kSize; ++i) {
         g[i] = i == 3 ? 0.0f : static_cast<float>(random.Normal());
         const bool decays = i < kWeights || i >= kWeights + kBiases;
-        reference[i].Step(options, lr, g[i], decays ? weight_decay : 0.0);
+        reference[i].Step(options, lr, g[i], decays ? l2 : 0.0, decays ? weight_decay : 0.0);
       }
       optimizer->Step(lr, g, absl::MakeSpan(p));
       for (size_t i = 0; i < kSize; ++i) ASSERT_NEAR(p[i], reference[i].p, 2e-6 * (1 + std::abs(p[i]))) << i;
@@ -85,6 +86,7 @@ TEST_P(DenseOptimizerTest, FollowsTheDoublePrecisionReference) {
 TEST_P(DenseOptimizerTest, ResumesFromItsStateBitByBit) {
   DenseOptimizerOptions options;
   options.kind = GetParam();
+  options.l2 = 0.02f;
   options.weight_decay = 0.01f;
   auto whole = *DenseOptimizer::Create(options, Blocks());
   std::vector<float> p(kSize, 1.0f), g(kSize);
@@ -111,6 +113,7 @@ TEST_P(DenseOptimizerTest, AZeroGradientWithoutDecayLeavesNoNan) {
   DenseOptimizerOptions options;
   options.kind = GetParam();
   options.epsilon = options.kind == std::string("adagrad") ? 0.0f : 1e-8f;
+  options.initial_accumulator = 1e-30f;
   auto optimizer = *DenseOptimizer::Create(options, Blocks());
   std::vector<float> p(kSize, 1.0f), g(kSize, 0.0f);
   optimizer->Step(0.1f, g, absl::MakeSpan(p));
@@ -133,7 +136,16 @@ TEST(DenseOptimizerOptionsTest, RefusalsNameTheField) {
   EXPECT_THAT(error({.beta2 = NAN}), HasSubstr("beta2"));
   EXPECT_THAT(error({.epsilon = -1.0f}), HasSubstr("epsilon"));
   EXPECT_THAT(error({.initial_accumulator = -1.0f}), HasSubstr("initial_accumulator"));
+  EXPECT_THAT(error({.l2 = -0.5f}), HasSubstr("optimizer.l2 is -0.5"));
   EXPECT_THAT(error({.weight_decay = INFINITY}), HasSubstr("weight_decay"));
+}
+
+TEST(DenseOptimizerOptionsTest, AnAdagradThatWouldDivideByZeroIsRefused) {
+  DenseOptimizerOptions options{.kind = "adagrad", .epsilon = 0.0f};
+  EXPECT_THAT(std::string(DenseOptimizer::Create(options, Blocks()).status().message()),
+              HasSubstr("optimizer.epsilon and initial_accumulator are both 0"));
+  options.initial_accumulator = 0.1f;
+  EXPECT_TRUE(DenseOptimizer::Create(options, Blocks()).ok());
 }
 
 TEST(DenseOptimizerOptionsTest, AStateOfAnotherSizeIsRefusedAndChangesNothing) {

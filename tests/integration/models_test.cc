@@ -90,7 +90,7 @@ TEST_F(ModelsTest, DlrmAndDeepFmLearnFromALibfmFileWithOneMultiValuedField) {
 }
 
 TEST_F(ModelsTest, EveryOtherModelTrains) {
-  for (const char* model : {"lr", "fm", "wide_deep", "dcn"}) {
+  for (const char* model : {"lr", "fm", "dnn", "wide_deep", "dcn"}) {
     const Json report = job_.TrainAndReport(
         1, 2, {"--model", model, "--set", "train.epochs=1", "--set", "checkpoint.dir=none"});
     ASSERT_TRUE(report.is_object()) << model;

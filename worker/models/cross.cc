@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/models/cross.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "worker/nn/activation.h"
+#include "worker/nn/linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "worker/models/cross.cc"
@@ -93,48 +96,68 @@ HWY_EXPORT(CrossT);
 HWY_EXPORT(CrossBackwardT);
 HWY_EXPORT(AddT);
 
-CrossNetwork::CrossNetwork(absl::string_view name, int width, int layers, Parameters* parameters)
-    : width_(width) {
-  TANDEM_CHECK(layers > 0);
-  for (int l = 0; l < layers; ++l) layers_.emplace_back(absl::StrCat(name, ".", l), width, width, parameters);
-  products_.resize(layers);
-  d_products_.resize(layers);
-  inputs_.resize(layers);
-}
+namespace {
 
-void CrossNetwork::Forward(ConstMatrix x0, size_t batch, Matrix y) {
-  ConstMatrix x = x0;
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    const bool last = l + 1 == layers_.size();
-    const Matrix product{Grow(products_[l], batch * width_), width_, width_};
-    const Matrix next = last ? y : Matrix{Grow(inputs_[l + 1], batch * width_), width_, width_};
-    layers_[l].Multiply(absl::MakeConstSpan(&x, 1), batch, product);
-    HWY_DYNAMIC_DISPATCH(CrossT)(x0, x, layers_[l].bias(), batch, product, next);
-    x = next;
+class MatrixCross final : public CrossNetwork {
+ public:
+  MatrixCross(absl::string_view name, int width, int layers, Parameters* parameters) : width_(width) {
+    TANDEM_CHECK(layers > 0);
+    for (int l = 0; l < layers; ++l)
+      layers_.emplace_back(absl::StrCat(name, ".", l), width, width, parameters);
+    products_.resize(layers);
+    d_products_.resize(layers);
+    inputs_.resize(layers);
   }
-}
 
-void CrossNetwork::BackwardInputs(ConstMatrix x0, size_t batch, ConstMatrix dy, Matrix dx0) {
-  const Matrix g{Grow(d_input_, batch * width_), width_, width_};
-  for (size_t l = layers_.size(); l-- > 0;) {
-    Linear& layer = layers_[l];
-    const bool last = l + 1 == layers_.size();
-    const ConstMatrix product{products_[l].data(), width_, width_};
-    const Matrix d_product{Grow(d_products_[l], batch * width_), width_, width_};
-    HWY_DYNAMIC_DISPATCH(CrossBackwardT)(x0, product, last ? dy : g, batch, d_product, dx0, g);
-    ColumnSums(d_product, batch, layer.bias_gradient());
-    layer.InputGradient(d_product, batch, /*beta=*/1.0f, absl::MakeConstSpan(&g, 1));
+  void Forward(ConstMatrix x0, size_t batch, Matrix y) override {
+    ConstMatrix x = x0;
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      const bool last = l + 1 == layers_.size();
+      const Matrix product{Grow(products_[l], batch * width_), width_, width_};
+      const Matrix next = last ? y : Matrix{Grow(inputs_[l + 1], batch * width_), width_, width_};
+      layers_[l].Multiply(absl::MakeConstSpan(&x, 1), batch, product);
+      HWY_DYNAMIC_DISPATCH(CrossT)(x0, x, layers_[l].bias(), batch, product, next);
+      x = next;
+    }
   }
-  HWY_DYNAMIC_DISPATCH(AddT)(g, batch, dx0);
-}
 
-void CrossNetwork::BackwardParameters(ConstMatrix x0, size_t batch, GradientsReady ready) {
-  for (size_t l = layers_.size(); l-- > 0;) {
-    Linear& layer = layers_[l];
-    const ConstMatrix x = l == 0 ? x0 : ConstMatrix{inputs_[l].data(), width_, width_};
-    layer.WeightGradient(absl::MakeConstSpan(&x, 1), batch, {d_products_[l].data(), width_, width_});
-    ready(layer.begin(), layer.end());
+  void BackwardInputs(ConstMatrix x0, size_t batch, ConstMatrix dy, Matrix dx0) override {
+    const Matrix g{Grow(d_input_, batch * width_), width_, width_};
+    for (size_t l = layers_.size(); l-- > 0;) {
+      Linear& layer = layers_[l];
+      const bool last = l + 1 == layers_.size();
+      const ConstMatrix product{products_[l].data(), width_, width_};
+      const Matrix d_product{Grow(d_products_[l], batch * width_), width_, width_};
+      HWY_DYNAMIC_DISPATCH(CrossBackwardT)(x0, product, last ? dy : g, batch, d_product, dx0, g);
+      ColumnSums(d_product, batch, layer.bias_gradient());
+      layer.InputGradient(d_product, batch, /*beta=*/1.0f, absl::MakeConstSpan(&g, 1));
+    }
+    HWY_DYNAMIC_DISPATCH(AddT)(g, batch, dx0);
   }
+
+  void BackwardParameters(ConstMatrix x0, size_t batch, GradientsReady ready) override {
+    for (size_t l = layers_.size(); l-- > 0;) {
+      Linear& layer = layers_[l];
+      const ConstMatrix x = l == 0 ? x0 : ConstMatrix{inputs_[l].data(), width_, width_};
+      layer.WeightGradient(absl::MakeConstSpan(&x, 1), batch, {d_products_[l].data(), width_, width_});
+      ready(layer.begin(), layer.end());
+    }
+  }
+
+ private:
+  const size_t width_;
+  std::vector<Linear> layers_;
+  std::vector<AlignedFloats> products_;    // W_l x_l + b_l
+  std::vector<AlignedFloats> inputs_;      // x_l for l > 0
+  std::vector<AlignedFloats> d_products_;  // gradients of products_
+  AlignedFloats d_input_;
+};
+
+}  // namespace
+
+std::unique_ptr<CrossNetwork> MakeMatrixCross(absl::string_view name, int width, int layers,
+                                              Parameters* parameters) {
+  return std::make_unique<MatrixCross>(name, width, layers, parameters);
 }
 
 }  // namespace tandem::worker

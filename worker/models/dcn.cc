@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// DCN-v2 with the parallel structure: cross layers and an MLP both read x_0 = [embeddings | dense], and a
-// linear output reads [cross | deep] (Wang et al., WWW 2021). Without hidden layers it is the cross network
-// alone.
+// DCN with the parallel structure: cross layers and an MLP both read x_0 = [embeddings | dense], and a linear
+// output reads [cross | deep]. The weight of a cross layer is a matrix (DCN-v2, Wang et al., WWW 2021) or a
+// vector (DCN, Wang et al., ADKDD 2017). Without hidden layers it is the cross network alone.
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <optional>
 
 #include "worker/models/cross.h"
@@ -23,7 +24,9 @@ class Dcn final : public DenseModel {
   explicit Dcn(const ModelOptions& options)
       : DenseModel(options),
         width_(embedding_width() + num_dense()),
-        cross_("cross", static_cast<int>(width_), options.cross_layers, &parameters_) {
+        cross_(options.cross == "vector"
+                   ? MakeVectorCross("cross", static_cast<int>(width_), options.cross_layers, &parameters_)
+                   : MakeMatrixCross("cross", static_cast<int>(width_), options.cross_layers, &parameters_)) {
     if (!options.hidden.empty()) deep_.emplace(TowerOptions("deep", width_, options.hidden), &parameters_);
     joint_width_ = width_ + (deep_ ? deep_->out() : 0);
     output_.emplace("output", static_cast<int>(joint_width_), 1, &parameters_);
@@ -34,7 +37,7 @@ class Dcn final : public DenseModel {
     const ConstMatrix x0 = Concatenate(input);
     // [cross | deep]: each part writes its own columns.
     const Matrix joint{Grow(joint_, batch * joint_width_), joint_width_, joint_width_};
-    cross_.Forward(x0, batch, {joint.data, joint.ld, width_});
+    cross_->Forward(x0, batch, {joint.data, joint.ld, width_});
     if (deep_) {
       deep_->Forward(absl::MakeConstSpan(&x0, 1), batch, training, step,
                      {joint.data + width_, joint.ld, deep_->out()});
@@ -61,7 +64,7 @@ class Dcn final : public DenseModel {
     } else {
       std::fill(dx0.data, dx0.data + batch * width_, 0.0f);
     }
-    cross_.BackwardInputs(x0, batch, {d_joint.data, d_joint.ld, width_}, dx0);
+    cross_->BackwardInputs(x0, batch, {d_joint.data, d_joint.ld, width_}, dx0);
     if (num_sparse() > 0) {
       for (size_t b = 0; b < batch; ++b) {
         std::memcpy(d_input.embeddings + b * embedding_width(), dx0.data + b * width_,
@@ -78,7 +81,7 @@ class Dcn final : public DenseModel {
     output_->WeightGradient(absl::MakeConstSpan(&joint, 1), batch, {d_logits.data(), 1, 1});
     ready(output_->begin(), output_->end());
     if (deep_) deep_->BackwardParameters(absl::MakeConstSpan(&x0, 1), batch, ready);
-    cross_.BackwardParameters(x0, batch, ready);
+    cross_->BackwardParameters(x0, batch, ready);
   }
 
  private:
@@ -99,7 +102,7 @@ class Dcn final : public DenseModel {
 
   const size_t width_;
   size_t joint_width_ = 0;
-  CrossNetwork cross_;
+  const std::unique_ptr<CrossNetwork> cross_;
   std::optional<Mlp> deep_;
   std::optional<Linear> output_;
   AlignedFloats x0_;
@@ -112,13 +115,17 @@ class Dcn final : public DenseModel {
 
 ModelKind DcnKind() {
   return {.name = "dcn",
-          .summary = "DCN-v2: cross layers and an MLP side by side",
-          .reference = "Wang et al., WWW 2021",
-          .fields = {HiddenField(),
-                     MemberField<&ModelOptions::cross_layers>({.name = "cross_layers",
-                                                               .help = "number of cross layers",
-                                                               .range = Between(1, kMaxCrossLayers)}),
-                     DropoutField()},
+          .summary = "DCN: cross layers and an MLP side by side",
+          .reference = "Wang et al., ADKDD 2017 and WWW 2021",
+          .fields = MlpFields(
+              {MemberField<&ModelOptions::cross_layers>({.name = "cross_layers",
+                                                         .help = "number of cross layers",
+                                                         .range = Between(1, kMaxCrossLayers)}),
+               MemberField<&ModelOptions::cross>(
+                   {.name = "cross",
+                    .help = "weight of a cross layer. `matrix`: x0 * (W x + b) + x, DCN-v2; `vector`: "
+                            "x0 (w . x) + b + x, the first DCN",
+                    .choices = {"matrix", "vector"}})}),
           .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
             return std::make_unique<Dcn>(options);
           }};

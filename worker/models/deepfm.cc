@@ -59,7 +59,7 @@ ModelKind DeepFmKind() {
   return {.name = "deepfm",
           .summary = "factorization machine and an MLP over the same embeddings",
           .reference = "Guo et al., IJCAI 2017",
-          .fields = {HiddenField(), DropoutField()},
+          .fields = MlpFields(),
           .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
             if (options.num_sparse == 0) {
               return absl::InvalidArgumentError(

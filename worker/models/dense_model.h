@@ -5,6 +5,7 @@
 // The base class of the models of this folder. Private to the folder.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/models/model.h"
@@ -26,6 +27,11 @@ class DenseModel : public Model {
   absl::Span<float> parameters() override { return parameters_.values(); }
   absl::Span<float> gradients() override { return parameters_.gradients(); }
   const std::vector<ParameterBlock>& blocks() const override { return parameters_.blocks(); }
+  absl::Span<float> running_averages() override { return parameters_.running_averages(); }
+  const std::vector<ParameterBlock>& running_average_blocks() const override {
+    return parameters_.running_average_blocks();
+  }
+  void SetSumOverWorkers(SumOverWorkers sum) override { sum_over_workers_ = std::move(sum); }
 
  protected:
   size_t num_dense() const { return options_.num_dense; }
@@ -51,11 +57,16 @@ class DenseModel : public Model {
     mlp.hidden = hidden;
     mlp.dropout = options_.dropout;
     mlp.seed = options_.seed;
+    mlp.batch_norm = options_.batch_norm != "none";
+    mlp.norm = {.momentum = options_.batch_norm_momentum,
+                .epsilon = options_.batch_norm_epsilon,
+                .sum = options_.batch_norm == "sync" ? &sum_over_workers_ : nullptr};
     return mlp;
   }
 
   const ModelOptions options_;
   Parameters parameters_;
+  SumOverWorkers sum_over_workers_;
 };
 
 }  // namespace tandem::worker

@@ -12,6 +12,7 @@ namespace tandem::worker {
 // Each is defined in the source file of its kind.
 ModelKind LrKind();
 ModelKind FmKind();
+ModelKind DnnKind();
 ModelKind WideDeepKind();
 ModelKind DeepFmKind();
 ModelKind DcnKind();
@@ -58,7 +59,8 @@ absl::Status CheckFeatures(const ModelOptions& options) {
 
 const ModelRegistry& Models() {
   static const auto* const registry = [] {
-    std::vector<ModelKind> kinds = {LrKind(), FmKind(), WideDeepKind(), DeepFmKind(), DcnKind(), DlrmKind()};
+    std::vector<ModelKind> kinds = {LrKind(),     FmKind(),  DnnKind(), WideDeepKind(),
+                                    DeepFmKind(), DcnKind(), DlrmKind()};
     for (ModelKind& kind : kinds) kind.fields.insert(kind.fields.begin(), DimField());
     return new ModelRegistry("model", std::move(kinds));
   }();
@@ -67,16 +69,28 @@ const ModelRegistry& Models() {
 
 Range LayerWidths() { return Between(1, kMaxWidth); }
 
-ModelField HiddenField() {
-  return MemberField<&ModelOptions::hidden>(
+std::vector<ModelField> MlpFields(std::vector<ModelField> own) {
+  std::vector<ModelField> fields = {MemberField<&ModelOptions::hidden>(
       {.name = "hidden",
        .help = "widths of the MLP's hidden layers (`dlrm`: of the top MLP)",
-       .range = LayerWidths()});
-}
-
-ModelField DropoutField() {
-  return MemberField<&ModelOptions::dropout>(
-      {.name = "dropout", .help = "after each hidden layer, in training only", .range = Fraction()});
+       .range = LayerWidths()})};
+  fields.insert(fields.end(), own.begin(), own.end());
+  fields.push_back(MemberField<&ModelOptions::dropout>(
+      {.name = "dropout", .help = "after each hidden layer, in training only", .range = Fraction()}));
+  fields.push_back(MemberField<&ModelOptions::batch_norm>(
+      {.name = "batch_norm",
+       .help = "batch normalization of each hidden layer, before its ReLU. `local`: mean and variance of the "
+               "worker's own batch, as PyTorch's BatchNorm1d under DDP; `sync`: of the global batch, as "
+               "SyncBatchNorm, for two small all-reduces a layer and step. Evaluation uses running averages, "
+               "which are averaged over the workers at the end of a pass and saved in checkpoints",
+       .choices = {"none", "local", "sync"}}));
+  fields.push_back(MemberField<&ModelOptions::batch_norm_momentum>(
+      {.name = "batch_norm_momentum",
+       .help = "weight of a new batch in the running averages, as in PyTorch (1 - Keras's momentum)",
+       .range = {.min = 0, .max = 1, .above_min = true}}));
+  fields.push_back(MemberField<&ModelOptions::batch_norm_epsilon>(
+      {.name = "batch_norm_epsilon", .help = "added to the variance before its root", .range = Above(0)}));
+  return fields;
 }
 
 std::vector<std::string> ModelKinds() {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "worker/nn/parameter_block.h"
+#include "worker/nn/sum_over_workers.h"
 
 namespace tandem::worker {
 
@@ -26,9 +27,16 @@ struct ModelOptions {
   int dim = 16;        // embedding dimension
   std::vector<int> hidden = {64, 32};  // widths of the MLP's hidden layers (DLRM: of the top MLP)
   std::vector<int> bottom = {64};      // DLRM: widths of the bottom MLP's hidden layers; its output has `dim`
-  int cross_layers = 3;                // DCN-v2: number of cross layers
+  std::string interaction = "dot";     // DLRM: "dot" (products of all pairs) or "cat" (vectors side by side)
+  int cross_layers = 3;                // DCN: number of cross layers
+  std::string cross = "matrix";        // DCN: weight of a cross layer, "matrix" (DCN-v2) or "vector" (DCN)
   float dropout = 0.0f;                // after each hidden layer, in training only
-  uint64_t seed = 1;                   // of the initial parameters and of dropout
+  // Batch normalization of each hidden layer, between the product and the ReLU: "none", "local" (statistics
+  // of the worker's batch) or "sync" (of the global batch).
+  std::string batch_norm = "none";
+  float batch_norm_momentum = 0.1f;  // weight of a new batch in the running averages, as in PyTorch
+  float batch_norm_epsilon = 1e-5f;  // added to the variance
+  uint64_t seed = 1;                 // of the initial parameters and of dropout
 };
 
 // The inputs of a batch of B examples. The caller owns the arrays, which must stay valid during the call.
@@ -75,7 +83,18 @@ class Model {
   // Returns the names, shapes and places of the parameters in the flat array, which they cover without gaps.
   virtual const std::vector<ParameterBlock>& blocks() const = 0;
 
-  // Computes logits[b] for each example b. `training` switches dropout on, and `step` seeds it.
+  // Returns the running averages of batch normalization, which training updates and evaluation uses. They
+  // belong to checkpoints like the parameters, but have no gradients and differ between workers until they
+  // are reduced (HybridTrainer::ReduceRunningAverages). Empty without batch normalization.
+  virtual absl::Span<float> running_averages() = 0;
+  // Returns the names, shapes and places of the running averages, which they cover without gaps.
+  virtual const std::vector<ParameterBlock>& running_average_blocks() const = 0;
+  // Sets the function that adds up batch statistics over all workers (`batch_norm` "sync"). It is called by
+  // training Forward and by both halves of the backward pass. Null, the initial value: there is one worker.
+  virtual void SetSumOverWorkers(SumOverWorkers sum) = 0;
+
+  // Computes logits[b] for each example b. `training` switches dropout on, which `step` seeds, and makes
+  // batch normalization use, and average, the statistics of this batch.
   virtual void Forward(const ModelInput& input, bool training, uint64_t step, absl::Span<float> logits) = 0;
   // Computes the gradients of the inputs from d_logits, the gradient of the loss with respect to the logits.
   // `input` is that of the last Forward. `d_logits` must stay valid until BackwardParameters returns.

@@ -6,6 +6,7 @@
 // ModelKind, and list that function in model.cc.
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/config_field.h"
@@ -25,9 +26,9 @@ using ModelRegistry = KindRegistry<ModelOptions, decltype(ModelKind::build)>;
 // is, so that another kind can be chosen for one run.
 const ModelRegistry& Models();
 
-// The hidden layers of a model's MLP.
-ModelField HiddenField();
-ModelField DropoutField();
+// Returns the fields of a model with an MLP: the hidden layers, then `own`, then dropout and batch
+// normalization.
+std::vector<ModelField> MlpFields(std::vector<ModelField> own = {});
 // The widths that a list of layers may have.
 Range LayerWidths();
 

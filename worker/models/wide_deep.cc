@@ -52,7 +52,7 @@ ModelKind WideDeepKind() {
   return {.name = "wide_deep",
           .summary = "Wide & Deep: a linear part and an MLP",
           .reference = "Cheng et al., DLRS 2016",
-          .fields = {HiddenField(), DropoutField()},
+          .fields = MlpFields(),
           .build = [](const ModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
             return std::make_unique<WideDeep>(options);
           }};

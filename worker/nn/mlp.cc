@@ -20,6 +20,7 @@ Mlp::Mlp(const MlpOptions& options, Parameters* parameters)
   for (size_t l = 0; l < widths.size(); ++l) {
     const std::string name = absl::StrCat(options.name, ".", l);
     layers_.emplace_back(name, in, widths[l], parameters);
+    if (options.batch_norm && l < num_hidden_) norms_.emplace_back(name, widths[l], options.norm, parameters);
     dropout_streams_.push_back(HashBytes(name));
     in = widths[l];
   }
@@ -37,6 +38,7 @@ void Mlp::Forward(absl::Span<const ConstMatrix> x, size_t batch, bool training, 
     const bool last = l + 1 == layers_.size();
     const Matrix out = last ? y : Matrix{Grow(outputs_[l], batch * layer.out()), layer.out(), layer.out()};
     layer.Multiply(l == 0 ? x : absl::MakeConstSpan(&previous, 1), batch, out);
+    if (HasNorm(l)) norms_[l].Forward(batch, training, out);
     if (HasRelu(l)) {
       const float layer_rate = l < num_hidden_ ? rate : 0.0f;
       BiasRelu(layer.bias(), MakeDropout(layer_rate, seed_, step, dropout_streams_[l]), batch, out);
@@ -56,6 +58,7 @@ void Mlp::BackwardInputs(size_t batch, ConstMatrix dy, float beta, absl::Span<co
       const ConstMatrix y = last ? ConstMatrix(y_) : ConstMatrix{outputs_[l].data(), out, out};
       const Matrix masked{Grow(gradients_[l], batch * out), out, out};
       BiasReluBackward(y, dy, l < num_hidden_ ? hidden_scale_ : 1.0f, batch, masked, layer.bias_gradient());
+      if (HasNorm(l)) norms_[l].Backward(batch, masked);
       dy = masked;
     } else {
       ColumnSums(dy, batch, layer.bias_gradient());
@@ -84,7 +87,7 @@ void Mlp::BackwardParameters(absl::Span<const ConstMatrix> x, size_t batch, Grad
       const ConstMatrix input{outputs_[l - 1].data(), layer.in(), layer.in()};
       layer.WeightGradient(absl::MakeConstSpan(&input, 1), batch, dy);
     }
-    ready(layer.begin(), layer.end());
+    ready(layer.begin(), HasNorm(l) ? norms_[l].end() : layer.end());
   }
 }
 

@@ -2,12 +2,14 @@
 #ifndef TANDEM_WORKER_NN_MLP_H_
 #define TANDEM_WORKER_NN_MLP_H_
 
-// A multi-layer perceptron: hidden layers with ReLU and dropout, then an optional output layer.
+// A multi-layer perceptron: hidden layers with optional batch normalization, ReLU and dropout, then an
+// optional output layer.
 
 #include <string>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "worker/nn/batch_norm.h"
 #include "worker/nn/linear.h"
 #include "worker/nn/matrix.h"
 #include "worker/nn/parameters.h"
@@ -22,6 +24,8 @@ struct MlpOptions {
   bool relu_output = false;  // the output layer ends in a ReLU (it never has dropout)
   float dropout = 0.0f;      // after each hidden layer, in training
   uint64_t seed = 0;
+  bool batch_norm = false;  // each hidden layer normalizes its products before it adds the bias
+  BatchNormOptions norm;    // used if `batch_norm`
 };
 
 // Has at least one layer. Keeps the activations of the last Forward for the backward pass. `parameters` must
@@ -34,12 +38,13 @@ class Mlp {
 
   // Computes y [batch x out()] from x. The columns of the matrices in `x` add up to options.in. `y` must stay
   // unchanged until BackwardInputs. `y` and `x` may be different columns of one matrix, but must not overlap.
-  // `step` selects the dropout masks; they apply only if `training`.
+  // `step` selects the dropout masks; they apply only if `training`. Batch normalization uses the statistics
+  // of this batch if `training`, and its running averages otherwise.
   void Forward(absl::Span<const ConstMatrix> x, size_t batch, bool training, uint64_t step, Matrix y);
 
   // Computes dx = (gradient of x) + beta * dx from dy [batch x out()], unless `dx` is empty; a matrix of `dx`
-  // whose `data` is null is skipped. Also writes the bias gradients. `dy` must stay unchanged until
-  // BackwardParameters. `batch` is that of the last Forward.
+  // whose `data` is null is skipped. Also writes the gradients of biases and scales. `dy` must stay unchanged
+  // until BackwardParameters. `batch` is that of the last Forward.
   void BackwardInputs(size_t batch, ConstMatrix dy, float beta, absl::Span<const Matrix> dx);
   // Writes the weight gradients; call it after BackwardInputs. `x` and `batch` are those of the last Forward.
   // Calls `ready` for each layer, the last layer first.
@@ -47,12 +52,14 @@ class Mlp {
 
  private:
   bool HasRelu(size_t layer) const { return layer < num_hidden_ || relu_output_; }
+  bool HasNorm(size_t layer) const { return layer < norms_.size(); }
 
   size_t num_hidden_;
   bool relu_output_;
   float dropout_;
   uint64_t seed_;
   std::vector<Linear> layers_;
+  std::vector<BatchNorm> norms_;           // of the hidden layers; empty without batch normalization
   std::vector<uint64_t> dropout_streams_;  // one per layer, from its name
   std::vector<AlignedFloats> outputs_;     // outputs of every layer but the last
   std::vector<AlignedFloats> gradients_;   // gradients of the inputs of each layer's ReLU

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/nn/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -29,6 +30,24 @@ size_t Parameters::AddXavierNormal(absl::string_view name, int out, int in) {
   for (size_t i = offset; i < values_.size(); ++i)
     values_[i] = static_cast<float>(random.Normal() * deviation);
   return offset;
+}
+
+size_t Parameters::AddOnes(absl::string_view name, int size) {
+  const size_t offset = AddZeros(name, {size}, /*decay=*/false);
+  std::fill(values_.begin() + static_cast<ptrdiff_t>(offset), values_.end(), 1.0f);
+  return offset;
+}
+
+size_t Parameters::AddRunningAverages(absl::string_view name, int size, float initial) {
+  ParameterBlock block;
+  block.name = std::string(name);
+  block.shape = {size};
+  block.offset = running_averages_.size();
+  block.size = static_cast<size_t>(size);
+  block.decay = false;
+  running_averages_.resize(block.offset + block.size, initial);
+  running_average_blocks_.push_back(std::move(block));
+  return running_average_blocks_.back().offset;
 }
 
 }  // namespace tandem::worker

@@ -30,6 +30,12 @@ class Parameters {
   // offset.
   size_t AddZeros(absl::string_view name, std::vector<int> shape, bool decay);
 
+  // Adds `size` running averages, each `initial`, and returns their offset among all running averages. They
+  // are no parameters: they have no gradients, and the optimizer does not see them.
+  size_t AddRunningAverages(absl::string_view name, int size, float initial);
+  // Adds a block of ones, without decay, for the scales of batch normalization, and returns its offset.
+  size_t AddOnes(absl::string_view name, int size);
+
   float* value(size_t offset) { return values_.data() + offset; }
   const float* value(size_t offset) const { return values_.data() + offset; }
   float* gradient(size_t offset) { return gradients_.data() + offset; }
@@ -37,12 +43,17 @@ class Parameters {
   absl::Span<float> values() { return absl::MakeSpan(values_); }
   absl::Span<float> gradients() { return absl::MakeSpan(gradients_); }
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
+  float* running_average(size_t offset) { return running_averages_.data() + offset; }
+  absl::Span<float> running_averages() { return absl::MakeSpan(running_averages_); }
+  const std::vector<ParameterBlock>& running_average_blocks() const { return running_average_blocks_; }
 
  private:
   uint64_t seed_;
   AlignedFloats values_;
   AlignedFloats gradients_;
   std::vector<ParameterBlock> blocks_;
+  AlignedFloats running_averages_;
+  std::vector<ParameterBlock> running_average_blocks_;
 };
 
 }  // namespace tandem::worker

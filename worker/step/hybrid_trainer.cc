@@ -18,9 +18,26 @@ HybridTrainer::HybridTrainer(ps::Client* client, collectives::ProcessGroup* grou
       optimizer_(optimizer),
       plan_(std::move(plan)),
       options_(options),
+      group_(group),
       rank_(group == nullptr ? 0 : group->rank()),
       world_size_(group == nullptr ? 1 : group->world_size()),
-      reducer_(group, options.bucket_bytes) {}
+      reducer_(group, options.bucket_bytes) {
+  if (world_size_ == 1) return;
+  model_->SetSumOverWorkers([this](absl::Span<double> values) {
+    if (statistics_error_.ok()) statistics_error_ = group_->AllReduce(values).status();
+  });
+}
+
+HybridTrainer::~HybridTrainer() { model_->SetSumOverWorkers(nullptr); }
+
+absl::Status HybridTrainer::ReduceRunningAverages() {
+  const absl::Span<float> averages = model_->running_averages();
+  if (averages.empty() || world_size_ == 1) return absl::OkStatus();
+  std::vector<double> sums(averages.begin(), averages.end());
+  TANDEM_RETURN_IF_ERROR(group_->AllReduce(absl::MakeSpan(sums)).status());
+  for (size_t i = 0; i < sums.size(); ++i) averages[i] = static_cast<float>(sums[i] / world_size_);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
                                                const std::function<void(const StepReport&)>& observe) {
@@ -47,6 +64,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     d_logits_.resize(examples);
     // Each worker draws its own dropout masks.
     model_->Forward(input, /*training=*/true, step_ * world_size_ + rank_, absl::MakeSpan(logits_));
+    TANDEM_RETURN_IF_ERROR(statistics_error_);
     // Gradients of the mean over the global batch, so that sums over workers need no further scaling.
     const float scale = 1.0f / (static_cast<float>(examples) * static_cast<float>(world_size_));
     const double loss = BinaryCrossEntropy(logits_, batch->batch.labels, scale, absl::MakeSpan(d_logits_));
@@ -55,6 +73,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     // The input gradients are computed and pushed first: the servers wait for them, and in sync mode so do
     // all workers' next pulls.
     model_->BackwardInputs(input, d_logits_, batch->lookup.GradientBuffers());
+    TANDEM_RETURN_IF_ERROR(statistics_error_);
     const double factor = options_.learning_rate_factor ? options_.learning_rate_factor(step_) : 1.0;
     pipeline.Push(batch, static_cast<float>(factor));
     lap.AddTo(&times.backward, kTraceBackwardInputs);
@@ -64,6 +83,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
     lap.AddTo(&times.backward, kTraceBackwardParameters);
 
     TANDEM_RETURN_IF_ERROR(reducer_.Finish());
+    TANDEM_RETURN_IF_ERROR(statistics_error_);
     lap.AddTo(&times.wait_reduce, kTraceWaitReduce);
     optimizer_->Step(static_cast<float>(options_.learning_rate(step_)), model_->gradients(),
                      model_->parameters());
@@ -79,6 +99,7 @@ absl::StatusOr<PassStats> HybridTrainer::Train(BatchReader* reader,
   TANDEM_RETURN_IF_ERROR(pipeline.Drain());
   // Gradients that caches have deferred belong to this pass.
   TANDEM_RETURN_IF_ERROR(client_->PushDeferred());
+  TANDEM_RETURN_IF_ERROR(ReduceRunningAverages());
   whole.AddTo(&stats.seconds);
   times.concurrent = pipeline.times();
   stats.ids = pipeline.ids();

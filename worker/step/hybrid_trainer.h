@@ -72,6 +72,7 @@ class HybridTrainer {
  public:
   HybridTrainer(ps::Client* client, collectives::ProcessGroup* group, Model* model, DenseOptimizer* optimizer,
                 LookupPlan plan, const HybridOptions& options);
+  ~HybridTrainer();
 
   // Makes one pass of training over `reader`. Blocks until every gradient is acknowledged. All workers'
   // readers must give the same number of batches. `observe` is called on this thread after each step. Returns
@@ -80,6 +81,11 @@ class HybridTrainer {
                                   const std::function<void(const StepReport&)>& observe = nullptr);
   // Scores the examples of `reader` with the current rows. Creates no rows and applies no gradients.
   absl::StatusOr<ScoredExamples> Predict(BatchReader* reader);
+
+  // Replaces the model's running averages (batch normalization) by their means over all workers. Train does
+  // this at its end. Every worker must call it before a model is saved within a pass. Calling it again
+  // changes nothing. No effect, and no communication, for models without running averages.
+  absl::Status ReduceRunningAverages();
 
   // Number of steps that every worker has done. A resumed trainer is given its number by set_step.
   uint64_t step() const { return step_; }
@@ -91,9 +97,11 @@ class HybridTrainer {
   DenseOptimizer* const optimizer_;
   const LookupPlan plan_;
   const HybridOptions options_;
+  collectives::ProcessGroup* const group_;
   const int rank_;
   const int world_size_;
   GradientReducer reducer_;
+  absl::Status statistics_error_;  // of the all-reduces of batch statistics
   uint64_t step_ = 0;
   std::vector<float> logits_;
   std::vector<float> d_logits_;

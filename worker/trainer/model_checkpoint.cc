@@ -36,6 +36,13 @@ v1::DenseState ToDenseState(const JobSpec& job, Model* model, const DenseOptimiz
     for (const int size : block.shape) to->add_shape(static_cast<uint64_t>(size));
     to->set_values(FloatBytes(parameters.subspan(block.offset, block.size)));
   }
+  absl::Span<const float> averages = model->running_averages();
+  for (const ParameterBlock& block : model->running_average_blocks()) {
+    v1::DenseBlock* to = dense.add_running_averages();
+    to->set_name(block.name);
+    for (const int size : block.shape) to->add_shape(static_cast<uint64_t>(size));
+    to->set_values(FloatBytes(averages.subspan(block.offset, block.size)));
+  }
   dense.set_optimizer(job.optimizer.kind);
   dense.set_optimizer_state(FloatBytes(optimizer.state().slots));
   dense.set_optimizer_steps(optimizer.state().steps);
@@ -57,7 +64,17 @@ absl::Status CheckBlocks(const v1::DenseState& dense, const Model& model) {
                                                    "], the model's is '", blocks[i].name, "' of shape [",
                                                    absl::StrJoin(blocks[i].shape, ", "), "]"));
   }
-  return absl::OkStatus();
+  // A checkpoint of a model without batch normalization has none, and its parameters lack the scales.
+  const std::vector<ParameterBlock>& averages = model.running_average_blocks();
+  bool same = dense.running_averages_size() == static_cast<int>(averages.size());
+  for (size_t i = 0; same && i < averages.size(); ++i) {
+    const v1::DenseBlock& saved = dense.running_averages(static_cast<int>(i));
+    same = saved.name() == averages[i].name && saved.values().size() == averages[i].size * sizeof(float);
+  }
+  if (same) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the checkpoint has ", dense.running_averages_size(), " blocks of running averages, model '",
+      model.kind(), "' has ", averages.size(), " or others; was it written with another 'batch_norm'?"));
 }
 
 }  // namespace
@@ -96,6 +113,11 @@ absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer,
   for (size_t i = 0; i < model->blocks().size(); ++i) {
     const std::string& values = saved.parameters(static_cast<int>(i)).values();
     std::memcpy(parameters.data() + model->blocks()[i].offset, values.data(), values.size());
+  }
+  absl::Span<float> averages = model->running_averages();
+  for (size_t i = 0; i < model->running_average_blocks().size(); ++i) {
+    const std::string& values = saved.running_averages(static_cast<int>(i)).values();
+    std::memcpy(averages.data() + model->running_average_blocks()[i].offset, values.data(), values.size());
   }
   LearningRateState plateau;
   for (const auto& [name, value] : state.metrics) {

@@ -157,6 +157,7 @@ model: lr
 optimizer:
   kind: adam
   lr: 0.01
+  l2: 0.2
   weight_decay: 0.1
   beta1: 0.5
   beta2: 0.75
@@ -175,6 +176,7 @@ train:
 checkpoint: {dir: out/x, every_epochs: 0, keep: 1}
 )");
   EXPECT_EQ(job.schedule.base, 0.01);
+  EXPECT_THAT(job.optimizer.l2, FloatEq(0.2f));
   EXPECT_THAT(job.optimizer.weight_decay, FloatEq(0.1f));
   EXPECT_EQ(job.optimizer.beta1, 0.5f);
   EXPECT_EQ(job.optimizer.beta2, 0.75f);
@@ -201,6 +203,18 @@ checkpoint: {dir: out/x, every_epochs: 0, keep: 1}
   EXPECT_EQ(job.checkpoint.dir, "out/x");
   EXPECT_EQ(job.checkpoint.every_epochs, 0);
   EXPECT_EQ(job.checkpoint.keep, 1);
+}
+
+TEST(JobParserTest, TheVariantsOfModelsAreRead) {
+  const JobSpec job = Parse(R"(
+data: {train: a.csv, label: y, sparse: [s]}
+model: {kind: dcn, cross: vector, interaction: cat, batch_norm: sync, batch_norm_momentum: 0.5, batch_norm_epsilon: 1e-3}
+)");
+  EXPECT_EQ(job.model.cross, "vector");
+  EXPECT_EQ(job.model.interaction, "cat");
+  EXPECT_EQ(job.model.batch_norm, "sync");
+  EXPECT_EQ(job.model.batch_norm_momentum, 0.5f);
+  EXPECT_THAT(job.model.batch_norm_epsilon, FloatEq(1e-3f));
 }
 
 TEST(JobParserTest, APlainNameStandsForItsGroup) {

@@ -37,13 +37,13 @@ data:
   dense: [x1, {column: x2, transform: standardize}]
   shuffle_buffer: 3
   max_malformed: 5
-model: {kind: dlrm, dim: 8, hidden: [], bottom: [3], cross_layers: 2, dropout: 0.3}
+model: {kind: dlrm, dim: 8, hidden: [], bottom: [3], interaction: cat, cross_layers: 2, cross: vector, dropout: 0.3, batch_norm: local, batch_norm_momentum: 0.3, batch_norm_epsilon: 0.25}
 embedding: {optimizer: {kind: adam, lr: 0.1, beta1: 0.7}, initializer: {kind: uniform, low: -0.3, high: 0.1}, l2: 1e-7, pooling: server}
 wide: {optimizer: {kind: ftrl, l1: 0.1, l2: 0.3}, initializer: {kind: constant, value: 3}}
 tables:
   - {name: item, features: [s], optimizer: {kind: amsgrad, weight_decay: 0.1, clip_row_norm: 2, clip_global_norm: 3, warmup_updates: 7}, initializer: xavier, row_type: bf16, stochastic_rounding: true, admission: {kind: count, threshold: 4, counters: 1000}, eviction: {kind: lfu, byte_budget: 100000000}, spill: true}
   - {name: brand, features: ["a: b"], optimizer: adamw, row_type: f16, wire: {pull: bf16, push: int8, pack_ids: never, error_feedback: false}, admission: {kind: probability, probability: 0.25}, eviction: {kind: ttl, ttl: 1000}}
-optimizer: {kind: momentum, lr: 0.3, momentum: 0.1, weight_decay: 1e-9, schedule: {kind: step, every: 3, factor: 0.1, min_lr: 1e-6, warmup_steps: 4}}
+optimizer: {kind: momentum, lr: 0.3, momentum: 0.1, l2: 1e-8, weight_decay: 1e-9, schedule: {kind: step, every: 3, factor: 0.1, min_lr: 1e-6, warmup_steps: 4}}
 train: {mode: {bounded: 7}, batch_size: 3, epochs: 2, seed: 5, lookahead: 3, max_in_flight: 9, bucket_bytes: 64KiB, early_stopping: {metric: logloss, patience: 4, min_delta: 0.1}, log_every_seconds: 0.1, timeout_seconds: 33}
 checkpoint: {dir: some/where, every_epochs: 2, keep: 9, timeout_seconds: 77}
 )");

@@ -27,12 +27,16 @@ struct Case {
   float dropout = 0.0f;
   bool square_sums = false;
   int cross_layers = 3;
+  std::string cross = "matrix";
+  std::string interaction = "dot";
+  std::string batch_norm = "none";
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.kind << " dense " << c.num_dense << " sparse " << c.num_sparse << " dim " << c.dim
              << " hidden " << c.hidden.size() << " batch " << c.batch << " dropout " << c.dropout
-             << " squares " << c.square_sums;
+             << " squares " << c.square_sums << " cross " << c.cross << " interaction " << c.interaction
+             << " batch_norm " << c.batch_norm;
 }
 
 std::vector<double> Doubles(absl::Span<const float> values) { return {values.begin(), values.end()}; }
@@ -51,6 +55,9 @@ TEST_P(ModelGradientTest, MatchesTheReferenceAndItsFiniteDifferences) {
   options.bottom = c.bottom;
   options.dropout = c.dropout;
   options.cross_layers = c.cross_layers;
+  options.cross = c.cross;
+  options.interaction = c.interaction;
+  options.batch_norm = c.batch_norm;
   options.seed = 5;
   auto created = CreateModel(options);
   ASSERT_TRUE(created.ok()) << created.status();
@@ -179,7 +186,52 @@ std::vector<Case> Cases() {
                      .dropout = 0.4f});
     cases.push_back({.kind = kind, .num_dense = 4, .num_sparse = 3, .dim = 8, .hidden = {}, .bottom = {}});
   }
-  for (const char* kind : {"lr", "wide_deep", "dcn"}) {
+  for (const char* kind : {"dnn", "wide_deep", "deepfm", "dcn", "dlrm"}) {
+    for (int dim : {1, 3, 16}) {
+      cases.push_back({.kind = kind, .num_dense = 5, .num_sparse = 4, .dim = dim, .batch_norm = "local"});
+    }
+    cases.push_back({.kind = kind, .num_dense = 0, .num_sparse = 5, .dim = 6, .batch_norm = "sync"});
+    cases.push_back(
+        {.kind = kind, .num_dense = 4, .num_sparse = 3, .dim = 5, .batch = 1, .batch_norm = "local"});
+    cases.push_back({.kind = kind,
+                     .num_dense = 4,
+                     .num_sparse = 3,
+                     .dim = 8,
+                     .hidden = {40, 17},
+                     .bottom = {18},
+                     .batch = 9,
+                     .dropout = 0.4f,
+                     .batch_norm = "local"});
+  }
+  for (int dim : {1, 3, 8, 16, 20}) {
+    cases.push_back({.kind = "dcn", .num_dense = 5, .num_sparse = 4, .dim = dim, .cross = "vector"});
+    cases.push_back({.kind = "dlrm", .num_dense = 5, .num_sparse = 4, .dim = dim, .interaction = "cat"});
+  }
+  for (int layers : {1, 2}) {
+    cases.push_back({.kind = "dcn",
+                     .num_dense = 0,
+                     .num_sparse = 3,
+                     .dim = 7,
+                     .hidden = {},
+                     .cross_layers = layers,
+                     .cross = "vector"});
+  }
+  cases.push_back({.kind = "dcn", .num_dense = 7, .num_sparse = 0, .dim = 8, .batch = 33, .cross = "vector"});
+  cases.push_back({.kind = "dlrm", .num_dense = 0, .num_sparse = 3, .dim = 8, .interaction = "cat"});
+  cases.push_back({.kind = "dlrm",
+                   .num_dense = 3,
+                   .num_sparse = 2,
+                   .dim = 4,
+                   .hidden = {},
+                   .bottom = {},
+                   .interaction = "cat"});
+  cases.push_back({.kind = "dlrm",
+                   .num_dense = 3,
+                   .num_sparse = 2,
+                   .dim = 4,
+                   .interaction = "cat",
+                   .batch_norm = "local"});
+  for (const char* kind : {"lr", "dnn", "wide_deep", "dcn"}) {
     cases.push_back({.kind = kind, .num_dense = 7, .num_sparse = 0, .dim = 8});
   }
   for (const char* kind : {"fm", "deepfm"}) {

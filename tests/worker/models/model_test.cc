@@ -38,7 +38,7 @@ std::string Refusal(const ModelOptions& options) {
 
 TEST(ModelTest, RefusalsNameTheField) {
   ModelOptions options = Options("deepfn");
-  EXPECT_THAT(Refusal(options), HasSubstr("lr, fm, wide_deep, deepfm, dcn, dlrm"));
+  EXPECT_THAT(Refusal(options), HasSubstr("lr, fm, dnn, wide_deep, deepfm, dcn, dlrm"));
   options = Options("lr");
   options.num_dense = options.num_sparse = 0;
   EXPECT_THAT(Refusal(options), HasSubstr("neither sparse nor dense"));
@@ -54,6 +54,21 @@ TEST(ModelTest, RefusalsNameTheField) {
   options = Options("dcn");
   options.cross_layers = 0;
   EXPECT_THAT(Refusal(options), HasSubstr("model.cross_layers"));
+  options = Options("dcn");
+  options.cross = "tensor";
+  EXPECT_THAT(Refusal(options), HasSubstr("model.cross is 'tensor'; it must be one of matrix, vector"));
+  options = Options("dlrm");
+  options.interaction = "sum";
+  EXPECT_THAT(Refusal(options), HasSubstr("model.interaction is 'sum'; it must be one of dot, cat"));
+  options = Options("dnn");
+  options.batch_norm = "yes";
+  EXPECT_THAT(Refusal(options), HasSubstr("model.batch_norm is 'yes'; it must be one of none, local, sync"));
+  options = Options("dnn");
+  options.batch_norm_momentum = 0.0f;
+  EXPECT_THAT(Refusal(options), HasSubstr("model.batch_norm_momentum"));
+  options = Options("dnn");
+  options.batch_norm_epsilon = 0.0f;
+  EXPECT_THAT(Refusal(options), HasSubstr("model.batch_norm_epsilon"));
   options = Options("wide_deep");
   options.dropout = 1.0f;
   EXPECT_THAT(Refusal(options), HasSubstr("model.dropout"));
@@ -190,8 +205,19 @@ TEST_P(EveryModelTest, LearnsAPlantedModel) {
   EXPECT_GT(auc, GetParam() == "lr" ? 0.87 : 0.90);
 }
 
+TEST_P(EveryModelTest, LearnsAPlantedModelWithBatchNormalizationAndTheOtherVariants) {
+  ModelOptions options = Options(GetParam());
+  options.batch_norm = "local";
+  options.cross = "vector";
+  options.interaction = "cat";
+  Trainer trainer(options);
+  trainer.Train(1200);
+  EXPECT_GT(trainer.TestAuc(), GetParam() == "lr" ? 0.87 : 0.90);
+}
+
 TEST_P(EveryModelTest, TrainsToTheSameBitsEveryTime) {
   ModelOptions options = Options(GetParam());
+  options.batch_norm = "local";
   options.dropout = 0.3f;
   Trainer a(options), b(options);
   EXPECT_EQ(a.parameters(), b.parameters());

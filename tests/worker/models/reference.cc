@@ -2,6 +2,7 @@
 #include "tests/worker/models/reference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,9 @@ namespace {
 
 using Vector = std::vector<double>;
 
+// Values of all examples of a batch.
+using Batch = std::vector<Vector>;
+
 class Reference {
  public:
   Reference(const ModelOptions& options, const std::vector<ParameterBlock>& blocks, const Vector& parameters,
@@ -21,94 +25,155 @@ class Reference {
     for (const ParameterBlock& block : blocks) blocks_[block.name] = block;
   }
 
-  double Logit(size_t b) {
-    example_ = b;
-    const Vector dense = Part(input_.dense, options_.num_dense);
-    const Vector flat = Part(input_.embeddings, options_.num_sparse * options_.dim);
-    Vector tower = flat;
-    tower.insert(tower.end(), dense.begin(), dense.end());
-    if (options_.kind == "lr") return Wide(dense);
-    if (options_.kind == "fm") return Wide(dense) + SecondOrder(flat);
-    if (options_.kind == "wide_deep") return Wide(dense) + Tower("deep", tower)[0];
-    if (options_.kind == "deepfm") return Wide(dense) + SecondOrder(flat) + Tower("deep", tower)[0];
-    if (options_.kind == "dcn") {
-      Vector x = tower;
-      for (int l = 0; l < options_.cross_layers; ++l) {
-        const Vector u = Layer(absl::StrCat("cross.", l), x);
-        for (size_t i = 0; i < x.size(); ++i) x[i] = tower[i] * u[i] + x[i];
-      }
-      if (!options_.hidden.empty()) {
-        const Vector deep = Tower("deep", tower);
-        x.insert(x.end(), deep.begin(), deep.end());
-      }
-      return Layer("output", x)[0];
+  Vector Logits() const {
+    const Batch dense = Part(input_.dense, options_.num_dense);
+    const Batch flat = Part(input_.embeddings, options_.num_sparse * options_.dim);
+    const Batch tower = Join(flat, dense);
+    const std::string& kind = options_.kind;
+    if (kind == "lr") return Wide(dense);
+    if (kind == "fm") return Sum(Wide(dense), SecondOrder(flat));
+    if (kind == "dnn") return Column(Tower("deep", tower));
+    if (kind == "wide_deep") return Sum(Wide(dense), Column(Tower("deep", tower)));
+    if (kind == "deepfm") {
+      return Sum(Sum(Wide(dense), SecondOrder(flat)), Column(Tower("deep", tower)));
+    }
+    if (kind == "dcn") {
+      Batch x = Cross(tower);
+      if (!options_.hidden.empty()) x = Join(x, Tower("deep", tower));
+      return Column(Layer("output", x));
     }
     // dlrm
-    std::vector<Vector> vectors;
-    Vector top = flat;
-    if (!dense.empty()) {
+    Batch top = flat;
+    if (options_.num_dense > 0) {
       top = Tower("bottom", dense);
-      for (double& v : top) v = std::max(v, 0.0);
-      vectors.push_back(top);
-    }
-    for (int f = 0; f < options_.num_sparse; ++f) {
-      vectors.emplace_back(flat.begin() + f * options_.dim, flat.begin() + (f + 1) * options_.dim);
-    }
-    for (size_t i = 0; i < vectors.size(); ++i) {
-      for (size_t j = i + 1; j < vectors.size(); ++j) {
-        double dot = 0;
-        for (int k = 0; k < options_.dim; ++k) dot += vectors[i][k] * vectors[j][k];
-        top.push_back(dot);
+      for (Vector& example : top) {
+        for (double& v : example) v = std::max(v, 0.0);
       }
     }
-    return Tower("top", top)[0];
+    if (options_.interaction == "cat") {
+      return Column(Tower("top", options_.num_dense > 0 ? Join(top, flat) : flat));
+    }
+    const Batch first = options_.num_dense > 0 ? top : Batch(input_.batch);
+    for (size_t b = 0; b < input_.batch; ++b) {
+      std::vector<Vector> vectors;
+      if (!first[b].empty()) vectors.push_back(first[b]);
+      for (int f = 0; f < options_.num_sparse; ++f) {
+        vectors.emplace_back(flat[b].begin() + f * options_.dim, flat[b].begin() + (f + 1) * options_.dim);
+      }
+      for (size_t i = 0; i < vectors.size(); ++i) {
+        for (size_t j = i + 1; j < vectors.size(); ++j) {
+          double dot = 0;
+          for (int k = 0; k < options_.dim; ++k) dot += vectors[i][k] * vectors[j][k];
+          top[b].push_back(dot);
+        }
+      }
+    }
+    return Column(Tower("top", top));
   }
 
  private:
-  Vector Part(const Vector& all, size_t width) const {
-    if (all.empty()) return {};
-    return Vector(all.begin() + example_ * width, all.begin() + (example_ + 1) * width);
-  }
-
-  double Wide(const Vector& dense) const {
-    double sum = 0;
-    for (double row : Part(input_.wide, options_.num_sparse)) sum += row;
-    if (!dense.empty()) {
-      const ParameterBlock& weight = blocks_.at("wide.weight");
-      for (size_t i = 0; i < dense.size(); ++i) sum += parameters_[weight.offset + i] * dense[i];
+  Batch Part(const Vector& all, size_t width) const {
+    Batch part(input_.batch);
+    for (size_t b = 0; b < input_.batch && !all.empty(); ++b) {
+      part[b].assign(all.begin() + b * width, all.begin() + (b + 1) * width);
     }
-    if (auto bias = blocks_.find("wide.bias"); bias != blocks_.end()) sum += parameters_[bias->second.offset];
-    return sum;
+    return part;
+  }
+  static Batch Join(Batch a, const Batch& b) {
+    for (size_t i = 0; i < a.size(); ++i) a[i].insert(a[i].end(), b[i].begin(), b[i].end());
+    return a;
+  }
+  static Vector Sum(Vector a, const Vector& b) {
+    for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+    return a;
+  }
+  static Vector Column(const Batch& batch) {
+    Vector column;
+    for (const Vector& example : batch) column.push_back(example[0]);
+    return column;
   }
 
-  double SecondOrder(const Vector& flat) const {
-    const Vector squares = Part(input_.square_sums, options_.dim);
-    double total = 0;
-    for (int k = 0; k < options_.dim; ++k) {
-      double sum = 0, square = 0;
-      for (int f = 0; f < options_.num_sparse; ++f) {
-        const double v = flat[f * options_.dim + k];
-        sum += v;
-        square += v * v;
+  Vector Wide(const Batch& dense) const {
+    const Batch rows = Part(input_.wide, options_.num_sparse);
+    Vector sums(input_.batch);
+    for (size_t b = 0; b < input_.batch; ++b) {
+      for (double row : rows[b]) sums[b] += row;
+      for (size_t i = 0; i < dense[b].size(); ++i) {
+        sums[b] += parameters_[blocks_.at("wide.weight").offset + i] * dense[b][i];
       }
-      total += 0.5 * (sum * sum - (squares.empty() ? square : squares[k]));
+      if (auto bias = blocks_.find("wide.bias"); bias != blocks_.end())
+        sums[b] += parameters_[bias->second.offset];
     }
-    return total;
+    return sums;
   }
 
-  Vector Layer(const std::string& name, const Vector& x) const {
+  Vector SecondOrder(const Batch& flat) const {
+    const Batch squares = Part(input_.square_sums, options_.dim);
+    Vector totals(input_.batch);
+    for (size_t b = 0; b < input_.batch; ++b) {
+      for (int k = 0; k < options_.dim; ++k) {
+        double sum = 0, square = 0;
+        for (int f = 0; f < options_.num_sparse; ++f) {
+          const double v = flat[b][f * options_.dim + k];
+          sum += v;
+          square += v * v;
+        }
+        totals[b] += 0.5 * (sum * sum - (squares[b].empty() ? square : squares[b][k]));
+      }
+    }
+    return totals;
+  }
+
+  Batch Cross(const Batch& x0) const {
+    Batch x = x0;
+    for (int l = 0; l < options_.cross_layers; ++l) {
+      const std::string layer = absl::StrCat("cross.", l);
+      for (size_t b = 0; b < x.size(); ++b) {
+        if (options_.cross == "vector") {
+          const size_t weight = blocks_.at(layer + ".weight").offset,
+                       bias = blocks_.at(layer + ".bias").offset;
+          double dot = 0;
+          for (size_t i = 0; i < x[b].size(); ++i) dot += parameters_[weight + i] * x[b][i];
+          for (size_t i = 0; i < x[b].size(); ++i) x[b][i] += x0[b][i] * dot + parameters_[bias + i];
+        } else {
+          const Vector u = Layer(layer, {x[b]})[0];
+          for (size_t i = 0; i < x[b].size(); ++i) x[b][i] += x0[b][i] * u[i];
+        }
+      }
+    }
+    return x;
+  }
+
+  // W x + b; or, if the layer has a scale, batch normalization of W x, times the scale, + b. Outside of
+  // training the running averages are those of a new model: mean 0, variance 1.
+  Batch Layer(const std::string& name, const Batch& x) const {
     const ParameterBlock& weight = blocks_.at(name + ".weight");
     const ParameterBlock& bias = blocks_.at(name + ".bias");
-    Vector y(weight.shape[0]);
-    for (size_t o = 0; o < y.size(); ++o) {
-      y[o] = parameters_[bias.offset + o];
-      for (size_t i = 0; i < x.size(); ++i) y[o] += parameters_[weight.offset + o * x.size() + i] * x[i];
+    const auto scale = blocks_.find(name + ".scale");
+    Batch y(x.size(), Vector(weight.shape[0]));
+    for (int o = 0; o < weight.shape[0]; ++o) {
+      double sum = 0, squares = 0;
+      for (size_t b = 0; b < x.size(); ++b) {
+        for (size_t i = 0; i < x[b].size(); ++i)
+          y[b][o] += parameters_[weight.offset + o * x[b].size() + i] * x[b][i];
+        sum += y[b][o];
+      }
+      const double mean = training_ ? sum / static_cast<double>(x.size()) : 0.0;
+      for (size_t b = 0; b < x.size(); ++b) squares += (y[b][o] - mean) * (y[b][o] - mean);
+      const double variance = training_ ? squares / static_cast<double>(x.size()) : 1.0;
+      for (size_t b = 0; b < x.size(); ++b) {
+        if (scale != blocks_.end()) {
+          y[b][o] = (y[b][o] - mean) / std::sqrt(variance + double{options_.batch_norm_epsilon}) *
+                    parameters_[scale->second.offset + o];
+        }
+        y[b][o] += parameters_[bias.offset + o];
+      }
     }
     return y;
   }
 
   // Applies the layers `name`.0, .1, ... that exist. All but an output layer end in ReLU and dropout.
-  Vector Tower(const std::string& name, Vector x) const {
+  Batch Tower(const std::string& name, Batch x) const {
     const size_t hidden = (name == "bottom" ? options_.bottom : options_.hidden).size();
     for (size_t l = 0; blocks_.contains(absl::StrCat(name, ".", l, ".weight")); ++l) {
       const std::string layer = absl::StrCat(name, ".", l);
@@ -116,9 +181,11 @@ class Reference {
       if (l >= hidden) continue;
       const Dropout dropout =
           MakeDropout(training_ ? options_.dropout : 0.0f, options_.seed, step_, HashBytes(layer));
-      for (size_t i = 0; i < x.size(); ++i) {
-        const bool keep = Keeps(dropout, static_cast<uint32_t>(example_ * x.size() + i));
-        x[i] = keep ? std::max(x[i], 0.0) * dropout.scale : 0.0;
+      for (size_t b = 0; b < x.size(); ++b) {
+        for (size_t i = 0; i < x[b].size(); ++i) {
+          const bool keep = Keeps(dropout, static_cast<uint32_t>(b * x[b].size() + i));
+          x[b][i] = keep ? std::max(x[b][i], 0.0) * dropout.scale : 0.0;
+        }
       }
     }
     return x;
@@ -130,7 +197,6 @@ class Reference {
   const bool training_;
   const uint64_t step_;
   std::map<std::string, ParameterBlock> blocks_;
-  size_t example_ = 0;
 };
 
 }  // namespace
@@ -138,10 +204,7 @@ class Reference {
 std::vector<double> ReferenceForward(const ModelOptions& options, const std::vector<ParameterBlock>& blocks,
                                      const std::vector<double>& parameters, const ReferenceInput& input,
                                      bool training, uint64_t step) {
-  Reference reference(options, blocks, parameters, input, training, step);
-  std::vector<double> logits(input.batch);
-  for (size_t b = 0; b < input.batch; ++b) logits[b] = reference.Logit(b);
-  return logits;
+  return Reference(options, blocks, parameters, input, training, step).Logits();
 }
 
 }  // namespace tandem::worker

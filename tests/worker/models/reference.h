@@ -2,8 +2,8 @@
 #ifndef TANDEM_TESTS_WORKER_MODELS_REFERENCE_H_
 #define TANDEM_TESTS_WORKER_MODELS_REFERENCE_H_
 
-// A second implementation of the models in double precision, as simple as in the papers: one example at a
-// time, no views, no batches.
+// A second implementation of the models in double precision, as simple as in the papers: plain loops, no
+// views.
 
 #include <string>
 #include <vector>

@@ -28,6 +28,11 @@ std::map<std::string, std::vector<float>> Step(const std::string& kind, int num_
   options.hidden = {37, 16};
   options.bottom = {21};
   options.dropout = 0.3f;
+  if (kind == "dcn_vector") {
+    options.kind = "dcn";
+    options.cross = "vector";
+    options.batch_norm = "local";
+  }
   const auto model = *CreateModel(options);
   const std::vector<float> dense = Normals(kBatch * 13, 1, 0.5),
                            embeddings = Normals(kBatch * num_sparse * dim, 2, 0.5),
@@ -62,7 +67,9 @@ std::map<std::string, std::vector<float>> Step(const std::string& kind, int num_
 TEST(TargetsTest, EveryInstructionSetGivesTheSameResults) {
   const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   ASSERT_NE(targets, 0);
-  for (const std::string& kind : ModelKinds()) {
+  std::vector<std::string> kinds = ModelKinds();
+  kinds.push_back("dcn_vector");  // the vector loops that no kind uses by default
+  for (const std::string& kind : kinds) {
     for (const auto& [num_sparse, dim] : {std::pair{26, 16}, {4, 20}, {9, 3}}) {
       const auto best = Step(kind, num_sparse, dim);
       for (int64_t left = targets; left != 0; left &= left - 1) {

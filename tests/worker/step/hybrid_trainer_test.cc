@@ -72,25 +72,31 @@ class LearnableReader : public BatchReader {
 
 struct Trained {
   std::vector<float> parameters;
+  std::vector<float> running_averages;
   std::vector<double> losses;
   std::vector<float> scores;
 };
 
+ModelOptions WideDeepOptions() {
+  return {.kind = "wide_deep",
+          .num_dense = kDense,
+          .num_sparse = kSparse,
+          .dim = kEmbeddingDim,
+          .hidden = {8},
+          .seed = 3};
+}
+
 // Runs one worker: trains `epochs` passes, then scores a batch.
 absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, int rank, int workers,
-                                 const ps::v1::UpdateMode& mode, int epochs, size_t bucket_bytes) {
+                                 const ps::v1::UpdateMode& mode, int epochs, size_t bucket_bytes,
+                                 const ModelOptions& model_options) {
   TANDEM_ASSIGN_OR_RETURN(auto client, cluster->Connect(static_cast<uint32_t>(rank)));
   TANDEM_ASSIGN_OR_RETURN(auto group,
                           collectives::InitProcessGroup(
                               store, {.rank = rank, .world_size = workers, .timeout = absl::Seconds(30)}));
   TANDEM_RETURN_IF_ERROR(CreateTables(client.get(), mode, static_cast<uint32_t>(workers)));
   TANDEM_RETURN_IF_ERROR(group->Barrier().status());
-  TANDEM_ASSIGN_OR_RETURN(auto model, CreateModel({.kind = "wide_deep",
-                                                   .num_dense = kDense,
-                                                   .num_sparse = kSparse,
-                                                   .dim = kEmbeddingDim,
-                                                   .hidden = {8},
-                                                   .seed = 3}));
+  TANDEM_ASSIGN_OR_RETURN(auto model, CreateModel(model_options));
   TANDEM_ASSIGN_OR_RETURN(auto optimizer, DenseOptimizer::Create({.kind = "adam"}, model->blocks()));
   HybridTrainer trainer(client.get(), group.get(), model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
                         {.bucket_bytes = bucket_bytes, .learning_rate = [](uint64_t) { return 0.01; }});
@@ -111,20 +117,22 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
   EXPECT_EQ(scored.size(), 4u * 64);
   trained.scores.assign(scored.logits().begin(), scored.logits().end());
   trained.parameters.assign(model->parameters().begin(), model->parameters().end());
+  trained.running_averages.assign(model->running_averages().begin(), model->running_averages().end());
   TANDEM_RETURN_IF_ERROR(group->Barrier().status());
   return trained;
 }
 
 std::vector<Trained> TrainAll(uint32_t servers, int workers, const ps::v1::UpdateMode& mode, int epochs,
-                              size_t bucket_bytes = 64) {
+                              size_t bucket_bytes = 64, const ModelOptions& model = WideDeepOptions()) {
   UseOneBlasThread();
   PsCluster cluster(servers);
   collectives::MemoryStore store;
   std::vector<absl::StatusOr<Trained>> results(workers, absl::UnknownError("did not run"));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < workers; ++rank) {
-    threads.emplace_back(
-        [&, rank] { results[rank] = TrainOne(&cluster, &store, rank, workers, mode, epochs, bucket_bytes); });
+    threads.emplace_back([&, rank] {
+      results[rank] = TrainOne(&cluster, &store, rank, workers, mode, epochs, bucket_bytes, model);
+    });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<Trained> trained;
@@ -163,6 +171,29 @@ TEST(HybridTrainerTest, TheDenseNetworkStaysEqualOnAllWorkers) {
     EXPECT_EQ(trained[0].parameters, trained[1].parameters);
     EXPECT_EQ(trained[0].scores, trained[1].scores);  // the rows are equal once all pushes are done
     EXPECT_NE(trained[0].losses, trained[1].losses);  // each worker has its own data
+  }
+}
+
+TEST(HybridTrainerTest, WorkersHaveTheSameRunningAveragesAfterAPass) {
+  // A DLRM computes the statistics of its bottom MLP while the gradients of its top MLP are reduced.
+  ModelOptions options = WideDeepOptions();
+  options.kind = "dlrm";
+  options.bottom = {6};
+  std::vector<float> averages;
+  for (const char* batch_norm : {"local", "sync"}) {
+    options.batch_norm = batch_norm;
+    const std::vector<Trained> three = TrainAll(1, 3, ps::Sync(), 2, 1, options);
+    for (int rank = 1; rank < 3; ++rank) {
+      EXPECT_EQ(three[rank].running_averages, three[0].running_averages) << batch_norm;
+      EXPECT_EQ(three[rank].parameters, three[0].parameters) << batch_norm;
+      EXPECT_EQ(three[rank].scores, three[0].scores) << batch_norm;
+    }
+    ASSERT_EQ(three[0].running_averages.size(), 2u * (8 + 6));
+    EXPECT_NE(three[0].running_averages, averages);  // local and global statistics differ
+    averages = three[0].running_averages;
+    const std::vector<Trained> again = TrainAll(2, 3, ps::Sync(), 2, 1, options);
+    EXPECT_EQ(again[0].running_averages, averages) << batch_norm;
+    EXPECT_EQ(again[0].parameters, three[0].parameters) << batch_norm;
   }
 }
 

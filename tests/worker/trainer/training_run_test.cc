@@ -120,6 +120,33 @@ TEST_F(TrainingRunTest, AResumedRunEndsWhereAnUnbrokenOneDoes) {
   EXPECT_EQ(rest.test.logloss, whole.test.logloss);
 }
 
+TEST_F(TrainingRunTest, RunningAveragesOfBatchNormalizationResumeWithTheRun) {
+  const RunOptions plain{.baselines = false};
+  for (const char* batch_norm : {"local", "sync"}) {
+    const std::string variant = absl::StrCat("model.batch_norm=", batch_norm);
+    const std::string whole_dir =
+        absl::StrCat("checkpoint.dir=", dir_.File(absl::StrCat(batch_norm, "_whole")));
+    const std::string half_dir =
+        absl::StrCat("checkpoint.dir=", dir_.File(absl::StrCat(batch_norm, "_half")));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport whole,
+                                Run(Job({"train.epochs=3", variant, whole_dir}), 1, 2, plain));
+    EXPECT_GT(whole.test.auc, 0.75) << batch_norm;
+    TANDEM_ASSERT_OK(Run(Job({"train.epochs=1", variant, half_dir}), 1, 2, plain).status());
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({"train.epochs=3", variant, half_dir}), 1, 2,
+                                                          {.resume = "latest", .baselines = false}));
+    ASSERT_EQ(rest.epochs.size(), 2u);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(rest.epochs[i].train_loss, whole.epochs[i + 1].train_loss) << batch_norm;
+      EXPECT_EQ(rest.epochs[i].valid.logloss, whole.epochs[i + 1].valid.logloss) << batch_norm;
+    }
+    EXPECT_EQ(rest.test.logloss, whole.test.logloss) << batch_norm;
+    // A model without batch normalization has other blocks.
+    EXPECT_THAT(
+        Run(Job({"train.epochs=4", half_dir}), 1, 2, {.resume = "latest", .baselines = false}).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dense parameter blocks")));
+  }
+}
+
 TEST_F(TrainingRunTest, ACheckpointMayTakeLongerThanAnyOtherWait) {
   constexpr absl::Duration kTimeout = absl::Seconds(4);
   const auto slow = [](absl::string_view method, int64_t) -> rpc::Fault {

@@ -68,7 +68,7 @@ void CallLoop::Start(Slot* slot, bool pull) {
   } else if (case_.in_flight == 1) {
     done(client_->Push(calls_, std::move(pushed)));
   } else {
-    client_->PushAsync(calls_, std::move(pushed), /*learning_rate_factor=*/1.0f, done);
+    client_->PushAsync(calls_, std::move(pushed), /*options=*/{}, done);
   }
 }
 

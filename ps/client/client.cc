@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,7 +25,10 @@
 #include "ps/client/pull_operation.h"
 #include "ps/client/push_encoder.h"
 #include "ps/client/push_operation.h"
+#include "ps/client/row_staleness_totals.h"
+#include "ps/client/splitter.h"
 #include "ps/client/statistics.h"
+#include "ps/optimizers/optimizer.h"
 #include "ps/shard_map.h"
 #include "ps/table.h"
 #include "ps/trace_kinds.h"
@@ -50,6 +54,34 @@ absl::Status CheckBags(const std::string& table, absl::Span<const uint64_t> ids,
         "table '", table, "': bag offsets must ascend from 0 to the number of ids, ", ids.size()));
   }
   return absl::OkStatus();
+}
+
+// The states of rows travel in messages of about this size.
+constexpr size_t kStateMessageBytes = size_t{4} << 20;
+
+size_t RowsAMessage(size_t row_floats) {
+  return std::max<size_t>(1, kStateMessageBytes / (row_floats * sizeof(float) + sizeof(uint64_t)));
+}
+bool AnyHasMore(absl::Span<const ServerIds> split, size_t first) {
+  return std::any_of(split.begin(), split.end(),
+                     [first](const ServerIds& server) { return first < server.ids.size(); });
+}
+// Returns at most `count` elements from `first` on.
+template <typename T>
+absl::Span<const T> Some(const std::vector<T>& all, size_t first, size_t count) {
+  return first < all.size() ? absl::MakeConstSpan(all).subspan(first, count) : absl::Span<const T>();
+}
+
+absl::Status CheckSegments(const PushPart& part) {
+  if (part.segments.empty()) return absl::OkStatus();
+  if (part.segments.back() == part.ids.size() && part.segments.size() <= kMaxPushSegments &&
+      std::is_sorted(part.segments.begin(), part.segments.end())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("table '", part.table, "': the ends of ", part.segments.size(),
+                   " segments must ascend to the number of ids, ", part.ids.size(), "; at most ",
+                   kMaxPushSegments, " segments"));
 }
 
 class ClientImpl : public Client {
@@ -210,16 +242,34 @@ class ClientImpl : public Client {
     call->Start(channels_, &buffers_, options_.worker, step, read_only, options_.timeout);
   }
 
-  void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
+  void PushAsync(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
                  PushDone done) override {
     {
       absl::MutexLock lock(&sequence_mutex_);
       last_step_ = std::max(last_step_, step);
-      last_factor_ = learning_rate_factor;
+      last_options_ = options;
     }
     TraceUntilDone<PushDone, absl::Status>(kTracePush, step, &done);
-    SendPush(step, std::move(parts), learning_rate_factor, /*held_back=*/false, std::move(done));
+    SendPush(step, std::move(parts), options, /*held_back=*/false, std::move(done));
   }
+
+  absl::StatusOr<std::vector<RowStalenessCounts>> RowStalenessStatistics(const std::string& name) override {
+    TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+    return table.row_staleness->Get();
+  }
+
+  absl::Status ResetRowStalenessStatistics(const std::string& name) override {
+    TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+    table.row_staleness->Reset();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<FrequentRow>> FrequentlyUpdatedRows(const std::string& table,
+                                                                 double min_row_staleness,
+                                                                 size_t limit) override;
+  absl::StatusOr<RowStates> ReadRowStates(const std::string& name, absl::Span<const uint64_t> ids) override;
+  absl::Status WriteRowStates(const std::string& name, absl::Span<const uint64_t> ids,
+                              const RowStates& states) override;
 
   absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) override {
     TANDEM_ASSIGN_OR_RETURN(DenseRows dense, FindDense(table, values.size()));
@@ -277,12 +327,26 @@ class ClientImpl : public Client {
   absl::StatusOr<std::vector<Response>> CallAll(absl::string_view method,
                                                 const google::protobuf::MessageLite& request,
                                                 absl::Duration timeout, bool idempotent) {
-    const std::string name = MethodName(method);
     const Slice wire = Slice::FromString(request.SerializeAsString());
+    return CallEach<Response>(method, std::vector<std::optional<Bytes>>(channels_.size(), Bytes(wire)),
+                              timeout, idempotent);
+  }
+
+  // Sends each server its own request, at the same time. A server without one is not called; its response is
+  // empty. Returns all responses, or the first error with the server's name.
+  template <typename Response>
+  absl::StatusOr<std::vector<Response>> CallEach(absl::string_view method,
+                                                 std::vector<std::optional<Bytes>> requests,
+                                                 absl::Duration timeout, bool idempotent) {
+    const std::string name = MethodName(method);
     std::vector<absl::StatusOr<Bytes>> answers(channels_.size(), Bytes());
     absl::BlockingCounter pending(static_cast<int>(channels_.size()));
     for (size_t s = 0; s < channels_.size(); ++s) {
-      channels_[s]->CallAsync(name, Bytes(wire), {.timeout = timeout, .idempotent = idempotent},
+      if (!requests[s].has_value()) {
+        pending.DecrementCount();
+        continue;
+      }
+      channels_[s]->CallAsync(name, *std::move(requests[s]), {.timeout = timeout, .idempotent = idempotent},
                               [&answers, &pending, s](absl::StatusOr<Bytes> response) {
                                 answers[s] = std::move(response);
                                 pending.DecrementCount();
@@ -305,12 +369,17 @@ class ClientImpl : public Client {
     WireOptions wire;
     std::shared_ptr<ErrorFeedback> feedback;  // null: none
     std::shared_ptr<RowCache> cache;          // null: none
+    std::shared_ptr<RowStalenessTotals> row_staleness = std::make_shared<RowStalenessTotals>();
   };
 
   // Sends a push. `held_back`: the gradients are deferred ones, of steps that were pushed before; the request
   // says so.
-  void SendPush(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor, bool held_back,
+  void SendPush(uint64_t step, std::vector<PushPart> parts, const PushOptions& options, bool held_back,
                 PushDone done);
+
+  // Returns the segments of each part; empty if no part has any.
+  static std::vector<PushedSegments> SegmentsOf(absl::Span<const PushPart> parts,
+                                                absl::Span<const KnownTable> tables);
 
   std::vector<std::pair<std::string, std::shared_ptr<RowCache>>> Caches() {
     std::vector<std::pair<std::string, std::shared_ptr<RowCache>>> caches;
@@ -415,8 +484,137 @@ class ClientImpl : public Client {
   absl::Mutex sequence_mutex_;
   std::vector<uint64_t> next_sequence_ ABSL_GUARDED_BY(sequence_mutex_);  // per server
   uint64_t last_step_ ABSL_GUARDED_BY(sequence_mutex_) = 0;               // the largest pushed step
-  float last_factor_ ABSL_GUARDED_BY(sequence_mutex_) = 1.0f;
+  PushOptions last_options_ ABSL_GUARDED_BY(sequence_mutex_);             // those of the last push
 };
+
+std::vector<PushedSegments> ClientImpl::SegmentsOf(absl::Span<const PushPart> parts,
+                                                   absl::Span<const KnownTable> tables) {
+  std::vector<PushedSegments> segments;
+  if (std::all_of(parts.begin(), parts.end(), [](const PushPart& part) { return part.segments.empty(); })) {
+    return segments;
+  }
+  for (size_t p = 0; p < parts.size(); ++p) {
+    PushedSegments& pushed = segments.emplace_back();
+    pushed.totals = tables[p].row_staleness;
+    pushed.count = parts[p].segments.size();
+    for (size_t before = 0; before < p; ++before) {
+      if (segments[before].totals == pushed.totals) pushed.first += segments[before].count;
+    }
+  }
+  return segments;
+}
+
+absl::StatusOr<std::vector<FrequentRow>> ClientImpl::FrequentlyUpdatedRows(const std::string& table,
+                                                                           double min_row_staleness,
+                                                                           size_t limit) {
+  TANDEM_RETURN_IF_ERROR(FindTable(table).status());
+  v1::FrequentlyUpdatedRowsRequest request;
+  request.set_table(table);
+  request.set_min_row_staleness(min_row_staleness);
+  request.set_limit(static_cast<uint32_t>(std::min<size_t>(limit, ~uint32_t{0})));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<v1::FrequentlyUpdatedRowsResponse> responses,
+      CallAll<v1::FrequentlyUpdatedRowsResponse>("FrequentlyUpdatedRows", request, options_.timeout,
+                                                 /*idempotent=*/true));
+  std::vector<FrequentRow> rows;
+  for (const v1::FrequentlyUpdatedRowsResponse& response : responses) {
+    for (const v1::FrequentRow& row : response.rows()) {
+      rows.push_back({row.id(), row.row_staleness(), row.update_rate()});
+    }
+  }
+  std::sort(rows.begin(), rows.end(), [](const FrequentRow& a, const FrequentRow& b) {
+    return a.row_staleness != b.row_staleness ? a.row_staleness > b.row_staleness : a.id < b.id;
+  });
+  if (rows.size() > limit) rows.resize(limit);
+  return rows;
+}
+
+absl::StatusOr<RowStates> ClientImpl::ReadRowStates(const std::string& name, absl::Span<const uint64_t> ids) {
+  TANDEM_ASSIGN_OR_RETURN(const KnownTable table, FindTable(name));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                          MakeOptimizer(table.config->optimizer()));
+  RowStates states;
+  states.dim = table.config->dim();
+  states.state_floats = static_cast<uint32_t>(optimizer->state_floats(states.dim));
+  states.values.resize(ids.size() * states.row_floats());
+  states.exists.resize(ids.size());
+  std::vector<ServerIds> split;
+  SplitByServer(map_, ids, {}, &split);
+  const size_t some = RowsAMessage(states.row_floats());
+  for (size_t first = 0; AnyHasMore(split, first); first += some) {
+    std::vector<std::optional<Bytes>> requests(channels_.size());
+    for (size_t s = 0; s < channels_.size(); ++s) {
+      const absl::Span<const uint64_t> own = Some(split[s].ids, first, some);
+      if (own.empty()) continue;
+      v1::ReadRowStatesRequest request;
+      request.set_table(name);
+      request.mutable_ids()->Add(own.begin(), own.end());
+      requests[s] = Bytes(request.SerializeAsString());
+    }
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::ReadRowStatesResponse> responses,
+                            CallEach<v1::ReadRowStatesResponse>("ReadRowStates", std::move(requests),
+                                                                options_.timeout, /*idempotent=*/true));
+    for (size_t s = 0; s < channels_.size(); ++s) {
+      const absl::Span<const uint32_t> positions = Some(split[s].positions, first, some);
+      if (positions.empty()) continue;
+      const v1::ReadRowStatesResponse& response = responses[s];
+      const size_t floats = states.row_floats();
+      if (response.dim() != states.dim || response.state_floats() != states.state_floats ||
+          response.exists().size() != positions.size() ||
+          static_cast<size_t>(response.values_size()) != positions.size() * floats) {
+        return absl::DataLossError(absl::StrCat(
+            "server ", s, " (", channels_[s]->target(), "): table '", name, "': ", positions.size(),
+            " rows of ", states.dim, " + ", states.state_floats, " floats were asked for; the answer has ",
+            response.values_size(), " values of rows of ", response.dim(), " + ", response.state_floats()));
+      }
+      for (size_t i = 0; i < positions.size(); ++i) {
+        std::copy_n(response.values().data() + i * floats, floats, states.row(positions[i]));
+        states.exists[positions[i]] = response.exists()[i] != 0;
+      }
+    }
+  }
+  return states;
+}
+
+absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<const uint64_t> ids,
+                                        const RowStates& states) {
+  TANDEM_RETURN_IF_ERROR(FindTable(name).status());
+  const size_t floats = states.row_floats();
+  if (states.values.size() != ids.size() * floats) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", name, "': ", states.values.size(),
+                                                   " values for ", ids.size(), " rows of ", floats,
+                                                   " floats"));
+  }
+  std::vector<ServerIds> split;
+  SplitByServer(map_, ids, {}, &split);
+  const size_t some = RowsAMessage(floats);
+  for (size_t first = 0; AnyHasMore(split, first); first += some) {
+    std::vector<std::optional<Bytes>> requests(channels_.size());
+    for (uint32_t s = 0; s < channels_.size(); ++s) {
+      const absl::Span<const uint32_t> positions = Some(split[s].positions, first, some);
+      if (positions.empty()) continue;
+      v1::WriteRowStatesRequest request;
+      request.set_worker(options_.worker);
+      request.set_epoch(options_.epoch);
+      request.set_sequence(NextSequence(s));
+      request.set_table(name);
+      request.set_dim(states.dim);
+      request.set_state_floats(states.state_floats);
+      const absl::Span<const uint64_t> own = Some(split[s].ids, first, some);
+      request.mutable_ids()->Add(own.begin(), own.end());
+      request.mutable_values()->Reserve(static_cast<int>(positions.size() * floats));
+      for (const uint32_t position : positions) {
+        request.mutable_values()->Add(states.row(position), states.row(position) + floats);
+      }
+      requests[s] = Bytes(request.SerializeAsString());
+    }
+    // The sequence makes it safe to send a request again.
+    TANDEM_RETURN_IF_ERROR(CallEach<v1::WriteRowStatesResponse>("WriteRowStates", std::move(requests),
+                                                                options_.timeout, /*idempotent=*/true)
+                               .status());
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ClientImpl::PushDeferred() {
   std::vector<MergedPart> taken;
@@ -434,15 +632,15 @@ absl::Status ClientImpl::PushDeferred() {
     taken[i].PutInto(&parts[i]);
   }
   uint64_t step;
-  float factor;
+  PushOptions options;
   {
     absl::MutexLock lock(&sequence_mutex_);
     step = last_step_;
-    factor = last_factor_;
+    options = last_options_;
   }
   absl::Notification finished;
   absl::Status result;
-  SendPush(step, std::move(parts), factor, /*held_back=*/true, [&](absl::Status status) {
+  SendPush(step, std::move(parts), options, /*held_back=*/true, [&](absl::Status status) {
     result = std::move(status);
     finished.Notify();
   });
@@ -450,7 +648,7 @@ absl::Status ClientImpl::PushDeferred() {
   return result.ok() ? result : Annotate(result, "gradients held back by caches");
 }
 
-void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
+void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
                           bool held_back, PushDone done) {
   std::vector<KnownTable> tables;
   std::vector<uint32_t> dims;
@@ -461,6 +659,7 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
     absl::StatusOr<KnownTable> table = FindTable(part.table);
     absl::Status status =
         table.ok() ? CheckBags(part.table, part.ids, part.pooling, part.offsets) : table.status();
+    if (status.ok()) status = CheckSegments(part);
     if (!status.ok()) {
       std::move(done)(std::move(status));
       return;
@@ -479,11 +678,12 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
   std::vector<MergedPart> merged(parts.size());
   for (size_t p = 0; p < parts.size() && !held_back; ++p) {
     if (tables[p].cache == nullptr || parts[p].pooling != v1::NONE) continue;
-    MergeIntoCache(*tables[p].cache, learning_rate_factor, &parts[p], &merged[p]);
+    MergeIntoCache(*tables[p].cache, options.learning_rate_factor, &parts[p], &merged[p]);
   }
   for (size_t p = 0; p < parts.size(); ++p) {
     if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they are in `scaled` or `merged` now
   }
+  std::vector<PushedSegments> segments = SegmentsOf(parts, tables);
   std::vector<ResolvedPushPart> resolved_parts;
   resolved_parts.reserve(parts.size());
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -493,8 +693,8 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
   PushEncoder encoder(map_, std::move(resolved_parts), deduper.get(), &buffers_);
   ReleaseDeduper(std::move(deduper));
 
-  const auto call =
-      std::make_shared<PushOperation>(channels_, &server0_sends_places_, options_.timeout, std::move(done));
+  const auto call = std::make_shared<PushOperation>(channels_, &server0_sends_places_, options_.timeout,
+                                                    std::move(segments), std::move(done));
   for (uint32_t s = 0; s < channels_.size(); ++s) {
     rpc::Channel& channel = *channels_[s];
     const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, &buffers_, bytes); };
@@ -508,7 +708,8 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, float lear
     header.set_sequence(NextSequence(s));
     header.set_step(step);
     header.set_held_back(held_back);
-    header.set_learning_rate_factor(learning_rate_factor);
+    header.set_learning_rate_factor(options.learning_rate_factor);
+    if (options.batch_share != 1.0f) header.set_batch_share(options.batch_share);
     call->Add(s, std::move(request));
   }
   call->Start();
@@ -571,11 +772,11 @@ absl::StatusOr<PullVersions> Client::Pull(uint64_t step, bool read_only, std::ve
   return result;
 }
 
-absl::Status Client::Push(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor) {
+absl::Status Client::Push(uint64_t step, std::vector<PushPart> parts, const PushOptions& options) {
   absl::Notification finished;
   absl::Status result;
   PrepareInlinePoll();
-  PushAsync(step, std::move(parts), learning_rate_factor, [&](absl::Status status) {
+  PushAsync(step, std::move(parts), options, [&](absl::Status status) {
     result = std::move(status);
     finished.Notify();
   });

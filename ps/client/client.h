@@ -19,7 +19,9 @@
 #include "ps/client/cache/cache_options.h"
 #include "ps/client/error_feedback.h"
 #include "ps/client/parts.h"
+#include "ps/client/row_states.h"
 #include "ps/client/wire_options.h"
+#include "ps/row_staleness.h"
 #include "rpc/channel.h"
 #include "tandem/v1/parameter_server.pb.h"
 
@@ -119,21 +121,56 @@ class Client {
   // BOUNDED: a server counts the step of a worker as done when the worker's push of that step arrives. A push
   // goes to every server, even to those that own none of its rows.
   //
-  // `learning_rate_factor` (> 0, at most 2^20) multiplies the tables' learning rates for this push. The
-  // gradients of a table whose optimizer has a clip_global_norm are scaled down to that norm before they are
-  // split over the servers; the norm covers all entries of the table's parts.
-  virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor,
+  // The gradients of a table whose optimizer has a clip_global_norm are scaled down to that norm before they
+  // are split over the servers; the norm covers all entries of the table's parts.
+  virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
                          PushDone done) = 0;
 
   // Blocking forms of PullAsync and PushAsync. Must not be called on RPC threads.
   absl::StatusOr<PullVersions> Pull(uint64_t step, bool read_only, std::vector<PullPart> parts);
-  absl::Status Push(uint64_t step, std::vector<PushPart> parts, float learning_rate_factor = 1.0f);
+  absl::Status Push(uint64_t step, std::vector<PushPart> parts, const PushOptions& options = {});
 
   // Blocking pull and push of a DENSE table as one array of `elements` floats. InvalidArgument: the table is
   // not DENSE or has another number of elements.
   virtual absl::Status PullDense(const std::string& table, uint64_t step, absl::Span<float> values) = 0;
   virtual absl::Status PushDense(const std::string& table, uint64_t step,
                                  absl::Span<const float> gradients) = 0;
+
+  // Row staleness and replication of rows (docs/parameter_server.md). The calls block, as ListTables does.
+  // NotFound: this client has not called CreateTable for the table.
+
+  // Returns the row staleness of the table's pushes by this client since the last reset, by segment
+  // (PushPart::segments). If a push has several parts of the table, the segments of the second follow those
+  // of the first, and so on. Servers measure a part of the pushes; SYNC tables and pushes that are
+  // acknowledged before they are applied (GBA) have no counts. Empty until something was measured. Does not
+  // block.
+  virtual absl::StatusOr<std::vector<RowStalenessCounts>> RowStalenessStatistics(
+      const std::string& table) = 0;
+  // Sets these counts to zero.
+  virtual absl::Status ResetRowStalenessStatistics(const std::string& table) = 0;
+
+  // Returns the rows that are updated often while a gradient is on its way: at most `limit` rows whose
+  // row_staleness is at least `min_row_staleness`, over all servers, highest first. Rows are counted from the
+  // first 32 updates of a measuring period on; before, the list is empty, or that of earlier periods.
+  virtual absl::StatusOr<std::vector<FrequentRow>> FrequentlyUpdatedRows(const std::string& table,
+                                                                         double min_row_staleness,
+                                                                         size_t limit) = 0;
+
+  // Reads whole rows with their optimizer state. Creates none: an absent row reads as it would be created.
+  // While a worker holds replicas, the servers keep their copies, which other readers see.
+  virtual absl::StatusOr<RowStates> ReadRowStates(const std::string& table,
+                                                  absl::Span<const uint64_t> ids) = 0;
+  // Creates or replaces the rows of `ids`, which must be distinct, with `states`, whose `exists` is ignored.
+  // A row that was evicted meanwhile is created again; admission is not asked. Embeddings of f16 and bf16
+  // tables are rounded to nearest. Copies of the rows in caches count as older. The rows are sent in messages
+  // of a few MiB; each is repeated until it is acknowledged or ClientOptions::timeout has passed, and is
+  // applied once, so that it never overwrites a later push. After an error some rows may have been written;
+  // the caller may call again.
+  //
+  // The caller must ensure that no push of these rows is under way (Flush for GBA tables), and that one
+  // worker writes. InvalidArgument: sizes do not fit the table, or a value is not finite.
+  virtual absl::Status WriteRowStates(const std::string& table, absl::Span<const uint64_t> ids,
+                                      const RowStates& states) = 0;
 
   // Makes every server write its part of a checkpoint to `directory`, which all processes must see. Pushes
   // this client's deferred gradients first. Returns the names of the files. The caller must ensure that no

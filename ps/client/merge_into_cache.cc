@@ -9,6 +9,7 @@ void MergedPart::PutInto(PushPart* part) const {
   part->pulled_versions = versions;
   // An id may occur twice: with a row that left the cache, and with a gradient that bypassed it.
   part->repeats = true;
+  part->segments = {};
 }
 
 void MergeIntoCache(RowCache& cache, float learning_rate_factor, PushPart* part, MergedPart* merged) {

@@ -57,9 +57,25 @@ struct PushPart {
   // Without pooling: true if ids may repeat. The client then adds up their gradients before sending if that
   // saves bytes. False: the caller guarantees that no id repeats, which saves the search.
   bool repeats = true;
+  // Divides `ids` into segments for which the client counts row staleness (Client::RowStalenessStatistics),
+  // for example one for each feature: segment i is ids [segments[i - 1], segments[i]). Ascending; the last is
+  // ids.size(). At most 65536. Copied by PushAsync. Empty: none. Ignored if the table's cache defers
+  // gradients, since those that are sent are then other ones.
+  absl::Span<const uint32_t> segments;
   // Keeps `gradients` alive and unchanged. The transport may then send them from where they lie, without a
   // copy. Held until the last byte is sent, which may be after the end of the push if its timeout passes.
   std::shared_ptr<const void> owner = nullptr;
+};
+
+// What a push carries beside its parts.
+struct PushOptions {
+  // Multiplies the tables' learning rates for this push (> 0, at most 2^20).
+  float learning_rate_factor = 1.0f;
+  // The share of a global batch that this push carries, in (0, 1]: 1/N for each of N workers whose gradients
+  // are scaled by the global batch. Updates multiply the regularization of rows (l2, weight_decay; not the l2
+  // of ftrl) by it. Without it, N asynchronous workers regularize N times as much as synchronous ones. SYNC
+  // updates, which merge the pushes of all workers, regularize in full.
+  float batch_share = 1.0f;
 };
 
 // [part][server]: the version of the table when its rows were read.

@@ -58,6 +58,7 @@ PushEncoder::PushEncoder(const ShardMap& map, std::vector<ResolvedPushPart> part
     Part& part = parts_[p];
     part.push = std::move(parts[p]);
     PushPart& push = part.push.part;
+    part.segments.assign(push.segments.begin(), push.segments.end());
     if (push.pooling != v1::NONE) {
       if (push.pooling == v1::MEAN) DivideMeans(&part, pool);
       // The gradients belong to bags, so an encoding error belongs to no id.
@@ -82,7 +83,15 @@ void PushEncoder::Merge(Part* part, Deduper* deduper, BufferPool* pool) {
   part->gradients = pool->Get(distinct * dim * sizeof(float));
   auto* const sums = reinterpret_cast<float*>(part->gradients.get());
   size_t seen = 0;  // indices are assigned in order of first appearance
+  size_t segment = 0;
+  // An id belongs to the segment in which it appears first.
+  const auto end_segments = [&](size_t position) {
+    for (; segment < part->segments.size() && push.segments[segment] == position; ++segment) {
+      part->segments[segment] = static_cast<uint32_t>(seen);
+    }
+  };
   for (size_t i = 0; i < index.size(); ++i) {
+    end_segments(i);
     const float* const from = push.gradients + i * dim;
     float* const to = sums + index[i] * dim;
     if (index[i] == seen) {
@@ -92,6 +101,7 @@ void PushEncoder::Merge(Part* part, Deduper* deduper, BufferPool* pool) {
       for (size_t d = 0; d < dim; ++d) to[d] += from[d];
     }
   }
+  end_segments(index.size());
   push.ids = part->ids;
   push.gradients = sums;
 }
@@ -150,6 +160,9 @@ EncodedPush PushEncoder::Encode(uint32_t server, const RequestRoute& route) {
     slice->set_dim(part.push.dim);
     slice->set_values(wire.push_values);
     slice->set_learning_rate_factor(push.learning_rate_factor == 1.0f ? 0.0f : push.learning_rate_factor);
+    const std::vector<uint32_t> segments =
+        part.split.empty() ? part.segments : SplitSegments(part.segments, part.split[server]);
+    slice->mutable_segment_ends()->Add(segments.begin(), segments.end());
     if (server < push.pulled_versions.size()) slice->set_pulled_version(push.pulled_versions[server]);
     if (pooled) {
       slice->set_pooling(v1::SUM);

@@ -57,7 +57,8 @@ class PushEncoder {
  private:
   struct Part {
     ResolvedPushPart push;
-    std::vector<uint64_t> ids;  // distinct ones, if repeated ids were merged
+    std::vector<uint64_t> ids;       // distinct ones, if repeated ids were merged
+    std::vector<uint32_t> segments;  // ends of the segments of the ids that are sent
     // Floats: the merged gradients, or those of bags divided by the bags' sizes. Null: those of the push.
     std::shared_ptr<char> gradients;
     std::vector<ServerIds> split;  // by server; empty if there is one

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/client/push_operation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,9 +15,11 @@ constexpr char kPush[] = "/tandem.v1.ParameterServer/Push";
 }  // namespace
 
 PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
-                             std::atomic<bool>* server0_sends_places, absl::Duration timeout, PushDone done)
+                             std::atomic<bool>* server0_sends_places, absl::Duration timeout,
+                             std::vector<PushedSegments> segments, PushDone done)
     : channels_(channels),
       server0_sends_places_(server0_sends_places),
+      segments_(std::move(segments)),
       done_(std::move(done)),
       deadline_(absl::Now() + timeout),
       server0_first_(channels.size() > 1 && server0_sends_places->load(std::memory_order_relaxed)),
@@ -45,9 +48,20 @@ void PushOperation::Send(uint32_t server, EncodedPush request) {
                                });
 }
 
-absl::Status PushOperation::TakePlaces(const Bytes& answer) {
+absl::Status PushOperation::Accept(uint32_t server, const Bytes& answer) {
+  if (server > 0 && segments_.empty()) return absl::OkStatus();
   v1::PushResponse response;
   if (!response.ParseFromString(answer.Flatten())) return absl::DataLossError("the answer does not parse");
+  const size_t slices = std::min<size_t>(segments_.size(), response.row_staleness_size());
+  for (size_t s = 0; s < slices; ++s) {
+    const PushedSegments& pushed = segments_[s];
+    if (pushed.count == 0) continue;
+    pushed.totals->Add(pushed.first, pushed.count, response.row_staleness(static_cast<int>(s)));
+  }
+  return server == 0 ? TakePlaces(response) : absl::OkStatus();
+}
+
+absl::Status PushOperation::TakePlaces(const v1::PushResponse& response) {
   server0_sends_places_->store(response.places_size() > 0, std::memory_order_relaxed);
   if (response.places_size() == 0) return absl::OkStatus();
   for (EncodedPush& request : waiting_) {
@@ -66,7 +80,7 @@ absl::Status PushOperation::TakePlaces(const Bytes& answer) {
 
 void PushOperation::OnResponse(uint32_t server, absl::StatusOr<Bytes> answer) {
   absl::Status status = answer.status();
-  if (status.ok() && server == 0) status = TakePlaces(*answer);
+  if (status.ok()) status = Accept(server, *answer);
   uint32_t ended = 1;
   if (server == 0 && !waiting_.empty()) {
     std::vector<EncodedPush> next = std::exchange(waiting_, {});

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "ps/client/parts.h"
 #include "ps/client/push_encoder.h"
+#include "ps/client/row_staleness_totals.h"
 #include "rpc/channel.h"
 
 namespace tandem::ps {
@@ -29,8 +30,11 @@ class PushOperation : public std::enable_shared_from_this<PushOperation> {
   // response of server 0 may start calls on the others. `server0_sends_places` tells whether the last
   // response of server 0 contained update positions; all pushes of a client share it. `done` runs when all
   // servers have responded or, with the first error, when all calls have ended.
+  // `segments` are those of the push's slices; the row staleness that servers report is added to their
+  // totals.
   PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
-                std::atomic<bool>* server0_sends_places, absl::Duration timeout, PushDone done);
+                std::atomic<bool>* server0_sends_places, absl::Duration timeout,
+                std::vector<PushedSegments> segments, PushDone done);
 
   // Adds the request for `server`. Must be called for 0, 1, ... in turn. Sends it at once, unless server 0
   // must see the push first.
@@ -42,11 +46,13 @@ class PushOperation : public std::enable_shared_from_this<PushOperation> {
  private:
   void Send(uint32_t server, EncodedPush request);
   void OnResponse(uint32_t server, absl::StatusOr<Bytes> response);
+  absl::Status Accept(uint32_t server, const Bytes& response);
   // Copies the update positions in the response of server 0, if there are any, to the waiting requests.
-  absl::Status TakePlaces(const Bytes& response);
+  absl::Status TakePlaces(const v1::PushResponse& response);
 
   const absl::Span<const std::unique_ptr<rpc::Channel>> channels_;
   std::atomic<bool>* const server0_sends_places_;
+  const std::vector<PushedSegments> segments_;  // [slices]; empty: no slice has segments
   PushDone done_;
   const absl::Time deadline_;
   const bool server0_first_;  // server 0 must see the push first

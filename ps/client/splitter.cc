@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/client/splitter.h"
 
+#include <algorithm>
+
 namespace tandem::ps {
 
 void SplitByServer(const ShardMap& map, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> offsets,
@@ -32,6 +34,17 @@ void SplitByServer(const ShardMap& map, absl::Span<const uint64_t> ids, absl::Sp
     deal(offsets[bag], offsets[bag + 1]);
     close_bags();
   }
+}
+
+std::vector<uint32_t> SplitSegments(absl::Span<const uint32_t> ends, const ServerIds& server) {
+  std::vector<uint32_t> own;
+  own.reserve(ends.size());
+  auto at = server.positions.begin();
+  for (const uint32_t end : ends) {
+    at = std::lower_bound(at, server.positions.end(), end);
+    own.push_back(static_cast<uint32_t>(at - server.positions.begin()));
+  }
+  return own;
 }
 
 }  // namespace tandem::ps

@@ -26,6 +26,9 @@ struct ServerIds {
 void SplitByServer(const ShardMap& map, absl::Span<const uint64_t> ids, absl::Span<const uint32_t> offsets,
                    std::vector<ServerIds>* out);
 
+// Returns the ends of the segments among a server's ids, given their ends among all ids (PushPart::segments).
+std::vector<uint32_t> SplitSegments(absl::Span<const uint32_t> ends, const ServerIds& server);
+
 }  // namespace tandem::ps
 
 #endif  // TANDEM_PS_CLIENT_SPLITTER_H_

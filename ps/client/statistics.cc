@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/latency_bins.h"
+#include "ps/row_staleness.h"
 
 namespace tandem::ps {
 namespace {
@@ -63,6 +64,9 @@ void AddStatistics(const v1::TableStatistics& from, v1::TableStatistics* to) {
   to->set_stale_pushes(to->stale_pushes() + from.stale_pushes());
   to->set_kept_pushes(to->kept_pushes() + from.kept_pushes());
   to->set_kept_bytes(to->kept_bytes() + from.kept_bytes());
+  RowStalenessCounts row_staleness = RowStalenessCounts::FromProto(to->row_staleness());
+  row_staleness.Add(RowStalenessCounts::FromProto(from.row_staleness()));
+  row_staleness.ToProto(to->mutable_row_staleness());
   to->mutable_hottest()->MergeFrom(from.hottest());
 }
 

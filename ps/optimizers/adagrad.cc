@@ -49,8 +49,10 @@ class AdagradOptimizer : public Optimizer {
   void InitState(const float* weights, float* state, size_t dim) const override {
     std::fill_n(state, dim, initial_accumulator_);
   }
-  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
-    HWY_DYNAMIC_DISPATCH(AdagradRows)(rows, dim, learning_rate_ * learning_rate_factor, epsilon_, l2_);
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor,
+              float batch_share) const override {
+    HWY_DYNAMIC_DISPATCH(AdagradRows)
+    (rows, dim, learning_rate_ * learning_rate_factor, epsilon_, l2_ * batch_share);
   }
 
  private:

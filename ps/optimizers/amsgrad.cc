@@ -63,9 +63,10 @@ class AmsGradOptimizer : public Optimizer {
   void InitState(const float* weights, float* state, size_t dim) const override {
     std::fill_n(state, 3 * dim, 0.0f);
   }
-  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor,
+              float batch_share) const override {
     HWY_DYNAMIC_DISPATCH(AmsGradRows)
-    (rows, dim, learning_rate_ * learning_rate_factor, beta1_, beta2_, epsilon_, l2_);
+    (rows, dim, learning_rate_ * learning_rate_factor, beta1_, beta2_, epsilon_, l2_ * batch_share);
   }
 
  private:

@@ -67,7 +67,10 @@ class FtrlOptimizer : public Optimizer {
       state[dim + i] = initial_accumulator_;
     }
   }
-  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
+  // `batch_share` has no effect: the l2 of FTRL belongs to the whole objective, and is not added in each
+  // update.
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor,
+              float /*batch_share*/) const override {
     const float learning_rate = learning_rate_ * learning_rate_factor;
     if (learning_rate == 0.0f) return;  // divides by it; weights do not move, nor what they are computed from
     if (power_ == -0.5f) {

@@ -69,9 +69,10 @@ class ModifiedOptimizer : public Optimizer {
   void InitState(const float* weights, float* state, size_t dim) const override {
     base_->InitState(weights, state, dim);
   }
-  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
-    if (decay_ > 0) HWY_DYNAMIC_DISPATCH(DecayRows)(rows, dim, decay_ * learning_rate_factor);
-    if (clip_row_norm_ == 0) return base_->Update(rows, dim, learning_rate_factor);
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor,
+              float batch_share) const override {
+    if (decay_ > 0) HWY_DYNAMIC_DISPATCH(DecayRows)(rows, dim, decay_ * learning_rate_factor * batch_share);
+    if (clip_row_norm_ == 0) return base_->Update(rows, dim, learning_rate_factor, batch_share);
     constexpr size_t kRows = 32;  // a call, so that scaled gradients stay in the cache
     std::vector<float> scaled(std::min(kRows, rows.size()) * dim);
     std::vector<RowUpdate> clipped;
@@ -79,7 +80,7 @@ class ModifiedOptimizer : public Optimizer {
       const absl::Span<const RowUpdate> some = rows.subspan(first, kRows);
       clipped.assign(some.begin(), some.end());
       HWY_DYNAMIC_DISPATCH(ClipRows)(absl::MakeSpan(clipped), dim, clip_row_norm_, scaled.data());
-      base_->Update(clipped, dim, learning_rate_factor);
+      base_->Update(clipped, dim, learning_rate_factor, batch_share);
     }
   }
   float WarmUp(uint64_t update) const override {

@@ -46,8 +46,10 @@ class MomentumOptimizer : public Optimizer {
   void InitState(const float* weights, float* state, size_t dim) const override {
     std::fill_n(state, dim, 0.0f);
   }
-  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
-    HWY_DYNAMIC_DISPATCH(MomentumRows)(rows, dim, learning_rate_ * learning_rate_factor, momentum_, l2_);
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor,
+              float batch_share) const override {
+    HWY_DYNAMIC_DISPATCH(MomentumRows)
+    (rows, dim, learning_rate_ * learning_rate_factor, momentum_, l2_ * batch_share);
   }
 
  private:

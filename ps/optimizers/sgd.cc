@@ -38,8 +38,9 @@ class SgdOptimizer : public Optimizer {
   absl::string_view kind() const override { return "sgd"; }
   size_t state_floats(size_t dim) const override { return 0; }
   void InitState(const float* weights, float* state, size_t dim) const override {}
-  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor) const override {
-    HWY_DYNAMIC_DISPATCH(SgdRows)(rows, dim, learning_rate_ * learning_rate_factor, l2_);
+  void Update(absl::Span<const RowUpdate> rows, size_t dim, float learning_rate_factor,
+              float batch_share) const override {
+    HWY_DYNAMIC_DISPATCH(SgdRows)(rows, dim, learning_rate_ * learning_rate_factor, l2_ * batch_share);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include "ps/server/checkpoint_service.h"
 #include "ps/server/helper_threads.h"
 #include "ps/server/request_handler.h"
+#include "ps/server/row_states_service.h"
 #include "ps/server/table/statistics.h"
 #include "ps/server/table/table_registry.h"
 #include "ps/server/task_executor.h"
@@ -50,7 +51,8 @@ class ParameterServer::Impl {
   TableRegistry tables_;
   RequestHandler requests_;
   CheckpointService checkpoints_;
-  TaskExecutor background_;  // one thread: checkpoints, table creation, changes of mode
+  RowStatesService row_states_;
+  TaskExecutor background_;  // one thread: checkpoints, table creation, changes of mode, writes of rows
 };
 
 ParameterServer::ParameterServer(const ParameterServerOptions& options)
@@ -72,6 +74,7 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
                .cold_store = options.cold_store}),
       requests_(options_, &tables_, &buffers_, &stopping_),
       checkpoints_(&tables_, &requests_, &stopping_),
+      row_states_(&tables_, &requests_),
       background_(1) {
   TANDEM_CHECK(options.index < options.num_servers);
 }
@@ -127,6 +130,17 @@ rpc::Service ParameterServer::Impl::MakeService() {
                              [this](const v1::LoadCheckpointRequest& request) {
                                return checkpoints_.Load(request.directory());
                              })},
+      {"FrequentlyUpdatedRows",
+       rpc::ProtoHandler<v1::FrequentlyUpdatedRowsRequest, v1::FrequentlyUpdatedRowsResponse>(
+           [this](const v1::FrequentlyUpdatedRowsRequest& request) {
+             return row_states_.Frequent(request);
+           })},
+      {"ReadRowStates",
+       rpc::ProtoHandler<v1::ReadRowStatesRequest, v1::ReadRowStatesResponse>(
+           [this](const v1::ReadRowStatesRequest& request) { return row_states_.Read(request); })},
+      {"WriteRowStates",
+       Background<v1::WriteRowStatesRequest, v1::WriteRowStatesResponse>(
+           [this](const v1::WriteRowStatesRequest& request) { return row_states_.Write(request); })},
   };
   return service;
 }

@@ -60,6 +60,14 @@ absl::Status RequestHandler::BetweenPushes(absl::FunctionRef<absl::Status(Waiter
   return status;
 }
 
+absl::StatusOr<bool> RequestHandler::TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence) {
+  absl::MutexLock lock(&push_mutex_);
+  TANDEM_ASSIGN_OR_RETURN(const PushFence::Verdict verdict, fences_.Check(worker, epoch, sequence));
+  if (verdict == PushFence::Verdict::kDuplicate) return false;
+  fences_.Commit(worker, epoch, sequence);
+  return true;
+}
+
 std::vector<v1::WorkerFence> RequestHandler::SaveFences() {
   absl::MutexLock lock(&push_mutex_);
   return fences_.Save();
@@ -188,11 +196,14 @@ absl::Status RequestHandler::ApplyPush(const std::shared_ptr<rpc::ServerCall>& c
   for (size_t i = 0; i < push.parts.size(); ++i) {
     // The table outlives the part, since it is the table that calls `settled`.
     TableCounters* const counters = &push.tables[i]->counters();
-    push.parts[i].settled = [response, counters, arrived,
-                             bytes = push.wire_bytes[i]](const absl::StatusOr<uint64_t>& missing) {
-      counters->AddPushCall(arrived, bytes);
-      response->Settle(missing);
-    };
+    push.parts[i].settled =
+        [response, counters, arrived, bytes = push.wire_bytes[i],
+         num_slices = static_cast<int>(request.slices.size()), slices = std::move(push.segments[i])](
+            const absl::StatusOr<uint64_t>& missing, absl::Span<const RowStalenessCounts> segments) {
+          counters->AddPushCall(arrived, bytes);
+          response->AddRowStaleness(num_slices, slices, segments);
+          response->Settle(missing);
+        };
   }
   TANDEM_ASSIGN_OR_RETURN(const bool taken, Admit(request, &push, response.get()));
   if (!taken) {

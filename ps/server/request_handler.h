@@ -48,6 +48,10 @@ class RequestHandler {
   void HandlePull(std::shared_ptr<rpc::ServerCall> call);
   void HandlePush(std::shared_ptr<rpc::ServerCall> call);
 
+  // Takes a sequence of a worker, as a push does, for a call that writes rows. Returns false if it was taken
+  // before. Errors are those of PushFence::Check.
+  absl::StatusOr<bool> TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence);
+
   // Runs `body` while no push is under way; pushes that arrive meanwhile are deferred. Afterwards runs the
   // pulls that `body` adds to `released`. Blocks until the pushes under way are done. One thread at a time.
   absl::Status BetweenPushes(absl::FunctionRef<absl::Status(Waiters* released)> body);

@@ -111,6 +111,7 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
         .gradients = gradients,
         .row_factors = options.row_factors,
         .learning_rate_factor = options.learning_rate_factor * optimizer_->WarmUp(time),
+        .batch_share = options.batch_share,
         .time = time};
     std::unique_ptr<Scratch> scratch = scratch_pool_.Take();
     scratch->absent.clear();
@@ -129,6 +130,61 @@ absl::StatusOr<uint64_t> BucketedStorage::Apply(absl::Span<const uint64_t> ids, 
   if (!admission_.at_pull()) refused_.fetch_add(skipped, std::memory_order_relaxed);
   evictor_.SweepNext(time);
   return skipped;
+}
+
+absl::Status BucketedStorage::ReadRows(absl::Span<const uint64_t> ids, float* out, uint8_t* exists) {
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
+  const RowLayout& layout = buckets_.layout();
+  const size_t floats = layout.row_floats();
+  // Absent rows first: a row that is created meanwhile overwrites these values.
+  std::vector<uint32_t> missing;
+  for (uint32_t i = 0; i < ids.size(); ++i) {
+    float* const to = out + i * floats;
+    const uint64_t hash = Mix64(ids[i]);
+    const uint32_t bucket = buckets_.BucketOfHash(hash);
+    const FairLock::Reader lock(&buckets_.LockOfBucket(bucket));
+    const char* const row = std::as_const(buckets_).store(bucket).Find(ids[i]);
+    exists[i] = row != nullptr;
+    if (row != nullptr) {
+      buckets_.ReadRow(row, to);
+    } else {
+      missing.push_back(i);
+    }
+  }
+  if (missing.empty()) return absl::OkStatus();
+  if (spiller_ != nullptr) TANDEM_RETURN_IF_ERROR(spiller_->ReadRows(ids, missing, out, exists));
+  for (const uint32_t i : missing) {
+    if (exists[i] != 0) continue;
+    float* const to = out + i * floats;
+    std::fill_n(to, floats, 0.0f);
+    if (creator_.OutOfRange(ids[i])) continue;
+    creator_.InitialValues(ids[i], to);
+    optimizer_->InitState(to, to + layout.dim, layout.dim);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BucketedStorage::WriteRows(absl::Span<const uint64_t> ids, const float* rows) {
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
+  const RowLayout& layout = buckets_.layout();
+  const size_t floats = layout.row_floats();
+  buckets_.PrepareSlots(static_cast<uint32_t>(ids.size()));
+  for (size_t i = 0; i < ids.size(); ++i, rows += floats) {
+    if (creator_.OutOfRange(ids[i])) continue;
+    // The version is that of the next update, so that copies which were read at the present clock are older.
+    const uint64_t hash = Mix64(ids[i]);
+    const uint32_t bucket = buckets_.BucketOfHash(hash);
+    RowHistory history{.version = static_cast<uint32_t>(buckets_.clock() + 1), .count = 1};
+    if (spiller_ != nullptr) {
+      TANDEM_RETURN_IF_ERROR(spiller_->Restore(ids[i], rows, history));
+      continue;
+    }
+    const FairLock::Writer lock(&buckets_.LockOfBucket(bucket));
+    const char* const row = std::as_const(buckets_).store(bucket).Find(ids[i]);
+    if (row != nullptr) history.count = layout.count(row);
+    buckets_.PutRow(bucket, ids[i], hash, rows, history);
+  }
+  return absl::OkStatus();
 }
 
 StorageStatistics BucketedStorage::Statistics() const {

@@ -68,6 +68,8 @@ class BucketedStorage : public TableStorage {
                                      bool create, float* out, uint8_t* sent) override;
   absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t> ids, const float* gradients,
                                  const ApplyOptions& options) override;
+  absl::Status ReadRows(absl::Span<const uint64_t> ids, float* out, uint8_t* exists) override;
+  absl::Status WriteRows(absl::Span<const uint64_t> ids, const float* rows) override;
   uint64_t rows() const override {
     return buckets_.num_rows() + (spiller_ == nullptr ? 0 : spiller_->cold_rows());
   }

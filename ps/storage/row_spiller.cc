@@ -246,6 +246,32 @@ absl::StatusOr<uint64_t> RowSpiller::ApplyAbsent(const UpdateArguments& update, 
   return skipped;
 }
 
+absl::Status RowSpiller::ReadRows(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing,
+                                  float* out, uint8_t* exists) {
+  std::unique_ptr<Scratch> scratch = scratch_pool_->Take();
+  const auto release = absl::MakeCleanup([&] { scratch_pool_->Release(std::move(scratch)); });
+  scratch->absent.clear();
+  for (const uint32_t i : missing) scratch->absent.push_back({ids[i], Mix64(ids[i]), i});
+  SortByLock(&scratch->absent);
+  const size_t floats = buckets_->layout().row_floats();
+  return ForEachRun(scratch->absent, [&](absl::Span<const Grouping::Item> run) {
+    TANDEM_RETURN_IF_ERROR(ReadTier(run, scratch.get()));
+    ForEachLockOf(run, [&](size_t begin, size_t end) {
+      const FairLock::Reader lock(&buckets_->lock(buckets_->LockOfHash(run[begin].hash)));
+      for (size_t i = begin; i < end; ++i) {
+        const Buckets& buckets = *buckets_;
+        const char* row = buckets.store(buckets.BucketOfHash(run[i].hash)).Find(run[i].id);
+        const char* const cold = Cold(*scratch, i);
+        if (row == nullptr && cold != nullptr) row = cold + sizeof(uint32_t);
+        if (row == nullptr) continue;
+        buckets.ReadRow(row, out + run[i].position * floats);
+        exists[run[i].position] = 1;
+      }
+    });
+    return absl::OkStatus();
+  });
+}
+
 absl::Status RowSpiller::Restore(uint64_t id, const float* floats, const RowHistory& history) {
   const uint64_t hash = Mix64(id);
   const uint32_t bucket = buckets_->BucketOfHash(hash);

@@ -90,6 +90,11 @@ class RowSpiller {
   // that, calls do nothing.
   void SpillOver(std::vector<uint32_t>* buckets, uint32_t now, uint64_t most);
 
+  // Completes TableStorage::ReadRows for ids[missing], which were not in memory: reads those that exist by
+  // now or are cold, and sets their `exists`. Does not change where rows are.
+  absl::Status ReadRows(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, float* out,
+                        uint8_t* exists);
+
   // Implement TableStorage::VisitBucket and TableStorage::Restore.
   absl::Status VisitBucket(uint32_t bucket, TableStorage::RowVisitor visit);
   absl::Status Restore(uint64_t id, const float* floats, const RowHistory& history);

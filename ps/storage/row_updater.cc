@@ -118,7 +118,7 @@ uint64_t RowUpdater::UpdateLocked(absl::Span<const Grouping::Item> items, const 
                                   bool admit, Scratch* scratch) {
   if (admit) AdmitItems(items, update.time, scratch);
   const uint64_t skipped = CollectUpdates(items, update, scratch);
-  RunOptimizer(update.now(), update.learning_rate_factor, scratch);
+  RunOptimizer(update, scratch);
   return skipped;
 }
 
@@ -233,7 +233,7 @@ void RowUpdater::MergeDuplicates(const float* gradients, Scratch* scratch) {
   }
 }
 
-void RowUpdater::RunOptimizer(uint32_t now, float learning_rate_factor, Scratch* scratch) {
+void RowUpdater::RunOptimizer(const UpdateArguments& arguments, Scratch* scratch) {
   const absl::Span<RowUpdate> updates = absl::MakeSpan(scratch->updates);
   const size_t bytes = layout_.row_bytes + dim_ * sizeof(float);
   const size_t block = std::clamp<size_t>(kBytesAtHand / bytes, 1, kMaxRows);
@@ -251,9 +251,9 @@ void RowUpdater::RunOptimizer(uint32_t now, float learning_rate_factor, Scratch*
       for (const RowUpdate& update : some) Count(reinterpret_cast<char*>(update.weights));
     }
     if (layout_.f32()) {
-      optimizer_->Update(some, dim_, learning_rate_factor);
+      optimizer_->Update(some, dim_, arguments.learning_rate_factor, arguments.batch_share);
     } else {
-      UpdateUnpacked(begin, some, now, learning_rate_factor, scratch);
+      UpdateUnpacked(begin, some, arguments, scratch);
     }
   }
 }
@@ -263,8 +263,8 @@ void RowUpdater::Count(char* row) const {
   if (count != std::numeric_limits<uint32_t>::max()) layout_.set_count(row, count + 1);
 }
 
-void RowUpdater::UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, uint32_t now,
-                                float learning_rate_factor, Scratch* scratch) {
+void RowUpdater::UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, const UpdateArguments& arguments,
+                                Scratch* scratch) {
   scratch->weights.resize(kMaxRows * dim_);
   float* const weights = scratch->weights.data();
   char* rows[kMaxRows];
@@ -272,12 +272,12 @@ void RowUpdater::UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, uint32
   for (size_t i = 0; i < some.size(); ++i) {
     rows[i] = reinterpret_cast<char*>(some[i].weights);
     if (options_.stochastic_rounding)
-      rounding_keys[i] = Mix64(Mix64(options_.seed, scratch->update_ids[first + i]), now);
+      rounding_keys[i] = Mix64(Mix64(options_.seed, scratch->update_ids[first + i]), arguments.now());
     some[i].weights = weights + i * dim_;
   }
   const absl::Span<char* const> from = absl::MakeConstSpan(rows, some.size());
   LoadRows(layout_.dtype, from, dim_, weights);
-  optimizer_->Update(some, dim_, learning_rate_factor);
+  optimizer_->Update(some, dim_, arguments.learning_rate_factor, arguments.batch_share);
   StoreRows(layout_.dtype, from, dim_, weights, options_.stochastic_rounding ? rounding_keys : nullptr);
 }
 

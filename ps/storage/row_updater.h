@@ -27,6 +27,7 @@ struct UpdateArguments {
   const float* gradients;      // [ids.size() x dim]
   const float* row_factors;    // [ids.size()], or nullptr; see ApplyOptions
   float learning_rate_factor;  // multiplies the optimizer's learning rate; includes the warm-up
+  float batch_share;           // multiplies the optimizer's regularization
   uint64_t time;               // the table's clock after this update
   uint32_t now() const { return static_cast<uint32_t>(time); }
 };
@@ -74,9 +75,9 @@ class RowUpdater {
   // duplicate. The map of rows seen is built when a row first looks `suspicious`, and then kept up to date.
   bool IsDuplicate(const char* row, uint32_t position, bool suspicious, Scratch* scratch);
   void MergeDuplicates(const float* gradients, Scratch* scratch);
-  void RunOptimizer(uint32_t now, float learning_rate_factor, Scratch* scratch);
+  void RunOptimizer(const UpdateArguments& arguments, Scratch* scratch);
   // Unpacks, updates and packs rows that are not stored as floats. `some` begins at scratch->updates[first].
-  void UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, uint32_t now, float learning_rate_factor,
+  void UpdateUnpacked(size_t first, absl::Span<RowUpdate> some, const UpdateArguments& arguments,
                       Scratch* scratch);
   void Count(char* row) const;
 

@@ -53,6 +53,7 @@ class Helpers {
 // Optional arguments of Apply.
 struct ApplyOptions {
   float learning_rate_factor = 1.0f;  // multiplies the optimizer's learning rate; finite, >= 0
+  float batch_share = 1.0f;           // multiplies the optimizer's regularization; in (0, 1]
   // [ids.size()], or nullptr: a further factor for each id. If an id repeats, its first entry counts.
   const float* row_factors = nullptr;
   // Threads that share large updates of tables without `spill`, or nullptr. The resulting bits are the same.
@@ -128,6 +129,19 @@ class TableStorage {
   // and VisitBucket returns that error, until Clear.
   virtual absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t> ids, const float* gradients,
                                          const ApplyOptions& options) = 0;
+
+  // The following calls move rows to a worker that updates replicas of them, and back. A row is as in
+  // checkpoints: [dim embedding floats, then the optimizer state], row_floats() floats in all.
+  //
+  // Reads whole rows: writes row ids[i] to out[i * row_floats(), (i+1) * row_floats()) and whether it exists
+  // to exists[i]. An absent row reads as it would be created, and is not created. Ids may repeat. A DENSE id
+  // out of range reads as zeros. After an error the outputs are unspecified.
+  virtual absl::Status ReadRows(absl::Span<const uint64_t> ids, float* out, uint8_t* exists) = 0;
+  // Creates or replaces the rows of `ids`, whatever admission says. `rows` is [ids.size() x row_floats()];
+  // embeddings are rounded to nearest. GatherNewer finds the rows newer than any copy that was read before.
+  // The clock does not advance, and no row leaves memory except to the cold tier. Ignores DENSE ids out of
+  // range. After an error some rows may have been written.
+  virtual absl::Status WriteRows(absl::Span<const uint64_t> ids, const float* rows) = 0;
 
   // Returns the number of rows in memory and on disk.
   virtual uint64_t rows() const = 0;

@@ -171,12 +171,13 @@ void LookupPipeline::PushLoop() {
     std::vector<ps::PushPart> parts = batch->lookup.Scatter();
     const auto step = static_cast<int64_t>(batch->step);
     lap.AddTo(&scatter, kTraceScatter, step);
-    client_->PushAsync(batch->step, std::move(parts), factor, [this](absl::Status status) {
-      absl::MutexLock lock(&mutex_);
-      if (!status.ok()) FailLocked(status);
-      --permits_in_use_;
-      --calls_in_flight_;
-    });
+    client_->PushAsync(batch->step, std::move(parts), {.learning_rate_factor = factor},
+                       [this](absl::Status status) {
+                         absl::MutexLock lock(&mutex_);
+                         if (!status.ok()) FailLocked(status);
+                         --permits_in_use_;
+                         --calls_in_flight_;
+                       });
     lap.AddTo(&push, kTraceSendPush, step);
     absl::MutexLock lock(&mutex_);
     times_.scatter += scatter;

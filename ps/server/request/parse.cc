@@ -7,6 +7,7 @@
 #include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "ps/row_staleness.h"
 #include "ps/server/request/array_reader.h"
 #include "ps/wire/id_codec.h"
 #include "ps/wire/value_codec.h"
@@ -87,7 +88,7 @@ class SliceParser {
     const float factor = from.learning_rate_factor();
     if (!IsRateFactor(factor)) return RateFactorError(factor, who.Text());
     slice->learning_rate_factor = factor == 0.0f ? 1.0f : factor;
-    return absl::OkStatus();
+    return ReadSegments(from, who, slice);
   }
 
   // Call once, after the last slice. Gives the memory of copied and decoded arrays to `header`.
@@ -115,6 +116,7 @@ class SliceParser {
   absl::Status ReadOffsets(uint64_t num_bags, const SliceLabel& who, ParsedSlice* slice);
   absl::Status ReadVersions(const v1::PullSlice& from, const SliceLabel& who, ParsedSlice* slice);
   absl::Status ReadGradients(const SliceLabel& who, ParsedSlice* slice);
+  absl::Status ReadSegments(const v1::PushSlice& from, const SliceLabel& who, ParsedSlice* slice);
   void DecodeGradients(uint64_t rows, ParsedSlice* slice);
 
   const uint32_t worker_;
@@ -245,6 +247,28 @@ absl::Status SliceParser::ReadGradients(const SliceLabel& who, ParsedSlice* slic
   return absl::OkStatus();
 }
 
+absl::Status SliceParser::ReadSegments(const v1::PushSlice& from, const SliceLabel& who, ParsedSlice* slice) {
+  if (from.segment_ends_size() > static_cast<int>(kMaxPushSegments)) {
+    return absl::InvalidArgumentError(absl::StrCat(who.Text(), ": ", from.segment_ends_size(),
+                                                   " segments, must be at most ", kMaxPushSegments));
+  }
+  uint64_t before = 0;
+  for (int s = 0; s < from.segment_ends_size(); ++s) {
+    const uint64_t end = from.segment_ends(s);
+    if (end < before || end > slice->ids.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(who.Text(), ": segment_ends[", s, "] is ", end,
+                                                     ", must be in ", before, " .. ", slice->ids.size()));
+    }
+    slice->segment_ends.push_back(static_cast<uint32_t>(end));
+    before = end;
+  }
+  if (from.segment_ends_size() > 0 && before != slice->ids.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(who.Text(), ": the last of segment_ends is ", before,
+                                                   ", must be num_ids, ", slice->ids.size()));
+  }
+  return absl::OkStatus();
+}
+
 // Decodes in blocks that are small enough to be checked while they are in the first-level cache.
 void SliceParser::DecodeGradients(uint64_t rows, ParsedSlice* slice) {
   const uint32_t dim = slice->dim;
@@ -308,6 +332,12 @@ absl::StatusOr<ParsedRequest> ParsePush(const Bytes& wire, const ParseOptions& o
   const float factor = message.learning_rate_factor();
   if (!IsRateFactor(factor)) return RateFactorError(factor, absl::StrCat("worker ", request.worker));
   request.learning_rate_factor = factor == 0.0f ? 1.0f : factor;
+  const float share = message.batch_share();
+  if (!(share >= 0.0f && share <= 1.0f)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker ", request.worker, ": batch_share ", share, " must be in (0, 1], or 0 for 1"));
+  }
+  request.batch_share = share == 0.0f ? 1.0f : share;
   if (message.slices_size() == 0) {
     return absl::InvalidArgumentError(absl::StrCat("worker ", request.worker, ": push of step ", request.step,
                                                    " names no table (an empty slice of each will do)"));

@@ -56,8 +56,9 @@ struct ParsedSlice {
   float largest_gradient = 0;           // largest magnitude in `gradients`, or NaN
   absl::string_view encoded_gradients;  // as they came; empty if f32. Valid until the call is finished
   uint64_t pulled_version = 0;
-  UpdatePosition position;            // GBA tables
-  float learning_rate_factor = 1.0f;  // of this slice's ids, multiplied by the request's
+  UpdatePosition position;             // GBA tables
+  float learning_rate_factor = 1.0f;   // of this slice's ids, multiplied by the request's
+  std::vector<uint32_t> segment_ends;  // v1::PushSlice.segment_ends
 
   // Pulls only. A conditional pull wants only the rows that are newer than the caller's copies.
   bool conditional = false;
@@ -81,6 +82,7 @@ struct RequestHeader {
   uint64_t sequence = 0;
   bool deferred_gradients = false;  // v1::PushRequest.held_back
   float learning_rate_factor = 1.0f;
+  float batch_share = 1.0f;
 
   Bytes payload;
   std::vector<std::shared_ptr<char>> copies;

@@ -331,6 +331,21 @@ void PushResponder::FinishDuplicate() {
   call_->Finish(rpc::internal::SerializeResponse(response_));
 }
 
+void PushResponder::AddRowStaleness(int num_slices, absl::Span<const SliceSegments> slices,
+                                    absl::Span<const RowStalenessCounts> segments) {
+  if (segments.empty()) return;
+  absl::MutexLock lock(&mutex_);
+  while (response_.row_staleness_size() < num_slices) response_.add_row_staleness();
+  size_t at = 0;
+  for (const SliceSegments& slice : slices) {
+    for (int s = 0; s < slice.count; ++s, ++at) {
+      if (slice.reported) {
+        segments[at].ToProto(response_.mutable_row_staleness(slice.slice)->add_segments());
+      }
+    }
+  }
+}
+
 void PushResponder::Settle(const absl::StatusOr<uint64_t>& missing_rows) {
   if (missing_rows.ok()) {
     missing_rows_ += *missing_rows;

@@ -16,7 +16,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
+#include "ps/row_staleness.h"
 #include "ps/server/request/bind.h"
+#include "ps/server/request/split_push.h"
 #include "ps/server/table/statistics.h"
 #include "ps/server/table/update_position.h"
 #include "rpc/service.h"
@@ -48,6 +50,10 @@ class PushResponder {
                     absl::Span<const UpdatePosition> positions);
   // Finishes the call of a push that was taken before.
   void FinishDuplicate();
+  // Reports the row staleness of a part's segments, before its Settle. `slices` tells to which slices of the
+  // request, which has `num_slices`, they belong; `segments` may be empty.
+  void AddRowStaleness(int num_slices, absl::Span<const SliceSegments> slices,
+                       absl::Span<const RowStalenessCounts> segments);
   // Reports the end of one part: the number of its gradients that had no row, or the table's error. The last
   // part finishes the call, with the first error if there was any.
   void Settle(const absl::StatusOr<uint64_t>& missing_rows);
@@ -55,7 +61,8 @@ class PushResponder {
  private:
   const std::shared_ptr<rpc::ServerCall> call_;
   std::atomic<size_t> unsettled_;
-  v1::PushResponse response_;  // without missing_rows
+  // Without missing_rows. mutex_ guards row_staleness until the last Settle.
+  v1::PushResponse response_;
   std::atomic<uint64_t> missing_rows_{0};
   absl::Mutex mutex_;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);

@@ -37,6 +37,27 @@ void CopyGroup(const Group& group, uint32_t dim, bool factors, BufferPool& buffe
   }
 }
 
+// Adds the segments of a group's slices to the part. `request` is the one that contains the slices.
+std::vector<SliceSegments> AddSegments(const BoundRequest& request, const Group& group, TablePush* part) {
+  std::vector<SliceSegments> segments;
+  if (std::all_of(group.begin(), group.end(),
+                  [](const BoundSlice* slice) { return slice->segment_ends.empty(); })) {
+    return segments;
+  }
+  uint32_t begin = 0;
+  for (const BoundSlice* slice : group) {
+    const auto ids = static_cast<uint32_t>(slice->ids.size());
+    const bool reported = !slice->segment_ends.empty();
+    segments.push_back({.slice = static_cast<int>(slice - request.slices.data()),
+                        .count = reported ? static_cast<int>(slice->segment_ends.size()) : 1,
+                        .reported = reported});
+    for (const uint32_t end : slice->segment_ends) part->segment_ends.push_back(begin + end);
+    if (!reported) part->segment_ends.push_back(begin + ids);
+    begin += ids;
+  }
+  return segments;
+}
+
 }  // namespace
 
 SplitPush SplitByTable(const BoundRequest& request, BufferPool& buffers) {
@@ -62,6 +83,8 @@ SplitPush SplitByTable(const BoundRequest& request, BufferPool& buffers) {
     part.step = request.step;
     part.deferred_gradients = request.deferred_gradients;
     part.learning_rate_factor = request.learning_rate_factor;
+    part.batch_share = request.batch_share;
+    split.segments.push_back(AddSegments(request, group, &part));
     part.pulled_version = first.pulled_version;
     part.position = first.position;
     const bool factors = std::any_of(group.begin(), group.end(), [](const BoundSlice* slice) {

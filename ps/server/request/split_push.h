@@ -12,11 +12,20 @@
 
 namespace tandem::ps {
 
+// Consecutive segments of a TablePush that come from one slice of the request.
+struct SliceSegments {
+  int slice;      // index in the request
+  int count;      // number of segments
+  bool reported;  // false: the slice came without segments, and counts as one that is not reported
+};
+
 // The gradients of one push, split by table.
 struct SplitPush {
   std::vector<std::shared_ptr<ServerTable>> tables;  // in order of appearance in the request
   std::vector<TablePush> parts;                      // [tables]; without `settled`
   std::vector<uint64_t> wire_bytes;                  // [tables]: of the request's payload
+  // [tables]: where the response names the segments of the part; empty if the part has none.
+  std::vector<std::vector<SliceSegments>> segments;
 };
 
 // Makes one TablePush for each table of the push. Several slices of one table become one part, so that an id

@@ -11,8 +11,8 @@
 namespace tandem::ps {
 
 absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage, uint32_t dim,
-                                     absl::Span<const TablePush* const> pushes, BufferPool& buffers,
-                                     Helpers* helpers) {
+                                     absl::Span<const TablePush* const> pushes, float batch_share,
+                                     BufferPool& buffers, Helpers* helpers) {
   const TablePush* only = nullptr;
   size_t parts = 0;
   size_t rows = 0;
@@ -27,7 +27,9 @@ absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage, uint32_t dim,
                static_cast<int64_t>(push->ids.size()));
   }
   const trace::Span traced(kTraceApply, static_cast<int64_t>(rows), static_cast<int64_t>(parts));
-  ApplyOptions options{.learning_rate_factor = pushes.front()->learning_rate_factor, .helpers = helpers};
+  ApplyOptions options{.learning_rate_factor = pushes.front()->learning_rate_factor,
+                       .batch_share = batch_share,
+                       .helpers = helpers};
   // An update without rows is applied, too: the table's clock must be the same on every server.
   if (parts == 0) return storage.Apply({}, nullptr, options);
   if (parts == 1) {

@@ -14,11 +14,12 @@ namespace tandem::ps {
 
 // Applies `pushes`, at least one, to a table of `dim` as one update: the gradients are concatenated in the
 // order given. The learning rate factor is that of the first push, even if it has no rows, so that every
-// server uses the same. `helpers` take part in a large update; `buffers` hold the merged arrays.
+// server uses the same. `batch_share` is that of the update (ApplyOptions). `helpers` take part in a large
+// update; `buffers` hold the merged arrays.
 // Returns the number of entries that had no row, or the error for which the table serves no more.
 absl::StatusOr<uint64_t> ApplyMerged(TableStorage& storage, uint32_t dim,
-                                     absl::Span<const TablePush* const> pushes, BufferPool& buffers,
-                                     Helpers* helpers);
+                                     absl::Span<const TablePush* const> pushes, float batch_share,
+                                     BufferPool& buffers, Helpers* helpers);
 
 }  // namespace tandem::ps
 

@@ -45,6 +45,7 @@ v1::TableInfo ServerTable::Info(size_t hottest) const {
   *info.mutable_config() = config();
   v1::TableStatistics* statistics = info.mutable_statistics();
   counters_.Export(hottest, statistics);
+  row_staleness_.Counts().ToProto(statistics->mutable_row_staleness());
   const std::shared_ptr<TableStorage> rows = storage();
   const StorageStatistics held = rows->Statistics();
   statistics->set_rows(held.rows);
@@ -139,9 +140,13 @@ void ServerTable::Enqueue(TablePush push) {
   order_.Add(std::move(push));
 }
 
-absl::StatusOr<uint64_t> ServerTable::Apply(TableStorage& storage,
-                                            absl::Span<const TablePush* const> pushes) const {
-  return ApplyMerged(storage, dim(), pushes, *buffers_, helpers_);
+absl::StatusOr<uint64_t> ServerTable::Apply(TableStorage& storage, absl::Span<const TablePush* const> pushes,
+                                            bool sync) const {
+  float share = 0;
+  for (const TablePush* push : pushes) share += push->batch_share;
+  // The pushes of all workers are the whole global batch, whatever their shares add up to in floats.
+  if (sync && pushes.size() == num_workers()) share = 1.0f;
+  return ApplyMerged(storage, dim(), pushes, std::min(share, 1.0f), *buffers_, helpers_);
 }
 
 void ServerTable::CountApplied(const TablePush& push, uint64_t missing, uint64_t before) {
@@ -159,9 +164,13 @@ void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
     const absl::Span<const TablePush* const> pushes = update->pushes;
     const std::shared_ptr<TableStorage> storage = storage_;
     const auto begun = under_way_.insert(storage->clock());
+    const bool sync = order_.sync();
     mutex_.Unlock();
-    const absl::StatusOr<uint64_t> missing = Apply(*storage, pushes);
-    const uint64_t before = version_.fetch_add(1, std::memory_order_acq_rel);
+    const absl::StatusOr<uint64_t> missing = Apply(*storage, pushes, sync);
+    std::vector<RowStalenessMeter::Segments> segments;
+    const uint64_t before = sync ? version_.fetch_add(1, std::memory_order_acq_rel)
+                                 : row_staleness_.CountUpdate(pushes, &version_, &segments);
+    segments.resize(pushes.size());
     for (size_t i = 0; i < pushes.size(); ++i) {
       CountApplied(*pushes[i], i == 0 ? missing.value_or(0) : 0, before);
     }
@@ -173,8 +182,8 @@ void ServerTable::ApplyReadyLocked(std::vector<Waiter>* released) {
     }
     CollectReadyLocked(released);
     mutex_.Unlock();
-    for (TablePush& push : done) {
-      if (push.settled) push.settled(missing);
+    for (size_t i = 0; i < done.size(); ++i) {
+      if (done[i].settled) done[i].settled(missing, segments[i]);
     }
     done.clear();
     mutex_.Lock();
@@ -188,7 +197,9 @@ void ServerTable::ApplyBatchLocked(std::vector<TablePush> batch) {
   const uint64_t before = version();
   std::vector<const TablePush*> fresh;
   std::vector<bool> stale;
+  std::vector<size_t> fresh_index;  // [batch]: of the pushes that are not stale, in `fresh`
   for (const TablePush& push : batch) {
+    fresh_index.push_back(fresh.size());
     const uint64_t staleness = StalenessOf(before, push.pulled_version);
     stale.push_back(push.position.update != 0 ? push.position.stale : staleness > allowed);
     if (stale.back()) {
@@ -199,13 +210,20 @@ void ServerTable::ApplyBatchLocked(std::vector<TablePush> batch) {
   }
   // An update of which nothing is left counts, too: versions must be those of the other servers.
   const absl::StatusOr<uint64_t> missing =
-      fresh.empty() ? storage->Apply({}, nullptr, {}) : Apply(*storage, fresh);
-  version_.fetch_add(1, std::memory_order_acq_rel);
+      fresh.empty() ? storage->Apply({}, nullptr, {}) : Apply(*storage, fresh, /*sync=*/false);
+  std::vector<RowStalenessMeter::Segments> segments;
+  row_staleness_.CountUpdate(fresh, &version_, &segments);
+  segments.resize(fresh.size());
   for (size_t i = 0; i < fresh.size(); ++i) {
     CountApplied(*fresh[i], i == 0 ? missing.value_or(0) : 0, before);
   }
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i].settled) batch[i].settled(stale[i] && missing.ok() ? uint64_t{0} : missing);
+    if (!batch[i].settled) continue;
+    if (stale[i] && missing.ok()) {
+      batch[i].settled(uint64_t{0}, {});
+    } else {
+      batch[i].settled(missing, stale[i] ? RowStalenessMeter::Segments() : segments[fresh_index[i]]);
+    }
   }
   mutex_.Lock();
   order_.FinishBatch(batch);
@@ -237,7 +255,7 @@ std::vector<ServerTable::Waiter> ServerTable::Drain() {
     ApplyReadyLocked(&released);
     order_.CollectBlocked(&settled);
   }
-  for (auto& done : settled) done(uint64_t{0});
+  for (auto& done : settled) done(uint64_t{0}, {});
   return released;
 }
 
@@ -256,16 +274,18 @@ void ServerTable::Flush() {
 void ServerTable::SetUpdateMode(const v1::UpdateMode& mode, std::vector<Waiter>* released) {
   absl::MutexLock lock(&mutex_);
   FlushLocked();
+  const bool was_sync = order_.sync();
   order_.SetMode(mode);
   // One at a time and the lowest step first, so that pushes that waited to be merged go in rank order.
   while (const std::optional<TablePush> push = order_.TakeLowestStep()) {
     waiting_bytes_.fetch_sub(push->memory_bytes, std::memory_order_relaxed);
     const TablePush* const alone = &*push;
     // The push was acknowledged before: an error shows in the table's next calls.
-    const uint64_t missing = Apply(*storage_, {&alone, 1}).value_or(0);
+    const uint64_t missing = Apply(*storage_, {&alone, 1}, was_sync).value_or(0);
     CountApplied(*push, missing, version_.fetch_add(1, std::memory_order_acq_rel));
     order_.AdvanceClock(*push);
   }
+  row_staleness_.Forget();  // it has not seen these updates, nor those of SYNC
   order_.StartBatch(version());
   ApplyReadyLocked(released);
   CollectReadyLocked(released);
@@ -288,6 +308,7 @@ void ServerTable::Install(std::shared_ptr<TableStorage> storage, uint64_t versio
   std::swap(storage_, old);
   generation_ = NewGeneration(generation_);
   version_.store(version, std::memory_order_release);
+  row_staleness_.Forget();
   waiting_bytes_.fetch_sub(order_.Restore(version, clocks), std::memory_order_relaxed);
   CollectReadyLocked(released);
 }

@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
 #include "base/copy_choice.h"
+#include "ps/server/table/row_staleness_meter.h"
 #include "ps/server/table/statistics.h"
 #include "ps/server/table/table_push.h"
 #include "ps/server/table/update_order.h"
@@ -44,6 +45,8 @@ class ServerTable {
   bool dense() const { return created_config_.kind() == v1::TableConfig::DENSE; }
   uint32_t num_workers() const { return created_config_.num_workers(); }
   TableCounters& counters() { return counters_; }
+  // Measures the row staleness of pushes, in all modes but SYNC.
+  RowStalenessMeter& row_staleness() { return row_staleness_; }
   // Chooses how rows are written into memory that clients read in place. Each table has its own, since the
   // time of a gather depends on the table's rows, too.
   CopyChoice& gathers() { return gathers_; }
@@ -134,13 +137,16 @@ class ServerTable {
   void CollectReadyLocked(std::vector<Waiter>* released) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counts an applied push; `before` is the version without its update.
   void CountApplied(const TablePush& push, uint64_t missing, uint64_t before);
-  absl::StatusOr<uint64_t> Apply(TableStorage& storage, absl::Span<const TablePush* const> pushes) const;
+  // Applies the pushes as one update. `sync`: whether the mode in force is SYNC.
+  absl::StatusOr<uint64_t> Apply(TableStorage& storage, absl::Span<const TablePush* const> pushes,
+                                 bool sync) const;
 
   const v1::TableConfig created_config_;
   BufferPool* const buffers_;
   Helpers* const helpers_;
   const bool assigns_positions_;
   TableCounters counters_;
+  RowStalenessMeter row_staleness_;
   CopyChoice gathers_{CopyChoice::kOfGathers};
   std::atomic<uint64_t> version_{0};
   std::atomic<uint64_t> waiting_bytes_{0};

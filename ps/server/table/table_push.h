@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/trace/trace.h"
+#include "ps/row_staleness.h"
 #include "ps/server/table/update_position.h"
 
 namespace tandem::ps {
@@ -21,8 +23,11 @@ struct TablePush {
   UpdatePosition position;          // GBA tables
   bool deferred_gradients = false;  // of steps that were pushed before: advances no clock
   absl::Span<const uint64_t> ids;
-  const float* gradients = nullptr;    // [ids.size() x dim]
+  const float* gradients = nullptr;  // [ids.size() x dim]
+  // The ends of the segments of all slices, as positions in `ids`; the last is ids.size(). Empty: none.
+  std::vector<uint32_t> segment_ends;
   float learning_rate_factor = 1.0f;   // of all ids
+  float batch_share = 1.0f;            // v1::PushRequest.batch_share
   const float* row_factors = nullptr;  // [ids.size()]: multiplied with it for each id; nullptr: all are 1
   std::shared_ptr<const void> memory;  // keeps ids, gradients and row_factors alive
   uint64_t memory_bytes = 0;
@@ -32,7 +37,10 @@ struct TablePush {
   //   - the push is applied: with the number of its update's entries that had no row, or with the error for
   //     which the table serves no more;
   //   - the push waits for other workers' pushes: with 0.
-  using Settled = std::function<void(const absl::StatusOr<uint64_t>& missing)>;
+  //
+  // `segments` is the row staleness of its segments if that was measured; else empty.
+  using Settled = std::function<void(const absl::StatusOr<uint64_t>& missing,
+                                     absl::Span<const RowStalenessCounts> segments)>;
   Settled settled;
 };
 

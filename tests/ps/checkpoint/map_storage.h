@@ -32,6 +32,8 @@ class MapStorage : public TableStorage {
   absl::StatusOr<uint64_t> Apply(absl::Span<const uint64_t>, const float*, const ApplyOptions&) override {
     return 0;
   }
+  absl::Status ReadRows(absl::Span<const uint64_t>, float*, uint8_t*) override { return absl::OkStatus(); }
+  absl::Status WriteRows(absl::Span<const uint64_t>, const float*) override { return absl::OkStatus(); }
   uint64_t rows() const override { return rows_.size(); }
   StorageStatistics Statistics() const override { return {}; }
   uint32_t row_floats() const override { return kRowFloats; }

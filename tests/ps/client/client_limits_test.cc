@@ -130,7 +130,7 @@ TEST_F(ClientLimitsTest, PushesAreCountedAmongThemselves) {
   const auto a = Connect(0, WhenFull::kFail, lost, /*timeout=*/absl::Seconds(2));
   const std::vector<float> gradients(kIds * kDim, 1.0f);
   const auto push = [&](uint64_t step, absl::Status* status, absl::Notification* done) {
-    a->PushAsync(step, {{.table = "t", .ids = ids_, .gradients = gradients.data()}}, 1.0f,
+    a->PushAsync(step, {{.table = "t", .ids = ids_, .gradients = gradients.data()}}, {},
                  [status, done](absl::Status result) {
                    *status = std::move(result);
                    done->Notify();

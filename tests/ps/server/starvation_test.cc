@@ -49,7 +49,7 @@ class Pusher {
           ++under_way_;
         }
         client->PushAsync(step, {{.table = "t", .ids = ids, .gradients = gradients.data(), .repeats = false}},
-                          1, [this](absl::Status status) {
+                          {}, [this](absl::Status status) {
                             absl::MutexLock lock(&mutex_);
                             --under_way_;
                             if (status.ok()) ++served_;

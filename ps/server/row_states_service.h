@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_PS_SERVER_ROW_STATES_SERVICE_H_
+#define TANDEM_PS_SERVER_ROW_STATES_SERVICE_H_
+
+#include "absl/status/statusor.h"
+#include "ps/server/request_handler.h"
+#include "ps/server/table/table_registry.h"
+#include "tandem/v1/parameter_server.pb.h"
+
+namespace tandem::ps {
+
+namespace v1 = ::tandem::v1;
+
+// Answers the calls by which workers replicate frequently updated rows: which rows these are, and moving rows
+// with their optimizer state to workers and back. Thread-safe. Calls block as pulls do: for locks, and for
+// the disk in tables with `spill`.
+class RowStatesService {
+ public:
+  // Largest size of the values in one message, in bytes. Clients send several messages for more rows.
+  static constexpr size_t kMaxValueBytes = size_t{64} << 20;
+
+  // `tables` and `requests` must outlive the service.
+  RowStatesService(const TableRegistry* tables, RequestHandler* requests)
+      : tables_(*tables), requests_(*requests) {}
+
+  // NotFound: unknown table. InvalidArgument: a NaN or negative threshold.
+  absl::StatusOr<v1::FrequentlyUpdatedRowsResponse> Frequent(
+      const v1::FrequentlyUpdatedRowsRequest& request) const;
+  // NotFound: unknown table. FailedPrecondition: an id of another server. InvalidArgument: an id outside a
+  // DENSE table. ResourceExhausted: the values exceed kMaxValueBytes.
+  absl::StatusOr<v1::ReadRowStatesResponse> Read(const v1::ReadRowStatesRequest& request) const;
+  // The errors of Read, those of a push's fence, and InvalidArgument if sizes do not fit the table or a value
+  // is not finite; nothing has changed then. A row that a pull finds in a cache is newer afterwards. Must not
+  // run at the same time as a checkpoint.
+  absl::StatusOr<v1::WriteRowStatesResponse> Write(const v1::WriteRowStatesRequest& request) const;
+
+ private:
+  const TableRegistry& tables_;
+  RequestHandler& requests_;
+};
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_SERVER_ROW_STATES_SERVICE_H_

@@ -22,6 +22,7 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/train_seeds.h"
 #include "launcher/process/spawn.h"
 #include "worker/job/job_parser.h"
 #include "worker/trainer/training_run.h"
@@ -38,6 +39,8 @@ struct Options {
   worker::RunOptions run;
   bool no_baselines = false;
   bool print_job = false;
+  std::string seeds;
+  int servers = 0, workers = 0;  // of the job of each seed
   std::string spill_dir;
 };
 
@@ -104,7 +107,6 @@ absl::Status CheckWritable(const char* flag, const std::string& path) {
 absl::Status CheckOutputs(const Options& options, const worker::JobSpec& job) {
   TANDEM_RETURN_IF_ERROR(CheckWritable("--report", options.report));
   TANDEM_RETURN_IF_ERROR(CheckWritable("--predictions", options.run.predictions));
-  if (job.checkpoint.every_epochs == 0) return absl::OkStatus();
   std::error_code error;
   std::filesystem::create_directories(job.checkpoint.dir, error);
   if (!error && ::access(job.checkpoint.dir.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
@@ -112,6 +114,42 @@ absl::Status CheckOutputs(const Options& options, const worker::JobSpec& job) {
   return absl::InvalidArgumentError(absl::StrCat("checkpoints cannot be written to '", job.checkpoint.dir,
                                                  "': ", error.message(),
                                                  "; choose another with --set checkpoint.dir=DIR"));
+}
+
+// Returns the runs of --seeds.
+absl::StatusOr<SeedRuns> RunsOf(const Options& options, const worker::JobSpec& job) {
+  for (const char* variable : {"RANK", "WORLD_SIZE", "TANDEM_ROLE", "TANDEM_STORE"}) {
+    if (std::getenv(variable) == nullptr) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--seeds starts a job for each seed, but this process is part of a job (", variable,
+        " is set); instead of `tandem run --ps N --workers M -- tandem train ... --seeds ...` write `tandem "
+        "train ... --seeds ... --ps N --workers M`"));
+  }
+  const std::string& resume = options.run.resume;
+  if (!resume.empty() && resume != "latest" && resume != "auto") {
+    return absl::InvalidArgumentError(
+        "--resume with --seeds must be latest or auto: every seed has its own checkpoints");
+  }
+  SeedRuns runs{.job_file = options.job_file,
+                .job_name = job.name,
+                .overrides = options.set,
+                .checkpoint_dir = job.checkpoint.dir,
+                .report = options.report,
+                .predictions = options.run.predictions,
+                .baselines = !options.no_baselines};
+  TANDEM_ASSIGN_OR_RETURN(runs.seeds, ParseSeeds(options.seeds));
+  TANDEM_RETURN_IF_ERROR(CheckWritable("--report", options.report));
+  if (options.servers > 0 || options.workers > 0) {
+    runs.servers = std::max(1, options.servers);
+    runs.workers = std::max(1, options.workers);
+  }
+  const auto pass = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) runs.more_flags.insert(runs.more_flags.end(), {flag, value});
+  };
+  pass("--resume", resume);
+  pass("--spill-dir", options.spill_dir);
+  pass("--tensorboard", options.run.tensorboard);
+  return runs;
 }
 
 int Train(Options options) {
@@ -124,6 +162,12 @@ int Train(Options options) {
   if (options.print_job) {
     std::fputs(worker::JobToYaml(*job).c_str(), stdout);
     return 0;
+  }
+  if (!options.seeds.empty()) {
+    const absl::StatusOr<SeedRuns> runs = RunsOf(options, *job);
+    if (runs.ok()) return TrainSeeds(*runs);
+    LogError(runs.status().message());
+    return 2;
   }
   options.run.job_file = options.job_file;
   options.run.baselines = !options.no_baselines;
@@ -184,6 +228,18 @@ void AddTrain(CLI::App& app, CommandContext* context) {
                       "Write scalars for TensorBoard below this directory: DIR/worker-0, DIR/ps-0, ...");
   command->add_flag("--no-baselines", options->no_baselines,
                     "Do not train the plain baselines for the final table");
+  CLI::Option* seeds = command->add_option("--seeds", options->seeds,
+                                           "Train once for each of these seeds (1-5, or 1,3,7) and report "
+                                           "mean and deviation; not under `tandem run`");
+  command->add_option("--ps", options->servers, "With --seeds: parameter servers of each run")
+      ->check(CLI::Range(1, 4096))
+      ->needs(seeds);
+  command
+      ->add_option(
+          "--workers", options->workers,
+          "With --seeds: workers of each run; without --ps and --workers one process is the whole job")
+      ->check(CLI::Range(1, 4096))
+      ->needs(seeds);
   command->add_flag("--print-job", options->print_job,
                     "Print the job with every default spelled out, and stop");
   command->callback([options, context] { context->exit_code = Train(*options); });

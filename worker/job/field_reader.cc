@@ -68,7 +68,7 @@ class FieldReader : public Fields {
   bool Path(const char* name, std::string* value, const char*) override {
     std::string text;
     if (!Text(name, &text, "")) return false;
-    Expand(name, text, value);
+    Expand(name, PathOf(name), text, value);
     return true;
   }
 
@@ -76,8 +76,10 @@ class FieldReader : public Fields {
     std::vector<std::string> texts;
     if (!TextsOrOne(name, /*one_allowed=*/true, "a path or a list of paths", &texts)) return false;
     value->clear();
-    for (const std::string& text : texts) {
-      if (std::string path; Expand(name, text, &path)) value->push_back(std::move(path));
+    for (size_t i = 0; i < texts.size(); ++i) {
+      std::string path;
+      if (Expand(name, absl::StrCat(PathOf(name), ".", i), texts[i], &path))
+        value->push_back(std::move(path));
     }
     return true;
   }
@@ -281,8 +283,9 @@ class FieldReader : public Fields {
     return true;
   }
 
-  bool Expand(const char* name, const std::string& text, std::string* value) {
-    absl::StatusOr<std::string> path = ExpandPath(text);
+  // `field` is the dotted path of the field or list element, whose origin decides what `text` is relative to.
+  bool Expand(const char* name, const std::string& field, const std::string& text, std::string* value) {
+    absl::StatusOr<std::string> path = ResolvePath(text, errors_->OriginOf(field).directory);
     if (!path.ok()) {
       Wrong(name, path.status().message());
       return false;

@@ -71,8 +71,9 @@ class Fields {
   virtual bool Whole(const char* name, int64_t* value, Range range, const char* help) = 0;
   virtual bool Bool(const char* name, bool* value, const char* help) = 0;
   virtual bool Text(const char* name, std::string* value, const char* help) = 0;
-  // Declares a file path. A reader expands ~ and ${NAME} (path_expansion.h), and reports what cannot be
-  // expanded. It does not check whether the file exists.
+  // Declares a file path. A reader expands ~ and ${NAME}, resolves relative paths against the directory of
+  // the file (path_expansion.h), and reports what cannot be expanded. It does not check whether the file
+  // exists.
   virtual bool Path(const char* name, std::string* value, const char* help) = 0;
   // Declares one path or a list of them, each as for Path. A reader leaves out paths that it cannot expand.
   virtual bool Paths(const char* name, std::vector<std::string>* value, const char* help) = 0;

@@ -12,25 +12,42 @@
 
 namespace tandem::worker {
 
-const std::string* JobErrors::Origin(absl::string_view path) const {
-  // The path itself or the nearest ancestor that an override put there.
+void JobErrors::SetOrigin(const std::string& path, absl::string_view text) {
+  // Overrides come last, in the order they were met.
+  ClearOrigins(path);
+  SetOrigin(
+      path,
+      {.name = absl::StrCat("--set ", text), .order = std::numeric_limits<int>::max(), .has_lines = false});
+}
+
+void JobErrors::ClearOrigins(const std::string& path) {
+  std::erase_if(origins_, [&](const auto& entry) {
+    return entry.first == path || absl::StartsWith(entry.first, absl::StrCat(path, "."));
+  });
+}
+
+const JobOrigin* JobErrors::FindOrigin(const std::string& path) const {
+  const auto found = origins_.find(path);
+  return found == origins_.end() ? nullptr : &found->second;
+}
+
+const JobOrigin& JobErrors::OriginOf(absl::string_view path) const {
   while (true) {
-    if (auto found = origins_.find(std::string(path)); found != origins_.end()) return &found->second;
+    if (const JobOrigin* origin = FindOrigin(std::string(path))) return *origin;
     const size_t dot = path.rfind('.');
-    if (dot == absl::string_view::npos) return nullptr;
+    if (dot == absl::string_view::npos) return file_;
     path = path.substr(0, dot);
   }
 }
 
+void JobErrors::AddTo(const JobOrigin& origin, int line, absl::string_view message) {
+  if (!origin.has_lines) line = 0;
+  const std::string place = line > 0 ? absl::StrCat(origin.name, ":", line) : origin.name;
+  errors_.push_back({{origin.order, line}, absl::StrCat(place, ": ", message)});
+}
+
 void JobErrors::Add(absl::string_view path, int line, absl::string_view message) {
-  if (const std::string* origin = Origin(path)) {
-    // Overrides come last, in the order they were met.
-    errors_.emplace_back(std::numeric_limits<int>::max(), absl::StrCat("--set ", *origin, ": ", message));
-  } else if (line > 0) {
-    errors_.emplace_back(line, absl::StrCat(file_name_, ":", line, ": ", message));
-  } else {
-    errors_.emplace_back(0, absl::StrCat(file_name_, ": ", message));
-  }
+  AddTo(OriginOf(path), line, message);
 }
 
 absl::Status JobErrors::ToStatus() const {

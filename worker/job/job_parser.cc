@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -13,10 +14,22 @@
 #include "worker/job/fields.h"
 #include "worker/job/job_errors.h"
 #include "worker/job/job_schema.h"
+#include "worker/job/path_expansion.h"
 #include "yaml-cpp/yaml.h"
 
 namespace tandem::worker {
 namespace {
+
+// A chain of files that extend each other can hardly be longer.
+constexpr int kMaxFiles = 16;
+
+// Returns the field that a mapping has instead of `name`: setting one of the two in an override, or in a file
+// that extends another, removes the other. Empty for all other fields.
+absl::string_view AlternativeOf(absl::string_view name) {
+  if (name == "batch_size") return "global_batch_size";
+  if (name == "global_batch_size") return "batch_size";
+  return "";
+}
 
 // One `--set`: puts a value at a dotted path, making mappings on the way. Containers on the path are rebuilt
 // rather than changed, because an alias may share them with other fields.
@@ -62,6 +75,7 @@ class Override {
     bool found = false;
     for (const auto& entry : at) {
       const bool mine = entry.first.IsScalar() && entry.first.Scalar() == parts_[depth];
+      if (last && entry.first.IsScalar() && entry.first.Scalar() == AlternativeOf(parts_[depth])) continue;
       if (!mine) {
         made.force_insert(YAML::Node(entry.first), YAML::Node(entry.second));
       } else if (!found && !last && !entry.second.IsNull()) {
@@ -97,23 +111,112 @@ class Override {
   YAML::Node value_;
 };
 
-}  // namespace
+// Reads job files and the files that they extend, and notes which part of the job comes from where.
+class FileReader {
+ public:
+  explicit FileReader(JobErrors* errors) : errors_(errors) {}
 
-absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_name,
-                                 absl::Span<const std::string> overrides) {
-  JobErrors errors(file_name);
+  // Returns the mapping of `text`, merged into that of the file which it extends, or null after an error.
+  YAML::Node Parse(const std::string& text, const JobOrigin& file) {
+    std::vector<YAML::Node> documents;
+    try {
+      documents = YAML::LoadAll(text);
+    } catch (const YAML::Exception& e) {
+      return Wrong(file, e.mark.is_null() ? 0 : e.mark.line + 1, absl::StrCat("this is no YAML: ", e.msg));
+    }
+    if (documents.empty() || documents[0].IsNull()) return Wrong(file, 0, "the job file is empty");
+    if (documents.size() > 1) {
+      return Wrong(file, documents[1].Mark().line + 1,
+                   "a job file holds one YAML document, this is a second one");
+    }
+    const YAML::Node root = documents[0];
+    if (!root.IsMap()) {
+      return Wrong(file, root.Mark().line + 1, "a job file is a mapping: lines of 'field: value'");
+    }
+    const YAML::Node extended = root["extend"];
+    if (!extended.IsDefined()) return root;
+    const int line = extended.Mark().line + 1;
+    if (!extended.IsScalar()) return Wrong(file, line, "field 'extend' must be the path of a job file");
+    const absl::StatusOr<std::string> path = ResolvePath(extended.Scalar(), file.directory);
+    if (!path.ok()) return Wrong(file, line, absl::StrCat("field 'extend' ", path.status().message()));
+    if (file.order + 1 >= kMaxFiles) {
+      return Wrong(file, line,
+                   absl::StrCat("field 'extend': more than ", kMaxFiles,
+                                " files extend each other; does one extend itself?"));
+    }
+    const absl::StatusOr<std::string> base_text = ReadFile(*path);
+    if (!base_text.ok())
+      return Wrong(file, line, absl::StrCat("field 'extend': ", base_text.status().message()));
+    const JobOrigin base{.name = *path, .directory = DirectoryOf(*path), .order = file.order + 1};
+    const YAML::Node below = Parse(*base_text, base);
+    if (!below.IsMap()) return below;
+    return Merge(below, root, "", base);
+  }
+
+ private:
+  YAML::Node Wrong(const JobOrigin& file, int line, absl::string_view message) {
+    errors_->AddTo(file, line, message);
+    return YAML::Node();
+  }
+
+  // Returns the mapping `over` and the fields that only `below` has. Fields that are mappings in both are
+  // merged as well; any other value of `over` replaces that of `below`, which comes from `origin`. A mapping
+  // of another kind replaces that of `below` too, because kinds have different fields; only models may have
+  // those of all kinds. `path` is that of the mapping: "" or "train.".
+  YAML::Node Merge(const YAML::Node& below, const YAML::Node& over, const std::string& path,
+                   const JobOrigin& origin) {
+    YAML::Node made(YAML::NodeType::Map);
+    std::vector<std::string> given;
+    for (const auto& entry : over) {
+      const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "";
+      if (path.empty() && name == "extend") continue;
+      given.push_back(name);
+      const YAML::Node other = Find(below, name);
+      const std::string field = path + name;
+      if (entry.second.IsMap() && other.IsMap() && (field == "model" || !OtherKind(other, entry.second))) {
+        const JobOrigin* own = errors_->FindOrigin(field);
+        const JobOrigin inherited = own == nullptr ? origin : *own;
+        errors_->ClearOrigin(field);
+        made.force_insert(YAML::Node(entry.first), Merge(other, entry.second, field + ".", inherited));
+      } else {
+        errors_->ClearOrigins(field);
+        made.force_insert(YAML::Node(entry.first), YAML::Node(entry.second));
+      }
+    }
+    for (const auto& entry : below) {
+      const std::string name = entry.first.IsScalar() ? entry.first.Scalar() : "";
+      if ((path.empty() && name == "extend") || absl::c_linear_search(given, name) ||
+          absl::c_linear_search(given, AlternativeOf(name))) {
+        continue;
+      }
+      if (errors_->FindOrigin(path + name) == nullptr) errors_->SetOrigin(path + name, origin);
+      made.force_insert(YAML::Node(entry.first), YAML::Node(entry.second));
+    }
+    return made;
+  }
+
+  static bool OtherKind(const YAML::Node& below, const YAML::Node& over) {
+    const YAML::Node old_kind = Find(below, "kind"), new_kind = Find(over, "kind");
+    return new_kind.IsScalar() && (!old_kind.IsScalar() || old_kind.Scalar() != new_kind.Scalar());
+  }
+
+  static YAML::Node Find(const YAML::Node& map, const std::string& name) {
+    for (const auto& entry : map) {
+      if (entry.first.IsScalar() && entry.first.Scalar() == name) return entry.second;
+    }
+    return YAML::Node();
+  }
+
+  JobErrors* const errors_;
+};
+
+absl::StatusOr<JobSpec> Parse(absl::string_view text, const JobOrigin& file,
+                              absl::Span<const std::string> overrides) {
+  JobErrors errors(file.name, file.directory);
   JobSpec job;
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.empty() || documents[0].IsNull()) {
-      errors.Add("", 0, "the job file is empty");
-    } else if (documents.size() > 1) {
-      errors.Add("", documents[1].Mark().line + 1,
-                 "a job file holds one YAML document, this is a second one");
-    } else if (!documents[0].IsMap()) {
-      errors.Add("", documents[0].Mark().line + 1, "a job file is a mapping: lines of 'field: value'");
-    } else {
-      YAML::Node root = documents[0];
+    YAML::Node root = FileReader(&errors).Parse(std::string(text), file);
+    if (root.IsMap()) {
       for (const std::string& override : overrides) root.reset(Override(override, &errors).ApplyTo(root));
       ReadFields(root, "", &errors, [&](Fields& fields) { DescribeJob(fields, job); });
     }
@@ -124,10 +227,17 @@ absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_
   return job;
 }
 
+}  // namespace
+
+absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_name,
+                                 absl::Span<const std::string> overrides) {
+  return Parse(text, {.name = std::string(file_name)}, overrides);
+}
+
 absl::StatusOr<JobSpec> LoadJob(const std::string& path, absl::Span<const std::string> overrides) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return Annotate(text.status(), "the job file");
-  return ParseJob(*text, path, overrides);
+  return Parse(*text, {.name = path, .directory = DirectoryOf(path)}, overrides);
 }
 
 std::string JobToYaml(const JobSpec& job) {

@@ -23,7 +23,11 @@ namespace tandem::worker {
 // anything is checked.
 //
 // Paths of data and checkpoints may begin with "~/" and contain ${NAME} or ${NAME:-value when NAME is unset}.
-// Relative paths are relative to the current directory.
+// Relative paths of `text` and of overrides are relative to the current directory.
+//
+// The field `extend` names another job file. `text` then gives only what differs: its mappings are merged
+// with those of the other file, and its other values replace them. Errors name the file that has the wrong
+// line.
 //
 // An InvalidArgument error lists every mistake found, one a line, in the order of the file:
 //   jobs/x.yaml:12: unknown field 'optimiser' in 'embedding'; did you mean 'optimizer'?
@@ -32,7 +36,8 @@ namespace tandem::worker {
 absl::StatusOr<JobSpec> ParseJob(absl::string_view text, absl::string_view file_name,
                                  absl::Span<const std::string> overrides = {});
 
-// Reads the job file at `path` and parses it as ParseJob does. NotFound if there is no such file.
+// Reads the job file at `path` and parses it as ParseJob does. A relative path in a file is relative to the
+// directory of that file, unless it begins with a variable. NotFound if there is no file at `path`.
 absl::StatusOr<JobSpec> LoadJob(const std::string& path, absl::Span<const std::string> overrides = {});
 
 // Returns the job as a job file in which every default is spelled out: ParseJob(JobToYaml(job)) equals `job`.

@@ -333,6 +333,9 @@ void DescribeData(Fields& f, JobSpec& job) {
   const bool labelled = f.Group("label", named_columns ? "column" : nullptr, "",
                                 [&](Fields& g) { DescribeLabel(g, schema, named_columns); });
   if (columns) DescribeColumns(f, schema);
+  f.Bool(
+      "shuffle", &job.shuffle,
+      "whether each epoch reads the training examples in a new random order; else in the order of the files");
   f.Integer("shuffle_buffer", &job.shuffle_buffer, AtLeast(1),
             "examples; a buffer as large as the split shuffles it uniformly");
   f.Integer("max_malformed", &data.max_malformed, AtLeast(0),
@@ -415,7 +418,18 @@ void DescribeMode(Fields& f, v1::UpdateMode& mode) {
 
 void DescribeTrain(Fields& f, TrainSpec& train) {
   f.Group("mode", "kind", "", [&](Fields& g) { DescribeMode(g, train.mode); });
-  f.Integer("batch_size", &train.batch_size, Between(1, 1 << 24), "examples per worker and step");
+  bool per_worker = false, global = false;
+  if (f.reading() || train.global_batch_size == 0) {
+    per_worker =
+        f.Integer("batch_size", &train.batch_size, Between(1, 1 << 24), "examples per worker and step");
+  }
+  if (f.reading() || train.global_batch_size > 0) {
+    global =
+        f.Integer("global_batch_size", &train.global_batch_size, Between(1, 1 << 30),
+                  "instead of `batch_size`: examples of all workers together per step, a multiple of the "
+                  "number of workers, so that a job trains alike on any number of them");
+  }
+  if (per_worker && global) f.Wrong("global_batch_size", "contradicts 'batch_size': give one of them");
   f.Integer("epochs", &train.epochs, AtLeast(1), "passes over the training data");
   f.Integer("seed", &train.seed, AtLeast(0), "of model, tables and shuffling");
   f.Integer("lookahead", &train.lookahead, Between(1, 1024), "batches whose rows are pulled ahead");
@@ -431,8 +445,8 @@ void DescribeTrain(Fields& f, TrainSpec& train) {
     g.Choice("metric", &early.metric, {"auc", "logloss"},
              "validation metric; it also says which epoch is the best");
     g.Integer("patience", &early.patience, AtLeast(0),
-              "epochs without an improvement before training stops; 0: never stop (2 if the group is given "
-              "without it)");
+              "training stops after so many epochs in a row without an improvement, as in Keras and FuxiCTR: "
+              "with 1 after the first. 0: never (2 if the group is given without it)");
     g.Real("min_delta", &early.min_delta, AtLeast(0), "a smaller improvement does not count as one");
   });
   double log_every = absl::ToDoubleSeconds(train.log_every), timeout = absl::ToDoubleSeconds(train.timeout);
@@ -505,6 +519,16 @@ bool IsName(absl::string_view name) {
 }  // namespace
 
 void DescribeJob(Fields& f, JobSpec& job) {
+  if (f.reading()) {
+    // The parser has merged that file already; what is left of it comes from an override.
+    std::string extended;
+    if (f.Text(
+            "extend", &extended,
+            "another job file, of which this one gives only what differs: mappings are merged, other values "
+            "replaced")) {
+      f.Wrong("extend", "can only be given in a job file");
+    }
+  }
   f.Text("name", &job.name, "name of the job: letters, digits, `_`, `-` and `.`");
   if (!IsName(job.name)) {
     f.Wrong("name", absl::StrCat("is '", job.name, "'; it may have letters, digits, '_', '-' and '.'"));
@@ -534,7 +558,7 @@ void DescribeJob(Fields& f, JobSpec& job) {
       g.Path("dir", &job.checkpoint.dir, "directory of the checkpoints; `runs/NAME` unless given");
     }
     g.Integer("every_epochs", &job.checkpoint.every_epochs, AtLeast(0),
-              "epochs between checkpoints; 0: none");
+              "epochs between checkpoints. The best epoch is always saved; 0: it alone is, and kept");
     g.Integer("keep", &job.checkpoint.keep, AtLeast(1),
               "the newest checkpoints are kept, and the best one, which the final test uses");
     double timeout = absl::ToDoubleSeconds(job.checkpoint.timeout);

@@ -55,13 +55,15 @@ enum class Metric { kAuc, kLogloss };
 
 struct EarlyStoppingSpec {
   Metric metric = Metric::kAuc;  // also decides which checkpoint is the best
-  int patience = 0;              // epochs without an improvement before training stops; 0: never stop
+  int patience = 0;              // training stops after this many epochs without an improvement; 0: never
   double min_delta = 0.0;        // a smaller improvement does not count as one
 };
 
 struct TrainSpec {
   v1::UpdateMode mode = ps::Sync();
-  size_t batch_size = 512;  // examples per worker and step
+  size_t batch_size = 512;  // examples per worker and step, unless global_batch_size is set
+  // Examples of all workers per step, a multiple of the number of workers; 0: batch_size counts.
+  size_t global_batch_size = 0;
   int epochs = 10;
   uint64_t seed = 1;      // of the model, the tables and shuffling
   int lookahead = 4;      // batches whose rows are pulled ahead of the one that is computed
@@ -74,7 +76,7 @@ struct TrainSpec {
 
 struct CheckpointSpec {
   std::string dir;       // "runs/<job name>" unless the file gives one
-  int every_epochs = 1;  // 0: no checkpoints
+  int every_epochs = 1;  // 0: only the best epoch's checkpoint
   int keep = 3;          // number of newest checkpoints that are kept, in addition to the best one
   absl::Duration timeout = absl::Minutes(10);  // limit of saving a checkpoint, and of loading one
 };
@@ -82,6 +84,7 @@ struct CheckpointSpec {
 struct JobSpec {
   std::string name = "job";
   DatasetOptions data;
+  bool shuffle = true;              // false: every epoch reads the examples in the order of the files
   size_t shuffle_buffer = 1000000;  // examples
   ModelOptions model;               // num_dense and num_sparse are set from the data, seed from train.seed
   TableSpec embedding{.name = "embedding"};

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/job/path_expansion.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/status.h"
 
 namespace tandem::worker {
 
@@ -50,6 +52,18 @@ absl::StatusOr<std::string> ExpandPath(absl::string_view text) {
   }
   if (path.empty()) return absl::InvalidArgumentError("is an empty path");
   return path;
+}
+
+absl::StatusOr<std::string> ResolvePath(absl::string_view text, absl::string_view directory) {
+  TANDEM_ASSIGN_OR_RETURN(std::string path, ExpandPath(text));
+  if (directory.empty() || path[0] == '/' || absl::StartsWith(text, "${")) return path;
+  return absl::StrCat(directory, absl::EndsWith(directory, "/") ? "" : "/", path);
+}
+
+std::string DirectoryOf(absl::string_view file) {
+  const size_t slash = file.rfind('/');
+  if (slash == absl::string_view::npos) return "";
+  return std::string(file.substr(0, std::max<size_t>(slash, 1)));
 }
 
 std::string EscapePath(absl::string_view path) {

@@ -23,6 +23,14 @@ namespace tandem::worker {
 // path. The message is a phrase that follows the name of a field.
 absl::StatusOr<std::string> ExpandPath(absl::string_view text);
 
+// Returns ExpandPath(text), below `directory` if it is a relative path. It stays as it is if `directory` is
+// empty or `text` begins with a variable, because variables are set with the current directory in mind.
+absl::StatusOr<std::string> ResolvePath(absl::string_view text, absl::string_view directory);
+
+// Returns the directory part of a file's path as ResolvePath takes it: "" for a file in the current
+// directory.
+std::string DirectoryOf(absl::string_view file);
+
 // Returns a text that ExpandPath turns into `path`, or into "./" and `path` if that begins with '~'.
 std::string EscapePath(absl::string_view path);
 

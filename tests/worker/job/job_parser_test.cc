@@ -205,6 +205,22 @@ checkpoint: {dir: out/x, every_epochs: 0, keep: 1}
   EXPECT_EQ(job.checkpoint.keep, 1);
 }
 
+TEST(JobParserTest, ABatchIsThatOfAWorkerOrOfAll) {
+  const std::string head = "data: {train: a.csv, label: y, sparse: [s], shuffle: false}\nmodel: lr\n";
+  const JobSpec job = Parse(head + "train: {global_batch_size: 4096}\n");
+  EXPECT_EQ(job.train.global_batch_size, 4096u);
+  EXPECT_FALSE(job.shuffle);
+  EXPECT_EQ(Parse(head).train.global_batch_size, 0u);
+  EXPECT_THAT(ParseJob(head + "train: {batch_size: 3, global_batch_size: 6}\n", "x.yaml"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("contradicts 'batch_size'")));
+  // An override replaces the other one.
+  EXPECT_EQ(Parse(head + "train: {batch_size: 3}\n", {"train.global_batch_size=6"}).train.global_batch_size,
+            6u);
+  const JobSpec back = Parse(head + "train: {global_batch_size: 6}\n", {"train.batch_size=3"});
+  EXPECT_EQ(back.train.global_batch_size, 0u);
+  EXPECT_EQ(back.train.batch_size, 3u);
+}
+
 TEST(JobParserTest, TheVariantsOfModelsAreRead) {
   const JobSpec job = Parse(R"(
 data: {train: a.csv, label: y, sparse: [s]}

@@ -224,7 +224,7 @@ std::map<std::string, std::string> GeneratedTables() {
   FieldLister lister(&fields, "");
   JobSpec job;
   DescribeJob(lister, job);
-  return {{"job", FieldTable(fields, "", {"name"})},
+  return {{"job", FieldTable(fields, "", {"extend", "name"})},
           {"data", FieldTable(fields, "data")},
           {"model", FieldTable(fields, "model")},
           {"model kinds", KindTables(fields, "model")},

@@ -35,6 +35,7 @@ data:
   label: {column: "true", threshold: -0.1}
   sparse: [s, {column: "a: b", separator: "|", hash_buckets: 100000, shared_as: "#x"}, "~", "null"]
   dense: [x1, {column: x2, transform: standardize}]
+  shuffle: false
   shuffle_buffer: 3
   max_malformed: 5
 model: {kind: dlrm, dim: 8, hidden: [], bottom: [3], interaction: cat, cross_layers: 2, cross: vector, dropout: 0.3, batch_norm: local, batch_norm_momentum: 0.3, batch_norm_epsilon: 0.25}
@@ -47,6 +48,10 @@ optimizer: {kind: momentum, lr: 0.3, momentum: 0.1, l2: 1e-8, weight_decay: 1e-9
 train: {mode: {bounded: 7}, batch_size: 3, epochs: 2, seed: 5, lookahead: 3, max_in_flight: 9, bucket_bytes: 64KiB, early_stopping: {metric: logloss, patience: 4, min_delta: 0.1}, log_every_seconds: 0.1, timeout_seconds: 33}
 checkpoint: {dir: some/where, every_epochs: 2, keep: 9, timeout_seconds: 77}
 )");
+}
+
+TEST(JobRoundTripTest, AGlobalBatchComesBack) {
+  ExpectRoundTrip("data: {train: a.csv, label: y, sparse: [s]}\nmodel: lr\ntrain: {global_batch_size: 64}\n");
 }
 
 TEST(JobRoundTripTest, EveryKindOfScheduleModeAndFormatComesBack) {

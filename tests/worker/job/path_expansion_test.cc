@@ -42,6 +42,25 @@ TEST(PathExpansionTest, WhatCannotBeFilledInIsRefused) {
   EXPECT_THAT(ExpandPath(""), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty path")));
 }
 
+TEST(PathExpansionTest, RelativePathsAreBelowTheDirectory) {
+  ::setenv("TANDEM_TEST_DIR", "data", 1);
+  const auto resolve = [](absl::string_view text, absl::string_view directory) {
+    return ResolvePath(text, directory).value_or("error");
+  };
+  EXPECT_EQ(resolve("a.csv", "jobs"), "jobs/a.csv");
+  EXPECT_EQ(resolve("../a.csv", "/x/jobs"), "/x/jobs/../a.csv");
+  EXPECT_EQ(resolve("a.csv", "/"), "/a.csv");
+  EXPECT_EQ(resolve("a.csv", ""), "a.csv");
+  EXPECT_EQ(resolve("/a.csv", "jobs"), "/a.csv");
+  EXPECT_EQ(resolve("~/a.csv", "jobs"), absl::StrCat(std::getenv("HOME"), "/a.csv"));
+  EXPECT_EQ(resolve("${TANDEM_TEST_DIR}/a.csv", "jobs"), "data/a.csv");
+  EXPECT_EQ(resolve("x/${TANDEM_TEST_DIR}", "jobs"), "jobs/x/data");
+  EXPECT_EQ(resolve("", "jobs"), "error");
+  EXPECT_EQ(DirectoryOf("x.yaml"), "");
+  EXPECT_EQ(DirectoryOf("jobs/x.yaml"), "jobs");
+  EXPECT_EQ(DirectoryOf("/x.yaml"), "/");
+}
+
 TEST(PathExpansionTest, EscapedPathsComeBack) {
   for (const char* path : {"a", "${x}", "a${", "$${x}", "a$b", "/~/x"})
     EXPECT_EQ(Expand(EscapePath(path)), path);

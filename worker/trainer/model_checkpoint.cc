@@ -174,7 +174,9 @@ absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& pat
 }
 
 void PruneModels(const JobSpec& job, const std::string& best) {
-  const absl::Status pruned = ps::PruneCheckpoints(job.checkpoint.dir, job.checkpoint.keep, best);
+  // Without periodic checkpoints the newest one is the best.
+  const int keep = job.checkpoint.every_epochs == 0 ? 1 : job.checkpoint.keep;
+  const absl::Status pruned = ps::PruneCheckpoints(job.checkpoint.dir, keep, best);
   if (!pruned.ok()) LogWarning(absl::StrCat("old checkpoints stay: ", pruned.message()));
 }
 

@@ -94,6 +94,7 @@ class TrainingRun {
   const RunContext context_;
   const int rank_;
   const int world_size_;
+  size_t batch_size_ = 0;  // per worker
   Progress progress_;
   TrainingScalars scalars_;
   std::unique_ptr<Dataset> dataset_;
@@ -112,6 +113,15 @@ class TrainingRun {
 
 absl::Status TrainingRun::Prepare() {
   UseOneBlasThread();
+  batch_size_ = job_.train.batch_size;
+  if (const size_t global = job_.train.global_batch_size; global > 0) {
+    if (global % static_cast<size_t>(world_size_) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("train.global_batch_size is ", global,
+                                                     "; it must be a multiple of the number of workers, ",
+                                                     world_size_));
+    }
+    batch_size_ = global / static_cast<size_t>(world_size_);
+  }
   TANDEM_ASSIGN_OR_RETURN(dataset_, Dataset::Open(job_.data));
   ModelOptions model_options = job_.model;
   model_options.num_dense = dataset_->num_dense();
@@ -127,7 +137,7 @@ absl::Status TrainingRun::Prepare() {
 
   TANDEM_ASSIGN_OR_RETURN(report_.train_examples, dataset_->Count(Split::kTrain));
   if (report_.train_examples == 0) return absl::InvalidArgumentError("the training split has no examples");
-  const uint64_t global_batch = job_.train.batch_size * static_cast<uint64_t>(world_size_);
+  const uint64_t global_batch = batch_size_ * static_cast<uint64_t>(world_size_);
   const uint64_t steps_per_epoch = (report_.train_examples + global_batch - 1) / global_batch;
   TANDEM_ASSIGN_OR_RETURN(optimizer_, DenseOptimizer::Create(job_.optimizer, model_->blocks()));
   LearningRateOptions schedule = job_.schedule;
@@ -159,8 +169,8 @@ absl::Status TrainingRun::Prepare() {
 absl::Status TrainingRun::TrainEpoch(int epoch) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
                           dataset_->Read({.split = Split::kTrain,
-                                          .batch_size = job_.train.batch_size,
-                                          .shuffle = true,
+                                          .batch_size = batch_size_,
+                                          .shuffle = job_.shuffle,
                                           .seed = job_.train.seed,
                                           .epoch = static_cast<uint64_t>(epoch),
                                           .shuffle_buffer = job_.shuffle_buffer,
@@ -222,8 +232,8 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
                 entry.samples_per_s, entry.best ? "  *" : "");
     std::fflush(stdout);
   }
-  if (job_.checkpoint.every_epochs > 0 &&
-      (entry.best || epoch % job_.checkpoint.every_epochs == 0 || epoch == job_.train.epochs)) {
+  const int every = job_.checkpoint.every_epochs;
+  if (entry.best || (every > 0 && (epoch % every == 0 || epoch == job_.train.epochs))) {
     TANDEM_RETURN_IF_ERROR(SaveCheckpoint(entry));
   }
   report_.epochs.push_back(std::move(entry));
@@ -233,7 +243,7 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
 absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
                           dataset_->Read({.split = split,
-                                          .batch_size = std::max<size_t>(job_.train.batch_size, 1024),
+                                          .batch_size = std::max<size_t>(batch_size_, 1024),
                                           .rank = rank_,
                                           .world_size = world_size_,
                                           .tail = ReadOptions::Tail::kExact}));
@@ -295,7 +305,7 @@ absl::Status TrainingRun::AddStaleness(EpochReport* entry) {
 
 bool TrainingRun::ShouldStopEarly(const EpochReport& epoch) {
   const int patience = job_.train.early_stopping.patience;
-  return patience > 0 && epochs_since_best_ > patience && epoch.epoch < job_.train.epochs;
+  return patience > 0 && epochs_since_best_ >= patience && epoch.epoch < job_.train.epochs;
 }
 
 absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {

@@ -176,9 +176,69 @@ TEST_F(TrainingRunTest, StopsWhenValidationNoLongerImprovesAndKeepsTheBest) {
   EXPECT_TRUE(report.stopped_early);
   ASSERT_LT(report.epochs.size(), 30u);
   ASSERT_GE(report.best_epoch, 1);
-  EXPECT_EQ(report.epochs.size(), static_cast<size_t>(report.best_epoch) + 2);
+  EXPECT_EQ(report.epochs.size(), static_cast<size_t>(report.best_epoch) + 1);
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto manifest, ps::ReadManifest(report.checkpoint));
   EXPECT_EQ(manifest.epoch(), static_cast<uint64_t>(report.best_epoch));
+}
+
+TEST_F(TrainingRunTest, PatienceIsTheNumberOfEpochsInARowWithoutAnImprovement) {
+  for (const int patience : {1, 3}) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(
+        const RunReport report,
+        Run(Job({"train.epochs=30",
+                 absl::StrCat("train.early_stopping={metric: logloss, patience: ", patience, "}"),
+                 "optimizer.lr=0.3", "embedding.optimizer={kind: sgd, lr: 30}"}),
+            1, 1, {.baselines = false}));
+    ASSERT_TRUE(report.stopped_early);
+    EXPECT_EQ(report.epochs.size(), static_cast<size_t>(report.best_epoch + patience));
+  }
+}
+
+TEST_F(TrainingRunTest, WithoutPeriodicCheckpointsTheBestEpochIsKeptAndTested) {
+  const std::vector<std::string> diverging = {"train.epochs=6",
+                                              "train.early_stopping={metric: logloss, patience: 0}",
+                                              "optimizer.lr=0.3", "embedding.optimizer={kind: sgd, lr: 30}"};
+  std::vector<std::string> best_only = diverging;
+  best_only.push_back("checkpoint.every_epochs=0");
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report, Run(Job(best_only), 1, 1, {.baselines = false}));
+  ASSERT_LT(report.best_epoch, 6);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto kept, ps::ListCheckpoints(dir_.File("ckpt")));
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0].manifest.epoch(), static_cast<uint64_t>(report.best_epoch));
+  EXPECT_EQ(kept[0].path, report.checkpoint);
+  std::vector<std::string> all = diverging;
+  all.push_back(absl::StrCat("checkpoint.dir=", dir_.File("all")));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport other, Run(Job(all), 1, 1, {.baselines = false}));
+  EXPECT_EQ(report.test.logloss, other.test.logloss);
+  EXPECT_EQ(report.best_epoch, other.best_epoch);
+}
+
+TEST_F(TrainingRunTest, AGlobalBatchIsDividedAmongTheWorkers) {
+  const RunOptions plain{.baselines = false};
+  const std::vector<std::string> of_256 = {"train={mode: sync, global_batch_size: 256, epochs: 2}"};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport one, Run(Job(of_256), 1, 1, plain));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport two, Run(Job(of_256), 1, 2, plain));
+  EXPECT_EQ(one.epochs[0].steps, (one.train_examples + 255) / 256);
+  EXPECT_EQ(two.epochs[0].steps, one.epochs[0].steps);
+  EXPECT_NEAR(two.epochs[1].train_loss, one.epochs[1].train_loss, 2e-3);
+  EXPECT_THAT(Run(Job({"train={mode: sync, global_batch_size: 255}"}), 1, 2, plain).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("train.global_batch_size is 255; it must be a multiple of the number of "
+                                 "workers, 2")));
+}
+
+TEST_F(TrainingRunTest, WithoutShufflingEveryEpochReadsTheFileInItsOrder) {
+  const RunOptions plain{.baselines = false};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport in_order,
+                              Run(Job({"data.shuffle=false", "train.epochs=2"}), 1, 2, plain));
+  // A shuffle buffer of one example has no choice.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport no_choice,
+                              Run(Job({"data.shuffle_buffer=1", "train.epochs=2"}), 1, 2, plain));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport shuffled, Run(Job({"train.epochs=2"}), 1, 2, plain));
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    EXPECT_EQ(in_order.epochs[epoch].train_loss, no_choice.epochs[epoch].train_loss);
+    EXPECT_NE(in_order.epochs[epoch].train_loss, shuffled.epochs[epoch].train_loss);
+  }
 }
 
 TEST_F(TrainingRunTest, SaysWhatIsWrongBeforeItTrains) {

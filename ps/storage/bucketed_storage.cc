@@ -176,7 +176,7 @@ absl::Status BucketedStorage::WriteRows(absl::Span<const uint64_t> ids, const fl
     const uint32_t bucket = buckets_.BucketOfHash(hash);
     RowHistory history{.version = static_cast<uint32_t>(buckets_.clock() + 1), .count = 1};
     if (spiller_ != nullptr) {
-      TANDEM_RETURN_IF_ERROR(spiller_->Restore(ids[i], rows, history));
+      TANDEM_RETURN_IF_ERROR(spiller_->Restore(ids[i], rows, history, /*keep_count=*/true));
       continue;
     }
     const FairLock::Writer lock(&buckets_.LockOfBucket(bucket));

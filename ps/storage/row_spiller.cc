@@ -272,7 +272,7 @@ absl::Status RowSpiller::ReadRows(absl::Span<const uint64_t> ids, absl::Span<con
   });
 }
 
-absl::Status RowSpiller::Restore(uint64_t id, const float* floats, const RowHistory& history) {
+absl::Status RowSpiller::Restore(uint64_t id, const float* floats, RowHistory history, bool keep_count) {
   const uint64_t hash = Mix64(id);
   const uint32_t bucket = buckets_->BucketOfHash(hash);
   bool over;
@@ -283,9 +283,12 @@ absl::Status RowSpiller::Restore(uint64_t id, const float* floats, const RowHist
       std::vector<char> row(cold_row_bytes_);
       const ColdTier::Key key = {bucket, id};
       TANDEM_RETURN_IF_ERROR(tier_->Get({&key, 1}, cold_row_bytes_, row.data(), &found));
+      if (found != 0 && keep_count) history.count = buckets_->layout().count(row.data() + sizeof(uint32_t));
     }
     const FairLock::Writer lock(&buckets_->LockOfBucket(bucket));
-    if (found != 0 && buckets_->store(bucket).Find(id) == nullptr) {
+    const char* const in_memory = std::as_const(*buckets_).store(bucket).Find(id);
+    if (in_memory != nullptr && keep_count) history.count = buckets_->layout().count(in_memory);
+    if (found != 0 && in_memory == nullptr) {
       states_[bucket].cold.fetch_sub(1, std::memory_order_relaxed);
       cold_rows_.fetch_sub(1, std::memory_order_relaxed);
     }

@@ -97,7 +97,8 @@ class RowSpiller {
 
   // Implement TableStorage::VisitBucket and TableStorage::Restore.
   absl::Status VisitBucket(uint32_t bucket, TableStorage::RowVisitor visit);
-  absl::Status Restore(uint64_t id, const float* floats, const RowHistory& history);
+  // With `keep_count`, a row that exists keeps its count of updates.
+  absl::Status Restore(uint64_t id, const float* floats, RowHistory history, bool keep_count = false);
   // Removes all rows: calls clear_bucket(bucket) with each bucket's lock held exclusively, and clears the
   // tier.
   void Clear(absl::FunctionRef<void(uint32_t bucket)> clear_bucket);

@@ -48,6 +48,17 @@ TEST(PushEncoderTest, TheWireHoldsIdsThenGradientsOfEachPart) {
   EXPECT_EQ(std::memcmp(payload.data() + 16, gradients.data(), 16), 0);
 }
 
+TEST(PushEncoderTest, AnIdThatRepeatsBelongsToItsFirstSegment) {
+  const std::vector<uint64_t> ids = {7, 9, 7, 7, 9, 8, 5};
+  const std::vector<float> gradients(7, 1.0f);
+  const std::vector<uint32_t> segments = {0, 2, 5, 5, 7};
+  const std::vector<EncodedPush> requests = EncodeAll(
+      ShardMap::Even(1),
+      {{.part = {.table = "t", .ids = ids, .gradients = gradients.data(), .segments = segments}, .dim = 1}});
+  EXPECT_EQ(requests[0].header.slices(0).num_ids(), 4u);  // 7, 9, 8, 5
+  EXPECT_THAT(requests[0].header.slices(0).segment_ends(), ::testing::ElementsAre(0, 2, 2, 2, 4));
+}
+
 TEST(PushEncoderTest, AServerThatOwnsNoneOfTheIdsStillHearsOfTheStep) {
   const ShardMap map = ShardMap::Even(2);
   uint64_t id = 0;

@@ -51,6 +51,12 @@ TEST(SplitterTest, BagsAreCutAlongTheServers) {
   EXPECT_THAT(out[1].offsets, ElementsAre(0, 1, 1, 2));
 }
 
+TEST(SplitterTest, SegmentsAreCutAlongTheServers) {
+  const ServerIds server{.ids = {10, 11, 12}, .positions = {0, 3, 4}};
+  EXPECT_THAT(SplitSegments({1, 1, 3, 5, 6, 6}, server), ElementsAre(1, 1, 1, 3, 3, 3));
+  EXPECT_THAT(SplitSegments({}, server), IsEmpty());
+}
+
 TEST(SplitterTest, ReusedMemoryHoldsNothingOfTheCallBefore) {
   const ShardMap map = ShardMap::Even(2);
   std::vector<ServerIds> out;

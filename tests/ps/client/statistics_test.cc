@@ -11,6 +11,7 @@
 #include "base/latency_bins.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/row_staleness.h"
 
 namespace tandem::ps {
 namespace {
@@ -51,6 +52,11 @@ TEST(SumTables, AddsWhatServersSay) {
   v1::HotId* hot = there.mutable_statistics()->add_hottest();
   hot->set_id(2);
   hot->set_pulls(30);
+  RowStalenessCounts row_staleness;
+  row_staleness.Add(5);
+  row_staleness.ToProto(here.mutable_statistics()->mutable_row_staleness());
+  row_staleness.Add(0);
+  row_staleness.ToProto(there.mutable_statistics()->mutable_row_staleness());
   const std::vector<v1::TableInfo> sums = SumTables({{here, Info("item", 5)}, {there}}, /*hottest=*/2);
   ASSERT_EQ(sums.size(), 2);
   const v1::TableStatistics& s = sums[0].statistics();
@@ -62,6 +68,10 @@ TEST(SumTables, AddsWhatServersSay) {
   EXPECT_DOUBLE_EQ(s.pull_latency().sum_us(), 80.0);
   EXPECT_THAT(s.staleness_histogram(), ElementsAre(3, 1, 4));
   EXPECT_DOUBLE_EQ(s.staleness_mean(), 9.0 / 8);
+  EXPECT_EQ(s.row_staleness().rows(), 3);
+  EXPECT_EQ(s.row_staleness().sum(), 10);
+  EXPECT_EQ(s.row_staleness().max(), 5);
+  EXPECT_THAT(s.row_staleness().histogram(), ElementsAre(1, 0, 0, 0, 2));
   ASSERT_EQ(s.hottest_size(), 2);
   EXPECT_EQ(s.hottest(0).id(), 1);
   EXPECT_EQ(s.hottest(1).id(), 2);

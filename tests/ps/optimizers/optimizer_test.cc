@@ -305,6 +305,25 @@ TEST_P(OptimizerTest, ARowsOwnFactorCountsLikeTheCallsFactor) {
   EXPECT_EQ(by_row.memory(), by_call.memory());
 }
 
+TEST_P(OptimizerTest, TheShareOfABatchScalesTheRegularizationAndNothingElse) {
+  const v1::OptimizerConfig& config = GetParam().config;
+  v1::OptimizerConfig half = config;
+  half.set_weight_decay(config.weight_decay() / 2);
+  if (config.kind() != "ftrl") half.set_l2(config.l2() / 2);
+  CounterRandom random(/*seed=*/9, 0);
+  const std::vector<float> initial = RandomVector(&random, 21, 0.5f),
+                           gradient = RandomVector(&random, 21, 1.0f);
+  const std::unique_ptr<Optimizer> optimizer = Make(config), halved = Make(half);
+  GuardedRow by_share(*optimizer, initial), by_config(*halved, initial);
+  for (int step = 0; step < 3; ++step) {
+    RowUpdate update = by_share.With(gradient);
+    optimizer->Update({&update, 1}, 21, 1.0f, /*batch_share=*/0.5f);
+    update = by_config.With(gradient);
+    halved->Update({&update, 1}, 21, 1.0f);
+  }
+  EXPECT_EQ(by_share.memory(), by_config.memory());
+}
+
 TEST(WarmUpTest, RisesLinearlyToOneOverThatManyUpdates) {
   v1::OptimizerConfig config = Adagrad(0.1f);
   EXPECT_EQ(Make(config)->WarmUp(1), 1.0f);

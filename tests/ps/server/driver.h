@@ -75,6 +75,7 @@ struct PushOf {
   uint64_t pulled_version = 0;
   float learning_rate_factor = 0.0f;
   v1::PushPlace place;
+  std::vector<uint64_t> segment_ends;
 };
 struct PushTag {
   uint32_t worker = 0;
@@ -82,6 +83,7 @@ struct PushTag {
   uint64_t sequence = 0;  // 0: step + 1
   uint64_t epoch = 1;
   float learning_rate_factor = 0.0f;
+  float batch_share = 0.0f;
 };
 
 struct Rows {
@@ -117,6 +119,7 @@ inline Bytes PushRequestBytes(const PushTag& tag, const std::vector<PushOf>& par
   header.set_sequence(tag.sequence == 0 ? tag.step + 1 : tag.sequence);
   header.set_step(tag.step);
   header.set_learning_rate_factor(tag.learning_rate_factor);
+  header.set_batch_share(tag.batch_share);
   std::string payload;
   for (const PushOf& part : parts) {
     v1::PushSlice* slice = header.add_slices();
@@ -127,6 +130,7 @@ inline Bytes PushRequestBytes(const PushTag& tag, const std::vector<PushOf>& par
     slice->set_pulled_version(part.pulled_version);
     slice->set_learning_rate_factor(part.learning_rate_factor);
     if (part.place.update() != 0) *slice->mutable_place() = part.place;
+    slice->mutable_segment_ends()->Add(part.segment_ends.begin(), part.segment_ends.end());
     AppendArray(part.ids, &payload);
     if (part.pooling != v1::NONE) {
       slice->set_num_bags(part.offsets.size() - 1);

@@ -181,6 +181,18 @@ TEST_P(SpillModelTest, BehavesLikeATableWithoutABoundOverALongRandomSequence) {
     } else if (operation % 8 == 0) {
       table->Clear();
       model->Clear();
+    } else {
+      // Rows move to a worker and come back changed.
+      const size_t floats = table->row_floats();
+      std::vector<float> states(ids.size() * floats), want_states(states.size());
+      std::vector<uint8_t> exists(ids.size()), want_exists(ids.size());
+      TANDEM_ASSERT_OK(table->ReadRows(ids, states.data(), exists.data()));
+      TANDEM_ASSERT_OK(model->ReadRows(ids, want_states.data(), want_exists.data()));
+      ASSERT_EQ(states, want_states) << "operation " << operation;
+      ASSERT_EQ(exists, want_exists);
+      for (float& value : states) value += 0.25f;
+      TANDEM_ASSERT_OK(table->WriteRows(ids, states.data()));
+      TANDEM_ASSERT_OK(model->WriteRows(ids, states.data()));
     }
     ASSERT_EQ(table->rows(), model->rows()) << "operation " << operation;
     if (operation % 40 == 39) {
@@ -324,6 +336,22 @@ TEST_F(SpillTest, RowsComeBackWhenTheyAreTouchedAndNotWhenTheyAreOnlyLookedAt) {
   EXPECT_EQ(table_->Statistics().spill_reads, 1);
   EXPECT_EQ(table_->Statistics().spilled_rows, spilled - 1);
   EXPECT_EQ(table_->rows(), quota_ + 3);
+}
+
+TEST_F(SpillTest, ReadingAWholeRowLeavesItColdAndWritingItBringsItBack) {
+  Fill();
+  const uint64_t spilled = table_->Statistics().spilled_rows;
+  float row[kDim];
+  uint8_t exists = 0;
+  TANDEM_ASSERT_OK(table_->ReadRows({1}, row, &exists));
+  EXPECT_EQ(exists, 1);
+  EXPECT_EQ(row[0], -1);
+  EXPECT_EQ(table_->Statistics().spilled_rows, spilled);
+  std::fill_n(row, kDim, 7.0f);
+  const uint64_t rows = table_->rows();
+  TANDEM_ASSERT_OK(table_->WriteRows({1}, row));
+  EXPECT_EQ(Read(1), 7);
+  EXPECT_EQ(table_->rows(), rows);
 }
 
 TEST_F(SpillTest, ABatchIsAskedForInOneCallAndOnlyWhatIsNotInMemory) {

@@ -76,6 +76,39 @@ TEST_F(Parse, ADimBeyondAnyPayloadIsRefused) {
   TANDEM_EXPECT_OK(ParsePush(PushRequestBytes({}, {{"a", kHuge, {}, {}}}), options_));
 }
 
+TEST_F(Parse, SegmentsMustCoverTheIdsInOrder) {
+  const auto parse = [&](std::vector<uint64_t> ends) {
+    return ParsePush(PushRequestBytes({}, {{.table = "a",
+                                            .dim = 1,
+                                            .ids = {1, 2, 3},
+                                            .gradients = {1, 1, 1},
+                                            .segment_ends = std::move(ends)}}),
+                     options_);
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ParsedRequest request, parse({0, 2, 2, 3}));
+  EXPECT_THAT(request.slices[0].segment_ends, ElementsAre(0, 2, 2, 3));
+  TANDEM_EXPECT_OK(parse({}));
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(parse({2, 1, 3}), StatusIs(kInvalid, HasSubstr("segment_ends[1] is 1, must be in 2 .. 3")));
+  EXPECT_THAT(parse({1, 4}), StatusIs(kInvalid, HasSubstr("segment_ends[1] is 4")));
+  EXPECT_THAT(parse({~uint64_t{0}}), StatusIs(kInvalid, HasSubstr("must be in 0 .. 3")));
+  EXPECT_THAT(parse({1, 2}), StatusIs(kInvalid, HasSubstr("must be num_ids, 3")));
+  EXPECT_THAT(parse(std::vector<uint64_t>(70000, 3)), StatusIs(kInvalid, HasSubstr("at most 65536")));
+}
+
+TEST_F(Parse, TheShareOfAGlobalBatchIsAFraction) {
+  const auto parse = [&](float share) {
+    return ParsePush(PushRequestBytes({.batch_share = share}, {{"a", 1, {1}, {1}}}), options_);
+  };
+  for (const float share : {1.5f, -0.5f, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_THAT(parse(share), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("batch_share")));
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ParsedRequest half, parse(0.5f));
+  EXPECT_EQ(half.batch_share, 0.5f);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const ParsedRequest absent, parse(0));
+  EXPECT_EQ(absent.batch_share, 1.0f);
+}
+
 TEST(Bind, ADimThatIsNotTheTablesIsRefused) {
   Driver driver;
   TANDEM_ASSERT_OK(driver.CreateTable(TestTable("user", 2, 1, Async())));

@@ -379,7 +379,8 @@ TEST(RowCache, LosesNoGradient) {
         DeferredGradients out;
         harness.cache().Merge(ids, gradients.data(), 1, server_version, &out);
         std::vector<uint64_t> pulled;
-        if (random.Below(50) == 0) harness.cache().TakeDeferred(&out, &pulled);
+        // Not in the last steps: the cache must still hold gradients at the end, whichever thread ends last.
+        if (random.Below(50) == 0 && step < 350) harness.cache().TakeDeferred(&out, &pulled);
         add(out, &came_out[t]);
       }
     });

@@ -42,6 +42,37 @@ struct Halves {
 void F16(const Reduction& r) { ReduceFloating<Halves<tandem::HWY_NAMESPACE::Float16Conversion>>(r); }
 void BF16(const Reduction& r) { ReduceFloating<Halves<tandem::HWY_NAMESPACE::BFloat16Conversion>>(r); }
 
+// Runs step(d, i) for vectors of elements [i, i + Lanes(d)) which cover [0, n).
+template <class Step>
+HWY_INLINE void ForEachVector(size_t n, Step step) {
+  const hn::ScalableTag<float> whole;
+  const hn::CappedTag<float, 1> single;
+  size_t i = 0;
+  for (; i + hn::Lanes(whole) <= n; i += hn::Lanes(whole)) step(whole, i);
+  for (; i < n; ++i) step(single, i);
+}
+
+template <class Memory>
+HWY_INLINE void Widen(const void* in, size_t n, float* out) {
+  const uint16_t* const from = static_cast<const uint16_t*>(in);
+  ForEachVector(
+      n, [&](auto d, size_t i) HWY_ATTR { Plain<float>::Store(d, Memory::Load(d, from + i), out + i); });
+}
+
+template <class Memory>
+HWY_INLINE void Narrow(const float* in, size_t n, void* out) {
+  uint16_t* const to = static_cast<uint16_t*>(out);
+  ForEachVector(n,
+                [&](auto d, size_t i) HWY_ATTR { Memory::Store(d, Plain<float>::Load(d, in + i), to + i); });
+}
+
+using F16Memory = Halves<tandem::HWY_NAMESPACE::Float16Conversion>;
+using BF16Memory = Halves<tandem::HWY_NAMESPACE::BFloat16Conversion>;
+HWY_NOINLINE void F16ToF32(const void* in, size_t n, float* out) { Widen<F16Memory>(in, n, out); }
+HWY_NOINLINE void BF16ToF32(const void* in, size_t n, float* out) { Widen<BF16Memory>(in, n, out); }
+HWY_NOINLINE void F32ToF16(const float* in, size_t n, void* out) { Narrow<F16Memory>(in, n, out); }
+HWY_NOINLINE void F32ToBF16(const float* in, size_t n, void* out) { Narrow<BF16Memory>(in, n, out); }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tandem::collectives::internal
 HWY_AFTER_NAMESPACE();
@@ -53,6 +84,15 @@ HWY_EXPORT(F16);
 HWY_EXPORT(BF16);
 void ReduceF16(const Reduction& r) { HWY_DYNAMIC_DISPATCH(F16)(r); }
 void ReduceBF16(const Reduction& r) { HWY_DYNAMIC_DISPATCH(BF16)(r); }
+
+HWY_EXPORT(F16ToF32);
+HWY_EXPORT(BF16ToF32);
+HWY_EXPORT(F32ToF16);
+HWY_EXPORT(F32ToBF16);
+void WidenF16(const void* in, size_t n, float* out) { HWY_DYNAMIC_DISPATCH(F16ToF32)(in, n, out); }
+void WidenBF16(const void* in, size_t n, float* out) { HWY_DYNAMIC_DISPATCH(BF16ToF32)(in, n, out); }
+void NarrowF16(const float* in, size_t n, void* out) { HWY_DYNAMIC_DISPATCH(F32ToF16)(in, n, out); }
+void NarrowBF16(const float* in, size_t n, void* out) { HWY_DYNAMIC_DISPATCH(F32ToBF16)(in, n, out); }
 
 }  // namespace tandem::collectives::internal
 #endif  // HWY_ONCE

@@ -34,6 +34,12 @@ void ReduceI8(const Reduction& r);
 void ReduceI32(const Reduction& r);
 void ReduceI64(const Reduction& r);
 
+// Conversions of n elements; see WidenToF32 and NarrowFromF32.
+void WidenF16(const void* in, size_t n, float* out);
+void WidenBF16(const void* in, size_t n, float* out);
+void NarrowF16(const float* in, size_t n, void* out);
+void NarrowBF16(const float* in, size_t n, void* out);
+
 // Reduces n bytes with a bitwise operation.
 void ReduceBits(const Reduction& r);
 

@@ -124,4 +124,14 @@ void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> s
   RunKernel(dtype, r);
 }
 
+void WidenToF32(DType dtype, const void* in, size_t n, float* out) {
+  TANDEM_CHECK(dtype == DType::kF16 || dtype == DType::kBF16);
+  dtype == DType::kF16 ? internal::WidenF16(in, n, out) : internal::WidenBF16(in, n, out);
+}
+
+void NarrowFromF32(DType dtype, const float* in, size_t n, void* out) {
+  TANDEM_CHECK(dtype == DType::kF16 || dtype == DType::kBF16);
+  dtype == DType::kF16 ? internal::NarrowF16(in, n, out) : internal::NarrowBF16(in, n, out);
+}
+
 }  // namespace tandem::collectives

@@ -36,6 +36,12 @@ void ReduceInRankOrder(ReduceOp op, DType dtype, absl::Span<const void* const> s
                        absl::Span<const double> factors, int average_over, size_t n, void* out,
                        WriteHint hint = WriteHint::kCache);
 
+// Convert n elements between f16 or bf16 and f32, with SIMD. To f32 the value is exact; from f32 it is
+// rounded to the nearest, ties to even. Any alignment is allowed. The buffers must not overlap, but
+// NarrowFromF32 may write to the address that it reads from.
+void WidenToF32(DType dtype, const void* in, size_t n, float* out);
+void NarrowFromF32(DType dtype, const float* in, size_t n, void* out);
+
 }  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_REDUCE_REDUCE_H_

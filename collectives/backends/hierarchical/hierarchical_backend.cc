@@ -22,6 +22,15 @@ void Copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) std::memmove(to, from, bytes);
 }
 
+// Elements of an all-reduce or reduction that are widened to f32 at a time. It bounds the memory for them.
+constexpr size_t kWidenedCount = size_t{4} << 20;
+
+// Returns true if partial results of a reduction need more digits, or a larger range, than its dtype has.
+bool Widens(const Operation& operation) {
+  return Reduces(operation.kind) && (operation.dtype == DType::kF16 || operation.dtype == DType::kBF16) &&
+         operation.reduce != ReduceOp::kMin && operation.reduce != ReduceOp::kMax;
+}
+
 // Memory that is reused by later operations.
 class Scratch {
  public:
@@ -74,6 +83,8 @@ class HierarchicalBackend final : public Backend {
     TANDEM_RETURN_IF_ERROR(CheckCollective(operation, rank_, world_size_));
     op_ = &operation;
     size_ = SizeOf(operation.dtype);
+    widens_ = Widens(operation);
+    partial_dtype_ = widens_ ? DType::kF32 : operation.dtype;
     levels_.Begin(operation);
     const absl::Status status = RunParts();
     levels_.End();
@@ -131,12 +142,37 @@ class HierarchicalBackend final : public Backend {
     return op_->reduce == ReduceOp::kAvg || op_->reduce == ReduceOp::kPremulSum ? ReduceOp::kSum
                                                                                 : op_->reduce;
   }
-  // Completes an average once all values have been summed.
+  // Completes an average once all partial results have been summed.
   void FinishReduction(void* values, size_t count) const {
     if (op_->reduce != ReduceOp::kAvg || count == 0) return;
     const void* source = values;
-    ReduceInRankOrder(ReduceOp::kAvg, op_->dtype, absl::MakeConstSpan(&source, 1), {}, world_size_, count,
+    ReduceInRankOrder(ReduceOp::kAvg, partial_dtype_, absl::MakeConstSpan(&source, 1), {}, world_size_, count,
                       values);
+  }
+  // As FinishReduction; then rounds the f32 values to the operation's dtype. Requires widens_. `out` may be
+  // the address of `values`.
+  void FinishAndNarrow(float* values, size_t count, void* out) const {
+    FinishReduction(values, count);
+    NarrowFromF32(op_->dtype, values, count, out);
+  }
+  // Returns `count` elements from `in` as f32, in values_scratch_.
+  float* Widened(const void* in, size_t count) {
+    float* const values = reinterpret_cast<float*>(values_scratch_.Get(count * sizeof(float)));
+    WidenToF32(op_->dtype, in, count, values);
+    return values;
+  }
+  // Calls `body(offset, count, last)` for consecutive parts of [0, op_->in.count), in bounded pieces if they
+  // are widened. All ranks have the same pieces.
+  template <typename Body>
+  absl::Status ForEachPiece(Body body) {
+    const size_t total = op_->in.count, longest = widens_ ? kWidenedCount : total;
+    size_t offset = 0;
+    do {
+      const size_t count = std::min(longest, total - offset);
+      TANDEM_RETURN_IF_ERROR(body(offset, count, offset + count == total));
+      offset += count;
+    } while (offset < total);
+    return absl::OkStatus();
   }
 
   // Synchronises the ranks of the host. `last`: they also learn that the leaders have succeeded.
@@ -150,7 +186,7 @@ class HierarchicalBackend final : public Backend {
   absl::Status InnerBroadcast(void* values, size_t count, int root, bool last);
   // Gathers parts of `layout` from the ranks of the host to the leader's `base`; InnerScatter is the reverse.
   absl::Status InnerGather(const void* in, const Layout& layout, absl::Span<const size_t> counts, char* base);
-  absl::Status InnerScatter(const char* base, absl::Span<const size_t> counts, void* out);
+  absl::Status InnerScatter(const char* base, absl::Span<const size_t> counts, void* out, bool last);
 
   absl::Status AllReduce();
   absl::Status Reduce();
@@ -172,20 +208,24 @@ class HierarchicalBackend final : public Backend {
   const bool is_leader_;
   const Operation* op_ = nullptr;  // the running operation
   size_t size_ = 0;                // of its elements
+  // If widens_, a reduction computes and sends its partial results in f32.
+  bool widens_ = false;
+  DType partial_dtype_ = DType::kU8;
   Scratch parts_scratch_, values_scratch_;
 };
 
 absl::Status HierarchicalBackend::InnerReduce(const void* in, size_t count, void* out) {
   if (levels_.inner.backend == nullptr) {
     if (op_->reduce != ReduceOp::kPremulSum) {
-      Copy(out, in, count * size_);
+      Copy(out, in, count * SizeOf(partial_dtype_));
     } else if (count > 0) {
-      ReduceInRankOrder(op_->reduce, op_->dtype, absl::MakeConstSpan(&in, 1),
+      ReduceInRankOrder(op_->reduce, partial_dtype_, absl::MakeConstSpan(&in, 1),
                         absl::MakeConstSpan(&op_->factor, 1), 1, count, out);
     }
     return absl::OkStatus();
   }
   Operation part = PartOf(OpKind::kReduce);
+  part.dtype = partial_dtype_;
   part.reduce = InnerReduction();
   part.factor = op_->factor;
   part.in = {in, count};
@@ -196,6 +236,7 @@ absl::Status HierarchicalBackend::InnerReduce(const void* in, size_t count, void
 absl::Status HierarchicalBackend::OuterReduce(OpKind kind, void* values, size_t count, int root) {
   if (!is_leader_) return absl::OkStatus();
   Operation part = PartOf(kind, root);
+  part.dtype = partial_dtype_;
   part.reduce = OuterReduction();
   part.in = {values, count};
   if (kind == OpKind::kAllReduce || host_ == root) part.out = {values, count};
@@ -227,7 +268,8 @@ absl::Status HierarchicalBackend::InnerGather(const void* in, const Layout& layo
   return levels_.Run(&levels_.inner, part);
 }
 
-absl::Status HierarchicalBackend::InnerScatter(const char* base, absl::Span<const size_t> counts, void* out) {
+absl::Status HierarchicalBackend::InnerScatter(const char* base, absl::Span<const size_t> counts, void* out,
+                                               bool last) {
   if (levels_.inner.backend == nullptr) {
     Copy(out, base, counts[rank_] * size_);
     return absl::OkStatus();
@@ -241,7 +283,7 @@ absl::Status HierarchicalBackend::InnerScatter(const char* base, absl::Span<cons
   }
   if (is_leader_) part.ins = ins;
   part.out = {out, counts[rank_]};
-  return levels_.Run(&levels_.inner, part, /*last=*/true);
+  return levels_.Run(&levels_.inner, part, last);
 }
 
 absl::Status HierarchicalBackend::Barrier() {
@@ -251,31 +293,44 @@ absl::Status HierarchicalBackend::Barrier() {
 }
 
 absl::Status HierarchicalBackend::AllReduce() {
-  const size_t count = op_->in.count;
-  TANDEM_RETURN_IF_ERROR(InnerReduce(op_->in.data, count, op_->out.data));
-  TANDEM_RETURN_IF_ERROR(OuterReduce(OpKind::kAllReduce, op_->out.data, count, 0));
-  if (is_leader_) FinishReduction(op_->out.data, count);
-  return InnerBroadcast(op_->out.data, count, 0, /*last=*/true);
+  return ForEachPiece([&](size_t offset, size_t count, bool last) -> absl::Status {
+    const void* in = static_cast<const char*>(op_->in.data) + offset * size_;
+    void* const out = static_cast<char*>(op_->out.data) + offset * size_;
+    float* const wide = widens_ ? Widened(in, count) : nullptr;
+    void* const values = widens_ ? wide : out;
+    TANDEM_RETURN_IF_ERROR(InnerReduce(widens_ ? wide : in, count, values));
+    TANDEM_RETURN_IF_ERROR(OuterReduce(OpKind::kAllReduce, values, count, 0));
+    if (is_leader_) widens_ ? FinishAndNarrow(wide, count, out) : FinishReduction(out, count);
+    return InnerBroadcast(out, count, 0, last);
+  });
 }
 
 absl::Status HierarchicalBackend::Reduce() {
-  const size_t count = op_->in.count;
   const int root_host = topology_.host_of[op_->root];
   const bool is_root = rank_ == op_->root;
-  void* values = is_root && is_leader_ ? op_->out.data
-                 : is_leader_          ? values_scratch_.Get(count * size_)
-                                       : nullptr;
-  TANDEM_RETURN_IF_ERROR(InnerReduce(op_->in.data, count, values));
-  TANDEM_RETURN_IF_ERROR(OuterReduce(OpKind::kReduce, values, count, root_host));
-  if (host_ == root_host && op_->root != topology_.leader(root_host)) {
-    std::vector<size_t> counts(world_size_, 0);
-    counts[op_->root] = count;
-    TANDEM_RETURN_IF_ERROR(InnerScatter(static_cast<const char*>(values), counts, op_->out.data));
-  } else {
-    TANDEM_RETURN_IF_ERROR(HostBarrier(/*last=*/true));
-  }
-  if (is_root) FinishReduction(op_->out.data, count);
-  return absl::OkStatus();
+  return ForEachPiece([&](size_t offset, size_t count, bool last) -> absl::Status {
+    const void* in = static_cast<const char*>(op_->in.data) + offset * size_;
+    void* const out = is_root ? static_cast<char*>(op_->out.data) + offset * size_ : nullptr;
+    float* const wide = widens_ ? Widened(in, count) : nullptr;
+    void* values = widens_                 ? wide
+                   : is_root && is_leader_ ? out
+                   : is_leader_            ? values_scratch_.Get(count * size_)
+                                           : nullptr;
+    TANDEM_RETURN_IF_ERROR(InnerReduce(widens_ ? wide : in, count, values));
+    TANDEM_RETURN_IF_ERROR(OuterReduce(OpKind::kReduce, values, count, root_host));
+    // The leader of the root's host has the result.
+    if (widens_ && is_leader_ && host_ == root_host) FinishAndNarrow(wide, count, is_root ? out : wide);
+    if (host_ == root_host && op_->root != topology_.leader(root_host)) {
+      std::vector<size_t> counts(world_size_, 0);
+      counts[op_->root] = count;
+      TANDEM_RETURN_IF_ERROR(
+          InnerScatter(static_cast<const char*>(is_leader_ ? values : nullptr), counts, out, last));
+    } else {
+      TANDEM_RETURN_IF_ERROR(HostBarrier(last));
+    }
+    if (is_root && !widens_) FinishReduction(out, count);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status HierarchicalBackend::Broadcast() {
@@ -348,23 +403,32 @@ absl::Status HierarchicalBackend::ReduceScatter() {
     }
     base = scratch;
   }
-  char* const values = is_leader_ ? values_scratch_.Get(layout.total * size_) : nullptr;
+  const size_t partial_size = SizeOf(partial_dtype_);
+  char* values = nullptr;
+  if (widens_) {
+    values = reinterpret_cast<char*>(Widened(base, layout.total));
+    base = values;
+  } else if (is_leader_) {
+    values = values_scratch_.Get(layout.total * size_);
+  }
   TANDEM_RETURN_IF_ERROR(InnerReduce(base, layout.total, values));
-  char* const mine = is_leader_ ? values + layout.host_offset[host_] * size_ : nullptr;
+  char* const mine = is_leader_ ? values + layout.host_offset[host_] * partial_size : nullptr;
   if (is_leader_) {
     Operation part = PartOf(OpKind::kReduceScatter);
+    part.dtype = partial_dtype_;
     part.reduce = OuterReduction();
     std::vector<ConstPart> ins;
     for (size_t host = 0; host < topology_.hosts.size(); ++host) {
-      ins.push_back({values + layout.host_offset[host] * size_, layout.host_count[host]});
+      ins.push_back({values + layout.host_offset[host] * partial_size, layout.host_count[host]});
       part.even = part.even && layout.host_count[host] == layout.host_count[0];
     }
     part.ins = ins;
     part.out = {mine, layout.host_count[host_]};
     TANDEM_RETURN_IF_ERROR(levels_.Run(&levels_.outer, part));
+    if (widens_) FinishAndNarrow(reinterpret_cast<float*>(mine), layout.host_count[host_], mine);
   }
-  TANDEM_RETURN_IF_ERROR(InnerScatter(mine, counts, op_->out.data));
-  FinishReduction(op_->out.data, op_->out.count);
+  TANDEM_RETURN_IF_ERROR(InnerScatter(mine, counts, op_->out.data, /*last=*/true));
+  if (!widens_) FinishReduction(op_->out.data, op_->out.count);
   return absl::OkStatus();
 }
 

@@ -15,8 +15,9 @@
 // leaders. A failure on one level ends the others. The first reason is stored in the store, and all ranks
 // return it; it names ranks and the operation as users of the group know them.
 //
-// Sums are grouped by host. They are the same bits on every rank, but not those of a flat backend; f16 and
-// bf16 are rounded once on each level.
+// Sums are grouped by host. They are the same bits on every rank, but not those of a flat backend. Sums,
+// averages and products of f16 and bf16 are computed and sent in f32 on all levels and rounded once, at the
+// end.
 
 #include "collectives/backend.h"
 

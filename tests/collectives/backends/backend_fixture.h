@@ -54,12 +54,12 @@ inline void RunRanks(const BackendFactory& factory, int world_size,
   RunRanks(factory, std::vector<std::string>(world_size, "host"), body);
 }
 
-// Returns an all-reduce of floats in place.
-inline Operation AllReduceOf(std::vector<float>* values, uint64_t sequence,
-                             absl::Duration timeout = absl::Seconds(60)) {
+// Returns a sum in place.
+template <typename T>
+Operation AllReduceOf(std::vector<T>* values, uint64_t sequence, absl::Duration timeout = absl::Seconds(60)) {
   Operation operation;
   operation.kind = OpKind::kAllReduce;
-  operation.dtype = DType::kF32;
+  operation.dtype = DTypeOf<T>::value;
   operation.sequence = sequence;
   operation.in = {values->data(), values->size()};
   operation.out = {values->data(), values->size()};

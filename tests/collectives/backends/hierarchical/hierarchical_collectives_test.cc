@@ -66,6 +66,59 @@ TEST(HierarchicalBitsTest, AllRanksGetTheSameBits) {
   for (const auto& one : results) EXPECT_EQ(one, results[0]);
 }
 
+// The sum of eight times 10000 is beyond f16, the average and the sum with opposite signs are not.
+TEST(HierarchicalHalfTest, PartialResultsBeyondTheRangeOfF16AreKept) {
+  const Hosts hosts = {"a", "a", "a", "a", "b", "b", "b", "b"};
+  RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
+    // The second count is several pieces of widened values.
+    uint64_t sequence = 0;
+    for (const size_t count : {size_t{1001}, (size_t{4} << 20) + 3}) {
+      std::vector<Float16> values(count, Float16(10000.0f));
+      Operation average = AllReduceOf(&values, sequence++);
+      average.reduce = ReduceOp::kAvg;
+      TANDEM_ASSERT_OK(backend.Run(average));
+      EXPECT_EQ(values, std::vector<Float16>(count, Float16(10000.0f)));
+    }
+    const float own = rank < 4 ? 20000.0f : -20000.0f;  // +-80000 on each host
+    std::vector<Float16> values(5, Float16(own));
+    TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, sequence++)));
+    EXPECT_EQ(values, std::vector<Float16>(5, Float16(0.0f)));
+
+    for (const int root : {0, 5}) {
+      std::vector<Float16> in(5, Float16(own)), out(5);
+      Operation reduce = AllReduceOf(&in, sequence++);
+      reduce.kind = OpKind::kReduce;
+      reduce.root = root;
+      reduce.out = rank == root ? Part{out.data(), out.size()} : Part{};
+      TANDEM_ASSERT_OK(backend.Run(reduce));
+      EXPECT_EQ(out, std::vector<Float16>(5, Float16(0.0f)));
+    }
+
+    std::vector<Float16> in(16, Float16(10000.0f)), out(2);
+    std::vector<ConstPart> ins;
+    for (int part = 0; part < 8; ++part) ins.push_back({&in[2 * part], 2});
+    Operation scatter = AllReduceOf(&in, sequence++);
+    scatter.kind = OpKind::kReduceScatter;
+    scatter.reduce = ReduceOp::kAvg;
+    scatter.in = {};
+    scatter.ins = ins;
+    scatter.out = {out.data(), 2};
+    TANDEM_ASSERT_OK(backend.Run(scatter));
+    EXPECT_EQ(out, std::vector<Float16>(2, Float16(10000.0f)));
+  });
+}
+
+// 256 + 1 is 256 in bf16: a host that rounded its sum would lose the one.
+TEST(HierarchicalHalfTest, SumsAreRoundedOnce) {
+  const Hosts hosts = {"a", "a", "b", "b"};
+  RunRanks(Factory(), hosts, [&](Backend& backend, int rank) {
+    const float inputs[] = {256.0f, 1.0f, -256.0f, 1.0f};
+    std::vector<BFloat16> values(9, BFloat16(inputs[rank]));
+    TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, 0)));
+    EXPECT_EQ(values, std::vector<BFloat16>(9, BFloat16(2.0f)));
+  });
+}
+
 TEST(HierarchicalNameTest, TheBackendIsTheOneThatItsHostsNeed) {
   auto name = [](const Hosts& hosts) {
     absl::Mutex mutex;

@@ -4,7 +4,9 @@
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -92,6 +94,19 @@ bool ReceivePacket(int socket, void* data, size_t size, Descriptor* descriptor) 
     if (descriptor != nullptr) *descriptor = std::move(received_descriptor);
   }
   return static_cast<size_t>(received) == size && (message.msg_flags & MSG_TRUNC) == 0;
+}
+
+Descriptor OpenPeerProcess(int socket) {
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5
+#endif
+  int fd = -1;
+  socklen_t size = sizeof(fd);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return Descriptor(fd);
+  ucred peer = {};
+  size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) return Descriptor();
+  return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 
 bool AwaitReadable(int socket, absl::Time deadline) {

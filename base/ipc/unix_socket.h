@@ -31,6 +31,12 @@ bool SendPacket(int socket, const void* data, size_t size, int descriptor = -1);
 // `descriptor` is nullptr.
 bool ReceivePacket(int socket, void* data, size_t size, Descriptor* descriptor = nullptr);
 
+// Returns a pidfd of the process that made the other end of a connection, which becomes readable when that
+// process ends. The end of the connection does not always tell: a child that the process forked keeps it
+// open. Returns no descriptor if the kernel has no pidfds, or if the process belongs to another pid
+// namespace.
+Descriptor OpenPeerProcess(int socket);
+
 // Waits until there is something to receive, or the connection has ended. Returns false at `deadline`.
 bool AwaitReadable(int socket, absl::Time deadline);
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/ipc/unix_socket.h"
 
 namespace tandem::collectives::shm {
 
@@ -25,6 +26,9 @@ absl::StatusOr<std::unique_ptr<PeerLivenessMonitor>> PeerLivenessMonitor::Start(
   }
   std::unique_ptr<PeerLivenessMonitor> watch(
       new PeerLivenessMonitor(std::move(segment), failures, std::move(group), std::move(watched), stop));
+  for (const Watched& peer : watch->watched_) {
+    watch->processes_.push_back(ipc::OpenPeerProcess(peer.socket.get()));
+  }
   try {
     watch->thread_ = std::thread([w = watch.get()] { w->Run(); });
   } catch (const std::system_error& error) {
@@ -41,28 +45,40 @@ PeerLivenessMonitor::~PeerLivenessMonitor() {
 }
 
 void PeerLivenessMonitor::Run() {
+  const size_t count = watched_.size();
+  // The connections follow the event, then the processes. poll ignores negative descriptors.
   std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}};
   for (const Watched& watched : watched_) polled.push_back({watched.socket.get(), POLLIN, 0});
+  for (const ipc::Descriptor& process : processes_) polled.push_back({process.get(), POLLIN, 0});
   while (true) {
     if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
     if (polled[0].revents != 0) return;
-    for (size_t i = 0; i < watched_.size(); ++i) {
-      pollfd& connection = polled[i + 1];
-      if (connection.revents == 0) continue;
-      char unexpected[64];
-      const ssize_t received = recv(connection.fd, unexpected, sizeof(unexpected), MSG_DONTWAIT);
-      if (received > 0 || (received < 0 && (errno == EAGAIN || errno == EINTR))) continue;
-      connection.fd = -1;  // poll ignores it
-      const int rank = watched_[i].rank;
-      std::atomic<uint32_t>& state = segment_->area(rank).state;
-      uint32_t was = state.load(std::memory_order_acquire);
-      while (was != kLeft && was != kDead && !state.compare_exchange_weak(was, kDead)) {
+    for (size_t i = 0; i < count; ++i) {
+      pollfd& connection = polled[1 + i];
+      pollfd& process = polled[1 + count + i];
+      bool ended = process.revents != 0;
+      if (connection.revents != 0) {
+        char unexpected[64];
+        const ssize_t received = recv(connection.fd, unexpected, sizeof(unexpected), MSG_DONTWAIT);
+        ended = ended || received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR);
       }
-      if (was != kLeft && was != kDead) {
-        (void)failures_->Report(absl::UnavailableError(
-            absl::StrCat("rank ", rank, " of group '", group_, "' died: its process has ended")));
-      }
+      if (!ended) continue;
+      connection.fd = process.fd = -1;
+      connection.revents = process.revents = 0;
+      ReportDeath(i);
     }
+  }
+}
+
+void PeerLivenessMonitor::ReportDeath(size_t index) {
+  const int rank = watched_[index].rank;
+  std::atomic<uint32_t>& state = segment_->area(rank).state;
+  uint32_t was = state.load(std::memory_order_acquire);
+  while (was != kLeft && was != kDead && !state.compare_exchange_weak(was, kDead)) {
+  }
+  if (was != kLeft && was != kDead) {
+    (void)failures_->Report(absl::UnavailableError(
+        absl::StrCat("rank ", rank, " of group '", group_, "' died: its process has ended")));
   }
 }
 

@@ -18,8 +18,9 @@
 namespace tandem::collectives::shm {
 
 // Owns the connections, and a thread that sleeps on them (none if there are no connections). The kernel
-// closes a dead process's end of a connection at once. A rank that has left (RankState) does not count as
-// dead.
+// closes a dead process's end of a connection at once, unless a child that it forked still has it; so the
+// thread also waits for the processes themselves, through pidfds. A rank that has left (RankState) does not
+// count as dead.
 class PeerLivenessMonitor {
  public:
   // `failures` must outlive this object. FailedPrecondition if the process has no descriptor or thread left.
@@ -39,12 +40,15 @@ class PeerLivenessMonitor {
         watched_(std::move(watched)),
         stop_(stop) {}
   void Run();
+  // Fails the group because the process of watched_[index] has ended, unless that rank has left.
+  void ReportDeath(size_t index);
 
   const std::shared_ptr<Segment> segment_;
   SharedFailureState* const failures_;
   const std::string group_;
   std::vector<Watched> watched_;
-  const ipc::Descriptor stop_;  // an eventfd
+  std::vector<ipc::Descriptor> processes_;  // pidfds, as watched_; invalid where the kernel gives none
+  const ipc::Descriptor stop_;              // an eventfd
   std::thread thread_;
 };
 

@@ -2,7 +2,9 @@
 #include "base/ipc/unix_socket.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <string>
@@ -53,6 +55,37 @@ TEST(UnixSocketTest, APacketOfAnotherSizeOrTheEndIsNone) {
   EXPECT_TRUE(AwaitReadable(two.get(), absl::Now() + absl::Seconds(30)));
   EXPECT_FALSE(ReceivePacket(two.get(), text, 4));
   EXPECT_FALSE(SendPacket(two.get(), "x", 1));
+}
+
+TEST(UnixSocketTest, TheEndOfAPeerIsSeenThoughAnotherProcessKeepsItsSocket) {
+  const std::string name = absl::StrCat("tandem-test-", RandomToken());
+  TANDEM_ASSERT_OK_AND_ASSIGN(Descriptor listener, ListenAbstract(name, 1));
+  int copies[2];  // over which the peer passes its socket to this process
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, copies), 0);
+  Descriptor ours(copies[0]), theirs(copies[1]);
+  const pid_t peer = fork();
+  ASSERT_GE(peer, 0);
+  if (peer == 0) {
+    const absl::StatusOr<Descriptor> client = ConnectAbstract(name);
+    if (client.ok()) SendPacket(theirs.get(), "x", 1, client->get());
+    pause();
+    _exit(0);
+  }
+  ASSERT_TRUE(AwaitReadable(ours.get(), absl::Now() + absl::Seconds(30)));
+  char text[1];
+  Descriptor copy;
+  ASSERT_TRUE(ReceivePacket(ours.get(), text, sizeof(text), &copy));
+  Descriptor server(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_TRUE(server.valid());
+  const Descriptor process = OpenPeerProcess(server.get());
+  const bool ended_early = process.valid() && AwaitReadable(process.get(), absl::Now());
+  kill(peer, SIGKILL);
+  const bool ended = process.valid() && AwaitReadable(process.get(), absl::Now() + absl::Seconds(30));
+  EXPECT_FALSE(AwaitReadable(server.get(), absl::Now()));
+  waitpid(peer, nullptr, 0);
+  if (!process.valid()) GTEST_SKIP() << "the kernel has no pidfds";
+  EXPECT_FALSE(ended_early);
+  EXPECT_TRUE(ended);
 }
 
 TEST(UnixSocketTest, NobodyIsReachedUnderANameThatIsGone) {

@@ -184,6 +184,38 @@ TEST(ShmProcessTest, AKilledRankEndsWaitsThatSleepAndReceives) {
   close(ready[1]);
 }
 
+// A rank may have forked a helper, such as a data loader, which keeps the rank's sockets open.
+TEST(ShmProcessTest, AKilledRankIsNoticedThoughItsChildLives) {
+  for (const int victim : {0, 2}) {
+    Children children;
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    children.StartAll(3, [&](Backend& backend, int rank) {
+      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+      if (rank == victim) {
+        const pid_t helper = fork();
+        ASSERT_GE(helper, 0);
+        if (helper == 0) {
+          pause();
+          _exit(0);
+        }
+        ASSERT_EQ(write(ready[1], &helper, sizeof(helper)), static_cast<ssize_t>(sizeof(helper)));
+        pause();
+      }
+      EXPECT_THAT(backend.Run(MakeBarrier(1)),
+                  StatusIs(absl::StatusCode::kUnavailable,
+                           HasSubstr(absl::StrCat("rank ", victim, " of group 'test' died"))));
+    });
+    pid_t helper = 0;
+    ASSERT_EQ(read(ready[0], &helper, sizeof(helper)), static_cast<ssize_t>(sizeof(helper)));
+    children.Kill(victim);
+    children.ExpectAllSucceed();
+    kill(helper, SIGKILL);
+    close(ready[0]);
+    close(ready[1]);
+  }
+}
+
 TEST(ShmProcessTest, NoDescriptorAndNoMappingStaysBehind) {
   Children children;
   for (int rank = 0; rank < 3; ++rank) {
@@ -192,7 +224,7 @@ TEST(ShmProcessTest, NoDescriptorAndNoMappingStaysBehind) {
       for (int round = 0; round < 5; ++round) {
         auto backend = ShmBackendFactory().make(options);
         TANDEM_ASSERT_OK(backend);
-        EXPECT_LE(OpenDescriptors(), before + 3);
+        EXPECT_LE(OpenDescriptors(), before + 5);  // a connection and a pidfd for each peer, and an event
         EXPECT_EQ(MappedSegments().size(), 1u);
         TANDEM_EXPECT_OK((*backend)->Run(MakeBarrier(0)));
         // The round ends with a synchronisation, because the next one uses the same keys.

@@ -23,6 +23,8 @@ constexpr absl::Duration kLongestSleep = absl::Milliseconds(1);
 // MPI_Finalize waits for all ranks; the process of a broken rank must still be able to exit.
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
 
+}  // namespace
+
 class CallActivity final : public Activity {
  public:
   explicit CallActivity(std::function<absl::Status()> body) : body_(std::move(body)) {}
@@ -37,6 +39,10 @@ class CallActivity final : public Activity {
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithDeadline(absl::Condition(&done_), deadline);
   }
+  bool done() {
+    absl::MutexLock lock(&mutex_);
+    return done_;
+  }
   absl::Status status() {
     absl::MutexLock lock(&mutex_);
     return status_;
@@ -48,8 +54,6 @@ class CallActivity final : public Activity {
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
-
-}  // namespace
 
 absl::Status FromMpi(int error, absl::string_view call) {
   if (error == MPI_SUCCESS) return absl::OkStatus();
@@ -63,17 +67,27 @@ absl::StatusOr<std::shared_ptr<Engine>> Engine::Get(absl::Time deadline) {
   // Never destroyed: the exit handler ends it, and its thread may be inside MPI forever.
   static absl::Mutex& mutex = *new absl::Mutex;
   static auto& engine = *new std::shared_ptr<Engine>;
+  static bool started = false;
   absl::MutexLock lock(&mutex);
   if (engine == nullptr) {
-    auto started = std::make_shared<Engine>();
-    const absl::Status status = started->Start(deadline);
+    static const int at_exit = std::atexit([] {
+      if (engine != nullptr) engine->Finish();
+    });
+    (void)at_exit;
+    engine = std::make_shared<Engine>();
+    engine->Start([] { return engine->Initialize(); });
+  }
+  if (!started) {
+    // After DeadlineExceeded the engine stays: its thread may still be inside MPI_Init_thread, and a second
+    // thread must not call that.
+    const absl::Status status = engine->AwaitStarted(deadline);
+    if (absl::IsDeadlineExceeded(status)) return status;
     if (!status.ok()) {
-      // The engine's thread has ended, unless MPI_Init hangs: then nothing may be freed.
-      if (absl::IsDeadlineExceeded(status)) new std::shared_ptr<Engine>(started);
+      engine->Finish();
+      engine.reset();
       return status;
     }
-    engine = std::move(started);
-    std::atexit([] { engine->Finish(); });
+    started = true;
   }
   return engine;
 }
@@ -82,12 +96,15 @@ Engine::~Engine() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::Status Engine::Start(absl::Time deadline) {
+void Engine::Start(std::function<absl::Status()> initialize) {
+  start_ = std::make_shared<CallActivity>(std::move(initialize));
+  Add(start_);
   thread_ = std::thread([this] { Loop(); });
-  absl::Status status = Call(
-      "MPI_Init_thread", [this] { return Initialize(); }, deadline);
-  if (!status.ok() && !absl::IsDeadlineExceeded(status)) Finish();
-  return status;
+}
+
+absl::Status Engine::AwaitStarted(absl::Time deadline) {
+  if (start_->Wait(deadline)) return start_->status();
+  return absl::DeadlineExceededError("MPI_Init_thread did not return in time");
 }
 
 absl::Status Engine::Initialize() {
@@ -143,16 +160,21 @@ void Engine::Add(std::shared_ptr<Activity> activity) {
 absl::Status Engine::Call(absl::string_view what, std::function<absl::Status()> body, absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
-    if (!stuck_in_.empty()) {
+    if (stuck_ != nullptr && !stuck_->done()) {
       return absl::UnavailableError(
           absl::StrCat("MPI still hangs in an earlier ", stuck_in_, " of this process"));
     }
+    stuck_ = nullptr;
   }
   auto call = std::make_shared<CallActivity>(std::move(body));
   Add(call);
   if (call->Wait(deadline)) return call->status();
   absl::MutexLock lock(&mutex_);
-  stuck_in_ = std::string(what);
+  // Calls end in their order: the first one that hangs is the reason for those behind it.
+  if (stuck_ == nullptr || stuck_->done()) {
+    stuck_ = std::move(call);
+    stuck_in_ = std::string(what);
+  }
   return absl::DeadlineExceededError(absl::StrCat(what, " did not return in time"));
 }
 

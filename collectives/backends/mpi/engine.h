@@ -37,6 +37,8 @@ class Activity {
   virtual bool background() const { return false; }
 };
 
+class CallActivity;
+
 // Returns OK, or Unavailable with MPI's error text. Requires that MPI is initialised.
 absl::Status FromMpi(int error, absl::string_view call);
 
@@ -44,7 +46,8 @@ absl::Status FromMpi(int error, absl::string_view call);
 class Engine {
  public:
   // Returns the engine of this process, with MPI initialised. Errors: FailedPrecondition if MPI was
-  // initialised with too low a thread level, or is finalised; DeadlineExceeded.
+  // initialised with too low a thread level, or is finalised; DeadlineExceeded if MPI_Init_thread has not
+  // returned, after which a later call waits for the same MPI_Init_thread.
   static absl::StatusOr<std::shared_ptr<Engine>> Get(absl::Time deadline);
 
   explicit Engine() = default;
@@ -55,14 +58,20 @@ class Engine {
   int largest_tag() const { return largest_tag_; }
 
   void Add(std::shared_ptr<Activity> activity);
-  // Runs a blocking MPI call on the engine's thread. After DeadlineExceeded the call continues there, and no
-  // other call can begin.
+  // Runs a blocking MPI call on the engine's thread. After DeadlineExceeded the call continues there; until
+  // it has returned, other calls are refused with Unavailable.
   absl::Status Call(absl::string_view what, std::function<absl::Status()> body, absl::Time deadline);
 
- private:
-  absl::Status Start(absl::Time deadline);
-  absl::Status Initialize();
+  // Starts the thread, on which `initialize` runs first.
+  void Start(std::function<absl::Status()> initialize);
+  // Waits for `initialize` and returns its status; DeadlineExceeded at `deadline`.
+  absl::Status AwaitStarted(absl::Time deadline);
+  // Ends the thread once the call in progress has returned. If it does not return in time, the thread is left
+  // to itself and the engine must not be destroyed.
   void Finish();
+
+ private:
+  absl::Status Initialize();
   void Loop();
   // Waits for work, after `idle` without progress.
   void WaitForWork(bool foreground, bool background, absl::Duration idle);
@@ -75,7 +84,9 @@ class Engine {
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::vector<std::shared_ptr<Activity>> new_ ABSL_GUARDED_BY(mutex_);
-  std::string stuck_in_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<CallActivity> start_;                          // constant after Start
+  std::shared_ptr<CallActivity> stuck_ ABSL_GUARDED_BY(mutex_);  // a call whose caller has given up
+  std::string stuck_in_ ABSL_GUARDED_BY(mutex_);                 // its name
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Activity>> running_;  // used by the thread only

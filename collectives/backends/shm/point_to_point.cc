@@ -15,7 +15,7 @@
 namespace tandem::collectives::shm {
 namespace {
 
-constexpr uint32_t kMagic = 0x7032706d;
+constexpr uint32_t kMagic = 0x7032706e;
 constexpr size_t kAlign = 32;         // of messages in a ring
 constexpr size_t kChunk = 64 * 1024;  // bytes per publication, so that the other side copies concurrently
 constexpr uint64_t kMostBytes = uint64_t{1} << 48;
@@ -46,11 +46,12 @@ PointToPoint::PointToPoint(std::shared_ptr<Segment> segment, SharedFailureState*
       rank_(rank),
       world_size_(segment_->geometry().world_size),
       group_(std::move(group)),
+      credit_(CreditBytes(world_size_)),
       spin_policy_(SpinPolicyFor(world_size_, UsableProcessors())),
       wakeup_(segment_->area(rank).mailbox_wakeup),
-      sends_(world_size_),
-      incoming_(world_size_),
-      space_seen_(world_size_, 0) {}
+      peers_(world_size_) {}
+
+size_t PointToPoint::Cost(size_t bytes) { return Padded(bytes) + sizeof(Header); }
 
 PointToPoint::~PointToPoint() {
   Waiter waiter(spin_policy_, failures_->word(), kLeaveTimeout);
@@ -61,7 +62,10 @@ PointToPoint::~PointToPoint() {
     {
       absl::MutexLock lock(&mutex_);
       Progress(&finished);
-      for (const auto& queue : sends_) sending |= !queue.empty();
+      for (const Peer& peer : peers_) {
+        sending |= !peer.announced.empty();
+        for (const Frame& frame : peer.outgoing) sending |= frame.header.type != Type::kTaken;
+      }
     }
     if (!sending) break;
     const auto ready = [&] { return Activity() != before; };
@@ -91,18 +95,21 @@ void PointToPoint::Start(const Operation& operation, Backend::Done done) {
     started_.insert(transfer);
     Begin(transfer, &finished);
     Progress(&finished);
-    if (!started_.empty() && !thread_.joinable()) {
-      try {
-        thread_ = std::thread([this] { RunThread(); });
-      } catch (const std::system_error& error) {
-        FinishAll(failures_->Report(absl::ResourceExhaustedError(absl::StrCat(
-                      "the thread for asynchronous messages could not be started: ", error.what()))),
-                  &finished);
-      }
-    }
+    EnsureThread(&finished);
   }
   wake_count_.fetch_add(1, std::memory_order_release);
   Notify(finished);
+}
+
+void PointToPoint::EnsureThread(Finished* finished) {
+  if (!ThreadHasWork() || stopping_ || thread_.joinable()) return;
+  try {
+    thread_ = std::thread([this] { RunThread(); });
+  } catch (const std::system_error& error) {
+    FinishAll(failures_->Report(absl::ResourceExhaustedError(
+                  absl::StrCat("the thread for asynchronous messages could not be started: ", error.what()))),
+              finished);
+  }
 }
 
 absl::StatusOr<int> PointToPoint::Run(const Operation& operation) {
@@ -118,6 +125,8 @@ absl::StatusOr<int> PointToPoint::Run(const Operation& operation) {
       absl::MutexLock lock(&mutex_);
       if (!std::exchange(begun, true)) Begin(&transfer, &finished);
       Progress(&finished);
+      // A reply for which the ring had no space is left to the thread, because this one may return.
+      if (num_replies_ > 0) EnsureThread(&finished);
     }
     Notify(std::exchange(finished, {}));  // also wakes another thread, if its transfer is done
     const auto done = [&] { return transfer.finished.load(std::memory_order_acquire); };
@@ -142,7 +151,7 @@ void PointToPoint::RunThread() {
     {
       absl::MutexLock lock(&mutex_);
       Progress(&finished);
-      idle = started_.empty();
+      idle = !ThreadHasWork();
       if (stopping_) idle = false;
       const int64_t now = SteadyNanoseconds();
       for (const Transfer* transfer : started_) {
@@ -161,7 +170,7 @@ void PointToPoint::RunThread() {
         // threads wait.
         mutex_.Await(absl::Condition(
             +[](PointToPoint* self)
-                 ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->stopping_ || !self->started_.empty(); },
+                 ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->stopping_ || self->ThreadHasWork(); },
             this));
         continue;
       }
@@ -192,7 +201,19 @@ void PointToPoint::Begin(Transfer* transfer, Finished* finished) {
   } else if (op.root == rank_) {
     SendToSelf(transfer, finished);
   } else {
-    sends_[op.root].push_back(transfer);
+    Peer& peer = peers_[op.root];
+    Header header = {kMagic, op.tag, transfer->bytes, 0, static_cast<uint8_t>(op.dtype), Type::kMessage, {}};
+    const size_t cost = Cost(transfer->bytes);
+    if (transfer->bytes <= kMostBytes && cost <= credit_ - peer.unanswered) {
+      peer.unanswered += cost;
+      peer.outgoing.push_back({header, transfer});
+    } else {
+      header.type = Type::kRequest;
+      header.id = next_id_++;
+      peer.announced.emplace(header.id, transfer);
+      peer.outgoing.push_back({header, nullptr});
+      ++num_replies_;
+    }
   }
 }
 
@@ -201,15 +222,20 @@ void PointToPoint::BeginRecv(Transfer* recv, Finished* finished) {
   for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
     if (it->claimed_by != nullptr || it->header.tag != op.tag) continue;
     if (op.root != kAnySource && op.root != it->source) continue;
+    if (it->header.type == Type::kRequest) {
+      Answer(it->source, it->header, recv, finished);
+      unexpected_.erase(it);
+      return;
+    }
     const absl::Status fits = Fits(*recv, it->source, it->header);
     if (fits.ok() && !it->complete) {
       it->claimed_by = recv;
     } else if (fits.ok()) {
       Deliver(&*it, recv, finished);
     } else {
-      Incoming& incoming = incoming_[it->source];
+      Incoming& incoming = peers_[it->source].incoming;
       if (incoming.unexpected == &*it) incoming.unexpected = nullptr;  // the rest is dropped
-      unexpected_bytes_ -= it->header.bytes;
+      Taken(it->source, it->header);
       unexpected_.erase(it);
       Finish(recv, fits, finished);
     }
@@ -220,7 +246,7 @@ void PointToPoint::BeginRecv(Transfer* recv, Finished* finished) {
 
 void PointToPoint::SendToSelf(Transfer* send, Finished* finished) {
   const Operation& op = send->operation;
-  const Header header = {kMagic, op.tag, send->bytes, static_cast<uint8_t>(op.dtype), {}};
+  const Header header = {kMagic, op.tag, send->bytes, 0, static_cast<uint8_t>(op.dtype), Type::kMessage, {}};
   if (Transfer* const recv = TakeRecv(rank_, op.tag); recv != nullptr) {
     absl::Status fits = Fits(*recv, rank_, header);
     if (fits.ok() && send->bytes > 0) std::memcpy(recv->operation.out.data, op.in.data, send->bytes);
@@ -228,7 +254,6 @@ void PointToPoint::SendToSelf(Transfer* send, Finished* finished) {
   } else {
     std::unique_ptr<char[]> data(new char[send->bytes]);
     if (send->bytes > 0) std::memcpy(data.get(), op.in.data, send->bytes);
-    unexpected_bytes_ += send->bytes;
     unexpected_.push_back({rank_, header, std::move(data), /*complete=*/true, nullptr});
   }
   Finish(send, rank_, finished);
@@ -240,7 +265,7 @@ void PointToPoint::Progress(Finished* finished) {
   for (int s = 0; s < world_size_; ++s) {
     if (s == rank_) continue;
     ProgressReceives(s, finished);
-    if (!sends_[s].empty()) ProgressSends(s, finished);
+    if (!peers_[s].outgoing.empty()) ProgressSends(s, finished);
   }
   if (left != 0) FailIfAwaited(left);
   if (failures_->word().load(std::memory_order_acquire) != 0) FinishAll(failures_->status(), finished);
@@ -251,28 +276,33 @@ void PointToPoint::ProgressSends(int to, Finished* finished) {
   char* const ring = segment_->ring(rank_, to);
   const size_t size = segment_->geometry().ring_bytes;
   uint64_t written = control.written.load(std::memory_order_relaxed);
-  uint64_t& read = space_seen_[to];
-  std::deque<Transfer*>& queue = sends_[to];
+  uint64_t& read = peers_[to].space_seen;
+  std::deque<Frame>& queue = peers_[to].outgoing;
   const auto publish = [&] {
     Publish(control.written, written, segment_->area(to).mailbox_wakeup, spin_policy_.sleeps_often());
   };
   while (!queue.empty()) {
-    Transfer* const send = queue.front();
+    Frame& frame = queue.front();
     if (size - (written - read) < 2 * kAlign) {
       const uint64_t now = control.read.load(std::memory_order_acquire);
       if (now > written || now < read) return (void)failures_->Report(Damaged(to));
       read = now;
       if (size - (written - read) < 2 * kAlign) return;
     }
-    const Operation& op = send->operation;
-    if (!std::exchange(send->begun, true)) {
-      const Header header = {kMagic, op.tag, send->bytes, static_cast<uint8_t>(op.dtype), {}};
-      ToRing(ring, size, written, reinterpret_cast<const char*>(&header), sizeof(header));
-      written += sizeof(header);
+    if (!std::exchange(frame.begun, true)) {
+      ToRing(ring, size, written, reinterpret_cast<const char*>(&frame.header), sizeof(Header));
+      written += sizeof(Header);
+    }
+    Transfer* const send = frame.send;
+    if (send == nullptr) {
+      publish();
+      queue.pop_front();
+      --num_replies_;
+      continue;
     }
     const size_t space = size - (written - read);  // a multiple of kAlign, like everything written
     const size_t bytes = std::min({send->bytes - send->moved, space, kChunk});
-    ToRing(ring, size, written, static_cast<const char*>(op.in.data) + send->moved, bytes);
+    ToRing(ring, size, written, static_cast<const char*>(send->operation.in.data) + send->moved, bytes);
     send->moved += bytes;
     written += Padded(bytes);
     publish();
@@ -287,7 +317,7 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
   const char* const ring = segment_->ring(from, rank_);
   const size_t size = segment_->geometry().ring_bytes;
   uint64_t read = control.read.load(std::memory_order_relaxed);
-  Incoming& incoming = incoming_[from];
+  Incoming& incoming = peers_[from].incoming;
   const auto publish = [&] {
     Publish(control.read, read, segment_->area(from).mailbox_wakeup, spin_policy_.sleeps_often());
   };
@@ -298,18 +328,21 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
       if (available < sizeof(Header)) return;
       FromRing(reinterpret_cast<char*>(&incoming.header), ring, size, read, sizeof(Header));
       const Header& header = incoming.header;
-      if (header.magic != kMagic || header.bytes > kMostBytes || header.dtype >= kNumDTypes) {
+      if (header.magic != kMagic || header.bytes > kMostBytes || header.dtype >= kNumDTypes ||
+          !HeaderArrived(from, incoming, finished)) {
         return (void)failures_->Report(Damaged(from));
       }
-      incoming.begun = true;
       read += sizeof(Header);
-      if (!ChooseDestination(from, incoming, finished)) return publish();
+      if (header.type != Type::kMessage && header.type != Type::kPayload) {
+        incoming = Incoming();
+        publish();
+        continue;
+      }
+      incoming.begun = true;
       if (header.bytes > 0 && available == sizeof(Header)) {
         publish();
         continue;
       }
-    } else if (!incoming.placed && !ChooseDestination(from, incoming, finished)) {
-      return;
     } else if (available == 0 && incoming.moved < incoming.header.bytes) {
       return;
     }
@@ -336,23 +369,89 @@ void PointToPoint::ProgressReceives(int from, Finished* finished) {
   }
 }
 
-bool PointToPoint::ChooseDestination(int from, Incoming& incoming, Finished* finished) {
+bool PointToPoint::HeaderArrived(int from, Incoming& incoming, Finished* finished) {
   const Header& header = incoming.header;
-  if (Transfer* const recv = TakeRecv(from, header.tag); recv != nullptr) {
-    const absl::Status fits = Fits(*recv, from, header);
-    if (fits.ok()) {
-      incoming.recv = recv;
-    } else {
-      Finish(recv, fits, finished);
+  Peer& peer = peers_[from];
+  switch (header.type) {
+    case Type::kMessage: {
+      const size_t cost = Cost(header.bytes);
+      if (cost > credit_ - peer.held) return false;
+      peer.held += cost;
+      Transfer* const recv = TakeRecv(from, header.tag);
+      if (recv == nullptr) {
+        unexpected_.push_back(
+            {from, header, std::unique_ptr<char[]>(new char[header.bytes]), false, nullptr});
+        incoming.unexpected = &unexpected_.back();
+        return true;
+      }
+      Taken(from, header);
+      if (const absl::Status fits = Fits(*recv, from, header); !fits.ok()) {
+        Finish(recv, fits, finished);
+      } else {
+        incoming.recv = recv;
+      }
+      return true;
     }
-  } else {
-    if (unexpected_bytes_ + header.bytes > kMostUnexpectedBytes) return false;
-    unexpected_bytes_ += header.bytes;
-    unexpected_.push_back({from, header, std::unique_ptr<char[]>(new char[header.bytes]), false, nullptr});
-    incoming.unexpected = &unexpected_.back();
+    case Type::kRequest: {
+      Transfer* const recv = TakeRecv(from, header.tag);
+      if (recv != nullptr) {
+        Answer(from, header, recv, finished);
+      } else {
+        unexpected_.push_back({from, header, nullptr, false, nullptr});
+      }
+      return true;
+    }
+    case Type::kGrant:
+    case Type::kRefusal: {
+      const auto found = peer.announced.find(header.id);
+      if (found == peer.announced.end()) return false;
+      Transfer* const send = found->second;
+      peer.announced.erase(found);
+      if (header.type == Type::kRefusal) {
+        Finish(send, rank_, finished);
+        return true;
+      }
+      const Operation& op = send->operation;
+      peer.outgoing.push_back(
+          {{kMagic, op.tag, send->bytes, header.id, static_cast<uint8_t>(op.dtype), Type::kPayload, {}},
+           send});
+      return true;
+    }
+    case Type::kPayload: {
+      const auto found = peer.granted.find(header.id);
+      if (found == peer.granted.end() || found->second->bytes != header.bytes) return false;
+      incoming.recv = found->second;
+      peer.granted.erase(found);
+      return true;
+    }
+    case Type::kTaken:
+      if (header.bytes > peer.unanswered) return false;
+      peer.unanswered -= header.bytes;
+      return true;
   }
-  incoming.placed = true;
-  return true;
+  return false;
+}
+
+void PointToPoint::Reply(int to, Type type, uint64_t id, uint64_t bytes) {
+  peers_[to].outgoing.push_back({{kMagic, 0, bytes, id, 0, type, {}}, nullptr});
+  ++num_replies_;
+}
+
+void PointToPoint::Answer(int from, const Header& message, Transfer* recv, Finished* finished) {
+  const absl::Status fits = Fits(*recv, from, message);
+  Reply(from, fits.ok() ? Type::kGrant : Type::kRefusal, message.id);
+  if (!fits.ok()) return Finish(recv, fits, finished);
+  peers_[from].granted.emplace(message.id, recv);
+}
+
+void PointToPoint::Taken(int from, const Header& message) {
+  if (from == rank_) return;
+  Peer& peer = peers_[from];
+  const size_t cost = Cost(message.bytes);
+  peer.held -= cost;
+  peer.taken += cost;
+  // A reply for each message would cost as much as a small message.
+  if (peer.taken >= credit_ / 8) Reply(from, Type::kTaken, 0, std::exchange(peer.taken, 0));
 }
 
 PointToPoint::Transfer* PointToPoint::TakeRecv(int from, uint32_t tag) {
@@ -369,7 +468,7 @@ PointToPoint::Transfer* PointToPoint::TakeRecv(int from, uint32_t tag) {
 void PointToPoint::Deliver(Unexpected* message, Transfer* recv, Finished* finished) {
   if (recv->bytes > 0) std::memcpy(recv->operation.out.data, message->data.get(), recv->bytes);
   Finish(recv, message->source, finished);
-  unexpected_bytes_ -= message->header.bytes;
+  Taken(message->source, message->header);
   unexpected_.remove_if([message](const Unexpected& other) { return &other == message; });
 }
 
@@ -390,8 +489,15 @@ void PointToPoint::FailIfAwaited(uint64_t left) {
   const auto has_left = [&](int rank) { return (left >> rank & 1) != 0; };
   for (int s = 0; s < world_size_; ++s) {
     if (!has_left(s)) continue;
-    if (!sends_[s].empty()) return fail(sends_[s].front()->operation, s);
-    const Incoming& incoming = incoming_[s];
+    Peer& peer = peers_[s];
+    for (const Frame& frame : peer.outgoing) {
+      if (frame.send != nullptr) return fail(frame.send->operation, s);
+    }
+    if (!peer.announced.empty()) return fail(peer.announced.begin()->second->operation, s);
+    if (!peer.granted.empty()) return fail(peer.granted.begin()->second->operation, s);
+    num_replies_ -= peer.outgoing.size();  // it needs no replies any more
+    peer.outgoing.clear();
+    const Incoming& incoming = peer.incoming;
     if (incoming.recv != nullptr) return fail(incoming.recv->operation, s);
     if (incoming.unexpected != nullptr && incoming.unexpected->claimed_by != nullptr) {
       return fail(incoming.unexpected->claimed_by->operation, s);
@@ -432,13 +538,18 @@ void PointToPoint::Finish(Transfer* transfer, absl::StatusOr<int> result, Finish
 }
 
 void PointToPoint::FinishAll(const absl::Status& status, Finished* finished) {
-  for (auto& queue : sends_) {
-    for (Transfer* send : std::exchange(queue, {})) Finish(send, status, finished);
+  for (Peer& peer : peers_) {
+    for (const Frame& frame : std::exchange(peer.outgoing, {})) {
+      if (frame.send != nullptr) Finish(frame.send, status, finished);
+    }
+    for (const auto& [id, send] : std::exchange(peer.announced, {})) Finish(send, status, finished);
+    for (const auto& [id, recv] : std::exchange(peer.granted, {})) Finish(recv, status, finished);
+    if (peer.incoming.recv != nullptr) {
+      Finish(std::exchange(peer.incoming.recv, nullptr), status, finished);
+    }
   }
+  num_replies_ = 0;
   for (Transfer* recv : std::exchange(recvs_, {})) Finish(recv, status, finished);
-  for (Incoming& incoming : incoming_) {
-    if (incoming.recv != nullptr) Finish(std::exchange(incoming.recv, nullptr), status, finished);
-  }
   for (Unexpected& message : unexpected_) {
     if (message.claimed_by != nullptr) Finish(std::exchange(message.claimed_by, nullptr), status, finished);
   }

@@ -121,7 +121,7 @@ TEST(ShmPointToPointTest, AnySourceTellsWhoSent) {
   });
 }
 
-TEST(ShmPointToPointTest, UnexpectedMessagesBeyondTheBoundWaitInTheirRing) {
+TEST(ShmPointToPointTest, UnexpectedMessagesBeyondTheBoundStayWithTheirSender) {
   const size_t large = kMostUnexpectedBytes / sizeof(float) / 2 + 1000;
   RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
     if (rank == 0) {
@@ -131,13 +131,78 @@ TEST(ShmPointToPointTest, UnexpectedMessagesBeyondTheBoundWaitInTheirRing) {
       }
       return;
     }
-    // The first message is kept; the second does not fit in the buffer until the first is taken.
-    Pending first;
-    std::vector<float> small(1);
+    // The first message is kept; the second is announced, and its send ends when it has been received.
     std::vector<std::vector<float>> values(3, std::vector<float>(large));
     for (int i = 0; i < 3; ++i) {
       TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&values[i], 0, i)));
       EXPECT_EQ(values[i], std::vector<float>(large, static_cast<float>(i)));
+    }
+  });
+}
+
+TEST(ShmPointToPointTest, AnnouncedMessagesDelayNoLaterOnes) {
+  const size_t large = kMostUnexpectedBytes / sizeof(float) + 1;
+  for (const int world : {2, 3}) {
+    RunRanks(ShmBackendFactory(), world, [&](Backend& backend, int rank) {
+      const std::vector<float> big = Numbers(large, 0.5f);
+      if (rank == 0) {
+        Pending first, second;
+        first.Start(backend, MakeSend(big, 1, 1));
+        second.Start(backend, MakeSend(big, 1, 2));
+        // Blocking, although the others are not received yet.
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(MakeSend({7}, 1, 3)));
+        TANDEM_ASSERT_OK(first.Wait());
+        TANDEM_ASSERT_OK(second.Wait());
+      } else if (rank == 1) {
+        std::vector<float> small(1), values(large);
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&small, 0, 3)));
+        EXPECT_EQ(small[0], 7);
+        // One recv is too small for its message, which then is not sent.
+        std::vector<float> wrong(large - 1);
+        EXPECT_THAT(backend.RunPointToPoint(RecvOf(&wrong, kAnySource, 2)).status(),
+                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 sent f32 x")));
+        TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&values, kAnySource, 1)));
+        EXPECT_EQ(values, big);
+      }
+      TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+    });
+  }
+}
+
+TEST(ShmPointToPointTest, ManyMessagesReturnTheirCredit) {
+  // Far more bytes than the credit, in small and large messages, received in another order.
+  constexpr size_t kSizes[] = {1, 300'000, 40, 1'000'000};
+  RunRanks(ShmBackendFactory(), 3, [&](Backend& backend, int rank) {
+    for (int round = 0; round < 10; ++round) {
+      std::vector<std::vector<float>> values;
+      for (const size_t count : kSizes) values.push_back(Numbers(count, static_cast<float>(round)));
+      if (rank > 0) {
+        Pending sends[4];
+        for (uint32_t tag = 0; tag < 4; ++tag) sends[tag].Start(backend, MakeSend(values[tag], 0, tag));
+        for (Pending& send : sends) TANDEM_ASSERT_OK(send.Wait());
+        continue;
+      }
+      for (uint32_t tag = 4; tag-- > 0;) {
+        for (const int source : {1, 2}) {
+          std::vector<float> got(kSizes[tag]);
+          TANDEM_ASSERT_OK(backend.RunPointToPoint(RecvOf(&got, source, tag)));
+          EXPECT_EQ(got, values[tag]);
+        }
+      }
+    }
+  });
+}
+
+TEST(ShmPointToPointFailureTest, AnAnnouncedMessageEndsWithItsGroup) {
+  const size_t large = kMostUnexpectedBytes / sizeof(float) + 1;
+  RunRanks(ShmBackendFactory(), 2, [&](Backend& backend, int rank) {
+    std::vector<float> values(large);
+    Pending send;
+    if (rank == 0) send.Start(backend, MakeSend(values, 1));
+    TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
+    if (rank == 1) backend.Abort(absl::AbortedError("enough"));
+    if (rank == 0) {
+      EXPECT_THAT(send.Wait(), StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
     }
   });
 }

@@ -81,7 +81,7 @@ OptimizerField InitialAccumulator(double default_value, Range range) {
 OptimizerField L2() {
   return MessageField<&v1::OptimizerConfig::l2, &v1::OptimizerConfig::set_l2>(
       {.name = "l2",
-       .help = "l2 * row is added to the row's gradient whenever the row is updated",
+       .help = "coupled: l2 * row is added to the row's gradient whenever the row is updated",
        .range = AtLeast(0),
        .default_value = 0});
 }

@@ -70,7 +70,10 @@ std::string Range::ToString() const {
 std::string FormatLimit(double limit) {
   int exponent;
   if (limit >= 0x1p20 && std::frexp(limit, &exponent) == 0.5) return absl::StrCat("2^", exponent - 1);
-  return absl::StrReplaceAll(absl::StrCat(limit), {{"e-0", "e-"}});  // 1e-8 instead of 1e-08
+  if (std::abs(limit) < 0x1p53 && limit == std::trunc(limit)) {
+    return absl::StrCat(static_cast<int64_t>(limit));  // never 1.67772e+07
+  }
+  return absl::StrReplaceAll(FormatValue(limit), {{"e-0", "e-"}});  // 1e-8 instead of 1e-08
 }
 
 std::string FormatValue(float value) { return Shortest(value, 9, std::strtof); }
@@ -95,7 +98,8 @@ absl::Status ValidateField(absl::string_view group, const FieldInfo& info, const
   const auto check = [&](auto number, bool list) {
     if (info.range.Holds(static_cast<double>(number))) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(group, ".", info.error_name.empty() ? info.name : info.error_name, " is ", number,
+        absl::StrCat(group, ".", info.error_name.empty() ? info.name : info.error_name, " is ",
+                     FormatValue(FieldValue(number)),
                      "; it must be ", Requirement(info, std::is_integral_v<decltype(number)>, list)));
   };
   return std::visit(

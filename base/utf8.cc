@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/utf8.h"
 
+#include <algorithm>
 #include <cstddef>
+
+#include "absl/strings/str_cat.h"
 
 namespace tandem {
 namespace {
@@ -23,6 +26,28 @@ size_t CharacterBytes(absl::string_view text) {
   return bad ? 0 : size;
 }
 
+// Returns whether the character is a control character: C0, DEL or C1 (U+0080 to U+009F).
+bool IsControl(absl::string_view character) {
+  const unsigned char first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first < 0x20 || first == 0x7F;
+  return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
+}
+
+void AppendEscaped(absl::string_view bytes, std::string* out) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  for (const char c : bytes) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (c == '\t' || c == '\n' || c == '\r') {
+      *out += '\\';
+      *out += c == '\t' ? 't' : c == '\n' ? 'n' : 'r';
+    } else {
+      *out += "\\x";
+      *out += kDigits[byte >> 4];
+      *out += kDigits[byte & 15];
+    }
+  }
+}
+
 }  // namespace
 
 std::string ValidUtf8(absl::string_view text) {
@@ -38,6 +63,32 @@ std::string ValidUtf8(absl::string_view text) {
     text.remove_prefix(size == 0 ? 1 : size);
   }
   return valid;
+}
+
+std::string Printable(absl::string_view text) {
+  std::string printable;
+  printable.reserve(text.size());
+  while (!text.empty()) {
+    const size_t size = CharacterBytes(text);
+    const absl::string_view character = text.substr(0, size == 0 ? 1 : size);
+    if (size == 0 || IsControl(character)) {
+      AppendEscaped(character, &printable);
+    } else {
+      printable.append(character.data(), character.size());
+    }
+    text.remove_prefix(character.size());
+  }
+  return printable;
+}
+
+std::string Quoted(absl::string_view text, size_t max_bytes) {
+  absl::string_view shown;
+  while (shown.size() < text.size()) {
+    const size_t next = std::max<size_t>(CharacterBytes(text.substr(shown.size())), 1);
+    if (shown.size() + next > max_bytes) break;
+    shown = text.substr(0, shown.size() + next);
+  }
+  return absl::StrCat("\"", Printable(shown), "\"", shown.size() < text.size() ? "..." : "");
 }
 
 }  // namespace tandem

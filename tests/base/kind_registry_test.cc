@@ -125,6 +125,12 @@ TEST(KindRegistryTest, WrongFieldsAreNamed) {
   EXPECT_EQ(error({.kind = "polygon", .radius = -1}), "");
   EXPECT_EQ(error({.kind = "polygon", .sides = {3, 0}}),
             "shape.sides is 0; it must be a list of whole numbers in [1, 2^20]");
+  EXPECT_EQ(FormatLimit(16777215), "16777215");
+  EXPECT_EQ(FormatLimit(1e12), "1000000000000");
+  EXPECT_EQ(FormatLimit(1 << 24), "2^24");
+  EXPECT_EQ(FormatLimit(0.1), "0.1");
+  EXPECT_EQ(FormatLimit(1e-8), "1e-8");
+  EXPECT_EQ(FormatLimit(-0.5), "-0.5");
   EXPECT_EQ(error({.kind = "polygon", .sides = {}}), "shape.sides are none");
   EXPECT_EQ(error({.kind = "polygon", .seed = 0}), "shape.random_seed is 0; it must be >= 1");
   const ShapeOptions other{.kind = "polygon", .radius = -1};

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/dataset.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/random.h"
 #include "base/status.h"
 #include "worker/data/line_parser.h"
 #include "worker/data/line_source.h"
+#include "worker/data/repeated_lines.h"
 #include "worker/data/schema.h"
 #include "worker/data/shard_reader.h"
 #include "worker/data/split.h"
@@ -60,6 +63,7 @@ struct Opened {
   std::unique_ptr<LineSource> valid;
   std::unique_ptr<LineSource> test;
   SplitRule rule;  // of train
+  InputStatistics statistics;
   uint64_t max_malformed = 0;
 
   const LineSource* OwnFiles(Split split) const {
@@ -72,20 +76,22 @@ class FileDataset : public Dataset {
   explicit FileDataset(std::shared_ptr<const Opened> opened) : opened_(std::move(opened)) {}
 
   const Schema& schema() const override { return opened_->schema; }
+  const InputStatistics& statistics() const override { return opened_->statistics; }
+  bool labelled() const override {
+    const std::vector<std::string>& columns = opened_->columns;
+    return columns.empty() || std::find(columns.begin(), columns.end(), schema().label) != columns.end();
+  }
 
   absl::StatusOr<uint64_t> Count(Split split) override ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    if (!counted_) {
-      TANDEM_ASSIGN_OR_RETURN(counts_, CountLines(*opened_->train, opened_->rule));
-      for (Split own : {Split::kValid, Split::kTest}) {
-        const LineSource* files = opened_->OwnFiles(own);
-        if (files == nullptr) continue;
-        TANDEM_ASSIGN_OR_RETURN(const Counts lines, CountLines(*files, SplitRule()));
-        counts_[static_cast<size_t>(own)] = lines[static_cast<size_t>(Split::kTrain)];
-      }
-      counted_ = true;
-    }
+    TANDEM_RETURN_IF_ERROR(CountOnce());
     return counts_[static_cast<size_t>(split)];
+  }
+
+  absl::StatusOr<double> RepeatedShare() override ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    TANDEM_RETURN_IF_ERROR(CountOnce());
+    return repeated_share_;
   }
 
   absl::StatusOr<std::unique_ptr<BatchReader>> Read(const ReadOptions& options) override {
@@ -106,14 +112,33 @@ class FileDataset : public Dataset {
  private:
   using Counts = std::array<uint64_t, 3>;  // by Split
 
-  static absl::StatusOr<Counts> CountLines(const LineSource& source, const SplitRule& rule) {
+  absl::Status CountOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (counted_) return absl::OkStatus();
+    RepeatedLines repeated;
+    TANDEM_ASSIGN_OR_RETURN(counts_, CountLines(*opened_->train, opened_->rule, &repeated));
+    for (Split own : {Split::kValid, Split::kTest}) {
+      const LineSource* files = opened_->OwnFiles(own);
+      if (files == nullptr) continue;
+      TANDEM_ASSIGN_OR_RETURN(const Counts lines, CountLines(*files, SplitRule(), nullptr));
+      counts_[static_cast<size_t>(own)] = lines[static_cast<size_t>(Split::kTrain)];
+    }
+    repeated_share_ = repeated.Share();
+    counted_ = true;
+    return absl::OkStatus();
+  }
+
+  // Unless the lines' text decides nothing, or `repeated` is nullptr, adds the lines to `repeated`.
+  static absl::StatusOr<Counts> CountLines(const LineSource& source, const SplitRule& rule,
+                                           RepeatedLines* repeated) {
+    if (!rule.Cuts() || rule.by != SplitBy::kText) repeated = nullptr;
     Counts counts = {};
     LineSource::Cursor cursor(source);
     uint64_t position = 0;
     absl::string_view line;
     for (uint64_t lines = 0; cursor.Next(&position, &line); ++lines) {
       if (lines % kLinesBetweenChecks == 0) TANDEM_RETURN_IF_ERROR(source.CheckUnchanged());
-      ++counts[static_cast<size_t>(rule.Of(line))];
+      ++counts[static_cast<size_t>(rule.Of(line, lines))];
+      if (repeated != nullptr) repeated->Add(HashBytes(line, rule.seed));
     }
     return counts;
   }
@@ -122,6 +147,7 @@ class FileDataset : public Dataset {
   absl::Mutex mutex_;
   bool counted_ ABSL_GUARDED_BY(mutex_) = false;
   Counts counts_ ABSL_GUARDED_BY(mutex_) = {};
+  double repeated_share_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Opens a split's own files and checks that their columns are those of the training files.
@@ -137,6 +163,30 @@ absl::Status OpenOwnFiles(const std::vector<std::string>& paths, const Opened& o
   return absl::OkStatus();
 }
 
+// Sets how dense features are scaled, and the statistics that say so.
+absl::Status SetScales(const std::optional<InputStatistics>& given, Opened* opened) {
+  const Schema& schema = opened->schema;
+  if (!given.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(opened->scales,
+                            MeasureDense(schema, opened->columns, *opened->train, opened->rule));
+  } else if (given->dense.size() != schema.dense.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("there are statistics of ", given->dense.size(),
+                                                   " dense columns, but the job has ", schema.dense.size()));
+  } else {
+    for (size_t d = 0; d < schema.dense.size(); ++d) {
+      opened->scales.push_back({.transform = schema.dense[d].transform,
+                                .mean = given->dense[d].mean,
+                                .scale = given->dense[d].scale});
+    }
+  }
+  for (const DenseScale& scale : opened->scales) {
+    opened->statistics.dense.push_back({.mean = scale.mean, .scale = scale.scale});
+  }
+  const bool positional = opened->columns.empty() && schema.sparse[0].separator == '\0';
+  opened->statistics.index_features = positional ? static_cast<int>(schema.sparse.size()) : 0;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const DatasetOptions& options) {
@@ -146,15 +196,16 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const DatasetOptions& opt
   opened->max_malformed = options.max_malformed;
   opened->rule = {.seed = options.split_seed,
                   .valid_fraction = options.valid_files.empty() ? options.valid_fraction : 0,
-                  .test_fraction = options.test_files.empty() ? options.test_fraction : 0};
+                  .test_fraction = options.test_files.empty() ? options.test_fraction : 0,
+                  .by = options.split_by};
   TANDEM_ASSIGN_OR_RETURN(opened->train, LineSource::Open(options.train_files, LineOptions(options.schema)));
   TANDEM_ASSIGN_OR_RETURN(opened->columns, FindColumns(opened->schema, *opened->train));
-  const absl::Status resolved = ResolveSchema(opened->columns, *opened->train, &opened->schema);
+  const absl::Status resolved = 
+      ResolveSchema(opened->columns, *opened->train, options.statistics, &opened->schema);
   TANDEM_RETURN_IF_ERROR(Annotate(resolved, options.train_files[0]));
   TANDEM_RETURN_IF_ERROR(OpenOwnFiles(options.valid_files, *opened, &opened->valid));
   TANDEM_RETURN_IF_ERROR(OpenOwnFiles(options.test_files, *opened, &opened->test));
-  TANDEM_ASSIGN_OR_RETURN(opened->scales,
-                          MeasureDense(opened->schema, opened->columns, *opened->train, opened->rule));
+  TANDEM_RETURN_IF_ERROR(SetScales(options.statistics, opened.get()));
   return std::make_unique<FileDataset>(std::move(opened));
 }
 

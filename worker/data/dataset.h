@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,8 @@ namespace tandem::worker {
 // File formats. Criteo is tab-separated without a header: label, I1..I13, C1..C26.
 enum class DataFormat { kCsv, kTsv, kCriteo, kLibsvm, kLibfm };
 
-// Transform of a dense (numeric) column. An empty field (or NA, NaN, nan, null, NULL, None, \N, ?) is 0 after
-// the transform.
+// Transform of a dense (numeric) column. A missing field (empty, NA, null, NULL, None, \N or ?) is 0 after the
+// transform.
 enum class DenseTransform {
   kNone,
   kLog1p,  // sign(x) * log(1 + |x|)
@@ -49,6 +50,12 @@ struct Schema {
   // True: a label >= threshold is 1, any other is 0. False: the label must be 0, 1 or -1, and -1 means 0.
   bool has_threshold = false;
   double threshold = 0;
+  // True: a dense field with the text NaN or nan is missing. False: it is malformed, like any text that is no
+  // number.
+  bool nan_is_missing = false;
+  // True: an example may lack its label, which is then NaN. Either the field is empty, or (CSV and TSV with a
+  // header, Criteo) the files have no such column. For scoring.
+  bool label_is_optional = false;
   // Criteo: I1..I13 by default. libsvm, libfm: none.
   std::vector<DenseFeature> dense;
   // Criteo: C1..C26 by default. libsvm, libfm: Dataset::Open derives them from the data.
@@ -57,18 +64,46 @@ struct Schema {
 
 enum class Split { kTrain, kValid, kTest };
 
+// The property of an example that decides its split.
+enum class SplitBy {
+  // The text of its line. The split does not depend on the order of lines, and no line is both learnt from
+  // and tested on: all lines of the same text are in the same split.
+  kText,
+  // The position of its line, from 0, among the examples of all training files in the given order. Lines of
+  // the same text are divided like any others.
+  kPosition,
+};
+
+// The values that Open measures over the training files. A model needs the values with which it was trained, wherever it
+// is used later.
+struct InputStatistics {
+  struct Dense {
+    float mean = 0;
+    float scale = 1;
+  };
+  std::vector<Dense> dense;  // one per dense feature; 0 and 1 unless it is standardized
+  // libsvm, libfm: the number of features that every row has; 0: the rows differ, and are one multi-valued
+  // feature.
+  int index_features = 0;
+};
+
 struct DatasetOptions {
   Schema schema;
+  // Paths. One with *, ? or [...] stands for the files that match it (glob(7)), in the order of their names,
+  // unless it is the name of a file itself. Files that gzip has compressed are read like any others.
   std::vector<std::string> train_files;
   std::vector<std::string> valid_files;  // empty: the split is cut from train_files by valid_fraction
   std::vector<std::string> test_files;   // empty: the split is cut from train_files by test_fraction
   double valid_fraction = 0.1;           // of train_files; used only for a split without files of its own
   double test_fraction = 0.1;
-  // An example's split is a function of (split_seed, its line): it depends neither on the order of lines nor
-  // on the host.
+  // An example's split is a function of split_seed and of what `split_by` says. It does not depend on the
+  // host.
   uint64_t split_seed = 1;
+  SplitBy split_by = SplitBy::kText;
   // Malformed lines that one reader skips (one worker, one epoch). One more makes BatchReader::Next fail.
   uint64_t max_malformed = 100;
+  // Used instead of measuring the training files, if given. Has one entry per dense feature.
+  std::optional<InputStatistics> statistics;
 };
 
 struct ReadOptions {
@@ -114,24 +149,30 @@ class BatchReader {
 // A data set. Immutable after Open; thread-safe.
 class Dataset {
  public:
-  // Maps the files, reads their headers, determines the columns, and measures what kStandardize needs. libsvm
+  // Finds and maps the files, unpacks compressed ones, reads headers, determines the columns, and measures what kStandardize needs. libsvm
   // and libfm data has one feature per position if every row has the same number of features, else one
   // multi-valued feature.
   //
   // Blocks while it reads the training files, if libsvm, libfm or kStandardize requires that. Errors:
-  // NotFound or PermissionDenied (names the file), InvalidArgument (bad options, an empty file, files with
-  // different columns, or a column that is not in the header: lists the columns there are), DataLoss (a file
-  // became shorter meanwhile).
+  // NotFound or PermissionDenied (names the file), InvalidArgument (bad options, no file of text, an empty
+  // file, files with different columns, or a column that is not in the header: lists the columns there are),
+  // DataLoss (a file became shorter meanwhile, or a compressed one is damaged).
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const DatasetOptions& options);
   virtual ~Dataset() = default;
 
   virtual const Schema& schema() const = 0;  // with defaults and derived features filled in
+  virtual const InputStatistics& statistics() const = 0;
+  // False: the files have no label column, and label_is_optional allowed that.
+  virtual bool labelled() const = 0;
   int num_dense() const { return static_cast<int>(schema().dense.size()); }
   int num_sparse() const { return static_cast<int>(schema().sparse.size()); }
 
   // Returns the number of lines of a split, over all workers, malformed lines included. The first call scans
   // all files. Returns DataLoss if a file has become shorter since Open.
   virtual absl::StatusOr<uint64_t> Count(Split split) = 0;
+  // Returns the share of the training files' lines that repeat the text of another one, estimated from a
+  // sample of texts; 0 if no split is cut by the text of lines. Scans all files unless Count has done so.
+  virtual absl::StatusOr<double> RepeatedShare() = 0;
   // Starts a pass over one worker's shard. The reader may outlive the dataset. InvalidArgument: bad options.
   virtual absl::StatusOr<std::unique_ptr<BatchReader>> Read(const ReadOptions& options) = 0;
 };

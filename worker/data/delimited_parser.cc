@@ -5,11 +5,14 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/random.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "worker/data/line_parser.h"
 #include "worker/data/number.h"
 
@@ -108,7 +111,9 @@ class DelimitedParser : public LineParser {
         columns_(columns),
         splitter_(schema.format == DataFormat::kCsv ? schema.delimiter : '\t',
                   schema.format == DataFormat::kCsv) {
-    label_ = IndexOf(schema.label);
+    if (!schema.label_is_optional || std::find(columns.begin(), columns.end(), schema.label) != columns.end()) {
+      label_ = IndexOf(schema.label);
+    }
     for (size_t d = 0; d < schema.dense.size(); ++d) {
       dense_.push_back({IndexOf(schema.dense[d].column), scales[d]});
     }
@@ -125,7 +130,11 @@ class DelimitedParser : public LineParser {
       *reason = absl::StrCat(fields_.size(), " fields found, ", columns_.size(), " expected");
       return false;
     }
-    if (!ParseLabel(schema_, fields_[label_], &batch->labels[row], reason)) return false;
+    if (!label_.has_value()) {
+      batch->labels[row] = std::numeric_limits<float>::quiet_NaN();
+    } else if (!ParseLabel(schema_, fields_[*label_], &batch->labels[row], reason)) {
+      return false;
+    }
     float* dense = batch->dense.data() + row * dense_.size();
     for (const Dense& feature : dense_) {
       if (!ParseDense(feature, fields_[feature.column], dense++, reason)) return false;
@@ -166,9 +175,17 @@ class DelimitedParser : public LineParser {
       case NumberKind::kMissing:
         *out = feature.scale.empty;
         return true;
+      case NumberKind::kNaN:
+        if (schema_.nan_is_missing) {
+          *out = feature.scale.empty;
+          return true;
+        }
+        *reason = absl::StrCat("column '", Printable(columns_[feature.column]), "' holds ", Quoted(text),
+                               ", not a number (with data.nan: missing it counts as an empty field)");
+        return false;
       case NumberKind::kBad:
-        *reason = absl::StrCat("column '", columns_[feature.column], "' holds \"", text.substr(0, 40),
-                               "\", not a number");
+        *reason = absl::StrCat("column '", Printable(columns_[feature.column]), "' holds ", Quoted(text),
+                               ", not a number");
         return false;
       case NumberKind::kNumber:
         break;
@@ -201,7 +218,7 @@ class DelimitedParser : public LineParser {
   const std::vector<std::string> columns_;
   FieldSplitter splitter_;
   const Log1pTable log1p_;
-  size_t label_ = 0;
+  std::optional<size_t> label_;  // none: the files have no labels
   std::vector<Dense> dense_;
   std::vector<Sparse> sparse_;
   std::vector<absl::string_view> fields_;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/random.h"
+#include "base/utf8.h"
 #include "worker/data/line_parser.h"
 #include "worker/data/number.h"
 
@@ -32,7 +33,7 @@ bool ParsePair(absl::string_view word, uint64_t* index, float* value, std::strin
       ParseNumber(absl::string_view(colon + 1, end - colon - 1), value) == NumberKind::kNumber) {
     return true;
   }
-  *reason = absl::StrCat("\"", word.substr(0, 40), "\" is not of the form index:value");
+  *reason = absl::StrCat(Quoted(word), " is not of the form index:value");
   return false;
 }
 

@@ -10,7 +10,7 @@ bool LineOrder::NextInSplit(uint64_t* position) {
   uint64_t candidate = 0;
   absl::string_view line;
   while (cursor_.Next(&candidate, &line)) {
-    if (rule_.Of(line) != options_.split) continue;
+    if (rule_.Of(line, lines_++) != options_.split) continue;
     *position = candidate;
     return true;
   }

@@ -39,6 +39,7 @@ class LineOrder {
   const SplitRule rule_;
   const ReadOptions options_;
   LineSource::Cursor cursor_;
+  uint64_t lines_ = 0;  // that cursor_ has passed
   CounterRandom random_;
   bool filled_ = false;     // the buffer has been filled for the first time
   bool exhausted_ = false;  // the cursor is at its end

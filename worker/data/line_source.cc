@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/line_source.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,11 +12,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/utf8.h"
+#include "worker/data/data_file.h"
 
 namespace tandem::worker {
 namespace {
 
 constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
+constexpr size_t kMaxHeader = 1000;  // bytes of a header that a message quotes
 
 // Returns the line that begins at `begin` and stores in `*next` where the following line begins.
 absl::string_view TakeLine(const char* begin, const char* end, const char** next) {
@@ -39,7 +41,8 @@ absl::StatusOr<std::unique_ptr<LineSource>> LineSource::Open(const std::vector<s
   if (paths.empty()) return absl::InvalidArgumentError("no data files are given");
   std::unique_ptr<LineSource> source(new LineSource);
   source->options_ = options;
-  for (const std::string& path : paths) TANDEM_RETURN_IF_ERROR(source->Map(path));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FindFiles(paths));
+  for (const std::string& path : files) TANDEM_RETURN_IF_ERROR(source->Map(path));
   return source;
 }
 
@@ -55,23 +58,14 @@ absl::Status LineSource::Map(const std::string& path) {
   File& file = files_.emplace_back();  // the destructor closes what is open, also after an error below
   file.path = path;
   file.base = base;
-  file.fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info = {};
-  if (file.fd < 0 || fstat(file.fd, &info) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("data file '", path, "' cannot be opened"));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("data file '", path, "' is not a regular file"));
-  }
-  if (info.st_size == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("data file '", path, "' is empty (0 bytes)"));
-  }
-  void* data = mmap(nullptr, info.st_size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  TANDEM_ASSIGN_OR_RETURN(const OpenedFile opened, OpenDataFile(path));
+  file.fd = opened.fd;
+  void* data = mmap(nullptr, opened.bytes, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) {
     return absl::ErrnoToStatus(errno, absl::StrCat("data file '", path, "' cannot be mapped"));
   }
   file.data = static_cast<const char*>(data);
-  file.size = info.st_size;
+  file.size = opened.bytes;
   if (absl::StartsWith(absl::string_view(file.data, file.size), kByteOrderMark)) {
     file.first_line = kByteOrderMark.size();
   }
@@ -89,9 +83,9 @@ absl::Status LineSource::ReadHeader(File* file) {
   if (files_.size() == 1) {
     header_ = header;
   } else if (header != header_) {
-    return absl::InvalidArgumentError(absl::StrCat("data file '", file->path, "' has the header \"", header,
-                                                   "\", but '", files_[0].path, "' has \"", header_,
-                                                   "\": all files must have the same columns"));
+    return absl::InvalidArgumentError(absl::StrCat("data file '", file->path, "' has the header ",
+                                                   Quoted(header, kMaxHeader), ", but '", files_[0].path,
+                                                   "' has ", Quoted(header_, kMaxHeader), ": all files must have the same columns"));
   }
   return absl::OkStatus();
 }

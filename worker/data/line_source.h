@@ -2,8 +2,8 @@
 #ifndef TANDEM_WORKER_DATA_LINE_SOURCE_H_
 #define TANDEM_WORKER_DATA_LINE_SOURCE_H_
 
-// Presents text files as one long sequence of lines. The files are memory-mapped: a line is a view of the
-// page cache, and a 64-bit position identifies it.
+// Presents text files as one long sequence of lines. The files (or what OpenDataFile unpacks from them) are
+// memory-mapped: a line is a view of the page cache, and a 64-bit position identifies it.
 
 #include <cstdint>
 #include <memory>
@@ -34,8 +34,8 @@ class LineSource {
     bool comments = false;  // lines that begin with '#' are not examples
   };
 
-  // Maps the files. Errors: NotFound or PermissionDenied (names the file), InvalidArgument (no files, an
-  // empty file, not a regular file, or a header different from that of the first file).
+  // Finds the files (FindFiles) and maps them. Errors: those of FindFiles and OpenDataFile, and
+  // InvalidArgument if there are no files or if a header is different from that of the first file.
   static absl::StatusOr<std::unique_ptr<LineSource>> Open(const std::vector<std::string>& paths,
                                                           const Options& options);
   ~LineSource();

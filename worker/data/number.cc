@@ -6,12 +6,13 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 
 namespace tandem::worker {
 namespace {
 
 bool IsMissing(absl::string_view text) {
-  for (absl::string_view name : {"", "NA", "NaN", "nan", "null", "NULL", "None", "\\N", "?"}) {
+  for (absl::string_view name : {"", "NA", "null", "NULL", "None", "\\N", "?"}) {
     if (text == name) return true;
   }
   return false;
@@ -32,6 +33,7 @@ NumberKind ParseDouble(absl::string_view text, double* value) {
   }
   text = absl::StripAsciiWhitespace(text);
   if (IsMissing(text)) return NumberKind::kMissing;
+  if (text == "NaN" || text == "nan") return NumberKind::kNaN;
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   double parsed = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
@@ -57,8 +59,12 @@ NumberKind ParseNumber(absl::string_view text, float* value) {
 bool ParseLabel(const Schema& schema, absl::string_view text, float* label, std::string* reason) {
   double value = 0;
   const NumberKind kind = ParseDouble(text, &value);
+  if (kind == NumberKind::kMissing && schema.label_is_optional) {
+    *label = std::numeric_limits<float>::quiet_NaN();
+    return true;
+  }
   if (kind != NumberKind::kNumber) {
-    *reason = absl::StrCat("the label \"", text.substr(0, 40), "\" is not a number");
+    *reason = absl::StrCat("the label ", Quoted(text), " is not a number");
     return false;
   }
   if (schema.has_threshold) {
@@ -66,7 +72,7 @@ bool ParseLabel(const Schema& schema, absl::string_view text, float* label, std:
     return true;
   }
   if (value != 0 && value != 1 && value != -1) {
-    *reason = absl::StrCat("the label is ", text.substr(0, 40),
+    *reason = absl::StrCat("the label is ", Printable(text.substr(0, 40)),
                            "; without a threshold it must be 0 or 1 (or -1 for 0)");
     return false;
   }

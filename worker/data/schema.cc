@@ -8,13 +8,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
 namespace tandem::worker {
 namespace {
 
 constexpr int kCriteoDense = 13;
 constexpr int kCriteoSparse = 26;
+constexpr char kCriteoLabel[] = "label";
 
 bool IsDelimited(const Schema& schema) {
   return schema.format == DataFormat::kCsv || schema.format == DataFormat::kTsv ||
@@ -25,11 +28,20 @@ bool HasHeader(const Schema& schema) {
   return schema.header && (schema.format == DataFormat::kCsv || schema.format == DataFormat::kTsv);
 }
 
+// Lists the columns. A long list is cut: a header of the wrong file can have thousands.
+std::string JoinColumns(const std::vector<std::string>& columns) {
+  constexpr size_t kMaxListed = 100;
+  const absl::Span<const std::string> listed = absl::MakeConstSpan(columns).subspan(0, kMaxListed);
+  std::string text = Printable(absl::StrJoin(listed, ", "));
+  if (listed.size() < columns.size()) absl::StrAppend(&text, ", ... (", columns.size(), " in all)");
+  return text;
+}
+
 absl::Status CheckColumn(const std::vector<std::string>& columns, const std::string& name,
                          absl::string_view role) {
   if (std::find(columns.begin(), columns.end(), name) != columns.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      role, " column '", name, "' is not in the data; it has the columns ", absl::StrJoin(columns, ", ")));
+      role, " column '", name, "' is not in the data; it has the columns ", JoinColumns(columns)));
 }
 
 // Returns the number of features that every well-formed line has, or 0 if the numbers differ.
@@ -53,6 +65,15 @@ absl::StatusOr<int> CommonFeatureCount(const Schema& schema, const LineSource& s
   return std::max(common, 0);
 }
 
+// Returns whether the first line has all columns of Criteo except the label, as in the challenge's test file.
+bool IsUnlabelledCriteo(const Schema& schema, const LineSource& source) {
+  LineSource::Cursor cursor(source);
+  uint64_t position = 0;
+  absl::string_view line;
+  return schema.label_is_optional && cursor.Next(&position, &line) &&
+         std::count(line.begin(), line.end(), '\t') == kCriteoDense + kCriteoSparse - 1;
+}
+
 }  // namespace
 
 LineSource::Options LineOptions(const Schema& schema) {
@@ -63,7 +84,7 @@ absl::StatusOr<std::vector<std::string>> FindColumns(const Schema& schema, const
   std::vector<std::string> columns;
   if (!IsDelimited(schema)) return columns;
   if (schema.format == DataFormat::kCriteo) {
-    columns.push_back("label");
+    if (!IsUnlabelledCriteo(schema, source)) columns.push_back(kCriteoLabel);
     for (int i = 1; i <= kCriteoDense; ++i) columns.push_back(absl::StrCat("I", i));
     for (int i = 1; i <= kCriteoSparse; ++i) columns.push_back(absl::StrCat("C", i));
     return columns;
@@ -87,19 +108,24 @@ absl::StatusOr<std::vector<std::string>> FindColumns(const Schema& schema, const
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("the header names the column '", *twice, "' twice"));
+    return absl::InvalidArgumentError(absl::StrCat("the header names the column '", Printable(*twice), "' twice"));
   }
   return columns;
 }
 
 absl::Status ResolveSchema(const std::vector<std::string>& columns, const LineSource& source,
-                           Schema* schema) {
+                           const std::optional<InputStatistics>& statistics, Schema* schema) {
   if (!IsDelimited(*schema)) {
     if (!schema->dense.empty() || !schema->sparse.empty()) {
       return absl::InvalidArgumentError(
           "libsvm and libfm files have no named columns: leave the dense and sparse features out");
     }
-    TANDEM_ASSIGN_OR_RETURN(const int count, CommonFeatureCount(*schema, source));
+    int count = 0;
+    if (statistics.has_value()) {
+      count = statistics->index_features;
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(count, CommonFeatureCount(*schema, source));
+    }
     // An index means the same at every position, so all positions share their ids.
     for (int i = 0; i < count; ++i)
       schema->sparse.push_back({.column = absl::StrCat(i), .shared_as = "index"});
@@ -108,12 +134,14 @@ absl::Status ResolveSchema(const std::vector<std::string>& columns, const LineSo
   }
   if (schema->format == DataFormat::kCriteo && schema->dense.empty() && schema->sparse.empty()) {
     for (int i = 1; i <= kCriteoDense; ++i) {
-      schema->dense.push_back({.column = columns[i], .transform = DenseTransform::kLog1p});
+      schema->dense.push_back({.column = absl::StrCat("I", i), .transform = DenseTransform::kLog1p});
     }
-    for (int i = 1; i <= kCriteoSparse; ++i) schema->sparse.push_back({.column = columns[kCriteoDense + i]});
+    for (int i = 1; i <= kCriteoSparse; ++i) schema->sparse.push_back({.column = absl::StrCat("C", i)});
   }
-  if (schema->label.empty()) schema->label = columns[0];
-  TANDEM_RETURN_IF_ERROR(CheckColumn(columns, schema->label, "label"));
+  if (schema->label.empty()) {
+    schema->label = schema->format == DataFormat::kCriteo ? kCriteoLabel : columns[0];
+  }
+  if (!schema->label_is_optional) TANDEM_RETURN_IF_ERROR(CheckColumn(columns, schema->label, "label"));
   for (const DenseFeature& feature : schema->dense) {
     TANDEM_RETURN_IF_ERROR(CheckColumn(columns, feature.column, "dense"));
   }
@@ -122,7 +150,7 @@ absl::Status ResolveSchema(const std::vector<std::string>& columns, const LineSo
   }
   if (schema->dense.empty() && schema->sparse.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no features are chosen; the data has the columns ", absl::StrJoin(columns, ", ")));
+        absl::StrCat("no features are chosen; the data has the columns ", JoinColumns(columns)));
   }
   return absl::OkStatus();
 }
@@ -159,7 +187,7 @@ absl::StatusOr<std::vector<DenseScale>> MeasureDense(const Schema& schema,
   std::string reason;
   for (uint64_t lines = 0; cursor.Next(&position, &line); ++lines) {
     if (lines % kLinesBetweenChecks == 0) TANDEM_RETURN_IF_ERROR(source.CheckUnchanged());
-    if (rule.Of(line) != Split::kTrain || !parser->Parse(line, 0, &row, &reason)) continue;
+    if (rule.Of(line, lines) != Split::kTrain || !parser->Parse(line, 0, &row, &reason)) continue;
     for (size_t m = 0; m < moments.size(); ++m) {
       const double x = row.dense[m];
       if (std::isnan(x)) continue;

@@ -5,6 +5,7 @@
 // Completes the schema that a user wrote to the one that a parser needs: fills in defaults, checks names, and
 // derives the rest from the data.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,14 +22,17 @@ namespace tandem::worker {
 LineSource::Options LineOptions(const Schema& schema);
 
 // Returns the columns of the files of `source`. They come from the header, from the format (Criteo), or are
-// named "0", "1", ... after the fields of the first line. Empty for libsvm and libfm. InvalidArgument: there
-// is neither header nor line, or two columns have the same name.
+// named "0", "1", ... after the fields of the first line. Empty for libsvm and libfm. Without the label if it
+// is optional and Criteo's lines lack it. InvalidArgument: there is neither header nor line, or two columns
+// have the same name.
 absl::StatusOr<std::vector<std::string>> FindColumns(const Schema& schema, const LineSource& source);
 
 // Fills in the label, Criteo's features, and the features of libsvm and libfm: one per position if every row
-// of `source` has the same number, else one multi-valued feature. InvalidArgument: a column is not among
-// `columns` (lists those there are).
-absl::Status ResolveSchema(const std::vector<std::string>& columns, const LineSource& source, Schema* schema);
+// of `source` has the same number, else one multi-valued feature. `statistics`, if given, decides the latter
+// instead of `source`. InvalidArgument: a column is not among `columns` (lists those there are); the label's
+// may be missing if it is optional.
+absl::Status ResolveSchema(const std::vector<std::string>& columns, const LineSource& source,
+                           const std::optional<InputStatistics>& statistics, Schema* schema);
 
 // Returns the scale of each dense feature. If a feature is to be standardized, reads the lines that `rule`
 // puts into the training split; empty and malformed fields do not count. A column without variance is only

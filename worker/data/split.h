@@ -2,9 +2,8 @@
 #ifndef TANDEM_WORKER_DATA_SPLIT_H_
 #define TANDEM_WORKER_DATA_SPLIT_H_
 
-// Assigns an example to a split, as a function of a seed and of the text of its line (without the line end).
-// The split does not depend on the order of lines or files, nor on the process that asks. Equal lines are
-// always in the same split.
+// Assigns an example to a split, as a function of a seed and either of the text of its line (without the line
+// end) or of its position among the examples. SplitBy says what follows from each.
 
 #include <cstdint>
 
@@ -19,11 +18,15 @@ struct SplitRule {
   uint64_t seed = 1;
   double valid_fraction = 0;  // 0 for a split that has files of its own
   double test_fraction = 0;
+  SplitBy by = SplitBy::kText;
 
-  // Returns the split of `line`. Always kTrain if both fractions are 0.
-  Split Of(absl::string_view line) const {
-    if (valid_fraction <= 0 && test_fraction <= 0) return Split::kTrain;
-    const double share = static_cast<double>(HashBytes(line, seed) >> 11) * 0x1.0p-53;
+  bool Cuts() const { return valid_fraction > 0 || test_fraction > 0; }
+  // Returns the split of example number `position`, from 0, whose line is `line`. Always kTrain if both
+  // fractions are 0.
+  Split Of(absl::string_view line, uint64_t position) const {
+    if (!Cuts()) return Split::kTrain;
+    const uint64_t hash = by == SplitBy::kText ? HashBytes(line, seed) : Mix64(seed, position);
+    const double share = static_cast<double>(hash >> 11) * 0x1.0p-53;
     if (share < test_fraction) return Split::kTest;
     return share < test_fraction + valid_fraction ? Split::kValid : Split::kTrain;
   }

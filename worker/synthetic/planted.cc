@@ -111,7 +111,7 @@ struct Chunk {
         text += delimiter;
         AppendInteger(id, &text);
       }
-      const size_t split = static_cast<size_t>(options.split.Of(absl::string_view(text).substr(line)));
+      const size_t split = static_cast<size_t>(options.split.Of(absl::string_view(text).substr(line), i));
       labels[split].push_back(row.label ? 1.0f : 0.0f);
       logits[split].push_back(static_cast<float>(row.logit));
       text += '\n';
@@ -165,7 +165,8 @@ absl::Status WriteSummary(const PlantedOptions& options, const PlantedSummary& s
                      {"zipf_exponent", options.zipf_exponent},
                      {"split",
                       {{"seed", summary.split.seed},
-                       {"valid_fraction", summary.split.valid_fraction},
+                       {"by", summary.split.by == SplitBy::kText ? "text" : "position"},
+                      {"valid_fraction", summary.split.valid_fraction},
                        {"test_fraction", summary.split.test_fraction}}},
                      {"train", ToJson(summary.train)},
                      {"valid", ToJson(summary.valid)},
@@ -222,6 +223,7 @@ absl::StatusOr<PlantedSummary> ReadPlantedSummary(const std::string& path) {
     PlantedSummary summary;
     summary.rows = json.at("rows").get<uint64_t>();
     summary.split.seed = json.at("split").at("seed").get<uint64_t>();
+    if (json.at("split").value("by", "text") == "position") summary.split.by = SplitBy::kPosition;
     summary.split.valid_fraction = json.at("split").at("valid_fraction").get<double>();
     summary.split.test_fraction = json.at("split").at("test_fraction").get<double>();
     summary.train = FromJson(json.at("train"));

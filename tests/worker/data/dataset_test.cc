@@ -120,12 +120,12 @@ TEST(Dataset, StandardizesOverTheTrainingSplitOnly) {
   const SplitRule rule = {.seed = 1, .valid_fraction = 0.3, .test_fraction = 0.1};
   std::vector<double> before = values(raw.get(), Split::kTrain);
   std::vector<double> after = values(scaled.get(), Split::kTrain);
-  if (rule.Of("1,,x") == Split::kTrain) {
+  if (rule.Of("1,,x", 0) == Split::kTrain) {
     EXPECT_EQ(after.front(), 0) << "an empty field is 0 after the transform";
     before.erase(before.begin());
     after.erase(after.begin());
   }
-  const auto bad = static_cast<ptrdiff_t>(rule.Of("1,bad,x") == Split::kTrain);  // replaced at the end
+  const auto bad = static_cast<ptrdiff_t>(rule.Of("1,bad,x", 1) == Split::kTrain);  // replaced at the end
   before.resize(before.size() - bad);
   after.resize(after.size() - bad);
   const double n = static_cast<double>(before.size());

@@ -8,6 +8,7 @@
 namespace tandem::worker {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -127,7 +128,9 @@ TEST(DelimitedParser, TransformsDenseColumns) {
                         {"", true, 0, true},
                         {"NA", true, 0, true},
                         {"\\N", true, 0, true},
-                        {"nan", true, 0, true},
+                        {"?", true, 0, true},
+                        {"nan", false, 0},
+                        {"NaN", false, 0},
                         {"abc", false, 0},
                         {"1.2.3", false, 0},
                         {"inf", false, 0},
@@ -154,6 +157,46 @@ TEST(DelimitedParser, TransformsDenseColumns) {
     EXPECT_FLOAT_EQ(parser.batch.dense[1], std::copysign(std::log1p(std::abs(x)), x)) << c.text;
     EXPECT_FLOAT_EQ(parser.batch.dense[2], (x - 10) * 0.5f) << c.text;
   }
+}
+
+TEST(DelimitedParser, NaNIsMissingOnlyIfTheSchemaSaysSo) {
+  Schema schema;
+  schema.label = "y";
+  schema.dense = {{.column = "a"}};
+  Parser strict(schema, {"y", "a"}, {{}});
+  EXPECT_THAT(strict.Parse("0,nan"), AllOf(HasSubstr("column 'a' holds \"nan\""), HasSubstr("data.nan")));
+  schema.nan_is_missing = true;
+  Parser lenient(schema, {"y", "a"}, {{}});
+  for (const char* text : {"nan", "NaN", " nan "}) {
+    EXPECT_EQ(lenient.Parse(absl::StrCat("0,", text)), "") << text;
+    EXPECT_THAT(lenient.batch.dense, ElementsAre(0)) << text;
+  }
+  for (const char* text : {"inf", "-inf", "Infinity", "nan(1)"}) {
+    EXPECT_NE(lenient.Parse(absl::StrCat("0,", text)), "") << text;
+  }
+}
+
+TEST(DelimitedParser, QuotesUnprintableBytesAsEscapes) {
+  Schema schema;
+  schema.label = "y";
+  schema.dense = {{.column = "a"}};
+  Parser parser(schema, {"y", "a"}, {{}});
+  EXPECT_THAT(parser.Parse("0,\x1b[2J\xff"), HasSubstr("holds \"\\x1b[2J\\xff\", not a number"));
+  EXPECT_THAT(parser.Parse("\x07,1"), HasSubstr("the label \"\\x07\" is not a number"));
+}
+
+TEST(DelimitedParser, AnOptionalLabelMayBeMissing) {
+  Schema schema;
+  schema.label = "y";
+  schema.dense = {{.column = "a"}};
+  schema.label_is_optional = true;
+  Parser with(schema, {"y", "a"}, {{}});
+  EXPECT_EQ(with.Parse(",1"), "");
+  EXPECT_TRUE(std::isnan(with.batch.labels[0]));
+  EXPECT_NE(with.Parse("x,1"), "") << "a label that is there must be one";
+  Parser without(schema, {"a"}, {{}});
+  EXPECT_EQ(without.Parse("1"), "");
+  EXPECT_TRUE(std::isnan(without.batch.labels[0]));
 }
 
 TEST(DelimitedParser, EqualTextsOfDifferentFeaturesAreDifferentIds) {

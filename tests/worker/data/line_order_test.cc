@@ -176,17 +176,17 @@ TEST(SplitRule, IsAFunctionOfSeedAndLine) {
   SplitRule other = rule;
   other.seed = 4;
   int moved = 0;
-  for (int i = 0; i < 1000; ++i) moved += rule.Of(absl::StrCat(i)) != other.Of(absl::StrCat(i)) ? 1 : 0;
+  for (int i = 0; i < 1000; ++i) moved += rule.Of(absl::StrCat(i), 0) != other.Of(absl::StrCat(i), 0) ? 1 : 0;
   EXPECT_GT(moved, 200);
   // A larger validation split takes lines from the training split only: the test split does not change.
   other = rule;
   other.valid_fraction = 0.5;
   for (int i = 0; i < 1000; ++i) {
-    EXPECT_EQ(rule.Of(absl::StrCat(i)) == Split::kTest, other.Of(absl::StrCat(i)) == Split::kTest);
+    EXPECT_EQ(rule.Of(absl::StrCat(i), 0) == Split::kTest, other.Of(absl::StrCat(i), 0) == Split::kTest);
   }
   // Results are compared between runs and machines, so the splits must never change.
   std::string splits;
-  for (int i = 0; i < 40; ++i) splits += "tvT"[static_cast<int>(rule.Of(absl::StrCat("row ", i)))];
+  for (int i = 0; i < 40; ++i) splits += "tvT"[static_cast<int>(rule.Of(absl::StrCat("row ", i), 0))];
   EXPECT_EQ(splits, "ttvttttttttvvtttvtTtttttvttvtttvvttttttt");
 }
 

@@ -49,7 +49,7 @@ TEST(Planted, SidecarHoldsTheMetricsOfTheTrueModel) {
       std::vector<uint32_t> ids;
       for (int d = 0; d < 3; ++d) dense.push_back(std::stof(fields[1 + d]));
       for (int f = 0; f < 6; ++f) ids.push_back(static_cast<uint32_t>(std::stoul(fields[4 + f])));
-      scored[options.split.Of(line)].Add({std::stof(fields[0])},
+      scored[options.split.Of(line, 0)].Add({std::stof(fields[0])},
                                          {static_cast<float>(model.Logit(ids, dense))});
     }
     const std::pair<Split, ClickMetrics> expected[] = {

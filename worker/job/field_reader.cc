@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -15,6 +16,12 @@ std::string Describe(const YAML::Node& node) {
   if (node.IsSequence()) return "a list";
   if (node.IsMap()) return "a mapping";
   return absl::StrCat("'", node.Scalar(), "'");
+}
+
+// Returns what is wanted, with its range if it has one.
+std::string WithRange(absl::string_view wanted, const Range& range) {
+  const std::string limits = range.ToString();
+  return limits.empty() ? std::string(wanted) : absl::StrCat(wanted, " ", limits);
 }
 
 class FieldReader : public Fields {
@@ -38,7 +45,7 @@ class FieldReader : public Fields {
     if (!ParseWhole(*node, &parsed)) {
       Refuse(name, *node, "a whole number");
     } else if (!range.Holds(static_cast<double>(parsed))) {
-      Refuse(name, *node, absl::StrCat("a whole number ", range.ToString()));
+      Refuse(name, *node, WithRange("a whole number", range));
     } else {
       *value = parsed;
     }
@@ -66,9 +73,13 @@ class FieldReader : public Fields {
   }
 
   bool Path(const char* name, std::string* value, const char*) override {
-    std::string text;
-    if (!Text(name, &text, "")) return false;
-    Expand(name, PathOf(name), text, value);
+    const std::optional<YAML::Node> node = Take(name);
+    if (!node) return false;
+    if (!node->IsScalar()) {
+      Refuse(name, *node, "a path");
+    } else {
+      Expand(name, PathOf(name), node->Scalar(), value);
+    }
     return true;
   }
 
@@ -105,7 +116,7 @@ class FieldReader : public Fields {
     const std::optional<YAML::Node> node = Take(name);
     if (!node) return false;
     range.max = std::min(range.max, static_cast<double>(std::numeric_limits<int>::max()));
-    const std::string wanted = absl::StrCat("a list of whole numbers ", range.ToString());
+    const std::string wanted = WithRange("a list of whole numbers", range);
     if (!node->IsSequence()) {
       Refuse(name, *node, wanted);
       return true;
@@ -203,7 +214,11 @@ class FieldReader : public Fields {
     if (!node->IsScalar() || !absl::SimpleAtod(node->Scalar(), &parsed) || !std::isfinite(parsed)) {
       Refuse(name, *node, "a number");
     } else if (!range.Holds(parsed) || !range.Holds(static_cast<T>(parsed))) {
-      Refuse(name, *node, absl::StrCat("a number ", range.ToString()));
+      // Without a range of its own, the number is too large for its type.
+      Refuse(name, *node,
+             range.ToString().empty()
+                 ? absl::StrCat("a number of at most ", FormatValue(std::numeric_limits<T>::max()), " in size")
+                 : WithRange("a number", range));
     } else {
       *value = static_cast<T>(parsed);
     }

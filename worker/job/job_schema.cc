@@ -125,11 +125,9 @@ void DescribeEviction(Fields& f, TableSpec& table) {
   DescribeKindFields(f, ps::Evictions(), eviction);
   const std::string kind = eviction.kind();
   if (kind == "none") eviction.clear_kind();
-  if (f.reading() || table.byte_budget != 0) {
-    f.Integer("byte_budget", &table.byte_budget, AtLeast(0),
-              "bytes of rows and index of the whole table, over all servers; each bucket has an equal part. "
-              "New rows of one step come on top, at most as many again. At least 65536; 0: no budget");
-  }
+  f.Integer("byte_budget", &table.byte_budget, AtLeast(0),
+            "bytes of rows and index of the whole table, over all servers; each bucket has an equal part. "
+            "New rows of one step come on top, at most as many again. At least 65536; 0: no budget");
   if (!f.reading()) return;
   if (table.byte_budget != 0 && table.byte_budget < ps::kMinByteBudget) {
     f.Wrong("byte_budget", absl::StrCat("must be 0 or at least ", ps::kMinByteBudget));
@@ -238,16 +236,12 @@ void DescribeTable(Fields& f, TableSpec& table) {
   f.Group("admission", "kind", "", [&](Fields& g) { DescribeAdmission(g, table.admission); });
   f.Group("eviction", "kind", "", [&](Fields& g) { DescribeEviction(g, table); });
   f.Group("wire", nullptr, "", [&](Fields& g) { DescribeWire(g, table.wire); });
-  if (f.reading() || table.cache.bytes > 0) {
-    f.Group("cache", "bytes", "", [&](Fields& g) { DescribeCache(g, table.cache); });
-  }
-  if (f.reading() || table.spill) {
-    f.Bool("spill", &table.spill,
-           "whether rows that eviction takes out of memory go to the servers' disks (RocksDB, `tandem run "
-           "--spill-dir`, `tandem ps --spill-dir`) with their optimizer state, and come back when they are "
-           "pulled in training or pushed. The table trains as if its memory had no bound, only slower; "
-           "checkpoints hold all rows. Needs an eviction that evicts for a `byte_budget`");
-  }
+  f.Group("cache", "bytes", "", [&](Fields& g) { DescribeCache(g, table.cache); });
+  f.Bool("spill", &table.spill,
+         "whether rows that eviction takes out of memory go to the servers' disks (RocksDB, `tandem run "
+         "--spill-dir`, `tandem ps --spill-dir`) with their optimizer state, and come back when they are "
+         "pulled in training or pushed. The table trains as if its memory had no bound, only slower; "
+         "checkpoints hold all rows. Needs an eviction that evicts for a `byte_budget`");
   if (f.reading() && table.spill && !ps::EvictsForBudget(table.eviction.kind())) {
     f.Wrong("spill",
             absl::StrCat("needs 'eviction' to say which rows go to disk when its byte_budget is used up: ",
@@ -285,10 +279,8 @@ void DescribeColumns(Fields& f, Schema& schema) {
                        &schema.dense, [](Fields& g, DenseFeature& feature) {
                          if (!g.Text("column", &feature.column, "name of the column") && g.reading())
                            g.Wrong("column", "is missing");
-                         if (g.reading() || feature.transform != DenseTransform::kNone) {
-                           g.Choice("transform", &feature.transform, {"none", "log1p", "standardize"},
-                                    "what is done to the values");
-                         }
+                         g.Choice("transform", &feature.transform, {"none", "log1p", "standardize"},
+                                  "what is done to the values");
                        });
 }
 
@@ -312,7 +304,7 @@ void DescribeData(Fields& f, JobSpec& job) {
   const bool named_columns = csv || schema.format == DataFormat::kTsv;
   const bool columns = named_columns || schema.format == DataFormat::kCriteo;
 
-  if (!f.Paths("train", &data.train_files, "a file or a list of files; required") && f.reading())
+  if (!f.Paths("train", &data.train_files, "a file, a pattern such as `day_*.csv`, or a list of these; `.gz` files are unpacked; required") && f.reading())
     f.Wrong("train", "is missing: it names the file or files to learn from");
   f.Paths("valid", &data.valid_files, "the same; cut from `train` unless given");
   f.Paths("test", &data.test_files, "the same; cut from `train` unless given");
@@ -320,7 +312,11 @@ void DescribeData(Fields& f, JobSpec& job) {
     g.Real("valid", &data.valid_fraction, Fraction(),
            "fraction of `train` to validate on, if `valid` is not given");
     g.Real("test", &data.test_fraction, Fraction(), "fraction of `train` to test on, if `test` is not given");
-    g.Integer("seed", &data.split_seed, AtLeast(0), "an example's place is a hash of (seed, its line)");
+    g.Integer("seed", &data.split_seed, AtLeast(0), "of the hash that decides an example's split");
+    g.Choice("by", &data.split_by, {"text", "position"},
+             "what is hashed with the seed. `text`: the text of the example's line, so that the order of lines "
+             "does not matter and lines of the same text are never divided. `position`: the number of the "
+             "example among those of all files, for data with many lines of the same text");
     if (data.valid_fraction + data.test_fraction >= 1) {
       g.Wrong("test", "leaves nothing to train on: valid + test must be less than 1");
     }
@@ -333,6 +329,13 @@ void DescribeData(Fields& f, JobSpec& job) {
   const bool labelled = f.Group("label", named_columns ? "column" : nullptr, "",
                                 [&](Fields& g) { DescribeLabel(g, schema, named_columns); });
   if (columns) DescribeColumns(f, schema);
+  if (columns) {
+    int nan = schema.nan_is_missing ? 1 : 0;
+    f.OneOf("nan", &nan, Names{"malformed", "missing"},
+            "what `nan` or `NaN` in a dense column is: `malformed`, as any text that is no number, or "
+            "`missing`, as an empty field (as `NA`, `null`, `NULL`, `None`, `\\N` and `?` always are)");
+    schema.nan_is_missing = nan == 1;
+  }
   f.Bool(
       "shuffle", &job.shuffle,
       "whether each epoch reads the training examples in a new random order; else in the order of the files");

@@ -22,6 +22,16 @@ TEST(JobRoundTripTest, AMinimalJobComesBack) {
   ExpectRoundTrip("data: {train: a.csv, label: y, sparse: [s]}\nmodel: lr\n");
 }
 
+TEST(JobRoundTripTest, DefaultsArePrinted) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const JobSpec job, ParseJob("data: {train: a.csv, label: y, dense: [x]}\nmodel: lr\n", "x.yaml"));
+  const std::string written = JobToYaml(job);
+  for (const char* field : {"byte_budget: 0", "spill: false", "bytes: 0", "max_uses: 8", "nan: malformed",
+                            "by: text", "transform: none"}) {
+    EXPECT_THAT(written, ::testing::HasSubstr(field));
+  }
+}
+
 TEST(JobRoundTripTest, AFullJobComesBack) {
   ExpectRoundTrip(R"(
 name: full

@@ -5,12 +5,15 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/number_flag.h"
 #include "base/status.h"
 #include "base/suggest.h"
 #include "bench/harness/sizes.h"
 
 namespace tandem::bench {
 namespace {
+
+constexpr Range kMilliseconds = {.min = 0, .max = 3600e3, .above_min = true};  // up to an hour
 
 absl::StatusOr<DType> ParseDType(const std::string& name) {
   std::vector<absl::string_view> names;
@@ -32,7 +35,7 @@ absl::Status Positive(const char* flag, double value) {
 
 void DeclareBenchFlags(BenchOp op, CLI::App* command, BenchFlags* flags) {
   auto add = [command](const char* name, auto* value, const char* help) {
-    command->add_option(name, *value, help)->capture_default_str();
+    return command->add_option(name, *value, help)->capture_default_str();
   };
   if (op != BenchOp::kBarrier) {
     add("--sizes", &flags->sizes,
@@ -49,12 +52,14 @@ void DeclareBenchFlags(BenchOp op, CLI::App* command, BenchFlags* flags) {
     command->add_flag_callback(
         "--both", [flags] { flags->in_place = flags->out_of_place = true; }, "In place and out of place");
   }
-  add("--time-per-size", &flags->time_per_size_ms, "Milliseconds of one repeat");
-  add("--repeats", &flags->repeats, "Repeats of each size, each after a barrier");
-  add("--batch", &flags->batch_us,
+  LimitTo(kMilliseconds, add("--time-per-size", &flags->time_per_size_ms, "Milliseconds of one repeat"));
+  LimitTo(Between(1, 1e6), add("--repeats", &flags->repeats, "Repeats of each size, each after a barrier"));
+  CLI::Option* const batch = add(
+      "--batch", &flags->batch_us,
       "Microseconds of one sample: the mean time of so many operations one behind the other as take this "
       "long, "
       "on the slowest rank; min, median and p99 are over the samples of all repeats");
+  LimitTo(Range{.min = 0, .max = 1e9, .above_min = true}, batch);
   command->add_flag(
       "--json", flags->json,
       "Print one JSON object a line: op, backend, ranks, bytes, dtype, in_place, min_us, median_us, "

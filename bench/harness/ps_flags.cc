@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/number_flag.h"
 #include "base/status.h"
 #include "base/suggest.h"
 
@@ -72,10 +73,10 @@ absl::StatusOr<std::vector<std::pair<int, int>>> ParseProcesses(const PsFlags& f
   const std::string& workers_text = !flags.workers.empty() ? flags.workers : flags.servers;
   TANDEM_ASSIGN_OR_RETURN(
       std::vector<int> servers,
-      ParseNumbers<int>("--servers", servers_text.empty() ? all : servers_text, kMaxProcesses));
+      ParseNumbers<int>(flags.servers.empty() ? "--workers" : "--servers", servers_text.empty() ? all : servers_text, kMaxProcesses));
   TANDEM_ASSIGN_OR_RETURN(
       std::vector<int> workers,
-      ParseNumbers<int>("--workers", workers_text.empty() ? all : workers_text, kMaxProcesses));
+      ParseNumbers<int>(flags.workers.empty() ? "--servers" : "--workers", workers_text.empty() ? all : workers_text, kMaxProcesses));
   const size_t count = std::max(servers.size(), workers.size());
   if (servers.size() == 1) servers.resize(count, servers[0]);
   if (workers.size() == 1) workers.resize(count, workers[0]);
@@ -203,9 +204,11 @@ void DeclarePsFlags(CLI::App* command, PsFlags* flags) {
   list("--workers", &flags->workers, "Worker processes [as --servers]");
   list("--in-flight", &flags->in_flight, "Calls that a worker has under way [1,4,8]");
   list("--distribution,--distributions", &flags->distributions, "How ids are drawn: uniform,zipf (1.05)");
-  command->add_option("--rows", flags->rows, "Rows of the table")->capture_default_str();
-  command->add_option("--time-per-case", flags->time_ms, "Milliseconds that a case is measured")
-      ->capture_default_str();
+  LimitTo(Between(kRowsPerId, kMaxRows),
+          command->add_option("--rows", flags->rows, "Rows of the table")->capture_default_str());
+  LimitTo(Range{.min = 0, .max = 3600e3, .above_min = true},
+          command->add_option("--time-per-case", flags->time_ms, "Milliseconds that a case is measured")
+              ->capture_default_str());
   command->add_flag("--quick", flags->quick,
                     "A part of each choice that was not given: under a minute, where all take under ten");
   command->add_flag(

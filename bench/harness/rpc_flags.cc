@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/number_flag.h"
 #include "base/status.h"
 #include "base/suggest.h"
 #include "nlohmann/json.hpp"
@@ -62,7 +63,8 @@ void DeclareRpcFlags(CLI::App* command, RpcFlags* flags) {
   command->add_option("--bytes", flags->bytes, "Of echoed tensors")->capture_default_str();
   command->add_option("--in-flight", flags->in_flight, "Calls under way at a time; 1: blocking calls")
       ->capture_default_str();
-  command->add_option("--time-per-case", flags->time_ms, "Milliseconds")->capture_default_str();
+  LimitTo(Between(1, 3600e3),
+          command->add_option("--time-per-case", flags->time_ms, "Milliseconds")->capture_default_str());
   command->add_flag("--json", flags->json, "One JSON object a line");
 }
 

@@ -9,6 +9,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/number_flag.h"
 #include "base/status.h"
 #include "bench/harness/bench_flags.h"
 #include "bench/harness/measure.h"
@@ -105,7 +106,8 @@ void AddBenchCollectives(CLI::App* bench, CommandContext* context) {
     CLI::App* command = bench->add_subcommand(std::string(Name(op)), Help(op));
     auto options = std::make_shared<CollectivesBench>();
     command->add_option("--backend", options->backend, BackendHelp())->capture_default_str();
-    command->add_option("--ranks", options->ranks, "Processes")->capture_default_str();
+    LimitTo(Between(1, kMaxRanks),
+            command->add_option("--ranks", options->ranks, "Processes")->capture_default_str());
     DeclareBenchFlags(op, command, &options->bench);
     command->add_flag("--as-rank", options->as_rank)->group("");
     command->callback(

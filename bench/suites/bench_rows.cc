@@ -8,6 +8,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/number_flag.h"
 #include "base/status.h"
 #include "bench/suites/commands.h"
 #include "bench/suites/own_processes.h"
@@ -76,15 +77,17 @@ void AddBenchRows(CLI::App* bench, CommandContext* context) {
   auto options = std::make_shared<RowBenchOptions>();
   auto json = std::make_shared<bool>(false);
   const auto add = [command](const char* name, auto* value, const char* help) {
-    command->add_option(name, *value, help)->capture_default_str();
+    return command->add_option(name, *value, help)->capture_default_str();
   };
-  add("--rows", &options->rows, "Rows of the table");
-  add("--dim", &options->dim, "Numbers of an embedding");
+  LimitTo(Between(1, 1e12), add("--rows", &options->rows, "Rows of the table"));
+  LimitTo(Between(1, 4096), add("--dim", &options->dim, "Numbers of an embedding"));
   add("--row-type", &options->row_type, "How embeddings are stored: f32, f16 or bf16");
   add("--optimizer", &options->optimizer, "sgd, adagrad, rowwise_adagrad or adam");
-  add("--batch", &options->batch, "Ids a call");
-  add("--threads", &options->threads, "Threads that read, and then update, at once");
-  add("--seconds", &options->seconds, "How long rows are read, and then updated");
+  LimitTo(Between(1, 1 << 24), add("--batch", &options->batch, "Ids a call"));
+  LimitTo(Between(1, 1024),
+          add("--threads", &options->threads, "Threads that read, and then update, at once"));
+  LimitTo(Range{.min = 0, .max = 3600, .above_min = true},
+          add("--seconds", &options->seconds, "How long rows are read, and then updated"));
   command->add_flag("--json", *json,
                     "Print one JSON object: the flags, payload_bytes, load_rows_per_s, lookup_rows_per_s, "
                     "update_rows_per_s, table_bytes, bytes_per_row, resident_bytes, load_longest_pause_us, "

@@ -19,8 +19,10 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/config_field.h"
 #include "base/json.h"
 #include "base/logging.h"
+#include "base/number_flag.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "bench/suites/commands.h"
@@ -235,24 +237,31 @@ void AddBench(CLI::App& app, CommandContext* context) {
   // All flags that a worker needs are passed on unchanged.
   auto passed = std::make_shared<std::vector<std::pair<CLI::Option*, std::string>>>();
   auto add = [&](const char* name, auto* value, const char* help) {
-    passed->emplace_back(command->add_option(name, *value, help)->capture_default_str(), name);
+    CLI::Option* const option = command->add_option(name, *value, help)->capture_default_str();
+    passed->emplace_back(option, name);
+    return option;
   };
-  add("--model", &options->model, "lr, fm, wide_deep, deepfm, dcn or dlrm");
-  add("--optimizer", &options->optimizer, "Of tables and dense parameters: sgd, adagrad or adam");
-  add("--mode", &options->mode, "How tables are updated: async or sync");
-  add("--workers", &options->workers, "Worker processes");
-  add("--servers", &options->servers, "Parameter server processes");
-  add("--batch", &options->batch, "Examples per worker and step");
-  add("--dim", &options->dim, "Embedding dimension");
-  add("--sparse", &options->sparse, "Sparse features");
-  add("--dense", &options->dense, "Dense features");
-  add("--rows", &options->rows, "Distinct ids of each sparse feature");
-  add("--zipf", &options->zipf, "Exponent of the ids' distribution");
-  add("--steps", &options->steps, "Steps of one measurement");
-  add("--repeats", &options->repeats, "Measurements; the median is reported");
-  add("--warmup", &options->warmup, "Steps before the first measurement");
-  add("--lookahead", &options->lookahead, "Batches whose rows are pulled ahead");
-  add("--max-in-flight", &options->max_in_flight, "Batches whose gradients may be unacknowledged");
+  auto number = [&](const char* name, auto* value, const Range& range, const char* help) {
+    LimitTo(range, add(name, value, help));
+  };
+  add("--model", &options->model, "Which model")->check(CLI::IsMember(worker::ModelKinds()));
+  add("--optimizer", &options->optimizer, "Of tables and dense parameters: sgd, adagrad or adam")
+      ->check(CLI::IsMember({"sgd", "adagrad", "adam"}));
+  add("--mode", &options->mode, "How tables are updated: async or sync")
+      ->check(CLI::IsMember({"async", "sync"}));
+  number("--workers", &options->workers, Between(1, 256), "Worker processes");
+  number("--servers", &options->servers, Between(1, 256), "Parameter server processes");
+  number("--batch", &options->batch, Between(1, 1 << 24), "Examples per worker and step");
+  number("--dim", &options->dim, Between(1, 4096), "Embedding dimension");
+  number("--sparse", &options->sparse, Between(1, 1024), "Sparse features");
+  number("--dense", &options->dense, Between(0, 1024), "Dense features");
+  number("--rows", &options->rows, Between(1, 1e12), "Distinct ids of each sparse feature");
+  number("--zipf", &options->zipf, Between(0, 10), "Exponent of the ids' distribution");
+  number("--steps", &options->steps, Between(1, 1e6), "Steps of one measurement");
+  number("--repeats", &options->repeats, Between(1, 1000), "Measurements; the median is reported");
+  number("--warmup", &options->warmup, Between(0, 1e6), "Steps before the first measurement");
+  number("--lookahead", &options->lookahead, Between(1, 1024), "Batches whose rows are pulled ahead");
+  number("--max-in-flight", &options->max_in_flight, Between(1, 4096), "Batches whose gradients may be unacknowledged");
   command->add_flag("--json", options->json, "Print one JSON object instead of a table");
   command->add_option("--result-file", options->result_file)->group("");
   command->callback([options, passed, context] {

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "base/config_field.h"
+#include "base/number_flag.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "worker/synthetic/planted.h"
@@ -45,24 +47,30 @@ void AddData(CLI::App& app, CommandContext* context) {
       "planted", "A click log with a known true model, and so a known best possible AUC");
   planted->add_option("--out", flags->out, "File to write, tab-separated (comma-separated if named .csv)")
       ->required();
-  planted->add_option("--rows", options.rows, "Examples")->check(CLI::PositiveNumber)->capture_default_str();
-  planted->add_option("--sparse", options.num_sparse, "Categorical columns")->capture_default_str();
-  planted->add_option("--dense", options.num_dense, "Numeric columns")->capture_default_str();
-  planted->add_option("--min-vocabulary", options.min_vocabulary, "Ids of the smallest column")
-      ->capture_default_str();
-  planted->add_option("--max-vocabulary", options.max_vocabulary, "Ids of the largest column")
-      ->capture_default_str();
-  planted->add_option("--zipf", options.zipf_exponent, "Exponent of the ids' distribution")
-      ->capture_default_str();
-  planted->add_option("--positive-rate", options.positive_rate, "Share of clicks, about")
-      ->capture_default_str();
-  planted->add_option("--seed", options.seed, "Of the model and the rows")->capture_default_str();
-  planted->add_option("--valid", options.split.valid_fraction, "As data.split.valid of the job")
-      ->capture_default_str();
-  planted->add_option("--test", options.split.test_fraction, "As data.split.test of the job")
-      ->capture_default_str();
-  planted->add_option("--split-seed", options.split.seed, "As data.split.seed of the job")
-      ->capture_default_str();
+  const auto number = [planted](const char* name, auto* value, const Range& range, const char* help) {
+    LimitTo(range, planted->add_option(name, *value, help)->capture_default_str());
+  };
+  const Range kSeeds = Between(0, 0x1p63);
+  number("--rows", &options.rows, Between(1, 1e12), "Examples");
+  number("--sparse", &options.num_sparse, Between(1, 1024), "Categorical columns");
+  number("--dense", &options.num_dense, Between(0, 1024), "Numeric columns");
+  number("--min-vocabulary", &options.min_vocabulary, Between(2, 1 << 24), "Ids of the smallest column");
+  number("--max-vocabulary", &options.max_vocabulary, Between(2, 1 << 24), "Ids of the largest column");
+  number("--zipf", &options.zipf_exponent, Between(0, 10), "Exponent of the ids' distribution");
+  number("--positive-rate", &options.positive_rate,
+         Range{.min = 0, .max = 1, .above_min = true, .below_max = true}, "Share of clicks, about");
+  number("--seed", &options.seed, kSeeds, "Of the model and the rows");
+  number("--valid", &options.split.valid_fraction, Fraction(), "As data.split.valid of the job");
+  number("--test", &options.split.test_fraction, Fraction(), "As data.split.test of the job");
+  number("--split-seed", &options.split.seed, kSeeds, "As data.split.seed of the job");
+  planted
+      ->add_option_function<std::string>(
+          "--split-by",
+          [&options](const std::string& by) {
+            options.split.by = by == "text" ? worker::SplitBy::kText : worker::SplitBy::kPosition;
+          },
+          "As data.split.by of the job: text or position [text]")
+      ->check(CLI::IsMember({"text", "position"}));
   planted->callback([flags, context] { context->exit_code = Report("data planted", WritePlanted(*flags)); });
 }
 

@@ -32,8 +32,8 @@ TEST(DataTest, OptionsThatMakeNoSenseAreNamed) {
   testing::TempDir dir;
   Finished finished =
       RunTandem({"data", "planted", "--rows", "10", "--sparse", "-1", "--out", dir.File("x.tsv")});
-  EXPECT_EQ(finished.exit_code, 1);
-  EXPECT_THAT(finished.err, HasSubstr("tandem data planted: "));
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_THAT(finished.err, HasSubstr("--sparse: -1 is not a number in [1, 1024]"));
   finished = RunTandem({"data", "planted", "--rows", "10", "--out", dir.File("no/such/x.tsv")});
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_THAT(finished.err, HasSubstr("no/such"));

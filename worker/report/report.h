@@ -28,7 +28,9 @@ struct EpochReport {
   int epoch = 0;          // starting at 1
   uint64_t step = 0;      // step at the end of this epoch
   uint64_t steps = 0;     // in this epoch
-  uint64_t examples = 0;  // over all workers
+  // Over all workers. Up to one for each worker more than RunReport::train_examples, because the last step
+  // repeats examples so that all workers have as many.
+  uint64_t examples = 0;
   double seconds = 0;     // training only, without evaluation and checkpoints; that of the slowest worker
   double samples_per_s = 0;
   double train_loss = 0;

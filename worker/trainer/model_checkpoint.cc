@@ -145,6 +145,7 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
   manifest.set_model(model->kind());
   manifest.set_unix_millis(absl::ToUnixMillis(absl::Now()));
   manifest.set_job_text(JobToYaml(job));
+  *manifest.mutable_input() = state.input;
   auto& metrics = *manifest.mutable_metrics();
   metrics.insert(state.metrics.begin(), state.metrics.end());
   metrics[kPlateauFactor] = schedule.state().plateau_factor;

@@ -28,6 +28,7 @@ struct ModelState {
   uint64_t step = 0;
   uint64_t epoch = 0;  // epochs finished
   std::map<std::string, double> metrics;
+  v1::InputState input;  // saved, but not part of what LoadModel returns
 };
 
 // The part of a checkpoint that rank 0 reads and sends to the other ranks.

@@ -40,6 +40,22 @@ namespace {
 using collectives::ReduceOp;
 
 constexpr size_t kReadAhead = 4;  // batches parsed ahead
+// A larger share of lines that repeat other lines' text is worth a warning.
+constexpr double kMaxRepeatedShare = 0.1;
+
+v1::InputState InputOf(const Dataset& dataset, int workers) {
+  v1::InputState input;
+  const InputStatistics& statistics = dataset.statistics();
+  for (size_t d = 0; d < statistics.dense.size(); ++d) {
+    v1::DenseInput* dense = input.add_dense();
+    dense->set_column(dataset.schema().dense[d].column);
+    dense->set_mean(statistics.dense[d].mean);
+    dense->set_scale(statistics.dense[d].scale);
+  }
+  input.set_index_features(static_cast<uint32_t>(statistics.index_features));
+  input.set_workers(static_cast<uint32_t>(workers));
+  return input;
+}
 
 class TrainingRun {
  public:
@@ -137,6 +153,14 @@ absl::Status TrainingRun::Prepare() {
 
   TANDEM_ASSIGN_OR_RETURN(report_.train_examples, dataset_->Count(Split::kTrain));
   if (report_.train_examples == 0) return absl::InvalidArgumentError("the training split has no examples");
+  TANDEM_ASSIGN_OR_RETURN(const double repeated, dataset_->RepeatedShare());
+  if (is_leader() && repeated > kMaxRepeatedShare) {
+    LogWarning(absl::StrFormat(
+        "about %.0f%% of the lines repeat the text of another line, and all lines of the same text are in the "
+        "same split: the splits may be uneven, and metrics may rest on few distinct examples; "
+        "data.split.by: position divides such lines too",
+        100 * repeated));
+  }
   const uint64_t global_batch = batch_size_ * static_cast<uint64_t>(world_size_);
   const uint64_t steps_per_epoch = (report_.train_examples + global_batch - 1) / global_batch;
   TANDEM_ASSIGN_OR_RETURN(optimizer_, DenseOptimizer::Create(job_.optimizer, model_->blocks()));
@@ -260,8 +284,7 @@ absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) 
   const absl::StatusOr<ClickMetrics> metrics = merged.Evaluate();
   if (!metrics.ok()) {
     return Annotate(metrics.status(),
-                    absl::StrCat("evaluating the ", split == Split::kValid ? "validation" : "test",
-                                 " split (are data.label and its threshold right?)"));
+                    absl::StrCat("evaluating the ", split == Split::kValid ? "validation" : "test", " split"));
   }
   if (all != nullptr) *all = std::move(merged);
   return Quality{.auc = metrics->auc, .logloss = metrics->logloss, .examples = metrics->examples};
@@ -320,7 +343,8 @@ absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
                                  {"train_loss", epoch.train_loss},
                                  {"best_metric", best_metric_},
                                  {"best_epoch", report_.best_epoch},
-                                 {"epochs_since_best", epochs_since_best_}}};
+                                 {"epochs_since_best", epochs_since_best_}},
+                     .input = InputOf(*dataset_, world_size_)};
     absl::StatusOr<std::string> path =
         SaveModel(job_, state, context_.client, model_.get(), *optimizer_, *schedule_);
     saved = path.status();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// tandem ckpt: lists and verifies checkpoints, and computes their digests.
+// tandem ckpt: lists, verifies and exports checkpoints, and computes their digests.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -15,11 +16,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/checksummed_file.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/doctor/human_bytes.h"
+#include "nlohmann/json.hpp"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "ps/checkpoint/digest.h"
+#include "ps/checkpoint/export.h"
 
 namespace tandem::cli {
 namespace {
@@ -85,8 +89,42 @@ absl::StatusOr<std::vector<ps::CheckpointEntry>> CheckpointsOf(const std::string
   return found;
 }
 
-absl::Status List(const std::string& directory) {
+using Json = nlohmann::ordered_json;
+
+void PrintJson(const Json& json) {
+  std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+Json ToJson(const ps::CheckpointEntry& entry) {
+  const ps::v1::CheckpointManifest& manifest = entry.manifest;
+  const absl::Time time = absl::FromUnixMillis(manifest.unix_millis());
+  Json json = {{"path", entry.path},
+               {"job", manifest.job_name()},
+               {"model", manifest.model()},
+               {"step", entry.step},
+               {"epoch", manifest.epoch()},
+               {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone())},
+               {"bytes", TotalBytes(manifest)}};
+  json["metrics"] = Json::object();
+  for (const auto& [name, value] : std::map<std::string, double>(manifest.metrics().begin(),
+                                                                 manifest.metrics().end())) {
+    json["metrics"][name] = value;
+  }
+  json["files"] = Json::array();
+  for (const ps::v1::CheckpointFile& file : manifest.files()) {
+    json["files"].push_back({{"name", file.name()}, {"bytes", file.bytes()}, {"crc32", file.crc32()}});
+  }
+  return json;
+}
+
+absl::Status List(const std::string& directory, bool as_json) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> checkpoints, CheckpointsOf(directory));
+  if (as_json) {
+    Json json = Json::array();
+    for (const ps::CheckpointEntry& entry : checkpoints) json.push_back(ToJson(entry));
+    PrintJson(json);
+    return absl::OkStatus();
+  }
   std::vector<Row> rows = {{"step", "epoch", "time", "size", "model", "metrics", "path"}};
   for (const ps::CheckpointEntry& entry : checkpoints) {
     const absl::Time time = absl::FromUnixMillis(entry.manifest.unix_millis());
@@ -99,10 +137,22 @@ absl::Status List(const std::string& directory) {
   return absl::OkStatus();
 }
 
-absl::Status Digest(const std::string& directory) {
+std::string Hex(uint64_t digest) { return absl::StrFormat("%016x", digest); }
+
+absl::Status Digest(const std::string& directory, bool as_json) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> checkpoints, CheckpointsOf(directory));
+  Json json = Json::array();
   for (const ps::CheckpointEntry& entry : checkpoints) {
     TANDEM_ASSIGN_OR_RETURN(const ps::CheckpointDigest digest, ps::DigestCheckpoint(entry.path));
+    if (as_json) {
+      Json tables = Json::array();
+      for (const ps::TableDigest& table : digest.tables) {
+        tables.push_back({{"table", table.table}, {"rows", table.rows}, {"digest", Hex(table.digest)}});
+      }
+      json.push_back(
+          {{"path", entry.path}, {"step", entry.step}, {"dense", Hex(digest.dense)}, {"tables", tables}});
+      continue;
+    }
     std::printf("step %llu\n", static_cast<unsigned long long>(entry.step));
     std::printf("  %016llx  dense\n", static_cast<unsigned long long>(digest.dense));
     for (const ps::TableDigest& table : digest.tables) {
@@ -110,12 +160,13 @@ absl::Status Digest(const std::string& directory) {
                   table.table.c_str(), static_cast<unsigned long long>(table.rows));
     }
   }
+  if (as_json) PrintJson(json);
   return absl::OkStatus();
 }
 
 // Verifies every checkpoint, also after a damaged one, and returns the first error. A directory with a
 // MANIFEST that cannot be read is damaged, too.
-absl::Status Verify(const std::string& directory) {
+absl::Status Verify(const std::string& directory, bool as_json) {
   TANDEM_RETURN_IF_ERROR(CheckDirectory(directory));
   std::vector<std::string> paths;
   std::error_code error;
@@ -132,34 +183,117 @@ absl::Status Verify(const std::string& directory) {
   }
   std::sort(paths.begin(), paths.end());
   absl::Status first;
+  Json json = Json::array();
   for (const std::string& path : paths) {
     const absl::Status good = ps::VerifyCheckpoint(path);
-    std::printf("%s: %s\n", path.c_str(), good.ok() ? "good" : "DAMAGED");
+    if (as_json) {
+      json.push_back({{"path", path}, {"good", good.ok()}, {"error", std::string(good.message())}});
+    } else {
+      std::printf("%s: %s\n", path.c_str(), good.ok() ? "good" : "DAMAGED");
+    }
     first.Update(good);
   }
+  if (as_json) PrintJson(json);
   std::fflush(stdout);
   return first;
+}
+
+struct ExportFlags {
+  std::string checkpoint, out, format = "npy";
+  bool optimizer_state = false;
+};
+
+// Writes export.json and job.yaml, which say what the other files are.
+absl::Status WriteDescription(const ps::Exported& exported, const ExportFlags& flags) {
+  const ps::v1::CheckpointManifest& manifest = exported.manifest;
+  Json json = {{"checkpoint", flags.checkpoint},
+               {"job", manifest.job_name()},
+               {"model", manifest.model()},
+               {"step", manifest.step()},
+               {"epoch", manifest.epoch()}};
+  json["tables"] = Json::array();
+  for (const ps::ExportedTable& table : exported.tables) {
+    json["tables"].push_back({{"name", table.name},
+                              {"rows", table.rows},
+                              {"dim", table.dim},
+                              {"optimizer", table.config.optimizer().kind()},
+                              {"optimizer_state", table.state},
+                              {"files", table.files}});
+  }
+  json["dense"] = {{"file", "dense.npz"}, {"arrays", exported.blocks}};
+  json["inputs"] = Json::array();
+  for (const ps::v1::DenseInput& input : manifest.input().dense()) {
+    json["inputs"].push_back({{"column", input.column()}, {"mean", input.mean()}, {"scale", input.scale()}});
+  }
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.out + "/job.yaml", manifest.job_text()));
+  return WriteFileAtomically(flags.out + "/export.json",
+                             json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+absl::Status Export(const ExportFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckDirectory(flags.checkpoint));
+  ExportFlags one = flags;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointEntry> found, CheckpointsOf(flags.checkpoint));
+  one.checkpoint = found.back().path;
+  TANDEM_ASSIGN_OR_RETURN(
+      const ps::Exported exported,
+      ps::ExportCheckpoint(one.checkpoint, one.out,
+                           {.format = one.format == "csv" ? ps::ExportFormat::kCsv : ps::ExportFormat::kNpy,
+                            .optimizer_state = one.optimizer_state}));
+  TANDEM_RETURN_IF_ERROR(WriteDescription(exported, one));
+  std::printf("%s: %s\n", one.out.c_str(), one.checkpoint.c_str());
+  for (const ps::ExportedTable& table : exported.tables) {
+    std::printf("  table %s: %llu rows of %u floats in %s\n", table.name.c_str(),
+                static_cast<unsigned long long>(table.rows), table.dim,
+                absl::StrJoin(table.files, ", ").c_str());
+  }
+  std::printf("  dense parameters: %zu arrays in dense.npz\n  description: export.json, job.yaml\n",
+              exported.blocks.size());
+  return absl::OkStatus();
+}
+
+void AddExport(CLI::App* ckpt, CommandContext* context) {
+  auto flags = std::make_shared<ExportFlags>();
+  CLI::App* command = ckpt->add_subcommand(
+      "export", "Write tables and dense parameters as files that NumPy and others read");
+  command->add_option("CKPT", flags->checkpoint, "A checkpoint, or a directory of them: then the newest")
+      ->required();
+  command->add_option("-o,--output", flags->out, "The directory to write to; made if needed")->required();
+  command->add_option("--format", flags->format, "Of the tables: npy (ids and rows) or csv")
+      ->check(CLI::IsMember({"npy", "csv"}))
+      ->capture_default_str();
+  command->add_flag("--optimizer-state", flags->optimizer_state,
+                    "Also the optimizer's state, of rows and of dense parameters");
+  command->callback([flags, context] { context->exit_code = Report("ckpt export", Export(*flags)); });
 }
 
 }  // namespace
 
 void AddCkpt(CLI::App& app, CommandContext* context) {
   auto directory = std::make_shared<std::string>();
-  CLI::App* ckpt = app.add_subcommand("ckpt", "List, check and compare checkpoints");
+  auto json = std::make_shared<bool>(false);
+  CLI::App* ckpt = app.add_subcommand("ckpt", "List, check, compare and export checkpoints");
   ckpt->require_subcommand(1);
   CLI::App* ls = ckpt->add_subcommand("ls", "Step, epoch, time, size, model and metrics of each checkpoint");
   ls->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
-  ls->callback([directory, context] { context->exit_code = Report("ckpt ls", List(*directory)); });
+  ls->add_flag("--json", *json, "Print a JSON list with an object for each checkpoint");
+  ls->callback(
+      [directory, json, context] { context->exit_code = Report("ckpt ls", List(*directory, *json)); });
   CLI::App* verify =
       ckpt->add_subcommand("verify", "Read every file of each checkpoint and compare it with the MANIFEST");
   verify->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
-  verify->callback([directory, context] { context->exit_code = Report("ckpt verify", Verify(*directory)); });
+  verify->add_flag("--json", *json, "Print a JSON list with an object for each checkpoint");
+  verify->callback(
+      [directory, json, context] { context->exit_code = Report("ckpt verify", Verify(*directory, *json)); });
   CLI::App* digest =
       ckpt->add_subcommand("digest",
                            "A hash of each checkpoint's tables and dense parameters, the same on any number "
                            "of servers: equal digests, equal models");
   digest->add_option("DIR", *directory, "A job's checkpoint directory, or one checkpoint")->required();
-  digest->callback([directory, context] { context->exit_code = Report("ckpt digest", Digest(*directory)); });
+  digest->add_flag("--json", *json, "Print a JSON list with an object for each checkpoint");
+  digest->callback(
+      [directory, json, context] { context->exit_code = Report("ckpt digest", Digest(*directory, *json)); });
+  AddExport(ckpt, context);
 }
 
 }  // namespace tandem::cli

@@ -74,14 +74,21 @@ std::string OwnName() {
 // run's overrides.
 std::string NextSteps(const Options& options, const worker::JobSpec& job, const worker::RunReport& report) {
   const std::string self = OwnName();
+  const std::string look = absl::StrCat("  ", Quoted(self), " eval ", Quoted(job.checkpoint.dir),
+                                        " --data FILE\n  ", Quoted(self), " ckpt ls ",
+                                        Quoted(job.checkpoint.dir), "\n");
+  // A run that continued one which has stopped early would stop again at once.
+  if (report.stopped_early) {
+    return absl::StrCat("\nNext: score other data with this model, or look at its checkpoints:\n", look);
+  }
   std::string train = absl::StrCat("tandem train ", Quoted(options.job_file));
   for (const std::string& set : options.set) {
     if (!absl::StartsWith(set, "train.epochs=")) absl::StrAppend(&train, " --set ", Quoted(set));
   }
   absl::StrAppend(&train, " --set train.epochs=", job.train.epochs * 2, " --resume latest");
-  return absl::StrCat("\nNext: go on training from the newest checkpoint, or look at what is there:\n  ",
-                      Quoted(self), " run --ps ", report.servers, " --workers ", report.workers, " -- ",
-                      train, "\n  ", Quoted(self), " ckpt ls ", Quoted(job.checkpoint.dir), "\n");
+  return absl::StrCat(
+      "\nNext: go on training from the newest checkpoint, score other data, or look at what is there:\n  ",
+      Quoted(self), " run --ps ", report.servers, " --workers ", report.workers, " -- ", train, "\n", look);
 }
 
 // Returns an error unless a file can be created at `path`, so that the user learns of it before hours of

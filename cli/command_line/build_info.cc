@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/build_info.h"
+#include "cli/command_line/build_info.h"
 
 #include "tandem_commit.h"
 

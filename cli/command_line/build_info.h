@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_CLI_BUILD_INFO_H_
-#define TANDEM_CLI_BUILD_INFO_H_
+#ifndef TANDEM_CLI_COMMAND_LINE_BUILD_INFO_H_
+#define TANDEM_CLI_COMMAND_LINE_BUILD_INFO_H_
 
 namespace tandem::cli {
 
@@ -19,4 +19,4 @@ BuildInfo GetBuildInfo();
 
 }  // namespace tandem::cli
 
-#endif  // TANDEM_CLI_BUILD_INFO_H_
+#endif  // TANDEM_CLI_COMMAND_LINE_BUILD_INFO_H_

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "cli/build_info.h"
+#include "cli/command_line/build_info.h"
 #include "cli/command_line/command_tree.h"
 #include "cli/command_line/completion.h"
 #include "cli/command_line/man_page.h"

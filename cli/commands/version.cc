@@ -9,7 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cli/build_info.h"
+#include "cli/command_line/build_info.h"
 #include "cli/commands/commands.h"
 #include "collectives/connect/backend_choice.h"
 #include "nlohmann/json.hpp"

@@ -22,7 +22,6 @@
 #include "absl/time/time.h"
 #include "base/ipc/descriptor.h"
 #include "base/logging.h"
-#include "base/number_flag.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/monitor/metrics_server.h"
@@ -239,10 +238,10 @@ void AddPs(CLI::App& app, CommandContext* context) {
       "The job's store is at TANDEM_STORE, else at MASTER_ADDR:MASTER_PORT. Ends with 0 when the job has "
       "ended well or on SIGTERM, and with an\n"
       "error when the job has failed or its store is gone.");
-  LimitTo(AtLeast(0),
-          ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]"));
-  LimitTo(AtLeast(1),
-          ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]"));
+  ps->add_option("--index", flags->index, "Which server this is, from 0 [TANDEM_PS_INDEX]")
+      ->check(CLI::NonNegativeNumber);
+  ps->add_option("--num-servers", flags->num_servers, "How many there are [TANDEM_NUM_PS]")
+      ->check(CLI::PositiveNumber);
   ps->add_option("--listen", flags->listen, "host:port to bind; port 0: the kernel picks")
       ->capture_default_str();
   ps->add_option("--advertise", flags->advertise,

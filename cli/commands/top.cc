@@ -14,7 +14,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/number_flag.h"
 #include "base/status.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_flags.h"
@@ -176,8 +175,9 @@ void AddTop(CLI::App& app, CommandContext* context) {
   top->add_option("--hottest", flags->hottest, "How many of each table's most pulled ids to name")
       ->check(CLI::Range(0, 100))
       ->capture_default_str();
-  LimitTo(AtLeast(0), top->add_option("--count", flags->count, "Stop after so many refreshes; 0: when told to")
-                          ->capture_default_str());
+  top->add_option("--count", flags->count, "Stop after so many refreshes; 0: when told to")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   top->add_flag("--once", flags->once, "Print one picture and stop");
   top->add_flag("--json", flags->json, "Print one JSON object a refresh");
   top->callback([flags, context] { context->exit_code = Report("top", Run(*flags)); });

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "base/number_flag.h"
 
 namespace tandem::launcher {
 namespace {
@@ -40,8 +39,8 @@ void AddPlaces(CLI::App* run, RunFlags* flags) {
   Torchrun(run, "--nnodes", &flags->nnodes, "Nodes, each with a `tandem run` of its own: N, or MIN:MAX [1]");
   Torchrun(run, "--nproc-per-node", &flags->nproc_per_node,
            "Workers on this node: a number, auto, gpu or cpu [1]");
-  LimitTo(AtLeast(0),
-          Torchrun(run, "--node-rank", &flags->node_rank, "The place of this node, from 0 [the next free one]"));
+  Torchrun(run, "--node-rank", &flags->node_rank, "The place of this node, from 0 [the next free one]")
+      ->check(CLI::NonNegativeNumber);
   Torchrun(run, "--rdzv-backend", &flags->rdzv_backend,
            "Where the nodes meet: static (a store at --master-addr:--master-port), c10d (a store at "
            "--rdzv-endpoint, of the first node that can bind it) or etcd [static]");
@@ -89,8 +88,9 @@ void AddPrograms(CLI::App* run, RunFlags* flags) {
 }
 
 void AddFailures(CLI::App* run, RunFlags* flags) {
-  LimitTo(AtLeast(0), Torchrun(run, "--max-restarts", &flags->max_restarts,
-                               "Times that the job is started again after a failure [0]"));
+  Torchrun(run, "--max-restarts", &flags->max_restarts,
+           "Times that the job is started again after a failure [0]")
+      ->check(CLI::NonNegativeNumber);
   run->add_option(
          "--restart", flags->restart,
          "ROLE=alone[:LIMIT]: a process of this role that dies comes back by itself, the others go on; "

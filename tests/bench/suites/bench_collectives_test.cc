@@ -103,8 +103,8 @@ TEST(BenchCollectivesTest, AWrongFlagIsNamedAndExitsWithTwo) {
       {{"allreduce", "--dtype", "f23"}, "--dtype: there is no dtype 'f23' (did you mean 'f32'?"},
       {{"allreduce", "--op", "summ"}, "--op: there is no reduction 'summ' (did you mean 'sum'?"},
       {{"allreduce", "--op", "band"}, "--op: reduction band is for integers, not for f32"},
-      {{"allreduce", "--ranks", "0"}, "--ranks is 0"},
-      {{"allreduce", "--repeats", "0"}, "--repeats is 0"},
+      {{"allreduce", "--ranks", "0"}, "--ranks: 0 is not a number in [1, 256]"},
+      {{"allreduce", "--repeats", "0"}, "--repeats: 0 is not a number in [1, 1000000]"},
       {{"broadcast", "--op", "sum"}, "--op"},  // broadcast does not reduce
       {{"barrier", "--sizes", "8"}, "--sizes"},
       {{"allreduce", "--backend", "carrier-pigeon", "--sizes", "8"}, "carrier-pigeon"},

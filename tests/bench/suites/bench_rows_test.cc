@@ -73,14 +73,14 @@ TEST(BenchRowsTest, WrongFlagsAreRefusedByName) {
   const struct {
     std::vector<std::string> flags;
     std::string message;
-  } cases[] = {{{"--rows", "0"}, "--rows is 0; it must be at least 1"},
-               {{"--batch", "0"}, "--batch is 0; it must be at least 1"},
-               {{"--batch", "100000000"}, "--batch is 100000000; it must be at most 16777216"},
-               {{"--threads", "0"}, "--threads is 0; it must be at least 1"},
-               {{"--seconds", "-1"}, "--seconds is -1; it must be above 0"},
+  } cases[] = {{{"--rows", "0"}, "--rows: 0 is not a number in [1, 1000000000000]"},
+               {{"--batch", "0"}, "--batch: 0 is not a number in [1, 2^24]"},
+               {{"--batch", "100000000"}, "--batch: 100000000 is not a number in [1, 2^24]"},
+               {{"--threads", "0"}, "--threads: 0 is not a number in [1, 1024]"},
+               {{"--seconds", "-1"}, "--seconds: -1 is not a number in (0, 3600]"},
                {{"--row-type", "f8"}, "--row-type is 'f8'; it must be f32, f16 or bf16"},
                {{"--optimizer", "adamax"}, "--optimizer is 'adamax'; it must be sgd"},
-               {{"--dim", "0"}, "dim is 0"}};
+               {{"--dim", "0"}, "--dim: 0 is not a number in [1, 4096]"}};
   for (const auto& c : cases) {
     const Finished finished = BenchRows(c.flags);
     EXPECT_EQ(finished.exit_code, 2) << c.message;

@@ -86,7 +86,9 @@ std::vector<ModelField> MlpFields(std::vector<ModelField> own) {
        .choices = {"none", "local", "sync"}}));
   fields.push_back(MemberField<&ModelOptions::batch_norm_momentum>(
       {.name = "batch_norm_momentum",
-       .help = "weight of a new batch in the running averages, as in PyTorch (1 - Keras's momentum)",
+       .help =
+           "weight of a new batch in the running averages, as in PyTorch (1 - Keras's momentum); less for "
+           "a batch that is smaller than others, as the last of an epoch",
        .range = {.min = 0, .max = 1, .above_min = true}}));
   fields.push_back(MemberField<&ModelOptions::batch_norm_epsilon>(
       {.name = "batch_norm_epsilon", .help = "added to the variance before its root", .range = Above(0)}));

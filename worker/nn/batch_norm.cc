@@ -126,6 +126,7 @@ BatchNorm::BatchNorm(absl::string_view name, int width, const BatchNormOptions& 
       scale_(parameters->AddOnes(absl::StrCat(name, ".scale"), width)),
       mean_(parameters->AddRunningAverages(absl::StrCat(name, ".mean"), width, 0.0f)),
       variance_(parameters->AddRunningAverages(absl::StrCat(name, ".variance"), width, 1.0f)),
+      largest_batch_(parameters->AddRunningAverages(absl::StrCat(name, ".largest_batch"), 1, 0.0f)),
       mean_of_batch_(width_),
       inverse_(width_),
       d_mean_(width_),
@@ -144,7 +145,9 @@ void BatchNorm::Forward(size_t batch, bool training, Matrix y) {
     sums_.back() = static_cast<double>(batch);
     Sum(&sums_);
     const double n = sums_.back();
-    const double momentum = options_.momentum;
+    float& largest = *parameters_->running_average(largest_batch_);
+    largest = std::max(largest, static_cast<float>(n));
+    const double momentum = options_.momentum * std::min(1.0, n / largest);
     for (size_t c = 0; c < width_; ++c) {
       const double mean = sums_[c] / n;
       const double variance = std::max(0.0, sums_[width_ + c] / n - mean * mean);

@@ -15,7 +15,8 @@
 namespace tandem::worker {
 
 struct BatchNormOptions {
-  // Weight of a new batch in the running averages, as in PyTorch. Their variance is the unbiased one.
+  // Weight of a new batch in the running averages, as in PyTorch; the variance is the unbiased one. A batch
+  // that is smaller than others before it, such as the last one of an epoch, weighs less in proportion.
   float momentum = 0.1f;
   float epsilon = 1e-5f;  // added to the variance before its root
   // Null, or pointer to a null function: mean and variance are those of this worker's batch. Otherwise they
@@ -27,9 +28,8 @@ struct BatchNormOptions {
 // thread-safe.
 class BatchNorm {
  public:
-  // Adds "`name`.scale" (ones, without decay) to `parameters`, and the running averages "`name`.mean" (zeros)
-  // and
-  // "`name`.variance" (ones).
+  // Adds "`name`.scale" (ones, without decay) to `parameters`, and to its running averages "`name`.mean"
+  // (zeros), "`name`.variance" (ones) and "`name`.largest_batch" (the size of the largest batch so far).
   BatchNorm(absl::string_view name, int width, const BatchNormOptions& options, Parameters* parameters);
 
   // Normalizes y [batch x width] in place: with the statistics of this batch, which are added to the running
@@ -52,6 +52,7 @@ class BatchNorm {
   size_t scale_;
   size_t mean_;  // offsets among the running averages
   size_t variance_;
+  size_t largest_batch_;
   AlignedFloats normalized_;        // (x - mean) / sqrt(variance + epsilon)
   AlignedFloats mean_of_batch_;     // of the batch, or the running one
   AlignedFloats inverse_;           // 1 / sqrt(variance + epsilon)

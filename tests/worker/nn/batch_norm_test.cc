@@ -57,6 +57,16 @@ TEST_P(BatchNormTest, TrainingNormalizesTheBatchAndAveragesItsStatistics) {
   }
 }
 
+TEST_P(BatchNormTest, ASmallerBatchWeighsLessInTheRunningAverages) {
+  Layer layer(GetParam(), {.momentum = 0.5f});
+  std::vector<float> full(8 * ld_, 4.0f), small(2 * ld_, 8.0f);
+  layer.norm.Forward(8, /*training=*/true, View(full));
+  EXPECT_NEAR(layer.parameters.running_averages()[0], 2.0, 1e-6);
+  layer.norm.Forward(2, /*training=*/true, View(small));
+  EXPECT_NEAR(layer.parameters.running_averages()[0], 2.0 + 0.125 * 6, 1e-6);
+  EXPECT_EQ(layer.parameters.running_averages()[2 * cols_], 8.0f);
+}
+
 TEST_P(BatchNormTest, EvaluationUsesTheRunningAveragesAndLeavesThemAlone) {
   Layer layer(GetParam(), {.epsilon = 0.5f});
   for (size_t c = 0; c < cols_; ++c) {
@@ -119,7 +129,7 @@ TEST_P(BatchNormTest, TwoWorkersWithHalfABatchEachComputeWhatOneDoesWithTheWhole
     EXPECT_NEAR(first.parameters.gradients()[c] + second.parameters.gradients()[c],
                 whole.parameters.gradients()[c], 1e-4);
   }
-  for (size_t i = 0; i < 2 * cols_; ++i) {
+  for (size_t i = 0; i < 2 * cols_ + 1; ++i) {
     EXPECT_NEAR(first.parameters.running_averages()[i], whole.parameters.running_averages()[i], 1e-6);
     EXPECT_EQ(first.parameters.running_averages()[i], second.parameters.running_averages()[i]);
   }

@@ -188,13 +188,39 @@ TEST(HybridTrainerTest, WorkersHaveTheSameRunningAveragesAfterAPass) {
       EXPECT_EQ(three[rank].parameters, three[0].parameters) << batch_norm;
       EXPECT_EQ(three[rank].scores, three[0].scores) << batch_norm;
     }
-    ASSERT_EQ(three[0].running_averages.size(), 2u * (8 + 6));
+    ASSERT_EQ(three[0].running_averages.size(), 2u * (8 + 6) + 2);
     EXPECT_NE(three[0].running_averages, averages);  // local and global statistics differ
     averages = three[0].running_averages;
     const std::vector<Trained> again = TrainAll(2, 3, ps::Sync(), 2, 1, options);
     EXPECT_EQ(again[0].running_averages, averages) << batch_norm;
     EXPECT_EQ(again[0].parameters, three[0].parameters) << batch_norm;
   }
+}
+
+TEST(HybridTrainerTest, AWorkerThatEndsEarlyFailsTheOtherInsteadOfBlockingIt) {
+  UseOneBlasThread();
+  PsCluster cluster(1);
+  collectives::MemoryStore store;
+  ModelOptions options = WideDeepOptions();
+  options.batch_norm = "sync";
+  std::vector<absl::Status> results(2);
+  const auto work = [&](int rank) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(auto client, cluster.Connect(static_cast<uint32_t>(rank)));
+    TANDEM_ASSIGN_OR_RETURN(
+        auto group,
+        collectives::InitProcessGroup(&store, {.rank = rank, .world_size = 2, .timeout = absl::Seconds(10)}));
+    TANDEM_RETURN_IF_ERROR(CreateTables(client.get(), ps::Async(), 2));
+    TANDEM_ASSIGN_OR_RETURN(auto model, CreateModel(options));
+    TANDEM_ASSIGN_OR_RETURN(auto optimizer, DenseOptimizer::Create({}, model->blocks()));
+    HybridTrainer trainer(client.get(), group.get(), model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
+                          {.learning_rate = [](uint64_t) { return 0.01; }});
+    LearnableReader reader(static_cast<uint64_t>(rank), rank == 0 ? 9 : 3);
+    return trainer.Train(&reader).status();
+  };
+  std::thread other([&] { results[1] = work(1); });
+  results[0] = work(0);
+  other.join();
+  EXPECT_FALSE(results[0].ok());
 }
 
 TEST(HybridTrainerTest, EveryModeLearns) {

@@ -158,7 +158,8 @@ absl::StatusOr<ExportedTable> ExportTable(const Readers& readers, const std::str
   if (readers.size() != header.num_servers()) {
     return absl::DataLossError(absl::StrCat("table '", header.config().name(), "' was saved by ",
                                             header.num_servers(), " servers, but the checkpoint has ",
-                                            readers.size(), " of its files beside ", readers.front()->path()));
+                                            readers.size(), " of its files beside ",
+                                            readers.front()->path()));
   }
   ExportedTable table{.name = header.config().name(),
                       .dim = header.config().dim(),
@@ -199,7 +200,7 @@ absl::Status ExportDense(const v1::DenseState& dense, const std::string& to, boo
     bytes += entries.back().bytes.size();
     blocks->push_back(name);
   };
-  for (const v1::DenseBlock& block : dense.parameters()) {
+  const auto add_block = [&](const v1::DenseBlock& block) -> absl::Status {
     const std::vector<uint64_t> shape(block.shape().begin(), block.shape().end());
     uint64_t size = sizeof(float);
     for (const uint64_t side : shape) size *= side;
@@ -208,7 +209,11 @@ absl::Status ExportDense(const v1::DenseState& dense, const std::string& to, boo
                                               " bytes for ", size, " of its shape"));
     }
     add(block.name(), "<f4", shape, block.values());
-  }
+    return absl::OkStatus();
+  };
+  for (const v1::DenseBlock& block : dense.parameters()) TANDEM_RETURN_IF_ERROR(add_block(block));
+  // Nothing can be computed with the parameters of a model with batch normalization but without these.
+  for (const v1::DenseBlock& block : dense.running_averages()) TANDEM_RETURN_IF_ERROR(add_block(block));
   if (with_state) {
     const uint64_t steps = dense.optimizer_steps();
     add("optimizer_state", "<f4", {dense.optimizer_state().size() / sizeof(float)}, dense.optimizer_state());

@@ -43,7 +43,7 @@ struct Exported {
 };
 
 // Writes the tables of the checkpoint `checkpoint` and its dense parameters (dense.npz, one float32 array for
-// each block) to the directory `to`, which is created if necessary. Rows are in order of bucket and then of
+// each block, running averages included) to the directory `to`, which is created if necessary. Rows are in order of bucket and then of
 // id, so the files do not depend on the number of servers. Embeddings of any row type are written as float32,
 // which represents them exactly. Files that exist are replaced, each when it is complete.
 //

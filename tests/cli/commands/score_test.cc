@@ -48,7 +48,8 @@ class ScoreTest : public ::testing::Test {
     std::ofstream(dir_->File("job.yaml"))
         << "name: clicks\ndata: {train: clicks.csv, label: click, sparse: [user, item], "
            "dense: [{column: price, transform: standardize}]}\n"
-           "model: {kind: deepfm, dim: 4, hidden: [8]}\ntrain: {batch_size: 128, epochs: 2}\n"
+           "model: {kind: deepfm, dim: 4, hidden: [8], batch_norm: local}\ntrain: {batch_size: 128, epochs: "
+           "2}\n"
            "checkpoint: {dir: ckpt}\n";
     const Finished trained =
         RunTandem({"train", "job.yaml", "--report", "report.json", "--predictions", "predictions.tsv"}, {},
@@ -127,8 +128,7 @@ struct Npy {
 };
 Npy ParseNpy(const std::string& bytes) {
   EXPECT_EQ(bytes.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
-  const size_t size =
-      static_cast<unsigned char>(bytes[8]) + 256 * static_cast<unsigned char>(bytes[9]);
+  const size_t size = static_cast<unsigned char>(bytes[8]) + 256 * static_cast<unsigned char>(bytes[9]);
   EXPECT_EQ((10 + size) % 64, 0u);
   return {bytes.substr(10, size), bytes.substr(10 + size)};
 }
@@ -181,9 +181,11 @@ TEST_F(ScoreTest, PythonReadsTheExportedArchive) {
   const Finished finished = Run({"ckpt", "export", "ckpt", "-o", "archive", "--optimizer-state"});
   ASSERT_EQ(finished.exit_code, 0) << finished.err;
   // Python's zipfile checks the archive's structure and checksums.
-  const std::string script = absl::StrCat(
-      "import zipfile, sys; z = zipfile.ZipFile('", dir_->File("archive/dense.npz"),
-      "'); sys.exit(1 if z.testzip() else 0) if 'optimizer_steps.npy' in z.namelist() else sys.exit(2)");
+  const std::string script =
+      absl::StrCat("import zipfile, sys; z = zipfile.ZipFile('", dir_->File("archive/dense.npz"),
+                   "'); sys.exit(1 if z.testzip() else 0) if {'optimizer_steps.npy', 'deep.0.mean.npy'} <= "
+                   "set(z.namelist()) else "
+                   "sys.exit(2)");
   EXPECT_EQ(std::system(absl::StrCat("python3 -c \"", script, "\"").c_str()), 0);
 }
 

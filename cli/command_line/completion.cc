@@ -32,7 +32,7 @@ std::vector<std::string> Offered(const Flag& flag) {
   return names;
 }
 
-std::string Quoted(absl::string_view text) {
+std::string ShellQuoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
@@ -93,11 +93,11 @@ std::string BashCompletion(const Command& program) {
       for (const std::string& offered : Offered(flag)) flags.push_back(offered);
     }
     for (const Command& child : command.commands) commands.push_back(child.name());
-    absl::StrAppend(&offers, "    \"", command.path, "\") flags=", Quoted(absl::StrJoin(flags, " ")),
-                    "; commands=", Quoted(absl::StrJoin(commands, " ")), ";;\n");
+    absl::StrAppend(&offers, "    \"", command.path, "\") flags=", ShellQuoted(absl::StrJoin(flags, " ")),
+                    "; commands=", ShellQuoted(absl::StrJoin(commands, " ")), ";;\n");
   });
   const std::string values = ValueCases(program, [](const std::vector<std::string>& choices) {
-    return absl::StrCat("values=", Quoted(absl::StrJoin(choices, " ")));
+    return absl::StrCat("values=", ShellQuoted(absl::StrJoin(choices, " ")));
   });
   return absl::StrCat("# bash completion for ", name, ", printed by `", name,
                       " completion bash`\n"
@@ -140,7 +140,7 @@ std::string BashCompletion(const Command& program) {
 std::string ZshCompletion(const Command& program) {
   const std::string name = program.path;
   const auto entry = [](absl::string_view word, absl::string_view description) {
-    return Quoted(absl::StrCat(absl::StrReplaceAll(word, {{":", "\\:"}}), ":", Brief(description)));
+    return ShellQuoted(absl::StrCat(absl::StrReplaceAll(word, {{":", "\\:"}}), ":", Brief(description)));
   };
   std::string offers;
   ForEachCommand(program, [&](const Command& command) {
@@ -158,7 +158,7 @@ std::string ZshCompletion(const Command& program) {
     return absl::StrCat("values=(",
                         absl::StrJoin(choices, " ",
                                       [](std::string* out, const std::string& choice) {
-                                        absl::StrAppend(out, Quoted(choice));
+                                        absl::StrAppend(out, ShellQuoted(choice));
                                       }),
                         ")");
   });

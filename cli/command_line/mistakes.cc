@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/suggest.h"
+#include "base/utf8.h"
 
 namespace tandem::cli {
 namespace {
@@ -59,11 +60,11 @@ std::string DescribeWord(const CLI::App& app, const std::string& word) {
       for (const std::string& name : option->get_lnames()) known.push_back(absl::StrCat("--", name));
     }
     const std::string flag = word.substr(0, word.find('='));
-    return absl::StrCat("unknown flag '", flag, "'", Suggestion(flag, known));
+    return absl::StrCat("unknown flag '", Printable(flag), "'", Suggestion(flag, known));
   }
   const std::vector<std::string> commands = CommandNames(app);
-  if (commands.empty()) return absl::StrCat("unexpected argument '", word, "'");
-  return absl::StrCat("unknown command '", word, "'", Suggestion(word, commands),
+  if (commands.empty()) return absl::StrCat("unexpected argument '", Printable(word), "'");
+  return absl::StrCat("unknown command '", Printable(word), "'", Suggestion(word, commands),
                       "; commands: ", absl::StrJoin(commands, ", "));
 }
 
@@ -90,20 +91,16 @@ std::string WithReadableRange(absl::string_view message, absl::string_view type)
   const absl::string_view low = message.substr(range + kRange.size(), to - range - kRange.size());
   const absl::string_view high = message.substr(to + kTo.size());
   const bool is_size = absl::StrContains(type, "SIZE");
-  double low_number = 0, high_number = 0, number = 0;
+  double low_number = 0, high_number = 0;
   if (!absl::SimpleAtod(low, &low_number) || !absl::SimpleAtod(high, &high_number)) {
     return std::string(message);
   }
-  std::string expected = absl::StrCat("from ", Bound(low, is_size), " to ", Bound(high, is_size));
+  std::string limits = absl::StrCat("in [", Bound(low, is_size), ", ", Bound(high, is_size), "]");
   if (high_number >= std::numeric_limits<double>::max()) {
-    expected = absl::StrContains(type, "POSITIVE")      ? "greater than 0"
-               : absl::StrContains(type, "NONNEGATIVE") ? "0 or greater"
-                                                        : absl::StrCat("at least ", Bound(low, is_size));
+    limits = absl::StrContains(type, "POSITIVE") ? "greater than 0"
+                                                 : absl::StrCat("of at least ", Bound(low, is_size));
   }
-  if (!absl::SimpleAtod(value, &number)) {
-    return absl::StrCat("'", value, "' is not a number ", expected);
-  }
-  return absl::StrCat(value, " is not ", expected);
+  return absl::StrCat(Printable(value), " is not a number ", limits);
 }
 
 std::string DescribeMistake(const CLI::App& app, const CLI::Error& error) {

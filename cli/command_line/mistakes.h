@@ -18,9 +18,9 @@ namespace tandem::cli {
 // parsing.
 std::string DescribeMistake(const CLI::App& app, const CLI::Error& error);
 
-// Returns CLI11's "Value 0 not in range 1.000000 to 179...368.000000" with the bounds as a person writes
-// them: "0 is not at least 1". Returns other texts unchanged. `type` is the option's type as CLI11 shows it;
-// the bounds of a size are written with units.
+// Returns CLI11's "Value 0 not in range 0.000000 to 179...368.000000" as LimitTo (base/number_flag.h) writes
+// it: "0 is not a number greater than 0". Returns other texts unchanged. `type` is the option's type as CLI11
+// shows it; the bounds of a size are written with units.
 std::string WithReadableRange(absl::string_view message, absl::string_view type);
 
 }  // namespace tandem::cli

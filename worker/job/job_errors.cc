@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/suggest.h"
+#include "base/utf8.h"
 
 namespace tandem::worker {
 
@@ -43,7 +44,7 @@ const JobOrigin& JobErrors::OriginOf(absl::string_view path) const {
 void JobErrors::AddTo(const JobOrigin& origin, int line, absl::string_view message) {
   if (!origin.has_lines) line = 0;
   const std::string place = line > 0 ? absl::StrCat(origin.name, ":", line) : origin.name;
-  errors_.push_back({{origin.order, line}, absl::StrCat(place, ": ", message)});
+  errors_.push_back({{origin.order, line}, Printable(absl::StrCat(place, ": ", message))});
 }
 
 void JobErrors::Add(absl::string_view path, int line, absl::string_view message) {

@@ -54,6 +54,11 @@ TEST(JobErrorsTest, AWrongValueIsReportedOnceAndNumbersWithoutRangeReadWell) {
   EXPECT_EQ(ReportedErrors("data: {}\n").find(" ,"), std::string::npos);
 }
 
+TEST(JobErrorsTest, ControlCharactersAreQuotedAsEscapes) {
+  EXPECT_THAT(ReportedErrors("\"\\x1b[31mtrain\": 1\n"), HasSubstr("unknown field '\\x1b[31mtrain'"));
+  EXPECT_THAT(ReportedErrors("name: \"a\\nb\"\n"), HasSubstr("is 'a\\nb'"));
+}
+
 TEST(JobErrorsTest, AFieldUnlikeAnyOtherComesWithTheFieldsThereAre) {
   EXPECT_EQ(ReportedErrors("checkpoint: {zzz: 1}\n"),
             "jobs/x.yaml:3: unknown field 'zzz' in 'checkpoint'; its fields are dir, every_epochs, keep, "

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
+#include <fstream>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -37,6 +40,39 @@ TEST(DataTest, OptionsThatMakeNoSenseAreNamed) {
   finished = RunTandem({"data", "planted", "--rows", "10", "--out", dir.File("no/such/x.tsv")});
   EXPECT_EQ(finished.exit_code, 1);
   EXPECT_THAT(finished.err, HasSubstr("no/such"));
+}
+
+// Writes 200 copies of 20 lines, and a job that trains on them. Returns the job's path.
+std::string WriteRepeatedLines(const testing::TempDir& dir) {
+  std::ofstream data(dir.File("data.csv"));
+  data << "click,c\n";
+  for (int i = 0; i < 4000; ++i) data << i % 2 << ",v" << i % 20 << "\n";
+  std::ofstream(dir.File("job.yaml")) << "data: {train: data.csv, label: click, sparse: [c]}\nmodel: lr\n"
+                                         "train: {epochs: 1}\ncheckpoint: {dir: ckpt}\n";
+  return dir.File("job.yaml");
+}
+
+TEST(DataTest, TrainWarnsOfManyRepeatedLinesUnlessPositionsDivideThem) {
+  testing::TempDir dir;
+  const std::string job = WriteRepeatedLines(dir);
+  const Finished by_text = RunTandem({"train", job, "--no-baselines"}, {}, dir.path());
+  EXPECT_THAT(by_text.err + by_text.out, HasSubstr("of the lines repeat the text of another line"));
+  EXPECT_THAT(by_text.err + by_text.out, HasSubstr("data.split.by: position"));
+  const Finished by_position =
+      RunTandem({"train", job, "--no-baselines", "--set", "data.split.by=position", "--set",
+                 "checkpoint.dir=" + dir.File("other")},
+                {}, dir.path());
+  EXPECT_EQ(by_position.exit_code, 0) << by_position.err;
+  EXPECT_THAT(by_position.err + by_position.out, ::testing::Not(HasSubstr("repeat")));
+}
+
+TEST(DataTest, TrainRefusesAFifoByNameInsteadOfWaiting) {
+  testing::TempDir dir;
+  const std::string job = WriteRepeatedLines(dir), fifo = dir.File("fifo.csv");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const Finished finished = RunTandem({"train", job, "--set", "data.train=" + fifo}, {}, dir.path());
+  EXPECT_NE(finished.exit_code, 0);
+  EXPECT_THAT(finished.err + finished.out, HasSubstr("fifo.csv' is not a regular file but a FIFO"));
 }
 
 }  // namespace

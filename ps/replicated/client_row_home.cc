@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ps/replicated/client_row_home.h"
+
+#include "base/status.h"
+
+namespace tandem::ps {
+
+absl::StatusOr<std::vector<HotRow>> ClientRowHome::FindHot(const std::string& table, double min_staleness,
+                                                           uint64_t limit) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<FrequentRow> frequent,
+                          client_->FrequentlyUpdatedRows(table, min_staleness, limit));
+  std::vector<HotRow> rows;
+  rows.reserve(frequent.size());
+  for (const FrequentRow& row : frequent) rows.push_back({.id = row.id, .staleness = row.row_staleness});
+  return rows;
+}
+
+absl::StatusOr<double> ClientRowHome::Delay(const std::string& table) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::TableInfo> tables, client_->ListTables());
+  for (const v1::TableInfo& info : tables) {
+    if (info.config().name() == table) return info.statistics().staleness_mean();
+  }
+  return absl::NotFoundError("the servers have no table '" + table + "'");
+}
+
+absl::StatusOr<MovedRows> ClientRowHome::Read(const std::string& table, absl::Span<const uint64_t> ids) {
+  TANDEM_ASSIGN_OR_RETURN(const RowStates states, client_->ReadRowStates(table, ids));
+  MovedRows rows;
+  rows.ids.assign(ids.begin(), ids.end());
+  rows.weights.reserve(ids.size() * states.dim);
+  rows.state.reserve(ids.size() * states.state_floats);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const float* const row = states.row(i);
+    rows.weights.insert(rows.weights.end(), row, row + states.dim);
+    rows.state.insert(rows.state.end(), row + states.dim, row + states.row_floats());
+  }
+  return rows;
+}
+
+absl::Status ClientRowHome::Write(const std::string& table, const MovedRows& rows) {
+  if (rows.ids.empty()) return absl::OkStatus();
+  RowStates states;
+  states.dim = static_cast<uint32_t>(rows.weights.size() / rows.ids.size());
+  states.state_floats = static_cast<uint32_t>(rows.state.size() / rows.ids.size());
+  states.values.reserve(rows.weights.size() + rows.state.size());
+  for (size_t i = 0; i < rows.ids.size(); ++i) {
+    const float* const weights = rows.weights.data() + i * states.dim;
+    const float* const state = rows.state.data() + i * states.state_floats;
+    states.values.insert(states.values.end(), weights, weights + states.dim);
+    states.values.insert(states.values.end(), state, state + states.state_floats);
+  }
+  return client_->WriteRowStates(table, rows.ids, states);
+}
+
+}  // namespace tandem::ps

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_PS_REPLICATED_REPLICATED_TABLES_H_
+#define TANDEM_PS_REPLICATED_REPLICATED_TABLES_H_
+
+// The replicated rows of a job's tables, and the protocol by which all workers change the set together.
+// Between two changes the set is fixed. A change happens at a step boundary, while no pull and no push is
+// under way:
+//
+//   1. The workers exchange the ids that they want. This is also the barrier after which no worker pushes.
+//   2. Rank 0 asks the servers for the rows that are updated often, decides, and sends its decision to all.
+//   3. Rank 0 writes the rows that leave to the servers; every worker reads the rows that join.
+//   4. The workers exchange the result. After an error every worker returns it.
+//
+// A row that joins keeps its copy on the servers until it is overwritten, when the row leaves or a checkpoint
+// is saved. If a worker dies in the middle of a change, no row is lost.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "ps/replicated/hot_set.h"
+#include "ps/replicated/replicated_rows.h"
+#include "tandem/v1/parameter_server.pb.h"
+
+namespace tandem::ps {
+
+// Where the rows of a table or feature live.
+enum class Placement {
+  kAuto,        // rows that are updated often within the delay of a push are replicated, the rest is sharded
+  kSharded,     // on the servers
+  kReplicated,  // in every worker, within the budget
+};
+
+// The calls to the servers that replication needs. ClientRowHome (client_row_home.h) makes them with a
+// client. Used by one thread; each call blocks until its own deadline.
+class RowHome {
+ public:
+  virtual ~RowHome() = default;
+  // Returns at most `limit` rows of the table whose staleness exceeds `min_staleness`, the stalest first.
+  virtual absl::StatusOr<std::vector<HotRow>> FindHot(const std::string& table, double min_staleness,
+                                                      uint64_t limit) = 0;
+  // Returns the mean staleness of the table's pushes, in updates of the table.
+  virtual absl::StatusOr<double> Delay(const std::string& table) = 0;
+  // Returns the rows, in the order of `ids`. Absent rows are created.
+  virtual absl::StatusOr<MovedRows> Read(const std::string& table, absl::Span<const uint64_t> ids) = 0;
+  // Replaces the rows' values and state.
+  virtual absl::Status Write(const std::string& table, const MovedRows& rows) = 0;
+  // Applies what the table has accumulated (ps::Client::Flush).
+  virtual absl::Status Flush(const std::string& table) = 0;
+};
+
+struct ReplicatedTableOptions {
+  v1::TableConfig config;
+  // False: the table has no replicated rows, and table() returns nullptr.
+  bool replicated = true;
+  // True: rows join because of their measured staleness. Ids that a worker has wanted join in either case.
+  bool by_staleness = true;
+  L2Scope l2_scope = L2Scope::kTouched;
+};
+
+struct ReplicationOptions {
+  HotSetOptions hot_set;
+  int rank = 0;
+  int world_size = 1;
+  // Sends `bytes` to all workers and returns the bytes of each, by rank. Blocks for a bounded time. May be
+  // null if there is one worker.
+  std::function<absl::StatusOr<std::vector<std::string>>(absl::string_view bytes)> all_gather;
+  // Steps until the first change; the interval doubles after each change, up to `max_interval`.
+  uint64_t first_interval = 40;
+  uint64_t max_interval = 384;
+};
+
+// A change of the set of replicated rows, over all tables.
+struct SetChange {
+  uint64_t joined = 0;
+  uint64_t left = 0;
+  uint64_t rows = 0;  // after the change
+};
+
+struct ReplicationStatistics {
+  uint64_t rows = 0;
+  uint64_t bytes = 0;  // memory of one worker
+  uint64_t joined = 0;
+  uint64_t left = 0;
+};
+
+// Used by one thread, except table() and the Remember calls, which a lookup thread may make concurrently with
+// anything but Change, Restore and Reload. Every worker makes the same calls of these three at the same step.
+class ReplicatedTables {
+ public:
+  // `home` outlives the result. InvalidArgument: a table does not allow replication (ReplicatedRows::Create).
+  static absl::StatusOr<std::unique_ptr<ReplicatedTables>> Create(std::vector<ReplicatedTableOptions> tables,
+                                                                  ReplicationOptions options, RowHome* home);
+
+  size_t size() const { return tables_.size(); }
+  // Returns the replicated rows of table `t`, or nullptr if it is not replicated.
+  ReplicatedRows* table(size_t t) const { return tables_[t].rows.get(); }
+
+  // Makes ids join at the next change, within the budget, and stay.
+  void RememberWanted(size_t t, absl::Span<const uint64_t> ids);
+  // Keeps ids out of the table's replicated rows. Rank 0 decides, so only its calls have an effect.
+  void RememberUnwanted(size_t t, absl::Span<const uint64_t> ids);
+
+  // Returns the step at whose beginning Change is due: `step` or a later one.
+  uint64_t NextChange(uint64_t step);
+  // Changes the set. No pull and no push of this worker may be under way. Blocks for other workers and
+  // servers, each wait with its own deadline. After an error the replicas must not be used any more.
+  absl::StatusOr<SetChange> Change(uint64_t step);
+
+  // Updates all tables with the exchanged gradients of `step`.
+  absl::Status Apply(uint64_t step, float learning_rate_factor);
+
+  // Writes all replicated rows to the servers. Called by one worker, while no step is under way.
+  absl::Status WriteBack();
+  // Reads all replicated rows again, because the servers have loaded a checkpoint.
+  absl::Status Reload();
+  // Makes exactly the rows `ids` ([table], missing tables: none) replicated.
+  absl::Status Restore(const std::vector<std::vector<uint64_t>>& ids);
+  // Returns the replicated ids of each table.
+  std::vector<std::vector<uint64_t>> ids() const;
+
+  ReplicationStatistics statistics(size_t t) const;
+  // Returns the number of rows that the budget refused at the last change. Rank 0 only.
+  uint64_t refused() const { return refused_; }
+
+ private:
+  struct Table {
+    ReplicatedTableOptions options;
+    std::unique_ptr<ReplicatedRows> rows;
+    absl::flat_hash_set<uint64_t> wanted;    // all that ever were
+    absl::flat_hash_set<uint64_t> unwanted;  // likewise
+    std::vector<uint64_t> newly_wanted;      // since the last change, distinct
+    uint64_t joined = 0;
+    uint64_t left = 0;
+  };
+  ReplicatedTables(std::vector<Table> tables, ReplicationOptions options, RowHome* home);
+
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes);
+  absl::StatusOr<std::vector<HotSetChange>> Decide(const std::vector<std::vector<uint64_t>>& wanted);
+  absl::Status Move(const std::vector<HotSetChange>& changes);
+  // Returns the first error of any worker.
+  absl::Status Agree(const absl::Status& mine, absl::string_view what);
+
+  mutable absl::Mutex mutex_;  // guards what the Remember calls change
+  std::vector<Table> tables_;
+  const ReplicationOptions options_;
+  RowHome* const home_;
+  bool scheduled_ = false;
+  uint64_t next_change_ = 0;
+  uint64_t interval_;
+  uint64_t refused_ = 0;
+};
+
+}  // namespace tandem::ps
+
+#endif  // TANDEM_PS_REPLICATED_REPLICATED_TABLES_H_

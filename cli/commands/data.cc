@@ -4,8 +4,12 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/config_field.h"
 #include "base/number_flag.h"
 #include "base/status.h"
@@ -17,8 +21,25 @@ namespace {
 
 struct PlantedFlags {
   worker::PlantedOptions options;
+  std::vector<std::string> columns;  // vocabulary:exponent
   std::string out;
 };
+
+absl::Status ParseColumns(const std::vector<std::string>& texts,
+                          std::vector<worker::PlantedColumn>* columns) {
+  for (const std::string& text : texts) {
+    const std::vector<std::string> parts = absl::StrSplit(text, ':');
+    worker::PlantedColumn column;
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &column.vocabulary) ||
+        !absl::SimpleAtod(parts[1], &column.zipf_exponent)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--column is '", text,
+                       "'; it must be IDS:EXPONENT, as 1000000:1.05, or 1000000:0 for uniform ids"));
+    }
+    columns->push_back(column);
+  }
+  return absl::OkStatus();
+}
 
 void PrintSplit(const char* name, const worker::ClickMetrics& metrics) {
   std::printf("  %-5s  %10llu rows  best possible AUC %.5f, logloss %.5f\n", name,
@@ -26,8 +47,9 @@ void PrintSplit(const char* name, const worker::ClickMetrics& metrics) {
 }
 
 absl::Status WritePlanted(const PlantedFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const worker::PlantedSummary summary,
-                          worker::WritePlanted(flags.options, flags.out));
+  worker::PlantedOptions options = flags.options;
+  TANDEM_RETURN_IF_ERROR(ParseColumns(flags.columns, &options.more_columns));
+  TANDEM_ASSIGN_OR_RETURN(const worker::PlantedSummary summary, worker::WritePlanted(options, flags.out));
   std::printf("%s: %llu rows; the figures below also in %s\n", flags.out.c_str(),
               static_cast<unsigned long long>(summary.rows), worker::PlantedSummaryPath(flags.out).c_str());
   PrintSplit("train", summary.train);
@@ -57,6 +79,10 @@ void AddData(CLI::App& app, CommandContext* context) {
   number("--min-vocabulary", &options.min_vocabulary, Between(2, 1 << 24), "Ids of the smallest column");
   number("--max-vocabulary", &options.max_vocabulary, Between(2, 1 << 24), "Ids of the largest column");
   number("--zipf", &options.zipf_exponent, Between(0, 10), "Exponent of the ids' distribution");
+  planted
+      ->add_option("--column", flags->columns,
+                   "IDS:EXPONENT of a further categorical column, which interacts with none; may be repeated")
+      ->allow_extra_args(false);
   number("--positive-rate", &options.positive_rate,
          Range{.min = 0, .max = 1, .above_min = true, .below_max = true}, "Share of clicks, about");
   number("--seed", &options.seed, kSeeds, "Of the model and the rows");

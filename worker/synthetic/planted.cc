@@ -119,10 +119,14 @@ struct Chunk {
   }
 };
 
+int NumColumns(const PlantedOptions& options) {
+  return options.num_sparse + static_cast<int>(options.more_columns.size());
+}
+
 std::string Header(const PlantedOptions& options, char delimiter) {
   std::string header = "click";
   for (int d = 1; d <= options.num_dense; ++d) absl::StrAppend(&header, std::string(1, delimiter), "d", d);
-  for (int f = 1; f <= options.num_sparse; ++f) absl::StrAppend(&header, std::string(1, delimiter), "c", f);
+  for (int f = 1; f <= NumColumns(options); ++f) absl::StrAppend(&header, std::string(1, delimiter), "c", f);
   return header + "\n";
 }
 
@@ -160,7 +164,7 @@ absl::Status WriteSummary(const PlantedOptions& options, const PlantedSummary& s
   const Json json = {{"kind", "tandem planted click log"},
                      {"rows", summary.rows},
                      {"seed", options.seed},
-                     {"num_sparse", options.num_sparse},
+                     {"num_sparse", NumColumns(options)},
                      {"num_dense", options.num_dense},
                      {"zipf_exponent", options.zipf_exponent},
                      {"split",
@@ -241,7 +245,7 @@ Schema PlantedSchema(const PlantedOptions& options, const std::string& path) {
   schema.format = DelimiterOf(path) == ',' ? DataFormat::kCsv : DataFormat::kTsv;
   schema.label = "click";
   for (int d = 1; d <= options.num_dense; ++d) schema.dense.push_back({.column = absl::StrCat("d", d)});
-  for (int f = 1; f <= options.num_sparse; ++f) schema.sparse.push_back({.column = absl::StrCat("c", f)});
+  for (int f = 1; f <= NumColumns(options); ++f) schema.sparse.push_back({.column = absl::StrCat("c", f)});
   return schema;
 }
 

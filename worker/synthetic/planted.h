@@ -31,6 +31,12 @@
 
 namespace tandem::worker {
 
+// A categorical column of its own size and distribution.
+struct PlantedColumn {
+  uint64_t vocabulary = 0;
+  double zipf_exponent = 0;  // 0: uniform
+};
+
 // The defaults make the best AUC about .80; a model without interactions reaches about .01 less.
 struct PlantedOptions {
   uint64_t rows = 3'000'000;
@@ -38,6 +44,8 @@ struct PlantedOptions {
   uint64_t min_vocabulary = 20;    // of c1; sizes grow geometrically ...
   uint64_t max_vocabulary = 2000;  // ... to that of the last column
   double zipf_exponent = 1.05;
+  // Columns after the last of these, c(F+1), c(F+2), ..., which interact with none.
+  std::vector<PlantedColumn> more_columns;
   int num_dense = 4;
   int interacting = 4;         // number of fields that interact, all pairs; <= num_sparse
   int dim = 2;                 // rank of an interaction
@@ -65,7 +73,7 @@ struct PlantedSummary {
 class PlantedModel {
  public:
   struct Row {
-    std::vector<uint32_t> ids;  // [num_sparse]
+    std::vector<uint32_t> ids;  // [num_sparse + more_columns]
     std::vector<float> dense;   // [num_dense], as printed
     double logit = 0;
     bool label = false;
@@ -90,7 +98,7 @@ class PlantedModel {
     std::vector<float> vectors;  // [vocabulary x dim], interacting fields only
   };
   PlantedModel() = default;
-  Field MakeField(int index) const;
+  Field MakeField(int index, double zipf_exponent) const;
 
   PlantedOptions options_;
   std::vector<uint64_t> vocabulary_;

@@ -30,6 +30,17 @@ absl::Status Check(const PlantedOptions& o) {
   }
   if (!(o.zipf_exponent >= 0 && o.zipf_exponent <= 10))
     return wrong("zipf_exponent", o.zipf_exponent, "in [0, 10]");
+  for (const PlantedColumn& column : o.more_columns) {
+    if (column.vocabulary < 2 || column.vocabulary > kMaxVocabulary) {
+      return wrong("the vocabulary of a further column", column.vocabulary, "in [2, 16777216]");
+    }
+    if (!(column.zipf_exponent >= 0 && column.zipf_exponent <= 10)) {
+      return wrong("the zipf_exponent of a further column", column.zipf_exponent, "in [0, 10]");
+    }
+  }
+  if (o.more_columns.size() > static_cast<size_t>(kMaxFields)) {
+    return wrong("the number of further columns", o.more_columns.size(), "at most 1024");
+  }
   if (o.interacting < 0 || o.interacting > o.num_sparse) {
     return wrong("interacting", o.interacting, "in [0, num_sparse]");
   }
@@ -98,7 +109,12 @@ absl::StatusOr<PlantedModel> PlantedModel::Create(const PlantedOptions& options)
     model.vocabulary_.push_back(
         std::llround(static_cast<double>(options.min_vocabulary) * std::pow(growth, place)));
   }
-  for (int f = 0; f < options.num_sparse; ++f) model.fields_.push_back(model.MakeField(f));
+  for (const PlantedColumn& column : options.more_columns) model.vocabulary_.push_back(column.vocabulary);
+  for (int f = 0; f < static_cast<int>(model.vocabulary_.size()); ++f) {
+    const int further = f - options.num_sparse;
+    model.fields_.push_back(model.MakeField(
+        f, further < 0 ? options.zipf_exponent : options.more_columns[further].zipf_exponent));
+  }
   CounterRandom random(options.seed, Mix64(kDense));
   double squares = 0;
   for (int d = 0; d < options.num_dense; ++d) {
@@ -118,9 +134,9 @@ absl::StatusOr<PlantedModel> PlantedModel::Create(const PlantedOptions& options)
   return model;
 }
 
-PlantedModel::Field PlantedModel::MakeField(int index) const {
+PlantedModel::Field PlantedModel::MakeField(int index, double zipf_exponent) const {
   const uint64_t size = vocabulary_[index];
-  const std::vector<double> p = ZipfProbabilities(size, options_.zipf_exponent);
+  const std::vector<double> p = ZipfProbabilities(size, zipf_exponent);
   Field field;
   // Fields with few ids carry more of the signal: each of their ids occurs often, so a model can learn it.
   const auto share = [](uint64_t vocabulary) { return std::pow(static_cast<double>(vocabulary), -0.6); };

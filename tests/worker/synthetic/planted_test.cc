@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/synthetic/planted.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -162,6 +163,28 @@ TEST(Planted, BestAucOfTheDefaultsIsAboutFourFifths) {
   }
 }
 
+TEST(Planted, FurtherColumnsHaveTheirOwnSizeAndSkewAndLeaveTheOthersAsTheyAre) {
+  const testing::TempDir dir;
+  PlantedOptions options = Small();
+  TANDEM_ASSERT_OK_AND_ASSIGN(const PlantedModel before, PlantedModel::Create(options));
+  options.more_columns = {{.vocabulary = 1000, .zipf_exponent = 0}, {.vocabulary = 1000, .zipf_exponent = 2}};
+  TANDEM_ASSERT_OK_AND_ASSIGN(const PlantedModel model, PlantedModel::Create(options));
+  const size_t columns = static_cast<size_t>(options.num_sparse);
+  ASSERT_EQ(model.vocabulary().size(), columns + 2);
+  PlantedModel::Row row, row_before;
+  int first_of_uniform = 0, first_of_skewed = 0;
+  for (uint64_t i = 0; i < 2000; ++i) {
+    model.Generate(i, &row);
+    before.Generate(i, &row_before);
+    EXPECT_TRUE(std::equal(row_before.ids.begin(), row_before.ids.end(), row.ids.begin()));
+    first_of_uniform += row.ids[columns] == 0;
+    first_of_skewed += row.ids[columns + 1] == 0;
+  }
+  EXPECT_LT(first_of_uniform, 20);
+  EXPECT_GT(first_of_skewed, 1000);
+  EXPECT_EQ(PlantedSchema(options, dir.File("log.tsv")).sparse.size(), columns + 2);
+}
+
 TEST(Planted, RefusesOptionsThatMakeNoSense) {
   const testing::TempDir dir;
   const std::string path = dir.File("log.tsv");
@@ -178,6 +201,7 @@ TEST(Planted, RefusesOptionsThatMakeNoSense) {
   refused([](auto* o) { o->zipf_exponent = std::nan(""); }, "zipf_exponent");
   refused([](auto* o) { o->interacting = 7; }, "interacting");
   refused([](auto* o) { o->dim = 0; }, "dim");
+  refused([](auto* o) { o->more_columns = {{.vocabulary = 1}}; }, "vocabulary of a further column");
   refused([](auto* o) { o->linear_stddev = -1; }, "standard deviation");
   refused([](auto* o) { o->positive_rate = 1; }, "positive_rate");
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));

@@ -36,6 +36,12 @@ const Args kEndless = {"--set", "train.epochs=1000000", "--set", "checkpoint.eve
                        "--no-baselines"};
 constexpr char kProgress[] = "epoch 2/1000000";
 
+Args Endless(const Args& more) {
+  Args args = kEndless;
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
 int LinesWith(const std::string& text, const std::string& part) {
   int count = 0;
   for (const std::string& line : Lines(text)) count += absl::StrContains(line, part) ? 1 : 0;
@@ -58,7 +64,8 @@ void ExpectRemoved(const std::set<std::string>& shared_memory) {
 // A job under `tandem run` that is training.
 class Launched {
  public:
-  Launched() : tandem_(job_.LaunchArgs(2, 2, kEndless), job_.Mark(), job_.File(".")) {
+  explicit Launched(const Args& more = {})
+      : tandem_(job_.LaunchArgs(2, 2, Endless(more)), job_.Mark(), job_.File(".")) {
     EXPECT_TRUE(tandem_.WaitForOutput(kProgress)) << tandem_.err();
   }
   TandemProcess& tandem() { return tandem_; }
@@ -93,6 +100,21 @@ TEST(DeathTest, AKilledProcessOfALaunchedJobEndsItAtOnce) {
   for (const auto& [variable, name] : std::vector<std::pair<std::string, std::string>>{
            {"RANK=0", "worker/0"}, {"RANK=1", "worker/1"}, {"TANDEM_PS_INDEX=1", "ps/1"}}) {
     Launched launched;
+    launched.SendSignal(variable, SIGKILL);
+    launched.ExpectEndIn(kDeadline, 137);
+    EXPECT_THAT(launched.tandem().err(),
+                HasSubstr(absl::StrCat("tandem run: ", name, " (pid ", launched.victim(),
+                                       ") was killed by signal 9 (SIGKILL); stopping the job")));
+  }
+}
+
+TEST(DeathTest, AKilledWorkerEndsAJobWhoseReplicatedRowsMoveInEveryStep) {
+  const Args moving = {"--set", "train.mode=async",
+                       "--set", "train.hot_rows.first_steps=1",
+                       "--set", "train.hot_rows.every_steps=1"};
+  for (const auto& [variable, name] :
+       std::vector<std::pair<std::string, std::string>>{{"RANK=0", "worker/0"}, {"RANK=1", "worker/1"}}) {
+    Launched launched(moving);
     launched.SendSignal(variable, SIGKILL);
     launched.ExpectEndIn(kDeadline, 137);
     EXPECT_THAT(launched.tandem().err(),

@@ -237,6 +237,27 @@ void DescribeTable(Fields& f, TableSpec& table) {
   f.Group("eviction", "kind", "", [&](Fields& g) { DescribeEviction(g, table); });
   f.Group("wire", nullptr, "", [&](Fields& g) { DescribeWire(g, table.wire); });
   f.Group("cache", "bytes", "", [&](Fields& g) { DescribeCache(g, table.cache); });
+  f.Choice("placement", &table.placement, {"auto", "sharded", "replicated"},
+           "where rows live in asynchronous modes. `sharded`: on the servers. `replicated`: in every worker, "
+           "updated together with the dense parameters, so that they are never stale; ids join at the next "
+           "choice after they are first seen. `auto`: rows that are updated often within the delay of a push "
+           "are replicated, the others sharded ([hybrid_quality.md](hybrid_quality.md)). A table with a "
+           "cache, a `clip_global_norm` or `pooling: server` cannot have replicated rows. `mode: sync` has "
+           "none");
+  f.Texts("replicated_features", &table.replicated_features,
+          "sparse columns of the table that are placed `replicated`, whatever `placement` says");
+  f.Texts("sharded_features", &table.sharded_features,
+          "sparse columns of the table that are placed `sharded`, whatever `placement` says");
+  for (const std::string& feature : table.sharded_features) {
+    if (f.reading() && absl::c_linear_search(table.replicated_features, feature)) {
+      f.Wrong("sharded_features",
+              absl::StrCat("names '", feature, "', which 'replicated_features' names, too"));
+    }
+  }
+  f.Choice("l2_scope", &table.l2_scope, {"touched", "all"},
+           "replicated rows that `l2` and `weight_decay` change in a step: `touched`: those in some worker's "
+           "batch, as on the servers; `all`: every one, as if the table were a dense parameter (the practice "
+           "of published CTR baselines)");
   f.Bool("spill", &table.spill,
          "whether rows that eviction takes out of memory go to the servers' disks (RocksDB, `tandem run "
          "--spill-dir`, `tandem ps --spill-dir`) with their optimizer state, and come back when they are "
@@ -452,6 +473,18 @@ void DescribeTrain(Fields& f, TrainSpec& train) {
               "with 1 after the first. 0: never (2 if the group is given without it)");
     g.Real("min_delta", &early.min_delta, AtLeast(0), "a smaller improvement does not count as one");
   });
+  f.Group("hot_rows", "budget", "", [&](Fields& g) {
+    HotRowsSpec& hot = train.hot_rows;
+    ByteSize(g, "budget", &hot.budget,
+             "memory of each worker for rows that all workers replicate, with optimizer state and gradients, "
+             "over all tables (`64MiB`); what does not fit stays on the servers");
+    g.Real("min_row_staleness", &hot.min_row_staleness, AtLeast(0),
+           "`placement: auto` replicates rows that are updated more often than this between the pull and the "
+           "push of a gradient, and returns them when it falls below half of it");
+    g.Integer("first_steps", &hot.first_steps, Between(1, 1 << 30),
+              "steps until the first choice of rows; each later interval is twice as long");
+    g.Integer("every_steps", &hot.every_steps, Between(1, 1 << 30), "the longest interval, in steps");
+  });
   double log_every = absl::ToDoubleSeconds(train.log_every), timeout = absl::ToDoubleSeconds(train.timeout);
   f.Real("log_every_seconds", &log_every, Range{.min = 0, .max = 86400, .above_min = true},
          "time between progress lines");
@@ -506,6 +539,31 @@ void CheckCaches(Fields& f, const JobSpec& job) {
     if (job.pooling == PoolingPlace::kServer) {
       f.Wrong(field,
               "has a cache, which holds rows, but with 'pooling: server' only sums come to the workers");
+    }
+  };
+  check("embedding", job.embedding);
+  check("wide", job.wide);
+  for (const TableSpec& table : job.tables) check("tables", table);
+}
+
+// Likewise for rows that workers replicate.
+void CheckPlacements(Fields& f, const JobSpec& job) {
+  const auto check = [&](const char* field, const TableSpec& table) {
+    if (table.placement != ps::Placement::kReplicated && table.replicated_features.empty()) return;
+    if (table.cache.bytes > 0) {
+      f.Wrong(field,
+              "has a cache and replicated rows; a replicated row needs no cache: leave 'cache' out, or "
+              "'placement: replicated' and 'replicated_features'");
+    }
+    if (table.optimizer.clip_global_norm() > 0) {
+      f.Wrong(field,
+              "has replicated rows, whose gradients are not part of a push, so 'clip_global_norm' cannot be "
+              "computed: use 'clip_row_norm', or 'placement: sharded'");
+    }
+    if (job.pooling == PoolingPlace::kServer) {
+      f.Wrong(field,
+              "has replicated rows, but with 'pooling: server' the servers add up all rows of an example: "
+              "use 'pooling: worker', or 'placement: sharded'");
     }
   };
   check("embedding", job.embedding);
@@ -571,6 +629,7 @@ void DescribeJob(Fields& f, JobSpec& job) {
   });
   if (!f.reading()) return;
   CheckCaches(f, job);
+  CheckPlacements(f, job);
   job.model.seed = job.train.seed;
   if (job.checkpoint.dir.empty()) job.checkpoint.dir = absl::StrCat("runs/", job.name);
   const bool needs_valid = job.train.early_stopping.patience > 0 || job.schedule.kind == "reduce_on_plateau";

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "ps/client/cache/cache_options.h"
 #include "ps/client/wire_options.h"
+#include "ps/replicated/replicated_tables.h"
 #include "ps/table.h"
 #include "worker/data/dataset.h"
 #include "worker/models/model.h"
@@ -40,6 +41,11 @@ struct TableSpec {
   bool spill = false;           // true: rows beyond the budget go to the servers' disks
   ps::WireOptions wire;         // number formats in which this job's workers pull and push rows
   ps::CacheOptions cache;       // hot rows in each worker's memory; bytes 0: no cache
+  // Where the table's rows live. Without effect in SYNC mode, in which every row is on the servers.
+  ps::Placement placement = ps::Placement::kAuto;
+  // Sparse columns that are placed otherwise than the table.
+  std::vector<std::string> replicated_features, sharded_features;
+  ps::L2Scope l2_scope = ps::L2Scope::kTouched;  // of replicated rows
 };
 
 // The side that adds up the rows of a multi-valued feature.
@@ -59,6 +65,14 @@ struct EarlyStoppingSpec {
   double min_delta = 0.0;        // a smaller improvement does not count as one
 };
 
+// The rows that the workers replicate (ps/replicated).
+struct HotRowsSpec {
+  size_t budget = size_t{64} << 20;  // bytes of each worker, over all tables
+  double min_row_staleness = 1.0;    // rows above this are replicated
+  uint64_t first_steps = 40;         // steps until the first choice; the interval doubles after each ...
+  uint64_t every_steps = 384;        // ... up to this one
+};
+
 struct TrainSpec {
   v1::UpdateMode mode = ps::Sync();
   size_t batch_size = 512;  // examples per worker and step, unless global_batch_size is set
@@ -70,6 +84,7 @@ struct TrainSpec {
   int max_in_flight = 8;  // staleness budget: batches pulled whose gradients are not yet acknowledged
   size_t bucket_bytes = size_t{1} << 20;  // dense gradients are all-reduced in buckets of at least this size
   EarlyStoppingSpec early_stopping;
+  HotRowsSpec hot_rows;
   absl::Duration log_every = absl::Seconds(1);
   absl::Duration timeout = absl::Seconds(60);  // limit of every wait for another process
 };

@@ -33,7 +33,7 @@ bool Progress::Due() {
   return true;
 }
 
-std::string Progress::Line(double staleness) const {
+std::string Progress::Line(Staleness staleness) const {
   constexpr int kWidth = 24;
   const double part =
       total_ == 0 ? 0 : std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
@@ -41,13 +41,15 @@ std::string Progress::Line(double staleness) const {
   const double seconds = std::max(1e-9, absl::ToDoubleSeconds(clock_->Now() - epoch_begin_));
   const double rate = static_cast<double>(done_) / seconds;
   const double left = rate > 0 ? static_cast<double>(total_ - std::min(total_, done_)) / rate : 0;
-  return absl::StrFormat("epoch %d/%d [%s%s] %3.0f%% %8.0f samples/s  loss %.4f  staleness %.1f  %s left",
-                         epoch_, epochs_, std::string(filled, '='), std::string(kWidth - filled, ' '),
-                         part * 100, rate, std::max(0.0, mean_loss_), staleness,
+  std::string stale = absl::StrFormat("staleness %.1f", staleness.pushes);
+  if (staleness.rows >= 0) absl::StrAppendFormat(&stale, " (rows %.2f)", staleness.rows);
+  return absl::StrFormat("epoch %d/%d [%s%s] %3.0f%% %8.0f samples/s  loss %.4f  %s  %s left", epoch_,
+                         epochs_, std::string(filled, '='), std::string(kWidth - filled, ' '), part * 100,
+                         rate, std::max(0.0, mean_loss_), stale,
                          absl::FormatDuration(absl::Seconds(static_cast<int64_t>(left + 0.5))));
 }
 
-void Progress::Draw(double staleness) {
+void Progress::Draw(Staleness staleness) {
   const std::string line = Line(staleness);
   if (terminal_) {
     std::fprintf(stdout, "\r%s\x1b[K", line.c_str());

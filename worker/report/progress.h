@@ -22,10 +22,16 @@ class Progress {
 
   // Starts an epoch of `total` examples, summed over all workers.
   void BeginEpoch(int epoch, int epochs, uint64_t total);
+  // What a progress line says of staleness: the mean of pushes, and that of rows (negative: not measured).
+  struct Staleness {
+    Staleness(double of_pushes, double of_rows = -1) : pushes(of_pushes), rows(of_rows) {}  // NOLINT
+    double pushes;
+    double rows;
+  };
   // Records a step of this worker; the other workers are assumed to progress equally. `staleness()` is called
   // only when a line is due.
-  template <typename Staleness>
-  void Step(uint64_t examples_of_all_workers, double loss, Staleness staleness) {
+  template <typename Measure>
+  void Step(uint64_t examples_of_all_workers, double loss, Measure staleness) {
     done_ += examples_of_all_workers;
     // Exponential moving average over about the last hundred steps.
     mean_loss_ = mean_loss_ < 0 ? loss : mean_loss_ + 0.01 * (loss - mean_loss_);
@@ -36,11 +42,11 @@ class Progress {
   void EndEpoch();
 
   // Returns the line; for tests.
-  std::string Line(double staleness) const;
+  std::string Line(Staleness staleness) const;
 
  private:
   bool Due();
-  void Draw(double staleness);
+  void Draw(Staleness staleness);
 
   const bool silent_;
   const bool terminal_;

@@ -59,6 +59,29 @@ Json ToJson(const ps::CacheStatistics& cache) {
           {"held_gradients", cache.held_gradients}};
 }
 
+Json ToJson(const ReplicationReport& replication) {
+  return {{"rows", replication.rows},
+          {"bytes", replication.bytes},
+          {"joined", replication.joined},
+          {"left", replication.left},
+          {"lookup_share", Percent(replication.served.replicated_ids, replication.served.ids) / 100},
+          {"saved_pull_bytes", replication.saved_pull_bytes},
+          {"saved_push_bytes", replication.saved_push_bytes}};
+}
+
+constexpr const char* kPlacements[] = {"auto", "sharded", "replicated"};
+
+Json ToJson(const FeatureReport& feature) {
+  return {{"table", feature.table},
+          {"feature", feature.feature},
+          {"placement", kPlacements[static_cast<int>(feature.placement)]},
+          {"row_staleness_mean", feature.row_staleness.Mean()},
+          {"row_staleness_p99", feature.row_staleness.Quantile(0.99)},
+          {"row_staleness_max", feature.row_staleness.max},
+          {"measured_rows", feature.row_staleness.rows},
+          {"replicated_share", feature.replicated_share()}};
+}
+
 }  // namespace
 
 nlohmann::ordered_json StagesToJson(const StageTimes& times, uint64_t steps) {
@@ -69,6 +92,7 @@ nlohmann::ordered_json StagesToJson(const StageTimes& times, uint64_t steps) {
           {"backward", ms(times.backward)},
           {"wait_reduce", ms(times.wait_reduce)},
           {"optimizer", ms(times.optimizer)},
+          {"change_replicas", ms(times.change)},
           {"beside_read", ms(times.concurrent.read)},
           {"beside_dedupe", ms(times.concurrent.dedupe)},
           {"beside_permit", ms(times.concurrent.permit)},
@@ -136,6 +160,17 @@ std::string FormatReport(const RunReport& report) {
                       [](std::string* to, uint64_t rows) { absl::StrAppend(to, Thousands(rows)); }));
     absl::StrAppendFormat(&out, "  %-34s %10.2f updates on average, %d at most (%s)\n",
                           "  measured staleness", table.staleness_mean, table.staleness_max, table.mode);
+    if (table.replication.has_value() && table.replication->rows > 0) {
+      const ReplicationReport& replicas = *table.replication;
+      absl::StrAppendFormat(&out,
+                            "  %-34s %10s rows, %.1f MB a worker, %.1f%% of lookups; saved %.1f MB of pulls, "
+                            "%.1f MB of pushes\n",
+                            "  replicated in the workers", Thousands(replicas.rows),
+                            static_cast<double>(replicas.bytes) / 1e6,
+                            Percent(replicas.served.replicated_ids, replicas.served.ids),
+                            static_cast<double>(replicas.saved_pull_bytes) / 1e6,
+                            static_cast<double>(replicas.saved_push_bytes) / 1e6);
+    }
     if (table.stale_pushes > 0) {
       absl::StrAppendFormat(&out, "  %-34s %10s pushes, for their staleness\n", "  left out",
                             Thousands(table.stale_pushes));
@@ -158,6 +193,18 @@ std::string FormatReport(const RunReport& report) {
       absl::StrAppendFormat(&out, "  %-34s %10d gradients of missing rows, %d pushes refused\n", "  dropped",
                             table.missing_rows, table.refused_pushes);
     }
+  }
+  const auto stalest = std::max_element(report.features.begin(), report.features.end(),
+                                        [](const FeatureReport& a, const FeatureReport& b) {
+                                          return a.row_staleness.Mean() < b.row_staleness.Mean();
+                                        });
+  if (stalest != report.features.end() && stalest->row_staleness.rows > 0) {
+    absl::StrAppendFormat(&out, "  %-34s %10.2f updates on average, p99 %d: feature '%s' of table '%s'\n",
+                          "highest row staleness", stalest->row_staleness.Mean(),
+                          stalest->row_staleness.Quantile(0.99), stalest->feature, stalest->table);
+  }
+  for (const std::string& warning : report.warnings) {
+    absl::StrAppendFormat(&out, "  warning: %s\n", warning);
   }
   if (report.malformed_lines > 0) {
     absl::StrAppendFormat(&out, "  %-34s %10s (see the warnings above)\n", "malformed lines skipped",
@@ -229,6 +276,14 @@ std::string ReportToJson(const RunReport& report) {
   for (size_t t = 0; t < report.tables.size(); ++t) {
     if (report.tables[t].cache.has_value()) json["tables"][t]["cache"] = ToJson(*report.tables[t].cache);
   }
+  for (size_t t = 0; t < report.tables.size(); ++t) {
+    if (!report.tables[t].replication.has_value()) continue;
+    json["tables"][t]["replication"] = ToJson(*report.tables[t].replication);
+  }
+  json["features"] = Json::array();
+  for (const FeatureReport& feature : report.features) json["features"].push_back(ToJson(feature));
+  json["replica_bytes"] = report.replica_bytes;
+  json["warnings"] = report.warnings;
   return json.dump(2) + "\n";
 }
 

@@ -13,6 +13,7 @@
 #include "ps/client/cache/cache_options.h"
 #include "ps/client/error_feedback.h"
 #include "tandem/v1/parameter_server.pb.h"
+#include "worker/report/feature_report.h"
 #include "worker/step/hybrid_trainer.h"
 
 namespace tandem::worker {
@@ -48,6 +49,18 @@ struct BaselineReport {
   Quality test;
 };
 
+// The rows of a table that workers replicate.
+struct ReplicationReport {
+  uint64_t rows = 0;   // at the end
+  uint64_t bytes = 0;  // memory of one worker
+  uint64_t joined = 0;
+  uint64_t left = 0;
+  // Over the whole run and all workers.
+  SegmentCounts served;
+  uint64_t saved_pull_bytes = 0,
+           saved_push_bytes = 0;  // ids and values that did not travel to or from servers
+};
+
 struct TableReport {
   std::string name;
   uint32_t dim = 0;
@@ -64,7 +77,8 @@ struct TableReport {
   std::optional<ps::CacheStatistics> cache;  // of all workers; set if the table has a cache
   // Bytes of rows and gradients on the wire, without the ids of pulls and without headers.
   uint64_t pulled_bytes = 0, pushed_bytes = 0;
-  ps::ErrorFeedbackStatistics feedback;  // of rank 0; zeros if pushes are lossless
+  std::optional<ReplicationReport> replication;  // set if the table may have replicated rows
+  ps::ErrorFeedbackStatistics feedback;          // of rank 0; zeros if pushes are lossless
 };
 
 struct RunReport {
@@ -80,6 +94,10 @@ struct RunReport {
   double seconds = 0;        // of the whole run
   std::vector<BaselineReport> baselines;
   std::vector<TableReport> tables;
+  std::vector<FeatureReport> features;  // of the last epoch; empty in sync mode
+  std::vector<std::string> warnings;    // of features whose rows are too stale
+  // Gradients of replicated rows that rank 0 has sent to the other workers.
+  uint64_t replica_bytes = 0;
   std::string checkpoint;  // path of the best epoch's checkpoint; empty: none was written
   std::string job_file;
 };

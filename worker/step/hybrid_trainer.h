@@ -21,6 +21,7 @@
 #include "worker/nn/dense_optimizer.h"
 #include "worker/step/gradient_reducer.h"
 #include "worker/step/lookup_pipeline.h"
+#include "worker/step/replica_reducer.h"
 
 namespace tandem::worker {
 
@@ -34,6 +35,9 @@ struct HybridOptions {
   // (null: always 1).
   std::function<double(uint64_t step)> learning_rate;
   std::function<double(uint64_t step)> learning_rate_factor;
+  // The rows that all workers replicate; they are updated with the dense parameters, and never stale. The
+  // trainer changes their set at step boundaries. nullptr: every row is on the servers. Outlives the trainer.
+  ps::ReplicatedTables* replicas = nullptr;
 };
 
 // Wall time of a pass by stage, in seconds of the computing thread. `concurrent` has the times of the
@@ -45,6 +49,7 @@ struct StageTimes {
   double backward = 0;
   double wait_reduce = 0;  // the part of the all-reduce that nothing overlaps
   double optimizer = 0;
+  double change = 0;  // changing the set of replicated rows, without the wait for pushes under way
   PipelineTimes concurrent;
 };
 
@@ -54,8 +59,10 @@ struct PassStats {
   uint64_t examples = 0;  // this worker's
   double loss_sum = 0;    // summed over examples, so that the workers' sums add up
   double seconds = 0;
-  uint64_t ids = 0;         // looked up, repetitions included
-  uint64_t unique_ids = 0;  // sent to the servers
+  uint64_t ids = 0;            // looked up, repetitions included
+  uint64_t unique_ids = 0;     // sent to the servers
+  ServedCounts served;         // by table and segment: what replicas and servers served
+  uint64_t replica_bytes = 0;  // of gradients of replicated rows that this worker sent
   StageTimes times;
 };
 
@@ -87,11 +94,19 @@ class HybridTrainer {
   // changes nothing. No effect, and no communication, for models without running averages.
   absl::Status ReduceRunningAverages();
 
+  // Returns what replicas and servers have served since the set of replicated rows last changed by much. The
+  // client's row staleness covers the same time.
+  const ServedCounts& served() const { return served_; }
+
   // Number of steps that every worker has done. A resumed trainer is given its number by set_step.
   uint64_t step() const { return step_; }
   void set_step(uint64_t step) { step_ = step; }
 
  private:
+  class Segment;
+  absl::Status TrainSegment(Segment* segment, const std::function<void(const StepReport&)>& observe,
+                            PassStats* stats);
+
   ps::Client* const client_;
   Model* const model_;
   DenseOptimizer* const optimizer_;
@@ -101,6 +116,8 @@ class HybridTrainer {
   const int rank_;
   const int world_size_;
   GradientReducer reducer_;
+  ReplicaReducer replica_reducer_;
+  ServedCounts served_;
   absl::Status statistics_error_;  // of the all-reduces of batch statistics
   uint64_t step_ = 0;
   std::vector<float> logits_;

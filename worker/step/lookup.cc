@@ -35,12 +35,28 @@ void CopyRows(const float* rows, int dim, const uint32_t* index, size_t n, size_
   }
 }
 
+// The rows [first, first + count) that a scatter is about.
+struct RowRange {
+  size_t first;
+  size_t count;
+  bool Has(uint32_t row) const { return row - first < count; }
+};
+
 template <int kDim>
 void AddRows(const float* in, size_t in_stride, const uint32_t* index, size_t n, float* rows) {
   for (size_t b = 0; b < n; ++b) {
     float* __restrict row = rows + static_cast<size_t>(index[b]) * kDim;
     const float* __restrict from = in + b * in_stride;
     for (int d = 0; d < kDim; ++d) row[d] += from[d];
+  }
+}
+void AddRowsOf(const RowRange& range, const float* in, size_t in_stride, int dim, const uint32_t* index,
+               size_t n, float* rows) {
+  for (size_t b = 0; b < n; ++b) {
+    if (!range.Has(index[b])) continue;
+    float* __restrict row = rows + static_cast<size_t>(index[b]) * dim;
+    const float* __restrict from = in + b * in_stride;
+    for (int d = 0; d < dim; ++d) row[d] += from[d];
   }
 }
 void AddRows(const float* in, size_t in_stride, int dim, const uint32_t* index, size_t n, float* rows) {
@@ -71,14 +87,62 @@ std::pair<size_t, size_t> Bag(const SparseColumn& column, size_t b) {
 
 }  // namespace
 
-Lookup::Lookup(const LookupPlan* plan) : plan_(plan), rows_(plan->tables.size()) {
+ps::Placement PlacementOf(const LookupTable& table, absl::Span<const size_t> segment) {
+  ps::Placement placement = ps::Placement::kAuto;
+  if (table.placements.empty()) return placement;
+  for (const size_t k : segment) {
+    if (table.placements[k] == ps::Placement::kSharded) return ps::Placement::kSharded;
+    if (table.placements[k] == ps::Placement::kReplicated) placement = ps::Placement::kReplicated;
+  }
+  return placement;
+}
+
+std::vector<std::vector<size_t>> SegmentsOf(const LookupPlan& plan, const LookupTable& table) {
+  std::vector<std::vector<size_t>> segments;
+  const size_t features = table.features.size();
+  std::vector<bool> done(features, false);
+  for (size_t i = 0; i < features; ++i) {
+    if (done[i]) continue;
+    std::vector<size_t> segment = {i};
+    for (const std::vector<int>& shared : plan.shared_features) {
+      if (std::find(shared.begin(), shared.end(), table.features[i]) == shared.end()) continue;
+      for (size_t j = i + 1; j < features; ++j) {
+        if (std::find(shared.begin(), shared.end(), table.features[j]) != shared.end()) segment.push_back(j);
+      }
+    }
+    for (const size_t j : segment) done[j] = true;
+    segments.push_back(std::move(segment));
+  }
+  return segments;
+}
+
+ServedCounts NoneServed(const LookupPlan& plan) {
+  ServedCounts none;
+  for (const LookupTable& table : plan.tables) none.emplace_back(SegmentsOf(plan, table).size());
+  return none;
+}
+
+void AddServed(const ServedCounts& other, ServedCounts* sum) {
+  for (size_t t = 0; t < other.size(); ++t) {
+    for (size_t s = 0; s < other[t].size(); ++s) (*sum)[t][s].Add(other[t][s]);
+  }
+}
+
+Lookup::Lookup(const LookupPlan* plan, ps::ReplicatedTables* replicas)
+    : plan_(plan), replicas_(replicas), rows_(plan->tables.size()), served_(NoneServed(*plan)) {
   for (size_t t = 0; t < plan->tables.size(); ++t) {
     const LookupTable& table = plan->tables[t];
     (table.wide ? has_wide_ : has_embeddings_) = true;
     auto same = std::find_if(groups_.begin(), groups_.end(),
                              [&](const Group& group) { return group.features == table.features; });
-    if (same == groups_.end()) same = groups_.insert(groups_.end(), Group{.features = table.features});
+    if (same == groups_.end()) {
+      same = groups_.insert(groups_.end(),
+                            Group{.features = table.features, .segments = SegmentsOf(*plan, table)});
+    }
     rows_[t].group = static_cast<int>(same - groups_.begin());
+    for (const std::vector<size_t>& segment : same->segments) {
+      rows_[t].placements.push_back(PlacementOf(table, segment));
+    }
   }
 }
 
@@ -98,12 +162,86 @@ absl::Status Lookup::Prepare(const Batch* batch) {
   }
   for (size_t t = 0; t < rows_.size(); ++t) {
     const Group& group = groups_[rows_[t].group];
+    SplitRows(t);
     const size_t rows = plan_->server_pooling ? group.offsets.size() - 1 : group.unique.size();
     rows_[t].values.resize(rows * plan_->tables[t].dim);
     num_ids_ += plan_->server_pooling ? group.unique.size() : group.index.size();
-    num_unique_ += group.unique.size();
+    num_unique_ += PulledIds(rows_[t]).size();
   }
   return absl::OkStatus();
+}
+
+void Lookup::SplitRows(size_t t) {
+  Rows& rows = rows_[t];
+  rows.split = false;
+  if (plan_->server_pooling) return;
+  const Group& group = groups_[rows.group];
+  std::vector<SegmentCounts>& counts = served_[t];
+  for (size_t s = 0; s < counts.size(); ++s) {
+    counts[s] = {.pulled = group.segment_ends[s] - (s == 0 ? 0 : group.segment_ends[s - 1])};
+    for (const size_t k : group.segments[s]) counts[s].ids += batch_->sparse[group.features[k]].ids.size();
+  }
+  const ps::ReplicatedRows* const replicas = replicas_ == nullptr ? nullptr : replicas_->table(t);
+  if (replicas == nullptr) return;
+  constexpr uint32_t kReplicated = uint32_t{1} << 31;
+  rows.slots.clear();
+  rows.pulled.clear();
+  rows.pulled_ends.clear();
+  places_.resize(group.unique.size());
+  bool automatic = false;
+  for (const ps::Placement placement : rows.placements) automatic |= placement == ps::Placement::kAuto;
+  size_t u = 0;
+  for (size_t s = 0; s < rows.placements.size(); ++s) {
+    const ps::Placement placement = rows.placements[s];
+    const size_t replicated_before = rows.slots.size();
+    remembered_.clear();
+    for (; u < group.segment_ends[s]; ++u) {
+      const uint64_t id = group.unique[u];
+      const uint32_t slot =
+          placement == ps::Placement::kSharded ? ps::ReplicatedRows::kAbsent : replicas->Find(id);
+      if (slot != ps::ReplicatedRows::kAbsent) {
+        places_[u] = static_cast<uint32_t>(rows.slots.size()) | kReplicated;
+        rows.slots.push_back(slot);
+        continue;
+      }
+      places_[u] = static_cast<uint32_t>(rows.pulled.size());
+      rows.pulled.push_back(id);
+      if (placement != ps::Placement::kAuto) remembered_.push_back(id);
+    }
+    rows.pulled_ends.push_back(static_cast<uint32_t>(rows.pulled.size()));
+    counts[s].replicated = rows.slots.size() - replicated_before;
+    counts[s].pulled -= counts[s].replicated;
+    if (remembered_.empty()) continue;
+    if (placement == ps::Placement::kReplicated) {
+      replicas_->RememberWanted(t, remembered_);
+    } else if (automatic) {  // otherwise nothing would replicate them
+      replicas_->RememberUnwanted(t, remembered_);
+    }
+  }
+  if (rows.slots.empty()) return;
+  rows.split = true;
+  const auto first = static_cast<uint32_t>(rows.pulled.size());
+  rows.index.resize(group.index.size());
+  for (size_t s = 0; s < counts.size(); ++s) {
+    for (const size_t k : group.segments[s]) {
+      const size_t begin = group.start[k], end = begin + batch_->sparse[group.features[k]].ids.size();
+      for (size_t i = begin; i < end; ++i) {
+        const uint32_t place = places_[group.index[i]];
+        const uint32_t replicated = place >> 31;
+        rows.index[i] = (place & ~kReplicated) + replicated * first;
+        counts[s].replicated_ids += replicated;
+      }
+    }
+  }
+}
+
+absl::Span<const uint64_t> Lookup::PulledIds(const Rows& rows) const {
+  return rows.split ? rows.pulled : groups_[rows.group].unique;
+}
+
+const uint32_t* Lookup::IndexOf(const Rows& rows, size_t feature) const {
+  const Group& group = groups_[rows.group];
+  return (rows.split ? rows.index.data() : group.index.data()) + group.start[feature];
 }
 
 void Lookup::DedupeGroup(Group* group) {
@@ -116,20 +254,12 @@ void Lookup::DedupeGroup(Group* group) {
   }
   // Features that share no ids are deduplicated one by one, because their small hash tables stay in the L1
   // cache.
-  std::vector<bool> done(group->features.size(), false);
-  for (size_t i = 0; i < group->features.size(); ++i) {
-    if (done[i]) continue;
-    std::vector<size_t> set = {i};
-    for (const std::vector<int>& shared : plan_->shared_features) {
-      if (std::find(shared.begin(), shared.end(), group->features[i]) == shared.end()) continue;
-      for (size_t j = i + 1; j < group->features.size(); ++j) {
-        if (std::find(shared.begin(), shared.end(), group->features[j]) != shared.end()) set.push_back(j);
-      }
-    }
-    absl::Span<const uint64_t> ids = batch_->sparse[group->features[i]].ids;
-    if (set.size() > 1) {
+  group->segment_ends.clear();
+  for (const std::vector<size_t>& segment : group->segments) {
+    absl::Span<const uint64_t> ids = batch_->sparse[group->features[segment[0]]].ids;
+    if (segment.size() > 1) {
       ids_.clear();
-      for (const size_t j : set) {
+      for (const size_t j : segment) {
         const std::vector<uint64_t>& more = batch_->sparse[group->features[j]].ids;
         ids_.insert(ids_.end(), more.begin(), more.end());
       }
@@ -138,9 +268,9 @@ void Lookup::DedupeGroup(Group* group) {
     deduper_.Run(ids, &set_unique_, &set_index_);
     const uint32_t base = static_cast<uint32_t>(group->unique.size());
     group->unique.insert(group->unique.end(), set_unique_.begin(), set_unique_.end());
+    group->segment_ends.push_back(static_cast<uint32_t>(group->unique.size()));
     size_t from = 0;
-    for (const size_t j : set) {
-      done[j] = true;
+    for (const size_t j : segment) {
       const size_t n = batch_->sparse[group->features[j]].ids.size();
       uint32_t* to = group->index.data() + group->start[j];
       for (size_t k = 0; k < n; ++k) to[k] = base + set_index_[from + k];
@@ -167,7 +297,7 @@ std::vector<ps::PullPart> Lookup::PullParts() {
   for (size_t t = 0; t < rows_.size(); ++t) {
     const Group& group = groups_[rows_[t].group];
     parts[t].table = plan_->tables[t].name;
-    parts[t].ids = group.unique;
+    parts[t].ids = PulledIds(rows_[t]);
     parts[t].rows = rows_[t].values.data();
     if (plan_->server_pooling) {
       parts[t].pooling = plan_->mean ? ps::v1::MEAN : ps::v1::SUM;
@@ -201,6 +331,14 @@ void Lookup::Gather(ModelInput* input) {
   }
   for (size_t t = 0; t < rows_.size(); ++t) {
     const LookupTable& table = plan_->tables[t];
+    if (rows_[t].split) {
+      const ps::ReplicatedRows& replicas = *replicas_->table(t);
+      float* to = rows_[t].values.data() + rows_[t].pulled.size() * table.dim;
+      for (const uint32_t slot : rows_[t].slots) {
+        std::memcpy(to, replicas.weights(slot), table.dim * sizeof(float));
+        to += table.dim;
+      }
+    }
     GatherTable(table, rows_[t], table.wide ? wide_.data() : embeddings_.data(), table.wide ? 1 : plan_->dim);
   }
 }
@@ -222,7 +360,7 @@ void Lookup::GatherTable(const LookupTable& table, const Rows& rows, float* out,
   for (size_t k = 0; k < group.features.size(); ++k) {
     const int f = group.features[k];
     const SparseColumn& column = batch_->sparse[f];
-    const uint32_t* index = group.index.data() + group.start[k];
+    const uint32_t* index = IndexOf(rows, k);
     float* to = out + static_cast<size_t>(f) * dim;
     if (IsPlain(column)) {
       CopyRows(values, dim, index, batch_->size, stride, to);
@@ -268,17 +406,41 @@ InputGradients Lookup::GradientBuffers() {
   return gradients;
 }
 
+void Lookup::ScatterReplicated() {
+  for (size_t t = 0; t < rows_.size(); ++t) {
+    Rows& rows = rows_[t];
+    if (!rows.split) continue;
+    // Before the push thread reads it: the two scatters write disjoint parts of the array.
+    rows.gradients.resize(rows.values.size());
+    const LookupTable& table = plan_->tables[t];
+    const size_t first = rows.pulled.size();
+    ScatterTable(table, &rows, first, rows.slots.size());
+    ps::ReplicatedRows* const replicas = replicas_->table(t);
+    const float* gradient = rows.gradients.data() + first * table.dim;
+    for (const uint32_t slot : rows.slots) {
+      replicas->AddGradient(slot, gradient);
+      gradient += table.dim;
+    }
+  }
+}
+
 std::vector<ps::PushPart> Lookup::Scatter() {
   std::vector<ps::PushPart> parts(rows_.size());
   for (size_t t = 0; t < rows_.size(); ++t) {
     const LookupTable& table = plan_->tables[t];
-    const Group& group = groups_[rows_[t].group];
-    ScatterTable(table, &rows_[t], table.wide ? d_wide_.data() : d_embeddings_.data(),
-                 table.wide ? 1 : plan_->dim);
+    Rows& rows = rows_[t];
+    const Group& group = groups_[rows.group];
+    if (plan_->server_pooling) {
+      ScatterPooled(table, &rows);
+    } else {
+      if (!rows.split) rows.gradients.resize(rows.values.size());
+      ScatterTable(table, &rows, 0, PulledIds(rows).size());
+    }
     parts[t].table = table.name;
-    parts[t].ids = group.unique;
-    parts[t].gradients = rows_[t].gradients.data();
+    parts[t].ids = PulledIds(rows);
+    parts[t].gradients = rows.gradients.data();
     parts[t].repeats = false;
+    if (!plan_->server_pooling) parts[t].segments = rows.split ? rows.pulled_ends : group.segment_ends;
     if (plan_->server_pooling) {
       parts[t].pooling = plan_->mean ? ps::v1::MEAN : ps::v1::SUM;
       parts[t].offsets = group.offsets;
@@ -288,30 +450,42 @@ std::vector<ps::PushPart> Lookup::Scatter() {
   return parts;
 }
 
-void Lookup::ScatterTable(const LookupTable& table, Rows* rows, const float* d_out, int dim) {
+void Lookup::ScatterPooled(const LookupTable& table, Rows* rows) {
   const Group& group = groups_[rows->group];
+  const int dim = table.dim;
   const size_t stride = static_cast<size_t>(plan_->num_features) * dim;
-  if (plan_->server_pooling) {
-    const size_t per_example = group.features.size();
-    rows->gradients.resize(rows->values.size());
-    for (size_t b = 0; b < batch_->size; ++b) {
-      for (size_t k = 0; k < per_example; ++k) {
-        std::memcpy(rows->gradients.data() + (b * per_example + k) * dim,
-                    d_out + b * stride + static_cast<size_t>(group.features[k]) * dim, dim * sizeof(float));
-      }
+  const float* const d_out = table.wide ? d_wide_.data() : d_embeddings_.data();
+  const size_t per_example = group.features.size();
+  rows->gradients.resize(rows->values.size());
+  for (size_t b = 0; b < batch_->size; ++b) {
+    for (size_t k = 0; k < per_example; ++k) {
+      std::memcpy(rows->gradients.data() + (b * per_example + k) * dim,
+                  d_out + b * stride + static_cast<size_t>(group.features[k]) * dim, dim * sizeof(float));
     }
-    return;
   }
-  rows->gradients.assign(rows->values.size(), 0.0f);
+}
+
+void Lookup::ScatterTable(const LookupTable& table, Rows* rows, size_t first, size_t count) {
+  const Group& group = groups_[rows->group];
+  const int dim = table.dim;
+  const size_t stride = static_cast<size_t>(plan_->num_features) * dim;
+  const float* const d_out = table.wide ? d_wide_.data() : d_embeddings_.data();
+  const RowRange range{first, count};
   float* gradients = rows->gradients.data();
+  std::fill_n(gradients + first * dim, count * dim, 0.0f);
+  if (count == 0) return;
   for (size_t k = 0; k < group.features.size(); ++k) {
     const int f = group.features[k];
     const SparseColumn& column = batch_->sparse[f];
-    const uint32_t* index = group.index.data() + group.start[k];
+    const uint32_t* index = IndexOf(*rows, k);
     const float* from = d_out + static_cast<size_t>(f) * dim;
     const bool squares = plan_->square_sums && !table.wide;
     if (IsPlain(column) && !squares) {
-      AddRows(from, stride, dim, index, batch_->size, gradients);
+      if (rows->split) {
+        AddRowsOf(range, from, stride, dim, index, batch_->size, gradients);
+      } else {
+        AddRows(from, stride, dim, index, batch_->size, gradients);
+      }
       continue;
     }
     for (size_t b = 0; b < batch_->size; ++b) {
@@ -319,6 +493,7 @@ void Lookup::ScatterTable(const LookupTable& table, Rows* rows, const float* d_o
       const float* __restrict d_square = squares ? d_square_sums_.data() + b * dim : nullptr;
       const auto [begin, end] = Bag(column, b);
       for (size_t i = begin; i < end; ++i) {
+        if (!range.Has(index[i])) continue;
         const float weight = Weight(column, begin, end, i);
         float* __restrict gradient = gradients + static_cast<size_t>(index[i]) * dim;
         for (int d = 0; d < dim; ++d) gradient[d] += weight * d_sum[d];

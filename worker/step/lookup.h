@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "ps/client/client.h"
 #include "ps/dedupe.h"
+#include "ps/replicated/replicated_tables.h"
 #include "worker/data/batch.h"
 #include "worker/models/model.h"
 
@@ -23,6 +24,9 @@ struct LookupTable {
   int dim = 0;
   bool wide = false;          // true: feeds ModelInput::wide (dim 1); false: ModelInput::embeddings
   std::vector<int> features;  // indices into Batch::sparse
+  // [features]: where the rows of each feature live. Empty: kAuto for all. Features that share ids are
+  // sharded if one of them is, else replicated if one of them is.
+  std::vector<ps::Placement> placements;
 };
 
 // The configuration that all lookups of a job share. Must not change while in use.
@@ -41,12 +45,44 @@ struct LookupPlan {
   std::vector<std::vector<int>> shared_features;
 };
 
+// Returns the segments of a table's features: the positions in `table.features` of features that share ids,
+// in the order in which a lookup lists their ids.
+std::vector<std::vector<size_t>> SegmentsOf(const LookupPlan& plan, const LookupTable& table);
+
+// Returns where the rows of the features of a segment live.
+ps::Placement PlacementOf(const LookupTable& table, absl::Span<const size_t> segment);
+
+// The ids of a segment by the side that serves their rows.
+struct SegmentCounts {
+  uint64_t ids = 0;             // looked up, repetitions included
+  uint64_t replicated_ids = 0;  // those of them that replicas serve
+  uint64_t replicated = 0;      // distinct ids of each batch that replicas serve
+  uint64_t pulled = 0;          // distinct ids of each batch that are pulled
+  void Add(const SegmentCounts& other) {
+    ids += other.ids;
+    replicated_ids += other.replicated_ids;
+    replicated += other.replicated;
+    pulled += other.pulled;
+  }
+};
+using ServedCounts = std::vector<std::vector<SegmentCounts>>;
+// Returns zeros for each segment of each table.
+ServedCounts NoneServed(const LookupPlan& plan);
+// Adds `other`, which belongs to the same plan, to `sum`.
+void AddServed(const ServedCounts& other, ServedCounts* sum);
+
 // The lookup of one batch. Objects are reused for later batches and then allocate nothing. Used by one thread
 // at a time (the pipeline passes it between threads). The calls for a batch come in the order of their
 // declaration.
+//
+// With `replicas`, rows that are replicated are not pulled: Gather reads them, and ScatterReplicated adds
+// their gradients to the replicas. PullParts and Scatter then have the other rows only. The set of replicated
+// rows must not change between Prepare and the last call for a batch.
 class Lookup {
  public:
-  explicit Lookup(const LookupPlan* plan);
+  // `plan` and `replicas` outlive the object. `replicas` may be nullptr; otherwise it has the plan's tables,
+  // and the plan has no server pooling.
+  explicit Lookup(const LookupPlan* plan, ps::ReplicatedTables* replicas = nullptr);
 
   // Deduplicates the ids of `batch` and sizes all arrays. `batch` must stay valid and unchanged until the
   // last call for it.
@@ -61,17 +97,26 @@ class Lookup {
   void Gather(ModelInput* input);
   // Returns the buffers into which the model must write its input gradients.
   InputGradients GradientBuffers();
-  // Converts these gradients to row gradients and returns the push request, which refers to this object.
+  // Adds the gradients of replicated rows to the replicas. Called by the thread that updates the replicas.
+  // May run before or concurrently with Scatter.
+  void ScatterReplicated();
+  // Converts the other gradients to row gradients and returns the push request, which refers to this object.
   std::vector<ps::PushPart> Scatter();
 
   uint64_t ids() const { return num_ids_; }            // looked up, repetitions included
   uint64_t unique_ids() const { return num_unique_; }  // sent to the servers
+  // Returns what replicas and servers serve of this batch, [tables][SegmentsOf]. Zeros with server pooling.
+  const ServedCounts& served() const { return served_; }
 
  private:
   // The ids of a set of features, shared by all tables that look up the same set.
   struct Group {
     std::vector<int> features;
+    // Positions in `features` of the features of each segment: those that share ids.
+    std::vector<std::vector<size_t>> segments;
     std::vector<size_t> start;  // [features]: position of the feature's first id in `index`
+    // Worker pooling: the end of each segment in `unique`.
+    std::vector<uint32_t> segment_ends;
     // The distinct ids with worker pooling; all ids, bag after bag, with server pooling.
     std::vector<uint64_t> unique;
     std::vector<uint32_t> index;    // worker pooling: position of each id in `unique`
@@ -81,15 +126,29 @@ class Lookup {
     int group = 0;
     std::vector<float> values;     // [unique x dim], or [bags x dim] with server pooling
     std::vector<float> gradients;  // the same shape
+    // If some distinct ids of the batch are replicated, `values` has the pulled rows first and the replicated
+    // ones after them.
+    bool split = false;
+    std::vector<ps::Placement> placements;  // by segment
+    std::vector<uint64_t> pulled;           // distinct ids to pull
+    std::vector<uint32_t> pulled_ends;      // the end of each segment in `pulled`
+    std::vector<uint32_t> slots;            // of the replicated rows
+    std::vector<uint32_t> index;            // position of each id among the rows of `values`
   };
 
+  void SplitRows(size_t t);
+  absl::Span<const uint64_t> PulledIds(const Rows& rows) const;
+  const uint32_t* IndexOf(const Rows& rows, size_t feature) const;
   void DedupeGroup(Group* group);
   void FlattenGroup(Group* group);
   float Weight(const SparseColumn& column, size_t begin, size_t end, size_t i) const;
   void GatherTable(const LookupTable& table, const Rows& rows, float* out, int dim);
-  void ScatterTable(const LookupTable& table, Rows* rows, const float* d_out, int dim);
+  // Adds up the gradients of the rows [first, first + count) of `rows->values`.
+  void ScatterTable(const LookupTable& table, Rows* rows, size_t first, size_t count);
+  void ScatterPooled(const LookupTable& table, Rows* rows);
 
   const LookupPlan* plan_;
+  ps::ReplicatedTables* const replicas_;
   const Batch* batch_ = nullptr;
   std::vector<Group> groups_;
   std::vector<Rows> rows_;  // one per table
@@ -98,6 +157,9 @@ class Lookup {
   std::vector<uint64_t> ids_;  // scratch of DedupeGroup
   std::vector<uint64_t> set_unique_;
   std::vector<uint32_t> set_index_;
+  std::vector<uint32_t> places_;      // scratch of SplitRows
+  std::vector<uint64_t> remembered_;  // likewise
+  ServedCounts served_;
   std::vector<float> embeddings_, d_embeddings_;    // [B x F x dim]
   std::vector<float> square_sums_, d_square_sums_;  // [B x dim]
   std::vector<float> wide_, d_wide_;                // [B x F]

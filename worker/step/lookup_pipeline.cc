@@ -9,7 +9,7 @@
 namespace tandem::worker {
 LookupPipeline::LookupPipeline(ps::Client* client, const LookupPlan* plan, BatchReader* reader,
                                const PipelineOptions& options)
-    : client_(client), plan_(plan), reader_(reader), options_(options) {
+    : client_(client), plan_(plan), reader_(reader), options_(options), served_(NoneServed(*plan)) {
   lookup_thread_ = std::thread([this] {
     trace::NameThread("lookup");
     LookupLoop();
@@ -49,7 +49,7 @@ std::shared_ptr<LookedUp> LookupPipeline::TakeRecycled() {
       recycled_.pop_back();
     }
   }
-  if (batch == nullptr) batch = std::make_unique<LookedUp>(plan_);
+  if (batch == nullptr) batch = std::make_unique<LookedUp>(plan_, options_.replicas);
   return {batch.release(), [this](LookedUp* unused) {
             absl::MutexLock lock(&mutex_);
             recycled_.emplace_back(unused);
@@ -109,6 +109,7 @@ void LookupPipeline::LookupLoop() {
       }
       ids_ += batch->lookup.ids();
       unique_ids_ += batch->lookup.unique_ids();
+      AddServed(batch->lookup.served(), &served_);
       pulled_.push_back(std::move(batch));
       ++calls_in_flight_;
     }
@@ -171,7 +172,8 @@ void LookupPipeline::PushLoop() {
     std::vector<ps::PushPart> parts = batch->lookup.Scatter();
     const auto step = static_cast<int64_t>(batch->step);
     lap.AddTo(&scatter, kTraceScatter, step);
-    client_->PushAsync(batch->step, std::move(parts), {.learning_rate_factor = factor},
+    client_->PushAsync(batch->step, std::move(parts),
+                       {.learning_rate_factor = factor, .batch_share = options_.batch_share},
                        [this](absl::Status status) {
                          absl::MutexLock lock(&mutex_);
                          if (!status.ok()) FailLocked(status);
@@ -205,6 +207,10 @@ uint64_t LookupPipeline::ids() const {
 uint64_t LookupPipeline::unique_ids() const {
   absl::MutexLock lock(&mutex_);
   return unique_ids_;
+}
+ServedCounts LookupPipeline::served() const {
+  absl::MutexLock lock(&mutex_);
+  return served_;
 }
 
 }  // namespace tandem::worker

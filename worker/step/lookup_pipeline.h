@@ -31,11 +31,15 @@ struct PipelineOptions {
   int max_in_flight = 8;    // batches looked up whose gradients are not yet acknowledged; >= 1
   bool read_only = false;   // evaluation: no permits, no pushes, no new rows
   uint64_t first_step = 0;  // step of the first batch; with read_only, of all batches
+  // The rows that workers replicate (Lookup); nullptr: none. Must not change during the pass.
+  ps::ReplicatedTables* replicas = nullptr;
+  // The share of a global batch that each push carries (ps::PushOptions).
+  float batch_share = 1.0f;
 };
 
 // A batch and its rows. When the last reference is dropped, the object returns to the pipeline and is reused.
 struct LookedUp {
-  explicit LookedUp(const LookupPlan* plan) : lookup(plan) {}
+  LookedUp(const LookupPlan* plan, ps::ReplicatedTables* replicas) : lookup(plan, replicas) {}
   uint64_t step = 0;
   Batch batch;
   Lookup lookup;
@@ -54,6 +58,14 @@ struct PipelineTimes {
   double send = 0;     // serializing and sending pulls
   double scatter = 0;  // converting input gradients to row gradients
   double push = 0;     // encoding and sending pushes
+  void Add(const PipelineTimes& other) {
+    read += other.read;
+    dedupe += other.dedupe;
+    permit += other.permit;
+    send += other.send;
+    scatter += other.scatter;
+    push += other.push;
+  }
 };
 
 // One pass over a reader. Used by one thread; owns a lookup thread and, unless read_only, a push thread. The
@@ -84,6 +96,8 @@ class LookupPipeline {
   // Ids looked up so far, with repetitions, and distinct ids of each batch.
   uint64_t ids() const;
   uint64_t unique_ids() const;
+  // Returns what replicas and servers have served so far, by table and segment.
+  ServedCounts served() const;
 
  private:
   void LookupLoop();
@@ -115,6 +129,7 @@ class LookupPipeline {
   PipelineTimes times_ ABSL_GUARDED_BY(mutex_);
   uint64_t ids_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t unique_ids_ ABSL_GUARDED_BY(mutex_) = 0;
+  ServedCounts served_ ABSL_GUARDED_BY(mutex_);
   std::thread lookup_thread_;
   std::thread push_thread_;
 };

@@ -17,6 +17,7 @@ inline constexpr trace::Kind kTraceBackwardInputs{"backward inputs", "train"};
 inline constexpr trace::Kind kTraceBackwardParameters{"backward parameters", "train"};
 inline constexpr trace::Kind kTraceWaitReduce{"wait for all-reduce", "train"};
 inline constexpr trace::Kind kTraceOptimizer{"optimizer", "train"};
+inline constexpr trace::Kind kTraceChangeReplicas{"change replicated rows", "train", {"step"}};
 inline constexpr trace::Kind kTraceWaitBatch{"wait for batch", "train"};
 inline constexpr trace::Kind kTraceDedupe{"dedupe", "train", {"ids", "distinct"}};
 inline constexpr trace::Kind kTracePermit{"wait for permit", "train"};

@@ -93,11 +93,15 @@ absl::StatusOr<LoadedModel> LoadedModel::Parse(const std::string& bytes) {
   v1::LoadedCheckpoint message;
   if (!message.ParseFromString(bytes)) return absl::DataLossError("rank 0 sent a malformed model state");
   const v1::CheckpointManifest& manifest = message.manifest();
-  return LoadedModel{.path = message.path(),
+  LoadedModel loaded{.path = message.path(),
                      .state = {.step = manifest.step(),
                                .epoch = manifest.epoch(),
                                .metrics = {manifest.metrics().begin(), manifest.metrics().end()}},
                      .dense = std::move(*message.mutable_dense())};
+  for (const v1::ReplicatedIds& table : loaded.dense.replicated()) {
+    loaded.state.replicated[table.table()].assign(table.ids().begin(), table.ids().end());
+  }
+  return loaded;
 }
 
 absl::Status LoadedModel::Apply(Model* model, DenseOptimizer* optimizer,
@@ -137,7 +141,13 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
                                       const LearningRateSchedule& schedule) {
   TANDEM_ASSIGN_OR_RETURN(std::string unfinished, ps::BeginCheckpoint(job.checkpoint.dir, state.step));
   TANDEM_RETURN_IF_ERROR(client->SaveCheckpoint(unfinished).status());
-  TANDEM_RETURN_IF_ERROR(ps::WriteDenseState(unfinished, ToDenseState(job, model, optimizer)));
+  v1::DenseState dense = ToDenseState(job, model, optimizer);
+  for (const auto& [table, ids] : state.replicated) {
+    v1::ReplicatedIds* const to = dense.add_replicated();
+    to->set_table(table);
+    to->mutable_ids()->Add(ids.begin(), ids.end());
+  }
+  TANDEM_RETURN_IF_ERROR(ps::WriteDenseState(unfinished, dense));
   v1::CheckpointManifest manifest;
   manifest.set_job_name(job.name);
   manifest.set_step(state.step);

@@ -28,6 +28,8 @@ struct ModelState {
   uint64_t step = 0;
   uint64_t epoch = 0;  // epochs finished
   std::map<std::string, double> metrics;
+  // The rows that workers replicate, by table.
+  std::map<std::string, std::vector<uint64_t>> replicated;
   v1::InputState input;  // saved, but not part of what LoadModel returns
 };
 

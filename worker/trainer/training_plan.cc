@@ -30,6 +30,57 @@ v1::TableConfig MakeTable(const JobSpec& job, const TableSpec& spec, int dim, in
   return config;
 }
 
+// Says why the rows of a table with `placement: auto` stay on the servers; empty if they need not.
+std::string WhyNotReplicated(const JobSpec& job, const TableSpec& spec) {
+  if (job.pooling == PoolingPlace::kServer) return "embedding.pooling is 'server'";
+  if (spec.cache.bytes > 0) return "it has a cache";
+  if (spec.optimizer.clip_global_norm() > 0) return "its optimizer has a clip_global_norm";
+  return "";
+}
+
+// Fills in the placement of the features of the last table of the plan.
+absl::Status PlaceFeatures(const JobSpec& job, const TableSpec& spec, const Schema& schema,
+                           TrainingPlan* plan) {
+  LookupTable& table = plan->lookup.tables.back();
+  const std::string why_not = WhyNotReplicated(job, spec);
+  ps::Placement usual = spec.placement;
+  if (usual == ps::Placement::kAuto && !why_not.empty()) {
+    usual = ps::Placement::kSharded;
+    if (job.train.mode.kind() != v1::UpdateMode::SYNC) {
+      plan->notes.push_back(absl::StrCat("table '", spec.name, "': all rows stay on the servers, because ",
+                                         why_not, " (placement: auto)"));
+    }
+  }
+  table.placements.assign(table.features.size(), usual);
+  const auto place = [&](const std::vector<std::string>& columns, ps::Placement placement,
+                         absl::string_view field) -> absl::Status {
+    for (const std::string& column : columns) {
+      size_t k = 0;
+      while (k < table.features.size() && schema.sparse[table.features[k]].column != column) ++k;
+      if (k == table.features.size()) {
+        const std::string known = absl::StrJoin(
+            table.features, ", ", [&](std::string* out, int f) { *out += schema.sparse[f].column; });
+        return absl::InvalidArgumentError(
+            absl::StrCat("table '", spec.name, "': ", field, " names '", column,
+                         "', which is not a feature of the table; there are: ", known));
+      }
+      table.placements[k] = placement;
+    }
+    return absl::OkStatus();
+  };
+  TANDEM_RETURN_IF_ERROR(place(spec.replicated_features, ps::Placement::kReplicated, "replicated_features"));
+  TANDEM_RETURN_IF_ERROR(place(spec.sharded_features, ps::Placement::kSharded, "sharded_features"));
+  ps::ReplicatedTableOptions options{
+      .config = plan->tables.back(), .replicated = false, .by_staleness = false};
+  options.l2_scope = spec.l2_scope;
+  for (const ps::Placement placement : table.placements) {
+    options.replicated = options.replicated || placement != ps::Placement::kSharded;
+    options.by_staleness = options.by_staleness || placement == ps::Placement::kAuto;
+  }
+  plan->replicas.push_back(std::move(options));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, const Model& model,
@@ -89,6 +140,7 @@ absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, c
       plan.tables.push_back(MakeTable(job, spec, job.model.dim, num_workers));
       plan.wires.push_back(spec.wire);
       plan.caches.push_back(spec.cache);
+      TANDEM_RETURN_IF_ERROR(PlaceFeatures(job, spec, schema, &plan));
     }
     LookupTable rest{.name = job.embedding.name, .dim = job.model.dim};
     for (int f = 0; f < num_features; ++f) {
@@ -99,6 +151,7 @@ absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, c
       plan.tables.push_back(MakeTable(job, job.embedding, job.model.dim, num_workers));
       plan.wires.push_back(job.embedding.wire);
       plan.caches.push_back(job.embedding.cache);
+      TANDEM_RETURN_IF_ERROR(PlaceFeatures(job, job.embedding, schema, &plan));
     }
   }
   if (model.NeedsWide()) {
@@ -108,6 +161,7 @@ absl::StatusOr<TrainingPlan> PlanJob(const JobSpec& job, const Schema& schema, c
     plan.tables.push_back(MakeTable(job, job.wide, 1, num_workers));
     plan.wires.push_back(job.wide.wire);
     plan.caches.push_back(job.wide.cache);
+    TANDEM_RETURN_IF_ERROR(PlaceFeatures(job, job.wide, schema, &plan));
   }
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     TANDEM_RETURN_IF_ERROR(ps::ValidateTableConfig(plan.tables[t]));

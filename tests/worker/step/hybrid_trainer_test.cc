@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/step/hybrid_trainer.h"
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -12,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/table.h"
+#include "tests/ps/replicated/fake_row_home.h"
 #include "tests/testing/ps_cluster.h"
 #include "tests/testing/status_matchers.h"
 #include "worker/nn/gemm.h"
@@ -35,12 +39,19 @@ LookupPlan PlanOfEmbeddingAndWide() {
   return plan;
 }
 
-absl::Status CreateTables(ps::Client* client, const ps::v1::UpdateMode& mode, uint32_t workers) {
-  for (const auto& [name, dim] :
-       std::vector<std::pair<std::string, uint32_t>>{{"embedding", kEmbeddingDim}, {"wide", 1}}) {
-    ps::v1::TableConfig config = ps::EmbeddingTable(name, dim, ps::Adagrad(0.05f), ps::Normal(0, 0.1f));
+std::vector<ps::v1::TableConfig> Tables(const ps::v1::UpdateMode& mode, uint32_t workers) {
+  std::vector<ps::v1::TableConfig> tables = {
+      ps::EmbeddingTable("embedding", kEmbeddingDim, ps::Adagrad(0.05f), ps::Normal(0, 0.1f)),
+      ps::EmbeddingTable("wide", 1, ps::Adagrad(0.05f), ps::Normal(0, 0.1f))};
+  for (ps::v1::TableConfig& config : tables) {
     *config.mutable_update_mode() = mode;
     config.set_num_workers(workers);
+  }
+  return tables;
+}
+
+absl::Status CreateTables(ps::Client* client, const ps::v1::UpdateMode& mode, uint32_t workers) {
+  for (const ps::v1::TableConfig& config : Tables(mode, workers)) {
     TANDEM_RETURN_IF_ERROR(client->CreateTable(config));
   }
   return absl::OkStatus();
@@ -86,10 +97,40 @@ ModelOptions WideDeepOptions() {
           .seed = 3};
 }
 
+// Has the rows of both tables that workers replicate.
+struct Replicas {
+  explicit Replicas(const ps::v1::UpdateMode& mode, uint32_t workers)
+      : embedding(Tables(mode, workers)[0]), wide(Tables(mode, workers)[1]) {}
+  testing::FakeRows embedding, wide;
+  // Rows that are replicated from the first step on; empty: those that `embedding.hot` and `wide.hot` name
+  // join later.
+  std::vector<uint64_t> ids;
+};
+
+absl::StatusOr<std::unique_ptr<ps::ReplicatedTables>> MakeReplicas(Replicas* rows, ps::RowHome* home,
+                                                                   collectives::ProcessGroup* group,
+                                                                   const ps::v1::UpdateMode& mode) {
+  std::vector<ps::ReplicatedTableOptions> tables;
+  for (const ps::v1::TableConfig& config : Tables(mode, static_cast<uint32_t>(group->world_size()))) {
+    tables.push_back({.config = config});
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      auto replicas,
+      ps::ReplicatedTables::Create(
+          std::move(tables),
+          {.rank = group->rank(),
+           .world_size = group->world_size(),
+           .all_gather = [group](absl::string_view bytes) { return group->AllGatherBytes(bytes); },
+           .first_interval = 7},
+          home));
+  TANDEM_RETURN_IF_ERROR(replicas->Restore({rows->ids, rows->ids}));
+  return replicas;
+}
+
 // Runs one worker: trains `epochs` passes, then scores a batch.
 absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, int rank, int workers,
                                  const ps::v1::UpdateMode& mode, int epochs, size_t bucket_bytes,
-                                 const ModelOptions& model_options) {
+                                 const ModelOptions& model_options, Replicas* rows) {
   TANDEM_ASSIGN_OR_RETURN(auto client, cluster->Connect(static_cast<uint32_t>(rank)));
   TANDEM_ASSIGN_OR_RETURN(auto group,
                           collectives::InitProcessGroup(
@@ -98,8 +139,17 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
   TANDEM_RETURN_IF_ERROR(group->Barrier().status());
   TANDEM_ASSIGN_OR_RETURN(auto model, CreateModel(model_options));
   TANDEM_ASSIGN_OR_RETURN(auto optimizer, DenseOptimizer::Create({.kind = "adam"}, model->blocks()));
+  std::unique_ptr<testing::FakeRowHome> home;
+  std::unique_ptr<ps::ReplicatedTables> replicas;
+  if (rows != nullptr) {
+    home = std::make_unique<testing::FakeRowHome>(
+        std::map<std::string, testing::FakeRows*>{{"embedding", &rows->embedding}, {"wide", &rows->wide}});
+    TANDEM_ASSIGN_OR_RETURN(replicas, MakeReplicas(rows, home.get(), group.get(), mode));
+  }
   HybridTrainer trainer(client.get(), group.get(), model.get(), optimizer.get(), PlanOfEmbeddingAndWide(),
-                        {.bucket_bytes = bucket_bytes, .learning_rate = [](uint64_t) { return 0.01; }});
+                        {.bucket_bytes = bucket_bytes,
+                         .learning_rate = [](uint64_t) { return 0.01; },
+                         .replicas = replicas.get()});
   Trained trained;
   for (int epoch = 0; epoch < epochs; ++epoch) {
     LearnableReader reader(static_cast<uint64_t>(epoch * workers + rank), 25);
@@ -123,7 +173,8 @@ absl::StatusOr<Trained> TrainOne(PsCluster* cluster, collectives::Store* store, 
 }
 
 std::vector<Trained> TrainAll(uint32_t servers, int workers, const ps::v1::UpdateMode& mode, int epochs,
-                              size_t bucket_bytes = 64, const ModelOptions& model = WideDeepOptions()) {
+                              size_t bucket_bytes = 64, const ModelOptions& model = WideDeepOptions(),
+                              Replicas* rows = nullptr) {
   UseOneBlasThread();
   PsCluster cluster(servers);
   collectives::MemoryStore store;
@@ -131,7 +182,7 @@ std::vector<Trained> TrainAll(uint32_t servers, int workers, const ps::v1::Updat
   std::vector<std::thread> threads;
   for (int rank = 0; rank < workers; ++rank) {
     threads.emplace_back([&, rank] {
-      results[rank] = TrainOne(&cluster, &store, rank, workers, mode, epochs, bucket_bytes, model);
+      results[rank] = TrainOne(&cluster, &store, rank, workers, mode, epochs, bucket_bytes, model, rows);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -153,6 +204,52 @@ TEST(HybridTrainerTest, SyncTrainingHasTheSameBitsOnAnyNumberOfServers) {
       EXPECT_EQ(more[rank].scores, one[rank].scores) << servers << " servers, rank " << rank;
     }
   }
+}
+
+// Returns all ids of the training data and of the data that is scored.
+std::vector<uint64_t> AllIds(int epochs, int workers) {
+  std::set<uint64_t> ids;
+  std::vector<std::pair<uint64_t, uint64_t>> readers = {{1234, 4}};
+  for (int i = 0; i < epochs * workers; ++i) readers.emplace_back(i, 25);
+  for (const auto& [seed, batches] : readers) {
+    LearnableReader reader(seed, batches);
+    Batch batch;
+    while (*reader.Next(&batch)) {
+      for (const SparseColumn& column : batch.sparse) ids.insert(column.ids.begin(), column.ids.end());
+    }
+  }
+  return {ids.begin(), ids.end()};
+}
+
+TEST(HybridTrainerTest, WithEveryRowReplicatedAsynchronousTrainingHasTheBitsOfSync) {
+  const std::vector<Trained> sync = TrainAll(2, 2, ps::Sync(), 2);
+  for (const ps::v1::UpdateMode& mode : {ps::Async(), ps::Bounded(2), ps::Gba(4)}) {
+    Replicas rows(mode, 2);
+    rows.ids = AllIds(2, 2);
+    const std::vector<Trained> async = TrainAll(2, 2, mode, 2, 64, WideDeepOptions(), &rows);
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(async[rank].losses, sync[rank].losses) << ps::FormatUpdateMode(mode) << ", rank " << rank;
+      EXPECT_EQ(async[rank].parameters, sync[rank].parameters) << "rank " << rank;
+      EXPECT_EQ(async[rank].scores, sync[rank].scores) << "rank " << rank;
+    }
+  }
+}
+
+TEST(HybridTrainerTest, RowsThatJoinInMidRunAreReplicatedAlikeOnAllWorkers) {
+  Replicas rows(ps::Async(), 2);
+  for (const uint64_t id : AllIds(1, 2)) {
+    if (id % 3 == 0) rows.embedding.hot.push_back({id, 8.0});
+    if (id % 3 != 1) rows.wide.hot.push_back({id, 8.0});
+  }
+  const std::vector<Trained> trained = TrainAll(2, 2, ps::Async(), 2, 64, WideDeepOptions(), &rows);
+  EXPECT_EQ(trained[0].parameters, trained[1].parameters);
+  EXPECT_EQ(trained[0].scores, trained[1].scores);
+  double first = 0, last = 0;
+  for (int i = 0; i < 10; ++i) {
+    first += trained[0].losses[i] / 10;
+    last += trained[0].losses[trained[0].losses.size() - 1 - i] / 10;
+  }
+  EXPECT_LT(last, first);
 }
 
 TEST(HybridTrainerTest, HowGradientsAreBucketedChangesNoBit) {

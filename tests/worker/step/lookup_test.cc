@@ -2,14 +2,20 @@
 #include "worker/step/lookup.h"
 
 #include <cstdint>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "base/random.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/table.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::worker {
@@ -69,6 +75,66 @@ Batch RandomBatch(uint64_t seed, size_t size, bool weights) {
   return batch;
 }
 
+// The servers' rows, as Respond has them.
+class ModelRows : public ps::RowHome {
+ public:
+  explicit ModelRows(const LookupPlan& plan) : plan_(plan) {}
+  absl::StatusOr<std::vector<ps::HotRow>> FindHot(const std::string&, double, uint64_t) override {
+    return std::vector<ps::HotRow>();
+  }
+  absl::StatusOr<double> Delay(const std::string&) override { return 100.0; }
+  absl::StatusOr<ps::MovedRows> Read(const std::string& table, absl::Span<const uint64_t> ids) override {
+    ps::MovedRows rows{.ids = {ids.begin(), ids.end()}};
+    const auto found =
+        absl::c_find_if(plan_.tables, [&](const LookupTable& candidate) { return candidate.name == table; });
+    for (const uint64_t id : ids) {
+      for (int d = 0; d < found->dim; ++d) rows.weights.push_back(RowValue(table, id, d));
+    }
+    return rows;
+  }
+  absl::Status Write(const std::string&, const ps::MovedRows&) override { return absl::OkStatus(); }
+  absl::Status Flush(const std::string&) override { return absl::OkStatus(); }
+
+ private:
+  const LookupPlan plan_;
+};
+
+// Replicates the rows with even ids.
+std::unique_ptr<ps::ReplicatedTables> ReplicateSome(const LookupPlan& plan) {
+  static std::vector<std::unique_ptr<ModelRows>> homes;
+  homes.push_back(std::make_unique<ModelRows>(plan));
+  std::vector<ps::ReplicatedTableOptions> options;
+  for (const LookupTable& table : plan.tables) {
+    options.push_back({.config = ps::EmbeddingTable(table.name, static_cast<uint32_t>(table.dim), ps::Sgd(1),
+                                                    ps::Zeros())});
+  }
+  auto replicas = ps::ReplicatedTables::Create(std::move(options), {}, homes.back().get());
+  TANDEM_CHECK_MSG(replicas.ok(), replicas.status().ToString());
+  const std::vector<uint64_t> even = {100, 102, 104, 106, 200, 202, 204};
+  const std::vector<std::vector<uint64_t>> ids(plan.tables.size(), even);
+  const absl::Status restored = (*replicas)->Restore(ids);
+  TANDEM_CHECK_MSG(restored.ok(), restored.ToString());
+  return *std::move(replicas);
+}
+
+// Moves the gradients of replicated rows to `gradients`.
+void TakeGradients(const LookupPlan& plan, ps::ReplicatedTables* replicas,
+                   std::map<std::pair<std::string, uint64_t>, std::vector<double>>* gradients) {
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    ps::ReplicatedRows* const rows = replicas->table(t);
+    std::vector<float> packed;
+    rows->TakeTouched(&packed);
+    for (size_t at = 0; at < packed.size(); at += rows->packed_floats()) {
+      uint32_t slot;
+      std::memcpy(&slot, packed.data() + at, sizeof(slot));
+      std::vector<double>& gradient = (*gradients)[{plan.tables[t].name, rows->ids()[slot]}];
+      EXPECT_TRUE(gradient.empty());
+      gradient.assign(packed.begin() + static_cast<ptrdiff_t>(at) + 1,
+                      packed.begin() + static_cast<ptrdiff_t>(at + rows->packed_floats()));
+    }
+  }
+}
+
 LookupPlan MakePlan() {
   LookupPlan plan;
   plan.num_features = 3;
@@ -82,6 +148,7 @@ LookupPlan MakePlan() {
 
 struct Case {
   bool mean, square_sums, server_pooling, weights;
+  bool replicated = false;  // some rows
 };
 
 class LookupTest : public ::testing::TestWithParam<Case> {};
@@ -93,7 +160,8 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
   plan.mean = c.mean;
   plan.square_sums = c.square_sums;
   plan.server_pooling = c.server_pooling;
-  Lookup lookup(&plan);
+  const std::unique_ptr<ps::ReplicatedTables> replicas = c.replicated ? ReplicateSome(plan) : nullptr;
+  Lookup lookup(&plan, replicas.get());
   for (const size_t size : {5, 1, 33, 0, 8}) {  // one object handles batches of any size
     const Batch batch = RandomBatch(size, size, c.weights);
     TANDEM_ASSERT_OK(lookup.Prepare(&batch));
@@ -141,6 +209,11 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
     }
 
     std::map<std::pair<std::string, uint64_t>, std::vector<double>> actual;
+    lookup.ScatterReplicated();
+    if (c.replicated) TakeGradients(plan, replicas.get(), &actual);
+    if (c.replicated && size > 4) {
+      EXPECT_GT(actual.size(), 5u);
+    }
     for (const ps::PushPart& part : lookup.Scatter()) {
       const int dim = part.table == "wide" ? 1 : kDim;
       for (size_t bag = 0; part.pooling != ps::v1::NONE && bag + 1 < part.offsets.size(); ++bag) {
@@ -169,11 +242,35 @@ TEST_P(LookupTest, GathersAndScattersWhatARowByRowLoopWould) {
   }
 }
 
+TEST(LookupTest, FeaturesAreReplicatedAsTheirPlacementSays) {
+  LookupPlan plan = MakePlan();
+  plan.tables.resize(2);
+  plan.tables[0].placements = {ps::Placement::kReplicated};
+  // Features that share ids are sharded if one of them is.
+  plan.tables[1].placements = {ps::Placement::kAuto, ps::Placement::kSharded};
+  const std::unique_ptr<ps::ReplicatedTables> replicas = ReplicateSome(plan);
+  Lookup lookup(&plan, replicas.get());
+  const Batch batch = RandomBatch(3, 50, false);
+  TANDEM_ASSERT_OK(lookup.Prepare(&batch));
+  const ServedCounts& served = lookup.served();
+  EXPECT_EQ(served[0][0].replicated, 3u);  // 200, 202 and 204
+  EXPECT_EQ(served[0][0].pulled, 2u);
+  EXPECT_EQ(served[1][0].replicated, 0u);
+  EXPECT_EQ(served[1][0].ids, 100u);
+  EXPECT_EQ(lookup.unique_ids(), 2u + served[1][0].pulled);
+  // The ids of the first table that are not replicated join at the next change.
+  TANDEM_ASSERT_OK(replicas->Change(1).status());
+  EXPECT_NE(replicas->table(0)->Find(201), ps::ReplicatedRows::kAbsent);
+  EXPECT_NE(replicas->table(0)->Find(203), ps::ReplicatedRows::kAbsent);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, LookupTest,
                          ::testing::Values(Case{false, false, false, false}, Case{true, false, false, false},
                                            Case{false, true, false, false}, Case{false, true, false, true},
                                            Case{true, true, false, true}, Case{false, false, true, false},
-                                           Case{true, false, true, false}));
+                                           Case{true, false, true, false},
+                                           Case{false, false, false, false, true},
+                                           Case{true, true, false, true, true}));
 
 TEST(LookupTest, RefusesABatchWithAnotherNumberOfFeatures) {
   const LookupPlan plan = MakePlan();

@@ -241,6 +241,87 @@ TEST_F(TrainingRunTest, WithoutShufflingEveryEpochReadsTheFileInItsOrder) {
   }
 }
 
+// Asynchronous training in which the first choice of rows to replicate is made early.
+std::vector<std::string> Async(std::vector<std::string> more, const std::string& mode = "async") {
+  more.insert(more.end(), {absl::StrCat("train.mode=", mode), "train.hot_rows.first_steps=6",
+                           "train.hot_rows.every_steps=6"});
+  return more;
+}
+
+uint64_t ReplicatedRows(const RunReport& report) {
+  uint64_t rows = 0;
+  for (const TableReport& table : report.tables) {
+    if (table.replication.has_value()) rows += table.replication->rows;
+  }
+  return rows;
+}
+
+TEST_F(TrainingRunTest, RowsThatAreUpdatedOftenAreReplicatedInAsynchronousModes) {
+  for (const std::string mode : {"async", "{bounded: 4}", "gba"}) {
+    TANDEM_ASSERT_OK_AND_ASSIGN(
+        const RunReport report,
+        Run(Job(Async({"train.epochs=4", absl::StrCat("checkpoint.dir=", dir_.File(mode.substr(1, 3)))},
+                      mode)),
+            2, 2, {.baselines = false}));
+    // 80 ids in two tables, nearly all of them in every batch of 128.
+    EXPECT_GT(ReplicatedRows(report), 100u) << mode;
+    for (const TableReport& table : report.tables) {
+      ASSERT_TRUE(table.replication.has_value());
+      EXPECT_GT(table.replication->served.replicated_ids, table.replication->served.ids / 2);
+      EXPECT_GT(table.replication->saved_pull_bytes, 0u);
+    }
+    EXPECT_GT(report.replica_bytes, 0u);
+    EXPECT_GT(report.test.auc, 0.7);
+    for (const FeatureReport& feature : report.features) {
+      EXPECT_LE(feature.row_staleness.Mean(), kHighRowStaleness) << mode << " " << feature.feature;
+    }
+    EXPECT_EQ(report.features.size(), 4u);  // two of each table
+  }
+}
+
+TEST_F(TrainingRunTest, AFeatureThatIsShardedByForceHasStaleRowsAndAWarningThatNamesIt) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                              Run(Job(Async({"embedding.placement=sharded", "wide.sharded_features=[item]"})),
+                                  2, 2, {.baselines = false}));
+  ASSERT_EQ(report.features.size(), 4u);
+  EXPECT_GT(report.features[0].row_staleness.Mean(), 1.0);
+  EXPECT_GE(report.features[0].row_staleness.Quantile(0.99), 2u);
+  ASSERT_GE(report.warnings.size(), 3u);
+  EXPECT_THAT(report.warnings[0], HasSubstr("feature 'user' (table 'embedding') loses quality"));
+  EXPECT_THAT(report.warnings[0], HasSubstr("placement: auto"));
+  // Of the wide table, the other feature is replicated.
+  EXPECT_EQ(report.features[3].feature, "item");
+  EXPECT_EQ(report.features[3].replicated_share(), 0.0);
+  EXPECT_GT(report.features[2].replicated_share(), 0.3);
+  EXPECT_FALSE(report.tables[0].replication.has_value());
+}
+
+TEST_F(TrainingRunTest, ReplicatedFeaturesJoinAfterTheyWereSeen) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                              Run(Job(Async({"embedding.placement=replicated", "wide.placement=sharded",
+                                             "wide.replicated_features=[user]"})),
+                                  1, 2, {.baselines = false}));
+  ASSERT_EQ(report.tables.size(), 2u);
+  EXPECT_EQ(report.tables[0].replication->rows, 80u);
+  EXPECT_EQ(report.tables[1].replication->rows, 40u);
+}
+
+TEST_F(TrainingRunTest, CheckpointsHaveTheReplicatedRowsAndAResumedRunReplicatesThemAgain) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport first,
+                              Run(Job(Async({"train.epochs=3"})), 2, 2, {.baselines = false}));
+  ASSERT_GT(ReplicatedRows(first), 100u);
+  // Nothing is left to train: the best epoch's checkpoint is loaded and tested.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport again, Run(Job({"train.mode=async", "train.epochs=3"}), 3, 2,
+                                                         {.resume = first.checkpoint, .baselines = false}));
+  EXPECT_EQ(again.test.auc, first.test.auc);
+  EXPECT_EQ(again.test.logloss, first.test.logloss);
+  EXPECT_EQ(ReplicatedRows(again), ReplicatedRows(first));
+  // The same model without replicas has the rows, too.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport sync, Run(Job({"train.mode=sync", "train.epochs=3"}), 1, 2,
+                                                        {.resume = first.checkpoint, .baselines = false}));
+  EXPECT_EQ(sync.test.logloss, first.test.logloss);
+}
+
 TEST_F(TrainingRunTest, SaysWhatIsWrongBeforeItTrains) {
   EXPECT_THAT(Run(Job({"data.train=/no/such/file.csv"}), 1, 1).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/file.csv")));

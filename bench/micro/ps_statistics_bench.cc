@@ -3,11 +3,14 @@
 //
 //   ps_statistics_bench --benchmark_counters_tabular=true
 
+#include <atomic>
+#include <cstdint>
 #include <random>
 #include <vector>
 
 #include "benchmark/benchmark.h"
 #include "ps/server/table/hot_keys.h"
+#include "ps/server/table/row_staleness_meter.h"
 #include "ps/server/table/statistics.h"
 
 namespace tandem::ps {
@@ -35,6 +38,37 @@ void BM_HotKeys(benchmark::State& state) {
                          benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 BENCHMARK(BM_HotKeys)->ArgsProduct({{1, 256, 16384}, {0, 1}})->ArgNames({"ids", "skewed"});
+
+// An update of one push, based on rows of eight updates ago. `measured`: every update is measured; otherwise
+// a part of them, as in a running table.
+void BM_RowStaleness(benchmark::State& state) {
+  const auto batches = Batches(static_cast<size_t>(state.range(0)), state.range(1) != 0);
+  const bool measured = state.range(2) != 0;
+  RowStalenessMeter meter;
+  std::atomic<uint64_t> version{0};
+  std::vector<RowStalenessMeter::Segments> segments;
+  size_t i = 0;
+  const auto update = [&] {
+    TablePush push;
+    push.ids = batches[i++ % batches.size()];
+    push.segment_ends = {static_cast<uint32_t>(push.ids.size() / 2), static_cast<uint32_t>(push.ids.size())};
+    push.pulled_version = version < 8 ? 0 : version - 8;
+    const TablePush* const pointer = &push;
+    segments.clear();
+    meter.CountUpdate({&pointer, 1}, &version, &segments);
+  };
+  for (uint64_t u = 0; u < 2 * RowStalenessMeter::kCycle; ++u) update();
+  for (auto _ : state) {
+    if (measured && i % RowStalenessMeter::kPeriod == 0) meter.Restart();
+    update();
+  }
+  state.counters["ns_per_row"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(state.range(0)) * 1e-9,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(BM_RowStaleness)
+    ->ArgsProduct({{256, 4096}, {0, 1}, {0, 1}})
+    ->ArgNames({"ids", "skewed", "measured"});
 
 void BM_CountPull(benchmark::State& state) {
   TableCounters counters;

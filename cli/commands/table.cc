@@ -18,6 +18,7 @@
 #include "cli/monitor/find_job.h"
 #include "cli/monitor/screen.h"
 #include "cli/monitor/snapshot.h"
+#include "ps/row_staleness.h"
 #include "ps/table.h"
 
 namespace tandem::cli {
@@ -99,6 +100,13 @@ absl::Status List(const TableFlags& flags) {
     std::printf("  %-12s %s\n", "  allowed", AllowedStaleness(config.update_mode()).c_str());
     std::printf("  %-12s mean %.2f, at most %llu updates; pushes by staleness  %s\n", "  measured",
                 s.staleness_mean(), static_cast<unsigned long long>(s.staleness_max()), Histogram(s).c_str());
+    const auto rows = ps::RowStalenessCounts::FromProto(s.row_staleness());
+    if (rows.rows > 0) {
+      std::printf("  %-12s mean %.2f, p99 %llu, at most %llu updates of the row itself; %s gradients\n",
+                  "  of rows", rows.Mean(), static_cast<unsigned long long>(rows.Quantile(0.99)),
+                  static_cast<unsigned long long>(rows.max),
+                  ShortNumber(static_cast<double>(rows.rows)).c_str());
+    }
     if (s.stale_pushes() > 0) {
       std::printf("  %-12s %llu pushes\n", "  left out", static_cast<unsigned long long>(s.stale_pushes()));
     }

@@ -6,6 +6,7 @@
 
 #include "nlohmann/json.hpp"
 #include "ps/client/statistics.h"
+#include "ps/row_staleness.h"
 #include "ps/table.h"
 
 namespace tandem::cli {
@@ -39,6 +40,14 @@ const TableInfo* Find(const std::vector<TableInfo>& tables, const std::string& n
     if (table.config().name() == name) return &table;
   }
   return nullptr;
+}
+
+Json RowStalenessJson(const tandem::v1::RowStaleness& from) {
+  const auto counts = ps::RowStalenessCounts::FromProto(from);
+  return {{"gradients", counts.rows},
+          {"mean", counts.Mean()},
+          {"p99", counts.Quantile(0.99)},
+          {"max", counts.max}};
 }
 
 Json LatencyJson(double p50, double p99) { return {{"p50_us", p50}, {"p99_us", p99}}; }
@@ -150,6 +159,7 @@ std::string SnapshotToJson(const Snapshot& now, const Snapshot* before) {
          {"staleness_mean", s.staleness_mean()},
          {"staleness_max", s.staleness_max()},
          {"staleness_histogram", s.staleness_histogram()},
+         {"row_staleness", RowStalenessJson(s.row_staleness())},
          {"stale_pushes", s.stale_pushes()},
          {"kept_pushes", s.kept_pushes()},
          {"unchanged_rows", s.unchanged_rows()},

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/latency_bins.h"
+#include "ps/row_staleness.h"
 
 namespace tandem::cli {
 namespace {
@@ -87,6 +88,20 @@ MetricFamily Staleness(const ServerMetrics& figures) {
     family.metric.push_back(Histogram(table.config().name(), s.staleness_histogram(),
                                       s.staleness_mean() * pushes,
                                       [](int bin) { return static_cast<double>(bin); }));
+  }
+  return family;
+}
+
+MetricFamily RowStaleness(const ServerMetrics& figures) {
+  using Counts = ps::RowStalenessCounts;
+  MetricFamily family = Family("table_row_staleness",
+                               "Gradients by the updates of their row between its pull and theirs; a sample",
+                               MetricType::Histogram);
+  for (const TableInfo& table : figures.tables) {
+    const Counts counts = Counts::FromProto(table.statistics().row_staleness());
+    family.metric.push_back(
+        Histogram(table.config().name(), counts.histogram, static_cast<double>(counts.sum),
+                  [](int bin) { return static_cast<double>(Counts::BinStart(bin + 1) - 1); }));
   }
   return family;
 }
@@ -222,7 +237,7 @@ std::vector<MetricFamily> MakeMetricFamilies(const ServerMetrics& figures) {
                              &TableStatistics::pull_latency));
   families.push_back(Latency(figures, "push_latency_seconds", "Pushes, from arrival to acknowledgement",
                              &TableStatistics::push_latency));
-  for (const auto make : {Staleness, Allowed, Mode}) families.push_back(make(figures));
+  for (const auto make : {Staleness, RowStaleness, Allowed, Mode}) families.push_back(make(figures));
   return families;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "ps/row_staleness.h"
 #include "ps/table.h"
 
 namespace tandem::cli {
@@ -70,6 +71,13 @@ std::string CachedPercent(const TableActivity& table) {
   const auto& s = table.info.statistics();
   if (!table.cached_share.has_value() || s.unasked_rows() + s.unchanged_rows() == 0) return "-";
   return absl::StrFormat("%.1f", 100 * *table.cached_share);
+}
+
+// Returns mean and 99th percentile of the row staleness; "-" if none was measured.
+std::string RowStaleness(const TableActivity& table) {
+  const auto counts = ps::RowStalenessCounts::FromProto(table.info.statistics().row_staleness());
+  if (counts.rows == 0) return "-";
+  return absl::StrFormat("%.2f/%d", counts.Mean(), counts.Quantile(0.99));
 }
 
 std::string Allowed(const tandem::v1::UpdateMode& mode) {
@@ -157,20 +165,20 @@ void DrawTables(const std::vector<TableActivity>& tables, const ScreenOptions& o
          ShortNumber(table.pulls_per_s), ShortNumber(table.pushes_per_s), ShortNumber(table.rows_per_s),
          Quantiles(table.pull_p50_us, table.pull_p99_us), Quantiles(table.push_p50_us, table.push_p99_us)}));
   }
-  const Columns rest{options.columns, longest, {12, 16, 6, 7, 7, 7, 6}};
+  const Columns rest{options.columns, longest, {10, 16, 11, 5, 7, 7, 7, 5}};
   lines->push_back("");
-  lines->push_back(Coloured(
-      rest.Heading({"TABLE", "MODE", "STALE avg/max/ok", "LEFT", "CACHED%", "EVICT/S", "SPILLED", "KEPT"}),
-      kHeading, options.colours));
+  lines->push_back(Coloured(rest.Heading({"TABLE", "MODE", "STALE avg/max/ok", "ROW avg/p99", "LEFT",
+                                          "CACHED%", "EVICT/S", "SPILLED", "KEPT"}),
+                            kHeading, options.colours));
   for (const TableActivity& table : tables) {
     const auto& s = table.info.statistics();
     const auto& mode = table.info.config().update_mode();
-    lines->push_back(
-        rest.Line({table.info.config().name(), ps::FormatUpdateMode(mode),
-                   absl::StrFormat("%.2f/%d/%s", s.staleness_mean(), s.staleness_max(), Allowed(mode)),
-                   ShortNumber(static_cast<double>(s.stale_pushes())), CachedPercent(table),
-                   ShortNumber(table.evicted_per_s), ShortNumber(static_cast<double>(s.spilled_rows())),
-                   ShortNumber(static_cast<double>(s.kept_pushes()))}));
+    lines->push_back(rest.Line(
+        {table.info.config().name(), ps::FormatUpdateMode(mode),
+         absl::StrFormat("%.2f/%d/%s", s.staleness_mean(), s.staleness_max(), Allowed(mode)),
+         RowStaleness(table), ShortNumber(static_cast<double>(s.stale_pushes())), CachedPercent(table),
+         ShortNumber(table.evicted_per_s), ShortNumber(static_cast<double>(s.spilled_rows())),
+         ShortNumber(static_cast<double>(s.kept_pushes()))}));
   }
   lines->push_back("");
   const Columns hot{options.columns, options.columns, {}};

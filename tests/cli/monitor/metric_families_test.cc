@@ -129,6 +129,24 @@ TEST_F(FamiliesTest, StalenessIsAHistogramOfUpdates) {
   EXPECT_DOUBLE_EQ(histogram.sample_sum, 14);
 }
 
+TEST_F(FamiliesTest, RowStalenessIsAHistogramOfUpdatesOfTheRow) {
+  v1::TableStatistics* user = AddTable("user", v1::UpdateMode::ASYNC);
+  v1::RowStaleness* const counts = user->mutable_row_staleness();
+  counts->set_rows(10);
+  counts->set_sum(17);
+  for (const int rows : {4, 0, 2, 1, 3}) counts->add_histogram(rows);
+  const MetricFamily family = Find("tandem_table_row_staleness");
+  ASSERT_EQ(family.metric.size(), 1u);
+  const auto& histogram = family.metric[0].histogram;
+  ASSERT_GT(histogram.bucket.size(), 6u);
+  EXPECT_EQ(histogram.bucket[2].upper_bound, 2);
+  EXPECT_EQ(histogram.bucket[2].cumulative_count, 6u);
+  EXPECT_EQ(histogram.bucket[4].upper_bound, 5);  // the bin of 4 and 5
+  EXPECT_EQ(histogram.bucket[4].cumulative_count, 10u);
+  EXPECT_EQ(histogram.sample_count, 10u);
+  EXPECT_DOUBLE_EQ(histogram.sample_sum, 17);
+}
+
 TEST_F(FamiliesTest, TheModeIsTheOneSeriesOfFourThatIsOne) {
   AddTable("user", v1::UpdateMode::BOUNDED);
   figures_.tables[0].mutable_config()->mutable_update_mode()->set_staleness(3);

@@ -36,6 +36,10 @@ v1::TableInfo Table(const std::string& name, uint64_t rows, uint64_t pulls, v1::
   s->set_evicted_rows(pulls);
   s->set_staleness_mean(1.25);
   s->set_staleness_max(7);
+  s->mutable_row_staleness()->set_rows(4);
+  s->mutable_row_staleness()->set_sum(3);
+  s->mutable_row_staleness()->set_max(2);
+  for (const int count : {2, 1, 1}) s->mutable_row_staleness()->add_histogram(count);
   for (int i = 0; i < 80; ++i) s->mutable_pull_latency()->add_counts(i == 69 ? pulls : 0);
   v1::HotId* hot = s->add_hottest();
   hot->set_id(4711);
@@ -94,7 +98,7 @@ TEST(Screen, ShowsRatesOfTheInterval) {
   EXPECT_THAT(lines, Contains(AllOf(StartsWith("user"), HasSubstr("1.5M"), HasSubstr(" 300 "),
                                     HasSubstr(" 150 "), HasSubstr("30.0k"), HasSubstr("400us/400us"))));
   EXPECT_THAT(lines, Contains(AllOf(StartsWith("user"), HasSubstr("gba:8"), HasSubstr("1.25/7/8"),
-                                    HasSubstr("81.2"))))
+                                    HasSubstr("0.75/2"), HasSubstr("81.2"))))
       << "of 400 rows a pull, 300 needed no asking and 25 had not changed";
   EXPECT_THAT(lines, Contains(AllOf(StartsWith("item"), HasSubstr("sync"), HasSubstr("1.25/7/0"))));
   EXPECT_THAT(lines, Contains(HasSubstr("4711 (50.00%)")));

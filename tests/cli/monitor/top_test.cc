@@ -197,6 +197,7 @@ TEST_F(TopTest, MetricsAreServedToPrometheus) {
     EXPECT_EQ(value("tandem_pull_latency_seconds_bucket{table=\"user\",le=\"+Inf\"}"), kSteps);
     EXPECT_GT(value("tandem_pull_latency_seconds_sum{table=\"user\"}"), 0);
     EXPECT_EQ(value("tandem_table_staleness_bucket{table=\"user\",le=\"0\"}"), kSteps);
+    EXPECT_GT(value("tandem_table_row_staleness_bucket{table=\"user\",le=\"0\"}"), 0);
     EXPECT_EQ(value("tandem_table_mode{table=\"user\",mode=\"async\"}"), 1);
     EXPECT_TRUE(std::isinf(value("tandem_table_staleness_allowed{table=\"user\"}")));
     EXPECT_GT(value("tandem_server_resident_bytes"), 0);

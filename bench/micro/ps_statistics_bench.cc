@@ -57,7 +57,7 @@ void BM_RowStaleness(benchmark::State& state) {
     segments.clear();
     meter.CountUpdate({&pointer, 1}, &version, &segments);
   };
-  for (uint64_t u = 0; u < 2 * RowStalenessMeter::kCycle; ++u) update();
+  for (uint64_t u = 0; u < 8 * RowStalenessMeter::kFirstPeriod; ++u) update();
   for (auto _ : state) {
     if (measured && i % RowStalenessMeter::kPeriod == 0) meter.Restart();
     update();

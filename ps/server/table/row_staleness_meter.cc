@@ -12,6 +12,7 @@
 namespace tandem::ps {
 namespace {
 
+constexpr size_t kNoPlace = ~size_t{0};
 constexpr size_t kBlock = 64;           // ids whose slots are prefetched together
 constexpr uint64_t kMaskUpdates = 63;   // earlier updates that a mask remembers
 constexpr uint64_t kEnoughDelays = 16;  // pushes that make a mean delay
@@ -23,42 +24,59 @@ uint64_t RowStalenessMeter::CountUpdate(absl::Span<const TablePush* const> pushe
   absl::MutexLock lock(&mutex_);
   const uint64_t before = version->fetch_add(1, std::memory_order_acq_rel);
   const uint64_t update = before + 1;
-  if (update >= next_begin_) BeginPeriodLocked(update);
-  if (update >= end_) return before;
+  if (!InPeriodLocked(update)) return before;
+  const int64_t start_ns = clock_();
   ++updates_;
   if (segments != nullptr) segments->resize(pushes.size());
   for (size_t i = 0; i < pushes.size(); ++i) {
     MeasureLocked(update, *pushes[i], segments == nullptr ? nullptr : &(*segments)[i]);
   }
+  if (updates_ == kTrial && HasTooFewSlotsLocked()) {
+    restart_ = true;
+    next_length_ = end_ - begin_;
+  }
+  spent_ns_ += clock_() - start_ns;
   return before;
 }
 
-void RowStalenessMeter::BeginPeriodLocked(uint64_t update) {
-  if (slots_ == nullptr) {
-    constexpr size_t kAlignment = 64;
-    memory_.reset(static_cast<char*>(std::calloc(kSlots * sizeof(Slot) + kAlignment, 1)));
-    TANDEM_CHECK(memory_ != nullptr);
-    const auto address = reinterpret_cast<uintptr_t>(memory_.get());
-    slots_ = reinterpret_cast<Slot*>(memory_.get() + (kAlignment - address % kAlignment) % kAlignment);
+bool RowStalenessMeter::InPeriodLocked(uint64_t update) {
+  if (!restart_) {
+    if (update < end_) return true;
+    // Reading the clock costs as much as the rest of this function, so it is read now and then.
+    if (update % 16 != 0 || clock_() - begin_ns_ < kPause * spent_ns_) return false;
   }
-  if (updates_ >= kEnoughUpdates) {
-    KeepFoundLocked();
-    if (untaken_ * 64 > entries_) {
-      sample_bits_ = std::min(sample_bits_ + 1, kMaxSampleBits);
-    } else if (sample_bits_ > 0 && slots_used_ * 16 < kSlots) {
-      --sample_bits_;
-    }
+  BeginPeriodLocked(update);
+  return true;
+}
+
+void RowStalenessMeter::AllocateSlotsLocked() {
+  constexpr size_t kAlignment = 64;
+  memory_.reset(static_cast<char*>(std::calloc(kSlots * sizeof(Slot) + kAlignment, 1)));
+  TANDEM_CHECK(memory_ != nullptr);
+  const auto address = reinterpret_cast<uintptr_t>(memory_.get());
+  slots_ = reinterpret_cast<Slot*>(memory_.get() + (kAlignment - address % kAlignment) % kAlignment);
+}
+
+void RowStalenessMeter::BeginPeriodLocked(uint64_t update) {
+  const int64_t start_ns = clock_();
+  if (updates_ >= kEnoughUpdates) KeepFoundLocked();
+  if (slots_ == nullptr) AllocateSlotsLocked();
+  if (updates_ >= kTrial && HasTooFewSlotsLocked()) {
+    sample_bits_ = std::min(sample_bits_ + 1, kMaxSampleBits);
+  } else if (updates_ >= kEnoughUpdates && sample_bits_ > 0 && slots_used_ * 16 < kSlots) {
+    --sample_bits_;
   }
   if (delays_ >= kEnoughDelays) {
     earlier_mean_delay_ = MeanDelayLocked();
-    // Slots are kept for twice the mean delay, or for longer if a later push of the period is that late.
-    longest_delay_ =
-        std::clamp(static_cast<uint64_t>(2 * earlier_mean_delay_), kShortestMemory, kMaskUpdates);
+    kept_updates_ =
+        std::clamp(static_cast<uint64_t>(1.5 * earlier_mean_delay_), kShortestMemory, kMaskUpdates);
   }
   ++period_;
   begin_ = update;
-  end_ = update + (std::exchange(first_, false) ? kFirstPeriod : kPeriod);
-  next_begin_ = update + kCycle;
+  end_ = update + std::exchange(next_length_, kPeriod);
+  restart_ = false;
+  begin_ns_ = start_ns;
+  spent_ns_ = clock_() - start_ns;
   updates_ = delays_ = delay_sum_ = entries_ = untaken_ = slots_used_ = 0;
 }
 
@@ -86,14 +104,13 @@ bool RowStalenessMeter::SampledLocked(uint64_t hash) const {
 
 size_t RowStalenessMeter::PlaceLocked(uint64_t hash) const {
   // Ids that crowd one place in this period are elsewhere in the next.
-  constexpr int kShift = 64 - 14;
-  static_assert(kSlots / kWays == size_t{1} << 14);
-  return ((hash * (2 * uint64_t{period_} + 0x9e3779b97f4a7c15ull)) >> kShift) * kWays;
+  const uint64_t mixed = (hash * (2 * uint64_t{period_} + 0x9e3779b97f4a7c15ull)) >> 32;
+  return static_cast<size_t>(mixed * (kSlots / kWays) >> 32) * kWays;
 }
 
 RowStalenessMeter::Slot* RowStalenessMeter::FindLocked(uint64_t id, size_t place, uint32_t now) {
   Slot* free = nullptr;
-  uint64_t free_age = longest_delay_;
+  uint64_t free_age = kept_updates_;
   for (size_t way = 0; way < kWays; ++way) {
     Slot& slot = slots_[place + way];
     const bool current = slot.period == period_;
@@ -118,7 +135,8 @@ void RowStalenessMeter::MeasureLocked(uint64_t update, const TablePush& push, Se
   if (known) {
     ++delays_;
     delay_sum_ += delay;
-    longest_delay_ = std::max(longest_delay_, std::min(delay, kMaskUpdates));
+    // Nothing is known of delays before the first period.
+    if (earlier_mean_delay_ == 0) kept_updates_ = std::max(kept_updates_, std::min(delay, kMaskUpdates));
   }
   const uint64_t remembered = std::min(delay, kMaskUpdates);
   const bool counts = known && remembered <= now;
@@ -131,14 +149,13 @@ void RowStalenessMeter::MeasureLocked(uint64_t update, const TablePush& push, Se
     for (size_t i = begin; i < end; ++i) {
       const uint64_t hash = Mix64(push.ids[i]);
       size_t& place = places[i - begin];
-      place = SampledLocked(hash) ? PlaceLocked(hash) : kSlots;
-      if (place == kSlots) continue;
-      __builtin_prefetch(slots_ + place, 1);
-      __builtin_prefetch(slots_ + place + kWays / 2, 1);
+      place = SampledLocked(hash) ? PlaceLocked(hash) : kNoPlace;
+      if (place == kNoPlace) continue;
+      for (size_t way = 0; way < kWays; way += 2) __builtin_prefetch(slots_ + place + way, 1);
     }
     for (size_t i = begin; i < end; ++i) {
       const size_t place = places[i - begin];
-      if (place == kSlots) continue;
+      if (place == kNoPlace) continue;
       ++entries_;
       Slot* const slot = FindLocked(push.ids[i], place, now);
       if (slot == nullptr) {
@@ -165,15 +182,15 @@ void RowStalenessMeter::MeasureLocked(uint64_t update, const TablePush& push, Se
 
 void RowStalenessMeter::Restart() {
   absl::MutexLock lock(&mutex_);
-  if (period_ > 0 && updates_ < kEnoughUpdates) return;
-  next_begin_ = 0;
+  if (updates_ >= kEnoughUpdates) restart_ = true;
 }
 
 void RowStalenessMeter::Forget() {
   absl::MutexLock lock(&mutex_);
   found_.clear();
-  first_ = true;
-  next_begin_ = end_ = 0;
+  next_length_ = kFirstPeriod;
+  restart_ = true;
+  end_ = 0;
   updates_ = delays_ = delay_sum_ = 0;
   earlier_mean_delay_ = 0;
 }

@@ -11,16 +11,17 @@
 // has 64 bits; for a gradient that is d > 63 updates late, the count over the last 63 updates is multiplied
 // by d/63.
 //
-// Measuring every update would cost too much, so the meter measures in periods: kFirstPeriod updates at the
-// start, later kPeriod of every kCycle updates, and another period after Restart. A gradient counts if all
-// updates from its pull on (at most the last 63) belong to the period.
+// The meter measures in periods: kFirstPeriod updates at the start, later kPeriod updates. The next period
+// begins when kPause times the time has passed that measuring took, so that measuring takes at most a
+// hundredth of a processor. Where updates are rare or small, periods follow each other without a pause. A
+// gradient counts if all updates from its pull on (at most the last 63) belong to the period.
 //
 // An id gets one of kWays slots, whose place is a hash of the id and of the period. A slot becomes free when
-// its row was not updated for longer than gradients are late. An id that finds no free slot is not measured
-// in this update. If that happens often, because pushes have more ids than slots, the next period measures
-// half of the ids, chosen by a hash, and the period after it the other half; and so on with quarters. Such a
-// sample leaves means and histograms unbiased, and rows that are updated often are found within a few
-// periods.
+// its row was not updated for half as long again as gradients are late on average. An id that finds no free
+// slot is not measured in this update. If that happens too often, because pushes have more ids than slots,
+// the next period measures half of the ids, chosen by a hash, and the period after it the other half; and so
+// on with quarters. Such a sample leaves means and histograms unbiased, and rows that are updated often are
+// found within a few periods.
 
 #include <atomic>
 #include <cstddef>
@@ -33,6 +34,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "base/ticks.h"
 #include "ps/row_staleness.h"
 #include "ps/server/table/table_push.h"
 
@@ -43,13 +45,16 @@ class RowStalenessMeter {
  public:
   static constexpr uint64_t kFirstPeriod = 256;  // updates
   static constexpr uint64_t kPeriod = 128;
-  static constexpr uint64_t kCycle = 1024;
-  static constexpr size_t kWays = 4;
+  static constexpr int64_t kPause = 100;
+  static constexpr size_t kWays = 8;
   static constexpr size_t kSlots = size_t{1} << 16;
   // Frequent answers from a period only after this many updates.
   static constexpr uint64_t kEnoughUpdates = 32;
   // A push from version 0 that is later than this has come without a version. It is not measured.
   static constexpr uint64_t kLatestFirstPush = 1024;
+
+  // `clock` returns nanoseconds.
+  explicit RowStalenessMeter(int64_t (*clock)() = SteadyNanoseconds) : clock_(clock) {}
 
   // A row that is updated often.
   struct Row {
@@ -73,8 +78,8 @@ class RowStalenessMeter {
   uint64_t CountUpdate(absl::Span<const TablePush* const> pushes, std::atomic<uint64_t>* version,
                        std::vector<Segments>* segments);
 
-  // Begins a new period with the next update, unless one has begun less than kEnoughUpdates ago. Call it when
-  // the pushes will change, for example because rows were moved to workers.
+  // Begins a new period with the next update, unless the present one has measured less than kEnoughUpdates.
+  // Call it when the pushes will change, for example because rows were moved to workers.
   void Restart();
   // As Restart, and forgets the rows found so far, but not the counts. Call it when versions jump (a
   // checkpoint was loaded) or when updates were made that were not counted.
@@ -91,6 +96,7 @@ class RowStalenessMeter {
   static constexpr uint64_t kShortestMemory = 8;  // updates for which a slot is kept at least
   static constexpr uint32_t kMaxSampleBits = 12;
   static constexpr size_t kMaxFound = size_t{1} << 18;
+  static constexpr uint64_t kTrial = 16;  // updates after which a period with too few slots is begun anew
 
   struct Slot {
     uint64_t id;
@@ -105,6 +111,10 @@ class RowStalenessMeter {
     void operator()(char* memory) const { std::free(memory); }
   };
 
+  // Returns whether the update belongs to a period; begins one if it is time.
+  bool InPeriodLocked(uint64_t update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasTooFewSlotsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return untaken_ * 64 > entries_; }
+  void AllocateSlotsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginPeriodLocked(uint64_t update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds the frequent rows of the period that ends to found_.
   void KeepFoundLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -116,6 +126,7 @@ class RowStalenessMeter {
   bool SampledLocked(uint64_t hash) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double MeanDelayLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  int64_t (*const clock_)();
   mutable absl::Mutex mutex_;
   std::unique_ptr<char, FreeMemory> memory_ ABSL_GUARDED_BY(mutex_);
   Slot* slots_ ABSL_GUARDED_BY(mutex_) = nullptr;  // [kSlots] in memory_, at a multiple of 64 bytes
@@ -125,14 +136,17 @@ class RowStalenessMeter {
   uint32_t period_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the period, from 1; 0: none yet
   uint64_t begin_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t end_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t next_begin_ ABSL_GUARDED_BY(mutex_) = 0;  // the next period begins with this update
-  uint64_t updates_ ABSL_GUARDED_BY(mutex_) = 0;     // that the period has measured
-  bool first_ ABSL_GUARDED_BY(mutex_) = true;        // the next period is the first, or follows Forget
+  uint64_t updates_ ABSL_GUARDED_BY(mutex_) = 0;                 // that the period has measured
+  bool restart_ ABSL_GUARDED_BY(mutex_) = true;                  // the next update begins a period
+  uint64_t next_length_ ABSL_GUARDED_BY(mutex_) = kFirstPeriod;  // updates of the next period
+  int64_t begin_ns_ ABSL_GUARDED_BY(mutex_) = 0;                 // when the period began
+  int64_t spent_ns_ ABSL_GUARDED_BY(mutex_) = 0;                 // the time that it took
   // The delay of this period's pushes: updates of the table between pull and update.
   uint64_t delays_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t delay_sum_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t longest_delay_ ABSL_GUARDED_BY(mutex_) = kShortestMemory;  // at most 64
-  double earlier_mean_delay_ ABSL_GUARDED_BY(mutex_) = 0;             // of the period before
+  double earlier_mean_delay_ ABSL_GUARDED_BY(mutex_) = 0;  // of the period before; 0: unknown
+  // A slot whose row was not updated for this long is free. Enough for pushes half as late again as the mean.
+  uint64_t kept_updates_ ABSL_GUARDED_BY(mutex_) = kShortestMemory;
   // The ids whose hash ends in the `sample_bits_` bits of `period_` are measured.
   uint32_t sample_bits_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t entries_ ABSL_GUARDED_BY(mutex_) = 0;  // sampled gradients of this period

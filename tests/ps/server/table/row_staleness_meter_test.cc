@@ -42,10 +42,18 @@ TEST(RowStalenessCounts, QuantilesAreWithinTheirBins) {
   EXPECT_DOUBLE_EQ(counts.Mean(), 0.51);
 }
 
+// A clock that stands still: measuring takes no time, so periods follow each other without a pause.
+int64_t StandingClock() { return 0; }
+// A clock that a test sets, and that advances by a microsecond when it is read.
+int64_t test_now_ns = 0;
+int64_t TestClock() { return test_now_ns += 1000; }
+
 // One table whose updates are counted, and a model: for each id the numbers of the updates that had it.
 class Table {
  public:
   using Segments = RowStalenessMeter::Segments;
+
+  explicit Table(int64_t (*clock)() = StandingClock) : meter_(clock) {}
 
   // Counts an update of pushes of `ids`, based on the given versions.
   std::vector<Segments> Update(const std::vector<std::vector<uint64_t>>& ids,
@@ -134,12 +142,26 @@ TEST(RowStalenessMeter, PushesThatAreMergedIntoOneUpdateAreNotStaleToEachOther) 
   EXPECT_EQ(table.meter().Counts().histogram, table.model().histogram);
 }
 
-TEST(RowStalenessMeter, MeasuresAPartOfTheUpdatesOnly) {
-  Table table;
-  for (uint64_t u = 0; u < RowStalenessMeter::kCycle; ++u) table.Update({{7}}, {table.version()});
+TEST(RowStalenessMeter, MeasuresForAHundredthOfTheTime) {
+  Table table(TestClock);
+  const auto update = [&](uint64_t updates) {
+    for (uint64_t u = 0; u < updates; ++u) table.Update({{7}}, {table.version()});
+  };
+  update(2 * RowStalenessMeter::kFirstPeriod);
   EXPECT_EQ(table.meter().Counts().rows, RowStalenessMeter::kFirstPeriod);
-  for (uint64_t u = 0; u < RowStalenessMeter::kCycle; ++u) table.Update({{7}}, {table.version()});
+  // Measuring an update took a microsecond, and as long between two. After a hundred times that it goes on.
+  test_now_ns += 90 * 1000 * static_cast<int64_t>(RowStalenessMeter::kFirstPeriod);
+  update(1000);
+  EXPECT_EQ(table.meter().Counts().rows, RowStalenessMeter::kFirstPeriod);
+  test_now_ns += 20 * 1000 * static_cast<int64_t>(RowStalenessMeter::kFirstPeriod);
+  update(1000);
   EXPECT_EQ(table.meter().Counts().rows, RowStalenessMeter::kFirstPeriod + RowStalenessMeter::kPeriod);
+}
+
+TEST(RowStalenessMeter, MeasuresWithoutAPauseWhereThatTakesNoTime) {
+  Table table;
+  for (uint64_t u = 0; u < 2000; ++u) table.Update({{7}}, {table.version()});
+  EXPECT_GT(table.meter().Counts().rows, 1900);
 }
 
 TEST(RowStalenessMeter, AGradientFromBeforeThePeriodDoesNotCount) {
@@ -227,9 +249,9 @@ TEST(RowStalenessMeter, HotRowsAreFoundAmongMoreIdsThanItHasSlots) {
   constexpr uint64_t kHot = 100;
   constexpr uint64_t kDelay = 10;
   RowStalenessCounts cold;
-  for (uint64_t u = 0; u < 24 * RowStalenessMeter::kCycle; ++u) {
-    const bool measured = u % RowStalenessMeter::kCycle < 2 * RowStalenessMeter::kPeriod;
-    std::vector<uint64_t> ids(measured ? 12000 : 0);
+  constexpr uint64_t kUpdates = 24 * RowStalenessMeter::kPeriod;
+  for (uint64_t u = 0; u < kUpdates; ++u) {
+    std::vector<uint64_t> ids(12000);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = i < kHot ? i : 1000 + random.Below(2000000);
     TablePush push;
     push.ids = ids;
@@ -238,11 +260,11 @@ TEST(RowStalenessMeter, HotRowsAreFoundAmongMoreIdsThanItHasSlots) {
     push.segment_ends = {static_cast<uint32_t>(std::min<size_t>(kHot, ids.size())),
                          static_cast<uint32_t>(ids.size())};
     table.Count(push, &segments);
-    if (u > 4 * RowStalenessMeter::kCycle && !segments.empty() && segments[0].size() == 2) {
+    if (u > kUpdates / 2 && !segments.empty() && segments[0].size() == 2) {
       cold.Add(segments[0][1]);
     }
   }
-  // 10 updates of 11900 ids of 2 million: a row was in 0.0595 of them.
+  // Ten updates of 11900 of 2 million ids: a row was in 0.0595 of them on average.
   EXPECT_GT(cold.rows, 1000000u);
   EXPECT_NEAR(cold.Mean(), 0.0594, 0.003);
   const auto hot = table.meter().Frequent(2.0, 1000);

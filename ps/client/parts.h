@@ -67,7 +67,7 @@ struct PushPart {
   std::shared_ptr<const void> owner = nullptr;
 };
 
-// What a push carries beside its parts.
+// The arguments of a push beside its parts.
 struct PushOptions {
   // Multiplies the tables' learning rates for this push (> 0, at most 2^20).
   float learning_rate_factor = 1.0f;

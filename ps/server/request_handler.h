@@ -33,8 +33,8 @@ namespace tandem::ps {
 // Runs pulls and pushes: parses them (request/parse.h), binds them to tables (request/bind.h), defers pulls
 // that must wait for other workers, applies pushes exactly once, and responds (request/response_writer.h).
 //
-// Thread-safe. Lock order: push_mutex_, then the registry's mutex or a table's; no other lock is taken under
-// one of these two. The gate's mutex is held alone.
+// Thread-safe. Lock order: push_mutex_, then the registry's mutex or a table's, then that of the table's
+// RowStalenessMeter; no other lock is taken under these. The gate's mutex is held alone.
 class RequestHandler {
  public:
   using Waiters = std::vector<ServerTable::Waiter>;

@@ -77,6 +77,8 @@ absl::StatusOr<v1::ReadRowStatesResponse> RowStatesService::Read(
   exists.resize(request.ids_size());
   TANDEM_RETURN_IF_ERROR(storage->ReadRows(request.ids(), response.mutable_values()->mutable_data(),
                                            reinterpret_cast<uint8_t*>(exists.data())));
+  // Rows are read to be kept by workers, which changes what they push.
+  table->row_staleness().Restart();
   return response;
 }
 
@@ -121,7 +123,6 @@ absl::StatusOr<v1::WriteRowStatesResponse> RowStatesService::Write(
     return response;
   }
   TANDEM_RETURN_IF_ERROR(storage->WriteRows(request.ids(), request.values().data()));
-  // Workers have changed what they push, or are about to.
   table->row_staleness().Restart();
   return response;
 }

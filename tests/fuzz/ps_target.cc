@@ -44,6 +44,7 @@ void MakeSlice(ByteSource& source, Slice* slice) {
     if ((formats & 0x40) != 0) {
       slice->set_learning_rate_factor(source.Take<float>());
       slice->set_pulled_version(source.Take<uint64_t>());
+      for (uint8_t s = source.Take<uint8_t>() % 4; s > 0; --s) slice->add_segment_ends(TakeCount(source));
     }
   } else if ((formats & 0x40) != 0) {
     slice->set_conditional(true);

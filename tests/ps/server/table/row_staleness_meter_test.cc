@@ -95,7 +95,7 @@ class Table {
   }
   uint64_t version() const { return version_; }
   RowStalenessMeter& meter() { return meter_; }
-  // What the meter should have counted, if it had measured all updates.
+  // Returns the counts of a meter that measures all updates.
   const RowStalenessCounts& model() const { return model_now_; }
   void ResetModel() { model_now_ = {}; }
 
@@ -119,7 +119,7 @@ std::vector<uint64_t> SkewedIds(CounterRandom* random, size_t count, uint64_t ra
 TEST(RowStalenessMeter, CountsWhatAListOfAllUpdatesWould) {
   Table table;
   CounterRandom random(1, 0);
-  // In the first period every gradient counts: delays are shorter than the updates so far.
+  // Every gradient of the first period counts: delays are shorter than the updates so far.
   for (uint64_t u = 0; u < RowStalenessMeter::kFirstPeriod; ++u) {
     const uint64_t pulled = table.version() - std::min(table.version(), random.Below(40));
     table.Update({SkewedIds(&random, 50, 3000)}, {pulled});

@@ -173,7 +173,7 @@ class PointToPoint {
     size_t held = 0;                        // cost of its messages that no recv has matched
     size_t taken = 0;                       // cost of matched messages of which the peer has not been told
   };
-  // What a message counts in `unanswered`, `held` and `taken`.
+  // Returns the amount by which a message of `bytes` bytes changes `unanswered`, `held` and `taken`.
   static size_t Cost(size_t bytes);
 
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);           // by rank

@@ -153,5 +153,36 @@ TEST(JobRoundTripTest, CachesArriveAndWhatTheyDoNotGoWithIsNamed) {
   }
 }
 
+TEST(JobRoundTripTest, PlacementsArriveAndWhatTheyDoNotGoWithIsNamed) {
+  const std::string head = "data: {train: a.csv, label: y, sparse: [s, t]}\nmodel: fm\n";
+  const std::string text = head +
+                           "embedding: {placement: sharded, replicated_features: [s], l2_scope: all}\n"
+                           "wide: {placement: replicated, sharded_features: [t]}\n"
+                           "train: {mode: async, hot_rows: {budget: 8MiB, min_row_staleness: 2.5, "
+                           "first_steps: 5, every_steps: 50}}\n";
+  ExpectRoundTrip(text);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const JobSpec job, ParseJob(text, "x.yaml"));
+  EXPECT_EQ(job.embedding.placement, ps::Placement::kSharded);
+  EXPECT_THAT(job.embedding.replicated_features, ::testing::ElementsAre("s"));
+  EXPECT_EQ(job.embedding.l2_scope, ps::L2Scope::kAll);
+  EXPECT_EQ(job.wide.placement, ps::Placement::kReplicated);
+  EXPECT_EQ(job.train.hot_rows.budget, 8 << 20);
+  EXPECT_EQ(job.train.hot_rows.min_row_staleness, 2.5);
+  EXPECT_EQ(job.train.hot_rows.every_steps, 50u);
+  for (const auto& [wrong, why] :
+       {std::pair("wide: {cache: 1MiB, placement: replicated}\ntrain: {mode: async}\n",
+                  "a replicated row needs no cache"),
+        std::pair("embedding: {replicated_features: [s], pooling: server}\n", "pooling: worker"),
+        std::pair("embedding: {placement: replicated, optimizer: {kind: sgd, clip_global_norm: 1}}\n",
+                  "use 'clip_row_norm'"),
+        std::pair("wide: {replicated_features: [s], sharded_features: [s]}\n",
+                  "which 'replicated_features' names, too"),
+        std::pair("train: {hot_rows: {first_steps: 0}}\n", "first_steps")}) {
+    EXPECT_THAT(ParseJob(head + wrong, "x.yaml"),
+                ::tandem::testing::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(why)))
+        << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace tandem::worker

@@ -64,6 +64,45 @@ TEST(TrainingPlanTest, AModelGetsOnlyTheTablesItLooksInto) {
   EXPECT_EQ(dlrm.tables[0].name(), "embedding");
 }
 
+TEST(TrainingPlanTest, FeaturesArePlacedAsTheTableOrTheirListSays) {
+  JobSpec job;
+  job.model.dim = 8;
+  job.train.mode = ps::Async();
+  job.embedding.placement = ps::Placement::kSharded;
+  job.embedding.replicated_features = {"city"};
+  job.embedding.l2_scope = ps::L2Scope::kAll;
+  job.wide.sharded_features = {"user"};
+  TANDEM_ASSERT_OK_AND_ASSIGN(TrainingPlan plan, PlanJob(job, FourFeatures(), *MakeModel("wide_deep"), 2));
+  constexpr auto kAuto = ps::Placement::kAuto, kSharded = ps::Placement::kSharded,
+                 kReplicated = ps::Placement::kReplicated;
+  EXPECT_THAT(plan.lookup.tables[0].placements, ElementsAre(kSharded, kSharded, kReplicated, kSharded));
+  EXPECT_THAT(plan.lookup.tables[1].placements, ElementsAre(kSharded, kAuto, kAuto, kAuto));
+  ASSERT_EQ(plan.replicas.size(), 2u);
+  EXPECT_TRUE(plan.replicas[0].replicated);
+  EXPECT_FALSE(plan.replicas[0].by_staleness);
+  EXPECT_EQ(plan.replicas[0].l2_scope, ps::L2Scope::kAll);
+  EXPECT_TRUE(plan.replicas[1].by_staleness);
+  EXPECT_THAT(plan.notes, ElementsAre());
+
+  job.embedding.replicated_features = {"town"};
+  EXPECT_THAT(PlanJob(job, FourFeatures(), *MakeModel("wide_deep"), 2),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("replicated_features names 'town', which is not a feature of the table; "
+                                 "there are: user, item, city, history")));
+}
+
+TEST(TrainingPlanTest, ATableThatCannotHaveReplicatedRowsIsShardedAndTheLogSaysWhy) {
+  JobSpec job;
+  job.model.dim = 8;
+  job.train.mode = ps::Async();
+  job.embedding.optimizer.set_clip_global_norm(1.0f);
+  job.wide.cache.bytes = 1 << 20;
+  TANDEM_ASSERT_OK_AND_ASSIGN(TrainingPlan plan, PlanJob(job, FourFeatures(), *MakeModel("wide_deep"), 2));
+  EXPECT_FALSE(plan.replicas[0].replicated);
+  EXPECT_FALSE(plan.replicas[1].replicated);
+  EXPECT_THAT(plan.notes, ElementsAre(HasSubstr("clip_global_norm"), HasSubstr("cache")));
+}
+
 TEST(TrainingPlanTest, NamesWhatCannotBe) {
   JobSpec job;
   job.model.dim = 8;

@@ -10,20 +10,16 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/counted.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
-#include "ps/replicated/client_row_home.h"
-#include "ps/replicated/replicated_tables.h"
 #include "ps/table.h"
 #include "worker/data/prefetch_reader.h"
 #include "worker/evaluation/logistic_baseline.h"
@@ -36,6 +32,7 @@
 #include "worker/step/hybrid_trainer.h"
 #include "worker/synthetic/planted.h"
 #include "worker/trainer/model_checkpoint.h"
+#include "worker/trainer/replication.h"
 #include "worker/trainer/training_plan.h"
 
 namespace tandem::worker {
@@ -59,12 +56,6 @@ v1::InputState InputOf(const Dataset& dataset, int workers) {
   input.set_index_features(static_cast<uint32_t>(statistics.index_features));
   input.set_workers(static_cast<uint32_t>(workers));
   return input;
-}
-
-// Returns the bytes of a row's values on the wire.
-uint64_t RowBytes(v1::ValueFormat format, uint64_t dim) {
-  if (format == v1::VALUES_F32) return 4 * dim;
-  return format == v1::VALUES_INT8 ? dim + sizeof(float) : 2 * dim;
 }
 
 class TrainingRun {
@@ -96,10 +87,6 @@ class TrainingRun {
   // Sums the cache statistics of all workers. Called by every rank.
   absl::Status AddCaches();
   Progress::Staleness MeasuredStaleness();
-  // Makes the tables whose rows all workers replicate, unless the mode is sync.
-  absl::Status PrepareReplicas();
-  // Sums the row staleness of all workers' pushes, after epoch `epoch`. Called by every rank.
-  absl::Status AddFeatures(int epoch, const PassStats& stats);
   // Applies the gradients that GBA tables have accumulated, before rows are read or saved. Called by every
   // rank.
   absl::Status ApplyDeferred();
@@ -132,10 +119,7 @@ class TrainingRun {
   std::unique_ptr<DenseOptimizer> optimizer_;
   std::optional<LearningRateSchedule> schedule_;
   TrainingPlan plan_;
-  std::unique_ptr<ps::RowHome> row_home_;
-  std::unique_ptr<ps::ReplicatedTables> replicas_;        // nullptr: no row is replicated
-  ServedCounts served_;                                   // over all epochs and workers
-  std::set<std::pair<std::string, std::string>> warned_;  // features (table, name) with a warning
+  std::unique_ptr<Replication> replication_;
   std::unique_ptr<HybridTrainer> trainer_;
   int first_epoch_ = 1;
   double best_metric_ = -std::numeric_limits<double>::infinity();
@@ -189,7 +173,8 @@ absl::Status TrainingRun::Prepare() {
   // MetricOf negates metrics of which lower is better, so here higher is always better.
   schedule.higher_is_better = true;
   TANDEM_ASSIGN_OR_RETURN(schedule_, LearningRateSchedule::Create(schedule));
-  TANDEM_RETURN_IF_ERROR(PrepareReplicas());
+  TANDEM_ASSIGN_OR_RETURN(replication_,
+                          Replication::Create(job_, plan_, context_.client, context_.group));
   trainer_ = std::make_unique<HybridTrainer>(
       context_.client, context_.group, model_.get(), optimizer_.get(), plan_.lookup,
       HybridOptions{.lookahead = job_.train.lookahead,
@@ -197,7 +182,7 @@ absl::Status TrainingRun::Prepare() {
                     .bucket_bytes = job_.train.bucket_bytes,
                     .learning_rate = [this](uint64_t step) { return schedule_->At(step); },
                     .learning_rate_factor = [this](uint64_t step) { return schedule_->FactorAt(step); },
-                    .replicas = replicas_.get()});
+                    .replicas = replication_->tables()});
   if (!options_.tensorboard.empty()) {
     TANDEM_RETURN_IF_ERROR(scalars_.Open(options_.tensorboard, rank_, context_.client));
   }
@@ -245,7 +230,9 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(slowest), {.op = ReduceOp::kMax}).status());
 
   TANDEM_RETURN_IF_ERROR(ApplyDeferred());
-  TANDEM_RETURN_IF_ERROR(AddFeatures(epoch, *stats));
+  std::vector<std::string> features;
+  for (const SparseFeature& feature : dataset_->schema().sparse) features.push_back(feature.column);
+  TANDEM_RETURN_IF_ERROR(replication_->AddEpoch(epoch, *stats, trainer_->served(), features, &report_));
 
   EpochReport entry;
   entry.epoch = epoch;
@@ -312,86 +299,6 @@ absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) 
   return Quality{.auc = metrics->auc, .logloss = metrics->logloss, .examples = metrics->examples};
 }
 
-absl::Status TrainingRun::PrepareReplicas() {
-  const bool any = absl::c_any_of(plan_.replicas, [](const auto& table) { return table.replicated; });
-  if (job_.train.mode.kind() == v1::UpdateMode::SYNC || !any) return absl::OkStatus();
-  if (is_leader()) {
-    for (const std::string& note : plan_.notes) LogInfo(note);
-  }
-  const HotRowsSpec& hot = job_.train.hot_rows;
-  row_home_ = std::make_unique<ps::ClientRowHome>(context_.client);
-  TANDEM_ASSIGN_OR_RETURN(
-      replicas_,
-      ps::ReplicatedTables::Create(
-          plan_.replicas,
-          {.hot_set = {.min_staleness = hot.min_row_staleness, .budget_bytes = hot.budget},
-           .rank = rank_,
-           .world_size = world_size_,
-           .all_gather = [this](absl::string_view bytes) { return context_.group->AllGatherBytes(bytes); },
-           .first_interval = hot.first_steps,
-           .max_interval = hot.every_steps},
-          row_home_.get()));
-  return absl::OkStatus();
-}
-
-absl::Status TrainingRun::AddFeatures(int epoch, const PassStats& stats) {
-  report_.replica_bytes += stats.replica_bytes;
-  if (job_.train.mode.kind() == v1::UpdateMode::SYNC) return absl::OkStatus();
-  // [table][segment], of this worker; sent as raw bytes between processes of the same program.
-  struct Counts {
-    ps::RowStalenessCounts staleness;
-    SegmentCounts served, served_in_epoch;
-  };
-  static_assert(std::is_trivially_copyable_v<Counts>);
-  std::vector<Counts> mine;
-  for (size_t t = 0; t < plan_.tables.size(); ++t) {
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::RowStalenessCounts> measured,
-                            context_.client->RowStalenessStatistics(plan_.tables[t].name()));
-    for (size_t s = 0; s < stats.served[t].size(); ++s) {
-      mine.push_back({s < measured.size() ? measured[s] : ps::RowStalenessCounts{}, trainer_->served()[t][s],
-                      stats.served[t][s]});
-    }
-  }
-  const size_t bytes = mine.size() * sizeof(Counts);
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::vector<std::string> gathered,
-      context_.group->AllGatherBytes(absl::string_view(reinterpret_cast<const char*>(mine.data()), bytes)));
-  std::vector<std::vector<ps::RowStalenessCounts>> measured(plan_.tables.size());
-  ServedCounts served = NoneServed(plan_.lookup);
-  if (served_.empty()) served_ = served;
-  for (size_t t = 0; t < measured.size(); ++t) measured[t].resize(served[t].size());
-  for (const std::string& theirs : gathered) {
-    if (theirs.size() != bytes) return absl::DataLossError("a worker sent malformed row staleness");
-    std::vector<Counts> counts(mine.size());
-    std::memcpy(counts.data(), theirs.data(), bytes);
-    size_t i = 0;
-    for (size_t t = 0; t < measured.size(); ++t) {
-      for (size_t s = 0; s < measured[t].size(); ++s, ++i) {
-        measured[t][s].Add(counts[i].staleness);
-        served[t][s].Add(counts[i].served);
-        served_[t][s].Add(counts[i].served_in_epoch);
-      }
-    }
-  }
-  std::vector<std::string> names;
-  for (const SparseFeature& feature : dataset_->schema().sparse) names.push_back(feature.column);
-  report_.features = ReportFeatures(plan_.lookup, names, measured, served);
-  if (!is_leader()) return absl::OkStatus();
-  const bool over_budget = replicas_ != nullptr && replicas_->refused() > 0;
-  bool undecided = replicas_ != nullptr && !over_budget && epoch < job_.train.epochs;
-  for (size_t t = 0; undecided && t < plan_.tables.size(); ++t)
-    undecided = replicas_->statistics(t).joined == 0;
-  for (const FeatureReport& feature : report_.features) {
-    // Rows that will be replicated are stale until the first choice.
-    if (undecided && feature.placement != ps::Placement::kSharded) continue;
-    const std::string warning = RowStalenessWarning(feature, over_budget);
-    if (warning.empty() || !warned_.insert({feature.table, feature.feature}).second) continue;
-    LogWarning(warning);
-    report_.warnings.push_back(warning);
-  }
-  return absl::OkStatus();
-}
-
 Progress::Staleness TrainingRun::MeasuredStaleness() {
   const absl::StatusOr<std::vector<v1::TableInfo>> tables = context_.client->ListTables();
   double mean = 0;
@@ -455,19 +362,15 @@ absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
                                  {"best_epoch", report_.best_epoch},
                                  {"epochs_since_best", epochs_since_best_}},
                      .input = InputOf(*dataset_, world_size_)};
-    if (replicas_ != nullptr) {
-      // The servers save the tables, so they need the rows that the workers have.
-      saved = replicas_->WriteBack();
-      const std::vector<std::vector<uint64_t>> ids = replicas_->ids();
-      for (size_t t = 0; t < ids.size(); ++t) {
-        if (!ids[t].empty()) state.replicated[plan_.tables[t].name()] = ids[t];
-      }
-    }
-    absl::StatusOr<std::string> path = std::string();
-    if (!saved.ok())
-      path = saved;
-    else
+    // The servers save the tables, so they need the rows that the workers have.
+    auto replicated = replication_->WriteBack();
+    absl::StatusOr<std::string> path = absl::UnknownError("");
+    if (replicated.ok()) {
+      state.replicated = *std::move(replicated);
       path = SaveModel(job_, state, context_.client, model_.get(), *optimizer_, *schedule_);
+    } else {
+      path = replicated.status();
+    }
     saved = path.status();
     if (path.ok()) {
       if (epoch.best) best_checkpoint_ = *path;
@@ -500,11 +403,7 @@ absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
   TANDEM_ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Parse(gathered[0]));
   TANDEM_RETURN_IF_ERROR(loaded.Apply(model_.get(), optimizer_.get(), &*schedule_));
   trainer_->set_step(loaded.state.step);
-  if (replicas_ != nullptr) {
-    std::vector<std::vector<uint64_t>> ids(plan_.tables.size());
-    for (size_t t = 0; t < ids.size(); ++t) ids[t] = loaded.state.replicated[plan_.tables[t].name()];
-    TANDEM_RETURN_IF_ERROR(replicas_->Restore(ids));
-  }
+  TANDEM_RETURN_IF_ERROR(replication_->Restore(loaded.state.replicated));
   if (context_.status != nullptr) context_.status->SetStep(loaded.state.step);
   *state = std::move(loaded.state);
   return absl::OkStatus();
@@ -592,20 +491,7 @@ absl::Status TrainingRun::AddTables() {
     report_.tables.push_back(SummarizeTable(table.name(), servers));
     TANDEM_ASSIGN_OR_RETURN(report_.tables.back().feedback,
                             context_.client->FeedbackStatistics(table.name()));
-    const size_t t = report_.tables.size() - 1;
-    if (replicas_ == nullptr || replicas_->table(t) == nullptr) continue;
-    const ps::ReplicationStatistics now = replicas_->statistics(t);
-    ReplicationReport replication{
-        .rows = now.rows, .bytes = now.bytes, .joined = now.joined, .left = now.left};
-    if (t < served_.size()) {
-      for (const SegmentCounts& segment : served_[t]) replication.served.Add(segment);
-    }
-    const uint64_t rows = replication.served.replicated;
-    replication.saved_pull_bytes =
-        rows * (sizeof(uint64_t) + RowBytes(plan_.wires[t].pull_values, table.dim()));
-    replication.saved_push_bytes =
-        rows * (sizeof(uint64_t) + RowBytes(plan_.wires[t].push_values, table.dim()));
-    report_.tables.back().replication = replication;
+    replication_->AddTable(report_.tables.size() - 1, &report_.tables.back());
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/trainer/replication.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "absl/algorithm/container.h"
+#include "base/logging.h"
+#include "base/status.h"
+#include "ps/replicated/client_row_home.h"
+
+namespace tandem::worker {
+namespace {
+
+// What one worker knows of a segment of a table. Sent as raw bytes between processes of the same program.
+struct SegmentOfWorker {
+  ps::RowStalenessCounts staleness;
+  SegmentCounts served, served_in_epoch;
+};
+static_assert(std::is_trivially_copyable_v<SegmentOfWorker>);
+
+// Returns the bytes of a row's values on the wire.
+uint64_t WireRowBytes(v1::ValueFormat format, uint64_t dim) {
+  if (format == v1::VALUES_F32) return sizeof(float) * dim;
+  return format == v1::VALUES_INT8 ? dim + sizeof(float) : 2 * dim;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Replication>> Replication::Create(const JobSpec& job, const TrainingPlan& plan,
+                                                                 ps::Client* client,
+                                                                 collectives::ProcessGroup* group) {
+  std::unique_ptr<Replication> replication(new Replication(job, plan, client, group));
+  const bool any = absl::c_any_of(plan.replicas, [](const auto& table) { return table.replicated; });
+  if (job.train.mode.kind() == v1::UpdateMode::SYNC) return replication;
+  if (group->rank() == 0) {
+    for (const std::string& note : plan.notes) LogInfo(note);
+  }
+  if (!any) return replication;
+  const HotRowsSpec& hot = job.train.hot_rows;
+  replication->home_ = std::make_unique<ps::ClientRowHome>(client);
+  TANDEM_ASSIGN_OR_RETURN(
+      replication->tables_,
+      ps::ReplicatedTables::Create(
+          plan.replicas,
+          {.hot_set = {.min_staleness = hot.min_row_staleness, .budget_bytes = hot.budget},
+           .rank = group->rank(),
+           .world_size = group->world_size(),
+           .all_gather = [group](absl::string_view bytes) { return group->AllGatherBytes(bytes); },
+           .first_interval = hot.first_steps,
+           .max_interval = hot.every_steps},
+          replication->home_.get()));
+  return replication;
+}
+
+Replication::Replication(const JobSpec& job, const TrainingPlan& plan, ps::Client* client,
+                         collectives::ProcessGroup* group)
+    : job_(job), plan_(plan), client_(client), group_(group), served_(NoneServed(plan.lookup)) {}
+
+absl::StatusOr<std::map<std::string, std::vector<uint64_t>>> Replication::WriteBack() {
+  std::map<std::string, std::vector<uint64_t>> by_table;
+  if (tables_ == nullptr) return by_table;
+  TANDEM_RETURN_IF_ERROR(tables_->WriteBack());
+  std::vector<std::vector<uint64_t>> ids = tables_->ids();
+  for (size_t t = 0; t < ids.size(); ++t) {
+    if (!ids[t].empty()) by_table[plan_.tables[t].name()] = std::move(ids[t]);
+  }
+  return by_table;
+}
+
+absl::Status Replication::Restore(const std::map<std::string, std::vector<uint64_t>>& ids) {
+  if (tables_ == nullptr) return absl::OkStatus();
+  std::vector<std::vector<uint64_t>> by_table(plan_.tables.size());
+  for (size_t t = 0; t < by_table.size(); ++t) {
+    const auto found = ids.find(plan_.tables[t].name());
+    if (found != ids.end()) by_table[t] = found->second;
+  }
+  return tables_->Restore(by_table);
+}
+
+absl::Status Replication::AddEpoch(int epoch, const PassStats& stats, const ServedCounts& served,
+                                   const std::vector<std::string>& names, RunReport* report) {
+  report->replica_bytes += stats.replica_bytes;
+  if (job_.train.mode.kind() == v1::UpdateMode::SYNC) return absl::OkStatus();
+  std::vector<SegmentOfWorker> mine;
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<ps::RowStalenessCounts> measured,
+                            client_->RowStalenessStatistics(plan_.tables[t].name()));
+    for (size_t s = 0; s < served[t].size(); ++s) {
+      mine.push_back(
+          {s < measured.size() ? measured[s] : ps::RowStalenessCounts{}, served[t][s], stats.served[t][s]});
+    }
+  }
+  const size_t bytes = mine.size() * sizeof(SegmentOfWorker);
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<std::string> gathered,
+      group_->AllGatherBytes(absl::string_view(reinterpret_cast<const char*>(mine.data()), bytes)));
+  std::vector<std::vector<ps::RowStalenessCounts>> measured(plan_.tables.size());
+  ServedCounts sums = NoneServed(plan_.lookup);
+  for (size_t t = 0; t < measured.size(); ++t) measured[t].resize(sums[t].size());
+  for (const std::string& theirs : gathered) {
+    if (theirs.size() != bytes) return absl::DataLossError("a worker sent malformed row staleness");
+    std::vector<SegmentOfWorker> segments(mine.size());
+    std::memcpy(static_cast<void*>(segments.data()), theirs.data(), bytes);
+    size_t i = 0;
+    for (size_t t = 0; t < measured.size(); ++t) {
+      for (size_t s = 0; s < measured[t].size(); ++s, ++i) {
+        measured[t][s].Add(segments[i].staleness);
+        sums[t][s].Add(segments[i].served);
+        served_[t][s].Add(segments[i].served_in_epoch);
+      }
+    }
+  }
+  report->features = ReportFeatures(plan_.lookup, names, measured, sums);
+  if (group_->rank() == 0) Warn(epoch, report);
+  return absl::OkStatus();
+}
+
+void Replication::Warn(int epoch, RunReport* report) {
+  const bool over_budget = tables_ != nullptr && tables_->refused() > 0;
+  bool undecided = tables_ != nullptr && !over_budget && epoch < job_.train.epochs;
+  for (size_t t = 0; undecided && t < plan_.tables.size(); ++t) {
+    undecided = tables_->statistics(t).joined == 0;
+  }
+  for (const FeatureReport& feature : report->features) {
+    // Rows that will be replicated are stale until the first choice.
+    if (undecided && feature.placement != ps::Placement::kSharded) continue;
+    const std::string warning = RowStalenessWarning(feature, over_budget);
+    if (warning.empty() || !warned_.insert({feature.table, feature.feature}).second) continue;
+    LogWarning(warning);
+    report->warnings.push_back(warning);
+  }
+}
+
+void Replication::AddTable(size_t t, TableReport* table) const {
+  if (tables_ == nullptr || tables_->table(t) == nullptr) return;
+  const ps::ReplicationStatistics now = tables_->statistics(t);
+  ReplicationReport replication{.rows = now.rows, .bytes = now.bytes, .joined = now.joined, .left = now.left};
+  for (const SegmentCounts& segment : served_[t]) replication.served.Add(segment);
+  const uint64_t rows = replication.served.replicated, dim = plan_.tables[t].dim();
+  replication.saved_pull_bytes = rows * (sizeof(uint64_t) + WireRowBytes(plan_.wires[t].pull_values, dim));
+  replication.saved_push_bytes = rows * (sizeof(uint64_t) + WireRowBytes(plan_.wires[t].push_values, dim));
+  table->replication = replication;
+}
+
+}  // namespace tandem::worker

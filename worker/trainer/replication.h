@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TANDEM_WORKER_TRAINER_REPLICATION_H_
+#define TANDEM_WORKER_TRAINER_REPLICATION_H_
+
+// The replicated rows of a training run: how the job makes them, how checkpoints keep them, and what the
+// report says of them and of row staleness.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/process_group.h"
+#include "ps/client/client.h"
+#include "ps/replicated/replicated_tables.h"
+#include "worker/data/schema.h"
+#include "worker/job/job_spec.h"
+#include "worker/report/report.h"
+#include "worker/step/hybrid_trainer.h"
+#include "worker/trainer/training_plan.h"
+
+namespace tandem::worker {
+
+// Used by one thread. Every rank makes the same calls.
+class Replication {
+ public:
+  // All arguments outlive the object. In sync mode no row is replicated and nothing is measured.
+  static absl::StatusOr<std::unique_ptr<Replication>> Create(const JobSpec& job, const TrainingPlan& plan,
+                                                             ps::Client* client,
+                                                             collectives::ProcessGroup* group);
+
+  // Returns the replicated rows for the trainer; nullptr if there are none.
+  ps::ReplicatedTables* tables() const { return tables_.get(); }
+
+  // Writes the replicated rows to the servers, before these save a checkpoint, and returns their ids by
+  // table. Rank 0 only.
+  absl::StatusOr<std::map<std::string, std::vector<uint64_t>>> WriteBack();
+  // Replicates exactly these rows, with the values that the servers have loaded from a checkpoint.
+  absl::Status Restore(const std::map<std::string, std::vector<uint64_t>>& ids);
+
+  // Sums the row staleness of all workers' pushes after epoch `epoch`, and sets the report's features and
+  // warnings. `names` has the names of the data's features.
+  absl::Status AddEpoch(int epoch, const PassStats& stats, const ServedCounts& served,
+                        const std::vector<std::string>& names, RunReport* report);
+  // Describes the replicated rows of table `t` in its report.
+  void AddTable(size_t t, TableReport* table) const;
+
+ private:
+  Replication(const JobSpec& job, const TrainingPlan& plan, ps::Client* client,
+              collectives::ProcessGroup* group);
+  void Warn(int epoch, RunReport* report);
+
+  const JobSpec& job_;
+  const TrainingPlan& plan_;
+  ps::Client* const client_;
+  collectives::ProcessGroup* const group_;
+  std::unique_ptr<ps::RowHome> home_;
+  std::unique_ptr<ps::ReplicatedTables> tables_;          // nullptr: no row is replicated
+  ServedCounts served_;                                   // over all epochs and workers
+  std::set<std::pair<std::string, std::string>> warned_;  // features (table, name) with a warning
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_TRAINER_REPLICATION_H_

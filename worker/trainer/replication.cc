@@ -12,7 +12,8 @@
 namespace tandem::worker {
 namespace {
 
-// What one worker knows of a segment of a table. Sent as raw bytes between processes of the same program.
+// The counts that a worker sends for each segment of a table, as raw bytes: all processes run the same
+// program.
 struct SegmentOfWorker {
   ps::RowStalenessCounts staleness;
   SegmentCounts served, served_in_epoch;

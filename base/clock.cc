@@ -2,18 +2,34 @@
 #include "base/clock.h"
 
 #include "absl/time/clock.h"
+#include "base/ticks.h"
+#include "base/timed_wait.h"
 
 namespace tandem {
 namespace {
+
+// What CLOCK_MONOTONIC's zero is called: the wall clock and the monotonic clock, read together once.
+absl::Time SteadyEpoch() {
+  static const absl::Time epoch = absl::Now() - absl::Nanoseconds(SteadyNanoseconds());
+  return epoch;
+}
+
 class RealClock : public Clock {
  public:
-  absl::Time Now() override { return absl::Now(); }
+  absl::Time Now() override { return MonotonicNow(); }
   bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return mutex->AwaitWithDeadline(condition, deadline);
+    return tandem::AwaitUntil(mutex, condition, deadline);
   }
 };
+
 }  // namespace
+
+absl::Time MonotonicNow() { return FromSteadyNanoseconds(SteadyNanoseconds()); }
+
+int64_t ToSteadyNanoseconds(absl::Time time) { return absl::ToInt64Nanoseconds(time - SteadyEpoch()); }
+
+absl::Time FromSteadyNanoseconds(int64_t ns) { return SteadyEpoch() + absl::Nanoseconds(ns); }
 
 Clock* Clock::Real() {
   static RealClock* clock = new RealClock;
@@ -28,7 +44,7 @@ absl::Time SimulatedClock::Now() {
 bool SimulatedClock::AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) {
   // The waiter sleeps on its own mutex and cannot watch now_ as well, so it checks every millisecond of real
   // time.
-  while (!mutex->AwaitWithTimeout(condition, absl::Milliseconds(1))) {
+  while (!AwaitFor(mutex, condition, absl::Milliseconds(1))) {
     if (Now() >= deadline) return condition.Eval();
   }
   return true;

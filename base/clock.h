@@ -2,13 +2,30 @@
 #ifndef TANDEM_BASE_CLOCK_H_
 #define TANDEM_BASE_CLOCK_H_
 
-// A clock that is passed to all code that waits or expires things, so that tests can control the time.
+// The monotonic clock, and a clock that is passed to all code that waits or expires things, so that tests can
+// control the time.
+//
+// Deadlines, leases and time-outs are moments of the monotonic clock. The wall clock (absl::Now) is for what
+// people read: log lines, file names, reports. It jumps when somebody or NTP sets it, and when a machine
+// wakes from suspension.
+
+#include <cstdint>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 namespace tandem {
+
+// Returns the time of the monotonic clock, which nobody can set and which stands still while the machine is
+// suspended. Equals the wall clock at the first call of the process and then runs on by itself; so a time
+// means nothing to another process. For that, see ToSteadyNanoseconds. Takes as long as absl::Now().
+absl::Time MonotonicNow();
+
+// Converts between times of MonotonicNow() and nanoseconds of CLOCK_MONOTONIC, which all processes of a host
+// share. Saturates: InfiniteFuture() becomes the largest number.
+int64_t ToSteadyNanoseconds(absl::Time time);
+absl::Time FromSteadyNanoseconds(int64_t ns);
 
 // Source of time. Thread-safe.
 class Clock {
@@ -20,7 +37,7 @@ class Clock {
   virtual bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) = 0;
 
-  // Returns the machine's clock, which is never destroyed.
+  // Returns the machine's monotonic clock, MonotonicNow(). It is never destroyed.
   static Clock* Real();
 };
 

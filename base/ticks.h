@@ -2,8 +2,9 @@
 #ifndef TANDEM_BASE_TICKS_H_
 #define TANDEM_BASE_TICKS_H_
 
-// Reads the processor's time-stamp counter, which takes a few nanoseconds; absl::Now() takes thirty. Ticks
-// have no unit. TickClock converts them to times afterwards, from two moments at which both clocks were read.
+// Reads the processor's time-stamp counter, which takes a few nanoseconds; reading a clock takes thirty.
+// Ticks have no unit. TickClock converts them to times afterwards, from two moments at which both clocks were
+// read.
 
 #include <chrono>
 #include <cstdint>

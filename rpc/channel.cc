@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "rpc/wire/bytes_stream.h"
 
 namespace tandem::rpc {
@@ -31,7 +31,7 @@ absl::StatusOr<Bytes> Channel::Call(absl::string_view method, Bytes request, con
     waiter->over.store(true, std::memory_order_release);
   });
   InlinePoll([&waiter] { return waiter->over.load(std::memory_order_acquire); },
-             absl::Now() + options.timeout);
+             MonotonicNow() + options.timeout);
   absl::MutexLock lock(&waiter->mutex, absl::Condition(&waiter->ready));
   return std::move(waiter->answer);
 }

@@ -17,7 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::ipc {
@@ -113,12 +114,12 @@ bool AwaitReadable(int socket, absl::Time deadline) {
   pollfd polled = {socket, POLLIN, 0};
   do {
     if (poll(&polled, 1, MillisecondsUntil(deadline, 1000)) > 0) return true;
-  } while (absl::Now() < deadline);
+  } while (MonotonicNow() < deadline);
   return false;
 }
 
 int MillisecondsUntil(absl::Time deadline, int at_most) {
-  const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
+  const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow()) + 1;
   return static_cast<int>(std::clamp<int64_t>(left, 0, at_most));
 }
 

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/ipc/host_identity.h"
 #include "base/logging.h"
 #include "base/status.h"
@@ -79,7 +80,7 @@ class Connector {
     for (size_t i = 0; i < candidates.size(); ++i) {
       const bool last = i + 1 == candidates.size();
       // Some time is left for the next candidate, in case this one hangs.
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       const absl::Status status =
           Try(candidates[i], purpose, last ? deadline_ : now + (deadline_ - now) / 2, device);
       if (status.ok()) return status;
@@ -148,7 +149,7 @@ absl::StatusOr<Connection> Connect(Store* store, const GroupConnectOptions& opti
   for (BackendFactory& factory : BuiltInBackends()) factories.push_back(std::move(factory));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<BackendRequest> requests,
                           ParseBackends(options.backend, factories));
-  const absl::Time deadline = absl::Now() + options.timeout;
+  const absl::Time deadline = MonotonicNow() + options.timeout;
   if (options.world_size > 1) {
     Connector connector(store, options, factories, deadline);
     TANDEM_RETURN_IF_ERROR(connector.FindPeers());

@@ -10,7 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/ranks.h"
 #include "rpc/network.h"
@@ -54,7 +55,9 @@ absl::StatusOr<RankInfo> Parse(int rank, const std::string& text) {
 
 std::string RankKey(int rank) { return absl::StrCat("rank/", rank); }
 
-absl::Duration Until(absl::Time deadline) { return std::max(deadline - absl::Now(), absl::ZeroDuration()); }
+absl::Duration Until(absl::Time deadline) {
+  return std::max(deadline - MonotonicNow(), absl::ZeroDuration());
+}
 
 absl::Status Differ(absl::string_view what, int rank_a, absl::string_view a, int rank_b,
                     absl::string_view b) {

@@ -10,7 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::collectives {
@@ -36,7 +37,7 @@ absl::Status MonitoredBarrier::Wait(absl::Duration timeout) {
 }
 
 absl::Status MonitoredBarrier::WaitRound(uint64_t round, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   const std::string prefix = Prefix(round), key = absl::StrCat(prefix, "verdict");
   TANDEM_RETURN_IF_ERROR(store_->Set(absl::StrCat(prefix, "here/", rank_), "1"));
   TANDEM_ASSIGN_OR_RETURN(const int64_t count, store_->Add(absl::StrCat(prefix, "count"), 1));
@@ -50,7 +51,7 @@ absl::Status MonitoredBarrier::WaitRound(uint64_t round, absl::Duration timeout)
   }
   // A rank that arrives late finds the verdict there.
   const absl::StatusOr<std::string> verdict =
-      store_->Get(key, std::max(absl::ZeroDuration(), deadline - absl::Now()));
+      store_->Get(key, std::max(absl::ZeroDuration(), deadline - MonotonicNow()));
   if (verdict.ok()) return Judge(*verdict);
   if (!absl::IsDeadlineExceeded(verdict.status())) return verdict.status();
 

@@ -9,9 +9,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "collectives/store/memory_store.h"
 #include "collectives/store/remote_store.h"
 #include "rpc/channel.h"
@@ -64,7 +66,7 @@ class ElasticSession::Watch {
   bool AwaitOver(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
     const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !over_.ok(); };
-    return mutex_.AwaitWithTimeout(absl::Condition(&is_over), timeout);
+    return AwaitFor(&mutex_, absl::Condition(&is_over), timeout);
   }
 
  private:
@@ -145,7 +147,7 @@ absl::Status ElasticSession::Run(const std::function<absl::Status(ElasticRound&)
     LogInfo(absl::StrCat("rank ", assignment.rank, " leaves epoch ", assignment.epoch, " after step ",
                          executed_, ": ", ended.message()));
     absl::StatusOr<Assignment> next =
-        agent_->AwaitAssignment(assignment.number + 1, absl::Now() + options_.round_timeout);
+        agent_->AwaitAssignment(assignment.number + 1, MonotonicNow() + options_.round_timeout);
     if (!next.ok()) return Annotate(next.status(), absl::StrCat("after epoch ", assignment.epoch));
     assignment = *std::move(next);
   }

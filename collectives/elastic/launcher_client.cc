@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "rpc/channel.h"
 
@@ -23,11 +24,11 @@ absl::StatusOr<std::string> LauncherClient::AwaitOver(int64_t number, absl::Dura
 }
 
 absl::StatusOr<Assignment> LauncherClient::AwaitAssignment(int64_t number, absl::Time deadline) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = MonotonicNow();
   while (true) {
     // Skip rounds that began and ended while this process was busy; their assignments may be deleted already.
     while (store_.Get(OverKey(number), absl::ZeroDuration()).ok()) ++number;
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left = std::max(deadline - MonotonicNow(), absl::ZeroDuration());
     // An assignment ends this call at once. The short timeout bounds how late the end of the job is noticed.
     absl::StatusOr<std::string> text =
         store_.Get(AssignmentKey(number, process_), std::min(left, absl::Milliseconds(500)));
@@ -37,7 +38,7 @@ absl::StatusOr<Assignment> LauncherClient::AwaitAssignment(int64_t number, absl:
     }
     absl::StatusOr<std::string> closed = store_.Get(kClosedKey, absl::ZeroDuration());
     if (closed.ok()) return absl::FailedPreconditionError(absl::StrCat("the job is over: ", *closed));
-    if (absl::Now() >= deadline) {
+    if (MonotonicNow() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat(process_, " was given no place in another round within ",
                        absl::FormatDuration(absl::Trunc(deadline - start, absl::Milliseconds(1)))));

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/base/optimization.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "base/trace/trace.h"
 
 namespace tandem::collectives {
@@ -273,7 +275,7 @@ void Lane::Close(absl::Duration drain_timeout) {
     bool ended;
     {
       absl::MutexLock lock(&mutex_);
-      ended = mutex_.AwaitWithTimeout(absl::Condition(&concurrent_ended_), drain_timeout);
+      ended = AwaitFor(&mutex_, absl::Condition(&concurrent_ended_), drain_timeout);
     }
     if (!ended) {
       AbortBackend(options_.health->error());
@@ -376,7 +378,7 @@ Work Lane::RunOnDevice(absl::Span<Operation> operations, bool wait, std::vector<
   }
   absl::StatusOr<std::shared_ptr<DeviceWork>> device = backend_->Enqueue(operations);
   Release();
-  watched.deadline = absl::Now() + timeout;
+  watched.deadline = MonotonicNow() + timeout;
   if (!device.ok()) {
     watched.failure = device.status();
   } else {

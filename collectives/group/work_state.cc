@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 
 namespace tandem::collectives {
 namespace internal {
@@ -24,7 +25,7 @@ void WorkState::Complete(absl::Status status, int source_rank) {
 
 absl::Status WorkState::Wait(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  if (completed_ || mutex_.AwaitWithTimeout(absl::Condition(&completed_), timeout)) return status_;
+  if (completed_ || AwaitFor(&mutex_, absl::Condition(&completed_), timeout)) return status_;
   return absl::DeadlineExceededError(
       absl::StrCat("the operation still runs after ", absl::FormatDuration(timeout)));
 }

@@ -12,7 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/store/limits.h"
 
@@ -39,7 +40,7 @@ class Round {
         world_size_(world_size),
         rank_(rank),
         timeout_(timeout),
-        deadline_(absl::Now() + timeout) {}
+        deadline_(MonotonicNow() + timeout) {}
 
   absl::Status Run() {
     while (true) {
@@ -66,7 +67,7 @@ class Round {
           absl::StrSplit(parts.second, absl::MaxSplits(' ', 1));
       const std::vector<absl::string_view> ranks = absl::StrSplit(absent.first, ',');
       if (std::find(ranks.begin(), ranks.end(), absl::StrCat(rank_)) != ranks.end() &&
-          absl::Now() < deadline_) {
+          MonotonicNow() < deadline_) {
         continue;  // that round was over before this rank was seen
       }
       return absl::DeadlineExceededError(absl::StrCat(
@@ -120,7 +121,7 @@ class Round {
     TANDEM_ASSIGN_OR_RETURN(Arrivals arrivals, Look(round));
     if (!arrivals.mismatch.empty()) return store_->CompareSet(key, "", arrivals.mismatch);
     if (arrivals.absent.empty()) return Succeed(round, key);
-    auto verdict = store_->Get(key, std::max(deadline_ - absl::Now(), absl::ZeroDuration()));
+    auto verdict = store_->Get(key, std::max(deadline_ - MonotonicNow(), absl::ZeroDuration()));
     if (verdict.ok() || verdict.status().code() != absl::StatusCode::kDeadlineExceeded) return verdict;
     TANDEM_ASSIGN_OR_RETURN(arrivals, Look(round));
     if (arrivals.absent.empty()) return Succeed(round, key);

@@ -5,7 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::collectives {
@@ -63,9 +64,9 @@ absl::Status FencedStore::Forward(absl::FunctionRef<absl::Status()> call) {
 
 absl::Status FencedStore::ForwardWait(absl::Duration timeout,
                                       absl::FunctionRef<absl::Status(absl::Duration)> call) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   while (true) {
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left = std::max(deadline - MonotonicNow(), absl::ZeroDuration());
     const absl::Status status = Forward([&] { return call(std::min(left, kPart)); });
     if (left <= kPart || !absl::IsDeadlineExceeded(status)) return status;
     TANDEM_RETURN_IF_ERROR(CheckJobEpoch());

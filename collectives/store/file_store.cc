@@ -8,8 +8,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "collectives/store/limits.h"
 
 namespace tandem::collectives {
@@ -43,7 +45,7 @@ bool Split(absl::string_view record, std::vector<absl::string_view>* fields) {
 absl::StatusOr<std::unique_ptr<FileStore>> FileStore::Open(const std::string& path,
                                                            const FileStoreOptions& options) {
   std::unique_ptr<FileStore> store(new FileStore(options));
-  TANDEM_ASSIGN_OR_RETURN(store->log_, FileLog::Open(path, absl::Now() + options.lock_timeout));
+  TANDEM_ASSIGN_OR_RETURN(store->log_, FileLog::Open(path, MonotonicNow() + options.lock_timeout));
   FileLog& log = *store->log_;
   const absl::Cleanup unlock = [&log] { log.Unlock(); };
   TANDEM_RETURN_IF_ERROR(
@@ -62,7 +64,7 @@ absl::StatusOr<std::unique_ptr<FileStore>> FileStore::Open(const std::string& pa
 FileStore::~FileStore() {
   // If Open failed, or the file is gone, there is nothing to leave.
   if (joined_ == 0) return;
-  const absl::Status left = WithFile(true, absl::Now() + options_.lock_timeout, [this] {
+  const absl::Status left = WithFile(true, MonotonicNow() + options_.lock_timeout, [this] {
     if (options_.users > 0 && joined_ >= options_.users && log_->Alone()) {
       log_->Remove();
       return absl::OkStatus();
@@ -78,9 +80,10 @@ absl::Status FileStore::WithFile(bool exclusive, absl::Time deadline,
                                  const std::function<absl::Status()>& body) {
   auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !busy_; };
   {
-    const bool mine = mutex_.LockWhenWithDeadline(absl::Condition(&free), deadline);
+    absl::ReleasableMutexLock lock(&mutex_);
+    const bool mine = AwaitUntil(&mutex_, absl::Condition(&free), deadline);
     if (mine) busy_ = true;
-    mutex_.Unlock();
+    lock.Release();
     if (!mine) {
       return absl::UnavailableError(
           absl::StrCat("store file '", log_->path(), "' is kept by another thread until the time is up"));
@@ -98,18 +101,19 @@ absl::Status FileStore::WithFile(bool exclusive, absl::Time deadline,
 }
 
 absl::Status FileStore::Change(const std::function<absl::Status()>& body) {
-  return WithFile(/*exclusive=*/true, absl::Now() + options_.lock_timeout, body);
+  return WithFile(/*exclusive=*/true, MonotonicNow() + options_.lock_timeout, body);
 }
 
 absl::Status FileStore::Read() {
-  return WithFile(/*exclusive=*/false, absl::Now() + options_.lock_timeout, [] { return absl::OkStatus(); });
+  return WithFile(/*exclusive=*/false, MonotonicNow() + options_.lock_timeout,
+                  [] { return absl::OkStatus(); });
 }
 
 absl::StatusOr<bool> FileStore::Poll(bool exclusive, absl::Duration timeout,
                                      const std::function<absl::StatusOr<bool>()>& check) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   // A call with a time-out of zero still waits for the file's lock.
-  const absl::Time lock_deadline = std::max(deadline, absl::Now() + absl::Seconds(1));
+  const absl::Time lock_deadline = std::max(deadline, MonotonicNow() + absl::Seconds(1));
   absl::Duration pause = absl::Microseconds(200);
   while (true) {
     bool found = false;
@@ -118,7 +122,7 @@ absl::StatusOr<bool> FileStore::Poll(bool exclusive, absl::Duration timeout,
       return absl::OkStatus();
     }));
     if (found) return true;
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - MonotonicNow();
     if (left <= absl::ZeroDuration()) return false;
     absl::SleepFor(std::min(pause, left));
     pause = std::min(pause * 2, absl::Milliseconds(20));
@@ -284,11 +288,11 @@ absl::Status FileStore::Push(absl::string_view queue, absl::string_view value) {
 
 absl::StatusOr<std::string> FileStore::Pop(absl::string_view queue, absl::Duration timeout) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   std::string item;
   while (true) {
     // Take the exclusive lock only if there is an item.
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left = std::max(deadline - MonotonicNow(), absl::ZeroDuration());
     TANDEM_ASSIGN_OR_RETURN(const bool filled, Poll(/*exclusive=*/false, left, [&]() -> absl::StatusOr<bool> {
                               TANDEM_ASSIGN_OR_RETURN(const int64_t length, state_.Length(queue));
                               return length > 0;

@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "collectives/store/limits.h"
 
 namespace tandem::collectives {
@@ -225,14 +225,14 @@ absl::StatusOr<std::vector<std::string>> MemoryStore::BlockingWait(absl::Span<co
                                                                    size_t wanted, absl::Duration timeout) {
   struct State {
     std::vector<std::string> values;
-    absl::Notification done;
+    TimedNotification done;
   };
   auto state = std::make_shared<State>();  // `ready` may still be running after a time-out
   const uint64_t id = StartWait({keys.begin(), keys.end()}, wanted, [state](std::vector<std::string> values) {
     state->values = std::move(values);
     state->done.Notify();
   });
-  if (!state->done.WaitForNotificationWithTimeout(timeout)) {
+  if (!state->done.WaitFor(timeout)) {
     CancelWait(id);
     if (!state->done.HasBeenNotified()) {
       std::vector<std::string> missing;
@@ -350,7 +350,7 @@ absl::StatusOr<std::string> MemoryStore::Pop(absl::string_view queue, absl::Dura
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
   struct State {
     std::string item;
-    absl::Notification done;
+    TimedNotification done;
   };
   auto state = std::make_shared<State>();
   uint64_t id = 0;
@@ -359,10 +359,10 @@ absl::StatusOr<std::string> MemoryStore::Pop(absl::string_view queue, absl::Dura
                   state->done.Notify();
                 }};
   if (absl::optional<std::string> item = StartPop(queue, std::move(popper), &id)) return *std::move(item);
-  if (!state->done.WaitForNotificationWithTimeout(timeout) && CancelPop(id)) {
+  if (!state->done.WaitFor(timeout) && CancelPop(id)) {
     return QueueEmpty(queue, timeout);
   }
-  state->done.WaitForNotification();  // an item was chosen at the last moment: it is about to arrive
+  state->done.Wait();  // an item was chosen at the last moment: it is about to arrive
   return std::move(state->item);
 }
 

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "collectives/store/limits.h"
 
 namespace tandem::collectives {
@@ -25,7 +27,7 @@ absl::Time EndOf(const rpc::ServerCall& call, int64_t timeout_ms) {
   constexpr absl::Duration kYear = absl::Hours(24 * 365);
   const absl::Duration timeout =
       absl::Milliseconds(std::clamp<int64_t>(timeout_ms, 0, absl::ToInt64Milliseconds(kYear)));
-  return std::min(absl::Now() + timeout, call.deadline());
+  return std::min(MonotonicNow() + timeout, call.deadline());
 }
 
 // Not Unavailable: a client would repeat the call.
@@ -223,10 +225,10 @@ void StoreService::RunTimer() {
   while (!stopped_) {
     const absl::Time next = deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
     auto woken = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_ || timer_changed_; };
-    mutex_.AwaitWithDeadline(absl::Condition(&woken), next);
+    AwaitUntil(&mutex_, absl::Condition(&woken), next);
     timer_changed_ = false;
     std::vector<uint64_t> due;
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     for (const auto& [deadline, token] : deadlines_) {
       if (deadline > now) break;
       due.push_back(token);

@@ -2,6 +2,7 @@
 #include "ps/client/bytes_in_flight.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/timed_wait.h"
 
 namespace tandem::ps {
 
@@ -10,8 +11,7 @@ absl::StatusOr<BytesInFlight::Share> BytesInFlight::Take(uint64_t bytes, absl::D
   const auto fits = [this, bytes]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return bytes == 0 || held_ == 0 || (held_ < limit_ && bytes <= limit_ - held_);
   };
-  if (!fits() &&
-      (timeout <= absl::ZeroDuration() || !mutex_.AwaitWithTimeout(absl::Condition(&fits), timeout))) {
+  if (!fits() && (timeout <= absl::ZeroDuration() || !AwaitFor(&mutex_, absl::Condition(&fits), timeout))) {
     return absl::ResourceExhaustedError(absl::StrCat("calls under way hold ", held_, " bytes and may hold ",
                                                      limit_, "; ", bytes, " more did not fit within ",
                                                      absl::FormatDuration(timeout),

@@ -14,8 +14,9 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/buffer_pool.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "ps/client/bytes_in_flight.h"
@@ -396,7 +397,7 @@ class ClientImpl : public Client {
   void InlinePoll(absl::FunctionRef<bool()> over) override {
     // If there are several servers, the channels receive in their own threads: all responses are needed at
     // the same time.
-    if (channels_.size() == 1) channels_.front()->InlinePoll(over, absl::Now() + options_.timeout);
+    if (channels_.size() == 1) channels_.front()->InlinePoll(over, MonotonicNow() + options_.timeout);
   }
 
   // Returns the bytes of ids and rows. `part` is a PullPart or a PushPart.

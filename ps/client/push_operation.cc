@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "rpc/wire/bulk_codec.h"
 
@@ -21,7 +22,7 @@ PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> cha
       server0_sends_places_(server0_sends_places),
       segments_(std::move(segments)),
       done_(std::move(done)),
-      deadline_(absl::Now() + timeout),
+      deadline_(MonotonicNow() + timeout),
       server0_first_(channels.size() > 1 && server0_sends_places->load(std::memory_order_relaxed)),
       outstanding_(static_cast<uint32_t>(channels.size())) {}
 
@@ -42,7 +43,7 @@ void PushOperation::Start() {
 void PushOperation::Send(uint32_t server, EncodedPush request) {
   // The sequence number makes it safe to send a push again.
   channels_[server]->CallAsync(kPush, rpc::EncodeBulk(request.header, std::move(request.payload)),
-                               {.timeout = deadline_ - absl::Now(), .idempotent = true},
+                               {.timeout = deadline_ - MonotonicNow(), .idempotent = true},
                                [self = shared_from_this(), server](absl::StatusOr<Bytes> answer) {
                                  self->OnResponse(server, std::move(answer));
                                });

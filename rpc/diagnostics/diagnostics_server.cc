@@ -9,7 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/ticks.h"
 #include "rpc/diagnostics/clock_name.h"
@@ -83,7 +84,7 @@ class DiagnosticsServer::Service {
     absl::MutexLock lock(&mutex_);
     TANDEM_RETURN_IF_ERROR(recorder_->Start());
     owner_ = request.owner();
-    limit_ = timers_.Schedule(absl::Now() + limit, [this, owner = owner_] {
+    limit_ = timers_.Schedule(MonotonicNow() + limit, [this, owner = owner_] {
       absl::MutexLock lock(&mutex_);
       if (owner_ == owner) EndTrace();
     });

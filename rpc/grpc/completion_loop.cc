@@ -5,10 +5,13 @@
 
 #include <algorithm>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/ipc/futex.h"
 #include "base/ticks.h"
+#include "base/timed_wait.h"
 #include "grpc/support/time.h"
+#include "rpc/grpc/grpc_time.h"
 
 namespace tandem::rpc {
 namespace {
@@ -76,7 +79,7 @@ CompletionLoop::Got CompletionLoop::Next(absl::Time deadline, SpinBudget* budget
     status = queue_->AsyncNext(&tag, &ok, gpr_inf_past(GPR_CLOCK_MONOTONIC));
     if (status != grpc::CompletionQueue::TIMEOUT) break;
     if (SteadyNanoseconds() - begin >= look_ns) {
-      status = queue_->AsyncNext(&tag, &ok, absl::ToChronoTime(deadline));
+      status = queue_->AsyncNext(&tag, &ok, ToGrpcDeadline(deadline));
       const bool soon = SteadyNanoseconds() - begin < 2 * kMostNs;
       budget->budget_ns =
           std::min(MostNs(), soon ? 2 * budget->budget_ns + 1000 : std::max(kLeastNs, budget->budget_ns / 2));
@@ -104,7 +107,7 @@ void CompletionLoop::YieldQueue() {
   uint64_t helped;
   do {  // repeat while some thread has polled in the meantime
     helped = inline_polls_;
-    if (mutex_.AwaitWithTimeout(absl::Condition(&wanted), kLeftAlone)) break;
+    if (AwaitFor(&mutex_, absl::Condition(&wanted), kLeftAlone)) break;
     mutex_.Await(absl::Condition(&free));
   } while (inline_polls_ != helped);
   loop_thread_next_ = false;
@@ -131,7 +134,7 @@ void CompletionLoop::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadl
     ++inline_polls_;
   }
   while (!over()) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     // Stop() must not have to wait for the operation that this thread waits for.
     if (now >= deadline || inline_ended_.load() ||
         Next(std::min(deadline, now + kLook), &inline_budget_) == Got::kShutDown)

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "rpc/remote/rpc_agent.h"
 
@@ -44,7 +45,7 @@ void ClientStreamCore::RequestItems() {
     read_pending_ = true;
     first = in_next_;
   }
-  const absl::Duration left = deadline_ - absl::Now();
+  const absl::Duration left = deadline_ - MonotonicNow();
   const References::Use use(references_.get());
   if (absl::Status there = CheckServer(use.agent()); !there.ok()) return OnBatch(first, std::move(there));
   if (left <= absl::ZeroDuration()) {

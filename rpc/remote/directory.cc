@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/timed_wait.h"
 
 namespace tandem::rpc::remote {
 namespace {
@@ -28,7 +29,7 @@ absl::StatusOr<Member> Directory::Lookup(absl::string_view name, absl::Duration 
   const std::string key(name);
   absl::MutexLock lock(&mutex_);
   const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return members_.count(key) > 0; };
-  if (mutex_.AwaitWithTimeout(absl::Condition(&there), timeout)) return members_[key];
+  if (AwaitFor(&mutex_, absl::Condition(&there), timeout)) return members_[key];
   return absl::DeadlineExceededError(absl::StrCat(
       name, " has not registered within ", absl::FormatDuration(timeout), "; there: ", NamesOf(members_)));
 }

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "rpc/wire/bulk_codec.h"
 
 namespace tandem::rpc::remote {
@@ -154,7 +155,7 @@ void DirectInvocation::Stop() {
   stop_.request_stop();
 }
 
-bool DirectInvocation::IsCancelled() const { return stop_.stop_requested() || absl::Now() > deadline_; }
+bool DirectInvocation::IsCancelled() const { return stop_.stop_requested() || MonotonicNow() > deadline_; }
 
 Reader DirectInvocation::encoded_arguments() {
   absl::StatusOr<Encoded> encoded = call_->encode(call_->arguments.get(), message_references_.get());
@@ -190,7 +191,7 @@ void DirectInvocation::Complete(absl::StatusOr<internal::CallResult> returned) {
   if (over_.exchange(true)) return;
   if (!late_.load() && timer_.has_value()) timers_->Cancel(*timer_);
   // A function that returned because of the deadline has no result, even if it was faster than the timer.
-  if (returned.ok() && absl::Now() > deadline_)
+  if (returned.ok() && MonotonicNow() > deadline_)
     returned = absl::DeadlineExceededError("no answer within its deadline");
   if (call_->keep != nullptr) {
     absl::StatusOr<StoredValue> made =

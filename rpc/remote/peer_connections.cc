@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/logging.h"
 
 namespace tandem::rpc::remote {
@@ -70,7 +71,7 @@ void PeerConnections::With(const std::string& name, absl::Time deadline, std::st
   auto waiting = std::make_shared<Waiting>();
   waiting->name = name;
   waiting->go = std::move(go);
-  waiting->begin = absl::Now();
+  waiting->begin = MonotonicNow();
   bool closed;
   std::shared_ptr<PeerConnection> peer;
   {
@@ -87,7 +88,7 @@ void PeerConnections::With(const std::string& name, absl::Time deadline, std::st
         }
         Finish(waiting, absl::DeadlineExceededError(absl::StrCat(
                             "it has not registered within ",
-                            absl::FormatDuration(absl::Now() - waiting->begin), "; there: ", there)));
+                            absl::FormatDuration(MonotonicNow() - waiting->begin), "; there: ", there)));
       });
       if (const auto member = members_.find(name); member != members_.end()) Connect(member->second);
     }

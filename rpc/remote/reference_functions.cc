@@ -5,7 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "rpc/remote/rpc_agent.h"
 #include "rpc/remote/rref.h"
 
@@ -88,7 +89,7 @@ absl::StatusOr<StoredValue> LocalValueOf(const ReferenceHandle& handle, std::typ
 
 absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& handle, const std::string& type,
                                      absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   if (handle->created().valid()) {
     if (absl::Status made = handle->created().Wait(timeout); !made.ok()) return made;
   }
@@ -99,7 +100,7 @@ absl::StatusOr<CallResult> FetchFrom(const std::shared_ptr<ReferenceHandle>& han
   auto call =
       std::make_unique<OutgoingCall>(FetchId(), typeid(std::tuple<ForkMessage, std::string>), typeid(Unit));
   call->to = handle->owner();
-  call->timeout = std::max(deadline - absl::Now(), absl::Milliseconds(1));
+  call->timeout = std::max(deadline - MonotonicNow(), absl::Milliseconds(1));
   call->encode = &EncodeArguments<ForkMessage, std::string>;
   call->done = [promise](absl::StatusOr<CallResult> returned) { promise.Set(std::move(returned)); };
   {

@@ -5,8 +5,10 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "rpc/remote/reference_functions.h"
 #include "rpc/remote/rpc_agent.h"
 #include "tandem/v1/remote_function.pb.h"
@@ -111,7 +113,7 @@ void References::FreeIfUnused(ReferenceNumber key, DeferredActions* actions) {
   if (!value.waiters.empty()) actions->result = Released(name_);
   if (value.made.ok()) actions->values.push_back(*std::move(value.made));
   values_.erase(found);
-  released_values_[key] = absl::Now() + kLeasesRemembered * lease_;
+  released_values_[key] = MonotonicNow() + kLeasesRemembered * lease_;
 }
 
 std::shared_ptr<ReferenceHandle> References::Own(StoredValue value) {
@@ -133,7 +135,8 @@ absl::Status References::BeginCreation(ReferenceNumber key, ReferenceNumber fork
   absl::MutexLock lock(&mutex_);
   TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(key));
   ++value->local;  // until FinishCreation
-  if (fork.first != 0 && !deleted_forks_.contains(fork)) value->forks[fork] = {holder, absl::Now() + lease_};
+  if (fork.first != 0 && !deleted_forks_.contains(fork))
+    value->forks[fork] = {holder, MonotonicNow() + lease_};
   return absl::OkStatus();
 }
 
@@ -177,11 +180,11 @@ absl::Status References::AddFork(const ForkMessage& fork) {
   }
   absl::MutexLock lock(&mutex_);
   if (const auto deleted = deleted_forks_.find(fork.fork()); deleted != deleted_forks_.end()) {
-    deleted->second = absl::Now() + kLeasesRemembered * lease_;
+    deleted->second = MonotonicNow() + kLeasesRemembered * lease_;
     return absl::OkStatus();  // the removal has overtaken this message
   }
   TANDEM_ASSIGN_OR_RETURN(Value * value, FindOrExpect(fork.key()));
-  value->forks[fork.fork()] = {fork.holder, absl::Now() + lease_};
+  value->forks[fork.fork()] = {fork.holder, MonotonicNow() + lease_};
   return absl::OkStatus();
 }
 
@@ -190,7 +193,7 @@ bool References::RemoveFork(const ForkMessage& fork) {
   bool was_there = false;
   {
     absl::MutexLock lock(&mutex_);
-    deleted_forks_[fork.fork()] = absl::Now() + kLeasesRemembered * lease_;
+    deleted_forks_[fork.fork()] = MonotonicNow() + kLeasesRemembered * lease_;
     if (const auto found = values_.find(fork.key()); found != values_.end()) {
       was_there = found->second.forks.erase(fork.fork()) > 0;
       FreeIfUnused(fork.key(), &actions);
@@ -221,12 +224,12 @@ bool References::AwaitRefs(absl::FunctionRef<bool(const std::vector<DebugRef>&)>
                            absl::Time deadline) const {
   absl::MutexLock lock(&mutex_);
   const auto now = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return holds(Refs()); };
-  return mutex_.AwaitWithDeadline(absl::Condition(&now), deadline);
+  return AwaitUntil(&mutex_, absl::Condition(&now), deadline);
 }
 
 std::vector<DebugRef> References::Refs() const {
   std::vector<DebugRef> refs;
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   for (const auto& [key, value] : values_) {
     DebugRef& ref = refs.emplace_back();
     if (value.ready) ref.type = value.made.ok() ? value.made->type->name : value.made.status().ToString();
@@ -273,7 +276,7 @@ void References::Drop(const ReferenceHandle& handle) {
     if (held == held_forks_.end() || !held->second.expired()) return;
     held_forks_.erase(held);
     if (handle.fork_.first != incarnation_) {
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       const absl::Time until = std::clamp(handle.may_repeat_until_, now, now + kMaxRepeatTime);
       dropped_[handle.fork_] = {until + kLeasesRemembered * lease_, {}};
     }
@@ -353,7 +356,7 @@ void References::EndBorrow(const Borrow& borrow) {
   const auto value = values_.find(borrow.handle->key_);
   if (value == values_.end()) return;
   const auto fork = value->second.forks.find(borrow.fork);
-  if (fork != value->second.forks.end()) fork->second.expiry = absl::Now() + lease_;
+  if (fork != value->second.forks.end()) fork->second.expiry = MonotonicNow() + lease_;
 }
 
 absl::StatusOr<std::shared_ptr<ReferenceHandle>> References::Receive(absl::string_view wire,
@@ -448,7 +451,7 @@ void References::RenewHeld() {
         const auto value = values_.find(borrow->handle->key_);
         if (value == values_.end()) continue;
         const auto found = value->second.forks.find(fork);
-        if (found != value->second.forks.end()) found->second.expiry = absl::Now() + lease_;
+        if (found != value->second.forks.end()) found->second.expiry = MonotonicNow() + lease_;
         continue;
       }
       Held& held = by_owner[borrow->handle->owner_];
@@ -478,7 +481,7 @@ void References::RenewHeld() {
 void References::KeepForALease(std::shared_ptr<const void> references) {
   absl::MutexLock lock(&mutex_);
   if (agent_ == nullptr) return;
-  kept_.emplace_back(absl::Now() + lease_, std::move(references));
+  kept_.emplace_back(MonotonicNow() + lease_, std::move(references));
 }
 
 void References::RunMaintenance() {
@@ -487,7 +490,7 @@ void References::RunMaintenance() {
   DeferredActions actions;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     std::vector<ReferenceNumber> thinned;
     for (auto& [key, value] : values_) {
       const size_t before = value.forks.size();

@@ -39,6 +39,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/timed_wait.h"
 #include "rpc/remote/call/functions.h"
 #include "rpc/remote/call/future.h"
 #include "rpc/remote/call/invocation.h"
@@ -195,7 +196,7 @@ class References : public std::enable_shared_from_this<References> {
   bool AwaitConfirmed(absl::Time deadline) const {
     absl::MutexLock lock(&mutex_);
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unconfirmed_ == 0; };
-    return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
+    return AwaitUntil(&mutex_, absl::Condition(&none), deadline);
   }
   // Waits until `holds` returns true for the values that this worker owns. `holds` must be quick and lock
   // nothing. Returns false if `deadline` comes first. For tests.

@@ -11,7 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/trace/recorder.h"
 #include "rpc/address.h"
@@ -83,9 +84,9 @@ absl::StatusOr<std::unique_ptr<RpcAgent>> RpcAgent::Start(RpcAgentOptions option
   TANDEM_RETURN_IF_ERROR(agent->Listen());
   TANDEM_RETURN_IF_ERROR(Annotate(directory->Register(agent->member_), agent->name()));
   agent->ScheduleMaintenance();
-  const absl::Time give_up = absl::Now() + agent->options_.start_timeout;
+  const absl::Time give_up = MonotonicNow() + agent->options_.start_timeout;
   for (const std::string& other : agent->options_.wait_for) {
-    const absl::Duration left = std::max(give_up - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left = std::max(give_up - MonotonicNow(), absl::ZeroDuration());
     TANDEM_RETURN_IF_ERROR(
         Annotate(directory->Lookup(other, left).status(), absl::StrCat(agent->name(), " cannot start")));
   }
@@ -116,7 +117,7 @@ absl::Status RpcAgent::Listen() {
 }
 
 void RpcAgent::ScheduleMaintenance() {
-  timers_->Schedule(absl::Now() + references_->lease() / kMaintenanceRunsPerLease, [this] {
+  timers_->Schedule(MonotonicNow() + references_->lease() / kMaintenanceRunsPerLease, [this] {
     references_->RunMaintenance();
     streams_->RunMaintenance();
     ScheduleMaintenance();
@@ -249,7 +250,7 @@ void RpcAgent::StartDirect(std::unique_ptr<internal::OutgoingCall> call) {
     std::move(call->done)(Annotate(refused, absl::StrCat(name(), ": ", call->id.name)));
     return;
   }
-  const absl::Time deadline = absl::Now() + call->timeout;
+  const absl::Time deadline = MonotonicNow() + call->timeout;
   auto counts = CountsFor(call->id.name);
   auto invocation = std::make_shared<DirectInvocation>(this, name(), references_, std::move(counts),
                                                        timers_.get(), std::move(call), deadline);
@@ -266,7 +267,7 @@ void RpcAgent::StartDirect(std::unique_ptr<internal::OutgoingCall> call) {
 }
 
 void RpcAgent::StartRemote(std::unique_ptr<internal::OutgoingCall> call) {
-  const absl::Time deadline = absl::Now() + call->timeout;
+  const absl::Time deadline = MonotonicNow() + call->timeout;
   // The call counts as under way from here on, although its callee may not be connected yet.
   call->done = [counted = std::make_shared<CountedCall>(CountsFor(call->id.name)),
                 done = std::move(call->done)](absl::StatusOr<internal::CallResult> returned) mutable {
@@ -375,7 +376,7 @@ void RpcAgent::SendTo(const std::shared_ptr<PeerConnection>& peer,
         References::WireOf(*call->keep, references_->ForkOf(*call->keep))));
   }
   CallOptions options;
-  options.timeout = deadline - absl::Now();
+  options.timeout = deadline - MonotonicNow();
   options.idempotent = call->id.idempotent;
   options.cancel = call->stop.get_token();
   channel->CallAsync(kCall, EncodeBulk(header, std::move(encoded.bulk)), options,
@@ -386,7 +387,7 @@ void RpcAgent::SendTo(const std::shared_ptr<PeerConnection>& peer,
                            this_name, *call, std::move(wire), *peer, std::move(references), argument_bytes);
                        // A result that arrives after the deadline counts as late, even if it was faster than
                        // the timer.
-                       if (returned.ok() && absl::Now() > deadline) {
+                       if (returned.ok() && MonotonicNow() > deadline) {
                          returned = absl::DeadlineExceededError("no answer within its deadline");
                        }
                        if (!returned.ok()) {
@@ -403,7 +404,7 @@ std::shared_ptr<Channel> RpcAgent::ChannelTo(const std::string& name) const {
 
 absl::Time RpcAgent::InlinePollDeadline(const CallTarget& to) const {
   const bool says = to.settings.timeout > absl::ZeroDuration();
-  return absl::Now() + (says ? to.settings.timeout : options_.call_timeout);
+  return MonotonicNow() + (says ? to.settings.timeout : options_.call_timeout);
 }
 
 Tensor RpcAgent::RequestTensor(const std::string& name, DType dtype, Tensor::Shape shape) const {

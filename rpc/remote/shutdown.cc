@@ -9,8 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "rpc/remote/agent_functions.h"
 #include "rpc/remote/rpc_agent.h"
 
@@ -31,7 +33,7 @@ void AwaitOtherMembers(Directory& directory, const Directory::Members& than, abs
   });
   {
     absl::MutexLock lock(&mutex);
-    (void)mutex.AwaitWithDeadline(absl::Condition(&others), deadline);
+    (void)AwaitUntil(&mutex, absl::Condition(&others), deadline);
   }
   directory.Unwatch(watch);
 }
@@ -93,7 +95,7 @@ absl::Status RpcAgent::AwaitAllWorkers(absl::Time deadline) {
   // rounds with the same counts of calls rule that out (Mattern's counting of messages, 1987).
   std::map<std::string, int64_t> before;
   while (true) {
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(1));
+    const absl::Duration left = std::max(deadline - MonotonicNow(), absl::Milliseconds(1));
     const Directory::Members members = directory_->List();
     std::map<std::string, Future<AgentState>> asked;
     for (const auto& [other, member] : members) {
@@ -124,14 +126,14 @@ absl::Status RpcAgent::AwaitAllWorkers(absl::Time deadline) {
     directory_->Unwatch(watch);
     if (not_done.empty() && started == before) return absl::OkStatus();
     if (closed_.load()) return absl::CancelledError(absl::StrCat(name(), " was shut down abruptly"));
-    if (absl::Now() >= deadline) {
+    if (MonotonicNow() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat(name(), " leaves although others are not done: ", DescribeBusyWorkers(not_done)));
     }
     before = not_done.empty() ? std::move(started) : std::map<std::string, int64_t>();
     // A worker that could not be asked is about to leave the directory, or refuses every call.
     if (!not_done.empty()) {
-      AwaitOtherMembers(*directory_, members, std::min(deadline, absl::Now() + kRetryInterval));
+      AwaitOtherMembers(*directory_, members, std::min(deadline, MonotonicNow() + kRetryInterval));
     }
   }
 }
@@ -142,9 +144,9 @@ absl::Status RpcAgent::Shutdown(absl::Duration timeout) {
     if (shut_down_) return shutdown_status_;
   }
   finishing_.Set(absl::OkStatus());
-  absl::Status waited = AwaitAllWorkers(absl::Now() + timeout);
+  absl::Status waited = AwaitAllWorkers(MonotonicNow() + timeout);
   references_->ReleaseAll();
-  (void)references_->AwaitConfirmed(absl::Now() + kReleaseTimeout);
+  (void)references_->AwaitConfirmed(MonotonicNow() + kReleaseTimeout);
   const absl::Status left = ShutdownNow();
   absl::MutexLock lock(&shutdown_mutex_);
   if (waited.ok() || left.ok()) {

@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "rpc/remote/client_stream.h"
 #include "rpc/remote/rpc_agent.h"
 #include "rpc/remote/stream_functions.h"
@@ -176,8 +177,9 @@ template <typename In, typename Out, typename... Args, typename... Given>
 absl::StatusOr<std::unique_ptr<ClientStream<In, Out>>> OpenStream(
     RpcAgent& agent, const CallTarget& to, const StreamFunction<In, Out, Args...>& function,
     Given&&... arguments) {
-  const absl::Time deadline =
-      to.settings.timeout > absl::ZeroDuration() ? absl::Now() + to.settings.timeout : absl::InfiniteFuture();
+  const absl::Time deadline = to.settings.timeout > absl::ZeroDuration()
+                                  ? MonotonicNow() + to.settings.timeout
+                                  : absl::InfiniteFuture();
   absl::StatusOr<StreamNumber<In, Out>> number =
       agent.RpcSync(to, function.open(), std::forward<Given>(arguments)...);
   if (!number.ok()) return number.status();

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 
 namespace tandem::rpc::remote {
 bool StreamState::HasRoom() const {
@@ -95,7 +96,7 @@ Future<StreamBatch> StreamState::OnRead(uint64_t first) {
   std::optional<StreamBatch> batch;
   {
     absl::MutexLock lock(&mutex_);
-    contact_ = absl::Now();
+    contact_ = MonotonicNow();
     if (pending_read_.has_value()) repeated = std::move(pending_read_->second);
     pending_read_.reset();
     batch = BatchFrom(first);
@@ -110,7 +111,7 @@ Future<void> StreamState::OnWrite(uint64_t first, std::vector<StreamItem> items,
   Promise<void> promise;
   {
     absl::MutexLock lock(&mutex_);
-    contact_ = absl::Now();
+    contact_ = MonotonicNow();
     if (stop_.stop_requested()) return Future<void>::Ready(absl::CancelledError("the stream is over"));
     if (first > in_next_)
       return Future<void>::Ready(absl::InvalidArgumentError("items of the stream are missing"));
@@ -203,7 +204,7 @@ void StreamTable::RunMaintenance() {
   std::vector<std::shared_ptr<StreamState>> silent;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Time oldest = absl::Now() - kStreamSilence;
+    const absl::Time oldest = MonotonicNow() - kStreamSilence;
     for (auto stream = streams_.begin(); stream != streams_.end();) {
       if (stream->second->last_contact() > oldest) {
         ++stream;

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "rpc/remote/call/functions.h"
 #include "rpc/remote/call/future.h"
 #include "rpc/remote/stream_functions.h"
@@ -59,7 +60,7 @@ class StreamState {
 
   mutable absl::Mutex mutex_;
   std::stop_source stop_;
-  absl::Time contact_ ABSL_GUARDED_BY(mutex_) = absl::Now();
+  absl::Time contact_ ABSL_GUARDED_BY(mutex_) = MonotonicNow();
   // Items to the client. out_[0] has the number out_first_. Items are kept until the client has requested
   // later ones.
   std::deque<StreamItem> out_ ABSL_GUARDED_BY(mutex_);

@@ -5,7 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "rpc/shm/handshake.h"
@@ -59,7 +60,7 @@ absl::Status AutoTransport::Connect() {
   }
   why_not_ = made.status();
   permanent_ = !PassesByItself(why_not_);
-  next_try_ = absl::Now() + kBetweenTries;
+  next_try_ = MonotonicNow() + kBetweenTries;
   if (options_.only_shm) {
     return Annotate(why_not_, absl::StrCat("no shared memory with the server at ", target_));
   }
@@ -70,7 +71,7 @@ absl::Status AutoTransport::Connect() {
 }
 
 absl::StatusOr<std::shared_ptr<ClientConnection>> AutoTransport::TryConnect() {
-  const absl::Time deadline = absl::Now() + options_.offer_timeout;
+  const absl::Time deadline = MonotonicNow() + options_.offer_timeout;
   v1::SharedMemoryOfferRequest request;
   request.set_host(options_.host);
   request.set_layout(kMagic);
@@ -148,7 +149,7 @@ void AutoTransport::InlinePoll(absl::FunctionRef<bool()> over, absl::Time deadli
 }
 
 void AutoTransport::ReconnectSoon() {
-  if (connecting_ || permanent_ || closing_ || absl::Now() < next_try_) return;
+  if (connecting_ || permanent_ || closing_ || MonotonicNow() < next_try_) return;
   connecting_ = true;
   std::shared_ptr<ClientConnection> old = std::move(connection_);
   connection_ = nullptr;
@@ -168,7 +169,7 @@ void AutoTransport::Reconnect(std::shared_ptr<ClientConnection> old) {
   absl::StatusOr<std::shared_ptr<ClientConnection>> made = TryConnect();
   absl::MutexLock lock(&mutex_);
   connecting_ = false;
-  next_try_ = absl::Now() + kBetweenTries;
+  next_try_ = MonotonicNow() + kBetweenTries;
   if (made.ok()) {
     connection_ = *std::move(made);
     LogInfo(absl::StrCat(target_, ": over shared memory again"));

@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/ticks.h"
 #include "base/trace/trace.h"
 #include "rpc/shm/spinner.h"
 
@@ -22,7 +23,7 @@ constexpr int kMessagesInTurn = 64;
 constexpr int64_t kLongestSleepNs = 100'000'000;
 
 int64_t DeadlineNs(absl::Time deadline) {
-  return deadline == absl::InfiniteFuture() ? kNoDeadline : absl::ToUnixNanos(deadline);
+  return deadline == absl::InfiniteFuture() ? kNoDeadline : ToSteadyNanoseconds(deadline);
 }
 
 }  // namespace
@@ -179,11 +180,11 @@ void ClientConnection::Run() {
         } else if (outstanding_.load(std::memory_order_relaxed) == 0 || !spinner.Spin()) {
           sleep = link_->broken() || (!peer_ended_.load() && MayFallAsleep(kAtSocket));
         }
-        if (absl::GetCurrentTimeNanos() >= next_look_ns_.load(std::memory_order_relaxed)) ExpireCalls();
+        if (SteadyNanoseconds() >= next_look_ns_.load(std::memory_order_relaxed)) ExpireCalls();
       }
       StopReceiving();
     }
-    const int64_t left_ns = next_look_ns_.load() - absl::GetCurrentTimeNanos();
+    const int64_t left_ns = next_look_ns_.load() - SteadyNanoseconds();
     const int timeout_ms = left_ns > 3'600'000'000'000
                                ? 3'600'000
                                : static_cast<int>(std::max<int64_t>(0, left_ns) / 1'000'000 + 1);
@@ -197,7 +198,7 @@ void ClientConnection::Run() {
       link_->WakeOwn();  // the receiving thread detects the end
     }
     if (link_->broken()) FailAll(link_->failure());
-    if (absl::GetCurrentTimeNanos() >= next_look_ns_.load()) ExpireCalls();
+    if (SteadyNanoseconds() >= next_look_ns_.load()) ExpireCalls();
   }
 }
 
@@ -213,7 +214,7 @@ void ClientConnection::InlinePoll(absl::FunctionRef<bool()> over, absl::Time dea
       continue;
     }
     if (spinner.Spin()) continue;
-    const int64_t now_ns = absl::GetCurrentTimeNanos();
+    const int64_t now_ns = SteadyNanoseconds();
     if (now_ns >= next_look_ns_.load()) ExpireCalls();
     if (now_ns >= deadline_ns) break;
     if (MayFallAsleep(kAtFutex)) {
@@ -241,7 +242,7 @@ void ClientConnection::SendCancel(uint64_t call) {
 
 void ClientConnection::ExpireCalls() {
   std::vector<std::shared_ptr<ShmAttempt>> expired;
-  const int64_t now_ns = absl::GetCurrentTimeNanos();
+  const int64_t now_ns = SteadyNanoseconds();
   {
     absl::MutexLock lock(&mutex_);
     int64_t next_ns = kNoDeadline;

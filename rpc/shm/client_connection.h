@@ -79,7 +79,7 @@ class ClientConnection : public std::enable_shared_from_this<ClientConnection> {
   Spinner inline_spinner_;  // shared by the callers that poll; only the receiving thread uses it
   std::atomic<bool> stop_{false};
   std::atomic<bool> peer_ended_{false};
-  // When the next deadline must be checked, in ns since the Unix epoch.
+  // When the next deadline must be checked, in ns of CLOCK_MONOTONIC.
   std::atomic<int64_t> next_look_ns_;
 
   absl::Mutex mutex_;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/ipc/memory_file.h"
 #include "base/ipc/unix_socket.h"
 #include "base/logging.h"
@@ -117,7 +118,7 @@ bool Acceptor::Wait(int stop, TakeLink& take) {
   const int timeout = pending_clients_.empty() ? -1 : ipc::MillisecondsUntil(first, 1000);
   if (poll(polled.data(), polled.size(), timeout) < 0) return errno == EINTR;
   if (polled[0].revents != 0) return false;
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   for (size_t i = pending_clients_.size(); i-- > 0;) {
     if (polled[i + 2].revents != 0) {
       Caller caller;

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status.h"
+#include "base/ticks.h"
 
 namespace tandem::rpc::shm {
 namespace {
@@ -111,7 +111,7 @@ bool Link::MoveQueueLocked(Discarded* dead) {
   if (queue_.empty() || broken()) return false;
   // Requested before the queue is checked: space that the peer frees later then wakes this end.
   out().wants_space.store(1, std::memory_order_seq_cst);
-  const int64_t now_ns = absl::GetCurrentTimeNanos();
+  const int64_t now_ns = SteadyNanoseconds();
   bool moved = false, may_copy = true;
   for (size_t i = 0; i < queue_.size();) {
     Queued& queued = queue_[i];

@@ -45,7 +45,7 @@ inline constexpr int64_t kNoDeadline = INT64_MAX;
 struct Message {
   RecordKind kind = RecordKind::kRequest;
   uint64_t call = 0;
-  int64_t deadline_ns = kNoDeadline;  // in ns since the Unix epoch
+  int64_t deadline_ns = kNoDeadline;  // in ns of CLOCK_MONOTONIC, which both processes share
   absl::StatusCode code = absl::StatusCode::kOk;
   // The method, or the error's message; truncated to kMaxText.
   std::string text;

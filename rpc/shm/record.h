@@ -41,7 +41,7 @@ struct RecordHead {
   uint8_t more = 0;
   uint16_t segments = 0;
   uint64_t call = 0;
-  // Set in requests, in ns since the Unix epoch; the largest number: no deadline.
+  // Set in requests, in ns of the host's CLOCK_MONOTONIC; the largest number: no deadline.
   int64_t deadline_ns = 0;
   uint32_t code = 0;  // for responses: absl::StatusCode
   uint32_t text_bytes = 0;

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/ticks.h"
 #include "rpc/cancel_hook.h"
 
@@ -45,11 +45,11 @@ class ShmServerCall : public ServerCall {
   const Caller& caller() const override { return connection_->caller_; }
   absl::Time deadline() const override {
     return request_.deadline_ns == kNoDeadline ? absl::InfiniteFuture()
-                                               : absl::FromUnixNanos(request_.deadline_ns);
+                                               : FromSteadyNanoseconds(request_.deadline_ns);
   }
   bool IsCancelled() const override {
     return cancel_hook_.cancelled() || connection_->link().broken() ||
-           absl::GetCurrentTimeNanos() > request_.deadline_ns;
+           SteadyNanoseconds() > request_.deadline_ns;
   }
   void Finish(absl::StatusOr<Bytes> response) override {
     if (finished_.exchange(true)) return;

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/timed_wait.h"
 #include "rpc/service.h"
 #include "rpc/shm/link.h"
 
@@ -63,7 +64,7 @@ class Closing {
   bool AwaitOneLess(int64_t before, absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     const auto changed = [this, before]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return less_ != before; };
-    return mutex_.AwaitWithDeadline(absl::Condition(&changed), deadline);
+    return AwaitUntil(&mutex_, absl::Condition(&changed), deadline);
   }
 
  private:

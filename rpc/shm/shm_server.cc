@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/ipc/futex.h"
 #include "base/ipc/host_identity.h"
 #include "base/logging.h"
@@ -207,7 +208,7 @@ void ShmServer::Shutdown(absl::Duration grace) {
     accept_thread_.join();
     acceptor_->Close();
   }
-  const absl::Time end = absl::Now() + grace;
+  const absl::Time end = MonotonicNow() + grace;
   for (int64_t less = closing_->less(); Unanswered() > 0 && closing_->AwaitOneLess(less, end);) {
     less = closing_->less();
   }

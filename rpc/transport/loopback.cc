@@ -8,7 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "rpc/cancel_hook.h"
 #include "rpc/transport/retrying_channel.h"
 #include "rpc/transport/timer_queue.h"
@@ -123,7 +124,7 @@ class LoopbackServerCall : public ServerCall {
   const std::string& peer() const override { return peer_; }
   const Caller& caller() const override { return *attempt_->caller_; }
   absl::Time deadline() const override { return attempt_->deadline_; }
-  bool IsCancelled() const override { return attempt_->over() || absl::Now() > attempt_->deadline_; }
+  bool IsCancelled() const override { return attempt_->over() || MonotonicNow() > attempt_->deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     cancel_hook_.Drop();

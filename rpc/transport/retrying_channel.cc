@@ -11,7 +11,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "rpc/transport/traced_call.h"
@@ -142,7 +143,7 @@ void OnAttemptDone(const std::shared_ptr<State>& state, const std::shared_ptr<Pe
     random = static_cast<double>(Mix64(reinterpret_cast<uintptr_t>(state.get()), state->retries++) >> 11) *
              0x1.0p-53;
   }
-  const absl::Time next = absl::Now() + Backoff(call->failures++, state->backoff, random);
+  const absl::Time next = MonotonicNow() + Backoff(call->failures++, state->backoff, random);
   call->last_failure = std::string(result.status().message());
   if (next >= call->deadline) {
     Deliver(state, call, OutOfTime(*call));
@@ -249,7 +250,7 @@ class RetryingChannel : public Channel {
     call->method = std::string(method);
     call->request = OwnedBytes(std::move(request));
     call->options = options;
-    call->deadline = absl::Now() + options.timeout;
+    call->deadline = MonotonicNow() + options.timeout;
     call->done = std::move(done);
     call->trace.Begin(call->method, call->request);
     absl::Status refused;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/transport/timer_queue.h"
 
-#include <algorithm>
-
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/timed_wait.h"
 
 namespace tandem::rpc {
 
@@ -29,8 +29,7 @@ TimerQueue::Id TimerQueue::Schedule(absl::Time when, Task task) {
 
 void TimerQueue::RunSoon(Task task) {
   absl::MutexLock lock(&mutex_);
-  last_soon_ = std::max(last_soon_, absl::Now());  // keeps the order when the clock is set back
-  Add(last_soon_, std::move(task));
+  Add(MonotonicNow(), std::move(task));
 }
 
 TimerQueue::Id TimerQueue::Add(absl::Time when, Task&& task) {
@@ -65,8 +64,8 @@ void TimerQueue::Run() {
       continue;
     }
     const absl::Time due = tasks_.begin()->first.first;
-    if (!hurry_ && due > absl::Now()) {
-      changed_.WaitWithDeadline(&mutex_, due);
+    if (!hurry_ && due > MonotonicNow()) {
+      tandem::WaitUntil(&changed_, &mutex_, due);
       continue;
     }
     {

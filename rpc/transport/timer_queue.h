@@ -24,8 +24,8 @@ class TimerQueue {
   // Calls Stop.
   ~TimerQueue();
 
-  // Runs `task` at `when` or soon after, or immediately once RunAllNow() has been called. Never blocks on a
-  // task.
+  // Runs `task` at `when`, a time of MonotonicNow(), or soon after, or immediately once RunAllNow() has been
+  // called. Never blocks on a task.
   Id Schedule(absl::Time when, Task task);
   // Runs `task` as soon as the thread is free, after the tasks passed to earlier RunSoon() calls.
   void RunSoon(Task task);
@@ -44,7 +44,6 @@ class TimerQueue {
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::map<Id, Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  absl::Time last_soon_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   bool hurry_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,28 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.h"
 
+#include <cstdint>
+#include <limits>
 #include <thread>
 
-#include "absl/time/clock.h"
+#include "base/ticks.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
 
-TEST(RealClockTest, ShowsTheMachinesTime) {
-  const absl::Time before = absl::Now();
+TEST(RealClockTest, ShowsTheMonotonicClock) {
+  const int64_t before = SteadyNanoseconds();
   const absl::Time now = Clock::Real()->Now();
-  EXPECT_LE(before, now);
-  EXPECT_LE(now, absl::Now());
+  EXPECT_LE(before, ToSteadyNanoseconds(now));
+  EXPECT_LE(ToSteadyNanoseconds(now), SteadyNanoseconds());
+  EXPECT_EQ(FromSteadyNanoseconds(ToSteadyNanoseconds(now)), now);
+  EXPECT_EQ(ToSteadyNanoseconds(absl::InfiniteFuture()), std::numeric_limits<int64_t>::max());
 }
 
 TEST(RealClockTest, AwaitEndsAtTheDeadlineOrWhenTheConditionHolds) {
   absl::Mutex mutex;
   bool flag = false;
   absl::MutexLock lock(&mutex);
-  const absl::Time deadline = absl::Now() + absl::Milliseconds(20);
+  const absl::Time deadline = MonotonicNow() + absl::Milliseconds(20);
   EXPECT_FALSE(Clock::Real()->AwaitUntil(&mutex, absl::Condition(&flag), deadline));
-  EXPECT_GE(absl::Now(), deadline);
+  EXPECT_GE(MonotonicNow(), deadline);
   flag = true;
   EXPECT_TRUE(Clock::Real()->AwaitUntil(&mutex, absl::Condition(&flag), absl::InfinitePast()));
 }

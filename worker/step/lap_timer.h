@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "absl/time/clock.h"
+#include "base/ticks.h"
 #include "base/trace/trace.h"
 
 namespace tandem::worker {
@@ -18,14 +18,14 @@ class LapTimer {
     trace_.EndWith(kind, a, b);
   }
   void AddTo(double* total) {
-    const int64_t now = absl::GetCurrentTimeNanos();
+    const int64_t now = SteadyNanoseconds();
     *total += static_cast<double>(now - last_) * 1e-9;
     last_ = now;
   }
 
  private:
   trace::Laps trace_;
-  int64_t last_ = absl::GetCurrentTimeNanos();
+  int64_t last_ = SteadyNanoseconds();
 };
 
 }  // namespace tandem::worker

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 
 namespace tandem::collectives::gloo_tcp {
 
@@ -211,7 +212,7 @@ bool Exchange::Await(Done done) {
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
-      const bool in_time = mutex_.AwaitWithDeadline(condition, deadline_);
+      const bool in_time = AwaitUntil(&mutex_, condition, deadline_);
       if (Failed()) return false;
       if (done()) return true;
       if (!in_time) {

@@ -7,7 +7,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/backends/gloo/algorithms.h"
 #include "collectives/backends/gloo/exchange.h"
@@ -45,7 +46,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
       // another operation instead learn that this rank is gone.
       Operation leave;
       leave.kind = OpKind::kLeave;
-      (void)RunCollective(leave, rank_, world_size_, absl::Now() + leave_timeout_, &exchange_, &scratch_);
+      (void)RunCollective(leave, rank_, world_size_, MonotonicNow() + leave_timeout_, &exchange_, &scratch_);
     }
     point_to_point_.Stop();
     links_.reset();
@@ -81,7 +82,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
       RunAlone(operation);
       return absl::OkStatus();
     }
-    const absl::Time deadline = absl::Now() + operation.timeout;
+    const absl::Time deadline = MonotonicNow() + operation.timeout;
     if (RunCollective(operation, rank_, world_size_, deadline, &exchange_, &scratch_)) {
       return absl::OkStatus();
     }
@@ -200,10 +201,11 @@ absl::Status GlooBackend::ExplainLost(const std::string& where, absl::Span<const
 
 std::vector<int> GlooBackend::WithoutWaitingRanks(std::vector<int> ranks, const absl::Status& note) {
   failures_.Record(note);
-  const absl::Time until = absl::Now() + kGrace;
+  const absl::Time until = MonotonicNow() + kGrace;
   std::vector<int> silent;
   for (int rank : ranks) {
-    if (!failures_.Find({rank}, std::max(until - absl::Now(), absl::ZeroDuration()))) silent.push_back(rank);
+    if (!failures_.Find({rank}, std::max(until - MonotonicNow(), absl::ZeroDuration())))
+      silent.push_back(rank);
   }
   return silent.empty() ? ranks : silent;
 }

@@ -13,7 +13,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/backends/gloo/links.h"
 #include "collectives/ranks.h"
@@ -21,7 +22,7 @@
 namespace tandem::collectives::gloo_tcp {
 namespace {
 
-absl::Duration Left(absl::Time deadline) { return std::max(deadline - absl::Now(), absl::ZeroDuration()); }
+absl::Duration Left(absl::Time deadline) { return std::max(deadline - MonotonicNow(), absl::ZeroDuration()); }
 
 uint64_t HashName(absl::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -59,7 +60,7 @@ bool Ready(int fd, short events, absl::Time deadline) {
     pollfd one = {fd, events, 0};
     const int64_t ms = std::min<int64_t>(absl::ToInt64Milliseconds(Left(deadline)) + 1, 60000);
     if (poll(&one, 1, static_cast<int>(ms)) > 0) return true;
-    if (absl::Now() >= deadline) return false;
+    if (MonotonicNow() >= deadline) return false;
   }
 }
 

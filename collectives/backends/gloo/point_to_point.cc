@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "collectives/backends/gloo/exchange.h"
 
 namespace tandem::collectives::gloo_tcp {
@@ -38,7 +40,7 @@ void PointToPoint::Start(const Operation& operation, Done done) {
   Pending pending;
   pending.operation = operation;
   pending.done = std::move(done);
-  pending.deadline = absl::Now() + operation.timeout;
+  pending.deadline = MonotonicNow() + operation.timeout;
   if (absl::Status status = CheckPeers(operation); !status.ok()) return pending.done(status);
   operation.kind == OpKind::kSend ? StartSend(std::move(pending)) : StartReceive(std::move(pending));
   TurnEnds();
@@ -448,12 +450,12 @@ void PointToPoint::WatchLoop() {
       (void)give_up_(lost, absl::UnavailableError(here));
       return;
     }
-    if (absl::Now() >= deadline) {
+    if (MonotonicNow() >= deadline) {
       lock.Release();
       (void)give_up_(kAnySource, absl::DeadlineExceededError(absl::StrCat(here, ": ", whom, " in time")));
       return;
     }
-    changed_.WaitWithDeadline(&mutex_, deadline);
+    tandem::WaitUntil(&changed_, &mutex_, deadline);
   }
 }
 

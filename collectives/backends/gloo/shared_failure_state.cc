@@ -5,7 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 
 namespace tandem::collectives::gloo_tcp {
 namespace {
@@ -30,13 +31,13 @@ void SharedFailureState::Record(const absl::Status& reason) {
 
 absl::optional<SharedFailureState::Found> SharedFailureState::Find(absl::Span<const int> ranks,
                                                                    absl::Duration grace) {
-  const absl::Time deadline = absl::Now() + grace;
+  const absl::Time deadline = MonotonicNow() + grace;
   // First look at ranks that have stored a reason already, then wait for each that has not.
   for (const bool waiting : {false, true}) {
     for (int rank : ranks) {
       if (!reachable_) return absl::nullopt;
       const absl::Duration wait =
-          waiting ? std::max(deadline - absl::Now(), absl::ZeroDuration()) : absl::ZeroDuration();
+          waiting ? std::max(deadline - MonotonicNow(), absl::ZeroDuration()) : absl::ZeroDuration();
       absl::StatusOr<std::string> text = store_.Get(absl::StrCat(rank), wait);
       if (text.ok()) {
         if (absl::optional<absl::Status> reason = Parse(*text)) return Found{rank, *std::move(reason)};

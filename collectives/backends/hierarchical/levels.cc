@@ -7,7 +7,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::collectives::hierarchical {
@@ -120,7 +121,7 @@ absl::Status Levels::Make(const BackendOptions& options, const BackendFactory& f
 void Levels::Begin(const Operation& operation) {
   const Fingerprint fingerprint = FingerprintOf(operation);
   context_ = HashOf(fingerprint);
-  deadline_ = absl::Now() + operation.timeout;
+  deadline_ = MonotonicNow() + operation.timeout;
   absl::MutexLock lock(&mutex_);
   call_ = {fingerprint, operation.timeout, true};
 }
@@ -135,7 +136,7 @@ absl::Status Levels::Run(Level* level, Operation part, bool last) {
   // On the mesh, the part is the user's operation itself.
   if (level != &mesh) part.sequence = level->sequence++;
   part.context = context_;
-  part.timeout = std::max(deadline_ - absl::Now(), absl::Milliseconds(1)) + level->extra_timeout +
+  part.timeout = std::max(deadline_ - MonotonicNow(), absl::Milliseconds(1)) + level->extra_timeout +
                  (last ? 2 * kStage : absl::ZeroDuration());
   const absl::Status status = level->backend->Run(part);
   if (status.ok()) return status;
@@ -210,11 +211,11 @@ absl::Status Levels::FindDisagreement(const Level& level, const Fingerprint& min
                                       const absl::Status& status) {
   absl::string_view bytes(reinterpret_cast<const char*>(&mine), sizeof(mine));
   (void)store_->Set(absl::StrCat("call/", rank_), bytes);
-  const absl::Time until = absl::Now() + kGrace;
+  const absl::Time until = MonotonicNow() + kGrace;
   for (int rank : level.ranks) {
     if (rank == rank_) continue;
     const absl::StatusOr<std::string> text =
-        store_->Get(absl::StrCat("call/", rank), std::max(until - absl::Now(), absl::ZeroDuration()));
+        store_->Get(absl::StrCat("call/", rank), std::max(until - MonotonicNow(), absl::ZeroDuration()));
     if (!text.ok() || text->size() != sizeof(Fingerprint)) continue;
     Fingerprint theirs;
     std::memcpy(&theirs, text->data(), sizeof(theirs));

@@ -10,7 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/backends/mpi/packing.h"
 #include "collectives/backends/mpi/reduction.h"
@@ -112,7 +113,7 @@ absl::StatusOr<uint64_t> Collectives::Agree(const Operation& o, absl::Time deadl
         return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, all->data(), sizeof(Head), MPI_BYTE,
                               MPI_Comm_f2c(comm), AsRequest(request));
       });
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   const absl::Time announce = now + std::min(kAnnounceAfter, (deadline - now) / 4);
   absl::Status status = round->Wait(announce);
   if (absl::IsDeadlineExceeded(status) && !monitor_->broken()) {

@@ -11,7 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::collectives::mpi {
@@ -33,7 +34,7 @@ absl::StatusOr<std::vector<int>> WorldRanks(Engine* engine, const BackendOptions
   std::vector<int> ranks(options.world_size, -1);
   std::vector<int> group_rank_of(engine->world_size(), -1), absent;
   for (int rank = 0; rank < options.world_size; ++rank) {
-    const absl::Duration left = std::max(options.deadline - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left = std::max(options.deadline - MonotonicNow(), absl::ZeroDuration());
     const absl::StatusOr<std::string> text = options.store->Get(key(rank), left);
     if (absl::IsDeadlineExceeded(text.status())) {
       absent.push_back(rank);
@@ -197,7 +198,7 @@ void FreeCommunicators(Engine* engine, const Communicators& communicators) {
     MPI_Comm_free(&auxiliary);
     return absl::OkStatus();
   };
-  (void)engine->Call("MPI_Comm_free", free, absl::Now() + absl::Seconds(2));
+  (void)engine->Call("MPI_Comm_free", free, MonotonicNow() + absl::Seconds(2));
 }
 
 void SendNote(Engine* engine, const Communicators& communicators, int rank, int world_size,

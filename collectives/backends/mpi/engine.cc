@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 
 namespace tandem::collectives::mpi {
 namespace {
@@ -37,7 +39,7 @@ class CallActivity final : public Activity {
   }
   bool Wait(absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithDeadline(absl::Condition(&done_), deadline);
+    return AwaitUntil(&mutex_, absl::Condition(&done_), deadline);
   }
   bool done() {
     absl::MutexLock lock(&mutex_);
@@ -142,7 +144,7 @@ void Engine::Finish() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     changed_.SignalAll();
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kFinalizeTimeout)) {
+    if (!AwaitFor(&mutex_, absl::Condition(&stopped_), kFinalizeTimeout)) {
       thread_.detach();  // the process exits while it runs
       return;
     }
@@ -180,13 +182,13 @@ absl::Status Engine::Call(absl::string_view what, std::function<absl::Status()> 
 
 void Engine::Loop() {
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // nanoseconds; short sleeps must be short
-  absl::Time progressed = absl::Now();
+  absl::Time progressed = MonotonicNow();
   for (;;) {
     if (has_new_.exchange(false, std::memory_order_acquire)) {
       absl::MutexLock lock(&mutex_);
       std::move(new_.begin(), new_.end(), std::back_inserter(running_));
       new_.clear();
-      progressed = absl::Now();
+      progressed = MonotonicNow();
     }
     bool foreground = false, background = false, over = false;
     for (std::shared_ptr<Activity>& activity : running_) {
@@ -197,7 +199,7 @@ void Engine::Loop() {
         (activity->background() ? background : foreground) = true;
       }
     }
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     if (over) {
       running_.erase(std::remove(running_.begin(), running_.end(), nullptr), running_.end());
       progressed = now;
@@ -223,7 +225,7 @@ void Engine::WaitForWork(bool foreground, bool background, absl::Duration idle) 
                                : background ? kIdlePoll
                                             : absl::InfiniteDuration();
   absl::MutexLock lock(&mutex_);
-  if (!stopping_ && new_.empty()) changed_.WaitWithTimeout(&mutex_, sleep);
+  if (!stopping_ && new_.empty()) tandem::WaitUntil(&changed_, &mutex_, MonotonicNow() + sleep);
 }
 
 }  // namespace tandem::collectives::mpi

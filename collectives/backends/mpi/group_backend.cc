@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/backends/mpi/collective.h"
 #include "collectives/backends/mpi/communicator.h"
@@ -49,7 +50,7 @@ class MpiBackend final : public Backend {
       Operation leave;
       leave.kind = OpKind::kLeave;
       leave.timeout = leave_timeout_;
-      together = collectives_.Run(leave, absl::Now() + leave_timeout_).ok();
+      together = collectives_.Run(leave, MonotonicNow() + leave_timeout_).ok();
     }
     notes_->Stop();
     const absl::Status gone = absl::AbortedError(absl::StrCat("group '", group_, "' was destroyed"));
@@ -78,7 +79,7 @@ class MpiBackend final : public Backend {
     if (monitor_->broken()) return monitor_->error();
     TANDEM_RETURN_IF_ERROR(Supports(operation));
     TANDEM_RETURN_IF_ERROR(CheckCollective(operation, rank_, world_size_));
-    const absl::Status status = collectives_.Run(operation, absl::Now() + operation.timeout);
+    const absl::Status status = collectives_.Run(operation, MonotonicNow() + operation.timeout);
     if (status.ok()) return status;
     // If ranks disagree, each of them knows; a time-out is told to the ranks that are yet to come.
     Break(status, /*tell=*/!absl::IsInvalidArgument(status));

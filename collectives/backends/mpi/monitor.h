@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "base/timed_wait.h"
 
 namespace tandem::collectives::mpi {
 
@@ -62,7 +63,7 @@ class Monitor {
   void Wait(const std::atomic<bool>& done, absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     while (!done.load(std::memory_order_acquire) && !broken()) {
-      if (changed_.WaitWithDeadline(&mutex_, deadline)) return;
+      if (tandem::WaitUntil(&changed_, &mutex_, deadline)) return;
     }
   }
 

@@ -9,7 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::collectives::mpi {
@@ -62,7 +63,7 @@ struct PointToPoint::Shared {
   }
   // Returns true if the transfer has timed out; the group is then broken.
   bool TimedOut(Transfer* transfer, absl::string_view what) {
-    if (absl::Now() < transfer->deadline) return false;
+    if (MonotonicNow() < transfer->deadline) return false;
     Break(transfer,
           absl::DeadlineExceededError(absl::StrCat(Here(transfer->operation), ": ", what, " within ",
                                                    absl::FormatDuration(transfer->operation.timeout))));
@@ -303,7 +304,7 @@ void PointToPoint::Start(const Operation& operation, Backend::Done done) {
   }
   auto transfer = std::make_shared<Transfer>();
   transfer->operation = operation;
-  transfer->deadline = absl::Now() + operation.timeout;
+  transfer->deadline = MonotonicNow() + operation.timeout;
   auto shared = shared_;
   std::list<std::shared_ptr<Transfer>>::iterator place;
   std::shared_ptr<Activity> activity;

@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 
 namespace tandem::collectives::nccl {
 namespace {
@@ -128,7 +130,7 @@ absl::Status Link::AwaitReady(absl::string_view what, absl::Time deadline) {
       if (state == Result::kSuccess) return absl::OkStatus();
       if (state != Result::kInProgress) return FromNccl(what, state);
     }
-    if (absl::Now() >= deadline) {
+    if (MonotonicNow() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(what, " on rank ", rank_, " of group '", group_,
                                                       "': the other ranks did not join in time"));
     }
@@ -231,7 +233,7 @@ void Link::ExchangeErrors() {
 }
 
 void Link::Close(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   if (!broken()) {
     auto finalize = [this](Comm comm) { return runtime_->nccl()->CommFinalize(comm); };
     if (Call("leaving", deadline, finalize).ok()) {
@@ -250,7 +252,7 @@ void Link::Close(absl::Duration timeout) {
   {
     absl::MutexLock lock(&mutex_);
     auto quiet = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return aborted_ && looks_.empty(); };
-    over = mutex_.AwaitWithDeadline(absl::Condition(&quiet), deadline);
+    over = AwaitUntil(&mutex_, absl::Condition(&quiet), deadline);
   }
   if (over) ExchangeErrors();  // before the store goes
   {

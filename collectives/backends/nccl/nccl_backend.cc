@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/backends/nccl/dlopen_api.h"
 #include "collectives/backends/nccl/issue.h"
@@ -49,7 +50,7 @@ class QueuedWork final : public DeviceWork {
     for (;;) {
       TANDEM_ASSIGN_OR_RETURN(const bool done, IsDone());
       if (done) return absl::OkStatus();
-      if (absl::Now() >= deadline) {
+      if (MonotonicNow() >= deadline) {
         return absl::DeadlineExceededError(
             absl::StrCat(what_, " on rank ", link_->rank(), " of group '", link_->group(),
                          "' did not end in time: a rank did not come, or died"));
@@ -129,7 +130,8 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(std::shared_ptr<Runtime> runtime, 
     }
     TANDEM_RETURN_IF_ERROR(options.store->Set("unique_id", absl::string_view(id.bytes, sizeof(id.bytes))));
   } else {
-    const absl::StatusOr<std::string> text = options.store->Get("unique_id", options.deadline - absl::Now());
+    const absl::StatusOr<std::string> text =
+        options.store->Get("unique_id", options.deadline - MonotonicNow());
     if (!text.ok()) return Annotate(text.status(), absl::StrCat(context, ": rank 0 did not come"));
     if (text->size() != sizeof(id.bytes)) {
       return absl::InvalidArgumentError(absl::StrCat(context, ": rank 0 left ", text->size(),
@@ -177,7 +179,7 @@ absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<cons
   auto work = std::make_shared<QueuedWork>(link_, what);
   CudaApi* const cuda = link_->runtime()->cuda();
   int cuda_error = kCudaSuccess;
-  absl::Status status = link_->Call(what, absl::Now() + timeout, [&](Comm comm) {
+  absl::Status status = link_->Call(what, MonotonicNow() + timeout, [&](Comm comm) {
     // Order the group's stream behind the work that the caller has queued so far.
     void* before = nullptr;
     cuda_error = cuda->EventCreate(&before);
@@ -205,7 +207,7 @@ absl::StatusOr<std::shared_ptr<DeviceWork>> NcclBackend::Enqueue(absl::Span<cons
 }
 
 absl::Status NcclBackend::Run(const Operation& operation) {
-  const absl::Time deadline = absl::Now() + operation.timeout;
+  const absl::Time deadline = MonotonicNow() + operation.timeout;
   TANDEM_ASSIGN_OR_RETURN(auto work, Enqueue(absl::MakeConstSpan(&operation, 1)));
   const absl::Status status = work->Wait(deadline);
   if (status.ok()) return status;
@@ -214,7 +216,7 @@ absl::Status NcclBackend::Run(const Operation& operation) {
 }
 
 void NcclBackend::StartPointToPoint(const Operation& operation, Done done) {
-  const absl::Time deadline = absl::Now() + operation.timeout;
+  const absl::Time deadline = MonotonicNow() + operation.timeout;
   auto work = Enqueue(absl::MakeConstSpan(&operation, 1));
   if (!work.ok()) return done(work.status());
   // The runtime's thread checks at intervals for the end of the message: device code waits on streams, not
@@ -222,7 +224,7 @@ void NcclBackend::StartPointToPoint(const Operation& operation, Done done) {
   link_->OnWatch([link = link_.get(), work = *work, done = std::move(done), deadline, peer = operation.root] {
     absl::StatusOr<bool> is_done = work->IsDone();
     if (is_done.ok() && !*is_done) {
-      if (absl::Now() < deadline) return false;
+      if (MonotonicNow() < deadline) return false;
       link->Break(work->Wait(deadline));
       is_done = link->error();
     }

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/timed_wait.h"
 #include "collectives/backends/nccl/link.h"
 
 namespace tandem::collectives::nccl {
@@ -30,7 +32,7 @@ Runtime::~Runtime() {
 
 bool Runtime::TakeSlot(absl::Time deadline) {
   absl::MutexLock lock(&slot_mutex_);
-  if (!slot_mutex_.AwaitWithDeadline(absl::Condition(&slot_free_), deadline)) return false;
+  if (!AwaitUntil(&slot_mutex_, absl::Condition(&slot_free_), deadline)) return false;
   slot_free_ = false;
   return true;
 }
@@ -76,7 +78,7 @@ void Runtime::Watch() {
     {
       absl::MutexLock lock(&mutex_);
       auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || aborting_; };
-      mutex_.AwaitWithTimeout(absl::Condition(&wake), options_.watch_interval);
+      AwaitFor(&mutex_, absl::Condition(&wake), options_.watch_interval);
       if (stopping_) return;
       aborting_ = false;
     }
@@ -87,7 +89,7 @@ void Runtime::Watch() {
       if (link->HasToAbort()) broken.push_back(link.get());
     }
     if (!broken.empty()) {
-      ExecutionSlot slot(this, absl::Now() + kCallTimeout);
+      ExecutionSlot slot(this, MonotonicNow() + kCallTimeout);
       nccl_->GroupStart();
       for (Link* link : broken) link->AbortCommunicator();
       nccl_->GroupEnd();

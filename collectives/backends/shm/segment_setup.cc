@@ -11,7 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/ipc/unix_socket.h"
 #include "base/status.h"
 
@@ -121,14 +122,14 @@ class SegmentOwner {
 
   // Waits until all ranks have mapped the segment.
   absl::Status Gather() {
-    absl::Time next_look = absl::Now() + absl::Milliseconds(200);
+    absl::Time next_look = MonotonicNow() + absl::Milliseconds(200);
     while (true) {
       std::string absent;
       for (int rank = 0; rank < options_.world_size; ++rank) {
         if (!mapped_[rank]) absl::StrAppend(&absent, absent.empty() ? "" : ", ", "rank ", rank);
       }
       if (absent.empty()) return absl::OkStatus();
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       if (now >= options_.deadline) {
         return absl::DeadlineExceededError(
             absl::StrCat(absent, " did not come to share memory for group '", options_.group, "'"));
@@ -211,7 +212,7 @@ absl::Status AwaitReadable(int socket, const BackendOptions& options) {
 }
 
 absl::StatusOr<ipc::Descriptor> Connect(const BackendOptions& options, std::string* secret) {
-  const auto leader = options.store->Get(kLeaderKey, options.deadline - absl::Now());
+  const auto leader = options.store->Get(kLeaderKey, options.deadline - MonotonicNow());
   TANDEM_RETURN_IF_ERROR(leader);
   if (absl::StartsWith(*leader, "!")) return absl::FailedPreconditionError(leader->substr(1));
   const std::vector<std::string> fields = absl::StrSplit(*leader, ' ');
@@ -236,7 +237,7 @@ absl::StatusOr<std::shared_ptr<Segment>> FindShared(const BackendOptions& option
   for (int s = 0; s < options.rank; ++s) {
     if (!SameProcess(options, s, options.rank)) continue;
     TANDEM_ASSIGN_OR_RETURN(const std::string key,
-                            options.store->Get(ProcessKey(s), options.deadline - absl::Now()));
+                            options.store->Get(ProcessKey(s), options.deadline - MonotonicNow()));
     return FindInThisProcess(key);  // nullptr also if equal process ids belong to different processes
   }
   return nullptr;

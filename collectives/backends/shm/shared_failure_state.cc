@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 
 namespace tandem::collectives::shm {
 namespace {
@@ -35,8 +35,8 @@ absl::Status SharedFailureState::Report(const absl::Status& failure) {
   if (!Write(failure)) {
     // Another rank is writing, or was killed while it wrote; in the second case this failure is as good as
     // any.
-    const absl::Time give_up_at = absl::Now() + absl::Milliseconds(100);
-    while (word().load(std::memory_order_acquire) == 0 && absl::Now() < give_up_at) sched_yield();
+    const absl::Time give_up_at = MonotonicNow() + absl::Milliseconds(100);
+    while (word().load(std::memory_order_acquire) == 0 && MonotonicNow() < give_up_at) sched_yield();
     if (word().load(std::memory_order_acquire) == 0) {
       absl::MutexLock lock(&mutex_);
       if (failure_.ok()) failure_ = failure;

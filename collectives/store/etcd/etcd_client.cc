@@ -11,9 +11,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "etcd/rpc.pb.h"
 #include "rpc/address.h"
 
@@ -151,7 +153,7 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
                               bool* repeated) {
   const std::string name = absl::StrCat("/etcdserverpb.", method);
   const std::string bytes = request.SerializeAsString();
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   // A member that does not respond leaves time for another one. Large values need more time.
   const absl::Duration attempt_timeout = absl::Seconds(2) + absl::Milliseconds(bytes.size() / 10000);
   bool renew = false;
@@ -164,7 +166,7 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
       absl::MutexLock lock(&mutex_);
       member = current_;
     }
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - MonotonicNow();
     if (attempt > 0 && left <= absl::ZeroDuration()) break;
     absl::StatusOr<rpc::Headers> headers = Authenticated(member, renew);
     renew = false;
@@ -187,8 +189,7 @@ absl::Status EtcdClient::Call(absl::string_view method, const google::protobuf::
     absl::Mutex mutex;
     absl::MutexLock lock(&mutex);
     const bool never = false;
-    (void)mutex.AwaitWithTimeout(absl::Condition(&never),
-                                 std::min(pause, std::max(left, absl::ZeroDuration())));
+    (void)AwaitFor(&mutex, absl::Condition(&never), std::min(pause, std::max(left, absl::ZeroDuration())));
     pause = std::min(pause * 2, absl::Milliseconds(500));
   }
   return absl::UnavailableError(absl::StrCat(address_, " did not answer ", method, " within ",

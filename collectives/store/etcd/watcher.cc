@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/timed_wait.h"
 #include "etcd/rpc.pb.h"
 
 namespace tandem::collectives {
@@ -54,8 +56,8 @@ EtcdWatcher::Waiter::~Waiter() {
 void EtcdWatcher::Waiter::Await(absl::Time deadline) {
   watcher_->EnsureWatch();
   absl::MutexLock lock(&watcher_->mutex_);
-  const absl::Time look = absl::Now() + (watcher_->live_ ? kPollIntervalWithWatch : kPollInterval);
-  watcher_->mutex_.AwaitWithDeadline(absl::Condition(&changed_), std::min(deadline, look));
+  const absl::Time look = MonotonicNow() + (watcher_->live_ ? kPollIntervalWithWatch : kPollInterval);
+  AwaitUntil(&watcher_->mutex_, absl::Condition(&changed_), std::min(deadline, look));
   changed_ = false;
 }
 
@@ -67,9 +69,9 @@ void EtcdWatcher::EnsureWatch() {
   absl::MutexLock open(&open_mutex_);
   {
     absl::MutexLock lock(&mutex_);
-    if (!ended_ || absl::Now() < next_open_) return;
+    if (!ended_ || MonotonicNow() < next_open_) return;
   }
-  next_open_ = absl::Now() + kReopenInterval;
+  next_open_ = MonotonicNow() + kReopenInterval;
   stream_.reset();  // the last object that could call OnEnd
   {
     absl::MutexLock lock(&mutex_);

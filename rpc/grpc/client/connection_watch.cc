@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/grpc/client/connection_watch.h"
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "grpcpp/client_context.h"
 #include "rpc/grpc/grpc_bytes.h"
+#include "rpc/grpc/grpc_time.h"
 
 namespace tandem::rpc {
 namespace {
@@ -39,7 +39,7 @@ void ConnectionWatch::Look() {
   if (waiting_ != nullptr) return;
   waiting_ = std::make_unique<Waiting>(this);
   waiting_->context.set_wait_for_ready(true);
-  waiting_->context.set_deadline(absl::ToChronoTime(absl::Now() + kLook));
+  waiting_->context.set_deadline(GrpcDeadlineIn(kLook));
   waiting_->reader =
       stub_->PrepareUnaryCall(&waiting_->context, kMethod, ToByteBuffer(Bytes()), loop_->queue());
   waiting_->reader->StartCall();

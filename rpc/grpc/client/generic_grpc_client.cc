@@ -2,7 +2,6 @@
 #include "rpc/grpc/client/generic_grpc_client.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -12,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
@@ -25,13 +26,13 @@
 #include "rpc/grpc/grpc_bytes.h"
 #include "rpc/grpc/grpc_library.h"
 #include "rpc/grpc/grpc_status.h"
+#include "rpc/grpc/grpc_time.h"
 
 namespace tandem::rpc {
 namespace {
 
 // How long a call waits for a connection that failed before.
 constexpr absl::Duration kReconnect = absl::Milliseconds(200);
-
 void AddHeaders(const Headers& headers, grpc::ClientContext* context) {
   for (const auto& [name, value] : headers) context->AddMetadata(name, value);
 }
@@ -102,13 +103,14 @@ class GenericGrpcClientImpl final : public GenericGrpcClient {
   absl::StatusOr<std::string> Call(const std::string& method, const std::string& request,
                                    const Headers& headers, absl::Duration timeout) override {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    const absl::Time deadline = MonotonicNow() + timeout;
+    context.set_deadline(ToGrpcDeadline(deadline));
     AddHeaders(headers, &context);
     const grpc::ByteBuffer sent = ToByteBuffer(Bytes(request));
     grpc::ByteBuffer response;
     struct End {
       grpc::Status status;
-      absl::Notification come;
+      TimedNotification come;
     };
     // Shared, because the callback may still be inside Notify when this function returns. The context is not
     // shared: it holds the channel, which must not be destroyed on a gRPC thread.
@@ -119,13 +121,19 @@ class GenericGrpcClientImpl final : public GenericGrpcClient {
     // that.
     if (channel_->GetState(true) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
       channel_->WaitForStateChange(GRPC_CHANNEL_TRANSIENT_FAILURE,
-                                   absl::ToChronoTime(absl::Now() + std::min(timeout, kReconnect)));
+                                   GrpcDeadlineIn(std::min(timeout, kReconnect)));
     }
     stub_.UnaryCall(&context, method, {}, &sent, &response, [end](grpc::Status status) {
       end->status = std::move(status);
       end->come.Notify();
     });
-    end->come.WaitForNotification();
+    const bool late = !end->come.WaitUntil(deadline + kGrpcLate);
+    if (late) context.TryCancel();
+    end->come.Wait();
+    if (late && !end->status.ok()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(method, " at ", target_, ": no answer within ", absl::FormatDuration(timeout)));
+    }
     if (end->status.ok()) return ToText(response);
     return Annotate(FromGrpcStatus(end->status), absl::StrCat(method, " at ", target_));
   }
@@ -163,7 +171,7 @@ void KeepCallbackThreads() {
   alignas(Keeper) static std::byte place[sizeof(Keeper)];
   [[maybe_unused]] static Keeper* const keeper = [] {
     auto* made = new (place) Keeper;
-    made->context.set_deadline(std::chrono::system_clock::now());
+    made->context.set_deadline(GrpcDeadlineIn(absl::ZeroDuration()));
     made->stub.UnaryCall(&made->context, "/nobody", {}, &made->request, &made->response, [](grpc::Status) {});
     return made;
   }();

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/ticks.h"
 #include "rpc/grpc/caller_metadata.h"
@@ -58,7 +59,7 @@ uint64_t GrpcClientStream::Send(std::shared_ptr<StreamedCall> call, const std::s
   v1::StreamFrame header;
   header.set_method(method);
   if (deadline != absl::InfiniteFuture()) {
-    header.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(deadline - absl::Now())));
+    header.set_timeout_us(std::max<int64_t>(1, absl::ToInt64Microseconds(deadline - MonotonicNow())));
   }
   mutex_.Lock();
   if (over_) {
@@ -238,7 +239,6 @@ void GrpcClientStream::OnFinished(bool ok) {
     over_ = true;
     calls.swap(calls_);
     queue_.Clear();
-    for (const auto& alarm : alarms_) alarm->alarm.Cancel();
     why = broken_;
   }
   const bool no_stream = why.ok() && !received_frame_ && end_.error_code() == grpc::StatusCode::UNIMPLEMENTED;
@@ -255,34 +255,23 @@ void GrpcClientStream::OnFinished(bool ok) {
 
 void GrpcClientStream::Arm(absl::Time when) {
   armed_ = when;
-  ++operations_;
-  auto alarm = std::make_unique<DeadlineAlarm>();
-  DeadlineAlarm* raw = alarm.get();
-  raw->when = when;
-  raw->stream = shared_from_this();
-  raw->self = alarms_.insert(alarms_.end(), std::move(alarm));
-  // Slightly late rather than early, when no deadline would have passed yet.
-  raw->alarm.Set(loop_->queue(), absl::ToChronoTime(when + absl::Milliseconds(1)), raw->tag());
+  timers_->Schedule(when, [stream = weak_from_this(), when] {
+    if (const std::shared_ptr<GrpcClientStream> self = stream.lock()) self->OnAlarm(when);
+  });
 }
 
-void GrpcClientStream::DeadlineAlarm::OnEvent(bool ok) {
-  const std::shared_ptr<GrpcClientStream> owner = std::move(stream);
-  owner->OnAlarm(self, ok);
-}
-
-void GrpcClientStream::OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator alarm, bool ok) {
+void GrpcClientStream::OnAlarm(absl::Time when) {
   struct Late {
     std::shared_ptr<StreamedCall> call;
     bool unsent;
   };
   std::vector<Late> late;
   size_t queued = 0;
-  std::unique_ptr<DeadlineAlarm> done;  // destroyed after the lock is released
-  mutex_.Lock();
-  done = std::move(*alarm);
-  alarms_.erase(alarm);
-  if (ok && !over_ && done->when == armed_) {
-    const absl::Time now = absl::Now();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_ || operations_ == 0 || when != armed_) return;
+    ++operations_;
+    const absl::Time now = MonotonicNow();
     absl::Time next = absl::InfiniteFuture();
     queued = queue_.bytes();
     std::vector<uint64_t> numbers;
@@ -303,6 +292,7 @@ void GrpcClientStream::OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterat
     armed_ = absl::InfiniteFuture();
     if (next != absl::InfiniteFuture()) Arm(next);
   }
+  mutex_.Lock();
   WriteNext();
   for (Late& call : late) {
     call.call->OnResponse(absl::DeadlineExceededError(

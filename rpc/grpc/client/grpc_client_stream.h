@@ -5,7 +5,6 @@
 // The client end of /tandem.v1.Data/Stream. Only used in rpc/grpc.
 
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,10 +20,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/bytes.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "rpc/grpc/completion_loop.h"
+#include "rpc/transport/timer_queue.h"
 #include "rpc/wire/frame.h"
 #include "rpc/wire/frame_queue.h"
 
@@ -50,13 +49,14 @@ class StreamedCall {
 //
 // The thread that starts a call writes the call's first bytes. The loop's thread writes the rest and handles
 // all responses. One lock guards the state. It is held for a few instructions, and never while calling gRPC
-// (except to set an alarm) or a call's own code.
+// or a call's own code.
 class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
  public:
   // `on_over` runs last, without locks, when gRPC holds no reference to the stream any more. `loop` must
-  // outlive that.
-  GrpcClientStream(CompletionLoop* loop, size_t max_message_bytes, absl::AnyInvocable<void() &&> on_over)
-      : loop_(loop), max_message_bytes_(max_message_bytes), on_over_(std::move(on_over)) {}
+  // outlive that. `timers`, which ends calls at their deadlines, must outlive the stream's last call.
+  GrpcClientStream(CompletionLoop* loop, TimerQueue* timers, size_t max_message_bytes,
+                   absl::AnyInvocable<void() &&> on_over)
+      : loop_(loop), timers_(timers), max_message_bytes_(max_message_bytes), on_over_(std::move(on_over)) {}
 
   // Opens the stream. Called once, before anything else, and must be followed by a Send. `caller` is
   // Caller::ToBytes.
@@ -76,19 +76,12 @@ class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
     std::shared_ptr<StreamedCall> call;
     absl::Time deadline;
   };
-  // Checks for calls whose deadline has passed.
-  struct DeadlineAlarm final : public CompletionTag {
-    void OnEvent(bool ok) override;
-    std::shared_ptr<GrpcClientStream> stream;
-    absl::Time when;
-    grpc::Alarm alarm;
-    std::list<std::unique_ptr<DeadlineAlarm>>::iterator self;
-  };
 
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnFinished(bool ok);
-  void OnAlarm(std::list<std::unique_ptr<DeadlineAlarm>>::iterator alarm, bool ok);
+  // Ends the calls whose deadline has passed, on the thread of timers_.
+  void OnAlarm(absl::Time when);
 
   // Handles all frames of a message.
   absl::Status TakeAll(const Bytes& wire);
@@ -103,6 +96,9 @@ class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
   void EndOperation();
 
   CompletionLoop* const loop_;
+  // Not gRPC's own alarms: gRPC 1.51 sleeps until them by the wall clock, so that they ring late after the
+  // clock is set back.
+  TimerQueue* const timers_;
   const size_t max_message_bytes_;
   absl::AnyInvocable<void() &&> on_over_;
 
@@ -134,7 +130,6 @@ class GrpcClientStream : public std::enable_shared_from_this<GrpcClientStream> {
   // The earliest deadline for which an alarm is set. Alarms are not moved when calls end: if all calls have
   // the same timeout, the stream sets one alarm per timeout, not one per call.
   absl::Time armed_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  std::list<std::unique_ptr<DeadlineAlarm>> alarms_ ABSL_GUARDED_BY(mutex_);
   int operations_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<GrpcClientStream> self_ ABSL_GUARDED_BY(mutex_);
 };

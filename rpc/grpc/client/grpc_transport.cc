@@ -28,8 +28,10 @@
 #include "rpc/grpc/grpc_bytes.h"
 #include "rpc/grpc/grpc_library.h"
 #include "rpc/grpc/grpc_status.h"
+#include "rpc/grpc/grpc_time.h"
 #include "rpc/grpc/unix_buffers.h"
 #include "rpc/transport/retrying_channel.h"
+#include "rpc/transport/timer_queue.h"
 #include "rpc/wire/frame.h"
 
 namespace tandem::rpc {
@@ -70,6 +72,7 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   };
 
   void StartUnary();
+  void OnUnaryDeadline();
   void OnUnaryDone();
   // Ends the attempt. Only the first result counts.
   void Complete(absl::StatusOr<Bytes> result);
@@ -86,6 +89,8 @@ class GrpcAttempt : public Attempt, public StreamedCall, public std::enable_shar
   std::shared_ptr<GrpcClientStream> stream_ ABSL_GUARDED_BY(mutex_);
   uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;  // its number on the stream
   std::optional<Unary> unary_ ABSL_GUARDED_BY(mutex_);
+  std::optional<TimerQueue::Id> unary_timer_ ABSL_GUARDED_BY(mutex_);
+  bool unary_expired_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class GrpcTransport : public Transport {
@@ -118,6 +123,7 @@ class GrpcTransport : public Transport {
       const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return streams_ == 0; };
       mutex_.Await(absl::Condition(&none));
     }
+    timers_.Stop();
     loop_->Stop();
   }
   void PrepareInlinePoll() override { loop_->PrepareInlinePoll(); }
@@ -147,7 +153,7 @@ class GrpcTransport : public Transport {
     if (no_stream_) return nullptr;
     if (stream_ == nullptr) {
       ++streams_;
-      stream_ = std::make_shared<GrpcClientStream>(loop_.get(), max_message_bytes_, [this] {
+      stream_ = std::make_shared<GrpcClientStream>(loop_.get(), &timers_, max_message_bytes_, [this] {
         absl::MutexLock lock(&mutex_);
         --streams_;
       });
@@ -171,6 +177,7 @@ class GrpcTransport : public Transport {
 
   grpc::GenericStub* stub() { return &stub_; }
   CompletionLoop* loop() { return loop_.get(); }
+  TimerQueue* timers() { return &timers_; }
   size_t max_message_bytes() const { return max_message_bytes_; }
   const std::string& caller() const { return caller_; }
 
@@ -183,6 +190,7 @@ class GrpcTransport : public Transport {
   const std::string caller_;  // Caller::ToBytes
   const std::shared_ptr<CompletionLoop> loop_;
   std::optional<ConnectionWatch> watch_;  // exists until the loop ends
+  TimerQueue timers_;                     // ends calls at their deadlines; its thread starts with the first
 
   absl::Mutex mutex_;
   bool no_stream_ ABSL_GUARDED_BY(mutex_);
@@ -228,13 +236,25 @@ void GrpcAttempt::StartUnary() {
   if (!done_) return;  // cancelled; the objects that this refers to may be destroyed
   Unary& unary = unary_.emplace();
   unary.attempt = shared_from_this();
-  unary.context.set_deadline(absl::ToChronoTime(deadline_));
+  unary.context.set_deadline(ToGrpcDeadline(deadline_));
   AddCaller(transport_->caller(), &unary.context);
   if (cancelled_) unary.context.TryCancel();
   unary.reader = transport_->stub()->PrepareUnaryCall(&unary.context, method_, ToByteBuffer(request_),
                                                       transport_->loop()->queue());
   unary.reader->StartCall();
   unary.reader->Finish(&unary.response, &unary.status, unary.tag());
+  if (deadline_ == absl::InfiniteFuture()) return;
+  // gRPC's own timer comes first, unless the wall clock was set back.
+  unary_timer_ = transport_->timers()->Schedule(deadline_ + kGrpcLate, [attempt = weak_from_this()] {
+    if (const std::shared_ptr<GrpcAttempt> self = attempt.lock()) self->OnUnaryDeadline();
+  });
+}
+
+void GrpcAttempt::OnUnaryDeadline() {
+  absl::MutexLock lock(&mutex_);
+  if (!unary_.has_value()) return;
+  unary_expired_ = true;
+  unary_->context.TryCancel();
 }
 
 void GrpcAttempt::Cancel() {
@@ -261,8 +281,11 @@ void GrpcAttempt::OnUnaryDone() {
     // The context holds a reference to the gRPC channel. It must be destroyed before `done` lets the
     // channel's destructor proceed.
     absl::MutexLock lock(&mutex_);
+    if (unary_timer_.has_value()) transport_->timers()->Cancel(*unary_timer_);
     if (unary_->status.ok()) {
       result = FromByteBuffer(unary_->response);
+    } else if (unary_expired_) {
+      result = absl::DeadlineExceededError("the deadline passed without an answer");
     } else {
       result = FromGrpcStatus(unary_->status);
     }

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -18,6 +18,7 @@
 #include "grpcpp/server_builder.h"
 #include "rpc/address.h"
 #include "rpc/grpc/grpc_library.h"
+#include "rpc/grpc/grpc_time.h"
 #include "rpc/grpc/server/health_service.h"
 #include "rpc/grpc/server/stream_service.h"
 #include "rpc/grpc/server/unary_service.h"
@@ -62,7 +63,7 @@ class GrpcServer : public Server {
     shut_down_ = true;
     health_->Shutdown();
     streams_->Drain();
-    server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    server_->Shutdown(GrpcDeadlineIn(grace));
     for (const auto& service : services_) service->AwaitNone();
     health_->AwaitNone();
     streams_->Stop();

@@ -8,7 +8,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/ticks.h"
 #include "rpc/grpc/caller_metadata.h"
@@ -57,7 +58,7 @@ class GrpcServerStream::Call : public ServerCall {
   const std::string& peer() const override { return stream_->peer_; }
   const Caller& caller() const override { return stream_->caller_; }
   absl::Time deadline() const override { return deadline_; }
-  bool IsCancelled() const override { return cancel_hook_.cancelled() || absl::Now() > deadline_; }
+  bool IsCancelled() const override { return cancel_hook_.cancelled() || MonotonicNow() > deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     cancel_hook_.Drop();
@@ -291,7 +292,7 @@ void GrpcServerStream::Run(MessageAssembler::Message message) {
   constexpr uint64_t kForeverUs = uint64_t{1000} * 365 * 24 * 3600 * 1000000;
   const absl::Time deadline = timeout_us == 0 || timeout_us > kForeverUs
                                   ? absl::InfiniteFuture()
-                                  : absl::Now() + absl::Microseconds(static_cast<int64_t>(timeout_us));
+                                  : MonotonicNow() + absl::Microseconds(static_cast<int64_t>(timeout_us));
   const Handler* handler = service_->Find(message.header.method());
   held_bytes_ += message.bytes.size() + kCallOverhead;
   auto call = std::make_shared<Call>(shared_from_this(), number, std::move(*message.header.mutable_method()),

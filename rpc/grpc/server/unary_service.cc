@@ -7,24 +7,17 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "grpcpp/impl/rpc_service_method.h"
 #include "rpc/cancel_hook.h"
 #include "rpc/grpc/caller_metadata.h"
 #include "rpc/grpc/completion_loop.h"
 #include "rpc/grpc/grpc_bytes.h"
 #include "rpc/grpc/grpc_status.h"
+#include "rpc/grpc/grpc_time.h"
 
 namespace tandem::rpc {
-namespace {
-
-absl::Time FromGrpcDeadline(std::chrono::system_clock::time_point deadline) {
-  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture()
-                                                                  : absl::FromChrono(deadline);
-}
-
-}  // namespace
 
 // A gRPC call, from before it arrives until it ends. It keeps itself alive until its last operation has
 // ended; the handler's Call also holds a reference.
@@ -119,7 +112,7 @@ class UnaryRpc::Call : public ServerCall {
         request_(std::move(request)),
         peer_(rpc_->rpc_->context.peer()),
         caller_(CallerOf(rpc_->rpc_->context)),
-        deadline_(FromGrpcDeadline(rpc_->rpc_->context.deadline())) {}
+        deadline_(FromGrpcDeadline(rpc_->rpc_->context.raw_deadline())) {}
 
   ~Call() override {
     if (!finished_.load())
@@ -130,7 +123,7 @@ class UnaryRpc::Call : public ServerCall {
   const std::string& peer() const override { return peer_; }
   const Caller& caller() const override { return caller_; }
   absl::Time deadline() const override { return deadline_; }
-  bool IsCancelled() const override { return rpc_->cancel_hook_.cancelled() || absl::Now() > deadline_; }
+  bool IsCancelled() const override { return rpc_->cancel_hook_.cancelled() || MonotonicNow() > deadline_; }
   void Finish(absl::StatusOr<Bytes> response) override {
     finished_.store(true);
     rpc_->cancel_hook_.Drop();

@@ -15,8 +15,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "rpc/remote/call/runtime.h"
 #include "rpc/remote/call/serve.h"
 
@@ -77,10 +77,11 @@ class Batcher : public std::enable_shared_from_this<Batcher<R, Args...>> {
 
   // Starts the batch after max_delay.
   void Arm(Runtime& runtime) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    runtime.timers().Schedule(absl::Now() + options_.max_delay, [self = this->shared_from_this(), &runtime] {
-      absl::MutexLock lock(&self->mutex_);
-      self->Start(runtime);
-    });
+    runtime.timers().Schedule(MonotonicNow() + options_.max_delay,
+                              [self = this->shared_from_this(), &runtime] {
+                                absl::MutexLock lock(&self->mutex_);
+                                self->Start(runtime);
+                              });
   }
 
   // Posts a batch if calls wait and fewer than `concurrency` batches run.

@@ -6,9 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "base/trace/recorder.h"
 
 namespace tandem::rpc::remote {
@@ -126,7 +128,7 @@ void FunctionExecutor::Work(Worker* self) {
       posted_.pop_front();
       self->function.assign(what.data(), what.size());
       self->caller.clear();
-      self->since = absl::Now();
+      self->since = MonotonicNow();
       mutex_.Unlock();
       const uint64_t begun = trace::Begin();
       std::move(posted)();
@@ -143,7 +145,7 @@ void FunctionExecutor::Work(Worker* self) {
       --idle_;
       continue;
     }
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     const absl::string_view function = task.call->function();
     self->function.assign(function.data(), function.size());
     self->caller = task.call->caller();
@@ -179,7 +181,7 @@ void FunctionExecutor::Work(Worker* self) {
 
 std::string FunctionExecutor::StillRunning() const {
   std::vector<std::string> running;
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   for (const Worker& worker : workers_) {
     if (worker.function.empty()) continue;
     const std::string whose = worker.caller.empty() ? "" : absl::StrCat(" of ", worker.caller);
@@ -216,7 +218,7 @@ absl::Status FunctionExecutor::Stop(absl::Duration timeout) {
     const auto all_ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.ended; });
     };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&all_ended), timeout)) {
+    if (!AwaitFor(&mutex_, absl::Condition(&all_ended), timeout)) {
       return absl::DeadlineExceededError(absl::StrCat(
           "functions that do not look whether they are cancelled (Context::IsCancelled) still run ",
           absl::FormatDuration(timeout), " after they were: ", StillRunning()));
@@ -245,7 +247,7 @@ size_t FunctionExecutor::queued() const {
 bool FunctionExecutor::AwaitQueued(size_t count, absl::Time deadline) const {
   absl::MutexLock lock(&mutex_);
   const auto there = [this, count]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return queued_ == count; };
-  return mutex_.AwaitWithDeadline(absl::Condition(&there), deadline);
+  return AwaitUntil(&mutex_, absl::Condition(&there), deadline);
 }
 
 }  // namespace tandem::rpc::remote

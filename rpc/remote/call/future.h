@@ -19,9 +19,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "rpc/remote/call/function.h"
 
 namespace tandem::rpc::remote {
@@ -73,7 +74,7 @@ class FutureState {
     if (inline_poller) inline_poller([this] { return over(); }, deadline);
     absl::MutexLock lock(&mutex_);
     const auto set = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
-    return mutex_.AwaitWithDeadline(absl::Condition(&set), deadline);
+    return AwaitUntil(&mutex_, absl::Condition(&set), deadline);
   }
   // Requires over().
   const Result& result() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return *result_; }
@@ -133,7 +134,7 @@ class Future {
   // Every call ends at its own deadline, so the default waits no longer than that. Must not be called on an
   // RPC thread.
   Result Wait(absl::Duration timeout = absl::InfiniteDuration()) const {
-    if (!state_->WaitUntil(absl::Now() + timeout)) {
+    if (!state_->WaitUntil(MonotonicNow() + timeout)) {
       return absl::DeadlineExceededError(
           absl::StrCat("there is no result after ", absl::FormatDuration(timeout), "; the call goes on"));
     }
@@ -207,10 +208,10 @@ auto Future<R>::Then(Body then) const {
 template <typename R>
 absl::Status WaitAll(const std::vector<Future<R>>& futures,
                      absl::Duration timeout = absl::InfiniteDuration()) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   absl::Status first;
   for (const Future<R>& future : futures) {
-    const ResultOf<R> result = future.Wait(deadline - absl::Now());
+    const ResultOf<R> result = future.Wait(deadline - MonotonicNow());
     if (const absl::Status& status = ::tandem::internal::AsStatus(result); first.ok()) first = status;
   }
   return first;

@@ -6,8 +6,9 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/timed_wait.h"
 #include "rpc/remote/call/serve.h"
 
 namespace tandem::rpc::remote {
@@ -29,10 +30,10 @@ void internal::Guarded(const std::shared_ptr<Invocation>& call, absl::FunctionRe
 }
 
 bool Context::WaitUntilCancelled(absl::Duration at_most) const {
-  absl::Notification cancelled;
+  TimedNotification cancelled;
   const std::stop_callback<std::function<void()>> on_stop(stop_token(), [&cancelled] { cancelled.Notify(); });
   const absl::Time late = deadline() + absl::Nanoseconds(1);
-  cancelled.WaitForNotificationWithDeadline(std::min(late, absl::Now() + at_most));
+  cancelled.WaitUntil(std::min(late, MonotonicNow() + at_most));
   return IsCancelled();
 }
 

@@ -46,7 +46,16 @@ TandemProcess::TandemProcess(const std::vector<std::string>& args,
   ::posix_spawn_file_actions_adddup2(&actions, out[1], 1);
   ::posix_spawn_file_actions_adddup2(&actions, err[1], 2);
   if (!directory.empty()) ::posix_spawn_file_actions_addchdir_np(&actions, directory.c_str());
-  TANDEM_CHECK(::posix_spawn(&pid_, TANDEM_BINARY, &actions, nullptr, argv.data(), envp.data()) == 0);
+  // A test in the background of a shell ignores some signals, which tandem would do too.
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGQUIT, SIGTERM, SIGHUP}) ::sigaddset(&signals, signal);
+  ::posix_spawnattr_setsigdefault(&attributes, &signals);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+  TANDEM_CHECK(::posix_spawn(&pid_, TANDEM_BINARY, &actions, &attributes, argv.data(), envp.data()) == 0);
+  ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(out[1]);
   ::close(err[1]);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/timed_wait.h"
 
 namespace tandem::launcher {
 
@@ -24,7 +25,7 @@ absl::StatusOr<RendezvousEvent> LocalRendezvous::WaitForEvent(int64_t epoch, abs
   const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return closed_ || !joined_ || epoch_ > epoch;
   };
-  if (!mutex_.AwaitWithDeadline(absl::Condition(&over), deadline)) {
+  if (!AwaitUntil(&mutex_, absl::Condition(&over), deadline)) {
     return absl::DeadlineExceededError(absl::StrCat("epoch ", epoch, " goes on"));
   }
   if (closed_) {

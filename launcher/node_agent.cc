@@ -11,7 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "launcher/job_file.h"
 #include "launcher/plan/cluster_file.h"
@@ -98,7 +99,7 @@ NodeAgent::NodeAgent(const NodeAgentOptions& options, std::unique_ptr<RoundProce
 NodeAgent::~NodeAgent() = default;
 
 int NodeAgent::Run() {
-  end_by_ = absl::Now() + timeout_;
+  end_by_ = MonotonicNow() + timeout_;
   monitor_ = std::make_unique<RoundMonitor>(
       rendezvous_->rendezvous(),
       [this](const std::function<bool()>& stop) { return rendezvous_->Reach(stop); });
@@ -117,6 +118,7 @@ int NodeAgent::Run() {
     if (seen.woken) {
       for (const AgentEvent& event : monitor_->Take()) OnEvent(event);
     }
+    if (phase_ == Phase::kStopping && local_->TerminateServing()) deadline_ = MonotonicNow() + stop_grace_;
     OnTime();
     if (stopping() && local_->AllEnded()) OnAllStopped();
   }
@@ -223,7 +225,7 @@ absl::Status NodeAgent::StartRound() {
 
 void NodeAgent::OnSignal(int signal) {
   if (stopping() && next_ == Next::kEnd) {
-    if (exit_code_ != 0) deadline_ = absl::Now();  // the second signal ends the grace period
+    if (exit_code_ != 0) deadline_ = MonotonicNow();  // the second signal ends the grace period
     return;
   }
   processes_->console().Say(absl::StrCat("stopping on ", SignalName(signal)));
@@ -234,7 +236,17 @@ void NodeAgent::OnSignal(int signal) {
     CloseJob(absl::StrCat("the launcher on ", rendezvous_->host(), " was stopped by ", SignalName(signal)),
              128 + signal);
   }
-  Stop(Next::kEnd, 128 + signal, grace_);
+  asked_to_stop_ = true;
+  Stop(Next::kEnd, 128 + signal, grace_, signal);
+}
+
+void NodeAgent::NoteStopped(const RoundProcesses::Slot& slot, const Process& process) {
+  if (asked_to_stop_ && !slot.planned.role->serves && !process.succeeded()) {
+    (process.exit_code() == kRunAgain ? saved_ : unsaved_) = true;
+  }
+  if (next_ == Next::kEnd && exit_code_ == 0 && !process.succeeded()) {
+    processes_->console().Say(absl::StrCat(process.HowItEnded(), " while it was being stopped"));
+  }
 }
 
 void NodeAgent::OnEnd(Process* process) {
@@ -248,6 +260,11 @@ void NodeAgent::OnEnd(Process* process) {
       if (good) {
         slot->done = true;
         return FinishIfDone();
+      }
+      // Ctrl-C went to the process that has the terminal, instead of the launcher.
+      if (process->spec().terminal && process->killed() &&
+          (process->exit_code() == 128 + SIGINT || process->exit_code() == 128 + SIGQUIT)) {
+        return OnSignal(process->exit_code() - 128);
       }
       if (local_->PlanRestart(*slot, *process)) return;
       local_->AddFailed(process);
@@ -264,10 +281,7 @@ void NodeAgent::OnEnd(Process* process) {
     case Phase::kStopping:
     case Phase::kKilling:
     case Phase::kOver:
-      if (next_ == Next::kEnd && exit_code_ == 0 && !process->succeeded()) {
-        processes_->console().Say(absl::StrCat(process->HowItEnded(), " while it was being stopped"));
-      }
-      return;
+      return NoteStopped(*slot, *process);
   }
 }
 
@@ -337,6 +351,8 @@ void NodeAgent::OnRoundOver(const AgentEvent& over) {
     } else {
       console.Say(absl::StrCat("the job is over: ", event.reason));
     }
+    // The launcher of another node was stopped by a signal. Death by signal 9 is a failure.
+    asked_to_stop_ = event.exit_code > 128 && event.exit_code != 128 + SIGKILL;
     return Stop(Next::kEnd, event.exit_code, grace_);
   }
   switch (phase_) {
@@ -355,7 +371,7 @@ void NodeAgent::OnRoundOver(const AgentEvent& over) {
 }
 
 void NodeAgent::OnTime() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   Console& console = processes_->console();
   if ((phase_ == Phase::kRunning || phase_ == Phase::kJoining) && now >= end_by_) {
     const std::string what = absl::StrCat("the job did not end within ", absl::FormatDuration(timeout_));
@@ -388,13 +404,18 @@ void NodeAgent::OnTime() {
 void NodeAgent::OnAllStopped() {
   if (next_ == Next::kEnd) {
     phase_ = Phase::kOver;
+    if (saved_ && !unsaved_) {
+      exit_code_ = kRunAgain;
+      processes_->console().Say(absl::StrCat("the workers have saved their state and ended with code ",
+                                             kRunAgain, ": the job can be run again"));
+    }
   } else if (round_over_) {
     BeginJoin();
   } else if (next_ == Next::kStart) {
     BeginRound();
   } else {
     phase_ = Phase::kWaiting;
-    deadline_ = absl::Now() + kRoundEndTimeout;
+    deadline_ = MonotonicNow() + kRoundEndTimeout;
   }
 }
 
@@ -406,14 +427,15 @@ void NodeAgent::FinishIfDone() {
 }
 
 void NodeAgent::NoteFailure(absl::Duration settle) {
-  const absl::Time until = absl::Now() + settle;
+  const absl::Time until = MonotonicNow() + settle;
   deadline_ = phase_ == Phase::kSettling ? std::min(deadline_, until) : until;
   phase_ = Phase::kSettling;
 }
 
 void NodeAgent::AnnounceFailure() {
   const RootCause cause = FindRootCause(local_->failed(), local_->Running(), job_failure_);
-  const bool again = round_->restarts < plan().max_restarts;
+  // A process that wishes to be run again has been told to make way; starting it here would not.
+  const bool again = round_->restarts < plan().max_restarts && cause.exit_code != kRunAgain;
   processes_->console().Say(
       absl::StrCat(cause.line, again ? absl::StrCat("; starting the job again (restart ",
                                                     round_->restarts + 1, " of ", plan().max_restarts, ")")
@@ -438,7 +460,7 @@ void NodeAgent::AnnounceFailure() {
   if (!plan().reform) return Stop(Next::kJoin, exit_code, grace_);
   exit_code_ = exit_code;
   phase_ = Phase::kWaiting;
-  deadline_ = absl::Now() + kRoundEndTimeout;
+  deadline_ = MonotonicNow() + kRoundEndTimeout;
 }
 
 void NodeAgent::FormAgain(const std::string& reason) {
@@ -449,13 +471,14 @@ void NodeAgent::FormAgain(const std::string& reason) {
   BeginJoin();
 }
 
-void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace) {
+void NodeAgent::Stop(Next next, int exit_code, absl::Duration grace, int signal) {
   next_ = next;
   exit_code_ = exit_code;
   phase_ = Phase::kStopping;
-  deadline_ = absl::Now() + grace;
+  stop_grace_ = grace;
+  deadline_ = MonotonicNow() + grace;
   if (control_ != nullptr && next == Next::kEnd) control_->Close("the job is over").IgnoreError();
-  local_->Terminate();
+  local_->Terminate(signal);
 }
 
 void NodeAgent::CloseJob(const std::string& reason, int exit_code) {

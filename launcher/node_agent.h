@@ -16,6 +16,8 @@
 // That holds also if this node was cut off from the rendezvous for a while and no round took place without
 // it.
 
+#include <signal.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,10 +38,13 @@
 
 namespace tandem::launcher {
 
+// The exit code of a process that has saved its state and wishes to be run again: EX_TEMPFAIL of sysexits(3).
+inline constexpr int kRunAgain = 75;
+
 struct NodeAgentOptions {
   NodeOptions node;                                   // `advertise` is filled in
   int master_port = 0;                                // 0: a free port in every round
-  absl::Duration grace = absl::Seconds(5);            // between SIGTERM and SIGKILL
+  absl::Duration grace = absl::Seconds(30);           // between the first signal and SIGKILL
   absl::Duration timeout = absl::InfiniteDuration();  // of the whole job
 };
 
@@ -57,7 +62,8 @@ class NodeAgent {
   // - 0 if all workers of the job have finished.
   // - after a failure, the exit code of its root cause (128 + signal for a process killed by a signal). The
   //   launcher of the node where it happened prints the last lines of that process.
-  // - 128 + signal after SIGINT, SIGTERM or SIGHUP.
+  // - 128 + signal after a signal that the launcher handles.
+  // - kRunAgain if the workers have ended with it: they have saved their state, and wish to be run again.
   // - 124 after the timeout.
   // - 1 if there is no better code.
   int Run();
@@ -92,7 +98,10 @@ class NodeAgent {
   void NoteFailure(absl::Duration settle);
   void AnnounceFailure();
   void FormAgain(const std::string& reason);
-  void Stop(Next next, int exit_code, absl::Duration grace);
+  // Stops this node's processes: those that do not serve get `signal`, the others SIGTERM when those have
+  // ended. Each step lasts at most `grace`.
+  void Stop(Next next, int exit_code, absl::Duration grace, int signal = SIGTERM);
+  void NoteStopped(const RoundProcesses::Slot& slot, const Process& process);
   void CloseJob(const std::string& reason, int exit_code);
 
   absl::Status StartControl();
@@ -127,6 +136,10 @@ class NodeAgent {
   absl::Time deadline_ = absl::InfiniteFuture();  // of the phase
   absl::Time end_by_ = absl::InfiniteFuture();    // of the job
   int exit_code_ = 0;
+  absl::Duration stop_grace_;   // of Stop
+  bool asked_to_stop_ = false;  // a signal ends the job, here or on another node
+  bool saved_ = false;          // since then a worker has ended with kRunAgain
+  bool unsaved_ = false;        // since then a worker has ended otherwise, and not with success
 };
 
 }  // namespace tandem::launcher

@@ -59,6 +59,8 @@ absl::StatusOr<ProcessSpec> ProcessSpecFactory::Make(const PlannedProcess& proce
   // Rank 0 writes to a pipe, but may draw as on a terminal, because its output is passed on unchanged.
   place.terminal = spec.front && terminal_;
   spec.cpus = process.cpus;
+  spec.serves = role.serves;
+  spec.terminal = options_.terminal_input;
   TANDEM_ASSIGN_OR_RETURN(const std::string attempt, MakeAttemptDir(place));
   place.error_file = spec.error_file = absl::StrCat(attempt, "/error.json");
   std::error_code ignored;

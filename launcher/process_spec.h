@@ -32,8 +32,9 @@ struct NodeOptions {
   std::string spill_dir;
   StreamChoice redirects, tee;
   std::optional<std::set<int>> shown;  // local ranks of the main role whose output is shown; nullopt: all
-  int metrics_port = -1;  // of the node's first parameter server; 0: the kernel picks; -1: no metrics
-  std::string advertise;  // the address at which other nodes reach this one; "": there are none
+  int metrics_port = -1;        // of the node's first parameter server; 0: the kernel picks; -1: no metrics
+  bool terminal_input = false;  // whether the launcher's terminal becomes the stdin of its only process
+  std::string advertise;        // the address at which other nodes reach this one; "": there are none
 };
 
 // A process of the plan, as far as it is the same in all rounds. A plain value, which borrows the plan's

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/store/etcd/etcd_store.h"
 #include "collectives/store/remote_store.h"
@@ -150,7 +150,7 @@ absl::Status RendezvousHandler::OpenServed() {
 
 absl::Status RendezvousHandler::Reach(const std::function<bool()>& stop) {
   if (alone() || server_ != nullptr) return absl::OkStatus();
-  const absl::Time deadline = absl::Now() + options_.rendezvous.join_timeout;
+  const absl::Time deadline = MonotonicNow() + options_.rendezvous.join_timeout;
   while (true) {
     // Any call that reaches the server will do; a failing one blocks for up to a lease.
     const absl::Status reached = store_->Check({"launchers"}).status();
@@ -167,7 +167,7 @@ absl::Status RendezvousHandler::Reach(const std::function<bool()>& stop) {
     }
     if (stop()) return absl::CancelledError("it was stopped while it waited");
     if (!absl::IsUnavailable(reached) && !absl::IsDeadlineExceeded(reached)) return reached;
-    if (absl::Now() >= deadline) {
+    if (MonotonicNow() >= deadline) {
       return absl::UnavailableError(absl::StrCat("cannot reach ", ToString(), " within ",
                                                  absl::FormatDuration(options_.rendezvous.join_timeout),
                                                  ": does the host's launcher run, does the name lead to it, "

@@ -73,11 +73,8 @@ absl::Status ReadRendezvousConf(absl::string_view text, RendezvousHandlerOptions
                                      key)) {
       options->conf[key] = value;
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rdzv-conf '", part,
-                       "' is not known; expected key=value,... of join_timeout, last_call_timeout, "
-                       "close_timeout, keep_alive_interval, keep_alive_max_attempt, lease, rank, is_host, "
-                       "and for etcd cacert, cert, key, protocol, etcd_prefix, etcd_lease"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--rdzv-conf '", part, "' is not known; expected key=value,... of ", kRendezvousConfKeys));
     }
   }
   if (interval > absl::ZeroDuration()) rendezvous.lease = interval * attempts;
@@ -95,6 +92,13 @@ absl::Status ParseNodes(absl::string_view text, int* min_nodes, int* max_nodes) 
 }
 
 absl::StatusOr<RendezvousHandlerOptions> MakeRendezvousOptions(const RunFlags& flags, int max_restarts) {
+  // First, because a mistyped name must not be blamed for what else it lacks. RendezvousHandler says what to
+  // use instead of torchrun's older ones.
+  constexpr absl::string_view kBackends[] = {"", "static", "c10d", "etcd", "etcd-v2", "zeus"};
+  if (!absl::c_linear_search(kBackends, flags.rdzv_backend)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rdzv-backend ", flags.rdzv_backend, " is not known: expected static, c10d or etcd"));
+  }
   RendezvousHandlerOptions options;
   collectives::RendezvousOptions& rendezvous = options.rendezvous;
   if (!flags.nnodes.empty() && !flags.standalone) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/timed_wait.h"
 
 namespace tandem::launcher {
 
@@ -35,7 +36,7 @@ RoundMonitor::~RoundMonitor() {
   while (!ended) {
     rendezvous_->Leave().IgnoreError();
     absl::MutexLock lock(&mutex_);
-    ended = mutex_.AwaitWithTimeout(absl::Condition(&waiter_ended_), absl::Milliseconds(100));
+    ended = AwaitFor(&mutex_, absl::Condition(&waiter_ended_), absl::Milliseconds(100));
   }
   waiter_.join();
 }

@@ -8,7 +8,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::launcher {
@@ -111,7 +112,7 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
   const RolePlan& role = *slot.planned.role;
   Console& console = processes_->console();
   if (role.restart != Restart::kAlone) return false;
-  slot.deaths_in_a_row = absl::Now() - process.started() >= kHealthy ? 1 : slot.deaths_in_a_row + 1;
+  slot.deaths_in_a_row = MonotonicNow() - process.started() >= kHealthy ? 1 : slot.deaths_in_a_row + 1;
   const int limit = role.restart_limit;
   if (slot.deaths_in_a_row > limit) {
     console.Say(absl::StrCat(process.name(), " has been started again ", limit,
@@ -120,7 +121,7 @@ bool RoundProcesses::PlanRestart(Slot& slot, const Process& process) {
     return false;
   }
   const absl::Duration pause = PauseBefore(slot.deaths_in_a_row);
-  slot.restart_at = absl::Now() + pause;
+  slot.restart_at = MonotonicNow() + pause;
   ++slot.restarts_alone;
   console.Say(absl::StrCat(process.HowItEnded(), "; starting it again in ", absl::FormatDuration(pause), " (",
                            slot.deaths_in_a_row, " of ", limit, ")"));
@@ -165,11 +166,19 @@ std::vector<const Process*> RoundProcesses::Running() const {
   return running;
 }
 
-void RoundProcesses::Terminate() {
+void RoundProcesses::Terminate(int signal) {
   for (Slot& slot : slots_) slot.restart_at = absl::InfiniteFuture();
-  processes_->SignalAll(SIGTERM);
+  serving_told_ = false;
+  processes_->Signal(/*serving=*/false, signal);
 }
 
-void RoundProcesses::Kill() { processes_->SignalAll(SIGKILL); }
+bool RoundProcesses::TerminateServing() {
+  if (serving_told_ || !processes_->OnlyServing()) return false;
+  serving_told_ = true;
+  processes_->Signal(/*serving=*/true, SIGTERM);
+  return true;
+}
+
+void RoundProcesses::Kill() { processes_->KillAll(); }
 
 }  // namespace tandem::launcher

@@ -76,8 +76,12 @@ class RoundProcesses {
   // Returns the running processes.
   std::vector<const Process*> Running() const;
 
-  // Sends SIGTERM to all processes and cancels planned restarts.
-  void Terminate();
+  // Sends `signal` to the processes that do not serve, and cancels planned restarts. The others follow with
+  // TerminateServing, so that a worker can still use its servers while it ends (to write a checkpoint).
+  void Terminate(int signal);
+  // Sends SIGTERM to the processes that serve, once the others have ended. Returns true if it has done so
+  // now, and false if it is too early or has happened before.
+  bool TerminateServing();
   // Sends SIGKILL to all processes.
   void Kill();
   bool AllEnded() const { return processes_->AllEnded(); }
@@ -92,6 +96,7 @@ class RoundProcesses {
   std::vector<Slot> slots_;
   NodeRound round_;
   std::vector<Process*> failed_;
+  bool serving_told_ = false;  // TerminateServing has sent its signal
 };
 
 }  // namespace tandem::launcher

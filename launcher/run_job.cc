@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -14,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -22,6 +24,7 @@
 #include "launcher/node_agent.h"
 #include "launcher/plan/external_launcher.h"
 #include "launcher/plan/launch_plan.h"
+#include "launcher/plan/signals.h"
 #include "launcher/process/processes.h"
 #include "launcher/rendezvous_handler.h"
 #include "launcher/rendezvous_options.h"
@@ -93,6 +96,32 @@ absl::StatusOr<NodeAgentOptions> MakeAgentOptions(const RunFlags& flags, bool al
   return options;
 }
 
+// Returns whether the plan's only process can have this launcher's terminal: a debugger's prompt, for
+// instance. A launcher in the background has none to give.
+bool HasTerminal(const LaunchPlan& plan) {
+  int processes = 0;
+  for (const RolePlan& role : plan.roles) processes += role.count;
+  return processes == 1 && ::isatty(STDIN_FILENO) == 1 && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+}
+
+// Returns NotFound for a Python script that does not exist. Python itself would exit with 2, in every
+// process. The program in PYTHON_EXEC may see other files: those of a container.
+absl::Status CheckScripts(const LaunchPlan& plan) {
+  if (!Variable("PYTHON_EXEC").value_or("").empty()) return absl::OkStatus();
+  for (const RolePlan& role : plan.roles) {
+    // "python3 -u SCRIPT ..." or "python3 -u -c CODE SCRIPT ..."
+    if (role.command.size() < 3 || role.command[1] != "-u") continue;
+    const size_t at = role.command[2] == "-c" ? 4 : 2;
+    std::error_code ignored;
+    if (at >= role.command.size() || role.command[at] == "-m" ||
+        std::filesystem::exists(role.command[at], ignored)) {
+      continue;
+    }
+    return absl::NotFoundError(absl::StrCat("there is no program '", role.command[at], "'"));
+  }
+  return absl::OkStatus();
+}
+
 struct Job {
   NodeAgentOptions agent;
   RendezvousHandlerOptions rendezvous;
@@ -102,11 +131,13 @@ absl::StatusOr<Job> PrepareJob(RunFlags flags, const std::vector<std::string>& p
   TANDEM_ASSIGN_OR_RETURN(const std::string taken, ApplyExternalDefaults(Variable, FullHostName, &flags));
   if (!taken.empty()) console.Say(taken);
   TANDEM_ASSIGN_OR_RETURN(LaunchPlan plan, MakePlan(flags, program));
+  TANDEM_RETURN_IF_ERROR(CheckScripts(plan));
   Job job;
   TANDEM_ASSIGN_OR_RETURN(job.rendezvous, MakeRendezvousOptions(flags, plan.max_restarts));
   TANDEM_ASSIGN_OR_RETURN(job.agent, MakeAgentOptions(flags, job.rendezvous.backend.empty()));
   job.rendezvous.rendezvous.run_id = job.agent.node.run_id;
   job.agent.node.plan = std::move(plan);
+  job.agent.node.terminal_input = job.rendezvous.backend.empty() && HasTerminal(job.agent.node.plan);
   return job;
 }
 
@@ -122,16 +153,37 @@ absl::StatusOr<int> RunAgent(Job job, Processes* processes) {
   return exit_code;
 }
 
+// Adds to a message about a flag that the flag's value comes from an environment variable.
+std::string WithVariables(absl::string_view message, const std::map<std::string, std::string>& variables) {
+  std::string text(message);
+  for (const auto& [flag, variable] : variables) {
+    // Not part of a longer flag: "--rdzv-id" is none of "--rdzv-id-x".
+    const size_t at = message.find(flag), end = at + flag.size();
+    if (at == absl::string_view::npos ||
+        (end < message.size() && (message[end] == '-' || absl::ascii_isalnum(message[end]))))
+      continue;
+    absl::StrAppend(&text, " (", flag, " comes from the environment variable ", variable, ")");
+  }
+  return text;
+}
+
 }  // namespace
 
 int RunJob(RunFlags flags, const std::vector<std::string>& program) {
+  const std::map<std::string, std::string> variables = flags.variables;
+  const absl::StatusOr<std::vector<int>> signals =
+      ParseSignals(flags.signals_to_handle.empty() ? kDefaultSignals : flags.signals_to_handle);
+  if (!signals.ok()) {
+    (void)Report("run", absl::InvalidArgumentError(WithVariables(signals.status().message(), variables)));
+    return kUsageError;
+  }
   // First, because it requires that the process has only one thread.
-  const absl::StatusOr<std::unique_ptr<Processes>> processes = Processes::Create();
+  const absl::StatusOr<std::unique_ptr<Processes>> processes = Processes::Create(*signals);
   if (!processes.ok()) return Report("run", processes.status());
   absl::StatusOr<Job> job = PrepareJob(std::move(flags), program, (*processes)->console());
   const absl::StatusOr<int> exit_code = job.ok() ? RunAgent(*std::move(job), processes->get()) : job.status();
   if (exit_code.ok()) return *exit_code;
-  (*processes)->console().Say(exit_code.status().message());
+  (*processes)->console().Say(WithVariables(exit_code.status().message(), variables));
   return absl::IsNotFound(exit_code.status())           ? kNotFound
          : absl::IsPermissionDenied(exit_code.status()) ? kCannotExecute
          : absl::IsInvalidArgument(exit_code.status())  ? kUsageError

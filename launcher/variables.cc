@@ -27,7 +27,8 @@ constexpr const char* kOuter[] = {"RANK",
                                   "TANDEM_SPILL_DIR",
                                   "TANDEM_AGENT",
                                   "TANDEM_ASSIGNMENT",
-                                  "TANDEM_PROCESS_RESTARTS"};
+                                  "TANDEM_PROCESS_RESTARTS",
+                                  "TANDEM_PROCESS"};
 
 }  // namespace
 
@@ -94,7 +95,10 @@ Variables VariablesOf(const Variables& own, const ProcessSlot& place) {
   if (place.terminal) set("TANDEM_TERMINAL", "1");
   // As torchrun does: many processes share the machine, and a program that wants threads sets the variable.
   variables.try_emplace("OMP_NUM_THREADS", "1");
-  variables.try_emplace("NCCL_ASYNC_ERROR_HANDLING", "1");  // as torchrun does
+  // As torchrun does. PyTorch before 2.2 knows the second name only, later versions warn of it.
+  if (!variables.contains("NCCL_ASYNC_ERROR_HANDLING")) {
+    variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  }
   for (const auto& [name, value] : role.environment) variables[name] = value;
   return variables;
 }

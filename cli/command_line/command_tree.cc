@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "launcher/plan/variable_options.h"
 
 namespace tandem::cli {
 namespace {
@@ -58,7 +59,12 @@ Flag ReadFlag(const CLI::Option& option) {
   flag.choices = Choices(type);
   flag.description = option.get_description();
   flag.default_value = option.get_default_str();
-  flag.variable = option.get_envname();
+  const size_t note = flag.description.rfind(launcher::kVariableNote);
+  if (note != std::string::npos && flag.description.back() == ')') {
+    const size_t begin = note + sizeof(launcher::kVariableNote) - 1;
+    flag.variable = flag.description.substr(begin, flag.description.size() - 1 - begin);
+    flag.description.resize(note);
+  }
   return flag;
 }
 

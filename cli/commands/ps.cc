@@ -27,6 +27,7 @@
 #include "cli/monitor/metrics_server.h"
 #include "collectives/environment.h"
 #include "collectives/membership/job_monitor.h"
+#include "launcher/plan/variable_options.h"
 #include "launcher/process/signal_pipe.h"
 #include "ps/server/parameter_server.h"
 #include "ps/storage/spill/spill_store.h"
@@ -266,19 +267,21 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
       ->default_str("64MiB");
   // The variables are for `tandem run`, which passes its environment on to all servers of its job.
-  ps->add_option("--threads", flags->threads,
-                 "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the "
-                 "processors, at least 2 and at most 8, and one for each processor")
-      ->envname("TANDEM_PS_THREADS")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  const auto bound = [ps](const std::string& name, uint64_t* bytes, const char* variable, const char* what,
-                          const char* otherwise) {
-    ps->add_option(name, *bytes, what)
-        ->envname(variable)
-        ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-        ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
-        ->default_str(otherwise);
+  auto variables = std::make_shared<launcher::VariableOptions>();
+  variables->Add(
+      ps->add_option("--threads", flags->threads,
+                     "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the "
+                     "processors, at least 2 and at most 8, and one for each processor")
+          ->check(CLI::Range(0, 1024))
+          ->capture_default_str(),
+      "TANDEM_PS_THREADS");
+  const auto bound = [&](const std::string& name, uint64_t* bytes, const char* variable, const char* what,
+                         const char* otherwise) {
+    variables->Add(ps->add_option(name, *bytes, what)
+                       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+                       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
+                       ->default_str(otherwise),
+                   variable);
   };
   bound("--max-parked", &flags->max_parked, "TANDEM_PS_MAX_PARKED",
         "Memory of pulls and pushes that wait for other workers; more are refused", "2GiB");
@@ -292,7 +295,10 @@ void AddPs(CLI::App& app, CommandContext* context) {
         "--metrics-port", flags->metrics_port,
         "Serve /metrics for Prometheus at this port of --listen's host; 0: the kernel picks [not served]")
       ->check(CLI::Range(0, 65535));
-  ps->callback([flags, context] { context->exit_code = Report("ps", Serve(*flags)); });
+  ps->callback([flags, variables, context] {
+    (void)variables->Read();
+    context->exit_code = Report("ps", Serve(*flags));
+  });
 }
 
 }  // namespace tandem::cli

@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "cli/commands/commands.h"
 #include "launcher/plan/flags.h"
+#include "launcher/plan/variable_options.h"
 
 namespace tandem::cli {
 
@@ -24,8 +25,12 @@ void AddRun(CLI::App& app, CommandContext* context) {
       "-u.\n"
       "When one process fails the others are stopped, and its exit code is passed on.\n"
       "PROGRAM 'tandem' is this program: tandem run --ps 2 --workers 2 -- tandem train jobs/insteval.yaml");
-  launcher::AddRunFlags(run, flags.get());
-  run->callback([flags, context] { context->exit_code = launcher::RunJob(*flags, context->program); });
+  auto variables = std::make_shared<launcher::VariableOptions>();
+  launcher::AddRunFlags(run, flags.get(), variables.get());
+  run->callback([flags, variables, context] {
+    flags->variables = variables->Read();
+    context->exit_code = launcher::RunJob(*flags, context->program);
+  });
 }
 
 }  // namespace tandem::cli

@@ -13,7 +13,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/ipc/descriptor.h"
 
 extern char** environ;
@@ -26,7 +27,7 @@ constexpr size_t kMaxOutput = 64 << 10;
 }  // namespace
 
 absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot make a pipe: ", std::strerror(errno)));
@@ -52,7 +53,7 @@ absl::StatusOr<std::string> RunProgram(const std::vector<std::string>& command, 
   std::string output;
   bool ended = false;
   for (;;) {
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow());
     pollfd poll{read_end.get(), POLLIN, 0};
     if (left <= 0 || ::poll(&poll, 1, static_cast<int>(std::min<int64_t>(left, 1000))) < 0) break;
     if (poll.revents == 0) continue;

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "launcher/plan/signals.h"
+#include "launcher/plan/variable_options.h"
 
 namespace tandem::launcher {
 namespace {
@@ -22,51 +24,59 @@ std::string Variable(absl::string_view flag) {
   return absl::StrCat("PET_", absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}})));
 }
 
+// The command and its options that variables set as well.
+struct Command {
+  CLI::App* run;
+  VariableOptions* variables;
+};
+
 template <typename T>
-CLI::Option* Torchrun(CLI::App* run, const std::string& flag, T* value, const std::string& help,
+CLI::Option* Torchrun(const Command& command, const std::string& flag, T* value, const std::string& help,
                       const std::string& brief = "") {
-  return run->add_option(brief.empty() ? Both(flag) : absl::StrCat(brief, ",", Both(flag)), *value, help)
-      ->envname(Variable(flag));
+  const std::string names = brief.empty() ? Both(flag) : absl::StrCat(brief, ",", Both(flag));
+  return command.variables->Add(command.run->add_option(names, *value, help), Variable(flag));
 }
 
-CLI::Option* TorchrunFlag(CLI::App* run, const std::string& flag, bool* value, const std::string& help,
-                          const std::string& brief = "") {
-  return run->add_flag(brief.empty() ? Both(flag) : absl::StrCat(brief, ",", Both(flag)), *value, help)
-      ->envname(Variable(flag));
+CLI::Option* TorchrunFlag(const Command& command, const std::string& flag, bool* value,
+                          const std::string& help, const std::string& brief = "") {
+  const std::string names = brief.empty() ? Both(flag) : absl::StrCat(brief, ",", Both(flag));
+  return command.variables->Add(command.run->add_flag(names, *value, help), Variable(flag));
 }
 
-void AddPlaces(CLI::App* run, RunFlags* flags) {
-  Torchrun(run, "--nnodes", &flags->nnodes, "Nodes, each with a `tandem run` of its own: N, or MIN:MAX [1]");
-  Torchrun(run, "--nproc-per-node", &flags->nproc_per_node,
+void AddPlaces(const Command& command, RunFlags* flags) {
+  Torchrun(command, "--nnodes", &flags->nnodes,
+           "Nodes, each with a `tandem run` of its own: N, or MIN:MAX [1]");
+  Torchrun(command, "--nproc-per-node", &flags->nproc_per_node,
            "Workers on this node: a number, auto, gpu or cpu [1]");
-  Torchrun(run, "--node-rank", &flags->node_rank, "The place of this node, from 0 [the next free one]")
+  Torchrun(command, "--node-rank", &flags->node_rank, "The place of this node, from 0 [the next free one]")
       ->check(CLI::NonNegativeNumber);
-  Torchrun(run, "--rdzv-backend", &flags->rdzv_backend,
+  Torchrun(command, "--rdzv-backend", &flags->rdzv_backend,
            "Where the nodes meet: static (a store at --master-addr:--master-port), c10d (a store at "
            "--rdzv-endpoint, of the first node that can bind it) or etcd [static]");
-  Torchrun(run, "--rdzv-endpoint", &flags->rdzv_endpoint, "HOST:PORT of that store, or of etcd");
-  Torchrun(run, "--rdzv-id", &flags->rdzv_id, "The job's name, the same on all nodes");
-  Torchrun(run, "--rdzv-conf", &flags->rdzv_conf,
-           "key=value,...: join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
-           "keep_alive_max_attempt, is_host (seconds, or true and false); for etcd cacert, cert, key, "
-           "protocol, etcd_prefix");
-  TorchrunFlag(run, "--standalone", &flags->standalone, "One node; --rdzv-... are ignored");
-  Torchrun(run, "--master-addr", &flags->master_addr, "Host of node 0 [127.0.0.1]");
-  Torchrun(run, "--master-port", &flags->master_port,
+  Torchrun(command, "--rdzv-endpoint", &flags->rdzv_endpoint, "HOST:PORT of that store, or of etcd");
+  Torchrun(command, "--rdzv-id", &flags->rdzv_id, "The job's name, the same on all nodes");
+  Torchrun(command, "--rdzv-conf", &flags->rdzv_conf,
+           absl::StrCat("key=value,... of ", kRendezvousConfKeys, "; times in seconds"));
+  TorchrunFlag(command, "--standalone", &flags->standalone, "One node; --rdzv-... are ignored");
+  Torchrun(command, "--master-addr", &flags->master_addr, "Host of node 0 [127.0.0.1]");
+  Torchrun(command, "--master-port", &flags->master_port,
            "One node: MASTER_PORT of the program [a free one]. Several, static: where the nodes meet [29500]")
       ->check(CLI::Range(0, 65535));
-  Torchrun(run, "--local-addr", &flags->local_addr, "The address at which other nodes reach this one");
+  Torchrun(command, "--local-addr", &flags->local_addr, "The address at which other nodes reach this one");
 }
 
-void AddPrograms(CLI::App* run, RunFlags* flags) {
-  TorchrunFlag(run, "--module", &flags->module, "PROGRAM is a Python module: python3 -u -m PROGRAM", "-m");
-  TorchrunFlag(run, "--no-python", &flags->no_python, "Run a PROGRAM that ends in .py as it is");
-  TorchrunFlag(run, "--run-path", &flags->run_path, "Run the script PROGRAM by Python's runpy");
-  run->add_option("--role", flags->roles,
-                  "NAME: what the workers are called [worker]. NAME=COUNT or NAME=COUNT:COMMAND: more "
-                  "processes, of another role; may be repeated")
-      ->envname("PET_ROLE")
-      ->allow_extra_args(false);
+void AddPrograms(const Command& command, RunFlags* flags) {
+  CLI::App* const run = command.run;
+  TorchrunFlag(command, "--module", &flags->module, "PROGRAM is a Python module: python3 -u -m PROGRAM",
+               "-m");
+  TorchrunFlag(command, "--no-python", &flags->no_python, "Run a PROGRAM that ends in .py as it is");
+  TorchrunFlag(command, "--run-path", &flags->run_path, "Run the script PROGRAM by Python's runpy");
+  command.variables->Add(
+      run->add_option("--role", flags->roles,
+                      "NAME: what the workers are called [worker]. NAME=COUNT or NAME=COUNT:COMMAND: more "
+                      "processes, of another role; may be repeated")
+          ->allow_extra_args(false),
+      "PET_ROLE");
   run->add_option("--cluster", flags->cluster,
                   "A file of roles: counts, programs, environment, restarts, pinning")
       ->check(CLI::ExistingFile);
@@ -87,8 +97,9 @@ void AddPrograms(CLI::App* run, RunFlags* flags) {
       ->check(CLI::IsMember({"none", "core", "numa"}));
 }
 
-void AddFailures(CLI::App* run, RunFlags* flags) {
-  Torchrun(run, "--max-restarts", &flags->max_restarts,
+void AddFailures(const Command& command, RunFlags* flags) {
+  CLI::App* const run = command.run;
+  Torchrun(command, "--max-restarts", &flags->max_restarts,
            "Times that the job is started again after a failure [0]")
       ->check(CLI::NonNegativeNumber);
   run->add_option(
@@ -100,13 +111,16 @@ void AddFailures(CLI::App* run, RunFlags* flags) {
          "--on-failure", flags->on_failure,
          "restart: all processes are started again; reform: the living go on with new ranks [restart]")
       ->check(CLI::IsMember({"restart", "reform"}));
-  Torchrun(run, "--monitor-interval", &flags->monitor_interval,
+  Torchrun(command, "--monitor-interval", &flags->monitor_interval,
            "Taken for torchrun's sake: ends and failures are seen at once, without polling");
-  Torchrun(run, "--start-method", &flags->start_method,
+  Torchrun(command, "--start-method", &flags->start_method,
            "Taken for torchrun's sake: processes are always started by fork and exec")
       ->check(CLI::IsMember({"spawn", "fork", "forkserver"}));
+  Torchrun(command, "--signals-to-handle", &flags->signals_to_handle,
+           absl::StrCat("Signals that end the job, and that the workers get too [", kDefaultSignals, "]"));
   run->add_option("--grace", flags->grace_seconds,
-                  "Seconds between SIGTERM and SIGKILL when processes are stopped")
+                  "Seconds between the first signal and SIGKILL when processes are stopped; enough for a "
+                  "checkpoint")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   run->add_option("--timeout", flags->timeout_seconds, "Seconds after which the job is stopped; 0: never")
@@ -114,12 +128,14 @@ void AddFailures(CLI::App* run, RunFlags* flags) {
       ->capture_default_str();
 }
 
-void AddLogs(CLI::App* run, RunFlags* flags) {
-  Torchrun(run, "--log-dir", &flags->log_dir, "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]");
-  Torchrun(run, "--redirects", &flags->redirects,
+void AddLogs(const Command& command, RunFlags* flags) {
+  CLI::App* const run = command.run;
+  Torchrun(command, "--log-dir", &flags->log_dir,
+           "Where worker-0.log, ps-0.log, ... go [runs/<run id>/logs]");
+  Torchrun(command, "--redirects", &flags->redirects,
            "Streams that go to files only: 1 stdout, 2 stderr, 3 both; of some workers: 0:1,1:3", "-r");
-  Torchrun(run, "--tee", &flags->tee, "Streams that go to files and the console, written alike", "-t");
-  Torchrun(run, "--local-ranks-filter", &flags->local_ranks_filter,
+  Torchrun(command, "--tee", &flags->tee, "Streams that go to files and the console, written alike", "-t");
+  Torchrun(command, "--local-ranks-filter", &flags->local_ranks_filter,
            "Workers whose output is shown, by local rank: 0,2 [all]");
   run->add_option(
       "--spill-dir", flags->spill_dir,
@@ -127,17 +143,19 @@ void AddLogs(CLI::App* run, RunFlags* flags) {
       "end [LOG_DIR/spill]");
   run->add_option(
          "--metrics-port", flags->metrics_port,
-         "Parameter server i serves /metrics for Prometheus at this port + i; 0: the kernel picks [none do]")
+         "Parameter server i of this node, from 0, serves /metrics for Prometheus at this port + i; 0: the "
+         "kernel picks [none do]")
       ->check(CLI::Range(0, 65535 - 256));
 }
 
 }  // namespace
 
-void AddRunFlags(CLI::App* run, RunFlags* flags) {
-  AddPlaces(run, flags);
-  AddPrograms(run, flags);
-  AddFailures(run, flags);
-  AddLogs(run, flags);
+void AddRunFlags(CLI::App* run, RunFlags* flags, VariableOptions* variables) {
+  const Command command = {run, variables};
+  AddPlaces(command, flags);
+  AddPrograms(command, flags);
+  AddFailures(command, flags);
+  AddLogs(command, flags);
 }
 
 size_t ProgramStart(const CLI::App& run, const std::vector<std::string>& args) {

@@ -6,6 +6,7 @@
 // each.
 
 #include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,14 @@ class App;
 }
 
 namespace tandem::launcher {
+
+class VariableOptions;
+
+// The keys of --rdzv-conf, for help and errors.
+inline constexpr char kRendezvousConfKeys[] =
+    "join_timeout (or timeout), last_call_timeout, close_timeout, keep_alive_interval, "
+    "keep_alive_max_attempt, lease, rank, is_host, and for etcd cacert, cert, key, protocol, etcd_prefix, "
+    "etcd_lease";
 
 // The flags as given. An empty string and a negative number mean that the flag is not given.
 struct RunFlags {
@@ -31,20 +40,24 @@ struct RunFlags {
   std::string log_dir, redirects = "0", tee = "0", local_ranks_filter;
   std::string master_addr, local_addr;
   int master_port = -1;
+  std::string signals_to_handle;  // "SIGTERM,SIGINT"; "": kDefaultSignals
   // Tandem's own flags.
   std::string cluster;  // the path of a cluster file
   int servers = -1, workers = -1, actors = -1, learners = -1, replay = -1;
   std::vector<std::string> restart;  // "ROLE=alone[:LIMIT]" or "ROLE=job"
   std::string on_failure;            // "restart" or "reform"
   std::string bind;                  // "none", "core" or "numa"
-  double grace_seconds = 5;
+  double grace_seconds = 30;
   double timeout_seconds = 0;
   std::string spill_dir;
   int metrics_port = -1;  // the port of this node's first server; the next one has this + 1
+  // The flags that were set by an environment variable, with its name: {"--nnodes", "PET_NNODES"}.
+  std::map<std::string, std::string> variables;
 };
 
-// Declares the flags on `run`; parsing writes them to `flags`, which must live until then.
-void AddRunFlags(CLI::App* run, RunFlags* flags);
+// Declares the flags on `run`; parsing writes them to `flags`, which must live until then. The flags of
+// torchrun are added to `variables`, for the command to read.
+void AddRunFlags(CLI::App* run, RunFlags* flags, VariableOptions* variables);
 
 // Returns the index in `args`, the words after "run", at which the program's command line begins: after "--",
 // or at the first word that is neither a flag of `run` nor a flag's value. Returns args.size() if there is

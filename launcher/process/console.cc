@@ -9,8 +9,8 @@
 #include <climits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 
 namespace tandem::launcher {
 
@@ -80,11 +80,11 @@ void Console::Say(absl::string_view line) {
 }
 
 void Console::Drain(int seconds) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(seconds);
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(seconds);
   for (OutputSink* to : {&out_, &err_}) {
-    while (to->Flush(), to->backlog_bytes() > 0 && absl::Now() < deadline) {
+    while (to->Flush(), to->backlog_bytes() > 0 && MonotonicNow() < deadline) {
       pollfd ready = {to->fd(), POLLOUT, 0};
-      ::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(deadline - absl::Now()) + 1));
+      ::poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(deadline - MonotonicNow()) + 1));
     }
   }
 }

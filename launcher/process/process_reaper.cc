@@ -12,6 +12,8 @@
 #include <cstring>
 #include <set>
 
+#include "launcher/process/descendants.h"
+
 namespace tandem::launcher {
 namespace {
 
@@ -28,14 +30,14 @@ void Send(int fd, Message message) {
   } while (written < 0 && errno == EINTR);
 }
 
-[[noreturn]] void Guard(int in) {
+[[noreturn]] void Guard(int in, const std::string& marks) {
   // A session of its own keeps Ctrl-C away. The launcher's descriptors are closed, because a reader of one of
   // them must see its end when the launcher ends.
   ::setsid();
-  ::prctl(PR_SET_NAME, "tandem-guard");
+  ::prctl(PR_SET_NAME, kReaperName);
   for (int fd = 0; fd < in; ++fd) ::close(fd);
   ::close_range(in + 1, ~0u, 0);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGPIPE}) ::signal(signal, SIG_IGN);
   std::set<pid_t> groups;
   while (true) {
     Message message;
@@ -49,12 +51,13 @@ void Send(int fd, Message message) {
     }
   }
   for (pid_t group : groups) ::kill(-group, SIGKILL);
+  if (!groups.empty()) KillMarked(marks);
   ::_exit(0);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ProcessReaper>> ProcessReaper::Start() {
+absl::StatusOr<std::unique_ptr<ProcessReaper>> ProcessReaper::Start(const std::string& marks) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ErrnoToStatus(errno, "cannot make a pipe");
@@ -62,7 +65,7 @@ absl::StatusOr<std::unique_ptr<ProcessReaper>> ProcessReaper::Start() {
   ipc::Descriptor in(ends[0]), out(ends[1]);
   const pid_t pid = ::fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");
-  if (pid == 0) Guard(in.get());
+  if (pid == 0) Guard(in.get(), marks);
   return std::unique_ptr<ProcessReaper>(new ProcessReaper(std::move(out), pid));
 }
 

@@ -13,17 +13,22 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "base/ipc/descriptor.h"
 
 namespace tandem::launcher {
 
+// The name of the reaper process, as ps(1) shows it.
+inline constexpr char kReaperName[] = "tandem-guard";
+
 // The launcher's handle of the reaper process. Not thread-safe.
 class ProcessReaper {
  public:
-  // Forks the reaper process. Requires that the calling process has only one thread.
-  static absl::StatusOr<std::unique_ptr<ProcessReaper>> Start();
+  // Forks the reaper process. Requires that the calling process has only one thread. Besides the groups, the
+  // reaper kills the processes whose kProcessVariable begins with `marks` (descendants.h).
+  static absl::StatusOr<std::unique_ptr<ProcessReaper>> Start(const std::string& marks);
   // Ends the reaper process, which first kills all groups that were registered and not forgotten. Blocks
   // until it has ended.
   ~ProcessReaper();
@@ -34,6 +39,8 @@ class ProcessReaper {
   int fd() const { return pipe_.get(); }
   // Removes a group that has ended, because the kernel may give its number to other processes.
   void Forget(pid_t group);
+  // The reaper process.
+  pid_t pid() const { return pid_; }
 
  private:
   ProcessReaper(ipc::Descriptor pipe, pid_t pid) : pipe_(std::move(pipe)), pid_(pid) {}

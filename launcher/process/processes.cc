@@ -10,13 +10,16 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/ipc/descriptor.h"
 #include "base/status.h"
+#include "launcher/process/descendants.h"
 
 namespace tandem::launcher {
 namespace {
@@ -56,41 +59,63 @@ std::string Process::HowItEnded() const {
   return text;
 }
 
-absl::StatusOr<std::unique_ptr<Processes>> Processes::Create() {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ProcessReaper> guardian, ProcessReaper::Start());
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> signals,
-                          SignalPipe::Install({SIGINT, SIGTERM, SIGHUP}));
+absl::StatusOr<std::unique_ptr<Processes>> Processes::Create(const std::vector<int>& signals) {
+  std::random_device random;
+  std::string mark = absl::StrCat(::getpid(), "-", absl::Hex(random(), absl::kZeroPad8),
+                                  absl::Hex(random(), absl::kZeroPad8), "/");
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ProcessReaper> guardian, ProcessReaper::Start(mark));
+  std::vector<int> handled = signals;
+  handled.push_back(SIGCHLD);
+  // A parent may have left SIGCHLD ignored; then children would be gone before anybody has waited for them.
+  ::signal(SIGCHLD, SIG_DFL);
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<SignalPipe> pipe, SignalPipe::Install(handled));
   ::signal(SIGPIPE, SIG_IGN);  // if the reader of the launcher's output goes away, the job continues
-  return std::unique_ptr<Processes>(new Processes(std::move(guardian), std::move(signals)));
+  AdoptOrphans();
+  return std::unique_ptr<Processes>(new Processes(std::move(mark), std::move(guardian), std::move(pipe)));
 }
 
-Processes::Processes(std::unique_ptr<ProcessReaper> guardian, std::unique_ptr<SignalPipe> signals)
-    : guardian_(std::move(guardian)), signals_(std::move(signals)) {}
+Processes::Processes(std::string mark, std::unique_ptr<ProcessReaper> guardian,
+                     std::unique_ptr<SignalPipe> signals)
+    : mark_(std::move(mark)), guardian_(std::move(guardian)), signals_(std::move(signals)) {}
 
 Processes::~Processes() {
   for (const auto& process : processes_) {
     if (process->ended_) continue;
     ::kill(-process->pid(), SIGKILL);
+    KillMarked(MarkOf(process->number_));
     while (::waitpid(process->pid(), nullptr, 0) < 0 && errno == EINTR) {
     }
+    if (process->spec_.terminal) TakeTerminalBack(STDIN_FILENO);
     guardian_->Forget(process->pid());
+    process->ended_ = true;
   }
+  if (started_ > 0) KillOrphans(Own());
   console_.Drain(/*seconds=*/2);
+}
+
+std::set<pid_t> Processes::Own() const {
+  std::set<pid_t> own = {guardian_->pid()};
+  for (const auto& process : processes_) {
+    if (!process->ended_) own.insert(process->pid());
+  }
+  return own;
 }
 
 absl::StatusOr<Process*> Processes::Start(ProcessSpec spec) {
   auto output = std::make_unique<ChildOutput>(&console_, spec.name, started_, spec.front);
   TANDEM_RETURN_IF_ERROR(output->Open(spec.files));
+  spec.environment.push_back(absl::StrCat(kProcessVariable, "=", MarkOf(started_)));
   absl::StatusOr<Spawned> spawned = Spawn({.path = spec.program,
                                            .args = spec.args,
                                            .environment = spec.environment,
                                            .cpus = spec.cpus,
-                                           .guardian_fd = guardian_->fd()});
+                                           .guardian_fd = guardian_->fd(),
+                                           .terminal = spec.terminal ? STDIN_FILENO : -1});
   if (!spawned.ok()) return Annotate(spawned.status(), absl::StrCat("cannot start ", spec.name));
-  ++started_;
   auto process = std::make_unique<Process>(std::move(spec), std::move(output));
+  process->number_ = started_++;
   process->spawned_ = *std::move(spawned);
-  process->started_ = absl::Now();
+  process->started_ = MonotonicNow();
   processes_.push_back(std::move(process));
   return processes_.back().get();
 }
@@ -112,7 +137,7 @@ ProcessEvents Processes::Wait(absl::Time deadline, int wake, bool patient) {
   }
   int timeout_ms = -1;
   if (deadline != absl::InfiniteFuture()) {
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
+    const int64_t left = absl::ToInt64Milliseconds(deadline - MonotonicNow()) + 1;
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
   }
   ProcessEvents seen;
@@ -122,7 +147,9 @@ ProcessEvents Processes::Wait(absl::Time deadline, int wake, bool patient) {
     if (fds[i].revents != 0) console_.sink(i == 2 ? Console::kOut : Console::kErr).Flush();
   }
   if (fds[0].revents != 0) {
-    while (const std::optional<int> signal = signals_->Next()) seen.signals.push_back(*signal);
+    while (const std::optional<int> signal = signals_->Next()) {
+      if (*signal != SIGCHLD) seen.signals.push_back(*signal);
+    }
   }
   // Output before ends, so that the last lines of a process are known when its end is reported.
   for (size_t i = 0; i < processes_.size(); ++i) {
@@ -132,6 +159,7 @@ ProcessEvents Processes::Wait(absl::Time deadline, int wake, bool patient) {
   for (size_t i = 0; i < processes_.size(); ++i) {
     if (fds[first + 3 * i].revents != 0 && Reap(*processes_[i])) seen.ended.push_back(processes_[i].get());
   }
+  if (fds[0].revents != 0 || !seen.ended.empty()) ReapOrphans(Own());
   seen.woken = fds[1].revents != 0;
   return seen;
 }
@@ -140,12 +168,15 @@ bool Processes::Reap(Process& process) {
   // Kills the processes that it started and left behind. Before waitpid, because after it the kernel may give
   // the group's number to other processes.
   ::kill(-process.pid(), SIGKILL);
+  KillMarked(MarkOf(process.number_));
   pid_t reaped;
   do {
     reaped = ::waitpid(process.pid(), &process.status_, WNOHANG);
   } while (reaped < 0 && errno == EINTR);
   if (reaped != process.pid()) return false;
   process.ended_ = true;
+  if (process.spec_.terminal) TakeTerminalBack(STDIN_FILENO);
+  if (AllEnded()) KillOrphans(Own());
   guardian_->Forget(process.pid());
   for (Console::Stream stream : {Console::kOut, Console::kErr}) ReadOutput(process, stream);
   return true;
@@ -169,16 +200,27 @@ void Processes::ReadOutput(Process& process, Console::Stream stream) {
   }
 }
 
-void Processes::SignalAll(int signal) {
+void Processes::Signal(bool serving, int signal) {
   for (const auto& process : processes_) {
-    if (process->ended_) continue;
+    if (process->ended_ || process->spec_.serves != serving) continue;
     ::kill(-process->pid(), signal);
-    if (signal == SIGTERM) ::kill(-process->pid(), SIGCONT);  // a stopped process would not notice
+    ::kill(-process->pid(), SIGCONT);
+  }
+}
+
+void Processes::KillAll() {
+  for (const auto& process : processes_) {
+    if (!process->ended_) ::kill(-process->pid(), SIGKILL);
   }
 }
 
 bool Processes::AllEnded() const {
   return absl::c_all_of(processes_, [](const auto& process) { return process->ended_; });
+}
+
+bool Processes::OnlyServing() const {
+  return absl::c_all_of(processes_,
+                        [](const auto& process) { return process->ended_ || process->spec_.serves; });
 }
 
 void Processes::ForgetEnded() {

@@ -6,11 +6,13 @@
 // events of the launcher's own threads. What an event means for the job is decided by the caller (NodeAgent).
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "launcher/process/child_output.h"
 #include "launcher/process/console.h"
@@ -29,6 +31,8 @@ struct ProcessSpec {
   std::vector<int> cpus;                 // the processors it may use; empty: those of the launcher
   OutputFiles files;
   std::string error_file;  // the file in which the program may leave its error message
+  bool serves = false;     // whether it serves the others and is stopped after them
+  bool terminal = false;   // whether the launcher's terminal becomes its stdin
 };
 
 // One started process. Owned by Processes, and for the same thread.
@@ -61,6 +65,7 @@ class Process {
   ProcessSpec spec_;
   const std::unique_ptr<ChildOutput> output_;
   Spawned spawned_;
+  int number_ = 0;  // of the processes that the launcher has started
   absl::Time started_;
   bool ended_ = false;
   int status_ = 0;  // waitpid's
@@ -77,10 +82,10 @@ struct ProcessEvents {
 // thread that started them ends (PR_SET_PDEATHSIG).
 class Processes {
  public:
-  // Forks the ProcessReaper, installs handlers of SIGINT, SIGTERM and SIGHUP (SignalPipe), and ignores
-  // SIGPIPE from then on. Requires that the process has only one thread. Errors are those of
-  // ProcessReaper::Start and SignalPipe::Install.
-  static absl::StatusOr<std::unique_ptr<Processes>> Create();
+  // Forks the ProcessReaper, installs handlers of `signals` and SIGCHLD (SignalPipe), ignores SIGPIPE from
+  // then on, and adopts the orphans among its descendants. Requires that the process has only one thread.
+  // Errors are those of ProcessReaper::Start and SignalPipe::Install.
+  static absl::StatusOr<std::unique_ptr<Processes>> Create(const std::vector<int>& signals);
   // Kills the processes that still run and blocks until they have ended, then blocks at most 2 s until the
   // console is written.
   ~Processes();
@@ -93,20 +98,28 @@ class Processes {
   // in the processes' pipes (so that they block) while more than 1 MiB waits for the reader of the launcher's
   // output; without it, output is read and kept in memory.
   ProcessEvents Wait(absl::Time deadline, int wake, bool patient);
-  // Sends `signal` to the process groups of all running processes. After SIGTERM also SIGCONT, since a
-  // stopped process would not see SIGTERM.
-  void SignalAll(int signal);
+  // Sends `signal` to the process groups of the running processes that serve, or of those that do not. Then
+  // also SIGCONT, since a stopped process would not see the signal.
+  void Signal(bool serving, int signal);
+  // Sends SIGKILL to the process groups of all running processes.
+  void KillAll();
   bool AllEnded() const;
+  // Returns whether all processes that do not serve have ended.
+  bool OnlyServing() const;
   // Distributes the last output of the processes that have ended and deletes them; pointers to them dangle.
   void ForgetEnded();
   Console& console() { return console_; }
 
  private:
-  Processes(std::unique_ptr<ProcessReaper> guardian, std::unique_ptr<SignalPipe> signals);
+  Processes(std::string mark, std::unique_ptr<ProcessReaper> guardian, std::unique_ptr<SignalPipe> signals);
   bool Reap(Process& process);
+  // Returns the children that are no orphans.
+  std::set<pid_t> Own() const;
+  std::string MarkOf(int number) const { return absl::StrCat(mark_, number, ";"); }
   static void ReadOutput(Process& process, Console::Stream stream);
 
   Console console_;
+  const std::string mark_;  // the beginning of kProcessVariable in all processes
   const std::unique_ptr<ProcessReaper> guardian_;
   const std::unique_ptr<SignalPipe> signals_;
   std::vector<std::unique_ptr<Process>> processes_;

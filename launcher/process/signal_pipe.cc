@@ -25,7 +25,7 @@ void OnSignal(int signal) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SignalPipe>> SignalPipe::Install(std::initializer_list<int> signals) {
+absl::StatusOr<std::unique_ptr<SignalPipe>> SignalPipe::Install(const std::vector<int>& signals) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
   ipc::Descriptor read(ends[0]), write(ends[1]);
@@ -36,12 +36,14 @@ absl::StatusOr<std::unique_ptr<SignalPipe>> SignalPipe::Install(std::initializer
   return std::unique_ptr<SignalPipe>(new SignalPipe(std::move(read), std::move(write), signals));
 }
 
-SignalPipe::SignalPipe(ipc::Descriptor read, ipc::Descriptor write, std::initializer_list<int> signals)
+SignalPipe::SignalPipe(ipc::Descriptor read, ipc::Descriptor write, const std::vector<int>& signals)
     : read_(std::move(read)), write_(std::move(write)) {
   struct sigaction action = {};
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
   for (int signal : signals) {
+    struct sigaction before = {};
+    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
     ::sigaction(signal, &action, nullptr);
     handled_ |= 1ull << signal;
   }

@@ -7,9 +7,9 @@
 // It is a pipe that a signal handler writes to. A signalfd would require the signals to be blocked in every
 // thread, but libraries (OpenBLAS) start threads before main().
 
-#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/ipc/descriptor.h"
@@ -22,9 +22,10 @@ namespace tandem::launcher {
 // one thread.
 class SignalPipe {
  public:
-  // Starts to handle `signals`, whose numbers must be in [1, 63]. Returns FailedPrecondition if a SignalPipe
+  // Starts to handle `signals`, whose numbers must be in [1, 63]. A signal that the process was started to
+  // ignore (nohup, a shell's background job) stays ignored. Returns FailedPrecondition if a SignalPipe
   // exists already, or the system's error if there are no descriptors left; then no handler has changed.
-  static absl::StatusOr<std::unique_ptr<SignalPipe>> Install(std::initializer_list<int> signals);
+  static absl::StatusOr<std::unique_ptr<SignalPipe>> Install(const std::vector<int>& signals);
   // Restores the default handling (SIG_DFL) of the signals, not the handlers from before Install.
   ~SignalPipe();
 
@@ -36,7 +37,7 @@ class SignalPipe {
   std::optional<int> Next();
 
  private:
-  SignalPipe(ipc::Descriptor read, ipc::Descriptor write, std::initializer_list<int> signals);
+  SignalPipe(ipc::Descriptor read, ipc::Descriptor write, const std::vector<int>& signals);
 
   const ipc::Descriptor read_, write_;
   unsigned long long handled_ = 0;  // bit s: signal s

@@ -42,7 +42,7 @@ struct ChildPlan {
   const char* path;
   char* const* args;
   char* const* environment;
-  int in, out, err, failed, guardian;
+  int in, out, err, failed, guardian, terminal;
   pid_t parent;
   const cpu_set_t* cpus;  // nullptr: the caller's
 };
@@ -56,9 +56,20 @@ struct ChildPlan {
   // An error is ignored: if the processors are gone (a cgroup has changed), the program runs on others.
   if (plan.cpus != nullptr) ::sched_setaffinity(0, sizeof(*plan.cpus), plan.cpus);
   if (plan.guardian >= 0) ProcessReaper::Register(plan.guardian, ::getpid());
-  struct sigaction action = {};
+  if (plan.terminal >= 0) {
+    ::signal(SIGTTOU, SIG_IGN);  // a background group may not change the foreground otherwise
+    ::tcsetpgrp(plan.terminal, ::getpid());
+    ::signal(SIGTTOU, SIG_DFL);
+  }
+  struct sigaction action = {}, before = {};
   action.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &action, nullptr);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    // What the launcher was told to ignore (nohup), the program ignores too. SIGPIPE is the launcher's own.
+    const bool inherited = ::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
+    if (!inherited || signal == SIGPIPE) ::sigaction(signal, &action, nullptr);
+  }
+  // Nobody would continue a program that Ctrl-Z has stopped: the shell waits for the launcher.
+  if (plan.terminal >= 0) ::signal(SIGTSTP, SIG_IGN);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -91,11 +102,17 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options) {
   for (const int cpu : options.cpus) {
     if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &cpus);
   }
-  const ChildPlan plan = {options.path.c_str(), args.data(),
-                          environment.data(),   null.get(),
-                          out->write.get(),     err->write.get(),
-                          failed->write.get(),  options.guardian_fd,
-                          ::getpid(),           options.cpus.empty() ? nullptr : &cpus};
+  const ChildPlan plan = {.path = options.path.c_str(),
+                          .args = args.data(),
+                          .environment = environment.data(),
+                          .in = options.terminal >= 0 ? options.terminal : null.get(),
+                          .out = out->write.get(),
+                          .err = err->write.get(),
+                          .failed = failed->write.get(),
+                          .guardian = options.guardian_fd,
+                          .terminal = options.terminal,
+                          .parent = ::getpid(),
+                          .cpus = options.cpus.empty() ? nullptr : &cpus};
 #ifdef __SANITIZE_THREAD__
   // TSan's interceptors take locks in the child. Its fork handler, which _Fork would not run, makes that
   // safe.
@@ -128,6 +145,15 @@ absl::StatusOr<Spawned> Spawn(const SpawnOptions& options) {
   spawned.out = std::move(out->read);
   spawned.err = std::move(err->read);
   return spawned;
+}
+
+void TakeTerminalBack(int terminal) {
+  sigset_t output, before;
+  ::sigemptyset(&output);
+  ::sigaddset(&output, SIGTTOU);
+  ::pthread_sigmask(SIG_BLOCK, &output, &before);
+  ::tcsetpgrp(terminal, ::getpgrp());
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& program) {

@@ -21,6 +21,9 @@ struct SpawnOptions {
   std::vector<std::string> environment;  // "NAME=value", complete
   std::vector<int> cpus;                 // the processors it may use; empty: those of the caller
   int guardian_fd = -1;                  // ProcessReaper::fd()
+  // A terminal that becomes the process's stdin, and whose foreground process group it becomes: Ctrl-C then
+  // reaches the process instead of the caller. TakeTerminalBack() ends that. -1: stdin is empty.
+  int terminal = -1;
 };
 
 // A process that Spawn has started. The destructor neither kills it nor waits for it: the caller calls
@@ -32,10 +35,15 @@ struct Spawned {
   ipc::Descriptor err;    // the read end of its stderr; non-blocking
 };
 
-// Starts a process in a process group of its own, with an empty stdin and default signal handling. The kernel
-// kills the process when the calling thread ends. Blocks until the program is executed. Safe while other
-// threads run. Returns the error of exec (NotFound, PermissionDenied, ...) if the program cannot be executed.
+// Starts a process in a process group of its own, with default handling of signals except those that the
+// caller ignores (SIGPIPE has its default always). The kernel kills the process when the calling thread ends.
+// Blocks until the program is executed. Safe while other threads run. Returns the error of exec (NotFound,
+// PermissionDenied, ...) if the program cannot be executed.
 absl::StatusOr<Spawned> Spawn(const SpawnOptions& options);
+
+// Makes the caller's process group the foreground group of `terminal` again. No effect if it is no terminal
+// of the caller's session.
+void TakeTerminalBack(int terminal);
 
 // Returns the path of `program`: `program` itself if it contains a slash, else the first executable file of
 // that name in PATH. Returns NotFound, or PermissionDenied for a path without execute permission; the message

@@ -85,6 +85,18 @@ TEST_F(VariablesTest, AnOuterLaunchersWordsAreNotPassedOn) {
   EXPECT_EQ(variables.at("HOME"), "/root");
 }
 
+TEST_F(VariablesTest, ErrorsOfNcclAreHandledAsUnderTorchrun) {
+  EXPECT_EQ(VariablesOf({}, At("worker", 0)).at("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "1");
+  EXPECT_EQ(VariablesOf({{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"}}, At("worker", 0))
+                .at("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+            "3");
+  // The name of PyTorch before 2.2, which later versions warn of.
+  EXPECT_EQ(VariablesOf({}, At("worker", 0)).count("NCCL_ASYNC_ERROR_HANDLING"), 0u);
+  EXPECT_EQ(VariablesOf({{"NCCL_ASYNC_ERROR_HANDLING", "0"}}, At("worker", 0))
+                .count("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+            0u);
+}
+
 TEST_F(VariablesTest, TheUsersChoicesWin) {
   plan_.roles[1].environment = {{"OMP_NUM_THREADS", "8"}, {"MODE", "x"}};
   const Variables variables = VariablesOf({{"OMP_NUM_THREADS", "3"}}, At("worker", 0));

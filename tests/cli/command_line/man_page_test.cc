@@ -22,7 +22,7 @@ using testing::RunTandem;
 TEST(ManPageTest, HasEveryCommandWithItsFlags) {
   const std::string page = RunTandem({"man"}).out;
   for (const char* text : {".TH TANDEM 1", ".SS tandem ckpt ls DIR", ".SS tandem bench allreduce",
-                           "\\fB\\-\\-max\\-held\\fR", "auto|grpc", "TANDEM_PS_THREADS"}) {
+                           "\\fB\\-\\-max\\-held\\fR", "auto|grpc", "Variable: TANDEM_PS_THREADS."}) {
     EXPECT_THAT(page, HasSubstr(text));
   }
 }

@@ -144,7 +144,7 @@ TEST_F(RunFailureTest, ControlCStopsEverything) {
 
 TEST_F(RunFailureTest, AProcessThatIgnoresSigtermIsKilledAfterTheGrace) {
   TandemProcess tandem(
-      Args({"--grace", "0.2"}, absl::StrCat("trap '' TERM; echo up; while :; do ", kForever, "; done")),
+      Args({"--grace", "0.2"}, absl::StrCat("trap '' TERM INT; echo up; while :; do ", kForever, "; done")),
       Mark());
   ASSERT_TRUE(tandem.WaitForOutput("up"));
   tandem.Signal(SIGINT);
@@ -154,7 +154,7 @@ TEST_F(RunFailureTest, AProcessThatIgnoresSigtermIsKilledAfterTheGrace) {
 
 TEST_F(RunFailureTest, AskedTwiceItDoesNotWaitForTheGrace) {
   TandemProcess tandem(
-      Args({"--grace", "3000"}, absl::StrCat("trap '' TERM; echo up; while :; do ", kForever, "; done")),
+      Args({"--grace", "3000"}, absl::StrCat("trap '' TERM INT; echo up; while :; do ", kForever, "; done")),
       Mark());
   ASSERT_TRUE(tandem.WaitForOutput("up"));
   tandem.Signal(SIGINT);

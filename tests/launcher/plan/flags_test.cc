@@ -6,6 +6,7 @@
 #include "CLI/CLI.hpp"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/plan/variable_options.h"
 
 namespace tandem::launcher {
 namespace {
@@ -15,13 +16,15 @@ using ::testing::ElementsAre;
 
 class FlagsTest : public ::testing::Test {
  protected:
-  FlagsTest() { AddRunFlags(&app_, &flags_); }
+  FlagsTest() { AddRunFlags(&app_, &flags_, &variables_); }
   void Parse(Words words) {
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     app_.parse(words);
+    flags_.variables = variables_.Read();
   }
   CLI::App app_;
   RunFlags flags_;
+  VariableOptions variables_;
 };
 
 TEST_F(FlagsTest, TheProgramBeginsAtTheFirstWordThatIsNoFlagsValue) {

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that deadlines, leases and time-outs use the monotonic clock: the wall clock jumps when NTP or a person sets it.
+
+absl's timed waits sleep until a moment of the wall clock, even those that take a duration; base/timed_wait.h replaces them."""
+
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODULES = ["base", "rpc", "collectives", "launcher", "ps", "worker"]
+
+WALL_CLOCK = re.compile(
+    r"absl::Now\(|GetCurrentTimeNanos\(|system_clock|CLOCK_REALTIME|gettimeofday\(|ToChronoTime\(|std::time\(|"
+    r"(?:Await|LockWhen|ReaderLockWhen|WriterLockWhen|Wait|WaitForNotification)With(?:Deadline|Timeout)\(")
+
+# What reads the wall clock, and why it may.
+ALLOWED = {
+    "base/clock.cc": "gives the monotonic clock's zero a name",
+    "base/ticks.h": "the time of day in flight records and traces",
+    "launcher/run_job.cc": "the name of the log directory",
+    "ps/server/table/server_table.cc": "a generation that grows from one process to the next",
+    "worker/trainer/model_checkpoint.cc": "when a checkpoint was written, for people",
+    "worker/trainer/worker_session.cc": "the epoch of a worker without a launcher",
+}
+
+
+def without_comments(text):
+    """Returns C++ text with its comments blanked out; the lines stay."""
+    pattern = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+    return pattern.sub(lambda m: m[0] if m[0].startswith('"') else re.sub(r"[^\n]", " ", m[0]), text)
+
+
+def uses_of_the_wall_clock():
+    """Returns {path: ["path:line: text", ...]}."""
+    uses = {}
+    for module in MODULES:
+        for path in sorted((ROOT / module).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            name = path.relative_to(ROOT).as_posix()
+            for number, line in enumerate(without_comments(path.read_text(encoding="utf-8")).splitlines(), 1):
+                if WALL_CLOCK.search(line):
+                    uses.setdefault(name, []).append(f"{name}:{number}: {line.strip()}")
+    return uses
+
+
+class WallClockTest(unittest.TestCase):
+    def test_no_deadline_uses_the_wall_clock(self):
+        wrong = [line for name, lines in uses_of_the_wall_clock().items() if name not in ALLOWED for line in lines]
+        self.assertEqual(wrong, [], "use MonotonicNow() (base/clock.h) and the waits of base/timed_wait.h; what people "
+                         "read may use the wall clock and is listed here")
+
+    def test_the_list_names_only_files_that_use_it(self):
+        self.assertEqual(sorted(set(ALLOWED) - set(uses_of_the_wall_clock())), [])
+
+    def test_the_pattern_finds_what_it_should(self):
+        for text in ["absl::Now()", "mutex_.AwaitWithTimeout(c, d)", "cv.WaitWithDeadline(&m, t)",
+                     "std::chrono::system_clock::now()", "n.WaitForNotificationWithTimeout(t)"]:
+            self.assertRegex(text, WALL_CLOCK)
+        self.assertNotRegex(without_comments("x; // absl::Now()\n/* system_clock */"), WALL_CLOCK)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -140,10 +140,8 @@ absl::StatusOr<Round> StoreRendezvous::Join(const Node& node) {
   }
   TANDEM_RETURN_IF_ERROR(Annotate(AwaitRank(node, leaves), context));
   const absl::Time sent = clock_->Now();
-  const absl::StatusOr<int64_t> beat = store_.Add(BeatKey(node.id), 1);
-  if (!beat.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat(context, ": its store cannot be reached: ", beat.status().message()));
+  if (const absl::Status beat = store_.Beat(BeatKey(node.id), options_.lease); !beat.ok()) {
+    return absl::UnavailableError(absl::StrCat(context, ": its store cannot be reached: ", beat.message()));
   }
   absl::StatusOr<RendezvousState> added =
       Update(/*create=*/true, [&](RendezvousState* state) { return AddNode(node, options_, state); });
@@ -175,6 +173,7 @@ absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
   TANDEM_ASSIGN_OR_RETURN(RendezvousState state, Read());
   std::string holder = RankHolder(state, node);
   if (holder.empty() || state.phase() == RendezvousState::CLOSED) return absl::OkStatus();
+  const bool expire = store_.BeatsExpire(options_.lease);
   absl::Time since = clock_->Now();
   TANDEM_ASSIGN_OR_RETURN(std::string first_beat, HeartbeatOf(holder));
   while (!holder.empty()) {
@@ -187,11 +186,14 @@ absl::Status StoreRendezvous::AwaitRank(const Node& node, int64_t leaves) {
     }
     const absl::Time looked = clock_->Now();
     TANDEM_ASSIGN_OR_RETURN(const std::string beat, HeartbeatOf(holder));
-    if (beat != first_beat && !beat.empty()) {
+    // A heartbeat of the holder's last moments may exist for a lease, and etcd looks at its leases at
+    // intervals.
+    const bool lives = expire ? looked - since > 2 * options_.lease : beat != first_beat;
+    if (lives && !beat.empty()) {
       return absl::AlreadyExistsError(absl::StrCat("node rank ", node.node_rank, " is taken by node ", holder,
                                                    ", which lives: two launchers have the same --node-rank"));
     }
-    if (looked - since > options_.lease) {
+    if (expire ? beat.empty() : looked - since > options_.lease) {
       TANDEM_RETURN_IF_ERROR(Update(/*create=*/false, [&](RendezvousState* s) {
                                ExpireNode(holder,
                                           absl::StrCat("has been silent for ", Seconds(looked - since),
@@ -383,7 +385,7 @@ absl::Status StoreRendezvous::SendHeartbeat() {
   if (sent < next_heartbeat_) return absl::OkStatus();
   const std::string me = id();
   if (me.empty()) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(store_.Add(BeatKey(me), 1).status());
+  TANDEM_RETURN_IF_ERROR(store_.Beat(BeatKey(me), options_.lease));
   next_heartbeat_ = sent + options_.lease / 5;
   absl::MutexLock lock(&mutex_);
   // Others see this heartbeat later than it was sent, so this node considers itself dead before they do.
@@ -415,6 +417,7 @@ absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
   // Time in which this node could not read the counters is not counted as silence of the others. After this
   // process was stopped, or the store did not respond, they are about to increment their counters again.
   const absl::Duration blind = looked - counters_read_at_ - options_.lease / 4;
+  const bool expire = store_.BeatsExpire(options_.lease);
   std::map<std::string, Observed> observed;
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto known = observed_.find(ids[i]);
@@ -422,6 +425,11 @@ absl::Status StoreRendezvous::Observe(const RendezvousState& state) {
     if (known != observed_.end() && known->second.beat == beats[i]) {
       now.since = known->second.since;
       if (blind > absl::ZeroDuration()) now.since += blind;
+    }
+    if (expire && !beats[i].empty()) now.since = looked;
+    if (expire && beats[i].empty()) {  // the store has waited for a lease
+      now.since = looked - options_.lease - absl::Milliseconds(1);
+      if (known != observed_.end()) now.since = std::min(now.since, known->second.since);
     }
     observed[ids[i]] = std::move(now);
   }
@@ -478,10 +486,12 @@ void StoreRendezvous::AwaitChange() {
     // wait.
     if (state_.version() > acted_on_ || stopping_ || id_.empty()) return;
     until = std::min(until, enough_since_ + options_.last_call);
+    // A counter that does not change until then belongs to a dead node.
+    for (const auto& [id, observed] : observed_) {
+      until = std::min(until, observed.since + options_.lease + absl::Milliseconds(1));
+    }
   }
-  // Upper limit of the delay with which a node is found dead after its lease is over.
-  const absl::Duration most = std::min(options_.lease / 5, absl::Milliseconds(250));
-  const absl::Duration wait = std::clamp(until - clock_->Now(), absl::Milliseconds(1), most);
+  const absl::Duration wait = std::clamp(until - clock_->Now(), absl::Milliseconds(1), options_.lease / 5);
   (void)store_.Get(ChangedKey(acted_on_ + 1), wait);
 }
 

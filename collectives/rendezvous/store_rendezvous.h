@@ -8,7 +8,7 @@
 //   changed/<v>  created after version v of the document was written; threads that wait for a change wait
 //                for this key. It is only a hint: if the writer died before it created the key, the others
 //                read the document again within a fraction of the lease
-//   beat/<id>    a counter that node <id> increments while it lives
+//   beat/<id>    node <id> beats here while it lives (Store::Beat)
 
 #include <functional>
 #include <map>

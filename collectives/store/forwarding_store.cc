@@ -100,6 +100,13 @@ absl::StatusOr<bool> ForwardingStore::Delete(absl::string_view key) {
   return ForwardFor<bool>([&] { return base_->Delete(name); });
 }
 
+absl::Status ForwardingStore::Beat(absl::string_view key, absl::Duration lease) {
+  if (!base_->BeatsExpire(lease)) return Add(key, 1).status();
+  std::string buffer;
+  TANDEM_ASSIGN_OR_RETURN(const absl::string_view name, BaseKey(key, &buffer));
+  return Forward([&] { return base_->Beat(name, lease); });
+}
+
 absl::StatusOr<std::vector<std::string>> ForwardingStore::List(absl::string_view prefix) {
   return ForwardFor<std::vector<std::string>>([&] { return base_->List(prefix); });
 }

@@ -38,6 +38,8 @@ class ForwardingStore : public Store {
   absl::Status Push(absl::string_view queue, absl::string_view value) override;
   absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
   absl::StatusOr<int64_t> Length(absl::string_view queue) override;
+  absl::Status Beat(absl::string_view key, absl::Duration lease) override;
+  bool BeatsExpire(absl::Duration lease) const override { return base_->BeatsExpire(lease); }
   std::string address() const override { return base_->address(); }
 
  protected:

@@ -63,6 +63,13 @@ class Store {
   virtual absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) = 0;
   virtual absl::StatusOr<int64_t> Length(absl::string_view queue) = 0;
 
+  // Shows that the caller lives; it must be called several times in each `lease`. Other processes watch
+  // `key`: if BeatsExpire(lease), the key exists as long as its last Beat is younger than about a lease;
+  // otherwise it is a counter that every Beat increments. Only one process may beat for a key. Delete ends
+  // it.
+  virtual absl::Status Beat(absl::string_view key, absl::Duration lease) { return Add(key, 1).status(); }
+  virtual bool BeatsExpire(absl::Duration lease) const { return false; }
+
   // Returns the store's address, for messages: "host:port" of its server or "file:///path"; empty if the
   // store lives in this process.
   virtual std::string address() const { return ""; }

@@ -9,9 +9,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 #include "collectives/store/limits.h"
 #include "etcd/rpc.pb.h"
 
@@ -75,7 +77,7 @@ EtcdStore::~EtcdStore() {
 
 absl::Status EtcdStore::JoinLease() {
   const std::string key = base_ + "lease";
-  const absl::Time deadline = absl::Now() + timeout_;
+  const absl::Time deadline = MonotonicNow() + timeout_;
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(const Versioned held, Read(key));
     if (held.value.has_value()) {
@@ -93,25 +95,71 @@ absl::Status EtcdStore::JoinLease() {
       }
       // The lease is running out just now, and its key with it.
     } else {
-      etcdserverpb::LeaseGrantRequest grant;
-      grant.set_ttl(
-          std::max<int64_t>(1, absl::ToInt64Seconds(absl::Ceil(client_->options().lease, absl::Seconds(1)))));
-      etcdserverpb::LeaseGrantResponse granted;
-      TANDEM_RETURN_IF_ERROR(Call("Lease/LeaseGrant", grant, &granted));
-      lease_ = granted.id();
-      lease_length_ = absl::Seconds(std::max<int64_t>(1, granted.ttl()));
+      TANDEM_ASSIGN_OR_RETURN(lease_, GrantLease(client_->options().lease, &lease_length_));
       TANDEM_ASSIGN_OR_RETURN(const bool first, Apply(key, 0, {Put(key, absl::StrCat(lease_))}));
       if (first) return absl::OkStatus();
-      etcdserverpb::LeaseRevokeRequest revoke;  // another process was quicker
-      revoke.set_id(lease_);
-      etcdserverpb::LeaseRevokeResponse revoked;
-      (void)Call("Lease/LeaseRevoke", revoke, &revoked);
+      RevokeLease(lease_);  // another process was quicker
     }
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), absl::Milliseconds(100));
-    if (absl::Now() > deadline)
+    AwaitFor(&mutex_, absl::Condition(&stopping_), absl::Milliseconds(100));
+    if (MonotonicNow() > deadline)
       return absl::UnavailableError(absl::StrCat(address(), ": cannot agree on a lease"));
   }
+}
+
+absl::StatusOr<int64_t> EtcdStore::GrantLease(absl::Duration length, absl::Duration* granted) {
+  etcdserverpb::LeaseGrantRequest grant;
+  grant.set_ttl(std::max<int64_t>(1, absl::ToInt64Seconds(absl::Ceil(length, absl::Seconds(1)))));
+  etcdserverpb::LeaseGrantResponse response;
+  TANDEM_RETURN_IF_ERROR(Call("Lease/LeaseGrant", grant, &response));
+  *granted = absl::Seconds(std::max<int64_t>(1, response.ttl()));
+  return response.id();
+}
+
+void EtcdStore::RevokeLease(int64_t lease) {
+  etcdserverpb::LeaseRevokeRequest revoke;
+  revoke.set_id(lease);
+  etcdserverpb::LeaseRevokeResponse revoked;
+  (void)Call("Lease/LeaseRevoke", revoke, &revoked);
+}
+
+absl::Status EtcdStore::Beat(absl::string_view key, absl::Duration lease) {
+  TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
+  if (!BeatsExpire(lease)) return Add(key, 1).status();
+  const std::string etcd_key = Key(key);
+  int64_t held = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = beats_.find(etcd_key);
+    if (found != beats_.end()) held = found->second;
+  }
+  if (held != 0) {
+    etcdserverpb::LeaseKeepAliveRequest request;
+    request.set_id(held);
+    etcdserverpb::LeaseKeepAliveResponse response;
+    TANDEM_RETURN_IF_ERROR(Call("Lease/LeaseKeepAlive", request, &response));
+    if (response.ttl() > 0) {
+      // Another process, which took this one for dead, may have deleted the key.
+      TANDEM_ASSIGN_OR_RETURN(const Versioned there, Read(etcd_key));
+      if (there.value.has_value()) return absl::OkStatus();
+    } else {
+      held = 0;
+    }
+  }
+  if (held == 0) {
+    absl::Duration granted;
+    TANDEM_ASSIGN_OR_RETURN(held, GrantLease(lease, &granted));
+    absl::MutexLock lock(&mutex_);
+    beats_[etcd_key] = held;
+  }
+  TxnRequest txn;
+  RequestOp put = Put(etcd_key, "1");
+  put.mutable_request_put()->set_lease(held);
+  *txn.add_success() = std::move(put);
+  TxnResponse response;
+  // Not by Call(): if this lease has run out meanwhile, the job's has not. The next Beat takes a new one.
+  TANDEM_RETURN_IF_ERROR(Usable());
+  return client_->Call("KV/Txn", txn, &response, timeout_);
 }
 
 void EtcdStore::KeepAlive() {
@@ -120,7 +168,7 @@ void EtcdStore::KeepAlive() {
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return;
+      if (AwaitFor(&mutex_, absl::Condition(&stopping_), pause)) return;
     }
     etcdserverpb::LeaseKeepAliveRequest request;
     request.set_id(lease_);
@@ -316,6 +364,22 @@ absl::Status EtcdStore::MultiSet(absl::Span<const std::string> keys, absl::Span<
 absl::StatusOr<bool> EtcdStore::Delete(absl::string_view key) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(key));
   const std::string etcd_key = Key(key);
+  int64_t beat = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = beats_.find(etcd_key);
+    if (found != beats_.end()) {
+      beat = found->second;
+      beats_.erase(found);
+    }
+  }
+  if (beat != 0) {
+    TANDEM_ASSIGN_OR_RETURN(const Versioned held, Read(etcd_key));
+    RevokeLease(beat);  // deletes the key
+    if (!held.value.has_value()) return false;
+    TANDEM_ASSIGN_OR_RETURN(const Versioned left, Read(etcd_key));
+    if (!left.value.has_value()) return true;
+  }
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(const Versioned held, Read(etcd_key));
     if (!held.value.has_value()) return false;
@@ -362,7 +426,7 @@ absl::Status EtcdStore::WaitForKeys(absl::Span<const std::string> keys, absl::Du
                                     std::vector<std::string>* values) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKeys(keys));
   timeout = BoundedWait(timeout);
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   std::vector<std::string> missing;
   TANDEM_RETURN_IF_ERROR(ReadKeys(keys, &missing, values));
   if (missing.empty()) return absl::OkStatus();
@@ -373,7 +437,7 @@ absl::Status EtcdStore::WaitForKeys(absl::Span<const std::string> keys, absl::Du
     while (true) {
       TANDEM_RETURN_IF_ERROR(ReadKeys(keys, &missing, values));
       if (missing.empty()) return absl::OkStatus();
-      if (absl::Now() >= deadline) break;
+      if (MonotonicNow() >= deadline) break;
       waiter.Await(deadline);
     }
   }
@@ -437,7 +501,7 @@ absl::Status EtcdStore::Push(absl::string_view queue, absl::string_view value) {
 absl::StatusOr<std::string> EtcdStore::Pop(absl::string_view queue, absl::Duration timeout) {
   TANDEM_RETURN_IF_ERROR(ValidateStoreKey(queue));
   timeout = BoundedWait(timeout);
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = MonotonicNow() + timeout;
   RangeRequest first;
   first.set_key(QueuePrefix(queue));
   first.set_range_end(EtcdRangeEnd(QueuePrefix(queue)));
@@ -455,7 +519,7 @@ absl::StatusOr<std::string> EtcdStore::Pop(absl::string_view queue, absl::Durati
       if (mine) return std::move(*item->mutable_value());
       continue;  // another popper has it
     }
-    if (absl::Now() >= deadline) break;
+    if (MonotonicNow() >= deadline) break;
     if (!waiter.has_value()) {
       waiter.emplace(&watcher_, std::vector<std::string>{QueuePrefix(queue)}, /*prefix=*/true);
     } else {

@@ -9,13 +9,14 @@
 //   q/<length>:<queue>/  items of a queue, each under a name of its own, in the order of their creation
 //   o/<client>/<n>       created together with a change, so that a client which repeats the change after
 //                        a lost response detects that it was made
-//   lease                the number of the lease to which all of them are attached
+//   lease                the number of the lease to which all of them are attached, except keys of Beat
 //
 // The lease belongs to the job. Every process of the job keeps it alive. When none has for
 // EtcdOptions::lease, etcd removes everything.
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -69,6 +70,11 @@ class EtcdStore final : public Store {
   absl::Status Push(absl::string_view queue, absl::string_view value) override;
   absl::StatusOr<std::string> Pop(absl::string_view queue, absl::Duration timeout) override;
   absl::StatusOr<int64_t> Length(absl::string_view queue) override;
+  // A key of Beat is attached to a lease of its own, which Beat keeps alive. etcd stores nothing for that: a
+  // job that only beats does not add to its history. etcd's shortest lease is longer than some tests', which
+  // count.
+  absl::Status Beat(absl::string_view key, absl::Duration lease) override;
+  bool BeatsExpire(absl::Duration lease) const override { return lease >= absl::Seconds(2); }
   std::string address() const override { return client_->address(); }
 
  private:
@@ -85,6 +91,9 @@ class EtcdStore final : public Store {
   absl::Status Call(absl::string_view method, const google::protobuf::MessageLite& request,
                     google::protobuf::MessageLite* response, bool* repeated = nullptr);
   absl::StatusOr<Versioned> Read(const std::string& etcd_key);
+  // Returns a new lease of at least `length`.
+  absl::StatusOr<int64_t> GrantLease(absl::Duration length, absl::Duration* granted);
+  void RevokeLease(int64_t lease);
   // Applies `ops` once, if `guard` (an etcd key; empty: always) still has `revision`; returns false if it has
   // not.
   absl::StatusOr<bool> Apply(const std::string& guard, int64_t revision,
@@ -119,6 +128,7 @@ class EtcdStore final : public Store {
   // change.
   std::vector<int64_t> slots_ ABSL_GUARDED_BY(mutex_);
   int64_t next_change_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<std::string, int64_t> beats_ ABSL_GUARDED_BY(mutex_);  // the lease of each key of Beat
   std::thread keeper_;
 };
 

@@ -14,7 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "collectives/rendezvous/rendezvous.h"
+#include "collectives/rendezvous/store_rendezvous.h"
 #include "collectives/store_url.h"
 #include "etcd/rpc.pb.h"
 #include "tests/testing/processes/etcd_server.h"
@@ -43,6 +45,77 @@ EtcdOptions Towards(const std::string& address, const std::string& prefix = "job
   options.prefix = prefix;
   options.call_timeout = absl::Seconds(20);
   return options;
+}
+
+// Returns etcd's revision, which every stored change increments.
+int64_t RevisionOf(const std::string& address) {
+  const auto client = EtcdClient::Connect(Towards(address)).value();
+  etcdserverpb::RangeRequest request;
+  request.set_key("none");
+  etcdserverpb::RangeResponse response;
+  TANDEM_EXPECT_OK(client->Call("KV/Range", request, &response, absl::Seconds(20)));
+  return response.header().revision();
+}
+
+TEST_F(EtcdStoreTest, HeartbeatsStoreNothing) {
+  const auto etcd = EtcdServer::Start();
+  ASSERT_NE(etcd, nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, EtcdStore::Open(Towards(etcd->address())));
+  ASSERT_TRUE(store->BeatsExpire(absl::Seconds(10)));
+  TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(10)));
+  EXPECT_TRUE(store->Check({"beat/a"}).value());
+  const int64_t before = RevisionOf(etcd->address());
+  for (int i = 0; i < 50; ++i) TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(10)));
+  EXPECT_EQ(RevisionOf(etcd->address()), before);
+  EXPECT_TRUE(store->Delete("beat/a").value());
+  EXPECT_FALSE(store->Check({"beat/a"}).value());
+  EXPECT_FALSE(store->Delete("beat/a").value());
+  TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(10)));
+  EXPECT_TRUE(store->Check({"beat/a"}).value());
+}
+
+TEST_F(EtcdStoreTest, AHeartbeatEndsALeaseAfterTheLastOneAndComesBackWithTheNext) {
+  const auto etcd = EtcdServer::Start();
+  ASSERT_NE(etcd, nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, EtcdStore::Open(Towards(etcd->address())));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, EtcdStore::Open(Towards(etcd->address())));
+  TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(2)));
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(30);
+  while (other->Check({"beat/a"}).value()) {
+    ASSERT_LT(MonotonicNow(), deadline);
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(2)));
+  EXPECT_TRUE(other->Check({"beat/a"}).value());
+  // One that was deleted by somebody who took this process for dead comes back, too.
+  EXPECT_TRUE(other->Delete("beat/a").value());
+  TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(2)));
+  EXPECT_TRUE(other->Check({"beat/a"}).value());
+}
+
+TEST_F(EtcdStoreTest, ARendezvousThatWaitsStoresNothing) {
+  const auto etcd = EtcdServer::Start();
+  ASSERT_NE(etcd, nullptr);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, EtcdStore::Open(Towards(etcd->address())));
+  RendezvousOptions options;
+  options.run_id = "job";
+  options.min_nodes = options.max_nodes = 2;
+  options.max_restarts = 1;
+  options.lease = absl::Seconds(2);
+  StoreRendezvous a(store.get(), options, Clock::Real()), b(store.get(), options, Clock::Real());
+  std::thread joiner([&] { TANDEM_EXPECT_OK(a.Join({.id = "a", .host = "h"}).status()); });
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Round round, b.Join({.id = "b", .host = "h"}));
+  joiner.join();
+  // Whatever follows the beginning of the round is stored within one heartbeat.
+  EXPECT_THAT(a.WaitForEvent(round.epoch, MonotonicNow() + absl::Seconds(1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  const int64_t before = RevisionOf(etcd->address());
+  EXPECT_THAT(a.WaitForEvent(round.epoch, MonotonicNow() + absl::Seconds(3)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(RevisionOf(etcd->address()), before);
+  // A change is seen without polling.
+  TANDEM_ASSERT_OK(b.RequestRestart(round.epoch, "a test", 1));
+  TANDEM_EXPECT_OK(a.WaitForEvent(round.epoch, MonotonicNow() + absl::Seconds(30)).status());
 }
 
 TEST(EtcdUrlTest, AllPartsAreUnderstood) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/job_file.h"
 
+#include <cstdio>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -17,13 +18,16 @@ using Json = nlohmann::ordered_json;
 }  // namespace
 
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job) {
-  const std::string path = absl::StrCat(directory, "/", kJobFile);
-  std::ofstream out(path, std::ios::trunc);
+  // Renamed into place, so that a reader sees a whole file at any time.
+  const std::string path = absl::StrCat(directory, "/", kJobFile), fresh = absl::StrCat(path, ".new");
+  std::ofstream out(fresh, std::ios::trunc);
   Json json = {{"run_id", job.run_id}, {"store", job.store}, {"servers", job.num_servers}};
   if (!job.rendezvous.empty()) json["rendezvous"] = job.rendezvous;
   out << json.dump() << "\n";
   out.close();
-  return out ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+  if (out && std::rename(fresh.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot write ", path, ": the directory is not writable, or its disk is full"));
 }
 
 absl::StatusOr<JobAddress> ReadJobFile(const std::string& path) {

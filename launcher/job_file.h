@@ -24,9 +24,9 @@ struct JobAddress {
   int num_servers = 0;     // parameter servers of the round; 0: none, or unknown
 };
 
-// Replaces the content of the file `directory`/kJobFile; the directory must exist. Returns Unavailable, with
-// the path, if it cannot be written; the earlier content is then lost. The file is written in place, so a
-// concurrent reader may see a part of it.
+// Replaces the file `directory`/kJobFile; the directory must exist. A concurrent reader sees the earlier
+// content or the new one. Returns Unavailable, with the path, if it cannot be written; the earlier file is
+// then unchanged.
 absl::Status WriteJobFile(const std::string& directory, const JobAddress& job);
 
 // Reads the job file at `path`, the file and not its directory. Absent fields other than `store` keep

@@ -10,8 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status.h"
+#include "base/timed_wait.h"
 
 namespace tandem::collectives {
 namespace {
@@ -78,7 +80,7 @@ absl::Status StoreDirectory::Register(const Member& member) {
   const std::string key = KeyOf(member.name);
   const std::string record = RecordOf(member, 0);
   std::string expected;
-  absl::Time since = absl::Now();
+  absl::Time since = MonotonicNow();
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(const std::string now, store_->CompareSet(key, expected, record));
     if (now == record) break;
@@ -99,13 +101,16 @@ absl::Status StoreDirectory::Register(const Member& member) {
       return absl::AlreadyExistsError(
           absl::StrCat("there is a living ", member.name, " at ", other->address, ": names are unique"));
     }
-    if (later == now && absl::Now() - since >= options_.lease) expected = now;
+    if (later == now && MonotonicNow() - since >= options_.lease) expected = now;
   }
   {
     absl::MutexLock lock(&mutex_);
     registered_[member.name] = {member, 0, record};
   }
-  return Announce();
+  const absl::Status announced = Announce();
+  // The caller takes the member for absent then: nothing may keep it alive.
+  if (!announced.ok()) (void)Unregister(member);
+  return announced;
 }
 
 absl::Status StoreDirectory::Unregister(const Member& member) {
@@ -171,7 +176,7 @@ absl::Status StoreDirectory::Refresh() {
     TANDEM_ASSIGN_OR_RETURN(records, store_->MultiGet(keys, options_.lease));
   }
   changes_ = changes;
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   // After some time without the store it is unknown which members were silent.
   if (now - last_refresh_ > options_.lease) seen_.clear();
   last_refresh_ = now;
@@ -198,27 +203,27 @@ absl::Status StoreDirectory::Refresh() {
 
 void StoreDirectory::Run() {
   const absl::Duration pause = options_.lease / kBeatsPerLease;
-  absl::Time next_beat = absl::Now();
+  absl::Time next_beat = MonotonicNow();
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
       if (stop_) return;
     }
-    if (absl::Now() >= next_beat) {
+    if (MonotonicNow() >= next_beat) {
       Renew();
-      next_beat = absl::Now() + pause;
+      next_beat = MonotonicNow() + pause;
     }
     const absl::Status refreshed = Refresh();
     // Waits until a member joins or leaves, or until the next heartbeat is due.
     const absl::Status waited = refreshed.ok()
                                     ? store_
                                           ->Get(absl::StrCat(options_.prefix, "/change/", changes_ + 1),
-                                                std::max(next_beat - absl::Now(), absl::Milliseconds(1)))
+                                                std::max(next_beat - MonotonicNow(), absl::Milliseconds(1)))
                                           .status()
                                     : refreshed;
     if (waited.ok() || absl::IsDeadlineExceeded(waited)) continue;
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&stop_), pause);
+    AwaitFor(&mutex_, absl::Condition(&stop_), pause);
   }
 }
 

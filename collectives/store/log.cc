@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tandem::collectives {
@@ -167,7 +168,7 @@ absl::Status FileLog::LockByte(int64_t byte, short type, absl::Time deadline) {
       sched_yield();
       continue;
     }
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - MonotonicNow();
     if (left <= absl::ZeroDuration()) {
       return absl::UnavailableError(absl::StrCat("store file '", path_,
                                                  "' stays locked by another process until the time is up; is "
@@ -250,9 +251,12 @@ absl::Status FileLog::Append(absl::string_view body) {
   TANDEM_CHECK(body.size() <= kMaxBodyBytes);
   const std::string record = absl::StrCat(Header(body), body);
   if (absl::Status written = WriteAll(record, read_); !written.ok()) {
-    // If this fails too, the next writer cuts it off.
-    if (ftruncate(fd_, static_cast<off_t>(read_)) != 0) return written;
-    return written;
+    if (ftruncate(fd_, static_cast<off_t>(read_)) == 0) return written;
+    // The next writer cuts off a part of a record. But the record may be whole (fdatasync has failed): then
+    // all users, this one too, read it as a change like any other.
+    return absl::UnavailableError(
+        absl::StrCat(written.message(), "; and what was written cannot be removed (", std::strerror(errno),
+                     "): it is unknown whether the change has happened"));
   }
   read_ += record.size();
   return absl::OkStatus();

@@ -56,7 +56,7 @@ class FileLog {
   // lock; under an exclusive lock it also cuts off a torn end.
   absl::Status Read(bool exclusive, const Apply& apply);
   // Appends a record. Requires an exclusive lock, and a Read before. After an error nothing of the record is
-  // in the file.
+  // in the file; except after Unavailable, when the whole record may be.
   absl::Status Append(absl::string_view body);
 
   // Returns true if no other process or object uses the file now. Also registers this object as a user of the

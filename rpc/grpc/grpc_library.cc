@@ -3,7 +3,10 @@
 
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "grpc/grpc.h"
+#include "grpc/support/log.h"
 
 namespace tandem::rpc {
 
@@ -17,6 +20,13 @@ void KeepGrpcLibrary() {
     if (ours) ::setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
     grpc_init();
     if (ours) ::unsetenv("GRPC_POLL_STRATEGY");
+    // gRPC writes errors to stderr that it also returns: that a port is taken, for example. Who asks for its
+    // log gets it as it is.
+    if (std::getenv("GRPC_VERBOSITY") == nullptr && std::getenv("GRPC_TRACE") == nullptr) {
+      gpr_set_log_function([](gpr_log_func_args* args) {
+        LogDebug(absl::StrCat("gRPC: ", args->message, " (", args->file, ":", args->line, ")"));
+      });
+    }
     return true;
   }();
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/store/forwarding_store.h"
 #include "collectives/store/memory_store.h"
 #include "rpc/remote/rpc_agent.h"
 #include "tests/rpc/remote/await_members.h"
@@ -53,6 +54,30 @@ TEST_F(StoreDirectoryTest, JoinersAndLeaversAreSeenByAll) {
   EXPECT_TRUE(AwaitMembers(*b, [](const auto& members) { return members.count("worker/0") == 0; }));
   EXPECT_THAT(b->Lookup("worker/0", absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("there: worker/1")));
+}
+
+// A store that refuses to count changes while told to.
+class MuteStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override {
+    if (mute && delta > 0) return absl::UnavailableError("no answer");
+    return ForwardingStore::Add(key, delta);
+  }
+  std::atomic<bool> mute{false};
+};
+
+TEST_F(StoreDirectoryTest, AMemberWhoseRegistrationFailedIsNotKeptAlive) {
+  MuteStore mute(&store);
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto a, StoreDirectory::Open(&mute, {.lease = kDirectoryLease}));
+  mute.mute = true;
+  EXPECT_THAT(a->Register(Worker(0, 11)), StatusIs(absl::StatusCode::kUnavailable));
+  mute.mute = false;
+  // Nobody holds the name.
+  auto b = Open();
+  TANDEM_ASSERT_OK(b->Register(Worker(0, 12)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Member seen, a->Lookup("worker/0", kTestTimeout));
+  EXPECT_EQ(seen.incarnation, 12u);
 }
 
 TEST_F(StoreDirectoryTest, MembersStayWhileTheyLiveAndGoWithTheirLease) {

@@ -6,10 +6,13 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -240,6 +243,41 @@ TEST(FileStoreTest, AFullDiskIsNamedAndLeavesTheStoreAsItWas) {
     }
   }
   umount(directory.path().c_str());
+}
+
+// From linux/fs.h, which cannot be included together with sys/mount.h.
+constexpr unsigned long kGetFlags = _IOR('f', 1, long), kSetFlags = _IOW('f', 2, long);
+constexpr int kAppendOnly = 0x20;
+
+TEST(FileStoreTest, AChangeThatCanBeNeitherWrittenNorRemovedMayHaveHappened) {
+  TempDir directory;
+  const std::string path = directory.File("s");
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto store, FileStore::Open(path));
+  TANDEM_ASSERT_OK(store->Set("a", "1"));
+  // An append-only file cannot be cut.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int flags = 0;
+  const auto set_flags = [fd](int value) { return ioctl(fd, kSetFlags, &value); };
+  if (ioctl(fd, kGetFlags, &flags) != 0 || set_flags(flags | kAppendOnly) != 0) {
+    close(fd);
+    GTEST_SKIP() << "may not make a file append-only here";
+  }
+  rlimit before;
+  getrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit small = before;
+  small.rlim_cur = std::filesystem::file_size(path) + 100;
+  setrlimit(RLIMIT_FSIZE, &small);
+  const absl::Status written = store->Set("a", std::string(4096, 'x'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, SIG_DFL);
+  set_flags(flags);
+  close(fd);
+  EXPECT_THAT(written, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("it is unknown whether")));
+  EXPECT_EQ(store->Get("a", absl::ZeroDuration()).value(), "1");
+  TANDEM_ASSERT_OK(store->Set("a", "2"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto other, FileStore::Open(path));
+  EXPECT_EQ(other->Get("a", absl::ZeroDuration()).value(), "2");
 }
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }

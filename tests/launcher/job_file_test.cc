@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/job_file.h"
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace tandem::launcher {
+namespace {
+
+TEST(JobFileTest, AReaderSeesAWholeFileWhileItIsRewritten) {
+  const testing::TempDir directory;
+  const std::string path = directory.File(kJobFile);
+  const auto job = [](int i) {
+    return JobAddress{.store = absl::StrCat("host:", i), .run_id = std::string(i % 2 == 0 ? 10 : 20000, 'x')};
+  };
+  TANDEM_ASSERT_OK(WriteJobFile(directory.path(), job(0)));
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (int i = 0; i < 300; ++i) TANDEM_EXPECT_OK(WriteJobFile(directory.path(), job(i)));
+    done = true;
+  });
+  while (!done) TANDEM_EXPECT_OK(ReadJobFile(path).status());
+  writer.join();
+  EXPECT_EQ(ReadJobFile(path)->store, "host:299");
+  int files = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory.path())) ++files;
+  EXPECT_EQ(files, 1);
+}
+
+TEST(JobFileTest, AFileThatCannotBeWrittenIsNamed) {
+  const testing::TempDir directory;
+  EXPECT_THAT(WriteJobFile(directory.File("none"), {}),
+              testing::StatusIs(absl::StatusCode::kUnavailable, ::testing::HasSubstr("none/job.json")));
+}
+
+}  // namespace
+}  // namespace tandem::launcher

@@ -122,6 +122,10 @@ uint32_t Crc32(absl::string_view bytes, uint32_t crc) {
   return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
+uint32_t Crc32Combine(uint32_t first, uint32_t second, uint64_t second_bytes) {
+  return static_cast<uint32_t>(::crc32_combine(first, second, static_cast<z_off_t>(second_bytes)));
+}
+
 absl::StatusOr<uint32_t> FileCrc32(const std::string& path, uint64_t* bytes) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, ReadableFile::Open(path));
   std::string chunk(std::min<uint64_t>(kChunk, file->size()), '\0');

@@ -64,6 +64,8 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
 
 // Returns zlib's CRC-32 of `bytes`, continued from `crc`; 0 begins a new one.
 uint32_t Crc32(absl::string_view bytes, uint32_t crc = 0);
+// Returns the CRC-32 of two strings in a row, from the CRC-32 of each and the size of the second.
+uint32_t Crc32Combine(uint32_t first, uint32_t second, uint64_t second_bytes);
 // Returns the CRC-32 of a whole file, which is read in chunks, and sets `bytes` to the file's size.
 absl::StatusOr<uint32_t> FileCrc32(const std::string& path, uint64_t* bytes);
 

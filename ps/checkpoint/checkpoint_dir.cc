@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/checkpoint/checkpoint_dir.h"
 
-#include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -19,9 +18,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/checksummed_file.h"
+#include "base/logging.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "google/protobuf/text_format.h"
+#include "ps/checkpoint/replace_directory.h"
 
 namespace tandem::ps {
 namespace {
@@ -30,6 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kStep = "step-";
 constexpr absl::string_view kUnfinished = "unfinished-";
+constexpr absl::string_view kDamaged = "damaged-";
 constexpr absl::string_view kManifest = "MANIFEST";
 constexpr absl::string_view kManifestCrc = "# crc32: ";
 constexpr absl::string_view kDense = "DENSE";
@@ -66,19 +68,46 @@ absl::Status RemoveTree(const std::string& path) {
   return error ? Failed(error, absl::StrCat("removing ", path)) : absl::OkStatus();
 }
 
-// Moves `from` to `to`. If `to` exists, the two are exchanged, atomically if the file system can.
-absl::Status MoveInto(const std::string& from, const std::string& to) {
+absl::Status Rename(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
-  if (errno == EEXIST || errno == ENOTEMPTY) {
-    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0)
-      return absl::OkStatus();
-    const std::string aside = absl::StrCat(from, "-replaced");
-    if (::rename(to.c_str(), aside.c_str()) == 0 && ::rename(from.c_str(), to.c_str()) == 0 &&
-        ::rename(aside.c_str(), from.c_str()) == 0) {
-      return absl::OkStatus();
-    }
-  }
   return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", from, " to ", to));
+}
+
+// Returns the manifest's entry of a file in `directory`. `written` describes the file if its writer has told
+// size and CRC, else it is nullptr.
+absl::StatusOr<v1::CheckpointFile> DescribeFile(const std::string& directory, const std::string& name,
+                                                const v1::SavedFile* written) {
+  v1::CheckpointFile file;
+  file.set_name(name);
+  uint64_t bytes = 0;
+  if (written == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(Join(directory, name), &bytes));
+    file.set_bytes(bytes);
+    file.set_crc32(crc);
+    return file;
+  }
+  std::error_code error;
+  bytes = fs::file_size(Join(directory, name), error);
+  if (error) return Failed(error, absl::StrCat("the size of ", Join(directory, name)));
+  if (bytes != written->bytes()) {
+    return absl::DataLossError(absl::StrCat(Join(directory, name), " has ", bytes, " bytes here; its server wrote ",
+                                            written->bytes(), ". Do all processes see the same storage?"));
+  }
+  file.set_bytes(bytes);
+  file.set_crc32(written->crc32());
+  file.set_clock(written->clock());
+  file.set_footer_crc32(written->footer_crc32());
+  return file;
+}
+
+absl::Status WriteManifest(const std::string& directory, const v1::CheckpointManifest& manifest) {
+  std::string text;
+  if (!google::protobuf::TextFormat::PrintToString(manifest, &text)) {
+    return absl::InternalError(absl::StrCat("the manifest of ", directory, " cannot be printed"));
+  }
+  absl::StrAppend(&text, kManifestCrc, absl::StrFormat("%08x", Crc32(text)), "\n");
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(Join(directory, kManifest), text));
+  return SyncDirectory(directory);
 }
 
 }  // namespace
@@ -89,6 +118,7 @@ absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t st
   std::error_code error;
   fs::create_directories(root, error);
   if (error) return Failed(error, absl::StrCat("making ", root));
+  TANDEM_RETURN_IF_ERROR(RepairCheckpoints(root));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(root));
   for (const std::string& name : names) {
     if (absl::StartsWith(name, kUnfinished)) TANDEM_RETURN_IF_ERROR(RemoveTree(Join(root, name)));
@@ -99,7 +129,8 @@ absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t st
   return path;
 }
 
-absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest) {
+absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest,
+                                             absl::Span<const v1::SavedFile> written) {
   const fs::path from(unfinished);
   absl::string_view name;
   const std::string from_name = from.filename().string();
@@ -111,46 +142,92 @@ absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::
   manifest.set_format_version(kCheckpointFormatVersion);
   manifest.clear_files();
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(unfinished));
+  std::map<std::string, const v1::SavedFile*> described;
+  for (const v1::SavedFile& file : written) {
+    // Servers of an older version name their files without describing them.
+    described[file.name()] = file.bytes() > 0 ? &file : nullptr;
+    if (!std::binary_search(names.begin(), names.end(), file.name())) {
+      return absl::DataLossError(absl::StrCat(Join(unfinished, file.name()),
+                                              " is missing, though its server has written it. Do all processes "
+                                              "see the same storage?"));
+    }
+  }
   for (const std::string& file_name : names) {
     if (file_name == kManifest) continue;
-    v1::CheckpointFile* file = manifest.add_files();
-    uint64_t bytes = 0;
-    TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(Join(unfinished, file_name), &bytes));
-    file->set_name(file_name);
-    file->set_bytes(bytes);
-    file->set_crc32(crc);
+    const auto known = described.find(file_name);
+    TANDEM_ASSIGN_OR_RETURN(
+        *manifest.add_files(),
+        DescribeFile(unfinished, file_name, known == described.end() ? nullptr : known->second));
   }
-  std::string text;
-  if (!google::protobuf::TextFormat::PrintToString(manifest, &text)) {
-    return absl::InternalError(absl::StrCat("the manifest of ", unfinished, " cannot be printed"));
-  }
-  absl::StrAppend(&text, kManifestCrc, absl::StrFormat("%08x", Crc32(text)), "\n");
-  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(Join(unfinished, kManifest), text));
-  TANDEM_RETURN_IF_ERROR(SyncDirectory(unfinished));
+  TANDEM_RETURN_IF_ERROR(WriteManifest(unfinished, manifest));
   const std::string root = from.parent_path().string();
   const std::string path = Join(root, name);
-  TANDEM_RETURN_IF_ERROR(MoveInto(unfinished, path));
-  TANDEM_RETURN_IF_ERROR(SyncDirectory(root));
-  TANDEM_RETURN_IF_ERROR(RemoveTree(unfinished));  // now the checkpoint that was replaced, if any
+  TANDEM_ASSIGN_OR_RETURN(const std::string replaced, ReplaceDirectory(unfinished, path));
+  // The checkpoint is committed. An error from here on must not make the caller believe that it is not.
+  absl::Status cleaned = SyncDirectory(root);
+  if (!replaced.empty()) cleaned.Update(RemoveTree(replaced));
+  if (!cleaned.ok()) LogWarning(absl::StrCat(path, " is committed, but: ", cleaned.message()));
   return path;
 }
 
+absl::Status UpdateManifest(const std::string& directory, v1::CheckpointManifest manifest) {
+  TANDEM_ASSIGN_OR_RETURN(v1::CheckpointManifest old, ReadManifest(directory));
+  manifest.set_format_version(old.format_version());
+  manifest.mutable_files()->Swap(old.mutable_files());
+  return WriteManifest(directory, manifest);
+}
+
+absl::Status RepairCheckpoints(const std::string& root) { return FinishReplacements(root); }
+
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& root) {
   std::vector<CheckpointEntry> entries;
-  std::error_code error;
-  if (!fs::exists(root, error)) return entries;
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(root));
-  for (const std::string& name : names) {
-    CheckpointEntry entry{.path = Join(root, name)};
-    if (!ParseName(name, &entry.step)) continue;
-    absl::StatusOr<v1::CheckpointManifest> manifest = ReadManifest(entry.path);
-    if (!manifest.ok()) continue;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> paths, CheckpointPaths(root));
+  for (const std::string& path : paths) {
+    CheckpointEntry entry{.path = path};
+    absl::StatusOr<v1::CheckpointManifest> manifest = ReadManifest(path);
+    if (!manifest.ok() || !ParseName(fs::path(path).filename().string(), &entry.step)) continue;
     entry.manifest = *std::move(manifest);
     entries.push_back(std::move(entry));
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step < b.step; });
   return entries;
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointPaths(const std::string& root) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  if (!fs::exists(root, error)) {
+    if (error) return Failed(error, absl::StrCat("looking for checkpoints in ", root));
+    return paths;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names, EntriesOf(root));
+  std::multimap<uint64_t, std::string> by_step;  // a step of 13 digits sorts before one of 12 by name
+  for (const std::string& name : names) {
+    uint64_t step = 0;
+    if (ParseName(name, &step)) by_step.emplace(step, Join(root, name));
+  }
+  for (auto& [step, path] : by_step) paths.push_back(std::move(path));
+  return paths;
+}
+
+absl::StatusOr<std::string> SetAside(const std::string& directory) {
+  const fs::path path(directory);
+  std::string aside;
+  std::error_code error;
+  for (int i = 1; i == 1 || fs::exists(aside, error); ++i) {
+    aside = Join(path.parent_path().string(),
+                 absl::StrCat(kDamaged, path.filename().string(), i == 1 ? "" : absl::StrCat("-", i)));
+  }
+  TANDEM_RETURN_IF_ERROR(Rename(directory, aside));
+  return aside;
+}
+
+absl::Status RemoveCheckpoint(const std::string& directory) {
+  // It is renamed first, so that an interrupted removal leaves no incomplete checkpoint in the list.
+  const fs::path path(directory);
+  const std::string aside = Join(path.parent_path().string(),
+                                 absl::StrCat(kUnfinished, path.filename().string(), "-pruned"));
+  TANDEM_RETURN_IF_ERROR(Rename(directory, aside));
+  return RemoveTree(aside);
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
@@ -186,33 +263,56 @@ absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory
 absl::Status VerifyCheckpoint(const std::string& directory) {
   TANDEM_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, ReadManifest(directory));
   for (const v1::CheckpointFile& file : manifest.files()) {
+    TANDEM_RETURN_IF_ERROR(VerifyCheckpointFile(directory, file));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifyCheckpointFile(const std::string& directory, const v1::CheckpointFile& file) {
+  const std::string path = Join(directory, file.name());
+  uint64_t bytes = 0;
+  TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(path, &bytes));
+  if (bytes != file.bytes()) {
+    return absl::DataLossError(
+        absl::StrCat(path, " has ", bytes, " bytes, the manifest says ", file.bytes()));
+  }
+  if (crc != file.crc32()) {
+    return absl::DataLossError(
+        absl::StrFormat("%s is damaged: its CRC is %08x, the manifest says %08x", path, crc, file.crc32()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSizes(const std::string& directory, const v1::CheckpointManifest& manifest) {
+  for (const v1::CheckpointFile& file : manifest.files()) {
     const std::string path = Join(directory, file.name());
-    uint64_t bytes = 0;
-    TANDEM_ASSIGN_OR_RETURN(const uint32_t crc, FileCrc32(path, &bytes));
+    std::error_code error;
+    const uint64_t bytes = fs::file_size(path, error);
+    if (error == std::errc::no_such_file_or_directory) {
+      return absl::DataLossError(absl::StrCat(path, " is missing, though the manifest lists it"));
+    }
+    if (error) return Failed(error, absl::StrCat("the size of ", path));
     if (bytes != file.bytes()) {
       return absl::DataLossError(
           absl::StrCat(path, " has ", bytes, " bytes, the manifest says ", file.bytes()));
-    }
-    if (crc != file.crc32()) {
-      return absl::DataLossError(
-          absl::StrFormat("%s is damaged: its CRC is %08x, the manifest says %08x", path, crc, file.crc32()));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect) {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, ListCheckpoints(root));
+absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect,
+                              const absl::optional<std::string>& run_id) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<CheckpointEntry> entries, ListCheckpoints(root));
+  if (run_id.has_value()) {
+    entries.erase(
+        std::remove_if(entries.begin(), entries.end(),
+                       [&](const CheckpointEntry& entry) { return entry.manifest.run_id() != *run_id; }),
+        entries.end());
+  }
   std::error_code error;
   for (size_t i = 0; i + std::max(keep, 0) < entries.size(); ++i) {
     if (!protect.empty() && fs::equivalent(entries[i].path, protect, error)) continue;
-    // It is renamed first, so that an interrupted removal leaves no incomplete checkpoint in the list.
-    const std::string aside =
-        Join(root, absl::StrCat(kUnfinished, CheckpointName(entries[i].step), "-pruned"));
-    if (::rename(entries[i].path.c_str(), aside.c_str()) != 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", entries[i].path));
-    }
-    TANDEM_RETURN_IF_ERROR(RemoveTree(aside));
+    TANDEM_RETURN_IF_ERROR(RemoveCheckpoint(entries[i].path));
   }
   return absl::OkStatus();
 }

@@ -5,10 +5,10 @@
 // Functions that write, list and read checkpoints. A checkpoint is a directory, which is committed
 // atomically:
 //
-//   auto unfinished = BeginCheckpoint(root, step);        // root/unfinished-step-000000001234
-//   client->SaveCheckpoint(*unfinished);                  // each server writes its table files there
-//   WriteDenseState(*unfinished, dense);                  // the workers' own part
-//   auto path = CommitCheckpoint(*unfinished, manifest);  // root/step-000000001234
+//   auto unfinished = BeginCheckpoint(root, step);               // root/unfinished-step-000000001234
+//   auto written = client->SaveCheckpoint(*unfinished);          // each server writes its table files there
+//   WriteDenseState(*unfinished, dense);                         // the workers' own part
+//   auto path = CommitCheckpoint(*unfinished, manifest, *written);  // root/step-000000001234
 //
 // One process, rank 0, does this for the whole job. A checkpoint that is not committed is never listed, and
 // the next BeginCheckpoint removes it. A committed checkpoint contains:
@@ -28,7 +28,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "tandem/v1/checkpoint.pb.h"
+#include "tandem/v1/parameter_server.pb.h"
 
 namespace tandem::ps {
 
@@ -46,32 +49,52 @@ struct CheckpointEntry {
 // Returns the directory name of a step's checkpoint, such as "step-000000001234".
 std::string CheckpointName(uint64_t step);
 
-// Creates `root` if necessary, removes all unfinished checkpoints under it, and returns the path of a new
-// directory to write to. A committed checkpoint of the same step stays until CommitCheckpoint replaces it.
+// Creates `root` if necessary, ends interrupted replacements (RepairCheckpoints), removes all unfinished
+// checkpoints under it, and returns the path of a new directory to write to. A committed checkpoint of the
+// same step stays until CommitCheckpoint replaces it.
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, uint64_t step);
 // Commits the checkpoint in the directory `unfinished`, which BeginCheckpoint returned:
 //
-//   1. It fills in the manifest's `format_version` and its `files`, with the size and CRC of each file. All
+//   1. It fills in the manifest's `format_version` and its `files`. A file in `written`, which its writer has
+//      described, must be there with the same size and is not read. Every other file is read for its CRC. All
 //      other fields, including `step`, are the caller's.
 //   2. It writes MANIFEST, and makes it and the directory durable. Functions that write the other files, such
 //      as WriteTableFile and WriteDenseState, have made these durable already.
 //   3. It renames the directory to its final name. A checkpoint of that name is replaced and removed.
 //
-// Replacement is atomic if the file system can exchange two directories. Otherwise a crash or an error
-// between the renames leaves no checkpoint of this step.
+// Replacement is atomic if the file system can exchange two directories. Otherwise, after a crash between the
+// renames, RepairCheckpoints brings the replaced checkpoint back.
 //
-// Returns the final path. InvalidArgument: `unfinished` is not a path that BeginCheckpoint returns. An error
-// of step 1 or 2 commits nothing, and the call may be repeated. If it fails after the rename, because `root`
-// cannot be synced or the replaced checkpoint cannot be removed, the checkpoint is committed all the same.
-absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest);
+// Returns the final path. After an error nothing is committed, the replaced checkpoint is where it was, and
+// the call may be repeated. Errors: InvalidArgument if `unfinished` is not a path that BeginCheckpoint
+// returns; DataLoss, naming the file, if a file of `written` is missing or has another size here. If the
+// rename succeeds but `root` cannot be synced, or the replaced checkpoint cannot be removed, the checkpoint is
+// committed, and a warning is logged.
+absl::StatusOr<std::string> CommitCheckpoint(const std::string& unfinished, v1::CheckpointManifest manifest,
+                                             absl::Span<const v1::SavedFile> written = {});
+// Replaces the MANIFEST of the committed checkpoint in `directory`, atomically and durably. `format_version`
+// and `files` stay as they are; all other fields are those of `manifest`. After an error the old one is in
+// place. Errors: those of ReadManifest, and of the file system.
+absl::Status UpdateManifest(const std::string& directory, v1::CheckpointManifest manifest);
+// Brings back checkpoints whose replacement a crash has interrupted. To be called before a run looks for
+// checkpoints under `root`, by the process that writes them. OK if `root` does not exist.
+absl::Status RepairCheckpoints(const std::string& root);
 
-// Returns the committed checkpoints under `root`, lowest step first. Returns none if `root` does not exist or
-// cannot be accessed. Omits directories for which ReadManifest fails, also those of a newer format. Does not
-// read the other files.
+// Returns the committed checkpoints under `root`, lowest step first; none if `root` does not exist. Omits
+// directories for which ReadManifest fails, also those of a newer format. Does not read the other files.
+// Errors are those of the file system: `root` cannot be accessed.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& root);
 // Returns the path of the last checkpoint of ListCheckpoints: the one with the highest step whose MANIFEST
 // can be read. NotFound, naming `root`: there is none.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
+// Returns the paths under `root` that have the name of a checkpoint, lowest step first, also those whose
+// MANIFEST cannot be read. None if `root` does not exist.
+absl::StatusOr<std::vector<std::string>> CheckpointPaths(const std::string& root);
+// Renames the checkpoint in `directory` to "damaged-step-...", which the functions above no longer find.
+// Returns the new path. For a checkpoint that cannot be loaded, but that a user may want to look at.
+absl::StatusOr<std::string> SetAside(const std::string& directory);
+// Removes the checkpoint in `directory`. An interrupted removal leaves an unfinished checkpoint.
+absl::Status RemoveCheckpoint(const std::string& directory);
 // Reads the manifest of the checkpoint in `directory`. Errors:
 //
 //   - NotFound: there is no MANIFEST, so the directory is no checkpoint or an unfinished one;
@@ -86,11 +109,19 @@ absl::StatusOr<v1::CheckpointManifest> ReadManifest(const std::string& directory
 //
 // The check ends at the first error.
 absl::Status VerifyCheckpoint(const std::string& directory);
+// Compares one file of the checkpoint in `directory` with its entry in the manifest: size and CRC. Errors are
+// those of VerifyCheckpoint.
+absl::Status VerifyCheckpointFile(const std::string& directory, const v1::CheckpointFile& file);
+// Checks that every file of the manifest is in `directory` and has its size, without reading it. DataLoss,
+// naming the file, otherwise.
+absl::Status CheckSizes(const std::string& directory, const v1::CheckpointManifest& manifest);
 // Removes all but the `keep` checkpoints of ListCheckpoints with the highest steps; a negative `keep` counts
 // as 0. Never removes the checkpoint in the directory `protect`, unless `protect` is empty; if it is not
-// among the highest steps, it is kept in addition. Removes the oldest first and stops at the first error. An
-// interrupted removal leaves an unfinished checkpoint.
-absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect);
+// among the highest steps, it is kept in addition. With a `run_id`, checkpoints with another run id (or none)
+// are neither counted nor removed. Removes the oldest first and stops at the first error. An interrupted
+// removal leaves an unfinished checkpoint.
+absl::Status PruneCheckpoints(const std::string& root, int keep, const std::string& protect,
+                              const absl::optional<std::string>& run_id = absl::nullopt);
 
 // The file DENSE consists of these parts; integers are little-endian:
 //

@@ -47,37 +47,43 @@ class RowWriter {
     offset_ += size;
   }
   void Add(absl::string_view bytes) { Add(bytes.data(), bytes.size()); }
-  void BeginCrc() {
-    Flush();
-    crc_ = 0;
-  }
+  void BeginCrc() { EndCrc(); }
+  // Returns the CRC-32 of all bytes since the last BeginCrc or EndCrc.
   uint32_t EndCrc() {
     Flush();
-    return crc_;
+    const uint32_t crc = crc_;
+    file_crc_ = Crc32Combine(file_crc_, crc, section_bytes_);
+    crc_ = 0;
+    section_bytes_ = 0;
+    return crc;
   }
   absl::Status Finish() {
-    Flush();
+    EndCrc();
     return status_;
   }
+  uint32_t file_crc() const { return file_crc_; }  // of all bytes, once Finish has returned
   const absl::Status& status() const { return status_; }
   uint64_t offset() const { return offset_; }
 
  private:
   void Flush() {
     crc_ = Crc32(buffer_, crc_);
+    section_bytes_ += buffer_.size();
     if (status_.ok() && !buffer_.empty()) status_ = file_->Append(buffer_);
     buffer_.clear();
   }
   WritableFile* const file_;
   std::string buffer_;
   uint64_t offset_ = 0;
-  uint32_t crc_ = 0;
+  uint32_t crc_ = 0;            // of the bytes since the last BeginCrc or EndCrc
+  uint64_t section_bytes_ = 0;  // their number, without those in buffer_
+  uint32_t file_crc_ = 0;       // of the bytes before them
   absl::Status status_;
 };
 
 absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const uint32_t> buckets,
                            TableStorage& storage, const std::atomic<bool>& cancel, WritableFile* file,
-                           uint64_t* bytes) {
+                           TableFileSummary* summary) {
   const std::string header_bytes = header.SerializeAsString();
   const std::string start = absl::StrCat(kTableFileMagic, U32(header_bytes.size()), header_bytes);
   RowWriter out(file);
@@ -116,10 +122,12 @@ absl::Status WriteContents(const v1::TableFileHeader& header, absl::Span<const u
   const std::string footer_bytes = footer.SerializeAsString();
   const std::string end = absl::StrCat(footer_bytes, U32(footer_bytes.size()));
   out.Add(end);
-  out.Add(U32(Crc32(end)));
+  summary->footer_crc32 = Crc32(end);
+  out.Add(U32(summary->footer_crc32));
   out.Add(kTableFileMagic);
   TANDEM_RETURN_IF_ERROR(out.Finish());
-  *bytes = out.offset();
+  summary->bytes = out.offset();
+  summary->crc32 = out.file_crc();
   return file->Sync();
 }
 
@@ -129,14 +137,14 @@ std::string TableFileName(absl::string_view table, uint32_t server_index, uint32
   return absl::StrCat(table, ".", server_index, "-of-", num_servers, kTableFileSuffix);
 }
 
-absl::StatusOr<uint64_t> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
-                                        absl::Span<const uint32_t> buckets, TableStorage& storage,
-                                        const std::atomic<bool>& cancel, const OpenFile& open) {
+absl::StatusOr<TableFileSummary> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
+                                                absl::Span<const uint32_t> buckets, TableStorage& storage,
+                                                const std::atomic<bool>& cancel, const OpenFile& open) {
   const std::string unfinished = absl::StrCat(path, ".tmp");
-  uint64_t bytes = 0;
+  TableFileSummary summary;
   const absl::Status status = [&]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, open(unfinished));
-    TANDEM_RETURN_IF_ERROR(WriteContents(header, buckets, storage, cancel, file.get(), &bytes));
+    TANDEM_RETURN_IF_ERROR(WriteContents(header, buckets, storage, cancel, file.get(), &summary));
     if (::rename(unfinished.c_str(), path.c_str()) != 0) {
       return absl::ErrnoToStatus(errno, absl::StrCat("renaming ", unfinished));
     }
@@ -146,7 +154,7 @@ absl::StatusOr<uint64_t> WriteTableFile(const std::string& path, const v1::Table
     ::unlink(unfinished.c_str());
     return status;
   }
-  return bytes;
+  return summary;
 }
 
 absl::StatusOr<std::unique_ptr<TableFileReader>> TableFileReader::Open(const std::string& path) {
@@ -215,7 +223,8 @@ absl::Status TableFileReader::ReadFooter(uint64_t rows_begin) {
   const uint64_t footer_at = trailer_at - footer_bytes;
   std::string end(footer_bytes + sizeof(uint32_t), '\0');
   TANDEM_RETURN_IF_ERROR(file_->Read(footer_at, end.size(), end.data()));
-  if (Crc32(end) != ReadU32(trailer + 4)) return Corrupt(trailer_at + 4, "the footer's CRC is wrong");
+  footer_crc32_ = ReadU32(trailer + 4);
+  if (Crc32(end) != footer_crc32_) return Corrupt(trailer_at + 4, "the footer's CRC is wrong");
   if (!footer_.ParseFromArray(end.data(), static_cast<int>(footer_bytes))) {
     return Corrupt(footer_at, "the footer does not parse");
   }

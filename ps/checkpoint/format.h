@@ -58,9 +58,16 @@ inline constexpr absl::string_view kTableFileSuffix = ".table";
 // is: ValidateTableName admits only characters that a file name may contain.
 std::string TableFileName(absl::string_view table, uint32_t server_index, uint32_t num_servers);
 
+// A table file as it was written.
+struct TableFileSummary {
+  uint64_t bytes = 0;
+  uint32_t crc32 = 0;         // of the whole file
+  uint32_t footer_crc32 = 0;  // field H; it covers the CRC-32 of every bucket
+};
+
 // Writes the rows of `buckets`, in this order, to "<path>.tmp", syncs it and renames it to `path`, which
-// replaces an existing file. Does not sync the directory. Returns the file's size in bytes. Requires distinct
-// `buckets`, and a `header` that the caller has filled in completely; its row_floats is that of `storage`.
+// replaces an existing file. Does not sync the directory. Requires distinct `buckets`, and a `header` that
+// the caller has filled in completely; its row_floats is that of `storage`.
 //
 // Existing rows must not change during the call; pulls may still create rows. Blocks on the disk, without a
 // deadline, and holds a bucket's lock (shared) while its rows are written. Uses a buffer of 1 MiB.
@@ -68,10 +75,10 @@ std::string TableFileName(absl::string_view table, uint32_t server_index, uint32
 // Errors are those of the file, such as ResourceExhausted with path and bytes if the disk is full, and those
 // of `storage`. Cancelled: `cancel`, which is checked after each bucket, became true. After an error the
 // temporary file is removed and `path` is unchanged.
-absl::StatusOr<uint64_t> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
-                                        absl::Span<const uint32_t> buckets, TableStorage& storage,
-                                        const std::atomic<bool>& cancel,
-                                        const OpenFile& open = OpenPosixFile);
+absl::StatusOr<TableFileSummary> WriteTableFile(const std::string& path, const v1::TableFileHeader& header,
+                                                absl::Span<const uint32_t> buckets, TableStorage& storage,
+                                                const std::atomic<bool>& cancel,
+                                                const OpenFile& open = OpenPosixFile);
 
 // Reads a table file. Every call blocks on the disk, without a deadline. Not thread-safe.
 class TableFileReader {
@@ -89,6 +96,8 @@ class TableFileReader {
   const std::string& path() const { return file_->path(); }
   const v1::TableFileHeader& header() const { return header_; }
   const v1::TableFileFooter& footer() const { return footer_; }
+  uint64_t bytes() const { return file_->size(); }
+  uint32_t footer_crc32() const { return footer_crc32_; }  // as in TableFileSummary
 
   // Calls visit(id, row, history) for each row of `bucket`, which must be an entry of footer(), in ascending
   // order of id. `row` is [row_floats]: the embedding converted to f32, then the optimizer state; it is valid
@@ -118,6 +127,7 @@ class TableFileReader {
   const std::unique_ptr<ReadableFile> file_;
   v1::TableFileHeader header_;
   v1::TableFileFooter footer_;
+  uint32_t footer_crc32_ = 0;
 };
 
 }  // namespace tandem::ps

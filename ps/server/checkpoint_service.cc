@@ -45,6 +45,22 @@ absl::Status CheckComplete(const std::string& table, const TableFiles& files) {
   return absl::OkStatus();
 }
 
+// Checks that the file is the one that the manifest lists. The footer's CRC stands for the CRCs of all
+// buckets, which ReadBucket checks.
+absl::Status CheckAgainstManifest(const TableFileReader& reader, const v1::CheckpointFile& file) {
+  if (reader.bytes() != file.bytes()) {
+    return absl::DataLossError(absl::StrCat(reader.path(), " has ", reader.bytes(),
+                                            " bytes, the manifest says ", file.bytes()));
+  }
+  const bool other_footer = file.footer_crc32() != 0 && file.footer_crc32() != reader.footer_crc32();
+  const bool other_clock = file.clock() != 0 && file.clock() != reader.header().version();
+  if (!other_footer && !other_clock) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(reader.path(), " is not the file that the manifest lists: it is of clock ",
+                                          reader.header().version(), ", the manifest says ", file.clock(),
+                                          other_footer ? "; its contents differ" : "",
+                                          "; did another save write it?"));
+}
+
 // Checks that the fields which decide a row's layout are those of the saved table. The learning rate, the
 // update mode, the number of workers and the like may change.
 absl::Status CheckCompatible(const v1::TableConfig& saved, const v1::TableConfig& here,
@@ -123,10 +139,17 @@ absl::StatusOr<v1::SaveCheckpointResponse> CheckpointService::Save(const std::st
       header.set_row_floats(storage->row_floats());
       header.mutable_fences()->Add(fences.begin(), fences.end());
       const std::string name = TableFileName(table->name(), server_, shard_map_.num_servers());
-      TANDEM_ASSIGN_OR_RETURN(const uint64_t bytes, WriteTableFile(absl::StrCat(directory, "/", name), header,
-                                                                   buckets, *storage, stopping_));
+      TANDEM_ASSIGN_OR_RETURN(
+          const TableFileSummary summary,
+          WriteTableFile(absl::StrCat(directory, "/", name), header, buckets, *storage, stopping_));
       response.add_files(name);
-      response.set_bytes(response.bytes() + bytes);
+      response.set_bytes(response.bytes() + summary.bytes);
+      v1::SavedFile* written = response.add_written();
+      written->set_name(name);
+      written->set_bytes(summary.bytes);
+      written->set_crc32(summary.crc32);
+      written->set_clock(header.version());
+      written->set_footer_crc32(summary.footer_crc32);
     }
     return absl::OkStatus();
   });
@@ -153,6 +176,7 @@ absl::StatusOr<v1::LoadCheckpointResponse> CheckpointService::LoadTables(const s
     if (!absl::EndsWith(file.name(), kTableFileSuffix)) continue;
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableFileReader> reader,
                             TableFileReader::Open(absl::StrCat(directory, "/", file.name())));
+    TANDEM_RETURN_IF_ERROR(CheckAgainstManifest(*reader, file));
     TableFiles& files = saved[reader->header().config().name()];
     files.push_back(std::move(reader));
   }

@@ -24,12 +24,13 @@ class CheckpointDir : public ::testing::Test {
  protected:
   CheckpointDir() : root_(dir_.File("runs/ckpt")) {}
   // A checkpoint with one file of `text`.
-  std::string Make(uint64_t step, const std::string& text = "rows") {
+  std::string Make(uint64_t step, const std::string& text = "rows", const std::string& run_id = "") {
     const absl::StatusOr<std::string> unfinished = BeginCheckpoint(root_, step);
     if (!unfinished.ok()) return unfinished.status().ToString();
     std::ofstream(*unfinished + "/user.0-of-1.table") << text;
     v1::CheckpointManifest manifest;
     manifest.set_job_name("job");
+    manifest.set_run_id(run_id);
     manifest.set_step(step);
     manifest.set_job_text("name: \"job\"\nlines: 2\n");
     (*manifest.mutable_metrics())["auc"] = 0.75;
@@ -128,6 +129,94 @@ TEST_F(CheckpointDir, PruneKeepsTheNewestAndTheProtectedOne) {
   TANDEM_ASSERT_OK(PruneCheckpoints(root_, 0, ""));
   EXPECT_THAT(Steps(), IsEmpty());
   TANDEM_EXPECT_OK(PruneCheckpoints(dir_.File("nowhere"), 1, ""));
+}
+
+TEST_F(CheckpointDir, PruneLeavesTheCheckpointsOfOtherRuns) {
+  for (uint64_t step : {10, 20, 30}) Make(step, "rows", "old");
+  for (uint64_t step : {1, 2, 3}) Make(step, "rows", "mine");
+  TANDEM_ASSERT_OK(PruneCheckpoints(root_, 1, "", "mine"));
+  EXPECT_THAT(Steps(), ElementsAre(3, 10, 20, 30));
+}
+
+TEST_F(CheckpointDir, WhatTheServersWroteMustBeThereAndIsNotReadAgain) {
+  const auto begin = [&] {
+    const absl::StatusOr<std::string> unfinished = BeginCheckpoint(root_, 5);
+    EXPECT_TRUE(unfinished.ok()) << unfinished.status();
+    std::ofstream(*unfinished + "/user.0-of-1.table") << "some rows";
+    return *unfinished;
+  };
+  v1::SavedFile file;
+  file.set_name("user.0-of-1.table");
+  file.set_bytes(9);
+  file.set_crc32(77);  // not that of the file: it is taken as it is
+  file.set_clock(3);
+  file.set_footer_crc32(4);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string path, CommitCheckpoint(begin(), {}, {file}));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::CheckpointManifest manifest, ReadManifest(path));
+  ASSERT_EQ(manifest.files_size(), 1);
+  EXPECT_EQ(manifest.files(0).crc32(), 77u);
+  EXPECT_EQ(manifest.files(0).clock(), 3u);
+  EXPECT_EQ(manifest.files(0).footer_crc32(), 4u);
+  v1::SavedFile shorter = file;
+  shorter.set_bytes(8);
+  EXPECT_THAT(CommitCheckpoint(begin(), {}, {shorter}),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has 9 bytes here; its server wrote 8")));
+  v1::SavedFile missing = file;
+  missing.set_name("user.1-of-2.table");
+  EXPECT_THAT(CommitCheckpoint(begin(), {}, {file, missing}),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("user.1-of-2.table is missing")));
+  EXPECT_EQ(ReadManifest(path)->files(0).crc32(), 77u);  // the committed one is as it was
+}
+
+TEST_F(CheckpointDir, AnUpdatedManifestKeepsItsFiles) {
+  const std::string path = Make(1);
+  v1::CheckpointManifest manifest = *ReadManifest(path);
+  manifest.set_epoch(7);
+  manifest.clear_files();
+  TANDEM_ASSERT_OK(UpdateManifest(path, manifest));
+  EXPECT_EQ(ReadManifest(path)->epoch(), 7u);
+  TANDEM_EXPECT_OK(VerifyCheckpoint(path));
+  EXPECT_EQ(ReadManifest(path)->files_size(), 1);
+}
+
+TEST_F(CheckpointDir, SizesAreCheckedWithoutReading) {
+  const std::string path = Make(1, "some rows");
+  const v1::CheckpointManifest manifest = *ReadManifest(path);
+  TANDEM_EXPECT_OK(CheckSizes(path, manifest));
+  std::filesystem::resize_file(path + "/user.0-of-1.table", 3);
+  EXPECT_THAT(CheckSizes(path, manifest), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has 3 bytes")));
+  std::filesystem::remove(path + "/user.0-of-1.table");
+  EXPECT_THAT(CheckSizes(path, manifest), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("is missing")));
+}
+
+TEST_F(CheckpointDir, ADamagedOneIsFoundByPathAndCanBeSetAside) {
+  Make(1);
+  std::ofstream(Make(2) + "/MANIFEST") << "junk";
+  EXPECT_THAT(Steps(), ElementsAre(1));
+  EXPECT_THAT(*CheckpointPaths(root_),
+              ElementsAre(root_ + "/step-000000000001", root_ + "/step-000000000002"));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string aside, SetAside(root_ + "/step-000000000002"));
+  EXPECT_EQ(aside, root_ + "/damaged-step-000000000002");
+  EXPECT_THAT(*CheckpointPaths(root_), ElementsAre(root_ + "/step-000000000001"));
+  Make(2);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string second, SetAside(root_ + "/step-000000000002"));
+  EXPECT_EQ(second, aside + "-2");
+  TANDEM_ASSERT_OK(BeginCheckpoint(root_, 3));
+  EXPECT_TRUE(std::filesystem::exists(aside));
+}
+
+TEST_F(CheckpointDir, AReplacementThatACrashInterruptedIsUndone) {
+  const std::string path = Make(4);
+  std::filesystem::rename(path, root_ + "/replaced-step-000000000004");
+  EXPECT_THAT(Steps(), IsEmpty());
+  TANDEM_ASSERT_OK(RepairCheckpoints(root_));
+  EXPECT_THAT(Steps(), ElementsAre(4));
+  TANDEM_EXPECT_OK(VerifyCheckpoint(path));
+}
+
+TEST_F(CheckpointDir, ARootThatCannotBeAccessedIsAnErrorAndNotEmpty) {
+  // The file system refuses a name of this length, also to root.
+  EXPECT_FALSE(ListCheckpoints(dir_.File(std::string(300, 'x'))).ok());
 }
 
 TEST_F(CheckpointDir, DenseStateComesBackAndDamageIsFoundAtEveryByte) {

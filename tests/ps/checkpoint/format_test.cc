@@ -56,7 +56,8 @@ class Format : public ::testing::Test {
   }
   absl::StatusOr<uint64_t> Write(const OpenFile& open = OpenPosixFile) {
     const std::vector<uint32_t> buckets = {0, 1, 2, 3};
-    return WriteTableFile(path_, header_, buckets, storage_, cancel_, open);
+    TANDEM_ASSIGN_OR_RETURN(summary_, WriteTableFile(path_, header_, buckets, storage_, cancel_, open));
+    return summary_.bytes;
   }
   absl::Status Read(MapStorage* to) {
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableFileReader> reader, TableFileReader::Open(path_));
@@ -77,6 +78,7 @@ class Format : public ::testing::Test {
   MapStorage storage_{kBuckets};
   v1::TableFileHeader header_;
   std::atomic<bool> cancel_{false};
+  TableFileSummary summary_;  // of the last Write that succeeded
 };
 
 TEST_F(Format, ReadsBackWhatWasWritten) {
@@ -87,6 +89,21 @@ TEST_F(Format, ReadsBackWhatWasWritten) {
   EXPECT_EQ(read.rows_, storage_.rows_);
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path_));
   EXPECT_EQ(reader->header().SerializeAsString(), header_.SerializeAsString());
+}
+
+TEST_F(Format, TheSummaryOfWritingIsThatOfReadingTheWholeFile) {
+  TANDEM_ASSERT_OK(Write());
+  uint64_t bytes = 0;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const uint32_t crc32, FileCrc32(path_, &bytes));
+  EXPECT_EQ(summary_.crc32, crc32);
+  EXPECT_EQ(summary_.bytes, bytes);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto reader, TableFileReader::Open(path_));
+  EXPECT_EQ(summary_.footer_crc32, reader->footer_crc32());
+  EXPECT_EQ(summary_.bytes, reader->bytes());
+  const uint32_t before = summary_.footer_crc32;
+  storage_.rows_.begin()->second[0] += 1;
+  TANDEM_ASSERT_OK(Write());
+  EXPECT_NE(summary_.footer_crc32, before);
 }
 
 TEST_F(Format, BeginsAndEndsAsItsDescriptionSays) {

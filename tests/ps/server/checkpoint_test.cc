@@ -57,8 +57,12 @@ std::vector<float> Train(Cluster& cluster, uint64_t first, uint64_t last, uint64
 
 absl::StatusOr<std::string> Save(Cluster& cluster, const std::string& root, uint64_t step) {
   TANDEM_ASSIGN_OR_RETURN(const std::string unfinished, BeginCheckpoint(root, step));
-  for (size_t s = 0; s < cluster.size(); ++s) TANDEM_RETURN_IF_ERROR(cluster.server(s).Save(unfinished));
-  return CommitCheckpoint(unfinished, {});
+  std::vector<v1::SavedFile> written;
+  for (size_t s = 0; s < cluster.size(); ++s) {
+    TANDEM_ASSIGN_OR_RETURN(const v1::SaveCheckpointResponse saved, cluster.server(s).Save(unfinished));
+    written.insert(written.end(), saved.written().begin(), saved.written().end());
+  }
+  return CommitCheckpoint(unfinished, {}, written);
 }
 
 absl::StatusOr<uint64_t> Load(Cluster& cluster, const std::string& path) {
@@ -324,6 +328,25 @@ TEST_F(DamagedCheckpoint, AMissingFileIsNamed) {
 TEST_F(DamagedCheckpoint, ACutFileIsNamed) {
   std::filesystem::resize_file(path_ + "/user.0-of-2.table", 1000);
   ExpectRefused(absl::StatusCode::kDataLoss, "user.0-of-2.table");
+}
+
+TEST_F(DamagedCheckpoint, AnIntactFileOfAnotherSaveIsNotTheOneOfTheManifest) {
+  // Another checkpoint with the same clock and the same sizes, of other rows.
+  const std::string file = "/user.1-of-2.table";
+  std::string theirs;
+  v1::TableConfig config = TestTable("user", kDim, kWorkers, Sync());
+  // The footer's size depends on the values of the CRCs.
+  for (uint64_t seed = 8; theirs.empty() && seed < 100; ++seed) {
+    Cluster other(2);
+    config.set_seed(seed);
+    TANDEM_ASSERT_OK(other.CreateTable(config));
+    Train(other, 0, 2, 1);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const std::string saved, Save(other, dir_.File("other"), 2));
+    if (std::filesystem::file_size(saved + file) == std::filesystem::file_size(path_ + file)) theirs = saved;
+  }
+  ASSERT_NE(theirs, "");
+  std::filesystem::copy_file(theirs + file, path_ + file, std::filesystem::copy_options::overwrite_existing);
+  ExpectRefused(absl::StatusCode::kDataLoss, "is not the file that the manifest lists");
 }
 
 TEST_F(DamagedCheckpoint, AFlippedBitInARowIsFoundBeforeATableChanges) {

@@ -93,6 +93,7 @@ class ClientImpl : public Client {
         pushes_in_flight_(options.max_bytes_in_flight),
         map_(std::move(map)),
         channels_(std::move(channels)),
+        push_epoch_(options.epoch),
         next_sequence_(channels_.size(), 1) {}
   ~ClientImpl() override {
     if (absl::Status pushed = PushDeferred(); !pushed.ok()) {
@@ -288,7 +289,9 @@ class ClientImpl : public Client {
     return Push(step, {{.table = table, .ids = dense.ids, .gradients = dense.padded.data()}});
   }
 
-  absl::StatusOr<std::vector<std::string>> SaveCheckpoint(const std::string& directory) override {
+  absl::Status StartPushEpoch() override;
+
+  absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) override {
     TANDEM_RETURN_IF_ERROR(PushDeferred());
     v1::SaveCheckpointRequest request;
     request.set_directory(directory);
@@ -296,9 +299,11 @@ class ClientImpl : public Client {
         std::vector<v1::SaveCheckpointResponse> answers,
         CallAll<v1::SaveCheckpointResponse>("SaveCheckpoint", request, options_.checkpoint_timeout,
                                             /*idempotent=*/false));
-    std::vector<std::string> files;
+    std::vector<v1::SavedFile> files;
     for (const v1::SaveCheckpointResponse& response : answers) {
-      files.insert(files.end(), response.files().begin(), response.files().end());
+      files.insert(files.end(), response.written().begin(), response.written().end());
+      if (response.written_size() > 0) continue;
+      for (const std::string& name : response.files()) files.emplace_back().set_name(name);
     }
     return files;
   }
@@ -423,6 +428,10 @@ class ClientImpl : public Client {
     return true;
   }
 
+  uint64_t PushEpoch() {
+    absl::MutexLock lock(&sequence_mutex_);
+    return push_epoch_;
+  }
   uint64_t NextSequence(uint32_t server) {
     absl::MutexLock lock(&sequence_mutex_);
     return next_sequence_[server]++;
@@ -483,6 +492,7 @@ class ClientImpl : public Client {
   absl::Mutex dedupers_mutex_;
   std::vector<std::unique_ptr<Deduper>> dedupers_ ABSL_GUARDED_BY(dedupers_mutex_);
   absl::Mutex sequence_mutex_;
+  uint64_t push_epoch_ ABSL_GUARDED_BY(sequence_mutex_);
   std::vector<uint64_t> next_sequence_ ABSL_GUARDED_BY(sequence_mutex_);  // per server
   uint64_t last_step_ ABSL_GUARDED_BY(sequence_mutex_) = 0;               // the largest pushed step
   PushOptions last_options_ ABSL_GUARDED_BY(sequence_mutex_);             // those of the last push
@@ -596,7 +606,7 @@ absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<cons
       if (positions.empty()) continue;
       v1::WriteRowStatesRequest request;
       request.set_worker(options_.worker);
-      request.set_epoch(options_.epoch);
+      request.set_epoch(PushEpoch());
       request.set_sequence(NextSequence(s));
       request.set_table(name);
       request.set_dim(states.dim);
@@ -615,6 +625,34 @@ absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<cons
                                .status());
   }
   return absl::OkStatus();
+}
+
+absl::Status ClientImpl::StartPushEpoch() {
+  // Servers may know different epochs of this worker. The second round gives all of them the same one, unless
+  // another process of this worker interferes or a request was repeated.
+  constexpr int kRounds = 8;
+  v1::StartPushEpochRequest request;
+  request.set_worker(options_.worker);
+  for (int round = 0; round < kRounds; ++round) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::StartPushEpochResponse> answers,
+                            CallAll<v1::StartPushEpochResponse>("StartPushEpoch", request, options_.timeout,
+                                                                /*idempotent=*/true));
+    uint64_t lowest = answers.front().epoch(), highest = lowest;
+    for (const v1::StartPushEpochResponse& answer : answers) {
+      lowest = std::min(lowest, answer.epoch());
+      highest = std::max(highest, answer.epoch());
+    }
+    if (lowest == highest) {
+      absl::MutexLock lock(&sequence_mutex_);
+      push_epoch_ = highest;
+      next_sequence_.assign(channels_.size(), 1);
+      return absl::OkStatus();
+    }
+    request.set_at_least(highest + 1);
+  }
+  return absl::AbortedError(absl::StrCat("worker ", options_.worker, " got no push epoch in ", kRounds,
+                                         " rounds: another process of this worker starts at the same time; "
+                                         "stop it"));
 }
 
 absl::Status ClientImpl::PushDeferred() {
@@ -705,7 +743,7 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, const Push
     trace::End(kTraceEncodePush, traced, s);
     v1::PushRequest& header = request.header;
     header.set_worker(options_.worker);
-    header.set_epoch(options_.epoch);
+    header.set_epoch(PushEpoch());
     header.set_sequence(NextSequence(s));
     header.set_step(step);
     header.set_held_back(held_back);

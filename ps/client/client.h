@@ -41,8 +41,9 @@ enum class WhenFull {
 struct ClientOptions {
   // This worker's rank. 0 <= worker < num_workers of every table to which it pushes.
   uint32_t worker = 0;
-  // Tells this process from earlier ones of the same worker. A restarted worker must use a larger one; the
-  // servers then refuse pushes of the earlier process.
+  // The push epoch, which tells this process from earlier ones of the same worker. A restarted worker must
+  // use a larger one; the servers then refuse pushes of the earlier process. Client::StartPushEpoch asks the
+  // servers for one.
   uint64_t epoch = 1;
   // The timeout of each pull and push, including the wait for other workers.
   absl::Duration timeout = absl::Seconds(60);
@@ -172,10 +173,20 @@ class Client {
   virtual absl::Status WriteRowStates(const std::string& table, absl::Span<const uint64_t> ids,
                                       const RowStates& states) = 0;
 
+  // Takes a new push epoch, larger than all that the servers know of this worker, also from a checkpoint that
+  // they have loaded. From then on the servers refuse pushes of the worker's earlier processes. A worker
+  // calls it before its first push, and again after a LoadCheckpoint of any client, because the checkpoint
+  // may hold pushes of this epoch. No push of this client may be under way.
+  //
+  // Aborted: another process takes epochs of the same worker at the same time. Unimplemented: a server of an
+  // older version.
+  virtual absl::Status StartPushEpoch() = 0;
+
   // Makes every server write its part of a checkpoint to `directory`, which all processes must see. Pushes
-  // this client's deferred gradients first. Returns the names of the files. The caller must ensure that no
-  // push is under way (barrier), and must commit the checkpoint (ps/checkpoint).
-  virtual absl::StatusOr<std::vector<std::string>> SaveCheckpoint(const std::string& directory) = 0;
+  // this client's deferred gradients first. Returns the files as the servers wrote them; those of servers of
+  // an older version have a name only. The caller must ensure that no push is under way (barrier), and must
+  // commit the checkpoint (ps/checkpoint).
+  virtual absl::StatusOr<std::vector<v1::SavedFile>> SaveCheckpoint(const std::string& directory) = 0;
   // Makes every server load its rows from a checkpoint. After an error, no table has changed on the servers
   // that report one. This client's caches drop their rows and deferred gradients, even after an error. Caches
   // of other clients drop their rows at the next response of a server.

@@ -122,6 +122,9 @@ rpc::Service ParameterServer::Impl::MakeService() {
                             [this](const v1::GetServerInfoRequest&) { return Info(); })},
       {"GetServerStatistics", rpc::ProtoHandler<v1::GetServerStatisticsRequest, v1::ServerStatistics>(
                                   [this](const v1::GetServerStatisticsRequest&) { return Statistics(); })},
+      {"StartPushEpoch",
+       rpc::ProtoHandler<v1::StartPushEpochRequest, v1::StartPushEpochResponse>(
+           [this](const v1::StartPushEpochRequest& request) { return requests_.StartPushEpoch(request); })},
       {"SaveCheckpoint", Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
                              [this](const v1::SaveCheckpointRequest& request) {
                                return checkpoints_.Save(request.directory());

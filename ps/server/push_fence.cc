@@ -2,6 +2,7 @@
 #include "ps/server/push_fence.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 
@@ -48,6 +49,17 @@ void PushFence::Commit(uint32_t worker, uint64_t epoch, uint64_t sequence) {
     fence.low = std::max(fence.low, *fence.above.begin());
     fence.above.erase(fence.above.begin());
   }
+}
+
+absl::StatusOr<uint64_t> PushFence::StartEpoch(uint32_t worker, uint64_t at_least) {
+  Fence& fence = fences_[worker];
+  if (fence.epoch == std::numeric_limits<uint64_t>::max()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", worker, " has used the largest push epoch, ", fence.epoch,
+                     ", and cannot start another one: restart the servers"));
+  }
+  fence = Fence{.epoch = std::max(at_least, fence.epoch + 1)};
+  return fence.epoch;
 }
 
 std::vector<v1::WorkerFence> PushFence::Save() const {

@@ -32,6 +32,11 @@ class PushFence {
   // Records a push for which Check returned kNew. A higher epoch replaces the sequences of the lower one.
   void Commit(uint32_t worker, uint64_t epoch, uint64_t sequence);
 
+  // Starts an epoch of the worker: the smallest one that is at least `at_least` and larger than every epoch
+  // of the worker so far. Pushes of earlier epochs are refused from now on. FailedPrecondition: there is no
+  // larger epoch.
+  absl::StatusOr<uint64_t> StartEpoch(uint32_t worker, uint64_t at_least);
+
   // Returns the state for a checkpoint.
   std::vector<v1::WorkerFence> Save() const;
   // Replaces the state with the one from a checkpoint.

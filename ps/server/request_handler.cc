@@ -82,6 +82,22 @@ void RequestHandler::RestoreFences(const std::vector<v1::WorkerFence>& fences, b
   }
 }
 
+absl::StatusOr<v1::StartPushEpochResponse> RequestHandler::StartPushEpoch(
+    const v1::StartPushEpochRequest& request) {
+  constexpr uint32_t kMaxWorkers = 65536;
+  constexpr uint64_t kLargestEpoch = uint64_t{1} << 62;  // leaves epochs for later processes of the worker
+  if (request.worker() >= kMaxWorkers || request.at_least() > kLargestEpoch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a push epoch of at least ", request.at_least(), " for worker ", request.worker(),
+                     ": workers are below ", kMaxWorkers, ", epochs at most 2^62"));
+  }
+  v1::StartPushEpochResponse response;
+  absl::MutexLock lock(&push_mutex_);
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t epoch, fences_.StartEpoch(request.worker(), request.at_least()));
+  response.set_epoch(epoch);
+  return response;
+}
+
 void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
   const TimePoint arrived = TableCounters::Clock::now();
   if (stopping_) return call->Finish(Stopped());

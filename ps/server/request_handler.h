@@ -62,6 +62,9 @@ class RequestHandler {
   std::vector<v1::WorkerFence> SaveFences();
   void RestoreFences(const std::vector<v1::WorkerFence>& fences, bool same_servers);
 
+  // Handles the method StartPushEpoch.
+  absl::StatusOr<v1::StartPushEpochResponse> StartPushEpoch(const v1::StartPushEpochRequest& request);
+
   // Return the number of deferred calls and the memory of their requests, in bytes.
   size_t deferred_calls() const { return deferred_.size(); }
   uint64_t deferred_bytes() const { return deferred_bytes_.load(std::memory_order_relaxed); }

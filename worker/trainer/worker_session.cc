@@ -100,13 +100,11 @@ absl::Status WorkerSession::OpenInJob(const Options& options) {
     channels.push_back(std::move(channel));
   }
   TANDEM_ASSIGN_OR_RETURN(
-      client_,
-      ps::Client::Connect(std::move(channels),
-                          {.worker = static_cast<uint32_t>(env_.rank),
-                           // A restarted worker has a later epoch, which fences off its earlier instance.
-                           .epoch = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())),
-                           .timeout = timeout,
-                           .checkpoint_timeout = options.checkpoint_timeout}));
+      client_, ps::Client::Connect(std::move(channels), {.worker = static_cast<uint32_t>(env_.rank),
+                                                         .timeout = timeout,
+                                                         .checkpoint_timeout = options.checkpoint_timeout}));
+  // Fences off an earlier process of this worker. The epoch comes from the servers, since clocks may be set.
+  TANDEM_RETURN_IF_ERROR(client_->StartPushEpoch());
   TANDEM_ASSIGN_OR_RETURN(
       group_, collectives::InitProcessGroup(
                   store_->store(), {.rank = env_.rank, .world_size = env_.world_size, .timeout = timeout}));

@@ -169,13 +169,53 @@ TEST_P(ClientTest, ACheckpointComesBack) {
   TANDEM_ASSERT_OK(client->Pull(0, false, {{.table = "t", .ids = ids, .rows = rows.data()}}));
   TANDEM_ASSERT_OK(client->Push(0, {{.table = "t", .ids = ids, .gradients = gradients.data()}}));
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string unfinished, BeginCheckpoint(dir.path(), 1));
-  TANDEM_ASSERT_OK_AND_ASSIGN(std::vector<std::string> files, client->SaveCheckpoint(unfinished));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<v1::SavedFile> files, client->SaveCheckpoint(unfinished));
   EXPECT_EQ(files.size(), static_cast<size_t>(GetParam()));
   TANDEM_ASSERT_OK(client->Push(1, {{.table = "t", .ids = ids, .gradients = gradients.data()}}));
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string committed, CommitCheckpoint(unfinished, {}));
   TANDEM_ASSERT_OK(client->LoadCheckpoint(committed));
   TANDEM_ASSERT_OK(client->Pull(1, true, {{.table = "t", .ids = ids, .rows = rows.data()}}));
   EXPECT_THAT(rows, ::testing::ElementsAre(-0.5f, -1.5f, -2.5f));
+}
+
+TEST_P(ClientTest, ARestartedWorkerGetsAPushEpochFromTheServersAlsoAfterALoad) {
+  testing::TempDir dir;
+  PsCluster cluster(GetParam());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, cluster.Connect());
+  TANDEM_ASSERT_OK(client->CreateTable(AsyncTable("t", 1)));
+  const std::vector<uint64_t> ids = {1, 2, 3};
+  const std::vector<float> gradients = {1, 2, 3};
+  std::vector<float> rows(3);
+  TANDEM_ASSERT_OK(client->Pull(0, false, {{.table = "t", .ids = ids, .rows = rows.data()}}));
+  const auto push = [&](Client* from, uint64_t step) {
+    return from->Push(step, {{.table = "t", .ids = ids, .gradients = gradients.data()}});
+  };
+  TANDEM_ASSERT_OK(client->StartPushEpoch());
+  for (uint64_t step = 0; step < 3; ++step) TANDEM_ASSERT_OK(push(client.get(), step));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string unfinished, BeginCheckpoint(dir.path(), 1));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::vector<v1::SavedFile> files, client->SaveCheckpoint(unfinished));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string committed, CommitCheckpoint(unfinished, {}, files));
+  TANDEM_EXPECT_OK(VerifyCheckpoint(committed));  // reads what the servers have said of their files
+
+  // The same worker in a new process, on other servers, which begin where the checkpoint was.
+  for (const int servers : {GetParam(), GetParam() + 1}) {
+    PsCluster later(servers);
+    TANDEM_ASSERT_OK_AND_ASSIGN(auto restarted, later.Connect());
+    TANDEM_ASSERT_OK(restarted->CreateTable(AsyncTable("t", 1)));
+    TANDEM_ASSERT_OK(restarted->LoadCheckpoint(committed));
+    EXPECT_THAT(push(restarted.get(), 3), StatusIs(absl::StatusCode::kFailedPrecondition));
+    TANDEM_ASSERT_OK(restarted->StartPushEpoch());
+    TANDEM_ASSERT_OK(push(restarted.get(), 3));
+    TANDEM_ASSERT_OK(restarted->Pull(4, true, {{.table = "t", .ids = ids, .rows = rows.data()}}));
+    EXPECT_THAT(rows, ::testing::ElementsAre(-3.5f, -7.5f, -11.5f));
+  }
+  // A second process of the worker fences the first one off.
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto second, cluster.Connect());
+  TANDEM_ASSERT_OK(second->CreateTable(AsyncTable("t", 1)));
+  TANDEM_ASSERT_OK(second->StartPushEpoch());
+  EXPECT_THAT(push(client.get(), 4),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("still running")));
+  TANDEM_ASSERT_OK(push(second.get(), 4));
 }
 
 INSTANTIATE_TEST_SUITE_P(Servers, ClientTest, ::testing::Values(1, 2, 5));

@@ -44,6 +44,35 @@ TEST(Fence, TakesEachSequenceOnceInAnyOrder) {
   EXPECT_GT(base, 1000);
 }
 
+TEST(Fence, AStartedEpochIsAboveAllEarlierOnesAndRefusesTheirPushes) {
+  PushFence fences;
+  EXPECT_EQ(*fences.StartEpoch(0, 0), 1u);
+  EXPECT_EQ(*fences.StartEpoch(0, 0), 2u);
+  EXPECT_EQ(*fences.StartEpoch(0, 9), 9u);
+  EXPECT_EQ(*fences.StartEpoch(1, 0), 1u);
+  EXPECT_EQ(*fences.Check(0, 9, 1), kNew);
+  fences.Commit(0, 9, 1);
+  EXPECT_EQ(*fences.StartEpoch(0, 3), 10u);
+  EXPECT_THAT(fences.Check(0, 9, 2), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("epoch 10")));
+  EXPECT_EQ(*fences.Check(0, 10, 1), kNew);
+  // Older versions used the time in microseconds.
+  v1::WorkerFence saved;
+  saved.set_epoch(1760000000000000);
+  saved.set_sequence(77);
+  for (const bool same_servers : {true, false}) {
+    if (same_servers) {
+      fences.Restore({saved});
+    } else {
+      fences.RestoreEpochsOnly({saved});
+    }
+    TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t epoch, fences.StartEpoch(0, 0));
+    EXPECT_EQ(epoch, 1760000000000001u);
+    EXPECT_EQ(*fences.Check(0, epoch, 1), kNew);
+  }
+  fences.Commit(0, ~uint64_t{0}, 1);
+  EXPECT_THAT(fences.StartEpoch(0, 0), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
 TEST(Fence, RefusesAnOlderEpochAndStartsAfreshWithANewer) {
   PushFence fences;
   fences.Commit(0, 5, 1);

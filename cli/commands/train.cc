@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // tandem train: runs a job's worker, or the whole job in one process.
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +32,10 @@
 
 namespace tandem::cli {
 namespace {
+
+// The exit code of a run that was asked to stop and has saved its state: EX_TEMPFAIL of sysexits.h, by which
+// schedulers know that the job is to be started again.
+constexpr int kInterrupted = 75;
 
 struct Options {
   std::string job_file;
@@ -156,7 +162,18 @@ absl::StatusOr<SeedRuns> RunsOf(const Options& options, const worker::JobSpec& j
   pass("--resume", resume);
   pass("--spill-dir", options.spill_dir);
   pass("--tensorboard", options.run.tensorboard);
+  if (options.run.overwrite) runs.more_flags.push_back("--overwrite");
   return runs;
+}
+
+// Returns the flag that becomes true on SIGTERM. A second SIGTERM ends the process at once.
+const std::atomic<bool>* StopOnSigterm() {
+  static std::atomic<bool> stop{false};  // a signal handler reaches static objects only
+  struct sigaction action = {};
+  action.sa_handler = [](int) { stop.store(true, std::memory_order_relaxed); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  ::sigaction(SIGTERM, &action, nullptr);
+  return &stop;
 }
 
 int Train(Options options) {
@@ -192,10 +209,20 @@ int Train(Options options) {
     if (const absl::Status writable = CheckOutputs(options, *job); !writable.ok())
       return (*session)->Finish(writable);
   }
-  const absl::StatusOr<worker::RunReport> report = worker::RunTraining(
-      *job, options.run,
-      {.client = (*session)->client(), .group = (*session)->group(), .status = (*session)->status()});
+  const absl::StatusOr<worker::RunReport> report = worker::RunTraining(*job, options.run,
+                                                                       {.client = (*session)->client(),
+                                                                        .group = (*session)->group(),
+                                                                        .status = (*session)->status(),
+                                                                        .stop = StopOnSigterm()});
   absl::Status result = report.status();
+  if (report.ok() && report->interrupted) {
+    if ((*session)->rank() == 0) {
+      LogInfo(absl::StrCat("stopped on request; ", report->checkpoint,
+                           " has the state, continue with --resume ", "latest"));
+    }
+    const int code = (*session)->Finish(absl::OkStatus());
+    return code == 0 ? kInterrupted : code;
+  }
   if (report.ok() && (*session)->rank() == 0) {
     std::fputs(worker::FormatReport(*report).c_str(), stdout);
     if (!options.report.empty()) {
@@ -206,6 +233,10 @@ int Train(Options options) {
       std::fputs(NextSteps(options, *job, *report).c_str(), stdout);
     }
     std::fflush(stdout);
+    if (result.ok() && !report->save_error.empty()) {
+      result = absl::DataLossError(
+          absl::StrCat("training has finished, but its last checkpoint was not saved: ", report->save_error));
+    }
   }
   return (*session)->Finish(result);
 }
@@ -224,6 +255,10 @@ void AddTrain(CLI::App& app, CommandContext* context) {
   command->add_option(
       "--resume", options->run.resume,
       "Go on from a checkpoint directory, from 'latest', or with 'auto' from the latest if there is one");
+  command->add_flag(
+      "--overwrite", options->run.overwrite,
+      "Remove checkpoints in checkpoint.dir that this run does not continue, instead of refusing "
+      "to start");
   command->add_option("--report", options->report, "Write every figure of the run to this JSON file");
   command->add_option("--predictions", options->run.predictions,
                       "Write 'label<TAB>probability' of every test example to this file");

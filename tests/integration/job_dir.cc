@@ -70,6 +70,8 @@ Args JobDir::LaunchArgs(int servers, int workers, const Args& more, const std::s
                "train",
                job};
   args.insert(args.end(), more.begin(), more.end());
+  // Runs of one test may use the same directory one after the other.
+  if (std::find(more.begin(), more.end(), "--resume") == more.end()) args.push_back("--overwrite");
   return args;
 }
 

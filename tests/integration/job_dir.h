@@ -33,7 +33,8 @@ class JobDir {
 
   // Runs `tandem args...` in the directory, with Mark() in the environment, which child processes inherit.
   testing::Finished Run(const Args& args) const;
-  // LaunchArgs returns the arguments of `tandem run ... -- tandem train JOB more...`; Train runs them.
+  // LaunchArgs returns the arguments of `tandem run ... -- tandem train JOB more...`, with --overwrite unless
+  // `more` resumes a run; Train runs them.
   Args LaunchArgs(int servers, int workers, const Args& more, const std::string& job = "job.yaml") const;
   testing::Finished Train(int servers, int workers, const Args& more,
                           const std::string& job = "job.yaml") const;

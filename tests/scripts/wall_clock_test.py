@@ -21,7 +21,6 @@ ALLOWED = {
     "launcher/run_job.cc": "the name of the log directory",
     "ps/server/table/server_table.cc": "a generation that grows from one process to the next",
     "worker/trainer/model_checkpoint.cc": "when a checkpoint was written, for people",
-    "worker/trainer/worker_session.cc": "the epoch of a worker without a launcher",
 }
 
 

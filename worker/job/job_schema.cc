@@ -620,12 +620,20 @@ void DescribeJob(Fields& f, JobSpec& job) {
     }
     g.Integer("every_epochs", &job.checkpoint.every_epochs, AtLeast(0),
               "epochs between checkpoints. The best epoch is always saved; 0: it alone is, and kept");
+    g.Integer("every_steps", &job.checkpoint.every_steps, AtLeast(0),
+              "steps between checkpoints, also in the midst of an epoch; 0: none");
+    double minutes = absl::ToDoubleMinutes(job.checkpoint.every_time);
+    g.Real("every_minutes", &minutes, Between(0, 525600), "minutes between checkpoints; 0: none");
+    job.checkpoint.every_time = absl::Minutes(minutes);
     g.Integer("keep", &job.checkpoint.keep, AtLeast(1),
               "the newest checkpoints are kept, and the best one, which the final test uses");
     double timeout = absl::ToDoubleSeconds(job.checkpoint.timeout);
     g.Real("timeout_seconds", &timeout, Between(1, 86400),
            "limit of saving one and of loading one, while the other workers wait");
     job.checkpoint.timeout = absl::Seconds(timeout);
+    g.Choice("on_failure", &job.checkpoint.on_failure, {"continue", "stop"},
+             "when a checkpoint cannot be saved: log an error and train on (the exit code tells if the last "
+             "one failed), or end");
   });
   if (!f.reading()) return;
   CheckCaches(f, job);

@@ -89,11 +89,23 @@ struct TrainSpec {
   absl::Duration timeout = absl::Seconds(60);  // limit of every wait for another process
 };
 
+// Says what a run does when a checkpoint could not be saved.
+enum class SaveFailure {
+  kContinue,  // logs an error and trains on
+  kStop,      // ends with the error
+};
+
 struct CheckpointSpec {
-  std::string dir;       // "runs/<job name>" unless the file gives one
-  int every_epochs = 1;  // 0: only the best epoch's checkpoint
-  int keep = 3;          // number of newest checkpoints that are kept, in addition to the best one
+  std::string dir;                                   // "runs/<job name>" unless the file gives one
+  int every_epochs = 1;                              // 0: only the best epoch's checkpoint
+  uint64_t every_steps = 0;                          // 0: none
+  absl::Duration every_time = absl::ZeroDuration();  // zero: none
+  int keep = 3;  // number of newest checkpoints that are kept, in addition to the best one
   absl::Duration timeout = absl::Minutes(10);  // limit of saving a checkpoint, and of loading one
+  SaveFailure on_failure = SaveFailure::kContinue;
+
+  // Returns whether checkpoints other than that of the best epoch are saved.
+  bool periodic() const { return every_epochs > 0 || every_steps > 0 || every_time > absl::ZeroDuration(); }
 };
 
 struct JobSpec {

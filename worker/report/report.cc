@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -136,6 +137,8 @@ TableReport SummarizeTable(const std::string& name,
   return report;
 }
 
+std::string FormatMetric(double value) { return std::isnan(value) ? "n/a" : absl::StrFormat("%.4f", value); }
+
 std::string FormatReport(const RunReport& report) {
   std::string out = "\n";
   absl::StrAppendFormat(&out, "%s: %s, %s, %d worker%s, %d parameter server%s\n", report.job, report.model,
@@ -143,7 +146,8 @@ std::string FormatReport(const RunReport& report) {
                         report.servers == 1 ? "" : "s");
   absl::StrAppendFormat(&out, "  %-34s %10s %10s\n", "on the test split", "AUC", "logloss");
   auto line = [&](const std::string& name, const Quality& quality) {
-    absl::StrAppendFormat(&out, "  %-34s %10.4f %10.4f\n", name, quality.auc, quality.logloss);
+    absl::StrAppendFormat(&out, "  %-34s %10s %10s\n", name, FormatMetric(quality.auc),
+                          FormatMetric(quality.logloss));
   };
   for (const BaselineReport& baseline : report.baselines) line(baseline.name, baseline.test);
   line(absl::StrCat("tandem ", report.model,

@@ -18,7 +18,8 @@
 
 namespace tandem::worker {
 
-// Quality of a model on one split, over all workers.
+// Quality of a model on one split, over all workers. A metric that is not defined is NaN: AUC if the split
+// does not have examples of both classes, logloss if it has none.
 struct Quality {
   double auc = 0;
   double logloss = 0;
@@ -99,6 +100,9 @@ struct RunReport {
   // Gradients of replicated rows that rank 0 has sent to the other workers.
   uint64_t replica_bytes = 0;
   std::string checkpoint;  // path of the best epoch's checkpoint; empty: none was written
+  // The run was asked to stop and has saved `checkpoint`; it was not tested.
+  bool interrupted = false;
+  std::string save_error;  // of rank 0: why the last checkpoint could not be saved; empty if it was
   std::string job_file;
 };
 
@@ -106,6 +110,8 @@ struct RunReport {
 TableReport SummarizeTable(const std::string& name,
                            const std::vector<std::vector<tandem::v1::TableInfo>>& servers);
 
+// Returns a metric with four digits, or "n/a" if it is NaN.
+std::string FormatMetric(double value);
 // Returns the final table, for the screen.
 std::string FormatReport(const RunReport& report);
 std::string ReportToJson(const RunReport& report);

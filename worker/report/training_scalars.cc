@@ -2,6 +2,7 @@
 #include "worker/report/training_scalars.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,12 @@ absl::Status TrainingScalars::Open(const std::string& directory, int rank, ps::C
 void TrainingScalars::Write(TensorboardWriter* writer, uint64_t step,
                             const std::vector<TensorboardWriter::Scalar>& scalars) {
   if (failed_) return;
-  if (const absl::Status written = writer->Write(static_cast<int64_t>(step), scalars); !written.ok()) {
+  std::vector<TensorboardWriter::Scalar> defined = scalars;  // without metrics that are not available
+  defined.erase(
+      std::remove_if(defined.begin(), defined.end(),
+                     [](const TensorboardWriter::Scalar& scalar) { return std::isnan(scalar.second); }),
+      defined.end());
+  if (const absl::Status written = writer->Write(static_cast<int64_t>(step), defined); !written.ok()) {
     LogWarning(absl::StrCat(written.message(), "; no more is written there"));
     failed_ = true;
   }

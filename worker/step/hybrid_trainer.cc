@@ -11,6 +11,29 @@
 
 namespace tandem::worker {
 
+void PassStats::Add(const PassStats& next) {
+  steps += next.steps;
+  examples += next.examples;
+  loss_sum += next.loss_sum;
+  seconds += next.seconds;
+  ids += next.ids;
+  unique_ids += next.unique_ids;
+  replica_bytes += next.replica_bytes;
+  if (served.empty()) {
+    served = next.served;
+  } else {
+    AddServed(next.served, &served);
+  }
+  times.wait_rows += next.times.wait_rows;
+  times.gather += next.times.gather;
+  times.forward += next.times.forward;
+  times.backward += next.times.backward;
+  times.wait_reduce += next.times.wait_reduce;
+  times.optimizer += next.times.optimizer;
+  times.change += next.times.change;
+  times.concurrent.Add(next.times.concurrent);
+}
+
 HybridTrainer::HybridTrainer(ps::Client* client, collectives::ProcessGroup* group, Model* model,
                              DenseOptimizer* optimizer, LookupPlan plan, const HybridOptions& options)
     : client_(client),

@@ -64,6 +64,9 @@ struct PassStats {
   ServedCounts served;         // by table and segment: what replicas and servers served
   uint64_t replica_bytes = 0;  // of gradients of replicated rows that this worker sent
   StageTimes times;
+
+  // Adds a pass that follows this one.
+  void Add(const PassStats& next);
 };
 
 // Passed to the observer after each training step.

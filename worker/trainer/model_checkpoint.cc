@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/trainer/model_checkpoint.h"
 
-#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
-#include "base/logging.h"
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint_dir.h"
 #include "tandem/v1/checkpoint.pb.h"
@@ -49,6 +49,37 @@ v1::DenseState ToDenseState(const JobSpec& job, Model* model, const DenseOptimiz
   return dense;
 }
 
+ModelState ToState(const v1::CheckpointManifest& manifest) {
+  ModelState state{.step = manifest.step(),
+                   .epoch = manifest.epoch(),
+                   .metrics = {manifest.metrics().begin(), manifest.metrics().end()},
+                   .run_id = manifest.run_id()};
+  if (manifest.has_position()) state.position = manifest.position();
+  return state;
+}
+
+v1::CheckpointManifest ToManifest(const JobSpec& job, const ModelState& state, const Model& model,
+                                  const LearningRateSchedule& schedule) {
+  v1::CheckpointManifest manifest;
+  manifest.set_job_name(job.name);
+  manifest.set_step(state.step);
+  manifest.set_epoch(state.epoch);
+  manifest.set_model(model.kind());
+  manifest.set_unix_millis(absl::ToUnixMillis(absl::Now()));
+  manifest.set_job_text(JobToYaml(job));
+  manifest.set_run_id(state.run_id);
+  *manifest.mutable_input() = state.input;
+  if (state.position.has_value()) *manifest.mutable_position() = *state.position;
+  auto& metrics = *manifest.mutable_metrics();
+  for (const auto& [name, value] : state.metrics) {
+    if (std::isfinite(value)) metrics[name] = value;
+  }
+  metrics[kPlateauFactor] = schedule.state().plateau_factor;
+  metrics[kPlateauBad] = schedule.state().bad_metrics;
+  if (schedule.state().has_best) metrics[kPlateauBest] = schedule.state().best;
+  return manifest;
+}
+
 absl::Status CheckBlocks(const v1::DenseState& dense, const Model& model) {
   const std::vector<ParameterBlock>& blocks = model.blocks();
   if (dense.parameters_size() != static_cast<int>(blocks.size())) {
@@ -84,6 +115,7 @@ std::string LoadedModel::Serialize() const {
   message.set_path(path);
   message.mutable_manifest()->set_step(state.step);
   message.mutable_manifest()->set_epoch(state.epoch);
+  if (state.position.has_value()) *message.mutable_manifest()->mutable_position() = *state.position;
   message.mutable_manifest()->mutable_metrics()->insert(state.metrics.begin(), state.metrics.end());
   *message.mutable_dense() = dense;
   return message.SerializeAsString();
@@ -92,11 +124,8 @@ std::string LoadedModel::Serialize() const {
 absl::StatusOr<LoadedModel> LoadedModel::Parse(const std::string& bytes) {
   v1::LoadedCheckpoint message;
   if (!message.ParseFromString(bytes)) return absl::DataLossError("rank 0 sent a malformed model state");
-  const v1::CheckpointManifest& manifest = message.manifest();
   LoadedModel loaded{.path = message.path(),
-                     .state = {.step = manifest.step(),
-                               .epoch = manifest.epoch(),
-                               .metrics = {manifest.metrics().begin(), manifest.metrics().end()}},
+                     .state = ToState(message.manifest()),
                      .dense = std::move(*message.mutable_dense())};
   for (const v1::ReplicatedIds& table : loaded.dense.replicated()) {
     loaded.state.replicated[table.table()].assign(table.ids().begin(), table.ids().end());
@@ -140,7 +169,7 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
                                       Model* model, const DenseOptimizer& optimizer,
                                       const LearningRateSchedule& schedule) {
   TANDEM_ASSIGN_OR_RETURN(std::string unfinished, ps::BeginCheckpoint(job.checkpoint.dir, state.step));
-  TANDEM_RETURN_IF_ERROR(client->SaveCheckpoint(unfinished).status());
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<v1::SavedFile> written, client->SaveCheckpoint(unfinished));
   v1::DenseState dense = ToDenseState(job, model, optimizer);
   for (const auto& [table, ids] : state.replicated) {
     v1::ReplicatedIds* const to = dense.add_replicated();
@@ -148,56 +177,34 @@ absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& stat
     to->mutable_ids()->Add(ids.begin(), ids.end());
   }
   TANDEM_RETURN_IF_ERROR(ps::WriteDenseState(unfinished, dense));
-  v1::CheckpointManifest manifest;
-  manifest.set_job_name(job.name);
-  manifest.set_step(state.step);
-  manifest.set_epoch(state.epoch);
-  manifest.set_model(model->kind());
-  manifest.set_unix_millis(absl::ToUnixMillis(absl::Now()));
-  manifest.set_job_text(JobToYaml(job));
-  *manifest.mutable_input() = state.input;
-  auto& metrics = *manifest.mutable_metrics();
-  metrics.insert(state.metrics.begin(), state.metrics.end());
-  metrics[kPlateauFactor] = schedule.state().plateau_factor;
-  metrics[kPlateauBad] = schedule.state().bad_metrics;
-  if (schedule.state().has_best) metrics[kPlateauBest] = schedule.state().best;
-  return ps::CommitCheckpoint(unfinished, manifest);
+  return ps::CommitCheckpoint(unfinished, ToManifest(job, state, *model, schedule), written);
+}
+
+absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,
+                              const Model& model, const LearningRateSchedule& schedule) {
+  return ps::UpdateManifest(path, ToManifest(job, state, model, schedule));
 }
 
 absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& path, ps::Client* client) {
   LoadedModel loaded;
   loaded.path = path;
-  if (path == "latest") {
-    TANDEM_ASSIGN_OR_RETURN(loaded.path, ps::LatestCheckpoint(job.checkpoint.dir));
-  }
   TANDEM_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ps::ReadManifest(loaded.path));
   if (manifest.model() != job.model.kind) {
     return absl::InvalidArgumentError(absl::StrCat(loaded.path, " holds a model '", manifest.model(),
                                                    "', the job trains '", job.model.kind, "'; give --model ",
                                                    manifest.model(), ", or another checkpoint directory"));
   }
+  TANDEM_RETURN_IF_ERROR(ps::CheckSizes(loaded.path, manifest));
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    // The servers check the table files as they read them.
+    if (!absl::EndsWith(file.name(), ".table")) {
+      TANDEM_RETURN_IF_ERROR(ps::VerifyCheckpointFile(loaded.path, file));
+    }
+  }
   TANDEM_ASSIGN_OR_RETURN(loaded.dense, ps::ReadDenseState(loaded.path));
   TANDEM_RETURN_IF_ERROR(client->LoadCheckpoint(loaded.path));
-  loaded.state.step = manifest.step();
-  loaded.state.epoch = manifest.epoch();
-  loaded.state.metrics = {manifest.metrics().begin(), manifest.metrics().end()};
+  loaded.state = ToState(manifest);
   return loaded;
-}
-
-void PruneModels(const JobSpec& job, const std::string& best) {
-  // Without periodic checkpoints the newest one is the best.
-  const int keep = job.checkpoint.every_epochs == 0 ? 1 : job.checkpoint.keep;
-  const absl::Status pruned = ps::PruneCheckpoints(job.checkpoint.dir, keep, best);
-  if (!pruned.ok()) LogWarning(absl::StrCat("old checkpoints stay: ", pruned.message()));
-}
-
-std::string CheckpointOfEpoch(const JobSpec& job, uint64_t epoch) {
-  const absl::StatusOr<std::vector<ps::CheckpointEntry>> all = ps::ListCheckpoints(job.checkpoint.dir);
-  if (!all.ok()) return "";
-  for (const ps::CheckpointEntry& entry : *all) {
-    if (entry.manifest.epoch() == epoch) return entry.path;
-  }
-  return "";
 }
 
 }  // namespace tandem::worker

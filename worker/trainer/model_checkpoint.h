@@ -3,8 +3,9 @@
 #define TANDEM_WORKER_TRAINER_MODEL_CHECKPOINT_H_
 
 // Saves and loads a complete model: the servers' tables, the workers' dense parameters, and the state of the
-// training run. Only rank 0 calls SaveModel, LoadModel and PruneModels, while no push is in flight. Every
-// process must see the checkpoint directory at the same path.
+// training run. Only rank 0 calls SaveModel, UpdateModelState and LoadModel, while no push is in flight.
+// Every process must see the checkpoint directory at the same path. worker/trainer/run_checkpoints.h decides
+// which checkpoints a run keeps.
 
 #include <cstdint>
 #include <map>
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "ps/client/client.h"
 #include "tandem/v1/checkpoint.pb.h"
 #include "worker/job/job_spec.h"
@@ -26,8 +28,12 @@ namespace tandem::worker {
 // them.
 struct ModelState {
   uint64_t step = 0;
-  uint64_t epoch = 0;  // epochs finished
-  std::map<std::string, double> metrics;
+  uint64_t epoch = 0;  // epochs trained and evaluated completely
+  // Where the run is in the next epoch; absent at the start of that epoch. All batches may be trained: then
+  // the epoch's evaluation is still to be done.
+  absl::optional<v1::DataPosition> position;
+  std::map<std::string, double> metrics;  // those that are not finite are not saved
+  std::string run_id;                     // not sent to the other ranks
   // The rows that workers replicate, by table.
   std::map<std::string, std::vector<uint64_t>> replicated;
   v1::InputState input;  // saved, but not part of what LoadModel returns
@@ -51,14 +57,14 @@ struct LoadedModel {
 absl::StatusOr<std::string> SaveModel(const JobSpec& job, const ModelState& state, ps::Client* client,
                                       Model* model, const DenseOptimizer& optimizer,
                                       const LearningRateSchedule& schedule);
-// Makes the servers load the tables of checkpoint `path` and reads the rest of it. "latest" is the newest
-// checkpoint under job.checkpoint.dir. Returns InvalidArgument if the checkpoint holds another kind of model
-// than the job's.
+// Replaces the state of the run in the committed checkpoint `path`; the model stays. After an error the old
+// state is in place.
+absl::Status UpdateModelState(const JobSpec& job, const std::string& path, const ModelState& state,
+                              const Model& model, const LearningRateSchedule& schedule);
+// Makes the servers load the tables of checkpoint `path` and reads the rest of it. Compares every file with
+// the manifest: rank 0 the file DENSE, each server what it loads. DataLoss: a file is missing or damaged.
+// InvalidArgument: the checkpoint holds another kind of model than the job's.
 absl::StatusOr<LoadedModel> LoadModel(const JobSpec& job, const std::string& path, ps::Client* client);
-// Removes all checkpoints except the newest job.checkpoint.keep and `best`. A failure is only logged.
-void PruneModels(const JobSpec& job, const std::string& best);
-// Returns the path of the checkpoint of epoch `epoch` under job.checkpoint.dir; empty if there is none.
-std::string CheckpointOfEpoch(const JobSpec& job, uint64_t epoch);
 
 }  // namespace tandem::worker
 

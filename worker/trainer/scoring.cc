@@ -43,6 +43,7 @@ absl::StatusOr<std::string> ChooseCheckpoint(const std::string& directory) {
   const auto best = all.back().manifest.metrics().find("best_epoch");
   if (best != all.back().manifest.metrics().end()) {
     for (const ps::CheckpointEntry& entry : all) {
+      if (entry.manifest.has_position()) continue;  // within the next epoch
       if (entry.manifest.epoch() == static_cast<uint64_t>(best->second)) return entry.path;
     }
   }

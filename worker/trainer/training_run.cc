@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/counted.h"
@@ -31,8 +32,11 @@
 #include "worker/report/training_scalars.h"
 #include "worker/step/hybrid_trainer.h"
 #include "worker/synthetic/planted.h"
+#include "worker/trainer/boundary_agreement.h"
 #include "worker/trainer/model_checkpoint.h"
 #include "worker/trainer/replication.h"
+#include "worker/trainer/run_checkpoints.h"
+#include "worker/trainer/segment_reader.h"
 #include "worker/trainer/training_plan.h"
 
 namespace tandem::worker {
@@ -66,6 +70,8 @@ class TrainingRun {
         context_(context),
         rank_(context.group->rank()),
         world_size_(context.group->world_size()),
+        checkpoints_(&job_, options.overwrite),
+        boundary_(context.group, context.stop, job.checkpoint.every_time, context.clock),
         progress_(rank_ != 0, options.terminal, job.train.log_every, context.clock),
         scalars_(job.train.log_every, context.clock) {}
 
@@ -74,12 +80,26 @@ class TrainingRun {
  private:
   bool is_leader() const { return rank_ == 0; }
   absl::Status Prepare();
+  // Starts from scratch or from a checkpoint, and takes a push epoch.
+  absl::Status Begin();
   absl::Status Resume();
-  // Rank 0 loads `path`; all ranks take over its model and step.
-  absl::Status Load(const std::string& path, ModelState* state);
+  // Rank 0 calls `load`; all ranks take over the model and step that it returns.
+  absl::Status Load(absl::FunctionRef<absl::StatusOr<LoadedModel>()> load, ModelState* state);
   absl::Status TrainEpoch(int epoch);
+  // Trains the batches of the epoch that are left, and saves checkpoints meanwhile. Sets report_.interrupted
+  // if the workers have stopped before the end of the epoch.
+  absl::StatusOr<PassStats> TrainBatches(int epoch, PrefetchReader* reader);
+  // Adds the workers' statistics of this session to the position of the epoch. Called by every rank.
+  absl::StatusOr<v1::DataPosition> PositionAfter(uint64_t batches, const PassStats& mine);
+  // Returns how many of the epoch's batches come before the position at which the run resumes.
+  uint64_t BatchesBefore() const;
   absl::StatusOr<Quality> Evaluate(Split split, ScoredExamples* all);
-  absl::Status SaveCheckpoint(const EpochReport& epoch);
+  // Saves a checkpoint. Called by every rank. Returns false if it could not be saved and the job goes on.
+  absl::StatusOr<bool> SaveCheckpoint(const ModelState& state);
+  // Returns the state after `epochs` complete epochs, with the trainer's bookkeeping.
+  ModelState StateAfter(int epochs) const;
+  // Records the evaluation of an epoch in its checkpoint, which was saved before. Called by rank 0.
+  void CompleteCheckpoint(const ModelState& state);
   absl::Status Test();
   absl::Status WritePredictions(const ScoredExamples& scored);
   void AddBaselines();
@@ -93,6 +113,8 @@ class TrainingRun {
   // Fills in entry->staleness_mean. Rank 0 only.
   absl::Status AddStaleness(EpochReport* entry);
   bool ShouldStopEarly(const EpochReport& epoch);
+  // Prints the line of a finished epoch.
+  void PrintEpoch(const EpochReport& entry) const;
   double MetricOf(const Quality& quality) const {
     return job_.train.early_stopping.metric == Metric::kAuc ? quality.auc : -quality.logloss;
   }
@@ -111,7 +133,9 @@ class TrainingRun {
   const RunContext context_;
   const int rank_;
   const int world_size_;
-  size_t batch_size_ = 0;  // per worker
+  size_t batch_size_ = 0;       // per worker
+  RunCheckpoints checkpoints_;  // rank 0 only
+  BoundaryAgreement boundary_;
   Progress progress_;
   TrainingScalars scalars_;
   std::unique_ptr<Dataset> dataset_;
@@ -122,9 +146,15 @@ class TrainingRun {
   std::unique_ptr<Replication> replication_;
   std::unique_ptr<HybridTrainer> trainer_;
   int first_epoch_ = 1;
+  uint64_t steps_per_epoch_ = 0;
+  v1::DataPosition position_;  // where to resume in the first epoch
+  uint64_t saved_step_ = 0;    // step of the last checkpoint that was saved or loaded, on all ranks
+  std::string saved_path_;     // rank 0: its path; empty if it is not in checkpoint.dir
   double best_metric_ = -std::numeric_limits<double>::infinity();
   int epochs_since_best_ = 0;
   std::string best_checkpoint_;
+  std::string loaded_path_;                          // rank 0
+  bool warned_of_[2] = {false, false};               // of a split without AUC: test, validation
   double staleness_sum_ = 0, staleness_pushes_ = 0;  // totals up to the end of the last epoch
   RunReport report_;
 };
@@ -165,11 +195,11 @@ absl::Status TrainingRun::Prepare() {
         100 * repeated));
   }
   const uint64_t global_batch = batch_size_ * static_cast<uint64_t>(world_size_);
-  const uint64_t steps_per_epoch = (report_.train_examples + global_batch - 1) / global_batch;
+  steps_per_epoch_ = (report_.train_examples + global_batch - 1) / global_batch;
   TANDEM_ASSIGN_OR_RETURN(optimizer_, DenseOptimizer::Create(job_.optimizer, model_->blocks()));
   LearningRateOptions schedule = job_.schedule;
   if (schedule.total_steps == 0)
-    schedule.total_steps = steps_per_epoch * static_cast<uint64_t>(job_.train.epochs);
+    schedule.total_steps = steps_per_epoch_ * static_cast<uint64_t>(job_.train.epochs);
   // MetricOf negates metrics of which lower is better, so here higher is always better.
   schedule.higher_is_better = true;
   TANDEM_ASSIGN_OR_RETURN(schedule_, LearningRateSchedule::Create(schedule));
@@ -196,6 +226,66 @@ absl::Status TrainingRun::Prepare() {
   return absl::OkStatus();
 }
 
+uint64_t TrainingRun::BatchesBefore() const {
+  // The order of the examples does not depend on the number of workers, nor on the size of their batches.
+  const uint64_t then = position_.batch_size() * position_.workers();
+  const uint64_t now = batch_size_ * static_cast<uint64_t>(world_size_);
+  return std::min(steps_per_epoch_, position_.batches() * then / now);
+}
+
+absl::StatusOr<v1::DataPosition> TrainingRun::PositionAfter(uint64_t batches, const PassStats& mine) {
+  double sums[] = {static_cast<double>(mine.examples), mine.loss_sum};
+  TANDEM_RETURN_IF_ERROR(context_.group->AllReduce(absl::MakeSpan(sums), {.op = ReduceOp::kSum}).status());
+  v1::DataPosition position;
+  position.set_batches(batches);
+  position.set_batch_size(batch_size_);
+  position.set_workers(static_cast<uint32_t>(world_size_));
+  position.set_examples(position_.examples() + static_cast<uint64_t>(sums[0]));
+  position.set_loss_sum(position_.loss_sum() + sums[1]);
+  return position;
+}
+
+absl::StatusOr<PassStats> TrainingRun::TrainBatches(int epoch, PrefetchReader* reader) {
+  SegmentReader segment(reader, BatchesBefore());
+  PassStats total;
+  total.served = NoneServed(plan_.lookup);
+  while (segment.batches() < steps_per_epoch_) {
+    uint64_t end = steps_per_epoch_;
+    if (const uint64_t every = job_.checkpoint.every_steps; every > 0) {
+      end = std::min(end, segment.batches() + every - trainer_->step() % every);
+    }
+    segment.SetEnd(end);
+    boundary_.Restart();
+    const uint64_t begin = segment.batches();
+    absl::Status agreed;
+    TANDEM_ASSIGN_OR_RETURN(const PassStats stats, trainer_->Train(&segment, [&](const StepReport& step) {
+      if (context_.status != nullptr) context_.status->SetStep(step.step + 1);
+      scalars_.Step(step, schedule_->At(step.step));
+      progress_.Step(step.examples * static_cast<uint64_t>(world_size_), step.loss,
+                     [this] { return MeasuredStaleness(); });
+      if (agreed.ok()) agreed = boundary_.AfterStep(&segment);
+    }));
+    TANDEM_RETURN_IF_ERROR(agreed);
+    total.Add(stats);
+    // Fewer batches than there should be: lines could not be parsed.
+    if (segment.batches() == begin || segment.batches() < segment.end()) break;
+    if (segment.batches() == steps_per_epoch_) break;
+    TANDEM_RETURN_IF_ERROR(ApplyDeferred());
+    TANDEM_ASSIGN_OR_RETURN(const v1::DataPosition position, PositionAfter(segment.batches(), total));
+    ModelState state = StateAfter(epoch - 1);
+    state.position = position;
+    TANDEM_ASSIGN_OR_RETURN(const bool saved, SaveCheckpoint(state));
+    TANDEM_ASSIGN_OR_RETURN(const bool stop, boundary_.MustStop());
+    if (stop) {
+      if (!saved) return absl::AbortedError("asked to stop, and the checkpoint could not be saved");
+      report_.interrupted = true;
+      return total;
+    }
+    SetState("training");
+  }
+  return total;
+}
+
 absl::Status TrainingRun::TrainEpoch(int epoch) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader,
                           dataset_->Read({.split = Split::kTrain,
@@ -208,18 +298,20 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
                                           .world_size = world_size_,
                                           .tail = ReadOptions::Tail::kPad}));
   PrefetchReader ahead(std::move(reader), kReadAhead);
-  progress_.BeginEpoch(epoch, job_.train.epochs, report_.train_examples);
-  scalars_.BeginEpoch();
   SetState("training");
   if (context_.status != nullptr) context_.status->SetTrainEpoch(epoch);
-  absl::StatusOr<PassStats> stats = trainer_->Train(&ahead, [this](const StepReport& step) {
-    if (context_.status != nullptr) context_.status->SetStep(step.step + 1);
-    scalars_.Step(step, schedule_->At(step.step));
-    progress_.Step(step.examples * static_cast<uint64_t>(world_size_), step.loss,
-                   [this] { return MeasuredStaleness(); });
-  });
+  // The lines before the position are parsed again, since malformed ones are replaced.
+  Batch skipped;
+  for (uint64_t i = 0; i < BatchesBefore() && BatchesBefore() < steps_per_epoch_; ++i) {
+    TANDEM_RETURN_IF_ERROR(ahead.Next(&skipped).status());
+  }
+  progress_.BeginEpoch(epoch, job_.train.epochs,
+                       report_.train_examples - std::min(report_.train_examples, position_.examples()));
+  scalars_.BeginEpoch();
+  absl::StatusOr<PassStats> stats = TrainBatches(epoch, &ahead);
   progress_.EndEpoch();
   TANDEM_RETURN_IF_ERROR(stats);
+  if (report_.interrupted) return absl::OkStatus();
 
   // Sums over all workers. The same all-reduce makes sure that no worker continues before all gradients of
   // all workers are acknowledged.
@@ -233,44 +325,74 @@ absl::Status TrainingRun::TrainEpoch(int epoch) {
   std::vector<std::string> features;
   for (const SparseFeature& feature : dataset_->schema().sparse) features.push_back(feature.column);
   TANDEM_RETURN_IF_ERROR(replication_->AddEpoch(epoch, *stats, trainer_->served(), features, &report_));
+  TANDEM_ASSIGN_OR_RETURN(const v1::DataPosition all_batches, PositionAfter(steps_per_epoch_, *stats));
+  position_.Clear();  // the next epoch begins at its start
 
   EpochReport entry;
   entry.epoch = epoch;
   entry.step = trainer_->step();
   entry.steps = stats->steps;
   entry.examples = static_cast<uint64_t>(sums[0]);
-  entry.train_loss = sums[1] / std::max(1.0, sums[0]);
+  entry.train_loss = all_batches.loss_sum() / std::max<double>(1.0, all_batches.examples());
   entry.seconds = slowest[0];
   entry.samples_per_s = sums[0] / std::max(1e-9, slowest[0]);
   entry.learning_rate = schedule_->At(trainer_->step());
   entry.times = stats->times;
   if (is_leader()) TANDEM_RETURN_IF_ERROR(AddStaleness(&entry));
   report_.malformed_lines = static_cast<uint64_t>(sums[2]);
+
+  const bool last = epoch == job_.train.epochs;
+  const int every = job_.checkpoint.every_epochs;
+  const bool planned = job_.checkpoint.periodic() && (last || (every > 0 && epoch % every == 0));
+  TANDEM_ASSIGN_OR_RETURN(const bool stop, boundary_.MustStop());
+  bool saved = trainer_->step() == saved_step_;
+  if (!saved && (planned || stop)) {
+    // It is completed after the evaluation. A run that resumes before that begins with the evaluation.
+    ModelState state = StateAfter(epoch - 1);
+    state.position = all_batches;
+    TANDEM_ASSIGN_OR_RETURN(saved, SaveCheckpoint(state));
+  }
+  if (stop) {
+    if (!saved) return absl::AbortedError("asked to stop, and the checkpoint could not be saved");
+    report_.interrupted = true;
+    return absl::OkStatus();
+  }
   SetState("evaluating");
   TANDEM_ASSIGN_OR_RETURN(entry.valid, Evaluate(Split::kValid, nullptr));
   scalars_.EndEpoch(entry);
-  entry.best = MetricOf(entry.valid) >
-               best_metric_ + (report_.best_epoch == 0 ? 0.0 : job_.train.early_stopping.min_delta);
+  const bool comparable = std::isfinite(MetricOf(entry.valid));
+  entry.best =
+      !comparable || MetricOf(entry.valid) >
+                         best_metric_ + (report_.best_epoch == 0 ? 0.0 : job_.train.early_stopping.min_delta);
   if (entry.best) {
-    best_metric_ = MetricOf(entry.valid);
+    if (comparable) best_metric_ = MetricOf(entry.valid);
     report_.best_epoch = epoch;
     epochs_since_best_ = 0;
   } else {
     ++epochs_since_best_;
   }
   schedule_->OnMetric(MetricOf(entry.valid));
-  if (is_leader()) {
-    std::printf("epoch %d/%d  train loss %.4f  valid AUC %.4f  logloss %.4f  %.0f samples/s%s\n", epoch,
-                job_.train.epochs, entry.train_loss, entry.valid.auc, entry.valid.logloss,
-                entry.samples_per_s, entry.best ? "  *" : "");
-    std::fflush(stdout);
+  if (is_leader()) PrintEpoch(entry);
+  ModelState state = StateAfter(epoch);
+  state.metrics.insert({{"valid_auc", entry.valid.auc},
+                        {"valid_logloss", entry.valid.logloss},
+                        {"train_loss", entry.train_loss}});
+  if (saved) {
+    if (is_leader()) CompleteCheckpoint(state);
+  } else if (!planned && entry.best) {
+    TANDEM_ASSIGN_OR_RETURN(saved, SaveCheckpoint(state));
   }
-  const int every = job_.checkpoint.every_epochs;
-  if (entry.best || (every > 0 && (epoch % every == 0 || epoch == job_.train.epochs))) {
-    TANDEM_RETURN_IF_ERROR(SaveCheckpoint(entry));
-  }
+  if (is_leader() && entry.best) best_checkpoint_ = saved ? saved_path_ : "";
+  if (is_leader() && saved) checkpoints_.Prune(best_checkpoint_);
   report_.epochs.push_back(std::move(entry));
   return absl::OkStatus();
+}
+
+void TrainingRun::PrintEpoch(const EpochReport& entry) const {
+  std::printf("epoch %d/%d  train loss %.4f  valid AUC %s  logloss %s  %.0f samples/s%s\n", entry.epoch,
+              job_.train.epochs, entry.train_loss, FormatMetric(entry.valid.auc).c_str(),
+              FormatMetric(entry.valid.logloss).c_str(), entry.samples_per_s, entry.best ? "  *" : "");
+  std::fflush(stdout);
 }
 
 absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) {
@@ -290,6 +412,23 @@ absl::StatusOr<Quality> TrainingRun::Evaluate(Split split, ScoredExamples* all) 
     merged.Merge(part);
   }
   // All ranks hold the same examples in the same order, so they compute the same metrics.
+  const uint64_t examples = merged.size();
+  const auto positives = static_cast<uint64_t>(std::count_if(merged.labels().begin(), merged.labels().end(),
+                                                             [](float label) { return label > 0.5f; }));
+  if (positives == 0 || positives == examples) {
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+    const Quality quality{
+        .auc = kNone,
+        .logloss = examples == 0 ? kNone : LogLossFromLogits(merged.labels(), merged.logits()),
+        .examples = examples};
+    if (is_leader() && !warned_of_[split == Split::kValid]) {
+      warned_of_[split == Split::kValid] = true;
+      LogWarning(absl::StrCat("the ", split == Split::kValid ? "validation" : "test", " split has ", examples,
+                              " examples, ", positives, " of them positive: its AUC is n/a"));
+    }
+    if (all != nullptr) *all = std::move(merged);
+    return quality;
+  }
   const absl::StatusOr<ClickMetrics> metrics = merged.Evaluate();
   if (!metrics.ok()) {
     return Annotate(metrics.status(), absl::StrCat("evaluating the ",
@@ -348,50 +487,75 @@ bool TrainingRun::ShouldStopEarly(const EpochReport& epoch) {
   return patience > 0 && epochs_since_best_ >= patience && epoch.epoch < job_.train.epochs;
 }
 
-absl::Status TrainingRun::SaveCheckpoint(const EpochReport& epoch) {
+ModelState TrainingRun::StateAfter(int epochs) const {
+  return {.step = trainer_->step(),
+          .epoch = static_cast<uint64_t>(epochs),
+          .metrics = {{"best_metric", best_metric_},
+                      {"best_epoch", report_.best_epoch},
+                      {"epochs_since_best", epochs_since_best_}},
+          .run_id = checkpoints_.run_id(),
+          .input = InputOf(*dataset_, world_size_)};
+}
+
+absl::StatusOr<bool> TrainingRun::SaveCheckpoint(const ModelState& state) {
   SetState("saving");
   // Rank 0 writes while the others wait. No push is in flight, so all servers save the same state.
   absl::Status saved;
   if (is_leader()) {
-    ModelState state{.step = trainer_->step(),
-                     .epoch = static_cast<uint64_t>(epoch.epoch),
-                     .metrics = {{"valid_auc", epoch.valid.auc},
-                                 {"valid_logloss", epoch.valid.logloss},
-                                 {"train_loss", epoch.train_loss},
-                                 {"best_metric", best_metric_},
-                                 {"best_epoch", report_.best_epoch},
-                                 {"epochs_since_best", epochs_since_best_}},
-                     .input = InputOf(*dataset_, world_size_)};
+    ModelState complete = state;
     // The servers save the tables, so they need the rows that the workers have.
     auto replicated = replication_->WriteBack();
     absl::StatusOr<std::string> path = absl::UnknownError("");
     if (replicated.ok()) {
-      state.replicated = *std::move(replicated);
-      path = SaveModel(job_, state, context_.client, model_.get(), *optimizer_, *schedule_);
+      complete.replicated = *std::move(replicated);
+      path = SaveModel(job_, complete, context_.client, model_.get(), *optimizer_, *schedule_);
     } else {
       path = replicated.status();
     }
     saved = path.status();
     if (path.ok()) {
-      if (epoch.best) best_checkpoint_ = *path;
-      PruneModels(job_, best_checkpoint_);
+      saved_path_ = *path;
+      checkpoints_.Prune(best_checkpoint_);
     }
   }
   double ok[] = {saved.ok() ? 1.0 : 0.0};
   TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(ok), CheckpointTimeout()));
-  if (!saved.ok()) return Annotate(saved, "saving a checkpoint");
-  return ok[0] == 1.0 ? absl::OkStatus()
-                      : absl::AbortedError("rank 0 could not save a checkpoint; its log says why");
+  if (ok[0] == 1.0) {
+    saved_step_ = state.step;
+    report_.save_error.clear();
+    return true;
+  }
+  const bool goes_on = job_.checkpoint.on_failure == SaveFailure::kContinue;
+  if (!is_leader()) {
+    if (goes_on) return false;
+    return absl::AbortedError("rank 0 could not save a checkpoint; its log says why");
+  }
+  saved = Annotate(saved, absl::StrCat("saving the checkpoint of step ", state.step));
+  if (!goes_on) return saved;
+  report_.save_error = std::string(saved.message());
+  LogError(absl::StrCat(saved.message(),
+                        "; training goes on (checkpoint.on_failure: continue), and resumes from the "
+                        "checkpoint before if it fails now"));
+  return false;
 }
 
-absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
+void TrainingRun::CompleteCheckpoint(const ModelState& state) {
+  if (saved_path_.empty()) return;
+  const absl::Status updated = UpdateModelState(job_, saved_path_, state, *model_, *schedule_);
+  if (updated.ok()) return;
+  // The checkpoint is good; a run that resumes from it evaluates the epoch again.
+  LogError(absl::StrCat("recording the evaluation in ", saved_path_, ": ", updated.message()));
+}
+
+absl::Status TrainingRun::Load(absl::FunctionRef<absl::StatusOr<LoadedModel>()> load, ModelState* state) {
   absl::Status status;
   std::string serialized;
   if (is_leader()) {
-    absl::StatusOr<LoadedModel> loaded = LoadModel(job_, path, context_.client);
+    absl::StatusOr<LoadedModel> loaded = load();
     status = loaded.status();
     if (loaded.ok()) {
       serialized = loaded->Serialize();
+      loaded_path_ = loaded->path;
       LogInfo(absl::StrCat("loaded ", loaded->path));
     }
   }
@@ -409,19 +573,45 @@ absl::Status TrainingRun::Load(const std::string& path, ModelState* state) {
   return absl::OkStatus();
 }
 
-absl::Status TrainingRun::Resume() {
-  if (options_.resume.empty()) return absl::OkStatus();
-  std::string from = options_.resume;
-  if (from == "auto") {
-    double none[] = {
-        is_leader() && absl::IsNotFound(ps::LatestCheckpoint(job_.checkpoint.dir).status()) ? 1.0 : 0.0};
-    TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(none)));
-    if (none[0] == 1.0) return absl::OkStatus();
-    from = "latest";
+absl::Status TrainingRun::Begin() {
+  bool anew = options_.resume.empty();
+  absl::Status begun;
+  if (is_leader()) {
+    if (options_.resume == "auto") {
+      begun = ps::RepairCheckpoints(job_.checkpoint.dir);
+      const auto paths = ps::CheckpointPaths(job_.checkpoint.dir);
+      begun.Update(paths.status());
+      anew = paths.ok() && paths->empty();
+    }
+    if (begun.ok() && anew) begun = checkpoints_.StartAnew();
   }
+  double agreed[] = {begun.ok() ? 1.0 : 0.0, anew ? 1.0 : 0.0};
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(agreed)));
+  TANDEM_RETURN_IF_ERROR(begun);
+  if (agreed[0] != 1.0) return absl::AbortedError("rank 0 does not start; its log says why");
+  if (agreed[1] != 1.0) TANDEM_RETURN_IF_ERROR(Annotate(Resume(), "resuming"));
+  // After a checkpoint is loaded, because it may hold pushes of this worker's epoch.
+  return context_.client->StartPushEpoch();
+}
+
+absl::Status TrainingRun::Resume() {
+  const std::string from = options_.resume == "auto" ? "latest" : options_.resume;
   ModelState state;
-  TANDEM_RETURN_IF_ERROR(Annotate(Load(from, &state), "resuming"));
+  TANDEM_RETURN_IF_ERROR(Load([&] { return checkpoints_.Resume(from, context_.client); }, &state));
   first_epoch_ = static_cast<int>(state.epoch) + 1;
+  if (state.position.has_value()) {
+    position_ = *state.position;
+    if (is_leader()) {
+      LogInfo(absl::StrCat("resuming in epoch ", first_epoch_, " after ", BatchesBefore(), " of ",
+                           steps_per_epoch_, " batches"));
+    }
+  }
+  if (is_leader() && loaded_path_ == absl::StrCat(job_.checkpoint.dir, "/", ps::CheckpointName(state.step))) {
+    saved_path_ = loaded_path_;
+  }
+  double in_directory[] = {saved_path_.empty() ? 0.0 : 1.0};
+  TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(in_directory)));
+  if (in_directory[0] == 1.0) saved_step_ = state.step;
   auto metric = [&](const char* name, double fallback) {
     const auto found = state.metrics.find(name);
     return found == state.metrics.end() ? fallback : found->second;
@@ -429,7 +619,7 @@ absl::Status TrainingRun::Resume() {
   best_metric_ = metric("best_metric", best_metric_);
   report_.best_epoch = static_cast<int>(metric("best_epoch", 0));
   epochs_since_best_ = static_cast<int>(metric("epochs_since_best", 0));
-  if (is_leader()) best_checkpoint_ = CheckpointOfEpoch(job_, static_cast<uint64_t>(report_.best_epoch));
+  if (is_leader()) best_checkpoint_ = checkpoints_.OfEpoch(static_cast<uint64_t>(report_.best_epoch));
   return absl::OkStatus();
 }
 
@@ -441,7 +631,9 @@ absl::Status TrainingRun::Test() {
   TANDEM_RETURN_IF_ERROR(BroadcastFromLeader(absl::MakeSpan(reload)));
   if (reload[0] == 1.0) {
     ModelState state;
-    TANDEM_RETURN_IF_ERROR(Annotate(Load(best_checkpoint_, &state), "loading the best epoch's checkpoint"));
+    TANDEM_RETURN_IF_ERROR(
+        Annotate(Load([this] { return LoadModel(job_, best_checkpoint_, context_.client); }, &state),
+                 "loading the best epoch's checkpoint"));
   }
   SetState("testing");
   ScoredExamples scored;
@@ -526,7 +718,7 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
   const absl::Time began = context_.clock->Now();
   TANDEM_RETURN_IF_ERROR(Prepare());
   TANDEM_RETURN_IF_ERROR(context_.group->Barrier().status());  // every worker has created the tables
-  TANDEM_RETURN_IF_ERROR(Resume());
+  TANDEM_RETURN_IF_ERROR(Begin());
   if (is_leader()) {
     LogInfo(absl::StrCat("training ", report_.model, " on ", report_.train_examples,
                          " examples: ", Counted(report_.workers, "worker"), ", ",
@@ -534,6 +726,10 @@ absl::StatusOr<RunReport> TrainingRun::Run() {
   }
   for (int epoch = first_epoch_; epoch <= job_.train.epochs; ++epoch) {
     TANDEM_RETURN_IF_ERROR(TrainEpoch(epoch));
+    if (report_.interrupted) {
+      report_.checkpoint = saved_path_;
+      return report_;
+    }
     if (ShouldStopEarly(report_.epochs.back())) {
       report_.stopped_early = true;
       break;

@@ -5,6 +5,7 @@
 // Runs one worker's part of a whole training job, from the job file to a trained model, its checkpoint and
 // its report.
 
+#include <atomic>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,11 +23,14 @@ struct RunOptions {
   // The checkpoint to resume from:
   //
   // - a checkpoint directory,
-  // - "latest": the newest checkpoint under checkpoint.dir,
+  // - "latest": the newest intact checkpoint under checkpoint.dir (RunCheckpoints::Resume),
   // - "auto": like "latest", but starts from scratch if there is no checkpoint yet; for jobs that a
   //   supervisor restarts after a failure,
   // - empty: starts from scratch.
   std::string resume;
+  // Removes the checkpoints in checkpoint.dir that the run does not continue: those of another run, or those
+  // after the one to resume from. Otherwise such checkpoints are an error.
+  bool overwrite = false;
   bool baselines = true;  // train the simple baselines for the final table
   bool terminal = false;  // redraw the progress line in place
   // Rank 0 writes "label<TAB>probability" of every test example to this file. Empty: nothing is written.
@@ -42,11 +46,18 @@ struct RunContext {
   Clock* clock = Clock::Real();
   // Receives state, epoch and step of the run; may be nullptr.
   rpc::ProcessStatus* status = nullptr;
+  // Becomes true when this worker is asked to stop (SIGTERM). All workers then stop after the same step, save
+  // a checkpoint and return a report with `interrupted`. nullptr on all workers or on none: never asked.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 // Runs the job. Every worker must make the same call. Blocks until the model is trained and tested. All ranks
 // get the test quality and the metrics of the epochs; only rank 0's report contains baselines, tables and
 // staleness. An error names the part that failed; then no other rank waits longer than the job's timeouts.
+//
+// A checkpoint at the end of an epoch is saved before the epoch is evaluated, so that no error of the
+// evaluation loses the training. Without a metric to choose by (no validation data, or AUC of examples of one
+// class), the newest epoch counts as the best.
 absl::StatusOr<RunReport> RunTraining(const JobSpec& job, const RunOptions& options,
                                       const RunContext& context);
 

@@ -173,7 +173,7 @@ train:
   early_stopping: {metric: logloss, patience: 1, min_delta: 0.001}
   log_every_seconds: 0.5
   timeout_seconds: 20
-checkpoint: {dir: out/x, every_epochs: 0, keep: 1}
+checkpoint: {dir: out/x, every_epochs: 0, every_steps: 100, every_minutes: 0.5, keep: 1, on_failure: stop}
 )");
   EXPECT_EQ(job.schedule.base, 0.01);
   EXPECT_THAT(job.optimizer.l2, FloatEq(0.2f));
@@ -202,6 +202,10 @@ checkpoint: {dir: out/x, every_epochs: 0, keep: 1}
   EXPECT_EQ(job.train.timeout, absl::Seconds(20));
   EXPECT_EQ(job.checkpoint.dir, "out/x");
   EXPECT_EQ(job.checkpoint.every_epochs, 0);
+  EXPECT_EQ(job.checkpoint.every_steps, 100u);
+  EXPECT_EQ(job.checkpoint.every_time, absl::Seconds(30));
+  EXPECT_EQ(job.checkpoint.on_failure, SaveFailure::kStop);
+  EXPECT_TRUE(job.checkpoint.periodic());
   EXPECT_EQ(job.checkpoint.keep, 1);
 }
 

@@ -2,88 +2,24 @@
 #include "worker/trainer/training_run.h"
 
 #include <fstream>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
-#include "base/random.h"
-#include "collectives/store/memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/checkpoint/checkpoint_dir.h"
-#include "tests/testing/ps_cluster.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/temp_dir.h"
-#include "worker/job/job_parser.h"
+#include "tests/worker/trainer/training_job.h"
 
 namespace tandem::worker {
 namespace {
 
-using ::tandem::testing::PsCluster;
 using ::tandem::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// Clicks that depend on user and item separately: any model that learns reaches an AUC near .8.
-void WriteClicks(const std::string& path, int rows) {
-  std::ofstream out(path);
-  out << "click,user,item,price\n";
-  CounterRandom random(5, 5);
-  for (int i = 0; i < rows; ++i) {
-    const uint64_t user = random.Below(40), item = random.Below(40);
-    const double logit = (user % 5) - 2.0 + ((item % 5) - 2.0);
-    out << (random.UniformDouble() < 1 / (1 + std::exp(-logit)) ? 1 : 0) << ",u" << user << ",i" << item
-        << "," << random.Below(100) << "\n";
-  }
-}
-
-class TrainingRunTest : public ::testing::Test {
- protected:
-  TrainingRunTest() { WriteClicks(dir_.File("clicks.csv"), 6000); }
-
-  JobSpec Job(std::vector<std::string> overrides = {}) {
-    const std::string text = absl::StrCat(
-        "name: clicks\ndata: {format: csv, train: ", dir_.File("clicks.csv"),
-        ", label: click, sparse: [user, item], dense: [{column: price, transform: standardize}]}\n",
-        "model: {kind: wide_deep, dim: 4, hidden: [8]}\n",
-        "train: {mode: sync, batch_size: 128, epochs: 3, timeout_seconds: 30}\n",
-        "checkpoint: {dir: ", dir_.File("ckpt"), "}\n");
-    absl::StatusOr<JobSpec> job = ParseJob(text, "test", overrides);
-    TANDEM_CHECK_MSG(job.ok(), job.status().ToString());
-    return *std::move(job);
-  }
-
-  // Runs the whole job in this process and returns rank 0's report.
-  absl::StatusOr<RunReport> Run(const JobSpec& job, int servers, int workers, const RunOptions& options = {},
-                                absl::Duration timeout = absl::Seconds(30),
-                                rpc::FaultInjector injector = nullptr) {
-    PsCluster cluster(static_cast<uint32_t>(servers));
-    collectives::MemoryStore store;
-    std::vector<absl::StatusOr<RunReport>> reports(workers, absl::UnknownError("did not run"));
-    auto work = [&](int rank) -> absl::StatusOr<RunReport> {
-      TANDEM_ASSIGN_OR_RETURN(
-          auto client, ps::Client::Connect(cluster.Channels(injector), {.worker = static_cast<uint32_t>(rank),
-                                                                        .epoch = ++epoch_,
-                                                                        .timeout = absl::Seconds(30)}));
-      TANDEM_ASSIGN_OR_RETURN(
-          auto group,
-          collectives::InitProcessGroup(&store, {.rank = rank, .world_size = workers, .timeout = timeout}));
-      return RunTraining(job, options, {.client = client.get(), .group = group.get()});
-    };
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < workers; ++rank) {
-      threads.emplace_back([&, rank] { reports[rank] = work(rank); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const auto& report : reports) TANDEM_RETURN_IF_ERROR(report);
-    return reports[0];
-  }
-
-  testing::TempDir dir_;
-  std::atomic<uint64_t> epoch_{0};
-};
+class TrainingRunTest : public TrainingJob {};
 
 TEST_F(TrainingRunTest, LearnsChecksPointsAndReports) {
   TANDEM_ASSERT_OK_AND_ASSIGN(RunReport report,
@@ -188,7 +124,7 @@ TEST_F(TrainingRunTest, PatienceIsTheNumberOfEpochsInARowWithoutAnImprovement) {
         Run(Job({"train.epochs=30",
                  absl::StrCat("train.early_stopping={metric: logloss, patience: ", patience, "}"),
                  "optimizer.lr=0.3", "embedding.optimizer={kind: sgd, lr: 30}"}),
-            1, 1, {.baselines = false}));
+            1, 1, {.overwrite = true, .baselines = false}));
     ASSERT_TRUE(report.stopped_early);
     EXPECT_EQ(report.epochs.size(), static_cast<size_t>(report.best_epoch + patience));
   }
@@ -214,7 +150,7 @@ TEST_F(TrainingRunTest, WithoutPeriodicCheckpointsTheBestEpochIsKeptAndTested) {
 }
 
 TEST_F(TrainingRunTest, AGlobalBatchIsDividedAmongTheWorkers) {
-  const RunOptions plain{.baselines = false};
+  const RunOptions plain{.overwrite = true, .baselines = false};
   const std::vector<std::string> of_256 = {"train={mode: sync, global_batch_size: 256, epochs: 2}"};
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport one, Run(Job(of_256), 1, 1, plain));
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport two, Run(Job(of_256), 1, 2, plain));
@@ -228,7 +164,7 @@ TEST_F(TrainingRunTest, AGlobalBatchIsDividedAmongTheWorkers) {
 }
 
 TEST_F(TrainingRunTest, WithoutShufflingEveryEpochReadsTheFileInItsOrder) {
-  const RunOptions plain{.baselines = false};
+  const RunOptions plain{.overwrite = true, .baselines = false};
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport in_order,
                               Run(Job({"data.shuffle=false", "train.epochs=2"}), 1, 2, plain));
   // A shuffle buffer of one example has no choice.

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of training runs: which run they belong to, where a run resumes, and what a failure leaves.
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "ps/checkpoint/checkpoint_dir.h"
+#include "ps/checkpoint/digest.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/worker/trainer/training_job.h"
+#include "worker/report/report.h"
+#include "worker/trainer/training_run.h"
+
+namespace tandem::worker {
+namespace {
+
+using ::tandem::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr RunOptions kPlain{.baselines = false};
+const RunOptions kLatest{.resume = "latest", .baselines = false};
+
+class CheckpointsTest : public TrainingJob {
+ protected:
+  std::string CheckpointDir(const std::string& name) {
+    return absl::StrCat("checkpoint.dir=", dir_.File(name));
+  }
+  std::vector<ps::CheckpointEntry> Entries(const std::string& name) {
+    const absl::StatusOr<std::vector<ps::CheckpointEntry>> entries = ps::ListCheckpoints(dir_.File(name));
+    EXPECT_TRUE(entries.ok()) << entries.status();
+    return entries.value_or(std::vector<ps::CheckpointEntry>());
+  }
+  std::vector<uint64_t> Steps(const std::string& name) {
+    std::vector<uint64_t> steps;
+    for (const ps::CheckpointEntry& entry : Entries(name)) steps.push_back(entry.step);
+    return steps;
+  }
+  // Returns rows and dense parameters of the newest checkpoint as text.
+  std::string NewestDigest(const std::string& name) {
+    const absl::StatusOr<std::string> path = ps::LatestCheckpoint(dir_.File(name));
+    if (!path.ok()) return path.status().ToString();
+    const absl::StatusOr<ps::CheckpointDigest> digest = ps::DigestCheckpoint(*path);
+    if (!digest.ok()) return digest.status().ToString();
+    std::string text = absl::StrCat(digest->dense);
+    for (const ps::TableDigest& table : digest->tables) {
+      absl::StrAppend(&text, " ", table.table, ":", table.rows, ":", table.digest);
+    }
+    return text;
+  }
+  // Returns faults by which every push fails once there were `pushes` of them: the job dies in that moment.
+  static rpc::FaultInjector DieAfter(int pushes) {
+    const auto count = std::make_shared<std::atomic<int>>(0);
+    return [count, pushes](absl::string_view method, int64_t) -> rpc::Fault {
+      if (!absl::EndsWith(method, "/Push") || ++*count <= pushes) return {};
+      return {rpc::Fault::Kind::kFailBefore, absl::InternalError("the job dies")};
+    };
+  }
+};
+
+TEST_F(CheckpointsTest, ANewRunDoesNotStartAmongTheCheckpointsOfAnother) {
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=2"}), 1, 1, kPlain).status());
+  const std::vector<uint64_t> before = Steps("ckpt");
+  const std::string digest = NewestDigest("ckpt");
+  ASSERT_THAT(before, SizeIs(2));
+  const std::string run_id = Entries("ckpt")[0].manifest.run_id();
+  EXPECT_THAT(run_id, Not(IsEmpty()));
+  EXPECT_THAT(Run(Job({"train.epochs=1"}), 1, 2, kPlain).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("--resume latest"), HasSubstr("checkpoint.dir=DIR"),
+                             HasSubstr("--overwrite"), HasSubstr(ps::CheckpointName(before.back())))));
+  EXPECT_EQ(Steps("ckpt"), before);
+  EXPECT_EQ(NewestDigest("ckpt"), digest);
+
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=1"}), 1, 1, {.overwrite = true, .baselines = false}).status());
+  ASSERT_THAT(Entries("ckpt"), SizeIs(1));
+  EXPECT_NE(Entries("ckpt")[0].manifest.run_id(), run_id);
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=2"}), 1, 1, kLatest).status());
+  ASSERT_THAT(Entries("ckpt"), SizeIs(2));
+  EXPECT_EQ(Entries("ckpt")[0].manifest.run_id(), Entries("ckpt")[1].manifest.run_id());
+}
+
+TEST_F(CheckpointsTest, ResumingFromAnEarlierCheckpointDoesNotLeaveLaterOnesBehind) {
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=3"}), 1, 1, kPlain).status());
+  const std::vector<ps::CheckpointEntry> entries = Entries("ckpt");
+  ASSERT_THAT(entries, SizeIs(3));
+  RunOptions from{.resume = entries[0].path, .baselines = false};
+  EXPECT_THAT(Run(Job({"train.epochs=3"}), 1, 1, from).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("later checkpoints"), HasSubstr("--overwrite"))));
+  // In another directory it is the beginning of another run.
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=2", CheckpointDir("branch")}), 1, 1, from).status());
+  EXPECT_THAT(Steps("branch"), ElementsAre(entries[1].step));
+  EXPECT_NE(Entries("branch")[0].manifest.run_id(), entries[0].manifest.run_id());
+  from.overwrite = true;
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=2"}), 1, 1, from).status());
+  EXPECT_THAT(Steps("ckpt"), ElementsAre(entries[0].step, entries[1].step));
+}
+
+TEST_F(CheckpointsTest, ARunThatDiesAtAnyStepResumesInMidEpochWithTheSameBits) {
+  const std::string every = "checkpoint.every_steps=7";
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport whole, Run(Job({CheckpointDir("whole")}), 2, 2, kPlain));
+  const std::string digest = NewestDigest("whole");
+  CounterRandom random(11, absl::ToUnixNanos(absl::Now()));
+  for (int round = 0; round < 3; ++round) {
+    const std::string name = absl::StrCat("dying", round);
+    // The run has 3 epochs of 19 steps, with 2 workers and 2 servers.
+    const int pushes = 30 + static_cast<int>(random.Below(3 * 19 * 4 - 40));
+    SCOPED_TRACE(absl::StrCat("dies after ", pushes, " pushes"));
+    EXPECT_FALSE(
+        Run(Job({CheckpointDir(name), every}), 2, 2, kPlain, absl::Seconds(6), DieAfter(pushes)).ok());
+    const std::vector<ps::CheckpointEntry> left = Entries(name);
+    ASSERT_THAT(left, Not(IsEmpty()));
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({CheckpointDir(name), every}),
+                                                          1 + static_cast<int>(random.Below(3)), 2, kLatest));
+    EXPECT_EQ(NewestDigest(name), digest);
+    EXPECT_EQ(rest.epochs.back().valid.logloss, whole.epochs.back().valid.logloss);
+    EXPECT_EQ(rest.epochs.back().step, whole.epochs.back().step);
+    // The loss of a resumed epoch includes the steps before the checkpoint; its sum has another order.
+    EXPECT_NEAR(rest.epochs.front().train_loss, whole.epochs[rest.epochs.front().epoch - 1].train_loss,
+                1e-12);
+    EXPECT_EQ(rest.test.logloss, whole.test.logloss);
+  }
+}
+
+TEST_F(CheckpointsTest, WorkersThatAreAskedToStopDoSoAfterTheSameStepAndResumeWithTheSameBits) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport whole, Run(Job({CheckpointDir("whole")}), 1, 2, kPlain));
+  std::atomic<bool> stop{false};
+  std::atomic<int> pushes{0};
+  const auto ask = [&](absl::string_view method, int64_t) -> rpc::Fault {
+    if (absl::EndsWith(method, "/Push") && ++pushes == 20) stop = true;
+    return {};
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport first, Run(Job(), 1, 2, kPlain, absl::Seconds(30), ask, &stop));
+  EXPECT_TRUE(first.interrupted);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const v1::CheckpointManifest manifest, ps::ReadManifest(first.checkpoint));
+  EXPECT_GE(manifest.step(), 9u);
+  EXPECT_LT(manifest.step(), 3u * 19u);
+  stop = false;
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest,
+                              Run(Job(), 2, 2, kLatest, absl::Seconds(30), nullptr, &stop));
+  EXPECT_FALSE(rest.interrupted);
+  EXPECT_EQ(NewestDigest("ckpt"), NewestDigest("whole"));
+  EXPECT_EQ(rest.test.logloss, whole.test.logloss);
+}
+
+TEST_F(CheckpointsTest, AnotherNumberOfWorkersResumesAtTheSameExamples) {
+  EXPECT_FALSE(
+      Run(Job({"train.epochs=1", "checkpoint.every_steps=10"}), 1, 2, kPlain, absl::Seconds(6), DieAfter(30))
+          .ok());
+  ASSERT_THAT(Steps("ckpt"), ElementsAre(10));
+  EXPECT_EQ(Entries("ckpt")[0].manifest.position().batches(), 10u);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({"train.epochs=1"}), 1, 4, kLatest));
+  // 19 steps of 2 workers are 10 of 4; the first 5 of them are done.
+  EXPECT_EQ(rest.epochs[0].steps, 5u);
+}
+
+TEST_F(CheckpointsTest, LatestStepsBackPastADamagedCheckpointAndSetsItAside) {
+  TANDEM_ASSERT_OK(Run(Job({CheckpointDir("whole")}), 1, 1, kPlain).status());
+  const auto flip = [](const std::string& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(200);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(200);
+    file.put(byte);
+  };
+  for (const char* file : {"embedding.0-of-1.table", "DENSE", "MANIFEST", "missing"}) {
+    SCOPED_TRACE(file);
+    std::filesystem::copy(dir_.File("whole"), dir_.File(file), std::filesystem::copy_options::recursive);
+    const std::vector<ps::CheckpointEntry> entries = Entries(file);
+    const std::string damaged = entries.back().path;
+    if (file == std::string("missing")) {
+      std::filesystem::remove(absl::StrCat(damaged, "/wide.0-of-1.table"));
+    } else {
+      flip(absl::StrCat(damaged, "/", file));
+    }
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({CheckpointDir(file)}), 1, 1, kLatest));
+    ASSERT_EQ(rest.epochs.size(), 1u);
+    EXPECT_EQ(rest.epochs[0].epoch, 3);
+    EXPECT_EQ(NewestDigest(file), NewestDigest("whole"));
+    EXPECT_TRUE(std::filesystem::exists(
+        dir_.File(absl::StrCat(file, "/damaged-", ps::CheckpointName(entries.back().step)))));
+  }
+  for (const ps::CheckpointEntry& entry : Entries("DENSE")) flip(absl::StrCat(entry.path, "/DENSE"));
+  const size_t count = Entries("DENSE").size();
+  EXPECT_THAT(Run(Job({CheckpointDir("DENSE")}), 1, 1, {.resume = "auto", .baselines = false}).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("are damaged")));
+  EXPECT_THAT(Entries("DENSE"), SizeIs(count));
+}
+
+TEST_F(CheckpointsTest, AFailedSaveIsReportedAndTrainingGoesOn) {
+  const auto fail_save = [](int first, int last) -> rpc::FaultInjector {
+    const auto count = std::make_shared<std::atomic<int>>(0);
+    return [=](absl::string_view method, int64_t) -> rpc::Fault {
+      if (!absl::EndsWith(method, "/SaveCheckpoint")) return {};
+      const int save = ++*count;
+      if (save < first || save > last) return {};
+      return {rpc::Fault::Kind::kFailBefore, absl::ResourceExhaustedError("the disk is full")};
+    };
+  };
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      RunReport report, Run(Job({CheckpointDir("first")}), 1, 2, kPlain, absl::Seconds(30), fail_save(1, 1)));
+  EXPECT_EQ(report.epochs.size(), 3u);
+  EXPECT_EQ(report.save_error, "");
+  EXPECT_THAT(Steps("first"), ElementsAre(38, 57));
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      report, Run(Job({CheckpointDir("last")}), 1, 2, kPlain, absl::Seconds(30), fail_save(3, 99)));
+  EXPECT_THAT(report.save_error, AllOf(HasSubstr("step 57"), HasSubstr("the disk is full")));
+  EXPECT_THAT(Steps("last"), ElementsAre(19, 38));
+  EXPECT_THAT(Run(Job({CheckpointDir("stop"), "checkpoint.on_failure=stop"}), 1, 1, kPlain, absl::Seconds(30),
+                  fail_save(2, 2))
+                  .status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the disk is full")));
+}
+
+TEST_F(CheckpointsTest, AnEpochThatCannotBeEvaluatedIsNotLost) {
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport whole, Run(Job({CheckpointDir("whole")}), 1, 1, kPlain));
+  const std::string valid = absl::StrCat("data.valid=", dir_.File("valid.csv"));
+  WriteClicks(dir_.File("valid.csv"), 300);
+  TANDEM_ASSERT_OK(Run(Job({valid, CheckpointDir("straight")}), 1, 1, kPlain).status());
+  {
+    std::ofstream out(dir_.File("valid.csv"));
+    out << "click,user,item,price\n";
+    for (int i = 0; i < 300; ++i) out << "maybe,u1,i1,1\n";
+  }
+  EXPECT_THAT(Run(Job({valid}), 1, 1, kPlain).status(), StatusIs(absl::StatusCode::kDataLoss));
+  ASSERT_THAT(Entries("ckpt"), SizeIs(1));
+  EXPECT_EQ(Entries("ckpt")[0].manifest.epoch(), 0u);
+  WriteClicks(dir_.File("valid.csv"), 300);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport rest, Run(Job({valid}), 1, 1, kLatest));
+  ASSERT_EQ(rest.epochs.size(), 3u);
+  EXPECT_EQ(rest.epochs[0].steps, 0u);  // only its evaluation was missing
+  EXPECT_EQ(rest.epochs[0].epoch, 1);
+  EXPECT_EQ(Entries("ckpt").front().manifest.epoch(), 1u);
+  EXPECT_FALSE(Entries("ckpt").front().manifest.has_position());
+  EXPECT_EQ(NewestDigest("ckpt"), NewestDigest("straight"));
+}
+
+TEST_F(CheckpointsTest, WithoutExamplesOfBothClassesTheAucIsNotAvailableAndNothingIsLost) {
+  int count = 0;
+  for (const char* split : {"{valid: 0, test: 0}", "{valid: 0.1, test: 0}", "{valid: 0, test: 0.1}"}) {
+    SCOPED_TRACE(split);
+    TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                                Run(Job({absl::StrCat("data.split=", split),
+                                         CheckpointDir(absl::StrCat("split", ++count)), "train.epochs=2"}),
+                                    1, 2));
+    EXPECT_EQ(report.epochs.size(), 2u);
+    const bool has_valid = absl::StrContains(split, "valid: 0.1");
+    EXPECT_EQ(std::isnan(report.epochs[0].valid.auc), !has_valid);
+    EXPECT_EQ(std::isnan(report.test.auc), !absl::StrContains(split, "test: 0.1"));
+    EXPECT_EQ(report.test.examples == 0, !absl::StrContains(split, "test: 0.1"));
+    EXPECT_TRUE(has_valid || report.best_epoch == 2) << report.best_epoch;
+    TANDEM_EXPECT_OK(ps::VerifyCheckpoint(report.checkpoint));
+    if (std::isnan(report.test.auc)) {
+      EXPECT_THAT(FormatReport(report), HasSubstr("n/a"));
+      EXPECT_THAT(ReportToJson(report), HasSubstr("\"auc\": null"));
+    }
+  }
+  {
+    std::ofstream out(dir_.File("negative.csv"));
+    out << "click,user,item,price\n";
+    for (int i = 0; i < 50; ++i) out << "0,u1,i1,1\n";
+  }
+  TANDEM_ASSERT_OK_AND_ASSIGN(
+      const RunReport report,
+      Run(Job({absl::StrCat("data.valid=", dir_.File("negative.csv")), CheckpointDir("one_class")}), 1, 2,
+          kPlain));
+  EXPECT_TRUE(std::isnan(report.epochs[0].valid.auc));
+  EXPECT_GT(report.epochs[0].valid.logloss, 0);
+  EXPECT_EQ(report.epochs[0].valid.examples, 50u);
+  EXPECT_EQ(report.best_epoch, 3);
+}
+
+TEST_F(CheckpointsTest, CheckpointsOfAnOlderVersionStayUsable) {
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=2"}), 1, 1, kPlain).status());
+  // Older versions wrote no run ids, and took the time in microseconds as push epoch.
+  for (const ps::CheckpointEntry& entry : Entries("ckpt")) {
+    v1::CheckpointManifest manifest = entry.manifest;
+    manifest.clear_run_id();
+    TANDEM_ASSERT_OK(ps::UpdateManifest(entry.path, manifest));
+  }
+  TANDEM_ASSERT_OK(Run(Job({"train.epochs=4", "checkpoint.keep=1"}), 1, 1, kLatest).status());
+  EXPECT_LE(Entries("ckpt").size(), 2u);  // the newest and the best: the older ones were pruned
+  for (const ps::CheckpointEntry& entry : Entries("ckpt")) {
+    EXPECT_THAT(entry.manifest.run_id(), Not(IsEmpty()));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::worker

@@ -22,10 +22,12 @@
 #include "ps/client/bytes_in_flight.h"
 #include "ps/client/cache/cached_part.h"
 #include "ps/client/cache/row_cache.h"
+#include "ps/client/check_gradients.h"
 #include "ps/client/merge_into_cache.h"
 #include "ps/client/pull_operation.h"
 #include "ps/client/push_encoder.h"
 #include "ps/client/push_operation.h"
+#include "ps/client/push_window.h"
 #include "ps/client/row_staleness_totals.h"
 #include "ps/client/splitter.h"
 #include "ps/client/statistics.h"
@@ -87,14 +89,15 @@ absl::Status CheckSegments(const PushPart& part) {
 
 class ClientImpl : public Client {
  public:
-  ClientImpl(std::vector<std::unique_ptr<rpc::Channel>> channels, ShardMap map, const ClientOptions& options)
+  // `push_window`: the smallest v1::ServerInfo.push_window of the servers.
+  ClientImpl(std::vector<std::unique_ptr<rpc::Channel>> channels, ShardMap map, uint64_t push_window,
+             const ClientOptions& options)
       : options_(options),
         pulls_in_flight_(options.max_bytes_in_flight),
         pushes_in_flight_(options.max_bytes_in_flight),
+        push_window_(std::make_shared<PushWindow>(options.epoch, push_window)),
         map_(std::move(map)),
-        channels_(std::move(channels)),
-        push_epoch_(options.epoch),
-        next_sequence_(channels_.size(), 1) {}
+        channels_(std::move(channels)) {}
   ~ClientImpl() override {
     if (absl::Status pushed = PushDeferred(); !pushed.ok()) {
       LogError(absl::StrCat("gradients that were held back are lost: ", pushed.message()));
@@ -246,13 +249,12 @@ class ClientImpl : public Client {
 
   void PushAsync(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
                  PushDone done) override {
-    {
-      absl::MutexLock lock(&sequence_mutex_);
-      last_step_ = std::max(last_step_, step);
-      last_options_ = options;
-    }
-    TraceUntilDone<PushDone, absl::Status>(kTracePush, step, &done);
-    SendPush(step, std::move(parts), options, /*held_back=*/false, std::move(done));
+    PushOfStep(step, std::move(parts), options, /*retryable=*/false, std::move(done));
+  }
+
+  std::shared_ptr<PushHandle> StartPush(uint64_t step, std::vector<PushPart> parts,
+                                        const PushOptions& options, PushDone done) override {
+    return PushOfStep(step, std::move(parts), options, /*retryable=*/true, std::move(done));
   }
 
   absl::StatusOr<std::vector<RowStalenessCounts>> RowStalenessStatistics(const std::string& name) override {
@@ -378,10 +380,26 @@ class ClientImpl : public Client {
     std::shared_ptr<RowStalenessTotals> row_staleness = std::make_shared<RowStalenessTotals>();
   };
 
-  // Sends a push. `held_back`: the gradients are deferred ones, of steps that were pushed before; the request
-  // says so.
-  void SendPush(uint64_t step, std::vector<PushPart> parts, const PushOptions& options, bool held_back,
-                PushDone done);
+  std::shared_ptr<PushOperation> PushOfStep(uint64_t step, std::vector<PushPart> parts,
+                                            const PushOptions& options, bool retryable, PushDone done) {
+    {
+      absl::MutexLock lock(&last_push_mutex_);
+      last_step_ = std::max(last_step_, step);
+      last_options_ = options;
+    }
+    TraceUntilDone<PushDone, absl::Status>(kTracePush, step, &done);
+    return SendPush(step, std::move(parts), {.push = options, .retryable = retryable}, std::move(done));
+  }
+
+  struct SendOptions {
+    PushOptions push;
+    // The gradients are deferred ones, of steps that were pushed before; the request says so.
+    bool held_back = false;
+    bool retryable = false;  // PushOperation::Options
+  };
+  // Sends a push. Returns null if it was not sent; `done` has then run with the error.
+  std::shared_ptr<PushOperation> SendPush(uint64_t step, std::vector<PushPart> parts,
+                                          const SendOptions& options, PushDone done);
 
   // Returns the segments of each part; empty if no part has any.
   static std::vector<PushedSegments> SegmentsOf(absl::Span<const PushPart> parts,
@@ -415,8 +433,7 @@ class ClientImpl : public Client {
   // false if the call does not fit; `done` has then run with the error.
   template <typename Result>
   bool Count(BytesInFlight& counter, uint64_t bytes, absl::AnyInvocable<void(Result) &&>* done) {
-    absl::StatusOr<BytesInFlight::Share> share =
-        counter.Take(bytes, options_.when_full == WhenFull::kWait ? options_.timeout : absl::ZeroDuration());
+    absl::StatusOr<BytesInFlight::Share> share = counter.Take(bytes, StartTimeout());
     if (!share.ok()) {
       std::move (*done)(share.status());
       return false;
@@ -428,13 +445,14 @@ class ClientImpl : public Client {
     return true;
   }
 
-  uint64_t PushEpoch() {
-    absl::MutexLock lock(&sequence_mutex_);
-    return push_epoch_;
+  // Returns the window of the push epoch.
+  std::shared_ptr<PushWindow> Window() {
+    absl::MutexLock lock(&window_mutex_);
+    return push_window_;
   }
-  uint64_t NextSequence(uint32_t server) {
-    absl::MutexLock lock(&sequence_mutex_);
-    return next_sequence_[server]++;
+  // How long a call may wait until it can start.
+  absl::Duration StartTimeout() const {
+    return options_.when_full == WhenFull::kWait ? options_.timeout : absl::ZeroDuration();
   }
 
   // A deduper keeps its allocated cells from call to call.
@@ -482,6 +500,8 @@ class ClientImpl : public Client {
   // a pull may wait on a server for a push of this worker.
   BytesInFlight pulls_in_flight_;
   BytesInFlight pushes_in_flight_;
+  absl::Mutex window_mutex_;
+  std::shared_ptr<PushWindow> push_window_ ABSL_GUARDED_BY(window_mutex_);
   std::atomic<bool> server0_sends_places_{false};  // whether server 0's last response to a push had places
   const ShardMap map_;
   const std::vector<std::unique_ptr<rpc::Channel>> channels_;
@@ -491,11 +511,9 @@ class ClientImpl : public Client {
   absl::flat_hash_map<std::string, KnownTable> tables_ ABSL_GUARDED_BY(tables_mutex_);
   absl::Mutex dedupers_mutex_;
   std::vector<std::unique_ptr<Deduper>> dedupers_ ABSL_GUARDED_BY(dedupers_mutex_);
-  absl::Mutex sequence_mutex_;
-  uint64_t push_epoch_ ABSL_GUARDED_BY(sequence_mutex_);
-  std::vector<uint64_t> next_sequence_ ABSL_GUARDED_BY(sequence_mutex_);  // per server
-  uint64_t last_step_ ABSL_GUARDED_BY(sequence_mutex_) = 0;               // the largest pushed step
-  PushOptions last_options_ ABSL_GUARDED_BY(sequence_mutex_);             // those of the last push
+  absl::Mutex last_push_mutex_;
+  uint64_t last_step_ ABSL_GUARDED_BY(last_push_mutex_) = 0;    // the largest pushed step
+  PushOptions last_options_ ABSL_GUARDED_BY(last_push_mutex_);  // those of the last push
 };
 
 std::vector<PushedSegments> ClientImpl::SegmentsOf(absl::Span<const PushPart> parts,
@@ -600,14 +618,15 @@ absl::Status ClientImpl::WriteRowStates(const std::string& name, absl::Span<cons
   SplitByServer(map_, ids, {}, &split);
   const size_t some = RowsAMessage(floats);
   for (size_t first = 0; AnyHasMore(split, first); first += some) {
+    TANDEM_ASSIGN_OR_RETURN(const PushWindow::Slot slot, Window()->Take(/*step=*/0, options_.timeout));
     std::vector<std::optional<Bytes>> requests(channels_.size());
     for (uint32_t s = 0; s < channels_.size(); ++s) {
       const absl::Span<const uint32_t> positions = Some(split[s].positions, first, some);
       if (positions.empty()) continue;
       v1::WriteRowStatesRequest request;
       request.set_worker(options_.worker);
-      request.set_epoch(PushEpoch());
-      request.set_sequence(NextSequence(s));
+      request.set_epoch(slot.epoch());
+      request.set_sequence(slot.sequence());
       request.set_table(name);
       request.set_dim(states.dim);
       request.set_state_floats(states.state_floats);
@@ -643,9 +662,8 @@ absl::Status ClientImpl::StartPushEpoch() {
       highest = std::max(highest, answer.epoch());
     }
     if (lowest == highest) {
-      absl::MutexLock lock(&sequence_mutex_);
-      push_epoch_ = highest;
-      next_sequence_.assign(channels_.size(), 1);
+      absl::MutexLock lock(&window_mutex_);
+      push_window_ = std::make_shared<PushWindow>(highest, push_window_->size());
       return absl::OkStatus();
     }
     request.set_at_least(highest + 1);
@@ -673,13 +691,13 @@ absl::Status ClientImpl::PushDeferred() {
   uint64_t step;
   PushOptions options;
   {
-    absl::MutexLock lock(&sequence_mutex_);
+    absl::MutexLock lock(&last_push_mutex_);
     step = last_step_;
     options = last_options_;
   }
   absl::Notification finished;
   absl::Status result;
-  SendPush(step, std::move(parts), options, /*held_back=*/true, [&](absl::Status status) {
+  SendPush(step, std::move(parts), {.push = options, .held_back = true}, [&](absl::Status status) {
     result = std::move(status);
     finished.Notify();
   });
@@ -687,8 +705,12 @@ absl::Status ClientImpl::PushDeferred() {
   return result.ok() ? result : Annotate(result, "gradients held back by caches");
 }
 
-void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
-                          bool held_back, PushDone done) {
+std::shared_ptr<PushOperation> ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts,
+                                                    const SendOptions& options, PushDone done) {
+  const auto refuse = [&done](absl::Status status) {
+    std::move(done)(std::move(status));
+    return nullptr;
+  };
   std::vector<KnownTable> tables;
   std::vector<uint32_t> dims;
   std::vector<float> norms;
@@ -696,28 +718,31 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, const Push
   uint64_t bytes = 0;
   for (const PushPart& part : parts) {
     absl::StatusOr<KnownTable> table = FindTable(part.table);
-    absl::Status status =
-        table.ok() ? CheckBags(part.table, part.ids, part.pooling, part.offsets) : table.status();
+    if (!table.ok()) return refuse(table.status());
+    const uint32_t dim = table->config->dim();
+    absl::Status status = CheckBags(part.table, part.ids, part.pooling, part.offsets);
     if (status.ok()) status = CheckSegments(part);
-    if (!status.ok()) {
-      std::move(done)(std::move(status));
-      return;
-    }
-    bytes += BytesOf(part, table->config->dim());
-    dims.push_back(table->config->dim());
+    // Before a cache or error feedback takes the gradients.
+    if (status.ok()) status = CheckGradients(options_.worker, part, dim, GradientLimit(table->wire));
+    if (!status.ok()) return refuse(std::move(status));
+    bytes += BytesOf(part, dim);
+    dims.push_back(dim);
     norms.push_back(table->config->optimizer().clip_global_norm());
     clipped = clipped || norms.back() > 0;
     tables.push_back(*std::move(table));
   }
-  if (!Count(pushes_in_flight_, bytes, &done)) return;
+  if (!Count(pushes_in_flight_, bytes, &done)) return nullptr;
+  // After the bytes: a push that waits for them must not keep others out of the window.
+  absl::StatusOr<PushWindow::Slot> slot = Window()->Take(step, StartTimeout());
+  if (!slot.ok()) return refuse(slot.status());
   std::vector<std::vector<float>> scaled;
   std::vector<const float*> given;
   for (const PushPart& part : parts) given.push_back(part.gradients);
-  if (clipped && !held_back) ClipGlobalNorms(dims, norms, &parts, &scaled);
+  if (clipped && !options.held_back) ClipGlobalNorms(dims, norms, &parts, &scaled);
   std::vector<MergedPart> merged(parts.size());
-  for (size_t p = 0; p < parts.size() && !held_back; ++p) {
+  for (size_t p = 0; p < parts.size() && !options.held_back; ++p) {
     if (tables[p].cache == nullptr || parts[p].pooling != v1::NONE) continue;
-    MergeIntoCache(*tables[p].cache, options.learning_rate_factor, &parts[p], &merged[p]);
+    MergeIntoCache(*tables[p].cache, options.push.learning_rate_factor, &parts[p], &merged[p]);
   }
   for (size_t p = 0; p < parts.size(); ++p) {
     if (parts[p].gradients != given[p]) parts[p].owner = nullptr;  // they are in `scaled` or `merged` now
@@ -726,14 +751,20 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, const Push
   std::vector<ResolvedPushPart> resolved_parts;
   resolved_parts.reserve(parts.size());
   for (size_t p = 0; p < parts.size(); ++p) {
-    resolved_parts.push_back({std::move(parts[p]), dims[p], tables[p].wire, std::move(tables[p].feedback)});
+    const bool sums = parts[p].gradients != given[p];
+    resolved_parts.push_back(
+        {std::move(parts[p]), dims[p], tables[p].wire, std::move(tables[p].feedback), sums});
   }
   std::unique_ptr<Deduper> deduper = TakeDeduper();
   PushEncoder encoder(map_, std::move(resolved_parts), deduper.get(), &buffers_);
   ReleaseDeduper(std::move(deduper));
-
-  const auto call = std::make_shared<PushOperation>(channels_, &server0_sends_places_, options_.timeout,
-                                                    std::move(segments), std::move(done));
+  if (absl::Status status = encoder.CheckSums(options_.worker); !status.ok())
+    return refuse(std::move(status));
+  const uint64_t epoch = slot->epoch(), sequence = slot->sequence();
+  auto call = std::make_shared<PushOperation>(
+      channels_, &server0_sends_places_,
+      PushOperation::Options{.timeout = options_.timeout, .step = step, .retryable = options.retryable},
+      *std::move(slot), std::move(segments), std::move(done));
   for (uint32_t s = 0; s < channels_.size(); ++s) {
     rpc::Channel& channel = *channels_[s];
     const auto memory = [&](size_t bytes) { return RequestMemoryOf(channel, &buffers_, bytes); };
@@ -743,15 +774,16 @@ void ClientImpl::SendPush(uint64_t step, std::vector<PushPart> parts, const Push
     trace::End(kTraceEncodePush, traced, s);
     v1::PushRequest& header = request.header;
     header.set_worker(options_.worker);
-    header.set_epoch(PushEpoch());
-    header.set_sequence(NextSequence(s));
+    header.set_epoch(epoch);
+    header.set_sequence(sequence);
     header.set_step(step);
-    header.set_held_back(held_back);
-    header.set_learning_rate_factor(options.learning_rate_factor);
-    if (options.batch_share != 1.0f) header.set_batch_share(options.batch_share);
+    header.set_held_back(options.held_back);
+    header.set_learning_rate_factor(options.push.learning_rate_factor);
+    if (options.push.batch_share != 1.0f) header.set_batch_share(options.push.batch_share);
     call->Add(s, std::move(request));
   }
   call->Start();
+  return call;
 }
 
 }  // namespace
@@ -760,6 +792,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(std::vector<std::unique_
                                                         const ClientOptions& options) {
   if (channels.empty()) return absl::InvalidArgumentError("a client needs at least one parameter server");
   ShardMap map = ShardMap::Even(1, 1);
+  uint64_t push_window = kDefaultPushWindow;
   for (size_t s = 0; s < channels.size(); ++s) {
     v1::ServerInfo info;
     const std::string who = absl::StrCat("server ", s, " (", channels[s]->target(), ")");
@@ -774,6 +807,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(std::vector<std::unique_
           absl::StrCat(who, " says it is server ", info.index(), " of ", info.num_servers(), ", expected ", s,
                        " of ", channels.size(), "; are the addresses those of one job, in order?"));
     }
+    if (info.push_window() > 0) push_window = std::min(push_window, info.push_window());
     const auto owners = std::vector<uint32_t>(info.bucket_owner().begin(), info.bucket_owner().end());
     const bool sane =
         !owners.empty() && (owners.size() & (owners.size() - 1)) == 0 &&
@@ -789,7 +823,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(std::vector<std::unique_
       return absl::FailedPreconditionError(absl::StrCat(who, " has another shard map than server 0"));
     }
   }
-  return std::make_unique<ClientImpl>(std::move(channels), std::move(map), options);
+  return std::make_unique<ClientImpl>(std::move(channels), std::move(map), push_window, options);
 }
 
 absl::StatusOr<std::vector<v1::TableInfo>> Client::ListTables(uint32_t hottest) {

@@ -19,6 +19,7 @@
 #include "ps/client/cache/cache_options.h"
 #include "ps/client/error_feedback.h"
 #include "ps/client/parts.h"
+#include "ps/client/push_handle.h"
 #include "ps/client/row_states.h"
 #include "ps/client/wire_options.h"
 #include "ps/row_staleness.h"
@@ -118,14 +119,25 @@ class Client {
   virtual void PullAsync(uint64_t step, bool read_only, std::vector<PullPart> parts, PullDone done) = 0;
   // Starts to apply gradients of `step`. Blocks and runs `done` like PullAsync, with the same errors. The
   // push is repeated until it is acknowledged or its time has passed. Each server applies an acknowledged
-  // push exactly once, and any other at most once. One push per step must carry all tables that are SYNC or
-  // BOUNDED: a server counts the step of a worker as done when the worker's push of that step arrives. A push
-  // goes to every server, even to those that own none of its rows.
+  // push exactly once, and any other at most once. At most as many pushes are under way as the servers can
+  // tell apart (v1::ServerInfo.push_window); the next one waits as ClientOptions::when_full says. One push
+  // per step must carry all tables that are SYNC or BOUNDED: a server counts the step of a worker as done
+  // when the worker's push of that step arrives. A push goes to every server, even to those that own none of
+  // its rows.
   //
   // The gradients of a table whose optimizer has a clip_global_norm are scaled down to that norm before they
   // are split over the servers; the norm covers all entries of the table's parts.
+  //
+  // InvalidArgument: a gradient is NaN, infinite or absurd (2^60 and more; 2^59 if it is not sent as f32).
+  // The message names its id, and nothing was sent to any server. Other errors say what is known of the push
+  // on each server: applied, refused, unknown or not sent.
   virtual void PushAsync(uint64_t step, std::vector<PushPart> parts, const PushOptions& options,
                          PushDone done) = 0;
+  // Like PushAsync. Returns a handle by which the push can be repeated under the same sequences if it fails,
+  // also after its timeout: a push whose fate is unknown is then applied exactly once. Returns null if the
+  // push was not started; `done` has then run with the error.
+  virtual std::shared_ptr<PushHandle> StartPush(uint64_t step, std::vector<PushPart> parts,
+                                                const PushOptions& options, PushDone done) = 0;
 
   // Blocking forms of PullAsync and PushAsync. Must not be called on RPC threads.
   absl::StatusOr<PullVersions> Pull(uint64_t step, bool read_only, std::vector<PullPart> parts);
@@ -176,7 +188,8 @@ class Client {
   // Takes a new push epoch, larger than all that the servers know of this worker, also from a checkpoint that
   // they have loaded. From then on the servers refuse pushes of the worker's earlier processes. A worker
   // calls it before its first push, and again after a LoadCheckpoint of any client, because the checkpoint
-  // may hold pushes of this epoch. No push of this client may be under way.
+  // may hold pushes of this epoch. No push of this client may be under way, and failed ones of earlier epochs
+  // cannot be retried any more.
   //
   // Aborted: another process takes epochs of the same worker at the same time. Unimplemented: a server of an
   // older version.

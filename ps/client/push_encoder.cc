@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "base/status.h"
+#include "ps/client/check_gradients.h"
 #include "ps/wire/value_codec.h"
 
 namespace tandem::ps {
@@ -118,6 +120,15 @@ void PushEncoder::DivideMeans(Part* part, BufferPool* pool) {
     for (size_t i = bag * dim; i < (bag + 1) * dim; ++i) quotients[i] = push.gradients[i] * scale;
   }
   push.gradients = quotients;
+}
+
+absl::Status PushEncoder::CheckSums(uint32_t worker) const {
+  for (const Part& part : parts_) {
+    if (part.gradients == nullptr && !part.push.sums) continue;
+    TANDEM_RETURN_IF_ERROR(
+        CheckGradients(worker, part.push.part, part.push.dim, GradientLimit(part.push.wire)));
+  }
+  return absl::OkStatus();
 }
 
 std::optional<Slice> PushEncoder::InPlace(const Part& part, uint32_t server, const RequestRoute& route) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/buffer_pool.h"
 #include "base/bytes.h"
@@ -39,6 +40,7 @@ struct ResolvedPushPart {
   uint32_t dim = 0;
   WireOptions wire;
   std::shared_ptr<ErrorFeedback> feedback;  // null: none
+  bool sums = false;                        // the gradients are sums, which a cache has made
 };
 
 // Encodes one push. Used by one thread. The parts' arrays must stay unchanged until the last Encode.
@@ -47,6 +49,10 @@ class PushEncoder {
   // Adds up the gradients of repeated ids, in memory of `pool`, if that saves bytes, and splits the ids over
   // the servers. Uses `deduper` only during the call.
   PushEncoder(const ShardMap& map, std::vector<ResolvedPushPart> parts, Deduper* deduper, BufferPool* pool);
+
+  // Returns InvalidArgument if the sum of an id's gradients is too large to be sent (ps/client/
+  // check_gradients.h), though each of them is not. Must be called before the first Encode.
+  absl::Status CheckSums(uint32_t worker) const;
 
   // Returns the request to one server, with a slice for every part (an empty one if the server owns none of
   // its ids). Everything is copied to memory of `route`, except gradients that are sent unchanged, have an

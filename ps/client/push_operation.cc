@@ -12,41 +12,74 @@
 
 namespace tandem::ps {
 namespace {
+
 constexpr char kPush[] = "/tandem.v1.ParameterServer/Push";
-}  // namespace
 
-PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
-                             std::atomic<bool>* server0_sends_places, absl::Duration timeout,
-                             std::vector<PushedSegments> segments, PushDone done)
-    : channels_(channels),
-      server0_sends_places_(server0_sends_places),
-      segments_(std::move(segments)),
-      done_(std::move(done)),
-      deadline_(MonotonicNow() + timeout),
-      server0_first_(channels.size() > 1 && server0_sends_places->load(std::memory_order_relaxed)),
-      outstanding_(static_cast<uint32_t>(channels.size())) {}
-
-void PushOperation::Add(uint32_t server, EncodedPush request) {
-  if (!server0_first_) {
-    Send(server, std::move(request));
-  } else if (server == 0) {
-    first_ = std::move(request);
-  } else {
-    waiting_.push_back(std::move(request));
+// A server that responds with one of the other errors has checked the push and applied no part of it.
+bool LeavesOpenWhetherApplied(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kUnknown:
+      return true;
+    default:
+      return false;
   }
 }
 
-void PushOperation::Start() {
-  if (server0_first_) Send(0, std::move(first_));
+}  // namespace
+
+PushOperation::PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
+                             std::atomic<bool>* server0_sends_places, const Options& options,
+                             PushWindow::Slot slot, std::vector<PushedSegments> segments, PushDone done)
+    : channels_(channels),
+      server0_sends_places_(server0_sends_places),
+      options_(options),
+      slot_(std::move(slot)),
+      segments_(std::move(segments)),
+      done_(std::move(done)),
+      deadline_(MonotonicNow() + options.timeout),
+      server0_first_(channels.size() > 1 && server0_sends_places->load(std::memory_order_relaxed)),
+      outstanding_(static_cast<uint32_t>(channels.size())),
+      requests_(channels.size()),
+      outcomes_(channels.size(), PushOutcome::kNotSent) {}
+
+void PushOperation::Add(uint32_t server, EncodedPush request) {
+  requests_[server] = std::move(request);
+  if (!server0_first_) Send(server);
 }
 
-void PushOperation::Send(uint32_t server, EncodedPush request) {
+void PushOperation::Start() {
+  if (server0_first_) Send(0);
+}
+
+void PushOperation::Send(uint32_t server) {
+  {
+    absl::MutexLock lock(&mutex_);
+    outcomes_[server] = PushOutcome::kUnknown;
+  }
+  EncodedPush& request = requests_[server];
+  Bytes wire =
+      rpc::EncodeBulk(request.header, options_.retryable ? request.payload : std::move(request.payload));
   // The sequence number makes it safe to send a push again.
-  channels_[server]->CallAsync(kPush, rpc::EncodeBulk(request.header, std::move(request.payload)),
+  channels_[server]->CallAsync(kPush, std::move(wire),
                                {.timeout = deadline_ - MonotonicNow(), .idempotent = true},
                                [self = shared_from_this(), server](absl::StatusOr<Bytes> answer) {
                                  self->OnResponse(server, std::move(answer));
                                });
+}
+
+std::vector<uint32_t> PushOperation::OthersToSend() const {
+  std::vector<uint32_t> servers;
+  absl::MutexLock lock(&mutex_);
+  for (uint32_t s = 1; s < outcomes_.size(); ++s) {
+    if (outcomes_[s] != PushOutcome::kApplied) servers.push_back(s);
+  }
+  return servers;
 }
 
 absl::Status PushOperation::Accept(uint32_t server, const Bytes& answer) {
@@ -64,16 +97,15 @@ absl::Status PushOperation::Accept(uint32_t server, const Bytes& answer) {
 
 absl::Status PushOperation::TakePlaces(const v1::PushResponse& response) {
   server0_sends_places_->store(response.places_size() > 0, std::memory_order_relaxed);
-  if (response.places_size() == 0) return absl::OkStatus();
-  for (EncodedPush& request : waiting_) {
-    if (request.header.slices_size() != response.places_size()) {
+  if (response.places_size() == 0 || !server0_first_) return absl::OkStatus();
+  for (const uint32_t s : OthersToSend()) {
+    v1::PushRequest& header = requests_[s].header;
+    if (header.slices_size() != response.places_size()) {
       return absl::DataLossError(absl::StrCat("the answer has places for ", response.places_size(),
-                                              " slices, the push has ", request.header.slices_size()));
+                                              " slices, the push has ", header.slices_size()));
     }
     for (int i = 0; i < response.places_size(); ++i) {
-      if (response.places(i).update() > 0) {
-        *request.header.mutable_slices(i)->mutable_place() = response.places(i);
-      }
+      if (response.places(i).update() > 0) *header.mutable_slices(i)->mutable_place() = response.places(i);
     }
   }
   return absl::OkStatus();
@@ -82,25 +114,88 @@ absl::Status PushOperation::TakePlaces(const v1::PushResponse& response) {
 void PushOperation::OnResponse(uint32_t server, absl::StatusOr<Bytes> answer) {
   absl::Status status = answer.status();
   if (status.ok()) status = Accept(server, *answer);
-  uint32_t ended = 1;
-  if (server == 0 && !waiting_.empty()) {
-    std::vector<EncodedPush> next = std::exchange(waiting_, {});
-    if (!status.ok()) ended += static_cast<uint32_t>(next.size());
-    for (uint32_t i = 0; status.ok() && i < next.size(); ++i) Send(i + 1, std::move(next[i]));
-  }
-  if (!status.ok()) {
+  {
     absl::MutexLock lock(&mutex_);
-    if (first_error_.ok()) {
+    if (answer.ok()) {
+      outcomes_[server] = PushOutcome::kApplied;
+    } else if (!LeavesOpenWhetherApplied(status)) {
+      outcomes_[server] = PushOutcome::kRefused;
+    }
+    if (!status.ok() && first_error_.ok()) {
       first_error_ =
           Annotate(status, absl::StrCat("push to server ", server, " (", channels_[server]->target(), ")"));
     }
   }
+  if (status.ok()) requests_[server].payload = Bytes();  // of no more use
+  uint32_t ended = 1;
+  if (server == 0 && server0_first_) {
+    for (const uint32_t other : OthersToSend()) {
+      if (status.ok()) {
+        Send(other);
+      } else {
+        ++ended;
+      }
+    }
+  }
+  End(ended);
+}
+
+void PushOperation::End(uint32_t ended) {
   if (outstanding_.fetch_sub(ended, std::memory_order_acq_rel) != ended) return;
+  absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
+    under_way_ = false;
     status = first_error_;
+    // The error of a single server that has answered says everything.
+    if (!status.ok() && (outcomes_.size() > 1 || outcomes_[0] == PushOutcome::kUnknown)) {
+      status = absl::Status(status.code(), absl::StrCat(status.message(), "; the push of step ",
+                                                        options_.step, ": ", Describe(outcomes_)));
+    }
   }
-  std::move(done_)(std::move(status));
+  // Before `done`, which may start the next push. Without a handle nothing is sent any more.
+  if (status.ok() || !options_.retryable) slot_.Release();
+  PushDone done = std::move(done_);
+  std::move(done)(std::move(status));
+}
+
+std::vector<PushOutcome> PushOperation::outcomes() const {
+  absl::MutexLock lock(&mutex_);
+  return outcomes_;
+}
+
+void PushOperation::RetryAsync(PushDone done) {
+  const std::vector<uint32_t> others = OthersToSend();
+  bool server0 = false, busy = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    busy = std::exchange(under_way_, true);
+    server0 = outcomes_[0] != PushOutcome::kApplied;
+    if (!busy) first_error_ = absl::OkStatus();
+  }
+  if (busy) {
+    std::move(done)(absl::FailedPreconditionError(absl::StrCat(
+        "the push of step ", options_.step, " is still under way: retry it after it has failed")));
+    return;
+  }
+  if (others.empty() && !server0) {
+    {
+      absl::MutexLock lock(&mutex_);
+      under_way_ = false;
+    }
+    std::move(done)(absl::OkStatus());
+    return;
+  }
+  done_ = std::move(done);
+  deadline_ = MonotonicNow() + options_.timeout;
+  // Server 0 has told the positions to an earlier attempt if it has acknowledged the push.
+  server0_first_ = server0 && channels_.size() > 1 &&
+                   (server0_first_ || server0_sends_places_->load(std::memory_order_relaxed));
+  outstanding_.store(static_cast<uint32_t>(others.size()) + (server0 ? 1 : 0), std::memory_order_relaxed);
+  const std::shared_ptr<PushOperation> self = shared_from_this();  // the last response may end the attempt
+  if (server0) Send(0);
+  if (server0_first_) return;
+  for (const uint32_t server : others) Send(server);
 }
 
 }  // namespace tandem::ps

@@ -2,7 +2,7 @@
 #ifndef TANDEM_PS_CLIENT_PUSH_OPERATION_H_
 #define TANDEM_PS_CLIENT_PUSH_OPERATION_H_
 
-// One PushAsync: sends a request to each server and calls back once.
+// One PushAsync or StartPush: sends a request to each server and calls back once.
 //
 // Pushes of GBA tables go to server 0 first. Its response says to which update of the table they belong
 // (ps/server/table/global_batch.h), and the requests to the other servers repeat that. Tables may become GBA
@@ -18,22 +18,30 @@
 #include "absl/types/span.h"
 #include "ps/client/parts.h"
 #include "ps/client/push_encoder.h"
+#include "ps/client/push_handle.h"
+#include "ps/client/push_window.h"
 #include "ps/client/row_staleness_totals.h"
 #include "rpc/channel.h"
 
 namespace tandem::ps {
 
-// One push. The calls under way share it; the last response destroys it.
-class PushOperation : public std::enable_shared_from_this<PushOperation> {
+// One push. The calls under way share it with the handle, if there is one; the last owner destroys it.
+class PushOperation : public PushHandle, public std::enable_shared_from_this<PushOperation> {
  public:
+  struct Options {
+    absl::Duration timeout;  // of each attempt
+    uint64_t step = 0;       // for messages
+    // Keeps the requests for RetryAsync. Otherwise RetryAsync must not be called.
+    bool retryable = false;
+  };
   // `channels` must outlive the operation's calls and be destroyed in order from the first element: the
   // response of server 0 may start calls on the others. `server0_sends_places` tells whether the last
   // response of server 0 contained update positions; all pushes of a client share it. `done` runs when all
-  // servers have responded or, with the first error, when all calls have ended.
-  // `segments` are those of the push's slices; the row staleness that servers report is added to their
-  // totals.
+  // servers have responded or, with the first error, when all calls have ended. `slot` is the push's place in
+  // the window. `segments` are those of the push's slices; the row staleness that servers report is added to
+  // their totals.
   PushOperation(absl::Span<const std::unique_ptr<rpc::Channel>> channels,
-                std::atomic<bool>* server0_sends_places, absl::Duration timeout,
+                std::atomic<bool>* server0_sends_places, const Options& options, PushWindow::Slot slot,
                 std::vector<PushedSegments> segments, PushDone done);
 
   // Adds the request for `server`. Must be called for 0, 1, ... in turn. Sends it at once, unless server 0
@@ -43,26 +51,38 @@ class PushOperation : public std::enable_shared_from_this<PushOperation> {
   // sent.
   void Start();
 
+  std::vector<PushOutcome> outcomes() const override;
+  void RetryAsync(PushDone done) override;
+
  private:
-  void Send(uint32_t server, EncodedPush request);
+  void Send(uint32_t server);
   void OnResponse(uint32_t server, absl::StatusOr<Bytes> response);
   absl::Status Accept(uint32_t server, const Bytes& response);
   // Copies the update positions in the response of server 0, if there are any, to the waiting requests.
   absl::Status TakePlaces(const v1::PushResponse& response);
+  // Returns the servers behind server 0 that have not acknowledged the push.
+  std::vector<uint32_t> OthersToSend() const;
+  // Ends the attempt with `ended` calls less under way; the last one runs done_.
+  void End(uint32_t ended);
 
   const absl::Span<const std::unique_ptr<rpc::Channel>> channels_;
   std::atomic<bool>* const server0_sends_places_;
+  const Options options_;
+  PushWindow::Slot slot_;
   const std::vector<PushedSegments> segments_;  // [slices]; empty: no slice has segments
+
+  // These members belong to the attempt under way and are written before its first call starts.
   PushDone done_;
-  const absl::Time deadline_;
-  const bool server0_first_;  // server 0 must see the push first
-  // The request for server 0 until Start, if server0_first_.
-  EncodedPush first_;
-  // The requests for servers 1, 2, ... until server 0 has responded, if server0_first_.
-  std::vector<EncodedPush> waiting_;
+  absl::Time deadline_;
+  bool server0_first_;  // server 0 must see the push first
   std::atomic<uint32_t> outstanding_;
-  absl::Mutex mutex_;
+  // [server]: the requests. A request is moved away when it is sent, if it is not kept for RetryAsync.
+  std::vector<EncodedPush> requests_;
+
+  mutable absl::Mutex mutex_;
+  bool under_way_ ABSL_GUARDED_BY(mutex_) = true;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PushOutcome> outcomes_ ABSL_GUARDED_BY(mutex_);  // [server]
 };
 
 }  // namespace tandem::ps

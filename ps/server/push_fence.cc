@@ -30,8 +30,16 @@ absl::StatusOr<PushFence::Verdict> PushFence::Check(uint32_t worker, uint64_t ep
   }
   if (fence.above.count(sequence) > 0) return Verdict::kDuplicate;
   if (sequence > fence.low) return Verdict::kNew;
+  if (fence.high() - sequence >= kWindow) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", worker, ": push sequence ", sequence, " of epoch ", epoch, " is ", fence.high() - sequence,
+        " below the newest one taken, ", fence.high(), ", and this server tells apart ", kWindow,
+        ": either it comes from a client that has more pushes under way, or its worker was restarted and "
+        "must use an epoch above ",
+        epoch));
+  }
   const bool anew = fence.restored && sequence == 1 && fence.high() > 1;
-  if (anew || fence.high() - sequence >= kWindow) {
+  if (anew) {
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", worker, ": push sequence ", sequence, " of epoch ", epoch, ", but sequence ", fence.high(),
         " of this epoch was already taken: a restarted or resumed worker must use an epoch above ", epoch));

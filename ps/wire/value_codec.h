@@ -36,6 +36,10 @@ namespace tandem::ps {
 
 namespace v1 = ::tandem::v1;
 
+// Gradients of this magnitude come from a model that has diverged. A few of them would leave infinities in
+// rows or optimizer state, so they are refused like infinite ones.
+inline constexpr float kMaxGradient = 0x1p60f;
+
 // Returns "f32", "f16", "bf16" or "int8", or "unknown" for any other value that a peer may send.
 absl::string_view Name(v1::ValueFormat format);
 

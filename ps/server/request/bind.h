@@ -14,12 +14,9 @@
 #include "ps/server/request/parse.h"
 #include "ps/server/table/server_table.h"
 #include "ps/server/table/table_registry.h"
+#include "ps/wire/value_codec.h"
 
 namespace tandem::ps {
-
-// Gradients of this magnitude come from a model that has diverged. A few of them would leave infinities in
-// rows or optimizer state, so they are refused like infinite ones.
-inline constexpr float kMaxGradient = 0x1p60f;
 
 struct BoundSlice : ParsedSlice {
   std::shared_ptr<ServerTable> table;

@@ -60,17 +60,26 @@ void RowCreator::CreateDenseRows(absl::FunctionRef<bool(uint32_t)> owns) {
 void RowCreator::FillMissing(absl::Span<const uint64_t> ids, absl::Span<const uint32_t> missing, bool create,
                              float* out) {
   const RowLayout& layout = buckets_->layout();
+  const bool creates = create && !dense_rows_.has_value() && admission_->at_pull();
+  // The values of rows that may be created are not read back from `out`: a client may be able to write there
+  // (rpc/shm).
+  const std::unique_ptr<float[]> initial(creates ? new float[missing.size() * layout.dim] : nullptr);
   // This happens before a lock is taken: initial values may be slow to compute and depend on nothing that it
   // guards.
-  for (const uint32_t i : missing) {
+  for (size_t k = 0; k < missing.size(); ++k) {
+    const uint32_t i = missing[k];
     float* const values = out + size_t{i} * layout.dim;
     if (OutOfRange(ids[i])) {
       std::fill_n(values, layout.dim, 0.0f);
+    } else if (creates) {
+      float* const own = initial.get() + k * layout.dim;
+      InitialValues(ids[i], own);
+      std::copy_n(own, layout.dim, values);
     } else {
       InitialValues(ids[i], values);
     }
   }
-  if (!create || dense_rows_.has_value() || !admission_->at_pull()) return;
+  if (!creates) return;
   // Pushes evict rows, after every worker has pulled. If no pushes come, pulls still create rows only up to
   // twice the quota.
   const uint64_t most_rows = 2 * uint64_t{buckets_->quota()};
@@ -93,7 +102,8 @@ void RowCreator::FillMissing(absl::Span<const uint64_t> ids, absl::Span<const ui
         continue;
       }
       if (store.size() >= most_rows) continue;
-      AdmitRow(&store, item.id, item.hash, static_cast<uint32_t>(buckets_->clock()), values);
+      AdmitRow(&store, item.id, item.hash, static_cast<uint32_t>(buckets_->clock()),
+               initial.get() + size_t{item.position} * layout.dim);
       if (store.index().WantedBytes() > 0) scratch->over.push_back(buckets_->BucketOfHash(item.hash));
     }
   }

@@ -149,7 +149,8 @@ absl::Status RowSpiller::FillMissing(absl::Span<const uint64_t> ids, absl::Span<
   const RowLayout& layout = buckets_->layout();
   // As in tables that do not spill, pulls do not evict before a bucket has twice its quota.
   const uint64_t most_rows = 2 * uint64_t{buckets_->quota()};
-  const auto fill = [&](const Grouping::Item& item, const char* cold) {
+  // `initial`: the row's initial values, if it is not in the tier.
+  const auto fill = [&](const Grouping::Item& item, const char* cold, const float* initial) {
     float* const values = out + size_t{item.position} * layout.dim;
     const uint32_t bucket = buckets_->BucketOfHash(item.hash);
     RowStore& store = buckets_->store(bucket);
@@ -158,7 +159,7 @@ absl::Status RowSpiller::FillMissing(absl::Span<const uint64_t> ids, absl::Span<
     if (row != nullptr) {
       LoadRows(layout.dtype, absl::MakeConstSpan(&row, 1), layout.dim, values);
     } else if (create && admission_->at_pull()) {
-      creator_->AdmitRow(&store, item.id, item.hash, static_cast<uint32_t>(buckets_->clock()), values);
+      creator_->AdmitRow(&store, item.id, item.hash, static_cast<uint32_t>(buckets_->clock()), initial);
       NoteArrival(bucket, item.id);
     }
     if (create && store.size() > most_rows) scratch->over.push_back(bucket);
@@ -166,19 +167,23 @@ absl::Status RowSpiller::FillMissing(absl::Span<const uint64_t> ids, absl::Span<
   TANDEM_RETURN_IF_ERROR(ForEachRun(scratch->absent, [&](absl::Span<const Grouping::Item> run) {
     TANDEM_RETURN_IF_ERROR(ReadTier(run, scratch.get()));
     // This happens before a lock is taken: initial values may be slow to compute.
+    // They are not read back from `out`: a client may be able to write there (rpc/shm).
+    const std::unique_ptr<float[]> values(new float[run.size() * layout.dim]);
+    const auto initial = [&](size_t i) { return values.get() + i * layout.dim; };
     for (size_t i = 0; i < run.size(); ++i) {
-      if (Cold(*scratch, i) == nullptr)
-        creator_->InitialValues(run[i].id, out + size_t{run[i].position} * layout.dim);
+      if (Cold(*scratch, i) != nullptr) continue;
+      creator_->InitialValues(run[i].id, initial(i));
+      std::copy_n(initial(i), layout.dim, out + size_t{run[i].position} * layout.dim);
     }
     ForEachLockOf(run, [&](size_t begin, size_t end) {
       FairLock& lock_of_run = buckets_->lock(buckets_->LockOfHash(run[begin].hash));
       if (create) {
         const FairLock::Writer lock(&lock_of_run);
         const Buckets::PauseTimer timer(buckets_);
-        for (size_t i = begin; i < end; ++i) fill(run[i], Cold(*scratch, i));
+        for (size_t i = begin; i < end; ++i) fill(run[i], Cold(*scratch, i), initial(i));
       } else {
         const FairLock::Reader lock(&lock_of_run);
-        for (size_t i = begin; i < end; ++i) fill(run[i], Cold(*scratch, i));
+        for (size_t i = begin; i < end; ++i) fill(run[i], Cold(*scratch, i), initial(i));
       }
     });
     return absl::OkStatus();

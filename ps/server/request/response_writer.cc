@@ -323,6 +323,7 @@ void PushResponder::SetPositions(const BoundRequest& request,
     v1::PushPlace* out = response_.add_places();
     out->set_update(position.update);
     out->set_stale(position.stale);
+    out->set_first(position.first);
   }
 }
 

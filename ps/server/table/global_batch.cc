@@ -12,11 +12,13 @@ void GlobalBatch::Reset(uint64_t version) {
   *this = GlobalBatch();
   passed_ = version;
   Reopen(version);
+  first_ = open_;
 }
 
 void GlobalBatch::Start(uint64_t version) {
   passed_.reset();
   Reopen(version);
+  first_ = open_;
 }
 
 void GlobalBatch::Reopen(uint64_t version) {
@@ -25,7 +27,7 @@ void GlobalBatch::Reopen(uint64_t version) {
 }
 
 UpdatePosition GlobalBatch::Assign(uint64_t pulled_version, uint64_t size, uint64_t staleness) {
-  UpdatePosition position{.update = open_};
+  UpdatePosition position{.update = open_, .first = first_};
   // Update u is made when the version is u - 1.
   const uint64_t version = open_ - 1;
   position.stale = version > pulled_version && version - pulled_version > staleness;
@@ -36,8 +38,19 @@ UpdatePosition GlobalBatch::Assign(uint64_t pulled_version, uint64_t size, uint6
   return position;
 }
 
+void GlobalBatch::BeginWith(uint64_t first) {
+  if (first == 0 || (passed_.has_value() && *passed_ + 1 >= first)) return;
+  passed_ = first - 1;
+  // Pushes that were assigned to updates before it join the next update.
+  while (!placed_.empty() && placed_.begin()->first < first) {
+    std::move(placed_.begin()->second.begin(), placed_.begin()->second.end(), std::back_inserter(unplaced_));
+    placed_.erase(placed_.begin());
+  }
+}
+
 void GlobalBatch::Add(TablePush push) {
   ++pushes_;
+  BeginWith(push.position.first);
   std::vector<TablePush>& to =
       push.position.update > passed_.value_or(0) ? placed_[push.position.update] : unplaced_;
   to.push_back(std::move(push));

@@ -42,8 +42,8 @@ class GlobalBatch {
   // Drops all pushes. Call when the table is set to `version`, here and on server 0: the next update is
   // number `version` + 1.
   void Reset(uint64_t version);
-  // Call when the table becomes GBA at `version`; the version of server 0 may differ, so the next update may
-  // have any number. No push may be queued.
+  // Call when the table becomes GBA at `version`. The version of server 0 may differ, so the positions of the
+  // pushes tell the number of the next update (UpdatePosition::first). No push may be queued.
   void Start(uint64_t version);
   // Call when all pushes have been taken, the last update perhaps before it was complete, and the table is at
   // `version`: Assign begins with update `version` + 1.
@@ -63,9 +63,13 @@ class GlobalBatch {
   void ForEach(const std::function<void(TablePush&)>& visit);
 
  private:
+  // Learns from a position that update `first` is the first one. Updates before it will not come.
+  void BeginWith(uint64_t first);
+
+  uint64_t first_ = 1;    // server 0: number of the first update
   uint64_t open_ = 1;     // server 0: number of the update to which pushes are being assigned
   uint64_t in_open_ = 0;  // number of its pushes so far
-  // The last update that was made. Empty: the next one may have any number.
+  // The last update that was made, or the one before the first. Empty: it is not known which comes next.
   std::optional<uint64_t> passed_;
   std::map<uint64_t, std::vector<TablePush>> placed_;  // by update
   std::vector<TablePush> unplaced_;                    // in order of arrival

@@ -25,7 +25,9 @@ std::string ModeName(const v1::UpdateMode& mode) {
 }  // namespace
 
 UpdateOrder::UpdateOrder(const std::string* table, const v1::UpdateMode& mode, uint32_t num_workers)
-    : table_(*table), mode_(mode), clocks_(num_workers), workers_(num_workers) {}
+    : table_(*table), mode_(mode), clocks_(num_workers), workers_(num_workers) {
+  batch_.Reset(/*version=*/0);  // a new table is at version 0 on all servers
+}
 
 size_t UpdateOrder::waiting_pushes() const {
   size_t pushes = batch_.pushes();
@@ -44,9 +46,14 @@ bool UpdateOrder::PullMayRun(uint64_t step) const {
   }
 }
 
+bool UpdateOrder::IsQueued(uint32_t worker, uint64_t step) const {
+  const auto [begin, end] = workers_[worker].waiting.equal_range(step);
+  return std::any_of(begin, end, [](const auto& entry) { return !entry.second.deferred_gradients; });
+}
+
 uint64_t UpdateOrder::NextStep(uint32_t worker) const {
   uint64_t step = clocks_[worker];
-  while (workers_[worker].waiting.count(step) > 0) ++step;
+  while (IsQueued(worker, step)) ++step;
   return step;
 }
 
@@ -75,7 +82,7 @@ std::string UpdateOrder::WhyWaiting(uint64_t step, uint32_t worker) const {
 
 absl::Status UpdateOrder::CheckPush(uint32_t worker, uint64_t step) const {
   if (mode_.kind() == v1::UpdateMode::ASYNC || gba()) return absl::OkStatus();
-  if (workers_[worker].waiting.count(step) > 0 || clocks_.IsDone(worker, step)) {
+  if (IsQueued(worker, step) || clocks_.IsDone(worker, step)) {
     return absl::InvalidArgumentError(absl::StrCat("worker ", worker, ": table '", table_, "': push of step ",
                                                    step, ", but that step was already pushed (next is step ",
                                                    NextStep(worker), "; ", ModeName(mode_), ")"));
@@ -124,8 +131,9 @@ UpdatePosition UpdateOrder::PositionOf(uint32_t worker, uint64_t step) const {
 void UpdateOrder::Add(TablePush push) {
   if (gba()) return batch_.Add(std::move(push));
   Worker& worker = workers_[push.worker];
-  const uint64_t step = push.step;
-  worker.waiting.emplace(step, std::move(push));
+  // Deferred gradients must not wait behind a step: they belong to steps that may still be on their way.
+  const uint64_t key = push.deferred_gradients ? 0 : push.step;
+  worker.waiting.emplace(key, std::move(push));
 }
 
 std::vector<uint32_t> UpdateOrder::Pick() const {

@@ -124,14 +124,17 @@ class UpdateOrder {
 
  private:
   struct Worker {
-    bool busy = false;                             // its first push is being applied
-    std::multimap<uint64_t, TablePush> waiting;    // by step
+    bool busy = false;  // its first push is being applied
+    // By step; deferred gradients, which are applied on arrival, come first, with 0.
+    std::multimap<uint64_t, TablePush> waiting;
     std::map<uint64_t, UpdatePosition> positions;  // GBA: of its last steps
   };
 
   // Returns the workers whose first pushes make the next update, in rank order; none if it cannot be made
   // now.
   std::vector<uint32_t> Pick() const;
+  // Returns whether the worker's push of `step` is queued. Deferred gradients are not a push of their step.
+  bool IsQueued(uint32_t worker, uint64_t step) const;
   // Returns the worker's first step that is neither in the rows nor queued.
   uint64_t NextStep(uint32_t worker) const;
   uint64_t GlobalBatchSize() const;

@@ -10,6 +10,7 @@ namespace tandem::ps {
 struct UpdatePosition {
   uint64_t update = 0;  // number of the update, from 1; 0: not assigned
   bool stale = false;   // the push is too old: it counts for this update, but its gradients are left out
+  uint64_t first = 0;   // number of the first update since the table became GBA on server 0; 0: not known
 };
 
 }  // namespace tandem::ps

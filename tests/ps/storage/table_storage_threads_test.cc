@@ -35,6 +35,39 @@ bool AllEqual(const float* row, size_t n) {
   return std::all_of(row, row + n, [&](float v) { return v == row[0]; });
 }
 
+// As through shared memory, where a client can write to the memory of the rows that it is being sent.
+TEST(TableStorageThreadsTest, NewRowsAreNotReadBackFromTheMemoryOfTheCaller) {
+  v1::TableConfig config = EmbeddingTable("t", kDim, Sgd(1.0f), Constant(0.25f));
+  TANDEM_ASSERT_OK(ValidateTableConfig(config));
+  const std::unique_ptr<TableStorage> table = TableStorage::Create(
+      config, 16, [](uint32_t) { return true; }, nullptr);
+  constexpr size_t kBatch = 2000;
+  std::vector<std::atomic<float>> out(kBatch * kDim);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    while (!stop) {
+      for (std::atomic<float>& value : out) value.store(99.0f, std::memory_order_relaxed);
+    }
+  });
+  std::vector<uint64_t> ids(kBatch);
+  uint64_t next = 0;
+  for (int call = 0; call < 100; ++call) {
+    for (uint64_t& id : ids) id = next++;
+    TANDEM_EXPECT_OK(table->Gather(ids, /*create=*/true, reinterpret_cast<float*>(out.data())));
+  }
+  stop = true;
+  writer.join();
+  uint64_t wrong = 0;
+  std::vector<float> rows(kBatch * kDim);
+  for (uint64_t first = 0; first < next; first += kBatch) {
+    for (size_t i = 0; i < kBatch; ++i) ids[i] = first + i;
+    TANDEM_ASSERT_OK(table->Gather(ids, /*create=*/false, rows.data()));
+    wrong += static_cast<uint64_t>(
+        std::count_if(rows.begin(), rows.end(), [](float value) { return value != 0.25f; }));
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 struct Counts {
   std::vector<std::atomic<uint64_t>> applied = std::vector<std::atomic<uint64_t>>(kIds);
   std::atomic<uint64_t> torn{0};

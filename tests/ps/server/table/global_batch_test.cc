@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/server/table/update_order.h"
 #include "tests/ps/server/cluster.h"
 #include "tests/ps/server/driver.h"
 #include "tests/ps/server/table/sum_table.h"
@@ -68,6 +69,50 @@ TEST(GlobalBatch, UpdatesAreMadeInTheirOrderWhenComplete) {
   EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(31, 30));
   EXPECT_FALSE(batch.TakeNext(2).has_value());
   EXPECT_EQ(batch.pushes(), 0);
+}
+
+// Server 0 becomes GBA at version 6, this server at version 4, since two pushes are still on their way to it.
+TEST(GlobalBatch, TheFirstUpdateIsTheSameOnAllServers) {
+  GlobalBatch first, other;
+  first.Start(6);
+  other.Start(4);
+  std::vector<TablePush> pushes;
+  for (uint64_t step = 0; step < 4; ++step) {
+    pushes.push_back(PushOfWorker(0, step));
+    pushes.back().position = first.Assign(/*pulled_version=*/6, /*size=*/2, /*staleness=*/4);
+  }
+  // The pushes of the second update arrive first.
+  other.Add(std::move(pushes[2]));
+  other.Add(std::move(pushes[3]));
+  EXPECT_FALSE(other.TakeNext(2).has_value());
+  other.Add(std::move(pushes[1]));
+  other.Add(std::move(pushes[0]));
+  EXPECT_THAT(Steps(*other.TakeNext(2)), ElementsAre(0, 1));
+  EXPECT_THAT(Steps(*other.TakeNext(2)), ElementsAre(2, 3));
+}
+
+// A push that got its position when the table was GBA for the last time must not hold up the updates.
+TEST(GlobalBatch, APushFromAnEarlierTimeJoinsTheNextUpdate) {
+  GlobalBatch batch;
+  batch.Start(9);
+  TablePush late = PushOfWorker(0, 1, /*update=*/3);
+  late.position.first = 2;
+  batch.Add(std::move(late));
+  for (const uint64_t step : {7, 8}) {
+    TablePush push = PushOfWorker(1, step, /*update=*/10);
+    push.position.first = 10;
+    batch.Add(std::move(push));
+  }
+  EXPECT_THAT(Steps(*batch.TakeNext(2)), ElementsAre(1, 7, 8));
+}
+
+TEST(Gba, ANewTableBeginsWithUpdateOneWhateverArrivesFirst) {
+  const std::string table = "t";
+  UpdateOrder order(&table, Gba(4, 2), 2);
+  for (const uint64_t update : {2, 2, 1, 1}) order.Add(PushOfWorker(0, update * 10, update));
+  const std::optional<std::vector<TablePush>> batch = order.BeginBatch();
+  ASSERT_TRUE(batch.has_value());
+  EXPECT_THAT(Steps(*batch), ElementsAre(10, 10));
 }
 
 TEST(GlobalBatch, PushesWithoutAPlaceAreAnUpdateOfTheirOwnOrRideAlong) {

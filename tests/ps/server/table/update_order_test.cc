@@ -100,6 +100,23 @@ TEST(UpdateOrder, DeferredGradientsAdvanceNoClock) {
                                                         HasSubstr("push them before the mode changes")));
 }
 
+TEST(UpdateOrder, DeferredGradientsThatOvertakeAPushDoNotReplaceIt) {
+  UpdateOrder order(&kTable, Bounded(1), 1);
+  TablePush deferred = StepOf(0, 2);  // of steps up to 2, whose pushes are still on their way
+  deferred.deferred_gradients = true;
+  order.Add(std::move(deferred));
+  for (const uint64_t step : {0, 1, 2}) TANDEM_EXPECT_OK(order.CheckPush(0, step));
+  order.Add(StepOf(0, 2));
+  EXPECT_THAT(order.CheckPush(0, 2), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(MakeUpdate(order), ElementsAre(Of(0, 2)));  // the deferred gradients do not wait
+  EXPECT_EQ(order.clocks()[0], 0);
+  EXPECT_THAT(MakeUpdate(order), ElementsAre());
+  order.Add(StepOf(0, 0));
+  order.Add(StepOf(0, 1));
+  for (const uint64_t step : {0, 1, 2}) EXPECT_THAT(MakeUpdate(order), ElementsAre(Of(0, step)));
+  EXPECT_EQ(order.clocks()[0], 3);
+}
+
 TEST(UpdateOrder, LeavingSyncTakesTheLowestStepOfTheLowestRankFirst) {
   UpdateOrder order(&kTable, Sync(), 3);
   order.Add(StepOf(0, 0));

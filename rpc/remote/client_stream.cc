@@ -39,12 +39,18 @@ absl::Status ClientStreamCore::CheckServer(RpcAgent* agent) const {
 
 void ClientStreamCore::RequestItems() {
   uint64_t first;
+  bool request;
   {
     absl::MutexLock lock(&mutex_);
-    if (!ShouldRequestItems()) return;
-    read_pending_ = true;
+    request = ShouldRequestItems();
+    if (request) {
+      read_pending_ = true;
+    } else if (read_pending_ || end_.has_value() || std::exchange(keep_alive_scheduled_, true)) {
+      return;
+    }
     first = in_next_;
   }
+  if (!request) return ScheduleKeepAlive();
   const absl::Duration left = deadline_ - MonotonicNow();
   const References::Use use(references_.get());
   if (absl::Status there = CheckServer(use.agent()); !there.ok()) return OnBatch(first, std::move(there));
@@ -57,6 +63,31 @@ void ClientStreamCore::RequestItems() {
       .Then([self = shared_from_this(), first](const absl::StatusOr<StreamBatch>& batch) {
         self->OnBatch(first, batch);
       });
+}
+
+void ClientStreamCore::ScheduleKeepAlive() {
+  const References::Use use(references_.get());
+  if (use.agent() == nullptr) return;
+  use.agent()->RunAfter(kStreamKeepAlive, [weak = weak_from_this()] {
+    if (const std::shared_ptr<ClientStreamCore> self = weak.lock()) self->KeepAlive();
+  });
+}
+
+void ClientStreamCore::KeepAlive() {
+  uint64_t first;
+  {
+    absl::MutexLock lock(&mutex_);
+    keep_alive_scheduled_ = !read_pending_ && !end_.has_value();
+    if (!keep_alive_scheduled_) return;
+    first = out_next_;
+  }
+  {
+    const References::Use use(references_.get());
+    if (use.agent() == nullptr) return;
+    use.agent()->RpcAsync(CallTarget(server_.name, {.timeout = kStreamPoll}), kStreamWrite, number_, first,
+                          std::vector<StreamItem>(), false);
+  }
+  ScheduleKeepAlive();
 }
 
 void ClientStreamCore::OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch) {

@@ -35,8 +35,9 @@ namespace tandem::rpc::remote {
 //   - the agent has shut down, or a call to the server failed: that error.
 //
 // The deadline is checked, and the end is received, only while fewer than kStreamWindow / 2 received items
-// wait for Read. A client that neither reads these items nor writes for kStreamSilence counts as silent, and
-// the server cancels the stream.
+// wait for Read. While that many wait, the client tells the server every kStreamKeepAlive that it is alive,
+// however long the application takes to read them. A client from which the server hears nothing for
+// kStreamSilence counts as silent, and the server cancels the stream.
 //
 // Thread-safe. Items keep their order only if one thread writes them and one reads them. May outlive the
 // agent. The destructor does not end the stream at the server; call Cancel before.
@@ -78,6 +79,10 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
  private:
   // Requests the next items if ShouldRequestItems().
   void RequestItems();
+  // Runs KeepAlive after kStreamKeepAlive.
+  void ScheduleKeepAlive();
+  // Tells the server that the client is alive, if no request for items does, and schedules the next time.
+  void KeepAlive();
   // Handles the response to the request for the items from `first` on.
   void OnBatch(uint64_t first, absl::StatusOr<StreamBatch> batch);
   // Sends the items in out_, or sending_ again, and the end, if no message is under way.
@@ -104,6 +109,7 @@ class ClientStreamCore : public std::enable_shared_from_this<ClientStreamCore> {
   std::deque<StreamItem> in_ ABSL_GUARDED_BY(mutex_);
   uint64_t in_next_ ABSL_GUARDED_BY(mutex_) = 0;  // the number of the next item to request
   bool read_pending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool keep_alive_scheduled_ ABSL_GUARDED_BY(mutex_) = false;
   // Items to the server.
   std::vector<StreamItem> out_ ABSL_GUARDED_BY(mutex_);      // not sent yet
   std::vector<StreamItem> sending_ ABSL_GUARDED_BY(mutex_);  // not acknowledged yet

@@ -54,6 +54,10 @@ std::shared_ptr<Channel> PeerConnection::Go(absl::Status why) {
 
 PeerConnections::PeerConnections(ConnectOptions options, Directory* directory, TimerQueue* timers)
     : options_(std::move(options)), directory_(directory), timers_(timers) {
+  {
+    absl::MutexLock lock(&existence_->mutex);
+    existence_->object = this;
+  }
   watch_ = directory_->Watch([this](const Directory::Members& members) { OnMembers(members); });
 }
 
@@ -81,14 +85,17 @@ void PeerConnections::With(const std::string& name, absl::Time deadline, std::st
     if (!closed && peer == nullptr) {
       waiting_.push_back(waiting);
       waiting->timer = timers_->Schedule(deadline, [this, waiting] {
-        std::string there;
+        const std::string within = absl::FormatDuration(MonotonicNow() - waiting->begin);
+        std::string why;
         {
           absl::MutexLock lock(&mutex_);
-          there = NamesOf(members_);
+          const auto member = members_.find(waiting->name);
+          why = member == members_.end()
+                    ? absl::StrCat("it has not registered within ", within, "; there: ", NamesOf(members_))
+                    : absl::StrCat("it has registered at ", member->second.address,
+                                   ", but no connection to it was made within ", within);
         }
-        Finish(waiting, absl::DeadlineExceededError(absl::StrCat(
-                            "it has not registered within ",
-                            absl::FormatDuration(MonotonicNow() - waiting->begin), "; there: ", there)));
+        Finish(waiting, absl::DeadlineExceededError(why));
       });
       if (const auto member = members_.find(name); member != members_.end()) Connect(member->second);
     }
@@ -101,24 +108,32 @@ void PeerConnections::With(const std::string& name, absl::Time deadline, std::st
   }
   if (stop.stop_possible()) {
     // The call may end at any moment: the last owner of `waiting` destroys the callback.
-    waiting->on_stop.emplace(stop, [this, weak = std::weak_ptr(waiting)] {
-      if (const std::shared_ptr<Waiting> alive = weak.lock()) {
-        Finish(alive, absl::CancelledError("the call was cancelled before its callee had registered"));
+    waiting->on_stop.emplace(stop, [existence = existence_, weak = std::weak_ptr(waiting)] {
+      const std::shared_ptr<Waiting> alive = weak.lock();
+      if (alive == nullptr) return;
+      {
+        absl::MutexLock lock(&existence->mutex);
+        if (existence->object == nullptr || !existence->object->Take(alive)) return;
       }
+      std::move(alive->go)(absl::CancelledError("the call was cancelled before its callee had registered"));
     });
   }
 }
 
-void PeerConnections::Finish(const std::shared_ptr<Waiting>& waiting,
-                             absl::StatusOr<std::shared_ptr<PeerConnection>> peer) {
+bool PeerConnections::Take(const std::shared_ptr<Waiting>& waiting) {
   {
     absl::MutexLock lock(&mutex_);
     const auto found = std::find(waiting_.begin(), waiting_.end(), waiting);
-    if (found == waiting_.end()) return;
+    if (found == waiting_.end()) return false;
     waiting_.erase(found);
   }
   if (waiting->timer.has_value()) timers_->Cancel(*waiting->timer);
-  std::move(waiting->go)(std::move(peer));
+  return true;
+}
+
+void PeerConnections::Finish(const std::shared_ptr<Waiting>& waiting,
+                             absl::StatusOr<std::shared_ptr<PeerConnection>> peer) {
+  if (Take(waiting)) std::move(waiting->go)(std::move(peer));
 }
 
 void PeerConnections::Connect(const Member& member) {
@@ -210,6 +225,10 @@ void PeerConnections::Close() {
   directory_->Unwatch(watch_);
   for (const auto& each : waiting) Finish(each, absl::CancelledError("this worker has shut down"));
   for (const auto& [name, peer] : peers) peer->Go(absl::CancelledError("this worker has shut down"));
+  {
+    absl::MutexLock lock(&existence_->mutex);
+    existence_->object = nullptr;
+  }
   absl::MutexLock lock(&mutex_);
   const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return threads_ == 0; };
   mutex_.Await(absl::Condition(&none));

@@ -71,7 +71,8 @@ class PeerConnections {
   // registered and the connection is made, or one of the errors occurs. It then runs in a thread of this
   // object, in the timers' thread, or in the thread that requests the stop or calls Close. Errors:
   //
-  // - DeadlineExceeded: there was no connection by `deadline`; the message lists the registered workers
+  // - DeadlineExceeded: there was no connection by `deadline`; the message says whether the worker has
+  //   registered, and lists the registered workers if not
   // - Cancelled: `stop` was requested, or Close was called
   // - the error of the attempt to connect
   void With(const std::string& name, absl::Time deadline, std::stop_token stop, Go go);
@@ -93,9 +94,16 @@ class PeerConnections {
     std::optional<std::stop_callback<absl::AnyInvocable<void()>>> on_stop;
   };
   using WaitingList = std::list<std::shared_ptr<Waiting>>;
+  // Tells callbacks of stop tokens, which may run at any time, whether the object still exists.
+  struct Existence {
+    absl::Mutex mutex;
+    PeerConnections* object ABSL_GUARDED_BY(mutex) = nullptr;  // nullptr after Close
+  };
 
   void OnMembers(const Directory::Members& members);
   void Connect(const Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes the entry. Returns false if another thread has done so.
+  bool Take(const std::shared_ptr<Waiting>& waiting);
   // Removes the entry and runs its callback, unless another thread has done so.
   void Finish(const std::shared_ptr<Waiting>& waiting, absl::StatusOr<std::shared_ptr<PeerConnection>> peer);
   // Runs `task` in a new thread, for which Close waits.
@@ -105,6 +113,7 @@ class PeerConnections {
   Directory* const directory_;
   TimerQueue* const timers_;
   uint64_t watch_ = 0;
+  const std::shared_ptr<Existence> existence_ = std::make_shared<Existence>();
 
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "rpc/connect.h"
 #include "rpc/remote/call/functions.h"
 #include "rpc/remote/call/future.h"
@@ -149,6 +150,12 @@ class RpcAgent : private Runtime {
   // Returns DeadlineExceeded, naming the functions, if some have not returned after `abrupt_timeout`. They
   // still run, but no call reaches this worker any more. A further call waits for them again.
   absl::Status ShutdownNow();
+
+  // Runs `task` on the agent's timer thread after `delay`, unless the agent ends before. `task` must not
+  // block.
+  void RunAfter(absl::Duration delay, TimerQueue::Task task) {
+    timers_->Schedule(MonotonicNow() + delay, std::move(task));
+  }
 
   // These functions are for tests and debugging.
   References& references() const { return *references_; }

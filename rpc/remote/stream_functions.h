@@ -43,10 +43,15 @@ inline constexpr absl::Duration kStreamSilence = absl::Seconds(30);
 // (stream, number of the first item that is requested). Confirms that all earlier items have arrived.
 inline constexpr Function<StreamBatch(uint64_t, uint64_t)> kStreamRead{"tandem.stream.read",
                                                                        {.idempotent = true}};
-// (stream, number of the first of these items, items, whether they are the last)
+// (stream, number of the first of these items, items, whether they are the last). Without items and not last,
+// the response does not wait.
 inline constexpr Function<void(uint64_t, uint64_t, std::vector<StreamItem>, bool)> kStreamWrite{
     "tandem.stream.write", {.idempotent = true}};
 inline constexpr Function<void(uint64_t)> kStreamCancel{"tandem.stream.cancel", {.idempotent = true}};
+
+// The interval at which a client that requests no items, because enough of them wait to be read, confirms
+// that it is alive: it calls kStreamWrite without items.
+inline constexpr absl::Duration kStreamKeepAlive = absl::Seconds(10);
 
 template <typename T>
 absl::StatusOr<StreamItem> EncodeItem(const T& value) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/remote/stream_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -115,11 +116,14 @@ Future<void> StreamState::OnWrite(uint64_t first, std::vector<StreamItem> items,
     if (stop_.stop_requested()) return Future<void>::Ready(absl::CancelledError("the stream is over"));
     if (first > in_next_)
       return Future<void>::Ready(absl::InvalidArgumentError("items of the stream are missing"));
+    if (items.empty() && !last) return Future<void>::Ready(absl::OkStatus());  // only says: alive
+    const uint64_t known = in_next_ - first;
+    in_next_ = std::max(in_next_, first + items.size());
+    // After the end the items are dropped, but they count: the client sends the ones after them next.
     if (!end_.has_value()) {
-      for (size_t i = in_next_ - first; i < items.size(); ++i) {
+      for (size_t i = known; i < items.size(); ++i) {
         in_bytes_ += items[i].bytes();
         in_.push_back(std::move(items[i]));
-        ++in_next_;
       }
       in_ended_ = in_ended_ || last;
       if (WindowIsFull()) {

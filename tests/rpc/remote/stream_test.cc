@@ -188,6 +188,39 @@ TEST_P(StreamTest, AStreamToOneselfIsAStream) {
   for (int64_t i = 0; i < 100; ++i) TANDEM_ASSERT_OK(stream->Read());
 }
 
+// The function has returned while the client still writes. The client then reads what the function wrote, and
+// its OK.
+TEST(StreamStateTest, ItemsThatComeAfterTheEndAreDroppedAndCounted) {
+  StreamState stream;
+  TANDEM_ASSERT_OK(stream.Write(StreamItem{.small = "from the server"}));
+  stream.Finish(absl::OkStatus());
+  for (const uint64_t first : {0, 2, 4}) {
+    const Future<void> sent = stream.OnWrite(first, std::vector<StreamItem>(2), /*last=*/false);
+    ASSERT_TRUE(sent.ready());
+    TANDEM_EXPECT_OK(sent.Wait());
+  }
+  const Future<StreamBatch> read = stream.OnRead(0);
+  ASSERT_TRUE(read.ready());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const StreamBatch batch, read.Wait());
+  EXPECT_EQ(batch.items.size(), 1u);
+  EXPECT_TRUE(batch.ended);
+  EXPECT_EQ(batch.code, 0);
+}
+
+// So a client can say that it is alive while neither side takes items.
+TEST(StreamStateTest, AWriteWithoutItemsCountsAsContactAndIsAnsweredAtOnce) {
+  StreamState stream;
+  const Future<void> full = stream.OnWrite(0, std::vector<StreamItem>(kStreamWindow), /*last=*/false);
+  EXPECT_FALSE(full.ready());
+  const absl::Time before = MonotonicNow();
+  for (const uint64_t first : {uint64_t{0}, uint64_t{kStreamWindow}}) {
+    const Future<void> alive = stream.OnWrite(first, {}, /*last=*/false);
+    ASSERT_TRUE(alive.ready());
+    TANDEM_EXPECT_OK(alive.Wait());
+  }
+  EXPECT_GE(stream.last_contact(), before);
+}
+
 TEST(StreamStateTest, WhatTheServerHoldsIsBoundedInBytesToo) {
   StreamState stream;
   std::vector<Future<void>> sent;

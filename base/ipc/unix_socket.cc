@@ -56,7 +56,30 @@ absl::StatusOr<Descriptor> ConnectAbstract(const std::string& name) {
       connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     return absl::FailedPreconditionError(std::strerror(errno));
   }
+  if (const absl::Status same = CheckSameUser(connection.get()); !same.ok()) {
+    return absl::FailedPreconditionError(same.message());
+  }
   return connection;
+}
+
+Descriptor AcceptAbstract(int listener) {
+  Descriptor connection(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (connection.valid() && !CheckSameUser(connection.get()).ok()) {
+    connection.Reset();
+    errno = EPERM;
+  }
+  return connection;
+}
+
+absl::Status CheckSameUser(int socket) {
+  ucred peer = {};
+  socklen_t length = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return absl::ErrnoToStatus(errno, "the user of the process behind a unix socket is not known");
+  }
+  if (peer.uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("the process behind the unix socket runs as user ",
+                                                  peer.uid, ", this one as user ", geteuid()));
 }
 
 bool SendPacket(int socket, const void* data, size_t size, int descriptor) {

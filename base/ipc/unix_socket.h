@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ipc/descriptor.h"
@@ -20,8 +21,15 @@ namespace tandem::ipc {
 // FailedPrecondition names the error.
 absl::StatusOr<Descriptor> ListenAbstract(const std::string& name, int backlog);
 // Returns a connection to such a socket. FailedPrecondition if no process of this network namespace listens
-// there.
+// there, or one of another user (CheckSameUser).
 absl::StatusOr<Descriptor> ConnectAbstract(const std::string& name);
+// Accepts a connection to a socket of ListenAbstract, without blocking. Returns a non-blocking socket.
+// Returns no descriptor, with the reason in errno, if there is none; EPERM: it came from another user and was
+// closed.
+Descriptor AcceptAbstract(int listener);
+// Returns PermissionDenied, naming both, if the peer of the unix socket runs as another user than this
+// process. Abstract names have no permissions, so any user of the host can connect.
+absl::Status CheckSameUser(int socket);
 
 // Sends one packet, with `descriptor` unless it is negative. Never blocks. Returns false if the packet cannot
 // be sent at once.

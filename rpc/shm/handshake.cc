@@ -131,7 +131,7 @@ bool Acceptor::Wait(int stop, TakeLink& take) {
     pending_clients_.erase(pending_clients_.begin() + i);
   }
   if (polled[1].revents != 0) {
-    ipc::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    ipc::Descriptor socket = ipc::AcceptAbstract(listener_.get());
     if (socket.get() >= 0 && pending_clients_.size() < kMaxPendingClients) {
       pending_clients_.push_back({std::move(socket), now + kClientTimeout});
     } else if (socket.get() < 0 && (errno == EMFILE || errno == ENFILE)) {

@@ -147,7 +147,7 @@ class SegmentOwner {
         if (!stays) clients_.erase(clients_.begin() + i);
       }
       if (polled[0].revents != 0) {
-        ipc::Descriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        ipc::Descriptor client = ipc::AcceptAbstract(listener_.get());
         if (client.get() >= 0 && clients_.size() < 2 * kMaxRanks) clients_.push_back({std::move(client)});
       }
     }

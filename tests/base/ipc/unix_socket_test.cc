@@ -4,9 +4,13 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -97,6 +101,43 @@ TEST(UnixSocketTest, NobodyIsReachedUnderANameThatIsGone) {
     TANDEM_ASSERT_OK(ConnectAbstract(name).status());
   }
   EXPECT_THAT(ConnectAbstract(name).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST(UnixSocketTest, ProcessesOfAnotherUserAreNotSpokenTo) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can run a process as another user";
+  constexpr uid_t kOther = 65534;
+  const std::string name = absl::StrCat("tandem-test-", RandomToken());
+  TANDEM_ASSERT_OK_AND_ASSIGN(Descriptor listener, ListenAbstract(name, 1));
+  const pid_t child = fork();
+  if (child == 0) {  // the other user
+    bool right = setresuid(kOther, kOther, kOther) == 0;
+    const absl::StatusOr<Descriptor> refused = ConnectAbstract(name);
+    right = right && absl::IsFailedPrecondition(refused.status()) &&
+            refused.status().message().find("runs as user 0") != absl::string_view::npos;
+    // A client that does not check: connects and waits until the server has closed the connection.
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    const Descriptor rude(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    right = right && connect(rude.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
+    char byte;
+    right = right && recv(rude.get(), &byte, 1, 0) <= 0;
+    _exit(right ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(AwaitReadable(listener.get(), absl::Now() + absl::Seconds(30)));
+    EXPECT_FALSE(AcceptAbstract(listener.get()).valid());
+    EXPECT_EQ(errno, EPERM);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  // Its own user is served.
+  TANDEM_ASSERT_OK_AND_ASSIGN(const Descriptor own, ConnectAbstract(name));
+  EXPECT_TRUE(AcceptAbstract(listener.get()).valid());
+  TANDEM_EXPECT_OK(CheckSameUser(own.get()));
 }
 
 TEST(UnixSocketTest, TokensDiffer) {

@@ -22,11 +22,11 @@ std::string JoinAddress(const std::string& host, int port) {
 }
 
 // Processes of this machine alone need no port that others can reach. Otherwise MASTER_ADDR may be a name, or
-// an address that this machine does not have (a container's, behind a forwarded port), so every interface is
-// served.
+// an address that this machine does not have (a container's, behind a forwarded port); then every interface
+// is served.
 std::string ListenAddress(const Environment& env) {
   return rpc::IsLoopbackHost(env.master_addr) ? JoinAddress(env.master_addr, env.master_port)
-                                              : JoinAddress("0.0.0.0", env.master_port);
+                                              : rpc::ListenAddressFor(env.master_addr, env.master_port);
 }
 
 std::string ClosedKey(const std::string& member) { return absl::StrCat("job/closed/", member); }

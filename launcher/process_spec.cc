@@ -75,7 +75,7 @@ std::vector<std::string> ProcessSpecFactory::ServerCommand(const ProcessSlot& pl
                                    "--index",       absl::StrCat(place.role_rank()),
                                    "--num-servers", absl::StrCat(place.round->WorldSize("ps"))};
   if (!options_.advertise.empty()) {
-    const std::string listen = rpc::IsLoopbackHost(options_.advertise) ? "127.0.0.1:0" : "0.0.0.0:0";
+    const std::string listen = rpc::ListenAddressFor(options_.advertise, 0);
     args.insert(args.end(), {"--listen", listen, "--advertise", options_.advertise});
   }
   if (options_.metrics_port >= 0) {

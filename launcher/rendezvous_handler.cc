@@ -130,10 +130,11 @@ absl::Status RendezvousHandler::OpenServed() {
     must = may = it->second == "true" || it->second == "1";
   }
   // A launcher that can bind the endpoint's address runs on its host. Other nodes may not be able to reach
-  // that address (a host's own name often resolves to 127.0.1.1), so all interfaces are served.
+  // that address (a host's own name often resolves to 127.0.1.1); then all interfaces are served.
   if (may && (must || rpc::CheckBindable(endpoint, options_.endpoint).ok())) {
-    const std::string listen =
-        rpc::IsLoopbackHost(endpoint.host) ? options_.endpoint : absl::StrCat("0.0.0.0:", endpoint.port);
+    const std::string listen = rpc::IsLoopbackHost(endpoint.host)
+                                   ? options_.endpoint
+                                   : rpc::ListenAddressFor(endpoint.host, endpoint.port);
     absl::StatusOr<std::unique_ptr<collectives::StoreServer>> server =
         collectives::StoreServer::Start(listen);
     if (server.ok()) {

@@ -21,8 +21,8 @@ absl::Status RoundServices::Renew(const std::string& host, collectives::Node* no
   old_store_ = std::move(store_);
   gate_ = std::make_shared<rpc::EpochGate>(
       rpc::Caller{.run_id = run_id_, .member = absl::StrCat("the store of node ", node_id_)});
-  absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store = collectives::StoreServer::Start(
-      rpc::IsLoopbackHost(host) ? "127.0.0.1:0" : "0.0.0.0:0", Clock::Real(), gate_);
+  absl::StatusOr<std::unique_ptr<collectives::StoreServer>> store =
+      collectives::StoreServer::Start(rpc::ListenAddressFor(host, 0), Clock::Real(), gate_);
   if (!store.ok()) return Annotate(store.status(), "cannot serve the job's store");
   store_ = *std::move(store);
   node->store = absl::StrCat(host, ":", store_->port());

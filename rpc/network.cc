@@ -34,6 +34,26 @@ std::string Numeric(const sockaddr* address) {
   return text;
 }
 
+// Returns the numeric address for ListenAddressFor.
+std::string ListenHostFor(const std::string& host) {
+  if (IsLoopbackHost(host)) return host == "localhost" ? "127.0.0.1" : host;
+  const std::string all = "0.0.0.0";
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return all;
+  absl::Cleanup release = [found] { freeaddrinfo(found); };
+  std::string own;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    const std::string address = Numeric(one->ai_addr);
+    if (address == own) continue;
+    // Others may use any of several addresses.
+    if (!own.empty() || IsLoopbackHost(address) || !ResolveLocalAddress(address).ok()) return all;
+    own = address;
+  }
+  return own.empty() ? all : own;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> LocalAddressFor(const std::string& target) {
@@ -96,6 +116,11 @@ absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text) {
     return text;
   return absl::InvalidArgumentError(absl::StrCat(
       "'", text, "' is no network interface of this machine; it has ", absl::StrJoin(candidates, ", ")));
+}
+
+std::string ListenAddressFor(const std::string& host, int port) {
+  const std::string own = ListenHostFor(host);
+  return absl::StrContains(own, ':') ? absl::StrCat("[", own, "]:", port) : absl::StrCat(own, ":", port);
 }
 
 bool IsLoopbackHost(absl::string_view host) {

@@ -2,7 +2,8 @@
 #ifndef TANDEM_RPC_NETWORK_H_
 #define TANDEM_RPC_NETWORK_H_
 
-// Finds the address at which other machines reach this one. Only LocalAddressFor may block (name lookup).
+// Finds the address at which other machines reach this one. LocalAddressFor and ListenAddressFor may block
+// (name lookup).
 
 #include <string>
 
@@ -19,6 +20,13 @@ absl::StatusOr<std::string> LocalAddressFor(const std::string& target);
 // Returns the numeric address on this machine that `text` denotes: an address, or the name of an interface
 // ("eth0"). InvalidArgument if there is none; the message lists this machine's interfaces.
 absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text);
+
+// Returns the address "host:port" at which a server must listen so that others reach it at `host`, the
+// address or name of this machine that they are told: that address, if it is one of this machine. Returns
+// "0.0.0.0:port", every interface, if `host` is a name that means the loopback interface here (127.0.1.1 on
+// Debian) or several addresses, or an address that this machine does not have (a container's, behind a
+// forwarded port). Blocks on the name lookup.
+std::string ListenAddressFor(const std::string& host, int port);
 
 // Returns true if only processes of the same machine can reach `host`: 127.x.x.x, ::1 or "localhost".
 bool IsLoopbackHost(absl::string_view host);

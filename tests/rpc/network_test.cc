@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rpc/network.h"
 
+#include <string>
+
+#include "absl/strings/match.h"
 #include "tests/testing/status_matchers.h"
 
 namespace tandem::rpc {
@@ -31,6 +34,17 @@ TEST(NetworkTest, AnInterfaceIsMeantByNameOrAddress) {
 TEST(NetworkTest, AnUnknownInterfaceIsAnsweredWithTheCandidates) {
   EXPECT_THAT(ResolveLocalAddress("eth99"), StatusIs(absl::StatusCode::kInvalidArgument,
                                                      AllOf(HasSubstr("eth99"), HasSubstr("lo (127.0.0.1)"))));
+}
+
+TEST(NetworkTest, AServerListensAtTheAddressThatOthersAreTold) {
+  EXPECT_EQ(ListenAddressFor("127.0.0.1", 0), "127.0.0.1:0");
+  EXPECT_EQ(ListenAddressFor("localhost", 7), "127.0.0.1:7");
+  EXPECT_EQ(ListenAddressFor("::1", 7), "[::1]:7");
+  EXPECT_EQ(ListenAddressFor("192.0.2.1", 7), "0.0.0.0:7");  // not of this machine
+  EXPECT_EQ(ListenAddressFor("no-such-host.invalid", 7), "0.0.0.0:7");
+  // The address by which this machine would reach others, if it has a network.
+  const absl::StatusOr<std::string> own = LocalAddressFor("192.0.2.1:9");
+  if (own.ok() && !absl::StrContains(*own, ':')) EXPECT_EQ(ListenAddressFor(*own, 7), *own + ":7");
 }
 
 TEST(NetworkTest, OnlyTheMachineItselfIsBehindALoopbackHost) {

@@ -2,8 +2,8 @@
 #ifndef TANDEM_RPC_SERVER_H_
 #define TANDEM_RPC_SERVER_H_
 
-// Serves transport-independent services over gRPC, with its health checking and reflection, and through
-// shared memory to clients of the same host.
+// Serves transport-independent services over gRPC, with its health checking and, if wanted, its reflection,
+// and through shared memory to clients of the same host.
 
 #include <memory>
 #include <string>
@@ -45,6 +45,8 @@ struct ServerOptions {
   size_t max_held_request_bytes = size_t{1} << 30;
   // Decides which callers are served. nullptr: all are. Health checking and reflection are always served.
   std::shared_ptr<EpochGate> gate = nullptr;
+  // Serves gRPC's reflection, which describes every method and message to any client that asks.
+  bool reflection = false;
 };
 
 // A running server. Thread-safe. The destructor calls Shutdown with a grace period of 5 seconds.

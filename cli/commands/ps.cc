@@ -53,6 +53,9 @@ struct ServeFlags {
   int metrics_port = -1;  // -1: no metrics are served
   std::string spill_dir;
   uint64_t spill_cache = uint64_t{64} << 20;
+  uint64_t max_memory = 0;
+  std::string checkpoint_root;
+  bool reflection = false;
   // Limits of the memory for requests and responses in flight. The defaults are those of the libraries.
   uint64_t max_parked = ps::ParameterServerOptions().max_parked_bytes;
   uint64_t max_held = rpc::ServerOptions().max_held_request_bytes;
@@ -179,17 +182,26 @@ absl::Status Serve(const ServeFlags& flags) {
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ps::ColdStore> cold_store, OpenSpillStore(flags));
   std::unique_ptr<rpc::ProcessDiagnostics> own;  // must outlive all threads that may record
-  ps::ParameterServer server({.index = index,
-                              .num_servers = count,
-                              .max_parked_bytes = flags.max_parked,
-                              .cold_store = std::move(cold_store)});
+  const std::shared_ptr<rpc::EpochGate> gate = Gate(env);
+  ps::ParameterServer server(
+      {.index = index,
+       .num_servers = count,
+       .max_parked_bytes = flags.max_parked,
+       .cold_store = std::move(cold_store),
+       .max_memory_bytes = flags.max_memory,
+       .checkpoint_root = flags.checkpoint_root,
+       // Without a launcher the members of a job have no epoch either.
+       .members_only = env.epoch > 0,
+       .job = [run_id = env.run_id, gate] { return rpc::Caller{.run_id = run_id, .epoch = gate->epoch()}; },
+       .first_free_rank = env.epoch > 0 ? static_cast<uint32_t>(env.world_size) : 0});
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<rpc::Server> listening,
                           rpc::Server::Start({.listen = flags.listen,
                                               .transport = flags.transport,
                                               .threads = flags.threads,
                                               .max_unsent_response_bytes = flags.max_unsent,
                                               .max_held_request_bytes = flags.max_held,
-                                              .gate = Gate(env)},
+                                              .gate = gate,
+                                              .reflection = flags.reflection},
                                              {server.service()}));
   TANDEM_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(flags, listening->port()));
 
@@ -266,8 +278,21 @@ void AddPs(CLI::App& app, CommandContext* context) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 40))
       ->default_str("64MiB");
+  ps->add_flag("--reflection", flags->reflection,
+               "Describe all methods and messages to gRPC clients that ask, such as grpcurl [off]");
   // The variables are for `tandem run`, which passes its environment on to all servers of its job.
   auto variables = std::make_shared<launcher::VariableOptions>();
+  variables->Add(
+      ps->add_option(
+            "--max-memory", flags->max_memory,
+            "Memory of tables, in bytes or as 64GiB: beyond it no table and no row is created [no limit]")
+          ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+          ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 50)),
+      "TANDEM_PS_MAX_MEMORY");
+  variables->Add(
+      ps->add_option("--checkpoint-root", flags->checkpoint_root,
+                     "Directory below which checkpoints are written and read, whatever a client asks for [any]"),
+      "TANDEM_CHECKPOINT_ROOT");
   variables->Add(
       ps->add_option("--threads", flags->threads,
                      "Threads that answer over gRPC, and at most as many over shared memory; 0: half of the "

@@ -141,6 +141,7 @@ absl::Status Change(const TableFlags& flags) {
                                            out->append(table.config().name());
                                          })));
   }
+  TANDEM_RETURN_IF_ERROR(view.servers->Register(absl::Seconds(flags.job.timeout_seconds)));
   const std::vector<absl::StatusOr<Bytes>> responses = view.servers->CallAll(
       "SetUpdateMode", request, absl::Seconds(flags.job.timeout_seconds), /*insist=*/true);
   std::vector<std::string> changed;

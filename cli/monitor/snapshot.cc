@@ -74,6 +74,22 @@ std::vector<absl::StatusOr<Bytes>> ServerSet::CallAll(absl::string_view method,
   return responses;
 }
 
+absl::Status ServerSet::Register(absl::Duration timeout) {
+  tandem::v1::RegisterResponse job;
+  const std::vector<absl::StatusOr<Bytes>> responses =
+      CallAll("Register", tandem::v1::RegisterRequest(), timeout, /*insist=*/true);
+  for (size_t s = 0; s < size(); ++s) {
+    // A server from before this method serves every process.
+    if (absl::IsUnimplemented(responses[s].status())) continue;
+    TANDEM_RETURN_IF_ERROR(Annotate(Parse(responses[s], &job), absl::StrCat("server ", s)));
+    if (job.epoch() == 0) continue;
+    rpc::ChannelOptions options;
+    options.caller = {.run_id = job.run_id(), .epoch = job.epoch(), .member = "tandem table"};
+    TANDEM_ASSIGN_OR_RETURN(channels_[s], rpc::ConnectGrpc(addresses_[s], options));
+  }
+  return absl::OkStatus();
+}
+
 Snapshot ServerSet::Take(size_t hottest, absl::Duration timeout) {
   tandem::v1::ListTablesRequest list;
   list.set_hottest(static_cast<uint32_t>(hottest));

@@ -3,14 +3,23 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
+#include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "base/buffer_pool.h"
+#include "base/ipc/directory_beneath.h"
 #include "base/ipc/futex.h"
 #include "base/status.h"
 #include "ps/server/checkpoint_service.h"
 #include "ps/server/helper_threads.h"
+#include "ps/server/push_fence.h"
 #include "ps/server/request_handler.h"
 #include "ps/server/row_states_service.h"
 #include "ps/server/table/statistics.h"
@@ -19,6 +28,18 @@
 #include "ps/table.h"
 
 namespace tandem::ps {
+namespace {
+
+constexpr size_t kMaxRegisteredName = 256;
+constexpr size_t kMaxRegistered = 4096;
+
+// Methods that change nothing.
+bool Observes(absl::string_view method) {
+  return method == "ListTables" || method == "GetServerInfo" || method == "GetServerStatistics" ||
+         method == "FrequentlyUpdatedRows" || method == "ReadRowStates";
+}
+
+}  // namespace
 
 // Owns the server's parts and lists its methods.
 class ParameterServer::Impl {
@@ -37,8 +58,18 @@ class ParameterServer::Impl {
   absl::StatusOr<v1::CreateTableResponse> CreateTable(const v1::CreateTableRequest& request);
   absl::StatusOr<v1::SetUpdateModeResponse> SetUpdateMode(const v1::SetUpdateModeRequest& request);
   absl::StatusOr<v1::FlushResponse> Flush(const std::string& name);
+  absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request);
+  // Runs `body` with a path of the directory that the client has named, if it lies below
+  // ParameterServerOptions::checkpoint_root. Errors name the directory as the client did.
+  template <typename Response>
+  absl::StatusOr<Response> WithinRoot(
+      const std::string& directory,
+      absl::FunctionRef<absl::StatusOr<Response>(const std::string& path)> body) const;
+  // Returns a handler that refuses callers of no job (ParameterServerOptions::members_only).
+  rpc::Method ForMembers(rpc::Method method) const;
 
-  // Returns a handler whose body runs on the background thread.
+  // Returns a handler whose body runs on the background thread. A request that names a worker must come from
+  // that worker (CheckWorker).
   template <typename Request, typename Response>
   rpc::Handler Background(std::function<absl::StatusOr<Response>(const Request&)> body);
 
@@ -52,6 +83,8 @@ class ParameterServer::Impl {
   RequestHandler requests_;
   CheckpointService checkpoints_;
   RowStatesService row_states_;
+  absl::Mutex registered_mutex_;
+  std::map<std::string, uint32_t> registered_ ABSL_GUARDED_BY(registered_mutex_);  // ranks by name
   TaskExecutor background_;  // one thread: checkpoints, table creation, changes of mode, writes of rows
 };
 
@@ -71,7 +104,8 @@ ParameterServer::Impl::Impl(const ParameterServerOptions& options)
                .shard_map = &shard_map_,
                .buffers = &buffers_,
                .helpers = &helpers_,
-               .cold_store = options.cold_store}),
+               .cold_store = options.cold_store,
+               .max_memory_bytes = options.max_memory_bytes}),
       requests_(options_, &tables_, &buffers_, &stopping_),
       checkpoints_(&tables_, &requests_, &stopping_),
       row_states_(&tables_, &requests_),
@@ -90,8 +124,12 @@ void ParameterServer::Impl::Stop() {
 template <typename Request, typename Response>
 rpc::Handler ParameterServer::Impl::Background(std::function<absl::StatusOr<Response>(const Request&)> body) {
   return rpc::AsyncProtoHandler<Request, Response>(
-      [this, body = std::move(body)](std::shared_ptr<rpc::ServerCall>, Request request,
+      [this, body = std::move(body)](std::shared_ptr<rpc::ServerCall> call, Request request,
                                      rpc::Reply<Response> reply) {
+        if constexpr (requires { request.worker(); }) {
+          absl::Status itself = CheckWorker(call->caller(), request.worker(), "a request");
+          if (!itself.ok()) return reply(std::move(itself));
+        }
         const bool posted = background_.Post([this, body, reply, request = std::move(request)] {
           if (stopping_) {
             reply(absl::CancelledError("the parameter server is stopping"));
@@ -123,15 +161,24 @@ rpc::Service ParameterServer::Impl::MakeService() {
       {"GetServerStatistics", rpc::ProtoHandler<v1::GetServerStatisticsRequest, v1::ServerStatistics>(
                                   [this](const v1::GetServerStatisticsRequest&) { return Statistics(); })},
       {"StartPushEpoch",
-       rpc::ProtoHandler<v1::StartPushEpochRequest, v1::StartPushEpochResponse>(
-           [this](const v1::StartPushEpochRequest& request) { return requests_.StartPushEpoch(request); })},
+       rpc::AsyncProtoHandler<v1::StartPushEpochRequest, v1::StartPushEpochResponse>(
+           [this](std::shared_ptr<rpc::ServerCall> call, const v1::StartPushEpochRequest& request,
+                  const rpc::Reply<v1::StartPushEpochResponse>& reply) {
+             absl::Status itself = CheckWorker(call->caller(), request.worker(), "a push epoch");
+             if (!itself.ok()) return reply(std::move(itself));
+             reply(requests_.StartPushEpoch(request));
+           })},
       {"SaveCheckpoint", Background<v1::SaveCheckpointRequest, v1::SaveCheckpointResponse>(
                              [this](const v1::SaveCheckpointRequest& request) {
-                               return checkpoints_.Save(request.directory());
+                               return WithinRoot<v1::SaveCheckpointResponse>(
+                                   request.directory(),
+                                   [this](const std::string& path) { return checkpoints_.Save(path); });
                              })},
       {"LoadCheckpoint", Background<v1::LoadCheckpointRequest, v1::LoadCheckpointResponse>(
                              [this](const v1::LoadCheckpointRequest& request) {
-                               return checkpoints_.Load(request.directory());
+                               return WithinRoot<v1::LoadCheckpointResponse>(
+                                   request.directory(),
+                                   [this](const std::string& path) { return checkpoints_.Load(path); });
                              })},
       {"FrequentlyUpdatedRows",
        rpc::ProtoHandler<v1::FrequentlyUpdatedRowsRequest, v1::FrequentlyUpdatedRowsResponse>(
@@ -144,8 +191,77 @@ rpc::Service ParameterServer::Impl::MakeService() {
       {"WriteRowStates",
        Background<v1::WriteRowStatesRequest, v1::WriteRowStatesResponse>(
            [this](const v1::WriteRowStatesRequest& request) { return row_states_.Write(request); })},
+      {"Register", rpc::ProtoHandler<v1::RegisterRequest, v1::RegisterResponse>(
+                       [this](const v1::RegisterRequest& request) { return Register(request); })},
   };
+  for (rpc::Method& method : service.methods) {
+    // Pulls are checked where it is known whether they only read.
+    const bool open = Observes(method.name) || method.name == "Pull" || method.name == "Register";
+    if (options_.members_only && !open) method = ForMembers(std::move(method));
+  }
   return service;
+}
+
+rpc::Method ParameterServer::Impl::ForMembers(rpc::Method method) const {
+  method.handler = [this, name = method.name,
+                    handler = std::move(method.handler)](std::shared_ptr<rpc::ServerCall> call) {
+    if (absl::Status allowed = requests_.CheckMember(call->caller(), name); !allowed.ok()) {
+      return call->Finish(std::move(allowed));
+    }
+    handler(std::move(call));
+  };
+  return method;
+}
+
+template <typename Response>
+absl::StatusOr<Response> ParameterServer::Impl::WithinRoot(
+    const std::string& directory,
+    absl::FunctionRef<absl::StatusOr<Response>(const std::string& path)> body) const {
+  if (options_.checkpoint_root.empty()) return body(directory);
+  absl::StatusOr<ipc::Descriptor> opened = ipc::OpenDirectoryBeneath(options_.checkpoint_root, directory);
+  if (!opened.ok()) {
+    return Annotate(opened.status(),
+                    absl::StrCat("server ", options_.index, ": checkpoint (--checkpoint-root)"));
+  }
+  // This path names the directory that was opened, whatever happens to the one of the client.
+  const std::string path = absl::StrCat("/proc/self/fd/", opened->get());
+  absl::StatusOr<Response> response = body(path);
+  if (response.ok()) return response;
+  return absl::Status(response.status().code(),
+                      absl::StrReplaceAll(response.status().message(), {{path, directory}}));
+}
+
+absl::StatusOr<v1::RegisterResponse> ParameterServer::Impl::Register(const v1::RegisterRequest& request) {
+  v1::RegisterResponse response;
+  if (options_.job) {
+    const rpc::Caller job = options_.job();
+    response.set_run_id(job.run_id);
+    response.set_epoch(job.epoch);
+  }
+  if (request.name().empty()) return response;
+  if (options_.index != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("server ", options_.index, ": only server 0 gives ranks; register there"));
+  }
+  if (request.name().size() > kMaxRegisteredName) {
+    return absl::InvalidArgumentError(absl::StrCat("the name has ", request.name().size(), " bytes, at most ",
+                                                   kMaxRegisteredName, " are accepted"));
+  }
+  {
+    absl::MutexLock lock(&registered_mutex_);
+    auto found = registered_.find(request.name());
+    if (found == registered_.end()) {
+      if (registered_.size() >= kMaxRegistered) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("server ", options_.index, ": ", kMaxRegistered,
+                         " processes have registered, which is the limit; use a name again"));
+      }
+      const uint32_t rank = options_.first_free_rank + static_cast<uint32_t>(registered_.size());
+      found = registered_.emplace(request.name(), rank).first;
+    }
+    response.set_worker(found->second);
+  }
+  return response;
 }
 
 absl::StatusOr<v1::CreateTableResponse> ParameterServer::Impl::CreateTable(
@@ -166,6 +282,7 @@ absl::StatusOr<v1::ServerInfo> ParameterServer::Impl::Info() const {
   info.set_index(options_.index);
   info.set_num_servers(options_.num_servers);
   info.set_num_buckets(shard_map_.num_buckets());
+  info.set_push_window(PushFence::kWindow);
   info.mutable_bucket_owner()->Add(shard_map_.owners().begin(), shard_map_.owners().end());
   return info;
 }

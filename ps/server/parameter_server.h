@@ -22,12 +22,15 @@
 //     moment. Pulls go on.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "ps/shard_map.h"
 #include "ps/storage/spill/cold_tier.h"
+#include "rpc/caller.h"
 #include "rpc/service.h"
 
 namespace tandem::ps {
@@ -44,6 +47,17 @@ struct ParameterServerOptions {
   // Holds the rows on disk of tables with `spill` (ps/storage/spill/spill_store.h). nullptr: such tables are
   // refused.
   std::shared_ptr<ColdStore> cold_store;
+  // Limit of the memory of tables. A table that needs more is not created; while the tables hold more, pulls
+  // that may create rows fail with ResourceExhausted. 0: no limit.
+  uint64_t max_memory_bytes = 0;
+  // Directories of checkpoints must lie below this one, "": any directory.
+  std::string checkpoint_root;
+  // True: a caller of epoch 0, which belongs to no job, may only observe (ListTables, GetServerInfo,
+  // GetServerStatistics), read (read-only pulls) and register. Everything else fails with PermissionDenied.
+  bool members_only = false;
+  // Returns the run id and the epoch with which callers must connect, for Register. nullptr: none.
+  std::function<rpc::Caller()> job;
+  uint32_t first_free_rank = 0;  // the first rank that Register gives
 };
 
 // Thread-safe.

@@ -62,9 +62,9 @@ void PushFence::Commit(uint32_t worker, uint64_t epoch, uint64_t sequence) {
 absl::StatusOr<uint64_t> PushFence::StartEpoch(uint32_t worker, uint64_t at_least) {
   Fence& fence = fences_[worker];
   if (fence.epoch == std::numeric_limits<uint64_t>::max()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("worker ", worker, " has used the largest push epoch, ", fence.epoch,
-                     ", and cannot start another one: restart the servers"));
+    return absl::FailedPreconditionError(absl::StrCat("worker ", worker, " has used the largest push epoch, ",
+                                                      fence.epoch,
+                                                      ", and cannot start another one: restart the servers"));
   }
   fence = Fence{.epoch = std::max(at_least, fence.epoch + 1)};
   return fence.epoch;

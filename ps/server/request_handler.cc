@@ -5,7 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 #include "ps/trace_kinds.h"
 
@@ -14,6 +17,16 @@ namespace {
 absl::Status Stopped() { return absl::UnavailableError("the parameter server has stopped"); }
 absl::Status Stopping() { return absl::CancelledError("the parameter server is stopping"); }
 }  // namespace
+
+absl::Status CheckWorker(const rpc::Caller& caller, uint32_t worker, absl::string_view what) {
+  absl::string_view rank = caller.member;
+  uint32_t number;
+  if (!absl::ConsumePrefix(&rank, "worker/") || !absl::SimpleAtoi(rank, &number) || number == worker) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(absl::StrCat(what, " as worker ", worker, " by ", caller.member,
+                                                  ": ClientOptions::worker must be the rank of the process"));
+}
 
 RequestHandler::RequestHandler(const ParameterServerOptions& options, TableRegistry* tables,
                                BufferPool* buffers, const std::atomic<bool>* stopping)
@@ -87,9 +100,9 @@ absl::StatusOr<v1::StartPushEpochResponse> RequestHandler::StartPushEpoch(
   constexpr uint32_t kMaxWorkers = 65536;
   constexpr uint64_t kLargestEpoch = uint64_t{1} << 62;  // leaves epochs for later processes of the worker
   if (request.worker() >= kMaxWorkers || request.at_least() > kLargestEpoch) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a push epoch of at least ", request.at_least(), " for worker ", request.worker(),
-                     ": workers are below ", kMaxWorkers, ", epochs at most 2^62"));
+    return absl::InvalidArgumentError(absl::StrCat("a push epoch of at least ", request.at_least(),
+                                                   " for worker ", request.worker(), ": workers are below ",
+                                                   kMaxWorkers, ", epochs at most 2^62"));
   }
   v1::StartPushEpochResponse response;
   absl::MutexLock lock(&push_mutex_);
@@ -104,6 +117,12 @@ void RequestHandler::HandlePull(std::shared_ptr<rpc::ServerCall> call) {
   absl::StatusOr<ParsedRequest> parsed =
       ParsePull(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes});
   if (!parsed.ok()) return call->Finish(parsed.status());
+  if (!parsed->read_only) {
+    absl::Status allowed = CheckMember(call->caller(), "a pull that may create rows");
+    if (allowed.ok()) allowed = CheckWorker(call->caller(), parsed->worker, "pull");
+    if (allowed.ok()) allowed = tables_.CheckMemory();
+    if (!allowed.ok()) return call->Finish(std::move(allowed));
+  }
   absl::StatusOr<BoundRequest> request = BindPull(*std::move(parsed), tables_, options_.max_message_bytes);
   if (!request.ok()) return call->Finish(request.status());
   const uint64_t step = request->step;
@@ -157,6 +176,15 @@ void RequestHandler::ExpirePull(const PendingPull& pull, rpc::DeferredCalls::Rea
   for (const BoundSlice& slice : request.slices) slice.table->Forget(pull.ticket);
 }
 
+absl::Status RequestHandler::CheckMember(const rpc::Caller& caller, absl::string_view what) const {
+  if (!options_.members_only || caller.epoch != 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      "server ", options_.index, ": ", what, " is for processes of the job, and the caller ",
+      caller.member.empty() ? "" : absl::StrCat("(", caller.member, ") "),
+      "has epoch 0, that of no job: it may read and observe. Register (tandem.v1.ParameterServer/Register) "
+      "and connect with the epoch of the answer"));
+}
+
 void RequestHandler::HandlePush(std::shared_ptr<rpc::ServerCall> call) {
   StartPush(std::move(call), TableCounters::Clock::now());
 }
@@ -205,6 +233,7 @@ absl::Status RequestHandler::ApplyPush(const std::shared_ptr<rpc::ServerCall>& c
   TANDEM_ASSIGN_OR_RETURN(
       ParsedRequest parsed,
       ParsePush(call->request(), {.buffers = buffers_, .max_message_bytes = options_.max_message_bytes}));
+  TANDEM_RETURN_IF_ERROR(CheckWorker(call->caller(), parsed.worker, "push"));
   TANDEM_ASSIGN_OR_RETURN(const BoundRequest request, BindPush(std::move(parsed), tables_));
   trace::End(kTraceParsePush, traced);
   SplitPush push = SplitByTable(request, buffers_);

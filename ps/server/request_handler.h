@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/buffer_pool.h"
@@ -29,6 +30,10 @@
 #include "rpc/service.h"
 
 namespace tandem::ps {
+
+// Returns PermissionDenied, naming `what` the caller wants, if the caller says that it is another worker than
+// its request does. A caller that does not say which process of the job it is may speak for any worker.
+absl::Status CheckWorker(const rpc::Caller& caller, uint32_t worker, absl::string_view what);
 
 // Runs pulls and pushes: parses them (request/parse.h), binds them to tables (request/bind.h), defers pulls
 // that must wait for other workers, applies pushes exactly once, and responds (request/response_writer.h).
@@ -51,6 +56,10 @@ class RequestHandler {
   // Takes a sequence of a worker, as a push does, for a call that writes rows. Returns false if it was taken
   // before. Errors are those of PushFence::Check.
   absl::StatusOr<bool> TakeSequence(uint32_t worker, uint64_t epoch, uint64_t sequence);
+
+  // Returns PermissionDenied, naming `what` the caller wants, if only members of the job may do that
+  // (ParameterServerOptions::members_only) and the caller is none.
+  absl::Status CheckMember(const rpc::Caller& caller, absl::string_view what) const;
 
   // Runs `body` while no push is under way; pushes that arrive meanwhile are deferred. Afterwards runs the
   // pulls that `body` adds to `released`. Blocks until the pushes under way are done. One thread at a time.

@@ -176,7 +176,13 @@ std::optional<size_t> DecodeBulkHead(const Bytes& begin, uint64_t total,
   return std::nullopt;
 }
 
-absl::Status DecodeBulk(const Bytes& wire, google::protobuf::MessageLite* header, Bytes* payload) {
+absl::Status DecodeBulk(const Bytes& wire, google::protobuf::MessageLite* header, Bytes* payload,
+                        size_t max_header_bytes) {
+  const auto too_large = [&] {
+    return absl::ResourceExhaustedError(absl::StrCat("a ", header->GetTypeName(), " of ", wire.size(),
+                                                     " bytes has a header of more than ", max_header_bytes,
+                                                     " bytes, which is the most that is accepted"));
+  };
   Bytes head;
   Bytes found;
   size_t head_begin = 0;  // start of the run of header fields being walked
@@ -198,6 +204,7 @@ absl::Status DecodeBulk(const Bytes& wire, google::protobuf::MessageLite* header
       wrong = walker.SkipValue(tag);
     }
     if (wrong != nullptr) return Malformed(*header, field_begin, wire.size(), wrong);
+    if (head.size() + (walker.offset() - head_begin) > max_header_bytes) return too_large();
   }
   head.Append(wire.Sub(head_begin, wire.size() - head_begin));
 

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -47,8 +48,10 @@ std::optional<size_t> DecodeBulkHead(const Bytes& begin, uint64_t total,
 // Splits a message into its header, without field 15, and its payload, which shares the memory of `wire` and
 // is empty if absent. Accepts the output of any protobuf encoder: the payload may stand anywhere among the
 // fields, and if it occurs several times the last one counts. InvalidArgument, which names the message type
-// and the offset, if `wire` is malformed.
-absl::Status DecodeBulk(const Bytes& wire, google::protobuf::MessageLite* header, Bytes* payload);
+// and the offset, if `wire` is malformed. ResourceExhausted, before the header is parsed, if it has more than
+// `max_header_bytes`: parsed messages can be a hundred times as large as their wire form.
+absl::Status DecodeBulk(const Bytes& wire, google::protobuf::MessageLite* header, Bytes* payload,
+                        size_t max_header_bytes = std::numeric_limits<size_t>::max());
 
 }  // namespace tandem::rpc
 

@@ -84,7 +84,7 @@ class SliceParser {
     TANDEM_RETURN_IF_ERROR(ReadGradients(who, slice));
     slice->wire_bytes = before - reader_.remaining();
     slice->pulled_version = from.pulled_version();
-    slice->position = {from.place().update(), from.place().stale()};
+    slice->position = {from.place().update(), from.place().stale(), from.place().first()};
     const float factor = from.learning_rate_factor();
     if (!IsRateFactor(factor)) return RateFactorError(factor, who.Text());
     slice->learning_rate_factor = factor == 0.0f ? 1.0f : factor;
@@ -290,7 +290,7 @@ void SliceParser::DecodeGradients(uint64_t rows, ParsedSlice* slice) {
 // Decodes `wire`, and reads the fields that pulls and pushes share.
 template <typename Message>
 absl::Status ParseHeader(const Bytes& wire, Message* message, RequestHeader* header) {
-  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(wire, message, &header->payload));
+  TANDEM_RETURN_IF_ERROR(rpc::DecodeBulk(wire, message, &header->payload, kMaxHeaderBytes));
   header->worker = message->worker();
   header->step = message->step();
   if (header->step < kMaxStep) return absl::OkStatus();
@@ -301,6 +301,11 @@ absl::Status ParseHeader(const Bytes& wire, Message* message, RequestHeader* hea
 template <typename Message>
 absl::Status ParseSlices(absl::string_view what, Message& message, const ParseOptions& options,
                          ParsedRequest* request) {
+  if (message.slices_size() > kMaxSlices) {
+    return absl::ResourceExhaustedError(absl::StrCat("worker ", request->worker, ": ", what, " of ",
+                                                     message.slices_size(), " slices, at most ", kMaxSlices,
+                                                     " are accepted: send several requests"));
+  }
   SliceParser parser(*request, options);
   request->slices.resize(message.slices_size());
   for (int s = 0; s < message.slices_size(); ++s) {

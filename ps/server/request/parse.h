@@ -29,6 +29,11 @@ inline constexpr float kMaxRateFactor = 0x1p20f;
 // Largest number of locally served rows that a pull may report. Keeps the counter from overflowing.
 inline constexpr uint64_t kMaxLocallyServedRows = uint64_t{1} << 32;
 
+// Largest number of slices of a request, and of bytes of its header, which is the message without the
+// payload. Both are checked before memory is allocated for the slices.
+inline constexpr int kMaxSlices = 1024;
+inline constexpr size_t kMaxHeaderBytes = size_t{1} << 20;
+
 // Names a slice in error messages.
 struct SliceLabel {
   uint32_t worker;

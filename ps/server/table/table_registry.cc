@@ -1,17 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ps/server/table/table_registry.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "ps/optimizers/optimizer.h"
 #include "ps/table.h"
 
 namespace tandem::ps {
 namespace {
 constexpr uint32_t kMaxWorkers = 65536;  // a table keeps a clock for each
+constexpr size_t kMaxTables = 1024;
+constexpr int64_t kMeasureEveryNanoseconds = 100'000'000;
+
+// Returns the memory that one of `servers` needs for the table before it has embedding rows, and for those
+// that its budget allows.
+absl::StatusOr<uint64_t> PlannedBytes(const v1::TableConfig& config, uint64_t servers) {
+  uint64_t bytes = config.byte_budget();
+  if (config.kind() == v1::TableConfig::DENSE) {
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer, MakeOptimizer(config.optimizer()));
+    const uint64_t row_floats = config.dim() + optimizer->state_floats(config.dim());
+    bytes = (config.elements() + config.dim() - 1) / config.dim() * row_floats * sizeof(float);
+  }
+  return (bytes + config.admission().counters()) / servers;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TableStorage>> TableRegistry::NewStorage(const v1::TableConfig& config) const {
@@ -58,8 +75,22 @@ absl::Status TableRegistry::Create(const v1::TableConfig& config) {
       return absl::AlreadyExistsError(
           absl::StrCat("table '", config.name(), "' exists with another configuration: ", differences));
     }
+    if (tables_.size() >= kMaxTables) {
+      return absl::ResourceExhaustedError(absl::StrCat("table '", config.name(), "': server ",
+                                                       options_.server, " has ", kMaxTables,
+                                                       " tables, which is the limit"));
+    }
   }
   // Only one thread creates tables, so the name is still free below.
+  if (options_.max_memory_bytes > 0) {
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t planned, PlannedBytes(config, shard_map().num_servers()));
+    const uint64_t held = MemoryBytes();
+    if (held + planned > options_.max_memory_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "table '", config.name(), "' needs ", planned, " bytes on server ", options_.server,
+          ", whose tables hold ", held, " and may hold ", options_.max_memory_bytes, " (--max-memory)"));
+    }
+  }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TableStorage> storage, NewStorage(config));
   Add(NewTable(config, std::move(storage)));
   return absl::OkStatus();
@@ -87,6 +118,28 @@ std::vector<std::shared_ptr<ServerTable>> TableRegistry::All() const {
   std::vector<std::shared_ptr<ServerTable>> tables;
   for (const auto& [name, table] : tables_) tables.push_back(table);
   return tables;
+}
+
+uint64_t TableRegistry::MemoryBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& table : All()) bytes += table->storage()->Statistics().bytes;
+  return bytes;
+}
+
+absl::Status TableRegistry::CheckMemory() const {
+  if (options_.max_memory_bytes == 0) return absl::OkStatus();
+  const int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  int64_t next = next_measurement_.load(std::memory_order_relaxed);
+  if (now >= next && next_measurement_.compare_exchange_strong(next, now + kMeasureEveryNanoseconds)) {
+    measured_bytes_.store(MemoryBytes(), std::memory_order_relaxed);
+  }
+  const uint64_t held = measured_bytes_.load(std::memory_order_relaxed);
+  if (held <= options_.max_memory_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "server ", options_.server, ": its tables hold ", held, " bytes and may hold ",
+      options_.max_memory_bytes,
+      " (--max-memory), so pulls create no more rows: give tables a byte_budget with an eviction, or more "
+      "servers"));
 }
 
 uint64_t TableRegistry::WaitingBytes() const {

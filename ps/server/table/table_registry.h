@@ -2,6 +2,7 @@
 #ifndef TANDEM_PS_SERVER_TABLE_TABLE_REGISTRY_H_
 #define TANDEM_PS_SERVER_TABLE_TABLE_REGISTRY_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -33,6 +34,7 @@ class TableRegistry {
     Helpers* helpers;           // take part in large updates of the tables
     // Rows on disk; must outlive the tables. nullptr: tables with `spill` are refused.
     std::shared_ptr<ColdStore> cold_store;
+    uint64_t max_memory_bytes = 0;  // of all tables; 0: no limit
   };
   explicit TableRegistry(Options options) : options_(std::move(options)) {}
 
@@ -44,12 +46,17 @@ class TableRegistry {
   //
   //   - AlreadyExists if it exists with another configuration; names the fields that differ
   //   - InvalidArgument if ValidateTableConfig refuses `config`, or num_workers exceeds 65536
+  //   - ResourceExhausted if there are 1024 tables, or the table's dense rows, counters and byte budget would
+  //     exceed max_memory_bytes; checked before memory is allocated
   //   - the errors of NewStorage
   absl::Status Create(const v1::TableConfig& config);
   // Returns the table. NotFound: no table has this name; the message names those that exist.
   absl::StatusOr<std::shared_ptr<ServerTable>> Find(absl::string_view name) const;
   // Returns all tables in the order of their names.
   std::vector<std::shared_ptr<ServerTable>> All() const;
+  // Returns ResourceExhausted if the tables hold more than max_memory_bytes. Measures them at most every 100
+  // ms, so that a call is cheap.
+  absl::Status CheckMemory() const;
   // Returns the memory of queued pushes of all tables (ServerTable::waiting_bytes), in bytes.
   uint64_t WaitingBytes() const;
 
@@ -65,7 +72,12 @@ class TableRegistry {
   void Add(std::shared_ptr<ServerTable> table);
 
  private:
+  // Returns the memory of all tables, in bytes.
+  uint64_t MemoryBytes() const;
+
   const Options options_;
+  mutable std::atomic<int64_t> next_measurement_{0};  // CheckMemory: nanoseconds of the monotonic clock
+  mutable std::atomic<uint64_t> measured_bytes_{0};
   mutable absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<ServerTable>, std::less<>> tables_ ABSL_GUARDED_BY(mutex_);
 };

@@ -228,6 +228,38 @@ TEST_F(PsTest, AServerThatOutlivesRoundsLosesNoUpdateToAWorkerThatWasLeftBehind)
   EXPECT_EQ(seen, -1.0f);
 }
 
+TEST_F(PsTest, InALaunchedJobOnlyItsMembersChangeTables) {
+  auto variables = Variables();
+  variables.insert({{"TANDEM_EPOCH", "5"}, {"TANDEM_RUN_ID", "job7"}});
+  TandemProcess ps({"ps", "--index", "0", "--num-servers", "1"}, variables);
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kTestTimeout));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto worker, ClientOf(address, 5, 1));
+  TANDEM_ASSERT_OK(worker->CreateTable(OneRow()));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto stranger, ClientOf(address, 0, 1));
+  EXPECT_THAT(stranger->CreateTable(OneRow()),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("Register")));
+  // The command registers by itself.
+  const Finished set =
+      RunTandem({"table", "set-mode", "--servers", address, "--table", "w", "--mode", "bounded:3"}, {});
+  EXPECT_EQ(set.exit_code, 0) << set.err;
+  EXPECT_THAT(set.out, HasSubstr("bounded:3, was async"));
+}
+
+TEST_F(PsTest, CheckpointsAndMemoryKeepToTheirLimits) {
+  TandemProcess ps({"ps", "--index", "0", "--num-servers", "1", "--checkpoint-root",
+                    std::filesystem::current_path(), "--max-memory", "4MiB"},
+                   Variables());
+  TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/0", kTestTimeout));
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto client, ClientOf(address, 0, 1));
+  EXPECT_THAT(client->SaveCheckpoint("/etc"),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("--checkpoint-root")));
+  ps::v1::TableConfig huge = OneRow();
+  huge.set_kind(ps::v1::TableConfig::DENSE);
+  huge.set_elements(uint64_t{1} << 32);
+  EXPECT_THAT(client->CreateTable(huge),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--max-memory")));
+}
+
 TEST_F(PsTest, PublishesTheAddressItIsTold) {
   TandemProcess ps(Args({"--advertise", "ps0:7000"}), Variables());
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string address, store_->store()->Get("ps/1", kTestTimeout));

@@ -426,12 +426,19 @@ TEST(ServerTest, HealthTellsServingThenNotServing) {
 }
 
 TEST(ServerTest, ReflectionListsAndDescribesTheService) {
-  auto server = StartServer(PlainEchoService());
+  auto server = StartServer(PlainEchoService(), {.reflection = true});
   RawStream reflection(*server, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo");
   ASSERT_TRUE(reflection.Write("\x3a\x01*"));  // list_services: "*"
   EXPECT_THAT(reflection.Read(), AllOf(HasSubstr("tandem.v1.Echo"), HasSubstr("grpc.health.v1.Health")));
   ASSERT_TRUE(reflection.Write("\x22\x0etandem.v1.Echo"));  // file_containing_symbol
   EXPECT_THAT(reflection.Read(), AllOf(HasSubstr("tandem/v1/echo.proto"), HasSubstr("EchoMessage")));
+}
+
+TEST(ServerTest, ReflectionIsOffUnlessAskedFor) {
+  auto server = StartServer(PlainEchoService());
+  TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, ConnectGrpc(absl::StrCat("127.0.0.1:", server->port())));
+  EXPECT_THAT(channel->Call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Bytes(), {}),
+              StatusIs(absl::StatusCode::kUnimplemented));
 }
 
 }  // namespace

@@ -3,7 +3,11 @@
 
 #include "ps/server/request/parse.h"
 
+#include <sys/resource.h>
+
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -107,6 +111,31 @@ TEST_F(Parse, TheShareOfAGlobalBatchIsAFraction) {
   EXPECT_EQ(half.batch_share, 0.5f);
   TANDEM_ASSERT_OK_AND_ASSIGN(const ParsedRequest absent, parse(0));
   EXPECT_EQ(absent.batch_share, 1.0f);
+}
+
+// 64 MiB of empty slices, two bytes each, took 10 GB once they were parsed.
+TEST_F(Parse, AMessageOfMillionsOfEmptySlicesIsRefusedBeforeItIsParsed) {
+  struct rusage before, after;
+  // The tags of field 4 of PullRequest and field 5 of PushRequest.
+  for (const char tag : {'\x22', '\x2a'}) {
+    std::string wire(size_t{64} << 20, '\0');
+    for (size_t i = 0; i < wire.size(); i += 2) wire[i] = tag;
+    const Bytes request(std::move(wire));
+    ASSERT_EQ(getrusage(RUSAGE_SELF, &before), 0);
+    const absl::Status status =
+        tag == '\x22' ? ParsePull(request, options_).status() : ParsePush(request, options_).status();
+    ASSERT_EQ(getrusage(RUSAGE_SELF, &after), 0);
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("a header of more than")));
+    EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 32 << 10) << "KiB";
+  }
+}
+
+TEST_F(Parse, TheNumberOfSlicesIsLimited) {
+  std::vector<PullOf> slices(kMaxSlices, PullOf{"a", {}});
+  TANDEM_EXPECT_OK(ParsePull(PullRequestBytes(3, 7, slices), options_));
+  slices.push_back({"a", {}});
+  EXPECT_THAT(ParsePull(PullRequestBytes(3, 7, slices), options_),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("worker 3: pull of 1025 slices")));
 }
 
 TEST(Bind, ADimThatIsNotTheTablesIsRefused) {

@@ -92,8 +92,10 @@ TEST_F(PullResponses, AShortAnswerIsMadeAtOnce) {
 
 TEST_F(PullResponses, ManySlicesOfOneRowEachMakeNoPieceTooLarge) {
   ExpectSame(std::vector<PullOf>(512, PullOf{"d100", {5}}), 4);
-  // The header would exceed a chunk, so the response is written at once.
-  ExpectSame(std::vector<PullOf>(40000, PullOf{"d1", {5}}), 0);
+  ExpectSame(std::vector<PullOf>(kMaxSlices, PullOf{"d1", {5}}), 0);
+  // A response whose header exceeds a chunk would need more slices than a request may have.
+  EXPECT_EQ(PullInChunks(std::vector<PullOf>(40000, PullOf{"d1", {5}}))->Wait().status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

@@ -44,7 +44,9 @@ TEST(NetworkTest, AServerListensAtTheAddressThatOthersAreTold) {
   EXPECT_EQ(ListenAddressFor("no-such-host.invalid", 7), "0.0.0.0:7");
   // The address by which this machine would reach others, if it has a network.
   const absl::StatusOr<std::string> own = LocalAddressFor("192.0.2.1:9");
-  if (own.ok() && !absl::StrContains(*own, ':')) EXPECT_EQ(ListenAddressFor(*own, 7), *own + ":7");
+  if (own.ok() && !absl::StrContains(*own, ':')) {
+    EXPECT_EQ(ListenAddressFor(*own, 7), *own + ":7");
+  }
 }
 
 TEST(NetworkTest, OnlyTheMachineItselfIsBehindALoopbackHost) {

@@ -87,11 +87,12 @@ class UnixBuffers : public grpc::ServerBuilderOption {
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
 };
 
-class Reflection : public grpc::ServerBuilderOption {
+// Removes the plugin that gRPC's reflection library adds to every server of a program that links it.
+class NoReflection : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+    std::erase_if(*plugins, [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
   }
 };
 
@@ -115,7 +116,7 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kFramePayload);
   builder->SetOption(std::make_unique<UnixBuffers>());
-  if (options.reflection) builder->SetOption(std::make_unique<Reflection>());
+  if (!options.reflection) builder->SetOption(std::make_unique<NoReflection>());
   // Reflection is the only synchronous service, so one thread suffices. (In addition to the server's queues,
   // gRPC gives it a queue that does not wait for connections.)
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
@@ -139,8 +140,9 @@ absl::StatusOr<std::unique_ptr<Server>> StartGrpcServer(const ServerOptions& opt
   auto streams = std::make_unique<StreamService>(options, services);
 
   KeepGrpcLibrary();
-  // A process-wide option, which gRPC reads when a server is built.
+  // Process-wide options, which gRPC reads when a server is built.
   grpc::EnableDefaultHealthCheckService(false);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   grpc::ServerBuilder builder;
   Configure(options, &builder);

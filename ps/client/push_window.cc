@@ -2,12 +2,14 @@
 #include "ps/client/push_window.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/timed_wait.h"
 
 namespace tandem::ps {
 
 absl::StatusOr<PushWindow::Slot> PushWindow::Take(uint64_t step, absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  if (!mutex_.AwaitWithTimeout(absl::Condition(this, &PushWindow::HasSpace), timeout)) {
+  if (!HasSpace() && (timeout <= absl::ZeroDuration() ||
+                      !AwaitFor(&mutex_, absl::Condition(this, &PushWindow::HasSpace), timeout))) {
     return absl::ResourceExhaustedError(
         absl::StrCat("push of step ", step, ": ", steps_.size(), " pushes are under way, the oldest of step ",
                      steps_.begin()->second, ", and the servers tell apart ", size_,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Shared by the scripts of this folder: `source "$(dirname "$0")/common.sh"`.
-# Sets ROOT (the repository) and defines step, die, build_preset and build_release.
+# Sets ROOT (the repository) and defines step, die, python_env, build_preset and build_release.
 
 set -euo pipefail
 
@@ -21,6 +21,11 @@ die() {
   exit 1
 }
 
+# python_env: prints the folder of the virtual environment that scripts/python-env makes.
+python_env() {
+  echo "${TANDEM_PYTHON_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/tandem/python-env}"
+}
+
 # build_preset PRESET FOLDER [TARGET...]: configures and builds a preset whose build tree is FOLDER, with
 # ccache when it is installed (CMakeLists.txt looks for it). TANDEM_JOBS limits the parallel compilations;
 # a compilation of gRPC code takes about 1 GB, so memory limits them as well as cores.
@@ -32,7 +37,9 @@ build_preset() {
   ((memory_gb < jobs)) && jobs="$((memory_gb > 0 ? memory_gb : 1))"
   jobs="${TANDEM_JOBS:-$jobs}"
   step "configure ($preset) into $folder/"
-  cmake -S "$ROOT" --preset "$preset" --log-level=WARNING
+  local python=()
+  [[ -x "$(python_env)/bin/python" ]] && python=("-DPython_EXECUTABLE=$(python_env)/bin/python")
+  cmake -S "$ROOT" --preset "$preset" --log-level=WARNING "${python[@]}"
   step "build with $jobs jobs"
   cmake --build "$ROOT/$folder" -j "$jobs" ${1+--target "$@"}
 }

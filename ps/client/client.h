@@ -205,10 +205,10 @@ class Client {
   // of other clients drop their rows at the next response of a server.
   virtual absl::Status LoadCheckpoint(const std::string& directory) = 0;
 
- private:
+  // For a thread that starts one call and then only waits for it: receives the responses in this thread, which
+  // saves a hand-over between threads. Call PrepareInlinePoll, start the call, then call InlinePoll once, which
+  // returns when `over` returns true, or earlier. Then wait for the call. Pull and Push do all that.
   virtual void PrepareInlinePoll() {}
-  // Receives responses in this thread until `over` returns true, which saves a hand-over between threads. May
-  // return at once. For a thread that has called PrepareInlinePoll, has started a call and only waits for it.
   virtual void InlinePoll(absl::FunctionRef<bool()> over) {}
 };
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/process.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+
+#include "base/clock.h"
+
+namespace nb = nanobind;
+
+namespace tandem::python {
+namespace {
+
+// A fork handler has no argument, so the number of forks cannot be a member of an object.
+std::atomic<uint64_t> fork_generation{0};
+
+}  // namespace
+
+uint64_t ForkGeneration() {
+  static const int installed = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
+  (void)installed;
+  return fork_generation.load(std::memory_order_relaxed);
+}
+
+bool WaitInSlices(double timeout_s, absl::FunctionRef<bool(double seconds)> wait) {
+  constexpr double kSlice = 0.1;
+  Clock* const clock = Clock::Real();
+  const absl::Time start = clock->Now();
+  for (;;) {
+    double slice = kSlice;
+    if (timeout_s >= 0) {
+      slice = std::min(slice, std::max(0.0, timeout_s - absl::ToDoubleSeconds(clock->Now() - start)));
+    }
+    bool over;
+    {
+      nb::gil_scoped_release release;
+      over = wait(slice);
+    }
+    if (over) return true;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (timeout_s >= 0 && slice < kSlice) return false;
+  }
+}
+
+void ReleasedObjects::Add(std::vector<nb::object> objects) {
+  absl::MutexLock lock(&mutex_);
+  std::move(objects.begin(), objects.end(), std::back_inserter(objects_));
+}
+
+void ReleasedObjects::Clear() {
+  std::vector<nb::object> objects;
+  {
+    absl::MutexLock lock(&mutex_);
+    objects.swap(objects_);
+  }
+}
+
+}  // namespace tandem::python

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tandem: embedding tables on parameter servers, and collectives, for Python.
+
+    import numpy as np, tandem
+
+    client = tandem.local(servers=2)
+    client.create_table("user", dim=8, optimizer=tandem.optim.Adagrad(lr=0.05))
+    rows, version = client.pull("user", np.array([3, 14, 15]))
+    client.push("user", np.array([3, 14, 15]), np.ones_like(rows), version=version)
+"""
+
+from tandem._load import load_core as _load_core
+
+_load_core()
+
+from tandem import admission, errors, eviction, init, optim, wire  # noqa: E402
+from tandem.client import Client, Future, TableInfo, connect, local  # noqa: E402
+from tandem.errors import TandemError  # noqa: E402
+
+__version__ = "0.1.0"
+__all__ = [
+    "Client", "Future", "TableInfo", "TandemError", "admission", "connect", "errors", "eviction", "init", "local", "optim", "wire",
+]

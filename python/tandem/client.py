@@ -1,0 +1,614 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of parameter servers, for NumPy arrays and CPU tensors."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import json
+import threading
+import weakref
+from typing import Any, Callable, Generic, Iterator, Mapping, Sequence, TypeVar
+
+import numpy as np
+
+from tandem import _arrays, wire as _wire
+from tandem._kinds import Kind
+from tandem._load import load_core
+from tandem.errors import InvalidArgumentError, NotFoundError
+
+_core = load_core()
+T = TypeVar("T")
+
+# The version of a table when its rows were read, one number for each server. Opaque: pass it to push().
+Version = tuple[int, ...]
+
+_POOLING = {None: 0, "sum": 1, "mean": 2}
+_NO_OFFSETS = np.zeros(0, dtype=np.uint32)
+
+
+class _Completer:
+    """The thread that fulfils futures to which somebody has attached a callback. Started when first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[Any]] = {}
+        self._next = 0
+        self._queue: Any = None
+        self._thread: threading.Thread | None = None
+
+    def watch(self, future: Future[Any]) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._queue = _core.FinishedCalls()
+                # A daemon, because the interpreter joins other threads before it runs atexit functions.
+                self._thread = threading.Thread(target=self._run, args=(self._queue,), name="tandem-completer", daemon=True)
+                self._thread.start()
+                atexit.register(self._stop, self._queue, self._thread)
+            number = self._next
+            self._next += 1
+            self._waiting[number] = future
+            queue = self._queue
+        future._call.when_finished(queue, number)
+
+    def _run(self, queue: Any) -> None:
+        while numbers := queue.take():
+            for number in numbers:
+                with self._lock:
+                    future = self._waiting.pop(number)
+                future._run_callbacks()
+
+    @staticmethod
+    def _stop(queue: Any, thread: threading.Thread) -> None:
+        queue.close()
+        thread.join()
+
+    def after_fork(self) -> None:
+        self.__init__()  # type: ignore[misc]
+
+
+class Future(Generic[T]):
+    """The result of pull_async or push_async. Can be awaited. Thread-safe."""
+
+    def __init__(self, call: Any, convert: Callable[[list[Version]], T], completer: _Completer) -> None:
+        self._call = call
+        self._convert = convert
+        self._completer = completer
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Future[T]], Any]] = []
+        self._watched = False
+
+    def done(self) -> bool:
+        """Returns whether the call has ended."""
+        return self._call.done()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Blocks until the call has ended and returns its result.
+
+        Raises TimeoutError after `timeout` seconds; the call goes on. Raises the call's error if it failed.
+        """
+        if not self._call.wait(-1.0 if timeout is None else timeout):
+            raise concurrent.futures.TimeoutError(f"the call has not ended within {timeout} s")
+        return self._convert(self._call.result())
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Blocks like result(); returns the call's error, or None."""
+        try:
+            self.result(timeout)
+        except concurrent.futures.TimeoutError:
+            if not self.done():
+                raise
+            return DeadlineOf(self)
+        except Exception as error:  # noqa: BLE001
+            return error
+        return None
+
+    def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
+        """Calls `callback(self)` on a thread of Tandem when the call has ended, or at once if it has."""
+        with self._lock:
+            self._callbacks.append(callback)
+            if self._watched:
+                return
+            self._watched = True
+        self._completer.watch(self)
+
+    def _run_callbacks(self) -> None:
+        while True:
+            with self._lock:
+                if not self._callbacks:
+                    self._watched = False
+                    return
+                callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback(self)
+
+    def __await__(self) -> Iterator[Any]:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: Future[T]) -> None:
+            def set_result() -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            try:
+                loop.call_soon_threadsafe(set_result)
+            except RuntimeError:  # the loop was closed
+                pass
+
+        self.add_done_callback(wake)
+        yield from waiter
+        return self.result()
+
+
+def DeadlineOf(future: Future[Any]) -> BaseException | None:  # noqa: N802
+    try:
+        future.result()
+    except BaseException as error:  # noqa: BLE001
+        return error
+    return None
+
+
+class TableInfo:
+    """A table's configuration and statistics over all servers."""
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        self._message = message
+        self.config: dict[str, Any] = message["config"]
+        self.stats: dict[str, Any] = {k: _number(v) for k, v in message.get("statistics", {}).items()}
+        self.name: str = self.config["name"]
+        self.dim: int = self.config["dim"]
+        self.elements: int = int(self.config["elements"])
+        self.dense: bool = self.config["kind"] == "DENSE"
+
+    def __repr__(self) -> str:
+        return f"TableInfo(name={self.name!r}, dim={self.dim}, rows={self.stats.get('rows', 0)})"
+
+
+def _number(value: Any) -> Any:
+    # In protobuf's JSON mapping 64-bit integers are strings.
+    if isinstance(value, str) and value.lstrip("-").isdigit():
+        return int(value)
+    if isinstance(value, list):
+        return [_number(v) for v in value]
+    return value
+
+
+def _check_kind(value: Any, group: str, what: str, module: str) -> dict[str, Any]:
+    if isinstance(value, Kind) and value.group == group:
+        return value.message
+    raise InvalidArgumentError(f"{what} is {value!r}; it must be made by a function of tandem.{module}")
+
+
+class Client:
+    """Pulls rows of tables from parameter servers and pushes gradients to them. Thread-safe.
+
+    Made by tandem.connect() or tandem.local(). Each push() is one step of this worker: `step` counts them. Tables in sync
+    and bounded mode let a pull of a step wait for all workers' pushes of earlier steps.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+        self._dims: dict[str, int] = {}
+        self._elements: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._completer = _Completer()
+        self.step = 0
+        weakref.finalize(self, core.close)
+
+    # Life
+
+    def close(self) -> None:
+        """Waits for calls under way, leaves the job, and releases everything. Later calls raise CancelledError. Idempotent."""
+        self._core.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._core.closed
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Client cannot be pickled: connect in the process that uses it")
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in its job; 0 without a job."""
+        return self._core.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of workers of the job; 1 without a job."""
+        return self._core.world_size
+
+    @property
+    def num_servers(self) -> int:
+        return self._core.num_servers
+
+    # Tables
+
+    def create_table(
+        self,
+        name: str,
+        dim: int,
+        optimizer: Kind | None = None,
+        init: Kind | None = None,
+        *,
+        mode: str = "async",
+        num_workers: int | None = None,
+        seed: int = 0,
+        row_type: str = "f32",
+        stochastic_rounding: bool = False,
+        admission: Kind | None = None,
+        eviction: Kind | None = None,
+        byte_budget: int = 0,
+        spill: bool = False,
+    ) -> None:
+        """Creates an embedding table on all servers. Does nothing if it exists with the same configuration.
+
+        optimizer: of tandem.optim. There is no default: an error tells which exist.
+        init: of tandem.init; the default is Uniform(-1/sqrt(dim), 1/sqrt(dim)).
+        mode: "sync", "bounded:K", "async" or "gba:K"; docs/parameter_server.md says what they mean.
+        num_workers: the number of workers that push; the default is the job's.
+        row_type: "f32", "f16" or "bf16", of the stored rows.
+        """
+        message = self._table_message(name, optimizer, mode, num_workers, seed)
+        if init is None:
+            limit = 1.0 / max(1, dim) ** 0.5
+            message["initializer"] = {"kind": "uniform", "low": -limit, "high": limit}
+        else:
+            message["initializer"] = _check_kind(init, "initializer", "init", "init")
+        row_types = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+        if row_type not in row_types:
+            raise InvalidArgumentError(f"row_type is {row_type!r}; it must be one of {', '.join(row_types)}")
+        message.update(
+            dim=dim, row_type=row_types[row_type], stochastic_rounding=stochastic_rounding, byte_budget=byte_budget, spill=spill
+        )
+        if admission is not None:
+            message["admission"] = _check_kind(admission, "admission", "admission", "admission")
+        if eviction is not None:
+            message["eviction"] = _check_kind(eviction, "eviction", "eviction", "eviction")
+        self._core.create_table(json.dumps(message))
+        with self._lock:
+            self._dims[name] = dim
+
+    def create_dense(
+        self,
+        name: str,
+        elements: int,
+        optimizer: Kind | None = None,
+        init: Kind | None = None,
+        *,
+        mode: str = "async",
+        num_workers: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Creates a table of `elements` numbers that are pulled and pushed as one array; the default initial value is 0."""
+        message = self._table_message(name, optimizer, mode, num_workers, seed)
+        message.update(kind="DENSE", dim=min(1024, elements), elements=elements)
+        message["initializer"] = {"kind": "zeros"} if init is None else _check_kind(init, "initializer", "init", "init")
+        self._core.create_table(json.dumps(message))
+        with self._lock:
+            self._elements[name] = elements
+
+    def _table_message(
+        self, name: str, optimizer: Kind | None, mode: str, num_workers: int | None, seed: int
+    ) -> dict[str, Any]:
+        if optimizer is None:
+            from tandem import optim
+
+            raise InvalidArgumentError(
+                f"table '{name}' has no optimizer; give one of tandem.optim ({', '.join(optim.__all__)}), "
+                f"for example optimizer=tandem.optim.Adagrad(lr=0.05)"
+            )
+        return {
+            "name": name,
+            "optimizer": _check_kind(optimizer, "optimizer", "optimizer", "optim"),
+            "seed": seed,
+            "update_mode": _mode_message(mode),
+            "num_workers": self.world_size if num_workers is None else num_workers,
+        }
+
+    def tables(self, hottest: int = 0) -> dict[str, TableInfo]:
+        """Returns all tables by name, with statistics summed over the servers and the `hottest` most pulled ids of each."""
+        infos = [TableInfo(json.loads(text)) for text in self._core.list_tables(hottest)]
+        return {info.name: info for info in infos}
+
+    def stats(self, table: str) -> dict[str, Any]:
+        """Returns a table's statistics over all servers: rows, bytes, pulled_rows, staleness_mean, ..."""
+        return self._info(table).stats
+
+    def servers(self) -> list[dict[str, Any]]:
+        """Returns the statistics of each server."""
+        return [{k: _number(v) for k, v in json.loads(text).items()} for text in self._core.list_servers()]
+
+    def _info(self, table: str) -> TableInfo:
+        tables = self.tables()
+        if table not in tables:
+            known = ", ".join(sorted(tables)) or "none"
+            raise NotFoundError(f"there is no table '{table}'; the servers have: {known}. create_table() makes one")
+        return tables[table]
+
+    def _open(self, table: str) -> TableInfo:
+        # Tells this client of a table that another process has created.
+        info = self._info(table)
+        self._core.create_table(json.dumps(info.config))
+        with self._lock:
+            if info.dense:
+                self._elements[table] = info.elements
+            else:
+                self._dims[table] = info.dim
+        return info
+
+    def _dim(self, table: str) -> int:
+        dim = self._dims.get(table)
+        if dim is not None:
+            return dim
+        info = self._open(table)
+        if info.dense:
+            raise InvalidArgumentError(f"table '{table}' is dense; use pull_dense() and push_dense()")
+        return info.dim
+
+    def set_mode(self, table: str, mode: str) -> None:
+        """Changes a table's update mode on all servers: "sync", "bounded:K", "async" or "gba:K"."""
+        self._core.set_update_mode(table, mode)
+
+    def set_wire(self, table: str, pull: str = "f32", push: str = "f32") -> None:
+        """Sets how this client's pulls and pushes of a table encode numbers: "f32", "f16", "bf16" or "int8"."""
+        for what, value in (("pull", pull), ("push", push)):
+            if value not in _wire.FORMATS:
+                raise InvalidArgumentError(f"{what} is {value!r}; it must be one of {', '.join(_wire.FORMATS)}")
+        self._dim(table)
+        self._core.set_wire(table, _wire.FORMATS[pull], _wire.FORMATS[push])
+
+    def set_cache(self, table: str, bytes: int, *, max_uses: int = 8, max_age: int = 10000, push_bound: int = 1) -> None:
+        """Gives the table a cache of hot rows in this process; docs/parameter_server.md says what pulls then return.
+
+        bytes: memory of the cache; 0 removes it.
+        """
+        self._dim(table)
+        self._core.set_cache(table, bytes, max_uses, max_age, push_bound)
+
+    def flush(self, table: str) -> None:
+        """Applies gradients that a GBA table has accumulated, even if its global batch is incomplete."""
+        self._core.flush(table)
+
+    def push_deferred(self) -> None:
+        """Pushes the gradients that caches of this client have deferred, and blocks until they are applied."""
+        self._core.push_deferred()
+
+    # Rows
+
+    def pull(
+        self,
+        table: str | Mapping[str, Any],
+        ids: Any = None,
+        *,
+        out: Any = None,
+        step: int | None = None,
+        read_only: bool = False,
+        pooling: str | None = None,
+        offsets: Any = None,
+    ) -> Any:
+        """Returns rows and their version.
+
+            rows, version = client.pull("user", ids)                      # float32 [len(ids), dim]
+            rows, version = client.pull({"user": ids, "item": others})    # dicts of both, in one request to each server
+
+        ids: int64 or uint64, one dimension; they may repeat.
+        out: an array (or dict of arrays) to write the rows to, instead of a new one.
+        step: the default is self.step, the number of this client's pushes.
+        read_only: creates no rows; an absent one reads as its initial value.
+        pooling, offsets: "sum" or "mean" of the rows of each bag ids[offsets[b]:offsets[b+1]]; the rows are [bags, dim].
+
+        Blocks. Raises DeadlineExceededError naming the workers or servers for which it has waited in vain.
+        """
+        parts, keep, convert = self._pull_parts(table, ids, out, pooling, offsets)
+        return convert(self._core.pull(self.step if step is None else step, read_only, parts, keep))
+
+    def pull_async(
+        self,
+        table: str | Mapping[str, Any],
+        ids: Any = None,
+        *,
+        out: Any = None,
+        step: int | None = None,
+        read_only: bool = False,
+        pooling: str | None = None,
+        offsets: Any = None,
+    ) -> Future[Any]:
+        """Starts pull() and returns a future of its result. Do not change ids, offsets or out before the future is done."""
+        parts, keep, convert = self._pull_parts(table, ids, out, pooling, offsets)
+        call = self._core.start_pull(self.step if step is None else step, read_only, parts, keep)
+        return Future(call, convert, self._completer)
+
+    def _pull_parts(
+        self, table: str | Mapping[str, Any], ids: Any, out: Any, pooling: str | None, offsets: Any
+    ) -> tuple[list[Any], Any, Callable[[list[Version]], Any]]:
+        if isinstance(table, str):
+            part, arrays = self._pull_part(table, ids, out, pooling, offsets)
+            rows = arrays[1] if out is None else out
+            return [part], arrays, lambda versions: (rows, versions[0])
+        if ids is not None or offsets is not None or pooling is not None:
+            raise InvalidArgumentError("with a dict of tables, give ids in the dict; pooling needs one pull for each table")
+        if out is not None and set(out) != set(table):
+            raise InvalidArgumentError(f"out has the keys {sorted(out)}; it must have those of the tables, {sorted(table)}")
+        parts, keep, results = [], [], {}
+        for name, wanted in table.items():
+            part, arrays = self._pull_part(name, wanted, None if out is None else out[name], None, None)
+            parts.append(part)
+            keep.append(arrays)
+            results[name] = arrays[1] if out is None else out[name]
+        return parts, keep, lambda versions: (results, dict(zip(results, versions)))
+
+    def _pull_part(self, table: str, ids: Any, out: Any, pooling: str | None, offsets: Any) -> tuple[tuple[Any, ...], Any]:
+        dim = self._dims.get(table) or self._dim(table)
+        ids = _arrays.as_ids(ids, f"ids of table '{table}'")
+        if pooling is None and offsets is None:
+            code, offsets, rows = 0, _NO_OFFSETS, len(ids)
+        else:
+            if pooling not in _POOLING or pooling is None or offsets is None:
+                raise InvalidArgumentError(f"pooling is {pooling!r}; it must be 'sum' or 'mean', and offsets must be given with it")
+            code = _POOLING[pooling]
+            offsets = _arrays.as_offsets(offsets, f"offsets of table '{table}'", len(ids))
+            rows = len(offsets) - 1
+        target = np.empty((rows, dim), np.float32) if out is None else _arrays.as_output(out, "out", (rows, dim))
+        part = (table, _core.check_ids(ids, table), len(ids), _core.address(target), code, _core.address(offsets), len(offsets))
+        return part, (ids, target, offsets)
+
+    def push(
+        self,
+        table: str | Mapping[str, Any],
+        ids: Any = None,
+        gradients: Any = None,
+        *,
+        version: Any = None,
+        step: int | None = None,
+        lr_factor: float = 1.0,
+        batch_share: float = 1.0,
+        pooling: str | None = None,
+        offsets: Any = None,
+    ) -> None:
+        """Applies gradients: each server exactly once.
+
+            client.push("user", ids, gradients, version=version)
+            client.push({"user": (ids, gradients), "item": (others, more)}, version=version)
+
+        gradients: float32 [len(ids), dim] (with pooling: [bags, dim]). Gradients of an id that repeats add up. Those of rows
+            that were never pulled, or were evicted, are dropped; stats(table)["missing_rows"] counts them.
+        version: as the pull returned it; staleness is measured from it. The default is no version: staleness 0.
+        step: the default is self.step, which then grows by one. All tables in sync or bounded mode must be in the one push
+            of a step.
+        lr_factor: multiplies the tables' learning rates for this push, as schedules do.
+        batch_share: the share of a global batch that these gradients carry: 1/N for each of N workers. Regularization (l2,
+            weight decay) of tables that are not in sync mode is multiplied by it.
+
+        Blocks until the servers have acknowledged it. Gradients that are NaN or infinite raise InvalidArgumentError.
+        """
+        parts = self._push_parts(table, ids, gradients, version, pooling, offsets)
+        self._core.push(self._push_step(step), parts, lr_factor, batch_share)
+
+    def push_async(
+        self,
+        table: str | Mapping[str, Any],
+        ids: Any = None,
+        gradients: Any = None,
+        *,
+        version: Any = None,
+        step: int | None = None,
+        lr_factor: float = 1.0,
+        batch_share: float = 1.0,
+        pooling: str | None = None,
+        offsets: Any = None,
+    ) -> Future[None]:
+        """Starts push() and returns a future. The arrays are copied and may be changed at once."""
+        parts = self._push_parts(table, ids, gradients, version, pooling, offsets)
+        call = self._core.start_push(self._push_step(step), parts, lr_factor, batch_share)
+        return Future(call, lambda _: None, self._completer)
+
+    def _push_step(self, step: int | None) -> int:
+        if step is not None:
+            return step
+        with self._lock:
+            self.step += 1
+            return self.step - 1
+
+    def _push_parts(
+        self, table: str | Mapping[str, Any], ids: Any, gradients: Any, version: Any, pooling: str | None, offsets: Any
+    ) -> list[Any]:
+        if isinstance(table, str):
+            return [self._push_part(table, ids, gradients, version or (), pooling, offsets)]
+        if ids is not None or gradients is not None or offsets is not None:
+            raise InvalidArgumentError("with a dict of tables, give (ids, gradients) in the dict")
+        versions: Mapping[str, Version] = version or {}
+        return [self._push_part(n, i, g, versions.get(n, ()), None, None) for n, (i, g) in table.items()]
+
+    def _push_part(
+        self, table: str, ids: Any, gradients: Any, version: Sequence[int], pooling: str | None, offsets: Any
+    ) -> tuple[Any, ...]:
+        dim = self._dims.get(table) or self._dim(table)
+        ids = _arrays.as_ids(ids, f"ids of table '{table}'")
+        if pooling is None and offsets is None:
+            code, offsets, rows = 0, _NO_OFFSETS, len(ids)
+        else:
+            if pooling not in _POOLING or pooling is None or offsets is None:
+                raise InvalidArgumentError(f"pooling is {pooling!r}; it must be 'sum' or 'mean', and offsets must be given with it")
+            code = _POOLING[pooling]
+            offsets = _arrays.as_offsets(offsets, f"offsets of table '{table}'", len(ids))
+            rows = len(offsets) - 1
+        gradients = _arrays.as_rows(gradients, f"gradients of table '{table}'", (rows, dim))
+        # The tuple keeps the arrays alive until the push has copied them.
+        return (
+            table, _core.check_ids(ids, table), len(ids), _core.address(gradients), code, _core.address(offsets), len(offsets),
+            version, 1.0, ids, gradients, offsets,
+        )
+
+    # Dense tables
+
+    def pull_dense(self, table: str, *, out: Any = None, step: int | None = None) -> np.ndarray:
+        """Returns all numbers of a dense table, float32 [elements]. Blocks like pull()."""
+        elements = self._dense(table)
+        target = np.empty(elements, np.float32) if out is None else _arrays.as_output(out, "out", (elements,))
+        self._core.pull_dense(table, self.step if step is None else step, _core.address(target), elements)
+        return target if out is None else out
+
+    def push_dense(self, table: str, gradients: Any, *, step: int | None = None) -> None:
+        """Applies gradients, float32 [elements], to a dense table. Blocks like push(), and is a step like it."""
+        elements = self._dense(table)
+        gradients = _arrays.as_rows(gradients, f"gradients of table '{table}'", (elements,))
+        self._core.push_dense(table, self._push_step(step), _core.address(gradients), elements)
+
+    def _dense(self, table: str) -> int:
+        elements = self._elements.get(table)
+        if elements is not None:
+            return elements
+        info = self._open(table)
+        if not info.dense:
+            raise InvalidArgumentError(f"table '{table}' is not dense; use pull() and push()")
+        return info.elements
+
+
+def _mode_message(text: str) -> dict[str, Any]:
+    return json.loads(_core.parse_update_mode(text))
+
+
+def connect(
+    servers: Sequence[str] | None = None,
+    *,
+    rank: int = 0,
+    timeout: float = 60.0,
+    checkpoint_timeout: float = 600.0,
+    max_bytes_in_flight: int = 1 << 30,
+) -> Client:
+    """Connects to the parameter servers of the job that `tandem run` has started this process in.
+
+    servers: addresses ("host:port") of servers, to connect to them without a job.
+    rank: this process's rank among the workers, if `servers` is given.
+    timeout: of each pull and push, in seconds, including waits for other workers; and of connecting.
+    max_bytes_in_flight: limits the memory of calls under way; a call that exceeds it waits.
+    """
+    if servers is None:
+        return Client(_core.connect_job(timeout, checkpoint_timeout, max_bytes_in_flight))
+    if isinstance(servers, str):
+        raise InvalidArgumentError(f"servers is the text {servers!r}; it must be a list of addresses: servers=[{servers!r}]")
+    return Client(_core.connect_servers(list(servers), rank, timeout, checkpoint_timeout, max_bytes_in_flight))
+
+
+def local(
+    servers: int = 1,
+    *,
+    spill_directory: str = "",
+    timeout: float = 60.0,
+    checkpoint_timeout: float = 600.0,
+    max_bytes_in_flight: int = 1 << 30,
+) -> Client:
+    """Starts parameter servers in this process, for notebooks and tests, and returns a client of them.
+
+    spill_directory: where tables with spill=True keep the rows that do not fit their byte budget.
+    """
+    return Client(_core.connect_local(servers, spill_directory, timeout, checkpoint_timeout, max_bytes_in_flight))

@@ -289,10 +289,14 @@ absl::Status CheckSizes(const std::string& directory, const v1::CheckpointManife
     std::error_code error;
     const uint64_t bytes = fs::file_size(path, error);
     if (error == std::errc::no_such_file_or_directory) {
-      return absl::DataLossError(absl::StrCat(path, " is missing, though the manifest lists it"));
+      return absl::DataLossError(absl::StrCat(path, ": No such file, though the manifest lists it"));
     }
     if (error) return Failed(error, absl::StrCat("the size of ", path));
-    if (bytes != file.bytes()) {
+    if (bytes < file.bytes()) {
+      return absl::DataLossError(absl::StrCat(path, " is damaged at byte ", bytes, ": the manifest says ",
+                                              file.bytes(), " bytes, so it was cut off"));
+    }
+    if (bytes > file.bytes()) {
       return absl::DataLossError(
           absl::StrCat(path, " has ", bytes, " bytes, the manifest says ", file.bytes()));
     }

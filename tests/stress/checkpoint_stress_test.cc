@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -56,11 +57,22 @@ class SmallDisk {
     if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
   }
   bool mounted() const { return mounted_; }
-  void Resize(const std::string& size) {
-    EXPECT_EQ(::mount("none", path_.c_str(), "tmpfs", MS_REMOUNT, absl::StrCat("size=", size).c_str()), 0);
+  void Grow() { EXPECT_TRUE(Resize(uint64_t{16} << 20)); }
+  // Leaves so many bytes free. A size below what is in use is refused, and a process may write meanwhile.
+  void LeaveFree(uint64_t bytes) {
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      struct statvfs disk;
+      ASSERT_EQ(::statvfs(path_.c_str(), &disk), 0);
+      if (Resize((disk.f_blocks - disk.f_bfree) * disk.f_frsize + bytes)) return;
+    }
+    FAIL() << "the disk was never small enough";
   }
 
  private:
+  bool Resize(uint64_t bytes) {
+    return ::mount("none", path_.c_str(), "tmpfs", MS_REMOUNT, absl::StrCat("size=", bytes).c_str()) == 0;
+  }
+
   const std::string path_;
   bool mounted_ = false;
 };
@@ -159,13 +171,13 @@ void CheckpointStress::Meet(Event event, bool launched, const std::string& direc
           break;
         }
         case Event::kFullDisk:
-          disk->Resize(absl::StrCat(4 + random_->Below(200), "k"));
+          disk->LeaveFree((4 + random_->Below(200)) << 10);
           break;
       }
     }
     const int code = process.Wait();
     EXPECT_TRUE(job_.NoLeaks());
-    if (disk != nullptr) disk->Resize("16m");
+    if (disk != nullptr) disk->Grow();
     variables.erase("TEST_CLOCK_STEP");
     for (const std::string& path : Paths(directory)) {
       const absl::StatusOr<ps::v1::CheckpointManifest> manifest = ps::ReadManifest(path);

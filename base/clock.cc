@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// What CLOCK_MONOTONIC's zero is called: the wall clock and the monotonic clock, read together once.
+// Returns the time that stands for CLOCK_MONOTONIC's zero. Both clocks are read together once.
 absl::Time SteadyEpoch() {
   static const absl::Time epoch = absl::Now() - absl::Nanoseconds(SteadyNanoseconds());
   return epoch;

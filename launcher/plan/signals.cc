@@ -14,8 +14,8 @@
 namespace tandem::launcher {
 namespace {
 
-// Those that end a process by default and may be handled without harm. Faults (SIGSEGV) and timers are a
-// program's own.
+// The signals that end a process by default and may be handled without harm. Faults (SIGSEGV) and timers belong
+// to the program.
 constexpr int kUsable[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
 
 }  // namespace

@@ -64,7 +64,8 @@ struct ChildPlan {
   struct sigaction action = {}, before = {};
   action.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) {
-    // What the launcher was told to ignore (nohup), the program ignores too. SIGPIPE is the launcher's own.
+    // The program also ignores the signals that the launcher was told to ignore (nohup). The launcher ignores
+    // SIGPIPE for itself only.
     const bool inherited = ::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
     if (!inherited || signal == SIGPIPE) ::sigaction(signal, &action, nullptr);
   }

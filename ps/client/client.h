@@ -205,9 +205,9 @@ class Client {
   // of other clients drop their rows at the next response of a server.
   virtual absl::Status LoadCheckpoint(const std::string& directory) = 0;
 
-  // For a thread that starts one call and then only waits for it: receives the responses in this thread, which
-  // saves a hand-over between threads. Call PrepareInlinePoll, start the call, then call InlinePoll once, which
-  // returns when `over` returns true, or earlier. Then wait for the call. Pull and Push do all that.
+  // These two receive the responses of a call in the thread that waits for it, which saves a hand-over between
+  // threads. The thread calls PrepareInlinePoll, starts the call, and calls InlinePoll once, which returns when
+  // `over` returns true, or earlier. Then it waits for the call. Pull and Push do all that.
   virtual void PrepareInlinePoll() {}
   virtual void InlinePoll(absl::FunctionRef<bool()> over) {}
 };

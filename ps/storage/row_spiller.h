@@ -97,7 +97,7 @@ class RowSpiller {
 
   // Implement TableStorage::VisitBucket and TableStorage::Restore.
   absl::Status VisitBucket(uint32_t bucket, TableStorage::RowVisitor visit);
-  // With `keep_count`, a row that exists keeps its count of updates.
+  // A row that exists keeps its count of updates if `keep_count` is true.
   absl::Status Restore(uint64_t id, const float* floats, RowHistory history, bool keep_count = false);
   // Removes all rows: calls clear_bucket(bucket) with each bucket's lock held exclusively, and clears the
   // tier.

@@ -22,7 +22,7 @@ class Progress {
 
   // Starts an epoch of `total` examples, summed over all workers.
   void BeginEpoch(int epoch, int epochs, uint64_t total);
-  // What a progress line says of staleness: the mean of pushes, and that of rows (negative: not measured).
+  // The staleness in a progress line: the mean of pushes, and the mean of rows (negative: not measured).
   struct Staleness {
     Staleness(double of_pushes, double of_rows = -1) : pushes(of_pushes), rows(of_rows) {}  // NOLINT
     double pushes;

@@ -87,7 +87,7 @@ TEST_F(EtcdStoreTest, AHeartbeatEndsALeaseAfterTheLastOneAndComesBackWithTheNext
   }
   TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(2)));
   EXPECT_TRUE(other->Check({"beat/a"}).value());
-  // One that was deleted by somebody who took this process for dead comes back, too.
+  // A heartbeat also comes back after another process has deleted it, believing this process dead.
   EXPECT_TRUE(other->Delete("beat/a").value());
   TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(2)));
   EXPECT_TRUE(other->Check({"beat/a"}).value());

@@ -197,7 +197,7 @@ TEST_P(ClientTest, ARestartedWorkerGetsAPushEpochFromTheServersAlsoAfterALoad) {
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string committed, CommitCheckpoint(unfinished, {}, files));
   TANDEM_EXPECT_OK(VerifyCheckpoint(committed));  // reads what the servers have said of their files
 
-  // The same worker in a new process, on other servers, which begin where the checkpoint was.
+  // The worker restarts in a new process, on other servers, which begin where the checkpoint was.
   for (const int servers : {GetParam(), GetParam() + 1}) {
     PsCluster later(servers);
     TANDEM_ASSERT_OK_AND_ASSIGN(auto restarted, later.Connect());

@@ -102,7 +102,7 @@ TEST_F(CheckpointsTest, ResumingFromAnEarlierCheckpointDoesNotLeaveLaterOnesBehi
   EXPECT_THAT(Run(Job({"train.epochs=3"}), 1, 1, from).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("later checkpoints"), HasSubstr("--overwrite"))));
-  // In another directory it is the beginning of another run.
+  // Resuming into another directory begins another run.
   TANDEM_ASSERT_OK(Run(Job({"train.epochs=2", CheckpointDir("branch")}), 1, 1, from).status());
   EXPECT_THAT(Steps("branch"), ElementsAre(entries[1].step));
   EXPECT_NE(Entries("branch")[0].manifest.run_id(), entries[0].manifest.run_id());

@@ -225,7 +225,7 @@ TEST_F(TrainingRunTest, AFeatureThatIsShardedByForceHasStaleRowsAndAWarningThatN
   ASSERT_GE(report.warnings.size(), 3u);
   EXPECT_THAT(report.warnings[0], HasSubstr("feature 'user' (table 'embedding') loses quality"));
   EXPECT_THAT(report.warnings[0], HasSubstr("placement: auto"));
-  // Of the wide table, the other feature is replicated.
+  // The wide table replicates the other feature.
   EXPECT_EQ(report.features[3].feature, "item");
   EXPECT_EQ(report.features[3].replicated_share(), 0.0);
   EXPECT_GT(report.features[2].replicated_share(), 0.3);
@@ -252,7 +252,7 @@ TEST_F(TrainingRunTest, CheckpointsHaveTheReplicatedRowsAndAResumedRunReplicates
   EXPECT_EQ(again.test.auc, first.test.auc);
   EXPECT_EQ(again.test.logloss, first.test.logloss);
   EXPECT_EQ(ReplicatedRows(again), ReplicatedRows(first));
-  // The same model without replicas has the rows, too.
+  // A run without replicas has the same rows.
   TANDEM_ASSERT_OK_AND_ASSIGN(const RunReport sync, Run(Job({"train.mode=sync", "train.epochs=3"}), 1, 2,
                                                         {.resume = first.checkpoint, .baselines = false}));
   EXPECT_EQ(sync.test.logloss, first.test.logloss);

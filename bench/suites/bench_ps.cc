@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/temporary_directory.h"
 #include "bench/harness/ps_flags.h"
 #include "bench/harness/ps_report.h"
 #include "bench/suites/commands.h"
@@ -32,7 +33,8 @@ bool IsFairness(const PsGroup& group) { return group.cases.front().op == PsOp::k
 // Starts the processes of each group, one group after the other. Returns the exit code.
 absl::StatusOr<int> RunGroups(const std::vector<PsGroup>& groups, bool json,
                               const std::vector<std::string>& args) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SocketDirectory> sockets, SocketDirectory::Make());
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TemporaryDirectory> sockets,
+                          TemporaryDirectory::Make("tandem-bench"));
   for (size_t g = 0; g < groups.size(); ++g) {
     const PsGroup& group = groups[g];
     if (!json && (g == 0 || IsFairness(groups[g - 1]) != IsFairness(group))) {

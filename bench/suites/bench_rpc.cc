@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/temporary_directory.h"
 #include "bench/harness/rpc_flags.h"
 #include "bench/suites/commands.h"
 #include "bench/suites/own_processes.h"
@@ -31,7 +32,8 @@ absl::StatusOr<int> Run(const RpcBench& options, std::vector<std::string> args) 
                                                .socket_directory = options.socket_directory}));
     return 0;
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<SocketDirectory> sockets, SocketDirectory::Make());
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TemporaryDirectory> sockets,
+                          TemporaryDirectory::Make("tandem-bench"));
   args.insert(args.begin(), {"bench", "rpc", "--socket-directory", sockets->path()});
   return RunRanks(2, args, {"client", "server"});
 }

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -26,6 +27,7 @@
 #include "base/logging.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/temporary_directory.h"
 #include "nlohmann/json.hpp"
 #include "worker/job/path_expansion.h"
 
@@ -35,26 +37,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxSeeds = 1000;
-
-// A directory that is removed with its files.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::error_code error;
-    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    std::string name = (error ? std::filesystem::path("/tmp") : parent) / "tandem-seeds-XXXXXX";
-    if (::mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  const std::string& path() const { return path_; }  // empty if it could not be created
-
- private:
-  std::string path_;
-};
 
 // Runs `args` and returns the exit code: 128 + N after signal N.
 absl::StatusOr<int> RunToEnd(const std::string& program, const std::vector<std::string>& args) {
@@ -135,13 +117,13 @@ absl::StatusOr<int> Train(const SeedRuns& runs) {
   std::error_code error;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
   if (error) return absl::InternalError(absl::StrCat("this program cannot be found: ", error.message()));
-  const TemporaryDirectory directory;
-  if (directory.path().empty()) return absl::ErrnoToStatus(errno, "creating a directory for the reports");
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<TemporaryDirectory> directory,
+                          TemporaryDirectory::Make("tandem-seeds"));
   std::vector<Json> reports;
   int exit_code = 0;
   for (const uint64_t seed : runs.seeds) {
     LogInfo(absl::StrCat("seed ", seed, " (", reports.size() + 1, " of ", runs.seeds.size(), ")"));
-    const std::string file = absl::StrCat(directory.path(), "/", seed, ".json");
+    const std::string file = absl::StrCat(directory->path(), "/", seed, ".json");
     TANDEM_ASSIGN_OR_RETURN(exit_code,
                             RunToEnd(program, CommandOf(runs, seed, reports.empty(), program, file)));
     if (exit_code != 0) {

@@ -80,10 +80,14 @@ TEST_F(EtcdStoreTest, AHeartbeatEndsALeaseAfterTheLastOneAndComesBackWithTheNext
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto store, EtcdStore::Open(Towards(etcd->address())));
   TANDEM_ASSERT_OK_AND_ASSIGN(const auto other, EtcdStore::Open(Towards(etcd->address())));
   TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(2)));
+  TANDEM_ASSERT_OK_AND_ASSIGN(const auto client, EtcdClient::Connect(Towards(etcd->address())));
+  EtcdWatcher watcher(client.get(), "job/");
   const absl::Time deadline = MonotonicNow() + absl::Seconds(30);
-  while (other->Check({"beat/a"}).value()) {
+  for (;;) {
+    EtcdWatcher::Waiter change(&watcher, {"job/"}, /*prefix=*/true);
+    if (!other->Check({"beat/a"}).value()) break;
     ASSERT_LT(MonotonicNow(), deadline);
-    absl::SleepFor(absl::Milliseconds(20));
+    change.Await(deadline);
   }
   TANDEM_ASSERT_OK(store->Beat("beat/a", absl::Seconds(2)));
   EXPECT_TRUE(other->Check({"beat/a"}).value());

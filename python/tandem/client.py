@@ -16,7 +16,7 @@ import numpy as np
 from tandem import _arrays, wire as _wire
 from tandem._kinds import Kind
 from tandem._load import load_core
-from tandem.errors import InvalidArgumentError, NotFoundError
+from tandem.errors import InvalidArgumentError, NotFoundError, TandemError
 
 _core = load_core()
 T = TypeVar("T")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 # The version of a table when its rows were read, one number for each server. Opaque: pass it to push().
 Version = tuple[int, ...]
 
-_POOLING = {None: 0, "sum": 1, "mean": 2}
+_POOLING = {"sum": 1, "mean": 2}
 _NO_OFFSETS = np.zeros(0, dtype=np.uint32)
 
 
@@ -64,9 +64,6 @@ class _Completer:
         queue.close()
         thread.join()
 
-    def after_fork(self) -> None:
-        self.__init__()  # type: ignore[misc]
-
 
 class Future(Generic[T]):
     """The result of pull_async or push_async. Can be awaited. Thread-safe."""
@@ -93,14 +90,12 @@ class Future(Generic[T]):
         return self._convert(self._call.result())
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Blocks like result(); returns the call's error, or None."""
+        """Blocks like result(); returns the call's error, or None. Raises TimeoutError if the call has not ended."""
+        if not self._call.wait(-1.0 if timeout is None else timeout):
+            raise concurrent.futures.TimeoutError(f"the call has not ended within {timeout} s")
         try:
-            self.result(timeout)
-        except concurrent.futures.TimeoutError:
-            if not self.done():
-                raise
-            return DeadlineOf(self)
-        except Exception as error:  # noqa: BLE001
+            self._call.result()
+        except TandemError as error:
             return error
         return None
 
@@ -140,14 +135,6 @@ class Future(Generic[T]):
         self.add_done_callback(wake)
         yield from waiter
         return self.result()
-
-
-def DeadlineOf(future: Future[Any]) -> BaseException | None:  # noqa: N802
-    try:
-        future.result()
-    except BaseException as error:  # noqa: BLE001
-        return error
-    return None
 
 
 class TableInfo:
@@ -192,6 +179,7 @@ class Client:
         self._core = core
         self._dims: dict[str, int] = {}
         self._elements: dict[str, int] = {}
+        self._pulled: dict[str, Version] = {}  # the version of each table's latest pull
         self._lock = threading.Lock()
         self._completer = _Completer()
         self.step = 0
@@ -433,7 +421,12 @@ class Client:
         if isinstance(table, str):
             part, arrays = self._pull_part(table, ids, out, pooling, offsets)
             rows = arrays[1] if out is None else out
-            return [part], arrays, lambda versions: (rows, versions[0])
+
+            def convert_one(versions: list[Version]) -> tuple[Any, Version]:
+                self._pulled[table] = versions[0]
+                return rows, versions[0]
+
+            return [part], arrays, convert_one
         if ids is not None or offsets is not None or pooling is not None:
             raise InvalidArgumentError("with a dict of tables, give ids in the dict; pooling needs one pull for each table")
         if out is not None and set(out) != set(table):
@@ -444,19 +437,18 @@ class Client:
             parts.append(part)
             keep.append(arrays)
             results[name] = arrays[1] if out is None else out[name]
-        return parts, keep, lambda versions: (results, dict(zip(results, versions)))
+
+        def convert(versions: list[Version]) -> tuple[dict[str, Any], dict[str, Version]]:
+            named = dict(zip(results, versions))
+            self._pulled.update(named)
+            return results, named
+
+        return parts, keep, convert
 
     def _pull_part(self, table: str, ids: Any, out: Any, pooling: str | None, offsets: Any) -> tuple[tuple[Any, ...], Any]:
         dim = self._dims.get(table) or self._dim(table)
         ids = _arrays.as_ids(ids, f"ids of table '{table}'")
-        if pooling is None and offsets is None:
-            code, offsets, rows = 0, _NO_OFFSETS, len(ids)
-        else:
-            if pooling not in _POOLING or pooling is None or offsets is None:
-                raise InvalidArgumentError(f"pooling is {pooling!r}; it must be 'sum' or 'mean', and offsets must be given with it")
-            code = _POOLING[pooling]
-            offsets = _arrays.as_offsets(offsets, f"offsets of table '{table}'", len(ids))
-            rows = len(offsets) - 1
+        code, offsets, rows = _bags(table, ids, pooling, offsets)
         target = np.empty((rows, dim), np.float32) if out is None else _arrays.as_output(out, "out", (rows, dim))
         part = (table, _core.check_ids(ids, table), len(ids), _core.address(target), code, _core.address(offsets), len(offsets))
         return part, (ids, target, offsets)
@@ -481,7 +473,8 @@ class Client:
 
         gradients: float32 [len(ids), dim] (with pooling: [bags, dim]). Gradients of an id that repeats add up. Those of rows
             that were never pulled, or were evicted, are dropped; stats(table)["missing_rows"] counts them.
-        version: as the pull returned it; staleness is measured from it. The default is no version: staleness 0.
+        version: as the pull returned it; staleness is measured from it. The default is that of this client's latest pull of
+            the table. Give it where pulls overlap, as with pull_async().
         step: the default is self.step, which then grows by one. All tables in sync or bounded mode must be in the one push
             of a step.
         lr_factor: multiplies the tables' learning rates for this push, as schedules do.
@@ -522,30 +515,23 @@ class Client:
         self, table: str | Mapping[str, Any], ids: Any, gradients: Any, version: Any, pooling: str | None, offsets: Any
     ) -> list[Any]:
         if isinstance(table, str):
-            return [self._push_part(table, ids, gradients, version or (), pooling, offsets)]
+            return [self._push_part(table, ids, gradients, version, pooling, offsets)]
         if ids is not None or gradients is not None or offsets is not None:
             raise InvalidArgumentError("with a dict of tables, give (ids, gradients) in the dict")
         versions: Mapping[str, Version] = version or {}
-        return [self._push_part(n, i, g, versions.get(n, ()), None, None) for n, (i, g) in table.items()]
+        return [self._push_part(n, i, g, versions.get(n), None, None) for n, (i, g) in table.items()]
 
     def _push_part(
-        self, table: str, ids: Any, gradients: Any, version: Sequence[int], pooling: str | None, offsets: Any
+        self, table: str, ids: Any, gradients: Any, version: Sequence[int] | None, pooling: str | None, offsets: Any
     ) -> tuple[Any, ...]:
         dim = self._dims.get(table) or self._dim(table)
         ids = _arrays.as_ids(ids, f"ids of table '{table}'")
-        if pooling is None and offsets is None:
-            code, offsets, rows = 0, _NO_OFFSETS, len(ids)
-        else:
-            if pooling not in _POOLING or pooling is None or offsets is None:
-                raise InvalidArgumentError(f"pooling is {pooling!r}; it must be 'sum' or 'mean', and offsets must be given with it")
-            code = _POOLING[pooling]
-            offsets = _arrays.as_offsets(offsets, f"offsets of table '{table}'", len(ids))
-            rows = len(offsets) - 1
+        code, offsets, rows = _bags(table, ids, pooling, offsets)
         gradients = _arrays.as_rows(gradients, f"gradients of table '{table}'", (rows, dim))
         # The tuple keeps the arrays alive until the push has copied them.
         return (
             table, _core.check_ids(ids, table), len(ids), _core.address(gradients), code, _core.address(offsets), len(offsets),
-            version, 1.0, ids, gradients, offsets,
+            self._pulled.get(table, ()) if version is None else version, 1.0, ids, gradients, offsets,
         )
 
     # Dense tables
@@ -571,6 +557,16 @@ class Client:
         if not info.dense:
             raise InvalidArgumentError(f"table '{table}' is not dense; use pull() and push()")
         return info.elements
+
+
+def _bags(table: str, ids: np.ndarray, pooling: str | None, offsets: Any) -> tuple[int, np.ndarray, int]:
+    """Returns the code of the pooling, its offsets, and the number of rows that belong to `ids`."""
+    if pooling is None and offsets is None:
+        return 0, _NO_OFFSETS, len(ids)
+    if pooling not in _POOLING or offsets is None:
+        raise InvalidArgumentError(f"pooling is {pooling!r}; it must be 'sum' or 'mean', and offsets must be given with it")
+    offsets = _arrays.as_offsets(offsets, f"offsets of table '{table}'", len(ids))
+    return _POOLING[pooling], offsets, len(offsets) - 1
 
 
 def _mode_message(text: str) -> dict[str, Any]:

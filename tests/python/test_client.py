@@ -52,6 +52,19 @@ class TestRows:
         np.testing.assert_allclose(rows["item"], [[1, 1], [0.5, 0.5]])
         assert client.step == 1
 
+    def test_a_push_without_a_version_belongs_to_the_latest_pull(self, client):
+        make(client)
+        for _ in range(3):
+            client.pull("user", range(12))
+            client.push("user", range(12), np.ones((12, 4)))
+        client.pull({"user": range(12)})
+        client.push({"user": (range(12), np.ones((12, 4)))})
+        client.pull_async("user", range(12)).result()
+        client.push("user", range(12), np.ones((12, 4)))
+        assert client.stats("user").get("staleness_mean", 0) == 0
+        client.push("user", range(12), np.ones((12, 4)))
+        assert client.stats("user")["staleness_max"] == 1
+
     def test_out_receives_the_rows(self, client):
         make(client)
         out = np.zeros((2, 4), np.float32)

@@ -21,11 +21,13 @@ absl::StatusOr<std::string> LocalAddressFor(const std::string& target);
 // ("eth0"). InvalidArgument if there is none; the message lists this machine's interfaces.
 absl::StatusOr<std::string> ResolveLocalAddress(const std::string& text);
 
-// Returns the address "host:port" at which a server must listen so that others reach it at `host`, the
-// address or name of this machine that they are told: that address, if it is one of this machine. Returns
-// "0.0.0.0:port", every interface, if `host` is a name that means the loopback interface here (127.0.1.1 on
-// Debian) or several addresses, or an address that this machine does not have (a container's, behind a
-// forwarded port). Blocks on the name lookup.
+// Returns the address "host:port" at which a server must listen so that others reach it at `host`, a name or
+// address of this machine. Blocks on the name lookup. The address is that of `host`, if it is one of this
+// machine's. It is "0.0.0.0:port", every interface, in these cases:
+//
+//   - `host` is a name that means the loopback interface here (127.0.1.1 on Debian)
+//   - `host` is a name of several addresses
+//   - `host` is an address that this machine does not have (a container's, behind a forwarded port)
 std::string ListenAddressFor(const std::string& host, int port);
 
 // Returns true if only processes of the same machine can reach `host`: 127.x.x.x, ::1 or "localhost".

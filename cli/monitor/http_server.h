@@ -12,8 +12,8 @@
 
 namespace tandem::cli {
 
-// A minimal HTTP/1.1 server which offers one page. It is meant for a scraper: each connection serves one
-// request, and nothing that a client sends is kept, interpreted or written to the log.
+// A minimal HTTP/1.1 server which offers one page, meant for a scraper. Each connection serves one request.
+// Nothing that a client sends is kept or written to the log.
 //
 // All connections belong to one thread of ordinary stack size, which never blocks on a client. Memory is
 // bounded by `max_connections` times the request limit and the size of the page.

@@ -58,7 +58,7 @@ class SmallDisk {
   }
   bool mounted() const { return mounted_; }
   void Grow() { EXPECT_TRUE(Resize(uint64_t{16} << 20)); }
-  // Leaves so many bytes free. A size below what is in use is refused, and a process may write meanwhile.
+  // Leaves `bytes` bytes free. A size below what is in use is refused, and a process may write meanwhile.
   void LeaveFree(uint64_t bytes) {
     for (int attempt = 0; attempt < 100; ++attempt) {
       struct statvfs disk;

@@ -42,7 +42,7 @@ class TableRegistry {
   const ShardMap& shard_map() const { return *options_.shard_map; }
 
   // Creates the table that `config` describes, with the rows of a DENSE table. Returns OK and does nothing if
-  // it exists with the same configuration. After an error no table was added:
+  // it exists with the same configuration. No table is added after an error.
   //
   //   - AlreadyExists if it exists with another configuration; names the fields that differ
   //   - InvalidArgument if ValidateTableConfig refuses `config`, or num_workers exceeds 65536

@@ -134,7 +134,7 @@ TEST(UnixSocketTest, ProcessesOfAnotherUserAreNotSpokenTo) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  // Its own user is served.
+  // A process of the same user is served.
   TANDEM_ASSERT_OK_AND_ASSIGN(const Descriptor own, ConnectAbstract(name));
   EXPECT_TRUE(AcceptAbstract(listener.get()).valid());
   TANDEM_EXPECT_OK(CheckSameUser(own.get()));

@@ -245,7 +245,7 @@ TEST(FileStoreTest, AFullDiskIsNamedAndLeavesTheStoreAsItWas) {
   umount(directory.path().c_str());
 }
 
-// From linux/fs.h, which cannot be included together with sys/mount.h.
+// These are the constants of linux/fs.h, which cannot be included together with sys/mount.h.
 constexpr unsigned long kGetFlags = _IOR('f', 1, long), kSetFlags = _IOW('f', 2, long);
 constexpr int kAppendOnly = 0x20;
 

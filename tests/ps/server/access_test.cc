@@ -150,7 +150,7 @@ TEST_F(AccessTest, AProcessThatRegistersGetsAnEpochAndARank) {
   const rpc::Caller ann = {.run_id = one.run_id(), .epoch = one.epoch(), .member = "notebook/ann"};
   TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t first, StartEpoch(one.worker(), ann));
   TANDEM_EXPECT_OK(Push(one.worker(), ann, first));
-  // The same process again: its earlier pushes are fenced off.
+  // The process registers again, which fences off its earlier pushes.
   TANDEM_ASSERT_OK_AND_ASSIGN(const v1::RegisterResponse again, Register("notebook/ann", kStranger));
   EXPECT_EQ(again.worker(), 2);
   TANDEM_ASSERT_OK_AND_ASSIGN(const uint64_t second, StartEpoch(again.worker(), ann));

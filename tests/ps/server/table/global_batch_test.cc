@@ -91,7 +91,7 @@ TEST(GlobalBatch, TheFirstUpdateIsTheSameOnAllServers) {
   EXPECT_THAT(Steps(*other.TakeNext(2)), ElementsAre(2, 3));
 }
 
-// A push that got its position when the table was GBA for the last time must not hold up the updates.
+// A push that got its position when the table was GBA for the last time must not block the updates.
 TEST(GlobalBatch, APushFromAnEarlierTimeJoinsTheNextUpdate) {
   GlobalBatch batch;
   batch.Start(9);

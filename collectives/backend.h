@@ -2,7 +2,7 @@
 #ifndef TANDEM_COLLECTIVES_BACKEND_H_
 #define TANDEM_COLLECTIVES_BACKEND_H_
 
-// A Backend carries the operations of a group: shared memory, Gloo, MPI, NCCL, or a combination.
+// A Backend carries the operations of a group: shared memory, TCP, Gloo, MPI, NCCL, or a combination.
 // ProcessGroup, the interface for users, validates, queues, records and watches operations; a backend moves
 // and reduces the data.
 

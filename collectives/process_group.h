@@ -30,16 +30,16 @@ namespace tandem::collectives {
 class FlightRecorder;
 
 // How thoroughly ranks check each other. A program that leaves kFromEnv takes TANDEM_DEBUG=OFF, INFO or
-// DETAIL. kDetail compares fingerprints before every operation on every backend (shm and gloo always do).
+// DETAIL. kDetail compares fingerprints before every operation on every backend (shm and tcp always do).
 enum class DebugLevel { kFromEnv, kOff, kInfo, kDetail };
 
 struct ProcessGroupOptions {
-  // The backend: "auto", a name such as "gloo" or "shm+gloo" (docs/collectives.md lists them), or one per
+  // The backend: "auto", a name such as "tcp" or "shm+tcp" (docs/collectives.md lists them), or one per
   // device: "cpu:auto,cuda:nccl". Empty: TANDEM_BACKEND, or auto. A world of one copies in its own memory,
   // whatever CPU backend is named.
   //
-  // "auto" selects shm if all ranks are on one host, gloo if each rank is alone on its host, else shm+gloo.
-  // If that is impossible (containers that share no memory), all ranks take gloo.
+  // "auto" selects shm if all ranks are on one host, tcp if each rank is alone on its host, else shm+tcp.
+  // If that is impossible (containers that share no memory), all ranks take tcp.
   std::string backend;
   std::string name = "default";  // groups of one store need distinct names
   int rank = -1;                 // -1: taken from init_method

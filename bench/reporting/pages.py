@@ -140,10 +140,10 @@ def collectives(suite, comparison):
     return table([f"bytes ({places})"] + [f"{s}, us" for s in systems] + ["ratio to the best peer (min to max)"], rows)
 
 
-def collectives_gloo(suite):
+def collectives_tcp(suite):
     rows = []
-    for size in sorted(values_of(suite, "bytes", comparison="gloo")):
-        cells = [find(suite, comparison="gloo", bytes=size, in_place=p, system="tandem gloo") for p in (False, True)]
+    for size in sorted(values_of(suite, "bytes", comparison="tcp")):
+        cells = [find(suite, comparison="tcp", bytes=size, in_place=p, system="tandem tcp") for p in (False, True)]
         rows.append([plot.size(size)] + [c and spread_text(c["ratios"]["best"]) for c in cells])
     return table(["bytes", "ratio to Gloo, out of place", "in place"], rows) if rows else NOT_MEASURED
 
@@ -218,12 +218,12 @@ BLOCKS = {
     "training": ("training", training), "step": ("step", step),
     "collectives_2": ("collectives", lambda s: collectives(s, "2 ranks")),
     "collectives_4": ("collectives", lambda s: collectives(s, "4 ranks")),
-    "collectives_gloo": ("collectives", collectives_gloo),
+    "collectives_tcp": ("collectives", collectives_tcp),
     "collectives_busy": ("collectives", lambda s: collectives(s, "busy machine")),
     "ps": ("ps", ps), "latency": ("latency", latency), "fairness": ("fairness", fairness), "rows": ("rows", rows),
     "rpc": ("rpc", rpc),
 }
-WITHOUT_SOURCE = ("collectives_4", "collectives_gloo", "collectives_busy")  # collectives_2 says it for all
+WITHOUT_SOURCE = ("collectives_4", "collectives_tcp", "collectives_busy")  # collectives_2 says it for all
 
 
 def markdown_blocks(results):

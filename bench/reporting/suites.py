@@ -89,7 +89,7 @@ def collectives(options):
         measured.compare(options, "compare_collectives", ["--ranks", "4", "--sizes", "8,1K,64K,1M,16M,64M"] + time,
                          comparison="4 ranks")
         measured.compare(options, "compare_collectives",
-                         ["--backend", "gloo", "--peers", "gloo", "--sizes", "64K,1M,16M,64M"] + time, comparison="gloo")
+                         ["--backend", "tcp", "--peers", "gloo", "--sizes", "64K,1M,16M,64M"] + time, comparison="tcp")
         measured.compare(options, "compare_collectives",
                          ["--neighbour", "--out-of-place", "--peers", "openmpi,mpich", "--sizes", "8,1K,64K,1M"] + time,
                          comparison="busy machine")

@@ -90,7 +90,7 @@ const char* Help(BenchOp op) {
   return "";
 }
 
-// "auto, shm, gloo, ...": the backends of this build for CPU tensors.
+// "auto, shm, tcp, ...": the backends of this build for CPU tensors.
 std::string BackendHelp() {
   std::string names = "auto";
   for (const collectives::BackendFactory& factory : collectives::BuiltInBackends()) {

@@ -59,7 +59,7 @@ Checks CheckMemory(const launcher::Machine& machine) {
   checks.push_back(memfd.ok() ? Check{Level::kOk, kMemory, "memfd", "memory without a name can be shared"}
                               : Check{Level::kFail, kMemory, "memfd", std::string(memfd.message()),
                                       "the shm backend cannot work: allow memfd_create (seccomp), or use "
-                                      "backend gloo"});
+                                      "backend tcp"});
   const absl::StatusOr<launcher::Machine::FileSystem> shm = machine.StatFileSystem("/dev/shm");
   if (!shm.ok()) {
     checks.push_back({Level::kWarn, kMemory, "/dev/shm", std::string(shm.status().message()),

@@ -82,9 +82,9 @@ absl::StatusOr<std::vector<BackendRequest>> ParseBackends(absl::string_view text
 std::vector<std::string> AutoCandidates(absl::Span<const RankEndpoint> peers) {
   std::map<std::string, int> ranks_on;
   for (const RankEndpoint& peer : peers) ++ranks_on[peer.host];
-  if (ranks_on.size() == 1) return {"shm", "gloo"};
-  if (ranks_on.size() == peers.size()) return {"gloo"};
-  return {"shm+gloo", "gloo"};
+  if (ranks_on.size() == 1) return {"shm", "tcp"};
+  if (ranks_on.size() == peers.size()) return {"tcp"};
+  return {"shm+tcp", "tcp"};
 }
 
 }  // namespace tandem::collectives

@@ -2,7 +2,7 @@
 #ifndef TANDEM_COLLECTIVES_CONNECT_BACKEND_CHOICE_H_
 #define TANDEM_COLLECTIVES_CONNECT_BACKEND_CHOICE_H_
 
-// Turns a text that asks for backends ("auto", "cpu:shm+gloo,cuda:nccl") into factories. Pure functions,
+// Turns a text that asks for backends ("auto", "cpu:shm+tcp,cuda:nccl") into factories. Pure functions,
 // except that BuiltInBackends depends on this machine.
 
 #include <string>
@@ -35,8 +35,8 @@ struct BackendRequest {
 absl::StatusOr<std::vector<BackendRequest>> ParseBackends(absl::string_view text,
                                                           absl::Span<const BackendFactory> factories);
 
-// Returns the backends that "auto" tries on the CPU, best first: "shm" if all peers are on one host, "gloo"
-// if each is alone on its host, else "shm+gloo"; then "gloo", which works everywhere.
+// Returns the backends that "auto" tries on the CPU, best first: "shm" if all peers are on one host, "tcp"
+// if each is alone on its host, else "shm+tcp"; then "tcp", which works everywhere.
 std::vector<std::string> AutoCandidates(absl::Span<const RankEndpoint> peers);
 
 // Returns the first factory of this name; nullptr if there is none.

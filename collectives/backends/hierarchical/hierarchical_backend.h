@@ -2,8 +2,8 @@
 #ifndef TANDEM_COLLECTIVES_BACKENDS_HIERARCHICAL_HIERARCHICAL_BACKEND_H_
 #define TANDEM_COLLECTIVES_BACKENDS_HIERARCHICAL_HIERARCHICAL_BACKEND_H_
 
-// The backend "shm+gloo", for several hosts with several ranks each. It combines two backends: an inner one
-// inside each host ("shm") and an outer one between hosts ("gloo").
+// The backend "shm+tcp", for several hosts with several ranks each. It combines two backends: an inner one
+// inside each host ("shm") and an outer one between hosts ("tcp").
 //
 // The lowest rank of each host is its leader. Data that is reduced or gathered is combined first inside each
 // host, then between the leaders, and the result is distributed inside each host. So each byte crosses the

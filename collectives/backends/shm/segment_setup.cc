@@ -227,7 +227,7 @@ absl::StatusOr<ipc::Descriptor> Connect(const BackendOptions& options, std::stri
     if (again.ok() && absl::StartsWith(*again, "!")) return absl::FailedPreconditionError(again->substr(1));
     return absl::FailedPreconditionError(absl::StrCat(
         "rank ", options.rank, " cannot reach rank 0's unix socket (", connection.status().message(),
-        "): they run in different network namespaces (containers), or rank 0 has ended; use backend gloo"));
+        "): they run in different network namespaces (containers), or rank 0 has ended; use backend tcp"));
   }
   return connection;
 }

@@ -110,7 +110,7 @@ TEST_F(ChecksTest, MemoryThatIsShortIsTold) {
   ExpectOneProblem(Level::kWarn, "/dev/shm", "64.0 MiB of 64.0 MiB free", "--shm-size");
   machine_.shm = FakeMachine().shm;
   machine_.memfd = absl::UnavailableError("memfd_create fails: Function not implemented");
-  ExpectOneProblem(Level::kFail, "memfd", "not implemented", "gloo");
+  ExpectOneProblem(Level::kFail, "memfd", "not implemented", "backend tcp");
   machine_.memfd = absl::OkStatus();
   machine_.files["/proc/meminfo"] = "MemTotal: 16000000 kB\nMemAvailable: 1000 kB";
   ExpectOneProblem(Level::kWarn, "memory", "1000.0 KiB of 15.3 GiB", "see what else");

@@ -134,7 +134,7 @@ TEST_P(HangTest, TheRankThatDidNotCallTheFifthAllReduceIsNamed) {
   EXPECT_EQ(json["findings"][0]["waiting"], nlohmann::json({0, 2}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HangTest, ::testing::Values("gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends, HangTest, ::testing::Values("tcp", "shm"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

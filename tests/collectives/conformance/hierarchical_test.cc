@@ -6,7 +6,7 @@ namespace {
 
 // Two hosts with alternating ranks; three hosts of different sizes.
 INSTANTIATE_TEST_SUITE_P(TwoHosts, ConformanceTest,
-                         OnWorlds({.backend = "shm+gloo",
+                         OnWorlds({.backend = "shm+tcp",
                                    .host = [](int rank) { return rank % 2 == 0 ? "even" : "odd"; }},
                                   {2, 3, 4}),
                          WorldName);

@@ -24,11 +24,11 @@ BackendFactory Named(std::string name, Device::Kind device = Device::Kind::kCpu)
 
 const std::vector<BackendFactory>& Factories() {
   static const auto& factories = *new std::vector<BackendFactory>{
-      Named("shm"), Named("gloo"), Named("shm+gloo"), Named("nccl", Device::Kind::kCuda)};
+      Named("shm"), Named("tcp"), Named("shm+tcp"), Named("nccl", Device::Kind::kCuda)};
   return factories;
 }
 
-// "cpu:shm+gloo cuda:nccl", or the error.
+// "cpu:shm+tcp cuda:nccl", or the error.
 absl::StatusOr<std::string> Parsed(absl::string_view text) {
   auto requests = ParseBackends(text, Factories());
   if (!requests.ok()) return requests.status();
@@ -42,20 +42,20 @@ absl::StatusOr<std::string> Parsed(absl::string_view text) {
 
 TEST(BackendChoiceTest, ANameServesTheDeviceOfItsFactory) {
   EXPECT_EQ(*Parsed("auto"), "cpu:auto");
-  EXPECT_EQ(*Parsed("shm+gloo"), "cpu:shm+gloo");
+  EXPECT_EQ(*Parsed("shm+tcp"), "cpu:shm+tcp");
   EXPECT_EQ(*Parsed("nccl"), "cuda:nccl");
   EXPECT_EQ(*Parsed("cuda:nccl, cpu:auto"), "cpu:auto cuda:nccl");
-  EXPECT_EQ(*Parsed("cpu:gloo,cuda:auto"), "cpu:gloo cuda:nccl");
+  EXPECT_EQ(*Parsed("cpu:tcp,cuda:auto"), "cpu:tcp cuda:nccl");
 }
 
 TEST(BackendChoiceTest, AnUnknownNameIsRefusedWithTheKnownOnes) {
   const auto kInvalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_THAT(Parsed("glou"), StatusIs(kInvalid, AllOf(HasSubstr("no backend 'glou'"), HasSubstr("'gloo'"),
-                                                       HasSubstr("shm+gloo"), HasSubstr("auto"))));
+  EXPECT_THAT(Parsed("tcpp"), StatusIs(kInvalid, AllOf(HasSubstr("no backend 'tcpp'"), HasSubstr("'tcp'"),
+                                                      HasSubstr("shm+tcp"), HasSubstr("auto"))));
   EXPECT_THAT(Parsed(""), StatusIs(kInvalid, HasSubstr("no backend ''")));
-  EXPECT_THAT(Parsed("tpu:gloo"), StatusIs(kInvalid, HasSubstr("no device 'tpu'")));
-  EXPECT_THAT(Parsed("cuda:gloo"), StatusIs(kInvalid, HasSubstr("serves cpu tensors, not cuda ones")));
-  EXPECT_THAT(Parsed("shm,gloo"), StatusIs(kInvalid, HasSubstr("names two for cpu tensors")));
+  EXPECT_THAT(Parsed("tpu:tcp"), StatusIs(kInvalid, HasSubstr("no device 'tpu'")));
+  EXPECT_THAT(Parsed("cuda:tcp"), StatusIs(kInvalid, HasSubstr("serves cpu tensors, not cuda ones")));
+  EXPECT_THAT(Parsed("shm,tcp"), StatusIs(kInvalid, HasSubstr("names two for cpu tensors")));
 }
 
 TEST(BackendChoiceTest, AMissingBackendIsRefusedWithThePackageToInstall) {
@@ -70,9 +70,9 @@ TEST(BackendChoiceTest, AutoDependsOnWhichRanksShareAHost) {
     for (const std::string& host : hosts) peers.push_back({host, "10.0.0.1", 1});
     return AutoCandidates(peers);
   };
-  EXPECT_THAT(on({"a", "a", "a"}), ElementsAre("shm", "gloo"));
-  EXPECT_THAT(on({"a", "b", "c"}), ElementsAre("gloo"));
-  EXPECT_THAT(on({"a", "b", "a"}), ElementsAre("shm+gloo", "gloo"));
+  EXPECT_THAT(on({"a", "a", "a"}), ElementsAre("shm", "tcp"));
+  EXPECT_THAT(on({"a", "b", "c"}), ElementsAre("tcp"));
+  EXPECT_THAT(on({"a", "b", "a"}), ElementsAre("shm+tcp", "tcp"));
 }
 
 }  // namespace

@@ -80,26 +80,26 @@ std::vector<absl::StatusOr<std::string>> ConnectThree(std::vector<BackendFactory
 }
 
 TEST(ConnectTest, OneHostSharesItsMemory) {
-  for (const auto& got : ConnectThree({Idle("shm"), Idle("gloo")}, "auto")) {
+  for (const auto& got : ConnectThree({Idle("shm"), Idle("tcp")}, "auto")) {
     TANDEM_ASSERT_OK(got);
     EXPECT_EQ(*got, "shm");
   }
 }
 
 TEST(ConnectTest, WhereOneRankCannotShareMemoryAllTakeTheNextBackendTogether) {
-  for (const auto& got : ConnectThree({Idle("shm", RankOneRefuses("not here")), Idle("gloo")}, "auto")) {
+  for (const auto& got : ConnectThree({Idle("shm", RankOneRefuses("not here")), Idle("tcp")}, "auto")) {
     TANDEM_ASSERT_OK(got);
-    EXPECT_EQ(*got, "gloo");
+    EXPECT_EQ(*got, "tcp");
   }
   for (const auto& got :
-       ConnectThree({Idle("shm", nullptr, RankOneRefuses("too small")), Idle("gloo")}, "auto")) {
+       ConnectThree({Idle("shm", nullptr, RankOneRefuses("too small")), Idle("tcp")}, "auto")) {
     TANDEM_ASSERT_OK(got);
-    EXPECT_EQ(*got, "gloo");
+    EXPECT_EQ(*got, "tcp");
   }
 }
 
 TEST(ConnectTest, ANamedBackendIsNotReplacedAndAllRanksGetTheReason) {
-  for (const auto& got : ConnectThree({Idle("shm", RankOneRefuses("not here")), Idle("gloo")}, "shm")) {
+  for (const auto& got : ConnectThree({Idle("shm", RankOneRefuses("not here")), Idle("tcp")}, "shm")) {
     EXPECT_THAT(got, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1: not here")));
   }
   const auto got = ConnectThree({Idle("shm", nullptr, RankOneRefuses("too small"))}, "shm");
@@ -109,7 +109,7 @@ TEST(ConnectTest, ANamedBackendIsNotReplacedAndAllRanksGetTheReason) {
 
 TEST(ConnectTest, TheReasonsOfAllThatFailedAreKept) {
   for (const auto& got : ConnectThree(
-           {Idle("shm", RankOneRefuses("no memory")), Idle("gloo", RankOneRefuses("no net"))}, "auto")) {
+           {Idle("shm", RankOneRefuses("no memory")), Idle("tcp", RankOneRefuses("no net"))}, "auto")) {
     EXPECT_THAT(got, StatusIs(absl::StatusCode::kFailedPrecondition,
                               AllOf(HasSubstr("no memory"), HasSubstr("no net"))));
   }

@@ -79,8 +79,8 @@ TEST(RendezvousTest, RanksWithOtherExpectationsAreNamed) {
   };
   EXPECT_THAT(meet([](RankInfo* i) { i->world_size = 3; }),
               StatusIs(kInvalid, HasSubstr("the world size: rank 0 has 2, rank 1 has 3")));
-  EXPECT_THAT(meet([](RankInfo* i) { i->backend = "gloo"; }),
-              StatusIs(kInvalid, HasSubstr("the backend: rank 0 has 'auto', rank 1 has 'gloo'")));
+  EXPECT_THAT(meet([](RankInfo* i) { i->backend = "tcp"; }),
+              StatusIs(kInvalid, HasSubstr("the backend: rank 0 has 'auto', rank 1 has 'tcp'")));
   EXPECT_THAT(meet([](RankInfo* i) { i->debug = "DETAIL"; }),
               StatusIs(kInvalid, HasSubstr("TANDEM_DEBUG): rank 0 has OFF, rank 1 has DETAIL")));
   EXPECT_THAT(

@@ -74,7 +74,7 @@ TEST(FlightRecorderTest, WritesDownWhatWasDoneAndHowItEnded) {
   const absl::Time before = absl::Now();
   FlightRecorder recorder({.entries = 16, .rank = 3});
   const uint32_t group = recorder.AddGroup("default", "shm", 3, {0, 1, 2, 3});
-  const uint32_t pair = recorder.AddGroup("pair", "gloo", 1, {2, 3});
+  const uint32_t pair = recorder.AddGroup("pair", "tcp", 1, {2, 3});
   recorder.End(recorder.BeginStarted(group, AllReduce(0)), absl::OkStatus());
   const uint64_t failed = recorder.Begin(pair, AllReduce(0, 7));
   recorder.Start(failed);

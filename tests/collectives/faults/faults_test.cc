@@ -255,7 +255,7 @@ class FaultTest : public ::testing::TestWithParam<Fault> {};
 TEST_P(FaultTest, EndsOnEverySurvivingRankAsDocumented) {
   const Fault& fault = GetParam();
   const std::vector<Row> rows = TableOfTheDocumentation();
-  const std::string kBackends[] = {"shm", "gloo"};
+  const std::string kBackends[] = {"shm", "tcp"};
   std::vector<End> ends[2];
   std::thread other([&] { ends[1] = fault.make(kBackends[1]); });
   ends[0] = fault.make(kBackends[0]);

@@ -130,8 +130,8 @@ TEST(HierarchicalNameTest, TheBackendIsTheOneThatItsHostsNeed) {
     return found;
   };
   EXPECT_EQ(name({"a", "a"}), "shm");
-  EXPECT_EQ(name({"a", "b"}), "gloo");
-  EXPECT_EQ(name({"a", "b", "a"}), "shm+gloo");
+  EXPECT_EQ(name({"a", "b"}), "tcp");
+  EXPECT_EQ(name({"a", "b", "a"}), "shm+tcp");
 }
 
 TEST(HierarchicalPointToPointTest, MessagesCrossHostsAndComeFromAnyRank) {

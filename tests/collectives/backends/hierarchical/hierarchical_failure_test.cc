@@ -184,7 +184,7 @@ TEST(HierarchicalConnectTest, ARankThatNeverComesIsNamedByTheGroupsNumbers) {
       options.deadline = absl::Now() + absl::Milliseconds(500);
       EXPECT_THAT(
           Factory().make(options).status(),
-          StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr("backend shm+gloo of group 'test'"),
+          StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr("backend shm+tcp of group 'test'"),
                                                               HasSubstr(rank == 2 ? "rank 3" : "rank"))));
     });
   }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/tcp/tcp_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
 #include "collectives/backends/shm/shm_backend.h"
 
@@ -13,9 +13,9 @@ namespace tandem::collectives {
 
 using Hosts = std::vector<std::string>;  // of each rank
 
-// Returns the factory for shared memory within a host and Gloo between hosts.
+// Returns the factory for shared memory within a host and TCP between hosts.
 inline BackendFactory Factory() {
-  return HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory());
+  return HierarchicalBackendFactory(ShmBackendFactory(), TcpBackendFactory());
 }
 
 }  // namespace tandem::collectives

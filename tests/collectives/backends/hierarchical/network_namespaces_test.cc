@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/ipc/host_identity.h"
-#include "collectives/backends/gloo/gloo_backend.h"
 #include "collectives/backends/hierarchical/hierarchical_backend.h"
 #include "collectives/backends/shm/shm_backend.h"
+#include "collectives/backends/tcp/tcp_backend.h"
 #include "collectives/store/file_store.h"
 #include "collectives/store/prefix_store.h"
 #include "tests/collectives/backends/backend_fixture.h"
@@ -45,9 +45,9 @@ absl::Status Work(Store* store, int rank) {
                             store->Get(absl::StrCat("host/", peer), absl::Seconds(30)));
     options.peers[peer].address = AddressOf(peer);
   }
-  auto made = HierarchicalBackendFactory(ShmBackendFactory(), GlooBackendFactory()).make(options);
+  auto made = HierarchicalBackendFactory(ShmBackendFactory(), TcpBackendFactory()).make(options);
   TANDEM_RETURN_IF_ERROR(made);
-  if ((*made)->name() != "shm+gloo") return absl::InternalError(absl::StrCat("it is ", (*made)->name()));
+  if ((*made)->name() != "shm+tcp") return absl::InternalError(absl::StrCat("it is ", (*made)->name()));
   for (uint64_t round = 0;; ++round) {
     std::vector<float> values(1 << 20, static_cast<float>(rank + 1));
     TANDEM_RETURN_IF_ERROR((*made)->Run(AllReduceOf(&values, round, kTimeout)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_MESH_CONNECTOR_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_MESH_CONNECTOR_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_TCP_MESH_CONNECTOR_H_
+#define TANDEM_COLLECTIVES_BACKENDS_TCP_MESH_CONNECTOR_H_
 
 // Connects the ranks of a group over TCP: each rank listens, publishes its address in the store, connects to
 // the lower ranks and accepts the higher ones. Both sides announce their rank and group.
@@ -13,7 +13,7 @@
 #include "base/ipc/descriptor.h"
 #include "collectives/store/store.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 
 // Returns connected, non-blocking sockets by rank (none for this rank). Blocks until all are connected, or
 // until `deadline`. Keys: "address/<rank>". Errors: InvalidArgument (`address` is not numeric),
@@ -23,6 +23,6 @@ absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(Store* store, const std
                                                          int world_size, const std::string& address,
                                                          absl::Time deadline);
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_MESH_CONNECTOR_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_TCP_MESH_CONNECTOR_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/point_to_point.h"
+#include "collectives/backends/tcp/point_to_point.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/timed_wait.h"
-#include "collectives/backends/gloo/exchange.h"
+#include "collectives/backends/tcp/exchange.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 namespace {
 
 // Returns the memory that an eager message occupies at its receiver.
@@ -459,4 +459,4 @@ void PointToPoint::WatchLoop() {
   }
 }
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/links.h"
+#include "collectives/backends/tcp/links.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -18,13 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
-#include "collectives/backends/gloo/mesh_connector.h"
-#include "gloo/transport/tcp/device.h"
+#include "collectives/backends/tcp/event_loop.h"
+#include "collectives/backends/tcp/mesh_connector.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 namespace {
-
-namespace tcp = ::gloo::transport::tcp;
 
 // Bytes that one turn of the event loop reads from one peer before it serves the others.
 constexpr size_t kReadBudget = 2 << 20;
@@ -32,19 +29,21 @@ constexpr size_t kReadBudget = 2 << 20;
 // True if this thread is an event loop's, in Receiver::TurnEnds.
 thread_local bool in_turn = false;
 
-// One connection, served by the loop of Gloo's device. `mutex_` is held while that thread reads and while a
+// One connection, served by the group's event loop. `mutex_` is held while that thread reads and while a
 // thread closes. The loop's thread only tries to lock it, because the closing thread waits for the loop's
 // turn.
-class Link final : public tcp::Handler {
+class Link final : public EventLoop::Handler {
  public:
   // Takes `fd`, connected and non-blocking.
-  Link(tcp::Device* device, int fd, int peer, Links::Receiver* receiver)
-      : device_(device), peer_(peer), receiver_(receiver), fd_(fd) {}
+  Link(EventLoop* loop, int fd, int peer, Links::Receiver* receiver)
+      : loop_(loop), peer_(peer), receiver_(receiver), fd_(fd) {}
 
   ~Link() override { Close(/*softly=*/true); }
 
-  // Throws Gloo's exceptions.
-  void Start() { device_->registerDescriptor(fd_, EPOLLIN, this); }
+  absl::Status Start() {
+    absl::MutexLock lock(&mutex_);
+    return loop_->Watch(fd_, EPOLLIN, this);
+  }
 
   void Close(bool softly) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     // The loop's thread, in a callback, must not wait for a thread that closes, because that one waits for
@@ -68,7 +67,7 @@ class Link final : public tcp::Handler {
     CloseLocked();
   }
 
-  void handleEvents(int events) override {
+  void HandleEvents(uint32_t events) override {
     if (!mutex_.TryLock()) return;
     std::string detail;
     if (fd_ >= 0) {
@@ -108,19 +107,13 @@ class Link final : public tcp::Handler {
       write_fd_ = -1;
       queue_.clear();
     }
-    try {
-      device_->unregisterDescriptor(fd_, this);  // waits for the loop's turn, unless this is its thread
-    } catch (const std::exception&) {
-      // The descriptor was not registered.
-    }
+    loop_->Unwatch(fd_, this);
     close(fd_);
     fd_ = -1;
   }
 
-  void Listen(int events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
-    try {
-      device_->registerDescriptor(write_fd_, events, this);
-    } catch (const std::exception&) {
+  void Listen(uint32_t events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
+    if (!loop_->Watch(write_fd_, events, this).ok()) {
       shutdown(write_fd_, SHUT_RDWR);  // the kernel has no memory for it: the loop sees a lost connection
     }
   }
@@ -207,7 +200,7 @@ class Link final : public tcp::Handler {
     return absl::OkStatus();
   }
 
-  tcp::Device* const device_;
+  EventLoop* const loop_;
   const int peer_;
   Links::Receiver* const receiver_;
 
@@ -224,30 +217,32 @@ class Link final : public tcp::Handler {
   std::deque<Outgoing> queue_ ABSL_GUARDED_BY(write_mutex_);
 };
 
-class GlooLinks final : public Links {
+class TcpLinks final : public Links {
  public:
-  // Throws Gloo's exceptions. Takes ownership of `sockets`, by rank.
-  GlooLinks(const std::string& address, std::vector<ipc::Descriptor> sockets, Receiver* receiver) {
-    tcp::attr attr(address.c_str());
-    device_ = std::make_shared<tcp::Device>(tcp::CreateDeviceAttr(attr));
+  // Takes ownership of `sockets`, by rank.
+  TcpLinks(std::unique_ptr<EventLoop> loop, std::vector<ipc::Descriptor> sockets, Receiver* receiver)
+      : loop_(std::move(loop)) {
     for (size_t peer = 0; peer < sockets.size(); ++peer) {
-      links_.push_back(sockets[peer].get() < 0
-                           ? nullptr
-                           : std::make_unique<Link>(device_.get(), sockets[peer].Release(),
-                                                    static_cast<int>(peer), receiver));
-    }
-    for (const auto& link : links_) {
-      if (link != nullptr) link->Start();
+      links_.push_back(sockets[peer].get() < 0 ? nullptr
+                                               : std::make_unique<Link>(loop_.get(), sockets[peer].Release(),
+                                                                        static_cast<int>(peer), receiver));
     }
   }
 
-  ~GlooLinks() override {
+  absl::Status Start() {
+    for (const auto& link : links_) {
+      if (link != nullptr) TANDEM_RETURN_IF_ERROR(link->Start());
+    }
+    return absl::OkStatus();
+  }
+
+  ~TcpLinks() override {
     for (const auto& link : links_) {
       if (link != nullptr) link->Close(/*softly=*/true);
     }
     // Joins the loop's thread. The line above did not wait for a link that the loop has closed itself, and
     // the loop may still be returning from that link.
-    device_.reset();
+    loop_.reset();
   }
 
   bool Send(int peer, const Frame& frame, const void* payload) override {
@@ -261,7 +256,7 @@ class GlooLinks final : public Links {
   }
 
  private:
-  std::shared_ptr<tcp::Device> device_;
+  std::unique_ptr<EventLoop> loop_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank
 };
 
@@ -272,12 +267,11 @@ absl::StatusOr<std::unique_ptr<Links>> Links::Connect(Store* store, const std::s
                                                       absl::Time deadline, Receiver* receiver) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<ipc::Descriptor> sockets,
                           ConnectMesh(store, group, rank, world_size, address, deadline));
-  try {
-    return std::make_unique<GlooLinks>(address, std::move(sockets), receiver);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(
-        absl::StrCat("rank ", rank, ": Gloo has no device for ", address, ": ", error.what()));
-  }
+  absl::StatusOr<std::unique_ptr<EventLoop>> loop = EventLoop::Start();
+  if (!loop.ok()) return Annotate(loop.status(), absl::StrCat("rank ", rank, " has no event loop"));
+  auto links = std::make_unique<TcpLinks>(*std::move(loop), std::move(sockets), receiver);
+  TANDEM_RETURN_IF_ERROR(links->Start());
+  return links;
 }
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_SHARED_FAILURE_STATE_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_SHARED_FAILURE_STATE_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_TCP_SHARED_FAILURE_STATE_H_
+#define TANDEM_COLLECTIVES_BACKENDS_TCP_SHARED_FAILURE_STATE_H_
 
 // The reasons why ranks of a group failed, in the store. A rank that fails closes its connections, so its
 // peers see only that it is gone. Here they find the reason, and can distinguish a rank that failed from one
@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "collectives/store/prefix_store.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 
 // `store` is borrowed. Any thread may call at any time: a thread that looks for the others' reasons does not
 // block another that records this rank's. Keys: "failed/<rank>".
@@ -40,6 +40,6 @@ class SharedFailureState {
   std::atomic<bool> reachable_{true};
 };
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_SHARED_FAILURE_STATE_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_TCP_SHARED_FAILURE_STATE_H_

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between two ranks over Gloo: order, tags, sources, sizes, and messages that do not fit.
+// Messages between two ranks over TCP: order, tags, sources, sizes, and messages that do not fit.
 
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/tcp/tcp_backend.h"
 #include "tests/collectives/backends/backend_fixture.h"
 
 namespace tandem::collectives {
@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 // Zero, one, small, the largest eager message, larger, many chunks.
 constexpr size_t kCounts[] = {0, 1, 1000, 16 << 10, (16 << 10) + 1, 3 << 20};
 
-TEST(GlooPointToPointTest, MessagesOfAllSizesArriveWithTheirSender) {
-  RunRanks(GlooBackendFactory(), 3, [](Backend& backend, int rank) {
+TEST(TcpPointToPointTest, MessagesOfAllSizesArriveWithTheirSender) {
+  RunRanks(TcpBackendFactory(), 3, [](Backend& backend, int rank) {
     for (const size_t count : kCounts) {
       if (rank == 0) {
         for (const int from : {1, 2}) {
@@ -39,8 +39,8 @@ TEST(GlooPointToPointTest, MessagesOfAllSizesArriveWithTheirSender) {
   });
 }
 
-TEST(GlooPointToPointTest, AMessageWaitsForAReceiveOfItsTag) {
-  RunRanks(GlooBackendFactory(), 2, [](Backend& backend, int rank) {
+TEST(TcpPointToPointTest, AMessageWaitsForAReceiveOfItsTag) {
+  RunRanks(TcpBackendFactory(), 2, [](Backend& backend, int rank) {
     for (const size_t count : kCounts) {
       const std::vector<float> first(count, 1.0f), second(count, 2.0f), third(count, 3.0f);
       std::vector<float> got(count);
@@ -67,9 +67,9 @@ TEST(GlooPointToPointTest, AMessageWaitsForAReceiveOfItsTag) {
   });
 }
 
-TEST(GlooPointToPointTest, AReceiveFromAnyRankTakesEachMessageOnce) {
+TEST(TcpPointToPointTest, AReceiveFromAnyRankTakesEachMessageOnce) {
   constexpr int kWorld = 4, kEach = 20;
-  RunRanks(GlooBackendFactory(), kWorld, [](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), kWorld, [](Backend& backend, int rank) {
     for (const size_t count : {size_t{3}, size_t{50000}}) {
       const uint32_t tag = static_cast<uint32_t>(count);
       if (rank != 0) {
@@ -92,9 +92,9 @@ TEST(GlooPointToPointTest, AReceiveFromAnyRankTakesEachMessageOnce) {
   });
 }
 
-TEST(GlooPointToPointTest, MoreMessagesThanTheReceiverKeepsArriveInOrder) {
+TEST(TcpPointToPointTest, MoreMessagesThanTheReceiverKeepsArriveInOrder) {
   constexpr int kMessages = 400;  // of 40 KB each
-  RunRanks(GlooBackendFactory(), 2, [](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), 2, [](Backend& backend, int rank) {
     if (rank == 0) {
       std::vector<std::vector<float>> values(kMessages);
       absl::BlockingCounter done(kMessages);
@@ -119,8 +119,8 @@ TEST(GlooPointToPointTest, MoreMessagesThanTheReceiverKeepsArriveInOrder) {
   });
 }
 
-TEST(GlooPointToPointTest, MessagesCrossACollectiveThatWaits) {
-  RunRanks(GlooBackendFactory(), 2, [](Backend& backend, int rank) {
+TEST(TcpPointToPointTest, MessagesCrossACollectiveThatWaits) {
+  RunRanks(TcpBackendFactory(), 2, [](Backend& backend, int rank) {
     std::vector<float> sum(3 << 20, 1.0f), message(2 << 20, 4.0f);
     if (rank == 0) {
       std::thread collective([&] { TANDEM_EXPECT_OK(backend.Run(AllReduceOf(&sum, 0))); });
@@ -137,8 +137,8 @@ TEST(GlooPointToPointTest, MessagesCrossACollectiveThatWaits) {
   });
 }
 
-TEST(GlooPointToPointTest, AMessageThatDoesNotFitIsNamedAndDropped) {
-  RunRanks(GlooBackendFactory(), 2, [](Backend& backend, int rank) {
+TEST(TcpPointToPointTest, AMessageThatDoesNotFitIsNamedAndDropped) {
+  RunRanks(TcpBackendFactory(), 2, [](Backend& backend, int rank) {
     for (const bool posted_first : {false, true}) {
       for (const size_t count : {size_t{10}, size_t{100000}}) {
         const uint64_t sequence = 2 * (count > 10) + 4 * posted_first;
@@ -185,9 +185,9 @@ TEST(GlooPointToPointTest, AMessageThatDoesNotFitIsNamedAndDropped) {
   });
 }
 
-TEST(GlooPointToPointTest, AReceiveWithoutAMessageEndsByItsDeadline) {
+TEST(TcpPointToPointTest, AReceiveWithoutAMessageEndsByItsDeadline) {
   absl::Notification failed;
-  RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> values(4);
     if (rank == 0) {
       const absl::Status status =
@@ -204,9 +204,9 @@ TEST(GlooPointToPointTest, AReceiveWithoutAMessageEndsByItsDeadline) {
   });
 }
 
-TEST(GlooPointToPointTest, ASendToAFailingRankReturnsItsReason) {
+TEST(TcpPointToPointTest, ASendToAFailingRankReturnsItsReason) {
   for (int round = 0; round < 60; ++round) {
-    RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+    RunRanks(TcpBackendFactory(), 2, [&](Backend& backend, int rank) {
       std::vector<float> values(4);
       absl::Status status;
       if (rank == 0) {
@@ -221,7 +221,7 @@ TEST(GlooPointToPointTest, ASendToAFailingRankReturnsItsReason) {
   }
 }
 
-TEST(GlooPointToPointTest, ALeavingRankFailsOnlyItsOwnMessages) {
+TEST(TcpPointToPointTest, ALeavingRankFailsOnlyItsOwnMessages) {
   MemoryStore store;
   std::vector<std::thread> ranks;
   absl::Notification left;
@@ -229,7 +229,7 @@ TEST(GlooPointToPointTest, ALeavingRankFailsOnlyItsOwnMessages) {
     ranks.emplace_back([&, rank] {
       BackendOptions options = OptionsOf(&store, rank, {"a", "a", "a"});
       if (rank == 2) options.timeout = absl::Milliseconds(100);
-      auto backend = GlooBackendFactory().make(options);
+      auto backend = TcpBackendFactory().make(options);
       TANDEM_ASSERT_OK(backend);
       std::vector<float> values(100000, 1.0f);
       if (rank == 2) {

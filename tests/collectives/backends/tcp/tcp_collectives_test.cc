@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of the collectives over Gloo: every kind, dtype and reduction, against a model.
+// Results of the collectives over TCP: every kind, dtype and reduction, against a model.
 
 #include <vector>
 
-#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/tcp/tcp_backend.h"
 #include "tests/collectives/backends/backend_fixture.h"
 #include "tests/collectives/backends/collective_model.h"
 
 namespace tandem::collectives {
 namespace {
 
-class GlooCollectivesTest : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(World, GlooCollectivesTest, ::testing::Values(1, 2, 3, 4, 7));
+class TcpCollectivesTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(World, TcpCollectivesTest, ::testing::Values(1, 2, 3, 4, 7));
 
-TEST_P(GlooCollectivesTest, EveryKindMatchesTheModel) {
-  RunRanks(GlooBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
+TEST_P(TcpCollectivesTest, EveryKindMatchesTheModel) {
+  RunRanks(TcpBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
     // Zero, one, odd, and more than every rank reduces whole.
     CheckEveryKind(backend, rank, GetParam(), {0, 1, 1001, 40001});
   });
 }
 
-TEST_P(GlooCollectivesTest, EveryReductionOfEveryDtypeMatchesTheModel) {
-  RunRanks(GlooBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
+TEST_P(TcpCollectivesTest, EveryReductionOfEveryDtypeMatchesTheModel) {
+  RunRanks(TcpBackendFactory(), GetParam(), [&](Backend& backend, int rank) {
     CheckEveryReduction(backend, rank, GetParam(), {77, 30001});
   });
 }
 
-TEST(GlooLargeTest, ArraysLongerThanAChunkMatchTheModel) {
+TEST(TcpLargeTest, ArraysLongerThanAChunkMatchTheModel) {
   for (const int world : {2, 3}) {
-    RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
+    RunRanks(TcpBackendFactory(), world, [&](Backend& backend, int rank) {
       uint64_t sequence = 0;
       for (const OpKind kind : kCollectiveKinds) {
         Case c;
@@ -50,14 +50,14 @@ TEST(GlooLargeTest, ArraysLongerThanAChunkMatchTheModel) {
   }
 }
 
-TEST(GlooBitsTest, AllRanksGetTheSameBitsWhateverTheSize) {
+TEST(TcpBitsTest, AllRanksGetTheSameBitsWhateverTheSize) {
   constexpr int kWorld = 3;
   constexpr size_t kMost = 500000;
   // These sums depend on their order.
   auto input = [](int rank, size_t i) { return 1.0f / static_cast<float>(1 + (i * 7 + rank * 131) % 9973); };
   std::vector<float> want(kMost);
   for (size_t i = 0; i < kMost; ++i) want[i] = (input(0, i) + input(1, i)) + input(2, i);
-  RunRanks(GlooBackendFactory(), kWorld, [&](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), kWorld, [&](Backend& backend, int rank) {
     uint64_t sequence = 0;
     for (const size_t count : {size_t{100}, size_t{50000}, kMost}) {
       std::vector<float> values(count);
@@ -68,8 +68,8 @@ TEST(GlooBitsTest, AllRanksGetTheSameBitsWhateverTheSize) {
   });
 }
 
-TEST(GlooBackToBackTest, ManySmallOperationsKeepTheirOrder) {
-  RunRanks(GlooBackendFactory(), 3, [](Backend& backend, int rank) {
+TEST(TcpBackToBackTest, ManySmallOperationsKeepTheirOrder) {
+  RunRanks(TcpBackendFactory(), 3, [](Backend& backend, int rank) {
     for (uint64_t i = 0; i < 500; ++i) {
       std::vector<float> values(1 + i % 7, static_cast<float>(rank + i));
       TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, i)));
@@ -78,11 +78,11 @@ TEST(GlooBackToBackTest, ManySmallOperationsKeepTheirOrder) {
   });
 }
 
-TEST(GlooManyGroupsTest, GroupsOfOneProcessRunBesideEachOther) {
+TEST(TcpManyGroupsTest, GroupsOfOneProcessRunBesideEachOther) {
   std::vector<std::thread> groups;
   for (int g = 0; g < 3; ++g) {
     groups.emplace_back([] {
-      RunRanks(GlooBackendFactory(), 2, [](Backend& backend, int rank) {
+      RunRanks(TcpBackendFactory(), 2, [](Backend& backend, int rank) {
         for (uint64_t i = 0; i < 50; ++i) {
           std::vector<float> values(20000, static_cast<float>(rank));
           TANDEM_ASSERT_OK(backend.Run(AllReduceOf(&values, i)));

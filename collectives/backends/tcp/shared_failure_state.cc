@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/shared_failure_state.h"
+#include "collectives/backends/tcp/shared_failure_state.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 namespace {
 
 // "<code> <message>"
@@ -49,4 +49,4 @@ absl::optional<SharedFailureState::Found> SharedFailureState::Find(absl::Span<co
   return absl::nullopt;
 }
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp

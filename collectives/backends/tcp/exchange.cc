@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/exchange.h"
+#include "collectives/backends/tcp/exchange.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "base/timed_wait.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 
 Exchange::Exchange(int rank, int world_size) : rank_(rank), world_size_(world_size), peers_(world_size) {}
 
@@ -314,4 +314,4 @@ Exchange::Failure Exchange::failure() const {
   return failure_;
 }
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp

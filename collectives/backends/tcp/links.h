@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_TCP_LINKS_H_
+#define TANDEM_COLLECTIVES_BACKENDS_TCP_LINKS_H_
 
-// Connections between all ranks of a group: Gloo's TCP device and event loop, with a framing of our own in
-// place of Gloo's pairs. Gloo's headers are included in links.cc only.
-//
-// Gloo's pairs abort the process if a message is larger than the receive that awaits it, and need three
-// messages for one. Here every frame contains its type and length. Before a byte of the payload is read, the
-// receiver chooses its destination or ends the connection. So nothing that a peer sends can reach memory that
-// was not meant for it.
+// TCP connections between all ranks of a group, served by one event loop. Every frame contains its type and
+// length. Before a byte of the payload is read, the receiver chooses its destination or ends the connection.
+// So nothing that a peer sends can reach memory that was not meant for it.
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +16,7 @@
 #include "collectives/operation.h"
 #include "collectives/store/store.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 
 // The head of a message; `bytes` bytes of payload follow. Plain value, sent as it lies in memory, between
 // little-endian machines only.
@@ -48,11 +44,11 @@ struct Frame {
 };
 static_assert(sizeof(Frame) == 72);
 
-// Send and Close are thread-safe; the rest is for the owner's thread. Owns a thread of Gloo's.
+// Send and Close are thread-safe; the rest is for the owner's thread. Owns the event loop and its thread.
 class Links {
  public:
-  // Receives the frames. All calls come from Gloo's thread, one at a time, and must not block for long. Only
-  // TurnEnds may call Close.
+  // Receives the frames. All calls come from the loop's thread, one at a time, and must not block for long.
+  // Only TurnEnds may call Close.
   class Receiver {
    public:
     virtual ~Receiver() = default;
@@ -88,6 +84,6 @@ class Links {
   virtual void Close() = 0;
 };
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_LINKS_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_TCP_LINKS_H_

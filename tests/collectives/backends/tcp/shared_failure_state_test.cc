@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/shared_failure_state.h"
+#include "collectives/backends/tcp/shared_failure_state.h"
 
 #include <thread>
 
 #include "collectives/store/memory_store.h"
 #include "gtest/gtest.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 namespace {
 
 TEST(SharedFailureStateTest, AReasonIsFoundUnderTheRankThatLeftIt) {
@@ -40,4 +40,4 @@ TEST(SharedFailureStateTest, FindDoesNotBlockRecordOfAnotherThread) {
 }
 
 }  // namespace
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/mesh_connector.h"
+#include "collectives/backends/tcp/mesh_connector.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -16,10 +16,10 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/backends/gloo/links.h"
+#include "collectives/backends/tcp/links.h"
 #include "collectives/ranks.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 namespace {
 
 absl::Duration Left(absl::Time deadline) { return std::max(deadline - MonotonicNow(), absl::ZeroDuration()); }
@@ -234,4 +234,4 @@ absl::StatusOr<std::vector<ipc::Descriptor>> ConnectMesh(Store* store, const std
   return meeting.Gather();
 }
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/algorithms.h"
+#include "collectives/backends/tcp/algorithms.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "collectives/reduce/reduce.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 namespace {
 
 // Vectors up to this size are reduced whole by every rank (divided by the number of peers that send them).
@@ -332,4 +332,4 @@ void RunAlone(const Operation& o) {
   }
 }
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures of a group over Gloo: every one ends on every rank, by its deadline, with an error that names the
+// Failures of a group over TCP: every one ends on every rank, by its deadline, with an error that names the
 // rank.
 
 #include <array>
@@ -11,7 +11,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/tcp/tcp_backend.h"
 #include "tests/collectives/backends/backend_fixture.h"
 
 namespace tandem::collectives {
@@ -22,53 +22,53 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-TEST(GlooConnectTest, ARankThatNeverComesIsNamed) {
+TEST(TcpConnectTest, ARankThatNeverComesIsNamed) {
   MemoryStore store;
   BackendOptions options = OptionsOf(&store, 0, {"a", "a", "a"});
   options.deadline = absl::Now() + absl::Milliseconds(100);
-  EXPECT_THAT(GlooBackendFactory().make(options).status(),
+  EXPECT_THAT(TcpBackendFactory().make(options).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("'test'"), HasSubstr("ranks 1 and 2 of 3 did not come"))));
 }
 
-TEST(GlooConnectTest, ARankThatGoesBeforeItConnectsIsNamed) {
+TEST(TcpConnectTest, ARankThatGoesBeforeItConnectsIsNamed) {
   MemoryStore store;
   // The address of a process that listened only for a moment: no process listens on port 1 of this machine.
   TANDEM_ASSERT_OK(store.Set("address/0", "127.0.0.1 1"));
   BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
   options.deadline = absl::Now() + absl::Seconds(5);
-  EXPECT_THAT(GlooBackendFactory().make(options).status(),
+  EXPECT_THAT(TcpBackendFactory().make(options).status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot connect to rank 0 at 127.0.0.1 1")));
 }
 
-TEST(GlooConnectTest, AnAddressThatIsNotThisMachinesIsNamed) {
+TEST(TcpConnectTest, AnAddressThatIsNotThisMachinesIsNamed) {
   MemoryStore store;
   auto with = [&](const std::string& address) {
-    return GlooBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}, address)).status();
+    return TcpBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}, address)).status();
   };
   EXPECT_THAT(with("example.org"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'example.org'")));
   EXPECT_THAT(with("192.0.2.7"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("192.0.2.7")));
 }
 
-TEST(GlooConnectTest, AnUnknownConnectionIsNotTakenForARank) {
+TEST(TcpConnectTest, AnUnknownConnectionIsNotTakenForARank) {
   MemoryStore store;
   // The ranks of two groups share a store by mistake: rank 1 is of another group.
   std::thread other([&] {
     BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
     options.group = "other";
     options.deadline = absl::Now() + absl::Seconds(1);
-    EXPECT_FALSE(GlooBackendFactory().make(options).ok());
+    EXPECT_FALSE(TcpBackendFactory().make(options).ok());
   });
   BackendOptions options = OptionsOf(&store, 0, {"a", "a"});
   options.deadline = absl::Now() + absl::Seconds(1);
-  EXPECT_THAT(GlooBackendFactory().make(options).status(),
+  EXPECT_THAT(TcpBackendFactory().make(options).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2")));
   other.join();
 }
 
-TEST(GlooFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
+TEST(TcpFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
   absl::BlockingCounter failed(2);
-  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), 3, [&](Backend& backend, int rank) {
     TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     std::vector<float> values(1024, 1.0f);
     if (rank == 1) failed.Wait();  // comes when the others have given up
@@ -83,9 +83,9 @@ TEST(GlooFailureTest, TheRankThatIsMissingInAnOperationIsNamedToAll) {
   });
 }
 
-TEST(GlooFailureTest, ARankThatIsMissingInALargeOperationIsNamedToAll) {
+TEST(TcpFailureTest, ARankThatIsMissingInALargeOperationIsNamedToAll) {
   absl::BlockingCounter failed(2);
-  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), 3, [&](Backend& backend, int rank) {
     std::vector<float> values(4 << 20, 1.0f);
     if (rank == 2) return failed.Wait();
     EXPECT_THAT(backend.Run(AllReduceOf(&values, 0, absl::Milliseconds(300))),
@@ -97,7 +97,7 @@ TEST(GlooFailureTest, ARankThatIsMissingInALargeOperationIsNamedToAll) {
 // Each rank runs what `operation` returns for it; all must get an error that describes both sides.
 void ExpectDisagreement(int world, const std::function<Operation(int, std::vector<char>*)>& operation,
                         const std::string& one, const std::string& other) {
-  RunRanks(GlooBackendFactory(), world, [&](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), world, [&](Backend& backend, int rank) {
     std::vector<char> memory(32 << 20);
     Operation o = operation(rank, &memory);
     o.timeout = absl::Seconds(20);
@@ -117,7 +117,7 @@ Operation InPlace(OpKind kind, size_t count, std::vector<char>* memory) {
   return o;
 }
 
-TEST(GlooDisagreementTest, DifferentSizesAreNamedOnAllRanks) {
+TEST(TcpDisagreementTest, DifferentSizesAreNamedOnAllRanks) {
   // Small against small, small against large, large against larger.
   const std::array<size_t, 2> kSizes[] = {{10, 11}, {0, 1}, {100, 5 << 20}, {3 << 20, 4 << 20}};
   for (const auto& sizes : kSizes) {
@@ -133,7 +133,7 @@ TEST(GlooDisagreementTest, DifferentSizesAreNamedOnAllRanks) {
   }
 }
 
-TEST(GlooDisagreementTest, DifferentOperationsAreNamedOnAllRanks) {
+TEST(TcpDisagreementTest, DifferentOperationsAreNamedOnAllRanks) {
   ExpectDisagreement(
       3,
       [](int rank, std::vector<char>* memory) {
@@ -142,7 +142,7 @@ TEST(GlooDisagreementTest, DifferentOperationsAreNamedOnAllRanks) {
       "rank 2 calls barrier #0", "all_reduce #0 (sum of f32 x 1048576)");
 }
 
-TEST(GlooDisagreementTest, AMissingCallIsNamedByItsNumber) {
+TEST(TcpDisagreementTest, AMissingCallIsNamedByItsNumber) {
   ExpectDisagreement(
       2,
       [](int rank, std::vector<char>* memory) {
@@ -153,7 +153,7 @@ TEST(GlooDisagreementTest, AMissingCallIsNamedByItsNumber) {
       "all_reduce #7", "all_reduce #8");
 }
 
-TEST(GlooDisagreementTest, DifferentTypesRootsAndReductionsAreNamed) {
+TEST(TcpDisagreementTest, DifferentTypesRootsAndReductionsAreNamed) {
   auto disagree = [](auto change, const std::string& one, const std::string& other) {
     ExpectDisagreement(
         2,
@@ -171,13 +171,13 @@ TEST(GlooDisagreementTest, DifferentTypesRootsAndReductionsAreNamed) {
            "max of");
 }
 
-TEST(GlooDisagreementTest, PairsWithDifferentCountsAreNamedOnAllRanks) {
-  RunRanks(GlooBackendFactory(), 3,
+TEST(TcpDisagreementTest, PairsWithDifferentCountsAreNamedOnAllRanks) {
+  RunRanks(TcpBackendFactory(), 3,
            [&](Backend& backend, int rank) { CallAllToAllWithPairsThatDiffer(backend, rank); });
 }
 
-TEST(GlooFailureTest, AnErrorDetectedLocallyLeavesTheGroupUsable) {
-  RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+TEST(TcpFailureTest, AnErrorDetectedLocallyLeavesTheGroupUsable) {
+  RunRanks(TcpBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> values(4);
     Operation o = AllReduceOf(&values, 0);
     o.kind = OpKind::kBroadcast;
@@ -189,18 +189,18 @@ TEST(GlooFailureTest, AnErrorDetectedLocallyLeavesTheGroupUsable) {
   });
 }
 
-TEST(GlooFailureTest, ARankThatHasLeftIsNamed) {
+TEST(TcpFailureTest, ARankThatHasLeftIsNamed) {
   MemoryStore store;
   absl::Notification left;
   std::thread leaver([&] {
     BackendOptions options = OptionsOf(&store, 1, {"a", "a"});
     options.timeout = absl::Milliseconds(100);
-    auto backend = GlooBackendFactory().make(options);
+    auto backend = TcpBackendFactory().make(options);
     TANDEM_ASSERT_OK(backend);
     backend->reset();
     left.Notify();
   });
-  auto backend = GlooBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}));
+  auto backend = TcpBackendFactory().make(OptionsOf(&store, 0, {"a", "a"}));
   TANDEM_ASSERT_OK(backend);
   left.WaitForNotification();
   EXPECT_THAT((*backend)->Run(MakeBarrier(0)),
@@ -208,18 +208,18 @@ TEST(GlooFailureTest, ARankThatHasLeftIsNamed) {
   leaver.join();
 }
 
-TEST(GlooFailureTest, RanksThatLeaveTogetherDoNotWait) {
+TEST(TcpFailureTest, RanksThatLeaveTogetherDoNotWait) {
   absl::Time start;
-  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), 3, [&](Backend& backend, int rank) {
     TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     if (rank == 0) start = absl::Now();
   });
   EXPECT_LT(absl::Now() - start, absl::Seconds(1));
 }
 
-TEST(GlooAbortTest, AnAbortFromAnotherThreadEndsTheOperationAndReachesThePeers) {
+TEST(TcpAbortTest, AnAbortFromAnotherThreadEndsTheOperationAndReachesThePeers) {
   absl::Notification aborted;
-  RunRanks(GlooBackendFactory(), 3, [&](Backend& backend, int rank) {
+  RunRanks(TcpBackendFactory(), 3, [&](Backend& backend, int rank) {
     std::vector<float> values(4 << 20, 1.0f);
     TANDEM_ASSERT_OK(backend.Run(MakeBarrier(0)));
     const absl::Time start = absl::Now();
@@ -249,8 +249,8 @@ TEST(GlooAbortTest, AnAbortFromAnotherThreadEndsTheOperationAndReachesThePeers) 
   });
 }
 
-TEST(GlooAbortTest, ACallbackMayAbortWhileAnotherThreadBreaksTheGroup) {
-  RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+TEST(TcpAbortTest, ACallbackMayAbortWhileAnotherThreadBreaksTheGroup) {
+  RunRanks(TcpBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> message(10, 1.0f), values(1 << 20);
     absl::Notification aborted;
     if (rank == 0) {
@@ -267,8 +267,8 @@ TEST(GlooAbortTest, ACallbackMayAbortWhileAnotherThreadBreaksTheGroup) {
   });
 }
 
-TEST(GlooAbortTest, AnAbortEndsMessagesThatWait) {
-  RunRanks(GlooBackendFactory(), 2, [&](Backend& backend, int rank) {
+TEST(TcpAbortTest, AnAbortEndsMessagesThatWait) {
+  RunRanks(TcpBackendFactory(), 2, [&](Backend& backend, int rank) {
     std::vector<float> values(1 << 20);
     absl::Notification done;
     absl::Status status;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_EXCHANGE_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_EXCHANGE_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_TCP_EXCHANGE_H_
+#define TANDEM_COLLECTIVES_BACKENDS_TCP_EXCHANGE_H_
 
 // Exchange carries out one collective at a time together with the other ranks.
 //
@@ -28,9 +28,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/backends/gloo/links.h"
+#include "collectives/backends/tcp/links.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 
 // Data is moved and reduced in chunks of this many bytes, a multiple of every element's size. Smaller chunks
 // would wake threads more often than the overlap justifies.
@@ -52,7 +52,7 @@ struct Lane {
   size_t send2_bytes = 0;
 };
 
-// Begin to Finish are called by the operation's thread, the frame calls by Gloo's thread, Stop by any.
+// Begin to Finish are called by the operation's thread, the frame calls by the loop's thread, Stop by any.
 class Exchange {
  public:
   // How an operation failed.
@@ -146,6 +146,6 @@ class Exchange {
   Failure failure_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_EXCHANGE_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_TCP_EXCHANGE_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_POINT_TO_POINT_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_POINT_TO_POINT_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_TCP_POINT_TO_POINT_H_
+#define TANDEM_COLLECTIVES_BACKENDS_TCP_POINT_TO_POINT_H_
 
 // Tagged messages between two ranks, over the links that the collectives use too.
 //
@@ -26,9 +26,9 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "collectives/backend.h"
-#include "collectives/backends/gloo/links.h"
+#include "collectives/backends/tcp/links.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 
 // Thread-safe.
 class PointToPoint {
@@ -138,6 +138,6 @@ class PointToPoint {
   std::thread watcher_;  // ends operations at their deadlines; started by the first one that has to wait
 };
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_POINT_TO_POINT_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_TCP_POINT_TO_POINT_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/tcp/tcp_backend.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,17 +10,17 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/backends/gloo/algorithms.h"
-#include "collectives/backends/gloo/exchange.h"
-#include "collectives/backends/gloo/links.h"
-#include "collectives/backends/gloo/point_to_point.h"
-#include "collectives/backends/gloo/shared_failure_state.h"
+#include "collectives/backends/tcp/algorithms.h"
+#include "collectives/backends/tcp/exchange.h"
+#include "collectives/backends/tcp/links.h"
+#include "collectives/backends/tcp/point_to_point.h"
+#include "collectives/backends/tcp/shared_failure_state.h"
 #include "collectives/ranks.h"
 #include "collectives/reduce/reduce.h"
 #include "collectives/shape.h"
 
 namespace tandem::collectives {
-namespace gloo_tcp {
+namespace tcp {
 namespace {
 
 // How long a rank that lost a peer looks for the peer's reason before it reports the peer as dead.
@@ -28,9 +28,9 @@ constexpr absl::Duration kGrace = absl::Milliseconds(500);
 // How long a rank that is done waits for the others to be done too.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
-class GlooBackend final : public Backend, private Links::Receiver {
+class TcpBackend final : public Backend, private Links::Receiver {
  public:
-  explicit GlooBackend(const BackendOptions& options)
+  explicit TcpBackend(const BackendOptions& options)
       : group_(options.group),
         rank_(options.rank),
         world_size_(options.world_size),
@@ -40,7 +40,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
                         [this](int lost, const absl::Status& reason) { return GiveUp(lost, reason); }),
         failures_(options.store, options.rank) {}
 
-  ~GlooBackend() override {
+  ~TcpBackend() override {
     if (world_size_ > 1 && links_ != nullptr && Broken().ok()) {
       // A connection that closes fails every wait of its peer, so the ranks leave together. Ranks that are in
       // another operation instead learn that this rank is gone.
@@ -62,7 +62,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
     return absl::OkStatus();
   }
 
-  absl::string_view name() const override { return "gloo"; }
+  absl::string_view name() const override { return "tcp"; }
 
   absl::Status Supports(const Operation& operation) const override {
     absl::Status status;
@@ -71,7 +71,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
     } else if (Reduces(operation.kind)) {
       status = SupportsReduction(operation.reduce, operation.dtype);
     }
-    return Annotate(status, absl::StrCat("backend gloo, ", Name(operation.kind)));
+    return Annotate(status, absl::StrCat("backend tcp, ", Name(operation.kind)));
   }
 
   absl::Status Run(const Operation& operation) override {
@@ -157,7 +157,7 @@ class GlooBackend final : public Backend, private Links::Receiver {
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::Status GlooBackend::Explain(const Operation& operation, const Exchange::Failure& failure) {
+absl::Status TcpBackend::Explain(const Operation& operation, const Exchange::Failure& failure) {
   const std::string here = Here(operation);
   switch (failure.kind) {
     case Exchange::Failure::Kind::kNone:
@@ -192,14 +192,14 @@ absl::Status GlooBackend::Explain(const Operation& operation, const Exchange::Fa
                    ", which expects ", failure.bytes_expected / size, "; both must give the same count"));
 }
 
-absl::Status GlooBackend::ExplainLost(const std::string& where, absl::Span<const int> ranks,
-                                      const std::string& detail) {
+absl::Status TcpBackend::ExplainLost(const std::string& where, absl::Span<const int> ranks,
+                                     const std::string& detail) {
   if (absl::optional<SharedFailureState::Found> found = failures_.Find(ranks, kGrace)) return found->reason;
   return absl::UnavailableError(
       absl::StrCat(where, ": the connection to ", NameRanks(ranks), " was lost: killed? (", detail, ")"));
 }
 
-std::vector<int> GlooBackend::WithoutWaitingRanks(std::vector<int> ranks, const absl::Status& note) {
+std::vector<int> TcpBackend::WithoutWaitingRanks(std::vector<int> ranks, const absl::Status& note) {
   failures_.Record(note);
   const absl::Time until = MonotonicNow() + kGrace;
   std::vector<int> silent;
@@ -210,7 +210,7 @@ std::vector<int> GlooBackend::WithoutWaitingRanks(std::vector<int> ranks, const 
   return silent.empty() ? ranks : silent;
 }
 
-absl::Status GlooBackend::Break(const absl::Status& reason, const absl::Status& note, bool close_first) {
+absl::Status TcpBackend::Break(const absl::Status& reason, const absl::Status& note, bool close_first) {
   bool first = false;
   absl::Status why;
   {
@@ -227,34 +227,34 @@ absl::Status GlooBackend::Break(const absl::Status& reason, const absl::Status& 
   return why;
 }
 
-absl::Status GlooBackend::GiveUp(int lost, const absl::Status& reason) {
+absl::Status TcpBackend::GiveUp(int lost, const absl::Status& reason) {
   if (absl::Status broken = Broken(); !broken.ok()) return Break(broken);
   if (lost == kAnySource) return Break(reason);
   return Break(ExplainLost(std::string(reason.message()), {lost}, "its connection closed"));
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
-  const std::string context = absl::StrCat("backend gloo of group '", options.group, "'");
+  const std::string context = absl::StrCat("backend tcp of group '", options.group, "'");
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size ||
       options.peers.size() != static_cast<size_t>(options.world_size)) {
     return absl::InvalidArgumentError(absl::StrCat(context, ": rank ", options.rank, " of ",
                                                    options.world_size, " with ", options.peers.size(),
                                                    " peers: there must be one for each rank"));
   }
-  auto backend = std::make_unique<GlooBackend>(options);
+  auto backend = std::make_unique<TcpBackend>(options);
   if (absl::Status status = backend->Connect(options); !status.ok()) return Annotate(status, context);
   return backend;
 }
 
 }  // namespace
-}  // namespace gloo_tcp
+}  // namespace tcp
 
-BackendFactory GlooBackendFactory() {
+BackendFactory TcpBackendFactory() {
   BackendFactory factory;
-  factory.name = "gloo";
+  factory.name = "tcp";
   factory.device = Device::Kind::kCpu;
   factory.viable = [](const BackendOptions&) { return absl::OkStatus(); };
-  factory.make = gloo_tcp::Make;
+  factory.make = tcp::Make;
   return factory;
 }
 

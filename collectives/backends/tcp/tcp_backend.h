@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_GLOO_BACKEND_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_GLOO_BACKEND_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_TCP_TCP_BACKEND_H_
+#define TANDEM_COLLECTIVES_BACKENDS_TCP_TCP_BACKEND_H_
 
-// The backend "gloo": groups across hosts, over TCP connections of Gloo's transport.
+// The backend "tcp": groups across hosts, over TCP connections.
 //
 // Every rank is connected to every other; each listens on its BackendOptions.peers[rank].address. If ranks
 // call different operations, or parts of different sizes, all sides get an error. A rank that fails stores
@@ -12,11 +12,11 @@
 
 namespace tandem::collectives {
 
-// Returns the factory of "gloo", for any number of ranks, including one. Errors of `make`: InvalidArgument
+// Returns the factory of "tcp", for any number of ranks, including one. Errors of `make`: InvalidArgument
 // (no numeric address of this machine), DeadlineExceeded naming ranks that did not come, Unavailable naming
 // the rank that could not be reached.
-BackendFactory GlooBackendFactory();
+BackendFactory TcpBackendFactory();
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_GLOO_BACKEND_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_TCP_TCP_BACKEND_H_

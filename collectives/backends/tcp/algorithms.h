@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef TANDEM_COLLECTIVES_BACKENDS_GLOO_ALGORITHMS_H_
-#define TANDEM_COLLECTIVES_BACKENDS_GLOO_ALGORITHMS_H_
+#ifndef TANDEM_COLLECTIVES_BACKENDS_TCP_ALGORITHMS_H_
+#define TANDEM_COLLECTIVES_BACKENDS_TCP_ALGORITHMS_H_
 
 // Algorithms of the collectives: which data the ranks exchange and how they combine them. With P ranks, each
 // rank sends P - 1 messages a round: this suits the few tens of hosts of a data-parallel job. All reductions
@@ -19,10 +19,10 @@
 #include <cstddef>
 #include <memory>
 
-#include "collectives/backends/gloo/exchange.h"
+#include "collectives/backends/tcp/exchange.h"
 #include "collectives/operation.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 
 // Memory that is reused by later operations. For one thread.
 class Scratch {
@@ -46,6 +46,6 @@ bool RunCollective(const Operation& operation, int rank, int world_size, absl::T
 // Runs a collective of a group of one.
 void RunAlone(const Operation& operation);
 
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp
 
-#endif  // TANDEM_COLLECTIVES_BACKENDS_GLOO_ALGORITHMS_H_
+#endif  // TANDEM_COLLECTIVES_BACKENDS_TCP_ALGORITHMS_H_

@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/backends/gloo/gloo_backend.h"
+#include "collectives/backends/tcp/tcp_backend.h"
 #include "collectives/store/prefix_store.h"
 #include "collectives/store/remote_store.h"
 #include "collectives/store/store_server.h"
@@ -28,8 +28,8 @@ using ::testing::HasSubstr;
 // Reduces 64 MiB until it fails; sets a key in `progress` when it has begun. `progress` is not `store` if the
 // store is about to die, because the response to its last call would be lost.
 absl::Status Work(Store* store, Store* progress, int rank, int world_size) {
-  PrefixStore keys(store, "gloo");
-  auto backend = GlooBackendFactory().make(OptionsOf(&keys, rank, std::vector<std::string>(world_size, "h")));
+  PrefixStore keys(store, "tcp");
+  auto backend = TcpBackendFactory().make(OptionsOf(&keys, rank, std::vector<std::string>(world_size, "h")));
   if (!backend.ok()) return backend.status();
   std::vector<float> values(16 << 20, 0.0f);
   for (uint64_t round = 0;; ++round) {
@@ -41,7 +41,7 @@ absl::Status Work(Store* store, Store* progress, int rank, int world_size) {
 }
 
 // Not tests of their own: the tests below run them as other processes.
-TEST(GlooKillChild, DISABLED_Works) {
+TEST(TcpKillChild, DISABLED_Works) {
   const char* target = std::getenv("TANDEM_TEST_STORE");
   const char* rank_text = std::getenv("TANDEM_TEST_RANK");
   ASSERT_TRUE(target != nullptr && rank_text != nullptr);
@@ -53,7 +53,7 @@ TEST(GlooKillChild, DISABLED_Works) {
   TANDEM_EXPECT_OK(store.Set(absl::StrCat("end/", rank), end.ToString()));
 }
 
-TEST(GlooKillChild, DISABLED_HostsTheStoreAndWorks) {
+TEST(TcpKillChild, DISABLED_HostsTheStoreAndWorks) {
   const char* target = std::getenv("TANDEM_TEST_STORE");
   ASSERT_TRUE(target != nullptr);
   TANDEM_ASSERT_OK_AND_ASSIGN(auto channel, rpc::ConnectGrpc(target));
@@ -65,11 +65,11 @@ TEST(GlooKillChild, DISABLED_HostsTheStoreAndWorks) {
 
 struct Child : testing::SelfProcess {
   Child(const std::string& test, const std::string& target, int rank)
-      : SelfProcess("GlooKillChild.DISABLED_" + test,
+      : SelfProcess("TcpKillChild.DISABLED_" + test,
                     {{"TANDEM_TEST_STORE", target}, {"TANDEM_TEST_RANK", absl::StrCat(rank)}}) {}
 };
 
-TEST(GlooKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
+TEST(TcpKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto server, StoreServer::Start("127.0.0.1:0"));
   const std::string target = absl::StrCat("127.0.0.1:", server->port());
   Child first("Works", target, 1), second("Works", target, 2);
@@ -91,7 +91,7 @@ TEST(GlooKillTest, AKilledRankIsNamedOnAllOthersAtOnce) {
   EXPECT_THAT(*theirs, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("rank 1 was lost")));
 }
 
-TEST(GlooKillTest, ARankIsNamedThoughTheStoreDiedWithIt) {
+TEST(TcpKillTest, ARankIsNamedThoughTheStoreDiedWithIt) {
   TANDEM_ASSERT_OK_AND_ASSIGN(auto bulletin, StoreServer::Start("127.0.0.1:0"));
   Child host("HostsTheStoreAndWorks", absl::StrCat("127.0.0.1:", bulletin->port()), 0);
   TANDEM_ASSERT_OK_AND_ASSIGN(const std::string port, bulletin->store()->Get("port", absl::Seconds(60)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/backends/gloo/exchange.h"
+#include "collectives/backends/tcp/exchange.h"
 
 #include <vector>
 
@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
 
-namespace tandem::collectives::gloo_tcp {
+namespace tandem::collectives::tcp {
 namespace {
 
 using ::tandem::testing::StatusIs;
@@ -82,4 +82,4 @@ TEST_F(ExchangeTest, APeerUnawareOfAFailureKeepsItsConnectionUntilItIsTold) {
 }
 
 }  // namespace
-}  // namespace tandem::collectives::gloo_tcp
+}  // namespace tandem::collectives::tcp

@@ -16,9 +16,13 @@
 #include "worker/data/schema.h"
 #include "worker/data/shard_reader.h"
 #include "worker/data/split.h"
+#include "worker/data/split_index.h"
 
 namespace tandem::worker {
 namespace {
+
+// Memory for the positions of a source's lines: those of some 40 million.
+constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
 
 absl::Status CheckOptions(const DatasetOptions& options) {
   if (options.train_files.empty()) return absl::InvalidArgumentError("no training files are given");
@@ -84,13 +88,13 @@ class FileDataset : public Dataset {
 
   absl::StatusOr<uint64_t> Count(Split split) override ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    TANDEM_RETURN_IF_ERROR(CountOnce());
+    TANDEM_RETURN_IF_ERROR(ScanOnce());
     return counts_[static_cast<size_t>(split)];
   }
 
   absl::StatusOr<double> RepeatedShare() override ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    TANDEM_RETURN_IF_ERROR(CountOnce());
+    TANDEM_RETURN_IF_ERROR(ScanOnce());
     return repeated_share_;
   }
 
@@ -104,50 +108,80 @@ class FileDataset : public Dataset {
     const LineSource* own = o.OwnFiles(options.split);
     ReadOptions order = options;
     if (own != nullptr) order.split = Split::kTrain;
+    std::shared_ptr<const SplitIndex> index;
+    {
+      absl::MutexLock lock(&mutex_);
+      index = indexes_[static_cast<size_t>(own != nullptr ? options.split : Split::kTrain)];
+    }
     return std::make_unique<ShardReader>(opened_, own != nullptr ? *own : *o.train,
-                                         own != nullptr ? SplitRule() : o.rule, order, o.schema,
-                                         std::move(parser), o.max_malformed);
+                                         own != nullptr ? SplitRule() : o.rule, std::move(index), order,
+                                         o.schema, std::move(parser), o.max_malformed);
   }
 
  private:
   using Counts = std::array<uint64_t, 3>;  // by Split
 
-  absl::Status CountOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (counted_) return absl::OkStatus();
-    RepeatedLines repeated;
-    TANDEM_ASSIGN_OR_RETURN(counts_, CountLines(*opened_->train, opened_->rule, &repeated));
+  // What a scan of the lines of a source finds.
+  struct Scanned {
+    Counts counts = {};
+    double repeated_share = 0;                // of lines whose text decides their split
+    std::shared_ptr<const SplitIndex> index;  // nullptr if it would be too large
+  };
+
+  absl::Status ScanOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (scanned_) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(Scanned train, Scan(*opened_->train, opened_->rule));
+    Counts counts = train.counts;
     for (Split own : {Split::kValid, Split::kTest}) {
       const LineSource* files = opened_->OwnFiles(own);
       if (files == nullptr) continue;
-      TANDEM_ASSIGN_OR_RETURN(const Counts lines, CountLines(*files, SplitRule(), nullptr));
-      counts_[static_cast<size_t>(own)] = lines[static_cast<size_t>(Split::kTrain)];
+      TANDEM_ASSIGN_OR_RETURN(Scanned lines, Scan(*files, SplitRule()));
+      counts[static_cast<size_t>(own)] = lines.counts[static_cast<size_t>(Split::kTrain)];
+      indexes_[static_cast<size_t>(own)] = std::move(lines.index);
     }
-    repeated_share_ = repeated.Share();
-    counted_ = true;
+    indexes_[static_cast<size_t>(Split::kTrain)] = std::move(train.index);
+    counts_ = counts;
+    repeated_share_ = train.repeated_share;
+    scanned_ = true;
     return absl::OkStatus();
   }
 
-  // Unless the lines' text decides nothing, or `repeated` is nullptr, adds the lines to `repeated`.
-  static absl::StatusOr<Counts> CountLines(const LineSource& source, const SplitRule& rule,
-                                           RepeatedLines* repeated) {
-    if (!rule.Cuts() || rule.by != SplitBy::kText) repeated = nullptr;
-    Counts counts = {};
+  static absl::StatusOr<Scanned> Scan(const LineSource& source, const SplitRule& rule) {
+    const bool by_text = rule.Cuts() && rule.by == SplitBy::kText;
+    Scanned scanned;
+    RepeatedLines repeated;
+    auto index = std::make_shared<SplitIndex>();
     LineSource::Cursor cursor(source);
     uint64_t position = 0;
     absl::string_view line;
     for (uint64_t lines = 0; cursor.Next(&position, &line); ++lines) {
-      if (lines % kLinesBetweenChecks == 0) TANDEM_RETURN_IF_ERROR(source.CheckUnchanged());
-      ++counts[static_cast<size_t>(rule.Of(line, lines))];
-      if (repeated != nullptr) repeated->Add(HashBytes(line, rule.seed));
+      if (lines % kLinesBetweenChecks == 0) {
+        TANDEM_RETURN_IF_ERROR(source.CheckUnchanged());
+        if (index != nullptr && index->bytes() > kMaxIndexBytes) index = nullptr;
+      }
+      Split split;
+      if (by_text) {
+        const uint64_t hash = HashBytes(line, rule.seed);
+        split = rule.OfHash(hash);
+        repeated.Add(hash);
+      } else {
+        split = rule.Of(line, lines);
+      }
+      ++scanned.counts[static_cast<size_t>(split)];
+      if (index != nullptr) index->Add(split, position);
     }
-    return counts;
+    scanned.repeated_share = repeated.Share();
+    scanned.index = std::move(index);
+    return scanned;
   }
 
   const std::shared_ptr<const Opened> opened_;
   absl::Mutex mutex_;
-  bool counted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool scanned_ ABSL_GUARDED_BY(mutex_) = false;
   Counts counts_ ABSL_GUARDED_BY(mutex_) = {};
   double repeated_share_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of the training files, and of the files that a split has of its own.
+  std::array<std::shared_ptr<const SplitIndex>, 3> indexes_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Opens a split's own files and checks that their columns are those of the training files.
@@ -200,7 +234,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const DatasetOptions& opt
                   .by = options.split_by};
   TANDEM_ASSIGN_OR_RETURN(opened->train, LineSource::Open(options.train_files, LineOptions(options.schema)));
   TANDEM_ASSIGN_OR_RETURN(opened->columns, FindColumns(opened->schema, *opened->train));
-  const absl::Status resolved = 
+  const absl::Status resolved =
       ResolveSchema(opened->columns, *opened->train, options.statistics, &opened->schema);
   TANDEM_RETURN_IF_ERROR(Annotate(resolved, options.train_files[0]));
   TANDEM_RETURN_IF_ERROR(OpenOwnFiles(options.valid_files, *opened, &opened->valid));

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/data/line_order.h"
 
+#include <utility>
+
 namespace tandem::worker {
 
-LineOrder::LineOrder(const LineSource& source, const SplitRule& rule, const ReadOptions& options)
-    : rule_(rule), options_(options), cursor_(source), random_(options.seed, Mix64(options.epoch)) {}
+LineOrder::LineOrder(const LineSource& source, const SplitRule& rule, const ReadOptions& options,
+                     std::shared_ptr<const SplitIndex> index)
+    : rule_(rule), options_(options), cursor_(source), random_(options.seed, Mix64(options.epoch)) {
+  if (index != nullptr) indexed_.emplace(std::move(index), options.split);
+}
 
 bool LineOrder::NextInSplit(uint64_t* position) {
+  if (indexed_.has_value()) return indexed_->Next(position);
   uint64_t candidate = 0;
   absl::string_view line;
   while (cursor_.Next(&candidate, &line)) {

@@ -17,15 +17,16 @@ constexpr uint64_t kMalformedInError = 3;
 }  // namespace
 
 ShardReader::ShardReader(std::shared_ptr<const void> keep_alive, const LineSource& source,
-                         const SplitRule& rule, const ReadOptions& options, const Schema& schema,
-                         std::unique_ptr<LineParser> parser, uint64_t max_malformed)
+                         const SplitRule& rule, std::shared_ptr<const SplitIndex> index,
+                         const ReadOptions& options, const Schema& schema, std::unique_ptr<LineParser> parser,
+                         uint64_t max_malformed)
     : keep_alive_(std::move(keep_alive)),
       source_(source),
       options_(options),
       schema_(schema),
       parser_(std::move(parser)),
       max_malformed_(max_malformed),
-      order_(source, rule, options) {}
+      order_(source, rule, options, std::move(index)) {}
 
 bool ShardReader::NextLine(uint64_t* position) {
   if (!order_done_) {

@@ -24,9 +24,10 @@ namespace tandem::worker {
 class ShardReader : public BatchReader {
  public:
   // `keep_alive` owns `source` (directly or not).
+  // `index`: as for LineOrder.
   ShardReader(std::shared_ptr<const void> keep_alive, const LineSource& source, const SplitRule& rule,
-              const ReadOptions& options, const Schema& schema, std::unique_ptr<LineParser> parser,
-              uint64_t max_malformed);
+              std::shared_ptr<const SplitIndex> index, const ReadOptions& options, const Schema& schema,
+              std::unique_ptr<LineParser> parser, uint64_t max_malformed);
 
   absl::StatusOr<bool> Next(Batch* batch) override;
   uint64_t malformed_lines() const override { return malformed_; }

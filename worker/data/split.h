@@ -24,8 +24,11 @@ struct SplitRule {
   // Returns the split of example number `position`, from 0, whose line is `line`. Always kTrain if both
   // fractions are 0.
   Split Of(absl::string_view line, uint64_t position) const {
-    if (!Cuts()) return Split::kTrain;
-    const uint64_t hash = by == SplitBy::kText ? HashBytes(line, seed) : Mix64(seed, position);
+    return Cuts() ? OfHash(by == SplitBy::kText ? HashBytes(line, seed) : Mix64(seed, position))
+                  : Split::kTrain;
+  }
+  // Returns the split of an example whose text, or position, has the hash `hash`.
+  Split OfHash(uint64_t hash) const {
     const double share = static_cast<double>(hash >> 11) * 0x1.0p-53;
     if (share < test_fraction) return Split::kTest;
     return share < test_fraction + valid_fraction ? Split::kValid : Split::kTrain;

@@ -29,17 +29,34 @@ class Numbers {
     source_ = *LineSource::Open({WriteFile(dir_, "numbers", text)}, {});
   }
 
+  // Checks that the order is the same with an index and without.
   std::vector<int> Order(const ReadOptions& options, const SplitRule& rule = {}) const {
-    LineOrder order(*source_, rule, options);
+    const std::vector<int> scanned = Order(options, rule, nullptr);
+    EXPECT_EQ(Order(options, rule, Index(rule)), scanned);
+    return scanned;
+  }
+  const LineSource& source() const { return *source_; }
+
+ private:
+  std::vector<int> Order(const ReadOptions& options, const SplitRule& rule,
+                         std::shared_ptr<const SplitIndex> index) const {
+    LineOrder order(*source_, rule, options, std::move(index));
     std::vector<int> numbers;
     uint64_t position = 0;
     while (order.Next(&position)) numbers.push_back(std::stoi(std::string(source_->LineAt(position))));
     EXPECT_FALSE(order.Next(&position)) << "the end stays the end";
     return numbers;
   }
-  const LineSource& source() const { return *source_; }
+  std::shared_ptr<const SplitIndex> Index(const SplitRule& rule) const {
+    auto index = std::make_shared<SplitIndex>();
+    LineSource::Cursor cursor(*source_);
+    uint64_t position = 0;
+    absl::string_view line;
+    for (uint64_t lines = 0; cursor.Next(&position, &line); ++lines)
+      index->Add(rule.Of(line, lines), position);
+    return index;
+  }
 
- private:
   testing::TempDir dir_;
   std::unique_ptr<LineSource> source_;
 };

@@ -38,8 +38,7 @@ uint64_t ReplicatedRows::bytes_per_row() const {
 void ReplicatedRows::AddGradient(uint32_t slot, const float* gradient) {
   float* __restrict sum = exchange_.data() + size_t{slot} * dim_;
   for (size_t d = 0; d < dim_; ++d) sum[d] += gradient[d];
-  exchange_[ids_.size() * dim_ + slot] = 1.0f;
-  touched_.push_back(slot);
+  Touch(slot);
 }
 
 void ReplicatedRows::TakeTouched(std::vector<float>* packed) {

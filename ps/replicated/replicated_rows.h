@@ -37,8 +37,8 @@ struct MovedRows {
 // The replicated rows of a table. A row is addressed by its slot, which is the same number on every worker as
 // long as all workers make the same calls of Change and Load.
 //
-// Find, ids and size may run in one thread while another one calls AddGradient, Apply and weights. Change
-// needs every other thread to be out of this object.
+// Find, ids and size may run in one thread while another one calls Touch, Apply, gradients and weights.
+// Change needs every other thread to be out of this object.
 class ReplicatedRows {
  public:
   static constexpr uint32_t kAbsent = ~uint32_t{0};
@@ -64,10 +64,18 @@ class ReplicatedRows {
   // Returns the row's current values, [dim].
   const float* weights(uint32_t slot) const { return weights_.data() + size_t{slot} * dim_; }
 
-  // Adds gradient[dim] to the gradient of the step. Call it once for each distinct row of a batch.
+  // Returns the gradients of the step, [size x dim], to which the caller adds those of its batch.
+  float* gradients() { return exchange_.data(); }
+  // Says that this worker's batch contains the row. Call it once for each distinct row of a batch, before the
+  // workers sum.
+  void Touch(uint32_t slot) {
+    exchange_[ids_.size() * dim_ + slot] = 1.0f;
+    touched_.push_back(slot);
+  }
+  // Adds gradient[dim] to the gradient of the step, and touches the row.
   void AddGradient(uint32_t slot, const float* gradient);
-  // Returns what the workers must sum between AddGradient and Apply: gradients [size x dim], followed by the
-  // number of workers that have called AddGradient, [size].
+  // Returns what the workers must sum between Touch and Apply: gradients [size x dim], followed by the number
+  // of workers that have touched the row, [size].
   absl::Span<float> exchange() { return absl::MakeSpan(exchange_); }
   // The other way to sum: every worker takes the gradients of the rows that its batch contains, and adds
   // those of all workers, its own included, in rank order. The sum has the same bits as that of exchange() in

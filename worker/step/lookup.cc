@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,71 +12,67 @@
 namespace tandem::worker {
 namespace {
 
-// Copies and adds rows; common dimensions are compile-time constants.
-template <int kDim>
-void CopyRows(const float* rows, const uint32_t* index, size_t n, size_t out_stride, float* out) {
-  for (size_t b = 0; b < n; ++b) {
-    std::memcpy(out + b * out_stride, rows + static_cast<size_t>(index[b]) * kDim, kDim * sizeof(float));
-  }
-}
-void CopyRows(const float* rows, int dim, const uint32_t* index, size_t n, size_t out_stride, float* out) {
-  switch (dim) {
-    case 1:
-      return CopyRows<1>(rows, index, n, out_stride, out);
-    case 8:
-      return CopyRows<8>(rows, index, n, out_stride, out);
-    case 16:
-      return CopyRows<16>(rows, index, n, out_stride, out);
-    case 32:
-      return CopyRows<32>(rows, index, n, out_stride, out);
-    default:
-      for (size_t b = 0; b < n; ++b) {
-        std::memcpy(out + b * out_stride, rows + static_cast<size_t>(index[b]) * dim, dim * sizeof(float));
-      }
-  }
-}
+// An index entry with this bit is the slot of a replicated row, otherwise the position of a pulled one.
+constexpr uint32_t kReplicated = uint32_t{1} << 31;
 
-// The rows [first, first + count) that a scatter is about.
-struct RowRange {
-  size_t first;
-  size_t count;
-  bool Has(uint32_t row) const { return row - first < count; }
+// Where rows lie, or their gradients: the pulled ones, and the replicated ones by slot.
+template <typename T>
+struct Places {
+  T* pulled;
+  T* replicated;  // nullptr if the batch has no replicated rows
+  T* Row(uint32_t index, size_t dim) const {
+    T* const base = (index & kReplicated) != 0 ? replicated : pulled;
+    return base + (index & ~kReplicated) * dim;
+  }
 };
 
-template <int kDim>
-void AddRows(const float* in, size_t in_stride, const uint32_t* index, size_t n, float* rows) {
-  for (size_t b = 0; b < n; ++b) {
-    float* __restrict row = rows + static_cast<size_t>(index[b]) * kDim;
-    const float* __restrict from = in + b * in_stride;
-    for (int d = 0; d < kDim; ++d) row[d] += from[d];
-  }
-}
-void AddRowsOf(const RowRange& range, const float* in, size_t in_stride, int dim, const uint32_t* index,
-               size_t n, float* rows) {
-  for (size_t b = 0; b < n; ++b) {
-    if (!range.Has(index[b])) continue;
-    float* __restrict row = rows + static_cast<size_t>(index[b]) * dim;
-    const float* __restrict from = in + b * in_stride;
-    for (int d = 0; d < dim; ++d) row[d] += from[d];
-  }
-}
-void AddRows(const float* in, size_t in_stride, int dim, const uint32_t* index, size_t n, float* rows) {
+// Calls fn with the dimension as a compile-time constant if it is a common one, else as a number.
+template <typename Fn>
+void WithDim(size_t dim, const Fn& fn) {
   switch (dim) {
     case 1:
-      return AddRows<1>(in, in_stride, index, n, rows);
+      return fn(std::integral_constant<size_t, 1>());
     case 8:
-      return AddRows<8>(in, in_stride, index, n, rows);
+      return fn(std::integral_constant<size_t, 8>());
     case 16:
-      return AddRows<16>(in, in_stride, index, n, rows);
+      return fn(std::integral_constant<size_t, 16>());
     case 32:
-      return AddRows<32>(in, in_stride, index, n, rows);
+      return fn(std::integral_constant<size_t, 32>());
     default:
-      for (size_t b = 0; b < n; ++b) {
-        float* __restrict row = rows + static_cast<size_t>(index[b]) * dim;
-        const float* __restrict from = in + b * in_stride;
-        for (int d = 0; d < dim; ++d) row[d] += from[d];
-      }
+      return fn(dim);
   }
+}
+
+void CopyRows(const Places<const float>& rows, size_t dim, const uint32_t* index, size_t n, size_t out_stride,
+              float* out) {
+  WithDim(dim, [&](auto d) {
+    const size_t floats = d;
+    if (rows.replicated == nullptr) {
+      for (size_t b = 0; b < n; ++b) {
+        std::memcpy(out + b * out_stride, rows.pulled + index[b] * floats, floats * sizeof(float));
+      }
+    } else {
+      for (size_t b = 0; b < n; ++b) {
+        std::memcpy(out + b * out_stride, rows.Row(index[b], floats), floats * sizeof(float));
+      }
+    }
+  });
+}
+
+void AddRows(const float* in, size_t in_stride, size_t dim, const uint32_t* index, size_t n,
+             const Places<float>& rows) {
+  WithDim(dim, [&](auto d) {
+    const size_t floats = d;
+    auto add = [&](size_t b, float* __restrict row) {
+      const float* __restrict from = in + b * in_stride;
+      for (size_t i = 0; i < floats; ++i) row[i] += from[i];
+    };
+    if (rows.replicated == nullptr) {
+      for (size_t b = 0; b < n; ++b) add(b, rows.pulled + index[b] * floats);
+    } else {
+      for (size_t b = 0; b < n; ++b) add(b, rows.Row(index[b], floats));
+    }
+  });
 }
 
 bool IsPlain(const SparseColumn& column) { return column.offsets.empty() && column.weights.empty(); }
@@ -163,7 +160,7 @@ absl::Status Lookup::Prepare(const Batch* batch) {
   for (size_t t = 0; t < rows_.size(); ++t) {
     const Group& group = groups_[rows_[t].group];
     SplitRows(t);
-    const size_t rows = plan_->server_pooling ? group.offsets.size() - 1 : group.unique.size();
+    const size_t rows = plan_->server_pooling ? group.offsets.size() - 1 : PulledIds(rows_[t]).size();
     rows_[t].values.resize(rows * plan_->tables[t].dim);
     num_ids_ += plan_->server_pooling ? group.unique.size() : group.index.size();
     num_unique_ += PulledIds(rows_[t]).size();
@@ -183,7 +180,6 @@ void Lookup::SplitRows(size_t t) {
   }
   const ps::ReplicatedRows* const replicas = replicas_ == nullptr ? nullptr : replicas_->table(t);
   if (replicas == nullptr) return;
-  constexpr uint32_t kReplicated = uint32_t{1} << 31;
   rows.slots.clear();
   rows.pulled.clear();
   rows.pulled_ends.clear();
@@ -200,7 +196,7 @@ void Lookup::SplitRows(size_t t) {
       const uint32_t slot =
           placement == ps::Placement::kSharded ? ps::ReplicatedRows::kAbsent : replicas->Find(id);
       if (slot != ps::ReplicatedRows::kAbsent) {
-        places_[u] = static_cast<uint32_t>(rows.slots.size()) | kReplicated;
+        places_[u] = slot | kReplicated;
         rows.slots.push_back(slot);
         continue;
       }
@@ -220,16 +216,13 @@ void Lookup::SplitRows(size_t t) {
   }
   if (rows.slots.empty()) return;
   rows.split = true;
-  const auto first = static_cast<uint32_t>(rows.pulled.size());
   rows.index.resize(group.index.size());
   for (size_t s = 0; s < counts.size(); ++s) {
     for (const size_t k : group.segments[s]) {
       const size_t begin = group.start[k], end = begin + batch_->sparse[group.features[k]].ids.size();
       for (size_t i = begin; i < end; ++i) {
-        const uint32_t place = places_[group.index[i]];
-        const uint32_t replicated = place >> 31;
-        rows.index[i] = (place & ~kReplicated) + replicated * first;
-        counts[s].replicated_ids += replicated;
+        rows.index[i] = places_[group.index[i]];
+        counts[s].replicated_ids += rows.index[i] / kReplicated;
       }
     }
   }
@@ -330,38 +323,40 @@ void Lookup::Gather(ModelInput* input) {
     input->wide = wide_.data();
   }
   for (size_t t = 0; t < rows_.size(); ++t) {
-    const LookupTable& table = plan_->tables[t];
-    if (rows_[t].split) {
-      const ps::ReplicatedRows& replicas = *replicas_->table(t);
-      float* to = rows_[t].values.data() + rows_[t].pulled.size() * table.dim;
-      for (const uint32_t slot : rows_[t].slots) {
-        std::memcpy(to, replicas.weights(slot), table.dim * sizeof(float));
-        to += table.dim;
-      }
+    if (plan_->server_pooling) {
+      CopyBags(t);
+    } else {
+      GatherTable(t);
     }
-    GatherTable(table, rows_[t], table.wide ? wide_.data() : embeddings_.data(), table.wide ? 1 : plan_->dim);
   }
 }
 
-void Lookup::GatherTable(const LookupTable& table, const Rows& rows, float* out, int dim) {
-  const Group& group = groups_[rows.group];
-  const size_t stride = static_cast<size_t>(plan_->num_features) * dim;
-  if (plan_->server_pooling) {
-    const size_t per_example = group.features.size();
-    for (size_t b = 0; b < batch_->size; ++b) {
-      for (size_t k = 0; k < per_example; ++k) {
-        std::memcpy(out + b * stride + static_cast<size_t>(group.features[k]) * dim,
-                    rows.values.data() + (b * per_example + k) * dim, dim * sizeof(float));
-      }
+void Lookup::CopyBags(size_t t) {
+  const LookupTable& table = plan_->tables[t];
+  const Group& group = groups_[rows_[t].group];
+  const size_t dim = table.dim, stride = plan_->num_features * dim, per_example = group.features.size();
+  float* const out = table.wide ? wide_.data() : embeddings_.data();
+  for (size_t b = 0; b < batch_->size; ++b) {
+    for (size_t k = 0; k < per_example; ++k) {
+      std::memcpy(out + b * stride + group.features[k] * dim,
+                  rows_[t].values.data() + (b * per_example + k) * dim, dim * sizeof(float));
     }
-    return;
   }
-  const float* values = rows.values.data();
+}
+
+void Lookup::GatherTable(size_t t) {
+  const LookupTable& table = plan_->tables[t];
+  const Rows& rows = rows_[t];
+  const Group& group = groups_[rows.group];
+  const size_t dim = table.dim, stride = plan_->num_features * dim;
+  float* const out = table.wide ? wide_.data() : embeddings_.data();
+  const Places<const float> values = {.pulled = rows.values.data(),
+                                      .replicated = rows.split ? replicas_->table(t)->weights(0) : nullptr};
   for (size_t k = 0; k < group.features.size(); ++k) {
     const int f = group.features[k];
     const SparseColumn& column = batch_->sparse[f];
     const uint32_t* index = IndexOf(rows, k);
-    float* to = out + static_cast<size_t>(f) * dim;
+    float* to = out + f * dim;
     if (IsPlain(column)) {
       CopyRows(values, dim, index, batch_->size, stride, to);
     } else {
@@ -371,8 +366,8 @@ void Lookup::GatherTable(const LookupTable& table, const Rows& rows, float* out,
         const auto [begin, end] = Bag(column, b);
         for (size_t i = begin; i < end; ++i) {
           const float weight = Weight(column, begin, end, i);
-          const float* __restrict row = values + static_cast<size_t>(index[i]) * dim;
-          for (int d = 0; d < dim; ++d) sum[d] += weight * row[d];
+          const float* __restrict row = values.Row(index[i], dim);
+          for (size_t d = 0; d < dim; ++d) sum[d] += weight * row[d];
         }
       }
     }
@@ -382,8 +377,8 @@ void Lookup::GatherTable(const LookupTable& table, const Rows& rows, float* out,
       const auto [begin, end] = Bag(column, b);
       for (size_t i = begin; i < end; ++i) {
         const float weight = Weight(column, begin, end, i);
-        const float* __restrict row = values + static_cast<size_t>(index[i]) * dim;
-        for (int d = 0; d < dim; ++d) sum[d] += weight * row[d] * (weight * row[d]);
+        const float* __restrict row = values.Row(index[i], dim);
+        for (size_t d = 0; d < dim; ++d) sum[d] += weight * row[d] * (weight * row[d]);
       }
     }
   }
@@ -408,19 +403,10 @@ InputGradients Lookup::GradientBuffers() {
 
 void Lookup::ScatterReplicated() {
   for (size_t t = 0; t < rows_.size(); ++t) {
-    Rows& rows = rows_[t];
-    if (!rows.split) continue;
-    // Before the push thread reads it: the two scatters write disjoint parts of the array.
-    rows.gradients.resize(rows.values.size());
-    const LookupTable& table = plan_->tables[t];
-    const size_t first = rows.pulled.size();
-    ScatterTable(table, &rows, first, rows.slots.size());
+    if (!rows_[t].split) continue;
+    ScatterTable(t);
     ps::ReplicatedRows* const replicas = replicas_->table(t);
-    const float* gradient = rows.gradients.data() + first * table.dim;
-    for (const uint32_t slot : rows.slots) {
-      replicas->AddGradient(slot, gradient);
-      gradient += table.dim;
-    }
+    for (const uint32_t slot : rows_[t].slots) replicas->Touch(slot);
   }
 }
 
@@ -428,13 +414,12 @@ std::vector<ps::PushPart> Lookup::Scatter() {
   std::vector<ps::PushPart> parts(rows_.size());
   for (size_t t = 0; t < rows_.size(); ++t) {
     const LookupTable& table = plan_->tables[t];
-    Rows& rows = rows_[t];
+    const Rows& rows = rows_[t];
     const Group& group = groups_[rows.group];
     if (plan_->server_pooling) {
-      ScatterPooled(table, &rows);
-    } else {
-      if (!rows.split) rows.gradients.resize(rows.values.size());
-      ScatterTable(table, &rows, 0, PulledIds(rows).size());
+      ScatterBags(t);
+    } else if (!rows.split) {
+      ScatterTable(t);
     }
     parts[t].table = table.name;
     parts[t].ids = PulledIds(rows);
@@ -450,42 +435,41 @@ std::vector<ps::PushPart> Lookup::Scatter() {
   return parts;
 }
 
-void Lookup::ScatterPooled(const LookupTable& table, Rows* rows) {
-  const Group& group = groups_[rows->group];
-  const int dim = table.dim;
-  const size_t stride = static_cast<size_t>(plan_->num_features) * dim;
+void Lookup::ScatterBags(size_t t) {
+  const LookupTable& table = plan_->tables[t];
+  Rows& rows = rows_[t];
+  const Group& group = groups_[rows.group];
+  const size_t dim = table.dim, stride = plan_->num_features * dim, per_example = group.features.size();
   const float* const d_out = table.wide ? d_wide_.data() : d_embeddings_.data();
-  const size_t per_example = group.features.size();
-  rows->gradients.resize(rows->values.size());
+  rows.gradients.resize(rows.values.size());
   for (size_t b = 0; b < batch_->size; ++b) {
     for (size_t k = 0; k < per_example; ++k) {
-      std::memcpy(rows->gradients.data() + (b * per_example + k) * dim,
-                  d_out + b * stride + static_cast<size_t>(group.features[k]) * dim, dim * sizeof(float));
+      std::memcpy(rows.gradients.data() + (b * per_example + k) * dim,
+                  d_out + b * stride + group.features[k] * dim, dim * sizeof(float));
     }
   }
 }
 
-void Lookup::ScatterTable(const LookupTable& table, Rows* rows, size_t first, size_t count) {
-  const Group& group = groups_[rows->group];
-  const int dim = table.dim;
-  const size_t stride = static_cast<size_t>(plan_->num_features) * dim;
+void Lookup::ScatterTable(size_t t) {
+  const LookupTable& table = plan_->tables[t];
+  Rows& rows = rows_[t];
+  const Group& group = groups_[rows.group];
+  const size_t dim = table.dim, stride = plan_->num_features * dim;
   const float* const d_out = table.wide ? d_wide_.data() : d_embeddings_.data();
-  const RowRange range{first, count};
-  float* gradients = rows->gradients.data();
-  std::fill_n(gradients + first * dim, count * dim, 0.0f);
-  if (count == 0) return;
+  rows.gradients.assign(rows.values.size(), 0.0f);
+  ps::ReplicatedRows* const replicas = rows.split ? replicas_->table(t) : nullptr;
+  const Places<float> gradients = {.pulled = rows.gradients.data(),
+                                   .replicated = rows.split ? replicas->gradients() : nullptr};
+  const Places<const float> values = {.pulled = rows.values.data(),
+                                      .replicated = rows.split ? replicas->weights(0) : nullptr};
   for (size_t k = 0; k < group.features.size(); ++k) {
     const int f = group.features[k];
     const SparseColumn& column = batch_->sparse[f];
-    const uint32_t* index = IndexOf(*rows, k);
-    const float* from = d_out + static_cast<size_t>(f) * dim;
+    const uint32_t* index = IndexOf(rows, k);
+    const float* from = d_out + f * dim;
     const bool squares = plan_->square_sums && !table.wide;
     if (IsPlain(column) && !squares) {
-      if (rows->split) {
-        AddRowsOf(range, from, stride, dim, index, batch_->size, gradients);
-      } else {
-        AddRows(from, stride, dim, index, batch_->size, gradients);
-      }
+      AddRows(from, stride, dim, index, batch_->size, gradients);
       continue;
     }
     for (size_t b = 0; b < batch_->size; ++b) {
@@ -493,13 +477,12 @@ void Lookup::ScatterTable(const LookupTable& table, Rows* rows, size_t first, si
       const float* __restrict d_square = squares ? d_square_sums_.data() + b * dim : nullptr;
       const auto [begin, end] = Bag(column, b);
       for (size_t i = begin; i < end; ++i) {
-        if (!range.Has(index[i])) continue;
         const float weight = Weight(column, begin, end, i);
-        float* __restrict gradient = gradients + static_cast<size_t>(index[i]) * dim;
-        for (int d = 0; d < dim; ++d) gradient[d] += weight * d_sum[d];
+        float* __restrict gradient = gradients.Row(index[i], dim);
+        for (size_t d = 0; d < dim; ++d) gradient[d] += weight * d_sum[d];
         if (!squares) continue;
-        const float* __restrict row = rows->values.data() + static_cast<size_t>(index[i]) * dim;
-        for (int d = 0; d < dim; ++d) gradient[d] += 2.0f * weight * weight * row[d] * d_square[d];
+        const float* __restrict row = values.Row(index[i], dim);
+        for (size_t d = 0; d < dim; ++d) gradient[d] += 2.0f * weight * weight * row[d] * d_square[d];
       }
     }
   }

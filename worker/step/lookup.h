@@ -75,8 +75,8 @@ void AddServed(const ServedCounts& other, ServedCounts* sum);
 // at a time (the pipeline passes it between threads). The calls for a batch come in the order of their
 // declaration.
 //
-// With `replicas`, rows that are replicated are not pulled: Gather reads them, and ScatterReplicated adds
-// their gradients to the replicas. PullParts and Scatter then have the other rows only. The set of replicated
+// With `replicas`, rows that are replicated are not pulled: Gather reads the replicas, and ScatterReplicated
+// adds to their gradients. PullParts and Scatter then have the other rows only. The set of replicated
 // rows must not change between Prepare and the last call for a batch.
 class Lookup {
  public:
@@ -97,10 +97,10 @@ class Lookup {
   void Gather(ModelInput* input);
   // Returns the buffers into which the model must write its input gradients.
   InputGradients GradientBuffers();
-  // Adds the gradients of replicated rows to the replicas. Called by the thread that updates the replicas.
-  // May run before or concurrently with Scatter.
+  // Adds the gradients of replicated rows to the replicas. Called by the thread that updates the replicas,
+  // always if there are `replicas`, before Scatter.
   void ScatterReplicated();
-  // Converts the other gradients to row gradients and returns the push request, which refers to this object.
+  // Returns the push request with the gradients of the other rows. It refers to this object.
   std::vector<ps::PushPart> Scatter();
 
   uint64_t ids() const { return num_ids_; }            // looked up, repetitions included
@@ -124,16 +124,14 @@ class Lookup {
   };
   struct Rows {
     int group = 0;
-    std::vector<float> values;     // [unique x dim], or [bags x dim] with server pooling
-    std::vector<float> gradients;  // the same shape
-    // If some distinct ids of the batch are replicated, `values` has the pulled rows first and the replicated
-    // ones after them.
-    bool split = false;
     std::vector<ps::Placement> placements;  // by segment
-    std::vector<uint64_t> pulled;           // distinct ids to pull
-    std::vector<uint32_t> pulled_ends;      // the end of each segment in `pulled`
-    std::vector<uint32_t> slots;            // of the replicated rows
-    std::vector<uint32_t> index;            // position of each id among the rows of `values`
+    std::vector<float> values;     // of the pulled rows, [ids x dim]; [bags x dim] with server pooling
+    std::vector<float> gradients;  // the same shape
+    bool split = false;            // some distinct ids of the batch are replicated; what follows is used then
+    std::vector<uint64_t> pulled;  // distinct ids to pull
+    std::vector<uint32_t> pulled_ends;  // the end of each segment in `pulled`
+    std::vector<uint32_t> slots;        // of the replicated rows
+    std::vector<uint32_t> index;        // of each id: its row in `values`, or the replica's slot and a mark
   };
 
   void SplitRows(size_t t);
@@ -142,10 +140,12 @@ class Lookup {
   void DedupeGroup(Group* group);
   void FlattenGroup(Group* group);
   float Weight(const SparseColumn& column, size_t begin, size_t end, size_t i) const;
-  void GatherTable(const LookupTable& table, const Rows& rows, float* out, int dim);
-  // Adds up the gradients of the rows [first, first + count) of `rows->values`.
-  void ScatterTable(const LookupTable& table, Rows* rows, size_t first, size_t count);
-  void ScatterPooled(const LookupTable& table, Rows* rows);
+  // The model's input of table t from its rows, and the rows' gradients from the model's. With server pooling
+  // the rows are bags.
+  void GatherTable(size_t t);
+  void CopyBags(size_t t);
+  void ScatterTable(size_t t);
+  void ScatterBags(size_t t);
 
   const LookupPlan* plan_;
   ps::ReplicatedTables* const replicas_;
